@@ -1,0 +1,59 @@
+# What a person types. `make` alone lists the targets.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+# The steps share one build folder and one lock on it; running them side by
+# side would only make them wait for each other and mix their output.
+.NOTPARALLEL:
+
+# Tests which drive programs of other makes (mosquitto, paho) are behind this
+# feature. Every step names the same features, so that no step compiles the
+# crate again merely because another step saw it with different ones.
+FEATURES := --features outside-tests
+
+PROGRAM := $(or $(CARGO_TARGET_DIR),target)/release/cloud-connector
+
+# Arguments handed to the program: make run ARGS="--http 127.0.0.1:9000"
+ARGS ?=
+
+.PHONY: help run build test check bench-start deny clean
+
+help: ## List the targets
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+# `exec` leaves no shell between make and the program, so a signal to the
+# process group arrives once and make waits for the program's orderly end.
+run: build ## Build and run the embedded set-up (ARGS="..." reaches the program)
+	@exec $(PROGRAM) run $(ARGS)
+
+build: ## Build the release program
+	@dev/prepare build
+	cargo build --release --locked
+
+test: ## Run the whole suite, installing what the machine lacks
+	@dev/prepare test
+	@$(MAKE) --no-print-directory check
+	cargo test --locked $(FEATURES)
+
+check: ## Formatting, lints and documentation, without running tests
+	@dev/prepare build
+	cargo fmt --check
+	cargo clippy --locked $(FEATURES) --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked $(FEATURES) --no-deps --document-private-items
+
+bench-start: build ## Measure start time and memory of the release program
+	dev/bench-start --program $(PROGRAM)
+
+# Advisories are left out: they need a database fetched from the network, and
+# a new entry there would fail a tree that nobody changed.
+deny: ## Check bans, licences and sources of the dependencies
+	@command -v cargo-deny >/dev/null || { \
+		echo "cargo-deny is missing; install it with: cargo install --locked cargo-deny" >&2; \
+		exit 1; \
+	}
+	cargo deny --locked check bans licenses sources
+
+clean: ## Remove everything that was built (./data stays)
+	cargo clean

@@ -1,0 +1,76 @@
+//! The REST interface. One endpoint a file; what they share is beside them.
+
+mod auth;
+mod error;
+mod health;
+mod json;
+mod observe;
+mod pagination;
+mod v2;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::middleware;
+use axum::routing::get;
+use tokio::net::TcpListener;
+use tower_http::catch_panic::CatchPanicLayer;
+
+use crate::config::Http;
+use crate::deliver::Delivery;
+use crate::shutdown::Stopper;
+use crate::store::Store;
+use crate::telemetry::Health;
+
+pub use auth::Keys;
+
+/// What the endpoints work with.
+pub struct Parts {
+    /// For reading.
+    pub store: Arc<dyn Store>,
+    /// For sending.
+    pub delivery: Delivery,
+    /// Who may call.
+    pub keys: Keys,
+    /// What readiness tells.
+    pub health: Health,
+    /// Renders the metrics page.
+    pub render_metrics: Box<dyn Fn() -> String + Send + Sync>,
+}
+
+type Shared = Arc<Parts>;
+
+/// The whole interface as one router.
+pub fn router(parts: Parts, http: &Http) -> Router {
+    let outside = Router::new()
+        .route("/liveness", get(health::liveness))
+        .route("/readiness", get(health::readiness))
+        .route("/metrics", get(health::metrics));
+    Router::new()
+        .nest(&format!("{}/v2", http.base_path), v2::router())
+        .merge(outside)
+        .fallback(error::no_such_path)
+        .method_not_allowed_fallback(error::no_such_method)
+        .layer(DefaultBodyLimit::max(http.max_body))
+        .layer(CatchPanicLayer::custom(error::panicked))
+        .layer(middleware::from_fn_with_state(
+            Timeout(http.request_timeout.get()),
+            observe::within,
+        ))
+        .layer(middleware::from_fn(observe::observe))
+        .with_state(Arc::new(parts))
+}
+
+#[derive(Clone, Copy)]
+struct Timeout(Duration);
+
+/// Serves until `stopper` asks, then finishes the requests that are under way.
+pub async fn serve(listener: TcpListener, router: Router, stopper: Stopper) {
+    let until = stopper.token().cancelled_owned();
+    let served = axum::serve(listener, router).with_graceful_shutdown(until);
+    if let Err(error) = served.await {
+        tracing::error!(%error, "the HTTP server failed");
+    }
+}

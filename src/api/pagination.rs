@@ -1,0 +1,163 @@
+//! Pages: `offset` and `limit` in, `meta`, `links` and `data` out.
+
+use std::collections::BTreeMap;
+
+use axum::http::{StatusCode, Uri};
+use serde::Serialize;
+
+use super::error::ApiError;
+
+const DEFAULT_LIMIT: u64 = 1000;
+/// A larger limit is taken as this one: a page is bounded, and the links lead through the rest.
+const MAX_LIMIT: u64 = 10_000;
+
+/// The page that a caller asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Page {
+    pub offset: u64,
+    pub limit: u64,
+}
+
+impl Page {
+    /// Reads `offset` and `limit` from the query. An empty one is the default.
+    pub fn read(uri: &Uri) -> Result<Self, ApiError> {
+        let query = query(uri);
+        let number = |name: &str, default| match query.get(name).map(String::as_str) {
+            None | Some("") => Ok(default),
+            Some(text) => text.parse::<u64>().map_err(|_| {
+                ApiError::new(
+                    StatusCode::BAD_REQUEST,
+                    "Invalid request",
+                    format!("{name} must be a number that is not negative"),
+                )
+            }),
+        };
+        Ok(Self {
+            offset: number("offset", 0)?,
+            limit: number("limit", DEFAULT_LIMIT)?.min(MAX_LIMIT),
+        })
+    }
+}
+
+/// A page as it is answered.
+#[derive(Debug, Serialize)]
+pub(super) struct Paginated<T> {
+    meta: Meta,
+    links: Links,
+    data: Vec<T>,
+}
+
+#[derive(Debug, Serialize)]
+struct Meta {
+    count: u64,
+}
+
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+struct Links {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prev: Option<String>,
+}
+
+impl<T> Paginated<T> {
+    pub fn new(uri: &Uri, page: Page, count: u64, data: Vec<T>) -> Self {
+        Self {
+            meta: Meta { count },
+            links: links(uri, page, count),
+            data,
+        }
+    }
+}
+
+fn links(uri: &Uri, page: Page, count: u64) -> Links {
+    if count == 0 {
+        return Links::default();
+    }
+    let Page { offset, limit } = page;
+    let to = |offset: u64| Some(link(uri, offset, limit));
+    let last = (count - 1)
+        .checked_div(limit)
+        .map_or(0, |full| full * limit);
+    Links {
+        first: to(0),
+        last: to(last),
+        next: (limit > 0 && offset.saturating_add(limit) < count)
+            .then(|| to(offset + limit))
+            .flatten(),
+        prev: (limit > 0 && offset > 0)
+            .then(|| to(offset.saturating_sub(limit)))
+            .flatten(),
+    }
+}
+
+fn link(uri: &Uri, offset: u64, limit: u64) -> String {
+    let mut query = query(uri);
+    query.insert("offset".into(), offset.to_string());
+    query.insert("limit".into(), limit.to_string());
+    let query = form_urlencoded::Serializer::new(String::new())
+        .extend_pairs(query)
+        .finish();
+    format!("{}?{query}", uri.path())
+}
+
+fn query(uri: &Uri) -> BTreeMap<String, String> {
+    form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes())
+        .into_owned()
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn uri(query: &str) -> Uri {
+        format!("/api/v2/connections{query}").parse().unwrap()
+    }
+
+    fn at(offset: u64, limit: u64) -> String {
+        format!("/api/v2/connections?limit={limit}&offset={offset}")
+    }
+
+    #[test]
+    fn a_page_has_defaults_and_a_maximum() {
+        let read = |query| Page::read(&uri(query)).unwrap();
+        let page = |offset, limit| Page { offset, limit };
+        assert_eq!(read(""), page(0, 1000));
+        assert_eq!(read("?offset=&limit="), page(0, 1000));
+        assert_eq!(read("?offset=5&limit=0"), page(5, 0));
+        assert_eq!(read("?limit=99999999"), page(0, 10_000));
+        for bad in ["?offset=-1", "?limit=x", "?limit=1.5"] {
+            assert!(Page::read(&uri(bad)).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn links_lead_to_the_first_last_next_and_previous_page() {
+        let page = Page {
+            offset: 2,
+            limit: 2,
+        };
+        let links = links(&uri("?limit=2&offset=2"), page, 7);
+        assert_eq!(links.first, Some(at(0, 2)));
+        assert_eq!(links.prev, Some(at(0, 2)));
+        assert_eq!(links.next, Some(at(4, 2)));
+        assert_eq!(links.last, Some(at(6, 2)));
+    }
+
+    #[test]
+    fn there_is_nothing_before_the_first_nor_after_the_last_page() {
+        let links_of = |offset, limit, count| links(&uri(""), Page { offset, limit }, count);
+        assert_eq!(links_of(0, 2, 7).prev, None);
+        assert_eq!(links_of(6, 2, 7).next, None);
+        assert_eq!(links_of(4, 2, 6).next, None);
+        assert_eq!(links_of(1, 2, 7).prev, Some(at(0, 2)));
+        assert_eq!(links_of(0, 10, 0), Links::default());
+        let none = links_of(0, 0, 3);
+        assert_eq!((none.next, none.prev), (None, None));
+    }
+}

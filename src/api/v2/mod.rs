@@ -1,0 +1,54 @@
+//! The second generation: tenants are organisations.
+
+mod connections;
+mod message;
+mod status;
+
+use axum::Router;
+use axum::routing::{get, post};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::Shared;
+use super::error::ApiError;
+use crate::domain::{ClientId, Connection};
+
+pub(super) fn router() -> Router<Shared> {
+    Router::new()
+        .route("/connections", get(connections::list))
+        .route("/connections/{client_id}/status", get(status::status))
+        .route("/connections/{client_id}/message", post(message::send))
+}
+
+/// A connection as callers see it. Empty strings and nulls are left out, `{}` is kept.
+#[derive(Debug, Serialize)]
+struct ConnectionView {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    account: String,
+    org_id: String,
+    client_id: String,
+    #[serde(skip_serializing_if = "Value::is_null")]
+    canonical_facts: Value,
+    #[serde(skip_serializing_if = "Value::is_null")]
+    dispatchers: Value,
+    #[serde(skip_serializing_if = "Value::is_null")]
+    tags: Value,
+}
+
+impl From<Connection> for ConnectionView {
+    fn from(connection: Connection) -> Self {
+        Self {
+            account: connection.tenant.account,
+            org_id: connection.tenant.org_id.to_string(),
+            client_id: connection.client_id.to_string(),
+            canonical_facts: connection.reported.canonical_facts,
+            dispatchers: connection.reported.dispatchers,
+            tags: connection.reported.tags,
+        }
+    }
+}
+
+/// A name that no client can have is a client that is not connected.
+fn client_id(name: &str) -> Result<ClientId, ApiError> {
+    ClientId::new(name).map_err(|_| ApiError::no_connection())
+}

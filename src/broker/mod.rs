@@ -1,0 +1,254 @@
+//! The embedded MQTT broker: the only user of its crate.
+//!
+//! The crate does sessions, routing and the protocol. What it lacks is done here: an accept loop
+//! that no silent peer can hold up, the certificate's name as the identity, topics confined to
+//! their client, and an exact account of which connection of a client is the present one.
+//!
+//! Each connection has a [`link::Link`] of its own, which is the crate's authoriser and its event
+//! handler at once. So whatever the crate tells or asks, it is known of which connection: no map by
+//! peer address, no guess whose will it is. See `docs/decisions/002-a-link-per-connection.md`.
+
+mod attempts;
+mod error;
+mod intake;
+mod link;
+mod listen;
+mod presence;
+mod publish;
+mod socket;
+mod tls;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use mqtt5::broker::config::BrokerConfig;
+use mqtt5::broker::resource_monitor::{ResourceLimits, ResourceMonitor};
+use mqtt5::broker::router::MessageRouter;
+use mqtt5::broker::storage::{MemoryBackend, QueueLimits};
+use mqtt5::broker::sys_topics::BrokerStats;
+use mqtt5::broker::{DynamicStorage, StorageBackend as _};
+use tokio::net::TcpListener;
+use tokio::sync::broadcast;
+
+use crate::config;
+use crate::domain::{ClientId, Clock};
+use crate::protocol::Topics;
+use crate::shutdown::Stopper;
+
+pub use error::{StartError, TlsError};
+pub use intake::{Intake, Taken};
+pub use listen::bind;
+pub use publish::PublishError;
+pub use tls::{ServerTls, check_certificate};
+
+use attempts::Attempts;
+use listen::Limits;
+use presence::Presence;
+
+/// Sessions outlive their connection for at most this long, in memory.
+const SESSION_EXPIRY: Duration = Duration::from_hours(1);
+/// What a session that is away may have queued.
+const QUEUE_LIMITS: QueueLimits = QueueLimits {
+    max_messages: 1000,
+    max_bytes: 8 * 1024 * 1024,
+};
+const RETAINED_MAX_SIZE: usize = 64 * 1024;
+const HOUSEKEEPING: Duration = Duration::from_mins(1);
+
+/// Sockets that are bound already, so that a port in use is found before anything is written.
+pub struct Listeners {
+    /// Without TLS, on loopback.
+    pub plain: Option<TcpListener>,
+    /// With mutual TLS.
+    pub tls: Option<(TcpListener, Arc<ServerTls>)>,
+}
+
+/// The broker. It stops in two steps: [`Broker::close_intake`], then [`Broker::stop`].
+pub struct Broker {
+    shared: Arc<Shared>,
+    stopper: Stopper,
+}
+
+/// What every connection works with.
+struct Shared {
+    settings: config::Broker,
+    /// What each connection's own configuration is made from.
+    template: BrokerConfig,
+    router: Arc<MessageRouter>,
+    storage: Arc<DynamicStorage>,
+    stats: Arc<BrokerStats>,
+    monitor: Arc<ResourceMonitor>,
+    /// Tells every connection's handler to end.
+    end_all: broadcast::Sender<()>,
+    topics: Topics,
+    intake: Arc<dyn Intake>,
+    clock: Arc<dyn Clock>,
+    presence: Presence,
+    attempts: Attempts,
+    limits: Limits,
+    /// From here on nothing is taken in and wills are discarded: the process is stopping, the
+    /// clients are not gone.
+    closed: AtomicBool,
+}
+
+impl Broker {
+    /// Starts to accept clients.
+    #[must_use]
+    pub fn start(
+        settings: config::Broker,
+        topics: Topics,
+        listeners: Listeners,
+        intake: Arc<dyn Intake>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let stopper = Stopper::new();
+        let shared = Arc::new(Shared::new(settings, topics, intake, clock));
+        if let Some(listener) = listeners.plain {
+            stopper.spawn(listen::accept(
+                shared.clone(),
+                listener,
+                None,
+                stopper.clone(),
+            ));
+        }
+        if let Some((listener, tls)) = listeners.tls {
+            let reload = shared.settings.tls.reload_interval.get();
+            stopper.spawn(tls::keep_current(tls.clone(), reload, stopper.clone()));
+            stopper.spawn(listen::accept(
+                shared.clone(),
+                listener,
+                Some(tls),
+                stopper.clone(),
+            ));
+        }
+        stopper.spawn(keep_house(shared.clone(), stopper.clone()));
+        Self { shared, stopper }
+    }
+
+    /// From now on nothing is taken in: messages go unacknowledged, wills are discarded, nobody
+    /// new is let in. Publishing to clients still works.
+    pub fn close_intake(&self) {
+        self.shared.closed.store(true, Ordering::Release);
+    }
+
+    /// Says good-bye to every client and waits for their tasks. False if some still run.
+    pub async fn stop(&self, within: Duration) -> bool {
+        self.close_intake();
+        // Nobody listens when no client is connected.
+        let _ = self.shared.end_all.send(());
+        self.stopper.stop(within).await
+    }
+
+    /// Whether the client holds a connection now.
+    #[must_use]
+    pub fn is_linked(&self, client: &ClientId) -> bool {
+        self.shared.presence.is_linked(client)
+    }
+
+    /// If the client holds no connection, tells the intake that it has ended.
+    #[must_use]
+    pub fn end_if_absent(&self, client: &ClientId) -> Option<Taken> {
+        let intake = &self.shared.intake;
+        self.shared
+            .presence
+            .if_absent(client, || intake.ended(client.clone()))
+    }
+
+    /// Whether it accepts clients.
+    ///
+    /// # Errors
+    /// When it does not, with why.
+    pub fn standing(&self) -> Result<(), String> {
+        if self.shared.is_closed() || self.stopper.is_asked() {
+            Err("stopping".to_owned())
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl Shared {
+    fn new(
+        settings: config::Broker,
+        topics: Topics,
+        intake: Arc<dyn Intake>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let storage = Arc::new(DynamicStorage::Memory(MemoryBackend::with_queue_limits(
+            QUEUE_LIMITS,
+        )));
+        let router = MessageRouter::with_storage(storage.clone())
+            .with_fallback_queue_limits(QUEUE_LIMITS)
+            .with_retained_limits(settings.max_connections, RETAINED_MAX_SIZE);
+        let (end_all, _) = broadcast::channel(1);
+        Self {
+            template: template(&settings),
+            router: Arc::new(router),
+            storage,
+            stats: Arc::new(BrokerStats::new()),
+            monitor: Arc::new(ResourceMonitor::new(no_limits())),
+            end_all,
+            topics,
+            intake,
+            clock,
+            presence: Presence::default(),
+            attempts: Attempts::new(settings.connect_burst, settings.connect_rate),
+            limits: Limits::new(
+                settings.max_connections,
+                settings.max_connections_per_address,
+            ),
+            settings,
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+}
+
+fn template(settings: &config::Broker) -> BrokerConfig {
+    let mut template = BrokerConfig::default()
+        .with_bind_addresses(Vec::<SocketAddr>::new())
+        .with_max_packet_size(settings.max_packet_size)
+        .with_session_expiry(SESSION_EXPIRY)
+        .with_max_retained_messages(settings.max_connections)
+        .with_max_retained_message_size(RETAINED_MAX_SIZE);
+    // Clients have two topics to listen on, each by its full name.
+    template.max_subscriptions_per_client = 16;
+    template.wildcard_subscription_available = false;
+    template.shared_subscription_available = false;
+    template.topic_alias_maximum = 16;
+    template.sys_topics_enabled = false;
+    template
+}
+
+/// Our accept loop has limits of its own; the crate's count after the MQTT handshake.
+fn no_limits() -> ResourceLimits {
+    ResourceLimits {
+        max_connections: usize::MAX,
+        max_connections_per_ip: usize::MAX,
+        max_message_rate_per_client: 0,
+        max_bandwidth_per_client: 0,
+        max_connection_rate: u32::MAX,
+        rate_limit_window: Duration::from_secs(1),
+    }
+}
+
+/// Forgets sessions that expired and counters that no longer matter.
+async fn keep_house(shared: Arc<Shared>, stopper: Stopper) {
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(HOUSEKEEPING) => {}
+            () = stopper.asked() => return,
+        }
+        if let Err(error) = shared.storage.cleanup_expired().await {
+            tracing::warn!(%error, "cannot forget expired sessions");
+        }
+        shared.router.sweep_sessions().await;
+        shared.monitor.cleanup_expired_windows().await;
+        shared.attempts.forget_calm();
+    }
+}

@@ -1,0 +1,185 @@
+//! `doctor`: checks what the connector needs. One line a part: what is wrong, and the cure.
+
+use std::io::IsTerminal as _;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use tokio::net::TcpListener;
+
+use super::{ConfigSource, block_on, one_line};
+use crate::broker::{ServerTls, check_certificate};
+use crate::config::Config;
+use crate::runtime::{DataDir, database_path};
+use crate::store::sqlite;
+use crate::telemetry;
+use crate::tenant::{FixedTenants, Tenants as _};
+
+#[derive(Debug, Args)]
+pub(super) struct DoctorArgs {
+    #[command(flatten)]
+    source: ConfigSource,
+}
+
+/// What a check found: all well (and what it saw), or what is wrong (and the cure).
+type Finding = Result<String, String>;
+
+pub(super) fn run(args: &DoctorArgs) -> Result<ExitCode> {
+    let config = match args.source.load() {
+        Ok(loaded) => loaded.config,
+        Err(error) => {
+            print("configuration", &Err(one_line(&error)));
+            return Ok(ExitCode::FAILURE);
+        }
+    };
+    telemetry::logs::init(&config.log)?;
+    let mut findings = vec![("configuration", Ok("read and checked".to_owned()))];
+    block_on(async {
+        findings.extend(examine(&config).await);
+        Ok(())
+    })?;
+    for (part, finding) in &findings {
+        print(part, finding);
+    }
+    let well = findings.iter().all(|(_, finding)| finding.is_ok());
+    Ok(if well {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+async fn examine(config: &Config) -> Vec<(&'static str, Finding)> {
+    let dir = &config.data.dir;
+    // A connector that runs has the folder, its database and its ports; then it speaks for them.
+    let (folder, is_running) = data_folder(dir);
+    let mut findings = vec![
+        ("data folder", folder),
+        ("database", database(dir, is_running).await),
+    ];
+    for (part, key, address) in [
+        ("REST", "http.listen", Some(config.http.listen)),
+        ("broker", "broker.listen", config.broker.listen),
+        (
+            "broker (TLS)",
+            "broker.tls.listen",
+            config.broker.tls.listen,
+        ),
+    ] {
+        findings.push((part, port(key, address, is_running).await));
+    }
+    findings.push(("tenant lookup", tenants(config).await));
+    findings.push(("certificates", certificates(config)));
+    findings
+}
+
+fn data_folder(dir: &Path) -> (Finding, bool) {
+    if !dir.exists() {
+        // Looking must not make it: that is the first start's business.
+        let parent = dir.ancestors().skip(1).find(|parent| parent.exists());
+        return (
+            Ok(format!(
+                "{} will be made at the first start{}",
+                dir.display(),
+                parent.map_or_else(String::new, |p| format!(" (below {})", p.display())),
+            )),
+            false,
+        );
+    }
+    match DataDir::open(dir) {
+        Ok(data) => (
+            Ok(format!("{} can be written to", data.path().display())),
+            false,
+        ),
+        Err(error) => {
+            let text = one_line(&error);
+            if text.contains("in use by another") {
+                (
+                    Ok(format!(
+                        "{} is in use: a connector runs here",
+                        dir.display()
+                    )),
+                    true,
+                )
+            } else {
+                (Err(text), false)
+            }
+        }
+    }
+}
+
+async fn database(dir: &Path, is_running: bool) -> Finding {
+    let path = database_path(dir);
+    if !path.exists() {
+        return Ok("will be made at the first start".to_owned());
+    }
+    sqlite::check(&path)
+        .await
+        .map_err(|error| error.to_string())?;
+    let current = sqlite::schema_is_current(&path)
+        .await
+        .map_err(|error| error.to_string())?;
+    if current {
+        Ok(format!("{} is whole and up to date", path.display()))
+    } else if is_running {
+        Err("its schema is older than this program: the connector that runs is another version; restart it".to_owned())
+    } else {
+        Err(
+            "its schema is older than this program; run `cloud-connector migrate`, or just start"
+                .to_owned(),
+        )
+    }
+}
+
+async fn port(key: &str, address: Option<SocketAddr>, is_running: bool) -> Finding {
+    let Some(address) = address else {
+        return Ok("off".to_owned());
+    };
+    match TcpListener::bind(address).await {
+        Ok(_) => Ok(format!("{address} is free")),
+        Err(_) if is_running => Ok(format!("{address} is taken, as it should be while it runs")),
+        Err(error) => Err(format!(
+            "{key}: cannot listen on {address}: {error}; stop what listens there, or choose another address"
+        )),
+    }
+}
+
+async fn tenants(config: &Config) -> Finding {
+    let tenants = FixedTenants::read(&config.tenant).map_err(|error| error.to_string())?;
+    tenants.probe().await
+}
+
+fn certificates(config: &Config) -> Finding {
+    let tls = &config.broker.tls;
+    if tls.listen.is_none() {
+        return Ok("none needed: broker.tls.listen is off".to_owned());
+    }
+    ServerTls::read(tls).map_err(|error| error.to_string())?;
+    let path = tls.certificate.as_deref().unwrap_or(Path::new(""));
+    check_certificate("broker.tls.certificate", path).map_err(|error| error.to_string())
+}
+
+fn print(part: &str, finding: &Finding) {
+    let colour = std::io::stdout().is_terminal();
+    let (mark, text) = match finding {
+        Ok(text) => (
+            if colour {
+                "\x1b[32mok\x1b[0m  "
+            } else {
+                "ok  "
+            },
+            text,
+        ),
+        Err(text) => (
+            if colour {
+                "\x1b[31mFAIL\x1b[0m"
+            } else {
+                "FAIL"
+            },
+            text,
+        ),
+    };
+    println!("{mark}  {part:<14} {text}");
+}

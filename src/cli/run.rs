@@ -1,0 +1,124 @@
+//! `run`: starts the connector and stops it when asked.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::{ConfigSource, block_on};
+use crate::config::Config;
+use crate::domain::SystemClock;
+use crate::runtime::{self, Info, LOCAL_CALLER};
+use crate::telemetry;
+
+#[derive(Debug, Args)]
+pub(super) struct RunArgs {
+    /// Run this role only; repeat it for several. Without it, all of them
+    #[arg(long = "role", value_name = "ROLE")]
+    roles: Vec<Role>,
+    #[command(flatten)]
+    source: ConfigSource,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Role {
+    Ingest,
+    Record,
+    Api,
+    Updaters,
+}
+
+pub(super) fn run(args: &RunArgs) -> Result<ExitCode> {
+    check_roles(&args.roles)?;
+    let config = args.source.load()?.config;
+    telemetry::logs::init(&config.log)?;
+    block_on(serve(config))
+}
+
+/// The embedded broker and SQLite live in one process, and so must all that use them.
+fn check_roles(roles: &[Role]) -> Result<()> {
+    let missing = Role::value_variants()
+        .iter()
+        .find(|role| !roles.contains(role));
+    if roles.is_empty() || missing.is_none() {
+        return Ok(());
+    }
+    bail!(
+        "--role: the embedded broker and database live in one process, so all roles run together; leave --role out"
+    )
+}
+
+async fn serve(config: Config) -> Result<ExitCode> {
+    // From the first moment, so that a signal during the start is not lost.
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    telemetry::metrics::handle();
+    let organisation = config.tenant.default_org_id.clone();
+    let base_path = config.http.base_path.clone();
+    let running = tokio::select! {
+        running = runtime::start(config, Arc::new(SystemClock)) => running?,
+        () = either(&mut interrupt, &mut terminate) => return Ok(ExitCode::SUCCESS),
+    };
+    print!("{}", greeting(&running.info, &base_path, &organisation));
+
+    either(&mut interrupt, &mut terminate).await;
+    println!("Stopping; once more ends it at once.");
+    tokio::select! {
+        clean = running.stop() => Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
+        () = either(&mut interrupt, &mut terminate) => {
+            // Not a return: that would wait for whatever does not end.
+            std::process::exit(130);
+        }
+    }
+}
+
+async fn either(interrupt: &mut Signal, terminate: &mut Signal) {
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+}
+
+/// What it listens on, where its data is, and three lines to copy.
+fn greeting(info: &Info, base_path: &str, organisation: &str) -> String {
+    let mut lines = vec![format!(
+        "cloud-connector {} is ready.",
+        env!("CARGO_PKG_VERSION")
+    )];
+    let rest = format!("http://{}{base_path}", info.http);
+    lines.push(format!("  REST  {rest}"));
+    if let Some(address) = info.mqtt {
+        lines.push(format!("  MQTT  {address} (this machine only, no TLS)"));
+    }
+    if let Some(address) = info.mqtts {
+        lines.push(format!("  MQTT  {address} (TLS, client certificates)"));
+    }
+    lines.push(format!("  data  {}", info.data_dir.display()));
+    if let (Some(mqtt), Some(key)) = (info.mqtt, &info.local_key) {
+        let me = std::env::args().next().unwrap_or_default();
+        let organisation = if organisation.is_empty() {
+            "ORG"
+        } else {
+            organisation
+        };
+        let headers = format!(
+            "-H 'x-rh-cloud-connector-client-id: {LOCAL_CALLER}' -H 'x-rh-cloud-connector-psk: {}' -H 'x-rh-cloud-connector-org-id: {organisation}'",
+            key.expose()
+        );
+        lines.push(String::new());
+        lines.push(
+            "Try it in another terminal: be a client, list connections, send a message.".into(),
+        );
+        lines.push(format!("  {me} simulate --mqtt {mqtt} --id my-machine"));
+        lines.push(format!("  curl -s {headers} {rest}/v2/connections"));
+        lines.push(format!(
+            "  curl -s {headers} -d '{{\"directive\":\"echo\",\"payload\":\"hello\"}}' {rest}/v2/connections/my-machine/message"
+        ));
+    }
+    lines.push(String::new());
+    lines.push("Ctrl-C stops it.".into());
+    lines.push(String::new());
+    lines.join("\n")
+}

@@ -1,0 +1,163 @@
+//! What types cannot say: values that read well and cannot work.
+
+use super::Config;
+use super::error::Invalid;
+use super::sections::{Api, Broker, BrokerTls, Http, Mqtt, Record};
+
+/// Shorter secrets can be guessed.
+const SECRET_MIN_CHARS: usize = 16;
+
+pub(super) fn validate(config: &Config) -> Result<(), Invalid> {
+    http(&config.http)?;
+    api(&config.api)?;
+    mqtt(&config.mqtt)?;
+    broker(&config.broker)?;
+    tls(&config.broker.tls)?;
+    record(&config.record)?;
+    if config.shutdown.grace.get().is_zero() {
+        return Err(Invalid::new("shutdown.grace", "it is 0", "give it seconds"));
+    }
+    Ok(())
+}
+
+fn http(http: &Http) -> Result<(), Invalid> {
+    let path = &http.base_path;
+    let plain = path.starts_with('/')
+        && !path.ends_with('/')
+        && path
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '/' | '-' | '_' | '.'));
+    if !plain {
+        return Err(Invalid::new(
+            "http.base_path",
+            format!("{path:?} is not a plain path"),
+            "start it with / and end it without, as in \"/api/cloud-connector\"",
+        ));
+    }
+    if http.max_body < 1024 {
+        return Err(Invalid::new(
+            "http.max_body",
+            format!("{} bytes hold no message", http.max_body),
+            "give it 1024 or more",
+        ));
+    }
+    Ok(())
+}
+
+fn api(api: &Api) -> Result<(), Invalid> {
+    for (name, key) in &api.keys {
+        if key.secrets().is_empty() {
+            return Err(Invalid::new("api.keys", "it has no secret", "give it one").named(name));
+        }
+        for secret in key.secrets() {
+            if secret.expose().chars().count() < SECRET_MIN_CHARS {
+                return Err(Invalid::new(
+                    "api.keys",
+                    "the secret can be guessed",
+                    format!("use {SECRET_MIN_CHARS} characters or more, for example from `openssl rand -hex 32`"),
+                )
+                .named(name));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn mqtt(mqtt: &Mqtt) -> Result<(), Invalid> {
+    if mqtt.prefixes.is_empty() {
+        return Err(Invalid::new(
+            "mqtt.prefixes",
+            "it is empty, so no client would be heard",
+            "name one, as in [\"redhat/insights\"]",
+        ));
+    }
+    for prefix in &mqtt.prefixes {
+        let odd = prefix.split('/').any(str::is_empty)
+            || prefix.contains(['+', '#', '\0'])
+            || prefix.starts_with('$');
+        if odd {
+            return Err(Invalid::new(
+                "mqtt.prefixes",
+                format!("{prefix:?} cannot begin a topic"),
+                "use levels joined by /, without wildcards and without $, as in \"redhat/insights\"",
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn broker(broker: &Broker) -> Result<(), Invalid> {
+    match broker.listen {
+        Some(address) if !address.ip().is_loopback() => {
+            return Err(Invalid::new(
+                "broker.listen",
+                format!(
+                    "{address} can be reached from other machines, and without certificates anybody could be any client"
+                ),
+                "use a loopback address here, and set broker.tls.listen for other machines",
+            ));
+        }
+        None if broker.tls.listen.is_none() => {
+            return Err(Invalid::new(
+                "broker.listen",
+                "it is off and so is broker.tls.listen: no client could connect",
+                "set one of them",
+            ));
+        }
+        _ => {}
+    }
+    if !(broker.connect_rate.is_finite() && broker.connect_rate > 0.0) {
+        return Err(Invalid::new(
+            "broker.connect_rate",
+            format!("{} is not a rate", broker.connect_rate),
+            "give it attempts a second, above 0",
+        ));
+    }
+    if broker.connect_burst == 0 {
+        return Err(Invalid::new(
+            "broker.connect_burst",
+            "0 refuses everybody",
+            "give it 1 or more",
+        ));
+    }
+    if !(1024..=256 * 1024 * 1024).contains(&broker.max_packet_size) {
+        return Err(Invalid::new(
+            "broker.max_packet_size",
+            format!("{} is out of range", broker.max_packet_size),
+            "give it 1024 to 268435456 bytes",
+        ));
+    }
+    Ok(())
+}
+
+fn tls(tls: &BrokerTls) -> Result<(), Invalid> {
+    if tls.listen.is_none() {
+        return Ok(());
+    }
+    let needed = [
+        ("broker.tls.certificate", &tls.certificate),
+        ("broker.tls.key", &tls.key),
+        ("broker.tls.client_ca", &tls.client_ca),
+    ];
+    for (key, path) in needed {
+        if path.is_none() {
+            return Err(Invalid::new(
+                key,
+                "it is not set, and broker.tls.listen needs it",
+                "name a PEM file; `cloud-connector certs init` makes a set",
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn record(record: &Record) -> Result<(), Invalid> {
+    if !(1..=1000).contains(&record.batch_max) {
+        return Err(Invalid::new(
+            "record.batch_max",
+            format!("{} is out of range", record.batch_max),
+            "give it 1 to 1000",
+        ));
+    }
+    Ok(())
+}

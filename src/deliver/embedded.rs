@@ -1,0 +1,40 @@
+//! Through the broker in this process.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::{Outlet, OutletError};
+use crate::broker::{Broker, PublishError};
+use crate::protocol::ClientTopic;
+
+/// The embedded broker as an outlet.
+pub struct EmbeddedOutlet {
+    broker: Arc<Broker>,
+    within: Duration,
+}
+
+impl EmbeddedOutlet {
+    /// Publishes through this broker, which has so long to take a message.
+    #[must_use]
+    pub fn new(broker: Arc<Broker>, within: Duration) -> Self {
+        Self { broker, within }
+    }
+}
+
+#[async_trait]
+impl Outlet for EmbeddedOutlet {
+    async fn publish(&self, topic: &ClientTopic, payload: Vec<u8>) -> Result<(), OutletError> {
+        self.broker
+            .publish(topic, payload, self.within)
+            .await
+            .map_err(|error| match error {
+                PublishError::NotConnected => OutletError::NotConnected,
+                PublishError::NotSubscribed | PublishError::Stopping => {
+                    OutletError::Unavailable(error.to_string())
+                }
+                PublishError::TimedOut(_) => OutletError::TimedOut(error.to_string()),
+            })
+    }
+}

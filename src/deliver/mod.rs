@@ -1,0 +1,137 @@
+//! Delivering: find the connection for the organisation, speak its dialect, publish, wait for the
+//! broker.
+
+mod embedded;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::domain::{ClientId, Clock, Dialect, OrgId, OutgoingMessage};
+use crate::protocol::{Channel, ClientTopic, Direction, status};
+use crate::store::{Store, StoreError};
+use crate::telemetry::metrics;
+
+pub use embedded::EmbeddedOutlet;
+
+/// A way to a broker.
+#[async_trait]
+pub trait Outlet: Send + Sync + 'static {
+    /// Publishes, and returns when the broker has it.
+    async fn publish(&self, topic: &ClientTopic, payload: Vec<u8>) -> Result<(), OutletError>;
+}
+
+/// The broker does not have the message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OutletError {
+    /// The broker knows that the client is not there.
+    #[error("the client is not connected")]
+    NotConnected,
+    /// The broker cannot take it now.
+    #[error("{0}")]
+    Unavailable(String),
+    /// It did not say in time: the message may still arrive.
+    #[error("{0}; it may still arrive")]
+    TimedOut(String),
+}
+
+/// What a caller wants sent.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Request {
+    /// What the receiving application goes by.
+    pub directive: String,
+    /// Null, or a map of string to string.
+    pub metadata: Value,
+    /// The application's own.
+    pub payload: Value,
+}
+
+/// Why a message was not sent.
+#[derive(Debug, thiserror::Error)]
+pub enum SendError {
+    /// The organisation has no such connection.
+    #[error("the organisation has no connection to that client")]
+    NoConnection,
+    /// The database could not be asked.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The broker did not take it.
+    #[error("message {id}: {source}")]
+    Broker {
+        /// The message's id.
+        id: Uuid,
+        /// Why.
+        source: OutletError,
+    },
+}
+
+/// Sends messages to clients. A clone is the same.
+#[derive(Clone)]
+pub struct Delivery {
+    store: Arc<dyn Store>,
+    outlet: Arc<dyn Outlet>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Delivery {
+    /// Delivers what this store knows through that outlet.
+    #[must_use]
+    pub fn new(store: Arc<dyn Store>, outlet: Arc<dyn Outlet>, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            store,
+            outlet,
+            clock,
+        }
+    }
+
+    /// Sends one message to an organisation's client. The id it returns is the broker's to keep.
+    ///
+    /// # Errors
+    /// When it was not sent, or may not have been.
+    pub async fn send(
+        &self,
+        org: &OrgId,
+        client: &ClientId,
+        request: Request,
+    ) -> Result<Uuid, SendError> {
+        let Some(connection) = self.store.find_for_org(org, client).await? else {
+            metrics::sent("no_connection");
+            return Err(SendError::NoConnection);
+        };
+        let message = OutgoingMessage {
+            id: Uuid::new_v4(),
+            sent: self.clock.now(),
+            directive: request.directive,
+            metadata: request.metadata,
+            payload: request.payload,
+        };
+        let (topic, payload) = match connection.dialect {
+            Dialect::Status => {
+                let topic = ClientTopic {
+                    prefix: connection.topic_prefix,
+                    client: connection.client_id,
+                    channel: Channel::Data,
+                    direction: Direction::In,
+                };
+                (topic, status::encode_message(&message))
+            }
+        };
+        match self.outlet.publish(&topic, payload).await {
+            Ok(()) => {
+                metrics::sent("acknowledged");
+                Ok(message.id)
+            }
+            Err(OutletError::NotConnected) => {
+                metrics::sent("no_connection");
+                Err(SendError::NoConnection)
+            }
+            Err(source) => {
+                metrics::sent("failed");
+                let id = message.id;
+                Err(SendError::Broker { id, source })
+            }
+        }
+    }
+}

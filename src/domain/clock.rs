@@ -1,0 +1,45 @@
+//! Time as an argument: whoever needs "now" is given a clock, so that tests can hold it.
+
+use std::sync::Arc;
+
+/// A moment. Stores keep microseconds, so that is the resolution everything is compared at.
+pub type Timestamp = jiff::Timestamp;
+
+/// Where "now" comes from.
+pub trait Clock: Send + Sync + 'static {
+    /// The present moment, cut to microseconds.
+    fn now(&self) -> Timestamp;
+}
+
+/// The machine's clock.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        to_micros(Timestamp::now())
+    }
+}
+
+impl<C: Clock + ?Sized> Clock for Arc<C> {
+    fn now(&self) -> Timestamp {
+        (**self).now()
+    }
+}
+
+/// Cuts a moment to what both databases can keep, so that a value reads back as it was written.
+#[must_use]
+pub fn to_micros(at: Timestamp) -> Timestamp {
+    Timestamp::from_microsecond(at.as_microsecond()).unwrap_or(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_is_cut_to_what_the_stores_keep() {
+        let fine: Timestamp = "2026-01-02T15:04:05.123456789Z".parse().unwrap();
+        assert_eq!(to_micros(fine).to_string(), "2026-01-02T15:04:05.123456Z");
+    }
+}

@@ -1,0 +1,82 @@
+//! A connection: who is connected, to whom it belongs, and what it said of itself.
+
+use serde_json::Value;
+
+use super::{ClientId, MessageId, Tenant, Timestamp};
+
+/// The dialect that a client spoke last, and is spoken to in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Dialect {
+    /// `…/{client}/control|data/in|out`, what rhc and yggdrasil speak.
+    Status,
+}
+
+impl Dialect {
+    /// Its name in the store and in logs.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Status => "status",
+        }
+    }
+
+    /// The dialect of that name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "status" => Some(Self::Status),
+            _ => None,
+        }
+    }
+}
+
+/// What kind of client it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// A machine.
+    Host,
+}
+
+impl Kind {
+    /// Its name in the store.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+        }
+    }
+}
+
+/// What a client reports about itself when it comes online.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reported {
+    /// An object; `{}` when the client sent none.
+    pub canonical_facts: Value,
+    /// An object of workers, or null.
+    pub dispatchers: Value,
+    /// Whatever the client calls its tags, or null.
+    pub tags: Value,
+    /// The client program's name; `""` when it did not say.
+    pub client_name: String,
+    /// The client program's version; `""` when it did not say.
+    pub client_version: String,
+}
+
+/// A connection that belongs to an organisation, as callers may see it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Connection {
+    /// Who.
+    pub client_id: ClientId,
+    /// To whom it belongs.
+    pub tenant: Tenant,
+    /// How to speak to it.
+    pub dialect: Dialect,
+    /// The topic prefix that it was heard on, and listens on.
+    pub topic_prefix: String,
+    /// What it said of itself.
+    pub reported: Reported,
+    /// The online message that the row is of.
+    pub message_id: Option<MessageId>,
+    /// When that message was sent (never after it was received).
+    pub message_sent: Timestamp,
+}

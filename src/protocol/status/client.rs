@@ -1,0 +1,146 @@
+//! The client's end of the status dialect: what the simulator says and understands.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::domain::{Reported, Timestamp};
+
+/// What a client hears on its `in` topics.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Heard {
+    /// A command of the service.
+    Command {
+        /// Its id, which an answer names.
+        message_id: String,
+        /// `ping`, `reconnect`, `disconnect`.
+        command: String,
+    },
+    /// A message of an application.
+    Data {
+        /// Its id, which an answer names.
+        message_id: String,
+        /// What the application goes by.
+        directive: String,
+        /// The application's own.
+        content: Value,
+    },
+}
+
+#[derive(Deserialize)]
+struct Envelope {
+    r#type: String,
+    message_id: String,
+    #[serde(default)]
+    directive: String,
+    #[serde(default)]
+    content: Value,
+}
+
+/// Reads a message of the service; none if it is not one that a client knows.
+#[must_use]
+pub fn parse(payload: &[u8]) -> Option<Heard> {
+    let envelope: Envelope = serde_json::from_slice(payload).ok()?;
+    match envelope.r#type.as_str() {
+        "command" => Some(Heard::Command {
+            message_id: envelope.message_id,
+            command: envelope.content.get("command")?.as_str()?.to_owned(),
+        }),
+        "data" => Some(Heard::Data {
+            message_id: envelope.message_id,
+            directive: envelope.directive,
+            content: envelope.content,
+        }),
+        _ => None,
+    }
+}
+
+/// "I am here, and this is what I am."
+#[must_use]
+pub fn online(now: Timestamp, reported: &Reported) -> Vec<u8> {
+    control(
+        "connection-status",
+        "",
+        now,
+        &json!({
+            "state": "online",
+            "canonical_facts": reported.canonical_facts,
+            "dispatchers": reported.dispatchers,
+            "tags": reported.tags,
+            "client_name": reported.client_name,
+            "client_version": reported.client_version,
+        }),
+    )
+}
+
+/// "I am gone": the last will, and the farewell of a clean leave.
+#[must_use]
+pub fn offline(now: Timestamp) -> Vec<u8> {
+    let content = json!({"state": "offline", "dispatchers": null, "canonical_facts": null});
+    control("connection-status", "", now, &content)
+}
+
+/// The answer to a ping.
+#[must_use]
+pub fn pong(now: Timestamp, response_to: &str) -> Vec<u8> {
+    control("event", response_to, now, &json!("pong"))
+}
+
+/// The answer to a data message: its content sent back.
+#[must_use]
+pub fn answer(now: Timestamp, response_to: &str, directive: &str, content: &Value) -> Vec<u8> {
+    json!({
+        "type": "data",
+        "message_id": Uuid::new_v4(),
+        "response_to": response_to,
+        "version": 1,
+        "sent": now.to_string(),
+        "directive": directive,
+        "metadata": {},
+        "content": content,
+    })
+    .to_string()
+    .into_bytes()
+}
+
+fn control(kind: &str, response_to: &str, now: Timestamp, content: &Value) -> Vec<u8> {
+    json!({
+        "type": kind,
+        "message_id": Uuid::new_v4(),
+        "response_to": response_to,
+        "version": 1,
+        "sent": now.to_string(),
+        "content": content,
+    })
+    .to_string()
+    .into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::status::{Control, parse_control};
+
+    #[test]
+    fn the_service_understands_its_own_simulator() {
+        let now = Timestamp::UNIX_EPOCH;
+        let reported = Reported {
+            canonical_facts: json!({"fqdn": "a"}),
+            dispatchers: json!({"echo": {}}),
+            tags: Value::Null,
+            client_name: "simulate".into(),
+            client_version: "1".into(),
+        };
+        match parse_control(&online(now, &reported)).unwrap() {
+            Control::Online(online) => assert_eq!(online.reported, reported),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(parse_control(&offline(now)), Ok(Control::Offline));
+        assert!(matches!(
+            parse_control(&pong(now, "x")),
+            Ok(Control::Pong {
+                response_to: Some(_)
+            })
+        ));
+    }
+}

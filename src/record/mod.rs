@@ -1,0 +1,162 @@
+//! Recording: from messages to rows, a batch at a time.
+//!
+//! Group commit: a writer that is free takes what has gathered and writes it. When quiet that is
+//! one message at once, in a storm it is full batches; there is no timer to tune. Writers run side
+//! by side over disjoint sets of clients. The steps of a batch are in `batch`, what a client's
+//! messages end in is in `fold`.
+
+mod batch;
+mod fold;
+mod writer;
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::domain::{ClientId, Clock, Timestamp};
+use crate::protocol::{Received, Topics};
+use crate::shutdown::Stopper;
+use crate::store::Store;
+use crate::telemetry::health::Verdict;
+use crate::tenant::Tenants;
+
+use writer::{Job, Standing};
+
+/// Something that may change who is connected.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// A client's control message.
+    Message {
+        /// Whose topic it came on.
+        client: ClientId,
+        /// The message.
+        message: Received,
+    },
+    /// A client's last link to the embedded broker has ended, whatever it said before.
+    LinkEnded {
+        /// Whose.
+        client: ClientId,
+        /// When.
+        at: Timestamp,
+    },
+}
+
+impl Event {
+    /// Whom it is about.
+    #[must_use]
+    pub fn client(&self) -> &ClientId {
+        match self {
+            Self::Message { client, .. } | Self::LinkEnded { client, .. } => client,
+        }
+    }
+}
+
+/// While more events than this wait for the database, sources let nobody new in. What is connected
+/// already may still add a message, a will and an end each, and no more: so memory stays bounded.
+const WAITING_MOST: usize = 20_000;
+
+/// How to record.
+pub struct Settings {
+    /// Most messages in one transaction.
+    pub batch_max: usize,
+    /// How long a batch waits for tenants.
+    pub tenant_deadline: Duration,
+    /// How far before the recorded `sent` an online is old.
+    pub old_within: Duration,
+    /// Writers side by side.
+    pub writers: usize,
+}
+
+/// What recording works with.
+pub struct Parts {
+    /// Where rows go.
+    pub store: Arc<dyn Store>,
+    /// To whom clients belong.
+    pub tenants: Arc<dyn Tenants>,
+    /// The deployment's topics.
+    pub topics: Topics,
+    /// Now.
+    pub clock: Arc<dyn Clock>,
+    /// How.
+    pub settings: Settings,
+}
+
+/// Takes events in, and says when each is durable. A clone is the same recorder.
+#[derive(Clone)]
+pub struct Recorder {
+    lanes: Arc<[mpsc::UnboundedSender<Job>]>,
+    standing: Arc<Standing>,
+}
+
+/// The recorder stopped before the event was durable: it must not be acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not recorded: the recorder has stopped")]
+pub struct NotRecorded;
+
+/// Resolves when the event is durable.
+#[derive(Debug)]
+pub struct Receipt(oneshot::Receiver<()>);
+
+impl Receipt {
+    /// Waits until it is durable.
+    ///
+    /// # Errors
+    /// When the recorder stopped before that.
+    pub async fn durable(self) -> Result<(), NotRecorded> {
+        self.0.await.map_err(|_| NotRecorded)
+    }
+}
+
+impl Recorder {
+    /// Starts the writers. They end when `stopper` asks, after what they had taken in.
+    #[must_use]
+    pub fn start(parts: Parts, stopper: &Stopper) -> Self {
+        let standing = Arc::new(Standing::default());
+        let writers = parts.settings.writers.max(1);
+        let parts = Arc::new(parts);
+        let lanes = (0..writers)
+            .map(|_| {
+                // Unbounded, and bounded by whom it serves: a source hands over a client's next
+                // message only when the one before is durable.
+                let (sender, jobs) = mpsc::unbounded_channel();
+                let writer = writer::run(parts.clone(), standing.clone(), jobs, stopper.clone());
+                stopper.spawn(writer);
+                sender
+            })
+            .collect();
+        Self { lanes, standing }
+    }
+
+    /// Hands an event over. Events of one client take effect in the order of these calls.
+    #[must_use]
+    pub fn submit(&self, event: Event) -> Receipt {
+        let (done, receipt) = oneshot::channel();
+        let lane = &self.lanes[self.lane(event.client())];
+        self.standing.add_waiting(1);
+        // If the writer is gone, `done` is dropped with the job and the receipt says so.
+        let _ = lane.send(Job { event, done });
+        Receipt(receipt)
+    }
+
+    /// Whether so much is waiting that no new client should be let in.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.standing.waiting() >= WAITING_MOST
+    }
+
+    /// For readiness: is the database taking batches?
+    ///
+    /// # Errors
+    /// When batches are held, with why.
+    pub fn standing(&self) -> Verdict {
+        self.standing.verdict()
+    }
+
+    fn lane(&self, client: &ClientId) -> usize {
+        let mut hasher = DefaultHasher::new();
+        client.hash(&mut hasher);
+        usize::try_from(hasher.finish() % self.lanes.len() as u64).unwrap_or(0)
+    }
+}

@@ -1,0 +1,84 @@
+//! The stopper: made once in `runtime`, passed to everything that runs.
+//!
+//! Stopping goes in stages (see `runtime::stop`), so a part is told to stop through a token of its
+//! own, a child of the stopper that only `runtime` cancels.
+
+use std::future::Future;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// Stops one part: a token that says so and a tracker that knows when its tasks have ended.
+#[derive(Debug, Clone, Default)]
+pub struct Stopper {
+    token: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Stopper {
+    /// One that nobody has asked to stop.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Runs a task that [`Stopper::stop`] waits for.
+    pub fn spawn<F>(&self, task: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.tasks.spawn(task);
+    }
+
+    /// Asks the part to stop, and does not wait.
+    pub fn ask(&self) {
+        self.token.cancel();
+    }
+
+    /// Whether it was asked to stop.
+    #[must_use]
+    pub fn is_asked(&self) -> bool {
+        self.token.is_cancelled()
+    }
+
+    /// Waits until it is asked to stop.
+    pub async fn asked(&self) {
+        self.token.cancelled().await;
+    }
+
+    /// The token, for what wants to select over it.
+    #[must_use]
+    pub fn token(&self) -> CancellationToken {
+        self.token.clone()
+    }
+
+    /// Asks the part to stop and waits for its tasks, up to a bound. False if some still run.
+    pub async fn stop(&self, within: Duration) -> bool {
+        self.ask();
+        self.tasks.close();
+        tokio::time::timeout(within, self.tasks.wait())
+            .await
+            .is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn stop_waits_for_its_tasks() {
+        let stopper = Stopper::new();
+        let inner = stopper.clone();
+        stopper.spawn(async move { inner.asked().await });
+        assert!(stopper.stop(Duration::from_secs(5)).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn stop_gives_up_at_its_bound() {
+        let stopper = Stopper::new();
+        stopper.spawn(std::future::pending());
+        assert!(!stopper.stop(Duration::from_secs(5)).await);
+    }
+}

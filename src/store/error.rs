@@ -1,0 +1,49 @@
+//! What can go wrong with a database, sorted by what is to be done about it.
+
+use std::path::PathBuf;
+
+/// A statement failed.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Trying again may help: it is away, busy, full.
+    #[error("the database does not answer: {0}")]
+    Unavailable(#[source] sqlx::Error),
+    /// A row reads as nothing that was ever written.
+    #[error("the database holds what was never written there: {0}")]
+    Unreadable(String),
+}
+
+impl From<sqlx::Error> for StoreError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Unavailable(error)
+    }
+}
+
+/// The database could not be opened. Each says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The file is damaged, or is no database.
+    #[error("the database {} is damaged ({problem}); restore it from a copy, or move it away to start empty (connected clients register again when they reconnect)", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What SQLite says.
+        problem: String,
+    },
+    /// A newer program wrote it.
+    #[error("the database {} was made by a newer version of this program (schema {version}); run that version, or restore a copy from before it", path.display())]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its schema.
+        version: i64,
+    },
+    /// It cannot be opened or brought up to date.
+    #[error("cannot open the database {}: {problem}; check that its folder is writable and has space", path.display())]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        problem: String,
+    },
+}

@@ -1,0 +1,109 @@
+//! Questions.
+
+use std::collections::HashMap;
+
+use const_format::concatcp;
+use sqlx::{Row as _, SqlitePool};
+
+use super::row::{self, CONNECTION_COLUMNS};
+use crate::domain::{ClientId, Connection, OrgId, Timestamp};
+use crate::store::{Known, KnownConnection, Listing, StoreError};
+
+pub(super) async fn known(
+    pool: &SqlitePool,
+    clients: &[ClientId],
+) -> Result<HashMap<ClientId, Known>, StoreError> {
+    let names = super::write::names(clients);
+    let rows = sqlx::query(
+        "SELECT 1 AS connected, client_id, org_id, account, message_id, message_sent
+           FROM connections WHERE client_id IN (SELECT value FROM json_each(?1))
+          UNION ALL
+         SELECT 0, client_id, org_id, account, message_id, message_sent
+           FROM departed WHERE client_id IN (SELECT value FROM json_each(?1))",
+    )
+    .bind(names)
+    .fetch_all(pool)
+    .await?;
+    let mut known: HashMap<ClientId, Known> = HashMap::with_capacity(rows.len());
+    for row in &rows {
+        let org_id: String = row.try_get("org_id")?;
+        let tenant = row::tenant(&org_id, row.try_get("account")?);
+        let entry = known.entry(row::client_id(row)?).or_default();
+        if row.try_get::<i64, _>("connected")? == 1 {
+            entry.connected = Some(KnownConnection {
+                message_id: row::message_id(row)?,
+                message_sent: row::moment(row, "message_sent")?,
+                tenant,
+            });
+        } else {
+            entry.departed_tenant = tenant;
+        }
+    }
+    Ok(known)
+}
+
+pub(super) async fn find_for_org(
+    pool: &SqlitePool,
+    org: &OrgId,
+    client: &ClientId,
+) -> Result<Option<Connection>, StoreError> {
+    const SQL: &str = concatcp!(
+        "SELECT ",
+        CONNECTION_COLUMNS,
+        " FROM connections WHERE client_id = ? AND org_id = ?"
+    );
+    let row = sqlx::query(SQL)
+        .bind(client.as_str())
+        .bind(org.as_str())
+        .fetch_optional(pool)
+        .await?;
+    row.as_ref().map(row::connection).transpose()
+}
+
+pub(super) async fn list_for_org(
+    pool: &SqlitePool,
+    org: &OrgId,
+    offset: u64,
+    limit: u64,
+) -> Result<Listing, StoreError> {
+    const PAGE: &str = concatcp!(
+        "SELECT ",
+        CONNECTION_COLUMNS,
+        " FROM connections WHERE org_id = ? ORDER BY client_id LIMIT ? OFFSET ?"
+    );
+    // One transaction: the count and the page are of the same moment.
+    let mut snapshot = pool.begin().await?;
+    let count: i64 = sqlx::query_scalar("SELECT count(*) FROM connections WHERE org_id = ?")
+        .bind(org.as_str())
+        .fetch_one(&mut *snapshot)
+        .await?;
+    let rows = sqlx::query(PAGE)
+        .bind(org.as_str())
+        .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+        .bind(i64::try_from(offset).unwrap_or(i64::MAX))
+        .fetch_all(&mut *snapshot)
+        .await?;
+    snapshot.commit().await?;
+    Ok(Listing {
+        count: u64::try_from(count).unwrap_or(0),
+        connections: rows.iter().map(row::connection).collect::<Result<_, _>>()?,
+    })
+}
+
+pub(super) async fn seen_before(
+    pool: &SqlitePool,
+    moment: Timestamp,
+    after: Option<&ClientId>,
+    limit: u32,
+) -> Result<Vec<ClientId>, StoreError> {
+    let rows = sqlx::query(
+        "SELECT client_id FROM connections WHERE last_seen < ? AND client_id > ?
+          ORDER BY client_id LIMIT ?",
+    )
+    .bind(moment.as_microsecond())
+    .bind(after.map_or("", ClientId::as_str))
+    .bind(limit)
+    .fetch_all(pool)
+    .await?;
+    rows.iter().map(row::client_id).collect()
+}

@@ -1,0 +1,65 @@
+//! Rows ↔ types.
+
+use serde_json::Value;
+use sqlx::Row as _;
+use sqlx::sqlite::SqliteRow;
+
+use crate::domain::{ClientId, Connection, Dialect, MessageId, OrgId, Reported, Tenant, Timestamp};
+use crate::store::StoreError;
+
+pub(super) const CONNECTION_COLUMNS: &str = "client_id, org_id, account, dialect, topic_prefix, \
+     canonical_facts, dispatchers, tags, client_name, client_version, message_id, message_sent";
+
+pub(super) fn connection(row: &SqliteRow) -> Result<Connection, StoreError> {
+    let org_id: String = row.try_get("org_id")?;
+    let account: String = row.try_get("account")?;
+    let dialect: String = row.try_get("dialect")?;
+    Ok(Connection {
+        client_id: client_id(row)?,
+        tenant: tenant(&org_id, account)
+            .ok_or_else(|| unreadable("a connection of an organisation without one"))?,
+        dialect: Dialect::from_name(&dialect)
+            .ok_or_else(|| unreadable(format!("the dialect {dialect:?}")))?,
+        topic_prefix: row.try_get("topic_prefix")?,
+        reported: Reported {
+            canonical_facts: json(row, "canonical_facts")?,
+            dispatchers: json(row, "dispatchers")?,
+            tags: json(row, "tags")?,
+            client_name: row.try_get("client_name")?,
+            client_version: row.try_get("client_version")?,
+        },
+        message_id: message_id(row)?,
+        message_sent: moment(row, "message_sent")?,
+    })
+}
+
+pub(super) fn client_id(row: &SqliteRow) -> Result<ClientId, StoreError> {
+    let name: String = row.try_get("client_id")?;
+    ClientId::new(&name).map_err(|why| unreadable(format!("the client id {name:?}: {why}")))
+}
+
+/// `''` is no organisation at all.
+pub(super) fn tenant(org_id: &str, account: String) -> Option<Tenant> {
+    let org_id = OrgId::new(org_id).ok()?;
+    Some(Tenant { org_id, account })
+}
+
+pub(super) fn message_id(row: &SqliteRow) -> Result<Option<MessageId>, StoreError> {
+    let id: Option<String> = row.try_get("message_id")?;
+    Ok(id.and_then(|id| MessageId::new(&id).ok()))
+}
+
+pub(super) fn moment(row: &SqliteRow, column: &str) -> Result<Timestamp, StoreError> {
+    let micros: i64 = row.try_get(column)?;
+    Timestamp::from_microsecond(micros)
+        .map_err(|_| unreadable(format!("{column} {micros} is no moment")))
+}
+
+fn json(row: &SqliteRow, column: &str) -> Result<Value, StoreError> {
+    let text: String = row.try_get(column)?;
+    serde_json::from_str(&text).map_err(|why| unreadable(format!("{column}: {why}")))
+}
+
+fn unreadable(what: impl Into<String>) -> StoreError {
+    StoreError::Unreadable(what.into())
+}

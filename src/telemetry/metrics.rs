@@ -1,0 +1,149 @@
+//! Every metric of the process, in one place: its name, its help and the function that counts it.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+
+use crate::domain::ClientId;
+use crate::protocol::Rejected;
+
+const RECEIVED: &str = "cloud_connector_messages_received_total";
+const RECORDED: &str = "cloud_connector_messages_recorded_total";
+const NO_EFFECT: &str = "cloud_connector_messages_without_effect_total";
+const REJECTED: &str = "cloud_connector_messages_rejected_total";
+const BATCH_SIZE: &str = "cloud_connector_record_batch_messages";
+const BATCH_TIME: &str = "cloud_connector_record_batch_seconds";
+const HELD: &str = "cloud_connector_record_batches_held";
+const TENANT: &str = "cloud_connector_tenant_lookups_total";
+const LINKS: &str = "cloud_connector_broker_connections";
+const REFUSED: &str = "cloud_connector_broker_refused_total";
+const SEVERED: &str = "cloud_connector_broker_severed_total";
+const SENT: &str = "cloud_connector_messages_sent_total";
+const REQUESTS: &str = "cloud_connector_http_requests_total";
+const REQUEST_TIME: &str = "cloud_connector_http_request_seconds";
+
+const SECONDS: &[f64] = &[
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+];
+const COUNTS: &[f64] = &[1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0];
+
+static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
+
+/// What renders the metrics. The first call starts collecting, for the whole process: that is how
+/// the `metrics` crate works.
+pub fn handle() -> &'static PrometheusHandle {
+    HANDLE.get_or_init(|| {
+        let recorder = builder().build_recorder();
+        let handle = recorder.handle();
+        // Fails only if another recorder was set, and this is the only place that sets one.
+        let _ = ::metrics::set_global_recorder(recorder);
+        describe();
+        handle
+    })
+}
+
+fn builder() -> PrometheusBuilder {
+    PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), SECONDS)
+        .and_then(|b| b.set_buckets_for_metric(Matcher::Full(BATCH_SIZE.to_owned()), COUNTS))
+        .expect("the buckets are constants, and not empty")
+}
+
+fn describe() {
+    describe_counter!(RECEIVED, "Messages taken from the broker, by channel");
+    describe_counter!(RECORDED, "Messages that took effect, by what they said");
+    describe_counter!(NO_EFFECT, "Messages without effect, by reason");
+    describe_counter!(REJECTED, "Messages that can never be processed, by reason");
+    describe_histogram!(BATCH_SIZE, "Messages in a batch");
+    describe_histogram!(BATCH_TIME, "Time from a batch's start to its commit");
+    describe_gauge!(HELD, "Batches that wait for the database to come back");
+    describe_counter!(TENANT, "Tenant lookups, by outcome");
+    describe_gauge!(LINKS, "MQTT connections of the embedded broker");
+    describe_counter!(REFUSED, "MQTT connections and publishes refused, by reason");
+    describe_counter!(
+        SEVERED,
+        "MQTT connections closed because a message could not be stored in time"
+    );
+    describe_counter!(SENT, "Messages from callers to clients, by outcome");
+    describe_counter!(REQUESTS, "HTTP requests, by route and status");
+    describe_histogram!(REQUEST_TIME, "Time to answer an HTTP request, by route");
+}
+
+/// A message was taken from the broker.
+pub fn received(channel: &'static str) {
+    counter!(RECEIVED, "channel" => channel).increment(1);
+}
+
+/// Messages took effect.
+pub fn recorded(what: &'static str, count: usize) {
+    counter!(RECORDED, "what" => what).increment(count as u64);
+}
+
+/// A message had no effect.
+pub fn without_effect(client: &ClientId, reason: &'static str) {
+    counter!(NO_EFFECT, "reason" => reason).increment(1);
+    tracing::debug!(client_id = %client, reason, "message has no effect");
+}
+
+/// A message can never be processed. The topic is cut: it is the sender's text.
+pub fn rejected(topic: &str, rejected: &Rejected) {
+    counter!(REJECTED, "reason" => rejected.reason).increment(1);
+    let topic: String = topic.chars().take(300).collect();
+    tracing::warn!(topic, reason = rejected.reason, detail = %rejected.detail, "message rejected");
+}
+
+/// A batch was committed.
+pub fn batch(messages: usize, took: Duration) {
+    histogram!(BATCH_SIZE).record(messages as f64);
+    histogram!(BATCH_TIME).record(took);
+}
+
+/// A batch could not be written and is held. Logged at its first failure and then ever more rarely.
+pub fn batch_held(attempt: u32, messages: usize, error: &dyn std::error::Error) {
+    if attempt == 1 {
+        gauge!(HELD).increment(1.0);
+    }
+    if attempt.is_power_of_two() {
+        tracing::error!(attempt, messages, %error, "batch held: the database does not take it");
+    }
+}
+
+/// A held batch was written, or given up at shutdown.
+pub fn batch_released() {
+    gauge!(HELD).decrement(1.0);
+}
+
+/// A tenant lookup ended.
+pub fn tenant_lookup(outcome: &'static str) {
+    counter!(TENANT, "outcome" => outcome).increment(1);
+}
+
+/// The number of clients that hold an MQTT connection.
+pub fn links(count: usize) {
+    gauge!(LINKS).set(count as f64);
+}
+
+/// A connection or a publish was refused. One line each would let a storm fill the disk.
+pub fn refused(reason: &'static str, who: &dyn std::fmt::Display) {
+    counter!(REFUSED, "reason" => reason).increment(1);
+    tracing::debug!(reason, %who, "refused");
+}
+
+/// A connection was closed because its message could not be stored in time.
+pub fn severed(client: &ClientId) {
+    counter!(SEVERED).increment(1);
+    tracing::debug!(client_id = %client, "connection closed: its message could not be stored in time");
+}
+
+/// A message to a client was handed to the broker, or not.
+pub fn sent(outcome: &'static str) {
+    counter!(SENT, "outcome" => outcome).increment(1);
+}
+
+/// A request was answered. `route` is the route's pattern, never the path.
+pub fn request(route: &str, status: u16, took: Duration) {
+    counter!(REQUESTS, "route" => route.to_owned(), "status" => status.to_string()).increment(1);
+    histogram!(REQUEST_TIME, "route" => route.to_owned()).record(took);
+}
