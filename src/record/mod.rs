@@ -5,6 +5,7 @@
 //! by side over disjoint sets of clients. The steps of a batch are in `batch`, what a client's
 //! messages end in is in `fold`.
 
+mod absent;
 mod batch;
 mod fold;
 mod writer;
@@ -21,6 +22,8 @@ use crate::shutdown::Stopper;
 use crate::store::Store;
 use crate::telemetry::health::Verdict;
 use crate::tenant::Tenants;
+
+pub use absent::end_those_who_stay_away;
 
 use writer::{Job, Standing};
 

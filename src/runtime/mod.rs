@@ -7,7 +7,7 @@ mod data_dir;
 mod stop;
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,11 +16,11 @@ use futures::FutureExt as _;
 use tokio::net::TcpListener;
 
 use crate::api::{self, Keys};
-use crate::broker::{self, Broker, Listeners, ServerTls};
+use crate::broker::{self, Broker, Listeners, ServerTls, Taken};
 use crate::config::{Config, Secret};
 use crate::deliver::{Delivery, EmbeddedOutlet};
 use crate::domain::Clock;
-use crate::ingest::embedded::{EmbeddedIntake, end_those_who_stay_away};
+use crate::ingest::embedded::EmbeddedIntake;
 use crate::protocol::Topics;
 use crate::record::{self, Recorder};
 use crate::shutdown::Stopper;
@@ -123,11 +123,12 @@ pub async fn start(config: Config, clock: Arc<dyn Clock>) -> Result<Running> {
     watch_health(&health, &store, &recorder, &broker);
 
     let background = Stopper::new();
-    background.spawn(end_those_who_stay_away(
-        broker.clone(),
+    let linked = broker.clone();
+    background.spawn(record::end_those_who_stay_away(
         store.clone(),
         clock.now(),
         config.broker.return_grace.get(),
+        move |client| linked.end_if_absent(client).map(Taken::durable),
         background.clone(),
     ));
     background.spawn(keep_metrics(background.clone()));
@@ -253,10 +254,4 @@ async fn keep_metrics(stopper: Stopper) {
 
 fn local_addr(listener: Option<&TcpListener>) -> std::io::Result<Option<SocketAddr>> {
     listener.map(TcpListener::local_addr).transpose()
-}
-
-/// Whether anything is kept in this folder already.
-#[must_use]
-pub fn has_database(dir: &Path) -> bool {
-    database_path(dir).exists()
 }

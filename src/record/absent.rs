@@ -1,0 +1,63 @@
+//! After a start: whoever was connected before and does not come back is gone.
+//!
+//! A crash of the embedded broker cut every connection without a word, so no will told of it.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+
+use crate::domain::{ClientId, Timestamp};
+use crate::shutdown::Stopper;
+use crate::store::Store;
+
+/// How many rows are looked at, at a time.
+const CHUNK: u32 = 1000;
+/// How long to wait before asking a database again that did not answer.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
+
+/// Waits for the grace, then asks `end_if_absent` about every client that was last seen before
+/// `started`. A client that is back has a link, whether or not it said online again.
+pub async fn end_those_who_stay_away<E, F>(
+    store: Arc<dyn Store>,
+    started: Timestamp,
+    grace: Duration,
+    end_if_absent: E,
+    stopper: Stopper,
+) where
+    E: Fn(&ClientId) -> Option<F>,
+    F: Future<Output = bool>,
+{
+    let sweep = async {
+        tokio::time::sleep(grace).await;
+        let mut ended = 0_usize;
+        let mut after: Option<ClientId> = None;
+        loop {
+            let chunk = match store.seen_before(started, after.as_ref(), CHUNK).await {
+                Ok(chunk) => chunk,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot look for clients that stayed away; trying again");
+                    tokio::time::sleep(ASK_AGAIN).await;
+                    continue;
+                }
+            };
+            let Some(last) = chunk.last().cloned() else {
+                break;
+            };
+            // One chunk at a time is under way, so memory stays bounded.
+            ended += join_all(chunk.iter().filter_map(&end_if_absent))
+                .await
+                .len();
+            after = Some(last);
+        }
+        tracing::info!(
+            ended,
+            "clients that did not come back after the start are gone"
+        );
+    };
+    tokio::select! {
+        () = sweep => {}
+        () = stopper.asked() => {}
+    }
+}

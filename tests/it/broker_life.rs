@@ -1,0 +1,172 @@
+//! Connections come and go: takeovers, silent peers, storms, ends without a word.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::support::mqtt::{Connect, control_out, data_in, online};
+use crate::support::{Certs, Connector, RawClient, eventually, unique};
+
+#[tokio::test]
+async fn a_silent_peer_delays_nobody() {
+    let (certs, setup) = Certs::setup().await;
+    let connector = setup.start().await;
+    let tls = connector.mqtts.clone().unwrap();
+    let mut silent = Vec::new();
+    for _ in 0..50 {
+        silent.push(RawClient::dial(&tls).await);
+        silent.push(RawClient::dial(&connector.mqtt).await);
+    }
+    // Half a CONNECT is as good as silence.
+    let mut half = RawClient::dial(&connector.mqtt).await;
+    half.write(&[0x10, 60, 0, 4]).await;
+
+    let me = unique("prompt");
+    certs.issue(&me).await;
+    let started = std::time::Instant::now();
+    let config = certs.client_config(Some(&me));
+    let mut client = RawClient::dial_tls(&tls, config).await.unwrap();
+    assert_eq!(client.handshake(&Connect::new(&me)).await, 0);
+    client.must_publish(&control_out(&me), &online()).await;
+    let other = unique("plain");
+    let mut client = RawClient::connect(&connector.mqtt, &Connect::new(&other)).await;
+    client.must_publish(&control_out(&other), &online()).await;
+    // The silent ones have ten seconds; whoever waited for one of them would need as long.
+    assert!(
+        started.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        started.elapsed()
+    );
+}
+
+#[tokio::test]
+async fn a_takeover_does_not_lose_the_new_sessions_connection() {
+    let connector = Connector::start().await;
+    for round in 0..20 {
+        let me = unique("twice");
+        let connect = if round % 2 == 0 {
+            Connect::new(&me).offline_will()
+        } else {
+            Connect::new(&me).v5().offline_will()
+        };
+        let mut old = RawClient::connect(&connector.mqtt, &connect).await;
+        old.must_publish(&control_out(&me), &online()).await;
+        let mut new = RawClient::connect(&connector.mqtt, &connect).await;
+        // The broker hangs up on the old one only after its will was dealt with.
+        old.closed().await;
+        // The new session says nothing: the row must have outlived the takeover.
+        assert!(
+            connector.listed("10000").await.contains(&me),
+            "round {round}: lost"
+        );
+        assert_eq!(new.subscribe(&data_in(&me)).await, 1);
+        let (status, _) = connector.send(&me, json!({"directive": "x"})).await;
+        assert_eq!(status, 201);
+        let (topic, _) = new.message().await;
+        assert_eq!(topic, data_in(&me));
+        // And the new session's own end still counts.
+        drop(new);
+        connector.wait_for(&me, false).await;
+    }
+}
+
+#[tokio::test]
+async fn a_clean_mqtt_disconnect_without_a_word_ends_the_connection() {
+    let connector = Connector::start().await;
+    let me = unique("wordless");
+    let mut client = RawClient::connect(&connector.mqtt, &Connect::new(&me).offline_will()).await;
+    client.must_publish(&control_out(&me), &online()).await;
+    client.disconnect().await;
+    connector.wait_for(&me, false).await;
+}
+
+#[tokio::test]
+async fn a_lost_connection_without_a_will_ends_too() {
+    let connector = Connector::start().await;
+    let me = unique("no-will");
+    let mut client = RawClient::connect(&connector.mqtt, &Connect::new(&me)).await;
+    client.must_publish(&control_out(&me), &online()).await;
+    drop(client);
+    connector.wait_for(&me, false).await;
+}
+
+#[tokio::test]
+async fn a_client_that_ignores_back_off_is_held_back_and_starves_nobody() {
+    let connector = Connector::setup()
+        .set("broker.connect_burst", 5)
+        .set("broker.connect_rate", 0.01)
+        .start()
+        .await;
+    let storming = unique("storm");
+    let mut codes = Vec::new();
+    for _ in 0..10 {
+        let mut client = RawClient::dial(&connector.mqtt).await;
+        codes.push(client.handshake(&Connect::new(&storming).v5()).await);
+    }
+    assert_eq!(codes[..5], [0; 5]);
+    // 0x9f: connection rate exceeded.
+    assert_eq!(codes[5..], [0x9f; 5]);
+    let calm = unique("calm");
+    let mut client = RawClient::connect(&connector.mqtt, &Connect::new(&calm)).await;
+    client.must_publish(&control_out(&calm), &online()).await;
+}
+
+#[tokio::test]
+async fn connections_are_bounded() {
+    let connector = Connector::setup()
+        .set("broker.max_connections", 3)
+        .start()
+        .await;
+    let mut held = Vec::new();
+    for n in 0..3 {
+        let connect = Connect::new(&unique(&format!("held-{n}")));
+        held.push(RawClient::connect(&connector.mqtt, &connect).await);
+    }
+    let late = Connect::new(&unique("late"));
+    let mut client = RawClient::dial(&connector.mqtt).await;
+    assert_eq!(client.handshake(&late).await, 255);
+    held.pop();
+    eventually("a free place", || async {
+        let mut client = RawClient::dial(&connector.mqtt).await;
+        (client.handshake(&late).await == 0).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn certificates_are_read_again_on_sighup_and_revoked_ones_refused() {
+    let (certs, setup) = Certs::setup().await;
+    let connector = setup.start().await;
+    let address = connector.mqtts.clone().unwrap();
+    let me = unique("renewed");
+    certs.issue(&me).await;
+    let config = certs.client_config(Some(&me));
+    let mut client = RawClient::dial_tls(&address, config.clone()).await.unwrap();
+    assert_eq!(client.handshake(&Connect::new(&me)).await, 0);
+
+    // Another authority takes over: who was signed by the old one is a stranger now.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let others = Certs::init(elsewhere.path()).await;
+    std::fs::copy(others.file("ca.pem"), certs.file("ca.pem")).unwrap();
+    connector.signal("HUP");
+    eventually("the new authority", || async {
+        let refused = match RawClient::dial_tls(&address, config.clone()).await {
+            Ok(mut client) => client.handshake(&Connect::new(&me)).await == 255,
+            Err(_) => true,
+        };
+        refused.then_some(())
+    })
+    .await;
+
+    // Files that cannot be used leave what is in force alone.
+    std::fs::write(certs.file("server.pem"), "nonsense").unwrap();
+    connector.signal("HUP");
+    others.issue(&me).await;
+    for name in ["pem", "key"] {
+        let file = format!("{me}.{name}");
+        std::fs::copy(others.file(&file), certs.file(&file)).unwrap();
+    }
+    let mut roots = certs.file("ca.pem");
+    std::fs::write(&mut roots, std::fs::read(others.file("ca.pem")).unwrap()).unwrap();
+    assert_eq!(connector.readiness().await.0, 200);
+}

@@ -1,0 +1,16 @@
+//! Integration tests: one binary, real processes and sockets, everything on free ports and in
+//! folders of its own, so that all of it runs side by side.
+
+mod support;
+
+mod api;
+mod bad_input;
+mod broker_isolation;
+mod broker_life;
+mod cli;
+mod end_to_end;
+#[cfg(feature = "outside-tests")]
+mod other_makes;
+mod recording;
+mod restart;
+mod store_contract;

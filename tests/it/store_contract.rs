@@ -1,0 +1,331 @@
+//! What every store promises. The suite is written once; `contract!` runs it on each of them.
+
+use std::sync::Arc;
+
+use cloud_connector::domain::{
+    ClientId, Dialect, Kind, MessageId, OrgId, Reported, Tenant, Timestamp,
+};
+use cloud_connector::store::sqlite::SqliteStore;
+use cloud_connector::store::{Arrival, Batch, Store, TenantChange};
+use serde_json::json;
+use tempfile::TempDir;
+
+/// A store of a test's own, and what must outlive it.
+struct Subject {
+    store: Arc<dyn Store>,
+    _folder: TempDir,
+}
+
+async fn sqlite() -> Subject {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("test.db");
+    Subject {
+        store: Arc::new(SqliteStore::open(&path).await.unwrap()),
+        _folder: folder,
+    }
+}
+
+/// Makes a test of each case for each store.
+macro_rules! contract {
+    ($store:ident: $($case:ident),* $(,)?) => {
+        mod $store {
+            $(
+                #[tokio::test]
+                async fn $case() {
+                    let subject = super::$store().await;
+                    super::$case(subject.store.clone()).await;
+                    subject.store.close().await;
+                }
+            )*
+        }
+    };
+}
+
+contract!(sqlite:
+    what_is_recorded_is_found_by_its_organisation_only,
+    an_online_again_replaces_what_was_said,
+    a_departure_removes_the_row_and_remembers_the_tenant,
+    a_return_ends_the_remembrance,
+    a_tenantless_client_is_known_and_never_shown,
+    no_answer_keeps_the_tenant_that_was_known,
+    a_listing_is_ordered_counted_and_cut_into_pages,
+    a_batch_of_many_is_written_at_once,
+    odd_but_legal_values_come_back_as_they_were,
+    those_last_seen_before_a_moment_are_found_in_order,
+    nothing_of_a_failed_batch_is_kept,
+    an_empty_batch_is_fine,
+);
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_700_000_000 + second).unwrap()
+}
+
+fn client(name: &str) -> ClientId {
+    ClientId::new(name).unwrap()
+}
+
+fn org(name: &str) -> OrgId {
+    OrgId::new(name).unwrap()
+}
+
+fn tenant(name: &str) -> Tenant {
+    Tenant {
+        org_id: org(name),
+        account: "42".into(),
+    }
+}
+
+fn arrival(name: &str, tenant: TenantChange) -> Arrival {
+    Arrival {
+        client_id: client(name),
+        dialect: Dialect::Status,
+        kind: Kind::Host,
+        topic_prefix: "redhat/insights".into(),
+        reported: Reported {
+            canonical_facts: json!({"fqdn": name}),
+            dispatchers: json!({"echo": {}}),
+            tags: json!(null),
+            client_name: "c".into(),
+            client_version: "1".into(),
+        },
+        message_id: Some(MessageId::new("m1").unwrap()),
+        message_sent: at(0),
+        last_seen: at(0),
+        tenant,
+    }
+}
+
+async fn arrive(store: &Arc<dyn Store>, arrivals: Vec<Arrival>) {
+    let batch = Batch {
+        arrivals,
+        departures: vec![],
+    };
+    store.record_batch(&batch, at(1)).await.unwrap();
+}
+
+async fn depart(store: &Arc<dyn Store>, names: &[&str]) {
+    let batch = Batch {
+        arrivals: vec![],
+        departures: names.iter().map(|name| client(name)).collect(),
+    };
+    store.record_batch(&batch, at(2)).await.unwrap();
+}
+
+async fn what_is_recorded_is_found_by_its_organisation_only(store: Arc<dyn Store>) {
+    arrive(&store, vec![arrival("a", TenantChange::Found(tenant("1")))]).await;
+    let found = store
+        .find_for_org(&org("1"), &client("a"))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(found.client_id, client("a"));
+    assert_eq!(found.tenant, tenant("1"));
+    assert_eq!(found.dialect, Dialect::Status);
+    assert_eq!(found.topic_prefix, "redhat/insights");
+    assert_eq!(found.reported, arrival("a", TenantChange::Unknown).reported);
+    assert_eq!(found.message_id.unwrap().as_str(), "m1");
+    assert_eq!(found.message_sent, at(0));
+    assert_eq!(
+        store.find_for_org(&org("2"), &client("a")).await.unwrap(),
+        None
+    );
+    assert_eq!(
+        store.find_for_org(&org("1"), &client("A")).await.unwrap(),
+        None
+    );
+    assert_eq!(store.list_for_org(&org("2"), 0, 10).await.unwrap().count, 0);
+}
+
+async fn an_online_again_replaces_what_was_said(store: Arc<dyn Store>) {
+    arrive(&store, vec![arrival("a", TenantChange::Found(tenant("1")))]).await;
+    let mut again = arrival("a", TenantChange::Found(tenant("2")));
+    again.reported.tags = json!({"new": "yes"});
+    again.reported.client_version = "2".into();
+    again.topic_prefix = "qa/insights".into();
+    again.message_id = None;
+    again.message_sent = at(5);
+    arrive(&store, vec![again.clone()]).await;
+    assert_eq!(
+        store.find_for_org(&org("1"), &client("a")).await.unwrap(),
+        None
+    );
+    let found = store
+        .find_for_org(&org("2"), &client("a"))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(found.reported, again.reported);
+    assert_eq!(found.topic_prefix, "qa/insights");
+    assert_eq!(found.message_id, None);
+    assert_eq!(found.message_sent, at(5));
+}
+
+async fn a_departure_removes_the_row_and_remembers_the_tenant(store: Arc<dyn Store>) {
+    arrive(&store, vec![arrival("a", TenantChange::Found(tenant("1")))]).await;
+    depart(&store, &["a", "never-was"]).await;
+    assert_eq!(
+        store.find_for_org(&org("1"), &client("a")).await.unwrap(),
+        None
+    );
+    assert_eq!(store.list_for_org(&org("1"), 0, 10).await.unwrap().count, 0);
+    let known = store
+        .known(&[client("a"), client("never-was")])
+        .await
+        .unwrap();
+    assert_eq!(known.len(), 1);
+    assert_eq!(known[&client("a")].connected, None);
+    assert_eq!(known[&client("a")].departed_tenant, Some(tenant("1")));
+}
+
+async fn a_return_ends_the_remembrance(store: Arc<dyn Store>) {
+    arrive(&store, vec![arrival("a", TenantChange::Found(tenant("1")))]).await;
+    depart(&store, &["a"]).await;
+    arrive(&store, vec![arrival("a", TenantChange::NotFound(at(3)))]).await;
+    let known = store.known(&[client("a")]).await.unwrap();
+    let known = &known[&client("a")];
+    assert_eq!(known.departed_tenant, None);
+    assert_eq!(known.connected.as_ref().unwrap().tenant, None);
+}
+
+async fn a_tenantless_client_is_known_and_never_shown(store: Arc<dyn Store>) {
+    let arrivals = vec![
+        arrival("gone", TenantChange::NotFound(at(1))),
+        arrival("unknown", TenantChange::Unknown),
+    ];
+    arrive(&store, arrivals).await;
+    let known = store
+        .known(&[client("gone"), client("unknown")])
+        .await
+        .unwrap();
+    assert_eq!(known.len(), 2);
+    for name in ["gone", "unknown"] {
+        let row = known[&client(name)].connected.as_ref().unwrap();
+        assert_eq!(row.tenant, None);
+        assert_eq!(row.message_id.as_ref().unwrap().as_str(), "m1");
+        // There is no name for "no organisation" to ask with.
+        assert!(OrgId::new("").is_err());
+        assert_eq!(
+            store.find_for_org(&org("1"), &client(name)).await.unwrap(),
+            None
+        );
+    }
+}
+
+async fn no_answer_keeps_the_tenant_that_was_known(store: Arc<dyn Store>) {
+    arrive(&store, vec![arrival("a", TenantChange::Found(tenant("1")))]).await;
+    arrive(&store, vec![arrival("a", TenantChange::Kept(tenant("1")))]).await;
+    let found = store.find_for_org(&org("1"), &client("a")).await.unwrap();
+    assert_eq!(found.unwrap().tenant, tenant("1"));
+}
+
+async fn a_listing_is_ordered_counted_and_cut_into_pages(store: Arc<dyn Store>) {
+    let mut arrivals: Vec<_> = ["b", "a", "C", "c", "_"]
+        .iter()
+        .map(|name| arrival(name, TenantChange::Found(tenant("1"))))
+        .collect();
+    arrivals.push(arrival("z", TenantChange::Found(tenant("2"))));
+    arrivals.push(arrival("y", TenantChange::Unknown));
+    arrive(&store, arrivals).await;
+    let list = async |offset, limit| {
+        let listing = store.list_for_org(&org("1"), offset, limit).await.unwrap();
+        assert_eq!(listing.count, 5);
+        let names = listing.connections.iter().map(|c| c.client_id.to_string());
+        names.collect::<Vec<_>>()
+    };
+    // By bytes, in every database.
+    assert_eq!(list(0, 10).await, ["C", "_", "a", "b", "c"]);
+    assert_eq!(list(1, 2).await, ["_", "a"]);
+    assert!(list(5, 10).await.is_empty());
+    assert!(list(0, 0).await.is_empty());
+    assert!(list(u64::MAX, u64::MAX).await.is_empty());
+}
+
+async fn a_batch_of_many_is_written_at_once(store: Arc<dyn Store>) {
+    let names: Vec<String> = (0..1000).map(|n| format!("many-{n:04}")).collect();
+    let batch = |tag: &str| {
+        names
+            .iter()
+            .map(|name| {
+                let mut arrival = arrival(name, TenantChange::Found(tenant("1")));
+                arrival.reported.tags = json!({ "tag": tag });
+                arrival
+            })
+            .collect::<Vec<_>>()
+    };
+    arrive(&store, batch("one")).await;
+    arrive(&store, batch("two")).await;
+    let listing = store.list_for_org(&org("1"), 0, 5000).await.unwrap();
+    assert_eq!(listing.count, 1000);
+    assert!(
+        listing
+            .connections
+            .iter()
+            .all(|c| c.reported.tags == json!({"tag": "two"}))
+    );
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let all: Vec<ClientId> = names.iter().map(|name| client(name)).collect();
+    assert_eq!(store.known(&all).await.unwrap().len(), 1000);
+    depart(&store, &names).await;
+    assert_eq!(store.list_for_org(&org("1"), 0, 1).await.unwrap().count, 0);
+}
+
+async fn odd_but_legal_values_come_back_as_they_were(store: Arc<dyn Store>) {
+    let name = "ünï %_'\";-- \u{1F600} \\";
+    let mut odd = arrival(name, TenantChange::Found(tenant("o'rg \u{1F600}")));
+    odd.reported.canonical_facts = json!({
+        "": null, "deep": [[{"a": [1.5, -7, true]}]], "quote": "\"'\\", "big": 9_007_199_254_740_993_i64,
+        "text": "a\tb\n\u{7f}\u{2028}",
+    });
+    odd.message_id = Some(MessageId::new(&"é".repeat(255)).unwrap());
+    odd.reported.client_name = "n".repeat(255);
+    arrive(&store, vec![odd.clone()]).await;
+    let found = store
+        .find_for_org(&org("o'rg \u{1F600}"), &client(name))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(found.reported, odd.reported);
+    assert_eq!(found.message_id, odd.message_id);
+    assert_eq!(store.known(&[client(name)]).await.unwrap().len(), 1);
+}
+
+async fn those_last_seen_before_a_moment_are_found_in_order(store: Arc<dyn Store>) {
+    let mut arrivals = Vec::new();
+    for (name, seen) in [("b", 5), ("a", 5), ("late", 20), ("c", 5)] {
+        let mut arrival = arrival(name, TenantChange::Unknown);
+        arrival.last_seen = at(seen);
+        arrivals.push(arrival);
+    }
+    arrive(&store, arrivals).await;
+    let first = store.seen_before(at(10), None, 2).await.unwrap();
+    assert_eq!(first, [client("a"), client("b")]);
+    let rest = store.seen_before(at(10), first.last(), 2).await.unwrap();
+    assert_eq!(rest, [client("c")]);
+}
+
+async fn nothing_of_a_failed_batch_is_kept(store: Arc<dyn Store>) {
+    arrive(&store, vec![arrival("a", TenantChange::Found(tenant("1")))]).await;
+    // A key twice in one batch is a caller's mistake; whatever a store makes of it, it is whole.
+    let twice = vec![
+        arrival("b", TenantChange::Found(tenant("1"))),
+        arrival("b", TenantChange::Found(tenant("2"))),
+    ];
+    let batch = Batch {
+        arrivals: twice,
+        departures: vec![client("a")],
+    };
+    let there = async |name: &str, of: &str| {
+        let found = store.find_for_org(&org(of), &client(name)).await.unwrap();
+        found.is_some()
+    };
+    match store.record_batch(&batch, at(3)).await {
+        Ok(()) => assert!(!there("a", "1").await && there("b", "2").await),
+        Err(_) => assert!(there("a", "1").await && !there("b", "2").await),
+    }
+}
+
+async fn an_empty_batch_is_fine(store: Arc<dyn Store>) {
+    store.record_batch(&Batch::default(), at(0)).await.unwrap();
+    assert!(store.known(&[]).await.unwrap().is_empty());
+    store.ping().await.unwrap();
+}

@@ -1,0 +1,36 @@
+//! What tests share: a connector to talk to, a client to talk with, and a way to wait.
+
+pub mod certs;
+pub mod connector;
+pub mod mqtt;
+
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+pub use certs::Certs;
+pub use connector::{Connector, program};
+pub use mqtt::RawClient;
+
+/// Long enough for a busy machine; nobody waits it out unless something is broken.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Asks again and again until there is an answer; fails with `what` when there is none.
+pub async fn eventually<T, F, A>(what: &str, mut ask: A) -> T
+where
+    A: FnMut() -> F,
+    F: Future<Output = Option<T>>,
+{
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(answer) = ask().await {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "in vain waited for: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// A name that no other test uses.
+pub fn unique(name: &str) -> String {
+    format!("{name}-{}", uuid::Uuid::new_v4().simple())
+}
