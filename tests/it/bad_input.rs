@@ -13,16 +13,11 @@ use crate::support::{Certs, Connector, program};
 async fn fails(data: &Path, more: &[&str], variables: &[(&str, &str)]) -> String {
     let mut command = program();
     command
-        .args([
-            "run",
-            "--http",
-            "127.0.0.1:0",
-            "--mqtt",
-            "127.0.0.1:0",
-            "--data-dir",
-        ])
+        .args(["run", "--data-dir"])
         .arg(data)
         .args(more)
+        .env("CLOUD_CONNECTOR__HTTP__LISTEN", "127.0.0.1:0")
+        .env("CLOUD_CONNECTOR__BROKER__LISTEN", "127.0.0.1:0")
         .envs(variables.iter().copied());
     let done = tokio::time::timeout(Duration::from_secs(30), command.output());
     let done = done.await.expect("it runs on").unwrap();
