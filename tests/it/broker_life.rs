@@ -1,5 +1,6 @@
 //! Connections come and go: takeovers, silent peers, storms, ends without a word.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
@@ -133,40 +134,64 @@ async fn connections_are_bounded() {
     .await;
 }
 
-#[tokio::test]
-async fn certificates_are_read_again_on_sighup_and_revoked_ones_refused() {
-    let (certs, setup) = Certs::setup().await;
-    let connector = setup.start().await;
-    let address = connector.mqtts.clone().unwrap();
-    let me = unique("renewed");
-    certs.issue(&me).await;
-    let config = certs.client_config(Some(&me));
-    let mut client = RawClient::dial_tls(&address, config.clone()).await.unwrap();
-    assert_eq!(client.handshake(&Connect::new(&me)).await, 0);
+/// Whether the broker lets this client in with this certificate.
+async fn is_let_in(address: &str, config: &Arc<rustls::ClientConfig>, me: &str) -> bool {
+    match RawClient::dial_tls(address, config.clone()).await {
+        Ok(mut client) => client.handshake(&Connect::new(me)).await == 0,
+        Err(_) => false,
+    }
+}
 
-    // Another authority takes over: who was signed by the old one is a stranger now.
+#[tokio::test]
+async fn certificates_are_read_again_on_sighup_and_bad_ones_change_nothing() {
+    let (certs, setup) = Certs::setup().await;
     let elsewhere = tempfile::tempdir().unwrap();
     let others = Certs::init(elsewhere.path()).await;
-    std::fs::copy(others.file("ca.pem"), certs.file("ca.pem")).unwrap();
-    connector.signal("HUP");
-    eventually("the new authority", || async {
-        let refused = match RawClient::dial_tls(&address, config.clone()).await {
-            Ok(mut client) => client.handshake(&Connect::new(&me)).await == 255,
-            Err(_) => true,
-        };
-        refused.then_some(())
-    })
-    .await;
-
-    // Files that cannot be used leave what is in force alone.
-    std::fs::write(certs.file("server.pem"), "nonsense").unwrap();
-    connector.signal("HUP");
-    others.issue(&me).await;
+    let trusted = certs.file("trusted.pem");
+    std::fs::copy(certs.file("ca.pem"), &trusted).unwrap();
+    let setup = setup.set("broker.tls.client_ca", trusted.display());
+    let connector = setup.start().await;
+    let address = connector.mqtts.clone().unwrap();
+    let (old, new) = (unique("old"), unique("new"));
+    certs.issue(&old).await;
+    others.issue(&new).await;
     for name in ["pem", "key"] {
-        let file = format!("{me}.{name}");
+        let file = format!("{new}.{name}");
         std::fs::copy(others.file(&file), certs.file(&file)).unwrap();
     }
-    let mut roots = certs.file("ca.pem");
-    std::fs::write(&mut roots, std::fs::read(others.file("ca.pem")).unwrap()).unwrap();
+    let old_config = certs.client_config(Some(&old));
+    let new_config = certs.client_config(Some(&new));
+    assert!(is_let_in(&address, &old_config, &old).await);
+    assert!(!is_let_in(&address, &new_config, &new).await);
+
+    // Another authority is trusted now, and the old one no longer.
+    std::fs::copy(others.file("ca.pem"), &trusted).unwrap();
+    connector.signal("HUP");
+    eventually("the new authority", || async {
+        is_let_in(&address, &new_config, &new).await.then_some(())
+    })
+    .await;
+    assert!(!is_let_in(&address, &old_config, &old).await);
+
+    // A file that cannot be used leaves what is in force alone.
+    std::fs::write(&trusted, "nonsense").unwrap();
+    connector.signal("HUP");
     assert_eq!(connector.readiness().await.0, 200);
+    assert!(is_let_in(&address, &new_config, &new).await);
+}
+
+#[tokio::test]
+async fn a_revoked_certificate_is_refused() {
+    let (certs, setup) = Certs::setup().await;
+    let (good, revoked) = (unique("good"), unique("revoked"));
+    certs.issue(&good).await;
+    certs.issue(&revoked).await;
+    let list = certs.revoke(&revoked);
+    let connector = setup
+        .set("broker.tls.revocation_list", list.display())
+        .start()
+        .await;
+    let address = connector.mqtts.clone().unwrap();
+    assert!(is_let_in(&address, &certs.client_config(Some(&good)), &good).await);
+    assert!(!is_let_in(&address, &certs.client_config(Some(&revoked)), &revoked).await);
 }

@@ -41,6 +41,32 @@ impl Certs {
         self.dir.join(name)
     }
 
+    /// A list by the authority that revokes this client's certificate.
+    pub fn revoke(&self, client: &str) -> PathBuf {
+        let read = |name: &str| std::fs::read_to_string(self.file(name)).unwrap();
+        let key = rcgen::KeyPair::from_pem(&read("ca.key")).unwrap();
+        let issuer = rcgen::Issuer::from_ca_cert_pem(&read("ca.pem"), key).unwrap();
+        let der = &pem_certificates(&self.file(&format!("{client}.pem")))[0];
+        let (_, certificate) = x509_parser::parse_x509_certificate(der).unwrap();
+        let now = time::OffsetDateTime::now_utc();
+        let list = rcgen::CertificateRevocationListParams {
+            this_update: now - time::Duration::days(1),
+            next_update: now + time::Duration::days(1),
+            crl_number: rcgen::SerialNumber::from(1_u64),
+            issuing_distribution_point: None,
+            revoked_certs: vec![rcgen::RevokedCertParams {
+                serial_number: rcgen::SerialNumber::from_slice(certificate.raw_serial()),
+                revocation_time: now - time::Duration::hours(1),
+                reason_code: None,
+                invalidity_date: None,
+            }],
+            key_identifier_method: rcgen::KeyIdMethod::Sha256,
+        };
+        let file = self.file("revoked.pem");
+        std::fs::write(&file, list.signed_by(&issuer).unwrap().pem().unwrap()).unwrap();
+        file
+    }
+
     /// A TLS client that shows this client's certificate, or none.
     pub fn client_config(&self, client: Option<&str>) -> Arc<rustls::ClientConfig> {
         let mut roots = rustls::RootCertStore::empty();
