@@ -27,8 +27,10 @@ pub mod api;
 pub mod broker;
 /// Find the connection, speak its dialect, publish, wait.
 pub mod deliver;
-/// From MQTT to the recorder.
+/// From MQTT to the queue, or straight to the recorder.
 pub mod ingest;
+/// The queue between ingest and record.
+pub mod kafka;
 /// MQTT as a client.
 pub mod mqtt;
 /// One batch: fold, tenant, write.

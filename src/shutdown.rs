@@ -13,6 +13,8 @@ use tokio_util::task::TaskTracker;
 #[derive(Debug, Clone, Default)]
 pub struct Stopper {
     token: CancellationToken,
+    /// Whoever did not stop in time is dropped where it stands.
+    abandoned: CancellationToken,
     tasks: TaskTracker,
 }
 
@@ -28,7 +30,13 @@ impl Stopper {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        self.tasks.spawn(task);
+        let abandoned = self.abandoned.clone();
+        self.tasks.spawn(async move {
+            tokio::select! {
+                () = task => {}
+                () = abandoned.cancelled() => {}
+            }
+        });
     }
 
     /// Asks the part to stop, and does not wait.
@@ -53,13 +61,15 @@ impl Stopper {
         self.token.clone()
     }
 
-    /// Asks the part to stop and waits for its tasks, up to a bound. False if some still run.
+    /// Asks the part to stop and waits for its tasks, up to a bound; then they are dropped. False
+    /// if it came to that.
     pub async fn stop(&self, within: Duration) -> bool {
         self.ask();
         self.tasks.close();
-        tokio::time::timeout(within, self.tasks.wait())
-            .await
-            .is_ok()
+        let waiting = tokio::time::timeout(within, self.tasks.wait());
+        let in_time = waiting.await.is_ok();
+        self.abandoned.cancel();
+        in_time
     }
 }
 
@@ -78,7 +88,15 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn stop_gives_up_at_its_bound() {
         let stopper = Stopper::new();
-        stopper.spawn(std::future::pending());
+        let held = std::sync::Arc::new(());
+        let inside = held.clone();
+        stopper.spawn(async move {
+            std::future::pending::<()>().await;
+            drop(inside);
+        });
         assert!(!stopper.stop(Duration::from_secs(5)).await);
+        // And what did not stop is dropped.
+        stopper.tasks.wait().await;
+        assert_eq!(std::sync::Arc::strong_count(&held), 1);
     }
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::json::Json;
-use crate::deliver::{OutletError, SendError};
+use crate::deliver::SendError;
 use crate::store::StoreError;
 
 /// Seconds after which a caller may try again where a part of ours is away.
@@ -92,17 +92,18 @@ impl From<SendError> for ApiError {
         match error {
             SendError::NoConnection => Self::no_connection(),
             SendError::Store(error) => error.into(),
-            SendError::Broker { id, source } => {
-                let status = match source {
-                    OutletError::TimedOut(_) => StatusCode::GATEWAY_TIMEOUT,
-                    OutletError::Unavailable(_) | OutletError::NotConnected => {
-                        StatusCode::SERVICE_UNAVAILABLE
-                    }
-                };
-                let mut error = Self::new(status, title, source.to_string());
-                error.id = Some(id);
-                error
-            }
+            SendError::Unavailable { id, problem } => Self {
+                id: Some(id),
+                ..Self::new(StatusCode::SERVICE_UNAVAILABLE, title, problem)
+            },
+            SendError::Unsure { id, problem } => Self {
+                id: Some(id),
+                ..Self::new(
+                    StatusCode::GATEWAY_TIMEOUT,
+                    title,
+                    format!("{problem}; the message may still arrive"),
+                )
+            },
         }
     }
 }

@@ -6,6 +6,7 @@ mod health;
 mod json;
 mod observe;
 mod pagination;
+mod serve;
 mod v2;
 
 use std::sync::Arc;
@@ -15,16 +16,15 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware;
 use axum::routing::get;
-use tokio::net::TcpListener;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::config::Http;
 use crate::deliver::Delivery;
-use crate::shutdown::Stopper;
 use crate::store::Store;
 use crate::telemetry::Health;
 
 pub use auth::Keys;
+pub use serve::serve;
 
 /// What the endpoints work with.
 pub struct Parts {
@@ -65,12 +65,3 @@ pub fn router(parts: Parts, http: &Http) -> Router {
 
 #[derive(Clone, Copy)]
 struct Timeout(Duration);
-
-/// Serves until `stopper` asks, then finishes the requests that are under way.
-pub async fn serve(listener: TcpListener, router: Router, stopper: Stopper) {
-    let until = stopper.token().cancelled_owned();
-    let served = axum::serve(listener, router).with_graceful_shutdown(until);
-    if let Err(error) = served.await {
-        tracing::error!(%error, "the HTTP server failed");
-    }
-}

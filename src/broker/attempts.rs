@@ -7,8 +7,8 @@ use tokio::time::Instant;
 
 use crate::domain::ClientId;
 
-/// With this many buckets, the full ones are thrown out before another is made. Without
-/// certificates the names are the peer's own invention.
+/// With this many buckets, the full ones are thrown out before another is made, and if none is full
+/// nobody new may try. Without certificates the names are the peer's own invention.
 const BUCKETS_MOST: usize = 100_000;
 
 pub(super) struct Attempts {
@@ -37,6 +37,9 @@ impl Attempts {
         let mut buckets = self.buckets.lock();
         if buckets.len() >= BUCKETS_MOST && !buckets.contains_key(client) {
             buckets.retain(|_, bucket| !self.is_full(bucket, now));
+            if buckets.len() >= BUCKETS_MOST {
+                return false;
+            }
         }
         let bucket = buckets.entry(client.clone()).or_insert(Bucket {
             left: self.burst,

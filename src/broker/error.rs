@@ -47,7 +47,7 @@ pub enum TlsError {
         problem: String,
     },
     /// Its time is over, or has not come.
-    #[error("{key}: the certificate {} {problem}; replace it, for example with `cloud-connector certs issue --server`", path.display())]
+    #[error("{key}: the certificate {} {problem}; {cure}", path.display())]
     Validity {
         /// The setting.
         key: &'static str,
@@ -55,5 +55,7 @@ pub enum TlsError {
         path: PathBuf,
         /// "expired on …" or "is not valid before …".
         problem: String,
+        /// How to replace it.
+        cure: &'static str,
     },
 }

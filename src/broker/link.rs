@@ -5,12 +5,9 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use bytes::Bytes;
-use mqtt5::broker::events::{
-    BrokerEventHandler, ClientDisconnectEvent, ClientPublishEvent, PublishAction,
-};
+use mqtt5::broker::events::{BrokerEventHandler, ClientPublishEvent, PublishAction};
 use mqtt5::broker::{AuthProvider, AuthResult};
 use mqtt5::packet::connect::ConnectPacket;
 use mqtt5::types::ReasonCode;
@@ -36,8 +33,6 @@ pub(super) struct Link {
     identity: OnceLock<Identity>,
     /// The packet loop has ended: what is authorised now is the will.
     closing: AtomicBool,
-    /// The will comes later, unless the client is back by then.
-    will_is_delayed: AtomicBool,
 }
 
 struct Identity {
@@ -52,7 +47,6 @@ struct Will {
     topic: String,
     payload: Bytes,
     retain: bool,
-    delay: Duration,
 }
 
 impl Link {
@@ -69,21 +63,20 @@ impl Link {
             cut,
             identity: OnceLock::new(),
             closing: AtomicBool::new(false),
-            will_is_delayed: AtomicBool::new(false),
         }
     }
 
-    /// The connection is over, however it went.
+    /// The connection is over, however it went. The second call does nothing.
     pub fn ended(&self) {
         let Some(identity) = self.identity.get() else {
             return;
         };
         let shared = &self.shared;
         let client = &identity.client;
-        let keep = shared.is_closed() || self.will_is_delayed.load(Ordering::Acquire);
         shared.presence.leave(client, identity.generation, || {
-            if !keep {
-                // Not awaited: nobody waits for it, and the recorder holds it.
+            // While stopping it is not the client that leaves. Not awaited: nobody waits for it,
+            // and the recorder holds it.
+            if !shared.is_closed() {
                 drop(shared.intake.ended(client.clone()));
             }
         });
@@ -115,7 +108,6 @@ impl Link {
             topic: will.topic.clone(),
             payload: Bytes::from(will.payload.clone()),
             retain: will.retain,
-            delay: will_delay(connect, will.properties.will_delay_interval),
         });
         if let Some(will) = &will
             && !shared.topics.may_publish(&client, &will.topic)
@@ -147,23 +139,14 @@ impl Link {
         !identity.speaks_v5
     }
 
-    /// The will is about to be published. True if the broker should route and retain it, too.
-    fn will_fires(&self, identity: &Identity) -> bool {
-        let Some(will) = &identity.will else {
-            return false;
-        };
-        if self.shared.is_closed() {
-            return false;
+    /// The will is about to be published: at the end of the connection, or after its delay.
+    fn will_fires(&self, identity: &Identity) {
+        if let Some(will) = &identity.will
+            && !self.shared.is_closed()
+        {
+            // Not awaited: nobody waits for it, and the recorder holds it.
+            drop(self.take_in(identity, &will.topic, will.payload.clone(), will.retain));
         }
-        let taken = self.take_in(identity, &will.topic, will.payload.clone(), will.retain);
-        if taken.is_some() && self.will_is_delayed.load(Ordering::Acquire) {
-            let shared = &self.shared;
-            let client = &identity.client;
-            shared
-                .presence
-                .if_absent(client, || drop(shared.intake.ended(client.clone())));
-        }
-        taken.is_some()
     }
 
     /// Hands a message on, unless a newer connection of the client is alive.
@@ -214,22 +197,17 @@ impl Link {
             metrics::severed(&identity.client);
             self.cut.cut();
         }
-        // Nobody but us listens to clients, so only what is retained has to be routed.
-        if event.retain && durable {
-            PublishAction::Continue
-        } else {
-            PublishAction::Handled
-        }
+        // Never routed and never retained: nobody but us listens to clients.
+        PublishAction::Handled
     }
 }
 
-/// A will waits for its delay or for the end of the session, whichever is sooner.
-fn will_delay(connect: &ConnectPacket, delay: Option<u32>) -> Duration {
-    let session = connect
-        .properties
-        .get_session_expiry_interval()
-        .unwrap_or(0);
-    Duration::from_secs(u64::from(delay.unwrap_or(0).min(session)))
+impl Drop for Link {
+    /// Also when its task was dropped or panicked: a connection that is left in the books would
+    /// keep its client connected for ever.
+    fn drop(&mut self) {
+        self.ended();
+    }
 }
 
 impl AuthProvider for Link {
@@ -252,7 +230,8 @@ impl AuthProvider for Link {
                 return false;
             };
             if self.closing.load(Ordering::Acquire) {
-                self.will_fires(identity)
+                self.will_fires(identity);
+                false
             } else {
                 self.may_publish(identity, topic)
             }
@@ -286,17 +265,5 @@ impl AuthProvider for Link {
 impl BrokerEventHandler for Link {
     fn on_client_publish(&self, event: ClientPublishEvent) -> Answer<'_, PublishAction> {
         Box::pin(self.published(event))
-    }
-
-    fn on_client_disconnect(&self, event: ClientDisconnectEvent) -> Answer<'_, ()> {
-        Box::pin(async move {
-            let delayed = self
-                .identity
-                .get()
-                .and_then(|identity| identity.will.as_ref())
-                .is_some_and(|will| !will.delay.is_zero());
-            self.will_is_delayed
-                .store(event.unexpected && delayed, Ordering::Release);
-        })
     }
 }

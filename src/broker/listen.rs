@@ -18,7 +18,7 @@ use super::tls::{ServerTls, common_name};
 use super::{Shared, StartError};
 use crate::domain::ClientId;
 use crate::shutdown::Stopper;
-use crate::telemetry::metrics;
+use crate::telemetry::metrics::{self, Occasionally};
 
 /// After a failed accept (out of file descriptors, most likely): time for some to be closed.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
@@ -61,7 +61,10 @@ pub(super) async fn accept(
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
+                static SAID: Occasionally = Occasionally::new();
+                if SAID.now() {
+                    tracing::warn!(%error, "cannot accept connections");
+                }
                 tokio::time::sleep(ACCEPT_AGAIN).await;
             }
         }

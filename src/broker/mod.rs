@@ -48,13 +48,18 @@ use listen::Limits;
 use presence::Presence;
 
 /// Sessions outlive their connection for at most this long, in memory.
-const SESSION_EXPIRY: Duration = Duration::from_hours(1);
+const SESSION_EXPIRY: Duration = Duration::from_mins(5);
 /// What a session that is away may have queued.
 const QUEUE_LIMITS: QueueLimits = QueueLimits {
     max_messages: 1000,
     max_bytes: 8 * 1024 * 1024,
 };
-const RETAINED_MAX_SIZE: usize = 64 * 1024;
+/// Messages on their way to one client at once; beyond that its queue fills, and then callers wait.
+const CLIENT_LANE: usize = 64;
+/// Unacknowledged messages of one client to us.
+const RECEIVE_MAXIMUM: u16 = 64;
+/// Long enough to write a farewell to whoever reads.
+const FAREWELL: Duration = Duration::from_secs(1);
 const HOUSEKEEPING: Duration = Duration::from_mins(1);
 
 /// Sockets that are bound already, so that a port in use is found before anything is written.
@@ -133,12 +138,13 @@ impl Broker {
         self.shared.closed.store(true, Ordering::Release);
     }
 
-    /// Says good-bye to every client and waits for their tasks. False if some still run.
-    pub async fn stop(&self, within: Duration) -> bool {
+    /// Says good-bye to every client. Who does not hear it within a moment is cut off: nothing of
+    /// theirs can be lost any more.
+    pub async fn stop(&self) {
         self.close_intake();
         // Nobody listens when no client is connected.
         let _ = self.shared.end_all.send(());
-        self.stopper.stop(within).await
+        self.stopper.stop(FAREWELL).await;
     }
 
     /// Whether the client holds a connection now.
@@ -179,9 +185,8 @@ impl Shared {
         let storage = Arc::new(DynamicStorage::Memory(MemoryBackend::with_queue_limits(
             QUEUE_LIMITS,
         )));
-        let router = MessageRouter::with_storage(storage.clone())
-            .with_fallback_queue_limits(QUEUE_LIMITS)
-            .with_retained_limits(settings.max_connections, RETAINED_MAX_SIZE);
+        let router =
+            MessageRouter::with_storage(storage.clone()).with_fallback_queue_limits(QUEUE_LIMITS);
         let (end_all, _) = broadcast::channel(1);
         Self {
             template: template(&settings),
@@ -196,7 +201,7 @@ impl Shared {
             presence: Presence::default(),
             attempts: Attempts::new(settings.connect_burst, settings.connect_rate),
             limits: Limits::new(
-                settings.max_connections,
+                within_open_files(settings.max_connections),
                 settings.max_connections_per_address,
             ),
             settings,
@@ -213,9 +218,9 @@ fn template(settings: &config::Broker) -> BrokerConfig {
     let mut template = BrokerConfig::default()
         .with_bind_addresses(Vec::<SocketAddr>::new())
         .with_max_packet_size(settings.max_packet_size)
-        .with_session_expiry(SESSION_EXPIRY)
-        .with_max_retained_messages(settings.max_connections)
-        .with_max_retained_message_size(RETAINED_MAX_SIZE);
+        .with_session_expiry(SESSION_EXPIRY);
+    template.client_channel_capacity = CLIENT_LANE;
+    template.server_receive_maximum = Some(RECEIVE_MAXIMUM);
     // Clients have two topics to listen on, each by its full name.
     template.max_subscriptions_per_client = 16;
     template.wildcard_subscription_available = false;
@@ -223,6 +228,23 @@ fn template(settings: &config::Broker) -> BrokerConfig {
     template.topic_alias_maximum = 16;
     template.sys_topics_enabled = false;
     template
+}
+
+/// No more sockets than files may be open, with some kept for the database and for callers.
+fn within_open_files(wanted: usize) -> usize {
+    const KEPT: u64 = 200;
+    let allowed = rlimit::Resource::NOFILE
+        .get_soft()
+        .map_or(u64::MAX, |soft| soft.saturating_sub(KEPT).max(soft / 2));
+    let allowed = usize::try_from(allowed).unwrap_or(usize::MAX);
+    if allowed < wanted {
+        tracing::warn!(
+            wanted,
+            allowed,
+            "broker.max_connections is more than the open-file limit allows; raise it (ulimit -n)"
+        );
+    }
+    wanted.min(allowed)
 }
 
 /// Our accept loop has limits of its own; the crate's count after the MQTT handshake.

@@ -53,8 +53,9 @@ impl Presence {
     ) -> Option<T> {
         let mut inner = self.inner.lock();
         let alive = inner.alive.get_mut(client)?;
+        let before = alive.len();
         alive.retain(|other| *other != generation);
-        if !alive.is_empty() {
+        if !alive.is_empty() || alive.len() == before {
             return None;
         }
         inner.alive.remove(client);

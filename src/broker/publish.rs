@@ -18,6 +18,9 @@ pub enum PublishError {
     /// The client is connected and has not subscribed to that topic: nothing would reach it.
     #[error("the client has not subscribed to its topic")]
     NotSubscribed,
+    /// The client does not take what was sent before.
+    #[error("the client has not taken what was sent before")]
+    Backlog,
     /// The broker is stopping.
     #[error("the broker is stopping")]
     Stopping,
@@ -51,6 +54,11 @@ impl Broker {
             .await
         {
             return Err(PublishError::NotSubscribed);
+        }
+        // The queue behind the lane throws its oldest away when it is full: nothing may get there
+        // that a caller was told is sent.
+        if shared.router.queue_handle(topic.client.as_str()).count() > 0 {
+            return Err(PublishError::Backlog);
         }
         let packet = PublishPacket::new(name, payload, QoS::AtLeastOnce);
         let deadline = Instant::now() + within;

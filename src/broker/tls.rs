@@ -9,7 +9,7 @@ use rustls::RootCertStore;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
-use rustls::server::{ServerConfig, WebPkiClientVerifier};
+use rustls::server::{ServerConfig, VerifierBuilderError, WebPkiClientVerifier};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_rustls::TlsAcceptor;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
@@ -18,6 +18,7 @@ use super::TlsError;
 use crate::config::BrokerTls;
 use crate::domain::ClientId;
 use crate::shutdown::Stopper;
+use crate::telemetry::metrics;
 
 const CERTIFICATE: &str = "broker.tls.certificate";
 const KEY: &str = "broker.tls.key";
@@ -63,9 +64,9 @@ impl ServerTls {
         match self.files.load() {
             Ok(config) => {
                 *self.current.write() = Arc::new(config);
-                tracing::info!("the broker's certificates were read again");
+                metrics::certificates_read(Ok(()));
             }
-            Err(error) => tracing::error!(%error, "keeping the broker's old certificates"),
+            Err(error) => metrics::certificates_read(Err(&error)),
         }
     }
 }
@@ -74,13 +75,11 @@ impl Files {
     fn load(&self) -> Result<ServerConfig, TlsError> {
         let provider = Arc::new(ring::default_provider());
         let chain = certificates(CERTIFICATE, &self.certificate)?;
-        let key = private_key(&self.key)?;
-        let mut roots = RootCertStore::empty();
-        for root in certificates(CLIENT_CA, &self.client_ca)? {
-            roots
-                .add(root)
-                .map_err(|error| unusable(CLIENT_CA, &self.client_ca, &error))?;
+        for certificate in &chain {
+            check_validity(CERTIFICATE, &self.certificate, certificate)?;
         }
+        let key = private_key(&self.key)?;
+        let roots = self.roots()?;
         let revoked = match &self.revocation_list {
             Some(path) => revocation_lists(path)?,
             None => Vec::new(),
@@ -92,13 +91,41 @@ impl Files {
                 .only_check_end_entity_revocation()
                 .allow_unknown_revocation_status()
                 .build()
-                .map_err(|error| unusable(CLIENT_CA, &self.client_ca, &error))?;
+                .map_err(|error| match (&error, &self.revocation_list) {
+                    (VerifierBuilderError::InvalidCrl(_), Some(path)) => {
+                        unusable(REVOCATION_LIST, path, &error)
+                    }
+                    _ => unusable(CLIENT_CA, &self.client_ca, &error),
+                })?;
         ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| unusable(CERTIFICATE, &self.certificate, &error))?
             .with_client_cert_verifier(verifier)
             .with_single_cert(chain, key)
             .map_err(|error| unusable(KEY, &self.key, &error))
+    }
+
+    /// Authorities whose time is over sign nobody any more; one that is valid is enough.
+    fn roots(&self) -> Result<RootCertStore, TlsError> {
+        let mut roots = RootCertStore::empty();
+        let mut expired = None;
+        for root in certificates(CLIENT_CA, &self.client_ca)? {
+            if let Err(error) = check_validity(CLIENT_CA, &self.client_ca, &root) {
+                expired = Some(error);
+                continue;
+            }
+            roots
+                .add(root)
+                .map_err(|error| unusable(CLIENT_CA, &self.client_ca, &error))?;
+        }
+        match expired {
+            Some(error) if roots.is_empty() => Err(error),
+            Some(error) => {
+                tracing::warn!(%error, "an authority is left out");
+                Ok(roots)
+            }
+            None => Ok(roots),
+        }
     }
 
     /// Changes when any of the files does.
@@ -155,9 +182,6 @@ fn certificates(key: &'static str, path: &Path) -> Result<Vec<CertificateDer<'st
     if chain.is_empty() {
         return Err(unusable(key, path, &"holds no certificate in PEM form"));
     }
-    for certificate in &chain {
-        check_validity(key, path, certificate)?;
-    }
     Ok(chain)
 }
 
@@ -169,9 +193,15 @@ fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
 
 fn revocation_lists(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsError> {
     let bytes = read(REVOCATION_LIST, path)?;
-    CertificateRevocationListDer::pem_slice_iter(&bytes)
+    let lists: Vec<_> = CertificateRevocationListDer::pem_slice_iter(&bytes)
         .collect::<Result<_, _>>()
-        .map_err(|error| unusable(REVOCATION_LIST, path, &error))
+        .map_err(|error| unusable(REVOCATION_LIST, path, &error))?;
+    if lists.is_empty() {
+        // An empty answer would silently revoke nobody.
+        let problem = "it holds no revocation list in PEM form";
+        return Err(unusable(REVOCATION_LIST, path, &problem));
+    }
+    Ok(lists)
 }
 
 /// Reads a certificate file and checks that it is valid now. Says until when.
@@ -180,6 +210,9 @@ fn revocation_lists(path: &Path) -> Result<Vec<CertificateRevocationListDer<'sta
 /// When it is not, or cannot be read.
 pub fn check_certificate(key: &'static str, path: &Path) -> Result<String, TlsError> {
     let chain = certificates(key, path)?;
+    for certificate in &chain {
+        check_validity(key, path, certificate)?;
+    }
     let until = chain
         .iter()
         .filter_map(|der| X509Certificate::from_der(der).ok())
@@ -203,10 +236,16 @@ fn check_validity(
         }
         None => format!("is not valid before {}", validity.not_before),
     };
+    let cure = if key == CERTIFICATE {
+        "replace it, for example with `cloud-connector certs issue --server`"
+    } else {
+        "replace it by one that is valid"
+    };
     Err(TlsError::Validity {
         key,
         path: path.into(),
         problem,
+        cure,
     })
 }
 

@@ -18,6 +18,8 @@ use crate::domain::ClientId;
 const CA: &str = "ca";
 const SERVER: &str = "server";
 const YEAR: u32 = 365;
+/// A hundred years; the authority's ten times that are still a date.
+const MAX_DAYS: i64 = 36_500;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum CertsCommand {
@@ -36,7 +38,7 @@ pub(super) struct InitArgs {
     #[arg(long = "host", value_name = "NAME", default_values = ["localhost", "127.0.0.1"])]
     hosts: Vec<String>,
     /// Days until the server certificate expires (the authority's: ten times as many)
-    #[arg(long, default_value_t = YEAR)]
+    #[arg(long, default_value_t = YEAR, value_parser = clap::value_parser!(u32).range(..=MAX_DAYS))]
     days: u32,
 }
 
@@ -55,7 +57,7 @@ pub(super) struct IssueArgs {
     #[arg(long, value_name = "DIR", default_value = "./certs")]
     dir: PathBuf,
     /// Days until it expires
-    #[arg(long, default_value_t = YEAR)]
+    #[arg(long, default_value_t = YEAR, value_parser = clap::value_parser!(u32).range(..=MAX_DAYS))]
     days: u32,
 }
 

@@ -70,6 +70,7 @@ async fn examine(config: &Config) -> Vec<(&'static str, Finding)> {
     ] {
         findings.push((part, port(key, address, is_running).await));
     }
+    findings.push(("open files", open_files(config)));
     findings.push(("tenant lookup", tenants(config).await));
     findings.push(("certificates", certificates(config)));
     findings
@@ -77,16 +78,7 @@ async fn examine(config: &Config) -> Vec<(&'static str, Finding)> {
 
 fn data_folder(dir: &Path) -> (Finding, bool) {
     if !dir.exists() {
-        // Looking must not make it: that is the first start's business.
-        let parent = dir.ancestors().skip(1).find(|parent| parent.exists());
-        return (
-            Ok(format!(
-                "{} will be made at the first start{}",
-                dir.display(),
-                parent.map_or_else(String::new, |p| format!(" (below {})", p.display())),
-            )),
-            false,
-        );
+        return (could_be_made(dir), false);
     }
     match DataDir::open(dir) {
         Ok(data) => (
@@ -108,6 +100,25 @@ fn data_folder(dir: &Path) -> (Finding, bool) {
             }
         }
     }
+}
+
+/// Looking must not make it: that is the first start's business. Whether it could be made is tried
+/// beside it.
+fn could_be_made(dir: &Path) -> Finding {
+    let absolute = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+    let parent = absolute.ancestors().skip(1).find(|parent| parent.exists());
+    let parent = parent.unwrap_or(Path::new("/"));
+    let trial = parent.join(format!(".cloud-connector-doctor-{}", std::process::id()));
+    std::fs::create_dir(&trial)
+        .and_then(|()| std::fs::remove_dir(&trial))
+        .map(|()| format!("{} will be made at the first start", dir.display()))
+        .map_err(|error| {
+            format!(
+                "data.dir: {} cannot be made: {error} in {}; choose another with --data-dir",
+                dir.display(),
+                parent.display()
+            )
+        })
 }
 
 async fn database(dir: &Path, is_running: bool) -> Finding {
@@ -144,6 +155,17 @@ async fn port(key: &str, address: Option<SocketAddr>, is_running: bool) -> Findi
             "{key}: cannot listen on {address}: {error}; stop what listens there, or choose another address"
         )),
     }
+}
+
+fn open_files(config: &Config) -> Finding {
+    let hard = rlimit::Resource::NOFILE.get_hard().unwrap_or(u64::MAX);
+    let wanted = config.broker.max_connections as u64;
+    if hard < wanted {
+        return Err(format!(
+            "broker.max_connections: {wanted} clients, but only {hard} files may be open; raise the limit (ulimit -Hn), or lower the setting"
+        ));
+    }
+    Ok(format!("{hard} may be open"))
 }
 
 async fn tenants(config: &Config) -> Finding {

@@ -1,5 +1,6 @@
 //! `run`: starts the connector and stops it when asked.
 
+use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -37,6 +38,14 @@ pub(super) fn run(args: &RunArgs) -> Result<ExitCode> {
     block_on(serve(config))
 }
 
+/// Every client is an open file. What the system allows, we take.
+fn raise_open_files() {
+    let raised = rlimit::increase_nofile_limit(u64::MAX);
+    if let Err(error) = raised {
+        tracing::warn!(%error, "the open-file limit cannot be raised");
+    }
+}
+
 /// The embedded broker and SQLite live in one process, and so must all that use them.
 fn check_roles(roles: &[Role]) -> Result<()> {
     let missing = Role::value_variants()
@@ -51,9 +60,12 @@ fn check_roles(roles: &[Role]) -> Result<()> {
 }
 
 async fn serve(config: Config) -> Result<ExitCode> {
-    // From the first moment, so that a signal during the start is not lost.
+    // From the first moment, so that a signal during the start is not lost. A hangup ends nothing:
+    // it is for those who read their certificates again.
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
+    let _hangup = signal(SignalKind::hangup())?;
+    raise_open_files();
     telemetry::metrics::handle();
     let organisation = config.tenant.default_org_id.clone();
     let base_path = config.http.base_path.clone();
@@ -61,17 +73,31 @@ async fn serve(config: Config) -> Result<ExitCode> {
         running = runtime::start(config, Arc::new(SystemClock)) => running?,
         () = either(&mut interrupt, &mut terminate) => return Ok(ExitCode::SUCCESS),
     };
-    print!("{}", greeting(&running.info, &base_path, &organisation));
+    say(&greeting(&running.info, &base_path, &organisation));
 
-    either(&mut interrupt, &mut terminate).await;
-    println!("Stopping; once more ends it at once.");
+    let mut failed = false;
     tokio::select! {
-        clean = running.stop() => Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
+        () = either(&mut interrupt, &mut terminate) => {}
+        () = running.failed() => {
+            tracing::error!("a part has ended that should not have; stopping");
+            failed = true;
+        }
+    }
+    say("Stopping; once more ends it at once.\n");
+    tokio::select! {
+        clean = running.stop() => Ok(if clean && !failed { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
         () = either(&mut interrupt, &mut terminate) => {
             // Not a return: that would wait for whatever does not end.
             std::process::exit(130);
         }
     }
+}
+
+/// Whoever reads may be gone, as `tee` is after the same Ctrl-C: that must not keep us from draining.
+fn say(text: &str) {
+    let mut out = std::io::stdout();
+    let _ = out.write_all(text.as_bytes());
+    let _ = out.flush();
 }
 
 async fn either(interrupt: &mut Signal, terminate: &mut Signal) {

@@ -1,23 +1,26 @@
 //! `simulate`: clients that behave as they should. They come online, print what they receive,
 //! answer pings and messages, and leave cleanly at Ctrl-C.
 
-use std::net::SocketAddr;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use clap::Args;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use uuid::Uuid;
 
 use super::block_on;
+use crate::config::Pem;
 use crate::domain::{ClientId, Clock as _, Reported, SystemClock};
-use crate::mqtt::{self, ClientTls, Happening, Link, Options, Publisher};
+use crate::mqtt::{self, Backoff, ClientTls, Happening, Link, Options, Publisher, Session, Will};
 use crate::protocol::status::client::{self, Heard};
 use crate::protocol::{Channel, ClientTopic, Direction};
 use crate::shutdown::Stopper;
+
+const MAX_PACKET: usize = 2 * 1024 * 1024;
 
 #[derive(Debug, Args)]
 pub(super) struct SimulateArgs {
@@ -45,35 +48,25 @@ pub(super) struct SimulateArgs {
 }
 
 pub(super) fn run(args: &SimulateArgs) -> Result<ExitCode> {
-    let (host, port) = host_and_port(&args.mqtt)?;
-    let tls = match (&args.ca, &args.cert, &args.key) {
-        (Some(ca), Some(certificate), Some(key)) => Some(ClientTls {
-            ca: ca.clone(),
-            certificate: certificate.clone(),
-            key: key.clone(),
-        }),
-        _ => None,
-    };
-    if tls.is_some() && args.clients > 1 {
+    check_address(&args.mqtt)?;
+    if args.ca.is_some() && args.clients > 1 {
         bail!("--clients: a certificate is one client's; run one process a client");
     }
     let clients = names(args)?
         .into_iter()
-        .map(|id| Simulated::new(&id, &args.prefix, &host, port, tls.clone()))
+        .map(|id| Simulated::new(args, &id))
         .collect::<Result<Vec<_>>>()?;
     block_on(run_all(clients))
 }
 
-fn host_and_port(address: &str) -> Result<(String, u16)> {
-    if let Ok(address) = address.parse::<SocketAddr>() {
-        return Ok((address.ip().to_string(), address.port()));
-    }
-    address
+fn check_address(address: &str) -> Result<()> {
+    let has_port = address
         .rsplit_once(':')
-        .and_then(|(host, port)| Some((host.to_owned(), port.parse().ok()?)))
-        .with_context(|| {
-            format!("--mqtt: {address:?} is not HOST:PORT; for example 127.0.0.1:1883")
-        })
+        .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+    if !has_port {
+        bail!("--mqtt: {address:?} is not HOST:PORT; for example 127.0.0.1:1883");
+    }
+    Ok(())
 }
 
 fn names(args: &SimulateArgs) -> Result<Vec<ClientId>> {
@@ -111,65 +104,94 @@ async fn run_all(clients: Vec<Simulated>) -> Result<ExitCode> {
 struct Simulated {
     id: ClientId,
     prefix: String,
-    publisher: Publisher,
-    link: Link,
+    options: Options,
     reported: Reported,
 }
 
 impl Simulated {
-    fn new(
-        id: &ClientId,
-        prefix: &str,
-        host: &str,
-        port: u16,
-        tls: Option<ClientTls>,
-    ) -> Result<Self> {
-        let will = topic(prefix, id, Channel::Control, Direction::Out);
-        let (publisher, link) = mqtt::connect(Options {
-            host: host.to_owned(),
-            port,
+    fn new(args: &SimulateArgs, id: &ClientId) -> Result<Self> {
+        let scheme = if args.ca.is_some() { "mqtts" } else { "mqtt" };
+        let identity = args.cert.clone().zip(args.key.clone());
+        let options = Options {
+            url: format!("{scheme}://{}", args.mqtt),
             client_id: id.to_string(),
-            tls,
+            session: Session::Clean,
+            tls: ClientTls {
+                ca: args.ca.clone().map(Pem::File),
+                identity,
+            },
+            credentials: None,
+            token: None,
             // Built once, as real clients do: its `sent` is before every online.
-            will: Some((will, client::offline(SystemClock.now()))),
-        })?;
+            will: Some(Will {
+                topic: topic(&args.prefix, id, Channel::Control, Direction::Out),
+                payload: client::offline(SystemClock.now()),
+            }),
+            max_packet_size: MAX_PACKET,
+        };
+        // Tried once, so that a wrong file is found before anything starts.
+        drop(mqtt::connect(&options)?);
         Ok(Self {
             id: id.clone(),
-            prefix: prefix.to_owned(),
-            publisher,
-            link,
+            prefix: args.prefix.clone(),
+            options,
             reported: reported(id),
         })
     }
 
-    async fn live(mut self, stopper: Stopper) {
-        let me = Arc::new(Speaker {
-            id: self.id.clone(),
-            prefix: self.prefix.clone(),
-            publisher: self.publisher.clone(),
-            reported: self.reported.clone(),
-        });
-        let mut leaving = false;
-        loop {
-            let happening = tokio::select! {
-                happening = self.link.next() => happening,
-                () = stopper.asked(), if !leaving => {
-                    leaving = true;
-                    stopper.spawn(me.clone().leave());
-                    continue;
-                }
+    /// Connects, and connects again when the connection is lost, until it is asked to stop.
+    async fn live(self, stopper: Stopper) {
+        let mut backoff = Backoff::default();
+        while !stopper.is_asked() {
+            let Ok((publisher, link)) = mqtt::connect(&self.options) else {
+                return;
             };
-            match happening {
-                Happening::Lost(_) if leaving => return,
-                Happening::Lost(why) => me.say(&format!("lost the broker: {why}")),
-                Happening::Connected => {
-                    stopper.spawn(me.clone().arrive());
+            let me = Arc::new(Speaker {
+                id: self.id.clone(),
+                prefix: self.prefix.clone(),
+                publisher,
+                reported: self.reported.clone(),
+            });
+            one_connection(me, link, &mut backoff, &stopper).await;
+            tokio::select! {
+                () = tokio::time::sleep(backoff.pause()) => {}
+                () = stopper.asked() => {}
+            }
+        }
+    }
+}
+
+async fn one_connection(
+    me: Arc<Speaker>,
+    mut link: Link,
+    backoff: &mut Backoff,
+    stopper: &Stopper,
+) {
+    let mut leaving = false;
+    loop {
+        let happening = tokio::select! {
+            happening = link.next() => happening,
+            () = stopper.asked(), if !leaving => {
+                leaving = true;
+                stopper.spawn(me.clone().leave());
+                continue;
+            }
+        };
+        match happening {
+            Happening::Lost(why) => {
+                if !leaving {
+                    me.say(&format!("lost the broker: {why}"));
                 }
-                Happening::Subscribed(true) => {}
-                Happening::Subscribed(false) => me.say("the broker refused a subscription"),
-                Happening::Message { topic, payload } => {
-                    stopper.spawn(me.clone().hear(topic, payload.to_vec()));
-                }
+                return;
+            }
+            Happening::Connected { .. } => {
+                backoff.reset();
+                stopper.spawn(me.clone().arrive());
+            }
+            Happening::Subscribed(true) => {}
+            Happening::Subscribed(false) => me.say("the broker refused a subscription"),
+            Happening::Message { topic, payload, .. } => {
+                stopper.spawn(me.clone().hear(topic, payload.to_vec()));
             }
         }
     }
@@ -237,7 +259,8 @@ impl Speaker {
     }
 
     fn say(&self, what: &str) {
-        println!("{}: {what}", self.id);
+        // Whoever read it may be gone; the client goes on.
+        let _ = writeln!(std::io::stdout(), "{}: {what}", self.id);
     }
 }
 

@@ -15,8 +15,8 @@ pub enum ConfigError {
         /// Why.
         source: std::io::Error,
     },
-    /// The file is not TOML.
-    #[error("the configuration file {} is not valid TOML: {problem}", path.display())]
+    /// The file is malformed.
+    #[error("the configuration file {} is malformed: {problem}", path.display())]
     Syntax {
         /// The file.
         path: PathBuf,
@@ -24,7 +24,7 @@ pub enum ConfigError {
         problem: String,
     },
     /// No such key.
-    #[error("unknown key {key} ({origin}){}; `cloud-connector config` lists all keys", suggestion(nearest.as_deref()))]
+    #[error("unknown key {key} ({origin}){}; `cloud-connector config --defaults` lists all keys", suggestion(nearest.as_deref()))]
     Unknown {
         /// The key.
         key: String,

@@ -18,6 +18,8 @@ pub enum Origin {
     File(PathBuf),
     /// An environment variable.
     Environment(String),
+    /// The file that `ACG_CONFIG` names.
+    Clowder(PathBuf),
     /// A flag.
     Flag(String),
 }
@@ -28,6 +30,7 @@ impl fmt::Display for Origin {
             Self::Default => f.write_str("default"),
             Self::File(path) => write!(f, "file {}", path.display()),
             Self::Environment(name) => write!(f, "environment {name}"),
+            Self::Clowder(path) => write!(f, "ACG_CONFIG {}", path.display()),
             Self::Flag(flag) => write!(f, "flag {flag}"),
         }
     }
@@ -83,7 +86,7 @@ impl Layers {
             .parse()
             .map_err(|error: toml::de::Error| ConfigError::Syntax {
                 path: path.into(),
-                problem: error.to_string().trim_end().replace('\n', " "),
+                problem: problem(&text, &error),
             })?;
         let mut found = Vec::new();
         flatten(&table, &mut Vec::new(), &mut |path, value| {
@@ -99,6 +102,16 @@ impl Layers {
     pub fn add_variable(&mut self, name: &str, path: &str, text: &str) -> Result<(), ConfigError> {
         let path = path.to_lowercase().split("__").map(str::to_owned).collect();
         self.set_text(path, text, Origin::Environment(name.to_owned()))
+    }
+
+    /// What a key is set to so far, if it is a text.
+    pub fn text(&self, path: &str) -> Option<&str> {
+        self.find(path)?.value.as_str()
+    }
+
+    pub fn add_clowder(&mut self, file: &Path, path: &str, text: &str) -> Result<(), ConfigError> {
+        let path = path.split('.').map(str::to_owned).collect();
+        self.set_text(path, text, Origin::Clowder(file.to_owned()))
     }
 
     pub fn add_flag(&mut self, flag: &str, path: &str, text: &str) -> Result<(), ConfigError> {
@@ -195,6 +208,14 @@ impl Layers {
             None => "see the comments in `cloud-connector config --defaults`".to_owned(),
         }
     }
+}
+
+/// Where and what, without the line itself: it may hold a secret.
+fn problem(text: &str, error: &toml::de::Error) -> String {
+    let at = error.span().map_or(0, |span| span.start);
+    let at = text.floor_char_boundary(at);
+    let line = text[..at].matches('\n').count() + 1;
+    format!("line {line}: {}", error.message().replace('\n', " "))
 }
 
 fn is_named_by_user(path: &[String]) -> bool {

@@ -4,6 +4,7 @@
 //! with its comment; a key that does not is refused with the nearest name. Where each value came
 //! from is kept, because "why is it set to that?" is the first question of a bad night.
 
+mod clowder;
 mod error;
 mod layers;
 mod secret;
@@ -18,8 +19,8 @@ pub use error::ConfigError;
 pub use layers::Origin;
 pub use secret::Secret;
 pub use sections::{
-    Api, Broker, BrokerTls, CallerKey, Config, Data, Http, Log, LogFormat, Mqtt, Record, Shutdown,
-    TenantSettings,
+    Api, Broker, BrokerTls, CallerKey, Config, Data, Http, Kafka, KafkaSecurity, Log, LogFormat,
+    Mqtt, Pem, Postgres, PostgresTls, Record, SaslMechanism, Shutdown, TenantSettings, Updaters,
 };
 pub use span::Span;
 
@@ -28,6 +29,8 @@ use layers::Layers;
 /// The defaults, as shipped and as documented.
 pub const DEFAULTS: &str = include_str!("../../config.default.toml");
 
+/// Names the file in which the platform says where its services are.
+const CLOWDER_VARIABLE: &str = "ACG_CONFIG";
 const ENVIRONMENT_PREFIX: &str = "CLOUD_CONNECTOR__";
 
 /// What the command line contributes.
@@ -63,7 +66,7 @@ pub fn load(overrides: &Overrides) -> Result<Loaded, ConfigError> {
     // A variable that is not UTF-8 cannot be one of ours by name, or is refused by its value.
     let environment = std::env::vars_os().filter_map(|(name, value)| {
         let name = name.into_string().ok()?;
-        name.starts_with(ENVIRONMENT_PREFIX)
+        (name.starts_with(ENVIRONMENT_PREFIX) || name == CLOWDER_VARIABLE)
             .then(|| (name, value.to_string_lossy().into_owned()))
     });
     load_with(overrides, environment)
@@ -81,10 +84,16 @@ pub fn load_with(
     if let Some(file) = &overrides.file {
         layers.add_file(file)?;
     }
+    let mut clowder = None;
     for (name, value) in environment {
         if let Some(path) = name.strip_prefix(ENVIRONMENT_PREFIX) {
             layers.add_variable(&name, path, &value)?;
+        } else if name == CLOWDER_VARIABLE && !value.is_empty() {
+            clowder = Some(PathBuf::from(value));
         }
+    }
+    if let Some(file) = clowder {
+        clowder::add(&mut layers, &file)?;
     }
     for (flag, path, value) in &overrides.flags {
         layers.add_flag(flag, path, value)?;

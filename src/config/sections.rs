@@ -17,9 +17,12 @@ pub struct Config {
     pub http: Http,
     pub api: Api,
     pub mqtt: Mqtt,
+    pub kafka: Kafka,
+    pub postgres: Postgres,
     pub broker: Broker,
     pub tenant: TenantSettings,
     pub record: Record,
+    pub updaters: Updaters,
     pub shutdown: Shutdown,
 }
 
@@ -52,6 +55,8 @@ pub struct Http {
     pub base_path: String,
     pub max_body: usize,
     pub request_timeout: Span,
+    #[serde(deserialize_with = "address_or_off")]
+    pub metrics_listen: Option<SocketAddr>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -66,7 +71,13 @@ pub struct Api {
 #[serde(untagged, expecting = "expected a secret, or { secrets = [\"…\"] }")]
 pub enum CallerKey {
     One(Secret),
-    Several { secrets: Vec<Secret> },
+    Several(SeveralSecrets),
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SeveralSecrets {
+    secrets: Vec<Secret>,
 }
 
 impl CallerKey {
@@ -74,7 +85,7 @@ impl CallerKey {
     pub fn secrets(&self) -> &[Secret] {
         match self {
             Self::One(secret) => std::slice::from_ref(secret),
-            Self::Several { secrets } => secrets,
+            Self::Several(several) => &several.secrets,
         }
     }
 }
@@ -82,8 +93,93 @@ impl CallerKey {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mqtt {
+    #[serde(deserialize_with = "text_or_none")]
+    pub url: Option<String>,
+    pub client_id: String,
+    #[serde(deserialize_with = "text_or_none")]
+    pub shared_group: Option<String>,
+    #[serde(deserialize_with = "pem_or_none")]
+    pub ca: Option<Pem>,
+    #[serde(deserialize_with = "path_or_none")]
+    pub certificate: Option<PathBuf>,
+    #[serde(deserialize_with = "path_or_none")]
+    pub key: Option<PathBuf>,
+    pub username: String,
+    pub password: Secret,
+    #[serde(deserialize_with = "path_or_none")]
+    pub token_file: Option<PathBuf>,
+    #[serde(deserialize_with = "path_or_none")]
+    pub token_key: Option<PathBuf>,
+    pub token_lifetime: Span,
+    pub max_packet_size: usize,
     pub prefixes: Vec<String>,
     pub publish_timeout: Span,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Kafka {
+    #[serde(deserialize_with = "text_or_none")]
+    pub brokers: Option<String>,
+    pub security: KafkaSecurity,
+    pub sasl_mechanism: SaslMechanism,
+    pub username: String,
+    pub password: Secret,
+    #[serde(deserialize_with = "pem_or_none")]
+    pub ca: Option<Pem>,
+    pub ingress_topic: String,
+    pub answers_topic: String,
+    pub group: String,
+    pub session_timeout: Span,
+    pub partitions: i32,
+    pub replication: i32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KafkaSecurity {
+    #[serde(alias = "PLAINTEXT")]
+    Plaintext,
+    #[serde(alias = "SSL")]
+    Ssl,
+    #[serde(alias = "SASL_PLAINTEXT")]
+    SaslPlaintext,
+    #[serde(alias = "SASL_SSL")]
+    SaslSsl,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum SaslMechanism {
+    #[serde(rename = "PLAIN")]
+    Plain,
+    #[serde(rename = "SCRAM-SHA-256")]
+    ScramSha256,
+    #[serde(rename = "SCRAM-SHA-512")]
+    ScramSha512,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Postgres {
+    pub host: String,
+    pub port: u16,
+    pub database: String,
+    pub user: String,
+    pub password: Secret,
+    pub tls: PostgresTls,
+    #[serde(deserialize_with = "pem_or_none")]
+    pub ca: Option<Pem>,
+    pub max_connections: u32,
+    pub acquire_timeout: Span,
+    pub statement_timeout: Span,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PostgresTls {
+    Disable,
+    Require,
+    VerifyFull,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -137,6 +233,13 @@ pub struct Record {
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
+pub struct Updaters {
+    pub interval: Span,
+    pub departed_kept: Span,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Shutdown {
     pub grace: Span,
 }
@@ -157,6 +260,40 @@ fn address_or_off<'de, D: Deserializer<'de>>(
     text.parse()
         .map(Some)
         .map_err(|_| de::Error::custom(format!("{text:?} is not an address and port")))
+}
+
+/// Certificates: a file, or the text itself where the platform hands it over so.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Pem {
+    File(PathBuf),
+    Text(String),
+}
+
+impl Pem {
+    /// The text, read from the file if it is one.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn read(&self) -> std::io::Result<String> {
+        match self {
+            Self::File(path) => std::fs::read_to_string(path),
+            Self::Text(text) => Ok(text.clone()),
+        }
+    }
+}
+
+fn pem_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Pem>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    Ok(match text.trim_start() {
+        "" => None,
+        pem if pem.starts_with("-----BEGIN") => Some(Pem::Text(pem.to_owned())),
+        path => Some(Pem::File(path.into())),
+    })
+}
+
+fn text_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    Ok((!text.is_empty()).then_some(text))
 }
 
 fn path_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {

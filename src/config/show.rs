@@ -7,6 +7,9 @@ use super::layers::Layers;
 /// Keys whose values never show, by the table that holds them.
 const SECRET_TABLES: &[&[&str]] = &[&["api", "keys"]];
 
+/// Names whose values never show, wherever they stand.
+const SECRET_NAMES: &[&str] = &["password"];
+
 pub(super) fn annotated(layers: &Layers) -> String {
     let mut text = String::new();
     let mut section: Option<&[String]> = None;
@@ -19,7 +22,10 @@ pub(super) fn annotated(layers: &Layers) -> String {
             let _ = writeln!(text, "{gap}[{}]", table.join("."));
             section = Some(table);
         }
-        let value = if SECRET_TABLES.iter().any(|secret| table == *secret) {
+        let is_empty = entry.value.as_str().is_some_and(str::is_empty);
+        let is_secret = SECRET_TABLES.iter().any(|secret| table == *secret)
+            || SECRET_NAMES.contains(&name.as_str());
+        let value = if is_secret && !is_empty {
             "\"********\"".to_owned()
         } else {
             entry.value.to_string()

@@ -11,13 +11,60 @@ pub(super) fn validate(config: &Config) -> Result<(), Invalid> {
     http(&config.http)?;
     api(&config.api)?;
     mqtt(&config.mqtt)?;
-    broker(&config.broker)?;
-    tls(&config.broker.tls)?;
-    record(&config.record)?;
-    if config.shutdown.grace.get().is_zero() {
-        return Err(Invalid::new("shutdown.grace", "it is 0", "give it seconds"));
+    outside_broker(&config.mqtt)?;
+    if config.mqtt.url.is_none() {
+        broker(&config.broker)?;
+        tls(&config.broker.tls)?;
     }
-    Ok(())
+    kafka(config)?;
+    record(&config.record)?;
+    not_zero(config)
+}
+
+fn not_zero(config: &Config) -> Result<(), Invalid> {
+    let spans = [
+        ("http.request_timeout", config.http.request_timeout),
+        ("mqtt.publish_timeout", config.mqtt.publish_timeout),
+        ("broker.handshake_timeout", config.broker.handshake_timeout),
+        ("broker.store_wait", config.broker.store_wait),
+        (
+            "broker.tls.reload_interval",
+            config.broker.tls.reload_interval,
+        ),
+        ("kafka.session_timeout", config.kafka.session_timeout),
+        ("postgres.acquire_timeout", config.postgres.acquire_timeout),
+        (
+            "postgres.statement_timeout",
+            config.postgres.statement_timeout,
+        ),
+        ("updaters.interval", config.updaters.interval),
+        ("shutdown.grace", config.shutdown.grace),
+    ];
+    let counts = [
+        ("broker.max_connections", config.broker.max_connections),
+        (
+            "broker.max_connections_per_address",
+            config.broker.max_connections_per_address,
+        ),
+        (
+            "postgres.max_connections",
+            config.postgres.max_connections as usize,
+        ),
+    ];
+    let spans = spans.map(|(key, span)| (key, span.get().is_zero()));
+    let counts = counts.map(|(key, count)| (key, count == 0));
+    match spans
+        .into_iter()
+        .chain(counts)
+        .find(|(_, is_zero)| *is_zero)
+    {
+        Some((key, _)) => Err(Invalid::new(
+            key,
+            "0 would refuse everything",
+            "give it more",
+        )),
+        None => Ok(()),
+    }
 }
 
 fn http(http: &Http) -> Result<(), Invalid> {
@@ -82,6 +129,62 @@ fn mqtt(mqtt: &Mqtt) -> Result<(), Invalid> {
                 "use levels joined by /, without wildcards and without $, as in \"redhat/insights\"",
             ));
         }
+    }
+    Ok(())
+}
+
+fn outside_broker(mqtt: &Mqtt) -> Result<(), Invalid> {
+    let Some(url) = &mqtt.url else {
+        return Ok(());
+    };
+    let schemes = ["mqtt://", "mqtts://", "ws://", "wss://"];
+    if !schemes.iter().any(|scheme| url.starts_with(scheme)) {
+        return Err(Invalid::new(
+            "mqtt.url",
+            format!("{url:?} is not the address of a broker"),
+            "begin it with mqtt://, mqtts://, ws:// or wss://",
+        ));
+    }
+    if mqtt.certificate.is_some() != mqtt.key.is_some() {
+        return Err(Invalid::new(
+            "mqtt.certificate",
+            "a certificate needs its key, and a key its certificate",
+            "set mqtt.certificate and mqtt.key, or neither",
+        ));
+    }
+    let has_token = mqtt.token_file.is_some() || mqtt.token_key.is_some();
+    if has_token && !url.starts_with("ws") {
+        return Err(Invalid::new(
+            "mqtt.url",
+            "a token travels in the header of a websocket",
+            "use ws:// or wss://, or unset mqtt.token_file and mqtt.token_key",
+        ));
+    }
+    if mqtt.client_id.is_empty() {
+        return Err(Invalid::new(
+            "mqtt.client_id",
+            "it is empty, so the broker could keep nothing for us",
+            "give it a name of its own",
+        ));
+    }
+    Ok(())
+}
+
+fn kafka(config: &Config) -> Result<(), Invalid> {
+    let kafka = &config.kafka;
+    if kafka.brokers.is_some() && config.mqtt.url.is_none() {
+        return Err(Invalid::new(
+            "kafka.brokers",
+            "the embedded broker records straight away and uses no queue",
+            "set mqtt.url to an outside broker, or leave kafka.brokers \"\"",
+        ));
+    }
+    if kafka.partitions < 1 || kafka.replication < 1 {
+        return Err(Invalid::new(
+            "kafka.partitions",
+            "a topic has at least one partition and one replica",
+            "give kafka.partitions and kafka.replication 1 or more",
+        ));
     }
     Ok(())
 }

@@ -31,7 +31,7 @@ impl Outlet for EmbeddedOutlet {
             .await
             .map_err(|error| match error {
                 PublishError::NotConnected => OutletError::NotConnected,
-                PublishError::NotSubscribed | PublishError::Stopping => {
+                PublishError::NotSubscribed | PublishError::Backlog | PublishError::Stopping => {
                     OutletError::Unavailable(error.to_string())
                 }
                 PublishError::TimedOut(_) => OutletError::TimedOut(error.to_string()),

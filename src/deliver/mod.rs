@@ -33,7 +33,7 @@ pub enum OutletError {
     #[error("{0}")]
     Unavailable(String),
     /// It did not say in time: the message may still arrive.
-    #[error("{0}; it may still arrive")]
+    #[error("{0}")]
     TimedOut(String),
 }
 
@@ -57,13 +57,21 @@ pub enum SendError {
     /// The database could not be asked.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The broker did not take it.
-    #[error("message {id}: {source}")]
-    Broker {
+    /// The broker cannot take it now.
+    #[error("message {id} was not sent: {problem}")]
+    Unavailable {
         /// The message's id.
         id: Uuid,
         /// Why.
-        source: OutletError,
+        problem: String,
+    },
+    /// The broker did not say that it has it: it may still arrive.
+    #[error("message {id} may or may not arrive: {problem}")]
+    Unsure {
+        /// The message's id.
+        id: Uuid,
+        /// Why.
+        problem: String,
     },
 }
 
@@ -127,10 +135,15 @@ impl Delivery {
                 metrics::sent("no_connection");
                 Err(SendError::NoConnection)
             }
-            Err(source) => {
-                metrics::sent("failed");
+            Err(OutletError::Unavailable(problem)) => {
+                metrics::sent("unavailable");
                 let id = message.id;
-                Err(SendError::Broker { id, source })
+                Err(SendError::Unavailable { id, problem })
+            }
+            Err(OutletError::TimedOut(problem)) => {
+                metrics::sent("timed_out");
+                let id = message.id;
+                Err(SendError::Unsure { id, problem })
             }
         }
     }

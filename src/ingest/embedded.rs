@@ -1,10 +1,9 @@
 //! Straight from the embedded broker: no queue, recorded before the client is acknowledged.
 
-use std::sync::Arc;
-
 use crate::broker::{Intake, Taken};
-use crate::domain::{ClientId, Clock};
-use crate::protocol::{Channel, Direction, Received, Topics};
+use crate::domain::ClientId;
+use crate::protocol::status::CONTROL_MAX_BYTES;
+use crate::protocol::{Channel, Direction, Received, Rejected, Topics};
 use crate::record::{Event, Receipt, Recorder};
 use crate::telemetry::metrics;
 
@@ -12,18 +11,13 @@ use crate::telemetry::metrics;
 pub struct EmbeddedIntake {
     recorder: Recorder,
     topics: Topics,
-    clock: Arc<dyn Clock>,
 }
 
 impl EmbeddedIntake {
     /// An intake for this recorder.
     #[must_use]
-    pub fn new(recorder: Recorder, topics: Topics, clock: Arc<dyn Clock>) -> Self {
-        Self {
-            recorder,
-            topics,
-            clock,
-        }
+    pub fn new(recorder: Recorder, topics: Topics) -> Self {
+        Self { recorder, topics }
     }
 }
 
@@ -36,6 +30,12 @@ impl Intake for EmbeddedIntake {
                 metrics::received("control");
                 if message.payload.is_empty() {
                     // Never registers and never removes anything.
+                    return Taken::at_once();
+                }
+                if message.payload.len() > CONTROL_MAX_BYTES {
+                    // Not held for the recorder to refuse: what waits there is memory.
+                    let detail = format!("{} bytes", message.payload.len());
+                    metrics::rejected(&message.topic, &Rejected::new("too_large", detail));
                     return Taken::at_once();
                 }
                 let client = topic.client;
@@ -54,8 +54,7 @@ impl Intake for EmbeddedIntake {
     }
 
     fn ended(&self, client: ClientId) -> Taken {
-        let at = self.clock.now();
-        durable(self.recorder.submit(Event::LinkEnded { client, at }))
+        durable(self.recorder.submit(Event::LinkEnded { client }))
     }
 }
 

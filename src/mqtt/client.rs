@@ -1,35 +1,15 @@
-//! A connection to a broker: one half to publish with, one half that hears what happens.
-
-use std::time::Duration;
+//! One connection to a broker: one half to publish with, one half that hears what happens.
 
 use bytes::Bytes;
 use rumqttc::{
-    AsyncClient, Event, EventLoop, LastWill, MqttOptions, Packet, PublishOptions, QoS,
-    TlsConfiguration, Transport,
+    AsyncClient, Event, EventLoop, ManualAck, Packet, PublishOptions, QoS, SubscribeReasonCode,
 };
 
-use super::{ClientTls, ClientTlsError};
+use super::options::{Options, OptionsError};
 
-/// What the broker may send at once; the crate's own limit is 10 KiB, and a larger message would
-/// come again and again.
-const MAX_PACKET: usize = 2 * 1024 * 1024;
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-
-/// Whom to connect to, and as whom.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// The broker's host name or address.
-    pub host: String,
-    /// Its port.
-    pub port: u16,
-    /// Our client id.
-    pub client_id: String,
-    /// Certificates; none for a plain connection.
-    pub tls: Option<ClientTls>,
-    /// Topic and payload of the last will.
-    pub will: Option<(String, Vec<u8>)>,
-}
+/// Requests that may wait for the link: more than a broker has in flight to us, so that whoever
+/// acknowledges never waits for whoever polls.
+const REQUESTS: usize = 70_000;
 
 /// Publishes and subscribes. A clone is the same connection.
 #[derive(Clone)]
@@ -38,29 +18,41 @@ pub struct Publisher(AsyncClient);
 /// The half that must be polled for anything to happen.
 pub struct Link {
     events: EventLoop,
-    is_lost: bool,
-    pause: Duration,
+    client: AsyncClient,
 }
 
+/// The right to acknowledge one message, on the connection that it came on.
+#[derive(Debug)]
+pub struct Ack(ManualAck);
+
 /// Something that happened.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug)]
 pub enum Happening {
-    /// The broker accepted us. Subscribe now.
-    Connected,
+    /// The broker accepted us.
+    Connected {
+        /// Whether it had kept our session: then our subscriptions are in force.
+        session_present: bool,
+    },
     /// A message came.
     Message {
         /// On this topic.
         topic: String,
         /// Its bytes.
         payload: Bytes,
+        /// Whether it is a replay of a retained message.
+        retain: bool,
+        /// Its packet id; 0 for QoS 0.
+        packet_id: u16,
+        /// For a kept session: acknowledge it with this.
+        ack: Option<Ack>,
     },
     /// A subscription was answered; false where it was refused.
     Subscribed(bool),
-    /// The connection is gone, or could not be had. The next poll tries again after a pause.
+    /// The connection is gone, or could not be had. Nothing more will happen on it.
     Lost(String),
 }
 
-/// The connection has ended for good.
+/// The connection has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the MQTT connection has ended")]
 pub struct Ended;
@@ -68,24 +60,14 @@ pub struct Ended;
 /// Prepares a connection; the first poll of the [`Link`] makes it.
 ///
 /// # Errors
-/// When a certificate file cannot be used.
-pub fn connect(options: Options) -> Result<(Publisher, Link), ClientTlsError> {
-    let mut mqtt = MqttOptions::new(options.client_id, (options.host, options.port));
-    mqtt.set_keep_alive(30)
-        .set_clean_session(true)
-        .set_max_packet_size(MAX_PACKET, MAX_PACKET);
-    if let Some(tls) = &options.tls {
-        let config = TlsConfiguration::Rustls(tls.config()?);
-        mqtt.set_transport(Transport::tls_with_config(config));
-    }
-    if let Some((topic, payload)) = options.will {
-        mqtt.set_last_will(LastWill::new(topic, payload, QoS::AtLeastOnce, false));
-    }
-    let (client, events) = AsyncClient::builder(mqtt).capacity(64).build();
+/// When the settings cannot work.
+pub fn connect(options: &Options) -> Result<(Publisher, Link), OptionsError> {
+    let (client, events) = AsyncClient::builder(options.build()?)
+        .capacity(REQUESTS)
+        .build();
     let link = Link {
         events,
-        is_lost: false,
-        pause: Duration::ZERO,
+        client: client.clone(),
     };
     Ok((Publisher(client), link))
 }
@@ -94,7 +76,7 @@ impl Publisher {
     /// Publishes with QoS 1 and waits for the broker's acknowledgement.
     ///
     /// # Errors
-    /// When the connection ended before it.
+    /// When the connection ended before it: the broker may have the message or not.
     pub async fn publish(&self, topic: String, payload: Vec<u8>) -> Result<(), Ended> {
         let options = PublishOptions::new(QoS::AtLeastOnce);
         let notice = self.0.publish_tracked(topic, payload, options).await;
@@ -111,6 +93,14 @@ impl Publisher {
         asked.map_err(|_| Ended)
     }
 
+    /// Acknowledges a message of this connection.
+    ///
+    /// # Errors
+    /// When the connection has ended: the broker will send the message again.
+    pub async fn acknowledge(&self, ack: Ack) -> Result<(), Ended> {
+        self.0.manual_ack(ack.0).await.map_err(|_| Ended)
+    }
+
     /// Leaves cleanly: the will does not fire.
     ///
     /// # Errors
@@ -121,22 +111,21 @@ impl Publisher {
 }
 
 impl Link {
-    /// Waits for the next thing to happen. After a loss it pauses, ever longer, before it connects
-    /// again: the crate itself would try at once.
+    /// Waits for the next thing to happen. Must be polled on, in a task of its own.
     pub async fn next(&mut self) -> Happening {
         loop {
-            if self.is_lost {
-                tokio::time::sleep(self.pause).await;
-                self.is_lost = false;
-            }
             match self.events.poll().await {
-                Ok(Event::Incoming(Packet::ConnAck(_))) => {
-                    self.pause = Duration::ZERO;
-                    return Happening::Connected;
+                Ok(Event::Incoming(Packet::ConnAck(answer))) => {
+                    return Happening::Connected {
+                        session_present: answer.session_present,
+                    };
                 }
                 Ok(Event::Incoming(Packet::Publish(publish))) => {
                     return Happening::Message {
                         topic: String::from_utf8_lossy(&publish.topic).into_owned(),
+                        ack: self.client.prepare_ack(&publish).map(Ack),
+                        retain: publish.retain,
+                        packet_id: publish.pkid,
                         payload: publish.payload,
                     };
                 }
@@ -144,15 +133,11 @@ impl Link {
                     let granted = answer
                         .return_codes
                         .iter()
-                        .all(|code| !matches!(code, rumqttc::SubscribeReasonCode::Failure));
+                        .all(|code| !matches!(code, SubscribeReasonCode::Failure));
                     return Happening::Subscribed(granted);
                 }
                 Ok(_) => {}
-                Err(error) => {
-                    self.is_lost = true;
-                    self.pause = (self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
-                    return Happening::Lost(error.to_string());
-                }
+                Err(error) => return Happening::Lost(error.to_string()),
             }
         }
     }

@@ -11,7 +11,7 @@ pub struct Received {
     pub topic: String,
     /// Its bytes.
     pub payload: Bytes,
-    /// Whether it was a replay of a retained message.
+    /// The MQTT retain flag: from an outside broker, that it is a replay of a retained message.
     pub retain: bool,
     /// When the broker had it.
     pub received: Timestamp,

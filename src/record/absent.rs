@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 
-use crate::domain::{ClientId, Timestamp};
+use crate::domain::ClientId;
 use crate::shutdown::Stopper;
 use crate::store::Store;
 
@@ -17,11 +17,10 @@ const CHUNK: u32 = 1000;
 /// How long to wait before asking a database again that did not answer.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 
-/// Waits for the grace, then asks `end_if_absent` about every client that was last seen before
-/// `started`. A client that is back has a link, whether or not it said online again.
+/// Waits for the grace, then asks `end_if_absent` about every client that has a row. A client that is
+/// back has a link, whether or not it said online again, and whatever any clock says.
 pub async fn end_those_who_stay_away<E, F>(
     store: Arc<dyn Store>,
-    started: Timestamp,
     grace: Duration,
     end_if_absent: E,
     stopper: Stopper,
@@ -34,7 +33,7 @@ pub async fn end_those_who_stay_away<E, F>(
         let mut ended = 0_usize;
         let mut after: Option<ClientId> = None;
         loop {
-            let chunk = match store.seen_before(started, after.as_ref(), CHUNK).await {
+            let chunk = match store.client_ids(after.as_ref(), CHUNK).await {
                 Ok(chunk) => chunk,
                 Err(error) => {
                     tracing::warn!(%error, "cannot look for clients that stayed away; trying again");

@@ -10,81 +10,84 @@ use super::{Event, Parts};
 use crate::domain::{ClientId, Dialect, Kind, Tenant, Timestamp};
 use crate::protocol::status::{Control, parse_control};
 use crate::protocol::{Received, Rejected, Topics};
-use crate::store::{Arrival, Batch, Known, StoreError, TenantChange};
+use crate::store::{Arrival, Batch, Fence, Known, StoreError, TenantChange, Written};
 use crate::telemetry::metrics;
 use crate::tenant::Lookup;
 
-/// A batch that was parsed: each client's steps in order. Parsed once, recorded as often as it
-/// takes.
-pub(super) struct Folding {
-    steps: HashMap<ClientId, Vec<Step>>,
-}
+/// Each client's steps, in order.
+type Steps = HashMap<ClientId, Vec<Step>>;
 
-impl Folding {
-    /// Parses every message. What can never be processed is set aside here, with its reason.
-    pub fn parse(topics: &Topics, events: Vec<Event>) -> Self {
-        let mut steps: HashMap<ClientId, Vec<Step>> = HashMap::new();
-        for event in events {
-            match event {
-                Event::LinkEnded { client, .. } => {
-                    steps.entry(client).or_default().push(Step::Offline);
-                }
-                Event::Message { client, message } => match step(topics, &message) {
-                    Ok(Some(step)) => steps.entry(client).or_default().push(step),
-                    Ok(None) => metrics::without_effect(&client, "not_presence"),
-                    Err(rejected) => metrics::rejected(&message.topic, &rejected),
-                },
-            }
-        }
-        Self { steps }
+/// Records events in one transaction.
+pub(super) async fn record(
+    parts: &Parts,
+    events: impl Iterator<Item = &Event>,
+    fences: &[Fence],
+) -> Result<Written, StoreError> {
+    let steps = parse(&parts.topics, events);
+    if steps.is_empty() {
+        return Ok(Written::Done);
     }
-
-    /// Folds over what the store knows now, and writes the outcome.
-    pub async fn record(&self, parts: &Parts) -> Result<(), StoreError> {
-        if self.steps.is_empty() {
-            return Ok(());
-        }
-        let clients: Vec<ClientId> = self.steps.keys().cloned().collect();
-        let known = parts.store.known(&clients).await?;
-        let (connected, departures) = self.fold(parts, &known);
-        let now = parts.clock.now();
-        let mut arrivals = with_tenants(parts, &known, connected, now).await;
-        // In order, so that writers side by side never wait for each other in a circle.
-        arrivals.sort_by(|a, b| a.client_id.cmp(&b.client_id));
-        let batch = Batch {
-            arrivals,
-            departures,
-        };
-        if !batch.is_empty() {
-            parts.store.record_batch(&batch, now).await?;
-        }
+    let clients: Vec<ClientId> = steps.keys().cloned().collect();
+    let known = parts.store.known(&clients).await?;
+    let (connected, departures) = fold_all(parts, &known, &steps);
+    let now = parts.clock.now();
+    let mut arrivals = with_tenants(parts, &known, connected, now).await;
+    // In order, so that writers side by side never wait for each other in a circle.
+    arrivals.sort_by(|a, b| a.client_id.cmp(&b.client_id));
+    let batch = Batch {
+        arrivals,
+        departures,
+    };
+    if batch.is_empty() {
+        return Ok(Written::Done);
+    }
+    let written = parts.store.record_batch(&batch, fences, now).await?;
+    if written == Written::Done {
         metrics::recorded("online", batch.arrivals.len());
         metrics::recorded("offline", batch.departures.len());
-        Ok(())
     }
+    Ok(written)
+}
 
-    fn fold(
-        &self,
-        parts: &Parts,
-        known: &HashMap<ClientId, Known>,
-    ) -> (Vec<(ClientId, Settled)>, Vec<ClientId>) {
-        let mut connected = Vec::new();
-        let mut departures = Vec::new();
-        for (client, steps) in &self.steps {
-            let row = known.get(client).and_then(|known| known.connected.as_ref());
-            let fate = fold::fold(row, steps, parts.settings.old_within, |why| {
-                metrics::without_effect(client, why.reason());
-            });
-            match fate {
-                Fate::Connected(settled) => connected.push((client.clone(), *settled)),
-                Fate::Gone if row.is_some() => departures.push(client.clone()),
-                // Also the offline of a client that was not there.
-                Fate::Unchanged | Fate::Gone => {}
+/// Parses every message. What can never be processed is set aside here, with its reason.
+fn parse<'a>(topics: &Topics, events: impl Iterator<Item = &'a Event>) -> Steps {
+    let mut steps = Steps::new();
+    for event in events {
+        match event {
+            Event::LinkEnded { client } => {
+                steps.entry(client.clone()).or_default().push(Step::Offline);
             }
+            Event::Message { client, message } => match step(topics, message) {
+                Ok(Some(step)) => steps.entry(client.clone()).or_default().push(step),
+                Ok(None) => metrics::without_effect(client, "not_presence"),
+                Err(rejected) => metrics::rejected(&message.topic, &rejected),
+            },
         }
-        departures.sort();
-        (connected, departures)
     }
+    steps
+}
+
+fn fold_all(
+    parts: &Parts,
+    known: &HashMap<ClientId, Known>,
+    steps: &Steps,
+) -> (Vec<(ClientId, Settled)>, Vec<ClientId>) {
+    let mut connected = Vec::new();
+    let mut departures = Vec::new();
+    for (client, steps) in steps {
+        let row = known.get(client).and_then(|known| known.connected.as_ref());
+        let fate = fold::fold(row, steps, parts.settings.old_within, |why| {
+            metrics::without_effect(client, why.reason());
+        });
+        match fate {
+            Fate::Connected(settled) => connected.push((client.clone(), *settled)),
+            Fate::Gone if row.is_some() => departures.push(client.clone()),
+            // Also the offline of a client that was not there.
+            Fate::Unchanged | Fate::Gone => {}
+        }
+    }
+    departures.sort();
+    (connected, departures)
 }
 
 fn step(topics: &Topics, message: &Received) -> Result<Option<Step>, Rejected> {

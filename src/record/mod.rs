@@ -14,12 +14,13 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::domain::{ClientId, Clock, Timestamp};
+use crate::domain::{ClientId, Clock};
 use crate::protocol::{Received, Topics};
 use crate::shutdown::Stopper;
-use crate::store::Store;
+use crate::store::{Fence, Store};
 use crate::telemetry::health::Verdict;
 use crate::tenant::Tenants;
 
@@ -41,8 +42,6 @@ pub enum Event {
     LinkEnded {
         /// Whose.
         client: ClientId,
-        /// When.
-        at: Timestamp,
     },
 }
 
@@ -51,14 +50,23 @@ impl Event {
     #[must_use]
     pub fn client(&self) -> &ClientId {
         match self {
-            Self::Message { client, .. } | Self::LinkEnded { client, .. } => client,
+            Self::Message { client, .. } | Self::LinkEnded { client } => client,
+        }
+    }
+
+    /// What it takes in memory, roughly.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Message { message, .. } => message.payload.len() + message.topic.len(),
+            Self::LinkEnded { .. } => 0,
         }
     }
 }
 
-/// While more events than this wait for the database, sources let nobody new in. What is connected
-/// already may still add a message, a will and an end each, and no more: so memory stays bounded.
+/// While more than this waits for the database, sources let nobody new in. What is connected already
+/// may still add a message, a will and an end each, of bounded size: so memory stays bounded.
 const WAITING_MOST: usize = 20_000;
+const WAITING_MOST_BYTES: usize = 64 * 1024 * 1024;
 
 /// How to record.
 pub struct Settings {
@@ -93,9 +101,10 @@ pub struct Recorder {
     standing: Arc<Standing>,
 }
 
-/// The recorder stopped before the event was durable: it must not be acknowledged.
+/// The recorder stopped before the event was durable, or another owns its partition by now: it must
+/// not be acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("not recorded: the recorder has stopped")]
+#[error("not recorded")]
 pub struct NotRecorded;
 
 /// Resolves when the event is durable.
@@ -106,7 +115,7 @@ impl Receipt {
     /// Waits until it is durable.
     ///
     /// # Errors
-    /// When the recorder stopped before that.
+    /// When it will never be.
     pub async fn durable(self) -> Result<(), NotRecorded> {
         self.0.await.map_err(|_| NotRecorded)
     }
@@ -135,18 +144,37 @@ impl Recorder {
     /// Hands an event over. Events of one client take effect in the order of these calls.
     #[must_use]
     pub fn submit(&self, event: Event) -> Receipt {
+        let mut hasher = DefaultHasher::new();
+        event.client().hash(&mut hasher);
+        self.hand_over(hasher.finish(), vec![event], None)
+    }
+
+    /// Hands events over that came in this order from one partition of the queue. They are
+    /// recorded together or not at all: not, if the partition has another owner by then.
+    #[must_use]
+    pub fn submit_from(&self, fence: Fence, events: Vec<Event>) -> Receipt {
+        self.hand_over(
+            u64::from(fence.partition.unsigned_abs()),
+            events,
+            Some(fence),
+        )
+    }
+
+    fn hand_over(&self, spread: u64, events: Vec<Event>, fence: Option<Fence>) -> Receipt {
         let (done, receipt) = oneshot::channel();
-        let lane = &self.lanes[self.lane(event.client())];
-        self.standing.add_waiting(1);
+        let lane = usize::try_from(spread % self.lanes.len() as u64).unwrap_or(0);
+        let job = Job::new(events, fence, done);
+        self.standing.add_waiting(&job);
         // If the writer is gone, `done` is dropped with the job and the receipt says so.
-        let _ = lane.send(Job { event, done });
+        let _ = self.lanes[lane].send(job);
         Receipt(receipt)
     }
 
     /// Whether so much is waiting that no new client should be let in.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.standing.waiting() >= WAITING_MOST
+        let (events, bytes) = self.standing.waiting();
+        events >= WAITING_MOST || bytes >= WAITING_MOST_BYTES
     }
 
     /// For readiness: is the database taking batches?
@@ -154,12 +182,15 @@ impl Recorder {
     /// # Errors
     /// When batches are held, with why.
     pub fn standing(&self) -> Verdict {
+        if self.lanes.iter().any(mpsc::UnboundedSender::is_closed) {
+            return Err("a writer has ended".to_owned());
+        }
         self.standing.verdict()
     }
 
-    fn lane(&self, client: &ClientId) -> usize {
-        let mut hasher = DefaultHasher::new();
-        client.hash(&mut hasher);
-        usize::try_from(hasher.finish() % self.lanes.len() as u64).unwrap_or(0)
+    /// Resolves when a writer has ended: because it was asked to, or because of a bug of ours.
+    pub async fn ended(&self) {
+        let lanes = self.lanes.iter().map(|lane| lane.closed().boxed());
+        futures::future::select_all(lanes).await;
     }
 }

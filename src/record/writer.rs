@@ -11,23 +11,40 @@ use tokio::time::Instant;
 
 use super::{Event, Parts, batch};
 use crate::shutdown::Stopper;
-use crate::store::StoreError;
+use crate::store::{Fence, StoreError, Written};
 use crate::telemetry::health::Verdict;
 use crate::telemetry::metrics;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// A batch takes several times this in memory while it is parsed and written.
+const BATCH_MAX_BYTES: usize = 8 * 1024 * 1024;
 
-/// An event and who waits for it.
+/// Events, the partition that they came from, and who waits for them.
 pub(super) struct Job {
-    pub event: Event,
+    pub events: Vec<Event>,
+    pub fence: Option<Fence>,
     pub done: oneshot::Sender<()>,
+    bytes: usize,
+}
+
+impl Job {
+    pub fn new(events: Vec<Event>, fence: Option<Fence>, done: oneshot::Sender<()>) -> Self {
+        let bytes = events.iter().map(Event::bytes).sum();
+        Self {
+            events,
+            fence,
+            done,
+            bytes,
+        }
+    }
 }
 
 /// How much waits to be written, which writers hold a batch, and why.
 #[derive(Default)]
 pub(super) struct Standing {
-    waiting: AtomicUsize,
+    events: AtomicUsize,
+    bytes: AtomicUsize,
     held: Mutex<Held>,
 }
 
@@ -47,16 +64,22 @@ impl Standing {
         }
     }
 
-    pub fn waiting(&self) -> usize {
-        self.waiting.load(Ordering::Relaxed)
+    /// Events that wait, and their bytes.
+    pub fn waiting(&self) -> (usize, usize) {
+        (
+            self.events.load(Ordering::Relaxed),
+            self.bytes.load(Ordering::Relaxed),
+        )
     }
 
-    pub fn add_waiting(&self, events: usize) {
-        self.waiting.fetch_add(events, Ordering::Relaxed);
+    pub fn add_waiting(&self, job: &Job) {
+        self.events.fetch_add(job.events.len(), Ordering::Relaxed);
+        self.bytes.fetch_add(job.bytes, Ordering::Relaxed);
     }
 
-    fn take_waiting(&self, events: usize) {
-        self.waiting.fetch_sub(events, Ordering::Relaxed);
+    fn take_waiting(&self, events: usize, bytes: usize) {
+        self.events.fetch_sub(events, Ordering::Relaxed);
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     fn hold(&self, error: &StoreError) {
@@ -76,46 +99,78 @@ pub(super) async fn run(
     mut jobs: mpsc::UnboundedReceiver<Job>,
     stopper: Stopper,
 ) {
-    let most = parts.settings.batch_max;
-    let mut taken = Vec::with_capacity(most);
+    // A job that was taken and did not fit the batch any more.
+    let mut over: Option<Job> = None;
     loop {
-        let count = tokio::select! {
-            count = jobs.recv_many(&mut taken, most) => count,
-            // Once closed, what was taken in before still comes out, then nothing.
-            () = stopper.asked(), if !jobs.is_closed() => { jobs.close(); continue }
+        let first = if let Some(job) = over.take() {
+            job
+        } else {
+            let job = tokio::select! {
+                job = jobs.recv() => job,
+                // Once closed, what was taken in before still comes out, then nothing.
+                () = stopper.asked(), if !jobs.is_closed() => { jobs.close(); continue }
+            };
+            let Some(job) = job else { return };
+            job
         };
-        if count == 0 {
-            return;
+        let (mut events, mut bytes) = (first.events.len(), first.bytes);
+        let mut taken = vec![first];
+        while let Ok(job) = jobs.try_recv() {
+            let fits = events + job.events.len() <= parts.settings.batch_max
+                && bytes + job.bytes <= BATCH_MAX_BYTES;
+            if !fits {
+                over = Some(job);
+                break;
+            }
+            events += job.events.len();
+            bytes += job.bytes;
+            taken.push(job);
         }
-        let (events, waiting): (Vec<_>, Vec<_>) =
-            taken.drain(..).map(|job| (job.event, job.done)).unzip();
-        write(&parts, &standing, events).await;
-        standing.take_waiting(count);
-        for done in waiting {
-            // Whoever stopped waiting has dropped its end, and will send again.
-            let _ = done.send(());
-        }
+        write(&parts, &standing, taken).await;
+        standing.take_waiting(events, bytes);
     }
 }
 
 /// Records a batch, however long it takes: nothing is skipped, nobody is let go early.
-async fn write(parts: &Parts, standing: &Standing, events: Vec<Event>) {
+async fn write(parts: &Parts, standing: &Standing, mut jobs: Vec<Job>) {
     let started = Instant::now();
-    let messages = events.len();
-    let folding = batch::Folding::parse(&parts.topics, events);
     let mut pause = FIRST_PAUSE;
     let mut attempt = 0;
-    while let Err(error) = folding.record(parts).await {
-        attempt += 1;
-        standing.hold(&error);
-        metrics::batch_held(attempt, messages, &error);
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+    while !jobs.is_empty() {
+        let events = jobs.iter().flat_map(|job| &job.events);
+        let mut fences: Vec<Fence> = jobs.iter().filter_map(|job| job.fence).collect();
+        fences.sort_unstable();
+        fences.dedup();
+        let messages = jobs.iter().map(|job| job.events.len()).sum();
+        match batch::record(parts, events, &fences).await {
+            Ok(Written::Done) => {
+                metrics::batch(messages, started.elapsed());
+                break;
+            }
+            Ok(Written::Fenced(partitions)) => {
+                // Their new owner has read them again. Dropping the jobs tells who waits.
+                metrics::fenced(&partitions);
+                jobs.retain(|job| {
+                    job.fence
+                        .is_none_or(|fence| !partitions.contains(&fence.partition))
+                });
+            }
+            Err(error) => {
+                attempt += 1;
+                standing.hold(&error);
+                metrics::batch_held(attempt, messages, &error);
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
     }
     if attempt > 0 {
         standing.release();
         metrics::batch_released();
-        tracing::info!(attempt, messages, "the held batch is written");
+        tracing::info!(attempt, "the held batch is dealt with");
     }
-    metrics::batch(messages, started.elapsed());
+    for job in jobs {
+        // Whoever stopped waiting has dropped its end, and will send again.
+        let _ = job.done.send(());
+    }
 }

@@ -38,6 +38,7 @@ pub struct Running {
     /// Where it listens, and what it made.
     pub info: Info,
     health: Health,
+    recorder: Recorder,
     http: Stopper,
     recording: Stopper,
     background: Stopper,
@@ -46,6 +47,13 @@ pub struct Running {
     grace: Duration,
     /// Held until the end: one process a data folder.
     _data_dir: DataDir,
+}
+
+impl Running {
+    /// Resolves when a part has ended that should run: a bug of ours, and a reason to start anew.
+    pub async fn failed(&self) {
+        self.recorder.ended().await;
+    }
 }
 
 /// Where a running connector can be reached.
@@ -112,7 +120,7 @@ pub async fn start(config: Config, clock: Arc<dyn Clock>) -> Result<Running> {
         &clock,
         &recording,
     );
-    let intake = EmbeddedIntake::new(recorder.clone(), topics.clone(), clock.clone());
+    let intake = EmbeddedIntake::new(recorder.clone(), topics.clone());
     let broker = Arc::new(Broker::start(
         config.broker.clone(),
         topics,
@@ -126,7 +134,6 @@ pub async fn start(config: Config, clock: Arc<dyn Clock>) -> Result<Running> {
     let linked = broker.clone();
     background.spawn(record::end_those_who_stay_away(
         store.clone(),
-        clock.now(),
         config.broker.return_grace.get(),
         move |client| linked.end_if_absent(client).map(Taken::durable),
         background.clone(),
@@ -150,6 +157,7 @@ pub async fn start(config: Config, clock: Arc<dyn Clock>) -> Result<Running> {
     Ok(Running {
         info,
         health,
+        recorder,
         http,
         recording,
         background,

@@ -6,6 +6,9 @@ use tokio::time::Instant;
 
 use super::Running;
 
+/// Even without time left, closing files takes only this.
+const AT_LEAST: Duration = Duration::from_millis(500);
+
 impl Running {
     /// Stops everything within the grace. False if something had to be left behind.
     pub async fn stop(self) -> bool {
@@ -23,15 +26,17 @@ impl Running {
 
         tracing::info!(grace = ?self.grace, "stopping");
         self.health.stopping();
-        stage("http", self.http.stop(left()).await);
+        // A caller that does not finish must not use up the time of those who wait for a commit.
+        let http = self.http.stop(self.grace / 4).await;
+        if !http {
+            tracing::warn!("requests were cut off that did not end in time");
+        }
         self.broker.close_intake();
         stage("background", self.background.stop(left()).await);
         stage("record", self.recording.stop(left()).await);
-        let closing = tokio::time::timeout(left(), self.store.close()).await;
+        let closing = tokio::time::timeout(left().max(AT_LEAST), self.store.close()).await;
         stage("store", closing.is_ok());
-        // Even without time left, clients are told: it takes no longer than writing a packet.
-        let farewell = left().max(Duration::from_millis(500));
-        stage("broker", self.broker.stop(farewell).await);
+        self.broker.stop().await;
         tracing::info!(clean, "stopped");
         clean
     }

@@ -8,6 +8,9 @@ pub enum StoreError {
     /// Trying again may help: it is away, busy, full.
     #[error("the database does not answer: {0}")]
     Unavailable(#[source] sqlx::Error),
+    /// The schema is not the one that this program writes.
+    #[error("{0}")]
+    Schema(String),
     /// A row reads as nothing that was ever written.
     #[error("the database holds what was never written there: {0}")]
     Unreadable(String),

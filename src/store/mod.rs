@@ -5,6 +5,7 @@
 //! [`OrgId`], so no such method can return it.
 
 mod error;
+pub mod postgres;
 pub mod sqlite;
 
 use std::collections::HashMap;
@@ -16,6 +17,9 @@ use crate::domain::{
 };
 
 pub use error::{OpenError, StoreError};
+
+/// The queue whose partitions are fenced. There is one; its topic's name may differ by deployment.
+const QUEUE: &str = "ingress";
 
 /// What the store knows of a client before a batch is folded.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -35,6 +39,12 @@ pub struct KnownConnection {
     pub message_sent: Timestamp,
     /// To whom it belongs.
     pub tenant: Option<Tenant>,
+}
+
+/// The tenant of a row: `''` is no organisation at all.
+fn tenant_of(org_id: &str, account: String) -> Option<Tenant> {
+    let org_id = OrgId::new(org_id).ok()?;
+    Some(Tenant { org_id, account })
 }
 
 /// A client that is connected at the end of a batch.
@@ -90,6 +100,24 @@ impl Batch {
     }
 }
 
+/// The right to write for one partition of the queue, as it was when the batch was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Fence {
+    /// The partition.
+    pub partition: i32,
+    /// What [`Store::take_partitions`] gave for it.
+    pub epoch: i64,
+}
+
+/// What became of a batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Written {
+    /// It is durable.
+    Done,
+    /// Nothing was written: these partitions have another owner by now.
+    Fenced(Vec<i32>),
+}
+
 /// A page of an organisation's connections.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Listing {
@@ -105,8 +133,24 @@ pub trait Store: Send + Sync + 'static {
     /// What is known of these clients, in one query. Who is not in the answer is not known.
     async fn known(&self, clients: &[ClientId]) -> Result<HashMap<ClientId, Known>, StoreError>;
 
-    /// Writes a batch: all of it or nothing, durable when it returns.
-    async fn record_batch(&self, batch: &Batch, now: Timestamp) -> Result<(), StoreError>;
+    /// Writes a batch: all of it or nothing, durable when it returns. Nothing, if a partition that
+    /// it came from was taken over meanwhile.
+    async fn record_batch(
+        &self,
+        batch: &Batch,
+        fences: &[Fence],
+        now: Timestamp,
+    ) -> Result<Written, StoreError>;
+
+    /// Takes partitions of the queue over: from now on batches under an older epoch are fenced.
+    async fn take_partitions(
+        &self,
+        partitions: &[i32],
+        owner: &str,
+    ) -> Result<Vec<Fence>, StoreError>;
+
+    /// Forgets clients that left before a moment. Returns how many.
+    async fn forget_departed(&self, before: Timestamp) -> Result<u64, StoreError>;
 
     /// An organisation's connection to a client.
     async fn find_for_org(
@@ -123,16 +167,15 @@ pub trait Store: Send + Sync + 'static {
         limit: u64,
     ) -> Result<Listing, StoreError>;
 
-    /// Clients in order, whoever they belong to, that were last seen before a moment. For the
-    /// connector's own housekeeping; nothing of it reaches a caller.
-    async fn seen_before(
+    /// Clients in order, whoever they belong to. For the connector's own housekeeping; nothing of it
+    /// reaches a caller.
+    async fn client_ids(
         &self,
-        moment: Timestamp,
         after: Option<&ClientId>,
         limit: u32,
     ) -> Result<Vec<ClientId>, StoreError>;
 
-    /// Whether the database answers.
+    /// Whether the database answers, and holds the schema that this program writes.
     async fn ping(&self) -> Result<(), StoreError>;
 
     /// Lets go of the database. Nothing works after it.

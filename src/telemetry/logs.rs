@@ -29,7 +29,9 @@ pub fn init(log: &Log) -> Result<(), BadLevel> {
     };
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr);
+        .with_writer(std::io::stderr)
+        // Whoever read them may be gone. Complaining about that on the same stream would panic.
+        .log_internal_errors(false);
     let started = if json {
         builder.json().flatten_event(true).try_init()
     } else {

@@ -1,7 +1,8 @@
 //! Every metric of the process, in one place: its name, its help and the function that counts it.
 
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
@@ -16,10 +17,12 @@ const REJECTED: &str = "cloud_connector_messages_rejected_total";
 const BATCH_SIZE: &str = "cloud_connector_record_batch_messages";
 const BATCH_TIME: &str = "cloud_connector_record_batch_seconds";
 const HELD: &str = "cloud_connector_record_batches_held";
+const FENCED: &str = "cloud_connector_record_partitions_fenced_total";
 const TENANT: &str = "cloud_connector_tenant_lookups_total";
 const LINKS: &str = "cloud_connector_broker_connections";
 const REFUSED: &str = "cloud_connector_broker_refused_total";
 const SEVERED: &str = "cloud_connector_broker_severed_total";
+const CERTIFICATES: &str = "cloud_connector_broker_certificate_reloads_total";
 const SENT: &str = "cloud_connector_messages_sent_total";
 const REQUESTS: &str = "cloud_connector_http_requests_total";
 const REQUEST_TIME: &str = "cloud_connector_http_request_seconds";
@@ -28,6 +31,30 @@ const SECONDS: &[f64] = &[
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 ];
 const COUNTS: &[f64] = &[1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0];
+
+/// Says yes about once a second.
+pub struct Occasionally(AtomicU64);
+
+impl Occasionally {
+    /// One that has not said anything yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// Whether it is time again.
+    pub fn now(&self) -> bool {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.map_or(0, |since| since.as_secs());
+        self.0.swap(now, Ordering::Relaxed) != now
+    }
+}
+
+impl Default for Occasionally {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
 
@@ -59,12 +86,23 @@ fn describe() {
     describe_histogram!(BATCH_SIZE, "Messages in a batch");
     describe_histogram!(BATCH_TIME, "Time from a batch's start to its commit");
     describe_gauge!(HELD, "Batches that wait for the database to come back");
+    describe_counter!(
+        FENCED,
+        "Partitions whose batch was dropped because another process owned them by then"
+    );
     describe_counter!(TENANT, "Tenant lookups, by outcome");
-    describe_gauge!(LINKS, "MQTT connections of the embedded broker");
+    describe_gauge!(
+        LINKS,
+        "Clients that hold a connection to the embedded broker"
+    );
     describe_counter!(REFUSED, "MQTT connections and publishes refused, by reason");
     describe_counter!(
         SEVERED,
         "MQTT connections closed because a message could not be stored in time"
+    );
+    describe_counter!(
+        CERTIFICATES,
+        "Times that certificates were read again, by outcome"
     );
     describe_counter!(SENT, "Messages from callers to clients, by outcome");
     describe_counter!(REQUESTS, "HTTP requests, by route and status");
@@ -89,9 +127,21 @@ pub fn without_effect(client: &ClientId, reason: &'static str) {
 
 /// A message can never be processed. The topic is cut: it is the sender's text.
 pub fn rejected(topic: &str, rejected: &Rejected) {
+    static SAID: Occasionally = Occasionally::new();
     counter!(REJECTED, "reason" => rejected.reason).increment(1);
     let topic: String = topic.chars().take(300).collect();
-    tracing::warn!(topic, reason = rejected.reason, detail = %rejected.detail, "message rejected");
+    let (reason, detail) = (rejected.reason, &rejected.detail);
+    // A line for each would let one client fill the disk.
+    if SAID.now() {
+        tracing::warn!(
+            topic,
+            reason,
+            detail,
+            "message rejected (others are only counted)"
+        );
+    } else {
+        tracing::debug!(topic, reason, detail, "message rejected");
+    }
 }
 
 /// A batch was committed.
@@ -115,6 +165,15 @@ pub fn batch_released() {
     gauge!(HELD).decrement(1.0);
 }
 
+/// Partitions whose batch was dropped, because another owns them by now.
+pub fn fenced(partitions: &[i32]) {
+    counter!(FENCED).increment(partitions.len() as u64);
+    tracing::warn!(
+        ?partitions,
+        "batch dropped: another process owns the partitions by now"
+    );
+}
+
 /// A tenant lookup ended.
 pub fn tenant_lookup(outcome: &'static str) {
     counter!(TENANT, "outcome" => outcome).increment(1);
@@ -135,6 +194,20 @@ pub fn refused(reason: &'static str, who: &dyn std::fmt::Display) {
 pub fn severed(client: &ClientId) {
     counter!(SEVERED).increment(1);
     tracing::debug!(client_id = %client, "connection closed: its message could not be stored in time");
+}
+
+/// The broker's certificates were read again, or could not be and the old ones stay.
+pub fn certificates_read(outcome: Result<(), &dyn std::error::Error>) {
+    match outcome {
+        Ok(()) => {
+            counter!(CERTIFICATES, "outcome" => "read").increment(1);
+            tracing::info!("the broker's certificates were read again");
+        }
+        Err(error) => {
+            counter!(CERTIFICATES, "outcome" => "kept_old").increment(1);
+            tracing::error!(%error, "keeping the broker's old certificates");
+        }
+    }
 }
 
 /// A message to a client was handed to the broker, or not.

@@ -1,5 +1,7 @@
 //! A client reaches its own topics and nothing else, and cannot be another client.
 
+use serde_json::json;
+
 use crate::support::mqtt::{Connect, control_out, data_in, offline, online};
 use crate::support::{Certs, Connector, RawClient, unique};
 
@@ -38,6 +40,11 @@ async fn a_client_cannot_publish_outside_its_topics() {
                 assert_eq!(answer.body.len(), 2, "{topic}");
             }
         }
+        // Retained, too, and whatever the quality of service.
+        client
+            .publish_only(&data_in(&victim), offline.as_bytes(), true)
+            .await;
+        assert!(client.read().await.is_some());
         // It can still do what it may.
         client
             .must_publish(&control_out(&attacker), &online())
@@ -45,6 +52,11 @@ async fn a_client_cannot_publish_outside_its_topics() {
         client.disconnect().await;
     }
     assert!(connector.listed("10000").await.contains(&victim));
+    // The first thing that the victim hears is ours.
+    let (status, sent) = connector.send(&victim, json!({"directive": "x"})).await;
+    assert_eq!(status, 201);
+    let (_, message) = there.message().await;
+    assert_eq!(message["message_id"], sent["id"]);
     assert!(
         connector
             .metric("cloud_connector_broker_refused_total", "publish_topic")

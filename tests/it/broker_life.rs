@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::support::mqtt::{Connect, control_out, data_in, online};
+use crate::support::mqtt::{Connect, control_out, data_in, offline, online};
 use crate::support::{Certs, Connector, RawClient, eventually, unique};
 
 #[tokio::test]
@@ -55,6 +55,10 @@ async fn a_takeover_does_not_lose_the_new_sessions_connection() {
         let mut new = RawClient::connect(&connector.mqtt, &connect).await;
         // The broker hangs up on the old one only after its will was dealt with.
         old.closed().await;
+        // Whatever the old one's end had to say was recorded before this.
+        let other = unique("after");
+        let mut after = RawClient::connect(&connector.mqtt, &Connect::new(&other)).await;
+        after.must_publish(&control_out(&other), &online()).await;
         // The new session says nothing: the row must have outlived the takeover.
         assert!(
             connector.listed("10000").await.contains(&me),
@@ -176,7 +180,11 @@ async fn certificates_are_read_again_on_sighup_and_bad_ones_change_nothing() {
     // A file that cannot be used leaves what is in force alone.
     std::fs::write(&trusted, "nonsense").unwrap();
     connector.signal("HUP");
-    assert_eq!(connector.readiness().await.0, 200);
+    let reloads = "cloud_connector_broker_certificate_reloads_total";
+    eventually("a reload that failed", || async {
+        (connector.metric(reloads, "kept_old").await > 0.0).then_some(())
+    })
+    .await;
     assert!(is_let_in(&address, &new_config, &new).await);
 }
 
@@ -194,4 +202,49 @@ async fn a_revoked_certificate_is_refused() {
     let address = connector.mqtts.clone().unwrap();
     assert!(is_let_in(&address, &certs.client_config(Some(&good)), &good).await);
     assert!(!is_let_in(&address, &certs.client_config(Some(&revoked)), &revoked).await);
+}
+
+#[tokio::test]
+async fn a_connection_ends_with_its_link_whatever_its_will_waits_for() {
+    let connector = Connector::start().await;
+    // MQTT 5: a will that would wait for an hour, a session that outlives the connection.
+    for farewell in [
+        &[][..],
+        &[0xe0, 0x02, 0x04, 0x00],
+        &[0xe0, 0x07, 0x04, 0x05, 0x11, 0, 0, 0, 0],
+    ] {
+        let me = unique("delayed");
+        let mut connect = Connect::new(&me).v5().offline_will();
+        connect.session_expiry = 7200;
+        connect.will_delay = 3600;
+        let mut client = RawClient::connect(&connector.mqtt, &connect).await;
+        client.must_publish(&control_out(&me), &online()).await;
+        client.write(farewell).await;
+        drop(client);
+        connector.wait_for(&me, false).await;
+        // And it can come back.
+        let mut client = RawClient::connect(&connector.mqtt, &connect).await;
+        client.must_publish(&control_out(&me), &online()).await;
+        assert!(connector.listed("10000").await.contains(&me));
+    }
+}
+
+#[tokio::test]
+async fn retained_and_qos_2_publishes_count_like_any_other() {
+    let connector = Connector::start().await;
+    for version in [4, 5] {
+        let me = unique("thorough");
+        let mut connect = Connect::new(&me);
+        connect.version = version;
+        let mut client = RawClient::connect(&connector.mqtt, &connect).await;
+        let payload = online().to_string();
+        client
+            .publish_twice_assured(&control_out(&me), payload.as_bytes(), true)
+            .await;
+        assert!(connector.listed("10000").await.contains(&me));
+        client
+            .publish_twice_assured(&control_out(&me), offline().to_string().as_bytes(), false)
+            .await;
+        assert!(!connector.listed("10000").await.contains(&me));
+    }
 }

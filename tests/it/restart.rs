@@ -67,7 +67,7 @@ async fn a_second_signal_ends_it_at_once() {
 #[tokio::test]
 async fn after_a_crash_what_was_acknowledged_is_there_and_who_stays_away_is_gone() {
     let mut connector = Connector::setup()
-        .set("broker.return_grace", "2s")
+        .set("broker.return_grace", "10s")
         .start()
         .await;
     let (back, away) = (unique("back"), unique("away"));
@@ -115,4 +115,74 @@ async fn a_second_instance_on_the_same_folder_or_port_is_told_clearly() {
     assert!(said.contains(&connector.pid().to_string()), "{said}");
     assert!(said.contains("--data-dir"), "{said}");
     assert_eq!(connector.readiness().await.0, 200);
+}
+
+#[tokio::test]
+async fn peers_that_do_not_finish_hold_the_end_up_for_a_moment_only() {
+    use tokio::io::AsyncWriteExt as _;
+    let mut connector = Connector::setup().set("shutdown.grace", "8s").start().await;
+    let http = connector.http.trim_start_matches("http://").to_owned();
+    // Half a request, a silent MQTT peer, half a CONNECT.
+    let mut half = tokio::net::TcpStream::connect(&http).await.unwrap();
+    half.write_all(b"GET /live").await.unwrap();
+    let _silent = RawClient::dial(&connector.mqtt).await;
+    let mut stuck = RawClient::dial(&connector.mqtt).await;
+    stuck.write(&[0x10, 60, 0, 4]).await;
+    let me = unique("there");
+    let _client = connected(&connector, &me).await;
+    let started = std::time::Instant::now();
+    connector.signal("TERM");
+    assert_eq!(connector.ended().await.code(), Some(0));
+    assert!(
+        started.elapsed() < Duration::from_secs(7),
+        "{:?}",
+        started.elapsed()
+    );
+    connector.start_again().await;
+    assert_eq!(connector.listed("10000").await, [me]);
+}
+
+#[tokio::test]
+async fn nobody_reading_its_output_harms_nothing() {
+    use std::process::Stdio;
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = crate::support::program()
+        .args([
+            "run",
+            "--http",
+            "127.0.0.1:0",
+            "--mqtt",
+            "127.0.0.1:0",
+            "--data-dir",
+        ])
+        .arg(folder.path().join("data"))
+        .env("CLOUD_CONNECTOR__LOG__LEVEL", "trace")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mqtt = {
+        use tokio::io::{AsyncBufReadExt as _, BufReader};
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        loop {
+            let line = lines.next_line().await.unwrap().unwrap();
+            if let Some(rest) = line.trim().strip_prefix("MQTT  ") {
+                break rest.split(' ').next().unwrap().to_owned();
+            }
+        }
+    };
+    // Both ends are closed now; every line that it logs from here on cannot be written.
+    drop(child.stderr.take());
+    let me = unique("unheard");
+    let mut client = RawClient::connect(&mqtt, &Connect::new(&me)).await;
+    assert!(
+        client
+            .publish(&control_out(&me), b"garbage")
+            .await
+            .is_some()
+    );
+    client.must_publish(&control_out(&me), &online()).await;
+    let pid = i32::try_from(child.id().unwrap()).unwrap();
+    crate::support::connector::send_signal(pid, "TERM");
+    assert_eq!(child.wait().await.unwrap().code(), Some(0));
 }

@@ -6,7 +6,7 @@ use cloud_connector::domain::{
     ClientId, Dialect, Kind, MessageId, OrgId, Reported, Tenant, Timestamp,
 };
 use cloud_connector::store::sqlite::SqliteStore;
-use cloud_connector::store::{Arrival, Batch, Store, TenantChange};
+use cloud_connector::store::{Arrival, Batch, Fence, Store, TenantChange, Written};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -51,7 +51,9 @@ contract!(sqlite:
     a_listing_is_ordered_counted_and_cut_into_pages,
     a_batch_of_many_is_written_at_once,
     odd_but_legal_values_come_back_as_they_were,
-    those_last_seen_before_a_moment_are_found_in_order,
+    all_clients_are_found_in_order,
+    those_who_left_long_ago_are_forgotten,
+    only_the_present_owner_of_a_partition_may_write,
     nothing_of_a_failed_batch_is_kept,
     an_empty_batch_is_fine,
 );
@@ -100,7 +102,7 @@ async fn arrive(store: &Arc<dyn Store>, arrivals: Vec<Arrival>) {
         arrivals,
         departures: vec![],
     };
-    store.record_batch(&batch, at(1)).await.unwrap();
+    store.record_batch(&batch, &[], at(1)).await.unwrap();
 }
 
 async fn depart(store: &Arc<dyn Store>, names: &[&str]) {
@@ -108,7 +110,7 @@ async fn depart(store: &Arc<dyn Store>, names: &[&str]) {
         arrivals: vec![],
         departures: names.iter().map(|name| client(name)).collect(),
     };
-    store.record_batch(&batch, at(2)).await.unwrap();
+    store.record_batch(&batch, &[], at(2)).await.unwrap();
 }
 
 async fn what_is_recorded_is_found_by_its_organisation_only(store: Arc<dyn Store>) {
@@ -289,18 +291,67 @@ async fn odd_but_legal_values_come_back_as_they_were(store: Arc<dyn Store>) {
     assert_eq!(store.known(&[client(name)]).await.unwrap().len(), 1);
 }
 
-async fn those_last_seen_before_a_moment_are_found_in_order(store: Arc<dyn Store>) {
-    let mut arrivals = Vec::new();
-    for (name, seen) in [("b", 5), ("a", 5), ("late", 20), ("c", 5)] {
-        let mut arrival = arrival(name, TenantChange::Unknown);
-        arrival.last_seen = at(seen);
-        arrivals.push(arrival);
-    }
-    arrive(&store, arrivals).await;
-    let first = store.seen_before(at(10), None, 2).await.unwrap();
+async fn all_clients_are_found_in_order(store: Arc<dyn Store>) {
+    let arrivals = ["b", "a", "c"].map(|name| arrival(name, TenantChange::Unknown));
+    arrive(&store, arrivals.to_vec()).await;
+    let first = store.client_ids(None, 2).await.unwrap();
     assert_eq!(first, [client("a"), client("b")]);
-    let rest = store.seen_before(at(10), first.last(), 2).await.unwrap();
+    let rest = store.client_ids(first.last(), 2).await.unwrap();
     assert_eq!(rest, [client("c")]);
+}
+
+async fn those_who_left_long_ago_are_forgotten(store: Arc<dyn Store>) {
+    arrive(&store, vec![arrival("a", TenantChange::Found(tenant("1")))]).await;
+    depart(&store, &["a"]).await;
+    assert_eq!(store.forget_departed(at(2)).await.unwrap(), 0);
+    assert_eq!(store.known(&[client("a")]).await.unwrap().len(), 1);
+    assert_eq!(store.forget_departed(at(3)).await.unwrap(), 1);
+    assert!(store.known(&[client("a")]).await.unwrap().is_empty());
+}
+
+async fn only_the_present_owner_of_a_partition_may_write(store: Arc<dyn Store>) {
+    let batch = |name: &str| Batch {
+        arrivals: vec![arrival(name, TenantChange::Found(tenant("1")))],
+        departures: vec![],
+    };
+    let first = store.take_partitions(&[0, 1], "one").await.unwrap();
+    assert_eq!(first.len(), 2);
+    let written = store
+        .record_batch(&batch("a"), &first, at(1))
+        .await
+        .unwrap();
+    assert_eq!(written, Written::Done);
+    let second = store.take_partitions(&[1], "two").await.unwrap();
+    assert_ne!(first[1], second[0]);
+    let written = store
+        .record_batch(&batch("b"), &first, at(2))
+        .await
+        .unwrap();
+    assert_eq!(written, Written::Fenced(vec![1]));
+    assert_eq!(
+        store.find_for_org(&org("1"), &client("b")).await.unwrap(),
+        None
+    );
+    // What was not taken over is still its own, and the new owner writes.
+    let written = store
+        .record_batch(&batch("c"), &first[..1], at(3))
+        .await
+        .unwrap();
+    assert_eq!(written, Written::Done);
+    let written = store
+        .record_batch(&batch("d"), &second, at(4))
+        .await
+        .unwrap();
+    assert_eq!(written, Written::Done);
+    let stranger = [Fence {
+        partition: 7,
+        epoch: 1,
+    }];
+    let written = store
+        .record_batch(&batch("e"), &stranger, at(5))
+        .await
+        .unwrap();
+    assert_eq!(written, Written::Fenced(vec![7]));
 }
 
 async fn nothing_of_a_failed_batch_is_kept(store: Arc<dyn Store>) {
@@ -318,14 +369,17 @@ async fn nothing_of_a_failed_batch_is_kept(store: Arc<dyn Store>) {
         let found = store.find_for_org(&org(of), &client(name)).await.unwrap();
         found.is_some()
     };
-    match store.record_batch(&batch, at(3)).await {
-        Ok(()) => assert!(!there("a", "1").await && there("b", "2").await),
+    match store.record_batch(&batch, &[], at(3)).await {
+        Ok(_) => assert!(!there("a", "1").await && there("b", "2").await),
         Err(_) => assert!(there("a", "1").await && !there("b", "2").await),
     }
 }
 
 async fn an_empty_batch_is_fine(store: Arc<dyn Store>) {
-    store.record_batch(&Batch::default(), at(0)).await.unwrap();
+    store
+        .record_batch(&Batch::default(), &[], at(0))
+        .await
+        .unwrap();
     assert!(store.known(&[]).await.unwrap().is_empty());
     store.ping().await.unwrap();
 }

@@ -1,6 +1,6 @@
 //! `POST /v2/connections/{client_id}/message`: a message to one client.
 
-use axum::extract::rejection::BytesRejection;
+use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
@@ -14,6 +14,7 @@ use crate::api::auth::Caller;
 use crate::api::error::ApiError;
 use crate::api::json::{self, Json};
 use crate::deliver::Request;
+use crate::domain::ClientId;
 
 #[derive(Debug, Deserialize)]
 struct MessageRequest {
@@ -33,11 +34,15 @@ struct Sent {
 pub(super) async fn send(
     State(shared): State<Shared>,
     caller: Caller,
-    Path(client_id): Path<String>,
+    client_id: Result<Path<String>, PathRejection>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<impl IntoResponse, ApiError> {
     let request = checked(json::read(body)?)?;
-    let client = super::client_id(&client_id)?;
+    // A name that no client can have is a client that is not connected.
+    let client = client_id
+        .ok()
+        .and_then(|Path(name)| ClientId::new(&name).ok())
+        .ok_or_else(ApiError::no_connection)?;
     let id = shared.delivery.send(&caller.org, &client, request).await?;
     Ok((StatusCode::CREATED, Json(Sent { id })))
 }

@@ -10,8 +10,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::Shared;
-use super::error::ApiError;
-use crate::domain::{ClientId, Connection};
+use crate::domain::Connection;
 
 pub(super) fn router() -> Router<Shared> {
     Router::new()
@@ -46,9 +45,4 @@ impl From<Connection> for ConnectionView {
             tags: connection.reported.tags,
         }
     }
-}
-
-/// A name that no client can have is a client that is not connected.
-fn client_id(name: &str) -> Result<ClientId, ApiError> {
-    ClientId::new(name).map_err(|_| ApiError::no_connection())
 }

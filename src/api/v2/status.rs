@@ -1,5 +1,6 @@
 //! `GET /v2/connections/{client_id}/status`: connected or not.
 
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use serde::Serialize;
 
@@ -20,12 +21,15 @@ pub(super) struct Status {
 pub(super) async fn status(
     State(shared): State<Shared>,
     caller: Caller,
-    Path(client_id): Path<String>,
+    client_id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Status>, ApiError> {
     // A name that no client can have is nobody's connection.
-    let connection = match ClientId::new(&client_id) {
-        Ok(client) => shared.store.find_for_org(&caller.org, &client).await?,
-        Err(_) => None,
+    let client = client_id
+        .ok()
+        .and_then(|Path(name)| ClientId::new(&name).ok());
+    let connection = match client {
+        Some(client) => shared.store.find_for_org(&caller.org, &client).await?,
+        None => None,
     };
     Ok(Json(Status {
         status: if connection.is_some() {

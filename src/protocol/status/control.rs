@@ -10,6 +10,10 @@ use crate::domain::clock::to_micros;
 use crate::domain::{InvalidId, MessageId, Reported, Timestamp};
 use crate::protocol::Rejected;
 
+/// Largest control message that is read. Real ones are a few kilobytes; a parsed one takes many
+/// times its size.
+pub const CONTROL_MAX_BYTES: usize = 128 * 1024;
+
 /// Longest name or version of a client program, in characters.
 const PROGRAM_MAX_CHARS: usize = 255;
 
@@ -49,14 +53,19 @@ pub fn parse_control(payload: &[u8]) -> Result<Control, Rejected> {
     if payload.is_empty() {
         return Ok(Control::Ignored);
     }
+    if payload.len() > CONTROL_MAX_BYTES {
+        return Err(Rejected::new(
+            "too_large",
+            format!("{} bytes, over {CONTROL_MAX_BYTES}", payload.len()),
+        ));
+    }
     let value: Value = serde_json::from_slice(payload).map_err(|e| not_json(&e))?;
-    let Value::Object(mut envelope) = value else {
+    let Value::Object(envelope) = value else {
         return Err(wrong_shape("the message is not an object"));
     };
-    let message_id = take_message_id(&mut envelope, "message_id")?;
     match envelope.get("type") {
         Some(Value::String(kind)) => match kind.as_str() {
-            "connection-status" => connection_status(envelope, message_id),
+            "connection-status" => connection_status(envelope),
             "event" => event(envelope),
             _ => Ok(Control::Ignored),
         },
@@ -64,17 +73,14 @@ pub fn parse_control(payload: &[u8]) -> Result<Control, Rejected> {
     }
 }
 
-fn connection_status(
-    mut envelope: Map<String, Value>,
-    message_id: Option<MessageId>,
-) -> Result<Control, Rejected> {
+fn connection_status(mut envelope: Map<String, Value>) -> Result<Control, Rejected> {
     let Some(Value::Object(mut content)) = envelope.remove("content") else {
         return Err(wrong_shape("content is not an object"));
     };
     match content.get("state").and_then(Value::as_str) {
         Some("offline") => Ok(Control::Offline),
         Some("online") => Ok(Control::Online(Box::new(Online {
-            message_id,
+            message_id: take_message_id(&mut envelope, "message_id")?,
             sent: read_time(envelope.get("sent")),
             reported: reported(&mut content)?,
         }))),
@@ -265,6 +271,10 @@ mod tests {
         let will = json!({"type": "connection-status", "content": {
             "state": "offline", "dispatchers": null, "canonical_facts": {"insights_id": ""}}});
         assert_eq!(parse(&will), Ok(Control::Offline));
+        // What an offline says of itself means nothing, so nothing of it can be wrong.
+        let odd = json!({"type": "connection-status", "message_id": 7, "sent": [], "content": {
+            "state": "offline", "dispatchers": "x", "canonical_facts": 3}});
+        assert_eq!(parse(&odd), Ok(Control::Offline));
         let event = json!({"type": "event", "content": "disconnect"});
         assert_eq!(parse(&event), Ok(Control::Offline));
     }
@@ -299,7 +309,8 @@ mod tests {
 
     #[test]
     fn what_can_never_be_processed_is_rejected_with_a_reason() {
-        let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+        let deep = format!("{}{}", "[".repeat(60_000), "]".repeat(60_000));
+        let large = format!("\"{}\"", "x".repeat(CONTROL_MAX_BYTES));
         let long = json!({"type": "connection-status", "message_id": "x".repeat(256), "content": {"state": "online"}}).to_string();
         for (payload, reason) in [
             (&b"\xff\xfe"[..], "not_json"),
@@ -320,6 +331,7 @@ mod tests {
             (br#"{"type":"connection-status","content":{"state":"online","tags":{"a":"\u0000"}}}"#, "characters"),
             (br#"{"type":"connection-status","content":{"state":"online","tags":{"\u0000":1}}}"#, "characters"),
             (long.as_bytes(), "too_long"),
+            (large.as_bytes(), "too_large"),
         ] {
             let text = String::from_utf8_lossy(&payload[..payload.len().min(90)]).into_owned();
             match parse_control(payload) {

@@ -7,5 +7,5 @@ pub mod client;
 pub mod control;
 pub mod data;
 
-pub use control::{Control, Online, parse_control};
+pub use control::{CONTROL_MAX_BYTES, Control, Online, parse_control};
 pub use data::encode_message;

@@ -1,5 +1,6 @@
 //! SQLite: one file in the data folder, one writer, several readers.
 
+mod fence;
 mod open;
 mod read;
 mod row;
@@ -12,7 +13,7 @@ use sqlx::SqlitePool;
 
 pub use open::{check, schema_is_current};
 
-use super::{Batch, Known, Listing, Store, StoreError};
+use super::{Batch, Fence, Known, Listing, Store, StoreError, Written};
 use crate::domain::{ClientId, Connection, OrgId, Timestamp};
 
 /// A database file that is open. `synchronous=FULL`: a commit that returned survives a power cut.
@@ -26,11 +27,33 @@ pub struct SqliteStore {
 #[async_trait]
 impl Store for SqliteStore {
     async fn known(&self, clients: &[ClientId]) -> Result<HashMap<ClientId, Known>, StoreError> {
-        read::known(&self.readers, clients).await
+        // By the writer's connection: callers' lists must not hold recording up.
+        read::known(&self.writer, clients).await
     }
 
-    async fn record_batch(&self, batch: &Batch, now: Timestamp) -> Result<(), StoreError> {
-        write::record_batch(&self.writer, batch, now).await
+    async fn record_batch(
+        &self,
+        batch: &Batch,
+        fences: &[Fence],
+        now: Timestamp,
+    ) -> Result<Written, StoreError> {
+        write::record_batch(&self.writer, batch, fences, now).await
+    }
+
+    async fn take_partitions(
+        &self,
+        partitions: &[i32],
+        owner: &str,
+    ) -> Result<Vec<Fence>, StoreError> {
+        fence::take(&self.writer, partitions, owner).await
+    }
+
+    async fn forget_departed(&self, before: Timestamp) -> Result<u64, StoreError> {
+        let done = sqlx::query("DELETE FROM departed WHERE departed_at < ?")
+            .bind(before.as_microsecond())
+            .execute(&self.writer)
+            .await?;
+        Ok(done.rows_affected())
     }
 
     async fn find_for_org(
@@ -50,13 +73,12 @@ impl Store for SqliteStore {
         read::list_for_org(&self.readers, org, offset, limit).await
     }
 
-    async fn seen_before(
+    async fn client_ids(
         &self,
-        moment: Timestamp,
         after: Option<&ClientId>,
         limit: u32,
     ) -> Result<Vec<ClientId>, StoreError> {
-        read::seen_before(&self.readers, moment, after, limit).await
+        read::client_ids(&self.readers, after, limit).await
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

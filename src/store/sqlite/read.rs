@@ -6,8 +6,8 @@ use const_format::concatcp;
 use sqlx::{Row as _, SqlitePool};
 
 use super::row::{self, CONNECTION_COLUMNS};
-use crate::domain::{ClientId, Connection, OrgId, Timestamp};
-use crate::store::{Known, KnownConnection, Listing, StoreError};
+use crate::domain::{ClientId, Connection, OrgId};
+use crate::store::{Known, KnownConnection, Listing, StoreError, tenant_of};
 
 pub(super) async fn known(
     pool: &SqlitePool,
@@ -27,7 +27,7 @@ pub(super) async fn known(
     let mut known: HashMap<ClientId, Known> = HashMap::with_capacity(rows.len());
     for row in &rows {
         let org_id: String = row.try_get("org_id")?;
-        let tenant = row::tenant(&org_id, row.try_get("account")?);
+        let tenant = tenant_of(&org_id, row.try_get("account")?);
         let entry = known.entry(row::client_id(row)?).or_default();
         if row.try_get::<i64, _>("connected")? == 1 {
             entry.connected = Some(KnownConnection {
@@ -90,17 +90,14 @@ pub(super) async fn list_for_org(
     })
 }
 
-pub(super) async fn seen_before(
+pub(super) async fn client_ids(
     pool: &SqlitePool,
-    moment: Timestamp,
     after: Option<&ClientId>,
     limit: u32,
 ) -> Result<Vec<ClientId>, StoreError> {
     let rows = sqlx::query(
-        "SELECT client_id FROM connections WHERE last_seen < ? AND client_id > ?
-          ORDER BY client_id LIMIT ?",
+        "SELECT client_id FROM connections WHERE client_id > ? ORDER BY client_id LIMIT ?",
     )
-    .bind(moment.as_microsecond())
     .bind(after.map_or("", ClientId::as_str))
     .bind(limit)
     .fetch_all(pool)

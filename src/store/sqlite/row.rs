@@ -4,8 +4,8 @@ use serde_json::Value;
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
 
-use crate::domain::{ClientId, Connection, Dialect, MessageId, OrgId, Reported, Tenant, Timestamp};
-use crate::store::StoreError;
+use crate::domain::{ClientId, Connection, Dialect, MessageId, Reported, Timestamp};
+use crate::store::{StoreError, tenant_of};
 
 pub(super) const CONNECTION_COLUMNS: &str = "client_id, org_id, account, dialect, topic_prefix, \
      canonical_facts, dispatchers, tags, client_name, client_version, message_id, message_sent";
@@ -16,7 +16,7 @@ pub(super) fn connection(row: &SqliteRow) -> Result<Connection, StoreError> {
     let dialect: String = row.try_get("dialect")?;
     Ok(Connection {
         client_id: client_id(row)?,
-        tenant: tenant(&org_id, account)
+        tenant: tenant_of(&org_id, account)
             .ok_or_else(|| unreadable("a connection of an organisation without one"))?,
         dialect: Dialect::from_name(&dialect)
             .ok_or_else(|| unreadable(format!("the dialect {dialect:?}")))?,
@@ -36,12 +36,6 @@ pub(super) fn connection(row: &SqliteRow) -> Result<Connection, StoreError> {
 pub(super) fn client_id(row: &SqliteRow) -> Result<ClientId, StoreError> {
     let name: String = row.try_get("client_id")?;
     ClientId::new(&name).map_err(|why| unreadable(format!("the client id {name:?}: {why}")))
-}
-
-/// `''` is no organisation at all.
-pub(super) fn tenant(org_id: &str, account: String) -> Option<Tenant> {
-    let org_id = OrgId::new(org_id).ok()?;
-    Some(Tenant { org_id, account })
 }
 
 pub(super) fn message_id(row: &SqliteRow) -> Result<Option<MessageId>, StoreError> {

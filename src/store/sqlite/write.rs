@@ -3,15 +3,22 @@
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection, SqlitePool};
 
 use crate::domain::{ClientId, MessageId, Timestamp};
-use crate::store::{Arrival, Batch, StoreError, TenantChange};
+use crate::store::{Arrival, Batch, Fence, StoreError, TenantChange, Written};
+
+use super::fence;
 
 pub(super) async fn record_batch(
     pool: &SqlitePool,
     batch: &Batch,
+    fences: &[Fence],
     now: Timestamp,
-) -> Result<(), StoreError> {
+) -> Result<Written, StoreError> {
     // IMMEDIATE: whoever will write says so first, so that nobody is refused half-way.
     let mut transaction = pool.begin_with("BEGIN IMMEDIATE").await?;
+    let lost = fence::broken(&mut transaction, fences).await?;
+    if !lost.is_empty() {
+        return Ok(Written::Fenced(lost));
+    }
     if !batch.departures.is_empty() {
         depart(&mut transaction, &batch.departures, now).await?;
     }
@@ -19,7 +26,7 @@ pub(super) async fn record_batch(
         arrive(&mut transaction, &batch.arrivals, now).await?;
     }
     transaction.commit().await?;
-    Ok(())
+    Ok(Written::Done)
 }
 
 async fn arrive(

@@ -34,6 +34,9 @@ pub struct Connect {
     pub client_id: String,
     pub will: Option<(String, Vec<u8>)>,
     pub version: u8,
+    /// MQTT 5: seconds that the session outlives its connection, and that the will waits.
+    pub session_expiry: u32,
+    pub will_delay: u32,
 }
 
 impl Connect {
@@ -42,6 +45,8 @@ impl Connect {
             client_id: client_id.to_owned(),
             will: None,
             version: 4,
+            session_expiry: 0,
+            will_delay: 0,
         }
     }
 
@@ -68,12 +73,14 @@ impl Connect {
         body.push(0x02 | if self.will.is_some() { 0x04 | 0x08 } else { 0 });
         body.extend([0, 30]);
         if self.version == 5 {
-            body.push(0);
+            body.extend([5, 0x11]);
+            body.extend(self.session_expiry.to_be_bytes());
         }
         body.extend(text(&self.client_id));
         if let Some((topic, payload)) = &self.will {
             if self.version == 5 {
-                body.push(0);
+                body.extend([5, 0x18]);
+                body.extend(self.will_delay.to_be_bytes());
             }
             body.extend(text(topic));
             body.extend(u16::try_from(payload.len()).unwrap().to_be_bytes());
@@ -153,6 +160,22 @@ impl RawClient {
         body.extend(payload);
         self.write(&packet(0x32 | u8::from(retain), &body)).await;
         id
+    }
+
+    /// Publishes with QoS 2, both halves.
+    pub async fn publish_twice_assured(&mut self, topic: &str, payload: &[u8], retain: bool) {
+        let id = self.next_id;
+        self.next_id += 1;
+        let mut body = text(topic);
+        body.extend(id.to_be_bytes());
+        if self.version == 5 {
+            body.push(0);
+        }
+        body.extend(payload);
+        self.write(&packet(0x34 | u8::from(retain), &body)).await;
+        assert_eq!(self.read().await.expect("the broker hung up").kind(), 5);
+        self.write(&packet(0x62, &id.to_be_bytes())).await;
+        assert_eq!(self.read().await.expect("the broker hung up").kind(), 7);
     }
 
     /// Sends a QoS 1 publish and returns the PUBACK that answers it; none if the broker hung up.

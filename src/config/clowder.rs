@@ -1,0 +1,235 @@
+//! The platform's own file (`ACG_CONFIG`): where Kafka and the database are. It overrides what was
+//! set before, because it is the platform that knows.
+
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::ConfigError;
+use super::layers::Layers;
+
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct Clowder {
+    kafka: Option<Kafka>,
+    database: Option<Database>,
+    metrics_port: Option<u16>,
+    private_port: Option<u16>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Kafka {
+    brokers: Vec<Broker>,
+    topics: Vec<Topic>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Broker {
+    hostname: String,
+    port: Option<u16>,
+    #[serde(default)]
+    authtype: Option<String>,
+    #[serde(default)]
+    cacert: Option<String>,
+    #[serde(default)]
+    sasl: Option<Sasl>,
+    #[serde(default)]
+    security_protocol: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Sasl {
+    #[serde(default)]
+    username: Option<String>,
+    #[serde(default)]
+    password: Option<String>,
+    #[serde(default, rename = "saslMechanism")]
+    mechanism: Option<String>,
+    #[serde(default)]
+    security_protocol: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Topic {
+    requested_name: String,
+    name: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Database {
+    hostname: String,
+    port: u16,
+    name: String,
+    username: String,
+    password: String,
+    #[serde(default)]
+    ssl_mode: Option<String>,
+    #[serde(default)]
+    rds_ca: Option<String>,
+}
+
+pub(super) fn add(layers: &mut Layers, file: &Path) -> Result<(), ConfigError> {
+    let text = std::fs::read_to_string(file).map_err(|source| ConfigError::Unreadable {
+        path: file.into(),
+        source,
+    })?;
+    let clowder: Clowder = serde_json::from_str::<Value>(&text)
+        .and_then(serde_json::from_value)
+        .map_err(|error| ConfigError::Syntax {
+            path: file.into(),
+            problem: error.to_string(),
+        })?;
+    for (key, value) in settings(layers, clowder) {
+        layers.add_clowder(file, key, &value)?;
+    }
+    Ok(())
+}
+
+fn settings(layers: &Layers, clowder: Clowder) -> Vec<(&'static str, String)> {
+    let mut found = Vec::new();
+    let mut set = |key, value: Option<String>| {
+        if let Some(value) = value {
+            found.push((key, value));
+        }
+    };
+    if let Some(kafka) = clowder.kafka {
+        let addresses: Vec<String> = kafka
+            .brokers
+            .iter()
+            .map(|broker| format!("{}:{}", broker.hostname, broker.port.unwrap_or(9092)))
+            .collect();
+        set(
+            "kafka.brokers",
+            (!addresses.is_empty()).then(|| addresses.join(",")),
+        );
+        // One cluster: what the first broker says goes for all.
+        if let Some(broker) = kafka.brokers.into_iter().next() {
+            let is_sasl = broker.authtype.as_deref() == Some("sasl");
+            let sasl = broker.sasl;
+            let protocol = broker.security_protocol.or_else(|| {
+                let inner = sasl
+                    .as_ref()
+                    .and_then(|sasl| sasl.security_protocol.clone());
+                inner.or_else(|| is_sasl.then(|| "SASL_SSL".to_owned()))
+            });
+            set("kafka.security", protocol);
+            set("kafka.ca", broker.cacert);
+            if let Some(sasl) = sasl {
+                set("kafka.username", sasl.username);
+                set("kafka.password", sasl.password);
+                set("kafka.sasl_mechanism", sasl.mechanism);
+            }
+        }
+        for key in ["kafka.ingress_topic", "kafka.answers_topic"] {
+            let wanted = layers.text(key);
+            let given = kafka
+                .topics
+                .iter()
+                .find(|topic| Some(topic.requested_name.as_str()) == wanted);
+            set(key, given.map(|topic| topic.name.clone()));
+        }
+    }
+    if let Some(database) = clowder.database {
+        set("postgres.host", Some(database.hostname));
+        set("postgres.port", Some(database.port.to_string()));
+        set("postgres.database", Some(database.name));
+        set("postgres.user", Some(database.username));
+        set("postgres.password", Some(database.password));
+        set("postgres.tls", database.ssl_mode);
+        set("postgres.ca", database.rds_ca);
+    }
+    set(
+        "http.metrics_listen",
+        clowder.metrics_port.map(|port| format!("0.0.0.0:{port}")),
+    );
+    set(
+        "http.listen",
+        clowder.private_port.map(|port| format!("0.0.0.0:{port}")),
+    );
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{ConfigError, KafkaSecurity, Loaded, Overrides, Pem, PostgresTls};
+    use super::super::{SaslMechanism, load_with};
+
+    fn load(text: &str) -> Result<Loaded, ConfigError> {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("acg.json");
+        std::fs::write(&file, text).unwrap();
+        let variables = [
+            ("ACG_CONFIG".to_owned(), file.display().to_string()),
+            (
+                "CLOUD_CONNECTOR__MQTT__URL".to_owned(),
+                "mqtt://b:1883".to_owned(),
+            ),
+            (
+                "CLOUD_CONNECTOR__POSTGRES__HOST".to_owned(),
+                "overridden".to_owned(),
+            ),
+        ];
+        load_with(&Overrides::default(), variables)
+    }
+
+    #[test]
+    fn the_platform_says_where_its_services_are() {
+        let loaded = load(
+            r#"{"kafka": {"brokers": [
+                  {"hostname": "k1", "port": 9093, "authtype": "sasl", "cacert": "-----BEGIN CERTIFICATE-----\nx",
+                   "sasl": {"username": "u", "password": "hush-hush", "saslMechanism": "SCRAM-SHA-256"},
+                   "securityProtocol": "SASL_SSL"},
+                  {"hostname": "k2", "port": 9093}],
+                 "topics": [{"requestedName": "platform.cloud-connector.rhc-message-ingress", "name": "renamed"}]},
+                "database": {"hostname": "db", "port": 5433, "name": "n", "username": "du", "password": "dp-dp-dp",
+                   "sslMode": "verify-full", "rdsCa": "-----BEGIN CERTIFICATE-----\ny", "adminPassword": "ignored"},
+                "metricsPort": 9000, "privatePort": 10000, "logging": {"type": "null"}}"#,
+        )
+        .unwrap();
+        let config = &loaded.config;
+        assert_eq!(config.kafka.brokers.as_deref(), Some("k1:9093,k2:9093"));
+        assert_eq!(config.kafka.security, KafkaSecurity::SaslSsl);
+        assert_eq!(config.kafka.sasl_mechanism, SaslMechanism::ScramSha256);
+        assert_eq!(config.kafka.username, "u");
+        assert!(matches!(config.kafka.ca, Some(Pem::Text(_))));
+        assert_eq!(config.kafka.ingress_topic, "renamed");
+        assert_eq!(
+            config.kafka.answers_topic,
+            "platform.cloud-connector.rhc-message-answers"
+        );
+        assert_eq!(config.postgres.host, "db");
+        assert_eq!(config.postgres.port, 5433);
+        assert_eq!(config.postgres.tls, PostgresTls::VerifyFull);
+        assert_eq!(config.http.listen.to_string(), "0.0.0.0:10000");
+        assert_eq!(config.http.metrics_listen.unwrap().port(), 9000);
+        let shown = loaded.to_annotated_toml();
+        assert!(
+            !shown.contains("hush-hush") && !shown.contains("dp-dp-dp"),
+            "{shown}"
+        );
+        assert!(shown.contains("# ACG_CONFIG"), "{shown}");
+    }
+
+    #[test]
+    fn what_it_does_not_say_stays() {
+        let loaded = load("{}").unwrap();
+        assert_eq!(loaded.config.postgres.host, "overridden");
+        let text = load("{").unwrap_err().to_string();
+        assert!(text.contains("acg.json"), "{text}");
+        let text = load(
+            r#"{"database": {"hostname": "d", "port": 1, "name": "n", "username": "u", "password": "p", "sslMode": "prefer"}}"#,
+        )
+        .unwrap_err()
+        .to_string();
+        assert!(
+            text.contains("postgres.tls") && text.contains("ACG_CONFIG"),
+            "{text}"
+        );
+    }
+}

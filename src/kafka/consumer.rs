@@ -1,0 +1,246 @@
+//! Taking messages from the queue. Offsets are stored by the caller, after the database has them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext, Rebalance, StreamConsumer};
+use rdkafka::message::{Headers as _, Message as _};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList, TopicPartitionListElem};
+use rdkafka::{ClientContext, Timestamp as QueueTime};
+use tokio::sync::mpsc;
+
+use super::settings::{self, KafkaError};
+use crate::config::Kafka;
+use crate::domain::Timestamp;
+
+/// A consumer of the ingress topic, in the group of all `record` processes.
+pub struct Consumer {
+    inner: Arc<StreamConsumer<Context>>,
+    rebalances: mpsc::UnboundedReceiver<Change>,
+    /// Taken from the crate before a change of partitions that must be told first was seen.
+    held: Option<QueuedMessage>,
+    topic: String,
+}
+
+/// A message of the queue.
+#[derive(Debug, Clone)]
+pub struct QueuedMessage {
+    /// Where it stood.
+    pub partition: i32,
+    /// And at which place.
+    pub offset: i64,
+    /// Its bytes.
+    pub payload: Bytes,
+    /// What travelled with it.
+    pub headers: HashMap<String, String>,
+    /// When it was put there.
+    pub queued: Option<Timestamp>,
+}
+
+/// Something that happened.
+#[derive(Debug)]
+pub enum Happening {
+    /// A message came.
+    Message(QueuedMessage),
+    /// These partitions are ours from here on; messages of theirs that came before count no more.
+    Assigned(Vec<i32>),
+    /// These are no longer ours.
+    Revoked(Vec<i32>),
+    /// The cluster is in trouble; the crate goes on trying.
+    Trouble(String),
+}
+
+enum Change {
+    Assigned(Vec<i32>),
+    Revoked(Vec<i32>),
+}
+
+struct Context {
+    changes: mpsc::UnboundedSender<Change>,
+}
+
+impl ClientContext for Context {}
+
+impl ConsumerContext for Context {
+    fn pre_rebalance(&self, _: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+        if let Rebalance::Revoke(list) = rebalance {
+            let _ = self.changes.send(Change::Revoked(partitions(list)));
+        }
+    }
+
+    fn post_rebalance(&self, _: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+        if let Rebalance::Assign(list) = rebalance {
+            let _ = self.changes.send(Change::Assigned(partitions(list)));
+        }
+    }
+}
+
+fn partitions(list: &TopicPartitionList) -> Vec<i32> {
+    list.elements()
+        .iter()
+        .map(TopicPartitionListElem::partition)
+        .collect()
+}
+
+impl Consumer {
+    /// Joins the group. Connects by itself, again and again.
+    ///
+    /// # Errors
+    /// When a setting cannot work.
+    pub fn new(kafka: &Kafka) -> Result<Self, KafkaError> {
+        let (changes, rebalances) = mpsc::unbounded_channel();
+        let session = kafka.session_timeout.get();
+        let inner: StreamConsumer<Context> = settings::common(kafka)?
+            .set("group.id", &kafka.group)
+            .set("session.timeout.ms", session.as_millis().to_string())
+            .set(
+                "heartbeat.interval.ms",
+                (session / 5).as_millis().to_string(),
+            )
+            .set("auto.offset.reset", "earliest")
+            .set("enable.auto.commit", "true")
+            .set("auto.commit.interval.ms", "1000")
+            .set("enable.auto.offset.store", "false")
+            // What is read ahead is memory: a backlog stays in the queue.
+            .set("queued.min.messages", "2000")
+            .set("queued.max.messages.kbytes", "8192")
+            .set("fetch.message.max.bytes", "2097152")
+            .create_with_context(Context { changes })
+            .map_err(|error| settings::unusable(&error))?;
+        inner
+            .subscribe(&[&kafka.ingress_topic])
+            .map_err(|error| settings::unusable(&error))?;
+        Ok(Self {
+            inner: Arc::new(inner),
+            rebalances,
+            held: None,
+            topic: kafka.ingress_topic.clone(),
+        })
+    }
+
+    /// Waits for the next thing to happen. A change of partitions is told before any message that
+    /// came after it. May be dropped and called again: nothing is lost.
+    pub async fn next(&mut self) -> Happening {
+        loop {
+            if let Ok(change) = self.rebalances.try_recv() {
+                return match change {
+                    Change::Assigned(partitions) => Happening::Assigned(partitions),
+                    Change::Revoked(partitions) => {
+                        self.held = None;
+                        Happening::Revoked(partitions)
+                    }
+                };
+            }
+            if let Some(message) = self.held.take() {
+                return Happening::Message(message);
+            }
+            tokio::select! {
+                biased;
+                received = self.inner.recv() => match received {
+                    // Looked at again above, after the changes that came with it.
+                    Ok(message) => self.held = Some(owned(&message)),
+                    Err(error) => return Happening::Trouble(error.to_string()),
+                },
+                // A change without a message: seen at the next turn.
+                () = tokio::time::sleep(Duration::from_millis(100)) => {}
+            }
+        }
+    }
+
+    /// Takes note that everything up to this message is dealt with; committed to the group in the
+    /// background. For a partition that is no longer ours it does nothing.
+    pub fn done(&self, partition: i32, offset: i64) {
+        // The crate stores offset + 1 here: the next one to read.
+        let _ = self.inner.store_offset(&self.topic, partition, offset);
+    }
+
+    /// Stops taking messages of these partitions, and stays in the group.
+    pub fn pause(&self, partitions: &[i32]) {
+        if let Err(error) = self.inner.pause(&self.list(partitions)) {
+            tracing::debug!(%error, "cannot pause");
+        }
+    }
+
+    /// Takes messages of these partitions again.
+    pub fn resume(&self, partitions: &[i32]) {
+        if let Err(error) = self.inner.resume(&self.list(partitions)) {
+            tracing::debug!(%error, "cannot resume");
+        }
+    }
+
+    /// Asks whether the topic can be read, from anywhere and at any time.
+    #[must_use]
+    pub fn checker(&self) -> Checker {
+        Checker {
+            inner: self.inner.clone(),
+            topic: self.topic.clone(),
+        }
+    }
+
+    /// Commits what is done, and leaves the group.
+    pub fn leave(self) {
+        if let Err(error) = self
+            .inner
+            .commit_consumer_state(rdkafka::consumer::CommitMode::Sync)
+        {
+            tracing::debug!(%error, "nothing to commit at the end");
+        }
+        self.inner.unsubscribe();
+    }
+
+    fn list(&self, partitions: &[i32]) -> TopicPartitionList {
+        let mut list = TopicPartitionList::new();
+        for partition in partitions {
+            // The offset plays no part in pausing.
+            let _ = list.add_partition_offset(&self.topic, *partition, Offset::Invalid);
+        }
+        list
+    }
+}
+
+/// Knows whether the topic can be read.
+#[derive(Clone)]
+pub struct Checker {
+    inner: Arc<StreamConsumer<Context>>,
+    topic: String,
+}
+
+impl Checker {
+    /// Whether the topic can be read now.
+    ///
+    /// # Errors
+    /// When it cannot, with why.
+    pub async fn check(self) -> Result<(), String> {
+        let asked = tokio::task::spawn_blocking(move || {
+            super::topics::check(self.inner.client(), &self.topic)
+        });
+        asked.await.unwrap_or_else(|_| Err("not asked".to_owned()))
+    }
+}
+
+fn owned(message: &rdkafka::message::BorrowedMessage<'_>) -> QueuedMessage {
+    let mut headers = HashMap::new();
+    if let Some(found) = message.headers() {
+        for header in found.iter() {
+            if let Some(value) = header.value {
+                let value = String::from_utf8_lossy(value).into_owned();
+                headers.insert(header.key.to_owned(), value);
+            }
+        }
+    }
+    let queued = match message.timestamp() {
+        QueueTime::CreateTime(millis) | QueueTime::LogAppendTime(millis) => {
+            Timestamp::from_millisecond(millis).ok()
+        }
+        QueueTime::NotAvailable => None,
+    };
+    QueuedMessage {
+        partition: message.partition(),
+        offset: message.offset(),
+        payload: Bytes::copy_from_slice(message.payload().unwrap_or_default()),
+        headers,
+        queued,
+    }
+}

@@ -1,0 +1,136 @@
+//! Putting messages into the queue, durably and in order.
+
+use std::time::Duration;
+
+use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode};
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{DeliveryFuture, FutureProducer, FutureRecord, Producer as _};
+
+use super::settings::{self, KafkaError};
+use crate::config::Kafka;
+
+/// Larger than what the MQTT side lets through, so that what fits there fits here.
+const MESSAGE_MAX: &str = "2097152";
+const QUEUE_FULL_PAUSE: Duration = Duration::from_millis(10);
+
+/// A producer. A clone is the same.
+#[derive(Clone)]
+pub struct Producer {
+    inner: FutureProducer,
+}
+
+/// The queue does not have the message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    /// It will never take one of this size.
+    #[error("the message is too large for the queue")]
+    TooLarge,
+    /// Another reason.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Resolves when the queue holds the message durably, or never will.
+pub struct Sent(DeliveryFuture);
+
+impl Producer {
+    /// A producer for these brokers. Connects by itself, again and again.
+    ///
+    /// # Errors
+    /// When a setting cannot work.
+    pub fn new(kafka: &Kafka) -> Result<Self, KafkaError> {
+        let inner = settings::common(kafka)?
+            // Every replica in sync has it, once, in the order of the calls.
+            .set("acks", "all")
+            .set("enable.idempotence", "true")
+            // Never given up: a message that was given up and came again would come after its
+            // successors. What waits is bounded by what the broker has in flight to us.
+            .set("message.timeout.ms", "0")
+            .set("message.max.bytes", MESSAGE_MAX)
+            .set("compression.type", "lz4")
+            .set("linger.ms", "2")
+            .set("queue.buffering.max.kbytes", "65536")
+            // As the Go implementation's, so that both put a client into the same partition.
+            .set("partitioner", "fnv1a")
+            .create()
+            .map_err(|error| settings::unusable(&error))?;
+        Ok(Self { inner })
+    }
+
+    /// Hands a message over. Messages of one key keep the order of these calls.
+    ///
+    /// # Errors
+    /// When it cannot be taken at all.
+    pub async fn send(
+        &self,
+        topic: &str,
+        key: &str,
+        payload: &[u8],
+        headers: &[(&str, String)],
+    ) -> Result<Sent, SendError> {
+        let mut owned = OwnedHeaders::new_with_capacity(headers.len());
+        for (name, value) in headers {
+            owned = owned.insert(Header {
+                key: name,
+                value: Some(value),
+            });
+        }
+        let mut record = FutureRecord::to(topic)
+            .key(key)
+            .payload(payload)
+            .headers(owned);
+        loop {
+            match self.inner.send_result(record) {
+                Ok(delivery) => return Ok(Sent(delivery)),
+                Err((error, back))
+                    if error.rdkafka_error_code() == Some(RDKafkaErrorCode::QueueFull) =>
+                {
+                    record = back;
+                    tokio::time::sleep(QUEUE_FULL_PAUSE).await;
+                }
+                Err((error, _)) => return Err(sort(&error)),
+            }
+        }
+    }
+
+    /// Waits for what is under way, up to a bound.
+    pub async fn flush(&self, within: Duration) -> bool {
+        let inner = self.inner.clone();
+        let flushing = tokio::task::spawn_blocking(move || inner.flush(within).is_ok());
+        flushing.await.unwrap_or(false)
+    }
+
+    /// Whether the topic can be written to now.
+    ///
+    /// # Errors
+    /// When it cannot, with why.
+    pub async fn check(&self, topic: &str) -> Result<(), String> {
+        let (inner, topic) = (self.inner.clone(), topic.to_owned());
+        let asked =
+            tokio::task::spawn_blocking(move || super::topics::check(inner.client(), &topic));
+        asked.await.unwrap_or_else(|_| Err("not asked".to_owned()))
+    }
+}
+
+impl Sent {
+    /// Waits until the queue holds it durably.
+    ///
+    /// # Errors
+    /// When it never will.
+    pub async fn durable(self) -> Result<(), SendError> {
+        match self.0.await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err((error, _))) => Err(sort(&error)),
+            Err(_) => Err(SendError::Failed("the producer has stopped".to_owned())),
+        }
+    }
+}
+
+fn sort(error: &ClientError) -> SendError {
+    match error.rdkafka_error_code() {
+        Some(RDKafkaErrorCode::MessageSizeTooLarge | RDKafkaErrorCode::InvalidMessageSize) => {
+            SendError::TooLarge
+        }
+        _ => SendError::Failed(error.to_string()),
+    }
+}

@@ -1,0 +1,89 @@
+//! PostgreSQL: for fleets. Rows go in by arrays, a batch a statement.
+
+mod fence;
+mod open;
+mod read;
+mod row;
+mod write;
+
+use std::collections::HashMap;
+
+use async_trait::async_trait;
+use sqlx::PgPool;
+
+pub use open::{PostgresOpenError, migrate, probe};
+
+use super::{Batch, Fence, Known, Listing, Store, StoreError, Written};
+use crate::domain::{ClientId, Connection, OrgId, Timestamp};
+
+/// A pool of connections, made when they are first needed: a database that is away at the start is
+/// waited for, not a reason to end.
+#[derive(Debug, Clone)]
+pub struct PostgresStore {
+    pool: PgPool,
+}
+
+#[async_trait]
+impl Store for PostgresStore {
+    async fn known(&self, clients: &[ClientId]) -> Result<HashMap<ClientId, Known>, StoreError> {
+        read::known(&self.pool, clients).await
+    }
+
+    async fn record_batch(
+        &self,
+        batch: &Batch,
+        fences: &[Fence],
+        now: Timestamp,
+    ) -> Result<Written, StoreError> {
+        write::record_batch(&self.pool, batch, fences, now).await
+    }
+
+    async fn take_partitions(
+        &self,
+        partitions: &[i32],
+        owner: &str,
+    ) -> Result<Vec<Fence>, StoreError> {
+        fence::take(&self.pool, partitions, owner).await
+    }
+
+    async fn forget_departed(&self, before: Timestamp) -> Result<u64, StoreError> {
+        let done = sqlx::query("DELETE FROM departed WHERE departed_at < $1")
+            .bind(row::to_sql(before))
+            .execute(&self.pool)
+            .await?;
+        Ok(done.rows_affected())
+    }
+
+    async fn find_for_org(
+        &self,
+        org: &OrgId,
+        client: &ClientId,
+    ) -> Result<Option<Connection>, StoreError> {
+        read::find_for_org(&self.pool, org, client).await
+    }
+
+    async fn list_for_org(
+        &self,
+        org: &OrgId,
+        offset: u64,
+        limit: u64,
+    ) -> Result<Listing, StoreError> {
+        read::list_for_org(&self.pool, org, offset, limit).await
+    }
+
+    async fn client_ids(
+        &self,
+        after: Option<&ClientId>,
+        limit: u32,
+    ) -> Result<Vec<ClientId>, StoreError> {
+        read::client_ids(&self.pool, after, limit).await
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        open::check_schema(&self.pool).await
+    }
+
+    async fn close(&self) {
+        self.pool.close().await;
+    }
+}

@@ -1,0 +1,108 @@
+//! Questions.
+
+use std::collections::HashMap;
+
+use const_format::concatcp;
+use sqlx::{PgPool, Row as _};
+
+use super::row::{self, CONNECTION_COLUMNS};
+use crate::domain::{ClientId, Connection, OrgId};
+use crate::store::{Known, KnownConnection, Listing, StoreError, tenant_of};
+
+pub(super) async fn known(
+    pool: &PgPool,
+    clients: &[ClientId],
+) -> Result<HashMap<ClientId, Known>, StoreError> {
+    let names: Vec<&str> = clients.iter().map(ClientId::as_str).collect();
+    let rows = sqlx::query(
+        "SELECT true AS connected, client_id, org_id, account, message_id, message_sent
+           FROM connections WHERE client_id = ANY($1)
+          UNION ALL
+         SELECT false, client_id, org_id, account, message_id, message_sent
+           FROM departed WHERE client_id = ANY($1)",
+    )
+    .bind(&names)
+    .fetch_all(pool)
+    .await?;
+    let mut known: HashMap<ClientId, Known> = HashMap::with_capacity(rows.len());
+    for row in &rows {
+        let org_id: String = row.try_get("org_id")?;
+        let tenant = tenant_of(&org_id, row.try_get("account")?);
+        let entry = known.entry(row::client_id(row)?).or_default();
+        if row.try_get("connected")? {
+            entry.connected = Some(KnownConnection {
+                message_id: row::message_id(row)?,
+                message_sent: row::moment(row, "message_sent")?,
+                tenant,
+            });
+        } else {
+            entry.departed_tenant = tenant;
+        }
+    }
+    Ok(known)
+}
+
+pub(super) async fn find_for_org(
+    pool: &PgPool,
+    org: &OrgId,
+    client: &ClientId,
+) -> Result<Option<Connection>, StoreError> {
+    const SQL: &str = concatcp!(
+        "SELECT ",
+        CONNECTION_COLUMNS,
+        " FROM connections WHERE client_id = $1 AND org_id = $2"
+    );
+    let row = sqlx::query(SQL)
+        .bind(client.as_str())
+        .bind(org.as_str())
+        .fetch_optional(pool)
+        .await?;
+    row.as_ref().map(row::connection).transpose()
+}
+
+pub(super) async fn list_for_org(
+    pool: &PgPool,
+    org: &OrgId,
+    offset: u64,
+    limit: u64,
+) -> Result<Listing, StoreError> {
+    const PAGE: &str = concatcp!(
+        "SELECT ",
+        CONNECTION_COLUMNS,
+        " FROM connections WHERE org_id = $1 ORDER BY client_id LIMIT $2 OFFSET $3"
+    );
+    // One snapshot: the count and the page are of the same moment.
+    let mut snapshot = pool
+        .begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        .await?;
+    let count: i64 = sqlx::query_scalar("SELECT count(*) FROM connections WHERE org_id = $1")
+        .bind(org.as_str())
+        .fetch_one(&mut *snapshot)
+        .await?;
+    let rows = sqlx::query(PAGE)
+        .bind(org.as_str())
+        .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+        .bind(i64::try_from(offset).unwrap_or(i64::MAX))
+        .fetch_all(&mut *snapshot)
+        .await?;
+    snapshot.commit().await?;
+    Ok(Listing {
+        count: u64::try_from(count).unwrap_or(0),
+        connections: rows.iter().map(row::connection).collect::<Result<_, _>>()?,
+    })
+}
+
+pub(super) async fn client_ids(
+    pool: &PgPool,
+    after: Option<&ClientId>,
+    limit: u32,
+) -> Result<Vec<ClientId>, StoreError> {
+    let rows = sqlx::query(
+        "SELECT client_id FROM connections WHERE client_id > $1 ORDER BY client_id LIMIT $2",
+    )
+    .bind(after.map_or("", ClientId::as_str))
+    .bind(i64::from(limit))
+    .fetch_all(pool)
+    .await?;
+    rows.iter().map(row::client_id).collect()
+}

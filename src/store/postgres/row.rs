@@ -1,0 +1,63 @@
+//! Rows ↔ types.
+
+use serde_json::Value;
+use sqlx::Row as _;
+use sqlx::postgres::PgRow;
+use time::OffsetDateTime;
+
+use crate::domain::{ClientId, Connection, Dialect, MessageId, Reported, Timestamp};
+use crate::store::{StoreError, tenant_of};
+
+pub(super) const CONNECTION_COLUMNS: &str = "client_id, org_id, account, dialect, topic_prefix, \
+     canonical_facts, dispatchers, tags, client_name, client_version, message_id, message_sent";
+
+pub(super) fn connection(row: &PgRow) -> Result<Connection, StoreError> {
+    let org_id: String = row.try_get("org_id")?;
+    let account: String = row.try_get("account")?;
+    let dialect: String = row.try_get("dialect")?;
+    let json = |column| row.try_get::<Value, _>(column);
+    Ok(Connection {
+        client_id: client_id(row)?,
+        tenant: tenant_of(&org_id, account)
+            .ok_or_else(|| unreadable("a connection of an organisation without one"))?,
+        dialect: Dialect::from_name(&dialect)
+            .ok_or_else(|| unreadable(format!("the dialect {dialect:?}")))?,
+        topic_prefix: row.try_get("topic_prefix")?,
+        reported: Reported {
+            canonical_facts: json("canonical_facts")?,
+            dispatchers: json("dispatchers")?,
+            tags: json("tags")?,
+            client_name: row.try_get("client_name")?,
+            client_version: row.try_get("client_version")?,
+        },
+        message_id: message_id(row)?,
+        message_sent: moment(row, "message_sent")?,
+    })
+}
+
+pub(super) fn client_id(row: &PgRow) -> Result<ClientId, StoreError> {
+    let name: String = row.try_get("client_id")?;
+    ClientId::new(&name).map_err(|why| unreadable(format!("the client id {name:?}: {why}")))
+}
+
+pub(super) fn message_id(row: &PgRow) -> Result<Option<MessageId>, StoreError> {
+    let id: Option<String> = row.try_get("message_id")?;
+    Ok(id.and_then(|id| MessageId::new(&id).ok()))
+}
+
+pub(super) fn moment(row: &PgRow, column: &str) -> Result<Timestamp, StoreError> {
+    let at: OffsetDateTime = row.try_get(column)?;
+    let micros = i64::try_from(at.unix_timestamp_nanos() / 1000).unwrap_or(i64::MAX);
+    Timestamp::from_microsecond(micros)
+        .map_err(|_| unreadable(format!("{column} {micros} is no moment")))
+}
+
+/// Moments of ours lie between the years 0 and 9999, as do theirs.
+pub(super) fn to_sql(at: Timestamp) -> OffsetDateTime {
+    OffsetDateTime::from_unix_timestamp_nanos(i128::from(at.as_microsecond()) * 1000)
+        .unwrap_or(OffsetDateTime::UNIX_EPOCH)
+}
+
+fn unreadable(what: impl Into<String>) -> StoreError {
+    StoreError::Unreadable(what.into())
+}
