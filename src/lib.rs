@@ -39,3 +39,5 @@ pub mod record;
 pub mod store;
 /// To whom does a client belong?
 pub mod tenant;
+/// Periodic work on the store.
+pub mod updaters;

@@ -21,7 +21,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("store", &[]),
     ("record", &["tenant", "store"]),
     ("kafka", &[]),
-    ("ingest", &["record", "mqtt", "broker", "kafka"]),
+    ("ingest", &["record", "mqtt", "broker", "kafka", "store"]),
     ("updaters", &["store", "tenant", "deliver"]),
     ("deliver", &["store", "mqtt", "broker"]),
     ("api", &["deliver", "store"]),

@@ -2,6 +2,7 @@
 //! broker.
 
 mod embedded;
+mod outside;
 
 use std::sync::Arc;
 
@@ -15,6 +16,7 @@ use crate::store::{Store, StoreError};
 use crate::telemetry::metrics;
 
 pub use embedded::EmbeddedOutlet;
+pub use outside::OutsideOutlet;
 
 /// A way to a broker.
 #[async_trait]

@@ -1,6 +1,12 @@
-//! From MQTT to the recorder.
+//! From MQTT to the queue, from the queue to the recorder, or straight from one to the other.
 //!
-//! A source hands over what its broker gave it and acknowledges to the broker only when the
-//! recorder says that it is durable.
+//! A source hands over what it was given and acknowledges it only when the next stage says that it
+//! is durable.
 
 pub mod embedded;
+pub mod outside;
+pub mod queue;
+
+mod destination;
+
+pub use destination::Destination;

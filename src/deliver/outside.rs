@@ -1,0 +1,39 @@
+//! Through an outside broker, over one connection that is kept up.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::{Outlet, OutletError};
+use crate::mqtt::{KeptConnection, PublishError};
+use crate::protocol::ClientTopic;
+
+/// An outside broker as an outlet.
+pub struct OutsideOutlet {
+    connection: KeptConnection,
+    within: Duration,
+}
+
+impl OutsideOutlet {
+    /// Publishes over this connection; the broker has so long to acknowledge.
+    #[must_use]
+    pub fn new(connection: KeptConnection, within: Duration) -> Self {
+        Self { connection, within }
+    }
+}
+
+#[async_trait]
+impl Outlet for OutsideOutlet {
+    async fn publish(&self, topic: &ClientTopic, payload: Vec<u8>) -> Result<(), OutletError> {
+        self.connection
+            .publish(topic.name(), payload, self.within)
+            .await
+            .map_err(|error| match error {
+                PublishError::Down(_) => OutletError::Unavailable(error.to_string()),
+                PublishError::Lost => {
+                    OutletError::Unavailable(format!("{error}; it may still arrive"))
+                }
+                PublishError::TimedOut(_) => OutletError::TimedOut(error.to_string()),
+            })
+    }
+}

@@ -1,0 +1,216 @@
+//! From an outside broker. Its session is kept while we are away, and each message is acknowledged
+//! when the next stage has it: this process may die at any instruction.
+
+use std::sync::Arc;
+
+use futures::StreamExt as _;
+use futures::stream::FuturesOrdered;
+use parking_lot::RwLock;
+use tokio::sync::mpsc;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::Destination;
+use crate::domain::Clock;
+use crate::mqtt::{self, Ack, Backoff, Happening, Link, Options, OptionsError, Publisher};
+use crate::protocol::{Received, Topics};
+use crate::shutdown::Stopper;
+use crate::telemetry::health::Verdict;
+
+/// More than a broker can have in flight to us: whoever polls never waits for whoever forwards.
+const WINDOW: usize = 70_000;
+
+/// What ingest works with.
+pub struct Parts {
+    /// Whom to connect to, as whom.
+    pub options: Options,
+    /// The deployment's topics.
+    pub topics: Topics,
+    /// The name of a shared subscription, if the work is shared.
+    pub shared_group: Option<String>,
+    /// Where messages go.
+    pub destination: Destination,
+    /// Now.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// Says how ingest stands. A clone is the same.
+#[derive(Clone)]
+pub struct OutsideIngest {
+    state: Arc<RwLock<Verdict>>,
+}
+
+struct Message {
+    received: Received,
+    packet_id: u16,
+    ack: Option<Ack>,
+}
+
+impl OutsideIngest {
+    /// Starts to take messages in, until `stopper` asks.
+    ///
+    /// # Errors
+    /// When the settings cannot work.
+    pub fn start(parts: Parts, stopper: &Stopper) -> Result<Self, OptionsError> {
+        // Tried once here, so that a wrong file is found at the start.
+        drop(mqtt::connect(&parts.options)?);
+        let state = Arc::new(RwLock::new(Err("not connected yet".to_owned())));
+        let running = keep_connected(Arc::new(parts), state.clone(), stopper.clone());
+        stopper.spawn(running);
+        Ok(Self { state })
+    }
+
+    /// Whether messages are coming in.
+    ///
+    /// # Errors
+    /// When not, with why.
+    pub fn standing(&self) -> Verdict {
+        self.state.read().clone()
+    }
+}
+
+async fn keep_connected(parts: Arc<Parts>, state: Arc<RwLock<Verdict>>, stopper: Stopper) {
+    let mut backoff = Backoff::default();
+    // A session may be of an earlier process with other prefixes: the first connection subscribes
+    // whatever the broker kept.
+    let mut has_subscribed = false;
+    loop {
+        let why = tokio::select! {
+            why = one_connection(&parts, &state, &mut has_subscribed, &mut backoff) => why,
+            () = stopper.asked() => {
+                *state.write() = Err("stopping".to_owned());
+                return;
+            }
+        };
+        tracing::warn!(why, "no messages from the broker; connecting again");
+        *state.write() = Err(why);
+        tokio::select! {
+            () = tokio::time::sleep(backoff.pause()) => {}
+            () = stopper.asked() => return,
+        }
+    }
+}
+
+/// Lives one connection through, and says why it ended. What was in flight on it is acknowledged to
+/// nobody: the broker sends it again, and doing it twice ends in the same.
+async fn one_connection(
+    parts: &Arc<Parts>,
+    state: &Arc<RwLock<Verdict>>,
+    has_subscribed: &mut bool,
+    backoff: &mut Backoff,
+) -> String {
+    let (publisher, mut link) = match mqtt::connect(&parts.options) {
+        Ok(pair) => pair,
+        Err(error) => return error.to_string(),
+    };
+    match link.next().await {
+        Happening::Connected { session_present } => {
+            if !(session_present && *has_subscribed)
+                && let Err(why) = subscribe(parts, &publisher, &mut link).await
+            {
+                return why;
+            }
+        }
+        Happening::Lost(why) => return why,
+        _ => return "the broker answered out of turn".to_owned(),
+    }
+    *has_subscribed = true;
+    backoff.reset();
+    *state.write() = Ok(());
+    tracing::info!("taking messages from the broker");
+    let (sender, messages) = mpsc::channel(WINDOW);
+    let polling = AbortOnDropHandle::new(tokio::spawn(poll(link, parts.clone(), sender)));
+    tokio::select! {
+        why = polling => why.unwrap_or_else(|error| error.to_string()),
+        why = forward(parts, &publisher, messages) => why,
+    }
+}
+
+async fn subscribe(parts: &Parts, publisher: &Publisher, link: &mut Link) -> Result<(), String> {
+    for prefix in parts.topics.prefixes() {
+        for channel in ["control", "data"] {
+            let filter = format!("{prefix}/+/{channel}/out");
+            let filter = match &parts.shared_group {
+                Some(group) => format!("$share/{group}/{filter}"),
+                None => filter,
+            };
+            publisher
+                .subscribe(filter.clone())
+                .await
+                .map_err(|error| error.to_string())?;
+            loop {
+                match link.next().await {
+                    Happening::Subscribed(true) => break,
+                    Happening::Subscribed(false) => {
+                        return Err(format!("the broker refused the subscription {filter}"));
+                    }
+                    Happening::Lost(why) => return Err(why),
+                    // A replay that overtook the answer is not acknowledged, so it comes again.
+                    Happening::Message { .. } | Happening::Connected { .. } => {}
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn poll(mut link: Link, parts: Arc<Parts>, sender: mpsc::Sender<Message>) -> String {
+    loop {
+        match link.next().await {
+            Happening::Message {
+                topic,
+                payload,
+                retain,
+                packet_id,
+                ack,
+            } => {
+                let received = Received {
+                    topic,
+                    payload,
+                    retain,
+                    received: parts.clock.now(),
+                };
+                let message = Message {
+                    received,
+                    packet_id,
+                    ack,
+                };
+                if sender.send(message).await.is_err() {
+                    return "stopping".to_owned();
+                }
+            }
+            Happening::Lost(why) => return why,
+            Happening::Connected { .. } | Happening::Subscribed(_) => {}
+        }
+    }
+}
+
+/// Hands messages on, many at once, and acknowledges them in the order in which they came.
+async fn forward(
+    parts: &Parts,
+    publisher: &Publisher,
+    mut messages: mpsc::Receiver<Message>,
+) -> String {
+    let mut under_way = FuturesOrdered::new();
+    loop {
+        tokio::select! {
+            message = messages.recv() => {
+                let Some(message) = message else {
+                    return "the connection has ended".to_owned();
+                };
+                let taken = parts
+                    .destination
+                    .take(&parts.topics, message.received, message.packet_id)
+                    .await;
+                under_way.push_back(async move { (taken.durable().await, message.ack) });
+            }
+            Some((durable, ack)) = under_way.next(), if !under_way.is_empty() => {
+                if !durable {
+                    return "the next stage does not take messages".to_owned();
+                }
+                if let Some(ack) = ack && publisher.acknowledge(ack).await.is_err() {
+                    return "the connection has ended".to_owned();
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! From the queue to the recorder: in chunks, fenced by partition, offsets stored after the commit.
+//!
+//! While too much is under way, or the database is away, partitions are paused and polling goes on,
+//! so that the group does not take us for dead.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt as _, StreamExt as _};
+
+use crate::kafka::{Consumer, Happening, QueuedMessage, header};
+use crate::protocol::{Direction, Received, Rejected, Topics};
+use crate::record::{Event, Recorder};
+use crate::shutdown::Stopper;
+use crate::store::{Fence, Store};
+use crate::telemetry::metrics;
+
+/// Most messages of one partition that are handed over at once.
+const CHUNK: usize = 500;
+/// With this many messages under way no more are taken; with this few, again.
+const UNDER_WAY_MOST: usize = 5_000;
+const UNDER_WAY_FEW: usize = 2_500;
+const TAKE_AGAIN: Duration = Duration::from_secs(1);
+
+/// What became of a chunk: its partition's fence, its last offset, how many messages it was, and
+/// whether it is durable.
+type Outcome = (Fence, i64, usize, bool);
+
+/// Reads the queue for the recorder.
+pub struct QueueReader {
+    consumer: Consumer,
+    recorder: Recorder,
+    store: Arc<dyn Store>,
+    topics: Topics,
+    /// This process, for people who look at the table of owners.
+    owner: String,
+    /// Partitions that are ours, and the right to write for them once we have it.
+    assigned: BTreeMap<i32, Option<Fence>>,
+    /// Messages of partitions whose right we do not have yet.
+    waiting: Vec<QueuedMessage>,
+    taking: Option<BoxFuture<'static, Vec<Fence>>>,
+    under_way: FuturesUnordered<BoxFuture<'static, Outcome>>,
+    /// Messages under way, and whether partitions are paused for their number.
+    messages: usize,
+    is_paused: bool,
+    /// The furthest offset that is durable, by partition.
+    done: HashMap<i32, i64>,
+}
+
+impl QueueReader {
+    /// Reads with this consumer.
+    #[must_use]
+    pub fn new(
+        consumer: Consumer,
+        recorder: Recorder,
+        store: Arc<dyn Store>,
+        topics: Topics,
+        owner: String,
+    ) -> Self {
+        Self {
+            consumer,
+            recorder,
+            store,
+            topics,
+            owner,
+            assigned: BTreeMap::new(),
+            waiting: Vec::new(),
+            taking: None,
+            under_way: FuturesUnordered::new(),
+            messages: 0,
+            is_paused: false,
+            done: HashMap::new(),
+        }
+    }
+
+    /// Reads until `stopper` asks; then what is under way is finished and its offsets committed.
+    pub async fn run(mut self, stopper: Stopper) {
+        loop {
+            tokio::select! {
+                happening = self.consumer.next() => self.happened(happening),
+                Some(outcome) = self.under_way.next(), if !self.under_way.is_empty() => {
+                    self.finished(outcome);
+                }
+                fences = wait_for(&mut self.taking) => self.taken(fences),
+                () = stopper.asked() => break,
+            }
+        }
+        while let Some(outcome) = self.under_way.next().await {
+            self.finished(outcome);
+        }
+        let leaving = tokio::task::spawn_blocking(move || self.consumer.leave());
+        let _ = leaving.await;
+    }
+
+    fn happened(&mut self, first: Happening) {
+        // What is there already is taken along: full batches in a storm.
+        let mut gathered: BTreeMap<i32, Vec<QueuedMessage>> = BTreeMap::new();
+        let mut next = Some(first);
+        let mut count = 0;
+        while let Some(happening) = next.take() {
+            match happening {
+                Happening::Message(message) => {
+                    count += 1;
+                    gathered.entry(message.partition).or_default().push(message);
+                }
+                change => {
+                    self.hand_over(std::mem::take(&mut gathered));
+                    self.changed(change);
+                }
+            }
+            if count < CHUNK {
+                next = self.consumer.next().now_or_never();
+            }
+        }
+        self.hand_over(gathered);
+    }
+
+    fn changed(&mut self, change: Happening) {
+        match change {
+            Happening::Assigned(partitions) => {
+                tracing::info!(?partitions, "partitions are ours");
+                self.forget(&partitions);
+                self.consumer.pause(&partitions);
+                for partition in partitions {
+                    self.assigned.insert(partition, None);
+                }
+                self.take_missing();
+            }
+            Happening::Revoked(partitions) => {
+                tracing::info!(?partitions, "partitions are no longer ours");
+                self.forget(&partitions);
+                for partition in partitions {
+                    self.assigned.remove(&partition);
+                }
+                self.take_missing();
+            }
+            Happening::Trouble(error) => {
+                tracing::debug!(error, "the queue is in trouble");
+            }
+            Happening::Message(_) => {}
+        }
+    }
+
+    fn forget(&mut self, partitions: &[i32]) {
+        self.waiting
+            .retain(|message| !partitions.contains(&message.partition));
+        for partition in partitions {
+            self.done.remove(partition);
+        }
+    }
+
+    /// Raises the epoch of partitions that we have no right for yet, however long it takes.
+    fn take_missing(&mut self) {
+        let missing: Vec<i32> = self
+            .assigned
+            .iter()
+            .filter(|(_, fence)| fence.is_none())
+            .map(|(partition, _)| *partition)
+            .collect();
+        if missing.is_empty() {
+            self.taking = None;
+            return;
+        }
+        let (store, owner) = (self.store.clone(), self.owner.clone());
+        let taking = async move {
+            loop {
+                match store.take_partitions(&missing, &owner).await {
+                    Ok(fences) => return fences,
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot take partitions over; trying again");
+                        tokio::time::sleep(TAKE_AGAIN).await;
+                    }
+                }
+            }
+        };
+        self.taking = Some(taking.boxed());
+    }
+
+    fn taken(&mut self, fences: Vec<Fence>) {
+        self.taking = None;
+        let mut ready = Vec::new();
+        for fence in fences {
+            if let Some(place) = self.assigned.get_mut(&fence.partition) {
+                *place = Some(fence);
+                ready.push(fence.partition);
+            }
+        }
+        let mut gathered: BTreeMap<i32, Vec<QueuedMessage>> = BTreeMap::new();
+        for message in std::mem::take(&mut self.waiting) {
+            gathered.entry(message.partition).or_default().push(message);
+        }
+        self.hand_over(gathered);
+        if !self.is_paused {
+            self.consumer.resume(&ready);
+        }
+    }
+
+    fn hand_over(&mut self, gathered: BTreeMap<i32, Vec<QueuedMessage>>) {
+        for (partition, mut messages) in gathered {
+            match self.assigned.get(&partition) {
+                Some(Some(fence)) => {
+                    let fence = *fence;
+                    while !messages.is_empty() {
+                        let rest = messages.split_off(messages.len().min(CHUNK));
+                        self.submit(fence, &messages);
+                        messages = rest;
+                    }
+                }
+                Some(None) => self.waiting.append(&mut messages),
+                // Not ours any more: whoever owns it reads it.
+                None => {}
+            }
+        }
+        if !self.is_paused && self.messages >= UNDER_WAY_MOST {
+            self.is_paused = true;
+            self.consumer.pause(&self.ours());
+        }
+    }
+
+    fn submit(&mut self, fence: Fence, messages: &[QueuedMessage]) {
+        let Some(last) = messages.last() else {
+            return;
+        };
+        let count = messages.len();
+        let events = messages
+            .iter()
+            .filter_map(|message| event(&self.topics, message))
+            .collect();
+        let offset = last.offset;
+        // Also without a single event: the offset takes its turn behind those before it.
+        let receipt = self.recorder.submit_from(fence, events);
+        self.messages += count;
+        self.under_way
+            .push(async move { (fence, offset, count, receipt.durable().await.is_ok()) }.boxed());
+    }
+
+    fn finished(&mut self, (fence, offset, count, durable): Outcome) {
+        self.messages -= count;
+        let is_ours = self.assigned.get(&fence.partition) == Some(&Some(fence));
+        if durable && is_ours {
+            // Chunks of a partition are recorded in order; the news of it may come out of order.
+            let done = self.done.entry(fence.partition).or_insert(offset);
+            *done = offset.max(*done);
+            self.consumer.done(fence.partition, *done);
+        }
+        if self.is_paused && self.messages <= UNDER_WAY_FEW {
+            self.is_paused = false;
+            self.consumer.resume(&self.ours());
+        }
+    }
+
+    /// Partitions that we may write for.
+    fn ours(&self) -> Vec<i32> {
+        let ours: BTreeSet<i32> = self
+            .assigned
+            .iter()
+            .filter(|(_, fence)| fence.is_some())
+            .map(|(partition, _)| *partition)
+            .collect();
+        ours.into_iter().collect()
+    }
+}
+
+async fn wait_for(taking: &mut Option<BoxFuture<'static, Vec<Fence>>>) -> Vec<Fence> {
+    match taking {
+        Some(taking) => taking.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The event that a message is; none if it can never be one.
+fn event(topics: &Topics, message: &QueuedMessage) -> Option<Event> {
+    let named = message
+        .headers
+        .get(header::TOPIC)
+        .map_or("", String::as_str);
+    let topic = topics
+        .parse(named)
+        .filter(|topic| topic.direction == Direction::Out);
+    let Some(topic) = topic else {
+        let rejected = Rejected::new("unknown_topic", "no client has this topic");
+        metrics::rejected(named, &rejected);
+        return None;
+    };
+    if let Some(size) = message.headers.get(header::CUT_FROM) {
+        let rejected = Rejected::new("too_large", format!("{size} bytes, cut for the queue"));
+        metrics::rejected(named, &rejected);
+        return None;
+    }
+    let received = message
+        .headers
+        .get(header::RECEIVED)
+        .and_then(|text| text.parse().ok())
+        .or(message.queued)
+        .map(crate::domain::clock::to_micros)
+        .unwrap_or_default();
+    Some(Event::Message {
+        client: topic.client,
+        message: Received {
+            topic: named.to_owned(),
+            payload: message.payload.clone(),
+            retain: message
+                .headers
+                .get(header::RETAIN)
+                .is_some_and(|flag| flag == "true"),
+            received,
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    fn message(headers: &[(&str, &str)]) -> QueuedMessage {
+        QueuedMessage {
+            partition: 0,
+            offset: 0,
+            payload: Bytes::from_static(b"{}"),
+            headers: headers
+                .iter()
+                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+                .collect(),
+            queued: "2026-01-01T00:00:00Z".parse().ok(),
+        }
+    }
+
+    #[test]
+    fn headers_say_whose_it_is_and_when_it_came() {
+        let topics = Topics::new(vec!["redhat/insights".into()]);
+        let topic = "redhat/insights/me/control/out";
+        let full = message(&[
+            ("topic", topic),
+            ("date_received", "2026-01-02T03:04:05.123456789Z"),
+            ("mqtt_retain", "true"),
+        ]);
+        let Some(Event::Message {
+            client,
+            message: got,
+        }) = event(&topics, &full)
+        else {
+            panic!("no event");
+        };
+        assert_eq!(client.as_str(), "me");
+        assert_eq!(got.received.to_string(), "2026-01-02T03:04:05.123456Z");
+        assert!(got.retain);
+        // The Go implementation sends no retain flag; a broken date falls back to the queue's.
+        let bare = message(&[("topic", topic), ("date_received", "yesterday")]);
+        let Some(Event::Message { message: got, .. }) = event(&topics, &bare) else {
+            panic!("no event");
+        };
+        assert_eq!(got.received.to_string(), "2026-01-01T00:00:00Z");
+        assert!(!got.retain);
+        assert!(event(&topics, &message(&[("topic", "elsewhere")])).is_none());
+        assert!(event(&topics, &message(&[])).is_none());
+        let cut = message(&[("topic", topic), ("cut_from", "3000000")]);
+        assert!(event(&topics, &cut).is_none());
+    }
+}
