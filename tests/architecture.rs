@@ -21,20 +21,22 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("store", &[]),
     ("record", &["tenant", "store"]),
     ("kafka", &[]),
-    ("ingest", &["record", "mqtt", "broker", "kafka", "store"]),
+    ("ingest", &["record", "mqtt", "broker", "kafka"]),
     ("updaters", &["store", "tenant", "deliver"]),
     ("deliver", &["store", "mqtt", "broker"]),
     ("api", &["deliver", "store"]),
     (
         "runtime",
         &[
-            "mqtt", "broker", "tenant", "store", "record", "ingest", "deliver", "api",
+            "mqtt", "broker", "tenant", "store", "record", "ingest", "deliver", "api", "kafka",
+            "updaters",
         ],
     ),
     (
         "cli",
         &[
-            "mqtt", "broker", "tenant", "store", "record", "ingest", "deliver", "api", "runtime",
+            "mqtt", "broker", "tenant", "store", "record", "ingest", "deliver", "api", "kafka",
+            "updaters", "runtime",
         ],
     ),
 ];

@@ -1,20 +1,33 @@
 //! For probes and scrapers: outside the base path, without authentication.
 
+use std::sync::Arc;
+
+use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::routing::get;
 use serde_json::{Map, Value, json};
 
-use super::Shared;
+use super::Probes;
 use super::json::Json;
 
+type Shared = Arc<Probes>;
+
+pub(super) fn router() -> Router<Shared> {
+    Router::new()
+        .route("/liveness", get(liveness))
+        .route("/readiness", get(readiness))
+        .route("/metrics", get(metrics))
+}
+
 /// The process runs. Says nothing about anything outside it.
-pub(super) async fn liveness() -> Response {
+async fn liveness() -> Response {
     Json(json!({"alive": true})).into_response()
 }
 
 /// Every part is asked now; each says for itself.
-pub(super) async fn readiness(State(shared): State<Shared>) -> Response {
+async fn readiness(State(shared): State<Shared>) -> Response {
     let verdicts = shared.health.ask().await;
     let ready = verdicts.values().all(Result::is_ok);
     let parts: Map<String, Value> = verdicts
@@ -33,7 +46,7 @@ pub(super) async fn readiness(State(shared): State<Shared>) -> Response {
 }
 
 /// Prometheus' text format.
-pub(super) async fn metrics(State(shared): State<Shared>) -> Response {
+async fn metrics(State(shared): State<Shared>) -> Response {
     let kind = [(
         header::CONTENT_TYPE,
         "text/plain; version=0.0.4; charset=utf-8",

@@ -15,7 +15,6 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware;
-use axum::routing::get;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::config::Http;
@@ -34,23 +33,38 @@ pub struct Parts {
     pub delivery: Delivery,
     /// Who may call.
     pub keys: Keys,
+}
+
+/// What probes and scrapers are shown.
+#[derive(Clone)]
+pub struct Probes {
     /// What readiness tells.
     pub health: Health,
     /// Renders the metrics page.
-    pub render_metrics: Box<dyn Fn() -> String + Send + Sync>,
+    pub render_metrics: fn() -> String,
 }
+
+/// What [`serve`] serves.
+pub type Interface = Router;
 
 type Shared = Arc<Parts>;
 
+/// What every role serves: probes and metrics.
+pub fn probes(probes: Probes, http: &Http) -> Interface {
+    finish(health::router().with_state(Arc::new(probes)), http)
+}
+
 /// The whole interface as one router.
-pub fn router(parts: Parts, http: &Http) -> Router {
-    let outside = Router::new()
-        .route("/liveness", get(health::liveness))
-        .route("/readiness", get(health::readiness))
-        .route("/metrics", get(health::metrics));
-    Router::new()
+pub fn router(parts: Parts, shown: Probes, http: &Http) -> Interface {
+    let interface = Router::new()
         .nest(&format!("{}/v2", http.base_path), v2::router())
-        .merge(outside)
+        .with_state(Arc::new(parts));
+    let probes = health::router().with_state(Arc::new(shown));
+    finish(interface.merge(probes), http)
+}
+
+fn finish(router: Router, http: &Http) -> Router {
+    router
         .fallback(error::no_such_path)
         .method_not_allowed_fallback(error::no_such_method)
         .layer(DefaultBodyLimit::max(http.max_body))
@@ -60,7 +74,6 @@ pub fn router(parts: Parts, http: &Http) -> Router {
             observe::within,
         ))
         .layer(middleware::from_fn(observe::observe))
-        .with_state(Arc::new(parts))
 }
 
 #[derive(Clone, Copy)]

@@ -12,8 +12,10 @@ use tokio::net::TcpListener;
 use super::{ConfigSource, block_on, one_line};
 use crate::broker::{ServerTls, check_certificate};
 use crate::config::Config;
+use crate::kafka;
+use crate::mqtt::{self, Options, Session};
 use crate::runtime::{DataDir, database_path};
-use crate::store::sqlite;
+use crate::store::{postgres, sqlite};
 use crate::telemetry;
 use crate::tenant::{FixedTenants, Tenants as _};
 
@@ -52,28 +54,62 @@ pub(super) fn run(args: &DoctorArgs) -> Result<ExitCode> {
 }
 
 async fn examine(config: &Config) -> Vec<(&'static str, Finding)> {
-    let dir = &config.data.dir;
-    // A connector that runs has the folder, its database and its ports; then it speaks for them.
-    let (folder, is_running) = data_folder(dir);
-    let mut findings = vec![
-        ("data folder", folder),
-        ("database", database(dir, is_running).await),
-    ];
-    for (part, key, address) in [
-        ("REST", "http.listen", Some(config.http.listen)),
-        ("broker", "broker.listen", config.broker.listen),
-        (
-            "broker (TLS)",
-            "broker.tls.listen",
-            config.broker.tls.listen,
-        ),
-    ] {
-        findings.push((part, port(key, address, is_running).await));
+    let mut findings = Vec::new();
+    let mut is_running = false;
+    if config.postgres.host.is_empty() {
+        let dir = &config.data.dir;
+        // A connector that runs has the folder, its database and its ports; then it speaks for
+        // them.
+        let (folder, runs) = data_folder(dir);
+        is_running = runs;
+        findings.push(("data folder", folder));
+        findings.push(("database", database(dir, is_running).await));
+    } else {
+        findings.push(("database", postgres(config).await));
     }
-    findings.push(("open files", open_files(config)));
+    let http = port("http.listen", Some(config.http.listen), is_running).await;
+    findings.push(("REST", http));
+    if config.mqtt.url.is_some() {
+        findings.push(("broker", outside_broker(config).await));
+        if config.kafka.brokers.is_some() {
+            findings.push(("queue", queue(config).await));
+        }
+    } else {
+        let (plain, tls) = (config.broker.listen, config.broker.tls.listen);
+        findings.push(("broker", port("broker.listen", plain, is_running).await));
+        findings.push((
+            "broker (TLS)",
+            port("broker.tls.listen", tls, is_running).await,
+        ));
+        findings.push(("certificates", certificates(config)));
+        findings.push(("open files", open_files(config)));
+    }
     findings.push(("tenant lookup", tenants(config).await));
-    findings.push(("certificates", certificates(config)));
     findings
+}
+
+async fn postgres(config: &Config) -> Finding {
+    let settings = &config.postgres;
+    let target = format!("{}:{}/{}", settings.host, settings.port, settings.database);
+    postgres::probe(settings).await?;
+    Ok(format!("{target} is there and up to date"))
+}
+
+async fn outside_broker(config: &Config) -> Finding {
+    let url = config.mqtt.url.as_deref().unwrap_or_default();
+    // An id of its own: the one of `ingest` would throw it out.
+    let id = format!("cloud-connector-doctor-{}", std::process::id());
+    let options = Options::from_config(&config.mqtt, &id, Session::Clean);
+    mqtt::probe(&options).await.map_err(|problem| {
+        format!("mqtt.url: {url} does not let us in: {problem}; check the address, mqtt.ca, mqtt.certificate, mqtt.username and mqtt.password")
+    })?;
+    Ok(format!("{url} lets us in"))
+}
+
+async fn queue(config: &Config) -> Finding {
+    let kafka = config.kafka.clone();
+    let asked = tokio::task::spawn_blocking(move || kafka::probe(&kafka));
+    asked.await.unwrap_or_else(|_| Err("not asked".to_owned()))
 }
 
 fn data_folder(dir: &Path) -> (Finding, bool) {

@@ -4,14 +4,14 @@ use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::{Args, ValueEnum};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{ConfigSource, block_on};
 use crate::config::Config;
 use crate::domain::SystemClock;
-use crate::runtime::{self, Info, LOCAL_CALLER};
+use crate::runtime::{self, Info, LOCAL_CALLER, Roles};
 use crate::telemetry;
 
 #[derive(Debug, Args)]
@@ -31,11 +31,24 @@ enum Role {
     Updaters,
 }
 
+impl From<Role> for runtime::Role {
+    fn from(role: Role) -> Self {
+        match role {
+            Role::Ingest => Self::Ingest,
+            Role::Record => Self::Record,
+            Role::Api => Self::Api,
+            Role::Updaters => Self::Updaters,
+        }
+    }
+}
+
 pub(super) fn run(args: &RunArgs) -> Result<ExitCode> {
-    check_roles(&args.roles)?;
     let config = args.source.load()?.config;
+    let named: Vec<runtime::Role> = args.roles.iter().map(|role| (*role).into()).collect();
+    let roles = Roles::new(&named);
+    roles.check(&config)?;
     telemetry::logs::init(&config.log)?;
-    block_on(serve(config))
+    block_on(serve(config, roles))
 }
 
 /// Every client is an open file. What the system allows, we take.
@@ -46,20 +59,7 @@ fn raise_open_files() {
     }
 }
 
-/// The embedded broker and SQLite live in one process, and so must all that use them.
-fn check_roles(roles: &[Role]) -> Result<()> {
-    let missing = Role::value_variants()
-        .iter()
-        .find(|role| !roles.contains(role));
-    if roles.is_empty() || missing.is_none() {
-        return Ok(());
-    }
-    bail!(
-        "--role: the embedded broker and database live in one process, so all roles run together; leave --role out"
-    )
-}
-
-async fn serve(config: Config) -> Result<ExitCode> {
+async fn serve(config: Config, roles: Roles) -> Result<ExitCode> {
     // From the first moment, so that a signal during the start is not lost. A hangup ends nothing:
     // it is for those who read their certificates again.
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -70,7 +70,7 @@ async fn serve(config: Config) -> Result<ExitCode> {
     let organisation = config.tenant.default_org_id.clone();
     let base_path = config.http.base_path.clone();
     let running = tokio::select! {
-        running = runtime::start(config, Arc::new(SystemClock)) => running?,
+        running = runtime::start(config, roles, Arc::new(SystemClock)) => running?,
         () = either(&mut interrupt, &mut terminate) => return Ok(ExitCode::SUCCESS),
     };
     say(&greeting(&running.info, &base_path, &organisation));
@@ -114,14 +114,24 @@ fn greeting(info: &Info, base_path: &str, organisation: &str) -> String {
         env!("CARGO_PKG_VERSION")
     )];
     let rest = format!("http://{}{base_path}", info.http);
-    lines.push(format!("  REST  {rest}"));
+    lines.push(format!("  role  {}", info.roles.names()));
+    if info.roles.has(runtime::Role::Api) {
+        lines.push(format!("  REST  {rest}"));
+    } else {
+        lines.push(format!(
+            "  HTTP  http://{}/readiness, /liveness, /metrics",
+            info.http
+        ));
+    }
     if let Some(address) = info.mqtt {
         lines.push(format!("  MQTT  {address} (this machine only, no TLS)"));
     }
     if let Some(address) = info.mqtts {
         lines.push(format!("  MQTT  {address} (TLS, client certificates)"));
     }
-    lines.push(format!("  data  {}", info.data_dir.display()));
+    if let Some(data_dir) = &info.data_dir {
+        lines.push(format!("  data  {}", data_dir.display()));
+    }
     if let (Some(mqtt), Some(key)) = (info.mqtt, &info.local_key) {
         let me = std::env::args().next().unwrap_or_default();
         let organisation = if organisation.is_empty() {

@@ -4,7 +4,6 @@
 //! so that the group does not take us for dead.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -13,9 +12,8 @@ use futures::{FutureExt as _, StreamExt as _};
 
 use crate::kafka::{Consumer, Happening, QueuedMessage, header};
 use crate::protocol::{Direction, Received, Rejected, Topics};
-use crate::record::{Event, Recorder};
+use crate::record::{Event, Fence, Recorder};
 use crate::shutdown::Stopper;
-use crate::store::{Fence, Store};
 use crate::telemetry::metrics;
 
 /// Most messages of one partition that are handed over at once.
@@ -33,7 +31,6 @@ type Outcome = (Fence, i64, usize, bool);
 pub struct QueueReader {
     consumer: Consumer,
     recorder: Recorder,
-    store: Arc<dyn Store>,
     topics: Topics,
     /// This process, for people who look at the table of owners.
     owner: String,
@@ -53,17 +50,10 @@ pub struct QueueReader {
 impl QueueReader {
     /// Reads with this consumer.
     #[must_use]
-    pub fn new(
-        consumer: Consumer,
-        recorder: Recorder,
-        store: Arc<dyn Store>,
-        topics: Topics,
-        owner: String,
-    ) -> Self {
+    pub fn new(consumer: Consumer, recorder: Recorder, topics: Topics, owner: String) -> Self {
         Self {
             consumer,
             recorder,
-            store,
             topics,
             owner,
             assigned: BTreeMap::new(),
@@ -164,10 +154,10 @@ impl QueueReader {
             self.taking = None;
             return;
         }
-        let (store, owner) = (self.store.clone(), self.owner.clone());
+        let (recorder, owner) = (self.recorder.clone(), self.owner.clone());
         let taking = async move {
             loop {
-                match store.take_partitions(&missing, &owner).await {
+                match recorder.take_partitions(&missing, &owner).await {
                     Ok(fences) => return fences,
                     Err(error) => {
                         tracing::warn!(%error, "cannot take partitions over; trying again");

@@ -14,5 +14,5 @@ mod token;
 pub use backoff::Backoff;
 pub use client::{Ack, Ended, Happening, Link, Publisher, connect};
 pub use options::{Options, OptionsError, Session, Will};
-pub use publisher::{KeptConnection, PublishError};
+pub use publisher::{KeptConnection, PublishError, probe};
 pub use tls::{ClientTls, TlsFileError};

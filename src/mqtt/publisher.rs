@@ -129,3 +129,21 @@ async fn one_connection(options: &Options, state: &RwLock<State>, backoff: &mut 
         }
     }
 }
+
+/// Connects once, for `doctor`.
+///
+/// # Errors
+/// When the broker does not let us in, with why.
+pub async fn probe(options: &Options) -> Result<(), String> {
+    let (publisher, mut link) = connect(options).map_err(|error| error.to_string())?;
+    match timeout(CONNECT_WITHIN, link.next()).await {
+        Ok(Happening::Connected { .. }) => {
+            let _ = publisher.disconnect().await;
+            let _ = timeout(CONNECT_WITHIN, link.next()).await;
+            Ok(())
+        }
+        Ok(Happening::Lost(why)) => Err(why),
+        Ok(_) => Err("the broker answered out of turn".to_owned()),
+        Err(_) => Err(format!("no answer within {CONNECT_WITHIN:?}")),
+    }
+}

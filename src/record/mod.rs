@@ -20,11 +20,13 @@ use tokio::sync::{mpsc, oneshot};
 use crate::domain::{ClientId, Clock};
 use crate::protocol::{Received, Topics};
 use crate::shutdown::Stopper;
-use crate::store::{Fence, Store};
+use crate::store::{Store, StoreError};
 use crate::telemetry::health::Verdict;
 use crate::tenant::Tenants;
 
 pub use absent::end_those_who_stay_away;
+
+pub use crate::store::Fence;
 
 use writer::{Job, Standing};
 
@@ -97,6 +99,7 @@ pub struct Parts {
 /// Takes events in, and says when each is durable. A clone is the same recorder.
 #[derive(Clone)]
 pub struct Recorder {
+    store: Arc<dyn Store>,
     lanes: Arc<[mpsc::UnboundedSender<Job>]>,
     standing: Arc<Standing>,
 }
@@ -138,7 +141,11 @@ impl Recorder {
                 sender
             })
             .collect();
-        Self { lanes, standing }
+        Self {
+            store: parts.store.clone(),
+            lanes,
+            standing,
+        }
     }
 
     /// Hands an event over. Events of one client take effect in the order of these calls.
@@ -168,6 +175,19 @@ impl Recorder {
         // If the writer is gone, `done` is dropped with the job and the receipt says so.
         let _ = self.lanes[lane].send(job);
         Receipt(receipt)
+    }
+
+    /// Takes partitions of the queue over, for [`Recorder::submit_from`]: what their former owner
+    /// still holds is not recorded any more.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn take_partitions(
+        &self,
+        partitions: &[i32],
+        owner: &str,
+    ) -> Result<Vec<Fence>, StoreError> {
+        self.store.take_partitions(partitions, owner).await
     }
 
     /// Whether so much is waiting that no new client should be let in.

@@ -1,9 +1,11 @@
-//! Configuration → store → recorder → broker → API, and the same way back when it stops.
+//! Configuration → store → recorder → sources → API, and the same way back when it stops.
 //!
 //! Everything that may fail for the user's reasons (files, ports, certificates) is tried before
 //! anything is written.
 
 mod data_dir;
+mod roles;
+mod sources;
 mod stop;
 
 use std::net::SocketAddr;
@@ -15,58 +17,74 @@ use anyhow::{Context as _, Result};
 use futures::FutureExt as _;
 use tokio::net::TcpListener;
 
-use crate::api::{self, Keys};
-use crate::broker::{self, Broker, Listeners, ServerTls, Taken};
+use crate::api::{self, Keys, Probes};
+use crate::broker::{self, Broker, Listeners, ServerTls};
 use crate::config::{Config, Secret};
-use crate::deliver::{Delivery, EmbeddedOutlet};
+use crate::deliver::{Delivery, EmbeddedOutlet, Outlet, OutsideOutlet};
 use crate::domain::Clock;
-use crate::ingest::embedded::EmbeddedIntake;
+use crate::kafka::Producer;
+use crate::mqtt::{KeptConnection, Options, Session};
 use crate::protocol::Topics;
 use crate::record::{self, Recorder};
 use crate::shutdown::Stopper;
 use crate::store::Store;
+use crate::store::postgres::{self, PostgresStore};
 use crate::store::sqlite::SqliteStore;
 use crate::telemetry::{Health, metrics};
 use crate::tenant::FixedTenants;
+use crate::updaters::Updaters;
 
 pub use data_dir::{DataDir, LOCAL_CALLER, database_path};
+pub use roles::{Role, Roles};
 
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);
+/// PostgreSQL takes batches side by side, and two nearly double the throughput; SQLite has one
+/// writer, and a second would only wait for it.
+const POSTGRES_WRITERS: usize = 2;
 
 /// A connector that runs. Ends with [`Running::stop`].
 pub struct Running {
     /// Where it listens, and what it made.
     pub info: Info,
     health: Health,
-    recorder: Recorder,
+    recorder: Option<Recorder>,
     http: Stopper,
+    sources: Stopper,
     recording: Stopper,
     background: Stopper,
+    /// The connection that messages to clients go through.
+    outlet: Stopper,
+    producer: Option<Producer>,
     store: Arc<dyn Store>,
-    broker: Arc<Broker>,
+    broker: Option<Arc<Broker>>,
     grace: Duration,
     /// Held until the end: one process a data folder.
-    _data_dir: DataDir,
+    _data_dir: Option<DataDir>,
 }
 
 impl Running {
     /// Resolves when a part has ended that should run: a bug of ours, and a reason to start anew.
     pub async fn failed(&self) {
-        self.recorder.ended().await;
+        match &self.recorder {
+            Some(recorder) => recorder.ended().await,
+            None => std::future::pending().await,
+        }
     }
 }
 
 /// Where a running connector can be reached.
 #[derive(Debug, Clone)]
 pub struct Info {
-    /// REST.
+    /// What it does.
+    pub roles: Roles,
+    /// REST, probes, metrics.
     pub http: SocketAddr,
     /// MQTT without TLS.
     pub mqtt: Option<SocketAddr>,
     /// MQTT with TLS.
     pub mqtts: Option<SocketAddr>,
-    /// The data folder.
-    pub data_dir: PathBuf,
+    /// The data folder, where it is used.
+    pub data_dir: Option<PathBuf>,
     /// The key of the caller `local`, if it has one.
     pub local_key: Option<Secret>,
 }
@@ -75,22 +93,20 @@ pub struct Info {
 struct Prepared {
     tenants: FixedTenants,
     http: TcpListener,
+    metrics: Option<TcpListener>,
     listeners: Listeners,
 }
 
-/// Starts everything in this process.
+/// Starts these roles in this process.
 ///
 /// # Errors
 /// The first thing that stands in the way, naming its key and the cure.
-pub async fn start(config: Config, clock: Arc<dyn Clock>) -> Result<Running> {
+pub async fn start(config: Config, roles: Roles, clock: Arc<dyn Clock>) -> Result<Running> {
+    roles.check(&config)?;
     let prepared = prepare(&config).await?;
-    let data_dir = DataDir::open(&config.data.dir)?;
-    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&data_dir.database()).await?);
-    let mut keys = Keys::default();
-    for (caller, key) in &config.api.keys {
-        keys.add(caller, key.secrets().to_vec());
-    }
+    let (store, data_dir) = open_store(&config).await?;
     let mut info = Info {
+        roles,
         http: prepared.http.local_addr()?,
         mqtt: local_addr(prepared.listeners.plain.as_ref())?,
         mqtts: local_addr(
@@ -100,98 +116,76 @@ pub async fn start(config: Config, clock: Arc<dyn Clock>) -> Result<Running> {
                 .as_ref()
                 .map(|(listener, _)| listener),
         )?,
-        data_dir: data_dir.path().to_owned(),
+        data_dir: data_dir.as_ref().map(|data| data.path().to_owned()),
         local_key: None,
     };
-    if config.api.local_key {
-        let key = data_dir.local_key()?;
-        keys.add(LOCAL_CALLER, vec![key.clone()]);
-        info.local_key = Some(key);
-    }
-
-    let health = Health::new();
-    let topics = Topics::new(config.mqtt.prefixes.clone());
-    let recording = Stopper::new();
-    let recorder = start_recorder(
-        &config,
-        &store,
-        prepared.tenants,
-        &topics,
-        &clock,
-        &recording,
-    );
-    let intake = EmbeddedIntake::new(recorder.clone(), topics.clone());
-    let broker = Arc::new(Broker::start(
-        config.broker.clone(),
-        topics,
-        prepared.listeners,
-        Arc::new(intake),
-        clock.clone(),
-    ));
-    watch_health(&health, &store, &recorder, &broker);
-
-    let background = Stopper::new();
-    let linked = broker.clone();
-    background.spawn(record::end_those_who_stay_away(
-        store.clone(),
-        config.broker.return_grace.get(),
-        move |client| linked.end_if_absent(client).map(Taken::durable),
-        background.clone(),
-    ));
-    background.spawn(keep_metrics(background.clone()));
-
-    let outlet = EmbeddedOutlet::new(broker.clone(), config.mqtt.publish_timeout.get());
-    let router = api::router(
-        api::Parts {
-            store: store.clone(),
-            delivery: Delivery::new(store.clone(), Arc::new(outlet), clock),
-            keys,
-            health: health.clone(),
-            render_metrics: Box::new(|| metrics::handle().render()),
-        },
-        &config.http,
-    );
-    let http = Stopper::new();
-    http.spawn(api::serve(prepared.http, router, http.clone()));
-
-    Ok(Running {
-        info,
-        health,
-        recorder,
-        http,
-        recording,
-        background,
+    let keys = keys(&config, data_dir.as_ref(), &mut info)?;
+    let mut running = Running {
+        health: Health::new(),
+        recorder: None,
+        http: Stopper::new(),
+        sources: Stopper::new(),
+        recording: Stopper::new(),
+        background: Stopper::new(),
+        outlet: Stopper::new(),
+        producer: None,
         store,
-        broker,
+        broker: None,
         grace: config.shutdown.grace.get(),
         _data_dir: data_dir,
-    })
+        info,
+    };
+    if [Role::Record, Role::Api, Role::Updaters].map(|role| running.has(role)).contains(&true) {
+        running.watch_store();
+    }
+    let topics = Topics::new(config.mqtt.prefixes.clone());
+    if running.has(Role::Record) {
+        running.start_recorder(&config, prepared.tenants, &topics, &clock);
+    }
+    running.start_sources(&config, prepared.listeners, &topics, &clock)?;
+    running.start_background(&config, &clock);
+    let router = running.router(&config, keys, &clock)?;
+    let http = running.http.clone();
+    if let Some(listener) = prepared.metrics {
+        let probes = api::probes(running.probes(), &config.http);
+        http.spawn(api::serve(listener, probes, http.clone()));
+    }
+    http.spawn(api::serve(prepared.http, router, http.clone()));
+    Ok(running)
 }
 
-/// Brings the database up to date, and does nothing else.
+/// Brings the database up to date, and does nothing else. Says what it worked on.
 ///
 /// # Errors
 /// When it cannot be opened, or another process has the data folder.
-pub async fn migrate(config: &Config) -> Result<PathBuf> {
-    let data_dir = DataDir::open(&config.data.dir)?;
-    let store = SqliteStore::open(&data_dir.database()).await?;
-    store.close().await;
-    Ok(data_dir.database())
+pub async fn migrate(config: &Config) -> Result<String> {
+    if config.postgres.host.is_empty() {
+        let data_dir = DataDir::open(&config.data.dir)?;
+        let store = SqliteStore::open(&data_dir.database()).await?;
+        store.close().await;
+        return Ok(data_dir.database().display().to_string());
+    }
+    let postgres = &config.postgres;
+    postgres::migrate(postgres).await?;
+    Ok(format!(
+        "{}:{}/{}",
+        postgres.host, postgres.port, postgres.database
+    ))
 }
 
 async fn prepare(config: &Config) -> Result<Prepared> {
     let tenants = FixedTenants::read(&config.tenant)?;
-    let tls = match config.broker.tls.listen {
+    let is_embedded = config.mqtt.url.is_none();
+    let tls = match config.broker.tls.listen.filter(|_| is_embedded) {
         Some(address) => Some((address, Arc::new(ServerTls::read(&config.broker.tls)?))),
         None => None,
     };
-    let http = TcpListener::bind(config.http.listen).await.with_context(|| {
-        format!(
-            "http.listen: cannot listen on {}; stop what listens there, or choose another address with --http",
-            config.http.listen
-        )
-    })?;
-    let plain = match config.broker.listen {
+    let http = bind("http.listen", "--http", config.http.listen).await?;
+    let metrics = match config.http.metrics_listen {
+        Some(address) => Some(bind("http.metrics_listen", "the configuration", address).await?),
+        None => None,
+    };
+    let plain = match config.broker.listen.filter(|_| is_embedded) {
         Some(address) => Some(broker::bind("broker.listen", address).await?),
         None => None,
     };
@@ -202,53 +196,142 @@ async fn prepare(config: &Config) -> Result<Prepared> {
     Ok(Prepared {
         tenants,
         http,
+        metrics,
         listeners: Listeners { plain, tls },
     })
 }
 
-fn start_recorder(
-    config: &Config,
-    store: &Arc<dyn Store>,
-    tenants: FixedTenants,
-    topics: &Topics,
-    clock: &Arc<dyn Clock>,
-    stopper: &Stopper,
-) -> Recorder {
-    let parts = record::Parts {
-        store: store.clone(),
-        tenants: Arc::new(tenants),
-        topics: topics.clone(),
-        clock: clock.clone(),
-        settings: record::Settings {
-            batch_max: config.record.batch_max,
-            tenant_deadline: config.record.tenant_deadline.get(),
-            old_within: config.record.old_within.get(),
-            // SQLite has one writer; a second would only wait for it.
-            writers: 1,
-        },
-    };
-    Recorder::start(parts, stopper)
+async fn bind(key: &str, by: &str, address: SocketAddr) -> Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| {
+        format!(
+            "{key}: cannot listen on {address}; stop what listens there, or choose another address with {by}"
+        )
+    })
 }
 
-fn watch_health(
-    health: &Health,
-    store: &Arc<dyn Store>,
-    recorder: &Recorder,
-    broker: &Arc<Broker>,
-) {
-    let (store, recorder, broker) = (store.clone(), recorder.clone(), broker.clone());
-    health.add("store", move || {
-        let store = store.clone();
-        async move { store.ping().await.map_err(|error| error.to_string()) }.boxed()
-    });
-    health.add("record", move || {
-        let standing = recorder.standing();
-        async move { standing }.boxed()
-    });
-    health.add("broker", move || {
-        let standing = broker.standing();
-        async move { standing }.boxed()
-    });
+/// PostgreSQL is connected to when it is first asked something: away at the start is waited for.
+async fn open_store(config: &Config) -> Result<(Arc<dyn Store>, Option<DataDir>)> {
+    if !config.postgres.host.is_empty() {
+        return Ok((Arc::new(PostgresStore::new(&config.postgres)), None));
+    }
+    let data_dir = DataDir::open(&config.data.dir)?;
+    let store = SqliteStore::open(&data_dir.database()).await?;
+    Ok((Arc::new(store), Some(data_dir)))
+}
+
+/// Configured keys, and the local one where there is a data folder to keep it in.
+fn keys(config: &Config, data_dir: Option<&DataDir>, info: &mut Info) -> Result<Keys> {
+    let mut keys = Keys::default();
+    for (caller, key) in &config.api.keys {
+        keys.add(caller, key.secrets().to_vec());
+    }
+    if let Some(data_dir) = data_dir
+        && config.api.local_key
+    {
+        let key = data_dir.local_key()?;
+        keys.add(LOCAL_CALLER, vec![key.clone()]);
+        info.local_key = Some(key);
+    }
+    Ok(keys)
+}
+
+impl Running {
+    fn has(&self, role: Role) -> bool {
+        self.info.roles.has(role)
+    }
+
+    fn start_recorder(
+        &mut self,
+        config: &Config,
+        tenants: FixedTenants,
+        topics: &Topics,
+        clock: &Arc<dyn Clock>,
+    ) {
+        let is_sqlite = config.postgres.host.is_empty();
+        let parts = record::Parts {
+            store: self.store.clone(),
+            tenants: Arc::new(tenants),
+            topics: topics.clone(),
+            clock: clock.clone(),
+            settings: record::Settings {
+                batch_max: config.record.batch_max,
+                tenant_deadline: config.record.tenant_deadline.get(),
+                old_within: config.record.old_within.get(),
+                writers: if is_sqlite { 1 } else { POSTGRES_WRITERS },
+            },
+        };
+        let recorder = Recorder::start(parts, &self.recording);
+        let watched = recorder.clone();
+        self.health.add("record", move || {
+            let standing = watched.standing();
+            async move { standing }.boxed()
+        });
+        self.recorder = Some(recorder);
+    }
+
+    fn start_background(&self, config: &Config, clock: &Arc<dyn Clock>) {
+        self.background.spawn(keep_metrics(self.background.clone()));
+        if self.has(Role::Updaters) {
+            let updaters = Updaters {
+                store: self.store.clone(),
+                clock: clock.clone(),
+                interval: config.updaters.interval.get(),
+                departed_kept: config.updaters.departed_kept.get(),
+            };
+            self.background.spawn(updaters.run(self.background.clone()));
+        }
+    }
+
+    /// The whole interface for `api`, probes and metrics for the others.
+    fn router(
+        &self,
+        config: &Config,
+        keys: Keys,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<api::Interface> {
+        if !self.has(Role::Api) {
+            return Ok(api::probes(self.probes(), &config.http));
+        }
+        let outlet = self.outlet(config)?;
+        let delivery = Delivery::new(self.store.clone(), outlet, clock.clone());
+        let parts = api::Parts {
+            store: self.store.clone(),
+            delivery,
+            keys,
+        };
+        Ok(api::router(parts, self.probes(), &config.http))
+    }
+
+    fn outlet(&self, config: &Config) -> Result<Arc<dyn Outlet>> {
+        let within = config.mqtt.publish_timeout.get();
+        if let Some(broker) = &self.broker {
+            return Ok(Arc::new(EmbeddedOutlet::new(broker.clone(), within)));
+        }
+        let id = format!("cloud-connector-api-{}", uuid::Uuid::new_v4().simple());
+        let options = Options::from_config(&config.mqtt, &id, Session::Clean);
+        let connection = KeptConnection::start(options, &self.outlet)?;
+        let watched = connection.clone();
+        self.health.add("mqtt_api", move || {
+            let standing = watched.standing();
+            async move { standing }.boxed()
+        });
+        Ok(Arc::new(OutsideOutlet::new(connection, within)))
+    }
+
+    fn probes(&self) -> Probes {
+        Probes {
+            health: self.health.clone(),
+            render_metrics: || metrics::handle().render(),
+        }
+    }
+
+    fn watch_store(&self) {
+        let store = self.store.clone();
+        self.health.add("store", move || {
+            let store = store.clone();
+            async move { store.ping().await.map_err(|error| error.to_string()) }.boxed()
+        });
+    }
 }
 
 async fn keep_metrics(stopper: Stopper) {

@@ -31,12 +31,22 @@ impl Running {
         if !http {
             tracing::warn!("requests were cut off that did not end in time");
         }
-        self.broker.close_intake();
+        self.outlet.stop(AT_LEAST).await;
+        if let Some(broker) = &self.broker {
+            broker.close_intake();
+        }
+        // What is under way there waits for the recorder, which still runs.
+        stage("sources", self.sources.stop(left() / 2).await);
         stage("background", self.background.stop(left()).await);
         stage("record", self.recording.stop(left()).await);
+        if let Some(producer) = &self.producer {
+            stage("queue", producer.flush(left()).await);
+        }
         let closing = tokio::time::timeout(left().max(AT_LEAST), self.store.close()).await;
         stage("store", closing.is_ok());
-        self.broker.stop().await;
+        if let Some(broker) = &self.broker {
+            broker.stop().await;
+        }
         tracing::info!(clean, "stopped");
         clean
     }
