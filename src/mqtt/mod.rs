@@ -16,3 +16,4 @@ pub use client::{Ack, Ended, Happening, Link, Publisher, connect};
 pub use options::{Options, OptionsError, Session, Will};
 pub use publisher::{KeptConnection, PublishError, probe};
 pub use tls::{ClientTls, TlsFileError};
+pub use token::{Token, TokenError};

@@ -41,8 +41,11 @@ pub struct TokenError {
 }
 
 impl Token {
-    /// The header for a connection that is made now.
-    pub(super) fn header(&self) -> Result<(HeaderName, HeaderValue), TokenError> {
+    /// The token for a connection that is made now.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or is not a key that can sign.
+    pub fn read(&self) -> Result<String, TokenError> {
         let (key, file, token) = match self {
             Self::File(file) => {
                 let read = std::fs::read_to_string(file).map_err(|error| error.to_string());
@@ -59,9 +62,16 @@ impl Token {
             file: file.clone(),
             problem,
         };
-        let token = token.map_err(bad)?;
-        let mut value = HeaderValue::from_str(token.trim())
-            .map_err(|_| bad("it does not hold a token".to_owned()))?;
+        let token = token.map_err(bad)?.trim().to_owned();
+        if HeaderValue::from_str(&token).is_err() {
+            return Err(bad("it does not hold a token".to_owned()));
+        }
+        Ok(token)
+    }
+
+    pub(super) fn header(&self) -> Result<(HeaderName, HeaderValue), TokenError> {
+        let mut value =
+            HeaderValue::from_str(&self.read()?).unwrap_or_else(|_| HeaderValue::from_static(""));
         value.set_sensitive(true);
         Ok((HEADER, value))
     }

@@ -135,7 +135,10 @@ pub async fn start(config: Config, roles: Roles, clock: Arc<dyn Clock>) -> Resul
         _data_dir: data_dir,
         info,
     };
-    if [Role::Record, Role::Api, Role::Updaters].map(|role| running.has(role)).contains(&true) {
+    if [Role::Record, Role::Api, Role::Updaters]
+        .map(|role| running.has(role))
+        .contains(&true)
+    {
         running.watch_store();
     }
     let topics = Topics::new(config.mqtt.prefixes.clone());

@@ -11,20 +11,24 @@ use crate::support::connector::ORG;
 use crate::support::{Certs, Connector, PATIENCE, program, unique};
 
 /// A `simulate` process and what it prints.
-struct Simulated {
+pub struct Simulated {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
 impl Simulated {
-    fn start(mut command: Command) -> Self {
+    pub fn start(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         Self { child, lines }
     }
 
+    pub async fn kill(mut self) {
+        self.child.kill().await.unwrap();
+    }
+
     /// The next line that contains this.
-    async fn line(&mut self, part: &str) -> String {
+    pub async fn line(&mut self, part: &str) -> String {
         let read = async {
             loop {
                 let line = self.lines.next_line().await.unwrap();

@@ -8,6 +8,8 @@ mod bad_input;
 mod broker_isolation;
 mod broker_life;
 mod cli;
+#[cfg(feature = "outside-tests")]
+mod distributed;
 mod end_to_end;
 #[cfg(feature = "outside-tests")]
 mod other_makes;

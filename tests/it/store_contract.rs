@@ -13,7 +13,7 @@ use tempfile::TempDir;
 /// A store of a test's own, and what must outlive it.
 struct Subject {
     store: Arc<dyn Store>,
-    _folder: TempDir,
+    _folder: Option<TempDir>,
 }
 
 async fn sqlite() -> Subject {
@@ -21,18 +21,54 @@ async fn sqlite() -> Subject {
     let path = folder.path().join("test.db");
     Subject {
         store: Arc::new(SqliteStore::open(&path).await.unwrap()),
-        _folder: folder,
+        _folder: Some(folder),
     }
 }
 
-/// Makes a test of each case for each store.
+/// A database of its own on the server that `make test` runs.
+#[cfg(feature = "outside-tests")]
+async fn postgres() -> Subject {
+    use cloud_connector::config::{Overrides, load_with};
+    use cloud_connector::store::postgres::{PostgresStore, migrate};
+    let port = crate::support::services::shared().await.postgres;
+    let name = crate::support::services::database(port).await;
+    let settings = [
+        ("HOST", "127.0.0.1".to_owned()),
+        ("PORT", port.to_string()),
+        ("DATABASE", name),
+        ("USER", "cc".to_owned()),
+        ("PASSWORD", "cc-secret".to_owned()),
+        ("TLS", "disable".to_owned()),
+    ]
+    .map(|(key, value)| (format!("CLOUD_CONNECTOR__POSTGRES__{key}"), value));
+    let config = load_with(&Overrides::default(), settings).unwrap().config;
+    migrate(&config.postgres).await.unwrap();
+    Subject {
+        store: Arc::new(PostgresStore::new(&config.postgres)),
+        _folder: None,
+    }
+}
+
+/// The suite: makes a test of each case, for each store.
 macro_rules! contract {
-    ($store:ident: $($case:ident),* $(,)?) => {
-        mod $store {
+    ($($case:ident),* $(,)?) => {
+        mod sqlite {
             $(
                 #[tokio::test]
                 async fn $case() {
-                    let subject = super::$store().await;
+                    let subject = super::sqlite().await;
+                    super::$case(subject.store.clone()).await;
+                    subject.store.close().await;
+                }
+            )*
+        }
+
+        #[cfg(feature = "outside-tests")]
+        mod postgres {
+            $(
+                #[tokio::test]
+                async fn $case() {
+                    let subject = super::postgres().await;
                     super::$case(subject.store.clone()).await;
                     subject.store.close().await;
                 }
@@ -41,7 +77,7 @@ macro_rules! contract {
     };
 }
 
-contract!(sqlite:
+contract!(
     what_is_recorded_is_found_by_its_organisation_only,
     an_online_again_replaces_what_was_said,
     a_departure_removes_the_row_and_remembers_the_tenant,

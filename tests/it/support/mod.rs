@@ -2,7 +2,11 @@
 
 pub mod certs;
 pub mod connector;
+#[cfg(feature = "outside-tests")]
+pub mod fleet;
 pub mod mqtt;
+#[cfg(feature = "outside-tests")]
+pub mod services;
 
 use std::future::Future;
 use std::time::{Duration, Instant};

@@ -114,6 +114,11 @@ impl RawClient {
         Ok(Self::over(Box::new(stream)))
     }
 
+    /// Over a connection that was made already.
+    pub fn over_tcp(stream: TcpStream) -> Self {
+        Self::over(Box::new(stream))
+    }
+
     fn over(stream: Box<dyn Stream>) -> Self {
         Self {
             stream,

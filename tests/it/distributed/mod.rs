@@ -1,0 +1,8 @@
+//! The distributed set-up on real services.
+
+mod acl;
+mod doctor;
+mod end_to_end;
+mod rebalance;
+mod restarts;
+mod secured;

@@ -1,0 +1,101 @@
+//! Two `record` processes; one is frozen while it holds a batch until the other has its partitions.
+
+use sqlx::{Connection as _, PgConnection};
+
+use crate::support::fleet::Fleet;
+use crate::support::mqtt::{Connect, RawClient, control_out, offline, online};
+use crate::support::services::{self, Service};
+use crate::support::{eventually, unique};
+
+#[tokio::test]
+async fn a_frozen_owner_drops_its_batch_when_it_wakes() {
+    let postgres = Service::postgres().await;
+    let port = postgres.port;
+    let fleet = Fleet::with(Service::mosquitto().await, Some(postgres), None).await;
+    let _ingest = fleet.start(&["ingest"]).await;
+    let frozen = fleet.start(&["record"]).await;
+    let api = fleet.start(&["api"]).await;
+    let address = format!("127.0.0.1:{}", fleet.mosquitto.port);
+    let me = unique("contested");
+    let mut client = RawClient::connect(&address, &Connect::new(&me)).await;
+    client.must_publish(&control_out(&me), &online()).await;
+    api.wait_for(&me, true).await;
+
+    // It holds a batch that it cannot write: the table is locked.
+    let database = fleet.value("postgres.database");
+    let url = format!("postgres://cc:cc-secret@127.0.0.1:{port}/{database}?sslmode=disable");
+    let mut blocker = PgConnection::connect(&url).await.unwrap();
+    sqlx::query("BEGIN").execute(&mut blocker).await.unwrap();
+    sqlx::query("LOCK TABLE connections IN EXCLUSIVE MODE")
+        .execute(&mut blocker)
+        .await
+        .unwrap();
+    let mut stale = online();
+    stale["content"]["tags"] = serde_json::json!({"written": "by the frozen one"});
+    client.must_publish(&control_out(&me), &stale).await;
+    let mut watcher = PgConnection::connect(&url).await.unwrap();
+    let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+    eventually_waiting(&mut watcher, waits).await;
+    frozen.signal("STOP");
+    // Its statement must not go through when the lock is lifted: it is ended in the server, as a
+    // lost connection would be.
+    let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+    sqlx::query(end).execute(&mut watcher).await.unwrap();
+    sqlx::query("COMMIT").execute(&mut blocker).await.unwrap();
+
+    // The other one gets its partitions, and with them the same message and what came after it.
+    let other = fleet.start(&["record"]).await;
+    client.must_publish(&control_out(&me), &offline()).await;
+    api.wait_for(&me, false).await;
+    let mut last = online();
+    last["content"]["tags"] = serde_json::json!({"written": "by its successor"});
+    client.must_publish(&control_out(&me), &last).await;
+    api.wait_for(&me, true).await;
+
+    frozen.signal("CONT");
+    eventually("the frozen one drops its batch", || async {
+        let fenced = "cloud_connector_record_partitions_fenced_total";
+        (frozen.metric(fenced, "").await > 0.0).then_some(())
+    })
+    .await;
+    let path = format!("/v2/connections/{me}/status");
+    let row: serde_json::Value = api
+        .request("GET", &path)
+        .send()
+        .await
+        .unwrap()
+        .json()
+        .await
+        .unwrap();
+    assert_eq!(row["tags"]["written"], "by its successor");
+    // Both go on working side by side.
+    for n in 0..20 {
+        let name = format!("{me}-{n}");
+        let mut client = RawClient::connect(&address, &Connect::new(&name)).await;
+        client.must_publish(&control_out(&name), &online()).await;
+    }
+    eventually("all recorded", || async {
+        (api.listed().await.ok()?.len() == 21).then_some(())
+    })
+    .await;
+    drop(other);
+    let _ = services::shared().await;
+}
+
+async fn eventually_waiting(watcher: &mut PgConnection, sql: &'static str) {
+    let deadline = std::time::Instant::now() + crate::support::PATIENCE;
+    loop {
+        let waiting: i64 = sqlx::query_scalar(sql)
+            .fetch_one(&mut *watcher)
+            .await
+            .unwrap();
+        if waiting > 0 {
+            return;
+        }
+        assert!(
+            std::time::Instant::now() < deadline,
+            "nobody waits for the lock"
+        );
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+}

@@ -1,0 +1,202 @@
+//! Each service away for ten seconds under light traffic: nothing is lost, every role recovers by
+//! itself, and meanwhile readiness and the API tell the truth.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::support::fleet::{Fleet, Process};
+use crate::support::mqtt::{Connect, RawClient, control_out, online};
+use crate::support::services::Service;
+use crate::support::{PATIENCE, eventually};
+
+const AWAY: Duration = Duration::from_secs(10);
+
+struct Roles {
+    ingest: Process,
+    record: Process,
+    api: Process,
+}
+
+async fn start(fleet: &Fleet) -> Roles {
+    Roles {
+        ingest: fleet.start(&["ingest"]).await,
+        record: fleet.start(&["record"]).await,
+        api: fleet.start(&["api"]).await,
+    }
+}
+
+/// A client that comes online under a new name every so often, until told to stop. Returns the
+/// names whose message the broker acknowledged.
+fn traffic(
+    address: String,
+    mut stop: tokio::sync::oneshot::Receiver<()>,
+) -> tokio::task::JoinHandle<Vec<String>> {
+    tokio::spawn(async move {
+        let mut acknowledged = Vec::new();
+        for n in 0.. {
+            let name = format!("traffic-{n:04}");
+            if publish_once(&address, &name).await {
+                acknowledged.push(name);
+            }
+            let pause = tokio::time::sleep(Duration::from_millis(100));
+            tokio::select! {
+                () = pause => {}
+                _ = &mut stop => break,
+            }
+        }
+        acknowledged
+    })
+}
+
+/// Connects without a will, says online, leaves without a word: the row must stay.
+async fn publish_once(address: &str, name: &str) -> bool {
+    let Ok(stream) = tokio::net::TcpStream::connect(address).await else {
+        return false;
+    };
+    let mut client = RawClient::over_tcp(stream);
+    if client.handshake(&Connect::new(name)).await != 0 {
+        return false;
+    }
+    let payload = online().to_string();
+    client
+        .publish(&control_out(name), payload.as_bytes())
+        .await
+        .is_some()
+}
+
+/// Keeps a service away for the whole time, and looks in the middle.
+async fn away<F: Future<Output = ()>>(service: &Service, meanwhile: F) {
+    service.stop().await;
+    let back = Instant::now() + AWAY;
+    tokio::time::timeout(PATIENCE, meanwhile)
+        .await
+        .expect("nobody told the truth");
+    tokio::time::sleep_until(back).await;
+    service.start_again().await;
+}
+
+async fn all_recorded(roles: &Roles, expected: &[String]) {
+    assert!(expected.len() > 20, "only {} messages", expected.len());
+    for process in [&roles.ingest, &roles.record, &roles.api] {
+        process.wait_ready(true).await;
+    }
+    eventually("every acknowledged message is recorded", || async {
+        let listed = roles.api.listed().await.ok()?;
+        expected
+            .iter()
+            .all(|name| listed.contains(name))
+            .then_some(())
+    })
+    .await;
+}
+
+fn says(said: &serde_json::Value, part: &str) -> bool {
+    said["parts"][part]
+        .as_str()
+        .is_some_and(|text| text != "ok")
+}
+
+#[tokio::test]
+async fn mosquitto_away_for_ten_seconds() {
+    let fleet = Fleet::new().await;
+    let roles = start(&fleet).await;
+    let address = format!("127.0.0.1:{}", fleet.mosquitto.port);
+    let (stop, stopped) = tokio::sync::oneshot::channel();
+    let traffic = traffic(address, stopped);
+    eventually("some traffic", || async {
+        (roles.api.listed().await.ok()?.len() > 5).then_some(())
+    })
+    .await;
+    let known = roles.api.listed().await.unwrap()[0].clone();
+    away(&fleet.mosquitto, async {
+        assert!(says(&roles.ingest.wait_ready(false).await, "mqtt_ingest"));
+        assert!(says(&roles.api.wait_ready(false).await, "mqtt_api"));
+        // Who is connected is still known; a message cannot be sent, and that is said.
+        assert!(roles.api.listed().await.is_ok());
+        let (status, body) = roles.api.send(&known, json!({"directive": "x"})).await;
+        assert_eq!(status, 503, "{body}");
+        assert_eq!(body["title"], "Error passing message to rhc client");
+        assert!(body["id"].is_string());
+        assert_eq!(roles.record.readiness().await.0, 200);
+    })
+    .await;
+    eventually("traffic again", || async {
+        (roles.ingest.readiness().await.0 == 200).then_some(())
+    })
+    .await;
+    let before = roles.api.listed().await.unwrap().len();
+    eventually("more traffic", || async {
+        (roles.api.listed().await.ok()?.len() > before + 5).then_some(())
+    })
+    .await;
+    stop.send(()).unwrap();
+    all_recorded(&roles, &traffic.await.unwrap()).await;
+    let (status, _) = roles.api.send(&known, json!({"directive": "x"})).await;
+    assert_eq!(status, 201);
+}
+
+#[tokio::test]
+async fn kafka_away_for_ten_seconds() {
+    let fleet = Fleet::with(
+        Service::mosquitto().await,
+        None,
+        Some(Service::kafka().await),
+    )
+    .await;
+    let roles = start(&fleet).await;
+    let address = format!("127.0.0.1:{}", fleet.mosquitto.port);
+    let (stop, stopped) = tokio::sync::oneshot::channel();
+    let traffic = traffic(address, stopped);
+    eventually("some traffic", || async {
+        (roles.api.listed().await.ok()?.len() > 5).then_some(())
+    })
+    .await;
+    away(fleet.kafka.as_ref().unwrap(), async {
+        assert!(says(&roles.ingest.wait_ready(false).await, "kafka"));
+        assert!(says(&roles.record.wait_ready(false).await, "kafka"));
+        assert_eq!(roles.api.readiness().await.0, 200);
+        assert!(roles.api.listed().await.is_ok());
+    })
+    .await;
+    stop.send(()).unwrap();
+    all_recorded(&roles, &traffic.await.unwrap()).await;
+}
+
+#[tokio::test]
+async fn postgres_away_for_ten_seconds() {
+    let fleet = Fleet::with(
+        Service::mosquitto().await,
+        Some(Service::postgres().await),
+        None,
+    )
+    .await;
+    let roles = start(&fleet).await;
+    let address = format!("127.0.0.1:{}", fleet.mosquitto.port);
+    let (stop, stopped) = tokio::sync::oneshot::channel();
+    let traffic = traffic(address, stopped);
+    eventually("some traffic", || async {
+        (roles.api.listed().await.ok()?.len() > 5).then_some(())
+    })
+    .await;
+    away(fleet.postgres.as_ref().unwrap(), async {
+        assert!(says(&roles.record.wait_ready(false).await, "store"));
+        assert!(says(&roles.api.wait_ready(false).await, "store"));
+        // Never an empty list, never "not connected".
+        assert_eq!(roles.api.listed().await, Err(503));
+        let (status, body) = roles
+            .api
+            .send("traffic-0000", json!({"directive": "x"}))
+            .await;
+        assert_eq!(status, 503, "{body}");
+        let path = "/v2/connections/traffic-0000/status";
+        let answer = roles.api.request("GET", path).send().await.unwrap();
+        assert_eq!(answer.status(), 503);
+        assert!(answer.headers().contains_key("retry-after"));
+        assert_eq!(roles.ingest.readiness().await.0, 200);
+    })
+    .await;
+    stop.send(()).unwrap();
+    all_recorded(&roles, &traffic.await.unwrap()).await;
+}

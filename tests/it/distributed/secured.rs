@@ -1,0 +1,220 @@
+//! Ways in: TLS and passwords to PostgreSQL and Kafka, tokens over websockets; several at once.
+
+use std::path::Path;
+
+use serde_json::Value;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+
+use crate::support::fleet::Fleet;
+use crate::support::mqtt::{Connect, RawClient, control_out, online};
+use crate::support::services::{Service, database};
+use crate::support::unique;
+
+#[tokio::test]
+async fn postgres_is_reached_without_tls_with_it_and_verified() {
+    let server = Service::postgres().await;
+    let ca = server.file("ca.pem");
+    let name = database(server.port).await;
+    let fleet = Fleet::new()
+        .await
+        .set("postgres.port", server.port)
+        .set("postgres.database", name)
+        .set("postgres.host", "localhost");
+    for (tls, ca) in [
+        ("disable", None),
+        ("require", None),
+        ("verify-full", Some(&ca)),
+    ] {
+        let fleet_ca = ca.map_or_else(String::new, |ca| ca.display().to_string());
+        let (code, said) = migrate(&fleet, tls, &fleet_ca).await;
+        assert_eq!(code, Some(0), "{tls}: {said}");
+    }
+    // The text itself, as the platform hands it over.
+    let text = std::fs::read_to_string(&ca).unwrap();
+    let (code, said) = migrate(&fleet, "verify-full", &text).await;
+    assert_eq!(code, Some(0), "{said}");
+    let (code, said) = migrate(&fleet, "verify-full", "").await;
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("postgres.ca"), "{said}");
+}
+
+async fn migrate(fleet: &Fleet, tls: &str, ca: &str) -> (Option<i32>, String) {
+    let done = fleet
+        .program()
+        .arg("migrate")
+        .env("CLOUD_CONNECTOR__POSTGRES__TLS", tls)
+        .env("CLOUD_CONNECTOR__POSTGRES__CA", ca)
+        .output()
+        .await
+        .unwrap();
+    (done.status.code(), String::from_utf8(done.stderr).unwrap())
+}
+
+#[tokio::test]
+async fn several_that_migrate_at_once_are_safe() {
+    let server = Service::postgres().await;
+    let name = database(server.port).await;
+    let fleet = Fleet::new()
+        .await
+        .set("postgres.port", server.port)
+        .set("postgres.database", name);
+    let all = (0..6).map(|_| fleet.command(&["migrate"]));
+    for (code, said) in futures::future::join_all(all).await {
+        assert_eq!(code, Some(0), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn kafka_is_reached_with_sasl_plain_and_scram() {
+    let (kafka, port) = Service::kafka_with_sasl().await;
+    let fleet = Fleet::with(Service::mosquitto().await, None, Some(kafka)).await;
+    let mut fleet = fleet
+        .set("kafka.brokers", format!("127.0.0.1:{port}"))
+        .set("kafka.security", "sasl_plaintext")
+        .set("kafka.username", "cc");
+    for mechanism in ["PLAIN", "SCRAM-SHA-512"] {
+        fleet = fleet
+            .set("kafka.sasl_mechanism", mechanism)
+            .set("kafka.password", "cc-secret");
+        let process = fleet.start(&[]).await;
+        let me = unique("sasl");
+        let address = format!("127.0.0.1:{}", fleet.mosquitto.port);
+        let mut client = RawClient::connect(&address, &Connect::new(&me)).await;
+        client.must_publish(&control_out(&me), &online()).await;
+        process.wait_for(&me, true).await;
+        fleet = fleet.set("kafka.password", "wrong-wrong");
+        let (code, said) = fleet.command(&["doctor"]).await;
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains("kafka.password"), "{said}");
+    }
+}
+
+/// Listens as a broker's front would, and returns the head of the first request.
+async fn first_request(listener: TcpListener) -> String {
+    let (mut stream, _) = listener.accept().await.unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.unwrap());
+    }
+    let _ = stream.write_all(b"HTTP/1.1 403 Forbidden\r\n\r\n").await;
+    String::from_utf8(head).unwrap()
+}
+
+async fn token_sent(key: &str, file: &Path) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("ws://{}/mqtt", listener.local_addr().unwrap());
+    let asked = tokio::spawn(first_request(listener));
+    let fleet = Fleet::new()
+        .await
+        .set("mqtt.url", url)
+        .set(key, file.display());
+    let (code, said) = fleet.command(&["doctor"]).await;
+    assert_eq!(code, Some(1), "{said}");
+    let head = asked.await.unwrap().to_lowercase();
+    let header = head
+        .lines()
+        .find(|line| line.starts_with("x-akamai-dcp-token:"));
+    let header = header.unwrap_or_else(|| panic!("no token in {head}"));
+    header.split_once(':').unwrap().1.trim().to_owned()
+}
+
+#[tokio::test]
+async fn a_token_travels_in_the_websockets_header_from_a_file_or_signed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    std::fs::write(&file, "from-the-file\n").unwrap();
+    assert_eq!(token_sent("mqtt.token_file", &file).await, "from-the-file");
+
+    let key = folder.path().join("key.pem");
+    let made = tokio::process::Command::new("openssl")
+        .args([
+            "genpkey",
+            "-algorithm",
+            "RSA",
+            "-pkeyopt",
+            "rsa_keygen_bits:2048",
+            "-out",
+        ])
+        .arg(&key)
+        .output()
+        .await
+        .unwrap();
+    assert!(made.status.success());
+    let token = token_sent("mqtt.token_key", &key).await;
+    assert_eq!(token.split('.').count(), 3, "{token}");
+}
+
+#[tokio::test]
+async fn a_signed_token_says_who_we_are_and_verifies() {
+    use base64::Engine as _;
+    let decode = |part: &str| {
+        let bytes = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(part);
+        serde_json::from_slice::<Value>(&bytes.unwrap()).unwrap()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let key = folder.path().join("key.pem");
+    let openssl = |args: &[&str]| {
+        let done = std::process::Command::new("openssl")
+            .args(args)
+            .output()
+            .unwrap();
+        assert!(
+            done.status.success(),
+            "{}",
+            String::from_utf8_lossy(&done.stderr)
+        );
+    };
+    let key_file = key.to_str().unwrap();
+    openssl(&[
+        "genpkey",
+        "-algorithm",
+        "RSA",
+        "-pkeyopt",
+        "rsa_keygen_bits:2048",
+        "-out",
+        key_file,
+    ]);
+    let token = cloud_connector::mqtt::Token::Signed {
+        key: key.clone(),
+        client_id: "me".into(),
+        lifetime: std::time::Duration::from_mins(5),
+    };
+    let token = token.read().unwrap();
+    let parts: Vec<&str> = token.split('.').collect();
+    assert_eq!(decode(parts[0])["alg"], "RS256");
+    assert_eq!(decode(parts[0])["kid"], "rhcloud-connector");
+    let claims = decode(parts[1]);
+    assert_eq!(claims["client-id"], "me");
+    assert_eq!(claims["auth-group"], "admin");
+    let left = claims["exp"].as_i64().unwrap() - jiff::Timestamp::now().as_second();
+    assert!((290..=300).contains(&left), "{left}");
+    // OpenSSL has the last word on the signature.
+    let (public, signed, signature) = (
+        folder.path().join("public.pem"),
+        folder.path().join("signed"),
+        folder.path().join("signature"),
+    );
+    let raw = base64::engine::general_purpose::URL_SAFE_NO_PAD
+        .decode(parts[2])
+        .unwrap();
+    std::fs::write(&signature, raw).unwrap();
+    std::fs::write(&signed, format!("{}.{}", parts[0], parts[1])).unwrap();
+    openssl(&[
+        "pkey",
+        "-in",
+        key_file,
+        "-pubout",
+        "-out",
+        public.to_str().unwrap(),
+    ]);
+    openssl(&[
+        "dgst",
+        "-sha256",
+        "-verify",
+        public.to_str().unwrap(),
+        "-signature",
+        signature.to_str().unwrap(),
+        signed.to_str().unwrap(),
+    ]);
+}
