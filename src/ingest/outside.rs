@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::StreamExt as _;
 use futures::stream::FuturesOrdered;
 use parking_lot::RwLock;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::Destination;
@@ -102,30 +102,39 @@ async fn one_connection(
         Ok(pair) => pair,
         Err(error) => return error.to_string(),
     };
-    match link.next().await {
-        Happening::Connected { session_present } => {
-            if !(session_present && *has_subscribed)
-                && let Err(why) = subscribe(parts, &publisher, &mut link).await
-            {
-                return why;
-            }
-        }
+    let awaited = match link.next().await {
+        Happening::Connected { session_present } if session_present && *has_subscribed => 0,
+        Happening::Connected { .. } => match subscribe(parts, &publisher).await {
+            Ok(asked) => asked,
+            Err(error) => return error.to_string(),
+        },
         Happening::Lost(why) => return why,
         _ => return "the broker answered out of turn".to_owned(),
-    }
-    *has_subscribed = true;
+    };
     backoff.reset();
-    *state.write() = Ok(());
-    tracing::info!("taking messages from the broker");
     let (sender, messages) = mpsc::channel(WINDOW);
-    let polling = AbortOnDropHandle::new(tokio::spawn(poll(link, parts.clone(), sender)));
+    let (granted, subscribed) = oneshot::channel();
+    let polling = poll(link, parts.clone(), sender, awaited, granted);
+    let polling = AbortOnDropHandle::new(tokio::spawn(polling));
+    let told = async {
+        if subscribed.await.is_ok() {
+            *has_subscribed = true;
+            *state.write() = Ok(());
+            tracing::info!("taking messages from the broker");
+        }
+        std::future::pending::<String>().await
+    };
     tokio::select! {
         why = polling => why.unwrap_or_else(|error| error.to_string()),
         why = forward(parts, &publisher, messages) => why,
+        why = told => why,
     }
 }
 
-async fn subscribe(parts: &Parts, publisher: &Publisher, link: &mut Link) -> Result<(), String> {
+/// Asks for every topic, and returns how many answers will come. They are not waited for here: what
+/// the broker had kept for us comes before them.
+async fn subscribe(parts: &Parts, publisher: &Publisher) -> Result<usize, mqtt::Ended> {
+    let mut asked = 0;
     for prefix in parts.topics.prefixes() {
         for channel in ["control", "data"] {
             let filter = format!("{prefix}/+/{channel}/out");
@@ -133,28 +142,29 @@ async fn subscribe(parts: &Parts, publisher: &Publisher, link: &mut Link) -> Res
                 Some(group) => format!("$share/{group}/{filter}"),
                 None => filter,
             };
-            publisher
-                .subscribe(filter.clone())
-                .await
-                .map_err(|error| error.to_string())?;
-            loop {
-                match link.next().await {
-                    Happening::Subscribed(true) => break,
-                    Happening::Subscribed(false) => {
-                        return Err(format!("the broker refused the subscription {filter}"));
-                    }
-                    Happening::Lost(why) => return Err(why),
-                    // A replay that overtook the answer is not acknowledged, so it comes again.
-                    Happening::Message { .. } | Happening::Connected { .. } => {}
-                }
-            }
+            publisher.subscribe(filter).await?;
+            asked += 1;
         }
     }
-    Ok(())
+    Ok(asked)
 }
 
-async fn poll(mut link: Link, parts: Arc<Parts>, sender: mpsc::Sender<Message>) -> String {
+/// Takes in what comes, and tells when the last of the awaited subscriptions is granted.
+async fn poll(
+    mut link: Link,
+    parts: Arc<Parts>,
+    sender: mpsc::Sender<Message>,
+    mut awaited: usize,
+    granted: oneshot::Sender<()>,
+) -> String {
+    let mut granted = Some(granted);
     loop {
+        if awaited == 0
+            && let Some(granted) = granted.take()
+        {
+            // Nobody listens any more if the connection is being given up.
+            let _ = granted.send(());
+        }
         match link.next().await {
             Happening::Message {
                 topic,
@@ -178,8 +188,12 @@ async fn poll(mut link: Link, parts: Arc<Parts>, sender: mpsc::Sender<Message>) 
                     return "stopping".to_owned();
                 }
             }
+            Happening::Subscribed(true) => awaited = awaited.saturating_sub(1),
+            Happening::Subscribed(false) => {
+                return "the broker refused a subscription; check its access rules".to_owned();
+            }
             Happening::Lost(why) => return why,
-            Happening::Connected { .. } | Happening::Subscribed(_) => {}
+            Happening::Connected { .. } => {}
         }
     }
 }

@@ -149,15 +149,16 @@ fn explain(error: &MigrateError) -> String {
 }
 
 fn sort(settings: &Postgres, error: &sqlx::Error) -> PostgresOpenError {
+    let is_tls = matches!(error, sqlx::Error::Tls(_)) || error.to_string().contains("certificate");
     let cure = match error {
+        _ if is_tls => {
+            "check postgres.tls, and that postgres.ca is the authority of the server's certificate"
+        }
         sqlx::Error::Database(database) => match database.code().as_deref() {
             Some("28P01" | "28000") => "check postgres.user and postgres.password",
             Some("3D000") => "check postgres.database, or make it with `createdb`",
             _ => "see the server's log",
         },
-        sqlx::Error::Tls(_) => {
-            "check postgres.tls, and that postgres.ca is the authority of the server's certificate"
-        }
         _ => "check postgres.host and postgres.port, and that the server runs",
     };
     PostgresOpenError::Connect {
