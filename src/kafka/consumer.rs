@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext, Rebalance, StreamConsumer};
 use rdkafka::message::{Headers as _, Message as _};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList, TopicPartitionListElem};
 use rdkafka::{ClientContext, Timestamp as QueueTime};
 use tokio::sync::mpsc;
 
-use super::settings::{self, KafkaError};
+use super::settings::{self, Complaints, KafkaError};
 use crate::config::Kafka;
 use crate::domain::Timestamp;
 
@@ -61,7 +62,15 @@ struct Context {
     changes: mpsc::UnboundedSender<Change>,
 }
 
-impl ClientContext for Context {}
+impl ClientContext for Context {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        Complaints.log(level, facility, message);
+    }
+
+    fn error(&self, error: rdkafka::error::KafkaError, reason: &str) {
+        Complaints.error(error, reason);
+    }
+}
 
 impl ConsumerContext for Context {
     fn pre_rebalance(&self, _: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {

@@ -6,7 +6,7 @@ use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{DeliveryFuture, FutureProducer, FutureRecord, Producer as _};
 
-use super::settings::{self, KafkaError};
+use super::settings::{self, Complaints, KafkaError};
 use crate::config::Kafka;
 
 /// Larger than what the MQTT side lets through, so that what fits there fits here.
@@ -16,7 +16,7 @@ const QUEUE_FULL_PAUSE: Duration = Duration::from_millis(10);
 /// A producer. A clone is the same.
 #[derive(Clone)]
 pub struct Producer {
-    inner: FutureProducer,
+    inner: FutureProducer<Complaints>,
 }
 
 /// The queue does not have the message.
@@ -52,7 +52,7 @@ impl Producer {
             .set("queue.buffering.max.kbytes", "65536")
             // As the Go implementation's, so that both put a client into the same partition.
             .set("partitioner", "fnv1a")
-            .create()
+            .create_with_context(Complaints)
             .map_err(|error| settings::unusable(&error))?;
         Ok(Self { inner })
     }

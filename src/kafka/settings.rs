@@ -1,8 +1,10 @@
 //! What every connection to Kafka is made with.
 
-use rdkafka::ClientConfig;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::{ClientConfig, ClientContext};
 
 use crate::config::{Kafka, KafkaSecurity, SaslMechanism};
+use crate::telemetry::metrics::Occasionally;
 
 /// Kafka cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +25,24 @@ pub enum KafkaError {
         /// What to look at.
         cure: &'static str,
     },
+}
+
+/// What the crate complains of, said now and then: it repeats itself many times a second while the
+/// cluster is away.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Complaints;
+
+impl ClientContext for Complaints {
+    fn log(&self, _level: RDKafkaLogLevel, facility: &str, message: &str) {
+        tracing::debug!(facility, message, "librdkafka");
+    }
+
+    fn error(&self, error: rdkafka::error::KafkaError, reason: &str) {
+        static SAID: Occasionally = Occasionally::new();
+        if SAID.now() {
+            tracing::warn!(%error, reason, "the queue is in trouble");
+        }
+    }
 }
 
 /// Settings that producer, consumer and administration share.

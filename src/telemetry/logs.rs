@@ -56,7 +56,7 @@ fn filter(level: &str) -> Result<EnvFilter, BadLevel> {
     if !plain && !level.contains(['=', ',']) {
         return Err(bad("not a level".to_owned()));
     }
-    let quiet = "mqtt5=error,mqtt5_protocol=error,rumqttc=error,sqlx=warn,rustls=error,hyper=warn";
+    let quiet = "mqtt5=error,mqtt5_protocol=error,rumqttc=error,sqlx=error,rustls=error,hyper=warn,rdkafka=off,librdkafka=off";
     EnvFilter::try_new(format!("{quiet},{level}")).map_err(|error| bad(error.to_string()))
 }
 

@@ -186,12 +186,16 @@ impl Process {
 
     /// Waits until it says that it is ready, or that it is not; returns what it says.
     pub async fn wait_ready(&self, ready: bool) -> Value {
-        let what = format!("{} ready: {ready}", self.http);
-        eventually(&what, || async {
+        let deadline = std::time::Instant::now() + PATIENCE;
+        loop {
             let (status, said) = self.readiness().await;
-            ((status == 200) == ready).then_some(said)
-        })
-        .await
+            if (status == 200) == ready {
+                return said;
+            }
+            let late = std::time::Instant::now() > deadline;
+            assert!(!late, "in vain waited for ready to be {ready}: {said}");
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
     }
 
     pub fn request(&self, method: &str, path: &str) -> reqwest::RequestBuilder {
