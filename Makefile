@@ -8,8 +8,8 @@ SHELL := /bin/bash
 # side would only make them wait for each other and mix their output.
 .NOTPARALLEL:
 
-# Tests which drive programs of other makes (mosquitto, paho) are behind this
-# feature. Every step names the same features, so that no step compiles the
+# Tests which need programs from outside (PostgreSQL, Mosquitto, Kafka, paho) are
+# behind this feature. Every step names the same features, so that no step compiles the
 # crate again merely because another step saw it with different ones.
 FEATURES := --features outside-tests
 
@@ -18,7 +18,7 @@ PROGRAM := $(or $(CARGO_TARGET_DIR),target)/release/cloud-connector
 # Arguments handed to the program: make run ARGS="--http 127.0.0.1:9000"
 ARGS ?=
 
-.PHONY: help run build test check bench-start deny clean
+.PHONY: help run build test check dev dev-stop bench-start deny clean
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -35,13 +35,20 @@ build: ## Build the release program
 test: ## Run the whole suite, installing what the machine lacks
 	@dev/prepare test
 	@$(MAKE) --no-print-directory check
-	cargo test --locked $(FEATURES)
+	dev/with-services cargo test --locked $(FEATURES)
 
 check: ## Formatting, lints and documentation, without running tests
 	@dev/prepare build
 	cargo fmt --check
 	cargo clippy --locked $(FEATURES) --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked $(FEATURES) --no-deps --document-private-items
+
+dev: build ## Start the distributed set-up: PostgreSQL, Mosquitto, Kafka, a process per role
+	@dev/prepare services
+	@dev/up $(PROGRAM)
+
+dev-stop: ## End what `make dev` started
+	@dev/down
 
 bench-start: build ## Measure start time and memory of the release program
 	dev/bench-start --program $(PROGRAM)

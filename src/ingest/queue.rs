@@ -3,7 +3,7 @@
 //! While too much is under way, or the database is away, partitions are paused and polling goes on,
 //! so that the group does not take us for dead.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -23,9 +23,17 @@ const UNDER_WAY_MOST: usize = 5_000;
 const UNDER_WAY_FEW: usize = 2_500;
 const TAKE_AGAIN: Duration = Duration::from_secs(1);
 
-/// What became of a chunk: its partition's fence, its last offset, how many messages it was, and
-/// whether it is durable.
-type Outcome = (Fence, i64, usize, bool);
+/// What became of a chunk.
+#[derive(Clone, Copy)]
+struct Outcome {
+    fence: Fence,
+    /// Its first and last offset.
+    first: i64,
+    last: i64,
+    /// How many messages it was.
+    count: usize,
+    durable: bool,
+}
 
 /// Reads the queue for the recorder.
 pub struct QueueReader {
@@ -43,6 +51,7 @@ pub struct QueueReader {
     /// Messages under way, and whether partitions are paused for their number.
     messages: usize,
     is_paused: bool,
+    is_stopping: bool,
     /// The furthest offset that is durable, by partition.
     done: HashMap<i32, i64>,
 }
@@ -62,6 +71,7 @@ impl QueueReader {
             under_way: FuturesUnordered::new(),
             messages: 0,
             is_paused: false,
+            is_stopping: false,
             done: HashMap::new(),
         }
     }
@@ -78,6 +88,7 @@ impl QueueReader {
                 () = stopper.asked() => break,
             }
         }
+        self.is_stopping = true;
         while let Some(outcome) = self.under_way.next().await {
             self.finished(outcome);
         }
@@ -113,7 +124,6 @@ impl QueueReader {
             Happening::Assigned(partitions) => {
                 tracing::info!(?partitions, "partitions are ours");
                 self.forget(&partitions);
-                self.consumer.pause(&partitions);
                 for partition in partitions {
                     self.assigned.insert(partition, None);
                 }
@@ -171,11 +181,9 @@ impl QueueReader {
 
     fn taken(&mut self, fences: Vec<Fence>) {
         self.taking = None;
-        let mut ready = Vec::new();
         for fence in fences {
             if let Some(place) = self.assigned.get_mut(&fence.partition) {
                 *place = Some(fence);
-                ready.push(fence.partition);
             }
         }
         let mut gathered: BTreeMap<i32, Vec<QueuedMessage>> = BTreeMap::new();
@@ -183,9 +191,6 @@ impl QueueReader {
             gathered.entry(message.partition).or_default().push(message);
         }
         self.hand_over(gathered);
-        if !self.is_paused {
-            self.consumer.resume(&ready);
-        }
     }
 
     fn hand_over(&mut self, gathered: BTreeMap<i32, Vec<QueuedMessage>>) {
@@ -204,14 +209,24 @@ impl QueueReader {
                 None => {}
             }
         }
-        if !self.is_paused && self.messages >= UNDER_WAY_MOST {
+        self.mind_the_load();
+    }
+
+    /// Pauses everything while too much is here, under way or waiting for its right.
+    fn mind_the_load(&mut self) {
+        let here = self.messages + self.waiting.len();
+        let ours: Vec<i32> = self.assigned.keys().copied().collect();
+        if !self.is_paused && here >= UNDER_WAY_MOST {
             self.is_paused = true;
-            self.consumer.pause(&self.ours());
+            self.consumer.pause(&ours);
+        } else if self.is_paused && here <= UNDER_WAY_FEW {
+            self.is_paused = false;
+            self.consumer.resume(&ours);
         }
     }
 
     fn submit(&mut self, fence: Fence, messages: &[QueuedMessage]) {
-        let Some(last) = messages.last() else {
+        let (Some(first), Some(last)) = (messages.first(), messages.last()) else {
             return;
         };
         let count = messages.len();
@@ -219,15 +234,30 @@ impl QueueReader {
             .iter()
             .filter_map(|message| event(&self.topics, message))
             .collect();
-        let offset = last.offset;
+        let (first, last) = (first.offset, last.offset);
         // Also without a single event: the offset takes its turn behind those before it.
         let receipt = self.recorder.submit_from(fence, events);
         self.messages += count;
-        self.under_way
-            .push(async move { (fence, offset, count, receipt.durable().await.is_ok()) }.boxed());
+        let outcome = async move {
+            Outcome {
+                fence,
+                first,
+                last,
+                count,
+                durable: receipt.durable().await.is_ok(),
+            }
+        };
+        self.under_way.push(outcome.boxed());
     }
 
-    fn finished(&mut self, (fence, offset, count, durable): Outcome) {
+    fn finished(&mut self, outcome: Outcome) {
+        let Outcome {
+            fence,
+            first,
+            last: offset,
+            count,
+            durable,
+        } = outcome;
         self.messages -= count;
         let is_ours = self.assigned.get(&fence.partition) == Some(&Some(fence));
         if durable && is_ours {
@@ -235,22 +265,23 @@ impl QueueReader {
             let done = self.done.entry(fence.partition).or_insert(offset);
             *done = offset.max(*done);
             self.consumer.done(fence.partition, *done);
+        } else if is_ours && !self.is_stopping {
+            self.start_over(fence.partition, first);
         }
-        if self.is_paused && self.messages <= UNDER_WAY_FEW {
-            self.is_paused = false;
-            self.consumer.resume(&self.ours());
-        }
+        self.mind_the_load();
     }
 
-    /// Partitions that we may write for.
-    fn ours(&self) -> Vec<i32> {
-        let ours: BTreeSet<i32> = self
-            .assigned
-            .iter()
-            .filter(|(_, fence)| fence.is_some())
-            .map(|(partition, _)| *partition)
-            .collect();
-        ours.into_iter().collect()
+    /// A chunk was fenced although the partition is ours: its epoch was raised behind our back, by a
+    /// takeover of before that came late. The right is taken again, and the chunk read again.
+    fn start_over(&mut self, partition: i32, first: i64) {
+        tracing::warn!(
+            partition,
+            "the right to a partition was lost; taking it again"
+        );
+        self.forget(&[partition]);
+        self.assigned.insert(partition, None);
+        self.consumer.read_again(partition, first);
+        self.take_missing();
     }
 }
 

@@ -16,6 +16,8 @@ use super::settings::{self, Complaints, KafkaError};
 use crate::config::Kafka;
 use crate::domain::Timestamp;
 
+const SEEK_WITHIN: Duration = Duration::from_secs(1);
+
 /// A consumer of the ingress topic, in the group of all `record` processes.
 pub struct Consumer {
     inner: Arc<StreamConsumer<Context>>,
@@ -165,17 +167,25 @@ impl Consumer {
         let _ = self.inner.store_offset(&self.topic, partition, offset);
     }
 
+    /// Reads a partition again from this message on.
+    pub fn read_again(&self, partition: i32, offset: i64) {
+        let to = Offset::Offset(offset);
+        if let Err(error) = self.inner.seek(&self.topic, partition, to, SEEK_WITHIN) {
+            tracing::warn!(partition, %error, "cannot read a partition again");
+        }
+    }
+
     /// Stops taking messages of these partitions, and stays in the group.
     pub fn pause(&self, partitions: &[i32]) {
         if let Err(error) = self.inner.pause(&self.list(partitions)) {
-            tracing::debug!(%error, "cannot pause");
+            tracing::warn!(%error, "cannot pause partitions");
         }
     }
 
     /// Takes messages of these partitions again.
     pub fn resume(&self, partitions: &[i32]) {
         if let Err(error) = self.inner.resume(&self.list(partitions)) {
-            tracing::debug!(%error, "cannot resume");
+            tracing::warn!(%error, "cannot resume partitions");
         }
     }
 

@@ -64,10 +64,16 @@ async fn a_frozen_owner_drops_its_batch_when_it_wakes() {
         let mut client = RawClient::connect(&address, &Connect::new(&name)).await;
         client.must_publish(&control_out(&name), &online()).await;
     }
-    eventually("all recorded", || async {
-        (api.listed().await.ok()?.len() == 21).then_some(())
-    })
-    .await;
+    let deadline = std::time::Instant::now() + crate::support::PATIENCE;
+    loop {
+        let listed = api.listed().await.unwrap();
+        if listed.len() == 21 {
+            break;
+        }
+        let late = std::time::Instant::now() > deadline;
+        assert!(!late, "only these were recorded: {listed:?}");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
     drop(other);
 }
 

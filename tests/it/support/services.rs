@@ -9,11 +9,13 @@ use tokio::sync::OnceCell;
 
 /// Below the range from which the system takes ports for outgoing connections, so that one that is
 /// free stays free.
-static NEXT_PORT: AtomicU16 = AtomicU16::new(12_000);
+static NEXT_PORT: AtomicU16 = AtomicU16::new(0);
 
 pub fn free_port() -> u16 {
+    // Runs side by side begin at places of their own.
+    let begin = u16::try_from(std::process::id() % 70).unwrap() * 100;
     loop {
-        let port = NEXT_PORT.fetch_add(1, Ordering::Relaxed);
+        let port = 12_000 + begin + NEXT_PORT.fetch_add(1, Ordering::Relaxed);
         assert!(port < 19_999, "no port is free");
         if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
