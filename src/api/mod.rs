@@ -44,7 +44,7 @@ pub struct Probes {
     pub render_metrics: fn() -> String,
 }
 
-/// What [`serve`] serves.
+/// What [`fn@serve`] serves.
 pub type Interface = Router;
 
 type Shared = Arc<Parts>;

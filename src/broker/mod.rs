@@ -4,7 +4,7 @@
 //! that no silent peer can hold up, the certificate's name as the identity, topics confined to
 //! their client, and an exact account of which connection of a client is the present one.
 //!
-//! Each connection has a [`link::Link`] of its own, which is the crate's authoriser and its event
+//! Each connection has a `Link` of its own, which is the crate's authoriser and its event
 //! handler at once. So whatever the crate tells or asks, it is known of which connection: no map by
 //! peer address, no guess whose will it is. See `docs/decisions/002-a-link-per-connection.md`.
 

@@ -93,7 +93,7 @@ fn partitions<C: ClientContext>(
     within: Duration,
 ) -> Result<usize, String> {
     let metadata = client.fetch_metadata(Some(topic), within).map_err(|error| {
-        let cure = "check kafka.brokers, kafka.security, kafka.username and kafka.password, and that the cluster runs";
+        let cure = "check kafka.brokers, kafka.security, kafka.ca, kafka.username and kafka.password, and that the cluster runs";
         format!("the cluster does not answer ({error}); {cure}")
     })?;
     let Some(topic) = metadata.topics().iter().find(|found| found.name() == topic) else {

@@ -1,6 +1,6 @@
 //! MQTT as a client: the only user of the client crate.
 //!
-//! A [`connect`] is one connection. When it is lost it is over: the next one is made anew. So an
+//! A `connect` is one connection. When it is lost it is over: the next one is made anew. So an
 //! acknowledgement can never reach a connection that it does not belong to, and a publish that was
 //! given up is never sent again behind the caller's back.
 

@@ -2,7 +2,7 @@
 //! of them (`tests/it/store_contract.rs`).
 //!
 //! A method that serves callers takes the organisation first. A connection without a tenant has no
-//! [`OrgId`], so no such method can return it.
+//! `OrgId`, so no such method can return it.
 
 mod error;
 pub mod postgres;

@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use crate::support::fleet::Fleet;
 use crate::support::mqtt::{Connect, RawClient, control_out, online};
 use crate::support::services::{Service, database};
-use crate::support::unique;
+use crate::support::{Certs, unique};
 
 #[tokio::test]
 async fn postgres_is_reached_without_tls_with_it_and_verified() {
@@ -88,6 +88,35 @@ async fn kafka_is_reached_with_sasl_plain_and_scram() {
         assert_eq!(code, Some(1), "{said}");
         assert!(said.contains("kafka.password"), "{said}");
     }
+}
+
+#[tokio::test]
+async fn kafka_is_reached_over_tls_and_only_with_the_right_authority() {
+    let folder = tempfile::tempdir().unwrap();
+    let certs = Certs::init(folder.path()).await;
+    let (kafka, port) = Service::kafka_with_tls(&certs.file("")).await;
+    let fleet = Fleet::with(Service::mosquitto().await, None, Some(kafka)).await;
+    let fleet = fleet
+        .set("kafka.brokers", format!("localhost:{port}"))
+        .set("kafka.security", "sasl_ssl")
+        .set("kafka.username", "cc")
+        .set("kafka.password", "cc-secret")
+        .set("kafka.ca", certs.file("ca.pem").display());
+    let process = fleet.start(&[]).await;
+    let me = unique("tls");
+    let address = format!("127.0.0.1:{}", fleet.mosquitto.port);
+    let mut client = RawClient::connect(&address, &Connect::new(&me)).await;
+    client.must_publish(&control_out(&me), &online()).await;
+    process.wait_for(&me, true).await;
+    let elsewhere = tempfile::tempdir().unwrap();
+    let strangers = Certs::init(elsewhere.path()).await;
+    let fleet = fleet.set("kafka.ca", strangers.file("ca.pem").display());
+    let (code, said) = fleet.command(&["doctor"]).await;
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.contains("FAIL  queue") && said.contains("kafka.ca"),
+        "{said}"
+    );
 }
 
 /// Listens as a broker's front would, and returns the head of the first request.

@@ -48,6 +48,16 @@ impl Service {
         (Self::start("kafka", vec![], environment).await, port)
     }
 
+    /// With a second listener that wants SASL over TLS, on the port it returns.
+    pub async fn kafka_with_tls(certs: &Path) -> (Self, u16) {
+        let port = free_port();
+        let environment = vec![
+            ("KAFKA_TLS_PORT".to_owned(), port.to_string()),
+            ("KAFKA_CERTS_DIR".to_owned(), certs.display().to_string()),
+        ];
+        (Self::start("kafka", vec![], environment).await, port)
+    }
+
     pub async fn mosquitto() -> Self {
         Self::start("mosquitto", vec![], vec![]).await
     }
