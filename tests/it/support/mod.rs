@@ -16,7 +16,7 @@ pub use connector::{Connector, program};
 pub use mqtt::RawClient;
 
 /// Long enough for a busy machine; nobody waits it out unless something is broken.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Asks again and again until there is an answer; fails with `what` when there is none.
 pub async fn eventually<T, F, A>(what: &str, mut ask: A) -> T
