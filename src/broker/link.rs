@@ -46,7 +46,6 @@ struct Identity {
 struct Will {
     topic: String,
     payload: Bytes,
-    retain: bool,
 }
 
 impl Link {
@@ -107,7 +106,6 @@ impl Link {
         let will = connect.will.as_ref().map(|will| Will {
             topic: will.topic.clone(),
             payload: Bytes::from(will.payload.clone()),
-            retain: will.retain,
         });
         if let Some(will) = &will
             && !shared.topics.may_publish(&client, &will.topic)
@@ -145,24 +143,20 @@ impl Link {
             && !self.shared.is_closed()
         {
             // Not awaited: nobody waits for it, and the recorder holds it.
-            drop(self.take_in(identity, &will.topic, will.payload.clone(), will.retain));
+            drop(self.take_in(identity, &will.topic, will.payload.clone()));
         }
     }
 
     /// Hands a message on, unless a newer connection of the client is alive.
-    fn take_in(
-        &self,
-        identity: &Identity,
-        topic: &str,
-        payload: Bytes,
-        retain: bool,
-    ) -> Option<Taken> {
+    fn take_in(&self, identity: &Identity, topic: &str, payload: Bytes) -> Option<Taken> {
         let shared = &self.shared;
         let message = Received {
             topic: topic.to_owned(),
             payload,
-            retain,
+            // The retain flag of a client's own publish: said now, and nothing is kept here.
+            replayed: false,
             received: shared.clock.now(),
+            cut: None,
         };
         shared
             .presence
@@ -182,7 +176,7 @@ impl Link {
         let taken = if shared.is_closed() {
             None
         } else {
-            self.take_in(identity, &event.topic, event.payload, event.retain)
+            self.take_in(identity, &event.topic, event.payload)
         };
         let durable = match taken {
             Some(taken) => {

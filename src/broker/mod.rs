@@ -221,7 +221,7 @@ fn template(settings: &config::Broker) -> BrokerConfig {
         .with_session_expiry(SESSION_EXPIRY);
     template.client_channel_capacity = CLIENT_LANE;
     template.server_receive_maximum = Some(RECEIVE_MAXIMUM);
-    // Clients have two topics to listen on, each by its full name.
+    // Clients have three topics to listen on, each by its full name.
     template.max_subscriptions_per_client = 16;
     template.wildcard_subscription_available = false;
     template.shared_subscription_available = false;

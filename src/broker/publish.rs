@@ -7,7 +7,7 @@ use mqtt5::packet::publish::PublishPacket;
 use tokio::time::Instant;
 
 use super::Broker;
-use crate::protocol::ClientTopic;
+use crate::domain::ClientId;
 
 /// The broker did not take a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -36,7 +36,8 @@ impl Broker {
     /// When it did not take it. After [`PublishError::TimedOut`] it may still arrive.
     pub async fn publish(
         &self,
-        topic: &ClientTopic,
+        client: &ClientId,
+        topic: String,
         payload: Vec<u8>,
         within: Duration,
     ) -> Result<(), PublishError> {
@@ -44,23 +45,22 @@ impl Broker {
         if self.stopper.is_asked() {
             return Err(PublishError::Stopping);
         }
-        if !shared.presence.is_linked(&topic.client) {
+        if !shared.presence.is_linked(client) {
             return Err(PublishError::NotConnected);
         }
-        let name = topic.name();
         if !shared
             .router
-            .has_subscription(topic.client.as_str(), &name)
+            .has_subscription(client.as_str(), &topic)
             .await
         {
             return Err(PublishError::NotSubscribed);
         }
         // The queue behind the lane throws its oldest away when it is full: nothing may get there
         // that a caller was told is sent.
-        if shared.router.queue_handle(topic.client.as_str()).count() > 0 {
+        if shared.router.queue_handle(client.as_str()).count() > 0 {
             return Err(PublishError::Backlog);
         }
-        let packet = PublishPacket::new(name, payload, QoS::AtLeastOnce);
+        let packet = PublishPacket::new(topic, payload, QoS::AtLeastOnce);
         let deadline = Instant::now() + within;
         let routing = shared
             .router

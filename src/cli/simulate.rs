@@ -17,7 +17,7 @@ use crate::config::Pem;
 use crate::domain::{ClientId, Clock as _, Reported, SystemClock};
 use crate::mqtt::{self, Backoff, ClientTls, Happening, Link, Options, Publisher, Session, Will};
 use crate::protocol::status::client::{self, Heard};
-use crate::protocol::{Channel, ClientTopic, Direction};
+use crate::protocol::{ClientTopic, Direction, Route, Topics, Words};
 use crate::shutdown::Stopper;
 
 const MAX_PACKET: usize = 2 * 1024 * 1024;
@@ -124,7 +124,7 @@ impl Simulated {
             token: None,
             // Built once, as real clients do: its `sent` is before every online.
             will: Some(Will {
-                topic: topic(&args.prefix, id, Channel::Control, Direction::Out),
+                topic: topic(&args.prefix, id, Route::Control(Direction::FromClient)),
                 payload: client::offline(SystemClock.now()),
             }),
             max_packet_size: MAX_PACKET,
@@ -207,21 +207,21 @@ struct Speaker {
 
 impl Speaker {
     async fn arrive(self: Arc<Self>) {
-        for channel in [Channel::Control, Channel::Data] {
-            let topic = topic(&self.prefix, &self.id, channel, Direction::In);
+        for route in [Route::Control, Route::Data] {
+            let topic = topic(&self.prefix, &self.id, route(Direction::ToClient));
             if self.publisher.subscribe(topic).await.is_err() {
                 return;
             }
         }
         let online = client::online(SystemClock.now(), &self.reported);
-        if self.tell(Channel::Control, online).await {
+        if self.tell(Route::Control, online).await {
             self.say("online");
         }
     }
 
     async fn leave(self: Arc<Self>) {
         let offline = client::offline(SystemClock.now());
-        if self.tell(Channel::Control, offline).await {
+        if self.tell(Route::Control, offline).await {
             self.say("offline");
         }
         let _ = self.publisher.disconnect().await;
@@ -237,8 +237,9 @@ impl Speaker {
             Some(Heard::Command {
                 message_id,
                 command,
+                ..
             }) if command == "ping" => {
-                self.tell(Channel::Control, client::pong(now, &message_id))
+                self.tell(Route::Control, client::pong(now, &message_id))
                     .await;
             }
             Some(Heard::Data {
@@ -247,14 +248,14 @@ impl Speaker {
                 content,
             }) => {
                 let answer = client::answer(now, &message_id, &directive, &content);
-                self.tell(Channel::Data, answer).await;
+                self.tell(Route::Data, answer).await;
             }
             Some(Heard::Command { .. }) | None => {}
         }
     }
 
-    async fn tell(&self, channel: Channel, payload: Vec<u8>) -> bool {
-        let topic = topic(&self.prefix, &self.id, channel, Direction::Out);
+    async fn tell(&self, route: fn(Direction) -> Route, payload: Vec<u8>) -> bool {
+        let topic = topic(&self.prefix, &self.id, route(Direction::FromClient));
         self.publisher.publish(topic, payload).await.is_ok()
     }
 
@@ -264,14 +265,13 @@ impl Speaker {
     }
 }
 
-fn topic(prefix: &str, id: &ClientId, channel: Channel, direction: Direction) -> String {
-    ClientTopic {
+fn topic(prefix: &str, id: &ClientId, route: Route) -> String {
+    let topics = Topics::new(Vec::new(), Words::default());
+    topics.name(&ClientTopic {
         prefix: prefix.to_owned(),
         client: id.clone(),
-        channel,
-        direction,
-    }
-    .name()
+        route,
+    })
 }
 
 fn reported(id: &ClientId) -> Reported {
@@ -283,6 +283,7 @@ fn reported(id: &ClientId) -> Reported {
             "ip_addresses": ["192.0.2.1"],
             "mac_addresses": ["52:54:00:00:00:01"],
         }),
+        catalog_service_facts: json!(null),
         dispatchers: json!({"echo": {}, "rhc-worker-playbook": {}}),
         tags: json!({"simulated": "true"}),
         client_name: "cloud-connector simulate".to_owned(),

@@ -22,6 +22,7 @@ pub struct Config {
     pub broker: Broker,
     pub tenant: TenantSettings,
     pub record: Record,
+    pub dead_letters: DeadLetters,
     pub updaters: Updaters,
     pub shutdown: Shutdown,
 }
@@ -113,6 +114,10 @@ pub struct Mqtt {
     pub token_lifetime: Span,
     pub max_packet_size: usize,
     pub prefixes: Vec<String>,
+    pub handshake_in: String,
+    pub handshake_out: String,
+    #[serde(deserialize_with = "text_or_none")]
+    pub handshake_status: Option<String>,
     pub publish_timeout: Span,
 }
 
@@ -130,6 +135,7 @@ pub struct Kafka {
     pub ingress_topic: String,
     pub answers_topic: String,
     pub group: String,
+    pub answers_group: String,
     pub session_timeout: Span,
     pub partitions: i32,
     pub replication: i32,
@@ -229,6 +235,13 @@ pub struct Record {
     pub batch_max: usize,
     pub tenant_deadline: Span,
     pub old_within: Span,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeadLetters {
+    pub per_client: u32,
+    pub kept: Span,
 }
 
 #[derive(Debug, Clone, Deserialize)]

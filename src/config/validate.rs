@@ -130,6 +130,35 @@ fn mqtt(mqtt: &Mqtt) -> Result<(), Invalid> {
             ));
         }
     }
+    handshake_words(mqtt)
+}
+
+fn handshake_words(mqtt: &Mqtt) -> Result<(), Invalid> {
+    let mut words = vec![
+        ("mqtt.handshake_in", &mqtt.handshake_in),
+        ("mqtt.handshake_out", &mqtt.handshake_out),
+    ];
+    words.extend(
+        mqtt.handshake_status
+            .as_ref()
+            .map(|word| ("mqtt.handshake_status", word)),
+    );
+    for (at, (key, word)) in words.iter().enumerate() {
+        if word.is_empty() || word.contains(['/', '+', '#', '\0']) {
+            return Err(Invalid::new(
+                key,
+                format!("{word:?} is not one level of a topic"),
+                "use a word without /, + and #",
+            ));
+        }
+        if words[..at].iter().any(|(_, other)| other == word) {
+            return Err(Invalid::new(
+                key,
+                format!("{word:?} is another of the handshake words, too"),
+                "give each a word of its own",
+            ));
+        }
+    }
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 
 use super::{Outlet, OutletError};
 use crate::broker::{Broker, PublishError};
-use crate::protocol::ClientTopic;
+use crate::domain::ClientId;
 
 /// The embedded broker as an outlet.
 pub struct EmbeddedOutlet {
@@ -25,9 +25,14 @@ impl EmbeddedOutlet {
 
 #[async_trait]
 impl Outlet for EmbeddedOutlet {
-    async fn publish(&self, topic: &ClientTopic, payload: Vec<u8>) -> Result<(), OutletError> {
+    async fn publish(
+        &self,
+        client: &ClientId,
+        topic: String,
+        payload: Vec<u8>,
+    ) -> Result<(), OutletError> {
         self.broker
-            .publish(topic, payload, self.within)
+            .publish(client, topic, payload, self.within)
             .await
             .map_err(|error| match error {
                 PublishError::NotConnected => OutletError::NotConnected,

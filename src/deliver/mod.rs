@@ -3,6 +3,7 @@
 
 mod embedded;
 mod outside;
+mod refusals;
 
 use std::sync::Arc;
 
@@ -10,19 +11,25 @@ use async_trait::async_trait;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::domain::{ClientId, Clock, Dialect, OrgId, OutgoingMessage};
-use crate::protocol::{Channel, ClientTopic, Direction, status};
+use crate::domain::{ClientId, Clock, OrgId, OutgoingMessage};
+use crate::protocol::{self, ClientTopic, Topics};
 use crate::store::{Store, StoreError};
 use crate::telemetry::metrics;
 
 pub use embedded::EmbeddedOutlet;
 pub use outside::OutsideOutlet;
+pub use refusals::tell_refusals;
 
 /// A way to a broker.
 #[async_trait]
 pub trait Outlet: Send + Sync + 'static {
     /// Publishes, and returns when the broker has it.
-    async fn publish(&self, topic: &ClientTopic, payload: Vec<u8>) -> Result<(), OutletError>;
+    async fn publish(
+        &self,
+        client: &ClientId,
+        topic: String,
+        payload: Vec<u8>,
+    ) -> Result<(), OutletError>;
 }
 
 /// The broker does not have the message.
@@ -82,16 +89,23 @@ pub enum SendError {
 pub struct Delivery {
     store: Arc<dyn Store>,
     outlet: Arc<dyn Outlet>,
+    topics: Topics,
     clock: Arc<dyn Clock>,
 }
 
 impl Delivery {
     /// Delivers what this store knows through that outlet.
     #[must_use]
-    pub fn new(store: Arc<dyn Store>, outlet: Arc<dyn Outlet>, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(
+        store: Arc<dyn Store>,
+        outlet: Arc<dyn Outlet>,
+        topics: Topics,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
         Self {
             store,
             outlet,
+            topics,
             clock,
         }
     }
@@ -117,18 +131,13 @@ impl Delivery {
             metadata: request.metadata,
             payload: request.payload,
         };
-        let (topic, payload) = match connection.dialect {
-            Dialect::Status => {
-                let topic = ClientTopic {
-                    prefix: connection.topic_prefix,
-                    client: connection.client_id,
-                    channel: Channel::Data,
-                    direction: Direction::In,
-                };
-                (topic, status::encode_message(&message))
-            }
-        };
-        match self.outlet.publish(&topic, payload).await {
+        let (route, payload) = protocol::encode_message(connection.dialect, &message);
+        let topic = self.topics.name(&ClientTopic {
+            prefix: connection.topic_prefix,
+            client: connection.client_id,
+            route,
+        });
+        match self.outlet.publish(client, topic, payload).await {
             Ok(()) => {
                 metrics::sent("acknowledged");
                 Ok(message.id)

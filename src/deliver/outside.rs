@@ -5,8 +5,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::{Outlet, OutletError};
+use crate::domain::ClientId;
 use crate::mqtt::{KeptConnection, PublishError};
-use crate::protocol::ClientTopic;
 
 /// An outside broker as an outlet.
 pub struct OutsideOutlet {
@@ -24,9 +24,14 @@ impl OutsideOutlet {
 
 #[async_trait]
 impl Outlet for OutsideOutlet {
-    async fn publish(&self, topic: &ClientTopic, payload: Vec<u8>) -> Result<(), OutletError> {
+    async fn publish(
+        &self,
+        _client: &ClientId,
+        topic: String,
+        payload: Vec<u8>,
+    ) -> Result<(), OutletError> {
         self.connection
-            .publish(topic.name(), payload, self.within)
+            .publish(topic, payload, self.within)
             .await
             .map_err(|error| match error {
                 PublishError::Down(_) => OutletError::Unavailable(error.to_string()),

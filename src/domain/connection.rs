@@ -9,6 +9,8 @@ use super::{ClientId, MessageId, Tenant, Timestamp};
 pub enum Dialect {
     /// `…/{client}/control|data/in|out`, what rhc and yggdrasil speak.
     Status,
+    /// `…/in|out/{client}`: retained handshakes.
+    Handshake,
 }
 
 impl Dialect {
@@ -17,6 +19,7 @@ impl Dialect {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Status => "status",
+            Self::Handshake => "handshake",
         }
     }
 
@@ -25,6 +28,7 @@ impl Dialect {
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "status" => Some(Self::Status),
+            "handshake" => Some(Self::Handshake),
             _ => None,
         }
     }
@@ -35,6 +39,8 @@ impl Dialect {
 pub enum Kind {
     /// A machine.
     Host,
+    /// Something that speaks for machines.
+    Proxy,
 }
 
 impl Kind {
@@ -43,6 +49,17 @@ impl Kind {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Host => "host",
+            Self::Proxy => "proxy",
+        }
+    }
+
+    /// The kind of that name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "host" => Some(Self::Host),
+            "proxy" => Some(Self::Proxy),
+            _ => None,
         }
     }
 }
@@ -52,6 +69,8 @@ impl Kind {
 pub struct Reported {
     /// An object; `{}` when the client sent none.
     pub canonical_facts: Value,
+    /// What a proxy says of the service behind it: an object, or null.
+    pub catalog_service_facts: Value,
     /// An object of workers, or null.
     pub dispatchers: Value,
     /// Whatever the client calls its tags, or null.
@@ -71,6 +90,8 @@ pub struct Connection {
     pub tenant: Tenant,
     /// How to speak to it.
     pub dialect: Dialect,
+    /// What it is.
+    pub kind: Kind,
     /// The topic prefix that it was heard on, and listens on.
     pub topic_prefix: String,
     /// What it said of itself.

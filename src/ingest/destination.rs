@@ -1,16 +1,10 @@
 //! Where messages of an outside broker go: into the queue, or straight to the recorder.
 
-use sha2::{Digest as _, Sha256};
-
 use crate::broker::Taken;
-use crate::domain::ClientId;
 use crate::kafka::{Producer, SendError, header};
-use crate::protocol::{Channel, ClientTopic, Direction, Received, Rejected, Topics};
+use crate::protocol::{self, ClientTopic, Direction, Received, Route, Topics};
 use crate::record::{Event, Recorder};
 use crate::telemetry::metrics;
-
-/// What is kept of a message that is too large to queue.
-const CUT_TO: usize = 64 * 1024;
 
 /// The next stage.
 #[derive(Clone)]
@@ -32,72 +26,91 @@ impl Destination {
     /// Takes a message in, in the order of the calls. What it returns resolves when the next stage
     /// has it.
     pub async fn take(&self, topics: &Topics, message: Received, packet_id: u16) -> Taken {
-        let Some(topic) = from_client(topics, &message) else {
-            return Taken::at_once();
-        };
-        let is_control = topic.channel == Channel::Control;
-        metrics::received(if is_control { "control" } else { "data" });
-        if is_control && message.payload.is_empty() {
-            // Never registers and never removes anything.
+        let topic = from_client(topics, &message.topic);
+        metrics::received(
+            topic
+                .as_ref()
+                .map_or("unknown", |topic| topic.route.label()),
+        );
+        if let Some(topic) = &topic
+            && is_removal(topic.route, &message)
+        {
             return Taken::at_once();
         }
         match self {
-            Self::Recorder(recorder) if is_control => {
-                let client = topic.client;
-                let receipt = recorder.submit(Event::Message { client, message });
-                Taken::when(async move { receipt.durable().await.is_ok() })
-            }
-            Self::Recorder(_) => Taken::at_once(),
+            Self::Recorder(recorder) => record(recorder, topic, message),
             Self::Queue {
                 producer,
                 ingress,
                 answers,
             } => {
-                let to = if is_control { ingress } else { answers };
-                queue(producer, to, &topic.client, &message, packet_id).await
+                let is_answer = topic
+                    .as_ref()
+                    .is_some_and(|topic| protocol::is_answer(topic.route, &message.payload));
+                let to = if is_answer { answers } else { ingress };
+                // One client's messages keep their order; what is nobody's goes anywhere.
+                let key = topic.map_or_else(
+                    || message.topic.clone(),
+                    |topic| topic.client.as_str().to_owned(),
+                );
+                queue(producer, to, key, message, packet_id).await
             }
         }
     }
 }
 
-fn from_client(topics: &Topics, message: &Received) -> Option<ClientTopic> {
-    let topic = topics
-        .parse(&message.topic)
-        .filter(|topic| topic.direction == Direction::Out);
-    if topic.is_none() {
-        // Nobody's, so nobody waits for it; taken, or it would come again for ever.
-        let rejected = Rejected::new("unknown_topic", "no client has this topic");
-        metrics::rejected(&message.topic, &rejected);
-    }
-    topic
+/// Whose message it is; none if no client publishes there.
+pub(super) fn from_client(topics: &Topics, topic: &str) -> Option<ClientTopic> {
+    topics
+        .parse(topic)
+        .filter(|topic| topic.route.direction() == Direction::FromClient)
+}
+
+/// An empty payload is what removing a retained message looks like. It never registers or removes
+/// anything; only on `data/out` it is a sign of life.
+pub(super) fn is_removal(route: Route, message: &Received) -> bool {
+    message.payload.is_empty() && !matches!(route, Route::Data(_))
+}
+
+/// Straight to the recorder. What it would refuse for its size is cut first: what waits there is
+/// memory.
+pub(super) fn record(recorder: &Recorder, topic: Option<ClientTopic>, message: Received) -> Taken {
+    let event = match topic {
+        Some(topic) => {
+            let is_answer = protocol::is_answer(topic.route, &message.payload);
+            let fits = is_answer || message.payload.len() <= protocol::PRESENCE_MAX_BYTES;
+            let message = if fits { message } else { message.cut() };
+            Event::message(topic, message)
+        }
+        None => Event::Stray {
+            message: message.cut(),
+        },
+    };
+    let receipt = recorder.submit(event);
+    Taken::when(async move { receipt.durable().await.is_ok() })
 }
 
 async fn queue(
     producer: &Producer,
     to: &str,
-    client: &ClientId,
-    message: &Received,
+    key: String,
+    message: Received,
     packet_id: u16,
 ) -> Taken {
-    let headers = headers(message, packet_id);
-    let sent = producer
-        .send(to, client.as_str(), &message.payload, &headers)
-        .await;
-    let (producer, to, client) = (producer.clone(), to.to_owned(), client.clone());
-    let message = message.clone();
+    let headers = headers(&message, packet_id);
+    let sent = producer.send(to, &key, &message.payload, &headers).await;
+    let (producer, to) = (producer.clone(), to.to_owned());
     Taken::when(async move {
         let outcome = match sent {
             Ok(sent) => sent.durable().await,
             Err(error) => Err(error),
         };
         let outcome = match outcome {
-            Err(SendError::TooLarge) => {
-                send_cut(&producer, &to, &client, &message, packet_id).await
-            }
+            Err(SendError::TooLarge) => send_cut(&producer, &to, &key, message, packet_id).await,
             outcome => outcome,
         };
         if let Err(error) = &outcome {
-            tracing::error!(client_id = %client, %error, "the queue does not take a message");
+            tracing::error!(client_id = key, %error, "the queue does not take a message");
         }
         outcome.is_ok()
     })
@@ -107,18 +120,17 @@ async fn queue(
 async fn send_cut(
     producer: &Producer,
     to: &str,
-    client: &ClientId,
-    message: &Received,
+    key: &str,
+    message: Received,
     packet_id: u16,
 ) -> Result<(), SendError> {
-    let payload = &message.payload;
-    let mut headers = headers(message, packet_id);
-    headers.push((header::CUT_FROM, payload.len().to_string()));
-    headers.push((header::CUT_HASH, format!("{:x}", Sha256::digest(payload))));
-    let beginning = &payload[..payload.len().min(CUT_TO)];
-    let sent = producer
-        .send(to, client.as_str(), beginning, &headers)
-        .await?;
+    let message = message.cut();
+    let mut headers = headers(&message, packet_id);
+    if let Some(cut) = &message.cut {
+        headers.push((header::CUT_FROM, cut.size.to_string()));
+        headers.push((header::CUT_HASH, cut.sha256.clone()));
+    }
+    let sent = producer.send(to, key, &message.payload, &headers).await?;
     sent.durable().await
 }
 
@@ -128,6 +140,6 @@ fn headers(message: &Received, packet_id: u16) -> Vec<(&'static str, String)> {
         (header::PACKET_ID, packet_id.to_string()),
         // Nine digits, as the Go implementation writes and reads them.
         (header::RECEIVED, format!("{:.9}", message.received)),
-        (header::RETAIN, message.retain.to_string()),
+        (header::RETAIN, message.replayed.to_string()),
     ]
 }

@@ -1,10 +1,10 @@
 //! Straight from the embedded broker: no queue, recorded before the client is acknowledged.
 
+use super::destination::{from_client, is_removal, record};
 use crate::broker::{Intake, Taken};
 use crate::domain::ClientId;
-use crate::protocol::status::CONTROL_MAX_BYTES;
-use crate::protocol::{Channel, Direction, Received, Rejected, Topics};
-use crate::record::{Event, Receipt, Recorder};
+use crate::protocol::{Received, Topics};
+use crate::record::{Event, Recorder};
 use crate::telemetry::metrics;
 
 /// The embedded broker's way into the recorder.
@@ -23,30 +23,15 @@ impl EmbeddedIntake {
 
 impl Intake for EmbeddedIntake {
     fn message(&self, message: Received) -> Taken {
-        match self.topics.parse(&message.topic) {
-            Some(topic)
-                if topic.channel == Channel::Control && topic.direction == Direction::Out =>
-            {
-                metrics::received("control");
-                if message.payload.is_empty() {
-                    // Never registers and never removes anything.
-                    return Taken::at_once();
-                }
-                if message.payload.len() > CONTROL_MAX_BYTES {
-                    // Not held for the recorder to refuse: what waits there is memory.
-                    let detail = format!("{} bytes", message.payload.len());
-                    metrics::rejected(&message.topic, &Rejected::new("too_large", detail));
-                    return Taken::at_once();
-                }
-                let client = topic.client;
-                durable(self.recorder.submit(Event::Message { client, message }))
-            }
-            Some(_) => {
-                metrics::received("data");
-                Taken::at_once()
-            }
-            None => Taken::at_once(),
+        // The broker lets a client publish on its own topics only.
+        let Some(topic) = from_client(&self.topics, &message.topic) else {
+            return Taken::at_once();
+        };
+        metrics::received(topic.route.label());
+        if is_removal(topic.route, &message) {
+            return Taken::at_once();
         }
+        record(&self.recorder, Some(topic), message)
     }
 
     fn is_full(&self) -> bool {
@@ -54,10 +39,7 @@ impl Intake for EmbeddedIntake {
     }
 
     fn ended(&self, client: ClientId) -> Taken {
-        durable(self.recorder.submit(Event::LinkEnded { client }))
+        let receipt = self.recorder.submit(Event::LinkEnded { client });
+        Taken::when(async move { receipt.durable().await.is_ok() })
     }
-}
-
-fn durable(receipt: Receipt) -> Taken {
-    Taken::when(async move { receipt.durable().await.is_ok() })
 }

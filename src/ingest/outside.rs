@@ -2,6 +2,7 @@
 //! when the next stage has it: this process may die at any instruction.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesOrdered;
@@ -10,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::Destination;
-use crate::domain::Clock;
+use crate::domain::{Clock, Timestamp};
 use crate::mqtt::{self, Ack, Backoff, Happening, Link, Options, OptionsError, Publisher};
 use crate::protocol::{Received, Topics};
 use crate::shutdown::Stopper;
@@ -134,17 +135,14 @@ async fn one_connection(
 /// Asks for every topic, and returns how many answers will come. They are not waited for here: what
 /// the broker had kept for us comes before them.
 async fn subscribe(parts: &Parts, publisher: &Publisher) -> Result<usize, mqtt::Ended> {
-    let mut asked = 0;
-    for prefix in parts.topics.prefixes() {
-        for channel in ["control", "data"] {
-            let filter = format!("{prefix}/+/{channel}/out");
-            let filter = match &parts.shared_group {
-                Some(group) => format!("$share/{group}/{filter}"),
-                None => filter,
-            };
-            publisher.subscribe(filter).await?;
-            asked += 1;
-        }
+    let filters = parts.topics.filters();
+    let asked = filters.len();
+    for filter in filters {
+        let filter = match &parts.shared_group {
+            Some(group) => format!("$share/{group}/{filter}"),
+            None => filter,
+        };
+        publisher.subscribe(filter).await?;
     }
     Ok(asked)
 }
@@ -158,6 +156,7 @@ async fn poll(
     granted: oneshot::Sender<()>,
 ) -> String {
     let mut granted = Some(granted);
+    let mut last = Timestamp::MIN;
     loop {
         if awaited == 0
             && let Some(granted) = granted.take()
@@ -173,11 +172,13 @@ async fn poll(
                 packet_id,
                 ack,
             } => {
+                last = just_after(last, parts.clock.now());
                 let received = Received {
                     topic,
                     payload,
-                    retain,
-                    received: parts.clock.now(),
+                    replayed: retain,
+                    received: last,
+                    cut: None,
                 };
                 let message = Message {
                     received,
@@ -196,6 +197,13 @@ async fn poll(
             Happening::Connected { .. } => {}
         }
     }
+}
+
+/// Now, but never at or before the last one: these times say which message was first, also where
+/// the clock is set back or messages come faster than it counts.
+fn just_after(last: Timestamp, now: Timestamp) -> Timestamp {
+    let next = last.saturating_add(Duration::from_micros(1));
+    next.map_or(now, |next| next.max(now))
 }
 
 /// Hands messages on, many at once, and acknowledges them in the order in which they came.

@@ -10,11 +10,11 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 
+use super::destination::from_client;
 use crate::kafka::{Consumer, Happening, QueuedMessage, header};
-use crate::protocol::{Direction, Received, Rejected, Topics};
-use crate::record::{Event, Fence, Recorder};
+use crate::protocol::{Cut, Received, Topics};
+use crate::record::{Event, Fence, Place, Queue, Recorder};
 use crate::shutdown::Stopper;
-use crate::telemetry::metrics;
 
 /// Most messages of one partition that are handed over at once.
 const CHUNK: usize = 500;
@@ -35,8 +35,9 @@ struct Outcome {
     durable: bool,
 }
 
-/// Reads the queue for the recorder.
+/// Reads a queue for the recorder.
 pub struct QueueReader {
+    queue: Queue,
     consumer: Consumer,
     recorder: Recorder,
     topics: Topics,
@@ -59,8 +60,15 @@ pub struct QueueReader {
 impl QueueReader {
     /// Reads with this consumer.
     #[must_use]
-    pub fn new(consumer: Consumer, recorder: Recorder, topics: Topics, owner: String) -> Self {
+    pub fn new(
+        queue: Queue,
+        consumer: Consumer,
+        recorder: Recorder,
+        topics: Topics,
+        owner: String,
+    ) -> Self {
         Self {
+            queue,
             consumer,
             recorder,
             topics,
@@ -165,9 +173,10 @@ impl QueueReader {
             return;
         }
         let (recorder, owner) = (self.recorder.clone(), self.owner.clone());
+        let queue = self.queue;
         let taking = async move {
             loop {
-                match recorder.take_partitions(&missing, &owner).await {
+                match recorder.take_partitions(queue, &missing, &owner).await {
                     Ok(fences) => return fences,
                     Err(error) => {
                         tracing::warn!(%error, "cannot take partitions over; trying again");
@@ -232,10 +241,9 @@ impl QueueReader {
         let count = messages.len();
         let events = messages
             .iter()
-            .filter_map(|message| event(&self.topics, message))
+            .map(|message| event(self.queue, &self.topics, message))
             .collect();
         let (first, last) = (first.offset, last.offset);
-        // Also without a single event: the offset takes its turn behind those before it.
         let receipt = self.recorder.submit_from(fence, events);
         self.messages += count;
         let outcome = async move {
@@ -292,49 +300,52 @@ async fn wait_for(taking: &mut Option<BoxFuture<'static, Vec<Fence>>>) -> Vec<Fe
     }
 }
 
-/// The event that a message is; none if it can never be one.
-fn event(topics: &Topics, message: &QueuedMessage) -> Option<Event> {
-    let named = message
-        .headers
-        .get(header::TOPIC)
-        .map_or("", String::as_str);
-    let topic = topics
-        .parse(named)
-        .filter(|topic| topic.direction == Direction::Out);
-    let Some(topic) = topic else {
-        let rejected = Rejected::new("unknown_topic", "no client has this topic");
-        metrics::rejected(named, &rejected);
-        return None;
-    };
-    if let Some(size) = message.headers.get(header::CUT_FROM) {
-        let rejected = Rejected::new("too_large", format!("{size} bytes, cut for the queue"));
-        metrics::rejected(named, &rejected);
-        return None;
-    }
-    let received = message
-        .headers
-        .get(header::RECEIVED)
-        .and_then(|text| text.parse().ok())
+/// The event that a message is.
+fn event(queue: Queue, topics: &Topics, message: &QueuedMessage) -> Event {
+    let header = |name| message.headers.get(name).map_or("", String::as_str);
+    let received = header(header::RECEIVED)
+        .parse()
+        .ok()
         .or(message.queued)
         .map(crate::domain::clock::to_micros)
         .unwrap_or_default();
-    Some(Event::Message {
-        client: topic.client,
-        message: Received {
-            topic: named.to_owned(),
-            payload: message.payload.clone(),
-            retain: message
-                .headers
-                .get(header::RETAIN)
-                .is_some_and(|flag| flag == "true"),
-            received,
+    let cut = header(header::CUT_FROM).parse().ok().map(|size| Cut {
+        size,
+        sha256: header(header::CUT_HASH).to_owned(),
+    });
+    let received = Received {
+        topic: header(header::TOPIC).to_owned(),
+        payload: message.payload.clone(),
+        replayed: header(header::RETAIN) == "true",
+        received,
+        cut,
+    };
+    let Some(topic) = from_client(topics, &received.topic) else {
+        return Event::Stray { message: received };
+    };
+    match queue {
+        Queue::Ingress => Event::Message {
+            topic,
+            message: received,
+            place: Some(Place {
+                partition: message.partition,
+                offset: message.offset,
+            }),
+            late: false,
         },
-    })
+        Queue::Answers => Event::Message {
+            topic,
+            message: received,
+            place: None,
+            late: true,
+        },
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::Words;
     use bytes::Bytes;
 
     fn message(headers: &[(&str, &str)]) -> QueuedMessage {
@@ -350,35 +361,71 @@ mod tests {
         }
     }
 
+    fn read(queue: Queue, headers: &[(&str, &str)]) -> Event {
+        let topics = Topics::new(vec!["redhat/insights".into()], Words::default());
+        event(queue, &topics, &message(headers))
+    }
+
+    const TOPIC: (&str, &str) = ("topic", "redhat/insights/me/control/out");
+
     #[test]
     fn headers_say_whose_it_is_and_when_it_came() {
-        let topics = Topics::new(vec!["redhat/insights".into()]);
-        let topic = "redhat/insights/me/control/out";
-        let full = message(&[
-            ("topic", topic),
-            ("date_received", "2026-01-02T03:04:05.123456789Z"),
-            ("mqtt_retain", "true"),
-        ]);
-        let Some(Event::Message {
-            client,
-            message: got,
-        }) = event(&topics, &full)
+        let full = read(
+            Queue::Ingress,
+            &[
+                TOPIC,
+                ("date_received", "2026-01-02T03:04:05.123456789Z"),
+                ("mqtt_retain", "true"),
+            ],
+        );
+        let Event::Message {
+            topic,
+            message,
+            place,
+            late,
+        } = full
         else {
-            panic!("no event");
+            panic!("{full:?}");
         };
-        assert_eq!(client.as_str(), "me");
-        assert_eq!(got.received.to_string(), "2026-01-02T03:04:05.123456Z");
-        assert!(got.retain);
-        // The Go implementation sends no retain flag; a broken date falls back to the queue's.
-        let bare = message(&[("topic", topic), ("date_received", "yesterday")]);
-        let Some(Event::Message { message: got, .. }) = event(&topics, &bare) else {
-            panic!("no event");
-        };
+        assert_eq!(topic.client.as_str(), "me");
+        assert_eq!(message.received.to_string(), "2026-01-02T03:04:05.123456Z");
+        assert!(message.replayed);
+        assert!(place.is_some() && !late);
+    }
+
+    #[test]
+    fn the_go_implementation_sends_no_retain_flag_and_a_broken_date_falls_back_to_the_queues() {
+        let bare = read(Queue::Ingress, &[TOPIC, ("date_received", "yesterday")]);
+        let got = bare.received().unwrap();
         assert_eq!(got.received.to_string(), "2026-01-01T00:00:00Z");
-        assert!(!got.retain);
-        assert!(event(&topics, &message(&[("topic", "elsewhere")])).is_none());
-        assert!(event(&topics, &message(&[])).is_none());
-        let cut = message(&[("topic", topic), ("cut_from", "3000000")]);
-        assert!(event(&topics, &cut).is_none());
+        assert!(!got.replayed);
+    }
+
+    #[test]
+    fn what_names_no_client_is_a_stray() {
+        for headers in [
+            &[("topic", "elsewhere")][..],
+            &[],
+            &[("topic", "redhat/insights/me/control/in")],
+        ] {
+            assert!(matches!(read(Queue::Ingress, headers), Event::Stray { .. }));
+        }
+    }
+
+    #[test]
+    fn what_was_cut_says_so() {
+        let cut = read(
+            Queue::Answers,
+            &[TOPIC, ("cut_from", "3000000"), ("cut_sha256", "abc")],
+        );
+        assert_eq!(cut.received().unwrap().size(), 3_000_000);
+        assert!(matches!(
+            cut,
+            Event::Message {
+                late: true,
+                place: None,
+                ..
+            }
+        ));
     }
 }

@@ -9,7 +9,7 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext, Rebalance, StreamConsumer};
 use rdkafka::message::{Headers as _, Message as _};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList, TopicPartitionListElem};
-use rdkafka::{ClientContext, Timestamp as QueueTime};
+use rdkafka::{ClientContext, Statistics, Timestamp as QueueTime};
 use tokio::sync::mpsc;
 
 use super::settings::{self, Complaints, KafkaError};
@@ -18,7 +18,10 @@ use crate::domain::Timestamp;
 
 const SEEK_WITHIN: Duration = Duration::from_secs(1);
 
-/// A consumer of the ingress topic, in the group of all `record` processes.
+/// How often the crate tells how far behind we are.
+const STATISTICS_MS: &str = "5000";
+
+/// A consumer of one topic, in a group of all `record` processes.
 pub struct Consumer {
     inner: Arc<StreamConsumer<Context>>,
     rebalances: mpsc::UnboundedReceiver<Change>,
@@ -62,6 +65,8 @@ enum Change {
 
 struct Context {
     changes: mpsc::UnboundedSender<Change>,
+    /// Told how many messages wait in partitions that are ours.
+    lag: fn(i64),
 }
 
 impl ClientContext for Context {
@@ -71,6 +76,16 @@ impl ClientContext for Context {
 
     fn error(&self, error: rdkafka::error::KafkaError, reason: &str) {
         Complaints.error(error, reason);
+    }
+
+    fn stats(&self, statistics: Statistics) {
+        let partitions = statistics
+            .topics
+            .values()
+            .flat_map(|topic| &topic.partitions);
+        // Below 0 where it is not known, as for partitions of others.
+        let lag = partitions.map(|(_, partition)| partition.consumer_lag_stored.max(0));
+        (self.lag)(lag.sum());
     }
 }
 
@@ -100,11 +115,12 @@ impl Consumer {
     ///
     /// # Errors
     /// When a setting cannot work.
-    pub fn new(kafka: &Kafka) -> Result<Self, KafkaError> {
+    pub fn new(kafka: &Kafka, topic: &str, group: &str, lag: fn(i64)) -> Result<Self, KafkaError> {
         let (changes, rebalances) = mpsc::unbounded_channel();
         let session = kafka.session_timeout.get();
         let inner: StreamConsumer<Context> = settings::common(kafka)?
-            .set("group.id", &kafka.group)
+            .set("group.id", group)
+            .set("statistics.interval.ms", STATISTICS_MS)
             .set("session.timeout.ms", session.as_millis().to_string())
             .set(
                 "heartbeat.interval.ms",
@@ -118,16 +134,16 @@ impl Consumer {
             .set("queued.min.messages", "2000")
             .set("queued.max.messages.kbytes", "8192")
             .set("fetch.message.max.bytes", "2097152")
-            .create_with_context(Context { changes })
+            .create_with_context(Context { changes, lag })
             .map_err(|error| settings::unusable(&error))?;
         inner
-            .subscribe(&[&kafka.ingress_topic])
+            .subscribe(&[topic])
             .map_err(|error| settings::unusable(&error))?;
         Ok(Self {
             inner: Arc::new(inner),
             rebalances,
             held: None,
-            topic: kafka.ingress_topic.clone(),
+            topic: topic.to_owned(),
         })
     }
 
@@ -136,13 +152,7 @@ impl Consumer {
     pub async fn next(&mut self) -> Happening {
         loop {
             if let Ok(change) = self.rebalances.try_recv() {
-                return match change {
-                    Change::Assigned(partitions) => Happening::Assigned(partitions),
-                    Change::Revoked(partitions) => {
-                        self.held = None;
-                        Happening::Revoked(partitions)
-                    }
-                };
+                return self.changed(change);
             }
             if let Some(message) = self.held.take() {
                 return Happening::Message(message);
@@ -154,8 +164,17 @@ impl Consumer {
                     Ok(message) => self.held = Some(owned(&message)),
                     Err(error) => return Happening::Trouble(error.to_string()),
                 },
-                // A change without a message: seen at the next turn.
-                () = tokio::time::sleep(Duration::from_millis(100)) => {}
+                Some(change) = self.rebalances.recv() => return self.changed(change),
+            }
+        }
+    }
+
+    fn changed(&mut self, change: Change) -> Happening {
+        match change {
+            Change::Assigned(partitions) => Happening::Assigned(partitions),
+            Change::Revoked(partitions) => {
+                self.held = None;
+                Happening::Revoked(partitions)
             }
         }
     }

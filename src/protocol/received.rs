@@ -1,20 +1,69 @@
 //! A message as the broker handed it over, and why one cannot be used.
 
 use bytes::Bytes;
+use sha2::{Digest as _, Sha256};
 
 use crate::domain::Timestamp;
+
+/// What is kept of a message that is too large to keep whole.
+pub const CUT_TO: usize = 64 * 1024;
 
 /// A message as it came: not parsed, so that taking it in cannot fail.
 #[derive(Debug, Clone)]
 pub struct Received {
     /// The topic it was published on; names the sender.
     pub topic: String,
-    /// Its bytes.
+    /// Its bytes; only their beginning if it was cut.
     pub payload: Bytes,
-    /// The MQTT retain flag: from an outside broker, that it is a replay of a retained message.
-    pub retain: bool,
+    /// The broker had kept it, and sent it because of our subscription: nobody said it now.
+    pub replayed: bool,
     /// When the broker had it.
     pub received: Timestamp,
+    /// What it was before it was cut.
+    pub cut: Option<Cut>,
+}
+
+/// What a message was before it was cut: enough to see what it was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cut {
+    /// Its size in bytes.
+    pub size: u64,
+    /// The SHA-256 of all of it, in hexadecimal digits.
+    pub sha256: String,
+}
+
+impl Received {
+    /// Cuts it to what is kept, if it is larger than that.
+    #[must_use]
+    pub fn cut(mut self) -> Self {
+        if self.cut.is_none() && self.payload.len() > CUT_TO {
+            self.cut = Some(Cut {
+                size: self.payload.len() as u64,
+                sha256: self.sha256(),
+            });
+            // A copy, so that the whole is let go of.
+            self.payload = Bytes::copy_from_slice(&self.payload[..CUT_TO]);
+        }
+        self
+    }
+
+    /// Its size before it was cut.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        match &self.cut {
+            Some(cut) => cut.size,
+            None => self.payload.len() as u64,
+        }
+    }
+
+    /// The SHA-256 of all of it, in hexadecimal digits.
+    #[must_use]
+    pub fn sha256(&self) -> String {
+        match &self.cut {
+            Some(cut) => cut.sha256.clone(),
+            None => format!("{:x}", Sha256::digest(&self.payload)),
+        }
+    }
 }
 
 /// Why a message can never be processed. The reason is one of few words, because it is a metric's
@@ -36,5 +85,46 @@ impl Rejected {
             reason,
             detail: detail.into(),
         }
+    }
+
+    /// It has a shape that no message has.
+    #[must_use]
+    pub fn wrong_shape(detail: impl Into<String>) -> Self {
+        Self::new("wrong_shape", detail)
+    }
+
+    /// Nobody has this topic.
+    #[must_use]
+    pub fn unknown_topic() -> Self {
+        Self::new("unknown_topic", "no client publishes on this topic")
+    }
+
+    /// It is larger than any honest message.
+    #[must_use]
+    pub fn too_large(size: u64, most: usize) -> Self {
+        Self::new("too_large", format!("{size} bytes, over {most}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_message_is_cut_once_and_tells_what_it_was() {
+        let whole = Received {
+            topic: "t".into(),
+            payload: Bytes::from(vec![b'x'; CUT_TO + 1]),
+            replayed: false,
+            received: Timestamp::UNIX_EPOCH,
+            cut: None,
+        };
+        let hash = whole.sha256();
+        let cut = whole.clone().cut().cut();
+        assert_eq!(cut.payload.len(), CUT_TO);
+        assert_eq!((cut.size(), cut.sha256()), (CUT_TO as u64 + 1, hash));
+        let mut small = whole;
+        small.payload.truncate(CUT_TO);
+        assert_eq!(small.cut().cut, None);
     }
 }

@@ -5,150 +5,251 @@ use std::collections::HashMap;
 use futures::future::join_all;
 use tokio::time::{Instant, timeout_at};
 
-use super::fold::{self, Fate, Settled, Step};
-use super::{Event, Parts};
-use crate::domain::{ClientId, Dialect, Kind, Tenant, Timestamp};
-use crate::protocol::status::{Control, parse_control};
-use crate::protocol::{Received, Rejected, Topics};
-use crate::store::{Arrival, Batch, Fence, Known, StoreError, TenantChange, Written};
+use super::fold::{self, Fate, Settled, Sight, Step};
+use super::{Event, Parts, split};
+use crate::domain::{ClientId, Tenant, Timestamp};
+use crate::protocol::{self, ClientTopic, Direction, Received, Refusal, Rejected, Said};
+use crate::store::{
+    Arrival, Batch, DeadLetter, Departure, Fence, Heard, Known, Sighting, StoreError, TenantChange,
+    Written,
+};
 use crate::telemetry::metrics;
 use crate::tenant::Lookup;
 
-/// Each client's steps, in order.
-type Steps = HashMap<ClientId, Vec<Step>>;
+/// A batch's messages, gone through once.
+#[derive(Default)]
+struct Parsed {
+    /// Each client's steps, in order.
+    steps: HashMap<ClientId, Vec<Step>>,
+    /// What can never be processed.
+    dead_letters: Vec<DeadLetter>,
+    /// Clients to be told that their handshake was not taken.
+    refusals: Vec<(ClientTopic, Refusal)>,
+}
 
 /// Records events in one transaction.
 pub(super) async fn record(
     parts: &Parts,
-    events: impl Iterator<Item = &Event>,
+    events: &[&Event],
     fences: &[Fence],
 ) -> Result<Written, StoreError> {
-    let steps = parse(&parts.topics, events);
-    if steps.is_empty() {
-        return Ok(Written::Done);
-    }
-    let clients: Vec<ClientId> = steps.keys().cloned().collect();
-    let known = parts.store.known(&clients).await?;
-    let (connected, departures) = fold_all(parts, &known, &steps);
     let now = parts.clock.now();
-    let mut arrivals = with_tenants(parts, &known, connected, now).await;
-    // In order, so that writers side by side never wait for each other in a circle.
-    arrivals.sort_by(|a, b| a.client_id.cmp(&b.client_id));
-    let batch = Batch {
-        arrivals,
-        departures,
+    let parsed = parse(events, now);
+    let clients: Vec<ClientId> = parsed.steps.keys().cloned().collect();
+    let known = if clients.is_empty() {
+        HashMap::new()
+    } else {
+        parts.store.known(&clients).await?
     };
-    if batch.is_empty() {
-        return Ok(Written::Done);
-    }
-    let written = parts.store.record_batch(&batch, fences, now).await?;
+    let (mut batch, sources) = settle(parts, &known, parsed.steps, now).await;
+    batch.dead_letters = parsed.dead_letters;
+    batch.letters_per_client = parts.settings.letters_per_client;
+    let arrived = batch.arrivals.len();
+    let (seen, left) = (batch.sightings.len(), batch.departures.len());
+    let written = if batch.is_empty() {
+        Written::Done
+    } else {
+        split::write(parts, batch, events, &sources, fences, now).await?
+    };
     if written == Written::Done {
-        metrics::recorded("online", batch.arrivals.len());
-        metrics::recorded("offline", batch.departures.len());
+        metrics::recorded("online", arrived);
+        metrics::recorded("alive", seen);
+        metrics::recorded("offline", left);
+        for refusal in parsed.refusals {
+            parts.refusals.tell(refusal);
+        }
     }
     Ok(written)
 }
 
 /// Parses every message. What can never be processed is set aside here, with its reason.
-fn parse<'a>(topics: &Topics, events: impl Iterator<Item = &'a Event>) -> Steps {
-    let mut steps = Steps::new();
-    for event in events {
+fn parse(events: &[&Event], now: Timestamp) -> Parsed {
+    let mut parsed = Parsed::default();
+    for (at, event) in events.iter().enumerate() {
         match event {
             Event::LinkEnded { client } => {
-                steps.entry(client.clone()).or_default().push(Step::Offline);
+                let step = Step::LinkEnded { at: now };
+                parsed.steps.entry(client.clone()).or_default().push(step);
             }
-            Event::Message { client, message } => match step(topics, message) {
-                Ok(Some(step)) => steps.entry(client.clone()).or_default().push(step),
-                Ok(None) => metrics::without_effect(client, "not_presence"),
-                Err(rejected) => metrics::rejected(&message.topic, &rejected),
+            Event::Stray { message } => {
+                parsed.set_aside(None, message, &Rejected::unknown_topic());
+            }
+            Event::Message { topic, message, .. } => parsed.take(at, event, topic, message),
+        }
+    }
+    parsed
+}
+
+impl Parsed {
+    fn take(&mut self, at: usize, event: &Event, topic: &ClientTopic, message: &Received) {
+        let client = &topic.client;
+        match protocol::read(topic.route, message) {
+            Ok(Said::Refused(refusal)) => {
+                self.set_aside(Some(client), message, &refusal.why);
+                let back = ClientTopic {
+                    route: protocol::Route::Handshake(Direction::ToClient),
+                    ..topic.clone()
+                };
+                self.refusals.push((back, refusal));
+            }
+            Ok(said) => match step(at, event, topic, message, said) {
+                Some(step) => self.steps.entry(client.clone()).or_default().push(step),
+                None => metrics::without_effect(client, "not_presence"),
             },
+            Err(why) => self.set_aside(Some(client), message, &why),
         }
     }
-    steps
-}
 
-fn fold_all(
-    parts: &Parts,
-    known: &HashMap<ClientId, Known>,
-    steps: &Steps,
-) -> (Vec<(ClientId, Settled)>, Vec<ClientId>) {
-    let mut connected = Vec::new();
-    let mut departures = Vec::new();
-    for (client, steps) in steps {
-        let row = known.get(client).and_then(|known| known.connected.as_ref());
-        let fate = fold::fold(row, steps, parts.settings.old_within, |why| {
-            metrics::without_effect(client, why.reason());
-        });
-        match fate {
-            Fate::Connected(settled) => connected.push((client.clone(), *settled)),
-            Fate::Gone if row.is_some() => departures.push(client.clone()),
-            // Also the offline of a client that was not there.
-            Fate::Unchanged | Fate::Gone => {}
+    /// The same message twice in a batch is one letter: a statement can touch a row once.
+    fn set_aside(&mut self, client: Option<&ClientId>, message: &Received, why: &Rejected) {
+        metrics::dead_letter(&message.topic, why);
+        let letter = DeadLetter::new(client.cloned(), message, why);
+        let same = |other: &DeadLetter| {
+            other.sha256 == letter.sha256
+                && other.topic == letter.topic
+                && other.client == letter.client
+        };
+        if !self.dead_letters.iter().any(same) {
+            self.dead_letters.push(letter);
         }
     }
-    departures.sort();
-    (connected, departures)
 }
 
-fn step(topics: &Topics, message: &Received) -> Result<Option<Step>, Rejected> {
-    let topic = topics
-        .parse(&message.topic)
-        .ok_or_else(|| Rejected::new("unknown_topic", "no client has this topic"))?;
-    Ok(match parse_control(&message.payload)? {
-        Control::Online(online) => Some(Step::Online {
+fn step(
+    at: usize,
+    event: &Event,
+    topic: &ClientTopic,
+    message: &Received,
+    said: Said,
+) -> Option<Step> {
+    let Event::Message { place, late, .. } = event else {
+        return None;
+    };
+    let heard = Heard {
+        at: message.received,
+        place: *place,
+    };
+    match said {
+        Said::Online(online) => Some(Step::Online {
             online,
-            prefix: topic.prefix,
-            received: message.received,
+            dialect: topic.route.dialect(),
+            prefix: topic.prefix.clone(),
+            heard,
+            replayed: message.replayed,
+            event: at,
         }),
-        Control::Offline => Some(Step::Offline),
-        Control::Pong { .. } | Control::Ignored => None,
-    })
+        Said::Offline => Some(Step::Offline { heard }),
+        // What the broker had kept says nothing about now.
+        Said::Alive | Said::Answer(_) if message.replayed => None,
+        Said::Alive | Said::Answer(_) => Some(Step::Alive {
+            at: message.received,
+            late: *late,
+        }),
+        Said::Refused(_) | Said::Nothing => None,
+    }
 }
 
-/// Looks everybody up at once, until the deadline. No answer in time is no answer.
-async fn with_tenants(
+/// Folds each client's messages, and looks up the tenants of those that end connected. Says, too,
+/// which event each arrival is of.
+async fn settle(
     parts: &Parts,
     known: &HashMap<ClientId, Known>,
-    connected: Vec<(ClientId, Settled)>,
+    steps: HashMap<ClientId, Vec<Step>>,
     now: Timestamp,
-) -> Vec<Arrival> {
+) -> (Batch, HashMap<ClientId, usize>) {
+    let mut fates = Vec::with_capacity(steps.len());
+    for (client, steps) in steps {
+        let fate = fold::fold(
+            known.get(&client),
+            steps,
+            parts.settings.old_within,
+            |why| metrics::without_effect(&client, why.reason()),
+        );
+        if fate != Fate::default() {
+            fates.push((client, fate));
+        }
+    }
+    // In order, so that writers side by side never wait for each other in a circle.
+    fates.sort_by(|a, b| a.0.cmp(&b.0));
+    let tenants = look_up(parts, known, &fates, now).await;
+    let mut batch = Batch::default();
+    let mut sources = HashMap::new();
+    for ((client, fate), tenant) in fates.into_iter().zip(tenants) {
+        if let Some(settled) = fate.arrival {
+            sources.insert(client.clone(), settled.event);
+            let tenant = tenant.unwrap_or_else(|| as_it_was(known.get(&client)));
+            batch.arrivals.push(arrival(&client, *settled, tenant));
+        } else if let Some(Sight { at, late, .. }) = fate.sighting {
+            batch.sightings.push(Sighting {
+                client_id: client.clone(),
+                at,
+                late,
+                tenant,
+            });
+        }
+        if let Some(heard) = fate.departure {
+            let client_id = client;
+            batch.departures.push(Departure { client_id, heard });
+        }
+    }
+    (batch, sources)
+}
+
+fn arrival(client: &ClientId, settled: Settled, tenant: TenantChange) -> Arrival {
+    let online = settled.online;
+    Arrival {
+        client_id: client.clone(),
+        dialect: settled.dialect,
+        kind: online.kind,
+        topic_prefix: settled.prefix,
+        reported: online.reported,
+        message_id: online.message_id,
+        message_sent: settled.sent,
+        heard: settled.heard,
+        alive_at: settled.alive_at,
+        tenant,
+    }
+}
+
+/// Looks everybody up at once, until the deadline. No answer in time is no answer. Nobody is looked
+/// up who is gone in the end, or stays as it was.
+async fn look_up(
+    parts: &Parts,
+    known: &HashMap<ClientId, Known>,
+    fates: &[(ClientId, Fate)],
+    now: Timestamp,
+) -> Vec<Option<TenantChange>> {
     let deadline = Instant::now() + parts.settings.tenant_deadline;
-    let lookups = connected.into_iter().map(|(client, settled)| async move {
-        let lookup = timeout_at(deadline, parts.tenants.lookup(&client))
+    let lookups = fates.iter().map(|(client, fate)| async move {
+        let comes = fate.arrival.is_some() || fate.sighting.is_some_and(|sight| sight.returns);
+        if !comes || fate.departure.is_some() {
+            return None;
+        }
+        let lookup = timeout_at(deadline, parts.tenants.lookup(client))
             .await
             .unwrap_or(Lookup::Unavailable);
         metrics::tenant_lookup(lookup.outcome());
-        let tenant = tenant_change(lookup, known.get(&client), now);
-        Arrival {
-            client_id: client,
-            dialect: Dialect::Status,
-            kind: Kind::Host,
-            topic_prefix: settled.prefix,
-            reported: settled.reported,
-            message_id: settled.message_id,
-            message_sent: settled.sent,
-            last_seen: settled.received,
-            tenant,
-        }
+        Some(match lookup {
+            Lookup::Found(tenant) => TenantChange::Found(tenant),
+            Lookup::NotFound => TenantChange::NotFound(now),
+            Lookup::Unavailable => as_it_was(known.get(client)),
+        })
     });
     join_all(lookups).await
 }
 
-fn tenant_change(lookup: Lookup, known: Option<&Known>, now: Timestamp) -> TenantChange {
-    match lookup {
-        Lookup::Found(tenant) => TenantChange::Found(tenant),
-        Lookup::NotFound => TenantChange::NotFound(now),
-        Lookup::Unavailable => match known.and_then(remembered) {
-            Some(tenant) => TenantChange::Kept(tenant),
-            None => TenantChange::Unknown,
-        },
+/// The row's tenant; for a client that had left, the one it left with.
+fn as_it_was(known: Option<&Known>) -> TenantChange {
+    match known.and_then(remembered) {
+        Some(tenant) => TenantChange::Kept(tenant),
+        None => TenantChange::Unknown,
     }
 }
 
-/// The row's tenant; for a client that had left, the one it left with.
 fn remembered(known: &Known) -> Option<Tenant> {
-    match &known.connected {
-        Some(row) => row.tenant.clone(),
-        None => known.departed_tenant.clone(),
+    match (&known.connected, &known.departed) {
+        (Some(row), _) => row.tenant.clone(),
+        (None, Some(left)) => left.tenant.clone(),
+        (None, None) => None,
     }
 }

@@ -4,51 +4,91 @@
 //! - an offline always takes effect, in the order in which the broker delivered it;
 //! - an online with the id already recorded is a duplicate; one sent a little before the recorded
 //!   one is old; one sent long before it means that the clock was set, and the order decides;
-//! - a `sent` in the future counts as the time of receipt, so that no client locks itself out.
+//! - a `sent` in the future counts as the time of receipt, so that no client locks itself out;
+//! - the broker's replay of the very handshake that an offline ended does not register again;
+//! - a sign of life brings back who left, and registers nobody else. Through the queue it may
+//!   overtake other messages, so there the times of receipt decide which was first;
+//! - what stood in the queue before the recorded message is a repetition, whatever it says.
 
 use std::time::Duration;
 
-use crate::domain::{MessageId, Reported, Timestamp};
-use crate::protocol::status::Online;
-use crate::store::KnownConnection;
+use crate::domain::{Dialect, MessageId, Timestamp};
+use crate::protocol::Online;
+use crate::store::{Heard, Known};
 
 /// One message of a client, parsed.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Step {
     Online {
         online: Box<Online>,
+        dialect: Dialect,
         prefix: String,
-        received: Timestamp,
+        heard: Heard,
+        /// The broker's replay of what was said before.
+        replayed: bool,
+        /// Which event of the batch it is.
+        event: usize,
     },
-    Offline,
+    Offline {
+        heard: Heard,
+    },
+    /// The embedded broker knows that nothing of the client is left.
+    LinkEnded {
+        at: Timestamp,
+    },
+    Alive {
+        at: Timestamp,
+        /// It came by a way of its own.
+        late: bool,
+    },
 }
 
-/// How a client ends up.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Fate {
-    /// As it was before.
-    Unchanged,
-    /// Connected, by this online.
-    Connected(Box<Settled>),
-    /// Not connected.
-    Gone,
+/// What is to be written so that the client is as its messages say.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Fate {
+    /// The latest online that took effect.
+    pub arrival: Option<Box<Settled>>,
+    /// It showed life, and that matters.
+    pub sighting: Option<Sight>,
+    /// In the end it is gone.
+    pub departure: Option<Heard>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Sight {
+    pub at: Timestamp,
+    pub late: bool,
+    /// It brings a client back; otherwise it holds one that is connected.
+    pub returns: bool,
 }
 
 /// The online message that a client ends up with, its clock mended.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Settled {
+    pub online: Online,
+    pub dialect: Dialect,
     pub prefix: String,
-    pub message_id: Option<MessageId>,
     pub sent: Timestamp,
-    pub received: Timestamp,
-    pub reported: Reported,
+    pub heard: Heard,
+    pub alive_at: Option<Timestamp>,
+    pub event: usize,
 }
 
-/// Why an online has no effect.
+/// Why a message has no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NoEffect {
+    /// Its id is the recorded one's.
     Duplicate,
+    /// It was sent before the recorded one.
     Old,
+    /// It was taken from the queue before.
+    Repetition,
+    /// A sign of life that came later was seen before it.
+    Overtaken,
+    /// The broker's replay of a handshake that an offline has ended.
+    EndedReplay,
+    /// Nobody to leave, or to bring back.
+    NotConnected,
 }
 
 impl NoEffect {
@@ -56,71 +96,236 @@ impl NoEffect {
         match self {
             Self::Duplicate => "duplicate",
             Self::Old => "old",
+            Self::Repetition => "repetition",
+            Self::Overtaken => "overtaken",
+            Self::EndedReplay => "ended_replay",
+            Self::NotConnected => "not_connected",
         }
     }
 }
 
 /// Folds a client's steps over what is known of it. `skipped` is told of each without effect.
 pub(super) fn fold(
-    known: Option<&KnownConnection>,
-    steps: &[Step],
+    known: Option<&Known>,
+    steps: Vec<Step>,
     old_within: Duration,
     mut skipped: impl FnMut(NoEffect),
 ) -> Fate {
-    let mut present = known.map(|row| (row.message_id.clone(), row.message_sent));
-    let mut fate = Fate::Unchanged;
+    let mut client = Client::new(known, old_within);
     for step in steps {
-        match step {
-            Step::Offline => {
-                present = None;
-                fate = Fate::Gone;
-            }
-            Step::Online {
-                online,
-                prefix,
-                received,
-            } => {
-                let sent = online.sent.unwrap_or(*received).min(*received);
-                if let Some((id, before)) = &present
-                    && let Some(why) = no_effect(online, sent, id.as_ref(), *before, old_within)
-                {
-                    skipped(why);
-                    continue;
-                }
-                present = Some((online.message_id.clone(), sent));
-                fate = Fate::Connected(Box::new(Settled {
-                    prefix: prefix.clone(),
-                    message_id: online.message_id.clone(),
-                    sent,
-                    received: *received,
-                    reported: online.reported.clone(),
-                }));
-            }
+        if let Err(why) = client.take(step) {
+            skipped(why);
         }
     }
-    fate
+    client.fate()
 }
 
-fn no_effect(
-    online: &Online,
+/// The online that a client is, or was, connected by.
+#[derive(Clone)]
+struct Word {
+    id: Option<MessageId>,
     sent: Timestamp,
-    id: Option<&MessageId>,
-    before: Timestamp,
+}
+
+/// A client while its messages are gone through.
+struct Client {
+    word: Option<Word>,
+    is_here: bool,
+    /// When it was last heard: connected, the message that it is connected by; else, that it left.
+    heard: Option<Heard>,
+    alive_at: Option<Timestamp>,
+    was_here: bool,
+    was_gone: bool,
     old_within: Duration,
-) -> Option<NoEffect> {
-    if online.message_id.is_some() && online.message_id.as_ref() == id {
-        return Some(NoEffect::Duplicate);
+    fate: Fate,
+}
+
+impl Client {
+    fn new(known: Option<&Known>, old_within: Duration) -> Self {
+        let row = known.and_then(|known| known.connected.as_ref());
+        let left = known.and_then(|known| known.departed.as_ref());
+        let word = |id: &Option<MessageId>, sent| Word {
+            id: id.clone(),
+            sent,
+        };
+        Self {
+            word: row
+                .map(|row| word(&row.message_id, row.message_sent))
+                .or_else(|| left.map(|left| word(&left.message_id, left.message_sent))),
+            is_here: row.is_some(),
+            heard: row
+                .map(|row| row.heard)
+                .or_else(|| left.map(|left| left.heard)),
+            alive_at: row.and_then(|row| row.alive_at),
+            was_here: row.is_some(),
+            was_gone: row.is_none() && left.is_some(),
+            old_within,
+            fate: Fate::default(),
+        }
     }
-    let back = before.duration_since(sent);
-    if back.is_positive() && back.unsigned_abs() <= old_within {
-        return Some(NoEffect::Old);
+
+    fn take(&mut self, step: Step) -> Result<(), NoEffect> {
+        match step {
+            Step::Online {
+                online,
+                dialect,
+                prefix,
+                heard,
+                replayed,
+                event,
+            } => {
+                let sent = online.sent.unwrap_or(heard.at).min(heard.at);
+                self.check_online(&online, sent, heard, replayed)?;
+                self.word = Some(Word {
+                    id: online.message_id.clone(),
+                    sent,
+                });
+                self.is_here = true;
+                self.heard = Some(heard);
+                self.alive_at = self.alive_at.filter(|alive| *alive > heard.at);
+                self.fate.arrival = Some(Box::new(Settled {
+                    online: *online,
+                    dialect,
+                    prefix,
+                    sent,
+                    heard,
+                    alive_at: None,
+                    event,
+                }));
+                Ok(())
+            }
+            Step::Offline { heard } => {
+                self.check_repetition(heard)?;
+                if self.is_here && self.alive_at.is_some_and(|alive| alive > heard.at) {
+                    return Err(NoEffect::Overtaken);
+                }
+                self.leave(heard)
+            }
+            Step::LinkEnded { at } => {
+                let at = self.alive_at.map_or(at, |alive| alive.max(at));
+                self.leave(Heard { at, place: None })
+            }
+            Step::Alive { at, late } => self.show_life(at, late),
+        }
     }
-    None
+
+    fn check_online(
+        &self,
+        online: &Online,
+        sent: Timestamp,
+        heard: Heard,
+        replayed: bool,
+    ) -> Result<(), NoEffect> {
+        self.check_repetition(heard)?;
+        let Some(word) = &self.word else {
+            return Ok(());
+        };
+        let is_same = online.message_id.is_some() && online.message_id == word.id;
+        if !self.is_here {
+            // After an offline everything registers, but for this.
+            return if replayed && is_same {
+                Err(NoEffect::EndedReplay)
+            } else {
+                Ok(())
+            };
+        }
+        if is_same {
+            return Err(NoEffect::Duplicate);
+        }
+        let back = word.sent.duration_since(sent);
+        if back.is_positive() && back.unsigned_abs() <= self.old_within {
+            return Err(NoEffect::Old);
+        }
+        Ok(())
+    }
+
+    /// Both must say so: offsets start over with a topic that is made anew, and clocks of machines
+    /// differ.
+    fn check_repetition(&self, heard: Heard) -> Result<(), NoEffect> {
+        let Some(last) = self.heard else {
+            return Ok(());
+        };
+        match (heard.place, last.place) {
+            (Some(place), Some(last_place))
+                if place.partition == last_place.partition
+                    && place.offset <= last_place.offset
+                    && heard.at <= last.at =>
+            {
+                Err(NoEffect::Repetition)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn leave(&mut self, heard: Heard) -> Result<(), NoEffect> {
+        if !self.is_here {
+            return Err(NoEffect::NotConnected);
+        }
+        self.is_here = false;
+        self.alive_at = None;
+        self.heard = Some(heard);
+        Ok(())
+    }
+
+    fn show_life(&mut self, at: Timestamp, late: bool) -> Result<(), NoEffect> {
+        let Some(heard) = self.heard else {
+            return Err(NoEffect::NotConnected);
+        };
+        if late && at <= heard.at {
+            return Err(NoEffect::Overtaken);
+        }
+        if self.is_here && !late {
+            return Err(NoEffect::Duplicate);
+        }
+        self.fate.sighting = Some(Sight {
+            at,
+            late,
+            returns: !self.is_here,
+        });
+        if late {
+            self.alive_at = self.alive_at.max(Some(at));
+        }
+        if !self.is_here {
+            self.is_here = true;
+            self.heard = Some(Heard {
+                at,
+                place: heard.place,
+            });
+        }
+        Ok(())
+    }
+
+    fn fate(self) -> Fate {
+        let mut fate = self.fate;
+        let has_arrived = fate.arrival.is_some();
+        if let Some(settled) = &mut fate.arrival {
+            settled.alive_at = self.alive_at;
+        }
+        // Where there is an arrival, it says everything. Who was connected and is gone again needs
+        // no sign of life in between; who had left does, or it would not leave later than before.
+        fate.sighting = fate
+            .sighting
+            .filter(|_| !has_arrived && if self.is_here { true } else { self.was_gone });
+        if let Some(sight) = &mut fate.sighting {
+            sight.returns = self.was_gone;
+            // In the order of the messages it went and came back: nothing to write.
+            if self.was_here && !sight.late {
+                fate.sighting = None;
+            }
+        }
+        let was_there = self.was_here || has_arrived || fate.sighting.is_some();
+        if !self.is_here && was_there {
+            fate.departure = self.heard;
+        }
+        fate
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::{Kind, Reported};
+    use crate::store::{KnownConnection, KnownDeparture, Place};
     use serde_json::json;
 
     const OLD: Duration = Duration::from_mins(10);
@@ -132,6 +337,7 @@ mod tests {
     fn reported(tag: &str) -> Reported {
         Reported {
             canonical_facts: json!({}),
+            catalog_service_facts: json!(null),
             dispatchers: json!(null),
             tags: json!({ "tag": tag }),
             client_name: String::new(),
@@ -139,36 +345,110 @@ mod tests {
         }
     }
 
+    fn heard(second: i64) -> Heard {
+        Heard {
+            at: at(second),
+            place: None,
+        }
+    }
+
     fn online(id: &str, sent: Option<i64>, received: i64) -> Step {
         Step::Online {
             online: Box::new(Online {
+                kind: Kind::Host,
                 message_id: MessageId::new(id).ok(),
                 sent: sent.map(at),
                 reported: reported(id),
             }),
+            dialect: Dialect::Status,
             prefix: "p".into(),
-            received: at(received),
+            heard: heard(received),
+            replayed: false,
+            event: 0,
         }
     }
 
-    fn row(id: &str, sent: i64) -> KnownConnection {
-        KnownConnection {
-            message_id: MessageId::new(id).ok(),
-            message_sent: at(sent),
-            tenant: None,
+    fn replay(mut step: Step) -> Step {
+        if let Step::Online { replayed, .. } = &mut step {
+            *replayed = true;
+        }
+        step
+    }
+
+    /// At this place of the queue.
+    fn placed(mut step: Step, offset: i64) -> Step {
+        if let Step::Online { heard, .. } | Step::Offline { heard } = &mut step {
+            heard.place = Some(Place {
+                partition: 0,
+                offset,
+            });
+        }
+        step
+    }
+
+    fn offline(received: i64) -> Step {
+        Step::Offline {
+            heard: heard(received),
         }
     }
 
-    fn run(known: Option<&KnownConnection>, steps: &[Step]) -> (Fate, Vec<NoEffect>) {
+    fn alive(received: i64) -> Step {
+        Step::Alive {
+            at: at(received),
+            late: false,
+        }
+    }
+
+    fn late(received: i64) -> Step {
+        Step::Alive {
+            at: at(received),
+            late: true,
+        }
+    }
+
+    fn row(id: &str, sent: i64) -> Known {
+        Known {
+            connected: Some(KnownConnection {
+                message_id: MessageId::new(id).ok(),
+                message_sent: at(sent),
+                tenant: None,
+                heard: heard(sent),
+                alive_at: None,
+            }),
+            departed: None,
+        }
+    }
+
+    fn left(id: &str, sent: i64, when: i64) -> Known {
+        Known {
+            connected: None,
+            departed: Some(KnownDeparture {
+                message_id: MessageId::new(id).ok(),
+                message_sent: at(sent),
+                tenant: None,
+                heard: heard(when),
+            }),
+        }
+    }
+
+    fn run(known: Option<&Known>, steps: &[Step]) -> (Fate, Vec<NoEffect>) {
         let mut skipped = Vec::new();
-        let fate = fold(known, steps, OLD, |why| skipped.push(why));
+        let fate = fold(known, steps.to_vec(), OLD, |why| skipped.push(why));
         (fate, skipped)
     }
 
     fn connected_by(fate: &Fate) -> (&str, Timestamp) {
         match fate {
-            Fate::Connected(settled) => (
-                settled.message_id.as_ref().map_or("", MessageId::as_str),
+            Fate {
+                arrival: Some(settled),
+                departure: None,
+                ..
+            } => (
+                settled
+                    .online
+                    .message_id
+                    .as_ref()
+                    .map_or("", MessageId::as_str),
                 settled.sent,
             ),
             other => panic!("not connected: {other:?}"),
@@ -179,11 +459,7 @@ mod tests {
     fn the_last_of_a_burst_wins() {
         let (fate, skipped) = run(
             None,
-            &[
-                online("a", Some(1), 5),
-                Step::Offline,
-                online("b", Some(2), 6),
-            ],
+            &[online("a", Some(1), 5), offline(5), online("b", Some(2), 6)],
         );
         assert_eq!(connected_by(&fate), ("b", at(2)));
         assert!(skipped.is_empty());
@@ -192,7 +468,7 @@ mod tests {
     #[test]
     fn an_online_with_the_recorded_id_is_a_duplicate() {
         let (fate, skipped) = run(Some(&row("a", 1)), &[online("a", Some(9), 9)]);
-        assert_eq!(fate, Fate::Unchanged);
+        assert_eq!(fate, Fate::default());
         assert_eq!(skipped, [NoEffect::Duplicate]);
     }
 
@@ -205,7 +481,7 @@ mod tests {
     #[test]
     fn an_online_sent_a_little_before_the_recorded_one_is_old() {
         let (fate, skipped) = run(Some(&row("b", 601)), &[online("a", Some(1), 700)]);
-        assert_eq!(fate, Fate::Unchanged);
+        assert_eq!(fate, Fate::default());
         assert_eq!(skipped, [NoEffect::Old]);
     }
 
@@ -231,11 +507,11 @@ mod tests {
 
     #[test]
     fn an_offline_is_never_old_and_an_online_after_it_always_registers() {
-        let (fate, _) = run(Some(&row("a", 100)), &[Step::Offline]);
-        assert_eq!(fate, Fate::Gone);
+        let (fate, _) = run(Some(&row("a", 100)), &[offline(101)]);
+        assert_eq!(fate.departure, Some(heard(101)));
         let (fate, skipped) = run(
             Some(&row("a", 100)),
-            &[Step::Offline, online("a", Some(99), 101)],
+            &[offline(5), online("a", Some(99), 101)],
         );
         assert_eq!(connected_by(&fate), ("a", at(99)));
         assert!(skipped.is_empty());
@@ -245,17 +521,111 @@ mod tests {
     fn a_repeated_suffix_ends_in_the_same_state() {
         let steps = [
             online("a", Some(1), 1),
-            Step::Offline,
+            offline(5),
             online("b", Some(2), 2),
             online("c", Some(3), 3),
         ];
         let (once, _) = run(None, &steps);
         for cut in 0..steps.len() {
             let (again, _) = run(Some(&row("c", 3)), &steps[cut..]);
-            match again {
-                Fate::Unchanged => {}
-                again => assert_eq!(again, once, "from {cut}"),
+            if again != Fate::default() {
+                assert_eq!(again, once, "from {cut}");
             }
         }
+    }
+
+    #[test]
+    fn who_came_and_went_in_one_batch_is_remembered() {
+        let (fate, _) = run(None, &[online("a", Some(1), 1), offline(2)]);
+        assert!(fate.arrival.is_some());
+        assert_eq!(fate.departure, Some(heard(2)));
+    }
+
+    #[test]
+    fn a_replay_of_the_handshake_that_an_offline_ended_does_not_register_again() {
+        let known = left("h1", 1, 5);
+        let (fate, skipped) = run(Some(&known), &[replay(online("h1", Some(1), 9))]);
+        assert_eq!(
+            (fate, skipped),
+            (Fate::default(), vec![NoEffect::EndedReplay])
+        );
+        // Said anew it does, and so does the replay of another one.
+        let (fate, _) = run(Some(&known), &[online("h1", Some(1), 9)]);
+        assert_eq!(connected_by(&fate).0, "h1");
+        let (fate, _) = run(Some(&known), &[replay(online("h2", Some(1), 9))]);
+        assert_eq!(connected_by(&fate).0, "h2");
+        // Also within one batch.
+        let (fate, skipped) = run(
+            None,
+            &[
+                online("h1", Some(1), 1),
+                offline(2),
+                replay(online("h1", Some(1), 3)),
+            ],
+        );
+        assert_eq!(fate.departure, Some(heard(2)));
+        assert_eq!(skipped, [NoEffect::EndedReplay]);
+    }
+
+    #[test]
+    fn a_sign_of_life_brings_back_who_left_and_registers_nobody_else() {
+        let (fate, _) = run(Some(&left("a", 1, 5)), &[alive(9)]);
+        let sight = fate.sighting.unwrap();
+        assert!(sight.returns && !sight.late);
+        assert_eq!(run(None, &[alive(9)]).0, Fate::default());
+        assert_eq!(run(Some(&row("a", 1)), &[alive(9)]).0, Fate::default());
+        // Away and back in one batch: as it was.
+        assert_eq!(
+            run(Some(&row("a", 1)), &[offline(5), alive(9)]).0,
+            Fate::default()
+        );
+    }
+
+    #[test]
+    fn a_late_sign_of_life_counts_only_if_it_came_after_the_farewell() {
+        assert_eq!(run(Some(&left("a", 1, 5)), &[late(5)]).0, Fate::default());
+        let (fate, _) = run(Some(&left("a", 1, 5)), &[late(6)]);
+        assert!(fate.sighting.unwrap().returns);
+        // It overtook the farewell: that one is old news.
+        let (fate, skipped) = run(Some(&row("a", 1)), &[late(6), offline(5)]);
+        assert_eq!(
+            fate.sighting,
+            Some(Sight {
+                at: at(6),
+                late: true,
+                returns: false
+            })
+        );
+        assert_eq!(fate.departure, None);
+        assert_eq!(skipped, [NoEffect::Overtaken]);
+        // A later farewell is not.
+        let (fate, _) = run(Some(&row("a", 1)), &[late(6), offline(7)]);
+        assert_eq!(fate.departure, Some(heard(7)));
+        let (fate, _) = run(Some(&left("a", 1, 5)), &[late(6), offline(7)]);
+        assert!(fate.sighting.is_some());
+        assert_eq!(fate.departure, Some(heard(7)));
+    }
+
+    #[test]
+    fn what_stood_in_the_queue_before_is_a_repetition_whatever_it_says() {
+        // The clock was set back between b and c: by what they say alone, b would count again and
+        // c would be old.
+        let steps = [
+            placed(online("a", Some(1000), 2001), 1),
+            placed(online("b", Some(500), 2002), 2),
+            placed(online("c", Some(300), 2003), 3),
+        ];
+        let (fate, skipped) = run(None, &steps);
+        assert_eq!(connected_by(&fate).0, "c");
+        assert_eq!(skipped, [NoEffect::Old]);
+        let settled = fate.arrival.unwrap();
+        let mut known = row("c", 300);
+        known.connected.as_mut().unwrap().heard = settled.heard;
+        let (again, skipped) = run(Some(&known), &steps[1..]);
+        assert_eq!(again, Fate::default());
+        assert_eq!(skipped, [NoEffect::Repetition; 2]);
+        // A queue made anew starts over, and locks nobody out.
+        let (fate, _) = run(Some(&known), &[placed(online("d", Some(3000), 3000), 1)]);
+        assert_eq!(connected_by(&fate).0, "d");
     }
 }

@@ -8,6 +8,9 @@
 mod absent;
 mod batch;
 mod fold;
+mod refusals;
+mod replay;
+mod split;
 mod writer;
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -18,25 +21,36 @@ use futures::FutureExt as _;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::domain::{ClientId, Clock};
-use crate::protocol::{Received, Topics};
+use crate::protocol::{ClientTopic, Received};
 use crate::shutdown::Stopper;
 use crate::store::{Store, StoreError};
 use crate::telemetry::health::Verdict;
 use crate::tenant::Tenants;
 
 pub use absent::end_those_who_stay_away;
+pub use refusals::{Refusals, RefusalsTold};
+pub use replay::replay_letters;
 
-pub use crate::store::Fence;
+pub use crate::store::{Fence, Place, Queue};
 
 use writer::{Job, Standing};
 
 /// Something that may change who is connected.
 #[derive(Debug, Clone)]
 pub enum Event {
-    /// A client's control message.
+    /// A client said something.
     Message {
-        /// Whose topic it came on.
-        client: ClientId,
+        /// Which of whose topics it came on.
+        topic: ClientTopic,
+        /// The message.
+        message: Received,
+        /// Where it stood in the queue of presence, if it came from there.
+        place: Option<Place>,
+        /// It came by a way of its own, and may have overtaken other messages of its client.
+        late: bool,
+    },
+    /// A message on a topic that is nobody's.
+    Stray {
         /// The message.
         message: Received,
     },
@@ -48,20 +62,40 @@ pub enum Event {
 }
 
 impl Event {
+    /// A message that comes in the order in which its client sent it, straight from a broker.
+    #[must_use]
+    pub fn message(topic: ClientTopic, message: Received) -> Self {
+        Self::Message {
+            topic,
+            message,
+            place: None,
+            late: false,
+        }
+    }
+
     /// Whom it is about.
     #[must_use]
-    pub fn client(&self) -> &ClientId {
+    pub fn client(&self) -> Option<&ClientId> {
         match self {
-            Self::Message { client, .. } | Self::LinkEnded { client } => client,
+            Self::Message { topic, .. } => Some(&topic.client),
+            Self::LinkEnded { client } => Some(client),
+            Self::Stray { .. } => None,
+        }
+    }
+
+    /// The message, if it is one.
+    #[must_use]
+    pub fn received(&self) -> Option<&Received> {
+        match self {
+            Self::Message { message, .. } | Self::Stray { message } => Some(message),
+            Self::LinkEnded { .. } => None,
         }
     }
 
     /// What it takes in memory, roughly.
     fn bytes(&self) -> usize {
-        match self {
-            Self::Message { message, .. } => message.payload.len() + message.topic.len(),
-            Self::LinkEnded { .. } => 0,
-        }
+        self.received()
+            .map_or(0, |message| message.payload.len() + message.topic.len())
     }
 }
 
@@ -80,6 +114,8 @@ pub struct Settings {
     pub old_within: Duration,
     /// Writers side by side.
     pub writers: usize,
+    /// How many dead letters of one client are kept.
+    pub letters_per_client: u32,
 }
 
 /// What recording works with.
@@ -88,8 +124,8 @@ pub struct Parts {
     pub store: Arc<dyn Store>,
     /// To whom clients belong.
     pub tenants: Arc<dyn Tenants>,
-    /// The deployment's topics.
-    pub topics: Topics,
+    /// Where clients are told that their handshake was not taken.
+    pub refusals: Refusals,
     /// Now.
     pub clock: Arc<dyn Clock>,
     /// How.
@@ -184,10 +220,11 @@ impl Recorder {
     /// When the database does not answer.
     pub async fn take_partitions(
         &self,
+        queue: Queue,
         partitions: &[i32],
         owner: &str,
     ) -> Result<Vec<Fence>, StoreError> {
-        self.store.take_partitions(partitions, owner).await
+        self.store.take_partitions(queue, partitions, owner).await
     }
 
     /// Whether so much is waiting that no new client should be let in.

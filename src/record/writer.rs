@@ -73,12 +73,14 @@ impl Standing {
     }
 
     pub fn add_waiting(&self, job: &Job) {
-        self.events.fetch_add(job.events.len(), Ordering::Relaxed);
+        let before = self.events.fetch_add(job.events.len(), Ordering::Relaxed);
+        metrics::in_flight(before + job.events.len());
         self.bytes.fetch_add(job.bytes, Ordering::Relaxed);
     }
 
     fn take_waiting(&self, events: usize, bytes: usize) {
-        self.events.fetch_sub(events, Ordering::Relaxed);
+        let before = self.events.fetch_sub(events, Ordering::Relaxed);
+        metrics::in_flight(before.saturating_sub(events));
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
@@ -137,23 +139,25 @@ async fn write(parts: &Parts, standing: &Standing, mut jobs: Vec<Job>) {
     let mut pause = FIRST_PAUSE;
     let mut attempt = 0;
     while !jobs.is_empty() {
-        let events = jobs.iter().flat_map(|job| &job.events);
+        let events: Vec<&Event> = jobs.iter().flat_map(|job| &job.events).collect();
         let mut fences: Vec<Fence> = jobs.iter().filter_map(|job| job.fence).collect();
         fences.sort_unstable();
         fences.dedup();
-        let messages = jobs.iter().map(|job| job.events.len()).sum();
-        match batch::record(parts, events, &fences).await {
+        let messages = events.len();
+        match batch::record(parts, &events, &fences).await {
             Ok(Written::Done) => {
                 metrics::batch(messages, started.elapsed());
+                let now = parts.clock.now();
+                for message in events.iter().filter_map(|event| event.received()) {
+                    metrics::waited(now.duration_since(message.received));
+                }
                 break;
             }
-            Ok(Written::Fenced(partitions)) => {
+            Ok(Written::Fenced(lost)) => {
                 // Their new owner has read them again. Dropping the jobs tells who waits.
+                let partitions: Vec<i32> = lost.iter().map(|fence| fence.partition).collect();
                 metrics::fenced(&partitions);
-                jobs.retain(|job| {
-                    job.fence
-                        .is_none_or(|fence| !partitions.contains(&fence.partition))
-                });
+                jobs.retain(|job| job.fence.is_none_or(|fence| !lost.contains(&fence)));
             }
             Err(error) => {
                 attempt += 1;

@@ -20,12 +20,12 @@ use tokio::net::TcpListener;
 use crate::api::{self, Keys, Probes};
 use crate::broker::{self, Broker, Listeners, ServerTls};
 use crate::config::{Config, Secret};
-use crate::deliver::{Delivery, EmbeddedOutlet, Outlet, OutsideOutlet};
+use crate::deliver::{Delivery, EmbeddedOutlet, Outlet, OutsideOutlet, tell_refusals};
 use crate::domain::Clock;
 use crate::kafka::Producer;
 use crate::mqtt::{KeptConnection, Options, Session};
-use crate::protocol::Topics;
-use crate::record::{self, Recorder};
+use crate::protocol::{Topics, Words};
+use crate::record::{self, Recorder, Refusals, RefusalsTold};
 use crate::shutdown::Stopper;
 use crate::store::Store;
 use crate::store::postgres::{self, PostgresStore};
@@ -141,13 +141,22 @@ pub async fn start(config: Config, roles: Roles, clock: Arc<dyn Clock>) -> Resul
     {
         running.watch_store();
     }
-    let topics = Topics::new(config.mqtt.prefixes.clone());
-    if running.has(Role::Record) {
-        running.start_recorder(&config, prepared.tenants, &topics, &clock);
-    }
+    let topics = Topics::new(
+        config.mqtt.prefixes.clone(),
+        Words {
+            to_service: config.mqtt.handshake_in.clone(),
+            to_client: config.mqtt.handshake_out.clone(),
+            state: config.mqtt.handshake_status.clone(),
+        },
+    );
+    let refused = if running.has(Role::Record) {
+        Some(running.start_recorder(&config, prepared.tenants, &topics, &clock))
+    } else {
+        None
+    };
     running.start_sources(&config, prepared.listeners, &topics, &clock)?;
     running.start_background(&config, &clock);
-    let router = running.router(&config, keys, &clock)?;
+    let router = running.start_outlets(&config, refused, topics, keys, &clock)?;
     let http = running.http.clone();
     if let Some(listener) = prepared.metrics {
         let probes = api::probes(running.probes(), &config.http);
@@ -249,18 +258,20 @@ impl Running {
         tenants: FixedTenants,
         topics: &Topics,
         clock: &Arc<dyn Clock>,
-    ) {
+    ) -> RefusalsTold {
+        let (refusals, refused) = Refusals::channel();
         let is_sqlite = config.postgres.host.is_empty();
         let parts = record::Parts {
             store: self.store.clone(),
             tenants: Arc::new(tenants),
-            topics: topics.clone(),
+            refusals,
             clock: clock.clone(),
             settings: record::Settings {
                 batch_max: config.record.batch_max,
                 tenant_deadline: config.record.tenant_deadline.get(),
                 old_within: config.record.old_within.get(),
                 writers: if is_sqlite { 1 } else { POSTGRES_WRITERS },
+                letters_per_client: config.dead_letters.per_client,
             },
         };
         let recorder = Recorder::start(parts, &self.recording);
@@ -269,7 +280,18 @@ impl Running {
             let standing = watched.standing();
             async move { standing }.boxed()
         });
+        if config.kafka.brokers.is_none() {
+            // With a queue, whoever asks for a replay puts the message there.
+            self.sources.spawn(record::replay_letters(
+                self.store.clone(),
+                recorder.clone(),
+                topics.clone(),
+                clock.clone(),
+                self.sources.clone(),
+            ));
+        }
         self.recorder = Some(recorder);
+        refused
     }
 
     fn start_background(&self, config: &Config, clock: &Arc<dyn Clock>) {
@@ -280,23 +302,40 @@ impl Running {
                 clock: clock.clone(),
                 interval: config.updaters.interval.get(),
                 departed_kept: config.updaters.departed_kept.get(),
+                dead_letters_kept: config.dead_letters.kept.get(),
             };
             self.background.spawn(updaters.run(self.background.clone()));
         }
     }
 
-    /// The whole interface for `api`, probes and metrics for the others.
-    fn router(
+    /// Starts what publishes to clients, and makes the HTTP interface: the whole of it for `api`,
+    /// probes and metrics for the others.
+    fn start_outlets(
         &self,
         config: &Config,
+        refused: Option<RefusalsTold>,
+        topics: Topics,
         keys: Keys,
         clock: &Arc<dyn Clock>,
     ) -> Result<api::Interface> {
-        if !self.has(Role::Api) {
+        let has_api = self.has(Role::Api);
+        if !has_api && refused.is_none() {
             return Ok(api::probes(self.probes(), &config.http));
         }
         let outlet = self.outlet(config)?;
-        let delivery = Delivery::new(self.store.clone(), outlet, clock.clone());
+        if let Some(refused) = refused {
+            self.background.spawn(tell_refusals(
+                refused,
+                outlet.clone(),
+                topics.clone(),
+                clock.clone(),
+                self.background.clone(),
+            ));
+        }
+        if !has_api {
+            return Ok(api::probes(self.probes(), &config.http));
+        }
+        let delivery = Delivery::new(self.store.clone(), outlet, topics, clock.clone());
         let parts = api::Parts {
             store: self.store.clone(),
             delivery,
@@ -310,14 +349,17 @@ impl Running {
         if let Some(broker) = &self.broker {
             return Ok(Arc::new(EmbeddedOutlet::new(broker.clone(), within)));
         }
-        let id = format!("cloud-connector-api-{}", uuid::Uuid::new_v4().simple());
+        let id = format!("cloud-connector-out-{}", uuid::Uuid::new_v4().simple());
         let options = Options::from_config(&config.mqtt, &id, Session::Clean);
         let connection = KeptConnection::start(options, &self.outlet)?;
-        let watched = connection.clone();
-        self.health.add("mqtt_api", move || {
-            let standing = watched.standing();
-            async move { standing }.boxed()
-        });
+        // Recording goes on without it: a refusal that is not told costs nobody anything.
+        if self.has(Role::Api) {
+            let watched = connection.clone();
+            self.health.add("mqtt_api", move || {
+                let standing = watched.standing();
+                async move { standing }.boxed()
+            });
+        }
         Ok(Arc::new(OutsideOutlet::new(connection, within)))
     }
 

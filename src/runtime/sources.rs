@@ -17,7 +17,8 @@ use crate::ingest::queue::QueueReader;
 use crate::kafka::{Consumer, Producer};
 use crate::mqtt::{Options, Session};
 use crate::protocol::Topics;
-use crate::record::{self, Recorder};
+use crate::record::{self, Queue, Recorder};
+use crate::telemetry::metrics;
 
 impl Running {
     pub(super) fn start_sources(
@@ -39,7 +40,7 @@ impl Running {
         if config.kafka.brokers.is_some()
             && let Some(recorder) = self.recorder.clone()
         {
-            self.start_queue_reader(config, topics, recorder)?;
+            self.start_queue_readers(config, topics, &recorder)?;
         }
         Ok(())
     }
@@ -117,19 +118,40 @@ impl Running {
         })
     }
 
-    fn start_queue_reader(
+    fn start_queue_readers(
         &mut self,
         config: &Config,
         topics: &Topics,
-        recorder: Recorder,
+        recorder: &Recorder,
     ) -> Result<()> {
-        let consumer = Consumer::new(&config.kafka)?;
-        let checker = consumer.checker();
-        self.health
-            .add("kafka", move || checker.clone().check().boxed());
+        let kafka = &config.kafka;
         let owner = format!("{}-{}", std::process::id(), Uuid::new_v4().simple());
-        let reader = QueueReader::new(consumer, recorder, topics.clone(), owner);
-        self.sources.spawn(reader.run(self.sources.clone()));
+        let presence: fn(i64) = |lag| metrics::lag(Queue::Ingress.as_str(), lag);
+        let answers: fn(i64) = |lag| metrics::lag(Queue::Answers.as_str(), lag);
+        for (queue, topic, group, lag) in [
+            (Queue::Ingress, &kafka.ingress_topic, &kafka.group, presence),
+            (
+                Queue::Answers,
+                &kafka.answers_topic,
+                &kafka.answers_group,
+                answers,
+            ),
+        ] {
+            let consumer = Consumer::new(kafka, topic, group, lag)?;
+            if queue == Queue::Ingress {
+                let checker = consumer.checker();
+                self.health
+                    .add("kafka", move || checker.clone().check().boxed());
+            }
+            let reader = QueueReader::new(
+                queue,
+                consumer,
+                recorder.clone(),
+                topics.clone(),
+                owner.clone(),
+            );
+            self.sources.spawn(reader.run(self.sources.clone()));
+        }
         Ok(())
     }
 }

@@ -8,6 +8,9 @@ pub enum StoreError {
     /// Trying again may help: it is away, busy, full.
     #[error("the database does not answer: {0}")]
     Unavailable(#[source] sqlx::Error),
+    /// It will never take this, whenever it is asked: a value, a length, a constraint.
+    #[error("the database refuses a row: {0}")]
+    Refused(#[source] sqlx::Error),
     /// The schema is not the one that this program writes.
     #[error("{0}")]
     Schema(String),
@@ -18,8 +21,36 @@ pub enum StoreError {
 
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
-        Self::Unavailable(error)
+        if is_refusal(&error) {
+            Self::Refused(error)
+        } else {
+            Self::Unavailable(error)
+        }
     }
+}
+
+/// Whether the statement's values were at fault. Whatever is not known to be so is worth another
+/// try: wrongly waiting loses nothing.
+fn is_refusal(error: &sqlx::Error) -> bool {
+    let sqlx::Error::Database(error) = error else {
+        return matches!(error, sqlx::Error::Encode(_));
+    };
+    let code = error.code().unwrap_or_default();
+    if error
+        .try_downcast_ref::<sqlx::postgres::PgDatabaseError>()
+        .is_some()
+    {
+        // Data exceptions, broken constraints, limits of the program such as an index row's size.
+        return ["22", "23", "54"]
+            .iter()
+            .any(|class| code.starts_with(class));
+    }
+    // SQLite's extended codes keep the primary one in the lowest byte.
+    let primary = code.parse::<i32>().map_or(0, |code| code & 0xff);
+    const TOO_BIG: i32 = 18;
+    const CONSTRAINT: i32 = 19;
+    const MISMATCH: i32 = 20;
+    matches!(primary, TOO_BIG | CONSTRAINT | MISMATCH)
 }
 
 /// The database could not be opened. Each says what to do.

@@ -4,6 +4,7 @@
 //! A method that serves callers takes the organisation first. A connection without a tenant has no
 //! `OrgId`, so no such method can return it.
 
+mod dead_letters;
 mod error;
 pub mod postgres;
 pub mod sqlite;
@@ -16,18 +17,16 @@ use crate::domain::{
     ClientId, Connection, Dialect, Kind, MessageId, OrgId, Reported, Tenant, Timestamp,
 };
 
+pub use dead_letters::{DeadLetter, KeptLetter, LetterFilter};
 pub use error::{OpenError, StoreError};
-
-/// The queue whose partitions are fenced. There is one; its topic's name may differ by deployment.
-const QUEUE: &str = "ingress";
 
 /// What the store knows of a client before a batch is folded.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Known {
     /// Its row, if it is connected.
     pub connected: Option<KnownConnection>,
-    /// The tenant it had when it left, if it left and had one.
-    pub departed_tenant: Option<Tenant>,
+    /// What is remembered of it, if it left.
+    pub departed: Option<KnownDeparture>,
 }
 
 /// The part of a row that decides what a new message means.
@@ -39,6 +38,48 @@ pub struct KnownConnection {
     pub message_sent: Timestamp,
     /// To whom it belongs.
     pub tenant: Option<Tenant>,
+    /// When it was last heard, and where in the queue.
+    pub heard: Heard,
+    /// The latest sign of life that may have overtaken other messages.
+    pub alive_at: Option<Timestamp>,
+}
+
+/// The part of what is remembered that decides what a new message means.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KnownDeparture {
+    /// The online message that it was connected by.
+    pub message_id: Option<MessageId>,
+    /// When that was sent.
+    pub message_sent: Timestamp,
+    /// To whom it belonged.
+    pub tenant: Option<Tenant>,
+    /// When it left, and where in the queue that was said.
+    pub heard: Heard,
+}
+
+/// When the broker had a message, and where in the queue it stood, if there is one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heard {
+    /// When the broker had it.
+    pub at: Timestamp,
+    /// Its place in the queue.
+    pub place: Option<Place>,
+}
+
+/// A place in the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The partition.
+    pub partition: i32,
+    /// The offset in it.
+    pub offset: i64,
+}
+
+impl Place {
+    fn from_columns(partition: Option<i32>, offset: Option<i64>) -> Option<Self> {
+        let (partition, offset) = partition.zip(offset)?;
+        Some(Self { partition, offset })
+    }
 }
 
 /// The tenant of a row: `''` is no organisation at all.
@@ -64,10 +105,35 @@ pub struct Arrival {
     pub message_id: Option<MessageId>,
     /// When it was sent.
     pub message_sent: Timestamp,
-    /// When the broker had it.
-    pub last_seen: Timestamp,
+    /// When the broker had it, and where in the queue it stood.
+    pub heard: Heard,
+    /// A later sign of life, that may have overtaken other messages.
+    pub alive_at: Option<Timestamp>,
     /// What the tenant step found.
     pub tenant: TenantChange,
+}
+
+/// A client that showed life without saying what it is. One that left is brought back as it was;
+/// one that is connected stays so, whatever an older message says; anybody else stays unknown.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sighting {
+    /// Who.
+    pub client_id: ClientId,
+    /// When the broker had the sign.
+    pub at: Timestamp,
+    /// It came by a way of its own and may have overtaken other messages: times are compared.
+    pub late: bool,
+    /// What the tenant step found, if there was one. Otherwise the tenant is as it was.
+    pub tenant: Option<TenantChange>,
+}
+
+/// A client that is not connected any more.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Departure {
+    /// Who.
+    pub client_id: ClientId,
+    /// When the broker had the news, and where in the queue it stood.
+    pub heard: Heard,
 }
 
 /// What a tenant lookup does to a row.
@@ -83,26 +149,58 @@ pub enum TenantChange {
     Unknown,
 }
 
-/// The outcome of a batch, written in one transaction. No client stands in it twice.
+/// The outcome of a batch, written in one transaction and in this order. A client stands at most
+/// once in each list; in two, if it came and went.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Batch {
-    /// Clients that are connected now.
+    /// Clients that are connected now, by their own word.
     pub arrivals: Vec<Arrival>,
-    /// Clients that are not.
-    pub departures: Vec<ClientId>,
+    /// Clients that showed life.
+    pub sightings: Vec<Sighting>,
+    /// Clients that are not connected any more.
+    pub departures: Vec<Departure>,
+    /// Messages that can never be processed.
+    pub dead_letters: Vec<DeadLetter>,
+    /// How many dead letters of one client are kept: the latest.
+    pub letters_per_client: u32,
 }
 
 impl Batch {
     /// Whether there is nothing to write.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.arrivals.is_empty() && self.departures.is_empty()
+        self.arrivals.is_empty()
+            && self.sightings.is_empty()
+            && self.departures.is_empty()
+            && self.dead_letters.is_empty()
+    }
+}
+
+/// The queues whose partitions are fenced. Their topics' names may differ by deployment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Queue {
+    /// Presence.
+    Ingress,
+    /// Answers and signs of life.
+    Answers,
+}
+
+impl Queue {
+    /// Its name in the store and in logs.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ingress => "ingress",
+            Self::Answers => "answers",
+        }
     }
 }
 
 /// The right to write for one partition of the queue, as it was when the batch was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fence {
+    /// The queue.
+    pub queue: Queue,
     /// The partition.
     pub partition: i32,
     /// What [`Store::take_partitions`] gave for it.
@@ -115,7 +213,7 @@ pub enum Written {
     /// It is durable.
     Done,
     /// Nothing was written: these partitions have another owner by now.
-    Fenced(Vec<i32>),
+    Fenced(Vec<Fence>),
 }
 
 /// A page of an organisation's connections.
@@ -145,6 +243,7 @@ pub trait Store: Send + Sync + 'static {
     /// Takes partitions of the queue over: from now on batches under an older epoch are fenced.
     async fn take_partitions(
         &self,
+        queue: Queue,
         partitions: &[i32],
         owner: &str,
     ) -> Result<Vec<Fence>, StoreError>;
@@ -174,6 +273,26 @@ pub trait Store: Send + Sync + 'static {
         after: Option<&ClientId>,
         limit: u32,
     ) -> Result<Vec<ClientId>, StoreError>;
+
+    /// Dead letters without their payloads, the latest number first.
+    async fn list_dead_letters(
+        &self,
+        filter: &LetterFilter,
+        limit: u32,
+    ) -> Result<Vec<KeptLetter>, StoreError>;
+
+    /// A dead letter, with its payload.
+    async fn dead_letter(&self, id: i64) -> Result<Option<KeptLetter>, StoreError>;
+
+    /// Notes that a dead letter is to be processed again. False if there is none of that number.
+    async fn ask_replay(&self, id: i64, now: Timestamp) -> Result<bool, StoreError>;
+
+    /// A dead letter was processed again: forgets it, unless it was refused again meanwhile
+    /// (`times` has changed). True if it is forgotten.
+    async fn end_replay(&self, id: i64, times: u64) -> Result<bool, StoreError>;
+
+    /// Forgets dead letters. Returns how many.
+    async fn purge_dead_letters(&self, filter: &LetterFilter) -> Result<u64, StoreError>;
 
     /// Whether the database answers, and holds the schema that this program writes.
     async fn ping(&self) -> Result<(), StoreError>;

@@ -13,7 +13,12 @@ use crate::protocol::Rejected;
 const RECEIVED: &str = "cloud_connector_messages_received_total";
 const RECORDED: &str = "cloud_connector_messages_recorded_total";
 const NO_EFFECT: &str = "cloud_connector_messages_without_effect_total";
-const REJECTED: &str = "cloud_connector_messages_rejected_total";
+const DEAD_LETTERS: &str = "cloud_connector_dead_letters_total";
+const ROWS_GIVEN_UP: &str = "cloud_connector_record_rows_given_up_total";
+const REFUSALS: &str = "cloud_connector_handshakes_refused_total";
+const WAITED: &str = "cloud_connector_record_wait_seconds";
+const IN_FLIGHT: &str = "cloud_connector_record_in_flight";
+const LAG: &str = "cloud_connector_queue_lag";
 const BATCH_SIZE: &str = "cloud_connector_record_batch_messages";
 const BATCH_TIME: &str = "cloud_connector_record_batch_seconds";
 const HELD: &str = "cloud_connector_record_batches_held";
@@ -82,7 +87,27 @@ fn describe() {
     describe_counter!(RECEIVED, "Messages taken from the broker, by channel");
     describe_counter!(RECORDED, "Messages that took effect, by what they said");
     describe_counter!(NO_EFFECT, "Messages without effect, by reason");
-    describe_counter!(REJECTED, "Messages that can never be processed, by reason");
+    describe_counter!(
+        DEAD_LETTERS,
+        "Messages that can never be processed, by reason; `cloud-connector dead-letters` shows them"
+    );
+    describe_counter!(
+        ROWS_GIVEN_UP,
+        "Rows that the database refused and that could not be kept as dead letters either"
+    );
+    describe_counter!(
+        REFUSALS,
+        "Handshakes that were refused, by whether the client is told"
+    );
+    describe_histogram!(
+        WAITED,
+        "Time from the broker's receipt of a message to its commit"
+    );
+    describe_gauge!(IN_FLIGHT, "Messages taken in and not committed yet");
+    describe_gauge!(
+        LAG,
+        "Messages that wait in partitions of this process, by queue"
+    );
     describe_histogram!(BATCH_SIZE, "Messages in a batch");
     describe_histogram!(BATCH_TIME, "Time from a batch's start to its commit");
     describe_gauge!(HELD, "Batches that wait for the database to come back");
@@ -125,10 +150,39 @@ pub fn without_effect(client: &ClientId, reason: &'static str) {
     tracing::debug!(client_id = %client, reason, "message has no effect");
 }
 
+/// A message was committed, so long after the broker had it. Clocks of machines differ.
+pub fn waited(since: jiff::SignedDuration) {
+    histogram!(WAITED).record(since.as_secs_f64().max(0.0));
+}
+
+/// How many messages are taken in and not committed.
+pub fn in_flight(count: usize) {
+    gauge!(IN_FLIGHT).set(count as f64);
+}
+
+/// How many messages wait in the queue.
+pub fn lag(queue: &'static str, messages: i64) {
+    gauge!(LAG, "queue" => queue).set(messages as f64);
+}
+
+/// A handshake was refused; told means that the client hears of it.
+pub fn handshake_refused(told: bool) {
+    counter!(REFUSALS, "told" => if told { "yes" } else { "no" }).increment(1);
+}
+
+/// The database refused a row, and its dead letter, too.
+pub fn row_given_up(why: &str) {
+    counter!(ROWS_GIVEN_UP).increment(1);
+    tracing::error!(
+        why,
+        "the database refuses a row that cannot be kept apart; given up"
+    );
+}
+
 /// A message can never be processed. The topic is cut: it is the sender's text.
-pub fn rejected(topic: &str, rejected: &Rejected) {
+pub fn dead_letter(topic: &str, rejected: &Rejected) {
     static SAID: Occasionally = Occasionally::new();
-    counter!(REJECTED, "reason" => rejected.reason).increment(1);
+    counter!(DEAD_LETTERS, "reason" => rejected.reason).increment(1);
     let topic: String = topic.chars().take(300).collect();
     let (reason, detail) = (rejected.reason, &rejected.detail);
     // A line for each would let one client fill the disk.
@@ -137,10 +191,10 @@ pub fn rejected(topic: &str, rejected: &Rejected) {
             topic,
             reason,
             detail,
-            "message rejected (others are only counted)"
+            "dead letter (others are only counted)"
         );
     } else {
-        tracing::debug!(topic, reason, detail, "message rejected");
+        tracing::debug!(topic, reason, detail, "dead letter");
     }
 }
 

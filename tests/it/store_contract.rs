@@ -6,7 +6,9 @@ use cloud_connector::domain::{
     ClientId, Dialect, Kind, MessageId, OrgId, Reported, Tenant, Timestamp,
 };
 use cloud_connector::store::sqlite::SqliteStore;
-use cloud_connector::store::{Arrival, Batch, Fence, Store, TenantChange, Written};
+use cloud_connector::store::{
+    Arrival, Batch, Departure, Fence, Heard, Queue, Store, TenantChange, Written,
+};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -113,6 +115,20 @@ fn tenant(name: &str) -> Tenant {
     }
 }
 
+fn heard(second: i64) -> Heard {
+    Heard {
+        at: at(second),
+        place: None,
+    }
+}
+
+fn departure(name: &str, second: i64) -> Departure {
+    Departure {
+        client_id: client(name),
+        heard: heard(second),
+    }
+}
+
 fn arrival(name: &str, tenant: TenantChange) -> Arrival {
     Arrival {
         client_id: client(name),
@@ -121,6 +137,7 @@ fn arrival(name: &str, tenant: TenantChange) -> Arrival {
         topic_prefix: "redhat/insights".into(),
         reported: Reported {
             canonical_facts: json!({"fqdn": name}),
+            catalog_service_facts: json!(null),
             dispatchers: json!({"echo": {}}),
             tags: json!(null),
             client_name: "c".into(),
@@ -128,7 +145,8 @@ fn arrival(name: &str, tenant: TenantChange) -> Arrival {
         },
         message_id: Some(MessageId::new("m1").unwrap()),
         message_sent: at(0),
-        last_seen: at(0),
+        heard: heard(0),
+        alive_at: None,
         tenant,
     }
 }
@@ -136,15 +154,15 @@ fn arrival(name: &str, tenant: TenantChange) -> Arrival {
 async fn arrive(store: &Arc<dyn Store>, arrivals: Vec<Arrival>) {
     let batch = Batch {
         arrivals,
-        departures: vec![],
+        ..Batch::default()
     };
     store.record_batch(&batch, &[], at(1)).await.unwrap();
 }
 
 async fn depart(store: &Arc<dyn Store>, names: &[&str]) {
     let batch = Batch {
-        arrivals: vec![],
-        departures: names.iter().map(|name| client(name)).collect(),
+        departures: names.iter().map(|name| departure(name, 2)).collect(),
+        ..Batch::default()
     };
     store.record_batch(&batch, &[], at(2)).await.unwrap();
 }
@@ -212,7 +230,10 @@ async fn a_departure_removes_the_row_and_remembers_the_tenant(store: Arc<dyn Sto
         .unwrap();
     assert_eq!(known.len(), 1);
     assert_eq!(known[&client("a")].connected, None);
-    assert_eq!(known[&client("a")].departed_tenant, Some(tenant("1")));
+    let left = known[&client("a")].departed.as_ref().unwrap();
+    assert_eq!(left.tenant, Some(tenant("1")));
+    assert_eq!(left.message_id.as_ref().unwrap().as_str(), "m1");
+    assert_eq!(left.heard, heard(2));
 }
 
 async fn a_return_ends_the_remembrance(store: Arc<dyn Store>) {
@@ -221,7 +242,7 @@ async fn a_return_ends_the_remembrance(store: Arc<dyn Store>) {
     arrive(&store, vec![arrival("a", TenantChange::NotFound(at(3)))]).await;
     let known = store.known(&[client("a")]).await.unwrap();
     let known = &known[&client("a")];
-    assert_eq!(known.departed_tenant, None);
+    assert_eq!(known.departed, None);
     assert_eq!(known.connected.as_ref().unwrap().tenant, None);
 }
 
@@ -348,22 +369,36 @@ async fn those_who_left_long_ago_are_forgotten(store: Arc<dyn Store>) {
 async fn only_the_present_owner_of_a_partition_may_write(store: Arc<dyn Store>) {
     let batch = |name: &str| Batch {
         arrivals: vec![arrival(name, TenantChange::Found(tenant("1")))],
-        departures: vec![],
+        ..Batch::default()
     };
-    let first = store.take_partitions(&[0, 1], "one").await.unwrap();
+    let first = store
+        .take_partitions(Queue::Ingress, &[0, 1], "one")
+        .await
+        .unwrap();
     assert_eq!(first.len(), 2);
     let written = store
         .record_batch(&batch("a"), &first, at(1))
         .await
         .unwrap();
     assert_eq!(written, Written::Done);
-    let second = store.take_partitions(&[1], "two").await.unwrap();
+    // Another queue has partitions of its own, whatever their numbers.
+    let other = store
+        .take_partitions(Queue::Answers, &[1], "two")
+        .await
+        .unwrap();
+    let both = [first[0], first[1], other[0]];
+    let written = store.record_batch(&batch("a"), &both, at(1)).await.unwrap();
+    assert_eq!(written, Written::Done);
+    let second = store
+        .take_partitions(Queue::Ingress, &[1], "two")
+        .await
+        .unwrap();
     assert_ne!(first[1], second[0]);
     let written = store
         .record_batch(&batch("b"), &first, at(2))
         .await
         .unwrap();
-    assert_eq!(written, Written::Fenced(vec![1]));
+    assert_eq!(written, Written::Fenced(vec![first[1]]));
     assert_eq!(
         store.find_for_org(&org("1"), &client("b")).await.unwrap(),
         None
@@ -380,6 +415,7 @@ async fn only_the_present_owner_of_a_partition_may_write(store: Arc<dyn Store>) 
         .unwrap();
     assert_eq!(written, Written::Done);
     let stranger = [Fence {
+        queue: Queue::Ingress,
         partition: 7,
         epoch: 1,
     }];
@@ -387,7 +423,7 @@ async fn only_the_present_owner_of_a_partition_may_write(store: Arc<dyn Store>) 
         .record_batch(&batch("e"), &stranger, at(5))
         .await
         .unwrap();
-    assert_eq!(written, Written::Fenced(vec![7]));
+    assert_eq!(written, Written::Fenced(stranger.to_vec()));
 }
 
 async fn nothing_of_a_failed_batch_is_kept(store: Arc<dyn Store>) {
@@ -399,7 +435,8 @@ async fn nothing_of_a_failed_batch_is_kept(store: Arc<dyn Store>) {
     ];
     let batch = Batch {
         arrivals: twice,
-        departures: vec![client("a")],
+        departures: vec![departure("a", 2)],
+        ..Batch::default()
     };
     let there = async |name: &str, of: &str| {
         let found = store.find_for_org(&org(of), &client(name)).await.unwrap();

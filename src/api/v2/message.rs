@@ -15,6 +15,7 @@ use crate::api::error::ApiError;
 use crate::api::json::{self, Json};
 use crate::deliver::Request;
 use crate::domain::ClientId;
+use crate::protocol::is_metadata;
 
 #[derive(Debug, Deserialize)]
 struct MessageRequest {
@@ -59,7 +60,7 @@ fn checked(request: MessageRequest) -> Result<Request, ApiError> {
             "The directive names what the receiving application should do",
         ));
     }
-    if !is_null_or_strings(&request.metadata) {
+    if !is_metadata(&request.metadata) {
         // A real client would drop the message without a word.
         return Err(ApiError::bad_json(
             "metadata must be null or a map of string to string",
@@ -70,14 +71,6 @@ fn checked(request: MessageRequest) -> Result<Request, ApiError> {
         metadata: request.metadata,
         payload: request.payload,
     })
-}
-
-fn is_null_or_strings(metadata: &Value) -> bool {
-    match metadata {
-        Value::Null => true,
-        Value::Object(map) => map.values().all(Value::is_string),
-        _ => false,
-    }
 }
 
 #[cfg(test)]

@@ -15,6 +15,8 @@ pub enum Heard {
         message_id: String,
         /// `ping`, `reconnect`, `disconnect`.
         command: String,
+        /// How long to stay away, if that is said as a string: real clients take nothing else.
+        delay_seconds: Option<u64>,
     },
     /// A message of an application.
     Data {
@@ -45,6 +47,10 @@ pub fn parse(payload: &[u8]) -> Option<Heard> {
         "command" => Some(Heard::Command {
             message_id: envelope.message_id,
             command: envelope.content.get("command")?.as_str()?.to_owned(),
+            delay_seconds: envelope
+                .content
+                .pointer("/arguments/delay")
+                .and_then(|delay| delay.as_str()?.parse().ok()),
         }),
         "data" => Some(Heard::Data {
             message_id: envelope.message_id,
@@ -119,27 +125,56 @@ fn control(kind: &str, response_to: &str, now: Timestamp, content: &Value) -> Ve
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::status::{Control, parse_control};
+    use crate::protocol::status::{encode_command, read_control};
+    use crate::protocol::{Answer, Command, Said};
 
     #[test]
     fn the_service_understands_its_own_simulator() {
         let now = Timestamp::UNIX_EPOCH;
         let reported = Reported {
             canonical_facts: json!({"fqdn": "a"}),
+            catalog_service_facts: Value::Null,
             dispatchers: json!({"echo": {}}),
             tags: Value::Null,
             client_name: "simulate".into(),
             client_version: "1".into(),
         };
-        match parse_control(&online(now, &reported)).unwrap() {
-            Control::Online(online) => assert_eq!(online.reported, reported),
+        match read_control(&online(now, &reported)).unwrap() {
+            Said::Online(online) => assert_eq!(online.reported, reported),
             other => panic!("{other:?}"),
         }
-        assert_eq!(parse_control(&offline(now)), Ok(Control::Offline));
+        assert_eq!(read_control(&offline(now)), Ok(Said::Offline));
         assert!(matches!(
-            parse_control(&pong(now, "x")),
-            Ok(Control::Pong {
-                response_to: Some(_)
+            read_control(&pong(now, "x")),
+            Ok(Said::Answer(Answer::Pong { to: Some(_) }))
+        ));
+    }
+
+    #[test]
+    fn the_simulator_understands_the_service() {
+        let reconnect = Command::Reconnect {
+            delay_seconds: 60,
+            message: "later".into(),
+        };
+        assert_eq!(
+            parse(&encode_command(
+                &reconnect,
+                Uuid::nil(),
+                Timestamp::UNIX_EPOCH
+            )),
+            Some(Heard::Command {
+                message_id: Uuid::nil().to_string(),
+                command: "reconnect".into(),
+                delay_seconds: Some(60)
+            })
+        );
+        // A numeric delay is none.
+        let odd = br#"{"type":"command","message_id":"x","content":{"command":"reconnect","arguments":{"delay":60}}}"#;
+        assert!(matches!(
+            parse(odd),
+            Some(Heard::Command {
+                delay_seconds: None,
+                ..
             })
         ));
     }

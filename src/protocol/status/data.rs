@@ -1,61 +1,74 @@
-//! Data messages to clients.
+//! Data messages from clients: answers of applications, and the sign of life.
 
-use serde::Serialize;
-use serde_json::Value;
+use crate::protocol::fields;
+use crate::protocol::{ANSWER_MAX_BYTES, Answer, Rejected, Said};
 
-use crate::domain::OutgoingMessage;
-
-/// Every field is always there: clients differ in which ones they need.
-#[derive(Serialize)]
-struct Envelope<'a> {
-    r#type: &'static str,
-    message_id: String,
-    response_to: &'static str,
-    version: u8,
-    sent: String,
-    directive: &'a str,
-    metadata: &'a Value,
-    content: &'a Value,
-}
-
-/// The bytes of a message to a client's `data/in`.
-#[must_use]
-pub fn encode_message(message: &OutgoingMessage) -> Vec<u8> {
-    let envelope = Envelope {
-        r#type: "data",
-        message_id: message.id.to_string(),
-        response_to: "",
-        version: 1,
-        sent: message.sent.to_string(),
-        directive: &message.directive,
-        metadata: &message.metadata,
-        content: &message.payload,
-    };
-    // Serialising strings, an integer and JSON values into memory has nothing to fail at.
-    serde_json::to_vec(&envelope).unwrap_or_default()
+/// Reads a message of `data/out`. An empty one is what every client publishes at every connect.
+///
+/// # Errors
+/// [`Rejected`] when it can never be processed.
+pub fn read_data(payload: &[u8]) -> Result<Said, Rejected> {
+    if payload.is_empty() {
+        return Ok(Said::Alive);
+    }
+    let (kind, mut fields) = fields::envelope(payload, ANSWER_MAX_BYTES)?;
+    if kind != "data" {
+        return Ok(Said::Nothing);
+    }
+    Ok(Said::Answer(Answer::Data {
+        to: fields::message_id(&mut fields, "response_to")?,
+        directive: fields::word(&mut fields, "directive")?,
+    }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use crate::domain::MessageId;
 
     #[test]
-    fn a_data_message_has_every_field_and_escapes_nothing_but_what_json_must() {
-        let message = OutgoingMessage {
-            id: "3a57b1ad-5163-47ee-9e57-3bb6d90bdfff".parse().unwrap(),
-            sent: "2026-01-02T15:04:05.5Z".parse().unwrap(),
-            directive: "rhc:work".into(),
-            metadata: Value::Null,
-            payload: json!("<a href=\"x\">&</a>"),
-        };
+    fn an_empty_payload_is_a_sign_of_life() {
+        assert_eq!(read_data(b""), Ok(Said::Alive));
+    }
+
+    #[test]
+    fn an_answer_names_the_message_that_it_answers() {
+        let answer = br#"{"type":"data","message_id":"a1","response_to":"m1","version":1,
+            "sent":"2021-01-12T14:58:13+00:00","directive":"echo","metadata":{},"content":[1,2]}"#;
         assert_eq!(
-            String::from_utf8(encode_message(&message)).unwrap(),
-            concat!(
-                r#"{"type":"data","message_id":"3a57b1ad-5163-47ee-9e57-3bb6d90bdfff","#,
-                r#""response_to":"","version":1,"sent":"2026-01-02T15:04:05.5Z","#,
-                r#""directive":"rhc:work","metadata":null,"content":"<a href=\"x\">&</a>"}"#
-            )
+            read_data(answer),
+            Ok(Said::Answer(Answer::Data {
+                to: MessageId::new("m1").ok(),
+                directive: "echo".into()
+            }))
         );
+        // Anything may be absent, null or empty.
+        for bare in [
+            &br#"{"type":"data"}"#[..],
+            br#"{"type":"data","response_to":"","directive":null}"#,
+        ] {
+            let said = read_data(bare).unwrap();
+            let Said::Answer(Answer::Data { to, directive }) = said else {
+                panic!("{said:?}");
+            };
+            assert_eq!((to, directive.as_str()), (None, ""));
+        }
+        assert_eq!(read_data(br#"{"type":"news"}"#), Ok(Said::Nothing));
+    }
+
+    #[test]
+    fn what_can_never_be_processed_is_rejected_with_a_reason() {
+        let large = vec![b' '; ANSWER_MAX_BYTES + 1];
+        for (payload, reason) in [
+            (&b"{"[..], "not_json"),
+            (b"7", "wrong_shape"),
+            (br#"{"type":null}"#, "wrong_shape"),
+            (br#"{"type":"data","response_to":7}"#, "wrong_shape"),
+            (br#"{"type":"data","directive":["x"]}"#, "wrong_shape"),
+            (br#"{"type":"data","directive":"\u0000"}"#, "characters"),
+            (&large, "too_large"),
+        ] {
+            assert_eq!(read_data(payload).unwrap_err().reason, reason);
+        }
     }
 }

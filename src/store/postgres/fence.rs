@@ -2,10 +2,11 @@
 
 use sqlx::{PgConnection, PgPool, Row as _};
 
-use crate::store::{Fence, QUEUE, StoreError};
+use crate::store::{Fence, Queue, StoreError};
 
 pub(super) async fn take(
     pool: &PgPool,
+    queue: Queue,
     partitions: &[i32],
     owner: &str,
 ) -> Result<Vec<Fence>, StoreError> {
@@ -18,7 +19,7 @@ pub(super) async fn take(
          DO UPDATE SET epoch = partition_epoch.epoch + 1, owner = excluded.owner, taken_at = now()
          RETURNING partition, epoch",
     )
-    .bind(QUEUE)
+    .bind(queue.as_str())
     .bind(&partitions)
     .bind(owner)
     .fetch_all(pool)
@@ -26,6 +27,7 @@ pub(super) async fn take(
     rows.iter()
         .map(|row| {
             Ok(Fence {
+                queue,
                 partition: row.try_get("partition")?,
                 epoch: row.try_get("epoch")?,
             })
@@ -38,29 +40,37 @@ pub(super) async fn take(
 pub(super) async fn broken(
     connection: &mut PgConnection,
     fences: &[Fence],
-) -> Result<Vec<i32>, StoreError> {
+) -> Result<Vec<Fence>, StoreError> {
     if fences.is_empty() {
         return Ok(Vec::new());
     }
+    let queues: Vec<&str> = fences.iter().map(|fence| fence.queue.as_str()).collect();
     let partitions: Vec<i32> = fences.iter().map(|fence| fence.partition).collect();
     let rows = sqlx::query(
-        "SELECT partition, epoch FROM partition_epoch
-          WHERE queue = $1 AND partition = ANY($2) ORDER BY partition FOR SHARE",
+        "SELECT queue, partition, epoch FROM partition_epoch
+          WHERE (queue, partition) IN (SELECT * FROM UNNEST($1::text[], $2::int[]))
+          ORDER BY queue, partition FOR SHARE",
     )
-    .bind(QUEUE)
+    .bind(&queues)
     .bind(&partitions)
     .fetch_all(connection)
     .await?;
-    let mut present = Vec::with_capacity(rows.len());
+    let mut present: Vec<(String, i32, i64)> = Vec::with_capacity(rows.len());
     for row in &rows {
-        present.push(Fence {
-            partition: row.try_get("partition")?,
-            epoch: row.try_get("epoch")?,
-        });
+        present.push((
+            row.try_get("queue")?,
+            row.try_get("partition")?,
+            row.try_get("epoch")?,
+        ));
     }
+    let is_present = |fence: &Fence| {
+        present.iter().any(|(queue, partition, epoch)| {
+            queue == fence.queue.as_str() && *partition == fence.partition && *epoch == fence.epoch
+        })
+    };
     Ok(fences
         .iter()
-        .filter(|fence| !present.contains(fence))
-        .map(|fence| fence.partition)
+        .filter(|fence| !is_present(fence))
+        .copied()
         .collect())
 }

@@ -1,5 +1,6 @@
 //! PostgreSQL: for fleets. Rows go in by arrays, a batch a statement.
 
+mod dead_letters;
 mod fence;
 mod open;
 mod read;
@@ -13,7 +14,9 @@ use sqlx::PgPool;
 
 pub use open::{PostgresOpenError, migrate, probe};
 
-use super::{Batch, Fence, Known, Listing, Store, StoreError, Written};
+use super::{
+    Batch, Fence, KeptLetter, Known, LetterFilter, Listing, Queue, Store, StoreError, Written,
+};
 use crate::domain::{ClientId, Connection, OrgId, Timestamp};
 
 /// A pool of connections, made when they are first needed: a database that is away at the start is
@@ -40,10 +43,11 @@ impl Store for PostgresStore {
 
     async fn take_partitions(
         &self,
+        queue: Queue,
         partitions: &[i32],
         owner: &str,
     ) -> Result<Vec<Fence>, StoreError> {
-        fence::take(&self.pool, partitions, owner).await
+        fence::take(&self.pool, queue, partitions, owner).await
     }
 
     async fn forget_departed(&self, before: Timestamp) -> Result<u64, StoreError> {
@@ -77,6 +81,30 @@ impl Store for PostgresStore {
         limit: u32,
     ) -> Result<Vec<ClientId>, StoreError> {
         read::client_ids(&self.pool, after, limit).await
+    }
+
+    async fn list_dead_letters(
+        &self,
+        filter: &LetterFilter,
+        limit: u32,
+    ) -> Result<Vec<KeptLetter>, StoreError> {
+        dead_letters::list(&self.pool, filter, limit).await
+    }
+
+    async fn dead_letter(&self, id: i64) -> Result<Option<KeptLetter>, StoreError> {
+        dead_letters::find(&self.pool, id).await
+    }
+
+    async fn ask_replay(&self, id: i64, now: Timestamp) -> Result<bool, StoreError> {
+        dead_letters::ask_replay(&self.pool, id, now).await
+    }
+
+    async fn end_replay(&self, id: i64, times: u64) -> Result<bool, StoreError> {
+        dead_letters::end_replay(&self.pool, id, times).await
+    }
+
+    async fn purge_dead_letters(&self, filter: &LetterFilter) -> Result<u64, StoreError> {
+        dead_letters::purge(&self.pool, filter).await
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

@@ -7,7 +7,7 @@ use sqlx::{PgPool, Row as _};
 
 use super::row::{self, CONNECTION_COLUMNS};
 use crate::domain::{ClientId, Connection, OrgId};
-use crate::store::{Known, KnownConnection, Listing, StoreError, tenant_of};
+use crate::store::{Known, KnownConnection, KnownDeparture, Listing, StoreError, tenant_of};
 
 pub(super) async fn known(
     pool: &PgPool,
@@ -15,10 +15,12 @@ pub(super) async fn known(
 ) -> Result<HashMap<ClientId, Known>, StoreError> {
     let names: Vec<&str> = clients.iter().map(ClientId::as_str).collect();
     let rows = sqlx::query(
-        "SELECT true AS connected, client_id, org_id, account, message_id, message_sent
+        "SELECT true AS connected, client_id, org_id, account, message_id, message_sent,
+                last_seen AS heard_at, queue_partition, queue_offset, alive_at
            FROM connections WHERE client_id = ANY($1)
           UNION ALL
-         SELECT false, client_id, org_id, account, message_id, message_sent
+         SELECT false, client_id, org_id, account, message_id, message_sent,
+                departed_at, queue_partition, queue_offset, NULL
            FROM departed WHERE client_id = ANY($1)",
     )
     .bind(&names)
@@ -28,15 +30,25 @@ pub(super) async fn known(
     for row in &rows {
         let org_id: String = row.try_get("org_id")?;
         let tenant = tenant_of(&org_id, row.try_get("account")?);
+        let message_id = row::message_id(row)?;
+        let message_sent = row::moment(row, "message_sent")?;
+        let heard = row::heard(row, "heard_at")?;
         let entry = known.entry(row::client_id(row)?).or_default();
         if row.try_get("connected")? {
             entry.connected = Some(KnownConnection {
-                message_id: row::message_id(row)?,
-                message_sent: row::moment(row, "message_sent")?,
+                message_id,
+                message_sent,
                 tenant,
+                heard,
+                alive_at: row::moment_or_none(row, "alive_at")?,
             });
         } else {
-            entry.departed_tenant = tenant;
+            entry.departed = Some(KnownDeparture {
+                message_id,
+                message_sent,
+                tenant,
+                heard,
+            });
         }
     }
     Ok(known)

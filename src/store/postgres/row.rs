@@ -5,16 +5,17 @@ use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 use time::OffsetDateTime;
 
-use crate::domain::{ClientId, Connection, Dialect, MessageId, Reported, Timestamp};
-use crate::store::{StoreError, tenant_of};
+use crate::domain::{ClientId, Connection, Dialect, Kind, MessageId, Reported, Timestamp};
+use crate::store::{Heard, Place, StoreError, tenant_of};
 
-pub(super) const CONNECTION_COLUMNS: &str = "client_id, org_id, account, dialect, topic_prefix, \
-     canonical_facts, dispatchers, tags, client_name, client_version, message_id, message_sent";
+pub(super) const CONNECTION_COLUMNS: &str = "client_id, org_id, account, dialect, kind, topic_prefix, \
+     canonical_facts, catalog_service_facts, dispatchers, tags, client_name, client_version, message_id, message_sent";
 
 pub(super) fn connection(row: &PgRow) -> Result<Connection, StoreError> {
     let org_id: String = row.try_get("org_id")?;
     let account: String = row.try_get("account")?;
     let dialect: String = row.try_get("dialect")?;
+    let kind: String = row.try_get("kind")?;
     let json = |column| row.try_get::<Value, _>(column);
     Ok(Connection {
         client_id: client_id(row)?,
@@ -22,9 +23,11 @@ pub(super) fn connection(row: &PgRow) -> Result<Connection, StoreError> {
             .ok_or_else(|| unreadable("a connection of an organisation without one"))?,
         dialect: Dialect::from_name(&dialect)
             .ok_or_else(|| unreadable(format!("the dialect {dialect:?}")))?,
+        kind: Kind::from_name(&kind).ok_or_else(|| unreadable(format!("the kind {kind:?}")))?,
         topic_prefix: row.try_get("topic_prefix")?,
         reported: Reported {
             canonical_facts: json("canonical_facts")?,
+            catalog_service_facts: json("catalog_service_facts")?,
             dispatchers: json("dispatchers")?,
             tags: json("tags")?,
             client_name: row.try_get("client_name")?,
@@ -47,9 +50,29 @@ pub(super) fn message_id(row: &PgRow) -> Result<Option<MessageId>, StoreError> {
 
 pub(super) fn moment(row: &PgRow, column: &str) -> Result<Timestamp, StoreError> {
     let at: OffsetDateTime = row.try_get(column)?;
+    to_moment(column, at)
+}
+
+pub(super) fn moment_or_none(row: &PgRow, column: &str) -> Result<Option<Timestamp>, StoreError> {
+    let at: Option<OffsetDateTime> = row.try_get(column)?;
+    at.map(|at| to_moment(column, at)).transpose()
+}
+
+fn to_moment(column: &str, at: OffsetDateTime) -> Result<Timestamp, StoreError> {
     let micros = i64::try_from(at.unix_timestamp_nanos() / 1000).unwrap_or(i64::MAX);
     Timestamp::from_microsecond(micros)
         .map_err(|_| unreadable(format!("{column} {micros} is no moment")))
+}
+
+/// When a message was heard, by the column that says so, and where in the queue it stood.
+pub(super) fn heard(row: &PgRow, column: &str) -> Result<Heard, StoreError> {
+    Ok(Heard {
+        at: moment(row, column)?,
+        place: Place::from_columns(
+            row.try_get("queue_partition")?,
+            row.try_get("queue_offset")?,
+        ),
+    })
 }
 
 /// Moments of ours lie between the years 0 and 9999, as do theirs.

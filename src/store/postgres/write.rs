@@ -3,10 +3,11 @@
 use sqlx::{PgConnection, PgPool};
 use time::OffsetDateTime;
 
-use super::fence;
 use super::row::to_sql;
-use crate::domain::{ClientId, Timestamp};
-use crate::store::{Arrival, Batch, Fence, StoreError, TenantChange, Written};
+use super::{dead_letters, fence};
+use crate::domain::{MessageId, Tenant, Timestamp};
+use crate::store::{Arrival, Batch, Departure, Fence, Place, Sighting};
+use crate::store::{StoreError, TenantChange, Written};
 
 pub(super) async fn record_batch(
     pool: &PgPool,
@@ -19,11 +20,18 @@ pub(super) async fn record_batch(
     if !lost.is_empty() {
         return Ok(Written::Fenced(lost));
     }
-    if !batch.departures.is_empty() {
-        depart(&mut transaction, &batch.departures, now).await?;
-    }
     if !batch.arrivals.is_empty() {
         arrive(&mut transaction, &batch.arrivals, now).await?;
+    }
+    if !batch.sightings.is_empty() {
+        see(&mut transaction, &batch.sightings, now).await?;
+    }
+    if !batch.departures.is_empty() {
+        depart(&mut transaction, &batch.departures).await?;
+    }
+    if !batch.dead_letters.is_empty() {
+        let most = batch.letters_per_client;
+        dead_letters::keep(&mut transaction, &batch.dead_letters, most).await?;
     }
     transaction.commit().await?;
     Ok(Written::Done)
@@ -35,67 +43,87 @@ async fn arrive(
     now: Timestamp,
 ) -> Result<(), StoreError> {
     // A tenant that was found ends the count of failures; the count of a row without one is the
-    // updater's to keep.
+    // updater's to keep. A sign of life that is later than this message stays.
     const UPSERT: &str = "
         INSERT INTO connections (client_id, org_id, account, dialect, kind, topic_prefix,
-               canonical_facts, dispatchers, tags, client_name, client_version, message_id,
-               message_sent, tenant_lookup_timestamp, last_seen, created_at, updated_at)
+               canonical_facts, catalog_service_facts, dispatchers, tags, client_name,
+               client_version, message_id, message_sent, tenant_lookup_timestamp, last_seen,
+               alive_at, queue_partition, queue_offset, created_at, updated_at)
         SELECT client_id, org_id, account, dialect, kind, topic_prefix,
-               canonical_facts::jsonb, dispatchers::jsonb, tags::jsonb, client_name,
-               client_version, message_id, message_sent, looked_up, last_seen, $16, $16
+               canonical_facts::jsonb, catalog_service_facts::jsonb, dispatchers::jsonb,
+               tags::jsonb, client_name, client_version, message_id, message_sent, looked_up,
+               last_seen, alive_at, queue_partition, queue_offset, $20, $20
           FROM UNNEST($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[],
                $7::text[], $8::text[], $9::text[], $10::text[], $11::text[], $12::text[],
-               $13::timestamptz[], $14::timestamptz[], $15::timestamptz[])
+               $13::text[], $14::timestamptz[], $15::timestamptz[], $16::timestamptz[],
+               $17::timestamptz[], $18::int[], $19::bigint[])
             AS t (client_id, org_id, account, dialect, kind, topic_prefix, canonical_facts,
-               dispatchers, tags, client_name, client_version, message_id, message_sent,
-               looked_up, last_seen)
+               catalog_service_facts, dispatchers, tags, client_name, client_version, message_id,
+               message_sent, looked_up, last_seen, alive_at, queue_partition, queue_offset)
         ON CONFLICT (client_id) DO UPDATE SET
                org_id = excluded.org_id, account = excluded.account, dialect = excluded.dialect,
                kind = excluded.kind, topic_prefix = excluded.topic_prefix,
-               canonical_facts = excluded.canonical_facts, dispatchers = excluded.dispatchers,
+               canonical_facts = excluded.canonical_facts,
+               catalog_service_facts = excluded.catalog_service_facts,
+               dispatchers = excluded.dispatchers,
                tags = excluded.tags, client_name = excluded.client_name,
                client_version = excluded.client_version, message_id = excluded.message_id,
                message_sent = excluded.message_sent,
                tenant_lookup_timestamp = excluded.tenant_lookup_timestamp,
                tenant_lookup_failure_count = CASE WHEN excluded.org_id <> '' THEN 0
                    ELSE connections.tenant_lookup_failure_count END,
+               alive_at = CASE WHEN connections.alive_at > excluded.last_seen
+                   THEN GREATEST(connections.alive_at, excluded.alive_at)
+                   ELSE excluded.alive_at END,
+               queue_partition = excluded.queue_partition,
+               queue_offset = excluded.queue_offset,
                last_seen = excluded.last_seen, updated_at = excluded.updated_at";
     let texts = |of: fn(&Arrival) -> String| arrivals.iter().map(of).collect::<Vec<String>>();
-    let moments = |of: fn(&Arrival) -> Timestamp| {
-        let moments = arrivals.iter().map(of).map(to_sql);
-        moments.collect::<Vec<OffsetDateTime>>()
+    let moments = |of: fn(&Arrival) -> Option<Timestamp>| {
+        let moments = arrivals.iter().map(|arrival| of(arrival).map(to_sql));
+        moments.collect::<Vec<Option<OffsetDateTime>>>()
     };
-    let (mut organisations, mut accounts, mut looked_up) = (vec![], vec![], vec![]);
-    for arrival in arrivals {
-        let (org_id, account, at) = tenant_columns(&arrival.tenant);
-        organisations.push(org_id);
-        accounts.push(account);
-        looked_up.push(at);
-    }
+    let tenants = Tenants::of(arrivals.iter().map(|arrival| Some(&arrival.tenant)));
+    let (partitions, offsets) = places(arrivals.iter().map(|arrival| arrival.heard.place));
     let names = texts(|a| a.client_id.to_string());
     let message_ids: Vec<Option<&str>> = arrivals
         .iter()
-        .map(|a| a.message_id.as_ref().map(crate::domain::MessageId::as_str))
+        .map(|a| a.message_id.as_ref().map(MessageId::as_str))
         .collect();
     sqlx::query(UPSERT)
         .bind(&names)
-        .bind(&organisations)
-        .bind(&accounts)
+        .bind(&tenants.organisations)
+        .bind(&tenants.accounts)
         .bind(texts(|a| a.dialect.as_str().to_owned()))
         .bind(texts(|a| a.kind.as_str().to_owned()))
         .bind(texts(|a| a.topic_prefix.clone()))
         .bind(texts(|a| a.reported.canonical_facts.to_string()))
+        .bind(texts(|a| a.reported.catalog_service_facts.to_string()))
         .bind(texts(|a| a.reported.dispatchers.to_string()))
         .bind(texts(|a| a.reported.tags.to_string()))
         .bind(texts(|a| a.reported.client_name.clone()))
         .bind(texts(|a| a.reported.client_version.clone()))
         .bind(&message_ids)
-        .bind(moments(|a| a.message_sent))
-        .bind(&looked_up)
-        .bind(moments(|a| a.last_seen))
+        .bind(moments(|a| Some(a.message_sent)))
+        .bind(&tenants.looked_up)
+        .bind(moments(|a| Some(a.heard.at)))
+        .bind(moments(|a| a.alive_at))
+        .bind(&partitions)
+        .bind(&offsets)
         .bind(to_sql(now))
         .execute(&mut *connection)
         .await?;
+    if tenants.is_one_missing() {
+        // Whoever belongs to nobody does not start over by leaving and coming back.
+        sqlx::query(
+            "UPDATE connections AS c SET tenant_lookup_failure_count = d.tenant_lookup_failure_count
+               FROM departed AS d
+              WHERE d.client_id = c.client_id AND c.org_id = '' AND c.client_id = ANY($1)",
+        )
+        .bind(&names)
+        .execute(&mut *connection)
+        .await?;
+    }
     sqlx::query("DELETE FROM departed WHERE client_id = ANY($1)")
         .bind(&names)
         .execute(connection)
@@ -103,48 +131,146 @@ async fn arrive(
     Ok(())
 }
 
-async fn depart(
+/// Both for every sighting: between the question and now, the client may have come or gone.
+async fn see(
     connection: &mut PgConnection,
-    departures: &[ClientId],
+    sightings: &[Sighting],
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let names: Vec<&str> = departures.iter().map(ClientId::as_str).collect();
+    const RETURN: &str = "
+        WITH seen AS (
+            SELECT * FROM UNNEST($1::text[], $2::timestamptz[], $3::bool[], $4::text[], $5::text[],
+                $6::timestamptz[]) AS t (client_id, at, late, org_id, account, looked_up)),
+        back AS (
+            DELETE FROM departed AS d USING seen
+             WHERE d.client_id = seen.client_id AND (NOT seen.late OR d.departed_at < seen.at)
+               AND NOT EXISTS (SELECT FROM connections AS c WHERE c.client_id = d.client_id)
+            RETURNING d.*, seen.at, seen.late, seen.org_id AS new_org_id,
+                seen.account AS new_account, seen.looked_up)
+        INSERT INTO connections (client_id, org_id, account, dialect, kind, topic_prefix,
+               canonical_facts, catalog_service_facts, dispatchers, tags, client_name,
+               client_version, message_id, message_sent, queue_partition, queue_offset,
+               tenant_lookup_timestamp, tenant_lookup_failure_count, last_seen, alive_at,
+               created_at, updated_at)
+        SELECT client_id, COALESCE(new_org_id, org_id), COALESCE(new_account, account), dialect,
+               kind, topic_prefix, canonical_facts, catalog_service_facts, dispatchers, tags,
+               client_name, client_version, message_id, message_sent, queue_partition,
+               queue_offset,
+               CASE WHEN new_org_id IS NULL THEN tenant_lookup_timestamp ELSE looked_up END,
+               CASE WHEN new_org_id <> '' THEN 0 ELSE tenant_lookup_failure_count END,
+               at, CASE WHEN late THEN at END, $7, $7
+          FROM back
+        ON CONFLICT (client_id) DO NOTHING";
+    let names: Vec<&str> = sightings.iter().map(|s| s.client_id.as_str()).collect();
+    let moments: Vec<OffsetDateTime> = sightings.iter().map(|s| to_sql(s.at)).collect();
+    let late: Vec<bool> = sightings.iter().map(|s| s.late).collect();
+    let tenants = Tenants::of(sightings.iter().map(|s| s.tenant.as_ref()));
     sqlx::query(
-        "WITH gone AS (
-             DELETE FROM connections WHERE client_id = ANY($1)
-             RETURNING client_id, org_id, account, dialect, kind, topic_prefix, canonical_facts,
-                 dispatchers, tags, client_name, client_version, message_id, message_sent,
-                 tenant_lookup_timestamp, tenant_lookup_failure_count)
+        "UPDATE connections AS c SET alive_at = GREATEST(c.alive_at, t.at)
+           FROM UNNEST($1::text[], $2::timestamptz[], $3::bool[]) AS t (client_id, at, late)
+          WHERE c.client_id = t.client_id AND t.late AND c.last_seen < t.at",
+    )
+    .bind(&names)
+    .bind(&moments)
+    .bind(&late)
+    .execute(&mut *connection)
+    .await?;
+    sqlx::query(RETURN)
+        .bind(&names)
+        .bind(&moments)
+        .bind(&late)
+        .bind(&tenants.organisations)
+        .bind(&tenants.accounts)
+        .bind(&tenants.looked_up)
+        .bind(to_sql(now))
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// A departure that a later sign of life has overtaken does not count.
+async fn depart(connection: &mut PgConnection, departures: &[Departure]) -> Result<(), StoreError> {
+    let names: Vec<&str> = departures.iter().map(|d| d.client_id.as_str()).collect();
+    let moments: Vec<OffsetDateTime> = departures.iter().map(|d| to_sql(d.heard.at)).collect();
+    let (partitions, offsets) = places(departures.iter().map(|d| d.heard.place));
+    sqlx::query(
+        "WITH told AS (
+             SELECT * FROM UNNEST($1::text[], $2::timestamptz[], $3::int[], $4::bigint[])
+                 AS t (client_id, at, partition, place)),
+         gone AS (
+             DELETE FROM connections AS c USING told
+              WHERE c.client_id = told.client_id AND (c.alive_at IS NULL OR c.alive_at <= told.at)
+             RETURNING c.client_id, c.org_id, c.account, c.dialect, c.kind, c.topic_prefix,
+                 c.canonical_facts, c.catalog_service_facts, c.dispatchers, c.tags, c.client_name,
+                 c.client_version, c.message_id, c.message_sent, c.tenant_lookup_timestamp,
+                 c.tenant_lookup_failure_count, told.at, told.partition, told.place)
          INSERT INTO departed (client_id, org_id, account, dialect, kind, topic_prefix,
-                 canonical_facts, dispatchers, tags, client_name, client_version, message_id,
-                 message_sent, tenant_lookup_timestamp, tenant_lookup_failure_count, departed_at)
-         SELECT gone.*, $2 FROM gone ORDER BY client_id
+                 canonical_facts, catalog_service_facts, dispatchers, tags, client_name,
+                 client_version, message_id, message_sent, tenant_lookup_timestamp,
+                 tenant_lookup_failure_count, departed_at, queue_partition, queue_offset)
+         SELECT * FROM gone ORDER BY client_id
          ON CONFLICT (client_id) DO UPDATE SET
                  org_id = excluded.org_id, account = excluded.account, dialect = excluded.dialect,
                  kind = excluded.kind, topic_prefix = excluded.topic_prefix,
-                 canonical_facts = excluded.canonical_facts, dispatchers = excluded.dispatchers,
+                 canonical_facts = excluded.canonical_facts,
+                 catalog_service_facts = excluded.catalog_service_facts,
+                 dispatchers = excluded.dispatchers,
                  tags = excluded.tags, client_name = excluded.client_name,
                  client_version = excluded.client_version, message_id = excluded.message_id,
                  message_sent = excluded.message_sent,
                  tenant_lookup_timestamp = excluded.tenant_lookup_timestamp,
                  tenant_lookup_failure_count = excluded.tenant_lookup_failure_count,
-                 departed_at = excluded.departed_at",
+                 departed_at = excluded.departed_at,
+                 queue_partition = excluded.queue_partition,
+                 queue_offset = excluded.queue_offset",
     )
     .bind(&names)
-    .bind(to_sql(now))
+    .bind(&moments)
+    .bind(&partitions)
+    .bind(&offsets)
     .execute(connection)
     .await?;
     Ok(())
 }
 
-/// The organisation, the account, and when a tenant was last looked for in vain.
-fn tenant_columns(change: &TenantChange) -> (&str, &str, Option<OffsetDateTime>) {
-    match change {
-        TenantChange::Found(tenant) | TenantChange::Kept(tenant) => {
-            (tenant.org_id.as_str(), &tenant.account, None)
+fn places(of: impl Iterator<Item = Option<Place>>) -> (Vec<Option<i32>>, Vec<Option<i64>>) {
+    of.map(|place| (place.map(|p| p.partition), place.map(|p| p.offset)))
+        .unzip()
+}
+
+/// Tenants as columns: the organisation, the account, and when one was last looked for in vain. All
+/// null where nothing is to change.
+#[derive(Default)]
+struct Tenants<'a> {
+    organisations: Vec<Option<&'a str>>,
+    accounts: Vec<Option<&'a str>>,
+    looked_up: Vec<Option<OffsetDateTime>>,
+}
+
+impl<'a> Tenants<'a> {
+    fn of(changes: impl Iterator<Item = Option<&'a TenantChange>>) -> Self {
+        let mut tenants = Self::default();
+        for change in changes {
+            let (organisation, account, looked_up) = match change {
+                None => (None, None, None),
+                Some(TenantChange::Found(tenant) | TenantChange::Kept(tenant)) => {
+                    let Tenant { org_id, account } = tenant;
+                    (Some(org_id.as_str()), Some(account.as_str()), None)
+                }
+                Some(TenantChange::NotFound(at)) => (Some(""), Some(""), Some(to_sql(*at))),
+                // The distant past: due at once.
+                Some(TenantChange::Unknown) => {
+                    (Some(""), Some(""), Some(OffsetDateTime::UNIX_EPOCH))
+                }
+            };
+            tenants.organisations.push(organisation);
+            tenants.accounts.push(account);
+            tenants.looked_up.push(looked_up);
         }
-        TenantChange::NotFound(at) => ("", "", Some(to_sql(*at))),
-        // The distant past: due at once.
-        TenantChange::Unknown => ("", "", Some(OffsetDateTime::UNIX_EPOCH)),
+        tenants
+    }
+
+    fn is_one_missing(&self) -> bool {
+        self.organisations.contains(&Some(""))
     }
 }

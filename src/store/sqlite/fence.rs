@@ -2,10 +2,11 @@
 
 use sqlx::{SqliteConnection, SqlitePool};
 
-use crate::store::{Fence, QUEUE, StoreError};
+use crate::store::{Fence, Queue, StoreError};
 
 pub(super) async fn take(
     pool: &SqlitePool,
+    queue: Queue,
     partitions: &[i32],
     owner: &str,
 ) -> Result<Vec<Fence>, StoreError> {
@@ -18,12 +19,13 @@ pub(super) async fn take(
              DO UPDATE SET epoch = partition_epoch.epoch + 1, owner = excluded.owner
              RETURNING epoch",
         )
-        .bind(QUEUE)
+        .bind(queue.as_str())
         .bind(partition)
         .bind(owner)
         .fetch_one(&mut *transaction)
         .await?;
         fences.push(Fence {
+            queue,
             partition: *partition,
             epoch,
         });
@@ -36,18 +38,18 @@ pub(super) async fn take(
 pub(super) async fn broken(
     connection: &mut SqliteConnection,
     fences: &[Fence],
-) -> Result<Vec<i32>, StoreError> {
+) -> Result<Vec<Fence>, StoreError> {
     let mut broken = Vec::new();
     for fence in fences {
         let epoch: Option<i64> = sqlx::query_scalar(
             "SELECT epoch FROM partition_epoch WHERE queue = ? AND partition = ?",
         )
-        .bind(QUEUE)
+        .bind(fence.queue.as_str())
         .bind(fence.partition)
         .fetch_optional(&mut *connection)
         .await?;
         if epoch != Some(fence.epoch) {
-            broken.push(fence.partition);
+            broken.push(*fence);
         }
     }
     Ok(broken)

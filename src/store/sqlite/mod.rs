@@ -1,5 +1,6 @@
 //! SQLite: one file in the data folder, one writer, several readers.
 
+mod dead_letters;
 mod fence;
 mod open;
 mod read;
@@ -13,7 +14,9 @@ use sqlx::SqlitePool;
 
 pub use open::{check, schema_is_current};
 
-use super::{Batch, Fence, Known, Listing, Store, StoreError, Written};
+use super::{
+    Batch, Fence, KeptLetter, Known, LetterFilter, Listing, Queue, Store, StoreError, Written,
+};
 use crate::domain::{ClientId, Connection, OrgId, Timestamp};
 
 /// A database file that is open. `synchronous=FULL`: a commit that returned survives a power cut.
@@ -42,10 +45,11 @@ impl Store for SqliteStore {
 
     async fn take_partitions(
         &self,
+        queue: Queue,
         partitions: &[i32],
         owner: &str,
     ) -> Result<Vec<Fence>, StoreError> {
-        fence::take(&self.writer, partitions, owner).await
+        fence::take(&self.writer, queue, partitions, owner).await
     }
 
     async fn forget_departed(&self, before: Timestamp) -> Result<u64, StoreError> {
@@ -79,6 +83,30 @@ impl Store for SqliteStore {
         limit: u32,
     ) -> Result<Vec<ClientId>, StoreError> {
         read::client_ids(&self.readers, after, limit).await
+    }
+
+    async fn list_dead_letters(
+        &self,
+        filter: &LetterFilter,
+        limit: u32,
+    ) -> Result<Vec<KeptLetter>, StoreError> {
+        dead_letters::list(&self.readers, filter, limit).await
+    }
+
+    async fn dead_letter(&self, id: i64) -> Result<Option<KeptLetter>, StoreError> {
+        dead_letters::find(&self.readers, id).await
+    }
+
+    async fn ask_replay(&self, id: i64, now: Timestamp) -> Result<bool, StoreError> {
+        dead_letters::ask_replay(&self.writer, id, now).await
+    }
+
+    async fn end_replay(&self, id: i64, times: u64) -> Result<bool, StoreError> {
+        dead_letters::end_replay(&self.writer, id, times).await
+    }
+
+    async fn purge_dead_letters(&self, filter: &LetterFilter) -> Result<u64, StoreError> {
+        dead_letters::purge(&self.writer, filter).await
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

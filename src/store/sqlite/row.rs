@@ -4,25 +4,28 @@ use serde_json::Value;
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
 
-use crate::domain::{ClientId, Connection, Dialect, MessageId, Reported, Timestamp};
-use crate::store::{StoreError, tenant_of};
+use crate::domain::{ClientId, Connection, Dialect, Kind, MessageId, Reported, Timestamp};
+use crate::store::{Heard, Place, StoreError, tenant_of};
 
-pub(super) const CONNECTION_COLUMNS: &str = "client_id, org_id, account, dialect, topic_prefix, \
-     canonical_facts, dispatchers, tags, client_name, client_version, message_id, message_sent";
+pub(super) const CONNECTION_COLUMNS: &str = "client_id, org_id, account, dialect, kind, topic_prefix, \
+     canonical_facts, catalog_service_facts, dispatchers, tags, client_name, client_version, message_id, message_sent";
 
 pub(super) fn connection(row: &SqliteRow) -> Result<Connection, StoreError> {
     let org_id: String = row.try_get("org_id")?;
     let account: String = row.try_get("account")?;
     let dialect: String = row.try_get("dialect")?;
+    let kind: String = row.try_get("kind")?;
     Ok(Connection {
         client_id: client_id(row)?,
         tenant: tenant_of(&org_id, account)
             .ok_or_else(|| unreadable("a connection of an organisation without one"))?,
         dialect: Dialect::from_name(&dialect)
             .ok_or_else(|| unreadable(format!("the dialect {dialect:?}")))?,
+        kind: Kind::from_name(&kind).ok_or_else(|| unreadable(format!("the kind {kind:?}")))?,
         topic_prefix: row.try_get("topic_prefix")?,
         reported: Reported {
             canonical_facts: json(row, "canonical_facts")?,
+            catalog_service_facts: json(row, "catalog_service_facts")?,
             dispatchers: json(row, "dispatchers")?,
             tags: json(row, "tags")?,
             client_name: row.try_get("client_name")?,
@@ -45,8 +48,31 @@ pub(super) fn message_id(row: &SqliteRow) -> Result<Option<MessageId>, StoreErro
 
 pub(super) fn moment(row: &SqliteRow, column: &str) -> Result<Timestamp, StoreError> {
     let micros: i64 = row.try_get(column)?;
+    to_moment(column, micros)
+}
+
+pub(super) fn moment_or_none(
+    row: &SqliteRow,
+    column: &str,
+) -> Result<Option<Timestamp>, StoreError> {
+    let micros: Option<i64> = row.try_get(column)?;
+    micros.map(|micros| to_moment(column, micros)).transpose()
+}
+
+fn to_moment(column: &str, micros: i64) -> Result<Timestamp, StoreError> {
     Timestamp::from_microsecond(micros)
         .map_err(|_| unreadable(format!("{column} {micros} is no moment")))
+}
+
+/// When a message was heard, by the column that says so, and where in the queue it stood.
+pub(super) fn heard(row: &SqliteRow, column: &str) -> Result<Heard, StoreError> {
+    Ok(Heard {
+        at: moment(row, column)?,
+        place: Place::from_columns(
+            row.try_get("queue_partition")?,
+            row.try_get("queue_offset")?,
+        ),
+    })
 }
 
 fn json(row: &SqliteRow, column: &str) -> Result<Value, StoreError> {

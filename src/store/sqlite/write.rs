@@ -1,11 +1,12 @@
 //! A batch, in one transaction.
 
+use serde_json::json;
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection, SqlitePool};
 
+use super::{dead_letters, fence};
 use crate::domain::{ClientId, MessageId, Timestamp};
-use crate::store::{Arrival, Batch, Fence, StoreError, TenantChange, Written};
-
-use super::fence;
+use crate::store::{Arrival, Batch, Departure, Fence, Sighting};
+use crate::store::{StoreError, TenantChange, Written};
 
 pub(super) async fn record_batch(
     pool: &SqlitePool,
@@ -19,11 +20,18 @@ pub(super) async fn record_batch(
     if !lost.is_empty() {
         return Ok(Written::Fenced(lost));
     }
-    if !batch.departures.is_empty() {
-        depart(&mut transaction, &batch.departures, now).await?;
-    }
     if !batch.arrivals.is_empty() {
         arrive(&mut transaction, &batch.arrivals, now).await?;
+    }
+    for sighting in &batch.sightings {
+        see(&mut transaction, sighting, now).await?;
+    }
+    if !batch.departures.is_empty() {
+        depart(&mut transaction, &batch.departures).await?;
+    }
+    if !batch.dead_letters.is_empty() {
+        let most = batch.letters_per_client;
+        dead_letters::keep(&mut transaction, &batch.dead_letters, most).await?;
     }
     transaction.commit().await?;
     Ok(Written::Done)
@@ -37,42 +45,55 @@ async fn arrive(
     let now = now.as_microsecond();
     let mut insert = QueryBuilder::<Sqlite>::new(
         "INSERT INTO connections (client_id, org_id, account, dialect, kind, topic_prefix, \
-         canonical_facts, dispatchers, tags, client_name, client_version, message_id, \
-         message_sent, tenant_lookup_timestamp, last_seen, created_at, updated_at) ",
+         canonical_facts, catalog_service_facts, dispatchers, tags, client_name, client_version, \
+         message_id, message_sent, tenant_lookup_timestamp, last_seen, alive_at, \
+         queue_partition, queue_offset, created_at, updated_at) ",
     );
     insert.push_values(arrivals, |mut row, arrival| {
         let (org_id, account, looked_up) = tenant_columns(&arrival.tenant);
+        let reported = &arrival.reported;
+        let place = arrival.heard.place;
         row.push_bind(arrival.client_id.as_str())
             .push_bind(org_id)
             .push_bind(account)
             .push_bind(arrival.dialect.as_str())
             .push_bind(arrival.kind.as_str())
             .push_bind(&arrival.topic_prefix)
-            .push_bind(arrival.reported.canonical_facts.to_string())
-            .push_bind(arrival.reported.dispatchers.to_string())
-            .push_bind(arrival.reported.tags.to_string())
-            .push_bind(&arrival.reported.client_name)
-            .push_bind(&arrival.reported.client_version)
+            .push_bind(reported.canonical_facts.to_string())
+            .push_bind(reported.catalog_service_facts.to_string())
+            .push_bind(reported.dispatchers.to_string())
+            .push_bind(reported.tags.to_string())
+            .push_bind(&reported.client_name)
+            .push_bind(&reported.client_version)
             .push_bind(arrival.message_id.as_ref().map(MessageId::as_str))
             .push_bind(arrival.message_sent.as_microsecond())
             .push_bind(looked_up)
-            .push_bind(arrival.last_seen.as_microsecond())
+            .push_bind(arrival.heard.at.as_microsecond())
+            .push_bind(arrival.alive_at.map(Timestamp::as_microsecond))
+            .push_bind(place.map(|place| place.partition))
+            .push_bind(place.map(|place| place.offset))
             .push_bind(now)
             .push_bind(now);
     });
     // A tenant that was found ends the count of failures; the count of a row without one is the
-    // updater's to keep.
+    // updater's to keep. A sign of life that is later than this message stays.
     insert.push(
         " ON CONFLICT (client_id) DO UPDATE SET \
          org_id = excluded.org_id, account = excluded.account, dialect = excluded.dialect, \
          kind = excluded.kind, topic_prefix = excluded.topic_prefix, \
-         canonical_facts = excluded.canonical_facts, dispatchers = excluded.dispatchers, \
+         canonical_facts = excluded.canonical_facts, \
+         catalog_service_facts = excluded.catalog_service_facts, \
+         dispatchers = excluded.dispatchers, \
          tags = excluded.tags, client_name = excluded.client_name, \
          client_version = excluded.client_version, message_id = excluded.message_id, \
          message_sent = excluded.message_sent, \
          tenant_lookup_timestamp = excluded.tenant_lookup_timestamp, \
          tenant_lookup_failure_count = CASE WHEN excluded.org_id <> '' THEN 0 \
              ELSE connections.tenant_lookup_failure_count END, \
+         alive_at = CASE WHEN connections.alive_at > excluded.last_seen \
+             THEN max(connections.alive_at, coalesce(excluded.alive_at, 0)) \
+             ELSE excluded.alive_at END, \
+         queue_partition = excluded.queue_partition, queue_offset = excluded.queue_offset, \
          last_seen = excluded.last_seen, updated_at = excluded.updated_at",
     );
     // Not kept prepared: there are as many texts as batch sizes.
@@ -82,36 +103,123 @@ async fn arrive(
         .execute(&mut *connection)
         .await?;
     let back: Vec<ClientId> = arrivals.iter().map(|a| a.client_id.clone()).collect();
+    let back = names(&back);
+    // Whoever belongs to nobody does not start over by leaving and coming back.
+    sqlx::query(
+        "UPDATE connections SET tenant_lookup_failure_count = departed.tenant_lookup_failure_count
+           FROM departed
+          WHERE departed.client_id = connections.client_id AND connections.org_id = ''
+            AND departed.client_id IN (SELECT value FROM json_each(?))",
+    )
+    .bind(&back)
+    .execute(&mut *connection)
+    .await?;
     sqlx::query("DELETE FROM departed WHERE client_id IN (SELECT value FROM json_each(?))")
-        .bind(names(&back))
+        .bind(&back)
         .execute(connection)
         .await?;
     Ok(())
 }
 
-async fn depart(
+/// One at a time: there is at most one a connect, and here nobody waits on a network for it.
+async fn see(
     connection: &mut SqliteConnection,
-    departures: &[ClientId],
+    sighting: &Sighting,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let names = names(departures);
-    sqlx::query(
-        "INSERT OR REPLACE INTO departed (client_id, org_id, account, dialect, kind, topic_prefix, \
-         canonical_facts, dispatchers, tags, client_name, client_version, message_id, \
-         message_sent, tenant_lookup_timestamp, tenant_lookup_failure_count, departed_at) \
-         SELECT client_id, org_id, account, dialect, kind, topic_prefix, canonical_facts, \
-         dispatchers, tags, client_name, client_version, message_id, message_sent, \
-         tenant_lookup_timestamp, tenant_lookup_failure_count, ?2 \
-           FROM connections WHERE client_id IN (SELECT value FROM json_each(?1))",
+    let client = sighting.client_id.as_str();
+    let at = sighting.at.as_microsecond();
+    if sighting.late {
+        sqlx::query(
+            "UPDATE connections SET alive_at = max(coalesce(alive_at, 0), ?2)
+              WHERE client_id = ?1 AND last_seen < ?2",
+        )
+        .bind(client)
+        .bind(at)
+        .execute(&mut *connection)
+        .await?;
+    }
+    let tenant = sighting.tenant.as_ref().map(tenant_columns);
+    let (org_id, account, looked_up) = match tenant {
+        Some((org_id, account, looked_up)) => (Some(org_id), Some(account), looked_up),
+        None => (None, None, None),
+    };
+    let back = sqlx::query(
+        "INSERT INTO connections (client_id, org_id, account, dialect, kind, topic_prefix, \
+         canonical_facts, catalog_service_facts, dispatchers, tags, client_name, client_version, \
+         message_id, message_sent, queue_partition, queue_offset, tenant_lookup_timestamp, \
+         tenant_lookup_failure_count, last_seen, alive_at, created_at, updated_at) \
+         SELECT client_id, coalesce(?4, org_id), coalesce(?5, account), dialect, kind, \
+         topic_prefix, canonical_facts, catalog_service_facts, dispatchers, tags, client_name, \
+         client_version, message_id, message_sent, queue_partition, queue_offset, \
+         CASE WHEN ?4 IS NULL THEN tenant_lookup_timestamp ELSE ?6 END, \
+         CASE WHEN ?4 <> '' THEN 0 ELSE tenant_lookup_failure_count END, \
+         ?2, CASE WHEN ?3 THEN ?2 END, ?7, ?7 \
+           FROM departed WHERE client_id = ?1 AND (NOT ?3 OR departed_at < ?2) \
+         ON CONFLICT (client_id) DO NOTHING",
     )
-    .bind(&names)
+    .bind(client)
+    .bind(at)
+    .bind(sighting.late)
+    .bind(org_id)
+    .bind(account)
+    .bind(looked_up)
     .bind(now.as_microsecond())
     .execute(&mut *connection)
     .await?;
-    sqlx::query("DELETE FROM connections WHERE client_id IN (SELECT value FROM json_each(?))")
-        .bind(&names)
-        .execute(connection)
-        .await?;
+    if back.rows_affected() > 0 {
+        sqlx::query("DELETE FROM departed WHERE client_id = ?")
+            .bind(client)
+            .execute(connection)
+            .await?;
+    }
+    Ok(())
+}
+
+/// A departure that a later sign of life has overtaken does not count.
+async fn depart(
+    connection: &mut SqliteConnection,
+    departures: &[Departure],
+) -> Result<(), StoreError> {
+    const GONE: &str = "json_each(?1) AS gone \
+         JOIN connections ON connections.client_id = gone.value ->> 0 \
+         WHERE connections.alive_at IS NULL OR connections.alive_at <= gone.value ->> 1";
+    const REMEMBER: &str = const_format::concatcp!(
+        "INSERT OR REPLACE INTO departed (client_id, org_id, account, dialect, kind, \
+         topic_prefix, canonical_facts, catalog_service_facts, dispatchers, tags, client_name, \
+         client_version, message_id, message_sent, tenant_lookup_timestamp, \
+         tenant_lookup_failure_count, departed_at, queue_partition, queue_offset) \
+         SELECT client_id, org_id, account, dialect, kind, topic_prefix, canonical_facts, \
+         catalog_service_facts, dispatchers, tags, client_name, client_version, message_id, \
+         message_sent, tenant_lookup_timestamp, tenant_lookup_failure_count, \
+         gone.value ->> 1, gone.value ->> 2, gone.value ->> 3 FROM ",
+        GONE
+    );
+    const REMOVE: &str = const_format::concatcp!(
+        "DELETE FROM connections WHERE client_id IN (SELECT connections.client_id FROM ",
+        GONE,
+        ")"
+    );
+    let gone: Vec<_> = departures
+        .iter()
+        .map(|departure| {
+            let Departure { client_id, heard } = departure;
+            let place = heard.place;
+            json!([
+                client_id.as_str(),
+                heard.at.as_microsecond(),
+                place.map(|place| place.partition),
+                place.map(|place| place.offset)
+            ])
+        })
+        .collect();
+    let gone = json!(gone).to_string();
+    for statement in [REMEMBER, REMOVE] {
+        sqlx::query(statement)
+            .bind(&gone)
+            .execute(&mut *connection)
+            .await?;
+    }
     Ok(())
 }
 
@@ -130,5 +238,5 @@ fn tenant_columns(change: &TenantChange) -> (&str, &str, Option<i64>) {
 /// Client ids as a JSON array: one parameter, however many there are.
 pub(super) fn names(clients: &[ClientId]) -> String {
     let names: Vec<&str> = clients.iter().map(ClientId::as_str).collect();
-    serde_json::json!(names).to_string()
+    json!(names).to_string()
 }

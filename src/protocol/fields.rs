@@ -1,0 +1,124 @@
+//! Fields of messages: read leniently where real clients are odd, strictly where a wrong shape
+//! would end up in the store.
+
+use serde_json::{Map, Value};
+use uuid::Uuid;
+
+use crate::domain::clock::to_micros;
+use crate::domain::{InvalidId, MessageId, Timestamp};
+use crate::protocol::Rejected;
+
+pub(super) type Fields = Map<String, Value>;
+
+/// Longest name, version or type, in characters.
+const WORD_MAX_CHARS: usize = 255;
+
+/// The message's fields and its type.
+pub(super) fn envelope(payload: &[u8], most: usize) -> Result<(String, Fields), Rejected> {
+    if payload.len() > most {
+        return Err(Rejected::too_large(payload.len() as u64, most));
+    }
+    let value: Value = serde_json::from_slice(payload).map_err(|e| not_json(&e))?;
+    let Value::Object(mut fields) = value else {
+        return Err(Rejected::wrong_shape("the message is not an object"));
+    };
+    match fields.remove("type") {
+        Some(Value::String(kind)) => Ok((kind, fields)),
+        _ => Err(Rejected::wrong_shape("type is not a string")),
+    }
+}
+
+/// An id: absent, null and empty are none.
+pub(super) fn message_id(fields: &mut Fields, key: &str) -> Result<Option<MessageId>, Rejected> {
+    match fields.remove(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(id)) => match MessageId::new(&id) {
+            Ok(id) => Ok(Some(id)),
+            Err(InvalidId::Empty) => Ok(None),
+            Err(InvalidId::TooLong(most)) => {
+                Err(Rejected::new("too_long", format!("{key} is over {most}")))
+            }
+            Err(InvalidId::Character(_)) => {
+                Err(Rejected::new("characters", format!("{key} holds NUL")))
+            }
+        },
+        Some(_) => Err(Rejected::wrong_shape(format!("{key} is not a string"))),
+    }
+}
+
+/// A short text: absent and null are empty.
+pub(super) fn word(fields: &mut Fields, key: &str) -> Result<String, Rejected> {
+    match fields.remove(key) {
+        None | Some(Value::Null) => Ok(String::new()),
+        Some(Value::String(text)) if text.contains('\0') => {
+            Err(Rejected::new("characters", format!("{key} holds NUL")))
+        }
+        Some(Value::String(text)) if text.chars().count() > WORD_MAX_CHARS => Err(Rejected::new(
+            "too_long",
+            format!("{key} is over {WORD_MAX_CHARS}"),
+        )),
+        Some(Value::String(text)) => Ok(text),
+        Some(_) => Err(Rejected::wrong_shape(format!("{key} is not a string"))),
+    }
+}
+
+pub(super) fn object_or_null(fields: &mut Fields, key: &str) -> Result<Value, Rejected> {
+    match fields.remove(key) {
+        None | Some(Value::Null) => Ok(Value::Null),
+        Some(object @ Value::Object(_)) => storable(key, object),
+        Some(_) => Err(Rejected::wrong_shape(format!("{key} is not an object"))),
+    }
+}
+
+/// Facts as they are stored: an `insights_id` that is no UUID is dropped.
+pub(super) fn facts(mut facts: Fields) -> Result<Value, Rejected> {
+    if facts.get("insights_id").is_some_and(|id| !is_uuid(id)) {
+        facts.remove("insights_id");
+    }
+    storable("canonical_facts", Value::Object(facts))
+}
+
+/// The sender's clock. A date before the year 0 is none that RFC 3339 can write.
+pub(super) fn time(fields: &Fields, key: &str) -> Option<Timestamp> {
+    const YEAR_0: i64 = -62_167_219_200;
+    let at: Timestamp = fields.get(key)?.as_str()?.parse().ok()?;
+    (at.as_second() >= YEAR_0).then(|| to_micros(at))
+}
+
+fn is_uuid(value: &Value) -> bool {
+    value
+        .as_str()
+        .is_some_and(|text| Uuid::try_parse(text).is_ok())
+}
+
+/// Both databases must agree on what they take, and PostgreSQL takes no NUL in text or JSON.
+pub(super) fn storable(key: &str, value: Value) -> Result<Value, Rejected> {
+    if holds_nul(&value) {
+        let detail = format!("a string in {key} holds NUL");
+        return Err(Rejected::new("characters", detail));
+    }
+    Ok(value)
+}
+
+/// The parser has bounded the depth already.
+fn holds_nul(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.contains('\0'),
+        Value::Array(items) => items.iter().any(holds_nul),
+        Value::Object(map) => map
+            .iter()
+            .any(|(key, value)| key.contains('\0') || holds_nul(value)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
+fn not_json(error: &serde_json::Error) -> Rejected {
+    Rejected::new(
+        "not_json",
+        format!(
+            "the payload is not JSON at line {} column {}",
+            error.line(),
+            error.column()
+        ),
+    )
+}

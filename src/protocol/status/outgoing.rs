@@ -1,0 +1,153 @@
+//! What the service sends: data messages and commands.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::domain::{OutgoingMessage, Timestamp};
+use crate::protocol::{Command, to_bytes};
+
+/// Every field is always there: clients differ in which ones they need.
+#[derive(Serialize)]
+struct Data<'a> {
+    r#type: &'static str,
+    message_id: Uuid,
+    response_to: &'static str,
+    version: u8,
+    sent: Timestamp,
+    directive: &'a str,
+    metadata: &'a Value,
+    content: &'a Value,
+}
+
+#[derive(Serialize)]
+struct Control<T> {
+    r#type: &'static str,
+    message_id: Uuid,
+    response_to: &'static str,
+    version: u8,
+    sent: Timestamp,
+    content: T,
+}
+
+#[derive(Serialize)]
+struct CommandContent<'a> {
+    command: &'static str,
+    /// A map of string to STRING: a numeric delay is ignored by real clients, and a missing one
+    /// leaves them disconnected for good.
+    arguments: Option<BTreeMap<&'static str, String>>,
+    message: &'a str,
+}
+
+/// The bytes of a message to a client's `data/in`.
+#[must_use]
+pub fn encode_message(message: &OutgoingMessage) -> Vec<u8> {
+    to_bytes(&Data {
+        r#type: "data",
+        message_id: message.id,
+        response_to: "",
+        version: 1,
+        sent: message.sent,
+        directive: &message.directive,
+        metadata: &message.metadata,
+        content: &message.payload,
+    })
+}
+
+/// The bytes of a command to a client's `control/in`.
+#[must_use]
+pub fn encode_command(command: &Command, id: Uuid, now: Timestamp) -> Vec<u8> {
+    let content = match command {
+        Command::Ping => CommandContent {
+            command: "ping",
+            arguments: None,
+            message: "",
+        },
+        Command::Reconnect {
+            delay_seconds,
+            message,
+        } => CommandContent {
+            command: "reconnect",
+            arguments: Some(BTreeMap::from([("delay", delay_seconds.to_string())])),
+            message,
+        },
+        Command::Disconnect { message } => CommandContent {
+            command: "disconnect",
+            arguments: None,
+            message,
+        },
+    };
+    to_bytes(&Control {
+        r#type: "command",
+        message_id: id,
+        response_to: "",
+        version: 1,
+        sent: now,
+        content,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use insta::assert_snapshot;
+    use serde_json::json;
+
+    const ID: Uuid = uuid::uuid!("3a57b1ad-5163-47ee-9e57-3bb6d90bdfff");
+
+    fn text(bytes: Vec<u8>) -> String {
+        String::from_utf8(bytes).unwrap()
+    }
+
+    fn now() -> Timestamp {
+        "2026-01-02T15:04:05.5Z".parse().unwrap()
+    }
+
+    fn message(metadata: Value, payload: Value) -> String {
+        text(encode_message(&OutgoingMessage {
+            id: ID,
+            sent: now(),
+            directive: "rhc:work".into(),
+            metadata,
+            payload,
+        }))
+    }
+
+    fn command(command: &Command) -> String {
+        text(encode_command(command, ID, now()))
+    }
+
+    #[test]
+    fn a_data_message_has_every_field_and_escapes_nothing_but_what_json_must() {
+        assert_snapshot!(
+            message(Value::Null, json!("<a href=\"x\">&</a>")),
+            @r#"{"type":"data","message_id":"3a57b1ad-5163-47ee-9e57-3bb6d90bdfff","response_to":"","version":1,"sent":"2026-01-02T15:04:05.5Z","directive":"rhc:work","metadata":null,"content":"<a href=\"x\">&</a>"}"#
+        );
+        assert_snapshot!(
+            message(json!({"return_url": "https://example.com?a=1&b=2"}), Value::Null),
+            @r#"{"type":"data","message_id":"3a57b1ad-5163-47ee-9e57-3bb6d90bdfff","response_to":"","version":1,"sent":"2026-01-02T15:04:05.5Z","directive":"rhc:work","metadata":{"return_url":"https://example.com?a=1&b=2"},"content":null}"#
+        );
+    }
+
+    #[test]
+    fn a_ping_and_a_disconnect_have_null_arguments() {
+        assert_snapshot!(
+            command(&Command::Ping),
+            @r#"{"type":"command","message_id":"3a57b1ad-5163-47ee-9e57-3bb6d90bdfff","response_to":"","version":1,"sent":"2026-01-02T15:04:05.5Z","content":{"command":"ping","arguments":null,"message":""}}"#
+        );
+        assert_snapshot!(
+            command(&Command::Disconnect { message: "bye <&>".into() }),
+            @r#"{"type":"command","message_id":"3a57b1ad-5163-47ee-9e57-3bb6d90bdfff","response_to":"","version":1,"sent":"2026-01-02T15:04:05.5Z","content":{"command":"disconnect","arguments":null,"message":"bye <&>"}}"#
+        );
+    }
+
+    #[test]
+    fn a_reconnect_names_its_delay_as_a_string() {
+        assert_snapshot!(
+            command(&Command::Reconnect { delay_seconds: 60, message: String::new() }),
+            @r#"{"type":"command","message_id":"3a57b1ad-5163-47ee-9e57-3bb6d90bdfff","response_to":"","version":1,"sent":"2026-01-02T15:04:05.5Z","content":{"command":"reconnect","arguments":{"delay":"60"},"message":""}}"#
+        );
+    }
+}

@@ -1,0 +1,162 @@
+//! Messages that can never be processed.
+
+use sqlx::sqlite::SqliteRow;
+use sqlx::{QueryBuilder, Row as _, Sqlite, SqliteConnection, SqlitePool};
+
+use super::row;
+use crate::domain::{ClientId, Timestamp};
+use crate::store::{DeadLetter, KeptLetter, LetterFilter, StoreError};
+
+/// Few: a row has a payload of up to 64 KiB.
+const ROWS_A_STATEMENT: usize = 100;
+
+pub(super) async fn keep(
+    connection: &mut SqliteConnection,
+    letters: &[DeadLetter],
+    most_per_client: u32,
+) -> Result<(), StoreError> {
+    for chunk in letters.chunks(ROWS_A_STATEMENT) {
+        let mut insert = QueryBuilder::<Sqlite>::new(
+            "INSERT INTO dead_letters (client_id, fingerprint, topic, payload, size, sha256, \
+             reason, detail, first_received, last_received) ",
+        );
+        insert.push_values(chunk, |mut row, letter| {
+            row.push_bind(letter.client_name())
+                .push_bind(letter.fingerprint())
+                .push_bind(&letter.topic)
+                .push_bind(&letter.payload[..])
+                .push_bind(i64::try_from(letter.size).unwrap_or(i64::MAX))
+                .push_bind(&letter.sha256)
+                .push_bind(&letter.reason)
+                .push_bind(&letter.detail)
+                .push_bind(letter.received.as_microsecond())
+                .push_bind(letter.received.as_microsecond());
+        });
+        insert.push(
+            " ON CONFLICT (client_id, fingerprint) DO UPDATE SET \
+             reason = excluded.reason, detail = excluded.detail, \
+             times = dead_letters.times + 1, last_received = excluded.last_received, \
+             replay_asked_at = NULL",
+        );
+        insert
+            .build()
+            .persistent(false)
+            .execute(&mut *connection)
+            .await?;
+    }
+    let mut clients: Vec<&str> = letters.iter().map(DeadLetter::client_name).collect();
+    clients.sort_unstable();
+    clients.dedup();
+    sqlx::query(
+        "DELETE FROM dead_letters WHERE id IN (
+             SELECT id FROM (
+                 SELECT id, row_number() OVER (
+                            PARTITION BY client_id ORDER BY last_received DESC, id DESC) AS place
+                   FROM dead_letters WHERE client_id IN (SELECT value FROM json_each(?1)))
+              WHERE place > ?2)",
+    )
+    .bind(serde_json::json!(clients).to_string())
+    .bind(most_per_client)
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+pub(super) async fn list(
+    pool: &SqlitePool,
+    filter: &LetterFilter,
+    limit: u32,
+) -> Result<Vec<KeptLetter>, StoreError> {
+    let mut query = QueryBuilder::new(
+        "SELECT id, client_id, topic, x'' AS payload, size, sha256, reason, detail, times, \
+         first_received, last_received, replay_asked_at FROM dead_letters",
+    );
+    narrow(&mut query, filter);
+    query.push(" ORDER BY id DESC LIMIT ").push_bind(limit);
+    let rows = query.build().persistent(false).fetch_all(pool).await?;
+    rows.iter().map(kept).collect()
+}
+
+pub(super) async fn find(pool: &SqlitePool, id: i64) -> Result<Option<KeptLetter>, StoreError> {
+    let row = sqlx::query(
+        "SELECT id, client_id, topic, payload, size, sha256, reason, detail, times, \
+         first_received, last_received, replay_asked_at FROM dead_letters WHERE id = ?",
+    )
+    .bind(id)
+    .fetch_optional(pool)
+    .await?;
+    row.as_ref().map(kept).transpose()
+}
+
+pub(super) async fn ask_replay(
+    pool: &SqlitePool,
+    id: i64,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    let done = sqlx::query("UPDATE dead_letters SET replay_asked_at = ?2 WHERE id = ?1")
+        .bind(id)
+        .bind(now.as_microsecond())
+        .execute(pool)
+        .await?;
+    Ok(done.rows_affected() > 0)
+}
+
+pub(super) async fn end_replay(pool: &SqlitePool, id: i64, times: u64) -> Result<bool, StoreError> {
+    let done = sqlx::query("DELETE FROM dead_letters WHERE id = ?1 AND times = ?2")
+        .bind(id)
+        .bind(i64::try_from(times).unwrap_or(i64::MAX))
+        .execute(pool)
+        .await?;
+    Ok(done.rows_affected() > 0)
+}
+
+pub(super) async fn purge(pool: &SqlitePool, filter: &LetterFilter) -> Result<u64, StoreError> {
+    let mut query = QueryBuilder::new("DELETE FROM dead_letters");
+    narrow(&mut query, filter);
+    let done = query.build().persistent(false).execute(pool).await?;
+    Ok(done.rows_affected())
+}
+
+fn narrow(query: &mut QueryBuilder<Sqlite>, filter: &LetterFilter) {
+    query.push(" WHERE true");
+    if let Some(client) = &filter.client {
+        query
+            .push(" AND client_id = ")
+            .push_bind(client.as_str().to_owned());
+    }
+    if let Some(reason) = &filter.reason {
+        query.push(" AND reason = ").push_bind(reason.clone());
+    }
+    if let Some(before) = filter.before {
+        query
+            .push(" AND last_received < ")
+            .push_bind(before.as_microsecond());
+    }
+    if filter.replay_asked {
+        query.push(" AND replay_asked_at IS NOT NULL");
+    }
+}
+
+fn kept(row: &SqliteRow) -> Result<KeptLetter, StoreError> {
+    let client: String = row.try_get("client_id")?;
+    let payload: Vec<u8> = row.try_get("payload")?;
+    let count = |column| -> Result<u64, StoreError> {
+        Ok(u64::try_from(row.try_get::<i64, _>(column)?).unwrap_or(0))
+    };
+    Ok(KeptLetter {
+        id: row.try_get("id")?,
+        letter: DeadLetter {
+            client: ClientId::new(&client).ok(),
+            topic: row.try_get("topic")?,
+            payload: payload.into(),
+            size: count("size")?,
+            sha256: row.try_get("sha256")?,
+            reason: row.try_get("reason")?,
+            detail: row.try_get("detail")?,
+            received: row::moment(row, "last_received")?,
+        },
+        times: count("times")?,
+        first_received: row::moment(row, "first_received")?,
+        replay_asked: row::moment_or_none(row, "replay_asked_at")?,
+    })
+}
