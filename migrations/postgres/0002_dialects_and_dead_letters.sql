@@ -2,9 +2,10 @@
 
 ALTER TABLE connections
     ADD COLUMN catalog_service_facts jsonb NOT NULL DEFAULT 'null',
-    -- The latest sign of life that came by another way than the messages about presence, and may
-    -- have overtaken them: an older offline does not count.
+    -- The latest sign of life that matters, and when the client said that it left: it is connected
+    -- while the sign is the later one. Signs may overtake farewells, and so each is remembered.
     ADD COLUMN alive_at timestamptz,
+    ADD COLUMN left_at timestamptz,
     -- Where in the queue the message stood that the row is of: what comes again from before it is
     -- a repetition. Null without a queue.
     ADD COLUMN queue_partition integer,

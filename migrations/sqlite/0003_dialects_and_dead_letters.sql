@@ -2,9 +2,10 @@
 
 ALTER TABLE connections ADD COLUMN catalog_service_facts TEXT NOT NULL DEFAULT 'null'
     CHECK (json_valid(catalog_service_facts));
--- The latest sign of life that came by another way than the messages about presence, and may have
--- overtaken them: an older offline does not count.
+-- The latest sign of life that matters, and when the client said that it left: it is connected while
+-- the sign is the later one. Signs may overtake farewells, and so each is remembered.
 ALTER TABLE connections ADD COLUMN alive_at INTEGER;
+ALTER TABLE connections ADD COLUMN left_at INTEGER;
 -- Where in the queue the message stood that the row is of: what comes again from before it is a
 -- repetition. Null without a queue.
 ALTER TABLE connections ADD COLUMN queue_partition INTEGER;

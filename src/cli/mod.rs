@@ -2,6 +2,7 @@
 
 mod certs;
 mod config;
+mod dead_letters;
 mod doctor;
 mod migrate;
 mod run;
@@ -35,6 +36,9 @@ enum Command {
     Config(config::ConfigArgs),
     /// Check everything that the connector needs, and say what to do about what is wrong
     Doctor(doctor::DoctorArgs),
+    /// Look at messages that could never be processed
+    #[command(subcommand)]
+    DeadLetters(dead_letters::DeadLettersCommand),
     /// Be one or more well-behaved clients, until Ctrl-C
     Simulate(simulate::SimulateArgs),
     /// A private authority and certificates, for a site that has none
@@ -87,6 +91,7 @@ pub fn main() -> ExitCode {
         Command::Migrate(args) => migrate::run(&args),
         Command::Config(args) => config::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::DeadLetters(command) => dead_letters::run(&command),
         Command::Simulate(args) => simulate::run(&args),
         Command::Certs(command) => certs::run(&command),
         Command::Version => version::run(),

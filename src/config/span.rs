@@ -1,5 +1,6 @@
 //! Durations as people write them.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, de};
@@ -22,13 +23,21 @@ impl From<Duration> for Span {
     }
 }
 
-impl<'de> Deserialize<'de> for Span {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
+impl FromStr for Span {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
         text.parse::<jiff::SignedDuration>()
             .ok()
             .and_then(|signed| Duration::try_from(signed).ok())
             .map(Self)
-            .ok_or_else(|| de::Error::custom(format!("{text:?} is not a duration such as \"20s\"")))
+            .ok_or_else(|| format!("{text:?} is not a duration such as \"20s\""))
+    }
+}
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(de::Error::custom)
     }
 }

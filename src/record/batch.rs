@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use futures::future::join_all;
 use tokio::time::{Instant, timeout_at};
 
-use super::fold::{self, Fate, Settled, Sight, Step};
+use super::fold::{self, Fate, Settled, Step};
 use super::{Event, Parts, split};
 use crate::domain::{ClientId, Tenant, Timestamp};
 use crate::protocol::{self, ClientTopic, Direction, Received, Refusal, Rejected, Said};
@@ -179,11 +179,10 @@ async fn settle(
             sources.insert(client.clone(), settled.event);
             let tenant = tenant.unwrap_or_else(|| as_it_was(known.get(&client)));
             batch.arrivals.push(arrival(&client, *settled, tenant));
-        } else if let Some(Sight { at, late, .. }) = fate.sighting {
+        } else if let Some(at) = fate.sighting {
             batch.sightings.push(Sighting {
                 client_id: client.clone(),
                 at,
-                late,
                 tenant,
             });
         }
@@ -221,8 +220,7 @@ async fn look_up(
 ) -> Vec<Option<TenantChange>> {
     let deadline = Instant::now() + parts.settings.tenant_deadline;
     let lookups = fates.iter().map(|(client, fate)| async move {
-        let comes = fate.arrival.is_some() || fate.sighting.is_some_and(|sight| sight.returns);
-        if !comes || fate.departure.is_some() {
+        if !fate.comes {
             return None;
         }
         let lookup = timeout_at(deadline, parts.tenants.lookup(client))

@@ -48,18 +48,12 @@ pub(super) enum Step {
 pub(super) struct Fate {
     /// The latest online that took effect.
     pub arrival: Option<Box<Settled>>,
-    /// It showed life, and that matters.
-    pub sighting: Option<Sight>,
-    /// In the end it is gone.
+    /// It showed life, and that holds it or brings it back.
+    pub sighting: Option<Timestamp>,
+    /// Its last word was a farewell.
     pub departure: Option<Heard>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Sight {
-    pub at: Timestamp,
-    pub late: bool,
-    /// It brings a client back; otherwise it holds one that is connected.
-    pub returns: bool,
+    /// In the end it is connected, and was not before or said anew what it is.
+    pub comes: bool,
 }
 
 /// The online message that a client ends up with, its clock mended.
@@ -127,17 +121,19 @@ struct Word {
     sent: Timestamp,
 }
 
-/// A client while its messages are gone through.
+/// A client while its messages are gone through. What it says of its presence and its signs of life
+/// are kept apart: so they come to the same, whichever overtakes the other.
 struct Client {
     word: Option<Word>,
-    is_here: bool,
-    /// When it was last heard: connected, the message that it is connected by; else, that it left.
+    /// Its last word about presence: when, and that it was a farewell.
     heard: Option<Heard>,
+    has_left: bool,
     alive_at: Option<Timestamp>,
     was_here: bool,
-    was_gone: bool,
     old_within: Duration,
-    fate: Fate,
+    arrival: Option<Box<Settled>>,
+    departs: bool,
+    is_seen: bool,
 }
 
 impl Client {
@@ -152,16 +148,22 @@ impl Client {
             word: row
                 .map(|row| word(&row.message_id, row.message_sent))
                 .or_else(|| left.map(|left| word(&left.message_id, left.message_sent))),
-            is_here: row.is_some(),
             heard: row
                 .map(|row| row.heard)
                 .or_else(|| left.map(|left| left.heard)),
+            has_left: row.is_none_or(|row| row.has_left),
             alive_at: row.and_then(|row| row.alive_at),
             was_here: row.is_some(),
-            was_gone: row.is_none() && left.is_some(),
             old_within,
-            fate: Fate::default(),
+            arrival: None,
+            departs: false,
+            is_seen: false,
         }
+    }
+
+    fn is_here(&self) -> bool {
+        let said = self.heard.map(|heard| heard.at);
+        !self.has_left || (self.alive_at.is_some() && self.alive_at > said)
     }
 
     fn take(&mut self, step: Step) -> Result<(), NoEffect> {
@@ -180,10 +182,10 @@ impl Client {
                     id: online.message_id.clone(),
                     sent,
                 });
-                self.is_here = true;
                 self.heard = Some(heard);
-                self.alive_at = self.alive_at.filter(|alive| *alive > heard.at);
-                self.fate.arrival = Some(Box::new(Settled {
+                self.has_left = false;
+                self.departs = false;
+                self.arrival = Some(Box::new(Settled {
                     online: *online,
                     dialect,
                     prefix,
@@ -196,15 +198,9 @@ impl Client {
             }
             Step::Offline { heard } => {
                 self.check_repetition(heard)?;
-                if self.is_here && self.alive_at.is_some_and(|alive| alive > heard.at) {
-                    return Err(NoEffect::Overtaken);
-                }
                 self.leave(heard)
             }
-            Step::LinkEnded { at } => {
-                let at = self.alive_at.map_or(at, |alive| alive.max(at));
-                self.leave(Heard { at, place: None })
-            }
+            Step::LinkEnded { at } => self.leave(Heard { at, place: None }),
             Step::Alive { at, late } => self.show_life(at, late),
         }
     }
@@ -221,7 +217,7 @@ impl Client {
             return Ok(());
         };
         let is_same = online.message_id.is_some() && online.message_id == word.id;
-        if !self.is_here {
+        if self.has_left {
             // After an offline everything registers, but for this.
             return if replayed && is_same {
                 Err(NoEffect::EndedReplay)
@@ -257,13 +253,24 @@ impl Client {
         }
     }
 
-    fn leave(&mut self, heard: Heard) -> Result<(), NoEffect> {
-        if !self.is_here {
+    fn leave(&mut self, mut heard: Heard) -> Result<(), NoEffect> {
+        if self.heard.is_none() {
             return Err(NoEffect::NotConnected);
         }
-        self.is_here = false;
-        self.alive_at = None;
+        if heard.place.is_none() {
+            // Straight from a broker nothing overtakes anything: whatever the clock says, this is
+            // later than every sign of life before it.
+            if !self.is_here() {
+                return Err(NoEffect::NotConnected);
+            }
+            heard.at = self.alive_at.map_or(heard.at, |alive| alive.max(heard.at));
+        }
+        self.has_left = true;
         self.heard = Some(heard);
+        self.departs = true;
+        if self.is_here() {
+            return Err(NoEffect::Overtaken);
+        }
         Ok(())
     }
 
@@ -271,54 +278,43 @@ impl Client {
         let Some(heard) = self.heard else {
             return Err(NoEffect::NotConnected);
         };
-        if late && at <= heard.at {
-            return Err(NoEffect::Overtaken);
-        }
-        if self.is_here && !late {
+        if !late && self.is_here() {
             return Err(NoEffect::Duplicate);
         }
-        self.fate.sighting = Some(Sight {
-            at,
-            late,
-            returns: !self.is_here,
-        });
-        if late {
-            self.alive_at = self.alive_at.max(Some(at));
+        let at = if late {
+            at
+        } else {
+            at.max(just_after(heard.at))
+        };
+        if at <= heard.at {
+            return Err(NoEffect::Overtaken);
         }
-        if !self.is_here {
-            self.is_here = true;
-            self.heard = Some(Heard {
-                at,
-                place: heard.place,
-            });
-        }
+        self.alive_at = self.alive_at.max(Some(at));
+        self.is_seen = true;
         Ok(())
     }
 
     fn fate(self) -> Fate {
-        let mut fate = self.fate;
-        let has_arrived = fate.arrival.is_some();
-        if let Some(settled) = &mut fate.arrival {
-            settled.alive_at = self.alive_at;
+        let is_here = self.is_here();
+        let said = self.heard.map(|heard| heard.at);
+        let alive_at = self.alive_at.filter(|alive| Some(*alive) > said);
+        let has_arrived = self.arrival.is_some();
+        let mut arrival = self.arrival;
+        if let Some(settled) = &mut arrival {
+            settled.alive_at = alive_at;
         }
-        // Where there is an arrival, it says everything. Who was connected and is gone again needs
-        // no sign of life in between; who had left does, or it would not leave later than before.
-        fate.sighting = fate
-            .sighting
-            .filter(|_| !has_arrived && if self.is_here { true } else { self.was_gone });
-        if let Some(sight) = &mut fate.sighting {
-            sight.returns = self.was_gone;
-            // In the order of the messages it went and came back: nothing to write.
-            if self.was_here && !sight.late {
-                fate.sighting = None;
-            }
+        Fate {
+            comes: is_here && (has_arrived || !self.was_here),
+            // An arrival carries it; who is gone in the end needs none.
+            sighting: alive_at.filter(|_| self.is_seen && is_here && !has_arrived),
+            departure: self.heard.filter(|_| self.departs),
+            arrival,
         }
-        let was_there = self.was_here || has_arrived || fate.sighting.is_some();
-        if !self.is_here && was_there {
-            fate.departure = self.heard;
-        }
-        fate
     }
+}
+
+fn just_after(at: Timestamp) -> Timestamp {
+    at.saturating_add(Duration::from_micros(1)).unwrap_or(at)
 }
 
 #[cfg(test)]
@@ -413,6 +409,7 @@ mod tests {
                 message_sent: at(sent),
                 tenant: None,
                 heard: heard(sent),
+                has_left: false,
                 alive_at: None,
             }),
             departed: None,
@@ -570,40 +567,68 @@ mod tests {
     #[test]
     fn a_sign_of_life_brings_back_who_left_and_registers_nobody_else() {
         let (fate, _) = run(Some(&left("a", 1, 5)), &[alive(9)]);
-        let sight = fate.sighting.unwrap();
-        assert!(sight.returns && !sight.late);
+        assert_eq!((fate.sighting, fate.comes), (Some(at(9)), true));
         assert_eq!(run(None, &[alive(9)]).0, Fate::default());
         assert_eq!(run(Some(&row("a", 1)), &[alive(9)]).0, Fate::default());
-        // Away and back in one batch: as it was.
-        assert_eq!(
-            run(Some(&row("a", 1)), &[offline(5), alive(9)]).0,
-            Fate::default()
-        );
+        // Also where the clock was set back meanwhile.
+        let (fate, _) = run(Some(&left("a", 1, 5)), &[alive(2)]);
+        assert!(fate.comes && fate.sighting > Some(at(5)));
+        // Away and back in one batch: the farewell is known, the sign of life holds it.
+        let (fate, _) = run(Some(&row("a", 1)), &[offline(5), alive(9)]);
+        assert_eq!((fate.sighting, fate.comes), (Some(at(9)), false));
+        assert_eq!(fate.departure, Some(heard(5)));
     }
 
     #[test]
-    fn a_late_sign_of_life_counts_only_if_it_came_after_the_farewell() {
-        assert_eq!(run(Some(&left("a", 1, 5)), &[late(5)]).0, Fate::default());
-        let (fate, _) = run(Some(&left("a", 1, 5)), &[late(6)]);
-        assert!(fate.sighting.unwrap().returns);
-        // It overtook the farewell: that one is old news.
-        let (fate, skipped) = run(Some(&row("a", 1)), &[late(6), offline(5)]);
-        assert_eq!(
-            fate.sighting,
-            Some(Sight {
-                at: at(6),
-                late: true,
-                returns: false
-            })
-        );
-        assert_eq!(fate.departure, None);
-        assert_eq!(skipped, [NoEffect::Overtaken]);
-        // A later farewell is not.
-        let (fate, _) = run(Some(&row("a", 1)), &[late(6), offline(7)]);
-        assert_eq!(fate.departure, Some(heard(7)));
-        let (fate, _) = run(Some(&left("a", 1, 5)), &[late(6), offline(7)]);
-        assert!(fate.sighting.is_some());
-        assert_eq!(fate.departure, Some(heard(7)));
+    fn an_online_after_an_offline_registers_also_where_a_sign_of_life_came_between() {
+        let mut known = row("a", 100);
+        let row = known.connected.as_mut().unwrap();
+        (row.has_left, row.alive_at) = (true, Some(at(110)));
+        let (fate, skipped) = run(Some(&known), &[online("b", Some(99), 111)]);
+        assert_eq!(connected_by(&fate).0, "b");
+        assert!(skipped.is_empty());
+    }
+
+    #[test]
+    fn straight_from_a_broker_an_offline_ends_what_a_sign_of_life_held() {
+        let mut known = row("a", 100);
+        let row = known.connected.as_mut().unwrap();
+        (row.has_left, row.alive_at) = (true, Some(at(110)));
+        // Whatever the clock says.
+        let (fate, skipped) = run(Some(&known), &[offline(105)]);
+        assert_eq!((fate.departure, fate.comes), (Some(heard(110)), false));
+        assert!(skipped.is_empty());
+        let (fate, _) = run(Some(&known), &[Step::LinkEnded { at: at(120) }]);
+        assert_eq!(fate.departure, Some(heard(120)));
+    }
+
+    #[test]
+    fn a_sign_of_life_and_a_farewell_come_to_the_same_whichever_overtakes_the_other() {
+        let early = placed(offline(5), 5);
+        let later = placed(offline(7), 7);
+        // The sign was first: the farewell ends it.
+        for steps in [[late(6), later.clone()], [later, late(6)]] {
+            let (fate, _) = run(Some(&row("a", 1)), &steps);
+            assert_eq!(fate.departure.unwrap().at, at(7));
+            assert_eq!((fate.sighting, fate.comes), (None, false));
+        }
+        // The farewell was first: the sign holds the client.
+        for steps in [[late(6), early.clone()], [early.clone(), late(6)]] {
+            let (fate, _) = run(Some(&row("a", 1)), &steps);
+            assert_eq!(fate.departure.unwrap().at, at(5));
+            assert_eq!((fate.sighting, fate.comes), (Some(at(6)), false));
+        }
+        // A sign from before the recorded farewell or online says nothing.
+        for known in [left("a", 1, 5), row("a", 5)] {
+            let (fate, skipped) = run(Some(&known), &[late(5)]);
+            assert_eq!(
+                (fate, skipped),
+                (Fate::default(), vec![NoEffect::Overtaken])
+            );
+        }
+        // A second farewell is remembered, so that a sign from between the two says nothing.
+        let (fate, _) = run(Some(&left("a", 1, 2)), &[early]);
+        assert_eq!(fate.departure.unwrap().at, at(5));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{Event, Recorder};
 use crate::domain::Clock;
-use crate::protocol::{Received, Topics};
+use crate::protocol::{Cut, Received, Topics};
 use crate::shutdown::Stopper;
 use crate::store::{KeptLetter, LetterFilter, Store, StoreError};
 
@@ -65,7 +65,10 @@ fn event(topics: &Topics, kept: &KeptLetter, clock: &dyn Clock) -> Event {
         payload: letter.payload.clone(),
         replayed: false,
         received: clock.now(),
-        cut: None,
+        cut: (!letter.is_whole()).then(|| Cut {
+            size: letter.size,
+            sha256: letter.sha256.clone(),
+        }),
     };
     match topics.parse(&letter.topic) {
         Some(topic) => Event::message(topic, message),

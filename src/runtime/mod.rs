@@ -29,7 +29,7 @@ use crate::record::{self, Recorder, Refusals, RefusalsTold};
 use crate::shutdown::Stopper;
 use crate::store::Store;
 use crate::store::postgres::{self, PostgresStore};
-use crate::store::sqlite::SqliteStore;
+use crate::store::sqlite::{self, SqliteStore};
 use crate::telemetry::{Health, metrics};
 use crate::tenant::FixedTenants;
 use crate::updaters::Updaters;
@@ -141,14 +141,7 @@ pub async fn start(config: Config, roles: Roles, clock: Arc<dyn Clock>) -> Resul
     {
         running.watch_store();
     }
-    let topics = Topics::new(
-        config.mqtt.prefixes.clone(),
-        Words {
-            to_service: config.mqtt.handshake_in.clone(),
-            to_client: config.mqtt.handshake_out.clone(),
-            state: config.mqtt.handshake_status.clone(),
-        },
-    );
+    let topics = topics(&config);
     let refused = if running.has(Role::Record) {
         Some(running.start_recorder(&config, prepared.tenants, &topics, &clock))
     } else {
@@ -183,6 +176,46 @@ pub async fn migrate(config: &Config) -> Result<String> {
         "{}:{}/{}",
         postgres.host, postgres.port, postgres.database
     ))
+}
+
+/// The topics of the deployment.
+#[must_use]
+pub fn topics(config: &Config) -> Topics {
+    let words = Words {
+        to_service: config.mqtt.handshake_in.clone(),
+        to_client: config.mqtt.handshake_out.clone(),
+        state: config.mqtt.handshake_status.clone(),
+    };
+    Topics::new(config.mqtt.prefixes.clone(), words)
+}
+
+/// Opens the database for an operator's command, beside a connector that may be running. Makes and
+/// changes nothing.
+///
+/// # Errors
+/// When there is none, or it is not up to date.
+pub async fn open_for_operator(config: &Config) -> Result<Arc<dyn Store>> {
+    if !config.postgres.host.is_empty() {
+        let store = PostgresStore::new(&config.postgres);
+        store.ping().await.context(
+            "postgres: cannot be asked; check its settings, or run `cloud-connector doctor`",
+        )?;
+        return Ok(Arc::new(store));
+    }
+    let file = database_path(&config.data.dir);
+    if !file.exists() {
+        anyhow::bail!(
+            "data.dir: there is no database in {}; name the connector's data folder with --data-dir",
+            config.data.dir.display()
+        );
+    }
+    if !sqlite::schema_is_current(&file).await? {
+        anyhow::bail!(
+            "the database {} is of an older version; start the connector, or run `cloud-connector migrate`",
+            file.display()
+        );
+    }
+    Ok(Arc::new(SqliteStore::open(&file).await?))
 }
 
 async fn prepare(config: &Config) -> Result<Prepared> {

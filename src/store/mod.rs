@@ -38,9 +38,11 @@ pub struct KnownConnection {
     pub message_sent: Timestamp,
     /// To whom it belongs.
     pub tenant: Option<Tenant>,
-    /// When it was last heard, and where in the queue.
+    /// When its last word about presence was heard, and where in the queue.
     pub heard: Heard,
-    /// The latest sign of life that may have overtaken other messages.
+    /// That word was a farewell: a later sign of life holds it.
+    pub has_left: bool,
+    /// The latest sign of life that matters.
     pub alive_at: Option<Timestamp>,
 }
 
@@ -107,7 +109,7 @@ pub struct Arrival {
     pub message_sent: Timestamp,
     /// When the broker had it, and where in the queue it stood.
     pub heard: Heard,
-    /// A later sign of life, that may have overtaken other messages.
+    /// A later sign of life, that has overtaken this message.
     pub alive_at: Option<Timestamp>,
     /// What the tenant step found.
     pub tenant: TenantChange,
@@ -119,15 +121,13 @@ pub struct Arrival {
 pub struct Sighting {
     /// Who.
     pub client_id: ClientId,
-    /// When the broker had the sign.
+    /// When the broker had the sign. It counts if that is after its last word about presence.
     pub at: Timestamp,
-    /// It came by a way of its own and may have overtaken other messages: times are compared.
-    pub late: bool,
     /// What the tenant step found, if there was one. Otherwise the tenant is as it was.
     pub tenant: Option<TenantChange>,
 }
 
-/// A client that is not connected any more.
+/// A client that said that it left. It is not connected any more, unless it showed life later.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Departure {
     /// Who.
@@ -157,7 +157,7 @@ pub struct Batch {
     pub arrivals: Vec<Arrival>,
     /// Clients that showed life.
     pub sightings: Vec<Sighting>,
-    /// Clients that are not connected any more.
+    /// Clients that said that they left.
     pub departures: Vec<Departure>,
     /// Messages that can never be processed.
     pub dead_letters: Vec<DeadLetter>,

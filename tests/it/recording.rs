@@ -106,7 +106,7 @@ async fn bad_messages_between_good_ones_stop_nobody() {
     }
     assert_eq!(connector.listed("10000").await, [good]);
     let rejected = connector
-        .metric("cloud_connector_messages_rejected_total", "")
+        .metric("cloud_connector_dead_letters_total", "")
         .await;
     assert!(
         (rejected - 7.0).abs() < 0.5,
@@ -176,7 +176,7 @@ async fn a_message_that_is_too_large_to_be_honest_is_refused_and_stops_nobody() 
     large["content"]["tags"] = json!({"a": "x".repeat(200_000)});
     client.must_publish(&control_out(&me), &large).await;
     assert!(connector.listed("10000").await.is_empty());
-    let rejected = connector.metric("cloud_connector_messages_rejected_total", "too_large");
+    let rejected = connector.metric("cloud_connector_dead_letters_total", "too_large");
     assert!(rejected.await > 0.0);
     client.must_publish(&control_out(&me), &online()).await;
     assert_eq!(connector.listed("10000").await, [me]);

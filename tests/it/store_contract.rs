@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use cloud_connector::domain::{
-    ClientId, Dialect, Kind, MessageId, OrgId, Reported, Tenant, Timestamp,
+    ClientId, Connection, Dialect, Kind, MessageId, OrgId, Reported, Tenant, Timestamp,
 };
+use cloud_connector::protocol::{Received, Rejected};
 use cloud_connector::store::sqlite::SqliteStore;
 use cloud_connector::store::{
-    Arrival, Batch, Departure, Fence, Heard, Queue, Store, TenantChange, Written,
+    Arrival, Batch, DeadLetter, Departure, Fence, Heard, KeptLetter, LetterFilter, Place, Queue,
+    Sighting, Store, StoreError, TenantChange, Written,
 };
 use serde_json::json;
 use tempfile::TempDir;
@@ -93,6 +96,16 @@ contract!(
     those_who_left_long_ago_are_forgotten,
     only_the_present_owner_of_a_partition_may_write,
     nothing_of_a_failed_batch_is_kept,
+    a_proxy_comes_back_as_it_was,
+    a_sign_of_life_brings_back_who_left_as_it_was,
+    a_sign_of_life_from_before_the_farewell_says_nothing,
+    a_farewell_that_was_overtaken_does_not_end_the_connection,
+    places_in_the_queue_are_remembered,
+    a_row_that_the_database_refuses_is_told_from_a_database_that_is_away,
+    dead_letters_are_kept_once_per_client_and_content,
+    dead_letters_are_capped_per_client,
+    dead_letters_are_found_shown_and_purged,
+    a_replay_ends_a_dead_letter_unless_it_was_refused_again,
     an_empty_batch_is_fine,
 );
 
@@ -455,4 +468,263 @@ async fn an_empty_batch_is_fine(store: Arc<dyn Store>) {
         .unwrap();
     assert!(store.known(&[]).await.unwrap().is_empty());
     store.ping().await.unwrap();
+}
+
+async fn a_proxy_comes_back_as_it_was(store: Arc<dyn Store>) {
+    let mut proxy = arrival("p", TenantChange::Found(tenant("1")));
+    proxy.dialect = Dialect::Handshake;
+    proxy.kind = Kind::Proxy;
+    proxy.reported.catalog_service_facts = json!({"source_type": "s", "application_type": "a"});
+    arrive(&store, vec![proxy.clone()]).await;
+    let found = find(&store, "p").await.unwrap();
+    assert_eq!(
+        (found.dialect, found.kind),
+        (Dialect::Handshake, Kind::Proxy)
+    );
+    assert_eq!(found.reported, proxy.reported);
+}
+
+async fn find(store: &Arc<dyn Store>, name: &str) -> Option<Connection> {
+    store.find_for_org(&org("1"), &client(name)).await.unwrap()
+}
+
+async fn see(store: &Arc<dyn Store>, name: &str, second: i64, tenant: Option<TenantChange>) {
+    let batch = Batch {
+        sightings: vec![Sighting {
+            client_id: client(name),
+            at: at(second),
+            tenant,
+        }],
+        ..Batch::default()
+    };
+    store.record_batch(&batch, &[], at(second)).await.unwrap();
+}
+
+async fn a_sign_of_life_brings_back_who_left_as_it_was(store: Arc<dyn Store>) {
+    let before = arrival("a", TenantChange::Found(tenant("1")));
+    arrive(&store, vec![before.clone()]).await;
+    arrive(&store, vec![arrival("b", TenantChange::NotFound(at(0)))]).await;
+    depart(&store, &["a", "b"]).await;
+    see(&store, "a", 3, None).await;
+    see(&store, "b", 3, Some(TenantChange::Found(tenant("1")))).await;
+    see(&store, "never-was", 3, None).await;
+    let found = find(&store, "a").await.unwrap();
+    assert_eq!(found.reported, before.reported);
+    assert_eq!(found.tenant, tenant("1"));
+    assert_eq!(found.message_id, before.message_id);
+    assert_eq!(find(&store, "b").await.unwrap().tenant, tenant("1"));
+    let all = [client("a"), client("b"), client("never-was")];
+    let known = store.known(&all).await.unwrap();
+    assert_eq!(known.len(), 2);
+    let row = known[&client("a")].connected.as_ref().unwrap();
+    assert_eq!((row.has_left, row.alive_at), (true, Some(at(3))));
+    assert_eq!(row.heard, heard(2));
+    assert_eq!(known[&client("a")].departed, None);
+    // Its next word is all that counts.
+    arrive(&store, vec![arrival("a", TenantChange::Found(tenant("1")))]).await;
+    let known = store.known(&[client("a")]).await.unwrap();
+    assert!(!known[&client("a")].connected.as_ref().unwrap().has_left);
+}
+
+async fn a_sign_of_life_from_before_the_farewell_says_nothing(store: Arc<dyn Store>) {
+    arrive(&store, vec![arrival("a", TenantChange::Found(tenant("1")))]).await;
+    depart(&store, &["a"]).await;
+    see(&store, "a", 2, None).await;
+    assert_eq!(find(&store, "a").await, None);
+    // A later farewell of who is gone counts, too.
+    let batch = Batch {
+        departures: vec![departure("a", 6)],
+        ..Batch::default()
+    };
+    store.record_batch(&batch, &[], at(6)).await.unwrap();
+    see(&store, "a", 5, None).await;
+    assert_eq!(find(&store, "a").await, None);
+    see(&store, "a", 7, None).await;
+    assert!(find(&store, "a").await.is_some());
+}
+
+async fn a_farewell_that_was_overtaken_does_not_end_the_connection(store: Arc<dyn Store>) {
+    arrive(&store, vec![arrival("a", TenantChange::Found(tenant("1")))]).await;
+    see(&store, "a", 5, None).await;
+    depart(&store, &["a"]).await;
+    assert!(find(&store, "a").await.is_some());
+    let known = store.known(&[client("a")]).await.unwrap();
+    let row = known[&client("a")].connected.clone().unwrap();
+    assert_eq!(
+        (row.has_left, row.heard, row.alive_at),
+        (true, heard(2), Some(at(5)))
+    );
+    let batch = Batch {
+        departures: vec![departure("a", 5)],
+        ..Batch::default()
+    };
+    store.record_batch(&batch, &[], at(6)).await.unwrap();
+    assert_eq!(find(&store, "a").await, None);
+    // An arrival may carry a sign of life that overtook it.
+    let mut arrived = arrival("a", TenantChange::Found(tenant("1")));
+    arrived.alive_at = Some(at(9));
+    arrive(&store, vec![arrived]).await;
+    depart(&store, &["a"]).await;
+    assert!(find(&store, "a").await.is_some());
+}
+
+async fn places_in_the_queue_are_remembered(store: Arc<dyn Store>) {
+    let place = |offset| {
+        Some(Place {
+            partition: 3,
+            offset,
+        })
+    };
+    let mut arrived = arrival("a", TenantChange::Found(tenant("1")));
+    arrived.heard.place = place(7);
+    arrive(&store, vec![arrived]).await;
+    let known = store.known(&[client("a")]).await.unwrap();
+    let row = known[&client("a")].connected.as_ref().unwrap();
+    assert_eq!(row.heard.place, place(7));
+    let mut gone = departure("a", 2);
+    gone.heard.place = place(8);
+    let batch = Batch {
+        departures: vec![gone],
+        ..Batch::default()
+    };
+    store.record_batch(&batch, &[], at(2)).await.unwrap();
+    let known = store.known(&[client("a")]).await.unwrap();
+    let left = known[&client("a")].departed.as_ref().unwrap();
+    assert_eq!(left.heard.place, place(8));
+    see(&store, "a", 3, None).await;
+    let known = store.known(&[client("a")]).await.unwrap();
+    let row = known[&client("a")].connected.as_ref().unwrap();
+    assert_eq!(row.heard.place, place(8));
+}
+
+async fn a_row_that_the_database_refuses_is_told_from_a_database_that_is_away(
+    store: Arc<dyn Store>,
+) {
+    let mut refused = arrival("a", TenantChange::Found(tenant("1")));
+    // Nothing lets NUL come this far; PostgreSQL refuses it in text, and SQLite keeps it.
+    refused.reported.client_name = "a\0b".into();
+    let batch = Batch {
+        arrivals: vec![refused],
+        ..Batch::default()
+    };
+    match store.record_batch(&batch, &[], at(1)).await {
+        Ok(_) | Err(StoreError::Refused(_)) => {}
+        Err(error) => panic!("{error:?}"),
+    }
+    store.close().await;
+    let away = store.record_batch(&batch, &[], at(1)).await;
+    assert!(matches!(away, Err(StoreError::Unavailable(_))), "{away:?}");
+}
+
+fn letter(name: &str, payload: &'static [u8], second: i64) -> DeadLetter {
+    let message = Received {
+        topic: format!("redhat/insights/{name}/control/out"),
+        payload: Bytes::from_static(payload),
+        replayed: false,
+        received: at(second),
+        cut: None,
+    };
+    let why = Rejected::new("not_json", "line 1");
+    DeadLetter::new(ClientId::new(name).ok(), &message, &why)
+}
+
+async fn keep(store: &Arc<dyn Store>, letters: Vec<DeadLetter>, most: u32) {
+    let batch = Batch {
+        dead_letters: letters,
+        letters_per_client: most,
+        ..Batch::default()
+    };
+    store.record_batch(&batch, &[], at(1)).await.unwrap();
+}
+
+async fn letters(store: &Arc<dyn Store>, filter: LetterFilter) -> Vec<KeptLetter> {
+    store.list_dead_letters(&filter, 100).await.unwrap()
+}
+
+async fn dead_letters_are_kept_once_per_client_and_content(store: Arc<dyn Store>) {
+    keep(&store, vec![letter("a", b"x", 1), letter("b", b"x", 1)], 9).await;
+    keep(&store, vec![letter("a", b"x", 5), letter("a", b"y", 5)], 9).await;
+    let kept = letters(&store, LetterFilter::default()).await;
+    assert_eq!(kept.len(), 3);
+    let again = kept.iter().find(|kept| kept.times == 2).unwrap();
+    assert_eq!(again.letter.client, Some(client("a")));
+    assert_eq!(
+        (again.first_received, again.letter.received),
+        (at(1), at(5))
+    );
+    let whole = store.dead_letter(again.id).await.unwrap().unwrap();
+    assert_eq!(&whole.letter.payload[..], b"x");
+    assert!(whole.letter.is_whole());
+}
+
+async fn dead_letters_are_capped_per_client(store: Arc<dyn Store>) {
+    let payloads: [&'static [u8]; 5] = [b"1", b"2", b"3", b"4", b"5"];
+    let many = (0..5).map(|n| letter("a", payloads[n as usize], n));
+    keep(&store, many.collect(), 2).await;
+    keep(&store, vec![letter("", b"x", 9), letter("b", b"x", 0)], 2).await;
+    let of_a = LetterFilter {
+        client: Some(client("a")),
+        ..LetterFilter::default()
+    };
+    let kept = letters(&store, of_a).await;
+    let times: Vec<_> = kept.iter().map(|kept| kept.letter.received).collect();
+    assert_eq!(times.len(), 2);
+    assert!(times.contains(&at(4)) && times.contains(&at(3)));
+    assert_eq!(letters(&store, LetterFilter::default()).await.len(), 4);
+}
+
+async fn dead_letters_are_found_shown_and_purged(store: Arc<dyn Store>) {
+    let mut cut = letter("a", b"beginning", 1);
+    cut.size = 3_000_000;
+    cut.reason = "too_large".into();
+    // Bytes that are no text, a topic of any length, nobody's.
+    let odd = letter("", b"\x00\xff\xfe", 2);
+    keep(&store, vec![cut, odd, letter("b", b"z", 3)], 9).await;
+    let by_reason = LetterFilter {
+        reason: Some("too_large".into()),
+        ..LetterFilter::default()
+    };
+    let found = letters(&store, by_reason.clone()).await;
+    assert_eq!(found.len(), 1);
+    assert!(found[0].letter.payload.is_empty(), "a list has no payloads");
+    let shown = store.dead_letter(found[0].id).await.unwrap().unwrap();
+    assert!(!shown.letter.is_whole());
+    let before = LetterFilter {
+        before: Some(at(3)),
+        ..LetterFilter::default()
+    };
+    let kept = letters(&store, before).await;
+    let stray = kept.iter().find(|kept| kept.letter.client.is_none());
+    let stray = store.dead_letter(stray.unwrap().id).await.unwrap().unwrap();
+    assert_eq!(&stray.letter.payload[..], b"\x00\xff\xfe");
+    assert_eq!(store.purge_dead_letters(&by_reason).await.unwrap(), 1);
+    let all = LetterFilter::default();
+    assert_eq!(store.purge_dead_letters(&all).await.unwrap(), 2);
+    assert_eq!(store.dead_letter(stray.id).await.unwrap(), None);
+}
+
+async fn a_replay_ends_a_dead_letter_unless_it_was_refused_again(store: Arc<dyn Store>) {
+    keep(&store, vec![letter("a", b"x", 1), letter("a", b"y", 1)], 9).await;
+    let kept = letters(&store, LetterFilter::default()).await;
+    for kept in &kept {
+        assert!(store.ask_replay(kept.id, at(2)).await.unwrap());
+    }
+    assert!(!store.ask_replay(999_999, at(2)).await.unwrap());
+    let asked = LetterFilter {
+        replay_asked: true,
+        ..LetterFilter::default()
+    };
+    assert_eq!(letters(&store, asked.clone()).await.len(), 2);
+    // One is processed; the other is refused again.
+    assert!(store.end_replay(kept[0].id, 1).await.unwrap());
+    let again = kept[1].letter.sha256.clone();
+    let payload: &'static [u8] = if letter("a", b"x", 3).sha256 == again {
+        b"x"
+    } else {
+        b"y"
+    };
+    keep(&store, vec![letter("a", payload, 3)], 9).await;
+    assert!(!store.end_replay(kept[1].id, 1).await.unwrap());
+    assert!(letters(&store, asked).await.is_empty());
+    assert_eq!(letters(&store, LetterFilter::default()).await[0].times, 2);
 }

@@ -16,11 +16,12 @@ pub(super) async fn known(
     let names: Vec<&str> = clients.iter().map(ClientId::as_str).collect();
     let rows = sqlx::query(
         "SELECT true AS connected, client_id, org_id, account, message_id, message_sent,
-                last_seen AS heard_at, queue_partition, queue_offset, alive_at
+                coalesce(left_at, last_seen) AS heard_at, queue_partition, queue_offset,
+                alive_at, left_at
            FROM connections WHERE client_id = ANY($1)
           UNION ALL
          SELECT false, client_id, org_id, account, message_id, message_sent,
-                departed_at, queue_partition, queue_offset, NULL
+                departed_at, queue_partition, queue_offset, NULL, NULL
            FROM departed WHERE client_id = ANY($1)",
     )
     .bind(&names)
@@ -40,6 +41,7 @@ pub(super) async fn known(
                 message_sent,
                 tenant,
                 heard,
+                has_left: row::moment_or_none(row, "left_at")?.is_some(),
                 alive_at: row::moment_or_none(row, "alive_at")?,
             });
         } else {

@@ -75,6 +75,7 @@ async fn arrive(
                alive_at = CASE WHEN connections.alive_at > excluded.last_seen
                    THEN GREATEST(connections.alive_at, excluded.alive_at)
                    ELSE excluded.alive_at END,
+               left_at = NULL,
                queue_partition = excluded.queue_partition,
                queue_offset = excluded.queue_offset,
                last_seen = excluded.last_seen, updated_at = excluded.updated_at";
@@ -139,18 +140,18 @@ async fn see(
 ) -> Result<(), StoreError> {
     const RETURN: &str = "
         WITH seen AS (
-            SELECT * FROM UNNEST($1::text[], $2::timestamptz[], $3::bool[], $4::text[], $5::text[],
-                $6::timestamptz[]) AS t (client_id, at, late, org_id, account, looked_up)),
+            SELECT * FROM UNNEST($1::text[], $2::timestamptz[], $3::text[], $4::text[],
+                $5::timestamptz[]) AS t (client_id, at, org_id, account, looked_up)),
         back AS (
             DELETE FROM departed AS d USING seen
-             WHERE d.client_id = seen.client_id AND (NOT seen.late OR d.departed_at < seen.at)
+             WHERE d.client_id = seen.client_id AND d.departed_at < seen.at
                AND NOT EXISTS (SELECT FROM connections AS c WHERE c.client_id = d.client_id)
-            RETURNING d.*, seen.at, seen.late, seen.org_id AS new_org_id,
-                seen.account AS new_account, seen.looked_up)
+            RETURNING d.*, seen.at, seen.org_id AS new_org_id, seen.account AS new_account,
+                seen.looked_up)
         INSERT INTO connections (client_id, org_id, account, dialect, kind, topic_prefix,
                canonical_facts, catalog_service_facts, dispatchers, tags, client_name,
                client_version, message_id, message_sent, queue_partition, queue_offset,
-               tenant_lookup_timestamp, tenant_lookup_failure_count, last_seen, alive_at,
+               tenant_lookup_timestamp, tenant_lookup_failure_count, last_seen, alive_at, left_at,
                created_at, updated_at)
         SELECT client_id, COALESCE(new_org_id, org_id), COALESCE(new_account, account), dialect,
                kind, topic_prefix, canonical_facts, catalog_service_facts, dispatchers, tags,
@@ -158,27 +159,24 @@ async fn see(
                queue_offset,
                CASE WHEN new_org_id IS NULL THEN tenant_lookup_timestamp ELSE looked_up END,
                CASE WHEN new_org_id <> '' THEN 0 ELSE tenant_lookup_failure_count END,
-               at, CASE WHEN late THEN at END, $7, $7
+               at, at, departed_at, $6, $6
           FROM back
         ON CONFLICT (client_id) DO NOTHING";
     let names: Vec<&str> = sightings.iter().map(|s| s.client_id.as_str()).collect();
     let moments: Vec<OffsetDateTime> = sightings.iter().map(|s| to_sql(s.at)).collect();
-    let late: Vec<bool> = sightings.iter().map(|s| s.late).collect();
     let tenants = Tenants::of(sightings.iter().map(|s| s.tenant.as_ref()));
     sqlx::query(
         "UPDATE connections AS c SET alive_at = GREATEST(c.alive_at, t.at)
-           FROM UNNEST($1::text[], $2::timestamptz[], $3::bool[]) AS t (client_id, at, late)
-          WHERE c.client_id = t.client_id AND t.late AND c.last_seen < t.at",
+           FROM UNNEST($1::text[], $2::timestamptz[]) AS t (client_id, at)
+          WHERE c.client_id = t.client_id AND COALESCE(c.left_at, c.last_seen) < t.at",
     )
     .bind(&names)
     .bind(&moments)
-    .bind(&late)
     .execute(&mut *connection)
     .await?;
     sqlx::query(RETURN)
         .bind(&names)
         .bind(&moments)
-        .bind(&late)
         .bind(&tenants.organisations)
         .bind(&tenants.accounts)
         .bind(&tenants.looked_up)
@@ -188,48 +186,63 @@ async fn see(
     Ok(())
 }
 
-/// A departure that a later sign of life has overtaken does not count.
+/// Whom a later sign of life holds stays, with the news; the others go; of those who had gone
+/// before, the latest farewell is what counts.
 async fn depart(connection: &mut PgConnection, departures: &[Departure]) -> Result<(), StoreError> {
+    const GO: &str = "
+        WITH told AS (
+            SELECT * FROM UNNEST($1::text[], $2::timestamptz[], $3::int[], $4::bigint[])
+                AS t (client_id, at, partition, place)),
+        gone AS (
+            DELETE FROM connections AS c USING told
+             WHERE c.client_id = told.client_id AND (c.alive_at IS NULL OR c.alive_at <= told.at)
+            RETURNING c.client_id, c.org_id, c.account, c.dialect, c.kind, c.topic_prefix,
+                c.canonical_facts, c.catalog_service_facts, c.dispatchers, c.tags, c.client_name,
+                c.client_version, c.message_id, c.message_sent, c.tenant_lookup_timestamp,
+                c.tenant_lookup_failure_count, told.at, told.partition, told.place)
+        INSERT INTO departed (client_id, org_id, account, dialect, kind, topic_prefix,
+                canonical_facts, catalog_service_facts, dispatchers, tags, client_name,
+                client_version, message_id, message_sent, tenant_lookup_timestamp,
+                tenant_lookup_failure_count, departed_at, queue_partition, queue_offset)
+        SELECT * FROM gone ORDER BY client_id
+        ON CONFLICT (client_id) DO UPDATE SET
+                org_id = excluded.org_id, account = excluded.account, dialect = excluded.dialect,
+                kind = excluded.kind, topic_prefix = excluded.topic_prefix,
+                canonical_facts = excluded.canonical_facts,
+                catalog_service_facts = excluded.catalog_service_facts,
+                dispatchers = excluded.dispatchers,
+                tags = excluded.tags, client_name = excluded.client_name,
+                client_version = excluded.client_version, message_id = excluded.message_id,
+                message_sent = excluded.message_sent,
+                tenant_lookup_timestamp = excluded.tenant_lookup_timestamp,
+                tenant_lookup_failure_count = excluded.tenant_lookup_failure_count,
+                departed_at = excluded.departed_at,
+                queue_partition = excluded.queue_partition,
+                queue_offset = excluded.queue_offset";
+    const HOLD: &str = "
+        UPDATE connections AS c SET left_at = told.at, queue_partition = told.partition,
+               queue_offset = told.place
+          FROM UNNEST($1::text[], $2::timestamptz[], $3::int[], $4::bigint[])
+                AS told (client_id, at, partition, place)
+         WHERE c.client_id = told.client_id AND COALESCE(c.left_at, c.last_seen) < told.at";
+    const AGAIN: &str = "
+        UPDATE departed AS d SET departed_at = told.at, queue_partition = told.partition,
+               queue_offset = told.place
+          FROM UNNEST($1::text[], $2::timestamptz[], $3::int[], $4::bigint[])
+                AS told (client_id, at, partition, place)
+         WHERE d.client_id = told.client_id AND d.departed_at < told.at";
     let names: Vec<&str> = departures.iter().map(|d| d.client_id.as_str()).collect();
     let moments: Vec<OffsetDateTime> = departures.iter().map(|d| to_sql(d.heard.at)).collect();
     let (partitions, offsets) = places(departures.iter().map(|d| d.heard.place));
-    sqlx::query(
-        "WITH told AS (
-             SELECT * FROM UNNEST($1::text[], $2::timestamptz[], $3::int[], $4::bigint[])
-                 AS t (client_id, at, partition, place)),
-         gone AS (
-             DELETE FROM connections AS c USING told
-              WHERE c.client_id = told.client_id AND (c.alive_at IS NULL OR c.alive_at <= told.at)
-             RETURNING c.client_id, c.org_id, c.account, c.dialect, c.kind, c.topic_prefix,
-                 c.canonical_facts, c.catalog_service_facts, c.dispatchers, c.tags, c.client_name,
-                 c.client_version, c.message_id, c.message_sent, c.tenant_lookup_timestamp,
-                 c.tenant_lookup_failure_count, told.at, told.partition, told.place)
-         INSERT INTO departed (client_id, org_id, account, dialect, kind, topic_prefix,
-                 canonical_facts, catalog_service_facts, dispatchers, tags, client_name,
-                 client_version, message_id, message_sent, tenant_lookup_timestamp,
-                 tenant_lookup_failure_count, departed_at, queue_partition, queue_offset)
-         SELECT * FROM gone ORDER BY client_id
-         ON CONFLICT (client_id) DO UPDATE SET
-                 org_id = excluded.org_id, account = excluded.account, dialect = excluded.dialect,
-                 kind = excluded.kind, topic_prefix = excluded.topic_prefix,
-                 canonical_facts = excluded.canonical_facts,
-                 catalog_service_facts = excluded.catalog_service_facts,
-                 dispatchers = excluded.dispatchers,
-                 tags = excluded.tags, client_name = excluded.client_name,
-                 client_version = excluded.client_version, message_id = excluded.message_id,
-                 message_sent = excluded.message_sent,
-                 tenant_lookup_timestamp = excluded.tenant_lookup_timestamp,
-                 tenant_lookup_failure_count = excluded.tenant_lookup_failure_count,
-                 departed_at = excluded.departed_at,
-                 queue_partition = excluded.queue_partition,
-                 queue_offset = excluded.queue_offset",
-    )
-    .bind(&names)
-    .bind(&moments)
-    .bind(&partitions)
-    .bind(&offsets)
-    .execute(connection)
-    .await?;
+    for statement in [GO, HOLD, AGAIN] {
+        sqlx::query(statement)
+            .bind(&names)
+            .bind(&moments)
+            .bind(&partitions)
+            .bind(&offsets)
+            .execute(&mut *connection)
+            .await?;
+    }
     Ok(())
 }
 

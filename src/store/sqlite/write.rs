@@ -1,5 +1,6 @@
 //! A batch, in one transaction.
 
+use const_format::concatcp;
 use serde_json::json;
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection, SqlitePool};
 
@@ -92,7 +93,7 @@ async fn arrive(
              ELSE connections.tenant_lookup_failure_count END, \
          alive_at = CASE WHEN connections.alive_at > excluded.last_seen \
              THEN max(connections.alive_at, coalesce(excluded.alive_at, 0)) \
-             ELSE excluded.alive_at END, \
+             ELSE excluded.alive_at END, left_at = NULL, \
          queue_partition = excluded.queue_partition, queue_offset = excluded.queue_offset, \
          last_seen = excluded.last_seen, updated_at = excluded.updated_at",
     );
@@ -129,16 +130,14 @@ async fn see(
 ) -> Result<(), StoreError> {
     let client = sighting.client_id.as_str();
     let at = sighting.at.as_microsecond();
-    if sighting.late {
-        sqlx::query(
-            "UPDATE connections SET alive_at = max(coalesce(alive_at, 0), ?2)
-              WHERE client_id = ?1 AND last_seen < ?2",
-        )
-        .bind(client)
-        .bind(at)
-        .execute(&mut *connection)
-        .await?;
-    }
+    sqlx::query(
+        "UPDATE connections SET alive_at = max(coalesce(alive_at, ?2), ?2)
+          WHERE client_id = ?1 AND coalesce(left_at, last_seen) < ?2",
+    )
+    .bind(client)
+    .bind(at)
+    .execute(&mut *connection)
+    .await?;
     let tenant = sighting.tenant.as_ref().map(tenant_columns);
     let (org_id, account, looked_up) = match tenant {
         Some((org_id, account, looked_up)) => (Some(org_id), Some(account), looked_up),
@@ -148,19 +147,18 @@ async fn see(
         "INSERT INTO connections (client_id, org_id, account, dialect, kind, topic_prefix, \
          canonical_facts, catalog_service_facts, dispatchers, tags, client_name, client_version, \
          message_id, message_sent, queue_partition, queue_offset, tenant_lookup_timestamp, \
-         tenant_lookup_failure_count, last_seen, alive_at, created_at, updated_at) \
-         SELECT client_id, coalesce(?4, org_id), coalesce(?5, account), dialect, kind, \
+         tenant_lookup_failure_count, last_seen, alive_at, left_at, created_at, updated_at) \
+         SELECT client_id, coalesce(?3, org_id), coalesce(?4, account), dialect, kind, \
          topic_prefix, canonical_facts, catalog_service_facts, dispatchers, tags, client_name, \
          client_version, message_id, message_sent, queue_partition, queue_offset, \
-         CASE WHEN ?4 IS NULL THEN tenant_lookup_timestamp ELSE ?6 END, \
-         CASE WHEN ?4 <> '' THEN 0 ELSE tenant_lookup_failure_count END, \
-         ?2, CASE WHEN ?3 THEN ?2 END, ?7, ?7 \
-           FROM departed WHERE client_id = ?1 AND (NOT ?3 OR departed_at < ?2) \
+         CASE WHEN ?3 IS NULL THEN tenant_lookup_timestamp ELSE ?5 END, \
+         CASE WHEN ?3 <> '' THEN 0 ELSE tenant_lookup_failure_count END, \
+         ?2, ?2, departed_at, ?6, ?6 \
+           FROM departed WHERE client_id = ?1 AND departed_at < ?2 \
          ON CONFLICT (client_id) DO NOTHING",
     )
     .bind(client)
     .bind(at)
-    .bind(sighting.late)
     .bind(org_id)
     .bind(account)
     .bind(looked_up)
@@ -176,31 +174,47 @@ async fn see(
     Ok(())
 }
 
-/// A departure that a later sign of life has overtaken does not count.
+/// Whom a later sign of life holds stays, with the news; the others go; of those who had gone
+/// before, the latest farewell is what counts.
 async fn depart(
     connection: &mut SqliteConnection,
     departures: &[Departure],
 ) -> Result<(), StoreError> {
-    const GONE: &str = "json_each(?1) AS gone \
-         JOIN connections ON connections.client_id = gone.value ->> 0 \
-         WHERE connections.alive_at IS NULL OR connections.alive_at <= gone.value ->> 1";
-    const REMEMBER: &str = const_format::concatcp!(
+    const TOLD: &str = "WITH told AS (
+        SELECT value ->> 0 AS client_id, value ->> 1 AS at, value ->> 2 AS partition,
+               value ->> 3 AS place
+          FROM json_each(?1)) ";
+    const REMEMBER: &str = concatcp!(
+        TOLD,
         "INSERT OR REPLACE INTO departed (client_id, org_id, account, dialect, kind, \
          topic_prefix, canonical_facts, catalog_service_facts, dispatchers, tags, client_name, \
          client_version, message_id, message_sent, tenant_lookup_timestamp, \
          tenant_lookup_failure_count, departed_at, queue_partition, queue_offset) \
-         SELECT client_id, org_id, account, dialect, kind, topic_prefix, canonical_facts, \
+         SELECT c.client_id, org_id, account, dialect, kind, topic_prefix, canonical_facts, \
          catalog_service_facts, dispatchers, tags, client_name, client_version, message_id, \
-         message_sent, tenant_lookup_timestamp, tenant_lookup_failure_count, \
-         gone.value ->> 1, gone.value ->> 2, gone.value ->> 3 FROM ",
-        GONE
+         message_sent, tenant_lookup_timestamp, tenant_lookup_failure_count, told.at, \
+         told.partition, told.place FROM told JOIN connections AS c USING (client_id) \
+         WHERE c.alive_at IS NULL OR c.alive_at <= told.at"
     );
-    const REMOVE: &str = const_format::concatcp!(
-        "DELETE FROM connections WHERE client_id IN (SELECT connections.client_id FROM ",
-        GONE,
-        ")"
+    const REMOVE: &str = concatcp!(
+        TOLD,
+        "DELETE FROM connections WHERE client_id IN ( \
+         SELECT c.client_id FROM told JOIN connections AS c USING (client_id) \
+         WHERE c.alive_at IS NULL OR c.alive_at <= told.at)"
     );
-    let gone: Vec<_> = departures
+    const HOLD: &str = concatcp!(
+        TOLD,
+        "UPDATE connections AS c SET left_at = told.at, queue_partition = told.partition, \
+         queue_offset = told.place FROM told \
+         WHERE c.client_id = told.client_id AND coalesce(c.left_at, c.last_seen) < told.at"
+    );
+    const AGAIN: &str = concatcp!(
+        TOLD,
+        "UPDATE departed AS d SET departed_at = told.at, queue_partition = told.partition, \
+         queue_offset = told.place FROM told \
+         WHERE d.client_id = told.client_id AND d.departed_at < told.at"
+    );
+    let told: Vec<_> = departures
         .iter()
         .map(|departure| {
             let Departure { client_id, heard } = departure;
@@ -213,10 +227,10 @@ async fn depart(
             ])
         })
         .collect();
-    let gone = json!(gone).to_string();
-    for statement in [REMEMBER, REMOVE] {
+    let told = json!(told).to_string();
+    for statement in [REMEMBER, REMOVE, HOLD, AGAIN] {
         sqlx::query(statement)
-            .bind(&gone)
+            .bind(&told)
             .execute(&mut *connection)
             .await?;
     }

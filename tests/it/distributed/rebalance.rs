@@ -36,6 +36,16 @@ async fn a_frozen_owner_drops_its_batch_when_it_wakes() {
     let mut watcher = PgConnection::connect(&url).await.unwrap();
     let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
     eventually_waiting(&mut watcher, waits).await;
+    // And one behind it that must be written whatever is known of the client: a dead letter.
+    client
+        .publish(&control_out(&me), b"never to be read")
+        .await
+        .unwrap();
+    eventually("both are here", || async {
+        let in_flight = frozen.metric("cloud_connector_record_in_flight", "").await;
+        (in_flight > 1.5).then_some(())
+    })
+    .await;
     frozen.signal("STOP");
     // Its statement must not go through when the lock is lifted: it is ended in the server, as a
     // lost connection would be.
@@ -48,7 +58,8 @@ async fn a_frozen_owner_drops_its_batch_when_it_wakes() {
     client.must_publish(&control_out(&me), &offline()).await;
     api.wait_for(&me, false).await;
 
-    // What the frozen one holds would bring the client back from the dead.
+    // What the frozen one holds would bring the client back from the dead. It sees that the
+    // message was recorded, and is kept from writing the other.
     frozen.signal("CONT");
     eventually("the frozen one drops its batch", || async {
         let fenced = "cloud_connector_record_partitions_fenced_total";
