@@ -13,6 +13,7 @@ mod distributed;
 mod end_to_end;
 #[cfg(feature = "outside-tests")]
 mod other_makes;
+mod properties;
 mod recording;
 mod restart;
 mod store_contract;

@@ -16,12 +16,12 @@ use serde_json::json;
 use tempfile::TempDir;
 
 /// A store of a test's own, and what must outlive it.
-struct Subject {
-    store: Arc<dyn Store>,
+pub struct Subject {
+    pub store: Arc<dyn Store>,
     _folder: Option<TempDir>,
 }
 
-async fn sqlite() -> Subject {
+pub async fn sqlite() -> Subject {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("test.db");
     Subject {
@@ -32,7 +32,7 @@ async fn sqlite() -> Subject {
 
 /// A database of its own on the server that `make test` runs.
 #[cfg(feature = "outside-tests")]
-async fn postgres() -> Subject {
+pub async fn postgres() -> Subject {
     use cloud_connector::config::{Overrides, load_with};
     use cloud_connector::store::postgres::{PostgresStore, migrate};
     let port = crate::support::services::shared().await.postgres;
