@@ -16,4 +16,5 @@ mod other_makes;
 mod properties;
 mod recording;
 mod restart;
+mod spec;
 mod store_contract;

@@ -58,6 +58,7 @@ impl Fleet {
             .set("kafka.ingress_topic", format!("ingress-{own}"))
             .set("kafka.answers_topic", format!("answers-{own}"))
             .set("kafka.group", format!("group-{own}"))
+            .set("kafka.answers_group", format!("answers-group-{own}"))
             .set("kafka.session_timeout", "6s")
             .set("kafka.partitions", 4)
             .set("kafka.replication", 1)
@@ -89,6 +90,15 @@ impl Fleet {
         let name = format!("CLOUD_CONNECTOR__{}", key.replace('.', "__").to_uppercase());
         let found = self.variables.iter().find(|(known, _)| *known == name);
         &found.expect("it is set").1
+    }
+
+    /// A connection to the set-up's database.
+    pub async fn connect(&self) -> sqlx::PgConnection {
+        use sqlx::Connection as _;
+        let port = self.value("postgres.port");
+        let database = self.value("postgres.database");
+        let url = format!("postgres://cc:cc-secret@127.0.0.1:{port}/{database}?sslmode=disable");
+        sqlx::PgConnection::connect(&url).await.unwrap()
     }
 
     pub fn program(&self) -> Command {

@@ -7,6 +7,7 @@ pub mod fleet;
 pub mod mqtt;
 #[cfg(feature = "outside-tests")]
 pub mod services;
+pub mod subject;
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 pub use certs::Certs;
 pub use connector::{Connector, program};
 pub use mqtt::RawClient;
+pub use subject::Subject;
 
 /// Long enough for a busy machine; nobody waits it out unless something is broken.
 pub const PATIENCE: Duration = Duration::from_mins(1);

@@ -37,6 +37,7 @@ pub struct Connect {
     /// MQTT 5: seconds that the session outlives its connection, and that the will waits.
     pub session_expiry: u32,
     pub will_delay: u32,
+    pub will_retain: bool,
 }
 
 impl Connect {
@@ -47,6 +48,7 @@ impl Connect {
             version: 4,
             session_expiry: 0,
             will_delay: 0,
+            will_retain: false,
         }
     }
 
@@ -60,6 +62,12 @@ impl Connect {
         self
     }
 
+    /// With a will that the broker keeps, as clients of the handshake dialect have.
+    pub fn retained_will(mut self, topic: &str, payload: &[u8]) -> Self {
+        self.will_retain = true;
+        self.will(topic, payload)
+    }
+
     /// With the will that real clients have.
     pub fn offline_will(self) -> Self {
         let topic = control_out(&self.client_id);
@@ -70,7 +78,9 @@ impl Connect {
         let mut body = text("MQTT");
         body.push(self.version);
         // Clean session; a will with QoS 1.
-        body.push(0x02 | if self.will.is_some() { 0x04 | 0x08 } else { 0 });
+        let will = if self.will.is_some() { 0x04 | 0x08 } else { 0 };
+        let retain = if self.will_retain { 0x20 } else { 0 };
+        body.push(0x02 | will | retain);
         body.extend([0, 30]);
         if self.version == 5 {
             body.extend([5, 0x11]);
@@ -185,7 +195,26 @@ impl RawClient {
 
     /// Sends a QoS 1 publish and returns the PUBACK that answers it; none if the broker hung up.
     pub async fn publish(&mut self, topic: &str, payload: &[u8]) -> Option<Packet> {
-        let id = self.publish_only(topic, payload, false).await;
+        self.publish_with(topic, payload, false).await
+    }
+
+    /// The same, for the broker to keep.
+    pub async fn publish_retained(&mut self, topic: &str, payload: &[u8]) {
+        let answer = self.publish_with(topic, payload, true).await;
+        answer.expect("the broker hung up");
+    }
+
+    /// Publishes an empty payload with QoS 0, as real clients do at every connect.
+    pub async fn show_life(&mut self, topic: &str) {
+        let mut body = text(topic);
+        if self.version == 5 {
+            body.push(0);
+        }
+        self.write(&packet(0x30, &body)).await;
+    }
+
+    async fn publish_with(&mut self, topic: &str, payload: &[u8], retain: bool) -> Option<Packet> {
+        let id = self.publish_only(topic, payload, retain).await;
         loop {
             let answer = self.read().await?;
             if answer.kind() == 4 {
@@ -203,6 +232,17 @@ impl RawClient {
             answer.body.get(2).is_none_or(|code| *code == 0),
             "{answer:?}"
         );
+    }
+
+    /// Publishes behind so many others, and waits until all of them are acknowledged.
+    pub async fn must_publish_after(&mut self, topic: &str, payload: &Value, others: usize) {
+        let bytes = payload.to_string();
+        self.publish_only(topic, bytes.as_bytes(), false).await;
+        let mut acknowledged = 0;
+        while acknowledged <= others {
+            let answer = self.read().await.expect("the broker hung up");
+            acknowledged += usize::from(answer.kind() == 4);
+        }
     }
 
     /// Subscribes with QoS 1 and returns the reason code; 255 if the broker hung up.
@@ -304,6 +344,10 @@ fn packet(first: u8, body: &[u8]) -> Vec<u8> {
 
 pub fn control_out(client: &str) -> String {
     format!("redhat/insights/{client}/control/out")
+}
+
+pub fn data_out(client: &str) -> String {
+    format!("redhat/insights/{client}/data/out")
 }
 
 pub fn data_in(client: &str) -> String {

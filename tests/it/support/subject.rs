@@ -1,0 +1,198 @@
+//! A connector of either set-up, so that one test says what both must do.
+
+use serde_json::Value;
+
+use super::connector::{Connector, Setup};
+#[cfg(feature = "outside-tests")]
+use super::fleet::{Fleet, Process};
+use super::{eventually, program};
+
+/// A connector under test.
+pub enum Subject {
+    /// Everything in one process.
+    Embedded(Box<Connector>),
+    /// Mosquitto, Kafka and PostgreSQL outside; our roles in one process.
+    #[cfg(feature = "outside-tests")]
+    Distributed(Box<(Fleet, Process)>),
+}
+
+/// Settings, by key.
+pub type Settings<'a> = &'a [(&'a str, &'a str)];
+
+impl Subject {
+    pub async fn embedded(settings: Settings<'_>) -> Self {
+        let mut setup = Setup::new();
+        for (key, value) in settings {
+            setup = setup.set(key, value);
+        }
+        Self::Embedded(Box::new(setup.start().await))
+    }
+
+    #[cfg(feature = "outside-tests")]
+    pub async fn distributed(settings: Settings<'_>) -> Self {
+        let mut fleet = Fleet::new().await;
+        for (key, value) in settings {
+            fleet = fleet.set(key, value);
+        }
+        let process = fleet.start(&[]).await;
+        Self::Distributed(Box::new((fleet, process)))
+    }
+
+    /// Where clients connect.
+    pub fn mqtt(&self) -> String {
+        match self {
+            Self::Embedded(connector) => connector.mqtt.clone(),
+            #[cfg(feature = "outside-tests")]
+            Self::Distributed(both) => format!("127.0.0.1:{}", both.0.mosquitto.port),
+        }
+    }
+
+    /// Whether an outside broker keeps retained messages.
+    pub fn has_outside_broker(&self) -> bool {
+        !matches!(self, Self::Embedded(_))
+    }
+
+    fn request(&self, method: &str, path: &str) -> reqwest::RequestBuilder {
+        match self {
+            Self::Embedded(connector) => connector.request(method, path),
+            #[cfg(feature = "outside-tests")]
+            Self::Distributed(both) => both.1.request(method, path),
+        }
+    }
+
+    /// The client's status as the API has it.
+    pub async fn status(&self, client: &str) -> Value {
+        let path = format!("/v2/connections/{client}/status");
+        let answer = self.request("GET", &path).send().await.unwrap();
+        assert_eq!(answer.status(), 200);
+        answer.json().await.unwrap()
+    }
+
+    /// Waits until the client is connected, or until it is not; returns its status.
+    pub async fn wait_for(&self, client: &str, connected: bool) -> Value {
+        self.wait_until(client, |status| {
+            (status["status"] == "connected") == connected
+        })
+        .await
+    }
+
+    /// Waits until the client's status is as wanted.
+    pub async fn wait_until(&self, client: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let what = format!("the status of {client}");
+        eventually(&what, || async {
+            let status = self.status(client).await;
+            wanted(&status).then_some(status)
+        })
+        .await
+    }
+
+    pub async fn send(&self, client: &str, body: Value) -> (u16, Value) {
+        let path = format!("/v2/connections/{client}/message");
+        let sent = self
+            .request("POST", &path)
+            .json(&body)
+            .send()
+            .await
+            .unwrap();
+        (sent.status().as_u16(), sent.json().await.unwrap())
+    }
+
+    pub async fn metric(&self, name: &str, label: &str) -> f64 {
+        match self {
+            Self::Embedded(connector) => connector.metric(name, label).await,
+            #[cfg(feature = "outside-tests")]
+            Self::Distributed(both) => both.1.metric(name, label).await,
+        }
+    }
+
+    /// Kills the connector and starts it again: it subscribes anew.
+    pub async fn restart(&mut self) {
+        match self {
+            Self::Embedded(connector) => {
+                connector.kill().await;
+                connector.start_again().await;
+            }
+            #[cfg(feature = "outside-tests")]
+            Self::Distributed(both) => {
+                both.1.signal("KILL");
+                both.1 = both.0.start(&[]).await;
+            }
+        }
+    }
+
+    /// Runs a command of the program on the connector's database: exit code and both streams.
+    pub async fn command(&self, args: &[&str]) -> (Option<i32>, String) {
+        let mut command = match self {
+            Self::Embedded(connector) => {
+                let mut command = program();
+                command.env("CLOUD_CONNECTOR__DATA__DIR", connector.data_dir());
+                command
+            }
+            #[cfg(feature = "outside-tests")]
+            Self::Distributed(both) => both.0.program(),
+        };
+        let done = command.args(args).output().await.unwrap();
+        let said = [done.stdout, done.stderr].concat();
+        (done.status.code(), String::from_utf8(said).unwrap())
+    }
+
+    /// Dead letters, by the operator's command.
+    pub async fn dead_letters(&self) -> Vec<Value> {
+        let list = [
+            "dead-letters",
+            "list",
+            "--output",
+            "json",
+            "--limit",
+            "1000",
+        ];
+        let (code, said) = self.command(&list).await;
+        assert_eq!(code, Some(0), "{said}");
+        serde_json::from_str(said.trim()).unwrap_or_else(|_| panic!("{said}"))
+    }
+
+    /// Waits until so many dead letters are kept of a client.
+    pub async fn wait_for_letters(&self, client: &str, count: usize) -> Vec<Value> {
+        let what = format!("{count} dead letters of {client}");
+        eventually(&what, || async {
+            let mut all = self.dead_letters().await;
+            all.retain(|letter| letter["client_id"] == client);
+            (all.len() == count).then_some(all)
+        })
+        .await
+    }
+}
+
+/// Makes a test of each case for either set-up. A case takes a [`Subject`]; settings may follow its
+/// name.
+#[macro_export]
+macro_rules! on_both_set_ups {
+    ($($case:ident $(with $settings:expr)?),* $(,)?) => {
+        mod embedded {
+            $(
+                #[tokio::test]
+                async fn $case() {
+                    #[allow(unused_imports, reason = "settings may be constants of the module")]
+                    use super::*;
+                    let given: &[$crate::support::subject::Settings<'_>] = &[$($settings)?];
+                    let settings = given.first().copied().unwrap_or_default();
+                    super::$case($crate::support::Subject::embedded(settings).await).await;
+                }
+            )*
+        }
+
+        #[cfg(feature = "outside-tests")]
+        mod distributed {
+            $(
+                #[tokio::test]
+                async fn $case() {
+                    #[allow(unused_imports, reason = "settings may be constants of the module")]
+                    use super::*;
+                    let given: &[$crate::support::subject::Settings<'_>] = &[$($settings)?];
+                    let settings = given.first().copied().unwrap_or_default();
+                    super::$case($crate::support::Subject::distributed(settings).await).await;
+                }
+            )*
+        }
+    };
+}
