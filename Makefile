@@ -18,7 +18,10 @@ PROGRAM := $(or $(CARGO_TARGET_DIR),target)/release/cloud-connector
 # Arguments handed to the program: make run ARGS="--http 127.0.0.1:9000"
 ARGS ?=
 
-.PHONY: help run build test check dev dev-stop bench-start deny clean
+# Seconds for each fuzz target.
+FUZZ_SECONDS ?= 20
+
+.PHONY: help run build test check fuzz dev dev-stop bench-start deny clean
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -42,6 +45,10 @@ check: ## Formatting, lints and documentation, without running tests
 	cargo fmt --check
 	cargo clippy --locked $(FEATURES) --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked $(FEATURES) --no-deps --document-private-items
+
+fuzz: ## Fuzz what reads messages and topics, for a bounded time (FUZZ_SECONDS=20 each)
+	@dev/prepare build
+	dev/fuzz $(FUZZ_SECONDS)
 
 dev: build ## Start the distributed set-up: PostgreSQL, Mosquitto, Kafka, a process per role
 	@dev/prepare services

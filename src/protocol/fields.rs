@@ -10,6 +10,8 @@ use crate::protocol::Rejected;
 
 pub(super) type Fields = Map<String, Value>;
 
+/// How deep facts, dispatchers and tags may be nested. Real ones have two or three levels.
+const DEPTH_MAX: usize = 32;
 /// Longest name, version or type, in characters.
 const WORD_MAX_CHARS: usize = 255;
 
@@ -80,24 +82,42 @@ pub(super) fn facts(mut facts: Fields) -> Result<Value, Rejected> {
 
 /// The sender's clock. A date before the year 0 is none that RFC 3339 can write.
 pub(super) fn time(fields: &Fields, key: &str) -> Option<Timestamp> {
-    const YEAR_0: i64 = -62_167_219_200;
+    const YEAR_0: Timestamp = Timestamp::constant(-62_167_219_200, 0);
     let at: Timestamp = fields.get(key)?.as_str()?.parse().ok()?;
-    (at.as_second() >= YEAR_0).then(|| to_micros(at))
+    (at >= YEAR_0).then(|| to_micros(at))
 }
 
+/// With dashes or without; not in the braces or behind the `urn:` that the crate takes, too.
 fn is_uuid(value: &Value) -> bool {
     value
         .as_str()
-        .is_some_and(|text| Uuid::try_parse(text).is_ok())
+        .is_some_and(|text| matches!(text.len(), 32 | 36) && Uuid::try_parse(text).is_ok())
 }
 
-/// Both databases must agree on what they take, and PostgreSQL takes no NUL in text or JSON.
+/// Both databases must agree on what they take, and PostgreSQL takes no NUL in text or JSON. Callers
+/// are shown it inside of a list: what is nested deeper than their parsers go would take everybody
+/// else's rows from them.
 pub(super) fn storable(key: &str, value: Value) -> Result<Value, Rejected> {
+    if is_deeper_than(&value, DEPTH_MAX) {
+        let detail = format!("{key} is nested deeper than {DEPTH_MAX} levels");
+        return Err(Rejected::wrong_shape(detail));
+    }
     if holds_nul(&value) {
         let detail = format!("a string in {key} holds NUL");
         return Err(Rejected::new("characters", detail));
     }
     Ok(value)
+}
+
+fn is_deeper_than(value: &Value, levels: usize) -> bool {
+    let Some(below) = levels.checked_sub(1) else {
+        return value.is_array() || value.is_object();
+    };
+    match value {
+        Value::Array(items) => items.iter().any(|item| is_deeper_than(item, below)),
+        Value::Object(map) => map.values().any(|item| is_deeper_than(item, below)),
+        _ => false,
+    }
 }
 
 /// The parser has bounded the depth already.
@@ -121,4 +141,21 @@ fn not_json(error: &serde_json::Error) -> Rejected {
             error.column()
         ),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn depth_is_counted_in_levels() {
+        let nested = |levels: usize| {
+            let text = format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+            serde_json::from_str::<Value>(&text).unwrap()
+        };
+        assert!(storable("x", nested(DEPTH_MAX)).is_ok());
+        let over = storable("x", nested(DEPTH_MAX + 1)).unwrap_err();
+        assert_eq!(over.reason, "wrong_shape");
+        assert!(storable("x", Value::Bool(true)).is_ok());
+    }
 }

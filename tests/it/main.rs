@@ -8,6 +8,7 @@ mod bad_input;
 mod broker_isolation;
 mod broker_life;
 mod cli;
+mod corpus;
 #[cfg(feature = "outside-tests")]
 mod distributed;
 mod end_to_end;

@@ -53,8 +53,10 @@ pub fn is_answer(payload: &[u8]) -> bool {
         #[serde(borrow)]
         r#type: Cow<'a, str>,
     }
-    serde_json::from_slice::<Typed<'_>>(payload)
-        .is_ok_and(|typed| matches!(&*typed.r#type, "message-error" | "message"))
+    // An array would be read as the fields in order.
+    payload.trim_ascii_start().starts_with(b"{")
+        && serde_json::from_slice::<Typed<'_>>(payload)
+            .is_ok_and(|typed| matches!(&*typed.r#type, "message-error" | "message"))
 }
 
 /// The envelope has parsed and names a handshake: whatever is wrong now, the client is told.
@@ -128,7 +130,10 @@ fn details(fields: &Fields) -> String {
         Some(other) => other.to_string(),
         None => String::new(),
     };
-    text.chars().take(DETAILS_MAX_CHARS).collect()
+    text.chars()
+        .filter(|c| *c != '\0')
+        .take(DETAILS_MAX_CHARS)
+        .collect()
 }
 
 #[cfg(test)]
@@ -295,6 +300,7 @@ mod tests {
         for other in [
             &br#"{"type":"offline"}"#[..],
             br#"{"type":7}"#,
+            br#"["message"]"#,
             b"",
             b"[",
             b"7",

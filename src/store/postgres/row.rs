@@ -16,7 +16,18 @@ pub(super) fn connection(row: &PgRow) -> Result<Connection, StoreError> {
     let account: String = row.try_get("account")?;
     let dialect: String = row.try_get("dialect")?;
     let kind: String = row.try_get("kind")?;
-    let json = |column| row.try_get::<Value, _>(column);
+    // What cannot be read is shown as nothing: one odd row must not take a whole list from its
+    // organisation.
+    let json = |column| {
+        row.try_get::<Value, _>(column)
+            .or_else(|error| match error {
+                sqlx::Error::ColumnDecode { .. } => {
+                    tracing::error!(column, %error, "a row holds JSON that cannot be read");
+                    Ok(Value::Null)
+                }
+                other => Err(other),
+            })
+    };
     Ok(Connection {
         client_id: client_id(row)?,
         tenant: tenant_of(&org_id, account)

@@ -75,9 +75,14 @@ pub(super) fn heard(row: &SqliteRow, column: &str) -> Result<Heard, StoreError> 
     })
 }
 
+/// What cannot be read is shown as nothing: one odd row must not take a whole list from its
+/// organisation.
 fn json(row: &SqliteRow, column: &str) -> Result<Value, StoreError> {
     let text: String = row.try_get(column)?;
-    serde_json::from_str(&text).map_err(|why| unreadable(format!("{column}: {why}")))
+    Ok(serde_json::from_str(&text).unwrap_or_else(|error| {
+        tracing::error!(column, %error, "a row holds JSON that cannot be read");
+        Value::Null
+    }))
 }
 
 fn unreadable(what: impl Into<String>) -> StoreError {

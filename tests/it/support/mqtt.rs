@@ -38,6 +38,9 @@ pub struct Connect {
     pub session_expiry: u32,
     pub will_delay: u32,
     pub will_retain: bool,
+    pub user: Option<(String, String)>,
+    /// Seconds. Nothing here sends pings.
+    pub keep_alive: u16,
 }
 
 impl Connect {
@@ -49,6 +52,8 @@ impl Connect {
             session_expiry: 0,
             will_delay: 0,
             will_retain: false,
+            user: None,
+            keep_alive: 30,
         }
     }
 
@@ -59,6 +64,17 @@ impl Connect {
 
     pub fn will(mut self, topic: &str, payload: &[u8]) -> Self {
         self.will = Some((topic.to_owned(), payload.to_vec()));
+        self
+    }
+
+    /// Without a word for as long as a test takes.
+    pub fn patient(mut self) -> Self {
+        self.keep_alive = 0;
+        self
+    }
+
+    pub fn user(mut self, name: &str, password: &str) -> Self {
+        self.user = Some((name.to_owned(), password.to_owned()));
         self
     }
 
@@ -80,8 +96,9 @@ impl Connect {
         // Clean session; a will with QoS 1.
         let will = if self.will.is_some() { 0x04 | 0x08 } else { 0 };
         let retain = if self.will_retain { 0x20 } else { 0 };
-        body.push(0x02 | will | retain);
-        body.extend([0, 30]);
+        let user = if self.user.is_some() { 0xc0 } else { 0 };
+        body.push(0x02 | will | retain | user);
+        body.extend(self.keep_alive.to_be_bytes());
         if self.version == 5 {
             body.extend([5, 0x11]);
             body.extend(self.session_expiry.to_be_bytes());
@@ -95,6 +112,10 @@ impl Connect {
             body.extend(text(topic));
             body.extend(u16::try_from(payload.len()).unwrap().to_be_bytes());
             body.extend(payload);
+        }
+        if let Some((name, password)) = &self.user {
+            body.extend(text(name));
+            body.extend(text(password));
         }
         packet(0x10, &body)
     }

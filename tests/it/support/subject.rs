@@ -86,6 +86,26 @@ impl Subject {
         .await
     }
 
+    /// Everybody who is connected.
+    pub async fn listed(&self) -> std::collections::HashSet<String> {
+        let answer = self.request("GET", "/v2/connections?limit=100000");
+        let answer = answer.send().await.unwrap();
+        assert_eq!(answer.status(), 200);
+        let body: Value = answer.json().await.unwrap();
+        let rows = body["data"].as_array().unwrap().iter();
+        rows.map(|row| row["client_id"].as_str().unwrap().to_owned())
+            .collect()
+    }
+
+    pub async fn is_ready(&self) -> bool {
+        let (status, _) = match self {
+            Self::Embedded(connector) => connector.readiness().await,
+            #[cfg(feature = "outside-tests")]
+            Self::Distributed(both) => both.1.readiness().await,
+        };
+        status == 200
+    }
+
     pub async fn send(&self, client: &str, body: Value) -> (u16, Value) {
         let path = format!("/v2/connections/{client}/message");
         let sent = self
@@ -144,7 +164,7 @@ impl Subject {
             "--output",
             "json",
             "--limit",
-            "1000",
+            "100000",
         ];
         let (code, said) = self.command(&list).await;
         assert_eq!(code, Some(0), "{said}");
