@@ -216,15 +216,14 @@ fn show(args: &ShowArgs) -> Result<ExitCode> {
         writeln!(out, "          (only the first {kept} bytes are kept)")?;
     }
     writeln!(out)?;
-    match std::str::from_utf8(&letter.payload) {
-        Ok(text) => writeln!(out, "{}", printable(text))?,
-        Err(_) => {
-            writeln!(out, "not text; in hexadecimal (--raw prints the bytes):")?;
-            for line in letter.payload.chunks(32) {
-                let line: Vec<String> = line.iter().map(|byte| format!("{byte:02x}")).collect();
-                writeln!(out, "{}", line.join(" "))?;
-            }
-        }
+    if let Ok(text) = std::str::from_utf8(&letter.payload) {
+        writeln!(out, "{}", printable(text))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    writeln!(out, "not text; in hexadecimal (--raw prints the bytes):")?;
+    for line in letter.payload.chunks(32) {
+        let line: Vec<String> = line.iter().map(|byte| format!("{byte:02x}")).collect();
+        writeln!(out, "{}", line.join(" "))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -81,6 +81,18 @@ pub struct Reported {
     pub client_version: String,
 }
 
+impl Reported {
+    /// Whether the client has a worker of this name. `-` and `_` are the same: clients spell one
+    /// worker either way.
+    #[must_use]
+    pub fn has_dispatcher(&self, name: &str) -> bool {
+        let spelled = |name: &str| name.replace('_', "-");
+        let wanted = spelled(name);
+        let workers = self.dispatchers.as_object();
+        workers.is_some_and(|workers| workers.keys().any(|worker| spelled(worker) == wanted))
+    }
+}
+
 /// A connection that belongs to an organisation, as callers may see it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Connection {
@@ -100,4 +112,27 @@ pub struct Connection {
     pub message_id: Option<MessageId>,
     /// When that message was sent (never after it was received).
     pub message_sent: Timestamp,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_worker_is_found_in_either_spelling() {
+        let mut reported = Reported {
+            canonical_facts: json!({}),
+            catalog_service_facts: Value::Null,
+            dispatchers: json!({"rhc_worker_playbook": null, "echo": {}}),
+            tags: Value::Null,
+            client_name: String::new(),
+            client_version: String::new(),
+        };
+        assert!(reported.has_dispatcher("rhc-worker-playbook"));
+        assert!(reported.has_dispatcher("rhc_worker-playbook"));
+        assert!(!reported.has_dispatcher("package-manager"));
+        reported.dispatchers = Value::Null;
+        assert!(!reported.has_dispatcher("echo"));
+    }
 }

@@ -121,13 +121,19 @@ struct Word {
     sent: Timestamp,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Last {
+    Online,
+    Farewell,
+}
+
 /// A client while its messages are gone through. What it says of its presence and its signs of life
 /// are kept apart: so they come to the same, whichever overtakes the other.
 struct Client {
     word: Option<Word>,
-    /// Its last word about presence: when, and that it was a farewell.
+    /// When its last word about presence was heard, and what it was.
     heard: Option<Heard>,
-    has_left: bool,
+    last: Last,
     alive_at: Option<Timestamp>,
     was_here: bool,
     old_within: Duration,
@@ -151,7 +157,10 @@ impl Client {
             heard: row
                 .map(|row| row.heard)
                 .or_else(|| left.map(|left| left.heard)),
-            has_left: row.is_none_or(|row| row.has_left),
+            last: match row {
+                Some(row) if !row.has_left => Last::Online,
+                _ => Last::Farewell,
+            },
             alive_at: row.and_then(|row| row.alive_at),
             was_here: row.is_some(),
             old_within,
@@ -163,7 +172,7 @@ impl Client {
 
     fn is_here(&self) -> bool {
         let said = self.heard.map(|heard| heard.at);
-        !self.has_left || (self.alive_at.is_some() && self.alive_at > said)
+        self.last == Last::Online || (self.alive_at.is_some() && self.alive_at > said)
     }
 
     fn take(&mut self, step: Step) -> Result<(), NoEffect> {
@@ -183,7 +192,7 @@ impl Client {
                     sent,
                 });
                 self.heard = Some(heard);
-                self.has_left = false;
+                self.last = Last::Online;
                 self.departs = false;
                 self.arrival = Some(Box::new(Settled {
                     online: *online,
@@ -217,7 +226,7 @@ impl Client {
             return Ok(());
         };
         let is_same = online.message_id.is_some() && online.message_id == word.id;
-        if self.has_left {
+        if self.last == Last::Farewell {
             // After an offline everything registers, but for this.
             return if replayed && is_same {
                 Err(NoEffect::EndedReplay)
@@ -265,7 +274,7 @@ impl Client {
             }
             heard.at = self.alive_at.map_or(heard.at, |alive| alive.max(heard.at));
         }
-        self.has_left = true;
+        self.last = Last::Farewell;
         self.heard = Some(heard);
         self.departs = true;
         if self.is_here() {

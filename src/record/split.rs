@@ -25,7 +25,7 @@ pub(super) async fn write(
     while let Some(batch) = left.pop() {
         match parts.store.record_batch(&batch, fences, now).await {
             Ok(Written::Done) => {}
-            Ok(fenced) => return Ok(fenced),
+            Ok(Written::Fenced(lost)) => return Ok(Written::Fenced(lost)),
             Err(StoreError::Refused(error)) => {
                 let why = error.to_string();
                 left.extend(smaller(batch, &why, |client| {
@@ -48,17 +48,11 @@ fn smaller<'a>(
     if clients.len() > 1 {
         return halves(batch, &clients);
     }
-    if !batch.dead_letters.is_empty() && !(batch.arrivals.is_empty() && is_quiet(&batch)) {
-        let dead_letters = std::mem::take(&mut batch.dead_letters);
-        let apart = Batch {
-            dead_letters,
-            letters_per_client: batch.letters_per_client,
-            ..Batch::default()
-        };
-        return vec![apart, batch];
-    }
-    if batch.dead_letters.len() > 1 {
-        return one_letter_each(batch);
+    let letters = std::mem::take(&mut batch.dead_letters);
+    if letters.len() > 1 || (!letters.is_empty() && !batch.is_empty()) {
+        let mut apart = one_letter_each(letters, batch.letters_per_client);
+        apart.push(batch);
+        return apart;
     }
     let Some(arrival) = batch.arrivals.pop() else {
         // Names and times that were read from messages that parse: not known to happen.
@@ -76,19 +70,13 @@ fn smaller<'a>(
     vec![batch]
 }
 
-fn is_quiet(batch: &Batch) -> bool {
-    batch.sightings.is_empty() && batch.departures.is_empty()
-}
-
-fn one_letter_each(batch: Batch) -> Vec<Batch> {
-    let letters_per_client = batch.letters_per_client;
-    let letters = batch.dead_letters.into_iter();
+fn one_letter_each(letters: Vec<DeadLetter>, letters_per_client: u32) -> Vec<Batch> {
     let one = |letter| Batch {
         dead_letters: vec![letter],
         letters_per_client,
         ..Batch::default()
     };
-    letters.map(one).collect()
+    letters.into_iter().map(one).collect()
 }
 
 fn clients(batch: &Batch) -> BTreeSet<Option<ClientId>> {
@@ -105,34 +93,42 @@ fn halves(batch: Batch, clients: &BTreeSet<Option<ClientId>>) -> Vec<Batch> {
     let first: BTreeSet<_> = clients.iter().take(clients.len() / 2).collect();
     let is_first = |client: &Option<ClientId>| first.contains(client);
     let named = |client: &ClientId| is_first(&Some(client.clone()));
-    let part = |rows: (Vec<_>, Vec<_>), more: (Vec<_>, Vec<_>), gone: (Vec<_>, Vec<_>)| {
-        ((rows.0, more.0, gone.0), (rows.1, more.1, gone.1))
-    };
-    let (a, b) = part(
-        batch
-            .arrivals
-            .into_iter()
-            .partition(|row| named(&row.client_id)),
-        batch
-            .sightings
-            .into_iter()
-            .partition(|row| named(&row.client_id)),
-        batch
-            .departures
-            .into_iter()
-            .partition(|row| named(&row.client_id)),
-    );
-    let (letters_a, letters_b) = batch
-        .dead_letters
-        .into_iter()
-        .partition(|row| is_first(&row.client));
-    let letters_per_client = batch.letters_per_client;
-    let whole = |(arrivals, sightings, departures), dead_letters| Batch {
-        arrivals,
-        sightings,
-        departures,
-        dead_letters,
-        letters_per_client,
-    };
-    vec![whole(a, letters_a), whole(b, letters_b)]
+    let mut halves = [Batch::default(), Batch::default()];
+    for half in &mut halves {
+        half.letters_per_client = batch.letters_per_client;
+    }
+    let [a, b] = &mut halves;
+    for row in batch.arrivals {
+        let half = if named(&row.client_id) {
+            &mut *a
+        } else {
+            &mut *b
+        };
+        half.arrivals.push(row);
+    }
+    for row in batch.sightings {
+        let half = if named(&row.client_id) {
+            &mut *a
+        } else {
+            &mut *b
+        };
+        half.sightings.push(row);
+    }
+    for row in batch.departures {
+        let half = if named(&row.client_id) {
+            &mut *a
+        } else {
+            &mut *b
+        };
+        half.departures.push(row);
+    }
+    for row in batch.dead_letters {
+        let half = if is_first(&row.client) {
+            &mut *a
+        } else {
+            &mut *b
+        };
+        half.dead_letters.push(row);
+    }
+    halves.into()
 }

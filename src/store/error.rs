@@ -32,6 +32,10 @@ impl From<sqlx::Error> for StoreError {
 /// Whether the statement's values were at fault. Whatever is not known to be so is worth another
 /// try: wrongly waiting loses nothing.
 fn is_refusal(error: &sqlx::Error) -> bool {
+    // SQLite's result codes.
+    const TOO_BIG: i32 = 18;
+    const CONSTRAINT: i32 = 19;
+    const MISMATCH: i32 = 20;
     let sqlx::Error::Database(error) = error else {
         return matches!(error, sqlx::Error::Encode(_));
     };
@@ -47,9 +51,6 @@ fn is_refusal(error: &sqlx::Error) -> bool {
     }
     // SQLite's extended codes keep the primary one in the lowest byte.
     let primary = code.parse::<i32>().map_or(0, |code| code & 0xff);
-    const TOO_BIG: i32 = 18;
-    const CONSTRAINT: i32 = 19;
-    const MISMATCH: i32 = 20;
     matches!(primary, TOO_BIG | CONSTRAINT | MISMATCH)
 }
 

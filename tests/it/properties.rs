@@ -398,7 +398,7 @@ impl Run {
             // What is known of it decides what comes next, so that must be right, too.
             let known = store.known(std::slice::from_ref(&id)).await.unwrap();
             let known = &known[&id];
-            let left = known.connected.as_ref().map_or(true, |row| row.has_left);
+            let left = known.connected.as_ref().is_none_or(|row| row.has_left);
             prop_assert_eq!(left, expected.left_at.is_some(), "client {}", client);
         }
         self.check_letters(store, case).await

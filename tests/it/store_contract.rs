@@ -659,7 +659,8 @@ async fn dead_letters_are_kept_once_per_client_and_content(store: Arc<dyn Store>
 
 async fn dead_letters_are_capped_per_client(store: Arc<dyn Store>) {
     let payloads: [&'static [u8]; 5] = [b"1", b"2", b"3", b"4", b"5"];
-    let many = (0..5).map(|n| letter("a", payloads[n as usize], n));
+    let many = payloads.into_iter().zip(0..);
+    let many = many.map(|(payload, second)| letter("a", payload, second));
     keep(&store, many.collect(), 2).await;
     keep(&store, vec![letter("", b"x", 9), letter("b", b"x", 0)], 2).await;
     let of_a = LetterFilter {

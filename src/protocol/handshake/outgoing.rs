@@ -8,7 +8,7 @@ use crate::domain::{MessageId, OutgoingMessage, Timestamp};
 use crate::protocol::{Command, Refusal, to_bytes};
 
 #[derive(Serialize)]
-struct Message<'a> {
+struct ToApplication<'a> {
     r#type: &'static str,
     message_id: Uuid,
     version: u8,
@@ -50,7 +50,7 @@ struct ForceDisconnect<'a> {
 /// The bytes of a message to a client.
 #[must_use]
 pub fn encode_message(message: &OutgoingMessage) -> Vec<u8> {
-    to_bytes(&Message {
+    to_bytes(&ToApplication {
         r#type: "message",
         message_id: message.id,
         version: 1,

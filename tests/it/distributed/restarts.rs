@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::support::fleet::{Fleet, Process};
-use crate::support::mqtt::{Connect, RawClient, control_out, online};
+use crate::support::mqtt::{Connect, RawClient, control_out, data_in, data_out, online};
 use crate::support::services::Service;
 use crate::support::{PATIENCE, eventually};
 
@@ -203,4 +203,51 @@ async fn postgres_away_for_ten_seconds() {
     .await;
     stop.send(()).unwrap();
     all_recorded(&roles, &traffic.await.unwrap()).await;
+}
+
+/// A client that says nothing but a sign of life when it reconnects, while nobody takes it: its will
+/// has told that it is gone, so the sign must wait, too.
+#[tokio::test]
+async fn a_sign_of_life_waits_for_ingest() {
+    let fleet = Fleet::new().await;
+    let Roles {
+        ingest,
+        record,
+        api,
+    } = start(&fleet).await;
+    let address = format!("127.0.0.1:{}", fleet.mosquitto.port);
+    let me = crate::support::unique("quiet");
+    let connect = Connect::new(&me).offline_will();
+    let mut client = RawClient::connect(&address, &connect).await;
+    client.must_publish(&control_out(&me), &online()).await;
+    api.wait_for(&me, true).await;
+    ingest.kill().await;
+    drop(client);
+    // The broker must have published the will before the client is back.
+    let mut watcher = RawClient::connect(
+        &address,
+        &Connect::new("watcher").user("cloud-connector", "cc-secret"),
+    )
+    .await;
+    watcher.subscribe(&control_out(&me)).await;
+    let mut client = RawClient::connect(&address, &connect).await;
+    drop(client);
+    watcher.message().await;
+    client = RawClient::connect(&address, &connect).await;
+    client.show_life(&data_out(&me)).await;
+    // Answered in order: the broker has the sign when it answers this.
+    client.subscribe(&data_in(&me)).await;
+    let _ingest = fleet.start(&["ingest"]).await;
+    let marker = crate::support::unique("marker");
+    let mut other = RawClient::connect(&address, &Connect::new(&marker)).await;
+    other.must_publish(&control_out(&marker), &online()).await;
+    api.wait_for(&marker, true).await;
+    eventually("it is back", || async {
+        let told = record
+            .metric("cloud_connector_messages_recorded_total", "offline")
+            .await;
+        let there = api.listed().await.ok()?.contains(&me);
+        (told > 0.5 && there).then_some(())
+    })
+    .await;
 }
