@@ -423,7 +423,8 @@ fn check_answers(now: Timestamp, to: &str, directive: &str, content: &Value) {
     match handshake::read(&bytes) {
         Ok(Said::Answer(Answer::Error { to, details })) => {
             assert_eq!(to, id.ok());
-            assert!(directive.starts_with(&details));
+            // NUL is left out: no database of ours would take it.
+            assert!(directive.replace('\0', "").starts_with(&details));
         }
         other => assert!(!good_id && other.is_err(), "{other:?}"),
     }
