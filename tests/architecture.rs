@@ -62,12 +62,14 @@ const CRATES: &[(&str, &[&str])] = &[
     ("tower_http", &["api"]),
     ("clap", &["cli"]),
     ("rcgen", &["cli"]),
-    ("rustls", &["broker", "mqtt"]),
+    ("rustls", &["broker", "mqtt", "tenant"]),
     ("tokio_rustls", &["broker"]),
     ("x509_parser", &["broker"]),
     ("metrics_exporter_prometheus", &["telemetry"]),
     ("tracing_subscriber", &["telemetry"]),
     ("toml", &["config", "cli"]),
+    ("reqwest", &["tenant", "platform"]),
+    ("moka", &["tenant"]),
     ("anyhow", &["cli", "runtime"]),
 ];
 

@@ -30,12 +30,15 @@ async fn liveness() -> Response {
 async fn readiness(State(shared): State<Shared>) -> Response {
     let verdicts = shared.health.ask().await;
     let ready = verdicts.values().all(Result::is_ok);
+    let notes = shared.health.notes();
+    let notes = notes.into_iter().map(|(part, said)| (part.to_owned(), said.into()));
     let parts: Map<String, Value> = verdicts
         .into_iter()
         .map(|(part, verdict)| {
             let said = verdict.map_or_else(|problem| problem, |()| "ok".to_owned());
             (part.to_owned(), said.into())
         })
+        .chain(notes)
         .collect();
     let status = if ready {
         StatusCode::OK

@@ -17,7 +17,6 @@ use crate::mqtt::{self, Options, Session};
 use crate::runtime::{DataDir, database_path};
 use crate::store::{postgres, sqlite};
 use crate::telemetry;
-use crate::tenant::{FixedTenants, Tenants as _};
 
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
@@ -205,7 +204,7 @@ fn open_files(config: &Config) -> Finding {
 }
 
 async fn tenants(config: &Config) -> Finding {
-    let tenants = FixedTenants::read(&config.tenant).map_err(|error| error.to_string())?;
+    let tenants = crate::runtime::tenants(config).map_err(|error| error.to_string())?;
     tenants.probe().await
 }
 

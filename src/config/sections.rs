@@ -223,6 +223,15 @@ pub struct BrokerTls {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TenantSettings {
+    #[serde(deserialize_with = "text_or_none")]
+    pub gateway_url: Option<String>,
+    #[serde(deserialize_with = "pem_or_none")]
+    pub gateway_ca: Option<Pem>,
+    pub gateway_timeout: Span,
+    pub gateway_at_once: usize,
+    pub found_for: Span,
+    pub not_found_for: Span,
+    pub probe_after: Span,
     #[serde(deserialize_with = "path_or_none")]
     pub static_file: Option<PathBuf>,
     pub default_org_id: String,

@@ -5,12 +5,14 @@
 
 pub mod clock;
 pub mod connection;
+pub mod identity;
 pub mod ids;
 pub mod message;
 pub mod tenant;
 
 pub use clock::{Clock, SystemClock, Timestamp};
 pub use connection::{Connection, Dialect, Kind, Reported};
+pub use identity::{Identity, IdentityError};
 pub use ids::{ClientId, InvalidId, MessageId, OrgId};
 pub use message::OutgoingMessage;
 pub use tenant::Tenant;

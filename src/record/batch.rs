@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use futures::future::join_all;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::fold::{self, Fate, Settled, Step};
 use super::{Event, Parts, split};
@@ -223,12 +223,10 @@ async fn look_up(
         if !fate.comes {
             return None;
         }
-        let lookup = timeout_at(deadline, parts.tenants.lookup(client))
-            .await
-            .unwrap_or(Lookup::Unavailable);
+        let lookup = parts.tenants.lookup(client, deadline).await;
         metrics::tenant_lookup(lookup.outcome());
         Some(match lookup {
-            Lookup::Found(tenant) => TenantChange::Found(tenant),
+            Lookup::Found(found) => TenantChange::Found(found.tenant),
             Lookup::NotFound => TenantChange::NotFound(now),
             Lookup::Unavailable => as_it_was(known.get(client)),
         })

@@ -31,7 +31,7 @@ use crate::store::Store;
 use crate::store::postgres::{self, PostgresStore};
 use crate::store::sqlite::{self, SqliteStore};
 use crate::telemetry::{Health, metrics};
-use crate::tenant::FixedTenants;
+use crate::tenant::{CarefulTenants, FixedTenants, Gateway, Limits, Tenants};
 use crate::updaters::Updaters;
 
 pub use data_dir::{DataDir, LOCAL_CALLER, database_path};
@@ -91,7 +91,7 @@ pub struct Info {
 
 /// What was read and bound before anything was written.
 struct Prepared {
-    tenants: FixedTenants,
+    tenants: Arc<dyn Tenants>,
     http: TcpListener,
     metrics: Option<TcpListener>,
     listeners: Listeners,
@@ -178,6 +178,28 @@ pub async fn migrate(config: &Config) -> Result<String> {
     ))
 }
 
+/// Who knows to whom clients belong: the gateway where there is one, else the file and the default.
+///
+/// # Errors
+/// When the settings cannot work.
+pub fn tenants(config: &Config) -> Result<Arc<dyn Tenants>> {
+    let settings = &config.tenant;
+    let Some(url) = &settings.gateway_url else {
+        return Ok(Arc::new(FixedTenants::read(settings)?));
+    };
+    let timeout = settings.gateway_timeout.get();
+    let gateway = Gateway::new(url, settings.gateway_ca.as_ref(), timeout)?;
+    let limits = Limits {
+        at_once: settings.gateway_at_once,
+        timeout,
+        slow_after: config.record.tenant_deadline.get(),
+        found_for: settings.found_for.get(),
+        not_found_for: settings.not_found_for.get(),
+        probe_after: settings.probe_after.get(),
+    };
+    Ok(Arc::new(CarefulTenants::new(gateway, limits)))
+}
+
 /// The topics of the deployment.
 #[must_use]
 pub fn topics(config: &Config) -> Topics {
@@ -219,7 +241,7 @@ pub async fn open_for_operator(config: &Config) -> Result<Arc<dyn Store>> {
 }
 
 async fn prepare(config: &Config) -> Result<Prepared> {
-    let tenants = FixedTenants::read(&config.tenant)?;
+    let tenants = tenants(config)?;
     let is_embedded = config.mqtt.url.is_none();
     let tls = match config.broker.tls.listen.filter(|_| is_embedded) {
         Some(address) => Some((address, Arc::new(ServerTls::read(&config.broker.tls)?))),
@@ -288,7 +310,7 @@ impl Running {
     fn start_recorder(
         &mut self,
         config: &Config,
-        tenants: FixedTenants,
+        tenants: Arc<dyn Tenants>,
         topics: &Topics,
         clock: &Arc<dyn Clock>,
     ) -> RefusalsTold {
@@ -296,7 +318,7 @@ impl Running {
         let is_sqlite = config.postgres.host.is_empty();
         let parts = record::Parts {
             store: self.store.clone(),
-            tenants: Arc::new(tenants),
+            tenants: tenants.clone(),
             refusals,
             clock: clock.clone(),
             settings: record::Settings {
@@ -307,6 +329,7 @@ impl Running {
                 letters_per_client: config.dead_letters.per_client,
             },
         };
+        self.health.add_note("tenant_lookup", move || tenants.note());
         let recorder = Recorder::start(parts, &self.recording);
         let watched = recorder.clone();
         self.health.add("record", move || {

@@ -11,6 +11,7 @@ use parking_lot::RwLock;
 /// What a part says: well, or what is wrong.
 pub type Verdict = Result<(), String>;
 
+type Note = Arc<dyn Fn() -> String + Send + Sync>;
 type Check = Arc<dyn Fn() -> BoxFuture<'static, Verdict> + Send + Sync>;
 
 /// A part that does not answer within this is not well.
@@ -25,6 +26,7 @@ pub struct Health {
 #[derive(Default)]
 struct Inner {
     parts: RwLock<BTreeMap<&'static str, Check>>,
+    notes: RwLock<BTreeMap<&'static str, Note>>,
     stopping: AtomicBool,
 }
 
@@ -41,6 +43,18 @@ impl Health {
         F: Fn() -> BoxFuture<'static, Verdict> + Send + Sync + 'static,
     {
         self.inner.parts.write().insert(part, Arc::new(check));
+    }
+
+    /// Adds a part that is shown and that readiness does not depend on.
+    pub fn add_note(&self, part: &'static str, note: impl Fn() -> String + Send + Sync + 'static) {
+        self.inner.notes.write().insert(part, Arc::new(note));
+    }
+
+    /// What those parts say now.
+    #[must_use]
+    pub fn notes(&self) -> BTreeMap<&'static str, String> {
+        let notes = self.inner.notes.read();
+        notes.iter().map(|(part, note)| (*part, note())).collect()
     }
 
     /// From now on not ready: the process is about to stop.

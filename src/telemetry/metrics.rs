@@ -24,6 +24,8 @@ const BATCH_TIME: &str = "cloud_connector_record_batch_seconds";
 const HELD: &str = "cloud_connector_record_batches_held";
 const FENCED: &str = "cloud_connector_record_partitions_fenced_total";
 const TENANT: &str = "cloud_connector_tenant_lookups_total";
+const LOOKUPS_ASKED: &str = "cloud_connector_tenant_requests_total";
+const BREAKER: &str = "cloud_connector_tenant_breaker_open";
 const LINKS: &str = "cloud_connector_broker_connections";
 const REFUSED: &str = "cloud_connector_broker_refused_total";
 const SEVERED: &str = "cloud_connector_broker_severed_total";
@@ -116,6 +118,11 @@ fn describe() {
         "Partitions whose batch was dropped because another process owned them by then"
     );
     describe_counter!(TENANT, "Tenant lookups, by outcome");
+    describe_counter!(LOOKUPS_ASKED, "Requests to the tenant lookup service");
+    describe_gauge!(
+        BREAKER,
+        "1 while the tenant lookup service does not answer and is not asked but for probes"
+    );
     describe_gauge!(
         LINKS,
         "Clients that hold a connection to the embedded broker"
@@ -231,6 +238,16 @@ pub fn fenced(partitions: &[i32]) {
 /// A tenant lookup ended.
 pub fn tenant_lookup(outcome: &'static str) {
     counter!(TENANT, "outcome" => outcome).increment(1);
+}
+
+/// The lookup service was asked.
+pub fn lookup_asked() {
+    counter!(LOOKUPS_ASKED).increment(1);
+}
+
+/// The lookup service is not asked any more, or again.
+pub fn lookup_breaker(open: bool) {
+    gauge!(BREAKER).set(if open { 1.0 } else { 0.0 });
 }
 
 /// The number of clients that hold an MQTT connection.

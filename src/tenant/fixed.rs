@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 use serde::Deserialize;
+use tokio::time::Instant;
 
-use super::{Lookup, Tenants};
+use super::{Found, Lookup, Tenants};
 use crate::config::TenantSettings;
-use crate::domain::{ClientId, OrgId, Tenant};
+use crate::domain::{ClientId, Identity, OrgId, Tenant};
 
 /// Why the file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -96,17 +97,21 @@ fn read_file(path: &Path) -> Result<HashMap<String, Lookup>, ReadError> {
 /// An organisation that is missing or blank is a definite "nobody".
 fn answer(org_id: &str, account: &str) -> Lookup {
     match OrgId::new(org_id) {
-        Ok(org_id) => Lookup::Found(Tenant {
-            org_id,
-            account: account.to_owned(),
-        }),
+        Ok(org_id) => {
+            let tenant = Tenant {
+                org_id,
+                account: account.to_owned(),
+            };
+            let identity = Identity::made_for(&tenant);
+            Lookup::Found(Found { tenant, identity })
+        }
         Err(_) => Lookup::NotFound,
     }
 }
 
 #[async_trait]
 impl Tenants for FixedTenants {
-    async fn lookup(&self, client: &ClientId) -> Lookup {
+    async fn lookup(&self, client: &ClientId, _: Instant) -> Lookup {
         self.named
             .get(client.as_str())
             .unwrap_or(&self.others)
@@ -117,8 +122,8 @@ impl Tenants for FixedTenants {
         Ok(match &self.source {
             Some(path) => format!("{} clients from {}", self.named.len(), path.display()),
             None => match &self.others {
-                Lookup::Found(tenant) => {
-                    format!("every client belongs to organisation {}", tenant.org_id)
+                Lookup::Found(found) => {
+                    format!("every client belongs to organisation {}", found.tenant.org_id)
                 }
                 _ => "no client belongs to any organisation".to_owned(),
             },
@@ -129,6 +134,13 @@ impl Tenants for FixedTenants {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Overrides;
+
+    fn defaults() -> TenantSettings {
+        let none = std::iter::empty();
+        let loaded = crate::config::load_with(&Overrides::default(), none);
+        loaded.unwrap().config.tenant
+    }
 
     fn read(text: &str) -> Result<FixedTenants, ReadError> {
         let folder = tempfile::tempdir().unwrap();
@@ -136,13 +148,13 @@ mod tests {
         std::fs::write(&path, text).unwrap();
         FixedTenants::read(&TenantSettings {
             static_file: Some(path),
-            default_org_id: "10000".into(),
-            default_account: "111000".into(),
+            ..defaults()
         })
     }
 
     async fn lookup(tenants: &FixedTenants, client: &str) -> Lookup {
-        tenants.lookup(&ClientId::new(client).unwrap()).await
+        let client = ClientId::new(client).unwrap();
+        tenants.lookup(&client, Instant::now()).await
     }
 
     #[tokio::test]

@@ -1,0 +1,235 @@
+//! The certificate gateway: names the identity that a client's certificate stands for.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::Lookup;
+use crate::config::Pem;
+use crate::domain::{ClientId, Identity};
+
+/// Largest answer that is read. Real ones have about a kilobyte.
+const ANSWER_MAX_BYTES: usize = 256 * 1024;
+
+/// Why the gateway cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum GatewayError {
+    /// The address is malformed.
+    #[error("tenant.gateway_url: {url:?} is not an address: {problem}; write it as in \"https://gateway.example/v1\"")]
+    Url {
+        /// The address.
+        url: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The authorities' file cannot be used.
+    #[error("tenant.gateway_ca: {} cannot be used: {problem}; name a PEM file", path.display())]
+    Ca {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+/// The gateway, over HTTP.
+pub struct Gateway {
+    url: reqwest::Url,
+    http: reqwest::Client,
+}
+
+impl Gateway {
+    /// A gateway at this address, which has so long to answer.
+    ///
+    /// # Errors
+    /// When the settings cannot work.
+    pub fn new(url: &str, ca: Option<&Pem>, timeout: Duration) -> Result<Self, GatewayError> {
+        let bad_url = |problem: String| GatewayError::Url {
+            url: url.to_owned(),
+            problem,
+        };
+        let parsed = reqwest::Url::parse(url).map_err(|why| bad_url(why.to_string()))?;
+        if !matches!(parsed.scheme(), "http" | "https") {
+            return Err(bad_url("it begins with neither http:// nor https://".to_owned()));
+        }
+        // The first of the process counts; all of ours are the same.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut builder = reqwest::Client::builder()
+            .timeout(timeout)
+            .redirect(reqwest::redirect::Policy::none())
+            .user_agent(concat!("cloud-connector/", env!("CARGO_PKG_VERSION")));
+        if let Some(ca) = ca {
+            builder = builder.tls_certs_merge(authorities(ca)?);
+        }
+        let http = builder.build().map_err(|why| bad_url(why.to_string()))?;
+        Ok(Self { url: parsed, http })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        self.url.as_str()
+    }
+
+    /// Asks for one client.
+    pub async fn ask(&self, client: &ClientId) -> Lookup {
+        match self.answer(client).await {
+            Ok((status, body)) => judge(status, &body),
+            Err(error) => {
+                tracing::debug!(client_id = %client, %error, "the gateway does not answer");
+                Lookup::Unavailable
+            }
+        }
+    }
+
+    async fn answer(&self, client: &ClientId) -> Result<(u16, Vec<u8>), reqwest::Error> {
+        let mut answer = self
+            .http
+            .get(self.url.clone())
+            .header("accept", "application/json")
+            .header("x-rh-certauth-cn", format!("/CN={client}"))
+            .header("x-rh-insights-request-id", Uuid::new_v4().simple().to_string())
+            .send()
+            .await?;
+        let status = answer.status().as_u16();
+        let mut body = Vec::new();
+        while let Some(chunk) = answer.chunk().await? {
+            if body.len() + chunk.len() > ANSWER_MAX_BYTES {
+                // Cut off, it cannot be read: no answer.
+                break;
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok((status, body))
+    }
+}
+
+fn authorities(ca: &Pem) -> Result<Vec<reqwest::Certificate>, GatewayError> {
+    let path = match ca {
+        Pem::File(path) => path.clone(),
+        Pem::Text(_) => PathBuf::from("(given as text)"),
+    };
+    let unusable = |problem: String| GatewayError::Ca {
+        path: path.clone(),
+        problem,
+    };
+    let text = ca.read().map_err(|error| unusable(error.to_string()))?;
+    let found = reqwest::Certificate::from_pem_bundle(text.as_bytes())
+        .map_err(|error| unusable(error.to_string()))?;
+    if found.is_empty() {
+        return Err(unusable("it holds no certificate".to_owned()));
+    }
+    Ok(found)
+}
+
+#[derive(Deserialize)]
+struct Named {
+    #[serde(rename = "x-rh-identity")]
+    identity: String,
+}
+
+/// What an answer means. Only what is certainly the gateway's own word is definite: a proxy's page or
+/// a wrong address must cost nobody its tenant.
+fn judge(status: u16, body: &[u8]) -> Lookup {
+    match status {
+        200 => {
+            let named: Result<Named, _> = serde_json::from_slice(body);
+            let identity = named.ok().map(|named| Identity::from_base64(&named.identity));
+            match identity {
+                Some(Ok(identity)) => Lookup::of(identity),
+                Some(Err(_)) | None => Lookup::Unavailable,
+            }
+        }
+        408 | 425 | 429 => Lookup::Unavailable,
+        400..=499 if is_refusal(body) => Lookup::NotFound,
+        _ => Lookup::Unavailable,
+    }
+}
+
+/// `{"errors": [{…}, …]}`.
+fn is_refusal(body: &[u8]) -> bool {
+    let body: Result<Value, _> = serde_json::from_slice(body);
+    let errors = body.ok().and_then(|mut body| body.get_mut("errors").map(Value::take));
+    match errors {
+        Some(Value::Array(errors)) => !errors.is_empty() && errors.iter().all(Value::is_object),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base64::Engine as _;
+    use base64::prelude::BASE64_STANDARD;
+    use serde_json::json;
+
+    fn named(identity: &Value) -> Vec<u8> {
+        let text = BASE64_STANDARD.encode(json!({ "identity": identity }).to_string());
+        json!({"x-rh-identity": text}).to_string().into_bytes()
+    }
+
+    #[test]
+    fn an_organisation_in_either_place_is_found() {
+        for identity in [
+            json!({"type": "System", "org_id": "1", "account_number": "42"}),
+            json!({"type": "System", "account_number": "42", "internal": {"org_id": "1"}}),
+        ] {
+            match judge(200, &named(&identity)) {
+                Lookup::Found(found) => {
+                    assert_eq!(found.tenant.org_id.as_str(), "1");
+                    assert_eq!(found.tenant.account, "42");
+                }
+                other => panic!("{identity}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_definite_answer_is_the_gateways_own_word() {
+        let refusal = json!({"errors": [{"meta": {"response_by": "gateway"}, "status": 401,
+            "detail": "no such certificate"}]});
+        let refusal = refusal.to_string().into_bytes();
+        for status in [400, 401, 403, 404, 410, 422] {
+            assert_eq!(judge(status, &refusal), Lookup::NotFound, "{status}");
+        }
+        for identity in [json!({"type": "System"}), json!({"type": "System", "org_id": ""})] {
+            assert_eq!(judge(200, &named(&identity)), Lookup::NotFound, "{identity}");
+        }
+        for status in [408, 425, 429, 500, 502, 503, 504, 301, 204] {
+            assert_eq!(judge(status, &refusal), Lookup::Unavailable, "{status}");
+        }
+    }
+
+    #[test]
+    fn a_body_that_cannot_be_read_is_no_answer() {
+        let page = b"<html><body>Sign in to the network</body></html>".to_vec();
+        for body in [
+            page,
+            b"{}".to_vec(),
+            b"".to_vec(),
+            b"[]".to_vec(),
+            br#"{"errors": []}"#.to_vec(),
+            br#"{"errors": "x"}"#.to_vec(),
+            br#"{"errors": ["x"]}"#.to_vec(),
+            br#"{"x-rh-identity": 7}"#.to_vec(),
+            br#"{"x-rh-identity": "not base64!"}"#.to_vec(),
+            br#"{"x-rh-identity": "e30="}"#.to_vec(),
+        ] {
+            for status in [200, 401, 404] {
+                let text = String::from_utf8_lossy(&body).into_owned();
+                assert_eq!(judge(status, &body), Lookup::Unavailable, "{status} {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_wrong_address_is_named_with_its_cure() {
+        for bad in ["gateway", "ftp://gateway", "http://"] {
+            let text = Gateway::new(bad, None, Duration::from_secs(1)).err().unwrap();
+            assert!(text.to_string().contains("tenant.gateway_url"), "{text}");
+        }
+    }
+}
