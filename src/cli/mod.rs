@@ -35,7 +35,7 @@ enum Command {
     Config(config::ConfigArgs),
     /// Check everything that the connector needs, and say what to do about what is wrong
     Doctor(doctor::DoctorArgs),
-    /// Be one or more well-behaved clients, until Ctrl-C
+    /// Be one client or thousands: well-behaved, or as bad as you like
     Simulate(simulate::SimulateArgs),
     /// A private authority and certificates, for a site that has none
     #[command(subcommand)]

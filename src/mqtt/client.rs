@@ -7,10 +7,6 @@ use rumqttc::{
 
 use super::options::{Options, OptionsError};
 
-/// Requests that may wait for the link: more than a broker has in flight to us, so that whoever
-/// acknowledges never waits for whoever polls.
-const REQUESTS: usize = 70_000;
-
 /// Publishes and subscribes. A clone is the same connection.
 #[derive(Clone)]
 pub struct Publisher(AsyncClient);
@@ -63,7 +59,7 @@ pub struct Ended;
 /// When the settings cannot work.
 pub fn connect(options: &Options) -> Result<(Publisher, Link), OptionsError> {
     let (client, events) = AsyncClient::builder(options.build()?)
-        .capacity(REQUESTS)
+        .capacity(options.requests)
         .build();
     let link = Link {
         events,
@@ -79,9 +75,42 @@ impl Publisher {
     /// When the connection ended before it: the broker may have the message or not.
     pub async fn publish(&self, topic: String, payload: Vec<u8>) -> Result<(), Ended> {
         let options = PublishOptions::new(QoS::AtLeastOnce);
+        self.publish_and_wait(topic, payload, options).await
+    }
+
+    /// As [`Publisher::publish`], and the broker keeps the message for whoever subscribes later. An
+    /// empty payload removes what it kept.
+    ///
+    /// # Errors
+    /// When the connection ended before the acknowledgement.
+    pub async fn publish_retained(&self, topic: String, payload: Vec<u8>) -> Result<(), Ended> {
+        let options = PublishOptions::new(QoS::AtLeastOnce).retained();
+        self.publish_and_wait(topic, payload, options).await
+    }
+
+    async fn publish_and_wait(
+        &self,
+        topic: String,
+        payload: Vec<u8>,
+        options: PublishOptions,
+    ) -> Result<(), Ended> {
         let notice = self.0.publish_tracked(topic, payload, options).await;
         let notice = notice.map_err(|_| Ended)?;
         notice.wait_async().await.map(drop).map_err(|_| Ended)
+    }
+
+    /// Publishes with QoS 0: nobody says whether it arrived.
+    ///
+    /// # Errors
+    /// When the connection has ended.
+    pub async fn publish_unacknowledged(
+        &self,
+        topic: String,
+        payload: Vec<u8>,
+    ) -> Result<(), Ended> {
+        let options = PublishOptions::new(QoS::AtMostOnce);
+        let handed_over = self.0.publish(topic, payload, options).await;
+        handed_over.map_err(|_| Ended)
     }
 
     /// Asks for a topic; the answer is a [`Happening`].
