@@ -4,17 +4,24 @@ use bytes::Bytes;
 use rumqttc::{
     AsyncClient, Event, EventLoop, ManualAck, Packet, PublishOptions, QoS, SubscribeReasonCode,
 };
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::options::{Options, OptionsError};
 
 /// Publishes and subscribes. A clone is the same connection.
 #[derive(Clone)]
-pub struct Publisher(AsyncClient);
+pub struct Publisher {
+    client: AsyncClient,
+    ended: CancellationToken,
+}
 
 /// The half that must be polled for anything to happen.
 pub struct Link {
     events: EventLoop,
     client: AsyncClient,
+    /// Whoever waits for the link must hear of its end: what is queued for it is kept by the
+    /// publishers, so that nothing else would tell them.
+    _ended: DropGuard,
 }
 
 /// The right to acknowledge one message, on the connection that it came on.
@@ -61,11 +68,13 @@ pub fn connect(options: &Options) -> Result<(Publisher, Link), OptionsError> {
     let (client, events) = AsyncClient::builder(options.build()?)
         .capacity(options.requests)
         .build();
+    let ended = CancellationToken::new();
     let link = Link {
         events,
         client: client.clone(),
+        _ended: ended.clone().drop_guard(),
     };
-    Ok((Publisher(client), link))
+    Ok((Publisher { client, ended }, link))
 }
 
 impl Publisher {
@@ -94,9 +103,12 @@ impl Publisher {
         payload: Vec<u8>,
         options: PublishOptions,
     ) -> Result<(), Ended> {
-        let notice = self.0.publish_tracked(topic, payload, options).await;
-        let notice = notice.map_err(|_| Ended)?;
-        notice.wait_async().await.map(drop).map_err(|_| Ended)
+        let acknowledged = async {
+            let notice = self.client.publish_tracked(topic, payload, options).await;
+            let notice = notice.map_err(|_| Ended)?;
+            notice.wait_async().await.map(drop).map_err(|_| Ended)
+        };
+        self.unless_ended(acknowledged).await
     }
 
     /// Publishes with QoS 0: nobody says whether it arrived.
@@ -109,8 +121,11 @@ impl Publisher {
         payload: Vec<u8>,
     ) -> Result<(), Ended> {
         let options = PublishOptions::new(QoS::AtMostOnce);
-        let handed_over = self.0.publish(topic, payload, options).await;
-        handed_over.map_err(|_| Ended)
+        let handed_over = async {
+            let handed_over = self.client.publish(topic, payload, options).await;
+            handed_over.map_err(|_| Ended)
+        };
+        self.unless_ended(handed_over).await
     }
 
     /// Asks for a topic; the answer is a [`Happening`].
@@ -118,8 +133,11 @@ impl Publisher {
     /// # Errors
     /// When the connection has ended.
     pub async fn subscribe(&self, topic: String) -> Result<(), Ended> {
-        let asked = self.0.subscribe(topic, QoS::AtLeastOnce).await;
-        asked.map_err(|_| Ended)
+        let asked = async {
+            let asked = self.client.subscribe(topic, QoS::AtLeastOnce).await;
+            asked.map_err(|_| Ended)
+        };
+        self.unless_ended(asked).await
     }
 
     /// Acknowledges a message of this connection.
@@ -127,7 +145,7 @@ impl Publisher {
     /// # Errors
     /// When the connection has ended: the broker will send the message again.
     pub async fn acknowledge(&self, ack: Ack) -> Result<(), Ended> {
-        self.0.manual_ack(ack.0).await.map_err(|_| Ended)
+        self.client.manual_ack(ack.0).await.map_err(|_| Ended)
     }
 
     /// Leaves cleanly: the will does not fire.
@@ -135,7 +153,18 @@ impl Publisher {
     /// # Errors
     /// When the connection has ended already.
     pub async fn disconnect(&self) -> Result<(), Ended> {
-        self.0.disconnect().await.map_err(|_| Ended)
+        self.client.disconnect().await.map_err(|_| Ended)
+    }
+
+    async fn unless_ended(
+        &self,
+        done: impl Future<Output = Result<(), Ended>>,
+    ) -> Result<(), Ended> {
+        tokio::select! {
+            biased;
+            done = done => done,
+            () = self.ended.cancelled() => Err(Ended),
+        }
     }
 }
 
@@ -169,5 +198,36 @@ impl Link {
                 Err(error) => return Happening::Lost(error.to_string()),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mqtt::{ClientTls, Session};
+
+    #[tokio::test]
+    async fn whoever_waits_for_a_link_hears_of_its_end() {
+        let options = Options {
+            url: "mqtt://127.0.0.1:1".into(),
+            client_id: "me".into(),
+            session: Session::Clean,
+            tls: ClientTls::default(),
+            credentials: None,
+            token: None,
+            will: None,
+            max_packet_size: 1000,
+            requests: 1,
+        };
+        let (publisher, link) = connect(&options).unwrap();
+        let first = tokio::spawn({
+            let publisher = publisher.clone();
+            async move { publisher.publish("a".into(), vec![]).await }
+        });
+        tokio::task::yield_now().await;
+        drop(link);
+        assert_eq!(first.await.unwrap(), Err(Ended));
+        // Also when it was over before, and the queue is full.
+        assert_eq!(publisher.publish("b".into(), vec![]).await, Err(Ended));
     }
 }

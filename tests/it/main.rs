@@ -15,4 +15,5 @@ mod end_to_end;
 mod other_makes;
 mod recording;
 mod restart;
+mod simulate;
 mod store_contract;

@@ -56,7 +56,7 @@ async fn run_all(
     tokio::select! {
         () = signals.any() => {}
         () = after(args.duration) => {}
-        () = play(args, &fleet, &clients) => {}
+        () = play(args, &fleet, &clients, progress.as_ref()) => {}
     }
     let bound = Duration::from_secs(u64::from(5 + args.clients / LEAVING_A_SECOND));
     let all_left = tokio::select! {
@@ -90,13 +90,25 @@ async fn run_all(
 }
 
 /// Everything that happens until the end: the start, then a storm, then changes. Never ends.
-async fn play(args: &SimulateArgs, fleet: &Fleet, clients: &[Arc<Client>]) {
+async fn play(
+    args: &SimulateArgs,
+    fleet: &Fleet,
+    clients: &[Arc<Client>],
+    progress: Option<&Progress>,
+) {
     pace::start(fleet, clients, args.connect_rate).await;
+    let note = |what: &str| {
+        if let Some(progress) = progress {
+            progress.note(what);
+        }
+    };
     let storm = async {
         if let Some(lasts) = args.storm {
+            note("the storm begins");
             fleet.set_storm(true);
             tokio::time::sleep(lasts).await;
             fleet.set_storm(false);
+            note("the storm is over");
         }
     };
     let changes = async {

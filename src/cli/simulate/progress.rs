@@ -27,6 +27,14 @@ impl Progress {
         Self { task, bar }
     }
 
+    /// Something that happens once.
+    pub fn note(&self, what: &str) {
+        match &self.bar {
+            Some(bar) => bar.println(what),
+            None => line(what),
+        }
+    }
+
     /// Clears the line, so that what follows stands alone.
     pub fn end(self) {
         self.task.abort();
@@ -57,11 +65,15 @@ async fn show(fleet: Arc<Fleet>, clients: u32, bar: Option<ProgressBar>) {
             bar.set_position(now.connected);
             bar.set_message(rates);
         } else {
-            let line = format!("{}/{clients} connected{rates}", now.connected);
-            let _ = writeln!(std::io::stderr(), "{line}");
+            line(&format!("{}/{clients} connected{rates}", now.connected));
         }
         (before, at) = (now, Instant::now());
     }
+}
+
+/// Whoever read it may be gone.
+fn line(what: &str) {
+    let _ = writeln!(std::io::stderr(), "{what}");
 }
 
 fn rates(before: &Counts, now: &Counts, within: Duration) -> String {

@@ -80,7 +80,7 @@ impl Summary {
             self.clients, self.seconds, self.connected_peak, self.left_cleanly
         );
         let mut line = |name: &str, what: String| {
-            let _ = writeln!(text, "  {name:<12}{what}");
+            let _ = writeln!(text, "  {name:<14}{what}");
         };
         line(
             "connections",
