@@ -65,9 +65,13 @@ pub struct Ended;
 /// # Errors
 /// When the settings cannot work.
 pub fn connect(options: &Options) -> Result<(Publisher, Link), OptionsError> {
-    let (client, events) = AsyncClient::builder(options.build()?)
+    let (client, mut events) = AsyncClient::builder(options.build()?)
         .capacity(options.requests)
         .build();
+    // Small packets, each awaited by the other side: waiting to fill a segment only delays.
+    events.network_options.set_tcp_nodelay(true);
+    let within = options.connect_within.as_secs();
+    events.network_options.set_connection_timeout(within);
     let ended = CancellationToken::new();
     let link = Link {
         events,
@@ -218,6 +222,7 @@ mod tests {
             will: None,
             max_packet_size: 1000,
             requests: 1,
+            connect_within: std::time::Duration::from_secs(5),
         };
         let (publisher, link) = connect(&options).unwrap();
         let first = tokio::spawn({

@@ -1,6 +1,7 @@
 //! Whom to connect to, and as whom.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use rumqttc::{AckMode, Broker, LastWill, MqttOptions, QoS, TlsConfiguration, Transport};
 
@@ -14,6 +15,7 @@ const OUTGOING_IN_FLIGHT: u16 = 10_000;
 /// More than a broker has in flight to us, so that whoever acknowledges never waits for whoever
 /// polls.
 const REQUESTS: usize = 70_000;
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
 /// One connection's settings.
 #[derive(Debug, Clone)]
@@ -37,6 +39,8 @@ pub struct Options {
     /// Publishes, subscribes and acknowledgements that may wait for the link. A process that is
     /// thousands of clients keeps it small.
     pub requests: usize,
+    /// How long to wait for the broker to let us in.
+    pub connect_within: Duration,
 }
 
 /// What the broker keeps of us while we are away.
@@ -102,6 +106,7 @@ impl Options {
             will: None,
             max_packet_size: mqtt.max_packet_size,
             requests: REQUESTS,
+            connect_within: CONNECT_WITHIN,
         }
     }
 

@@ -22,6 +22,8 @@ use crate::shutdown::Stopper;
 const MAX_PACKET: usize = 2 * 1024 * 1024;
 /// Few, because there may be ten thousand of us in one process.
 const REQUESTS: usize = 32;
+/// As long as real clients wait: who gives up earlier makes an overload worse.
+const CONNECT_WITHIN: Duration = Duration::from_secs(30);
 
 pub(super) struct Fleet {
     pub names: Names,
@@ -130,6 +132,7 @@ fn options(address: &str, id: &ClientId, tls: ClientTls, will: Will) -> Options 
         will: Some(will),
         max_packet_size: MAX_PACKET,
         requests: REQUESTS,
+        connect_within: CONNECT_WITHIN,
     }
 }
 

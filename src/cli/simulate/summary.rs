@@ -76,8 +76,12 @@ impl Summary {
 
     pub fn text(&self) -> String {
         let mut text = format!(
-            "\n{} clients in {:.1} s, at most {} connected at once, {} left cleanly\n",
-            self.clients, self.seconds, self.connected_peak, self.left_cleanly
+            "\n{} client{} in {:.1} s, at most {} connected at once, {} left cleanly\n",
+            self.clients,
+            if self.clients == 1 { "" } else { "s" },
+            self.seconds,
+            self.connected_peak,
+            self.left_cleanly
         );
         let mut line = |name: &str, what: String| {
             let _ = writeln!(text, "  {name:<14}{what}");
