@@ -163,9 +163,9 @@ impl Client {
                     fleet.event(&self.id, "the broker refused a subscription");
                 }
                 Happening::Message { topic, payload, .. } => {
-                    let away = self.hear(speaker, &topic, &payload);
-                    if let Some(away) = away.filter(|_| leaving.is_none()) {
-                        leaving = Some(End::Away(away));
+                    let end = self.hear(speaker, &topic, &payload);
+                    if let Some(end) = end.filter(|_| leaving.is_none()) {
+                        leaving = Some(end);
                         fleet.stopper.spawn(speaker.clone().part());
                     }
                 }
@@ -186,13 +186,8 @@ impl Client {
         End::Lost
     }
 
-    /// Reacts to a message. Some if it makes the client leave: for how long, or for good.
-    fn hear(
-        &self,
-        speaker: &Arc<Speaker>,
-        topic: &str,
-        payload: &[u8],
-    ) -> Option<Option<Duration>> {
+    /// Reacts to a message. Some if it makes the client leave.
+    fn hear(&self, speaker: &Arc<Speaker>, topic: &str, payload: &[u8]) -> Option<End> {
         let fleet = &self.fleet;
         fleet.tally.received();
         if fleet.tells_events {
@@ -206,13 +201,14 @@ impl Client {
             }
             Reaction::Leave(away) => {
                 fleet.event(&self.id, &told_to_leave(away));
-                Some(away)
+                Some(End::Away(away))
             }
             Reaction::Refused(later) => {
                 fleet.tally.handshake_refused();
                 fleet.event(&self.id, "the service refused the handshake");
                 // Whoever sends garbage means it, and is none the wiser for being told.
-                (!fleet.manners.has(Misbehaviour::Garbage)).then_some(Some(later))
+                let means_it = fleet.manners.has(Misbehaviour::Garbage);
+                (!means_it).then_some(End::Away(Some(later)))
             }
             Reaction::Nothing => None,
         }

@@ -117,7 +117,7 @@ async fn play(
         }
     };
     tokio::join!(storm, changes);
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 async fn after(duration: Option<Duration>) {
