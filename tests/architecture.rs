@@ -61,6 +61,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("axum", &["api"]),
     ("tower_http", &["api"]),
     ("clap", &["cli"]),
+    ("indicatif", &["cli"]),
     ("rcgen", &["cli"]),
     ("rustls", &["broker", "mqtt", "tenant"]),
     ("tokio_rustls", &["broker"]),

@@ -95,7 +95,7 @@ fn init(args: &InitArgs) -> Result<()> {
     let ca = params.self_signed(&ca_key)?;
     write(&key, &ca_key.serialize_pem(), 0o600)?;
     write(&certificate, &ca.pem(), 0o644)?;
-    let issuer = read_issuer(&args.dir)?;
+    let issuer = read_issuer(&args.dir, "--dir")?;
     issue_server(&args.dir, &issuer, &args.hosts, i64::from(args.days))?;
     println!(
         "Keep {} to yourself: who has it can be any client.",
@@ -112,19 +112,60 @@ fn init(args: &InitArgs) -> Result<()> {
 }
 
 fn issue(args: &IssueArgs) -> Result<()> {
-    let issuer = read_issuer(&args.dir)?;
+    let issuer = read_issuer(&args.dir, "--dir")?;
     let days = i64::from(args.days);
     let Some(name) = &args.client_id else {
         return issue_server(&args.dir, &issuer, &args.hosts, days);
     };
     let client = ClientId::new(name)
         .map_err(|why| anyhow::anyhow!("{name:?} cannot be a client id: {why}"))?;
+    tell(&issue_client(&args.dir, &issuer, &client, days)?);
+    Ok(())
+}
+
+fn issue_client(
+    dir: &Path,
+    issuer: &Issuer<'_, KeyPair>,
+    client: &ClientId,
+    days: i64,
+) -> Result<(PathBuf, PathBuf)> {
     if matches!(client.as_str(), CA | SERVER | "." | "..") {
-        bail!("{name:?} would replace a file of the authority; choose another client id");
+        bail!("{client:?} would replace a file of the authority; choose another client id");
     }
     let mut params = params(client.as_str(), days);
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-    sign(&args.dir, client.as_str(), &params, &issuer)
+    sign(dir, client.as_str(), &params, issuer)
+}
+
+/// A folder of `certs init`, for whoever needs certificates of many clients.
+pub(super) struct Authority {
+    dir: PathBuf,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    /// Opens the folder that was named with `flag`.
+    pub(super) fn open(dir: &Path, flag: &str) -> Result<Self> {
+        let issuer = read_issuer(dir, flag)?;
+        Ok(Self {
+            dir: dir.to_owned(),
+            issuer,
+        })
+    }
+
+    /// The authority's own certificate.
+    pub(super) fn certificate(&self) -> PathBuf {
+        files(&self.dir, CA).0
+    }
+
+    /// A client's certificate and its key: those that are there, or new ones.
+    pub(super) fn of_client(&self, client: &ClientId) -> Result<(PathBuf, PathBuf)> {
+        let (certificate, key) = files(&self.dir, client.as_str());
+        if certificate.exists() && key.exists() {
+            return Ok((certificate, key));
+        }
+        issue_client(&self.dir, &self.issuer, client, i64::from(YEAR))
+    }
 }
 
 fn issue_server(
@@ -138,7 +179,8 @@ fn issue_server(
         .context("a --host is neither a name nor an address")?
         .subject_alt_names;
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    sign(dir, SERVER, &params, issuer)
+    tell(&sign(dir, SERVER, &params, issuer)?);
+    Ok(())
 }
 
 fn sign(
@@ -146,15 +188,18 @@ fn sign(
     name: &str,
     params: &CertificateParams,
     issuer: &Issuer<'_, KeyPair>,
-) -> Result<()> {
+) -> Result<(PathBuf, PathBuf)> {
     let key = KeyPair::generate()?;
     let certificate = params.signed_by(&key, issuer)?;
     let (certificate_file, key_file) = files(dir, name);
     write(&key_file, &key.serialize_pem(), 0o600)?;
     write(&certificate_file, &certificate.pem(), 0o644)?;
-    println!("{}", certificate_file.display());
-    println!("{}", key_file.display());
-    Ok(())
+    Ok((certificate_file, key_file))
+}
+
+fn tell((certificate, key): &(PathBuf, PathBuf)) {
+    println!("{}", certificate.display());
+    println!("{}", key.display());
 }
 
 fn params(common_name: &str, days: i64) -> CertificateParams {
@@ -170,12 +215,12 @@ fn params(common_name: &str, days: i64) -> CertificateParams {
     params
 }
 
-fn read_issuer(dir: &Path) -> Result<Issuer<'static, KeyPair>> {
+fn read_issuer(dir: &Path, flag: &str) -> Result<Issuer<'static, KeyPair>> {
     let (certificate, key) = files(dir, CA);
     let read = |file: &Path| {
         std::fs::read_to_string(file).with_context(|| {
             format!(
-                "cannot read {}; make an authority first with `cloud-connector certs init`, or name its folder with --dir",
+                "cannot read {}; make an authority first with `cloud-connector certs init`, or name its folder with {flag}",
                 file.display()
             )
         })

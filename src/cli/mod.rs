@@ -39,7 +39,7 @@ enum Command {
     /// Look at messages that could never be processed
     #[command(subcommand)]
     DeadLetters(dead_letters::DeadLettersCommand),
-    /// Be one or more well-behaved clients, until Ctrl-C
+    /// Be one client or thousands: well-behaved, or as bad as you like
     Simulate(simulate::SimulateArgs),
     /// A private authority and certificates, for a site that has none
     #[command(subcommand)]

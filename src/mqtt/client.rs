@@ -4,21 +4,24 @@ use bytes::Bytes;
 use rumqttc::{
     AsyncClient, Event, EventLoop, ManualAck, Packet, PublishOptions, QoS, SubscribeReasonCode,
 };
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::options::{Options, OptionsError};
 
-/// Requests that may wait for the link: more than a broker has in flight to us, so that whoever
-/// acknowledges never waits for whoever polls.
-const REQUESTS: usize = 70_000;
-
 /// Publishes and subscribes. A clone is the same connection.
 #[derive(Clone)]
-pub struct Publisher(AsyncClient);
+pub struct Publisher {
+    client: AsyncClient,
+    ended: CancellationToken,
+}
 
 /// The half that must be polled for anything to happen.
 pub struct Link {
     events: EventLoop,
     client: AsyncClient,
+    /// Whoever waits for the link must hear of its end: what is queued for it is kept by the
+    /// publishers, so that nothing else would tell them.
+    _ended: DropGuard,
 }
 
 /// The right to acknowledge one message, on the connection that it came on.
@@ -62,14 +65,20 @@ pub struct Ended;
 /// # Errors
 /// When the settings cannot work.
 pub fn connect(options: &Options) -> Result<(Publisher, Link), OptionsError> {
-    let (client, events) = AsyncClient::builder(options.build()?)
-        .capacity(REQUESTS)
+    let (client, mut events) = AsyncClient::builder(options.build()?)
+        .capacity(options.requests)
         .build();
+    // Small packets, each awaited by the other side: waiting to fill a segment only delays.
+    events.network_options.set_tcp_nodelay(true);
+    let within = options.connect_within.as_secs();
+    events.network_options.set_connection_timeout(within);
+    let ended = CancellationToken::new();
     let link = Link {
         events,
         client: client.clone(),
+        _ended: ended.clone().drop_guard(),
     };
-    Ok((Publisher(client), link))
+    Ok((Publisher { client, ended }, link))
 }
 
 impl Publisher {
@@ -79,9 +88,48 @@ impl Publisher {
     /// When the connection ended before it: the broker may have the message or not.
     pub async fn publish(&self, topic: String, payload: Vec<u8>) -> Result<(), Ended> {
         let options = PublishOptions::new(QoS::AtLeastOnce);
-        let notice = self.0.publish_tracked(topic, payload, options).await;
-        let notice = notice.map_err(|_| Ended)?;
-        notice.wait_async().await.map(drop).map_err(|_| Ended)
+        self.publish_and_wait(topic, payload, options).await
+    }
+
+    /// As [`Publisher::publish`], and the broker keeps the message for whoever subscribes later. An
+    /// empty payload removes what it kept.
+    ///
+    /// # Errors
+    /// When the connection ended before the acknowledgement.
+    pub async fn publish_retained(&self, topic: String, payload: Vec<u8>) -> Result<(), Ended> {
+        let options = PublishOptions::new(QoS::AtLeastOnce).retained();
+        self.publish_and_wait(topic, payload, options).await
+    }
+
+    async fn publish_and_wait(
+        &self,
+        topic: String,
+        payload: Vec<u8>,
+        options: PublishOptions,
+    ) -> Result<(), Ended> {
+        let acknowledged = async {
+            let notice = self.client.publish_tracked(topic, payload, options).await;
+            let notice = notice.map_err(|_| Ended)?;
+            notice.wait_async().await.map(drop).map_err(|_| Ended)
+        };
+        self.unless_ended(acknowledged).await
+    }
+
+    /// Publishes with QoS 0: nobody says whether it arrived.
+    ///
+    /// # Errors
+    /// When the connection has ended.
+    pub async fn publish_unacknowledged(
+        &self,
+        topic: String,
+        payload: Vec<u8>,
+    ) -> Result<(), Ended> {
+        let options = PublishOptions::new(QoS::AtMostOnce);
+        let handed_over = async {
+            let handed_over = self.client.publish(topic, payload, options).await;
+            handed_over.map_err(|_| Ended)
+        };
+        self.unless_ended(handed_over).await
     }
 
     /// Asks for a topic; the answer is a [`Happening`].
@@ -89,8 +137,11 @@ impl Publisher {
     /// # Errors
     /// When the connection has ended.
     pub async fn subscribe(&self, topic: String) -> Result<(), Ended> {
-        let asked = self.0.subscribe(topic, QoS::AtLeastOnce).await;
-        asked.map_err(|_| Ended)
+        let asked = async {
+            let asked = self.client.subscribe(topic, QoS::AtLeastOnce).await;
+            asked.map_err(|_| Ended)
+        };
+        self.unless_ended(asked).await
     }
 
     /// Acknowledges a message of this connection.
@@ -98,7 +149,7 @@ impl Publisher {
     /// # Errors
     /// When the connection has ended: the broker will send the message again.
     pub async fn acknowledge(&self, ack: Ack) -> Result<(), Ended> {
-        self.0.manual_ack(ack.0).await.map_err(|_| Ended)
+        self.client.manual_ack(ack.0).await.map_err(|_| Ended)
     }
 
     /// Leaves cleanly: the will does not fire.
@@ -106,7 +157,18 @@ impl Publisher {
     /// # Errors
     /// When the connection has ended already.
     pub async fn disconnect(&self) -> Result<(), Ended> {
-        self.0.disconnect().await.map_err(|_| Ended)
+        self.client.disconnect().await.map_err(|_| Ended)
+    }
+
+    async fn unless_ended(
+        &self,
+        done: impl Future<Output = Result<(), Ended>>,
+    ) -> Result<(), Ended> {
+        tokio::select! {
+            biased;
+            done = done => done,
+            () = self.ended.cancelled() => Err(Ended),
+        }
     }
 }
 
@@ -140,5 +202,37 @@ impl Link {
                 Err(error) => return Happening::Lost(error.to_string()),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mqtt::{ClientTls, Session};
+
+    #[tokio::test]
+    async fn whoever_waits_for_a_link_hears_of_its_end() {
+        let options = Options {
+            url: "mqtt://127.0.0.1:1".into(),
+            client_id: "me".into(),
+            session: Session::Clean,
+            tls: ClientTls::default(),
+            credentials: None,
+            token: None,
+            will: None,
+            max_packet_size: 1000,
+            requests: 1,
+            connect_within: std::time::Duration::from_secs(5),
+        };
+        let (publisher, link) = connect(&options).unwrap();
+        let first = tokio::spawn({
+            let publisher = publisher.clone();
+            async move { publisher.publish("a".into(), vec![]).await }
+        });
+        tokio::task::yield_now().await;
+        drop(link);
+        assert_eq!(first.await.unwrap(), Err(Ended));
+        // Also when it was over before, and the queue is full.
+        assert_eq!(publisher.publish("b".into(), vec![]).await, Err(Ended));
     }
 }

@@ -1,6 +1,7 @@
 //! Whom to connect to, and as whom.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use rumqttc::{AckMode, Broker, LastWill, MqttOptions, QoS, TlsConfiguration, Transport};
 
@@ -9,8 +10,12 @@ use super::token::{Token, TokenError};
 use crate::config;
 
 const KEEP_ALIVE_SECONDS: u16 = 30;
-/// What may be under way from us to the broker.
+/// What may be under way from us to the broker at most.
 const OUTGOING_IN_FLIGHT: u16 = 10_000;
+/// More than a broker has in flight to us, so that whoever acknowledges never waits for whoever
+/// polls.
+const REQUESTS: usize = 70_000;
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
 /// One connection's settings.
 #[derive(Debug, Clone)]
@@ -31,6 +36,11 @@ pub struct Options {
     pub will: Option<Will>,
     /// Largest packet, both ways.
     pub max_packet_size: usize,
+    /// Publishes, subscribes and acknowledgements that may wait for the link. A process that is
+    /// thousands of clients keeps it small.
+    pub requests: usize,
+    /// How long to wait for the broker to let us in.
+    pub connect_within: Duration,
 }
 
 /// What the broker keeps of us while we are away.
@@ -49,6 +59,8 @@ pub struct Will {
     pub topic: String,
     /// What.
     pub payload: Vec<u8>,
+    /// Whether the broker keeps it for whoever subscribes later.
+    pub retain: bool,
 }
 
 /// The settings cannot work.
@@ -93,6 +105,8 @@ impl Options {
             token,
             will: None,
             max_packet_size: mqtt.max_packet_size,
+            requests: REQUESTS,
+            connect_within: CONNECT_WITHIN,
         }
     }
 
@@ -130,10 +144,11 @@ impl Options {
     }
 
     fn finish(&self, options: &mut MqttOptions) -> Result<(), OptionsError> {
+        let requests = u16::try_from(self.requests).unwrap_or(u16::MAX);
         options
             .set_keep_alive(KEEP_ALIVE_SECONDS)
             .set_clean_session(self.session == Session::Clean)
-            .set_inflight(OUTGOING_IN_FLIGHT)
+            .set_inflight(requests.clamp(1, OUTGOING_IN_FLIGHT))
             .set_max_packet_size(self.max_packet_size, self.max_packet_size);
         if self.session == Session::Kept {
             options.set_ack_mode(AckMode::Manual);
@@ -142,8 +157,13 @@ impl Options {
             options.set_credentials(user, password.expose().to_owned());
         }
         if let Some(will) = &self.will {
-            let payload = will.payload.clone();
-            options.set_last_will(LastWill::new(&will.topic, payload, QoS::AtLeastOnce, false));
+            let (payload, retain) = (will.payload.clone(), will.retain);
+            options.set_last_will(LastWill::new(
+                &will.topic,
+                payload,
+                QoS::AtLeastOnce,
+                retain,
+            ));
         }
         if let Some(token) = &self.token {
             let (name, value) = token.header()?;

@@ -17,5 +17,6 @@ mod other_makes;
 mod properties;
 mod recording;
 mod restart;
+mod simulate;
 mod spec;
 mod store_contract;

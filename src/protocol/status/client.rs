@@ -1,5 +1,7 @@
 //! The client's end of the status dialect: what the simulator says and understands.
 
+use std::collections::HashMap;
+
 use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -15,7 +17,7 @@ pub enum Heard {
         message_id: String,
         /// `ping`, `reconnect`, `disconnect`.
         command: String,
-        /// How long to stay away, if that is said as a string: real clients take nothing else.
+        /// How long to stay away; none stays away for good.
         delay_seconds: Option<u64>,
     },
     /// A message of an application.
@@ -44,20 +46,28 @@ struct Envelope {
 pub fn parse(payload: &[u8]) -> Option<Heard> {
     let envelope: Envelope = serde_json::from_slice(payload).ok()?;
     match envelope.r#type.as_str() {
-        "command" => Some(Heard::Command {
-            message_id: envelope.message_id,
-            command: envelope.content.get("command")?.as_str()?.to_owned(),
-            delay_seconds: envelope
-                .content
-                .pointer("/arguments/delay")
-                .and_then(|delay| delay.as_str()?.parse().ok()),
-        }),
+        "command" => {
+            let arguments = arguments(&envelope.content)?;
+            Some(Heard::Command {
+                message_id: envelope.message_id,
+                command: envelope.content.get("command")?.as_str()?.to_owned(),
+                delay_seconds: arguments.get("delay").and_then(|delay| delay.parse().ok()),
+            })
+        }
         "data" => Some(Heard::Data {
             message_id: envelope.message_id,
             directive: envelope.directive,
             content: envelope.content,
         }),
         _ => None,
+    }
+}
+
+/// Real clients read a map of strings and nothing else: a command with a number in it is none.
+fn arguments(content: &Value) -> Option<HashMap<String, String>> {
+    match content.get("arguments") {
+        None | Some(Value::Null) => Some(HashMap::new()),
+        Some(arguments) => HashMap::deserialize(arguments).ok(),
     }
 }
 
@@ -168,14 +178,20 @@ mod tests {
                 delay_seconds: Some(60)
             })
         );
-        // A numeric delay is none.
-        let odd = br#"{"type":"command","message_id":"x","content":{"command":"reconnect","arguments":{"delay":60}}}"#;
-        assert!(matches!(
-            parse(odd),
-            Some(Heard::Command {
-                delay_seconds: None,
-                ..
-            })
-        ));
+        let heard = |arguments: &str| {
+            let text = format!(
+                r#"{{"type":"command","message_id":"x","content":{{"command":"reconnect","arguments":{arguments}}}}}"#
+            );
+            parse(text.as_bytes())
+        };
+        // A map that is not of strings is not understood at all, as by real clients.
+        assert_eq!(heard(r#"{"delay":60}"#), None);
+        for no_delay in ["null", "{}", r#"{"delay":"soon"}"#] {
+            let heard = heard(no_delay);
+            let Some(Heard::Command { delay_seconds, .. }) = heard else {
+                panic!("{no_delay}: {heard:?}");
+            };
+            assert_eq!(delay_seconds, None, "{no_delay}");
+        }
     }
 }
