@@ -1,16 +1,18 @@
-//! What the system talks about: ids, connections, tenants, time. Types and rules only.
+//! What the system talks about: ids, connections, tenants, identities, time. Types and rules only.
 //!
 //! Nothing here does I/O, knows a wire format or a table. What a message looks like on the wire
 //! is in `protocol`; what a row looks like is in `store`.
 
 pub mod clock;
 pub mod connection;
+pub mod identity;
 pub mod ids;
 pub mod message;
 pub mod tenant;
 
 pub use clock::{Clock, SystemClock, Timestamp};
 pub use connection::{Connection, Dialect, Kind, Reported};
+pub use identity::{Identity, IdentityError};
 pub use ids::{ClientId, InvalidId, MessageId, OrgId};
 pub use message::OutgoingMessage;
 pub use tenant::Tenant;
