@@ -16,7 +16,7 @@ pub mod shutdown;
 /// Logs, metrics, health.
 pub mod telemetry;
 
-/// Ids, connections, tenants, time: no I/O.
+/// Ids, connections, tenants, identities, time: no I/O.
 pub mod domain;
 /// Topics and messages: bytes ↔ types, no I/O.
 pub mod protocol;
@@ -33,6 +33,8 @@ pub mod ingest;
 pub mod kafka;
 /// MQTT as a client.
 pub mod mqtt;
+/// What the services around us are told: hosts to inventory.
+pub mod platform;
 /// One batch: fold, tenant, write.
 pub mod record;
 /// All SQL.

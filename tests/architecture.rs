@@ -19,24 +19,25 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("broker", &[]),
     ("tenant", &[]),
     ("store", &[]),
-    ("record", &["tenant", "store"]),
     ("kafka", &[]),
+    ("platform", &["kafka"]),
+    ("record", &["tenant", "store", "platform"]),
     ("ingest", &["record", "mqtt", "broker", "kafka"]),
-    ("updaters", &["store", "tenant", "deliver"]),
+    ("updaters", &["store", "tenant", "platform", "deliver"]),
     ("deliver", &["store", "mqtt", "broker"]),
     ("api", &["deliver", "store"]),
     (
         "runtime",
         &[
             "mqtt", "broker", "tenant", "store", "record", "ingest", "deliver", "api", "kafka",
-            "updaters",
+            "updaters", "platform",
         ],
     ),
     (
         "cli",
         &[
             "mqtt", "broker", "tenant", "store", "record", "ingest", "deliver", "api", "kafka",
-            "updaters", "runtime",
+            "updaters", "platform", "runtime",
         ],
     ),
 ];

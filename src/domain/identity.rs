@@ -173,10 +173,7 @@ fn tenant(fields: &Map<String, Value>) -> Result<Option<Tenant>, IdentityError> 
 }
 
 /// Whether there was anything to mend.
-fn mend(
-    fields: &mut Map<String, Value>,
-    tenant: Option<&Tenant>,
-) -> Result<bool, IdentityError> {
+fn mend(fields: &mut Map<String, Value>, tenant: Option<&Tenant>) -> Result<bool, IdentityError> {
     let lacks_auth_type = word(fields, "auth_type")?.is_none();
     if lacks_auth_type {
         fields.insert("auth_type".into(), CERT_AUTH.into());
@@ -276,7 +273,12 @@ mod tests {
 
     #[test]
     fn an_inner_organisation_is_also_written_to_the_top_level() {
-        for top in ["", r#""org_id":null,"#, r#""org_id":"","#, r#""org_id":" ","#] {
+        for top in [
+            "",
+            r#""org_id":null,"#,
+            r#""org_id":"","#,
+            r#""org_id":" ","#,
+        ] {
             let text = format!(
                 r#"{{"identity":{{{top}"auth_type":"cert-auth","internal":{{"org_id":"7","z":1}}}}}}"#
             );
@@ -364,6 +366,9 @@ mod tests {
         let identity = read(r#"{"identity":{"org_id":"1","user":{"email":"a@b.example"}}}"#);
         let shown = format!("{identity:?}");
         assert!(shown.contains("OrgId"), "{shown}");
-        assert!(!shown.contains("example") && !shown.contains("encoded"), "{shown}");
+        assert!(
+            !shown.contains("example") && !shown.contains("encoded"),
+            "{shown}"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! What the system talks about: ids, connections, tenants, time. Types and rules only.
+//! What the system talks about: ids, connections, tenants, identities, time. Types and rules only.
 //!
 //! Nothing here does I/O, knows a wire format or a table. What a message looks like on the wire
 //! is in `protocol`; what a row looks like is in `store`.

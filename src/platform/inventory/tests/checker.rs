@@ -1,0 +1,206 @@
+//! What inventory takes, said once more and in another way: by looking at a message alone.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Value};
+
+const FACTS: [&str; 9] = [
+    "insights_id",
+    "subscription_manager_id",
+    "satellite_id",
+    "bios_uuid",
+    "ip_addresses",
+    "fqdn",
+    "mac_addresses",
+    "provider_id",
+    "provider_type",
+];
+const OTHERS: [&str; 6] = [
+    "account",
+    "org_id",
+    "stale_timestamp",
+    "reporter",
+    "system_profile",
+    "tags",
+];
+
+/// Panics with what is wrong with it.
+pub(super) fn check(key: &str, value: &[u8]) {
+    let message: Value = serde_json::from_slice(value).unwrap();
+    assert_keys(
+        &message,
+        &["operation", "platform_metadata", "data"],
+        &["operation", "platform_metadata", "data"],
+    );
+    assert_eq!(message["operation"], "add_host");
+    nothing_is_null_or_empty(&message);
+
+    let metadata = &message["platform_metadata"];
+    let both = ["request_id", "b64_identity"];
+    assert_keys(metadata, &both, &both);
+    assert!(is_uuid(text(&metadata["request_id"])));
+    let identity = STANDARD.decode(text(&metadata["b64_identity"])).unwrap();
+    let identity: Value = serde_json::from_slice(&identity).unwrap();
+    let identity = &identity["identity"];
+
+    let data = &message["data"];
+    let known: Vec<&str> = FACTS.into_iter().chain(OTHERS).collect();
+    assert_keys(data, &known, &["org_id", "stale_timestamp", "reporter"]);
+    assert_eq!(text(&data["org_id"]), key);
+    assert_eq!(text(&identity["org_id"]), key);
+    assert!(key.chars().count() <= 36);
+    assert_eq!(data["reporter"], "cloud-connector");
+    let moment = text(&data["stale_timestamp"]);
+    assert!(
+        moment.ends_with('Z') && moment.as_bytes()[10] == b'T',
+        "{moment}"
+    );
+    if let Some(account) = data.get("account") {
+        assert!(text(account).chars().count() <= 10);
+    }
+    facts(data);
+    owner(data, identity);
+    tags(data);
+}
+
+fn facts(data: &Value) {
+    let ids = ["insights_id", "subscription_manager_id", "provider_id"];
+    assert!(ids.iter().any(|id| data.get(id).is_some()), "no id: {data}");
+    for id in ["insights_id", "subscription_manager_id", "bios_uuid"] {
+        if let Some(id) = data.get(id) {
+            assert!(is_uuid(&text(id).to_lowercase()), "{id}");
+        }
+    }
+    if let Some(id) = data.get("satellite_id") {
+        let is_number = text(id).len() == 10 && text(id).chars().all(|c| c.is_ascii_digit());
+        assert!(is_number || is_uuid(&text(id).to_lowercase()), "{id}");
+    }
+    for ip in list(data, "ip_addresses") {
+        assert!(
+            ip.parse::<Ipv4Addr>().is_ok() || ip.parse::<Ipv6Addr>().is_ok(),
+            "{ip}"
+        );
+    }
+    for mac in list(data, "mac_addresses") {
+        let digits: String = mac.chars().filter(char::is_ascii_hexdigit).collect();
+        let separators: Vec<char> = mac.chars().filter(|c| !c.is_ascii_hexdigit()).collect();
+        assert!(digits.len() == 12 || digits.len() == 40, "{mac}");
+        assert!(digits.bytes().any(|digit| digit != b'0'), "{mac}");
+        assert!(separators.windows(2).all(|two| two[0] == two[1]), "{mac}");
+        assert!([0, 2, 5, 19].contains(&separators.len()), "{mac}");
+    }
+    if let Some(name) = data.get("fqdn") {
+        assert!(text(name).chars().count() <= 255);
+    }
+    assert_eq!(
+        data.get("provider_id").is_some(),
+        data.get("provider_type").is_some()
+    );
+}
+
+fn owner(data: &Value, identity: &Value) {
+    let Some(profile) = data.get("system_profile") else {
+        return;
+    };
+    assert_keys(profile, &["rhc_client_id", "owner_id"], &["rhc_client_id"]);
+    let client = text(&profile["rhc_client_id"]);
+    assert!(is_uuid(client), "{client}");
+    if let Some(owner) = profile.get("owner_id") {
+        assert_eq!(owner, client);
+        assert_eq!(identity["auth_type"], "cert-auth");
+        assert!(identity["type"] != "System" || &identity["system"]["cn"] == owner);
+    }
+}
+
+fn tags(data: &Value) {
+    let Some(tags) = data.get("tags") else {
+        return;
+    };
+    assert_keys(tags, &["rhc_client"], &["rhc_client"]);
+    for (key, values) in tags["rhc_client"].as_object().unwrap() {
+        assert!((1..=255).contains(&key.chars().count()), "{key}");
+        let values = values.as_array().unwrap();
+        assert_eq!(values.len(), 1);
+        assert!(text(&values[0]).chars().count() <= 255);
+    }
+}
+
+/// The value of a tag may be empty; nothing else.
+fn nothing_is_null_or_empty(value: &Value) {
+    match value {
+        Value::String(text) => assert!(!text.trim().is_empty()),
+        Value::Array(items) => {
+            assert!(!items.is_empty());
+            items.iter().for_each(nothing_is_null_or_empty);
+        }
+        Value::Object(fields) => {
+            assert!(!fields.is_empty());
+            let but_tags = fields.iter().filter(|(key, _)| *key != "rhc_client");
+            but_tags.for_each(|(_, value)| nothing_is_null_or_empty(value));
+            assert!(fields.get("rhc_client") != Some(&Value::Object(Map::new())));
+        }
+        other => panic!("{other} in the message"),
+    }
+}
+
+/// Lower case, dashed: 8-4-4-4-12.
+fn is_uuid(text: &str) -> bool {
+    let is_digit = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
+    let groups: Vec<usize> = text.split('-').map(str::len).collect();
+    groups == [8, 4, 4, 4, 12] && text.chars().all(|c| c == '-' || is_digit(c))
+}
+
+fn assert_keys(object: &Value, may: &[&str], must: &[&str]) {
+    let keys: Vec<&String> = object.as_object().unwrap().keys().collect();
+    assert!(
+        keys.iter().all(|key| may.contains(&key.as_str())),
+        "{keys:?}"
+    );
+    assert!(must.iter().all(|key| object.get(key).is_some()), "{keys:?}");
+}
+
+fn list<'a>(data: &'a Value, key: &str) -> Vec<&'a str> {
+    let items = data.get(key).map(|items| items.as_array().unwrap());
+    items.into_iter().flatten().map(text).collect()
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap()
+}
+
+#[test]
+fn the_checker_itself_can_fail() {
+    let sent = super::Sample::with_tags(serde_json::json!({"a": "b"})).announce();
+    let good: Value = serde_json::from_slice(&sent.unwrap().value).unwrap();
+    let fails = |message: &Value| {
+        let value = message.to_string();
+        std::panic::catch_unwind(|| check("10001", value.as_bytes())).is_err()
+    };
+    assert!(!fails(&good));
+    for (pointer, key, bad) in [
+        ("", "metadata", "{}"),
+        ("/data", "machine_id", "\"x\""),
+        ("/data", "org_id", "\"10002\""),
+        ("/data", "account", "\"12345678901\""),
+        (
+            "/data",
+            "insights_id",
+            "\"3a57b1ad516347ee9e573bb6d90bdfff\"",
+        ),
+        ("/data", "bios_uuid", "null"),
+        ("/data", "fqdn", "\"\""),
+        ("/data", "ip_addresses", "[\"10.0.0.256\"]"),
+        ("/data", "mac_addresses", "[\"00:00:00:00:00:00\"]"),
+        ("/data", "mac_addresses", "[]"),
+        ("/data", "provider_id", "\"i-1\""),
+        ("/data/system_profile", "owner_id", "\"x\""),
+        ("/data/tags/rhc_client", "", "[\"x\"]"),
+    ] {
+        let mut message = good.clone();
+        let place = message.pointer_mut(pointer).unwrap();
+        place[key] = serde_json::from_str(bad).unwrap();
+        assert!(fails(&message), "{pointer}/{key} was let through");
+    }
+}

@@ -1,0 +1,6 @@
+//! What the services around us are told: hosts to inventory.
+//!
+//! What is said is decided here, without I/O, and sent through `kafka`. Whether something is to be
+//! said at all, and what happens if it was not heard, is for `record` and `updaters`.
+
+pub mod inventory;
