@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use cloud_connector::domain::{ClientId, Clock, OrgId, Tenant, Timestamp};
+use cloud_connector::domain::{ClientId, Clock, Identity, OrgId, Tenant, Timestamp};
 use cloud_connector::protocol::{Received, Topics, Words};
 use cloud_connector::record::{Event, Fence, Parts, Place, Queue, Recorder, Refusals, Settings};
 use cloud_connector::shutdown::Stopper;
@@ -194,11 +194,11 @@ struct Everybody;
 
 #[async_trait]
 impl Tenants for Everybody {
-    async fn lookup(&self, _: &ClientId) -> Lookup {
-        Lookup::Found(Tenant {
+    async fn lookup(&self, _: &ClientId, _: tokio::time::Instant) -> Lookup {
+        Lookup::of(Identity::made_for(&Tenant {
             org_id: OrgId::new(ORG).unwrap(),
             account: String::new(),
-        })
+        }))
     }
 
     async fn probe(&self) -> Result<String, String> {
