@@ -31,7 +31,9 @@ async fn readiness(State(shared): State<Shared>) -> Response {
     let verdicts = shared.health.ask().await;
     let ready = verdicts.values().all(Result::is_ok);
     let notes = shared.health.notes();
-    let notes = notes.into_iter().map(|(part, said)| (part.to_owned(), said.into()));
+    let notes = notes
+        .into_iter()
+        .map(|(part, said)| (part.to_owned(), said.into()));
     let parts: Map<String, Value> = verdicts
         .into_iter()
         .map(|(part, verdict)| {

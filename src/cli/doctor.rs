@@ -106,8 +106,8 @@ async fn outside_broker(config: &Config) -> Finding {
 }
 
 async fn queue(config: &Config) -> Finding {
-    let kafka = config.kafka.clone();
-    let asked = tokio::task::spawn_blocking(move || kafka::probe(&kafka));
+    let config = config.clone();
+    let asked = tokio::task::spawn_blocking(move || kafka::probe(&config.kafka, &config.topics()));
     asked.await.unwrap_or_else(|_| Err("not asked".to_owned()))
 }
 

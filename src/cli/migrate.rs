@@ -27,7 +27,7 @@ pub(super) fn run(args: &MigrateArgs) -> Result<ExitCode> {
     block_on(async {
         println!("{} is up to date", runtime::migrate(&config).await?);
         if args.topics {
-            for (topic, state) in create_topics(&config.kafka).await? {
+            for (topic, state) in create_topics(&config.kafka, &config.topics()).await? {
                 match state {
                     TopicState::Made => println!("{topic} is made"),
                     TopicState::Existed => println!("{topic} was there"),

@@ -126,7 +126,11 @@ fn settings(layers: &Layers, clowder: Clowder) -> Vec<(&'static str, String)> {
                 set("kafka.sasl_mechanism", sasl.mechanism);
             }
         }
-        for key in ["kafka.ingress_topic", "kafka.answers_topic"] {
+        for key in [
+            "kafka.ingress_topic",
+            "kafka.answers_topic",
+            "inventory.topic",
+        ] {
             let wanted = layers.text(key);
             let given = kafka
                 .topics

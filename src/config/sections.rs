@@ -23,8 +23,24 @@ pub struct Config {
     pub tenant: TenantSettings,
     pub record: Record,
     pub dead_letters: DeadLetters,
+    pub inventory: Inventory,
     pub updaters: Updaters,
     pub shutdown: Shutdown,
+}
+
+impl Config {
+    /// The topics that this deployment uses.
+    #[must_use]
+    pub fn topics(&self) -> Vec<&str> {
+        let mut topics = vec![
+            self.kafka.ingress_topic.as_str(),
+            self.kafka.answers_topic.as_str(),
+        ];
+        if self.inventory.enabled {
+            topics.push(&self.inventory.topic);
+        }
+        topics
+    }
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -251,6 +267,18 @@ pub struct Record {
 pub struct DeadLetters {
     pub per_client: u32,
     pub kept: Span,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Inventory {
+    pub enabled: bool,
+    pub topic: String,
+    pub file_max: u64,
+    pub files_kept: u32,
+    pub stale_after: Span,
+    pub handshake_hosts: bool,
+    pub deliver_within: Span,
 }
 
 #[derive(Debug, Clone, Deserialize)]

@@ -39,19 +39,32 @@ impl Producer {
     /// # Errors
     /// When a setting cannot work.
     pub fn new(kafka: &Kafka) -> Result<Self, KafkaError> {
+        // Never given up: a message that was given up and came again would come after its
+        // successors. What waits is bounded by what the broker has in flight to us. The partitioner
+        // is the Go implementation's, so that both put a client into the same partition.
+        Self::with(kafka, "0", "fnv1a")
+    }
+
+    /// A producer for what other services are told: given up after a while, because what was not
+    /// heard is told again later; with the partitioner that they expect.
+    ///
+    /// # Errors
+    /// When a setting cannot work.
+    pub fn for_notices(kafka: &Kafka) -> Result<Self, KafkaError> {
+        Self::with(kafka, "10000", "consistent")
+    }
+
+    fn with(kafka: &Kafka, timeout_ms: &str, partitioner: &str) -> Result<Self, KafkaError> {
         let inner = settings::common(kafka)?
             // Every replica in sync has it, once, in the order of the calls.
             .set("acks", "all")
             .set("enable.idempotence", "true")
-            // Never given up: a message that was given up and came again would come after its
-            // successors. What waits is bounded by what the broker has in flight to us.
-            .set("message.timeout.ms", "0")
+            .set("message.timeout.ms", timeout_ms)
             .set("message.max.bytes", MESSAGE_MAX)
             .set("compression.type", "lz4")
             .set("linger.ms", "2")
             .set("queue.buffering.max.kbytes", "65536")
-            // As the Go implementation's, so that both put a client into the same partition.
-            .set("partitioner", "fnv1a")
+            .set("partitioner", partitioner)
             .create_with_context(Complaints)
             .map_err(|error| settings::unusable(&error))?;
         Ok(Self { inner })

@@ -29,11 +29,13 @@ pub enum TopicState {
 ///
 /// # Errors
 /// When the cluster does not answer, or refuses.
-pub async fn create_topics(kafka: &Kafka) -> Result<Vec<(String, TopicState)>, KafkaError> {
+pub async fn create_topics(
+    kafka: &Kafka,
+    topics: &[&str],
+) -> Result<Vec<(String, TopicState)>, KafkaError> {
     let admin: AdminClient<DefaultClientContext> = settings::common(kafka)?
         .create()
         .map_err(|error| settings::unusable(&error))?;
-    let topics = [&kafka.ingress_topic, &kafka.answers_topic];
     let wanted: Vec<NewTopic<'_>> = topics
         .iter()
         .map(|topic| {
@@ -66,16 +68,16 @@ pub async fn create_topics(kafka: &Kafka) -> Result<Vec<(String, TopicState)>, K
         .collect()
 }
 
-/// Connects once and looks at both topics, for `doctor`. Says how many partitions they have.
+/// Connects once and looks at the topics, for `doctor`. Says how many partitions they have.
 ///
 /// # Errors
 /// When the cluster does not answer, or a topic is not there.
-pub fn probe(kafka: &Kafka) -> Result<String, String> {
+pub fn probe(kafka: &Kafka, topics: &[&str]) -> Result<String, String> {
     let consumer: BaseConsumer = settings::common(kafka)
         .and_then(|config| config.create().map_err(|error| settings::unusable(&error)))
         .map_err(|error| error.to_string())?;
     let mut found = Vec::new();
-    for topic in [&kafka.ingress_topic, &kafka.answers_topic] {
+    for topic in topics {
         let partitions = partitions(consumer.client(), topic, ADMIN_WITHIN / 3)?;
         found.push(format!("{topic} ({partitions} partitions)"));
     }

@@ -4,3 +4,4 @@
 //! said at all, and what happens if it was not heard, is for `record` and `updaters`.
 
 pub mod inventory;
+pub mod outlet;

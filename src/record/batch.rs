@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use futures::future::join_all;
 use tokio::time::Instant;
 
+use super::announce::{Arrived, Told};
 use super::fold::{self, Fate, Settled, Step};
 use super::{Event, Parts, split};
 use crate::domain::{ClientId, Tenant, Timestamp};
@@ -32,6 +33,7 @@ pub(super) async fn record(
     parts: &Parts,
     events: &[&Event],
     fences: &[Fence],
+    told: &mut Told,
 ) -> Result<Written, StoreError> {
     let now = parts.clock.now();
     let parsed = parse(events, now);
@@ -41,7 +43,7 @@ pub(super) async fn record(
     } else {
         parts.store.known(&clients).await?
     };
-    let (mut batch, sources) = settle(parts, &known, parsed.steps, now).await;
+    let (mut batch, sources) = settle(parts, &known, parsed.steps, told, now).await;
     batch.dead_letters = parsed.dead_letters;
     batch.letters_per_client = parts.settings.letters_per_client;
     let arrived = batch.arrivals.len();
@@ -155,6 +157,7 @@ async fn settle(
     parts: &Parts,
     known: &HashMap<ClientId, Known>,
     steps: HashMap<ClientId, Vec<Step>>,
+    told: &mut Told,
     now: Timestamp,
 ) -> (Batch, HashMap<ClientId, usize>) {
     let mut fates = Vec::with_capacity(steps.len());
@@ -171,14 +174,20 @@ async fn settle(
     }
     // In order, so that writers side by side never wait for each other in a circle.
     fates.sort_by(|a, b| a.0.cmp(&b.0));
-    let tenants = look_up(parts, known, &fates, now).await;
+    let lookups = look_up(parts, &fates).await;
+    announce(parts, &fates, &lookups, told, now).await;
     let mut batch = Batch::default();
     let mut sources = HashMap::new();
-    for ((client, fate), tenant) in fates.into_iter().zip(tenants) {
+    for ((client, fate), lookup) in fates.into_iter().zip(lookups) {
+        let tenant = lookup.map(|lookup| change(lookup, known.get(&client), now));
         if let Some(settled) = fate.arrival {
             sources.insert(client.clone(), settled.event);
             let tenant = tenant.unwrap_or_else(|| as_it_was(known.get(&client)));
-            batch.arrivals.push(arrival(&client, *settled, tenant));
+            let inventory = parts.inventory.as_ref();
+            let is_host = inventory.is_some_and(|inventory| inventory.would_take(&settled));
+            let mut arrival = arrival(&client, *settled, tenant, is_host);
+            arrival.announced_at = told.at(&client, sources[&client]);
+            batch.arrivals.push(arrival);
         } else if let Some(at) = fate.sighting {
             batch.sightings.push(Sighting {
                 client_id: client.clone(),
@@ -194,9 +203,16 @@ async fn settle(
     (batch, sources)
 }
 
-fn arrival(client: &ClientId, settled: Settled, tenant: TenantChange) -> Arrival {
+fn arrival(
+    client: &ClientId,
+    settled: Settled,
+    tenant: TenantChange,
+    can_be_announced: bool,
+) -> Arrival {
     let online = settled.online;
     Arrival {
+        can_be_announced,
+        announced_at: None,
         client_id: client.clone(),
         dialect: settled.dialect,
         kind: online.kind,
@@ -212,12 +228,7 @@ fn arrival(client: &ClientId, settled: Settled, tenant: TenantChange) -> Arrival
 
 /// Looks everybody up at once, until the deadline. No answer in time is no answer. Nobody is looked
 /// up who is gone in the end, or stays as it was.
-async fn look_up(
-    parts: &Parts,
-    known: &HashMap<ClientId, Known>,
-    fates: &[(ClientId, Fate)],
-    now: Timestamp,
-) -> Vec<Option<TenantChange>> {
+async fn look_up(parts: &Parts, fates: &[(ClientId, Fate)]) -> Vec<Option<Lookup>> {
     let deadline = Instant::now() + parts.settings.tenant_deadline;
     let lookups = fates.iter().map(|(client, fate)| async move {
         if !fate.comes {
@@ -225,13 +236,45 @@ async fn look_up(
         }
         let lookup = parts.tenants.lookup(client, deadline).await;
         metrics::tenant_lookup(lookup.outcome());
-        Some(match lookup {
-            Lookup::Found(found) => TenantChange::Found(found.tenant),
-            Lookup::NotFound => TenantChange::NotFound(now),
-            Lookup::Unavailable => as_it_was(known.get(client)),
-        })
+        Some(lookup)
     });
     join_all(lookups).await
+}
+
+/// Tells inventory of those that were found. Who comes back by a sign of life is owed: what it is
+/// stands in the store, and the stale updater reads it there.
+async fn announce(
+    parts: &Parts,
+    fates: &[(ClientId, Fate)],
+    lookups: &[Option<Lookup>],
+    told: &mut Told,
+    now: Timestamp,
+) {
+    let Some(inventory) = &parts.inventory else {
+        return;
+    };
+    let arrived = fates
+        .iter()
+        .zip(lookups)
+        .filter_map(|((client, fate), lookup)| {
+            let (Some(settled), Some(Lookup::Found(found))) = (&fate.arrival, lookup) else {
+                return None;
+            };
+            Some(Arrived {
+                client,
+                settled,
+                found,
+            })
+        });
+    inventory.tell(arrived, told, now).await;
+}
+
+fn change(lookup: Lookup, known: Option<&Known>, now: Timestamp) -> TenantChange {
+    match lookup {
+        Lookup::Found(found) => TenantChange::Found(found.tenant),
+        Lookup::NotFound => TenantChange::NotFound(now),
+        Lookup::Unavailable => as_it_was(known),
+    }
 }
 
 /// The row's tenant; for a client that had left, the one it left with.

@@ -6,6 +6,7 @@
 //! messages end in is in `fold`.
 
 mod absent;
+mod announce;
 mod batch;
 mod fold;
 mod refusals;
@@ -28,6 +29,7 @@ use crate::telemetry::health::Verdict;
 use crate::tenant::Tenants;
 
 pub use absent::end_those_who_stay_away;
+pub use announce::Announcer;
 pub use refusals::{Refusals, RefusalsTold};
 pub use replay::replay_letters;
 
@@ -124,6 +126,8 @@ pub struct Parts {
     pub store: Arc<dyn Store>,
     /// To whom clients belong.
     pub tenants: Arc<dyn Tenants>,
+    /// Who is told of hosts, if anybody.
+    pub inventory: Option<Announcer>,
     /// Where clients are told that their handshake was not taken.
     pub refusals: Refusals,
     /// Now.

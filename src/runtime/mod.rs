@@ -9,7 +9,7 @@ mod sources;
 mod stop;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,8 +24,9 @@ use crate::deliver::{Delivery, EmbeddedOutlet, Outlet, OutsideOutlet, tell_refus
 use crate::domain::Clock;
 use crate::kafka::Producer;
 use crate::mqtt::{KeptConnection, Options, Session};
+use crate::platform::{inventory, outlet};
 use crate::protocol::{Topics, Words};
-use crate::record::{self, Recorder, Refusals, RefusalsTold};
+use crate::record::{self, Announcer, Recorder, Refusals, RefusalsTold};
 use crate::shutdown::Stopper;
 use crate::store::Store;
 use crate::store::postgres::{self, PostgresStore};
@@ -37,6 +38,7 @@ use crate::updaters::Updaters;
 pub use data_dir::{DataDir, LOCAL_CALLER, database_path};
 pub use roles::{Role, Roles};
 
+const INVENTORY_FILE: &str = "inventory.ndjson";
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);
 /// PostgreSQL takes batches side by side, and two nearly double the throughput; SQLite has one
 /// writer, and a second would only wait for it.
@@ -143,7 +145,7 @@ pub async fn start(config: Config, roles: Roles, clock: Arc<dyn Clock>) -> Resul
     }
     let topics = topics(&config);
     let refused = if running.has(Role::Record) {
-        Some(running.start_recorder(&config, prepared.tenants, &topics, &clock))
+        Some(running.start_recorder(&config, prepared.tenants, &topics, &clock)?)
     } else {
         None
     };
@@ -198,6 +200,36 @@ pub fn tenants(config: &Config) -> Result<Arc<dyn Tenants>> {
         probe_after: settings.probe_after.get(),
     };
     Ok(Arc::new(CarefulTenants::new(gateway, limits)))
+}
+
+/// Who is told of hosts: inventory's topic where there is a queue, a file where there is a data
+/// folder, else nobody.
+///
+/// # Errors
+/// When the settings cannot work.
+pub fn announcer(config: &Config, data_dir: Option<&Path>) -> Result<Option<Announcer>> {
+    let settings = &config.inventory;
+    let outlet: Arc<dyn outlet::Outlet> = match (&config.kafka.brokers, data_dir) {
+        _ if !settings.enabled => return Ok(None),
+        (Some(_), _) => {
+            let producer = Producer::for_notices(&config.kafka)?;
+            Arc::new(outlet::Topic::new(producer, settings.topic.clone()))
+        }
+        (None, Some(dir)) => Arc::new(outlet::Lines::new(
+            &dir.join(INVENTORY_FILE),
+            settings.file_max,
+            settings.files_kept,
+        )),
+        (None, None) => return Ok(None),
+    };
+    Ok(Some(Announcer {
+        outlet,
+        terms: inventory::Terms {
+            stale_after: settings.stale_after.get(),
+            handshake_hosts: settings.handshake_hosts,
+        },
+        within: settings.deliver_within.get(),
+    }))
 }
 
 /// The topics of the deployment.
@@ -313,12 +345,14 @@ impl Running {
         tenants: Arc<dyn Tenants>,
         topics: &Topics,
         clock: &Arc<dyn Clock>,
-    ) -> RefusalsTold {
+    ) -> Result<RefusalsTold> {
         let (refusals, refused) = Refusals::channel();
+        let announcer = announcer(config, self.info.data_dir.as_deref())?;
         let is_sqlite = config.postgres.host.is_empty();
         let parts = record::Parts {
             store: self.store.clone(),
             tenants: tenants.clone(),
+            inventory: announcer,
             refusals,
             clock: clock.clone(),
             settings: record::Settings {
@@ -329,7 +363,8 @@ impl Running {
                 letters_per_client: config.dead_letters.per_client,
             },
         };
-        self.health.add_note("tenant_lookup", move || tenants.note());
+        self.health
+            .add_note("tenant_lookup", move || tenants.note());
         let recorder = Recorder::start(parts, &self.recording);
         let watched = recorder.clone();
         self.health.add("record", move || {
@@ -347,7 +382,7 @@ impl Running {
             ));
         }
         self.recorder = Some(recorder);
-        refused
+        Ok(refused)
     }
 
     fn start_background(&self, config: &Config, clock: &Arc<dyn Clock>) {

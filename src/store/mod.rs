@@ -113,6 +113,10 @@ pub struct Arrival {
     pub alive_at: Option<Timestamp>,
     /// What the tenant step found.
     pub tenant: TenantChange,
+    /// Whether inventory would take it.
+    pub can_be_announced: bool,
+    /// When inventory received it, if it has; otherwise it is owed.
+    pub announced_at: Option<Timestamp>,
 }
 
 /// A client that showed life without saying what it is. One that left is brought back as it was;

@@ -26,6 +26,8 @@ const FENCED: &str = "cloud_connector_record_partitions_fenced_total";
 const TENANT: &str = "cloud_connector_tenant_lookups_total";
 const LOOKUPS_ASKED: &str = "cloud_connector_tenant_requests_total";
 const BREAKER: &str = "cloud_connector_tenant_breaker_open";
+const ANNOUNCED: &str = "cloud_connector_inventory_messages_total";
+const NOT_ANNOUNCED: &str = "cloud_connector_inventory_refused_total";
 const LINKS: &str = "cloud_connector_broker_connections";
 const REFUSED: &str = "cloud_connector_broker_refused_total";
 const SEVERED: &str = "cloud_connector_broker_severed_total";
@@ -122,6 +124,11 @@ fn describe() {
     describe_gauge!(
         BREAKER,
         "1 while the tenant lookup service does not answer and is not asked but for probes"
+    );
+    describe_counter!(ANNOUNCED, "Hosts announced to inventory, by outcome");
+    describe_counter!(
+        NOT_ANNOUNCED,
+        "Hosts that inventory would refuse and that it was not told of, by reason"
     );
     describe_gauge!(
         LINKS,
@@ -248,6 +255,26 @@ pub fn lookup_asked() {
 /// The lookup service is not asked any more, or again.
 pub fn lookup_breaker(open: bool) {
     gauge!(BREAKER).set(if open { 1.0 } else { 0.0 });
+}
+
+/// Hosts were announced to inventory, each delivered or not.
+pub fn announced(delivered: &[bool]) {
+    let heard = delivered.iter().filter(|heard| **heard).count();
+    let missed = delivered.len() - heard;
+    counter!(ANNOUNCED, "outcome" => "delivered").increment(heard as u64);
+    counter!(ANNOUNCED, "outcome" => "not_delivered").increment(missed as u64);
+    if missed > 0 {
+        tracing::warn!(
+            missed,
+            "inventory was not told of hosts; the stale updater tells it later"
+        );
+    }
+}
+
+/// Inventory would refuse a host.
+pub fn not_announced(client: &ClientId, reason: &'static str) {
+    counter!(NOT_ANNOUNCED, "reason" => reason).increment(1);
+    tracing::debug!(client_id = %client, reason, "inventory would refuse this host");
 }
 
 /// The number of clients that hold an MQTT connection.

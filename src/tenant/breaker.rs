@@ -135,7 +135,11 @@ impl Breaker {
 
     /// Since when it is open.
     pub fn open_for(&self) -> Option<Duration> {
-        self.state.lock().open.as_ref().map(|open| open.since.elapsed())
+        self.state
+            .lock()
+            .open
+            .as_ref()
+            .map(|open| open.since.elapsed())
     }
 }
 

@@ -123,7 +123,10 @@ impl Tenants for FixedTenants {
             Some(path) => format!("{} clients from {}", self.named.len(), path.display()),
             None => match &self.others {
                 Lookup::Found(found) => {
-                    format!("every client belongs to organisation {}", found.tenant.org_id)
+                    format!(
+                        "every client belongs to organisation {}",
+                        found.tenant.org_id
+                    )
                 }
                 _ => "no client belongs to any organisation".to_owned(),
             },

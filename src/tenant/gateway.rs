@@ -18,7 +18,9 @@ const ANSWER_MAX_BYTES: usize = 256 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum GatewayError {
     /// The address is malformed.
-    #[error("tenant.gateway_url: {url:?} is not an address: {problem}; write it as in \"https://gateway.example/v1\"")]
+    #[error(
+        "tenant.gateway_url: {url:?} is not an address: {problem}; write it as in \"https://gateway.example/v1\""
+    )]
     Url {
         /// The address.
         url: String,
@@ -53,7 +55,9 @@ impl Gateway {
         };
         let parsed = reqwest::Url::parse(url).map_err(|why| bad_url(why.to_string()))?;
         if !matches!(parsed.scheme(), "http" | "https") {
-            return Err(bad_url("it begins with neither http:// nor https://".to_owned()));
+            return Err(bad_url(
+                "it begins with neither http:// nor https://".to_owned(),
+            ));
         }
         // The first of the process counts; all of ours are the same.
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -91,7 +95,10 @@ impl Gateway {
             .get(self.url.clone())
             .header("accept", "application/json")
             .header("x-rh-certauth-cn", format!("/CN={client}"))
-            .header("x-rh-insights-request-id", Uuid::new_v4().simple().to_string())
+            .header(
+                "x-rh-insights-request-id",
+                Uuid::new_v4().simple().to_string(),
+            )
             .send()
             .await?;
         let status = answer.status().as_u16();
@@ -137,7 +144,9 @@ fn judge(status: u16, body: &[u8]) -> Lookup {
     match status {
         200 => {
             let named: Result<Named, _> = serde_json::from_slice(body);
-            let identity = named.ok().map(|named| Identity::from_base64(&named.identity));
+            let identity = named
+                .ok()
+                .map(|named| Identity::from_base64(&named.identity));
             match identity {
                 Some(Ok(identity)) => Lookup::of(identity),
                 Some(Err(_)) | None => Lookup::Unavailable,
@@ -152,7 +161,9 @@ fn judge(status: u16, body: &[u8]) -> Lookup {
 /// `{"errors": [{…}, …]}`.
 fn is_refusal(body: &[u8]) -> bool {
     let body: Result<Value, _> = serde_json::from_slice(body);
-    let errors = body.ok().and_then(|mut body| body.get_mut("errors").map(Value::take));
+    let errors = body
+        .ok()
+        .and_then(|mut body| body.get_mut("errors").map(Value::take));
     match errors {
         Some(Value::Array(errors)) => !errors.is_empty() && errors.iter().all(Value::is_object),
         _ => false,
@@ -195,8 +206,15 @@ mod tests {
         for status in [400, 401, 403, 404, 410, 422] {
             assert_eq!(judge(status, &refusal), Lookup::NotFound, "{status}");
         }
-        for identity in [json!({"type": "System"}), json!({"type": "System", "org_id": ""})] {
-            assert_eq!(judge(200, &named(&identity)), Lookup::NotFound, "{identity}");
+        for identity in [
+            json!({"type": "System"}),
+            json!({"type": "System", "org_id": ""}),
+        ] {
+            assert_eq!(
+                judge(200, &named(&identity)),
+                Lookup::NotFound,
+                "{identity}"
+            );
         }
         for status in [408, 425, 429, 500, 502, 503, 504, 301, 204] {
             assert_eq!(judge(status, &refusal), Lookup::Unavailable, "{status}");
@@ -228,7 +246,9 @@ mod tests {
     #[test]
     fn a_wrong_address_is_named_with_its_cure() {
         for bad in ["gateway", "ftp://gateway", "http://"] {
-            let text = Gateway::new(bad, None, Duration::from_secs(1)).err().unwrap();
+            let text = Gateway::new(bad, None, Duration::from_secs(1))
+                .err()
+                .unwrap();
             assert!(text.to_string().contains("tenant.gateway_url"), "{text}");
         }
     }

@@ -12,6 +12,7 @@ mod corpus;
 #[cfg(feature = "outside-tests")]
 mod distributed;
 mod end_to_end;
+mod inventory;
 #[cfg(feature = "outside-tests")]
 mod other_makes;
 mod properties;

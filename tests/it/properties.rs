@@ -232,6 +232,7 @@ impl Run {
         let parts = Parts {
             store,
             tenants: Arc::new(Everybody),
+            inventory: None,
             refusals: Refusals::channel().0,
             clock: Arc::new(Still),
             settings: Settings {

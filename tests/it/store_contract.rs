@@ -161,6 +161,8 @@ fn arrival(name: &str, tenant: TenantChange) -> Arrival {
         heard: heard(0),
         alive_at: None,
         tenant,
+        can_be_announced: true,
+        announced_at: None,
     }
 }
 

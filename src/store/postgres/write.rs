@@ -48,18 +48,21 @@ async fn arrive(
         INSERT INTO connections (client_id, org_id, account, dialect, kind, topic_prefix,
                canonical_facts, catalog_service_facts, dispatchers, tags, client_name,
                client_version, message_id, message_sent, tenant_lookup_timestamp, last_seen,
-               alive_at, queue_partition, queue_offset, created_at, updated_at)
+               alive_at, queue_partition, queue_offset, can_be_announced, stale_timestamp,
+               created_at, updated_at)
         SELECT client_id, org_id, account, dialect, kind, topic_prefix,
                canonical_facts::jsonb, catalog_service_facts::jsonb, dispatchers::jsonb,
                tags::jsonb, client_name, client_version, message_id, message_sent, looked_up,
-               last_seen, alive_at, queue_partition, queue_offset, $20, $20
+               last_seen, alive_at, queue_partition, queue_offset, can_be_announced,
+               COALESCE(announced_at, 'epoch'), $22, $22
           FROM UNNEST($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[],
                $7::text[], $8::text[], $9::text[], $10::text[], $11::text[], $12::text[],
                $13::text[], $14::timestamptz[], $15::timestamptz[], $16::timestamptz[],
-               $17::timestamptz[], $18::int[], $19::bigint[])
+               $17::timestamptz[], $18::int[], $19::bigint[], $20::bool[], $21::timestamptz[])
             AS t (client_id, org_id, account, dialect, kind, topic_prefix, canonical_facts,
                catalog_service_facts, dispatchers, tags, client_name, client_version, message_id,
-               message_sent, looked_up, last_seen, alive_at, queue_partition, queue_offset)
+               message_sent, looked_up, last_seen, alive_at, queue_partition, queue_offset,
+               can_be_announced, announced_at)
         ON CONFLICT (client_id) DO UPDATE SET
                org_id = excluded.org_id, account = excluded.account, dialect = excluded.dialect,
                kind = excluded.kind, topic_prefix = excluded.topic_prefix,
@@ -78,6 +81,9 @@ async fn arrive(
                left_at = NULL,
                queue_partition = excluded.queue_partition,
                queue_offset = excluded.queue_offset,
+               can_be_announced = excluded.can_be_announced,
+               stale_timestamp = CASE WHEN excluded.org_id <> '' THEN excluded.stale_timestamp
+                   ELSE connections.stale_timestamp END,
                last_seen = excluded.last_seen, updated_at = excluded.updated_at";
     let texts = |of: fn(&Arrival) -> String| arrivals.iter().map(of).collect::<Vec<String>>();
     let moments = |of: fn(&Arrival) -> Option<Timestamp>| {
@@ -87,6 +93,7 @@ async fn arrive(
     let tenants = Tenants::of(arrivals.iter().map(|arrival| Some(&arrival.tenant)));
     let (partitions, offsets) = places(arrivals.iter().map(|arrival| arrival.heard.place));
     let names = texts(|a| a.client_id.to_string());
+    let announceable: Vec<bool> = arrivals.iter().map(|a| a.can_be_announced).collect();
     let message_ids: Vec<Option<&str>> = arrivals
         .iter()
         .map(|a| a.message_id.as_ref().map(MessageId::as_str))
@@ -111,6 +118,8 @@ async fn arrive(
         .bind(moments(|a| a.alive_at))
         .bind(&partitions)
         .bind(&offsets)
+        .bind(&announceable)
+        .bind(moments(|a| a.announced_at))
         .bind(to_sql(now))
         .execute(&mut *connection)
         .await?;

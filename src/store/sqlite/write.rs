@@ -48,7 +48,8 @@ async fn arrive(
         "INSERT INTO connections (client_id, org_id, account, dialect, kind, topic_prefix, \
          canonical_facts, catalog_service_facts, dispatchers, tags, client_name, client_version, \
          message_id, message_sent, tenant_lookup_timestamp, last_seen, alive_at, \
-         queue_partition, queue_offset, created_at, updated_at) ",
+         queue_partition, queue_offset, can_be_announced, stale_timestamp, created_at, \
+         updated_at) ",
     );
     insert.push_values(arrivals, |mut row, arrival| {
         let (org_id, account, looked_up) = tenant_columns(&arrival.tenant);
@@ -73,6 +74,8 @@ async fn arrive(
             .push_bind(arrival.alive_at.map(Timestamp::as_microsecond))
             .push_bind(place.map(|place| place.partition))
             .push_bind(place.map(|place| place.offset))
+            .push_bind(arrival.can_be_announced)
+            .push_bind(arrival.announced_at.map_or(0, Timestamp::as_microsecond))
             .push_bind(now)
             .push_bind(now);
     });
@@ -95,6 +98,9 @@ async fn arrive(
              THEN max(connections.alive_at, coalesce(excluded.alive_at, 0)) \
              ELSE excluded.alive_at END, left_at = NULL, \
          queue_partition = excluded.queue_partition, queue_offset = excluded.queue_offset, \
+         can_be_announced = excluded.can_be_announced, \
+         stale_timestamp = CASE WHEN excluded.org_id <> '' THEN excluded.stale_timestamp \
+             ELSE connections.stale_timestamp END, \
          last_seen = excluded.last_seen, updated_at = excluded.updated_at",
     );
     // Not kept prepared: there are as many texts as batch sizes.

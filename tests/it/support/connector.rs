@@ -59,7 +59,7 @@ impl Setup {
             mqtt: String::new(),
             mqtts: None,
             key: String::new(),
-            client: reqwest::Client::new(),
+            client: crate::support::http(),
         };
         connector.start_again().await;
         connector

@@ -43,7 +43,7 @@ impl Fleet {
         let database = services::database(postgres_port).await;
         let own = uuid::Uuid::new_v4().simple().to_string();
         let fleet = Self {
-            client: reqwest::Client::new(),
+            client: crate::support::http(),
             variables: Vec::new(),
             postgres,
             kafka,
@@ -57,6 +57,7 @@ impl Fleet {
             .set("kafka.brokers", format!("127.0.0.1:{kafka_port}"))
             .set("kafka.ingress_topic", format!("ingress-{own}"))
             .set("kafka.answers_topic", format!("answers-{own}"))
+            .set("inventory.topic", format!("inventory-{own}"))
             .set("kafka.group", format!("group-{own}"))
             .set("kafka.answers_group", format!("answers-group-{own}"))
             .set("kafka.session_timeout", "6s")

@@ -36,6 +36,12 @@ where
     }
 }
 
+/// An HTTP client. The program brings the cryptography that the crate wants; a test has to.
+pub fn http() -> reqwest::Client {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::new()
+}
+
 /// A name that no other test uses.
 pub fn unique(name: &str) -> String {
     format!("{name}-{}", uuid::Uuid::new_v4().simple())

@@ -188,3 +188,37 @@ pub async fn database(port: u16) -> String {
     connection.close().await.unwrap();
     name
 }
+
+/// Everything that is in a topic now.
+pub fn read_topic(brokers: &str, topic: &str) -> Vec<Vec<u8>> {
+    use rdkafka::consumer::{BaseConsumer, Consumer as _};
+    use rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
+    let within = std::time::Duration::from_secs(10);
+    let consumer: BaseConsumer = ClientConfig::new()
+        .set("bootstrap.servers", brokers)
+        .set("group.id", "reader")
+        .set("enable.auto.commit", "false")
+        .create()
+        .unwrap();
+    let metadata = consumer.fetch_metadata(Some(topic), within).unwrap();
+    let mut all = TopicPartitionList::new();
+    let mut left = 0;
+    for partition in metadata.topics()[0].partitions() {
+        let marks = consumer.fetch_watermarks(topic, partition.id(), within);
+        let (first, next) = marks.unwrap();
+        left += next - first;
+        all.add_partition_offset(topic, partition.id(), Offset::Beginning)
+            .unwrap();
+    }
+    consumer.assign(&all).unwrap();
+    let mut found = Vec::new();
+    while left > 0 {
+        let message = consumer
+            .poll(within)
+            .expect("the topic says nothing")
+            .unwrap();
+        found.push(message.payload().unwrap_or_default().to_vec());
+        left -= 1;
+    }
+    found
+}

@@ -125,6 +125,26 @@ impl Subject {
         }
     }
 
+    /// What inventory was told so far.
+    pub async fn inventory(&self) -> Vec<Value> {
+        let lines: Vec<Vec<u8>> = match self {
+            Self::Embedded(connector) => {
+                let file = connector.data_dir().join("inventory.ndjson");
+                let text = std::fs::read_to_string(file).unwrap_or_default();
+                text.lines().map(|line| line.as_bytes().to_vec()).collect()
+            }
+            #[cfg(feature = "outside-tests")]
+            Self::Distributed(both) => {
+                let brokers = both.0.value("kafka.brokers").to_owned();
+                let topic = both.0.value("inventory.topic").to_owned();
+                let reading = move || super::services::read_topic(&brokers, &topic);
+                tokio::task::spawn_blocking(reading).await.unwrap()
+            }
+        };
+        let read = |line: &Vec<u8>| serde_json::from_slice(line).unwrap();
+        lines.iter().map(read).collect()
+    }
+
     /// Kills the connector and starts it again: it subscribes anew.
     pub async fn restart(&mut self) {
         match self {
