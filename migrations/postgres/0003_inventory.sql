@@ -6,3 +6,6 @@ ALTER TABLE connections ADD COLUMN can_be_announced boolean NOT NULL DEFAULT tru
 CREATE INDEX connections_stale ON connections (stale_timestamp)
     WHERE org_id <> '' AND can_be_announced;
 CREATE INDEX connections_tenantless ON connections (tenant_lookup_timestamp) WHERE org_id = '';
+
+-- An updater that works on the row holds it until then; nobody else does, and recording does not care.
+ALTER TABLE connections ADD COLUMN claimed_until timestamptz;

@@ -6,10 +6,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::{ConfigSource, block_on};
+use super::{ConfigSource, Output, block_on, printable};
 use crate::config::{Config, Span};
 use crate::domain::{ClientId, Clock as _, SystemClock};
 use crate::ingest::Destination;
@@ -32,12 +32,6 @@ pub(super) enum DeadLettersCommand {
     Replay(ReplayArgs),
     /// Forget some
     Purge(PurgeArgs),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
-    Text,
-    Json,
 }
 
 #[derive(Debug, Args)]
@@ -333,17 +327,6 @@ fn client(kept: &KeptLetter) -> String {
     client.map_or_else(|| "-".to_owned(), |client| printable(client.as_str()))
 }
 
-/// A sender's text must not be able to drive the operator's terminal.
-fn printable(text: &str) -> String {
-    text.chars()
-        .flat_map(|c| match c {
-            '\n' | '\t' => vec![c],
-            c if c.is_control() => c.escape_unicode().collect(),
-            c => vec![c],
-        })
-        .collect()
-}
-
 fn as_json(kept: &KeptLetter, with_payload: bool) -> Value {
     let letter = &kept.letter;
     let mut value = json!({
@@ -363,14 +346,4 @@ fn as_json(kept: &KeptLetter, with_payload: bool) -> Value {
         value["payload"] = json!(String::from_utf8_lossy(&letter.payload));
     }
     value
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_senders_text_cannot_drive_the_terminal() {
-        assert_eq!(printable("a\x1b[2Jb\u{9b}c"), "a\\u{1b}[2Jb\\u{9b}c");
-    }
 }

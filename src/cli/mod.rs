@@ -5,17 +5,22 @@ mod config;
 mod dead_letters;
 mod doctor;
 mod migrate;
+mod report;
 mod run;
 mod simulate;
+mod tenantless;
+mod update;
 mod version;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config::{Loaded, Overrides};
+use crate::domain::ClientId;
+use crate::updaters::Which;
 
 /// Records which machines are connected over MQTT and to which organisation each belongs, and
 /// sends messages to them over REST.
@@ -36,6 +41,16 @@ enum Command {
     Config(config::ConfigArgs),
     /// Check everything that the connector needs, and say what to do about what is wrong
     Doctor(doctor::DoctorArgs),
+    /// Tell inventory again of hosts that it would soon take for stale: one run, for cron
+    UpdateStale(update::UpdateArgs),
+    /// Look up clients that belong to nobody yet: one run, for cron
+    UpdateTenantless(update::UpdateArgs),
+    /// Look at clients that belong to nobody
+    #[command(subcommand)]
+    Tenantless(tenantless::TenantlessCommand),
+    /// Count connections
+    #[command(subcommand)]
+    Report(report::ReportCommand),
     /// Look at messages that could never be processed
     #[command(subcommand)]
     DeadLetters(dead_letters::DeadLettersCommand),
@@ -46,6 +61,31 @@ enum Command {
     Certs(certs::CertsCommand),
     /// Print the version
     Version,
+}
+
+/// How a command prints what it found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    Text,
+    Json,
+}
+
+/// A sender's text must not be able to drive the operator's terminal.
+fn printable(text: &str) -> String {
+    text.chars()
+        .flat_map(|c| match c {
+            '\n' | '\t' => vec![c],
+            c if c.is_control() => c.escape_unicode().collect(),
+            c => vec![c],
+        })
+        .collect()
+}
+
+fn client_ids(names: &[String]) -> Result<Vec<ClientId>> {
+    let read = |name: &String| {
+        ClientId::new(name).map_err(|why| anyhow::anyhow!("{name:?} is no client id: {why}"))
+    };
+    names.iter().map(read).collect()
 }
 
 /// Where the configuration comes from; the same for every command that needs one.
@@ -91,6 +131,10 @@ pub fn main() -> ExitCode {
         Command::Migrate(args) => migrate::run(&args),
         Command::Config(args) => config::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::UpdateStale(args) => update::run(Which::Stale, &args),
+        Command::UpdateTenantless(args) => update::run(Which::Tenantless, &args),
+        Command::Tenantless(command) => tenantless::run(&command),
+        Command::Report(command) => report::run(&command),
         Command::DeadLetters(command) => dead_letters::run(&command),
         Command::Simulate(args) => simulate::run(&args),
         Command::Certs(command) => certs::run(&command),
@@ -138,6 +182,11 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_senders_text_cannot_drive_the_terminal() {
+        assert_eq!(printable("a\x1b[2Jb\u{9b}c"), "a\\u{1b}[2Jb\\u{9b}c");
     }
 
     #[test]

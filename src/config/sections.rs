@@ -286,6 +286,9 @@ pub struct Inventory {
 pub struct Updaters {
     pub interval: Span,
     pub departed_kept: Span,
+    pub tenant_retry_after: Span,
+    pub tenant_attempts: u32,
+    pub stale_margin: Span,
 }
 
 #[derive(Debug, Clone, Deserialize)]

@@ -3,5 +3,6 @@
 //! What is said is decided here, without I/O, and sent through `kafka`. Whether something is to be
 //! said at all, and what happens if it was not heard, is for `record` and `updaters`.
 
+pub mod announcer;
 pub mod inventory;
 pub mod outlet;

@@ -3,7 +3,6 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::future::join_all;
@@ -162,15 +161,13 @@ impl Outlet for Lines {
     }
 }
 
-/// How long before a deadline that is `within` from now.
-#[must_use]
-pub fn by(within: Duration) -> Instant {
-    Instant::now() + within
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn soon() -> Instant {
+        Instant::now() + std::time::Duration::from_secs(9)
+    }
 
     fn one(text: &str) -> Vec<Announcement> {
         vec![Announcement {
@@ -185,7 +182,7 @@ mod tests {
         let path = folder.path().join("inventory.ndjson");
         let lines = Lines::new(&path, 10, 2);
         for text in ["aaaa", "bbbb", "cccc", "dddd", "eeee", "ffff", "gggg"] {
-            let sent = lines.send(one(text), by(Duration::from_secs(9))).await;
+            let sent = lines.send(one(text), soon()).await;
             assert_eq!(sent, [true]);
         }
         let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
@@ -200,14 +197,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("missing/inventory.ndjson");
         let lines = Lines::new(&path, 1000, 2);
-        assert_eq!(
-            lines.send(one("a"), by(Duration::from_secs(9))).await,
-            [false]
-        );
+        assert_eq!(lines.send(one("a"), soon()).await, [false]);
         std::fs::create_dir(folder.path().join("missing")).unwrap();
-        assert_eq!(
-            lines.send(one("a"), by(Duration::from_secs(9))).await,
-            [true]
-        );
+        assert_eq!(lines.send(one("a"), soon()).await, [true]);
     }
 }

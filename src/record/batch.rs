@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use futures::future::join_all;
 use tokio::time::Instant;
 
-use super::announce::{Arrived, Told};
+use super::announce::{Arrived, HeardOf};
 use super::fold::{self, Fate, Settled, Step};
 use super::{Event, Parts, split};
 use crate::domain::{ClientId, Tenant, Timestamp};
@@ -33,7 +33,7 @@ pub(super) async fn record(
     parts: &Parts,
     events: &[&Event],
     fences: &[Fence],
-    told: &mut Told,
+    heard_of: &mut HeardOf,
 ) -> Result<Written, StoreError> {
     let now = parts.clock.now();
     let parsed = parse(events, now);
@@ -43,7 +43,7 @@ pub(super) async fn record(
     } else {
         parts.store.known(&clients).await?
     };
-    let (mut batch, sources) = settle(parts, &known, parsed.steps, told, now).await;
+    let (mut batch, sources) = settle(parts, &known, parsed.steps, heard_of, now).await;
     batch.dead_letters = parsed.dead_letters;
     batch.letters_per_client = parts.settings.letters_per_client;
     let arrived = batch.arrivals.len();
@@ -157,7 +157,7 @@ async fn settle(
     parts: &Parts,
     known: &HashMap<ClientId, Known>,
     steps: HashMap<ClientId, Vec<Step>>,
-    told: &mut Told,
+    heard_of: &mut HeardOf,
     now: Timestamp,
 ) -> (Batch, HashMap<ClientId, usize>) {
     let mut fates = Vec::with_capacity(steps.len());
@@ -175,7 +175,7 @@ async fn settle(
     // In order, so that writers side by side never wait for each other in a circle.
     fates.sort_by(|a, b| a.0.cmp(&b.0));
     let lookups = look_up(parts, &fates).await;
-    announce(parts, &fates, &lookups, told, now).await;
+    announce(parts, &fates, &lookups, heard_of, now).await;
     let mut batch = Batch::default();
     let mut sources = HashMap::new();
     for ((client, fate), lookup) in fates.into_iter().zip(lookups) {
@@ -184,9 +184,12 @@ async fn settle(
             sources.insert(client.clone(), settled.event);
             let tenant = tenant.unwrap_or_else(|| as_it_was(known.get(&client)));
             let inventory = parts.inventory.as_ref();
-            let is_host = inventory.is_some_and(|inventory| inventory.would_take(&settled));
+            let is_host = inventory.is_some_and(|inventory| {
+                let online = &settled.online;
+                inventory.would_take(settled.dialect, online.kind, &online.reported)
+            });
             let mut arrival = arrival(&client, *settled, tenant, is_host);
-            arrival.announced_at = told.at(&client, sources[&client]);
+            arrival.announced_at = heard_of.at(&client, sources[&client]);
             batch.arrivals.push(arrival);
         } else if let Some(at) = fate.sighting {
             batch.sightings.push(Sighting {
@@ -247,7 +250,7 @@ async fn announce(
     parts: &Parts,
     fates: &[(ClientId, Fate)],
     lookups: &[Option<Lookup>],
-    told: &mut Told,
+    heard_of: &mut HeardOf,
     now: Timestamp,
 ) {
     let Some(inventory) = &parts.inventory else {
@@ -266,7 +269,7 @@ async fn announce(
                 found,
             })
         });
-    inventory.tell(arrived, told, now).await;
+    heard_of.tell(inventory, arrived, now).await;
 }
 
 fn change(lookup: Lookup, known: Option<&Known>, now: Timestamp) -> TenantChange {

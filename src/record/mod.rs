@@ -22,6 +22,7 @@ use futures::FutureExt as _;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::domain::{ClientId, Clock};
+use crate::platform::announcer::Announcer;
 use crate::protocol::{ClientTopic, Received};
 use crate::shutdown::Stopper;
 use crate::store::{Store, StoreError};
@@ -29,7 +30,6 @@ use crate::telemetry::health::Verdict;
 use crate::tenant::Tenants;
 
 pub use absent::end_those_who_stay_away;
-pub use announce::Announcer;
 pub use refusals::{Refusals, RefusalsTold};
 pub use replay::replay_letters;
 

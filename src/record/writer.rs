@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::announce::Told;
+use super::announce::HeardOf;
 use super::{Event, Parts, batch};
 use crate::shutdown::Stopper;
 use crate::store::{Fence, StoreError, Written};
@@ -139,14 +139,14 @@ async fn write(parts: &Parts, standing: &Standing, mut jobs: Vec<Job>) {
     let started = Instant::now();
     let mut pause = FIRST_PAUSE;
     let mut attempt = 0;
-    let mut told = Told::default();
+    let mut heard_of = HeardOf::default();
     while !jobs.is_empty() {
         let events: Vec<&Event> = jobs.iter().flat_map(|job| &job.events).collect();
         let mut fences: Vec<Fence> = jobs.iter().filter_map(|job| job.fence).collect();
         fences.sort_unstable();
         fences.dedup();
         let messages = events.len();
-        match batch::record(parts, &events, &fences, &mut told).await {
+        match batch::record(parts, &events, &fences, &mut heard_of).await {
             Ok(Written::Done) => {
                 metrics::batch(messages, started.elapsed());
                 let now = parts.clock.now();

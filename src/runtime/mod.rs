@@ -24,16 +24,17 @@ use crate::deliver::{Delivery, EmbeddedOutlet, Outlet, OutsideOutlet, tell_refus
 use crate::domain::Clock;
 use crate::kafka::Producer;
 use crate::mqtt::{KeptConnection, Options, Session};
+use crate::platform::announcer::Announcer;
 use crate::platform::{inventory, outlet};
 use crate::protocol::{Topics, Words};
-use crate::record::{self, Announcer, Recorder, Refusals, RefusalsTold};
+use crate::record::{self, Recorder, Refusals, RefusalsTold};
 use crate::shutdown::Stopper;
 use crate::store::Store;
 use crate::store::postgres::{self, PostgresStore};
 use crate::store::sqlite::{self, SqliteStore};
 use crate::telemetry::{Health, metrics};
 use crate::tenant::{CarefulTenants, FixedTenants, Gateway, Limits, Tenants};
-use crate::updaters::Updaters;
+use crate::updaters::{LookupSettings, LookupUpdater, Updaters};
 
 pub use data_dir::{DataDir, LOCAL_CALLER, database_path};
 pub use roles::{Role, Roles};
@@ -144,13 +145,14 @@ pub async fn start(config: Config, roles: Roles, clock: Arc<dyn Clock>) -> Resul
         running.watch_store();
     }
     let topics = topics(&config);
+    let tenants = prepared.tenants.clone();
     let refused = if running.has(Role::Record) {
         Some(running.start_recorder(&config, prepared.tenants, &topics, &clock)?)
     } else {
         None
     };
     running.start_sources(&config, prepared.listeners, &topics, &clock)?;
-    running.start_background(&config, &clock);
+    running.start_background(&config, tenants, &clock)?;
     let router = running.start_outlets(&config, refused, topics, keys, &clock)?;
     let http = running.http.clone();
     if let Some(listener) = prepared.metrics {
@@ -230,6 +232,33 @@ pub fn announcer(config: &Config, data_dir: Option<&Path>) -> Result<Option<Anno
         },
         within: settings.deliver_within.get(),
     }))
+}
+
+/// The updaters that look tenants up.
+///
+/// # Errors
+/// When the settings cannot work.
+pub fn lookup_updater(
+    config: &Config,
+    store: Arc<dyn Store>,
+    tenants: Arc<dyn Tenants>,
+    data_dir: Option<&Path>,
+    clock: Arc<dyn Clock>,
+) -> Result<LookupUpdater> {
+    let stale_after = config.inventory.stale_after.get();
+    Ok(LookupUpdater {
+        store,
+        tenants,
+        inventory: announcer(config, data_dir)?,
+        clock,
+        settings: LookupSettings {
+            at_once: config.tenant.gateway_at_once,
+            within: config.tenant.gateway_timeout.get(),
+            stale_after: stale_after.saturating_sub(config.updaters.stale_margin.get()),
+            retry_after: config.updaters.tenant_retry_after.get(),
+            most_failures: config.updaters.tenant_attempts,
+        },
+    })
 }
 
 /// The topics of the deployment.
@@ -385,7 +414,12 @@ impl Running {
         Ok(refused)
     }
 
-    fn start_background(&self, config: &Config, clock: &Arc<dyn Clock>) {
+    fn start_background(
+        &self,
+        config: &Config,
+        tenants: Arc<dyn Tenants>,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<()> {
         self.background.spawn(keep_metrics(self.background.clone()));
         if self.has(Role::Updaters) {
             let updaters = Updaters {
@@ -394,9 +428,17 @@ impl Running {
                 interval: config.updaters.interval.get(),
                 departed_kept: config.updaters.departed_kept.get(),
                 dead_letters_kept: config.dead_letters.kept.get(),
+                lookups: lookup_updater(
+                    config,
+                    self.store.clone(),
+                    tenants,
+                    self.info.data_dir.as_deref(),
+                    clock.clone(),
+                )?,
             };
             self.background.spawn(updaters.run(self.background.clone()));
         }
+        Ok(())
     }
 
     /// Starts what publishes to clients, and makes the HTTP interface: the whole of it for `api`,

@@ -5,6 +5,7 @@
 //! `OrgId`, so no such method can return it.
 
 mod dead_letters;
+mod due;
 mod error;
 pub mod postgres;
 pub mod sqlite;
@@ -18,6 +19,7 @@ use crate::domain::{
 };
 
 pub use dead_letters::{DeadLetter, KeptLetter, LetterFilter};
+pub use due::{Due, DueFor, Finding, OrgCount, Outcome, Tenantless, TenantlessCounts};
 pub use error::{OpenError, StoreError};
 
 /// What the store knows of a client before a batch is folded.
@@ -277,6 +279,40 @@ pub trait Store: Send + Sync + 'static {
         after: Option<&ClientId>,
         limit: u32,
     ) -> Result<Vec<ClientId>, StoreError>;
+
+    /// Claims rows that are due, until a moment, so that nobody else is given them.
+    async fn claim_due(
+        &self,
+        due: DueFor,
+        limit: u32,
+        now: Timestamp,
+        until: Timestamp,
+    ) -> Result<Vec<Due>, StoreError>;
+
+    /// How many rows are due.
+    async fn count_due(&self, due: DueFor, now: Timestamp) -> Result<u64, StoreError>;
+
+    /// Writes what was found out. What has changed meanwhile stays. Returns how many were written.
+    async fn settle_due(&self, findings: &[Finding], now: Timestamp) -> Result<u64, StoreError>;
+
+    /// How clients without a tenant stand, for operators.
+    async fn count_tenantless(&self, most_failures: u32) -> Result<TenantlessCounts, StoreError>;
+
+    /// Clients without a tenant, for operators; nothing of it reaches a caller. Those that wait
+    /// longest first.
+    async fn list_tenantless(&self, limit: u32) -> Result<Vec<Tenantless>, StoreError>;
+
+    /// Makes clients without a tenant due at once, with all their attempts: these, or all of them.
+    async fn retry_tenantless(&self, clients: Option<&[ClientId]>) -> Result<u64, StoreError>;
+
+    /// Removes the rows of clients without a tenant: these.
+    async fn forget_tenantless(&self, clients: &[ClientId]) -> Result<u64, StoreError>;
+
+    /// How many connections belong to an organisation.
+    async fn count_connected(&self) -> Result<u64, StoreError>;
+
+    /// Connections by organisation, the largest first; and how many have none.
+    async fn count_by_org(&self, limit: u32) -> Result<(Vec<OrgCount>, u64), StoreError>;
 
     /// Dead letters without their payloads, the latest number first.
     async fn list_dead_letters(

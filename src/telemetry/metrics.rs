@@ -28,6 +28,11 @@ const LOOKUPS_ASKED: &str = "cloud_connector_tenant_requests_total";
 const BREAKER: &str = "cloud_connector_tenant_breaker_open";
 const ANNOUNCED: &str = "cloud_connector_inventory_messages_total";
 const NOT_ANNOUNCED: &str = "cloud_connector_inventory_refused_total";
+const CONNECTIONS: &str = "cloud_connector_connections";
+const TENANTLESS: &str = "cloud_connector_tenantless_connections";
+const TENANTLESS_AGE: &str = "cloud_connector_tenantless_oldest_seconds";
+const MASS_LOSS: &str = "cloud_connector_tenant_mass_loss_total";
+const UPDATER_RUNS: &str = "cloud_connector_updater_runs_total";
 const LINKS: &str = "cloud_connector_broker_connections";
 const REFUSED: &str = "cloud_connector_broker_refused_total";
 const SEVERED: &str = "cloud_connector_broker_severed_total";
@@ -130,6 +135,20 @@ fn describe() {
         NOT_ANNOUNCED,
         "Hosts that inventory would refuse and that it was not told of, by reason"
     );
+    describe_gauge!(CONNECTIONS, "Connections that belong to an organisation");
+    describe_gauge!(
+        TENANTLESS,
+        "Connections that belong to nobody, by whether they are looked up again"
+    );
+    describe_gauge!(
+        TENANTLESS_AGE,
+        "Time since the connection that waits longest for an organisation was last looked up"
+    );
+    describe_counter!(
+        MASS_LOSS,
+        "Times that too many clients would have lost their organisation at once, and did not"
+    );
+    describe_counter!(UPDATER_RUNS, "Runs of the updaters, by outcome");
     describe_gauge!(
         LINKS,
         "Clients that hold a connection to the embedded broker"
@@ -275,6 +294,36 @@ pub fn announced(delivered: &[bool]) {
 pub fn not_announced(client: &ClientId, reason: &'static str) {
     counter!(NOT_ANNOUNCED, "reason" => reason).increment(1);
     tracing::debug!(client_id = %client, reason, "inventory would refuse this host");
+}
+
+/// How many are connected, and how those without an organisation stand.
+pub fn connections(
+    with_tenant: u64,
+    waiting: u64,
+    exhausted: u64,
+    oldest: Option<jiff::SignedDuration>,
+) {
+    gauge!(CONNECTIONS).set(with_tenant as f64);
+    gauge!(TENANTLESS, "state" => "waiting").set(waiting as f64);
+    gauge!(TENANTLESS, "state" => "exhausted").set(exhausted as f64);
+    let age = oldest.map_or(0.0, |age| age.as_secs_f64().max(0.0));
+    gauge!(TENANTLESS_AGE).set(age);
+}
+
+/// Too many would have lost their organisation at once.
+pub fn mass_loss(lost: u64, asked: u64) {
+    counter!(MASS_LOSS).increment(1);
+    tracing::error!(
+        lost,
+        asked,
+        "the lookup service says of too many clients that they belong to nobody: not believed"
+    );
+}
+
+/// An updater has run.
+pub fn updater_run(updater: &'static str, failed: bool) {
+    let outcome = if failed { "failed" } else { "done" };
+    counter!(UPDATER_RUNS, "updater" => updater, "outcome" => outcome).increment(1);
 }
 
 /// The number of clients that hold an MQTT connection.

@@ -1,4 +1,7 @@
-//! Periodic work on the store: `run_once`, and the loop around it.
+//! Periodic work on the store: what is due now, and the loop around it.
+
+mod guard;
+mod lookups;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,6 +9,9 @@ use std::time::Duration;
 use crate::domain::Clock;
 use crate::shutdown::Stopper;
 use crate::store::{LetterFilter, Store, StoreError};
+use crate::telemetry::metrics;
+
+pub use lookups::{Ended, LookupSettings, LookupUpdater, Request, Summary, Which};
 
 /// What the updaters work with.
 pub struct Updaters {
@@ -19,6 +25,8 @@ pub struct Updaters {
     pub departed_kept: Duration,
     /// How long messages that can never be processed are kept.
     pub dead_letters_kept: Duration,
+    /// The two that look tenants up.
+    pub lookups: LookupUpdater,
 }
 
 /// What a run forgot.
@@ -34,7 +42,7 @@ impl Updaters {
     /// Looks for work now and at every interval, until `stopper` asks.
     pub async fn run(self, stopper: Stopper) {
         loop {
-            match self.run_once().await {
+            match self.forget_once().await {
                 Ok(Forgotten {
                     departed: 0,
                     dead_letters: 0,
@@ -45,6 +53,13 @@ impl Updaters {
                 }) => tracing::info!(departed, dead_letters, "forgotten, by their age"),
                 Err(error) => tracing::warn!(%error, "this run failed; the next one tries again"),
             }
+            for which in [Which::Tenantless, Which::Stale] {
+                tokio::select! {
+                    () = self.look_up(which) => {}
+                    () = stopper.asked() => return,
+                }
+            }
+            self.count().await;
             tokio::select! {
                 () = tokio::time::sleep(self.interval) => {}
                 () = stopper.asked() => return,
@@ -56,7 +71,7 @@ impl Updaters {
     ///
     /// # Errors
     /// When the database does not answer.
-    pub async fn run_once(&self) -> Result<Forgotten, StoreError> {
+    pub async fn forget_once(&self) -> Result<Forgotten, StoreError> {
         let now = self.clock.now();
         let old = LetterFilter {
             before: Some(now - self.dead_letters_kept),
@@ -66,5 +81,35 @@ impl Updaters {
             departed: self.store.forget_departed(now - self.departed_kept).await?,
             dead_letters: self.store.purge_dead_letters(&old).await?,
         })
+    }
+
+    async fn look_up(&self, which: Which) {
+        match self.lookups.run(which, Request::default(), &|_| {}).await {
+            Ok(summary) if summary == Summary::default() => {}
+            Ok(summary) if summary.is_failure() => {
+                tracing::warn!(updater = which.name(), %summary, "the next run tries again");
+            }
+            Ok(summary) => tracing::info!(updater = which.name(), %summary),
+            Err(error) => {
+                tracing::warn!(updater = which.name(), %error, "the next run tries again");
+            }
+        }
+    }
+
+    /// For the metrics: how many are connected, and how those without a tenant stand.
+    async fn count(&self) {
+        let most = self.lookups.settings.most_failures;
+        let tenantless = self.store.count_tenantless(most).await;
+        if let (Ok(tenantless), Ok(with_tenant)) = (tenantless, self.store.count_connected().await)
+        {
+            let now = self.clock.now();
+            let oldest = tenantless.oldest.map(|oldest| now.duration_since(oldest));
+            metrics::connections(
+                with_tenant,
+                tenantless.waiting,
+                tenantless.exhausted,
+                oldest,
+            );
+        }
     }
 }

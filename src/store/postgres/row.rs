@@ -6,7 +6,7 @@ use sqlx::postgres::PgRow;
 use time::OffsetDateTime;
 
 use crate::domain::{ClientId, Connection, Dialect, Kind, MessageId, Reported, Timestamp};
-use crate::store::{Heard, Place, StoreError, tenant_of};
+use crate::store::{Due, Heard, Place, StoreError, tenant_of};
 
 pub(super) const CONNECTION_COLUMNS: &str = "client_id, org_id, account, dialect, kind, topic_prefix, \
      canonical_facts, catalog_service_facts, dispatchers, tags, client_name, client_version, message_id, message_sent";
@@ -16,6 +16,35 @@ pub(super) fn connection(row: &PgRow) -> Result<Connection, StoreError> {
     let account: String = row.try_get("account")?;
     let dialect: String = row.try_get("dialect")?;
     let kind: String = row.try_get("kind")?;
+    Ok(Connection {
+        client_id: client_id(row)?,
+        tenant: tenant_of(&org_id, account)
+            .ok_or_else(|| unreadable("a connection of an organisation without one"))?,
+        dialect: Dialect::from_name(&dialect)
+            .ok_or_else(|| unreadable(format!("the dialect {dialect:?}")))?,
+        kind: Kind::from_name(&kind).ok_or_else(|| unreadable(format!("the kind {kind:?}")))?,
+        topic_prefix: row.try_get("topic_prefix")?,
+        reported: reported(row)?,
+        message_id: message_id(row)?,
+        message_sent: moment(row, "message_sent")?,
+    })
+}
+
+pub(super) fn due(row: &PgRow) -> Result<Due, StoreError> {
+    let org_id: String = row.try_get("org_id")?;
+    let (dialect, kind): (String, String) = (row.try_get("dialect")?, row.try_get("kind")?);
+    Ok(Due {
+        client_id: client_id(row)?,
+        tenant: tenant_of(&org_id, row.try_get("account")?),
+        dialect: Dialect::from_name(&dialect)
+            .ok_or_else(|| unreadable(format!("the dialect {dialect:?}")))?,
+        kind: Kind::from_name(&kind).ok_or_else(|| unreadable(format!("the kind {kind:?}")))?,
+        reported: reported(row)?,
+        version: moment(row, "updated_at")?,
+    })
+}
+
+fn reported(row: &PgRow) -> Result<Reported, StoreError> {
     // What cannot be read is shown as nothing: one odd row must not take a whole list from its
     // organisation.
     let json = |column| {
@@ -28,24 +57,13 @@ pub(super) fn connection(row: &PgRow) -> Result<Connection, StoreError> {
                 other => Err(other),
             })
     };
-    Ok(Connection {
-        client_id: client_id(row)?,
-        tenant: tenant_of(&org_id, account)
-            .ok_or_else(|| unreadable("a connection of an organisation without one"))?,
-        dialect: Dialect::from_name(&dialect)
-            .ok_or_else(|| unreadable(format!("the dialect {dialect:?}")))?,
-        kind: Kind::from_name(&kind).ok_or_else(|| unreadable(format!("the kind {kind:?}")))?,
-        topic_prefix: row.try_get("topic_prefix")?,
-        reported: Reported {
-            canonical_facts: json("canonical_facts")?,
-            catalog_service_facts: json("catalog_service_facts")?,
-            dispatchers: json("dispatchers")?,
-            tags: json("tags")?,
-            client_name: row.try_get("client_name")?,
-            client_version: row.try_get("client_version")?,
-        },
-        message_id: message_id(row)?,
-        message_sent: moment(row, "message_sent")?,
+    Ok(Reported {
+        canonical_facts: json("canonical_facts")?,
+        catalog_service_facts: json("catalog_service_facts")?,
+        dispatchers: json("dispatchers")?,
+        tags: json("tags")?,
+        client_name: row.try_get("client_name")?,
+        client_version: row.try_get("client_version")?,
     })
 }
 

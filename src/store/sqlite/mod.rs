@@ -1,6 +1,7 @@
 //! SQLite: one file in the data folder, one writer, several readers.
 
 mod dead_letters;
+mod due;
 mod fence;
 mod open;
 mod read;
@@ -15,7 +16,8 @@ use sqlx::SqlitePool;
 pub use open::{check, schema_is_current};
 
 use super::{
-    Batch, Fence, KeptLetter, Known, LetterFilter, Listing, Queue, Store, StoreError, Written,
+    Batch, Due, DueFor, Fence, Finding, KeptLetter, Known, LetterFilter, Listing, OrgCount, Queue,
+    Store, StoreError, Tenantless, TenantlessCounts, Written,
 };
 use crate::domain::{ClientId, Connection, OrgId, Timestamp};
 
@@ -83,6 +85,48 @@ impl Store for SqliteStore {
         limit: u32,
     ) -> Result<Vec<ClientId>, StoreError> {
         read::client_ids(&self.readers, after, limit).await
+    }
+
+    async fn claim_due(
+        &self,
+        due: DueFor,
+        limit: u32,
+        now: Timestamp,
+        until: Timestamp,
+    ) -> Result<Vec<Due>, StoreError> {
+        due::claim(&self.writer, due, limit, now, until).await
+    }
+
+    async fn count_due(&self, due: DueFor, now: Timestamp) -> Result<u64, StoreError> {
+        due::count(&self.readers, due, now).await
+    }
+
+    async fn settle_due(&self, findings: &[Finding], now: Timestamp) -> Result<u64, StoreError> {
+        due::settle(&self.writer, findings, now).await
+    }
+
+    async fn count_tenantless(&self, most_failures: u32) -> Result<TenantlessCounts, StoreError> {
+        due::count_tenantless(&self.readers, most_failures).await
+    }
+
+    async fn list_tenantless(&self, limit: u32) -> Result<Vec<Tenantless>, StoreError> {
+        due::list_tenantless(&self.readers, limit).await
+    }
+
+    async fn retry_tenantless(&self, clients: Option<&[ClientId]>) -> Result<u64, StoreError> {
+        due::retry_tenantless(&self.writer, clients).await
+    }
+
+    async fn forget_tenantless(&self, clients: &[ClientId]) -> Result<u64, StoreError> {
+        due::forget_tenantless(&self.writer, clients).await
+    }
+
+    async fn count_connected(&self) -> Result<u64, StoreError> {
+        due::count_connected(&self.readers).await
+    }
+
+    async fn count_by_org(&self, limit: u32) -> Result<(Vec<OrgCount>, u64), StoreError> {
+        due::count_by_org(&self.readers, limit).await
     }
 
     async fn list_dead_letters(

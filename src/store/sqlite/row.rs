@@ -5,7 +5,7 @@ use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
 
 use crate::domain::{ClientId, Connection, Dialect, Kind, MessageId, Reported, Timestamp};
-use crate::store::{Heard, Place, StoreError, tenant_of};
+use crate::store::{Due, Heard, Place, StoreError, tenant_of};
 
 pub(super) const CONNECTION_COLUMNS: &str = "client_id, org_id, account, dialect, kind, topic_prefix, \
      canonical_facts, catalog_service_facts, dispatchers, tags, client_name, client_version, message_id, message_sent";
@@ -23,16 +23,34 @@ pub(super) fn connection(row: &SqliteRow) -> Result<Connection, StoreError> {
             .ok_or_else(|| unreadable(format!("the dialect {dialect:?}")))?,
         kind: Kind::from_name(&kind).ok_or_else(|| unreadable(format!("the kind {kind:?}")))?,
         topic_prefix: row.try_get("topic_prefix")?,
-        reported: Reported {
-            canonical_facts: json(row, "canonical_facts")?,
-            catalog_service_facts: json(row, "catalog_service_facts")?,
-            dispatchers: json(row, "dispatchers")?,
-            tags: json(row, "tags")?,
-            client_name: row.try_get("client_name")?,
-            client_version: row.try_get("client_version")?,
-        },
+        reported: reported(row)?,
         message_id: message_id(row)?,
         message_sent: moment(row, "message_sent")?,
+    })
+}
+
+pub(super) fn due(row: &SqliteRow) -> Result<Due, StoreError> {
+    let org_id: String = row.try_get("org_id")?;
+    let (dialect, kind): (String, String) = (row.try_get("dialect")?, row.try_get("kind")?);
+    Ok(Due {
+        client_id: client_id(row)?,
+        tenant: tenant_of(&org_id, row.try_get("account")?),
+        dialect: Dialect::from_name(&dialect)
+            .ok_or_else(|| unreadable(format!("the dialect {dialect:?}")))?,
+        kind: Kind::from_name(&kind).ok_or_else(|| unreadable(format!("the kind {kind:?}")))?,
+        reported: reported(row)?,
+        version: moment(row, "updated_at")?,
+    })
+}
+
+fn reported(row: &SqliteRow) -> Result<Reported, StoreError> {
+    Ok(Reported {
+        canonical_facts: json(row, "canonical_facts")?,
+        catalog_service_facts: json(row, "catalog_service_facts")?,
+        dispatchers: json(row, "dispatchers")?,
+        tags: json(row, "tags")?,
+        client_name: row.try_get("client_name")?,
+        client_version: row.try_get("client_version")?,
     })
 }
 

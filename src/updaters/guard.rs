@@ -1,0 +1,77 @@
+//! If many that had a tenant turn out to have none at once, something is wrong with the gateway.
+
+use crate::tenant::Lookup;
+
+/// Below this many nothing is concluded.
+const AT_LEAST: u64 = 50;
+/// More than one in so many is too many.
+const ONE_IN: u64 = 5;
+
+/// Counts clients that had a tenant, and how many of them would lose it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Guard {
+    asked: u64,
+    lost: u64,
+}
+
+impl Guard {
+    /// A client that had a tenant was looked up.
+    pub fn note(&mut self, lookup: &Lookup) {
+        match lookup {
+            Lookup::Found(_) => self.asked += 1,
+            Lookup::NotFound => {
+                self.asked += 1;
+                self.lost += 1;
+            }
+            Lookup::Unavailable => {}
+        }
+    }
+
+    /// Whether too many would lose theirs.
+    pub fn is_tripped(&self) -> bool {
+        self.asked >= AT_LEAST && self.lost * ONE_IN > self.asked
+    }
+
+    pub fn asked(&self) -> u64 {
+        self.asked
+    }
+
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{Identity, OrgId, Tenant};
+
+    fn found() -> Lookup {
+        Lookup::of(Identity::made_for(&Tenant {
+            org_id: OrgId::new("1").unwrap(),
+            account: String::new(),
+        }))
+    }
+
+    #[test]
+    fn it_trips_when_more_than_a_fifth_of_at_least_fifty_would_lose_their_tenant() {
+        let mut guard = Guard::default();
+        for _ in 0..49 {
+            guard.note(&Lookup::NotFound);
+            guard.note(&Lookup::Unavailable);
+        }
+        assert!(!guard.is_tripped(), "49 are too few to tell");
+        guard.note(&Lookup::NotFound);
+        assert!(guard.is_tripped());
+        let mut guard = Guard::default();
+        for _ in 0..80 {
+            guard.note(&found());
+        }
+        for _ in 0..20 {
+            guard.note(&Lookup::NotFound);
+        }
+        assert!(!guard.is_tripped(), "a fifth is not more than a fifth");
+        guard.note(&Lookup::NotFound);
+        assert!(guard.is_tripped());
+    }
+}

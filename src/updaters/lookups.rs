@@ -1,0 +1,325 @@
+//! The two updaters that ask to whom clients belong: for hosts that inventory should hear of again
+//! (stale), and for clients that belong to nobody yet (tenantless).
+//!
+//! Rows are claimed in chunks until nothing is due. While one chunk is looked up, the one before is
+//! announced and written. Several instances side by side never work on one row; a row that changed
+//! meanwhile is not overwritten.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use tokio::time::Instant;
+
+use super::guard::Guard;
+use crate::domain::{Clock, Timestamp};
+use crate::platform::announcer::{Announcer, Told};
+use crate::platform::inventory::Host;
+use crate::store::{Due, DueFor, Finding, Outcome, Store, StoreError};
+use crate::telemetry::metrics;
+use crate::tenant::{Found, Lookup, Tenants};
+
+/// Rows that are claimed at once.
+const CHUNK: u32 = 2000;
+/// A claim lasts longer than a chunk can take: each row is taken once a run.
+const CLAIM: Duration = Duration::from_mins(15);
+
+/// Which of the two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Which {
+    /// Hosts that inventory should hear of again.
+    Stale,
+    /// Clients that belong to nobody yet.
+    Tenantless,
+}
+
+impl Which {
+    /// Its name in metrics and logs.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stale => "stale",
+            Self::Tenantless => "tenantless",
+        }
+    }
+}
+
+/// What they work with.
+#[derive(Clone)]
+pub struct LookupUpdater {
+    /// The store.
+    pub store: Arc<dyn Store>,
+    /// To whom clients belong.
+    pub tenants: Arc<dyn Tenants>,
+    /// Who is told of hosts, if anybody.
+    pub inventory: Option<Announcer>,
+    /// Now.
+    pub clock: Arc<dyn Clock>,
+    /// How.
+    pub settings: LookupSettings,
+}
+
+/// How.
+#[derive(Debug, Clone)]
+pub struct LookupSettings {
+    /// Lookups under way at once.
+    pub at_once: usize,
+    /// How long one may take.
+    pub within: Duration,
+    /// Inventory should hear of a host this long after it last did.
+    pub stale_after: Duration,
+    /// A client without a tenant is looked up again after this.
+    pub retry_after: Duration,
+    /// And this often at most.
+    pub most_failures: u32,
+}
+
+/// What a run is asked for.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Request {
+    /// No more rows than this.
+    pub limit: Option<u64>,
+    /// Believe the gateway even if it takes the tenants of many at once.
+    pub force: bool,
+}
+
+/// How a run went.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Rows that were looked at.
+    pub looked_up: u64,
+    /// Belong to an organisation.
+    pub found: u64,
+    /// Belong to nobody, definitely.
+    pub not_found: u64,
+    /// No answer.
+    pub unavailable: u64,
+    /// Inventory heard of them.
+    pub announced: u64,
+    /// Inventory should have, and did not.
+    pub owed: u64,
+    /// Changed meanwhile, and were left alone.
+    pub changed: u64,
+    /// Why it ended.
+    pub ended: Ended,
+}
+
+/// Why a run ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Ended {
+    /// Nothing is due any more, or the limit was reached.
+    #[default]
+    Done,
+    /// There are no answers.
+    NoAnswers,
+    /// Too many would have lost their tenant.
+    MassLoss,
+}
+
+impl Summary {
+    /// Whether an operator should look at it.
+    #[must_use]
+    pub fn is_failure(&self) -> bool {
+        self.unavailable > 0 || self.ended != Ended::Done
+    }
+}
+
+impl std::fmt::Display for Summary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            looked_up,
+            found,
+            not_found,
+            unavailable,
+            announced,
+            owed,
+            changed,
+            ..
+        } = self;
+        write!(
+            f,
+            "{looked_up} looked up: {found} found, {not_found} belong to nobody, {unavailable} without an answer; {announced} announced to inventory, {owed} owed; {changed} changed meanwhile"
+        )?;
+        match self.ended {
+            Ended::Done => Ok(()),
+            Ended::NoAnswers => f.write_str(
+                "; ended early: the lookup service does not answer (tenants and attempts are as they were)",
+            ),
+            Ended::MassLoss => f.write_str(
+                "; ended early: too many would lose their tenant at once, so the answers are not believed (--force overrides)",
+            ),
+        }
+    }
+}
+
+/// Rows and what was found out about each.
+type LookedUp = Vec<(Due, Lookup)>;
+
+impl LookupUpdater {
+    /// What is due for one of them now.
+    #[must_use]
+    pub fn due(&self, which: Which) -> DueFor {
+        let now = self.clock.now();
+        match which {
+            Which::Stale => DueFor::Inventory {
+                before: now - self.settings.stale_after,
+            },
+            Which::Tenantless => DueFor::Tenant {
+                before: now - self.settings.retry_after,
+                most_failures: self.settings.most_failures,
+            },
+        }
+    }
+
+    /// Runs until nothing is due. `progress` is told after each chunk.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn run(
+        &self,
+        which: Which,
+        request: Request,
+        progress: &(dyn Fn(&Summary) + Sync),
+    ) -> Result<Summary, StoreError> {
+        // What becomes due while it runs is the next run's.
+        let due = self.due(which);
+        let mut summary = Summary::default();
+        let mut guard = Guard::default();
+        let mut left = request.limit.unwrap_or(u64::MAX);
+        let mut looked_up = self.take(due, &mut left).await?;
+        while !looked_up.is_empty() {
+            summary.looked_up += looked_up.len() as u64;
+            let ended = judge(&mut looked_up, &mut guard, request.force);
+            if ended != Ended::Done {
+                summary.ended = ended;
+                left = 0;
+            }
+            let (next, settled) = tokio::join!(
+                self.take(due, &mut left),
+                self.settle(looked_up, &mut summary)
+            );
+            settled?;
+            looked_up = next?;
+            progress(&summary);
+        }
+        metrics::updater_run(which.name(), summary.is_failure());
+        Ok(summary)
+    }
+
+    /// Claims a chunk and looks everybody in it up.
+    async fn take(&self, due: DueFor, left: &mut u64) -> Result<LookedUp, StoreError> {
+        let limit = u32::try_from(*left).unwrap_or(CHUNK).min(CHUNK);
+        if limit == 0 {
+            return Ok(Vec::new());
+        }
+        let now = self.clock.now();
+        let chunk = self.store.claim_due(due, limit, now, now + CLAIM).await?;
+        *left -= chunk.len() as u64;
+        let lookups = futures::stream::iter(chunk).map(|due| async move {
+            let deadline = Instant::now() + self.settings.within;
+            let lookup = self.tenants.lookup(&due.client_id, deadline).await;
+            metrics::tenant_lookup(lookup.outcome());
+            (due, lookup)
+        });
+        Ok(lookups
+            .buffer_unordered(self.settings.at_once.max(1))
+            .collect()
+            .await)
+    }
+
+    /// Tells inventory, and writes.
+    async fn settle(&self, looked_up: LookedUp, summary: &mut Summary) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        let told = self.tell(&looked_up, now).await;
+        let mut findings = Vec::with_capacity(looked_up.len());
+        for ((due, lookup), told) in looked_up.into_iter().zip(told) {
+            match told {
+                Some(Told::Delivered) => summary.announced += 1,
+                Some(Told::Owed) => summary.owed += 1,
+                Some(Told::NotForInventory) | None => {}
+            }
+            findings.push(Finding {
+                client_id: due.client_id,
+                version: due.version,
+                outcome: match lookup {
+                    Lookup::Found(Found { tenant, .. }) => {
+                        summary.found += 1;
+                        Outcome::Found {
+                            tenant,
+                            announced_at: (told == Some(Told::Delivered)).then_some(now),
+                            is_refused: told == Some(Told::NotForInventory),
+                        }
+                    }
+                    Lookup::NotFound => {
+                        summary.not_found += 1;
+                        Outcome::NotFound
+                    }
+                    Lookup::Unavailable => {
+                        summary.unavailable += 1;
+                        Outcome::Unavailable
+                    }
+                },
+            });
+        }
+        let definite = findings
+            .iter()
+            .filter(|finding| finding.outcome != Outcome::Unavailable)
+            .count() as u64;
+        let written = self.store.settle_due(&findings, now).await?;
+        summary.changed += definite.saturating_sub(written);
+        Ok(())
+    }
+
+    /// What inventory was told of each; none where there was nothing to tell.
+    async fn tell(&self, looked_up: &LookedUp, now: Timestamp) -> Vec<Option<Told>> {
+        let mut told = vec![None; looked_up.len()];
+        let Some(announcer) = &self.inventory else {
+            return told;
+        };
+        let mut whom = Vec::new();
+        let mut hosts = Vec::new();
+        for (at, (due, lookup)) in looked_up.iter().enumerate() {
+            if let Lookup::Found(found) = lookup {
+                whom.push(at);
+                hosts.push(Host {
+                    client_id: &due.client_id,
+                    tenant: &found.tenant,
+                    identity: &found.identity,
+                    dialect: due.dialect,
+                    kind: due.kind,
+                    reported: &due.reported,
+                });
+            }
+        }
+        for (at, became) in whom.into_iter().zip(announcer.tell(&hosts, now).await) {
+            told[at] = Some(became);
+        }
+        told
+    }
+}
+
+/// Whether to go on. Where the answers are not to be believed, they are none.
+fn judge(looked_up: &mut LookedUp, guard: &mut Guard, force: bool) -> Ended {
+    for (due, lookup) in looked_up.iter() {
+        if due.tenant.is_some() {
+            guard.note(lookup);
+        }
+    }
+    if guard.is_tripped() && !force {
+        metrics::mass_loss(guard.lost(), guard.asked());
+        for (due, lookup) in looked_up.iter_mut() {
+            if due.tenant.is_some() && *lookup == Lookup::NotFound {
+                *lookup = Lookup::Unavailable;
+            }
+        }
+        return Ended::MassLoss;
+    }
+    let silent = looked_up
+        .iter()
+        .filter(|(_, lookup)| *lookup == Lookup::Unavailable)
+        .count();
+    if silent * 2 >= looked_up.len() {
+        return Ended::NoAnswers;
+    }
+    Ended::Done
+}
