@@ -3,6 +3,7 @@
 
 mod support;
 
+mod acceptance;
 mod api;
 mod bad_input;
 mod broker_isolation;

@@ -18,7 +18,47 @@ use tempfile::TempDir;
 /// A store of a test's own, and what must outlive it.
 pub struct Subject {
     pub store: Arc<dyn Store>,
-    _folder: Option<TempDir>,
+    kept: Kept,
+}
+
+/// What must outlive the store, and where it is.
+enum Kept {
+    File(TempDir),
+    #[cfg(feature = "outside-tests")]
+    Url(String),
+}
+
+impl Subject {
+    /// A client's row, past the store.
+    pub async fn row(&self, client: &str) -> Option<crate::support::subject::Row> {
+        use crate::support::subject;
+        match &self.kept {
+            Kept::File(folder) => subject::sqlite_row(&folder.path().join("test.db"), client).await,
+            #[cfg(feature = "outside-tests")]
+            Kept::Url(url) => {
+                use sqlx::Connection as _;
+                let mut database = sqlx::PgConnection::connect(url).await.unwrap();
+                subject::postgres_row(&mut database, client).await
+            }
+        }
+    }
+
+    /// Changes something past the store.
+    pub async fn execute(&self, sql: &'static str) {
+        use sqlx::Connection as _;
+        match &self.kept {
+            Kept::File(folder) => {
+                let url = format!("sqlite://{}", folder.path().join("test.db").display());
+                let mut database = sqlx::SqliteConnection::connect(&url).await.unwrap();
+                sqlx::query(sql).execute(&mut database).await.unwrap();
+            }
+            #[cfg(feature = "outside-tests")]
+            Kept::Url(url) => {
+                let mut database = sqlx::PgConnection::connect(url).await.unwrap();
+                sqlx::query(sql).execute(&mut database).await.unwrap();
+            }
+        }
+    }
 }
 
 pub async fn sqlite() -> Subject {
@@ -26,7 +66,7 @@ pub async fn sqlite() -> Subject {
     let path = folder.path().join("test.db");
     Subject {
         store: Arc::new(SqliteStore::open(&path).await.unwrap()),
-        _folder: Some(folder),
+        kept: Kept::File(folder),
     }
 }
 
@@ -37,6 +77,7 @@ pub async fn postgres() -> Subject {
     use cloud_connector::store::postgres::{PostgresStore, migrate};
     let port = crate::support::services::shared().await.postgres;
     let name = crate::support::services::database(port).await;
+    let url = format!("postgres://cc:cc-secret@127.0.0.1:{port}/{name}?sslmode=disable");
     let settings = [
         ("HOST", "127.0.0.1".to_owned()),
         ("PORT", port.to_string()),
@@ -50,7 +91,7 @@ pub async fn postgres() -> Subject {
     migrate(&config.postgres).await.unwrap();
     Subject {
         store: Arc::new(PostgresStore::new(&config.postgres)),
-        _folder: None,
+        kept: Kept::Url(url),
     }
 }
 

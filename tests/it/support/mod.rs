@@ -4,6 +4,7 @@ pub mod certs;
 pub mod connector;
 #[cfg(feature = "outside-tests")]
 pub mod fleet;
+pub mod gateway;
 pub mod mqtt;
 #[cfg(feature = "outside-tests")]
 pub mod services;

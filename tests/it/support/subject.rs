@@ -16,6 +16,65 @@ pub enum Subject {
     Distributed(Box<(Fleet, Process)>),
 }
 
+/// What stands in a row, as far as tenants are concerned. Times are in seconds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    pub org_id: String,
+    pub account: String,
+    pub looked_up: Option<i64>,
+    pub failures: i64,
+    pub stale: i64,
+    /// In microseconds: changes with every write.
+    pub updated: i64,
+}
+
+/// A client's row in a database file.
+pub async fn sqlite_row(path: &std::path::Path, client: &str) -> Option<Row> {
+    use sqlx::{Connection as _, Row as _};
+    let url = format!("sqlite://{}", path.display());
+    let mut database = sqlx::SqliteConnection::connect(&url).await.unwrap();
+    let row = sqlx::query(
+        "SELECT org_id, account, tenant_lookup_timestamp / 1000000, tenant_lookup_failure_count,
+                stale_timestamp / 1000000, updated_at FROM connections WHERE client_id = ?",
+    )
+    .bind(client)
+    .fetch_optional(&mut database)
+    .await
+    .unwrap()?;
+    Some(Row {
+        org_id: row.get(0),
+        account: row.get(1),
+        looked_up: row.get(2),
+        failures: row.get(3),
+        stale: row.get(4),
+        updated: row.get(5),
+    })
+}
+
+/// A client's row in PostgreSQL.
+#[cfg(feature = "outside-tests")]
+pub async fn postgres_row(database: &mut sqlx::PgConnection, client: &str) -> Option<Row> {
+    use sqlx::Row as _;
+    let row = sqlx::query(
+        "SELECT org_id, account, EXTRACT(epoch FROM tenant_lookup_timestamp)::bigint,
+                tenant_lookup_failure_count::bigint, EXTRACT(epoch FROM stale_timestamp)::bigint,
+                (EXTRACT(epoch FROM updated_at) * 1000000)::bigint
+           FROM connections WHERE client_id = $1",
+    )
+    .bind(client)
+    .fetch_optional(database)
+    .await
+    .unwrap()?;
+    Some(Row {
+        org_id: row.get(0),
+        account: row.get(1),
+        looked_up: row.get(2),
+        failures: row.get(3),
+        stale: row.get(4),
+        updated: row.get(5),
+    })
+}
+
 /// Settings, by key.
 pub type Settings<'a> = &'a [(&'a str, &'a str)];
 
@@ -122,6 +181,36 @@ impl Subject {
             Self::Embedded(connector) => connector.metric(name, label).await,
             #[cfg(feature = "outside-tests")]
             Self::Distributed(both) => both.1.metric(name, label).await,
+        }
+    }
+
+    /// The client's row.
+    pub async fn row(&self, client: &str) -> Option<Row> {
+        match self {
+            Self::Embedded(connector) => {
+                let path = connector.data_dir().join("cloud-connector.db");
+                sqlite_row(&path, client).await
+            }
+            #[cfg(feature = "outside-tests")]
+            Self::Distributed(both) => postgres_row(&mut both.0.connect().await, client).await,
+        }
+    }
+
+    /// Changes something in the database behind the connector's back.
+    pub async fn execute(&self, sql: &'static str) {
+        match self {
+            Self::Embedded(connector) => {
+                use sqlx::Connection as _;
+                let path = connector.data_dir().join("cloud-connector.db");
+                let url = format!("sqlite://{}", path.display());
+                let mut database = sqlx::SqliteConnection::connect(&url).await.unwrap();
+                sqlx::query(sql).execute(&mut database).await.unwrap();
+            }
+            #[cfg(feature = "outside-tests")]
+            Self::Distributed(both) => {
+                let mut database = both.0.connect().await;
+                sqlx::query(sql).execute(&mut database).await.unwrap();
+            }
         }
     }
 
