@@ -155,6 +155,7 @@ impl Link {
             payload,
             // The retain flag of a client's own publish: said now, and nothing is kept here.
             replayed: false,
+            again: false,
             received: shared.clock.now(),
             cut: None,
         };

@@ -221,8 +221,9 @@ fn template(settings: &config::Broker) -> BrokerConfig {
         .with_session_expiry(SESSION_EXPIRY);
     template.client_channel_capacity = CLIENT_LANE;
     template.server_receive_maximum = Some(RECEIVE_MAXIMUM);
-    // Clients have three topics to listen on, each by its full name.
-    template.max_subscriptions_per_client = 16;
+    // No limit needed: clients may listen on their own few topics, each by its full name. With one,
+    // the crate would count everybody's subscriptions at each.
+    template.max_subscriptions_per_client = 0;
     template.wildcard_subscription_available = false;
     template.shared_subscription_available = false;
     template.topic_alias_maximum = 16;

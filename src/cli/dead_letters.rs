@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{ConfigSource, Output, block_on, printable};
 use crate::config::{Config, Span};
-use crate::domain::{ClientId, Clock as _, SystemClock};
+use crate::domain::{ClientId, Clock as _, SystemClock, clock};
 use crate::ingest::Destination;
 use crate::kafka::Producer;
 use crate::protocol::Received;
@@ -28,7 +28,8 @@ pub(super) enum DeadLettersCommand {
     List(ListArgs),
     /// Show one, with its payload
     Show(ShowArgs),
-    /// Process some again, as if they arrived now: after an upgrade that can read them
+    /// Process some again, after an upgrade that can read them: who has said something since stays as
+    /// it is
     Replay(ReplayArgs),
     /// Forget some
     Purge(PurgeArgs),
@@ -119,7 +120,7 @@ impl Which {
                 let span: Span = text
                     .parse()
                     .map_err(|why| anyhow::anyhow!("--older-than: {why}"))?;
-                Some(SystemClock.now() - span.get())
+                Some(clock::before(SystemClock.now(), span.get()))
             }
             None => None,
         };
@@ -211,7 +212,9 @@ fn show(args: &ShowArgs) -> Result<ExitCode> {
     }
     writeln!(out)?;
     if let Ok(text) = std::str::from_utf8(&letter.payload) {
-        writeln!(out, "{}", printable(text))?;
+        for line in text.lines() {
+            writeln!(out, "{}", printable(line))?;
+        }
         return Ok(ExitCode::SUCCESS);
     }
     writeln!(out, "not text; in hexadecimal (--raw prints the bytes):")?;
@@ -228,26 +231,30 @@ fn replay(args: &ReplayArgs) -> Result<ExitCode> {
         let store = runtime::open_for_operator(&config).await?;
         let mut code = ExitCode::SUCCESS;
         for number in &args.numbers {
-            let kept = find(&*store, *number).await?;
-            if !kept.letter.is_whole() {
-                bail!(
-                    "number {number} was too large to keep whole and cannot be processed again; \
-                     leave it out"
-                );
-            }
-            let done = if config.kafka.brokers.is_some() {
-                queue_again(&config, &*store, &kept).await?
-            } else {
-                ask_and_wait(&*store, &kept).await?
+            let (said, is_done) = match replay_one(&config, &*store, *number).await {
+                Ok(done) => done,
+                Err(error) => (error.to_string(), false),
             };
-            println!("{number}: {}", done.0);
-            if !done.1 {
+            println!("{number}: {said}");
+            if !is_done {
                 code = ExitCode::FAILURE;
             }
         }
         store.close().await;
         Ok(code)
     })
+}
+
+async fn replay_one(config: &Config, store: &dyn Store, number: i64) -> Result<(String, bool)> {
+    let kept = find(store, number).await?;
+    if !kept.letter.is_whole() {
+        bail!("it was too large to keep whole, and cannot be processed again");
+    }
+    if config.kafka.brokers.is_some() {
+        queue_again(config, store, &kept).await
+    } else {
+        ask_and_wait(store, &kept).await
+    }
 }
 
 /// Puts it where it came from, so that it is processed in one order with its client's messages.
@@ -266,7 +273,8 @@ async fn queue_again(
         topic: letter.topic.clone(),
         payload: letter.payload.clone(),
         replayed: false,
-        received: SystemClock.now(),
+        again: true,
+        received: letter.received,
         cut: None,
     };
     let topics = runtime::topics(config);

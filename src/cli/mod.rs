@@ -70,13 +70,20 @@ enum Output {
     Json,
 }
 
-/// A sender's text must not be able to drive the operator's terminal.
+/// A sender's text must not be able to drive the operator's terminal, nor to look like more lines or
+/// other text than it is.
 fn printable(text: &str) -> String {
+    let is_odd = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
     text.chars()
-        .flat_map(|c| match c {
-            '\n' | '\t' => vec![c],
-            c if c.is_control() => c.escape_unicode().collect(),
-            c => vec![c],
+        .flat_map(|c| {
+            if is_odd(c) {
+                c.escape_unicode().collect()
+            } else {
+                vec![c]
+            }
         })
         .collect()
 }
@@ -142,11 +149,18 @@ pub fn main() -> ExitCode {
     };
     match done {
         Ok(code) => code,
+        // Whoever read the output has seen enough.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("cloud-connector: {}", one_line(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let io = error.downcast_ref::<std::io::Error>();
+    io.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
 /// The whole chain of causes in one line, the cure of the outermost last.
@@ -187,6 +201,8 @@ mod tests {
     #[test]
     fn a_senders_text_cannot_drive_the_terminal() {
         assert_eq!(printable("a\x1b[2Jb\u{9b}c"), "a\\u{1b}[2Jb\\u{9b}c");
+        assert_eq!(printable("a\n\u{202e}b"), "a\\u{a}\\u{202e}b");
+        assert_eq!(printable("é😀 x"), "é😀 x");
     }
 
     #[test]

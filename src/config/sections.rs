@@ -266,6 +266,7 @@ pub struct Record {
 #[serde(deny_unknown_fields)]
 pub struct DeadLetters {
     pub per_client: u32,
+    pub in_all: u32,
     pub kept: Span,
 }
 

@@ -34,6 +34,13 @@ pub fn to_micros(at: Timestamp) -> Timestamp {
     Timestamp::from_nanosecond(nanos - nanos.rem_euclid(1000)).unwrap_or(at)
 }
 
+/// So long before a moment; never before 1970, when nothing of ours was there.
+#[must_use]
+pub fn before(at: Timestamp, span: std::time::Duration) -> Timestamp {
+    let earlier = at.checked_sub(span).unwrap_or(Timestamp::UNIX_EPOCH);
+    earlier.max(Timestamp::UNIX_EPOCH)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -44,6 +51,8 @@ mod tests {
         assert_eq!(to_micros(fine).to_string(), "2026-01-02T15:04:05.123456Z");
         let last = to_micros(Timestamp::MAX);
         assert_eq!(last.subsec_nanosecond(), 999_999_000);
+        let long = std::time::Duration::from_secs(u64::MAX);
+        assert_eq!(before(fine, long), Timestamp::UNIX_EPOCH);
         let early: Timestamp = "0000-01-01T00:00:00.0000015Z".parse().unwrap();
         assert_eq!(to_micros(early).subsec_nanosecond() % 1000, 0);
     }

@@ -135,11 +135,15 @@ async fn send_cut(
 }
 
 fn headers(message: &Received, packet_id: u16) -> Vec<(&'static str, String)> {
-    vec![
+    let mut headers = vec![
         (header::TOPIC, message.topic.clone()),
         (header::PACKET_ID, packet_id.to_string()),
         // Nine digits, as the Go implementation writes and reads them.
         (header::RECEIVED, format!("{:.9}", message.received)),
         (header::RETAIN, message.replayed.to_string()),
-    ]
+    ];
+    if message.again {
+        headers.push((header::AGAIN, true.to_string()));
+    }
+    headers
 }

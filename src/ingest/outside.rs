@@ -2,11 +2,12 @@
 //! when the next stage has it: this process may die at any instruction.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesOrdered;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -16,6 +17,7 @@ use crate::mqtt::{self, Ack, Backoff, Happening, Link, Options, OptionsError, Pu
 use crate::protocol::{Received, Topics};
 use crate::shutdown::Stopper;
 use crate::telemetry::health::Verdict;
+use crate::telemetry::metrics;
 
 /// More than a broker can have in flight to us: whoever polls never waits for whoever forwards.
 const WINDOW: usize = 70_000;
@@ -32,6 +34,8 @@ pub struct Parts {
     pub destination: Destination,
     /// Now.
     pub clock: Arc<dyn Clock>,
+    /// When the last message was received.
+    pub last: Mutex<Timestamp>,
 }
 
 /// Says how ingest stands. A clone is the same.
@@ -44,6 +48,38 @@ struct Message {
     received: Received,
     packet_id: u16,
     ack: Option<Ack>,
+    /// Of a message that the broker does not keep for us.
+    unkept: Option<Unkept>,
+}
+
+/// What messages with QoS 0 may take in memory: nobody holds the broker back from sending more.
+const UNKEPT_MOST_BYTES: usize = 32 * 1024 * 1024;
+/// What one takes besides its payload.
+const UNKEPT_EACH_BYTES: usize = 512;
+
+/// A share of that, given back when it is dropped.
+struct Unkept {
+    used: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl Unkept {
+    /// A share for a message of this size; none if there is none left.
+    fn take(used: &Arc<AtomicUsize>, payload: usize) -> Option<Self> {
+        let bytes = payload + UNKEPT_EACH_BYTES;
+        let share = Self {
+            used: used.clone(),
+            bytes,
+        };
+        let before = used.fetch_add(bytes, Ordering::Relaxed);
+        (before + bytes <= UNKEPT_MOST_BYTES).then_some(share)
+    }
+}
+
+impl Drop for Unkept {
+    fn drop(&mut self) {
+        self.used.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 impl OutsideIngest {
@@ -156,7 +192,7 @@ async fn poll(
     granted: oneshot::Sender<()>,
 ) -> String {
     let mut granted = Some(granted);
-    let mut last = Timestamp::MIN;
+    let unkept_bytes = Arc::new(AtomicUsize::new(0));
     loop {
         if awaited == 0
             && let Some(granted) = granted.take()
@@ -172,11 +208,22 @@ async fn poll(
                 packet_id,
                 ack,
             } => {
-                last = just_after(last, parts.clock.now());
+                let unkept = if ack.is_none() {
+                    let share = Unkept::take(&unkept_bytes, payload.len());
+                    if share.is_none() {
+                        metrics::overflowed();
+                        continue;
+                    }
+                    share
+                } else {
+                    None
+                };
+                let last = parts.stamp();
                 let received = Received {
                     topic,
                     payload,
                     replayed: retain,
+                    again: false,
                     received: last,
                     cut: None,
                 };
@@ -184,6 +231,7 @@ async fn poll(
                     received,
                     packet_id,
                     ack,
+                    unkept,
                 };
                 if sender.send(message).await.is_err() {
                     return "stopping".to_owned();
@@ -199,11 +247,16 @@ async fn poll(
     }
 }
 
-/// Now, but never at or before the last one: these times say which message was first, also where
-/// the clock is set back or messages come faster than it counts.
-fn just_after(last: Timestamp, now: Timestamp) -> Timestamp {
-    let next = last.saturating_add(Duration::from_micros(1));
-    next.map_or(now, |next| next.max(now))
+impl Parts {
+    /// Now, but never at or before the last one: these times say which message was first, also where
+    /// the clock is set back or messages come faster than it counts.
+    fn stamp(&self) -> Timestamp {
+        let mut last = self.last.lock();
+        let now = self.clock.now();
+        let next = last.saturating_add(Duration::from_micros(1));
+        *last = next.map_or(now, |next| next.max(now));
+        *last
+    }
 }
 
 /// Hands messages on, many at once, and acknowledges them in the order in which they came.
@@ -223,7 +276,11 @@ async fn forward(
                     .destination
                     .take(&parts.topics, message.received, message.packet_id)
                     .await;
-                under_way.push_back(async move { (taken.durable().await, message.ack) });
+                under_way.push_back(async move {
+                    let durable = taken.durable().await;
+                    drop(message.unkept);
+                    (durable, message.ack)
+                });
             }
             Some((durable, ack)) = under_way.next(), if !under_way.is_empty() => {
                 if !durable {

@@ -3,7 +3,7 @@
 //! While too much is under way, or the database is away, partitions are paused and polling goes on,
 //! so that the group does not take us for dead.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -49,6 +49,8 @@ pub struct QueueReader {
     waiting: Vec<QueuedMessage>,
     taking: Option<BoxFuture<'static, Vec<Fence>>>,
     under_way: FuturesUnordered<BoxFuture<'static, Outcome>>,
+    /// Where the chunks under way begin, by partition.
+    beginnings: BTreeSet<(i32, i64)>,
     /// Messages under way, and whether partitions are paused for their number.
     messages: usize,
     is_paused: bool,
@@ -77,6 +79,7 @@ impl QueueReader {
             waiting: Vec::new(),
             taking: None,
             under_way: FuturesUnordered::new(),
+            beginnings: BTreeSet::new(),
             messages: 0,
             is_paused: false,
             is_stopping: false,
@@ -132,6 +135,13 @@ impl QueueReader {
             Happening::Assigned(partitions) => {
                 tracing::info!(?partitions, "partitions are ours");
                 self.forget(&partitions);
+                // The crate keeps a partition paused over a rebalance, and one that is new here is
+                // not: each is set as all of ours are.
+                if self.is_paused {
+                    self.consumer.pause(&partitions);
+                } else {
+                    self.consumer.resume(&partitions);
+                }
                 for partition in partitions {
                     self.assigned.insert(partition, None);
                 }
@@ -246,6 +256,7 @@ impl QueueReader {
         let (first, last) = (first.offset, last.offset);
         let receipt = self.recorder.submit_from(fence, events);
         self.messages += count;
+        self.beginnings.insert((fence.partition, first));
         let outcome = async move {
             Outcome {
                 fence,
@@ -267,6 +278,11 @@ impl QueueReader {
             durable,
         } = outcome;
         self.messages -= count;
+        // News of chunks may come out of order: the first of those under way is where to begin.
+        let earliest = self.beginnings.range((fence.partition, i64::MIN)..).next();
+        let earliest = earliest.filter(|(partition, _)| *partition == fence.partition);
+        let earliest = earliest.map_or(first, |(_, earliest)| first.min(*earliest));
+        self.beginnings.remove(&(fence.partition, first));
         let is_ours = self.assigned.get(&fence.partition) == Some(&Some(fence));
         if durable && is_ours {
             // Chunks of a partition are recorded in order; the news of it may come out of order.
@@ -274,7 +290,7 @@ impl QueueReader {
             *done = offset.max(*done);
             self.consumer.done(fence.partition, *done);
         } else if is_ours && !self.is_stopping {
-            self.start_over(fence.partition, first);
+            self.start_over(fence.partition, earliest);
         }
         self.mind_the_load();
     }
@@ -317,6 +333,7 @@ fn event(queue: Queue, topics: &Topics, message: &QueuedMessage) -> Event {
         topic: header(header::TOPIC).to_owned(),
         payload: message.payload.clone(),
         replayed: header(header::RETAIN) == "true",
+        again: header(header::AGAIN) == "true",
         received,
         cut,
     };

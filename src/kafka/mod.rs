@@ -20,6 +20,8 @@ pub mod header {
     pub const RECEIVED: &str = "date_received";
     /// `true` where the broker replayed a retained message.
     pub const RETAIN: &str = "mqtt_retain";
+    /// `true` where an operator put a dead letter back.
+    pub const AGAIN: &str = "again";
     /// Set where the payload was too large to queue and was cut: its whole size in bytes.
     pub const CUT_FROM: &str = "cut_from";
     /// Of a cut payload: SHA-256 of the whole, in hexadecimal.

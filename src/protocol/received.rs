@@ -17,6 +17,8 @@ pub struct Received {
     pub payload: Bytes,
     /// The broker had kept it, and sent it because of our subscription: nobody said it now.
     pub replayed: bool,
+    /// An operator wants it processed again: it says nothing about now either.
+    pub again: bool,
     /// When the broker had it.
     pub received: Timestamp,
     /// What it was before it was cut.
@@ -116,6 +118,7 @@ mod tests {
             topic: "t".into(),
             payload: Bytes::from(vec![b'x'; CUT_TO + 1]),
             replayed: false,
+            again: false,
             received: Timestamp::UNIX_EPOCH,
             cut: None,
         };

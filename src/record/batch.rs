@@ -6,7 +6,7 @@ use futures::future::join_all;
 use tokio::time::Instant;
 
 use super::announce::{Arrived, HeardOf};
-use super::fold::{self, Fate, Settled, Step};
+use super::fold::{self, Fate, Settled, Step, Voice};
 use super::{Event, Parts, split};
 use crate::domain::{ClientId, Tenant, Timestamp};
 use crate::protocol::{self, ClientTopic, Direction, Received, Refusal, Rejected, Said};
@@ -45,7 +45,7 @@ pub(super) async fn record(
     };
     let (mut batch, sources) = settle(parts, &known, parsed.steps, heard_of, now).await;
     batch.dead_letters = parsed.dead_letters;
-    batch.letters_per_client = parts.settings.letters_per_client;
+    batch.letters = parts.settings.letters;
     let arrived = batch.arrivals.len();
     let (seen, left) = (batch.sightings.len(), batch.departures.len());
     let written = if batch.is_empty() {
@@ -137,12 +137,18 @@ fn step(
             dialect: topic.route.dialect(),
             prefix: topic.prefix.clone(),
             heard,
-            replayed: message.replayed,
+            voice: match message {
+                Received { again: true, .. } => Voice::OperatorsReplay,
+                Received { replayed: true, .. } => Voice::BrokersReplay,
+                _ => Voice::Now,
+            },
             event: at,
         }),
+        // An old farewell must not take a client away that has come back.
+        Said::Offline if message.again => None,
         Said::Offline => Some(Step::Offline { heard }),
-        // What the broker had kept says nothing about now.
-        Said::Alive | Said::Answer(_) if message.replayed => None,
+        // What was kept says nothing about now.
+        Said::Alive | Said::Answer(_) if message.replayed || message.again => None,
         Said::Alive | Said::Answer(_) => Some(Step::Alive {
             at: message.received,
             late: *late,

@@ -24,8 +24,8 @@ pub(super) enum Step {
         dialect: Dialect,
         prefix: String,
         heard: Heard,
-        /// The broker's replay of what was said before.
-        replayed: bool,
+        /// Whether it was said now.
+        voice: Voice,
         /// Which event of the batch it is.
         event: usize,
     },
@@ -41,6 +41,17 @@ pub(super) enum Step {
         /// It came by a way of its own.
         late: bool,
     },
+}
+
+/// Whether something was said now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Voice {
+    /// It was.
+    Now,
+    /// The broker had kept it.
+    BrokersReplay,
+    /// An operator wants it processed again.
+    OperatorsReplay,
 }
 
 /// What is to be written so that the client is as its messages say.
@@ -182,11 +193,15 @@ impl Client {
                 dialect,
                 prefix,
                 heard,
-                replayed,
+                voice,
                 event,
             } => {
+                if voice == Voice::OperatorsReplay {
+                    self.check_nothing_since(heard)?;
+                }
+                let heard = self.in_order(heard);
                 let sent = online.sent.unwrap_or(heard.at).min(heard.at);
-                self.check_online(&online, sent, heard, replayed)?;
+                self.check_online(&online, sent, heard, voice)?;
                 self.word = Some(Word {
                     id: online.message_id.clone(),
                     sent,
@@ -219,7 +234,7 @@ impl Client {
         online: &Online,
         sent: Timestamp,
         heard: Heard,
-        replayed: bool,
+        voice: Voice,
     ) -> Result<(), NoEffect> {
         self.check_repetition(heard)?;
         let Some(word) = &self.word else {
@@ -228,7 +243,7 @@ impl Client {
         let is_same = online.message_id.is_some() && online.message_id == word.id;
         if self.last == Last::Farewell {
             // After an offline everything registers, but for this.
-            return if replayed && is_same {
+            return if voice == Voice::BrokersReplay && is_same {
                 Err(NoEffect::EndedReplay)
             } else {
                 Ok(())
@@ -239,6 +254,15 @@ impl Client {
         }
         let back = word.sent.duration_since(sent);
         if back.is_positive() && back.unsigned_abs() <= self.old_within {
+            return Err(NoEffect::Old);
+        }
+        Ok(())
+    }
+
+    /// An operator's replay must not undo what the client has said since.
+    fn check_nothing_since(&self, heard: Heard) -> Result<(), NoEffect> {
+        let has_spoken = self.heard.is_some_and(|last| last.at >= heard.at);
+        if has_spoken {
             return Err(NoEffect::Old);
         }
         Ok(())
@@ -262,17 +286,26 @@ impl Client {
         }
     }
 
+    /// Straight from a broker nothing overtakes anything: whatever the clock says, this is later than
+    /// everything before it.
+    fn in_order(&self, mut heard: Heard) -> Heard {
+        if heard.place.is_none() {
+            let before = self.heard.map(|before| just_after(before.at));
+            let latest = before.max(self.alive_at);
+            heard.at = latest.map_or(heard.at, |latest| latest.max(heard.at));
+        }
+        heard
+    }
+
     fn leave(&mut self, mut heard: Heard) -> Result<(), NoEffect> {
         if self.heard.is_none() {
             return Err(NoEffect::NotConnected);
         }
         if heard.place.is_none() {
-            // Straight from a broker nothing overtakes anything: whatever the clock says, this is
-            // later than every sign of life before it.
             if !self.is_here() {
                 return Err(NoEffect::NotConnected);
             }
-            heard.at = self.alive_at.map_or(heard.at, |alive| alive.max(heard.at));
+            heard = self.in_order(heard);
         }
         self.last = Last::Farewell;
         self.heard = Some(heard);
@@ -368,14 +401,18 @@ mod tests {
             dialect: Dialect::Status,
             prefix: "p".into(),
             heard: heard(received),
-            replayed: false,
+            voice: Voice::Now,
             event: 0,
         }
     }
 
-    fn replay(mut step: Step) -> Step {
-        if let Step::Online { replayed, .. } = &mut step {
-            *replayed = true;
+    fn replay(step: Step) -> Step {
+        said(step, Voice::BrokersReplay)
+    }
+
+    fn said(mut step: Step, by: Voice) -> Step {
+        if let Step::Online { voice, .. } = &mut step {
+            *voice = by;
         }
         step
     }
@@ -571,6 +608,28 @@ mod tests {
         );
         assert_eq!(fate.departure, Some(heard(2)));
         assert_eq!(skipped, [NoEffect::EndedReplay]);
+    }
+
+    #[test]
+    fn an_operators_replay_undoes_nothing_that_was_said_since() {
+        let again = |received| said(online("old", Some(1), received), Voice::OperatorsReplay);
+        for known in [row("new", 100), left("new", 100, 100)] {
+            let (fate, skipped) = run(Some(&known), &[again(100)]);
+            assert_eq!((fate, skipped), (Fate::default(), vec![NoEffect::Old]));
+        }
+        assert_eq!(connected_by(&run(None, &[again(100)]).0).0, "old");
+        let (fate, _) = run(Some(&left("a", 1, 99)), &[again(100)]);
+        assert_eq!(connected_by(&fate).0, "old");
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_costs_no_client_its_connection() {
+        // Straight from a broker: the order is all that counts.
+        let (fate, _) = run(Some(&row("a", 100)), &[offline(90), alive(91)]);
+        let (left, seen) = (fate.departure.unwrap().at, fate.sighting.unwrap());
+        assert!(at(100) < left && left < seen);
+        let (fate, _) = run(Some(&row("a", 100)), &[online("b", None, 90), offline(80)]);
+        assert!(fate.departure.unwrap().at > fate.arrival.unwrap().heard.at);
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub use absent::end_those_who_stay_away;
 pub use refusals::{Refusals, RefusalsTold};
 pub use replay::replay_letters;
 
-pub use crate::store::{Fence, Place, Queue};
+pub use crate::store::{Fence, LetterLimits, Place, Queue};
 
 use writer::{Job, Standing};
 
@@ -116,8 +116,8 @@ pub struct Settings {
     pub old_within: Duration,
     /// Writers side by side.
     pub writers: usize,
-    /// How many dead letters of one client are kept.
-    pub letters_per_client: u32,
+    /// How many dead letters are kept.
+    pub letters: LetterLimits,
 }
 
 /// What recording works with.

@@ -1,12 +1,13 @@
 //! Dead letters that an operator wants processed again: taken through the recorder like anything
 //! else, so that they stand in one order with what the client says meanwhile.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Event, Recorder};
-use crate::domain::Clock;
-use crate::protocol::{Cut, Received, Topics};
+use crate::domain::ClientId;
+use crate::protocol::{Cut, Direction, Received, Topics};
 use crate::shutdown::Stopper;
 use crate::store::{KeptLetter, LetterFilter, Store, StoreError};
 
@@ -15,30 +16,44 @@ const LOOK: Duration = Duration::from_secs(1);
 const AT_ONCE: u32 = 100;
 
 /// Looks for dead letters to process again, until `stopper` asks.
-pub async fn replay_letters(
+///
+/// `end_if_absent` is asked about each client afterwards: one that the embedded broker knows to be gone
+/// is not brought back by what it said long ago.
+pub async fn replay_letters<E, F>(
     store: Arc<dyn Store>,
     recorder: Recorder,
     topics: Topics,
-    clock: Arc<dyn Clock>,
+    end_if_absent: E,
     stopper: Stopper,
-) {
+) where
+    E: Fn(&ClientId) -> Option<F>,
+    F: Future<Output = bool>,
+{
     loop {
         tokio::select! {
             () = tokio::time::sleep(LOOK) => {}
             () = stopper.asked() => return,
         }
-        if let Err(error) = replay_asked(&*store, &recorder, &topics, &*clock).await {
+        let replayed = tokio::select! {
+            replayed = replay_asked(&*store, &recorder, &topics, &end_if_absent) => replayed,
+            () = stopper.asked() => return,
+        };
+        if let Err(error) = replayed {
             tracing::debug!(%error, "cannot look for dead letters to process again");
         }
     }
 }
 
-async fn replay_asked(
+async fn replay_asked<E, F>(
     store: &dyn Store,
     recorder: &Recorder,
     topics: &Topics,
-    clock: &dyn Clock,
-) -> Result<(), StoreError> {
+    end_if_absent: &E,
+) -> Result<(), StoreError>
+where
+    E: Fn(&ClientId) -> Option<F>,
+    F: Future<Output = bool>,
+{
     let asked = LetterFilter {
         replay_asked: true,
         ..LetterFilter::default()
@@ -47,9 +62,12 @@ async fn replay_asked(
         let Some(kept) = store.dead_letter(listed.id).await? else {
             continue;
         };
-        let receipt = recorder.submit(event(topics, &kept, clock));
+        let receipt = recorder.submit(event(topics, &kept));
         // Dropped only at shutdown: it stays asked for.
         if receipt.durable().await.is_ok() {
+            if let Some(ending) = kept.letter.client.as_ref().and_then(end_if_absent) {
+                ending.await;
+            }
             let forgotten = store.end_replay(kept.id, kept.times).await?;
             tracing::info!(id = kept.id, processed = forgotten, "dead letter replayed");
         }
@@ -57,20 +75,21 @@ async fn replay_asked(
     Ok(())
 }
 
-/// As if it arrived now.
-fn event(topics: &Topics, kept: &KeptLetter, clock: &dyn Clock) -> Event {
+fn event(topics: &Topics, kept: &KeptLetter) -> Event {
     let letter = &kept.letter;
     let message = Received {
         topic: letter.topic.clone(),
         payload: letter.payload.clone(),
         replayed: false,
-        received: clock.now(),
+        again: true,
+        received: letter.received,
         cut: (!letter.is_whole()).then(|| Cut {
             size: letter.size,
             sha256: letter.sha256.clone(),
         }),
     };
-    match topics.parse(&letter.topic) {
+    let topic = topics.parse(&letter.topic);
+    match topic.filter(|topic| topic.route.direction() == Direction::FromClient) {
         Some(topic) => Event::message(topic, message),
         None => Event::Stray { message },
     }

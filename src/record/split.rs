@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 use super::{Event, Parts};
 use crate::domain::{ClientId, Timestamp};
 use crate::protocol::Rejected;
-use crate::store::{Batch, DeadLetter, Fence, StoreError, Written};
+use crate::store::{Batch, DeadLetter, Fence, LetterLimits, StoreError, Written};
 use crate::telemetry::metrics;
 
 /// Writes a batch, in one transaction if the database takes it. `sources` says which event each
@@ -50,7 +50,7 @@ fn smaller<'a>(
     }
     let letters = std::mem::take(&mut batch.dead_letters);
     if letters.len() > 1 || (!letters.is_empty() && !batch.is_empty()) {
-        let mut apart = one_letter_each(letters, batch.letters_per_client);
+        let mut apart = one_letter_each(letters, batch.letters);
         apart.push(batch);
         return apart;
     }
@@ -70,10 +70,10 @@ fn smaller<'a>(
     vec![batch]
 }
 
-fn one_letter_each(letters: Vec<DeadLetter>, letters_per_client: u32) -> Vec<Batch> {
+fn one_letter_each(letters: Vec<DeadLetter>, limits: LetterLimits) -> Vec<Batch> {
     let one = |letter| Batch {
         dead_letters: vec![letter],
-        letters_per_client,
+        letters: limits,
         ..Batch::default()
     };
     letters.into_iter().map(one).collect()
@@ -95,7 +95,7 @@ fn halves(batch: Batch, clients: &BTreeSet<Option<ClientId>>) -> Vec<Batch> {
     let named = |client: &ClientId| is_first(&Some(client.clone()));
     let mut halves = [Batch::default(), Batch::default()];
     for half in &mut halves {
-        half.letters_per_client = batch.letters_per_client;
+        half.letters = batch.letters;
     }
     let [a, b] = &mut halves;
     for row in batch.arrivals {

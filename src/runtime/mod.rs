@@ -147,7 +147,7 @@ pub async fn start(config: Config, roles: Roles, clock: Arc<dyn Clock>) -> Resul
     let topics = topics(&config);
     let tenants = prepared.tenants.clone();
     let refused = if running.has(Role::Record) {
-        Some(running.start_recorder(&config, prepared.tenants, &topics, &clock)?)
+        Some(running.start_recorder(&config, prepared.tenants, &clock)?)
     } else {
         None
     };
@@ -372,7 +372,6 @@ impl Running {
         &mut self,
         config: &Config,
         tenants: Arc<dyn Tenants>,
-        topics: &Topics,
         clock: &Arc<dyn Clock>,
     ) -> Result<RefusalsTold> {
         let (refusals, refused) = Refusals::channel();
@@ -389,7 +388,10 @@ impl Running {
                 tenant_deadline: config.record.tenant_deadline.get(),
                 old_within: config.record.old_within.get(),
                 writers: if is_sqlite { 1 } else { POSTGRES_WRITERS },
-                letters_per_client: config.dead_letters.per_client,
+                letters: record::LetterLimits {
+                    per_client: config.dead_letters.per_client,
+                    in_all: config.dead_letters.in_all,
+                },
             },
         };
         self.health
@@ -400,16 +402,6 @@ impl Running {
             let standing = watched.standing();
             async move { standing }.boxed()
         });
-        if config.kafka.brokers.is_none() {
-            // With a queue, whoever asks for a replay puts the message there.
-            self.sources.spawn(record::replay_letters(
-                self.store.clone(),
-                recorder.clone(),
-                topics.clone(),
-                clock.clone(),
-                self.sources.clone(),
-            ));
-        }
         self.recorder = Some(recorder);
         Ok(refused)
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use futures::FutureExt as _;
+use futures::future::Ready;
 use uuid::Uuid;
 
 use super::{Role, Running};
@@ -53,7 +54,7 @@ impl Running {
         clock: &Arc<dyn Clock>,
         recorder: Recorder,
     ) {
-        let intake = EmbeddedIntake::new(recorder, topics.clone());
+        let intake = EmbeddedIntake::new(recorder.clone(), topics.clone());
         let broker = Arc::new(Broker::start(
             config.broker.clone(),
             topics.clone(),
@@ -66,6 +67,14 @@ impl Running {
             let standing = watched.standing();
             async move { standing }.boxed()
         });
+        let linked = broker.clone();
+        self.sources.spawn(record::replay_letters(
+            self.store.clone(),
+            recorder,
+            topics.clone(),
+            move |client| linked.end_if_absent(client).map(Taken::durable),
+            self.sources.clone(),
+        ));
         let linked = broker.clone();
         self.sources.spawn(record::end_those_who_stay_away(
             self.store.clone(),
@@ -83,7 +92,17 @@ impl Running {
         clock: &Arc<dyn Clock>,
     ) -> Result<()> {
         let destination = match (&config.kafka.brokers, &self.recorder) {
-            (None, Some(recorder)) => Destination::Recorder(recorder.clone()),
+            (None, Some(recorder)) => {
+                // With a queue, whoever asks for a replay puts the message there.
+                self.sources.spawn(record::replay_letters(
+                    self.store.clone(),
+                    recorder.clone(),
+                    topics.clone(),
+                    |_| None::<Ready<bool>>,
+                    self.sources.clone(),
+                ));
+                Destination::Recorder(recorder.clone())
+            }
             _ => self.queue(config)?,
         };
         let mqtt = &config.mqtt;
@@ -93,6 +112,7 @@ impl Running {
             shared_group: mqtt.shared_group.clone(),
             destination,
             clock: clock.clone(),
+            last: parking_lot::Mutex::default(),
         };
         let ingest = OutsideIngest::start(parts, &self.sources)?;
         self.health.add("mqtt_ingest", move || {

@@ -94,6 +94,15 @@ pub struct KeptLetter {
     pub replay_asked: Option<Timestamp>,
 }
 
+/// How many dead letters are kept.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LetterLimits {
+    /// Of one client.
+    pub per_client: u32,
+    /// In all: names of clients may be anybody's invention.
+    pub in_all: u32,
+}
+
 /// Which dead letters.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LetterFilter {

@@ -18,7 +18,7 @@ use crate::domain::{
     ClientId, Connection, Dialect, Kind, MessageId, OrgId, Reported, Tenant, Timestamp,
 };
 
-pub use dead_letters::{DeadLetter, KeptLetter, LetterFilter};
+pub use dead_letters::{DeadLetter, KeptLetter, LetterFilter, LetterLimits};
 pub use due::{Due, DueFor, Finding, OrgCount, Outcome, Tenantless, TenantlessCounts};
 pub use error::{OpenError, StoreError};
 
@@ -167,8 +167,8 @@ pub struct Batch {
     pub departures: Vec<Departure>,
     /// Messages that can never be processed.
     pub dead_letters: Vec<DeadLetter>,
-    /// How many dead letters of one client are kept: the latest.
-    pub letters_per_client: u32,
+    /// How many dead letters are kept: the latest.
+    pub letters: LetterLimits,
 }
 
 impl Batch {

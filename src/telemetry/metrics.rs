@@ -26,6 +26,7 @@ const FENCED: &str = "cloud_connector_record_partitions_fenced_total";
 const TENANT: &str = "cloud_connector_tenant_lookups_total";
 const LOOKUPS_ASKED: &str = "cloud_connector_tenant_requests_total";
 const BREAKER: &str = "cloud_connector_tenant_breaker_open";
+const OVERFLOWED: &str = "cloud_connector_ingest_overflowed_total";
 const ANNOUNCED: &str = "cloud_connector_inventory_messages_total";
 const NOT_ANNOUNCED: &str = "cloud_connector_inventory_refused_total";
 const CONNECTIONS: &str = "cloud_connector_connections";
@@ -129,6 +130,10 @@ fn describe() {
     describe_gauge!(
         BREAKER,
         "1 while the tenant lookup service does not answer and is not asked but for probes"
+    );
+    describe_counter!(
+        OVERFLOWED,
+        "Messages with QoS 0 dropped because too much of them waited"
     );
     describe_counter!(ANNOUNCED, "Hosts announced to inventory, by outcome");
     describe_counter!(
@@ -274,6 +279,15 @@ pub fn lookup_asked() {
 /// The lookup service is not asked any more, or again.
 pub fn lookup_breaker(open: bool) {
     gauge!(BREAKER).set(if open { 1.0 } else { 0.0 });
+}
+
+/// A message that the broker does not keep for us was dropped.
+pub fn overflowed() {
+    static SAID: Occasionally = Occasionally::new();
+    counter!(OVERFLOWED).increment(1);
+    if SAID.now() {
+        tracing::warn!("signs of life and other messages with QoS 0 are dropped: too many wait");
+    }
 }
 
 /// Hosts were announced to inventory, each delivered or not.

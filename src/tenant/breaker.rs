@@ -73,9 +73,12 @@ impl Breaker {
         Leave::Probe
     }
 
-    /// There was an answer.
-    pub fn answered(&self, client: &ClientId) {
+    /// There was an answer. Once it is open, only a probe's counts: a late one says little.
+    pub fn answered(&self, client: &ClientId, leave: Leave) {
         let mut state = self.state.lock();
+        if state.open.is_some() && leave != Leave::Probe {
+            return;
+        }
         if let Some(open) = state.open.take() {
             state.latest.clear();
             let for_seconds = open.since.elapsed().as_secs();
@@ -88,11 +91,11 @@ impl Breaker {
     }
 
     /// There was none.
-    pub fn unanswered(&self, client: &ClientId) {
+    pub fn unanswered(&self, client: &ClientId, leave: Leave) {
         let mut state = self.state.lock();
         let now = Instant::now();
         if let Some(open) = &mut state.open {
-            if open.is_probing {
+            if leave == Leave::Probe {
                 open.pause = (open.pause * 2).min(LONGEST_PAUSE);
                 open.probe_at = now + open.pause;
                 open.is_probing = false;
@@ -164,7 +167,7 @@ mod tests {
     fn opened() -> Breaker {
         let breaker = Breaker::new(PAUSE);
         for n in 0..WINDOW {
-            breaker.unanswered(&client(n));
+            breaker.unanswered(&client(n), Leave::Granted);
         }
         breaker
     }
@@ -173,7 +176,7 @@ mod tests {
     async fn one_odd_client_cannot_open_it() {
         let breaker = Breaker::new(PAUSE);
         for _ in 0..1000 {
-            breaker.unanswered(&client(0));
+            breaker.unanswered(&client(0), Leave::Granted);
         }
         assert_eq!(breaker.leave(), Leave::Granted);
     }
@@ -182,13 +185,13 @@ mod tests {
     async fn it_opens_when_half_of_the_latest_clients_had_no_answer() {
         let breaker = Breaker::new(PAUSE);
         for n in 0..WINDOW / 2 + 1 {
-            breaker.answered(&client(n));
+            breaker.answered(&client(n), Leave::Granted);
         }
         for n in 0..WINDOW / 2 - 1 {
-            breaker.unanswered(&client(100 + n));
+            breaker.unanswered(&client(100 + n), Leave::Granted);
         }
         assert_eq!(breaker.leave(), Leave::Granted, "9 of 20");
-        breaker.unanswered(&client(200));
+        breaker.unanswered(&client(200), Leave::Granted);
         assert_eq!(breaker.leave(), Leave::Refused, "10 of the latest 20");
         breaker.opened().await;
         assert!(breaker.open_for().is_some());
@@ -201,7 +204,9 @@ mod tests {
         tokio::time::advance(PAUSE).await;
         assert_eq!(breaker.leave(), Leave::Probe);
         assert_eq!(breaker.leave(), Leave::Refused);
-        breaker.unanswered(&client(7));
+        breaker.unanswered(&client(8), Leave::Granted);
+        assert_eq!(breaker.leave(), Leave::Refused, "a straggler is no probe");
+        breaker.unanswered(&client(7), Leave::Probe);
         tokio::time::advance(PAUSE).await;
         assert_eq!(breaker.leave(), Leave::Refused);
         tokio::time::advance(PAUSE).await;
@@ -215,9 +220,15 @@ mod tests {
         let breaker = opened();
         tokio::time::advance(PAUSE).await;
         assert_eq!(breaker.leave(), Leave::Probe);
-        breaker.answered(&client(1));
+        breaker.answered(&client(3), Leave::Granted);
+        assert_eq!(
+            breaker.leave(),
+            Leave::Refused,
+            "a late answer is no probe's"
+        );
+        breaker.answered(&client(1), Leave::Probe);
         assert_eq!(breaker.leave(), Leave::Granted);
-        breaker.unanswered(&client(2));
+        breaker.unanswered(&client(2), Leave::Granted);
         assert_eq!(breaker.leave(), Leave::Granted);
     }
 }

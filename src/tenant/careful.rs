@@ -132,16 +132,15 @@ impl Inner {
         metrics::lookup_asked();
         let mut asking = Box::pin(timeout(self.limits.timeout, self.gateway.ask(client)));
         let in_time = timeout(self.limits.slow_after, &mut asking).await;
-        let found = if let Ok(found) = in_time {
-            found
-        } else {
-            self.breaker.unanswered(client);
-            asking.await
+        let Ok(found) = in_time else {
+            // Too late for whoever waited; its answer is remembered all the same.
+            self.breaker.unanswered(client, leave);
+            return asking.await.unwrap_or(Lookup::Unavailable);
         };
         let found = found.unwrap_or(Lookup::Unavailable);
         match found {
-            Lookup::Found(_) | Lookup::NotFound => self.breaker.answered(client),
-            Lookup::Unavailable => self.breaker.unanswered(client),
+            Lookup::Found(_) | Lookup::NotFound => self.breaker.answered(client, leave),
+            Lookup::Unavailable => self.breaker.unanswered(client, leave),
         }
         found
     }

@@ -12,7 +12,7 @@ use futures::StreamExt as _;
 use tokio::time::Instant;
 
 use super::guard::Guard;
-use crate::domain::{Clock, Timestamp};
+use crate::domain::{Clock, Timestamp, clock};
 use crate::platform::announcer::{Announcer, Told};
 use crate::platform::inventory::Host;
 use crate::store::{Due, DueFor, Finding, Outcome, Store, StoreError};
@@ -162,10 +162,10 @@ impl LookupUpdater {
         let now = self.clock.now();
         match which {
             Which::Stale => DueFor::Inventory {
-                before: now - self.settings.stale_after,
+                before: clock::before(now, self.settings.stale_after),
             },
             Which::Tenantless => DueFor::Tenant {
-                before: now - self.settings.retry_after,
+                before: clock::before(now, self.settings.retry_after),
                 most_failures: self.settings.most_failures,
             },
         }

@@ -6,7 +6,7 @@ mod lookups;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::Clock;
+use crate::domain::{Clock, clock};
 use crate::shutdown::Stopper;
 use crate::store::{LetterFilter, Store, StoreError};
 use crate::telemetry::metrics;
@@ -74,11 +74,14 @@ impl Updaters {
     pub async fn forget_once(&self) -> Result<Forgotten, StoreError> {
         let now = self.clock.now();
         let old = LetterFilter {
-            before: Some(now - self.dead_letters_kept),
+            before: Some(clock::before(now, self.dead_letters_kept)),
             ..LetterFilter::default()
         };
         Ok(Forgotten {
-            departed: self.store.forget_departed(now - self.departed_kept).await?,
+            departed: self
+                .store
+                .forget_departed(clock::before(now, self.departed_kept))
+                .await?,
             dead_letters: self.store.purge_dead_letters(&old).await?,
         })
     }

@@ -11,7 +11,7 @@ use cloud_connector::domain::{ClientId, Clock, Identity, OrgId, Tenant, Timestam
 use cloud_connector::protocol::{Received, Topics, Words};
 use cloud_connector::record::{Event, Fence, Parts, Place, Queue, Recorder, Refusals, Settings};
 use cloud_connector::shutdown::Stopper;
-use cloud_connector::store::{LetterFilter, Store};
+use cloud_connector::store::{LetterFilter, LetterLimits, Store};
 use cloud_connector::tenant::{Lookup, Tenants};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -240,7 +240,10 @@ impl Run {
                 tenant_deadline: Duration::from_secs(5),
                 old_within: Duration::from_secs(OLD_WITHIN.unsigned_abs()),
                 writers: 1,
-                letters_per_client: 20,
+                letters: LetterLimits {
+                    per_client: 20,
+                    in_all: 1_000_000,
+                },
             },
         };
         let recorder = Recorder::start(parts, stopper);
@@ -270,6 +273,7 @@ impl Run {
                 topic,
                 payload,
                 replayed,
+                again: false,
                 received: at(second),
                 cut: None,
             },

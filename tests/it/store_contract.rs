@@ -9,8 +9,8 @@ use cloud_connector::domain::{
 use cloud_connector::protocol::{Received, Rejected};
 use cloud_connector::store::sqlite::SqliteStore;
 use cloud_connector::store::{
-    Arrival, Batch, DeadLetter, Departure, Fence, Heard, KeptLetter, LetterFilter, Place, Queue,
-    Sighting, Store, StoreError, TenantChange, Written,
+    Arrival, Batch, DeadLetter, Departure, Fence, Heard, KeptLetter, LetterFilter, LetterLimits,
+    Place, Queue, Sighting, Store, StoreError, TenantChange, Written,
 };
 use serde_json::json;
 use tempfile::TempDir;
@@ -664,6 +664,7 @@ fn letter(name: &str, payload: &'static [u8], second: i64) -> DeadLetter {
         topic: format!("redhat/insights/{name}/control/out"),
         payload: Bytes::from_static(payload),
         replayed: false,
+        again: false,
         received: at(second),
         cut: None,
     };
@@ -674,7 +675,10 @@ fn letter(name: &str, payload: &'static [u8], second: i64) -> DeadLetter {
 async fn keep(store: &Arc<dyn Store>, letters: Vec<DeadLetter>, most: u32) {
     let batch = Batch {
         dead_letters: letters,
-        letters_per_client: most,
+        letters: LetterLimits {
+            per_client: most,
+            in_all: 100,
+        },
         ..Batch::default()
     };
     store.record_batch(&batch, &[], at(1)).await.unwrap();

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::cli::Output;
 use clap::{Args, ValueEnum};
 
 const TLS: &str = "TLS";
@@ -97,12 +98,6 @@ pub(in crate::cli) enum Misbehaviour {
     Burst,
     /// Each online twice with one message_id
     Duplicate,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum Output {
-    Text,
-    Json,
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

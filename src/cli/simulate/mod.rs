@@ -24,8 +24,8 @@ use anyhow::{Result, bail};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Instant;
 
+use super::Output;
 use super::block_on;
-use args::Output;
 pub(super) use args::SimulateArgs;
 use client::Client;
 use fleet::Fleet;

@@ -6,12 +6,12 @@ use time::OffsetDateTime;
 
 use super::row;
 use crate::domain::{ClientId, Timestamp};
-use crate::store::{DeadLetter, KeptLetter, LetterFilter, StoreError};
+use crate::store::{DeadLetter, KeptLetter, LetterFilter, LetterLimits, StoreError};
 
 pub(super) async fn keep(
     connection: &mut PgConnection,
     letters: &[DeadLetter],
-    most_per_client: u32,
+    limits: LetterLimits,
 ) -> Result<(), StoreError> {
     let texts = |of: fn(&DeadLetter) -> String| letters.iter().map(of).collect::<Vec<String>>();
     let payloads: Vec<&[u8]> = letters.iter().map(|letter| &letter.payload[..]).collect();
@@ -55,9 +55,14 @@ pub(super) async fn keep(
               WHERE place > $2)",
     )
     .bind(&clients)
-    .bind(i64::from(most_per_client))
-    .execute(connection)
+    .bind(i64::from(limits.per_client))
+    .execute(&mut *connection)
     .await?;
+    // By the numbers, which only grow: counting would take longer the more there are.
+    sqlx::query("DELETE FROM dead_letters WHERE id <= (SELECT max(id) FROM dead_letters) - $1")
+        .bind(i64::from(limits.in_all))
+        .execute(connection)
+        .await?;
     Ok(())
 }
 

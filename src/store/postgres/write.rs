@@ -30,8 +30,7 @@ pub(super) async fn record_batch(
         depart(&mut transaction, &batch.departures).await?;
     }
     if !batch.dead_letters.is_empty() {
-        let most = batch.letters_per_client;
-        dead_letters::keep(&mut transaction, &batch.dead_letters, most).await?;
+        dead_letters::keep(&mut transaction, &batch.dead_letters, batch.letters).await?;
     }
     transaction.commit().await?;
     Ok(Written::Done)
@@ -147,30 +146,28 @@ async fn see(
     sightings: &[Sighting],
     now: Timestamp,
 ) -> Result<(), StoreError> {
+    // First `connections`, then `departed`, as everybody else does: the other way round, two
+    // processes would wait for each other.
     const RETURN: &str = "
-        WITH seen AS (
-            SELECT * FROM UNNEST($1::text[], $2::timestamptz[], $3::text[], $4::text[],
-                $5::timestamptz[]) AS t (client_id, at, org_id, account, looked_up)),
-        back AS (
-            DELETE FROM departed AS d USING seen
-             WHERE d.client_id = seen.client_id AND d.departed_at < seen.at
-               AND NOT EXISTS (SELECT FROM connections AS c WHERE c.client_id = d.client_id)
-            RETURNING d.*, seen.at, seen.org_id AS new_org_id, seen.account AS new_account,
-                seen.looked_up)
         INSERT INTO connections (client_id, org_id, account, dialect, kind, topic_prefix,
                canonical_facts, catalog_service_facts, dispatchers, tags, client_name,
                client_version, message_id, message_sent, queue_partition, queue_offset,
                tenant_lookup_timestamp, tenant_lookup_failure_count, last_seen, alive_at, left_at,
                created_at, updated_at)
-        SELECT client_id, COALESCE(new_org_id, org_id), COALESCE(new_account, account), dialect,
-               kind, topic_prefix, canonical_facts, catalog_service_facts, dispatchers, tags,
-               client_name, client_version, message_id, message_sent, queue_partition,
+        SELECT d.client_id, COALESCE(seen.org_id, d.org_id), COALESCE(seen.account, d.account),
+               dialect, kind, topic_prefix, canonical_facts, catalog_service_facts, dispatchers,
+               tags, client_name, client_version, message_id, message_sent, queue_partition,
                queue_offset,
-               CASE WHEN new_org_id IS NULL THEN tenant_lookup_timestamp ELSE looked_up END,
-               CASE WHEN new_org_id <> '' THEN 0 ELSE tenant_lookup_failure_count END,
-               at, at, departed_at, $6, $6
-          FROM back
-        ON CONFLICT (client_id) DO NOTHING";
+               CASE WHEN seen.org_id IS NULL THEN tenant_lookup_timestamp ELSE seen.looked_up END,
+               CASE WHEN seen.org_id <> '' THEN 0 ELSE tenant_lookup_failure_count END,
+               seen.at, seen.at, departed_at, $6, $6
+          FROM departed AS d
+          JOIN UNNEST($1::text[], $2::timestamptz[], $3::text[], $4::text[], $5::timestamptz[])
+            AS seen (client_id, at, org_id, account, looked_up) ON d.client_id = seen.client_id
+         WHERE d.departed_at < seen.at
+         ORDER BY d.client_id
+        ON CONFLICT (client_id) DO NOTHING
+        RETURNING client_id";
     let names: Vec<&str> = sightings.iter().map(|s| s.client_id.as_str()).collect();
     let moments: Vec<OffsetDateTime> = sightings.iter().map(|s| to_sql(s.at)).collect();
     let tenants = Tenants::of(sightings.iter().map(|s| s.tenant.as_ref()));
@@ -183,15 +180,21 @@ async fn see(
     .bind(&moments)
     .execute(&mut *connection)
     .await?;
-    sqlx::query(RETURN)
+    let back: Vec<String> = sqlx::query_scalar(RETURN)
         .bind(&names)
         .bind(&moments)
         .bind(&tenants.organisations)
         .bind(&tenants.accounts)
         .bind(&tenants.looked_up)
         .bind(to_sql(now))
-        .execute(connection)
+        .fetch_all(&mut *connection)
         .await?;
+    if !back.is_empty() {
+        sqlx::query("DELETE FROM departed WHERE client_id = ANY($1)")
+            .bind(&back)
+            .execute(connection)
+            .await?;
+    }
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use sqlx::{QueryBuilder, Row as _, Sqlite, SqliteConnection, SqlitePool};
 
 use super::row;
 use crate::domain::{ClientId, Timestamp};
-use crate::store::{DeadLetter, KeptLetter, LetterFilter, StoreError};
+use crate::store::{DeadLetter, KeptLetter, LetterFilter, LetterLimits, StoreError};
 
 /// Few: a row has a payload of up to 64 KiB.
 const ROWS_A_STATEMENT: usize = 100;
@@ -13,7 +13,7 @@ const ROWS_A_STATEMENT: usize = 100;
 pub(super) async fn keep(
     connection: &mut SqliteConnection,
     letters: &[DeadLetter],
-    most_per_client: u32,
+    limits: LetterLimits,
 ) -> Result<(), StoreError> {
     for chunk in letters.chunks(ROWS_A_STATEMENT) {
         let mut insert = QueryBuilder::<Sqlite>::new(
@@ -56,9 +56,14 @@ pub(super) async fn keep(
               WHERE place > ?2)",
     )
     .bind(serde_json::json!(clients).to_string())
-    .bind(most_per_client)
-    .execute(connection)
+    .bind(limits.per_client)
+    .execute(&mut *connection)
     .await?;
+    // By the numbers, which only grow: counting would take longer the more there are.
+    sqlx::query("DELETE FROM dead_letters WHERE id <= (SELECT max(id) FROM dead_letters) - ?")
+        .bind(limits.in_all)
+        .execute(connection)
+        .await?;
     Ok(())
 }
 

@@ -31,8 +31,7 @@ pub(super) async fn record_batch(
         depart(&mut transaction, &batch.departures).await?;
     }
     if !batch.dead_letters.is_empty() {
-        let most = batch.letters_per_client;
-        dead_letters::keep(&mut transaction, &batch.dead_letters, most).await?;
+        dead_letters::keep(&mut transaction, &batch.dead_letters, batch.letters).await?;
     }
     transaction.commit().await?;
     Ok(Written::Done)

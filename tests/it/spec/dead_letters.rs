@@ -78,7 +78,13 @@ async fn a_dead_letter_that_is_replayed_is_taken_or_refused_again(subject: Subje
     // It is there again, and a good one behind it is not held up.
     subject.wait_for_letters(&me, 1).await;
     settle(&subject, &me, &mut client, "here").await;
+    // What it has said since is not undone by it.
+    let old = make_readable(&subject, &me).await;
+    subject.command(&["dead-letters", "replay", &old]).await;
+    subject.wait_for_letters(&me, 0).await;
+    assert_eq!(subject.status(&me).await["tags"]["mark"], "here");
     // After an upgrade that can read it, it is processed: made up here in the database.
+    client.publish(&control_out(&me), b"[2]").await.unwrap();
     let good = make_readable(&subject, &me).await;
     let (code, text) = subject.command(&["dead-letters", "replay", &good]).await;
     assert_eq!(code, Some(0), "{text}");
