@@ -9,15 +9,17 @@ use crate::domain::{ClientId, OrgId, Timestamp};
 use crate::store::{Due, DueFor, Finding, OrgCount, Outcome};
 use crate::store::{StoreError, Tenantless, TenantlessCounts};
 
-const COLUMNS: &str = "client_id, org_id, account, dialect, kind, canonical_facts, catalog_service_facts, \
-     dispatchers, tags, client_name, client_version, updated_at";
+const COLUMNS: &str = "client_id, org_id, COALESCE(account, '') AS account, dialect, kind, \
+     canonical_facts, catalog_service_facts, dispatchers, COALESCE(tags, 'null') AS tags, \
+     client_name, client_version, updated_at";
 const UNCLAIMED: &str = " AND (claimed_until IS NULL OR claimed_until <= $2)";
 const STALE: &str = concatcp!(
     "org_id <> '' AND can_be_announced AND stale_timestamp < $1",
     UNCLAIMED
 );
 const TENANTLESS: &str = concatcp!(
-    "org_id = '' AND tenant_lookup_timestamp < $1 AND tenant_lookup_failure_count < $3",
+    "org_id = '' AND tenant_lookup_timestamp < $1 \
+     AND COALESCE(tenant_lookup_failure_count, 0) < $3",
     UNCLAIMED
 );
 
@@ -107,7 +109,7 @@ pub(super) async fn settle(
                 tenant_lookup_timestamp = CASE t.outcome WHEN 'found' THEN NULL
                     WHEN 'not_found' THEN $8 ELSE c.tenant_lookup_timestamp END,
                 tenant_lookup_failure_count = CASE t.outcome WHEN 'found' THEN 0
-                    WHEN 'not_found' THEN c.tenant_lookup_failure_count + 1
+                    WHEN 'not_found' THEN COALESCE(c.tenant_lookup_failure_count, 0) + 1
                     ELSE c.tenant_lookup_failure_count END,
                 stale_timestamp = COALESCE(t.announced_at, c.stale_timestamp),
                 can_be_announced = c.can_be_announced AND NOT t.is_refused,
@@ -182,10 +184,10 @@ pub(super) async fn count_tenantless(
     most_failures: u32,
 ) -> Result<TenantlessCounts, StoreError> {
     let row = sqlx::query(
-        "SELECT count(*) FILTER (WHERE tenant_lookup_failure_count < $1) AS waiting,
-                count(*) FILTER (WHERE tenant_lookup_failure_count >= $1) AS exhausted,
+        "SELECT count(*) FILTER (WHERE COALESCE(tenant_lookup_failure_count, 0) < $1) AS waiting,
+                count(*) FILTER (WHERE COALESCE(tenant_lookup_failure_count, 0) >= $1) AS exhausted,
                 min(tenant_lookup_timestamp)
-                    FILTER (WHERE tenant_lookup_failure_count < $1) AS oldest
+                    FILTER (WHERE COALESCE(tenant_lookup_failure_count, 0) < $1) AS oldest
            FROM connections WHERE org_id = ''",
     )
     .bind(i32::try_from(most_failures).unwrap_or(i32::MAX))
@@ -206,7 +208,8 @@ pub(super) async fn list_tenantless(
     limit: u32,
 ) -> Result<Vec<Tenantless>, StoreError> {
     let rows = sqlx::query(
-        "SELECT client_id, tenant_lookup_timestamp, tenant_lookup_failure_count, last_seen
+        "SELECT client_id, tenant_lookup_timestamp, last_seen,
+                COALESCE(tenant_lookup_failure_count, 0) AS tenant_lookup_failure_count
            FROM connections WHERE org_id = '' ORDER BY tenant_lookup_timestamp, client_id LIMIT $1",
     )
     .bind(i64::from(limit))

@@ -85,6 +85,12 @@ pub async fn migrate(settings: &Postgres) -> Result<(), PostgresOpenError> {
     let mut connection = PgConnection::connect_with(&options(settings))
         .await
         .map_err(|error| sort(settings, &error))?;
+    // Waiting for another instance that brings a large table up to date takes longer than any
+    // statement of ours may.
+    sqlx::query("SET statement_timeout = 0")
+        .execute(&mut connection)
+        .await
+        .map_err(|error| PostgresOpenError::Migrate(error.to_string()))?;
     MIGRATIONS
         .run(&mut connection)
         .await
@@ -144,6 +150,15 @@ fn explain(error: &MigrateError) -> String {
         MigrateError::VersionMissing(version) => format!(
             "it was made by a newer version of this program (schema {version}); run that version"
         ),
+        MigrateError::VersionMismatch(version) => format!(
+            "migration {version} was applied in another form, by a development version; make a new database"
+        ),
+        MigrateError::Execute(sqlx::Error::Database(error))
+        | MigrateError::ExecuteMigration(sqlx::Error::Database(error), _)
+            if error.code().as_deref() == Some("55P03") =>
+        {
+            "somebody holds the table and nothing was changed; run it again".to_owned()
+        }
         error => error.to_string(),
     }
 }

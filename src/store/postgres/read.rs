@@ -15,7 +15,7 @@ pub(super) async fn known(
 ) -> Result<HashMap<ClientId, Known>, StoreError> {
     let names: Vec<&str> = clients.iter().map(ClientId::as_str).collect();
     let rows = sqlx::query(
-        "SELECT true AS connected, client_id, org_id, account, message_id, message_sent,
+        "SELECT true AS connected, client_id, org_id, COALESCE(account, '') AS account, message_id, message_sent,
                 coalesce(left_at, last_seen) AS heard_at, queue_partition, queue_offset,
                 alive_at, left_at
            FROM connections WHERE client_id = ANY($1)

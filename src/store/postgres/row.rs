@@ -8,8 +8,10 @@ use time::OffsetDateTime;
 use crate::domain::{ClientId, Connection, Dialect, Kind, MessageId, Reported, Timestamp};
 use crate::store::{Due, Heard, Place, StoreError, tenant_of};
 
-pub(super) const CONNECTION_COLUMNS: &str = "client_id, org_id, account, dialect, kind, topic_prefix, \
-     canonical_facts, catalog_service_facts, dispatchers, tags, client_name, client_version, message_id, message_sent";
+/// The Go implementation may write null where we never do.
+pub(super) const CONNECTION_COLUMNS: &str = "client_id, org_id, COALESCE(account, '') AS account, \
+     dialect, kind, topic_prefix, canonical_facts, catalog_service_facts, dispatchers, \
+     COALESCE(tags, 'null') AS tags, client_name, client_version, message_id, message_sent";
 
 pub(super) fn connection(row: &PgRow) -> Result<Connection, StoreError> {
     let org_id: String = row.try_get("org_id")?;

@@ -73,7 +73,7 @@ async fn arrive(
                message_sent = excluded.message_sent,
                tenant_lookup_timestamp = excluded.tenant_lookup_timestamp,
                tenant_lookup_failure_count = CASE WHEN excluded.org_id <> '' THEN 0
-                   ELSE connections.tenant_lookup_failure_count END,
+                   ELSE COALESCE(connections.tenant_lookup_failure_count, 0) END,
                alive_at = CASE WHEN connections.alive_at > excluded.last_seen
                    THEN GREATEST(connections.alive_at, excluded.alive_at)
                    ELSE excluded.alive_at END,
@@ -208,10 +208,11 @@ async fn depart(connection: &mut PgConnection, departures: &[Departure]) -> Resu
         gone AS (
             DELETE FROM connections AS c USING told
              WHERE c.client_id = told.client_id AND (c.alive_at IS NULL OR c.alive_at <= told.at)
-            RETURNING c.client_id, c.org_id, c.account, c.dialect, c.kind, c.topic_prefix,
-                c.canonical_facts, c.catalog_service_facts, c.dispatchers, c.tags, c.client_name,
-                c.client_version, c.message_id, c.message_sent, c.tenant_lookup_timestamp,
-                c.tenant_lookup_failure_count, told.at, told.partition, told.place)
+            RETURNING c.client_id, c.org_id, COALESCE(c.account, ''), c.dialect, c.kind,
+                c.topic_prefix, c.canonical_facts, c.catalog_service_facts, c.dispatchers,
+                COALESCE(c.tags, 'null'), c.client_name, c.client_version, c.message_id,
+                c.message_sent, c.tenant_lookup_timestamp,
+                COALESCE(c.tenant_lookup_failure_count, 0), told.at, told.partition, told.place)
         INSERT INTO departed (client_id, org_id, account, dialect, kind, topic_prefix,
                 canonical_facts, catalog_service_facts, dispatchers, tags, client_name,
                 client_version, message_id, message_sent, tenant_lookup_timestamp,

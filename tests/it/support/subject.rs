@@ -56,8 +56,8 @@ pub async fn sqlite_row(path: &std::path::Path, client: &str) -> Option<Row> {
 pub async fn postgres_row(database: &mut sqlx::PgConnection, client: &str) -> Option<Row> {
     use sqlx::Row as _;
     let row = sqlx::query(
-        "SELECT org_id, account, EXTRACT(epoch FROM tenant_lookup_timestamp)::bigint,
-                tenant_lookup_failure_count::bigint, EXTRACT(epoch FROM stale_timestamp)::bigint,
+        "SELECT org_id, account, floor(EXTRACT(epoch FROM tenant_lookup_timestamp))::bigint,
+                tenant_lookup_failure_count::bigint, floor(EXTRACT(epoch FROM stale_timestamp))::bigint,
                 (EXTRACT(epoch FROM updated_at) * 1000000)::bigint
            FROM connections WHERE client_id = $1",
     )
