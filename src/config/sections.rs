@@ -248,6 +248,7 @@ pub struct TenantSettings {
     pub found_for: Span,
     pub not_found_for: Span,
     pub probe_after: Span,
+    pub believe_mass_loss: bool,
     #[serde(deserialize_with = "path_or_none")]
     pub static_file: Option<PathBuf>,
     pub default_org_id: String,

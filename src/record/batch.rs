@@ -180,7 +180,20 @@ async fn settle(
     }
     // In order, so that writers side by side never wait for each other in a circle.
     fates.sort_by(|a, b| a.0.cmp(&b.0));
-    let lookups = look_up(parts, &fates).await;
+    let mut lookups = look_up(parts, &fates).await;
+    let had = fates
+        .iter()
+        .zip(&mut lookups)
+        .filter_map(|((client, _), lookup)| {
+            let tenant = known.get(client).and_then(remembered)?;
+            Some((client, tenant, lookup.as_mut()?))
+        });
+    let back = parts.losses.judge(had);
+    if !back.is_empty()
+        && let Err(error) = parts.store.restore_tenants(&back, now).await
+    {
+        tracing::error!(%error, clients = back.len(), "tenants that were wrongly taken are not given back");
+    }
     announce(parts, &fates, &lookups, heard_of, now).await;
     let mut batch = Batch::default();
     let mut sources = HashMap::new();

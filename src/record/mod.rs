@@ -9,6 +9,7 @@ mod absent;
 mod announce;
 mod batch;
 mod fold;
+mod losses;
 mod refusals;
 mod replay;
 mod split;
@@ -30,6 +31,7 @@ use crate::telemetry::health::Verdict;
 use crate::tenant::Tenants;
 
 pub use absent::end_those_who_stay_away;
+pub use losses::Losses;
 pub use refusals::{Refusals, RefusalsTold};
 pub use replay::replay_letters;
 
@@ -126,6 +128,8 @@ pub struct Parts {
     pub store: Arc<dyn Store>,
     /// To whom clients belong.
     pub tenants: Arc<dyn Tenants>,
+    /// Whether many lose their tenant at once.
+    pub losses: Losses,
     /// Who is told of hosts, if anybody.
     pub inventory: Option<Announcer>,
     /// Where clients are told that their handshake was not taken.

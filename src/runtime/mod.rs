@@ -381,6 +381,7 @@ impl Running {
             store: self.store.clone(),
             tenants: tenants.clone(),
             inventory: announcer,
+            losses: record::Losses::new(config.tenant.believe_mass_loss),
             refusals,
             clock: clock.clone(),
             settings: record::Settings {

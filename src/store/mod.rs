@@ -295,6 +295,14 @@ pub trait Store: Send + Sync + 'static {
     /// Writes what was found out. What has changed meanwhile stays. Returns how many were written.
     async fn settle_due(&self, findings: &[Finding], now: Timestamp) -> Result<u64, StoreError>;
 
+    /// Gives clients the tenant back that they were recorded without in the last minutes. Who has one
+    /// by now, or is gone, is left alone.
+    async fn restore_tenants(
+        &self,
+        clients: &[(ClientId, Tenant)],
+        now: Timestamp,
+    ) -> Result<u64, StoreError>;
+
     /// How clients without a tenant stand, for operators.
     async fn count_tenantless(&self, most_failures: u32) -> Result<TenantlessCounts, StoreError>;
 

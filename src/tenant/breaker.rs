@@ -16,7 +16,7 @@ use crate::telemetry::metrics;
 
 /// How many clients' latest lookups are looked at.
 const WINDOW: usize = 20;
-const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
 /// Whether a lookup may be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,6 +11,7 @@ mod breaker;
 mod careful;
 mod fixed;
 mod gateway;
+mod guard;
 
 use async_trait::async_trait;
 use tokio::time::Instant;
@@ -20,6 +21,7 @@ use crate::domain::{ClientId, Identity, Tenant};
 pub use careful::{CarefulTenants, Limits};
 pub use fixed::{FixedTenants, ReadError};
 pub use gateway::{Gateway, GatewayError};
+pub use guard::Guard;
 
 /// What a lookup found.
 #[derive(Debug, Clone, PartialEq)]

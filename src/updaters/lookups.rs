@@ -11,13 +11,12 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use tokio::time::Instant;
 
-use super::guard::Guard;
 use crate::domain::{Clock, Timestamp, clock};
 use crate::platform::announcer::{Announcer, Told};
 use crate::platform::inventory::Host;
 use crate::store::{Due, DueFor, Finding, Outcome, Store, StoreError};
 use crate::telemetry::metrics;
-use crate::tenant::{Found, Lookup, Tenants};
+use crate::tenant::{Found, Guard, Lookup, Tenants};
 
 /// Rows that are claimed at once.
 const CHUNK: u32 = 2000;

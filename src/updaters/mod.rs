@@ -1,6 +1,5 @@
 //! Periodic work on the store: what is due now, and the loop around it.
 
-mod guard;
 mod lookups;
 
 use std::sync::Arc;

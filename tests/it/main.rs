@@ -12,6 +12,7 @@ mod cli;
 mod corpus;
 #[cfg(feature = "outside-tests")]
 mod distributed;
+mod drills;
 mod end_to_end;
 mod inventory;
 #[cfg(feature = "outside-tests")]

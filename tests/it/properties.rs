@@ -9,7 +9,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use cloud_connector::domain::{ClientId, Clock, Identity, OrgId, Tenant, Timestamp};
 use cloud_connector::protocol::{Received, Topics, Words};
-use cloud_connector::record::{Event, Fence, Parts, Place, Queue, Recorder, Refusals, Settings};
+use cloud_connector::record::{
+    Event, Fence, Losses, Parts, Place, Queue, Recorder, Refusals, Settings,
+};
 use cloud_connector::shutdown::Stopper;
 use cloud_connector::store::{LetterFilter, LetterLimits, Store};
 use cloud_connector::tenant::{Lookup, Tenants};
@@ -233,6 +235,7 @@ impl Run {
             store,
             tenants: Arc::new(Everybody),
             inventory: None,
+            losses: Losses::default(),
             refusals: Refusals::channel().0,
             clock: Arc::new(Still),
             settings: Settings {

@@ -5,7 +5,7 @@ use sqlx::{PgPool, Row as _};
 use time::OffsetDateTime;
 
 use super::row;
-use crate::domain::{ClientId, OrgId, Timestamp};
+use crate::domain::{ClientId, OrgId, Tenant, Timestamp};
 use crate::store::{Due, DueFor, Finding, OrgCount, Outcome};
 use crate::store::{StoreError, Tenantless, TenantlessCounts};
 
@@ -177,6 +177,31 @@ impl<'a> Columns<'a> {
         self.announced.push(announced);
         self.refused.push(refused);
     }
+}
+
+pub(super) async fn restore_tenants(
+    pool: &PgPool,
+    clients: &[(ClientId, Tenant)],
+    now: Timestamp,
+) -> Result<u64, StoreError> {
+    let mut sorted: Vec<&(ClientId, Tenant)> = clients.iter().collect();
+    sorted.sort_by(|a, b| a.0.cmp(&b.0));
+    let names: Vec<&str> = sorted.iter().map(|(client, _)| client.as_str()).collect();
+    let organisations: Vec<&str> = sorted.iter().map(|(_, t)| t.org_id.as_str()).collect();
+    let accounts: Vec<&str> = sorted.iter().map(|(_, t)| t.account.as_str()).collect();
+    let done = sqlx::query(
+        "UPDATE connections AS c SET org_id = t.org_id, account = t.account,
+                tenant_lookup_timestamp = NULL, updated_at = $4
+           FROM UNNEST($1::text[], $2::text[], $3::text[]) AS t (client_id, org_id, account)
+          WHERE c.client_id = t.client_id AND c.org_id = ''",
+    )
+    .bind(&names)
+    .bind(&organisations)
+    .bind(&accounts)
+    .bind(row::to_sql(now))
+    .execute(pool)
+    .await?;
+    Ok(done.rows_affected())
 }
 
 pub(super) async fn count_tenantless(

@@ -19,7 +19,7 @@ use super::{
     Batch, Due, DueFor, Fence, Finding, KeptLetter, Known, LetterFilter, Listing, OrgCount, Queue,
     Store, StoreError, Tenantless, TenantlessCounts, Written,
 };
-use crate::domain::{ClientId, Connection, OrgId, Timestamp};
+use crate::domain::{ClientId, Connection, OrgId, Tenant, Timestamp};
 
 /// A pool of connections, made when they are first needed: a database that is away at the start is
 /// waited for, not a reason to end.
@@ -101,6 +101,14 @@ impl Store for PostgresStore {
 
     async fn settle_due(&self, findings: &[Finding], now: Timestamp) -> Result<u64, StoreError> {
         due::settle(&self.pool, findings, now).await
+    }
+
+    async fn restore_tenants(
+        &self,
+        clients: &[(ClientId, Tenant)],
+        now: Timestamp,
+    ) -> Result<u64, StoreError> {
+        due::restore_tenants(&self.pool, clients, now).await
     }
 
     async fn count_tenantless(&self, most_failures: u32) -> Result<TenantlessCounts, StoreError> {

@@ -5,7 +5,7 @@ use sqlx::{Row as _, SqlitePool};
 
 use super::row;
 use super::write::names;
-use crate::domain::{ClientId, OrgId, Timestamp};
+use crate::domain::{ClientId, OrgId, Tenant, Timestamp};
 use crate::store::{Due, DueFor, Finding, OrgCount, Outcome};
 use crate::store::{StoreError, Tenantless, TenantlessCounts};
 
@@ -143,6 +143,31 @@ pub(super) async fn settle(
     }
     transaction.commit().await?;
     Ok(written)
+}
+
+pub(super) async fn restore_tenants(
+    pool: &SqlitePool,
+    clients: &[(ClientId, Tenant)],
+    now: Timestamp,
+) -> Result<u64, StoreError> {
+    let mut transaction = pool.begin_with("BEGIN IMMEDIATE").await?;
+    let mut restored = 0;
+    for (client, tenant) in clients {
+        let done = sqlx::query(
+            "UPDATE connections SET org_id = ?2, account = ?3, tenant_lookup_timestamp = NULL,
+                    updated_at = ?4
+              WHERE client_id = ?1 AND org_id = ''",
+        )
+        .bind(client.as_str())
+        .bind(tenant.org_id.as_str())
+        .bind(&tenant.account)
+        .bind(now.as_microsecond())
+        .execute(&mut *transaction)
+        .await?;
+        restored += done.rows_affected();
+    }
+    transaction.commit().await?;
+    Ok(restored)
 }
 
 pub(super) async fn count_tenantless(

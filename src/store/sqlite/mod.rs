@@ -19,7 +19,7 @@ use super::{
     Batch, Due, DueFor, Fence, Finding, KeptLetter, Known, LetterFilter, Listing, OrgCount, Queue,
     Store, StoreError, Tenantless, TenantlessCounts, Written,
 };
-use crate::domain::{ClientId, Connection, OrgId, Timestamp};
+use crate::domain::{ClientId, Connection, OrgId, Tenant, Timestamp};
 
 /// A database file that is open. `synchronous=FULL`: a commit that returned survives a power cut.
 #[derive(Debug, Clone)]
@@ -103,6 +103,14 @@ impl Store for SqliteStore {
 
     async fn settle_due(&self, findings: &[Finding], now: Timestamp) -> Result<u64, StoreError> {
         due::settle(&self.writer, findings, now).await
+    }
+
+    async fn restore_tenants(
+        &self,
+        clients: &[(ClientId, Tenant)],
+        now: Timestamp,
+    ) -> Result<u64, StoreError> {
+        due::restore_tenants(&self.writer, clients, now).await
     }
 
     async fn count_tenantless(&self, most_failures: u32) -> Result<TenantlessCounts, StoreError> {

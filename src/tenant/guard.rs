@@ -1,6 +1,6 @@
 //! If many that had a tenant turn out to have none at once, something is wrong with the gateway.
 
-use crate::tenant::Lookup;
+use super::Lookup;
 
 /// Below this many nothing is concluded.
 const AT_LEAST: u64 = 50;
@@ -9,7 +9,7 @@ const ONE_IN: u64 = 5;
 
 /// Counts clients that had a tenant, and how many of them would lose it.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Guard {
+pub struct Guard {
     asked: u64,
     lost: u64,
 }
@@ -27,15 +27,29 @@ impl Guard {
         }
     }
 
+    /// Both together.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            asked: self.asked + other.asked,
+            lost: self.lost + other.lost,
+        }
+    }
+
     /// Whether too many would lose theirs.
+    #[must_use]
     pub fn is_tripped(&self) -> bool {
         self.asked >= AT_LEAST && self.lost * ONE_IN > self.asked
     }
 
+    /// How many had a tenant.
+    #[must_use]
     pub fn asked(&self) -> u64 {
         self.asked
     }
 
+    /// How many would lose it.
+    #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost
     }

@@ -1,0 +1,200 @@
+//! Outages of the lookup service, with everything else real: what must not be lost is not lost.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use crate::on_both_set_ups;
+use crate::support::gateway::{Gateway, Says};
+use crate::support::mqtt::{Connect, RawClient, control_out, offline, online};
+use crate::support::subject::Settings;
+use crate::support::{PATIENCE, Subject, eventually, unique};
+
+on_both_set_ups!(
+    the_gateway_goes_away_while_everybody_reconnects,
+    tenantless_clients_that_reconnect_as_fast_as_they_can,
+    the_gateway_forgets_everybody_at_once,
+);
+
+/// Clients of the outage drill: more than a few batches, and few enough for every test run.
+const FLEET: usize = 300;
+
+/// The subject's own gateway is none; each drill brings one and starts anew with it.
+async fn with_gateway(subject: Subject, gateway: &Gateway, more: Settings<'_>) -> Subject {
+    let is_distributed = subject.has_outside_broker();
+    drop(subject);
+    let mut settings = vec![
+        ("tenant.gateway_url", gateway.url.as_str()),
+        ("tenant.found_for", "1ms"),
+        ("tenant.probe_after", "500ms"),
+        ("tenant.gateway_timeout", "2s"),
+        ("broker.connect_burst", "100000"),
+    ];
+    settings.extend(more);
+    #[cfg(feature = "outside-tests")]
+    if is_distributed {
+        return Subject::distributed(&settings).await;
+    }
+    assert!(!is_distributed);
+    Subject::embedded(&settings).await
+}
+
+struct Fleet {
+    names: Vec<String>,
+    clients: Vec<RawClient>,
+}
+
+impl Fleet {
+    /// Everybody connects and says online; returns when the broker has acknowledged it.
+    async fn connect(address: &str, names: Vec<String>) -> Self {
+        let mut connecting = Vec::new();
+        for name in names.clone() {
+            let address = address.to_owned();
+            connecting.push(tokio::spawn(async move {
+                let connect = Connect::new(&name).offline_will().patient();
+                let mut client = RawClient::connect(&address, &connect).await;
+                client.must_publish(&control_out(&name), &online()).await;
+                client
+            }));
+        }
+        let mut clients = Vec::new();
+        for client in connecting {
+            clients.push(client.await.unwrap());
+        }
+        Self { names, clients }
+    }
+
+    /// Everybody is cut off, and comes back.
+    async fn reconnect(self, subject: &Subject) -> Self {
+        drop(self.clients);
+        eventually("all are gone", || async {
+            let listed = subject.listed().await;
+            let gone = !self.names.iter().any(|name| listed.contains(name));
+            gone.then_some(())
+        })
+        .await;
+        Self::connect(&subject.mqtt(), self.names).await
+    }
+
+    async fn wait_until_listed(&self, subject: &Subject) -> Duration {
+        let started = Instant::now();
+        eventually("all are listed", || async {
+            let listed: HashSet<String> = subject.listed().await;
+            self.names
+                .iter()
+                .all(|name| listed.contains(name))
+                .then_some(())
+        })
+        .await;
+        started.elapsed()
+    }
+}
+
+async fn the_gateway_goes_away_while_everybody_reconnects(subject: Subject) {
+    let gateway = Gateway::start(Says::Found("10000")).await;
+    let subject = with_gateway(subject, &gateway, &[]).await;
+    let names: Vec<String> = (0..FLEET).map(|n| unique(&format!("d{n}"))).collect();
+    let mut fleet = Fleet::connect(&subject.mqtt(), names).await;
+    fleet.wait_until_listed(&subject).await;
+    for silence in [Says::Busy, Says::Nothing, Says::Page(200), Says::Page(404)] {
+        gateway.says_of_others(silence.clone());
+        let before = gateway.asked().len();
+        fleet = fleet.reconnect(&subject).await;
+        let took = fleet.wait_until_listed(&subject).await;
+        let asked = gateway.asked().len() - before;
+        println!("{silence:?}: recorded after {took:?}, the gateway was asked {asked} times");
+        // What opens the breaker, what was under way by then, and probes.
+        assert!(asked <= 20 + 64 + 30, "{silence:?}: asked {asked} times");
+        for name in &fleet.names {
+            let row = subject.row(name).await.unwrap();
+            assert_eq!((row.org_id.as_str(), row.failures), ("10000", 0), "{name}");
+        }
+        // New clients arrive meanwhile: they belong to nobody yet, and have lost nothing.
+        let newcomer = unique("new");
+        let mut client = RawClient::connect(&subject.mqtt(), &Connect::new(&newcomer)).await;
+        client
+            .must_publish(&control_out(&newcomer), &online())
+            .await;
+        let row = eventually("the newcomer's row", || subject.row(&newcomer)).await;
+        assert_eq!((row.org_id.as_str(), row.failures), ("", 0));
+        // When it is back, they get their tenants at the next run.
+        gateway.says_of_others(Says::Found("10000"));
+        eventually("the updater finds it", || async {
+            subject.command(&["update-tenantless"]).await;
+            let row = subject.row(&newcomer).await.unwrap();
+            (row.org_id == "10000").then_some(())
+        })
+        .await;
+        // The connector itself hears of it by a probe, which somebody's online makes.
+        let deadline = Instant::now() + PATIENCE;
+        while subject
+            .metric("cloud_connector_tenant_breaker_open", "")
+            .await
+            > 0.5
+        {
+            assert!(Instant::now() < deadline, "the breaker stays open");
+            client
+                .must_publish(&control_out(&newcomer), &online())
+                .await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+    assert!(subject.is_ready().await);
+}
+
+async fn tenantless_clients_that_reconnect_as_fast_as_they_can(subject: Subject) {
+    let gateway = Gateway::start(Says::NotFound).await;
+    let subject = with_gateway(subject, &gateway, &[("tenant.not_found_for", "60s")]).await;
+    let names: Vec<String> = (0..50).map(|n| unique(&format!("s{n}"))).collect();
+    let until = Instant::now() + Duration::from_secs(5);
+    let mut storm = Vec::new();
+    for name in names.clone() {
+        let address = subject.mqtt();
+        storm.push(tokio::spawn(async move {
+            let mut times = 0;
+            let heard_on = format!("redhat/insights/{name}/control/in");
+            while Instant::now() < until {
+                let connect = Connect::new(&name).offline_will();
+                let mut client = RawClient::connect(&address, &connect).await;
+                client.subscribe(&heard_on).await;
+                client.must_publish(&control_out(&name), &online()).await;
+                // Nothing is sent to it because of it: what comes next is the broker's own answer.
+                assert_eq!(client.subscribe(&heard_on).await, 1);
+                times += 1;
+            }
+            times
+        }));
+    }
+    let mut times = 0;
+    for client in storm {
+        times += client.await.unwrap();
+    }
+    let asked = gateway.asked();
+    println!("{times} reconnects, {} lookups", asked.len());
+    let different: HashSet<&String> = asked.iter().collect();
+    assert_eq!(asked.len(), different.len(), "one lookup a client");
+    assert!(subject.listed().await.is_empty());
+    assert!(times > 100, "{times}");
+}
+
+async fn the_gateway_forgets_everybody_at_once(subject: Subject) {
+    let gateway = Gateway::start(Says::Found("10000")).await;
+    let subject = with_gateway(subject, &gateway, &[("tenant.not_found_for", "1ms")]).await;
+    let names: Vec<String> = (0..120).map(|n| unique(&format!("g{n}"))).collect();
+    let mut fleet = Fleet::connect(&subject.mqtt(), names).await;
+    fleet.wait_until_listed(&subject).await;
+    gateway.says_of_others(Says::NotFound);
+    for (name, client) in fleet.names.iter().zip(&mut fleet.clients) {
+        client.must_publish(&control_out(name), &online()).await;
+    }
+    fleet.wait_until_listed(&subject).await;
+    let alerts = subject
+        .metric("cloud_connector_tenant_mass_loss_total", "")
+        .await;
+    assert!(alerts > 0.5, "{alerts}");
+    // One that leaves and comes back keeps its own, too.
+    let (name, client) = (&fleet.names[0], &mut fleet.clients[0]);
+    client.must_publish(&control_out(name), &offline()).await;
+    subject.wait_for(name, false).await;
+    client.must_publish(&control_out(name), &online()).await;
+    subject.wait_for(name, true).await;
+}
