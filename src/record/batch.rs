@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::announce::{Arrived, HeardOf};
 use super::fold::{self, Fate, Settled, Step, Voice};
+use super::losses::Judgement;
 use super::{Event, Parts, split};
 use crate::domain::{ClientId, Tenant, Timestamp};
 use crate::protocol::{self, ClientTopic, Direction, Received, Refusal, Rejected, Said};
@@ -43,7 +44,7 @@ pub(super) async fn record(
     } else {
         parts.store.known(&clients).await?
     };
-    let (mut batch, sources) = settle(parts, &known, parsed.steps, heard_of, now).await;
+    let (mut batch, sources, judgement) = settle(parts, &known, parsed.steps, heard_of, now).await;
     batch.dead_letters = parsed.dead_letters;
     batch.letters = parts.settings.letters;
     let arrived = batch.arrivals.len();
@@ -53,6 +54,9 @@ pub(super) async fn record(
     } else {
         split::write(parts, batch, events, &sources, fences, now).await?
     };
+    if written == Written::Done && parts.losses.is_overruled(&judgement) {
+        give_back(parts, &judgement.taken, now).await;
+    }
     if written == Written::Done {
         metrics::recorded("online", arrived);
         metrics::recorded("alive", seen);
@@ -165,7 +169,7 @@ async fn settle(
     steps: HashMap<ClientId, Vec<Step>>,
     heard_of: &mut HeardOf,
     now: Timestamp,
-) -> (Batch, HashMap<ClientId, usize>) {
+) -> (Batch, HashMap<ClientId, usize>, Judgement) {
     let mut fates = Vec::with_capacity(steps.len());
     for (client, steps) in steps {
         let fate = fold::fold(
@@ -188,12 +192,8 @@ async fn settle(
             let tenant = known.get(client).and_then(remembered)?;
             Some((client, tenant, lookup.as_mut()?))
         });
-    let back = parts.losses.judge(had);
-    if !back.is_empty()
-        && let Err(error) = parts.store.restore_tenants(&back, now).await
-    {
-        tracing::error!(%error, clients = back.len(), "tenants that were wrongly taken are not given back");
-    }
+    let judgement = parts.losses.judge(had);
+    give_back(parts, &judgement.back, now).await;
     announce(parts, &fates, &lookups, heard_of, now).await;
     let mut batch = Batch::default();
     let mut sources = HashMap::new();
@@ -222,7 +222,7 @@ async fn settle(
             batch.departures.push(Departure { client_id, heard });
         }
     }
-    (batch, sources)
+    (batch, sources, judgement)
 }
 
 fn arrival(
@@ -261,6 +261,16 @@ async fn look_up(parts: &Parts, fates: &[(ClientId, Fate)]) -> Vec<Option<Lookup
         Some(lookup)
     });
     join_all(lookups).await
+}
+
+/// Gives tenants back that were taken because of answers that are not believed any more.
+async fn give_back(parts: &Parts, back: &[(ClientId, Tenant)], now: Timestamp) {
+    if !back.is_empty()
+        && let Err(error) = parts.store.restore_tenants(back, now).await
+    {
+        let clients = back.len();
+        tracing::error!(%error, clients, "tenants that were wrongly taken are not given back");
+    }
 }
 
 /// Tells inventory of those that were found. Who comes back by a sign of life is owed: what it is

@@ -25,8 +25,20 @@ pub struct Losses {
 struct Latest {
     /// A count a batch: the number of batches in a minute is bounded by the disk.
     counts: VecDeque<(Instant, Guard)>,
-    /// Whom a tenant was taken from, and what, until it is given back.
+    /// Whom a tenant was taken from, and what.
     taken: VecDeque<(Instant, ClientId, Tenant)>,
+    /// When the answers were last not believed.
+    tripped: Option<Instant>,
+}
+
+/// What becomes of a batch.
+#[derive(Default)]
+pub(super) struct Judgement {
+    /// To be given back now: taken by batches before.
+    pub back: Vec<(ClientId, Tenant)>,
+    /// Taken by this batch: to be given back if the answers turn out to be wrong before it is written.
+    pub taken: Vec<(ClientId, Tenant)>,
+    at: Option<Instant>,
 }
 
 impl Losses {
@@ -44,7 +56,7 @@ impl Losses {
     pub(super) fn judge<'a>(
         &self,
         had: impl Iterator<Item = (&'a ClientId, Tenant, &'a mut Lookup)>,
-    ) -> Vec<(ClientId, Tenant)> {
+    ) -> Judgement {
         let mut latest = self.latest.lock();
         let now = Instant::now();
         latest.forget(now);
@@ -61,10 +73,20 @@ impl Losses {
         if self.believe || !minute.is_tripped() {
             let lost = batch.into_iter();
             let lost = lost.filter(|(_, _, lookup)| **lookup == Lookup::NotFound);
-            let taken = lost.map(|(client, tenant, _)| (now, client.clone(), tenant));
-            latest.taken.extend(taken);
-            return Vec::new();
+            let taken: Vec<_> = lost
+                .map(|(client, tenant, _)| (client.clone(), tenant))
+                .collect();
+            let noted = taken.iter().cloned();
+            latest
+                .taken
+                .extend(noted.map(|(client, tenant)| (now, client, tenant)));
+            return Judgement {
+                back: Vec::new(),
+                taken,
+                at: Some(now),
+            };
         }
+        latest.tripped = Some(now);
         metrics::mass_loss(minute.lost(), minute.asked());
         for (_, _, lookup) in batch {
             if *lookup == Lookup::NotFound {
@@ -72,7 +94,17 @@ impl Losses {
             }
         }
         let taken = std::mem::take(&mut latest.taken).into_iter();
-        taken.map(|(_, client, tenant)| (client, tenant)).collect()
+        Judgement {
+            back: taken.map(|(_, client, tenant)| (client, tenant)).collect(),
+            ..Judgement::default()
+        }
+    }
+
+    /// Whether the answers turned out to be wrong since a batch was judged: another one may have given
+    /// back what this one had not taken yet.
+    pub(super) fn is_overruled(&self, judgement: &Judgement) -> bool {
+        let tripped = self.latest.lock().tripped;
+        !judgement.taken.is_empty() && tripped.is_some() && tripped >= judgement.at
     }
 }
 
@@ -107,7 +139,7 @@ mod tests {
         let had = clients
             .iter_mut()
             .map(|(client, lookup)| (&*client, tenant(), lookup));
-        let back = losses.judge(had).len();
+        let back = losses.judge(had).back.len();
         (
             clients.into_iter().map(|(_, lookup)| lookup).collect(),
             back,

@@ -196,6 +196,26 @@ impl Subject {
         }
     }
 
+    /// Counts something in the database behind the connector's back.
+    pub async fn count(&self, sql: &'static str) -> i64 {
+        match self {
+            Self::Embedded(connector) => {
+                use sqlx::Connection as _;
+                let path = connector.data_dir().join("cloud-connector.db");
+                let url = format!("sqlite://{}", path.display());
+                let mut database = sqlx::SqliteConnection::connect(&url).await.unwrap();
+                let count = sqlx::query_scalar(sql).fetch_one(&mut database).await;
+                count.unwrap()
+            }
+            #[cfg(feature = "outside-tests")]
+            Self::Distributed(both) => {
+                let mut database = both.0.connect().await;
+                let count = sqlx::query_scalar(sql).fetch_one(&mut database).await;
+                count.unwrap()
+            }
+        }
+    }
+
     /// Changes something in the database behind the connector's back.
     pub async fn execute(&self, sql: &'static str) {
         match self {
