@@ -64,14 +64,14 @@ const CRATES: &[(&str, &[&str])] = &[
     ("clap", &["cli"]),
     ("indicatif", &["cli"]),
     ("rcgen", &["cli"]),
-    ("rustls", &["broker", "mqtt", "tenant"]),
+    ("rustls", &["broker", "mqtt", "tenant", "platform"]),
     ("tokio_rustls", &["broker"]),
     ("x509_parser", &["broker"]),
     ("metrics_exporter_prometheus", &["telemetry"]),
     ("tracing_subscriber", &["telemetry"]),
     ("toml", &["config", "cli"]),
     ("reqwest", &["tenant", "platform"]),
-    ("moka", &["tenant"]),
+    ("moka", &["tenant", "platform"]),
     ("anyhow", &["cli", "runtime"]),
 ];
 
