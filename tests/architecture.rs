@@ -64,16 +64,19 @@ const CRATES: &[(&str, &[&str])] = &[
     ("clap", &["cli"]),
     ("indicatif", &["cli"]),
     ("rcgen", &["cli"]),
-    ("rustls", &["broker", "mqtt", "tenant"]),
+    ("rustls", &["broker", "mqtt", "tenant", "platform"]),
     ("tokio_rustls", &["broker"]),
     ("x509_parser", &["broker"]),
     ("metrics_exporter_prometheus", &["telemetry"]),
     ("tracing_subscriber", &["telemetry"]),
     ("toml", &["config", "cli"]),
     ("reqwest", &["tenant", "platform"]),
-    ("moka", &["tenant"]),
+    ("moka", &["tenant", "platform"]),
     ("anyhow", &["cli", "runtime"]),
 ];
+
+/// Crates that a room's `tests.rs` may name anyway: services that are not ours are faked with them.
+const IN_TESTS: &[&str] = &["axum"];
 
 fn sources() -> Vec<(String, PathBuf, String)> {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
@@ -206,8 +209,12 @@ fn rooms_import_only_what_the_table_allows() {
 fn an_outside_crate_is_named_only_in_its_room() {
     let mut wrong = Vec::new();
     for (room, file, text) in sources() {
+        let is_test = file.ends_with("tests.rs");
         for (line, code) in code_lines(&text) {
             for (name, rooms) in CRATES {
+                if is_test && IN_TESTS.contains(name) {
+                    continue;
+                }
                 if names_crate(code, name) && !rooms.contains(&room.as_str()) {
                     wrong.push(format!(
                         "src/{}:{line}: {room} names {name}",

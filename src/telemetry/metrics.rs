@@ -29,6 +29,7 @@ const BREAKER: &str = "cloud_connector_tenant_breaker_open";
 const OVERFLOWED: &str = "cloud_connector_ingest_overflowed_total";
 const ANNOUNCED: &str = "cloud_connector_inventory_messages_total";
 const NOT_ANNOUNCED: &str = "cloud_connector_inventory_refused_total";
+const SOURCES: &str = "cloud_connector_sources_registered_total";
 const CONNECTIONS: &str = "cloud_connector_connections";
 const TENANTLESS: &str = "cloud_connector_tenantless_connections";
 const TENANTLESS_AGE: &str = "cloud_connector_tenantless_oldest_seconds";
@@ -139,6 +140,10 @@ fn describe() {
     describe_counter!(
         NOT_ANNOUNCED,
         "Hosts that inventory would refuse and that it was not told of, by reason"
+    );
+    describe_counter!(
+        SOURCES,
+        "Registrations of catalog proxies with the sources service, by outcome"
     );
     describe_gauge!(CONNECTIONS, "Connections that belong to an organisation");
     describe_gauge!(
@@ -308,6 +313,11 @@ pub fn announced(delivered: &[bool]) {
 pub fn not_announced(client: &ClientId, reason: &'static str) {
     counter!(NOT_ANNOUNCED, "reason" => reason).increment(1);
     tracing::debug!(client_id = %client, reason, "inventory would refuse this host");
+}
+
+/// A catalog proxy was registered with the sources service, or not.
+pub fn source_registered(outcome: &'static str) {
+    counter!(SOURCES, "outcome" => outcome).increment(1);
 }
 
 /// How many are connected, and how those without an organisation stand.

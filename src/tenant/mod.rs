@@ -5,13 +5,15 @@
 //!
 //! `fixed` is a file, `gateway` the certificate gateway over HTTP. `careful` stands before the
 //! gateway: what is known for a while is not asked again, one client is asked for once at a time,
-//! not too many at once, and not at all while there are no answers (`breaker`).
+//! not too many at once, and not at all while there are no answers (`breaker`). `translator` is for
+//! callers who know a tenant by its account number.
 
 mod breaker;
 mod careful;
 mod fixed;
 mod gateway;
 mod guard;
+mod translator;
 
 use async_trait::async_trait;
 use tokio::time::Instant;
@@ -22,6 +24,7 @@ pub use careful::{CarefulTenants, Limits};
 pub use fixed::{FixedTenants, ReadError};
 pub use gateway::{Gateway, GatewayError};
 pub use guard::Guard;
+pub use translator::{FixedTranslator, HttpTranslator, Translation, Translator, TranslatorError};
 
 /// What a lookup found.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,0 +1,319 @@
+//! Account number ↔ organisation: callers of the old interface know accounts, we know organisations.
+//!
+//! As with tenants, "there is none" is an answer and "I could not ask" is not.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use moka::sync::Cache;
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+
+use crate::domain::{OrgId, Tenant};
+
+/// Largest answer that is read. Real ones name a single pair.
+const ANSWER_MAX_BYTES: usize = 64 * 1024;
+/// Longest account number in bytes; no store would keep a longer one.
+const ACCOUNT_MAX_BYTES: usize = 255;
+/// How many answers of each direction are remembered.
+const REMEMBERED: u64 = 10_000;
+/// How long they are. "There is none" is not remembered: whoever was just made is known at once.
+const REMEMBERED_FOR: Duration = Duration::from_mins(10);
+
+/// What a translation came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Translation<T> {
+    /// This.
+    Found(T),
+    /// A definite answer: there is no such tenant.
+    NotFound,
+    /// No answer.
+    Unavailable,
+}
+
+/// Something that knows which account number and which organisation belong together.
+#[async_trait]
+pub trait Translator: Send + Sync + 'static {
+    /// The organisation with this account number.
+    async fn org_of(&self, account: &str) -> Translation<OrgId>;
+
+    /// The account number of this organisation.
+    async fn account_of(&self, org: &OrgId) -> Translation<String>;
+}
+
+/// Why a translator cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TranslatorError {
+    /// The address is malformed.
+    #[error(
+        "tenant.translator_url: {url:?} is not an address: {problem}; write it as in \"http://translator.example:8892\", or set it to \"\" to do without"
+    )]
+    Url {
+        /// The address.
+        url: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The file cannot be read.
+    #[error("tenant.translator_file: cannot read {}: {source}; check the path, or set it to \"\" to do without", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file does not hold what it should.
+    #[error("tenant.translator_file: {} is not a map of account numbers: {problem}; write it as {{\"<account>\": \"<organisation>\", …}}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// Where and what.
+        problem: String,
+    },
+}
+
+/// The tenant translator, over HTTP. What it found is remembered for a while.
+pub struct HttpTranslator {
+    orgs_url: reqwest::Url,
+    accounts_url: reqwest::Url,
+    http: reqwest::Client,
+    orgs: Cache<String, OrgId>,
+    accounts: Cache<OrgId, String>,
+}
+
+impl HttpTranslator {
+    /// A translator at this address, which has so long to answer.
+    ///
+    /// # Errors
+    /// When the address cannot be one.
+    pub fn new(url: &str, timeout: Duration) -> Result<Self, TranslatorError> {
+        let bad_url = |problem: String| TranslatorError::Url {
+            url: url.to_owned(),
+            problem,
+        };
+        // The first of the process counts; all of ours are the same.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let http = reqwest::Client::builder()
+            .timeout(timeout)
+            .redirect(reqwest::redirect::Policy::none())
+            .user_agent(concat!("cloud-connector/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(|why| bad_url(why.to_string()))?;
+        Ok(Self {
+            orgs_url: below(url, "orgIds").map_err(bad_url)?,
+            accounts_url: below(url, "ebsNumbers").map_err(bad_url)?,
+            http,
+            orgs: remembering(),
+            accounts: remembering(),
+        })
+    }
+
+    async fn ask(&self, url: &reqwest::Url, wanted: &str) -> Translation<String> {
+        match self.answer(url, wanted).await {
+            Ok((status, body)) => judge(status, &body, wanted),
+            Err(error) => {
+                tracing::debug!(%error, "the tenant translator does not answer");
+                Translation::Unavailable
+            }
+        }
+    }
+
+    async fn answer(
+        &self,
+        url: &reqwest::Url,
+        wanted: &str,
+    ) -> Result<(u16, Vec<u8>), reqwest::Error> {
+        let mut answer = self
+            .http
+            .post(url.clone())
+            .header("accept", "application/json")
+            .header("content-type", "application/json")
+            .header(
+                "x-rh-insights-request-id",
+                Uuid::new_v4().simple().to_string(),
+            )
+            .body(json!([wanted]).to_string())
+            .send()
+            .await?;
+        let status = answer.status().as_u16();
+        let mut body = Vec::new();
+        while let Some(chunk) = answer.chunk().await? {
+            if body.len() + chunk.len() > ANSWER_MAX_BYTES {
+                // Cut off, it cannot be read: no answer.
+                break;
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok((status, body))
+    }
+}
+
+#[async_trait]
+impl Translator for HttpTranslator {
+    async fn org_of(&self, account: &str) -> Translation<OrgId> {
+        if !can_be_account(account) {
+            return Translation::NotFound;
+        }
+        if let Some(known) = self.orgs.get(account) {
+            return Translation::Found(known);
+        }
+        let org = match self.ask(&self.orgs_url, account).await {
+            Translation::Found(org) => OrgId::new(&org),
+            Translation::NotFound => return Translation::NotFound,
+            Translation::Unavailable => return Translation::Unavailable,
+        };
+        // What cannot be an organisation's name was not said by the translator.
+        let Ok(org) = org else {
+            return Translation::Unavailable;
+        };
+        self.orgs.insert(account.to_owned(), org.clone());
+        Translation::Found(org)
+    }
+
+    async fn account_of(&self, org: &OrgId) -> Translation<String> {
+        if let Some(known) = self.accounts.get(org) {
+            return Translation::Found(known);
+        }
+        let answer = self.ask(&self.accounts_url, org.as_str()).await;
+        match &answer {
+            Translation::Found(account) if !can_be_account(account) => {
+                return Translation::Unavailable;
+            }
+            Translation::Found(account) => self.accounts.insert(org.clone(), account.clone()),
+            Translation::NotFound | Translation::Unavailable => {}
+        }
+        answer
+    }
+}
+
+fn remembering<K, V>() -> Cache<K, V>
+where
+    K: std::hash::Hash + Eq + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
+    Cache::builder()
+        .max_capacity(REMEMBERED)
+        .time_to_live(REMEMBERED_FOR)
+        .build()
+}
+
+/// `{base}/internal/{name}`, whether or not the base ends in a slash.
+fn below(base: &str, name: &str) -> Result<reqwest::Url, String> {
+    let mut url = reqwest::Url::parse(base).map_err(|why| why.to_string())?;
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err("it begins with neither http:// nor https://".to_owned());
+    }
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err("it holds a ? or #".to_owned());
+    }
+    if let Ok(mut path) = url.path_segments_mut() {
+        path.pop_if_empty().extend(["internal", name]);
+    }
+    Ok(url)
+}
+
+/// What an answer means. Only a map is the translator's own word: a proxy's page or a wrong address
+/// must not make a tenant vanish.
+fn judge(status: u16, body: &[u8], wanted: &str) -> Translation<String> {
+    if status != 200 {
+        return Translation::Unavailable;
+    }
+    let Ok(pairs) = serde_json::from_slice::<Map<String, Value>>(body) else {
+        return Translation::Unavailable;
+    };
+    match pairs.get(wanted) {
+        None | Some(Value::Null) => Translation::NotFound,
+        Some(Value::String(found)) if found.trim().is_empty() => Translation::NotFound,
+        Some(Value::String(found)) => Translation::Found(found.clone()),
+        Some(_) => Translation::Unavailable,
+    }
+}
+
+fn can_be_account(account: &str) -> bool {
+    !account.trim().is_empty() && account.len() <= ACCOUNT_MAX_BYTES && !account.contains('\0')
+}
+
+/// A map that was read once, for set-ups without a translator.
+#[derive(Debug, Default)]
+pub struct FixedTranslator {
+    orgs: HashMap<String, OrgId>,
+    accounts: HashMap<OrgId, String>,
+}
+
+impl FixedTranslator {
+    /// Reads a JSON file `{"<account>": "<organisation>", …}`, where one is named, and adds the
+    /// default tenant's pair; the file's word goes before it. Of several accounts of one
+    /// organisation, the first in order of the alphabet is the one that the organisation has.
+    ///
+    /// # Errors
+    /// When the file cannot be read or is malformed.
+    pub fn read(file: Option<&Path>, default: Option<&Tenant>) -> Result<Self, TranslatorError> {
+        let mut translator = Self::default();
+        for (account, org) in file.map(read_file).transpose()?.unwrap_or_default() {
+            translator.add(&account, &org);
+        }
+        if let Some(Tenant { org_id, account }) = default
+            && can_be_account(account)
+        {
+            translator.add(account, org_id);
+        }
+        Ok(translator)
+    }
+
+    /// What was said first stays, in both directions.
+    fn add(&mut self, account: &str, org: &OrgId) {
+        if !self.orgs.contains_key(account) {
+            self.orgs.insert(account.to_owned(), org.clone());
+            let accounts = self.accounts.entry(org.clone());
+            accounts.or_insert_with(|| account.to_owned());
+        }
+    }
+}
+
+fn read_file(path: &Path) -> Result<BTreeMap<String, OrgId>, TranslatorError> {
+    let bytes = std::fs::read(path).map_err(|source| TranslatorError::Unreadable {
+        path: path.into(),
+        source,
+    })?;
+    let malformed = |problem: String| TranslatorError::Malformed {
+        path: path.into(),
+        problem,
+    };
+    let pairs: BTreeMap<String, String> =
+        serde_json::from_slice(&bytes).map_err(|error| malformed(error.to_string()))?;
+    pairs
+        .into_iter()
+        .map(|(account, org)| {
+            if !can_be_account(&account) {
+                return Err(malformed(format!("{account:?} is not an account number")));
+            }
+            let org = OrgId::new(&org).map_err(|why| {
+                malformed(format!("the organisation of {account:?} is not one: {why}"))
+            })?;
+            Ok((account, org))
+        })
+        .collect()
+}
+
+#[async_trait]
+impl Translator for FixedTranslator {
+    async fn org_of(&self, account: &str) -> Translation<OrgId> {
+        named(self.orgs.get(account))
+    }
+
+    async fn account_of(&self, org: &OrgId) -> Translation<String> {
+        named(self.accounts.get(org))
+    }
+}
+
+fn named<T: Clone>(found: Option<&T>) -> Translation<T> {
+    match found {
+        Some(found) => Translation::Found(found.clone()),
+        None => Translation::NotFound,
+    }
+}
