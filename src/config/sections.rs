@@ -24,6 +24,7 @@ pub struct Config {
     pub record: Record,
     pub dead_letters: DeadLetters,
     pub inventory: Inventory,
+    pub sources: Sources,
     pub updaters: Updaters,
     pub shutdown: Shutdown,
 }
@@ -281,6 +282,14 @@ pub struct Inventory {
     pub stale_after: Span,
     pub handshake_hosts: bool,
     pub deliver_within: Span,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sources {
+    #[serde(deserialize_with = "text_or_none")]
+    pub url: Option<String>,
+    pub timeout: Span,
 }
 
 #[derive(Debug, Clone, Deserialize)]

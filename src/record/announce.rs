@@ -1,19 +1,24 @@
 //! Telling inventory of the hosts of a batch: once a batch, however often it is tried to be written.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::fold::Settled;
 use crate::domain::{ClientId, Timestamp};
 use crate::platform::announcer::{Announcer, Told};
 use crate::platform::inventory::Host;
+use crate::platform::sources::{Registrar, source_of};
 use crate::tenant::Found;
 
 /// What inventory has heard of a batch, over all the attempts to write it: the client, and which
 /// event made it known.
 #[derive(Default)]
-pub(super) struct HeardOf(HashMap<(ClientId, usize), Timestamp>);
+pub(super) struct HeardOf {
+    heard: HashMap<(ClientId, usize), Timestamp>,
+    registered: HashSet<(ClientId, usize)>,
+}
 
 /// A host that has arrived, and who it is.
+#[derive(Clone, Copy)]
 pub(super) struct Arrived<'a> {
     pub client: &'a ClientId,
     pub settled: &'a Settled,
@@ -23,7 +28,25 @@ pub(super) struct Arrived<'a> {
 impl HeardOf {
     /// When inventory heard of what this event says of the client.
     pub fn at(&self, client: &ClientId, event: usize) -> Option<Timestamp> {
-        self.0.get(&(client.clone(), event)).copied()
+        self.heard.get(&(client.clone(), event)).copied()
+    }
+
+    /// Has those that are catalog proxies registered. What does not get through is counted there.
+    pub fn register(&mut self, registrar: &Registrar, arrived: &[Arrived<'_>]) {
+        for Arrived {
+            client,
+            settled,
+            found,
+        } in arrived
+        {
+            let online = &settled.online;
+            let source = source_of(client, settled.dialect, online.kind, &online.reported);
+            if let Some(source) = source
+                && self.registered.insert(((*client).clone(), settled.event))
+            {
+                registrar.try_register(&found.identity, source, client);
+            }
+        }
     }
 
     /// Tells inventory of those that it has not heard of yet, and notes who was heard.
@@ -51,7 +74,7 @@ impl HeardOf {
         for (arrived, told) in new.iter().zip(told) {
             if told == Told::Delivered {
                 let heard = (arrived.client.clone(), arrived.settled.event);
-                self.0.insert(heard, now);
+                self.heard.insert(heard, now);
             }
         }
     }

@@ -282,12 +282,8 @@ async fn announce(
     heard_of: &mut HeardOf,
     now: Timestamp,
 ) {
-    let Some(inventory) = &parts.inventory else {
-        return;
-    };
-    let arrived = fates
-        .iter()
-        .zip(lookups)
+    let found = fates.iter().zip(lookups);
+    let arrived: Vec<Arrived<'_>> = found
         .filter_map(|((client, fate), lookup)| {
             let (Some(settled), Some(Lookup::Found(found))) = (&fate.arrival, lookup) else {
                 return None;
@@ -297,8 +293,14 @@ async fn announce(
                 settled,
                 found,
             })
-        });
-    heard_of.tell(inventory, arrived, now).await;
+        })
+        .collect();
+    if let Some(registrar) = &parts.sources {
+        heard_of.register(registrar, &arrived);
+    }
+    if let Some(inventory) = &parts.inventory {
+        heard_of.tell(inventory, arrived.into_iter(), now).await;
+    }
 }
 
 fn change(lookup: Lookup, known: Option<&Known>, now: Timestamp) -> TenantChange {

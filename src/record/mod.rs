@@ -24,6 +24,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::domain::{ClientId, Clock};
 use crate::platform::announcer::Announcer;
+use crate::platform::sources::Registrar;
 use crate::protocol::{ClientTopic, Received};
 use crate::shutdown::Stopper;
 use crate::store::{Store, StoreError};
@@ -132,6 +133,8 @@ pub struct Parts {
     pub losses: Losses,
     /// Who is told of hosts, if anybody.
     pub inventory: Option<Announcer>,
+    /// Who registers catalog proxies, if anybody.
+    pub sources: Option<Registrar>,
     /// Where clients are told that their handshake was not taken.
     pub refusals: Refusals,
     /// Now.

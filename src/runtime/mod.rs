@@ -25,6 +25,7 @@ use crate::domain::Clock;
 use crate::kafka::Producer;
 use crate::mqtt::{KeptConnection, Options, Session};
 use crate::platform::announcer::Announcer;
+use crate::platform::sources::{self as catalog, Registrar, Sources};
 use crate::platform::{inventory, outlet};
 use crate::protocol::{Topics, Words};
 use crate::record::{self, Recorder, Refusals, RefusalsTold};
@@ -376,12 +377,25 @@ impl Running {
     ) -> Result<RefusalsTold> {
         let (refusals, refused) = Refusals::channel();
         let announcer = announcer(config, self.info.data_dir.as_deref())?;
+        let settings = &config.sources;
+        let registrar = match &settings.url {
+            Some(url) => {
+                let service = Sources::new(url, settings.timeout.get())?;
+                let (registrar, orders) = Registrar::channel();
+                let stopper = self.background.clone();
+                self.background
+                    .spawn(catalog::run(orders, service, stopper));
+                Some(registrar)
+            }
+            None => None,
+        };
         let is_sqlite = config.postgres.host.is_empty();
         let parts = record::Parts {
             store: self.store.clone(),
             tenants: tenants.clone(),
             inventory: announcer,
             losses: record::Losses::new(config.tenant.believe_mass_loss),
+            sources: registrar,
             refusals,
             clock: clock.clone(),
             settings: record::Settings {

@@ -236,6 +236,7 @@ impl Run {
             tenants: Arc::new(Everybody),
             inventory: None,
             losses: Losses::default(),
+            sources: None,
             refusals: Refusals::channel().0,
             clock: Arc::new(Still),
             settings: Settings {
