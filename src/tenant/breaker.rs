@@ -184,7 +184,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn it_opens_when_half_of_the_latest_clients_had_no_answer() {
         let breaker = Breaker::new(PAUSE);
-        for n in 0..WINDOW / 2 + 1 {
+        for n in 0..=WINDOW / 2 {
             breaker.answered(&client(n), Leave::Granted);
         }
         for n in 0..WINDOW / 2 - 1 {

@@ -21,5 +21,6 @@ mod properties;
 mod recording;
 mod restart;
 mod simulate;
+mod sources;
 mod spec;
 mod store_contract;
