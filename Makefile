@@ -21,10 +21,10 @@ ARGS ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 20
 
-.PHONY: help run build test check fuzz dev dev-stop bench-start deny clean
+.PHONY: help run build test check fuzz dev dev-stop bench-start bench-updaters deny clean
 
 help: ## List the targets
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
 # `exec` leaves no shell between make and the program, so a signal to the
 # process group arrives once and make waits for the program's orderly end.
@@ -59,6 +59,13 @@ dev-stop: ## End what `make dev` started
 
 bench-start: build ## Measure start time and memory of the release program
 	dev/bench-start --program $(PROGRAM)
+
+# Built before the services start: they would only take processor time from it.
+bench-updaters: ## Measure the updaters against a slow gateway (BENCH_ROWS=5000 for a trial)
+	@dev/prepare build
+	@dev/prepare services
+	cargo bench --locked --bench updaters --no-run
+	dev/with-services cargo bench --locked --bench updaters
 
 # Advisories are left out: they need a database fetched from the network, and
 # a new entry there would fail a tree that nobody changed.
