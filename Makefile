@@ -21,7 +21,7 @@ ARGS ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 20
 
-.PHONY: help run build test check fuzz dev dev-stop bench-start bench-updaters deny clean
+.PHONY: help run build test check acceptance fuzz dev dev-stop bench-start bench-updaters deny clean
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -45,6 +45,10 @@ check: ## Formatting, lints and documentation, without running tests
 	cargo fmt --check
 	cargo clippy --locked $(FEATURES) --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked $(FEATURES) --no-deps --document-private-items
+
+acceptance: ## The acceptance list of tenancy, a line each
+	@dev/prepare test
+	@dev/acceptance
 
 fuzz: ## Fuzz what reads messages and topics, for a bounded time (FUZZ_SECONDS=20 each)
 	@dev/prepare build
