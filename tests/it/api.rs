@@ -210,7 +210,7 @@ async fn probes_and_metrics_need_no_key() {
     assert_eq!(status, 200);
     assert_eq!(
         ready,
-        json!({"ready": true, "parts": {"broker": "ok", "record": "ok", "store": "ok"}})
+        json!({"ready": true, "parts": {"broker": "ok", "record": "ok", "store": "ok", "tenant_lookup": "ok"}})
     );
     let page = connector.bare("GET", "/metrics").send().await.unwrap();
     let page = page.text().await.unwrap();
