@@ -44,6 +44,8 @@ check: ## Formatting, lints and documentation, without running tests
 	@dev/prepare build
 	cargo fmt --check
 	cargo clippy --locked $(FEATURES) --all-targets -- -D warnings
+	# The fuzz targets take the rooms that they test in by path; nothing else would notice a break.
+	cargo check --locked --manifest-path fuzz/Cargo.toml
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked $(FEATURES) --no-deps --document-private-items
 
 acceptance: ## The acceptance list of tenancy, a line each

@@ -49,6 +49,7 @@ fn received(payload: &[u8]) -> Received {
     Received {
         topic: "redhat/insights/me/control/out".to_owned(),
         payload: Bytes::copy_from_slice(payload),
+        again: false,
         replayed: false,
         received: Timestamp::UNIX_EPOCH,
         cut: None,

@@ -1,7 +1,8 @@
 //! If many clients that had a tenant turn out to have none within a minute, something is wrong with
 //! the gateway: it is not believed, and who lost theirs to it just before gets it back.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -23,12 +24,20 @@ pub struct Losses {
 
 #[derive(Default)]
 struct Latest {
-    /// A count a batch: the number of batches in a minute is bounded by the disk.
-    counts: VecDeque<(Instant, Guard)>,
+    /// Each client once, by its hash, with its latest lookup: one that is looked up again and again,
+    /// as in a batch that is held, counts as one.
+    seen: HashMap<u64, Seen>,
+    order: VecDeque<(Instant, u64)>,
+    lost: u64,
     /// Whom a tenant was taken from, and what.
     taken: VecDeque<(Instant, ClientId, Tenant)>,
     /// When the answers were last not believed.
     tripped: Option<Instant>,
+}
+
+struct Seen {
+    at: Instant,
+    is_lost: bool,
 }
 
 /// What becomes of a batch.
@@ -61,15 +70,10 @@ impl Losses {
         let now = Instant::now();
         latest.forget(now);
         let batch: Vec<_> = had.collect();
-        let mut counted = Guard::default();
-        for (_, _, lookup) in &batch {
-            counted.note(lookup);
+        for (client, _, lookup) in &batch {
+            latest.note(client, lookup, now);
         }
-        if counted.asked() > 0 {
-            latest.counts.push_back((now, counted));
-        }
-        let counts = latest.counts.iter().map(|(_, counted)| *counted);
-        let minute = counts.fold(Guard::default(), Guard::and);
+        let minute = Guard::of(latest.seen.len() as u64, latest.lost);
         if self.believe || !minute.is_tripped() {
             let lost = batch.into_iter();
             let lost = lost.filter(|(_, _, lookup)| **lookup == Lookup::NotFound);
@@ -109,10 +113,32 @@ impl Losses {
 }
 
 impl Latest {
+    fn note(&mut self, client: &ClientId, lookup: &Lookup, now: Instant) {
+        if *lookup == Lookup::Unavailable {
+            return;
+        }
+        let mut hasher = DefaultHasher::new();
+        client.hash(&mut hasher);
+        let hash = hasher.finish();
+        let is_lost = *lookup == Lookup::NotFound;
+        let before = self.seen.insert(hash, Seen { at: now, is_lost });
+        self.lost -= u64::from(before.is_some_and(|before| before.is_lost));
+        self.lost += u64::from(is_lost);
+        self.order.push_back((now, hash));
+    }
+
     fn forget(&mut self, now: Instant) {
         let is_old = |at: Instant| now.duration_since(at) > WINDOW;
-        while self.counts.front().is_some_and(|(at, _)| is_old(*at)) {
-            self.counts.pop_front();
+        while let Some((at, hash)) = self.order.front().copied()
+            && is_old(at)
+        {
+            self.order.pop_front();
+            // Looked up again since, it stays.
+            if self.seen.get(&hash).is_some_and(|seen| seen.at == at)
+                && let Some(seen) = self.seen.remove(&hash)
+            {
+                self.lost -= u64::from(seen.is_lost);
+            }
         }
         while self.taken.front().is_some_and(|(at, _, _)| is_old(*at)) {
             self.taken.pop_front();
@@ -169,6 +195,16 @@ mod tests {
         judge(&losses, 0..100, &Lookup::of(Identity::made_for(&tenant())));
         let (lookups, _) = judge(&losses, 100..110, &Lookup::NotFound);
         assert!(lookups.iter().all(|lookup| *lookup == Lookup::NotFound));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_client_counts_once_however_often_it_is_looked_up() {
+        let losses = Losses::default();
+        for _ in 0..200 {
+            let (lookups, back) = judge(&losses, 0..3, &Lookup::NotFound);
+            assert!(lookups.iter().all(|lookup| *lookup == Lookup::NotFound));
+            assert_eq!(back, 0);
+        }
     }
 
     #[tokio::test(start_paused = true)]

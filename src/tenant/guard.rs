@@ -27,13 +27,10 @@ impl Guard {
         }
     }
 
-    /// Both together.
+    /// With these counts.
     #[must_use]
-    pub fn and(self, other: Self) -> Self {
-        Self {
-            asked: self.asked + other.asked,
-            lost: self.lost + other.lost,
-        }
+    pub fn of(asked: u64, lost: u64) -> Self {
+        Self { asked, lost }
     }
 
     /// Whether too many would lose theirs.

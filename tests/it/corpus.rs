@@ -95,16 +95,17 @@ fn payload(case: &Value) -> Vec<u8> {
 }
 
 /// Publishes a case and then a good message of somebody else. Returns whether the broker took the
-/// hostile one, and the good one's name and connection.
-async fn publish(address: &str, case: &Case) -> (bool, String, RawClient) {
-    let taken = publish_hostile(address, case).await;
+/// hostile one, the good one's name, and both connections: in the embedded set-up a client is
+/// connected while its connection is.
+async fn publish(address: &str, case: &Case) -> (bool, String, [RawClient; 2]) {
+    let (taken, hostile) = publish_hostile(address, case).await;
     let good = unique("good");
     let mut client = RawClient::connect(address, &Connect::new(&good).patient()).await;
     client.must_publish(&control_out(&good), &online()).await;
-    (taken, good, client)
+    (taken, good, [hostile, client])
 }
 
-async fn publish_hostile(address: &str, case: &Case) -> bool {
+async fn publish_hostile(address: &str, case: &Case) -> (bool, RawClient) {
     let connect = if case.needs_open_broker {
         // The service itself may publish anywhere, so through it these get past the broker's rules.
         Connect::new(&case.publisher).user("cloud-connector", "cc-secret")
@@ -127,14 +128,7 @@ async fn publish_hostile(address: &str, case: &Case) -> bool {
         let (_, told) = told.unwrap_or_else(|_| panic!("{}: the client is not told", case.name));
         assert_eq!(told["type"], "handshake-error", "{}", case.name);
     }
-    // An online in the embedded set-up ends with its connection: stay until all is checked.
-    if taken && case.becomes == "online" {
-        tokio::spawn(async move {
-            tokio::time::sleep(Duration::from_mins(10)).await;
-            drop(client);
-        });
-    }
-    taken
+    (taken, client)
 }
 
 async fn hostile_messages_between_good_ones(subject: Subject) {
@@ -159,9 +153,9 @@ async fn hostile_messages_between_good_ones(subject: Subject) {
     let mut taken = HashMap::new();
     let mut good = Vec::new();
     for lane in lanes {
-        for (n, (was_taken, name, client)) in lane.await.unwrap() {
+        for (n, (was_taken, name, clients)) in lane.await.unwrap() {
             taken.insert(n, was_taken);
-            good.push((name, client));
+            good.push((name, clients));
         }
     }
     check(&subject, &cases, &taken, &good).await;
@@ -172,7 +166,7 @@ async fn check(
     subject: &Subject,
     cases: &[Case],
     taken: &HashMap<usize, bool>,
-    good: &[(String, RawClient)],
+    good: &[(String, [RawClient; 2])],
 ) {
     let counts = |n: usize| taken[&n] || !cases[n].broker_may_refuse;
     let deadline = std::time::Instant::now() + PATIENCE;

@@ -73,24 +73,14 @@ pub async fn sqlite() -> Subject {
 /// A database of its own on the server that `make test` runs.
 #[cfg(feature = "outside-tests")]
 pub async fn postgres() -> Subject {
-    use cloud_connector::config::{Overrides, load_with};
     use cloud_connector::store::postgres::{PostgresStore, migrate};
     let port = crate::support::services::shared().await.postgres;
     let name = crate::support::services::database(port).await;
     let url = format!("postgres://cc:cc-secret@127.0.0.1:{port}/{name}?sslmode=disable");
-    let settings = [
-        ("HOST", "127.0.0.1".to_owned()),
-        ("PORT", port.to_string()),
-        ("DATABASE", name),
-        ("USER", "cc".to_owned()),
-        ("PASSWORD", "cc-secret".to_owned()),
-        ("TLS", "disable".to_owned()),
-    ]
-    .map(|(key, value)| (format!("CLOUD_CONNECTOR__POSTGRES__{key}"), value));
-    let config = load_with(&Overrides::default(), settings).unwrap().config;
-    migrate(&config.postgres).await.unwrap();
+    let settings = crate::support::services::postgres_settings(port, &name);
+    migrate(&settings).await.unwrap();
     Subject {
-        store: Arc::new(PostgresStore::new(&config.postgres)),
+        store: Arc::new(PostgresStore::new(&settings)),
         kept: Kept::Url(url),
     }
 }

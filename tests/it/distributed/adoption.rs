@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cloud_connector::config::{Overrides, Postgres, load_with};
+use cloud_connector::config::Postgres;
 use cloud_connector::domain::{ClientId, OrgId, Timestamp};
 use cloud_connector::store::postgres::{PostgresStore, migrate};
 use cloud_connector::store::{Batch, Departure, DueFor, Heard, Store};
@@ -36,17 +36,7 @@ impl Adopted {
         let mut database = PgConnection::connect(&url).await.unwrap();
         sqlx::raw_sql(fixture).execute(&mut database).await.unwrap();
         let before = go_rows(&mut database).await;
-        let settings = [
-            ("HOST", "127.0.0.1".to_owned()),
-            ("PORT", port.to_string()),
-            ("DATABASE", name),
-            ("USER", "cc".to_owned()),
-            ("PASSWORD", "cc-secret".to_owned()),
-            ("TLS", "disable".to_owned()),
-        ]
-        .map(|(key, value)| (format!("CLOUD_CONNECTOR__POSTGRES__{key}"), value));
-        let config = load_with(&Overrides::default(), settings).unwrap().config;
-        let settings = config.postgres;
+        let settings = services::postgres_settings(port, &name);
         migrate(&settings).await.unwrap();
         // What the connection prepared before names types that have changed.
         let database = PgConnection::connect(&url).await.unwrap();
@@ -243,17 +233,8 @@ async fn a_table_that_is_nobodys_we_know_is_left_alone() {
         .execute(&mut database)
         .await
         .unwrap();
-    let settings = [
-        ("HOST", "127.0.0.1".to_owned()),
-        ("PORT", port.to_string()),
-        ("DATABASE", name),
-        ("USER", "cc".to_owned()),
-        ("PASSWORD", "cc-secret".to_owned()),
-        ("TLS", "disable".to_owned()),
-    ]
-    .map(|(key, value)| (format!("CLOUD_CONNECTOR__POSTGRES__{key}"), value));
-    let config = load_with(&Overrides::default(), settings).unwrap().config;
-    let refused = migrate(&config.postgres).await.unwrap_err().to_string();
+    let settings = services::postgres_settings(port, &name);
+    let refused = migrate(&settings).await.unwrap_err().to_string();
     assert!(refused.contains("adopted"), "{refused}");
     let columns: i64 = sqlx::query_scalar(
         "SELECT count(*) FROM information_schema.columns WHERE table_name = 'connections'",

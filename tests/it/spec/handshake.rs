@@ -310,7 +310,7 @@ async fn state_may_have_a_topic_of_its_own(subject: Subject) {
     subject.wait_for(&me, false).await;
 }
 
-/// Words that the rules of the broker allow clients to use: published on `status`, heard on... none.
+/// Words that the rules of our Mosquitto let a client publish on; by these it may listen on none.
 async fn the_words_are_settings(subject: Subject) {
     let (me, mut client) = client(&subject, "words").await;
     let topic = format!("redhat/insights/status/{me}");

@@ -255,6 +255,11 @@ impl RawClient {
         );
     }
 
+    /// Asks whether the broker is there; its answer is the next packet after those under way.
+    pub async fn ping(&mut self) {
+        self.write(&[0xc0, 0]).await;
+    }
+
     /// Publishes behind so many others, and waits until all of them are acknowledged.
     pub async fn must_publish_after(&mut self, topic: &str, payload: &Value, others: usize) {
         let bytes = payload.to_string();

@@ -174,6 +174,24 @@ pub async fn shared() -> &'static Shared {
         .await
 }
 
+/// Settings to reach a database on that server with.
+pub fn postgres_settings(port: u16, database: &str) -> cloud_connector::config::Postgres {
+    use cloud_connector::config::{Overrides, load_with};
+    let settings = [
+        ("HOST", "127.0.0.1".to_owned()),
+        ("PORT", port.to_string()),
+        ("DATABASE", database.to_owned()),
+        ("USER", "cc".to_owned()),
+        ("PASSWORD", "cc-secret".to_owned()),
+        ("TLS", "disable".to_owned()),
+    ]
+    .map(|(key, value)| (format!("CLOUD_CONNECTOR__POSTGRES__{key}"), value));
+    load_with(&Overrides::default(), settings)
+        .unwrap()
+        .config
+        .postgres
+}
+
 /// A database of a test's own on that server.
 pub async fn database(port: u16) -> String {
     use sqlx::Connection as _;
