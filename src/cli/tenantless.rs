@@ -11,6 +11,9 @@ use serde_json::json;
 use super::{ConfigSource, Output, block_on, client_ids};
 use crate::runtime;
 
+const NOBODY: &str =
+    "none of these is a client without an organisation; `tenantless list` shows them";
+
 #[derive(Debug, Subcommand)]
 pub(super) enum TenantlessCommand {
     /// List them, those that wait longest first
@@ -71,8 +74,11 @@ pub(super) fn run(command: &TenantlessCommand) -> Result<ExitCode> {
                 store.close().await;
                 Ok(done?)
             })?;
+            if done == 0 && !args.all {
+                bail!(NOBODY);
+            }
             println!("{done} will be looked up at the next run of `update-tenantless`");
-            Ok(exit(done))
+            Ok(ExitCode::SUCCESS)
         }
         TenantlessCommand::Forget(args) => {
             let config = args.source.load()?.config;
@@ -84,21 +90,11 @@ pub(super) fn run(command: &TenantlessCommand) -> Result<ExitCode> {
                 Ok(done?)
             })?;
             if done == 0 {
-                bail!(
-                    "none of these is a client without an organisation; `tenantless list` shows them"
-                );
+                bail!(NOBODY);
             }
             println!("{done} forgotten");
             Ok(ExitCode::SUCCESS)
         }
-    }
-}
-
-fn exit(done: u64) -> ExitCode {
-    if done == 0 {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
     }
 }
 

@@ -280,19 +280,21 @@ pub trait Store: Send + Sync + 'static {
         limit: u32,
     ) -> Result<Vec<ClientId>, StoreError>;
 
-    /// Claims rows that are due, until a moment, so that nobody else is given them.
+    /// Claims rows that are due, until a moment, so that nobody else is given them. Rows whose claim
+    /// ended before `unclaimed` are given, and those that were never claimed.
     async fn claim_due(
         &self,
         due: DueFor,
         limit: u32,
-        now: Timestamp,
+        unclaimed: Timestamp,
         until: Timestamp,
     ) -> Result<Vec<Due>, StoreError>;
 
     /// How many rows are due.
     async fn count_due(&self, due: DueFor, now: Timestamp) -> Result<u64, StoreError>;
 
-    /// Writes what was found out. What has changed meanwhile stays. Returns how many were written.
+    /// Writes what was found out. What has changed meanwhile stays. Returns how many were written. The
+    /// claim of a row without an answer ends now.
     async fn settle_due(&self, findings: &[Finding], now: Timestamp) -> Result<u64, StoreError>;
 
     /// Gives clients the tenant back that they were recorded without in the last minutes. Who has one

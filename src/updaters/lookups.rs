@@ -1,9 +1,9 @@
 //! The two updaters that ask to whom clients belong: for hosts that inventory should hear of again
 //! (stale), and for clients that belong to nobody yet (tenantless).
 //!
-//! Rows are claimed in chunks until nothing is due. While one chunk is looked up, the one before is
-//! announced and written. Several instances side by side never work on one row; a row that changed
-//! meanwhile is not overwritten.
+//! Rows are claimed in chunks until nothing is due. While one chunk is looked up, the next is claimed,
+//! and the one before is announced and written: the gateway never waits for the database. Several
+//! instances side by side never work on one row; a row that changed meanwhile is not overwritten.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::tenant::{Found, Guard, Lookup, Tenants};
 
 /// Rows that are claimed at once.
 const CHUNK: u32 = 2000;
-/// A claim lasts longer than a chunk can take: each row is taken once a run.
+/// A claim lasts longer than a chunk can take.
 const CLAIM: Duration = Duration::from_mins(15);
 
 /// Which of the two.
@@ -151,6 +151,17 @@ impl std::fmt::Display for Summary {
     }
 }
 
+/// What a run takes.
+struct Taking {
+    /// What was due when it began; what becomes due meanwhile is the next run's.
+    due: DueFor,
+    /// When it began. What was claimed, or given back, since then is not taken: each row is taken at
+    /// most once a run.
+    started: Timestamp,
+    /// So many more rows.
+    left: u64,
+}
+
 /// Rows and what was found out about each.
 type LookedUp = Vec<(Due, Lookup)>;
 
@@ -180,54 +191,83 @@ impl LookupUpdater {
         request: Request,
         progress: &(dyn Fn(&Summary) + Sync),
     ) -> Result<Summary, StoreError> {
-        // What becomes due while it runs is the next run's.
-        let due = self.due(which);
+        let mut taking = Taking {
+            due: self.due(which),
+            started: self.clock.now(),
+            left: request.limit.unwrap_or(u64::MAX),
+        };
         let mut summary = Summary::default();
         let mut guard = Guard::default();
-        let mut left = request.limit.unwrap_or(u64::MAX);
-        let mut looked_up = self.take(due, &mut left).await?;
-        while !looked_up.is_empty() {
-            summary.looked_up += looked_up.len() as u64;
-            let ended = judge(&mut looked_up, &mut guard, request.force);
-            if ended != Ended::Done {
-                summary.ended = ended;
-                left = 0;
-            }
-            let (next, settled) = tokio::join!(
-                self.take(due, &mut left),
+        let mut looked_up = LookedUp::new();
+        let mut chunk = self.claim(&mut taking).await?;
+        while !chunk.is_empty() {
+            let (found, next, settled) = tokio::join!(
+                self.look_up(chunk),
+                self.claim(&mut taking),
                 self.settle(looked_up, &mut summary)
             );
             settled?;
-            looked_up = next?;
+            (looked_up, chunk) = (found, next?);
+            summary.looked_up += looked_up.len() as u64;
+            summary.ended = judge(&mut looked_up, &mut guard, request.force);
+            if summary.ended != Ended::Done {
+                self.give_back(std::mem::take(&mut chunk)).await?;
+            }
             progress(&summary);
         }
+        self.settle(looked_up, &mut summary).await?;
         metrics::updater_run(which.name(), summary.is_failure());
         Ok(summary)
     }
 
-    /// Claims a chunk and looks everybody in it up.
-    async fn take(&self, due: DueFor, left: &mut u64) -> Result<LookedUp, StoreError> {
-        let limit = u32::try_from(*left).unwrap_or(CHUNK).min(CHUNK);
+    /// Claims a chunk.
+    async fn claim(&self, taking: &mut Taking) -> Result<Vec<Due>, StoreError> {
+        let limit = u32::try_from(taking.left).unwrap_or(CHUNK).min(CHUNK);
         if limit == 0 {
             return Ok(Vec::new());
         }
-        let now = self.clock.now();
-        let chunk = self.store.claim_due(due, limit, now, now + CLAIM).await?;
-        *left -= chunk.len() as u64;
+        let until = self.clock.now() + CLAIM;
+        let chunk = self
+            .store
+            .claim_due(taking.due, limit, taking.started, until)
+            .await?;
+        taking.left -= chunk.len() as u64;
+        Ok(chunk)
+    }
+
+    /// Gives a chunk back that nobody was asked about: as it was, and due.
+    async fn give_back(&self, chunk: Vec<Due>) -> Result<(), StoreError> {
+        let untouched = |due: Due| Finding {
+            client_id: due.client_id,
+            version: due.version,
+            outcome: Outcome::Unavailable,
+        };
+        let findings: Vec<Finding> = chunk.into_iter().map(untouched).collect();
+        if !findings.is_empty() {
+            self.store.settle_due(&findings, self.clock.now()).await?;
+        }
+        Ok(())
+    }
+
+    /// Looks everybody in a chunk up.
+    async fn look_up(&self, chunk: Vec<Due>) -> LookedUp {
         let lookups = futures::stream::iter(chunk).map(|due| async move {
             let deadline = Instant::now() + self.settings.within;
             let lookup = self.tenants.lookup(&due.client_id, deadline).await;
             metrics::tenant_lookup(lookup.outcome());
             (due, lookup)
         });
-        Ok(lookups
+        lookups
             .buffer_unordered(self.settings.at_once.max(1))
             .collect()
-            .await)
+            .await
     }
 
     /// Tells inventory, and writes.
     async fn settle(&self, looked_up: LookedUp, summary: &mut Summary) -> Result<(), StoreError> {
+        if looked_up.is_empty() {
+            return Ok(());
+        }
         let now = self.clock.now();
         let told = self.tell(&looked_up, now).await;
         let mut findings = Vec::with_capacity(looked_up.len());

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use crate::on_both_set_ups;
 use crate::support::gateway::{Gateway, Says};
 use crate::support::mqtt::{Connect, RawClient, control_out, offline, online};
-use crate::support::subject::Settings;
 use crate::support::{PATIENCE, Subject, eventually, unique};
 
 on_both_set_ups!(
@@ -19,26 +18,6 @@ on_both_set_ups!(
 /// A size of a drill: small in every test run, as large as `NAME` says for a real one.
 fn size(name: &str, small: u64) -> u64 {
     std::env::var(name).map_or(small, |text| text.parse().expect("a number"))
-}
-
-/// The subject's own gateway is none; each drill brings one and starts anew with it.
-async fn with_gateway(subject: Subject, gateway: &Gateway, more: Settings<'_>) -> Subject {
-    let is_distributed = subject.has_outside_broker();
-    drop(subject);
-    let mut settings = vec![
-        ("tenant.gateway_url", gateway.url.as_str()),
-        ("tenant.found_for", "1ms"),
-        ("tenant.probe_after", "500ms"),
-        ("tenant.gateway_timeout", "2s"),
-        ("broker.connect_burst", "100000"),
-    ];
-    settings.extend(more);
-    #[cfg(feature = "outside-tests")]
-    if is_distributed {
-        return Subject::distributed(&settings).await;
-    }
-    assert!(!is_distributed);
-    Subject::embedded(&settings).await
 }
 
 struct Fleet {
@@ -97,7 +76,7 @@ impl Fleet {
 
 async fn the_gateway_goes_away_while_everybody_reconnects(subject: Subject) {
     let gateway = Gateway::start(Says::Found("10000")).await;
-    let subject = with_gateway(subject, &gateway, &[]).await;
+    let subject = subject.asking(&gateway, &[]).await;
     let names: Vec<String> = (0..size("DRILL_CLIENTS", 300))
         .map(|n| unique(&format!("d{n}")))
         .collect();
@@ -154,7 +133,9 @@ async fn the_gateway_goes_away_while_everybody_reconnects(subject: Subject) {
 
 async fn tenantless_clients_that_reconnect_as_fast_as_they_can(subject: Subject) {
     let gateway = Gateway::start(Says::NotFound).await;
-    let subject = with_gateway(subject, &gateway, &[("tenant.not_found_for", "60s")]).await;
+    let subject = subject
+        .asking(&gateway, &[("tenant.not_found_for", "60s")])
+        .await;
     let names: Vec<String> = (0..size("DRILL_STORM", 50))
         .map(|n| unique(&format!("s{n}")))
         .collect();
@@ -195,7 +176,9 @@ async fn tenantless_clients_that_reconnect_as_fast_as_they_can(subject: Subject)
 
 async fn the_gateway_forgets_everybody_at_once(subject: Subject) {
     let gateway = Gateway::start(Says::Found("10000")).await;
-    let subject = with_gateway(subject, &gateway, &[("tenant.not_found_for", "1ms")]).await;
+    let subject = subject
+        .asking(&gateway, &[("tenant.not_found_for", "1ms")])
+        .await;
     let names: Vec<String> = (0..120).map(|n| unique(&format!("g{n}"))).collect();
     let mut fleet = Fleet::connect(&subject.mqtt(), names).await;
     fleet.wait_until_listed(&subject).await;

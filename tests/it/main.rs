@@ -15,6 +15,7 @@ mod distributed;
 mod drills;
 mod end_to_end;
 mod inventory;
+mod operators;
 #[cfg(feature = "outside-tests")]
 mod other_makes;
 mod properties;

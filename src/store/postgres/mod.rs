@@ -89,10 +89,10 @@ impl Store for PostgresStore {
         &self,
         due: DueFor,
         limit: u32,
-        now: Timestamp,
+        unclaimed: Timestamp,
         until: Timestamp,
     ) -> Result<Vec<Due>, StoreError> {
-        due::claim(&self.pool, due, limit, now, until).await
+        due::claim(&self.pool, due, limit, unclaimed, until).await
     }
 
     async fn count_due(&self, due: DueFor, now: Timestamp) -> Result<u64, StoreError> {

@@ -11,7 +11,7 @@ use crate::store::{StoreError, Tenantless, TenantlessCounts};
 
 const COLUMNS: &str = "client_id, org_id, account, dialect, kind, canonical_facts, catalog_service_facts, \
      dispatchers, tags, client_name, client_version, updated_at";
-const UNCLAIMED: &str = " AND (claimed_until IS NULL OR claimed_until <= ?2)";
+const UNCLAIMED: &str = " AND (claimed_until IS NULL OR claimed_until < ?2)";
 const STALE: &str = concatcp!(
     "org_id <> '' AND can_be_announced AND stale_timestamp < ?1",
     UNCLAIMED
@@ -25,7 +25,7 @@ pub(super) async fn claim(
     pool: &SqlitePool,
     due: DueFor,
     limit: u32,
-    now: Timestamp,
+    unclaimed: Timestamp,
     until: Timestamp,
 ) -> Result<Vec<Due>, StoreError> {
     const CLAIM: &str = "UPDATE connections SET claimed_until = ?5 WHERE client_id IN (\
@@ -53,7 +53,7 @@ pub(super) async fn claim(
     };
     let rows = sqlx::query(sql)
         .bind(before.as_microsecond())
-        .bind(now.as_microsecond())
+        .bind(unclaimed.as_microsecond())
         .bind(most)
         .bind(limit)
         .bind(until.as_microsecond())
@@ -130,11 +130,12 @@ pub(super) async fn settle(
             .bind(version)
             .bind(now.as_microsecond()),
             Outcome::Unavailable => sqlx::query(
-                "UPDATE connections SET claimed_until = NULL
+                "UPDATE connections SET claimed_until = ?3
                   WHERE client_id = ?1 AND updated_at = ?2",
             )
             .bind(client)
-            .bind(version),
+            .bind(version)
+            .bind(now.as_microsecond()),
         };
         let done = query.execute(&mut *transaction).await?;
         if finding.outcome != Outcome::Unavailable {

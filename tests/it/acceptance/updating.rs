@@ -40,6 +40,7 @@ on_every_store!(
     two_at_once_never_do_a_row_twice,
     a_mass_loss_is_not_believed_unless_forced,
     no_answers_end_a_run_early,
+    who_has_no_answer_is_asked_about_once_a_run,
 );
 
 const STALE_AFTER: i64 = 25 * 3600;
@@ -302,8 +303,9 @@ async fn t11_unavailable_never_uses_up_an_attempt(scene: Scene) {
     let before = scene.tenantless("a", Lookup::Unavailable).await;
     for _ in 0..5 {
         let summary = scene.run(Which::Tenantless).await;
-        assert!(summary.is_failure(), "{summary}");
+        assert_eq!(summary.unavailable, 1, "{summary}");
         assert_eq!(scene.row("a").await, before);
+        scene.later(1);
     }
     // Due at once when there are answers again.
     scene.script.answer("a", Script::found("1"));
@@ -379,6 +381,7 @@ async fn a_mass_loss_is_not_believed_unless_forced(scene: Scene) {
     for name in &names {
         assert_eq!(scene.row(name).await.org_id, "1", "no tenant is lost");
     }
+    scene.later(1);
     let forced = Request {
         limit: None,
         force: true,
@@ -400,4 +403,32 @@ async fn no_answers_end_a_run_early(scene: Scene) {
     let summary = scene.run(Which::Tenantless).await;
     assert_eq!(summary.ended, Ended::NoAnswers);
     assert_eq!(summary.unavailable, 2000, "one chunk, and no more");
+    // Whom nobody was asked about is as due as before.
+    scene.later(1);
+    let due = scene.updater().due(Which::Tenantless);
+    let now = *scene.clock.0.lock();
+    assert_eq!(scene.store().count_due(due, now).await.unwrap(), 3000);
+}
+
+async fn who_has_no_answer_is_asked_about_once_a_run(scene: Scene) {
+    let names: Vec<String> = (0..4500).map(|n| format!("c{n:04}")).collect();
+    let due = |name: &String| arrival(name, TenantChange::NotFound(at(0)), None);
+    for part in names.chunks(900) {
+        scene.arrive(part.iter().map(due).collect()).await;
+    }
+    for (n, name) in names.iter().enumerate() {
+        if n % 5 != 0 {
+            scene.script.answer(name, Script::found("1"));
+        }
+    }
+    scene.later(RETRY_AFTER + 1);
+    let summary = scene.run(Which::Tenantless).await;
+    assert_eq!((summary.found, summary.unavailable), (3600, 900));
+    assert_eq!(summary.ended, Ended::Done);
+    let mut asked = scene.asked();
+    asked.sort();
+    assert_eq!(asked, names);
+    // The next run asks about those again, and about nobody else.
+    scene.later(1);
+    assert_eq!(scene.run(Which::Tenantless).await.unavailable, 900);
 }

@@ -89,18 +89,9 @@ impl Connector {
 
     /// Starts the process, again on the same folder if it ran before.
     pub async fn start_again(&mut self) {
-        let mut command = program();
+        let mut command = self.program();
         command
-            .args([
-                "run",
-                "--http",
-                "127.0.0.1:0",
-                "--mqtt",
-                "127.0.0.1:0",
-                "--data-dir",
-            ])
-            .arg(self.data_dir())
-            .envs(self.setup.variables.iter().map(|(k, v)| (k, v)))
+            .args(["run", "--http", "127.0.0.1:0", "--mqtt", "127.0.0.1:0"])
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -150,6 +141,15 @@ impl Connector {
         let key = std::fs::read_to_string(self.data_dir().join("local.key")).unwrap();
         key.trim().clone_into(&mut self.key);
         self.child = Some(child);
+    }
+
+    /// The program with this connector's settings, for a command beside it.
+    pub fn program(&self) -> Command {
+        let mut command = program();
+        command
+            .env("CLOUD_CONNECTOR__DATA__DIR", self.data_dir())
+            .envs(self.setup.variables.iter().map(|(k, v)| (k, v)));
+        command
     }
 
     pub fn data_dir(&self) -> PathBuf {

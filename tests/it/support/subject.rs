@@ -3,9 +3,10 @@
 use serde_json::Value;
 
 use super::connector::{Connector, Setup};
+use super::eventually;
 #[cfg(feature = "outside-tests")]
 use super::fleet::{Fleet, Process};
-use super::{eventually, program};
+use super::gateway::Gateway;
 
 /// A connector under test.
 pub enum Subject {
@@ -97,6 +98,26 @@ impl Subject {
         Self::Distributed(Box::new((fleet, process)))
     }
 
+    /// Anew, with a gateway to ask; what it says is remembered for a moment only.
+    pub async fn asking(self, gateway: &Gateway, more: Settings<'_>) -> Self {
+        let is_distributed = self.has_outside_broker();
+        drop(self);
+        let mut settings = vec![
+            ("tenant.gateway_url", gateway.url.as_str()),
+            ("tenant.found_for", "1ms"),
+            ("tenant.probe_after", "500ms"),
+            ("tenant.gateway_timeout", "2s"),
+            ("broker.connect_burst", "100000"),
+        ];
+        settings.extend(more);
+        #[cfg(feature = "outside-tests")]
+        if is_distributed {
+            return Self::distributed(&settings).await;
+        }
+        assert!(!is_distributed);
+        Self::embedded(&settings).await
+    }
+
     /// Where clients connect.
     pub fn mqtt(&self) -> String {
         match self {
@@ -147,10 +168,17 @@ impl Subject {
 
     /// Everybody who is connected.
     pub async fn listed(&self) -> std::collections::HashSet<String> {
-        let answer = self.request("GET", "/v2/connections?limit=100000");
-        let answer = answer.send().await.unwrap();
-        assert_eq!(answer.status(), 200);
-        let body: Value = answer.json().await.unwrap();
+        // "Not now" is an answer too: the database may be busy with the drill.
+        let body: Value = eventually("the list", || async {
+            let request = self.request("GET", "/v2/connections?limit=100000");
+            let answer = request.send().await.unwrap();
+            match answer.status().as_u16() {
+                200 => Some(answer.json().await.unwrap()),
+                503 => None,
+                other => panic!("{other}"),
+            }
+        })
+        .await;
         let rows = body["data"].as_array().unwrap().iter();
         rows.map(|row| row["client_id"].as_str().unwrap().to_owned())
             .collect()
@@ -272,11 +300,7 @@ impl Subject {
     /// Runs a command of the program on the connector's database: exit code and both streams.
     pub async fn command(&self, args: &[&str]) -> (Option<i32>, String) {
         let mut command = match self {
-            Self::Embedded(connector) => {
-                let mut command = program();
-                command.env("CLOUD_CONNECTOR__DATA__DIR", connector.data_dir());
-                command
-            }
+            Self::Embedded(connector) => connector.program(),
             #[cfg(feature = "outside-tests")]
             Self::Distributed(both) => both.0.program(),
         };
