@@ -21,7 +21,7 @@ ARGS ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 20
 
-.PHONY: help run build test check acceptance fuzz dev dev-stop bench-start bench-updaters deny clean
+.PHONY: help run build test check acceptance drills fuzz dev dev-stop bench-start bench-updaters deny clean
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -51,6 +51,13 @@ check: ## Formatting, lints and documentation, without running tests
 acceptance: ## The acceptance list of tenancy, a line each
 	@dev/prepare test
 	@dev/acceptance
+
+# One at a time: each is held to its times.
+drills: ## The drills of an outage of the lookup service, at full size and with figures
+	@dev/prepare test
+	FULL_SIZE_DRILLS=1 dev/with-services cargo test --locked $(FEATURES) --test it -- \
+		drills:: --test-threads 1 --nocapture 2>target/drills.log \
+		|| { tail -n 40 target/drills.log >&2; exit 1; }
 
 fuzz: ## Fuzz what reads messages and topics, for a bounded time (FUZZ_SECONDS=20 each)
 	@dev/prepare build

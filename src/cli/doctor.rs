@@ -17,6 +17,7 @@ use crate::mqtt::{self, Options, Session};
 use crate::runtime::{DataDir, database_path};
 use crate::store::{postgres, sqlite};
 use crate::telemetry;
+use crate::tenant::Translation;
 
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
@@ -84,6 +85,7 @@ async fn examine(config: &Config) -> Vec<(&'static str, Finding)> {
         findings.push(("open files", open_files(config)));
     }
     findings.push(("tenant lookup", tenants(config).await));
+    findings.push(("translator", translator(config).await));
     findings
 }
 
@@ -206,6 +208,24 @@ fn open_files(config: &Config) -> Finding {
 async fn tenants(config: &Config) -> Finding {
     let tenants = crate::runtime::tenants(config).map_err(|error| error.to_string())?;
     tenants.probe().await
+}
+
+async fn translator(config: &Config) -> Finding {
+    let translator = crate::runtime::translator(config).map_err(|error| error.to_string())?;
+    let settings = &config.tenant;
+    let Some(url) = &settings.translator_url else {
+        return Ok(match &settings.translator_file {
+            Some(file) => format!("from {} and the default tenant", file.display()),
+            None => "the default tenant only: tenant.translator_url is off".to_owned(),
+        });
+    };
+    // Whether there is such an account does not matter; that it is an answer does.
+    match translator.org_of("0").await {
+        Translation::Unavailable => Err(format!(
+            "tenant.translator_url: {url} does not answer as a translator does; check the address, or set it to \"\" to do without"
+        )),
+        Translation::Found(_) | Translation::NotFound => Ok(format!("{url} answers")),
+    }
 }
 
 fn certificates(config: &Config) -> Finding {

@@ -254,6 +254,11 @@ pub struct TenantSettings {
     pub static_file: Option<PathBuf>,
     pub default_org_id: String,
     pub default_account: String,
+    #[serde(deserialize_with = "text_or_none")]
+    pub translator_url: Option<String>,
+    pub translator_timeout: Span,
+    #[serde(deserialize_with = "path_or_none")]
+    pub translator_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Deserialize)]

@@ -37,6 +37,10 @@ fn not_zero(config: &Config) -> Result<(), Invalid> {
             "postgres.statement_timeout",
             config.postgres.statement_timeout,
         ),
+        (
+            "tenant.translator_timeout",
+            config.tenant.translator_timeout,
+        ),
         ("updaters.interval", config.updaters.interval),
         ("shutdown.grace", config.shutdown.grace),
     ];

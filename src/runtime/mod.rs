@@ -37,7 +37,7 @@ use crate::tenant::Tenants;
 use crate::updaters::Updaters;
 
 pub use data_dir::{DataDir, LOCAL_CALLER, database_path};
-pub use parts::{announcer, lookup_updater, open_for_operator, tenants, topics};
+pub use parts::{announcer, lookup_updater, open_for_operator, tenants, topics, translator};
 pub use roles::{Role, Roles};
 
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);

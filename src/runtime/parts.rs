@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail};
 
 use super::database_path;
 use crate::config::Config;
-use crate::domain::Clock;
+use crate::domain::{Clock, OrgId, Tenant};
 use crate::kafka::Producer;
 use crate::platform::announcer::Announcer;
 use crate::platform::{inventory, outlet};
@@ -16,6 +16,7 @@ use crate::store::Store;
 use crate::store::postgres::PostgresStore;
 use crate::store::sqlite::{self, SqliteStore};
 use crate::tenant::{CarefulTenants, FixedTenants, Gateway, Limits, Tenants};
+use crate::tenant::{FixedTranslator, HttpTranslator, Translator};
 use crate::updaters::{LookupSettings, LookupUpdater};
 
 const INVENTORY_FILE: &str = "inventory.ndjson";
@@ -40,6 +41,26 @@ pub fn tenants(config: &Config) -> Result<Arc<dyn Tenants>> {
         probe_after: settings.probe_after.get(),
     };
     Ok(Arc::new(CarefulTenants::new(gateway, limits)))
+}
+
+/// Who knows which account number and which organisation belong together: the translator where there
+/// is one, else the file and the default tenant.
+///
+/// # Errors
+/// When the settings cannot work.
+pub fn translator(config: &Config) -> Result<Arc<dyn Translator>> {
+    let settings = &config.tenant;
+    if let Some(url) = &settings.translator_url {
+        let timeout = settings.translator_timeout.get();
+        return Ok(Arc::new(HttpTranslator::new(url, timeout)?));
+    }
+    let default = OrgId::new(&settings.default_org_id).ok();
+    let default = default.map(|org_id| Tenant {
+        org_id,
+        account: settings.default_account.clone(),
+    });
+    let file = settings.translator_file.as_deref();
+    Ok(Arc::new(FixedTranslator::read(file, default.as_ref())?))
 }
 
 /// Who is told of hosts: inventory's topic where there is a queue, a file where there is a data

@@ -221,6 +221,7 @@ async fn doctor_names_each_broken_part_with_its_cure() {
         "database",
         "broker",
         "tenant lookup",
+        "translator",
         "certificates",
     ] {
         assert!(
@@ -232,6 +233,26 @@ async fn doctor_names_each_broken_part_with_its_cure() {
     let (code, said) = doctor(vec![("CLOUD_CONNECTOR__TENANT__STATIC_FILE", "/no".into())]).await;
     assert_eq!(code, Some(1));
     assert!(said.contains("FAIL  tenant lookup"), "{said}");
+    let address = "CLOUD_CONNECTOR__TENANT__TRANSLATOR_URL";
+    let (code, said) = doctor(vec![(address, "http://127.0.0.1:1".into())]).await;
+    assert_eq!(code, Some(1));
+    assert!(said.contains("FAIL  translator"), "{said}");
+    assert!(said.contains("tenant.translator_url"), "{said}");
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let route = axum::routing::post(async || "{}");
+    let router = axum::Router::new().route("/internal/orgIds", route);
+    let serving = tokio::spawn(async move { axum::serve(listener, router).await });
+    let (code, said) = doctor(vec![(address, url)]).await;
+    assert_eq!(code, Some(0), "{said}");
+    serving.abort();
+    let file = "CLOUD_CONNECTOR__TENANT__TRANSLATOR_FILE";
+    let (code, said) = doctor(vec![(file, "/no".into())]).await;
+    assert_eq!(code, Some(1));
+    assert!(
+        said.contains("tenant.translator_file: cannot read /no"),
+        "{said}"
+    );
 
     std::fs::create_dir(&data).unwrap();
     std::fs::write(data.join("cloud-connector.db"), [0x55; 8192]).unwrap();

@@ -174,8 +174,12 @@ pub struct Process {
 }
 
 impl Process {
+    pub fn pid(&self) -> i32 {
+        i32::try_from(self.child.id().unwrap()).unwrap()
+    }
+
     pub fn signal(&self, signal: &str) {
-        send_signal(i32::try_from(self.child.id().unwrap()).unwrap(), signal);
+        send_signal(self.pid(), signal);
     }
 
     pub async fn ended(mut self) -> ExitStatus {

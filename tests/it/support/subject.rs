@@ -212,6 +212,19 @@ impl Subject {
         }
     }
 
+    /// Memory that the connector holds, in MiB.
+    pub fn memory(&self) -> u64 {
+        let pid = match self {
+            Self::Embedded(connector) => connector.pid(),
+            #[cfg(feature = "outside-tests")]
+            Self::Distributed(both) => both.1.pid(),
+        };
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+        let kib = line.unwrap().split_whitespace().nth(1).unwrap();
+        kib.parse::<u64>().unwrap() / 1024
+    }
+
     /// The client's row.
     pub async fn row(&self, client: &str) -> Option<Row> {
         match self {
