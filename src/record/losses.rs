@@ -33,6 +33,8 @@ struct Latest {
     taken: VecDeque<(Instant, ClientId, Tenant)>,
     /// When the answers were last not believed.
     tripped: Option<Instant>,
+    /// When the log last said so.
+    complained: Option<Instant>,
 }
 
 struct Seen {
@@ -91,7 +93,12 @@ impl Losses {
             };
         }
         latest.tripped = Some(now);
-        metrics::mass_loss(minute.lost(), minute.asked());
+        metrics::mass_loss();
+        // Every batch of a bad hour would say the same.
+        if latest.complained.is_none_or(|at| now - at >= WINDOW) {
+            latest.complained = Some(now);
+            minute.complain();
+        }
         for (_, _, lookup) in batch {
             if *lookup == Lookup::NotFound {
                 *lookup = Lookup::Unavailable;

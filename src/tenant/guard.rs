@@ -39,16 +39,13 @@ impl Guard {
         self.asked >= AT_LEAST && self.lost * ONE_IN > self.asked
     }
 
-    /// How many had a tenant.
-    #[must_use]
-    pub fn asked(&self) -> u64 {
-        self.asked
-    }
-
-    /// How many would lose it.
-    #[must_use]
-    pub fn lost(&self) -> u64 {
-        self.lost
+    /// Says it in the log.
+    pub fn complain(&self) {
+        tracing::error!(
+            lost = self.lost,
+            asked = self.asked,
+            "the lookup service says of too many clients that they belong to nobody: not believed, and they keep their organisation; if it is right, set tenant.believe_mass_loss, or run the updater with --force"
+        );
     }
 }
 

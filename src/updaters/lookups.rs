@@ -345,7 +345,8 @@ fn judge(looked_up: &mut LookedUp, guard: &mut Guard, force: bool) -> Ended {
         }
     }
     if guard.is_tripped() && !force {
-        metrics::mass_loss(guard.lost(), guard.asked());
+        metrics::mass_loss();
+        guard.complain();
         for (due, lookup) in looked_up.iter_mut() {
             if due.tenant.is_some() && *lookup == Lookup::NotFound {
                 *lookup = Lookup::Unavailable;
