@@ -18,10 +18,13 @@ PROGRAM := $(or $(CARGO_TARGET_DIR),target)/release/cloud-connector
 # Arguments handed to the program: make run ARGS="--http 127.0.0.1:9000"
 ARGS ?=
 
+# Parts of a benchmark; all of them if none is named.
+PARTS ?=
+
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 20
 
-.PHONY: help run build test check acceptance drills fuzz dev dev-stop bench-start bench-updaters deny clean
+.PHONY: help run build test check acceptance drills fuzz dev dev-stop bench-start bench-updaters bench-record deny clean
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -79,6 +82,12 @@ bench-updaters: ## Measure the updaters against a slow gateway (BENCH_ROWS=5000 
 	@dev/prepare services
 	cargo bench --locked --bench updaters --no-run
 	dev/with-services cargo bench --locked --bench updaters
+
+bench-record: ## Measure recording beside what it is made of (PARTS="batch pipeline" for some)
+	@dev/prepare build
+	@dev/prepare services
+	cargo bench --locked --bench record --no-run
+	dev/with-services cargo bench --locked --bench record -- $(PARTS)
 
 # Advisories are left out: they need a database fetched from the network, and
 # a new entry there would fail a tree that nobody changed.
