@@ -8,9 +8,10 @@
 //! target/bench/updaters.json, and exits with 1 when a bar is missed. `BENCH_ROWS=5000` makes it
 //! shorter.
 
+mod support;
+
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -19,13 +20,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use cloud_connector::config::{Config, Overrides, load_with};
+use cloud_connector::config::Config;
 use cloud_connector::domain::SystemClock;
 use cloud_connector::updaters::{Request, Which};
 use cloud_connector::{kafka, runtime, telemetry};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
-use serde_json::{Value, json};
+use serde_json::json;
 use sqlx::Connection as _;
+use support::figures::{self, Bar, Figure};
+use support::{Services, root};
 
 const ROWS: u32 = 50_000;
 const ANSWER_AFTER: Duration = Duration::from_millis(20);
@@ -64,9 +67,14 @@ fn run() -> Result<bool> {
         let stale = measure(&services, Which::Stale, rows).await?;
         Ok::<_, anyhow::Error>([tenantless, stale])
     })?;
-    show(&measured);
-    write(&measured)?;
-    Ok(measured.iter().all(Measured::is_within))
+    let figures = measured.map(|one| one.figure());
+    println!(
+        "a gateway that takes {} ms for an answer, asked {AT_ONCE} times at once",
+        ANSWER_AFTER.as_millis()
+    );
+    figures::show(&figures);
+    figures::write(&figures, &root().join(RESULT))?;
+    Ok(figures.iter().all(Figure::is_met))
 }
 
 struct Measured {
@@ -78,78 +86,28 @@ struct Measured {
 }
 
 impl Measured {
-    fn ideal(&self) -> f64 {
-        f64::from(self.rows) * ANSWER_AFTER.as_secs_f64() / AT_ONCE as f64
+    fn figure(&self) -> Figure {
+        let ideal = f64::from(self.rows) * ANSWER_AFTER.as_secs_f64() / AT_ONCE as f64;
+        let took = self.took.as_secs_f64();
+        Figure {
+            name: self.which.name().to_owned(),
+            measured: format!(
+                "{took:.2} s ÷ {ideal:.2} s for {} rows; {} asked at once",
+                self.rows, self.at_once
+            ),
+            value: took / ideal,
+            unit: "",
+            bar: Bar::AtMost(BAR),
+        }
     }
-
-    fn ratio(&self) -> f64 {
-        self.took.as_secs_f64() / self.ideal()
-    }
-
-    fn is_within(&self) -> bool {
-        self.ratio() <= BAR
-    }
-
-    fn verdict(&self) -> &'static str {
-        if self.is_within() { "ok" } else { "MISSED" }
-    }
-}
-
-fn show(measured: &[Measured]) {
-    println!(
-        "a gateway that takes {} ms for an answer, asked {AT_ONCE} times at once",
-        ANSWER_AFTER.as_millis()
-    );
-    println!(
-        "  {:<11} {:>7} {:>9} {:>11} {:>6} {:>5}",
-        "updater", "rows", "ideal s", "measured s", "ratio", "bar"
-    );
-    for one in measured {
-        println!(
-            "  {:<11} {:>7} {:>9.2} {:>11.2} {:>6.3} {BAR:>5.2}  {}",
-            one.which.name(),
-            one.rows,
-            one.ideal(),
-            one.took.as_secs_f64(),
-            one.ratio(),
-            one.verdict()
-        );
-    }
-}
-
-fn write(measured: &[Measured]) -> Result<()> {
-    let rounded = |value: f64| (value * 1000.0).round() / 1000.0;
-    let of_each: serde_json::Map<String, Value> = measured
-        .iter()
-        .map(|one| {
-            let figures = json!({
-                "rows": one.rows,
-                "ideal_s": rounded(one.ideal()),
-                "measured_s": rounded(one.took.as_secs_f64()),
-                "ratio": rounded(one.ratio()),
-                "bar": BAR,
-                "verdict": one.verdict(),
-                "most_at_once": one.at_once,
-            });
-            (one.which.name().to_owned(), figures)
-        })
-        .collect();
-    let file = root().join(RESULT);
-    if let Some(folder) = file.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    let text = serde_json::to_string_pretty(&of_each)? + "\n";
-    std::fs::write(&file, text).with_context(|| file.display().to_string())
 }
 
 /// One run over a database of its own, from the first claim to the last write.
 async fn measure(services: &Services, which: Which, rows: u32) -> Result<Measured> {
-    let name = format!("bench_{}", uuid::Uuid::new_v4().simple());
     let gateway = Gateway::start()?;
-    let config = services.config(which, &name, &gateway)?;
-    services.create_database(&name).await?;
-    runtime::migrate(&config).await?;
-    let mut database = sqlx::PgConnection::connect(&services.database_url(&name)).await?;
+    let name = services.database().await?;
+    let config = settings(services, which, &name, &gateway)?;
+    let mut database = services.connect(&name).await?;
     fill(&mut database, which, rows).await?;
     if which == Which::Stale {
         kafka::create_topics(&config.kafka, &[&config.inventory.topic]).await?;
@@ -260,78 +218,24 @@ fn count_messages(config: &Config) -> Result<i64> {
     Ok(count)
 }
 
-/// What `dev/with-services` runs.
-struct Services {
-    postgres: u16,
-    kafka: u16,
-}
-
-impl Services {
-    fn read() -> Result<Self> {
-        let file = root().join("target/services/env");
-        let text = std::fs::read_to_string(&file).with_context(|| {
-            format!(
-                "{} is missing; `make bench-updaters` starts the services",
-                file.display()
-            )
-        })?;
-        let port = |name: &str| {
-            text.lines()
-                .find_map(|line| line.strip_prefix(name)?.strip_prefix('=')?.parse().ok())
-                .with_context(|| format!("no {name} in {}", file.display()))
-        };
-        Ok(Self {
-            postgres: port("POSTGRES_PORT")?,
-            kafka: port("KAFKA_PORT")?,
-        })
-    }
-
-    fn config(&self, which: Which, name: &str, gateway: &Gateway) -> Result<Config> {
-        let is_stale = which == Which::Stale;
-        let mut settings = vec![
-            ("POSTGRES__HOST", "127.0.0.1".to_owned()),
-            ("POSTGRES__PORT", self.postgres.to_string()),
-            ("POSTGRES__DATABASE", name.to_owned()),
-            ("POSTGRES__USER", "cc".to_owned()),
-            ("POSTGRES__PASSWORD", "cc-secret".to_owned()),
-            ("POSTGRES__TLS", "disable".to_owned()),
-            ("TENANT__GATEWAY_URL", gateway.url.clone()),
-            ("TENANT__GATEWAY_AT_ONCE", AT_ONCE.to_string()),
-            ("INVENTORY__ENABLED", is_stale.to_string()),
-        ];
-        if is_stale {
+fn settings(services: &Services, which: Which, name: &str, gateway: &Gateway) -> Result<Config> {
+    let is_stale = which == Which::Stale;
+    let mut settings = services.postgres_settings(name);
+    settings.extend(support::variables(&[
+        ("tenant.gateway_url", &gateway.url),
+        ("tenant.gateway_at_once", &AT_ONCE.to_string()),
+        ("inventory.enabled", &is_stale.to_string()),
+    ]));
+    if is_stale {
+        settings.extend(support::variables(&[
             // Nobody connects to it; but a queue is only allowed beside an outside broker.
-            settings.push(("MQTT__URL", "mqtt://127.0.0.1:1883".to_owned()));
-            settings.push(("KAFKA__BROKERS", format!("127.0.0.1:{}", self.kafka)));
-            settings.push(("KAFKA__REPLICATION", "1".to_owned()));
-            settings.push(("INVENTORY__TOPIC", name.to_owned()));
-        }
-        let settings = settings
-            .into_iter()
-            .map(|(key, value)| (format!("CLOUD_CONNECTOR__{key}"), value));
-        Ok(load_with(&Overrides::default(), settings)?.config)
+            ("mqtt.url", "mqtt://127.0.0.1:1883"),
+            ("kafka.brokers", &format!("127.0.0.1:{}", services.kafka)),
+            ("kafka.replication", "1"),
+            ("inventory.topic", name),
+        ]));
     }
-
-    fn database_url(&self, name: &str) -> String {
-        let port = self.postgres;
-        format!("postgres://cc:cc-secret@127.0.0.1:{port}/{name}?sslmode=disable")
-    }
-
-    async fn create_database(&self, name: &str) -> Result<()> {
-        self.command(format!("CREATE DATABASE {name}")).await
-    }
-
-    async fn drop_database(&self, name: &str) -> Result<()> {
-        self.command(format!("DROP DATABASE {name}")).await
-    }
-
-    async fn command(&self, statement: String) -> Result<()> {
-        let mut server = sqlx::PgConnection::connect(&self.database_url("cc")).await?;
-        sqlx::query(sqlx::AssertSqlSafe(statement))
-            .execute(&mut server)
-            .await?;
-        Ok(server.close().await?)
-    }
+    support::config(settings)
 }
 
 /// A gateway that says of everybody the same, and costs as little as can be: it shares the machine
@@ -414,8 +318,4 @@ fn answer() -> Vec<u8> {
         body.len()
     )
     .into_bytes()
-}
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
 }
