@@ -9,14 +9,15 @@ use cloud_connector::runtime;
 use cloud_connector::store::{Arrival, Batch, Store, Written};
 use sqlx::Connection as _;
 
-use super::ROUNDS;
 use super::rows::{self, BATCH};
 use super::support::figures::{Bar, Figure, median};
-use super::support::{Services, config};
+use super::support::{Services, config, root};
+use super::{ROUNDS, plot};
 
 /// Rows of one measurement.
 const ROWS: usize = 40_000;
 const WRITERS: usize = 2;
+const PLOT: &str = "target/bench/known-clients.svg";
 
 /// New clients and known ones, two writers, beside COPY on one connection and on two.
 pub async fn measure(services: &Services) -> Result<Vec<Figure>> {
@@ -129,7 +130,7 @@ async fn copy(services: &Services, batches: &[Vec<u8>], connections: usize) -> R
 
 /// Known clients among ever more of them.
 pub async fn measure_known(services: &Services) -> Result<Vec<Figure>> {
-    let mut figures = Vec::new();
+    let (mut figures, mut points) = (Vec::new(), Vec::new());
     for (among, name) in [(10_000, "10 k"), (100_000, "100 k"), (1_000_000, "1 M")] {
         let database = services.database().await?;
         let clients = rows::clients(ROWS.min(among));
@@ -145,6 +146,7 @@ pub async fn measure_known(services: &Services) -> Result<Vec<Figure>> {
         store.close().await;
         services.drop_database(&database).await?;
         let rate = median(&rates);
+        points.push((among, rate));
         figures.push(Figure {
             name: format!("batch, known among {name}"),
             measured: "rows/s of two writers".to_owned(),
@@ -153,6 +155,7 @@ pub async fn measure_known(services: &Services) -> Result<Vec<Figure>> {
             bar: Bar::None,
         });
     }
+    plot::write(&root().join(PLOT), &points)?;
     Ok(figures)
 }
 

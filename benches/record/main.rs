@@ -12,6 +12,7 @@ mod fleet;
 mod ingest;
 mod latency;
 mod pipeline;
+mod plot;
 mod process;
 mod queue;
 mod rows;
