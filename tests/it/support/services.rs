@@ -105,6 +105,11 @@ impl Service {
         self.script("stop", &[]).await;
     }
 
+    /// As a crash would end it.
+    pub async fn kill(&self) {
+        self.script("kill", &[]).await;
+    }
+
     /// A file of the instance.
     pub fn file(&self, name: &str) -> PathBuf {
         self.dir.join(name)
