@@ -60,7 +60,7 @@ impl Link {
                 Err(_) => note("not connected: the broker says nothing".to_owned()),
             }
             sleep(Duration::from_millis(pause)).await;
-            pause = (pause * 2).min(random.between(1000, 2000));
+            pause = (pause * 2).min(random.between(400, 1000));
         }
     }
 

@@ -164,7 +164,7 @@ pub fn script(seed: u64, round: u64, client: usize, manner: &Manner) -> Vec<Step
     front
         .chain(acts)
         .map(|act| Step {
-            wait: Duration::from_millis(random.between(0, 1500)),
+            wait: Duration::from_millis(random.between(0, 1000)),
             act,
         })
         .collect()
@@ -279,7 +279,7 @@ fn is_broker_restart(fault: &Fault) -> bool {
 fn kill(random: &mut Random, process: usize) -> Fault {
     Fault::Kill {
         process,
-        away: Duration::from_millis(random.between(0, 1500)),
+        away: Duration::from_millis(random.between(0, 1000)),
     }
 }
 

@@ -14,7 +14,7 @@ use crate::support::program;
 use crate::support::services::{Service, free_port};
 
 /// After a crash of the embedded broker, who stays away this long is gone.
-const RETURN_GRACE: Duration = Duration::from_secs(8);
+const RETURN_GRACE: Duration = Duration::from_secs(5);
 
 pub struct SetUp {
     pub kind: Kind,
