@@ -1,6 +1,6 @@
 //! Table, API and dead letters against the model, client by client.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -153,10 +153,10 @@ async fn list(set_up: &SetUp, org: &str) -> Result<Vec<Value>, String> {
 /// Everything that differs from the model.
 pub fn differences(fleet: &[Watched], seen: &Seen) -> Vec<Difference> {
     let mut found = Vec::new();
-    let mut known: HashMap<&str, ()> = HashMap::new();
+    let mut known = BTreeSet::new();
     for client in fleet {
         let name = &client.manner.name;
-        known.insert(name, ());
+        known.insert(name);
         let story = client.story.lock();
         let mut tell = |what: String| {
             found.push(Difference {
@@ -182,7 +182,7 @@ pub fn differences(fleet: &[Watched], seen: &Seen) -> Vec<Difference> {
     }
     let rows = seen.rows.keys().chain(seen.letters.keys());
     for name in rows.chain(seen.listed.keys().map(|(_, name)| name)) {
-        if !known.contains_key(name.as_str()) {
+        if !known.contains(name) {
             found.push(Difference {
                 client: name.clone(),
                 what: "a stranger".to_owned(),

@@ -229,10 +229,9 @@ impl Client {
                 match &mut self.link {
                     Some(link) => {
                         link.ended().await;
-                        let number = link.number;
-                        let line = entry(number, "the connection has ended".to_owned(), None);
+                        let what = "the connection has ended".to_owned();
                         let mut story = self.story.lock();
-                        story.log.push(line);
+                        story.log.push(entry(link.number, what, None));
                         // Until it is back, nobody can say what the table holds.
                         story.model.is_open = true;
                         drop(story);

@@ -27,6 +27,10 @@ pub fn failure(run: &Run, failure: &Failure) {
         );
     }
     let round = run.tally.rounds;
+    println!("  faults of round {round}:");
+    for fault in run.faults.lock().iter() {
+        println!("    {fault}");
+    }
     for name in names.iter().take(CLIENTS_SHOWN) {
         println!("  client {name} (round {round}):");
         for difference in failure.differences.iter().filter(|d| d.client == *name) {

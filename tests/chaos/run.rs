@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
+use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
@@ -61,6 +63,8 @@ pub struct Run {
     pub seed: u64,
     pub tally: Tally,
     pub fleet: Vec<Watched>,
+    /// What struck, and when it was over.
+    pub faults: Arc<Mutex<Vec<String>>>,
     clients: Vec<Client>,
     set_up: Arc<SetUp>,
     world: Arc<World>,
@@ -93,6 +97,7 @@ impl Run {
             seed,
             tally: Tally::default(),
             fleet: fleet.collect(),
+            faults: Arc::default(),
             clients,
             set_up: Arc::new(set_up),
             world,
@@ -129,6 +134,7 @@ impl Run {
                 client
             });
         }
+        self.faults.lock().clear();
         let strikes = plan::strikes(self.seed, round, self.kind, messages);
         self.strike(strikes, &gate, messages).await?;
         let checked = self.check().await;
@@ -154,12 +160,16 @@ impl Run {
             reached(gate, strike.after).await?;
             tokio::time::sleep(strike.later).await;
             self.count(strike.fault);
-            let set_up = self.set_up.clone();
+            let (set_up, faults) = (self.set_up.clone(), self.faults.clone());
             striking.spawn(async move {
                 let _place = place;
-                let told = format!("{:?}", strike.fault);
+                let began = Timestamp::now();
                 let suffered = set_up.suffer(strike.fault).await;
-                suffered.map_err(|why| format!("{why} (after {told})"))
+                let Strike { after, fault, .. } = strike;
+                let told = format!("{began:.3} to {:.3} {fault:?}", Timestamp::now());
+                let line = format!("{told}, after {after} messages");
+                faults.lock().push(line);
+                suffered.map_err(|why| format!("{why} ({told})"))
             });
             while let Some(over) = striking.try_join_next() {
                 self.recovered(over.map_err(|error| error.to_string())??);

@@ -106,6 +106,7 @@ impl Service {
     }
 
     /// As a crash would end it.
+    #[allow(dead_code, reason = "the chaos test uses it, in a program of its own")]
     pub async fn kill(&self) {
         self.script("kill", &[]).await;
     }
