@@ -15,6 +15,8 @@ use crate::support::services::{Service, free_port};
 
 /// After a crash of the embedded broker, who stays away this long is gone.
 const RETURN_GRACE: Duration = Duration::from_secs(5);
+/// All that a long run can make: of what is kept, none may be forgotten.
+const LETTERS_IN_ALL: &str = "1000000";
 
 pub struct SetUp {
     pub kind: Kind,
@@ -161,6 +163,7 @@ fn embedded(folder: &Path, tenants: String) -> SetUp {
             .arg(&data)
             .env("CLOUD_CONNECTOR__TENANT__STATIC_FILE", &tenants)
             .env("CLOUD_CONNECTOR__API__KEYS__TESTER", KEY)
+            .env("CLOUD_CONNECTOR__DEAD_LETTERS__IN_ALL", LETTERS_IN_ALL)
             .env(
                 "CLOUD_CONNECTOR__BROKER__RETURN_GRACE",
                 format!("{}s", RETURN_GRACE.as_secs()),
@@ -184,7 +187,10 @@ async fn distributed(folder: &Path, tenants: String) -> SetUp {
         tokio::join!(Service::mosquitto(), Service::postgres(), Service::kafka());
     let mqtt = format!("127.0.0.1:{}", mosquitto.port);
     let fleet = Fleet::with(mosquitto, Some(postgres), Some(kafka)).await;
-    let fleet = Arc::new(fleet.set("tenant.static_file", tenants));
+    let fleet = fleet
+        .set("tenant.static_file", tenants)
+        .set("dead_letters.in_all", LETTERS_IN_ALL);
+    let fleet = Arc::new(fleet);
     let mut api = String::new();
     let mut processes = Vec::new();
     for (nth, role) in ROLES.iter().enumerate() {
