@@ -36,6 +36,11 @@ use options::Options;
 use plan::Kind;
 use run::Run;
 
+/// From so many minutes on a run counts as a long one, and a slow machine takes longer for it: a set-up
+/// has to live through this many kills.
+const LONG: f64 = 20.0;
+const LONG_KILLS: u64 = 100;
+
 fn main() -> ExitCode {
     let options = match Options::read(std::env::args().skip(1)) {
         Ok(Some(options)) => options,
@@ -84,7 +89,10 @@ async fn run(kind: Kind, options: &Options) -> bool {
             return false;
         }
     };
-    let outcome = run.rounds(until).await;
+    let is_long = options.minutes.is_some_and(|minutes| minutes >= LONG);
+    let outcome = run
+        .rounds(until, if is_long { LONG_KILLS } else { 0 })
+        .await;
     let line = run.line();
     let seconds = began.elapsed().as_secs();
     match outcome {

@@ -105,15 +105,15 @@ impl Run {
         })
     }
 
-    /// Rounds until the time is up; one at least.
-    pub async fn rounds(&mut self, until: Instant) -> Result<(), Failure> {
+    /// Rounds until the time is up and there were so many kills; one at least.
+    pub async fn rounds(&mut self, until: Instant, kills: u64) -> Result<(), Failure> {
         let began = Instant::now();
         for round in 0.. {
             let outcome = self.round(round).await;
             self.tally.acknowledged = self.world.acknowledged.load(Ordering::Relaxed);
             outcome?;
             self.tally.rounds += 1;
-            if Instant::now() >= until {
+            if Instant::now() >= until && self.tally.kills >= kills {
                 break;
             }
             println!("{}, {} s so far", self.line(), began.elapsed().as_secs());
@@ -137,7 +137,14 @@ impl Run {
         }
         self.faults.lock().clear();
         let strikes = plan::strikes(self.seed, round, self.kind, messages);
-        self.strike(strikes, &gate, messages).await?;
+        tokio::select! {
+            struck = self.strike(strikes, &gate, messages) => struck?,
+            // Clients rest until they are told that the round is over.
+            Some(ended) = working.join_next() => {
+                let why = ended.err().map_or(String::new(), |error| error.to_string());
+                return Err(format!("a client of the test ended: {why}").into());
+            }
+        }
         let checked = self.check().await;
         end.send_replace(true);
         while let Some(client) = working.join_next().await {
