@@ -251,3 +251,45 @@ async fn a_sign_of_life_waits_for_ingest() {
     })
     .await;
 }
+
+/// Mosquitto 2.0 holds messages back if `ingest` comes back while everything that may be under way to
+/// it is unacknowledged and signs of life wait with the rest: so its limit must not be reached.
+#[tokio::test]
+async fn what_waited_for_ingest_behind_much_else_comes_at_once() {
+    /// What may be under way to a client by the settings that showed it.
+    const UNDER_WAY: usize = 2000;
+    let fleet = Fleet::new().await;
+    let Roles {
+        ingest,
+        record: _record,
+        api,
+    } = start(&fleet).await;
+    let address = format!("127.0.0.1:{}", fleet.mosquitto.port);
+    ingest.signal("STOP");
+    let mut talker = RawClient::connect(&address, &Connect::new("talker")).await;
+    for _ in 1..UNDER_WAY {
+        let payload = online().to_string();
+        let topic = control_out("talker");
+        talker.publish_only(&topic, payload.as_bytes(), false).await;
+    }
+    let topic = control_out("talker");
+    talker
+        .must_publish_after(&topic, &online(), UNDER_WAY - 1)
+        .await;
+    ingest.kill().await;
+    let mut waiting = Vec::new();
+    for n in 0..50 {
+        let name = format!("waiting-{n:02}");
+        let mut client = RawClient::connect(&address, &Connect::new(&name)).await;
+        client.show_life(&data_out(&name)).await;
+        client.must_publish(&control_out(&name), &online()).await;
+        waiting.push(name);
+    }
+    let _ingest = fleet.start(&["ingest"]).await;
+    eventually("everybody who waited is recorded", || async {
+        let listed = api.listed().await.ok()?;
+        let all = waiting.iter().all(|name| listed.contains(name));
+        all.then_some(())
+    })
+    .await;
+}

@@ -35,11 +35,14 @@ impl Fleet {
         postgres: Option<Service>,
         kafka: Option<Service>,
     ) -> Self {
-        let shared = services::shared().await;
-        let postgres_port = postgres
-            .as_ref()
-            .map_or(shared.postgres, |service| service.port);
-        let kafka_port = kafka.as_ref().map_or(shared.kafka, |service| service.port);
+        let postgres_port = match &postgres {
+            Some(service) => service.port,
+            None => services::shared().await.postgres,
+        };
+        let kafka_port = match &kafka {
+            Some(service) => service.port,
+            None => services::shared().await.kafka,
+        };
         let database = services::database(postgres_port).await;
         let own = uuid::Uuid::new_v4().simple().to_string();
         let fleet = Self {

@@ -105,6 +105,12 @@ impl Service {
         self.script("stop", &[]).await;
     }
 
+    /// As a crash would end it.
+    #[allow(dead_code, reason = "the chaos test uses it, in a program of its own")]
+    pub async fn kill(&self) {
+        self.script("kill", &[]).await;
+    }
+
     /// A file of the instance.
     pub fn file(&self, name: &str) -> PathBuf {
         self.dir.join(name)

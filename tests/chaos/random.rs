@@ -1,0 +1,41 @@
+//! Numbers that come from the seed alone (splitmix64), so that a run can be had again.
+
+/// A stream of numbers.
+#[derive(Debug, Clone)]
+pub struct Random(u64);
+
+impl Random {
+    /// The stream of this seed and of what it is for, so that one stream taking more numbers does
+    /// not change the others.
+    pub fn new(seed: u64, purpose: &[u64]) -> Self {
+        let mut random = Self(seed);
+        for word in purpose {
+            random.0 = random.next().wrapping_add(*word);
+        }
+        random
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// From the first to the last, both included.
+    pub fn between(&mut self, first: u64, last: u64) -> u64 {
+        first + self.next() % (last - first + 1)
+    }
+
+    pub fn chance(&mut self, percent: u64) -> bool {
+        self.between(1, 100) <= percent
+    }
+
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            let other = usize::try_from(self.next() % (last as u64 + 1)).unwrap();
+            items.swap(last, other);
+        }
+    }
+}
