@@ -8,14 +8,13 @@ use anyhow::{Context as _, Result, ensure};
 use tokio::process::Command;
 
 use super::client::Client;
-use super::pipeline::settings;
+use super::pipeline::{backlog, settings};
 use super::process::{Process, eventually};
 use super::queue::{self, Counter};
 use super::support::figures::{Bar, Figure, median};
 use super::support::{Services, config};
 use super::{ROUNDS, rows};
 
-const BACKLOG: usize = 200_000;
 const MEMORY_MOST: f64 = 150.0;
 /// Who publishes the backlog, and how many messages each has under way.
 const PUBLISHERS: usize = 40;
@@ -36,23 +35,24 @@ pub async fn measure(services: &Services) -> Result<Vec<Figure>> {
     leave_session(&variables).await?;
     reader.leave_session().await?;
 
+    let backlog = backlog()?;
     let (mut ours, mut theirs, mut memory) = (vec![], vec![], vec![]);
     for round in 0..ROUNDS {
-        publish(services.mosquitto, BACKLOG).await?;
+        publish(services.mosquitto, backlog).await?;
         // By turns, so that neither always finds the broker warmed up by the other.
         if round % 2 == 0 {
-            theirs.push(reader.drain(BACKLOG).await?);
+            theirs.push(reader.drain(backlog).await?);
         }
-        let (rate, most) = drain(&variables, &counter, BACKLOG).await?;
+        let (rate, most) = drain(&variables, &counter, backlog).await?;
         ours.push(rate);
         memory.push(most);
         if round % 2 == 1 {
-            theirs.push(reader.drain(BACKLOG).await?);
+            theirs.push(reader.drain(backlog).await?);
         }
     }
-    publish(services.mosquitto, 2 * BACKLOG).await?;
-    let (_, twice) = drain(&variables, &counter, 2 * BACKLOG).await?;
-    reader.drain(2 * BACKLOG).await?;
+    publish(services.mosquitto, 2 * backlog).await?;
+    let (_, twice) = drain(&variables, &counter, 2 * backlog).await?;
+    reader.drain(2 * backlog).await?;
 
     let (ours, theirs) = (median(&ours), median(&theirs));
     let memory_figure = |name: &str, value| Figure {

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use sqlx::Connection as _;
 
 use super::ROUNDS;
@@ -14,6 +14,14 @@ use super::support::figures::{Bar, Figure, median};
 use super::support::{Services, config, variables};
 
 const BACKLOG: usize = 200_000;
+/// `BENCH_BACKLOG=20000` makes it shorter, for a trial.
+pub fn backlog() -> Result<usize> {
+    match std::env::var("BENCH_BACKLOG") {
+        Ok(count) => count.parse().context("BENCH_BACKLOG is not a number"),
+        Err(_) => Ok(BACKLOG),
+    }
+}
+
 const MEMORY_MOST: f64 = 150.0;
 
 /// Settings of everything that shares a set of topics.
@@ -39,21 +47,22 @@ pub async fn measure(services: &Services) -> Result<Vec<Figure>> {
     let own = uuid::Uuid::new_v4().simple().to_string();
     let shared = settings(services, &own);
     let config_of_all = config(shared.clone())?;
+    let backlog = backlog()?;
     queue::make(&config_of_all).await?;
-    let clients = rows::clients(BACKLOG);
+    let clients = rows::clients(backlog);
     queue::fill(&config_of_all, &clients).await?;
     let text = rows::as_text(&rows::arrivals(&clients, 0));
 
     let (mut recorded, mut copied, mut memory) = (vec![], vec![], vec![]);
     for round in 0..ROUNDS {
-        let one = record(services, &shared, &format!("{own}-{round}"), BACKLOG).await?;
+        let one = record(services, &shared, &format!("{own}-{round}"), backlog).await?;
         recorded.push(one.rate);
         memory.push(one.memory);
         copied.push(copy(services, &text).await?);
     }
     // Twice the backlog: more messages in the same topics.
-    queue::fill(&config_of_all, &rows::clients(BACKLOG)).await?;
-    let twice = record(services, &shared, &format!("{own}-twice"), 2 * BACKLOG).await?;
+    queue::fill(&config_of_all, &rows::clients(backlog)).await?;
+    let twice = record(services, &shared, &format!("{own}-twice"), 2 * backlog).await?;
 
     let (recorded, copied) = (median(&recorded), median(&copied));
     let memory_figure = |name: &str, value| Figure {

@@ -1,7 +1,8 @@
 //! From the queue to the recorder: in chunks, fenced by partition, offsets stored after the commit.
 //!
-//! While too much is under way, or the database is away, partitions are paused and polling goes on,
-//! so that the group does not take us for dead.
+//! While too much is under way nothing is taken. If that lasts, as when the database is away,
+//! partitions are paused and polling goes on, so that the group does not take us for dead. Not
+//! sooner: pausing throws away what was read ahead.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
+use tokio::time::{Instant, sleep_until};
 
 use super::destination::from_client;
 use crate::kafka::{Consumer, Happening, QueuedMessage, header};
@@ -22,6 +24,8 @@ const CHUNK: usize = 500;
 const UNDER_WAY_MOST: usize = 5_000;
 const UNDER_WAY_FEW: usize = 2_500;
 const TAKE_AGAIN: Duration = Duration::from_secs(1);
+/// How long nothing is taken before partitions are paused.
+const PAUSE_AFTER: Duration = Duration::from_secs(2);
 
 /// What became of a chunk.
 #[derive(Clone, Copy)]
@@ -51,8 +55,9 @@ pub struct QueueReader {
     under_way: FuturesUnordered<BoxFuture<'static, Outcome>>,
     /// Where the chunks under way begin, by partition.
     beginnings: BTreeSet<(i32, i64)>,
-    /// Messages under way, and whether partitions are paused for their number.
+    /// Messages under way, since when they are too many, and whether partitions are paused for it.
     messages: usize,
+    full_since: Option<Instant>,
     is_paused: bool,
     is_stopping: bool,
     /// The furthest offset that is durable, by partition.
@@ -81,6 +86,7 @@ impl QueueReader {
             under_way: FuturesUnordered::new(),
             beginnings: BTreeSet::new(),
             messages: 0,
+            full_since: None,
             is_paused: false,
             is_stopping: false,
             done: HashMap::new(),
@@ -90,8 +96,11 @@ impl QueueReader {
     /// Reads until `stopper` asks; then what is under way is finished and its offsets committed.
     pub async fn run(mut self, stopper: Stopper) {
         loop {
+            let takes = self.full_since.is_none() || self.is_paused;
+            let pause_at = self.full_since.unwrap_or_else(Instant::now) + PAUSE_AFTER;
             tokio::select! {
-                happening = self.consumer.next() => self.happened(happening),
+                happening = self.consumer.next(), if takes => self.happened(happening),
+                () = sleep_until(pause_at), if !takes => self.pause(),
                 Some(outcome) = self.under_way.next(), if !self.under_way.is_empty() => {
                     self.finished(outcome);
                 }
@@ -231,17 +240,26 @@ impl QueueReader {
         self.mind_the_load();
     }
 
-    /// Pauses everything while too much is here, under way or waiting for its right.
+    /// Takes nothing more while too much is here, under way or waiting for its right.
     fn mind_the_load(&mut self) {
         let here = self.messages + self.waiting.len();
-        let ours: Vec<i32> = self.assigned.keys().copied().collect();
-        if !self.is_paused && here >= UNDER_WAY_MOST {
-            self.is_paused = true;
-            self.consumer.pause(&ours);
-        } else if self.is_paused && here <= UNDER_WAY_FEW {
-            self.is_paused = false;
-            self.consumer.resume(&ours);
+        if self.full_since.is_none() && here >= UNDER_WAY_MOST {
+            self.full_since = Some(Instant::now());
+        } else if self.full_since.is_some() && here <= UNDER_WAY_FEW {
+            self.full_since = None;
+            if std::mem::take(&mut self.is_paused) {
+                self.consumer.resume(&self.ours());
+            }
         }
+    }
+
+    fn pause(&mut self) {
+        self.is_paused = true;
+        self.consumer.pause(&self.ours());
+    }
+
+    fn ours(&self) -> Vec<i32> {
+        self.assigned.keys().copied().collect()
     }
 
     fn submit(&mut self, fence: Fence, messages: &[QueuedMessage]) {

@@ -134,6 +134,9 @@ impl Consumer {
             .set("queued.min.messages", "2000")
             .set("queued.max.messages.kbytes", "8192")
             .set("fetch.message.max.bytes", "2097152")
+            // By default a partition with enough read ahead is not fetched from for a second,
+            // however soon that is used up.
+            .set("fetch.queue.backoff.ms", "10")
             .create_with_context(Context { changes, lag })
             .map_err(|error| settings::unusable(&error))?;
         inner
