@@ -141,6 +141,7 @@ fn subscribe(port: u16) -> Result<Child> {
     Command::new("mosquitto_sub")
         .args(["-h", "127.0.0.1", "-p", &port.to_string()])
         .args(["-u", "cloud-connector", "-P", "cc-secret", "-q", "1"])
+        .args(["-i", &uuid::Uuid::new_v4().to_string()])
         .args(["-t", "redhat/insights/+/control/out"])
         .stdin(Stdio::null())
         .stdout(Stdio::null())

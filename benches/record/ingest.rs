@@ -23,7 +23,9 @@ const FILTER: &str = "redhat/insights/+/control/out";
 
 pub async fn measure(services: &Services) -> Result<Vec<Figure>> {
     let own = uuid::Uuid::new_v4().simple().to_string();
-    let variables = settings(services, &own);
+    let database = services.database().await?;
+    let mut variables = settings(services, &own);
+    variables.extend(services.postgres_settings(&database));
     let config = config(variables.clone())?;
     queue::make(&config).await?;
     let counter = Counter::new(&config, &config.kafka.ingress_topic)?;
@@ -53,6 +55,8 @@ pub async fn measure(services: &Services) -> Result<Vec<Figure>> {
     publish(services.mosquitto, 2 * backlog).await?;
     let (_, twice) = drain(&variables, &counter, 2 * backlog).await?;
     reader.drain(2 * backlog).await?;
+
+    services.drop_database(&database).await?;
 
     let (ours, theirs) = (median(&ours), median(&theirs));
     let memory_figure = |name: &str, value| Figure {

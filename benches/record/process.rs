@@ -7,6 +7,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
+use super::support::root;
+
 const PROGRAM: &str = env!("CARGO_BIN_EXE_cloud-connector");
 const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -42,11 +44,17 @@ pub async fn run(args: &[&str], variables: &[(String, String)]) -> Result<String
 impl Process {
     /// Returns when it has greeted: it is there, whatever else is.
     pub async fn start(args: &[&str], variables: &[(String, String)]) -> Result<Self> {
+        let log = root().join("target/bench/processes.log");
+        std::fs::create_dir_all(root().join("target/bench"))?;
+        let stderr = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(&log)?;
         let mut child = command(variables)
             .arg("run")
             .args(args)
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(stderr)
             .spawn()
             .context(PROGRAM)?;
         let stdout = child.stdout.take().context("no output")?;
@@ -69,7 +77,7 @@ impl Process {
                     http = format!("http://{address}");
                 }
             }
-            bail!("{args:?} did not start")
+            bail!("{args:?} did not start; see {}", log.display())
         });
         greeted.await.context("no greeting")??;
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
