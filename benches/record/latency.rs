@@ -1,34 +1,38 @@
 //! From a client's publish until the API shows it, at a steady rate, beside the barest way from a
 //! publish over an INSERT to a SELECT.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use sqlx::{PgPool, SqlitePool};
 use tokio::sync::Mutex;
 
+use super::bare::Bare;
 use super::client::Client;
 use super::embedded::Embedded;
 use super::pipeline::settings;
 use super::process::{Process, eventually, run};
+use super::rows;
 use super::support::figures::{Bar, Figure, quantile};
-use super::support::{Services, root, variables};
-use super::{ROUNDS, rows};
+use super::support::{Services, variables};
 
-/// A message every 10 ms, each of another client.
+/// A message every 10 ms, each of another client; the bare loop's half-way between two of ours, so
+/// that what stalls the machine for a moment stalls both.
 const EVERY: Duration = Duration::from_millis(10);
-const CLIENTS: usize = 50;
-const MESSAGES: usize = 400;
+const HALF_WAY: Duration = Duration::from_millis(5);
+const CLIENTS: usize = 500;
+const MESSAGES: u16 = 3000;
+/// How often it is looked whether a message is shown: more often would be most of the load.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+const LATE: Duration = Duration::from_millis(30);
 const KEY: &str = "0123456789abcdef0123";
 
 pub async fn measure(services: &Services) -> Result<Vec<Figure>> {
-    let mut figures = embedded(services).await?;
+    let mut figures = embedded().await?;
     figures.extend(distributed(services).await?);
     Ok(figures)
 }
 
-async fn embedded(services: &Services) -> Result<Vec<Figure>> {
+async fn embedded() -> Result<Vec<Figure>> {
     let connector = Embedded::start().await?;
     let api = Api {
         http: reqwest::Client::new(),
@@ -36,7 +40,7 @@ async fn embedded(services: &Services) -> Result<Vec<Figure>> {
         caller: "local",
         key: connector.key.clone(),
     };
-    let bare = Bare::sqlite(services).await?;
+    let bare = Bare::sqlite().await?;
     let ours = Where::Ours(api, connector.process.mqtt.clone());
     compare("embedded", 10.0, ours, bare).await
 }
@@ -82,11 +86,10 @@ async fn distributed(services: &Services) -> Result<Vec<Figure>> {
 
 async fn compare(name: &str, most: f64, ours: Where, bare: Bare) -> Result<Vec<Figure>> {
     let bare = Where::Bare(bare);
-    let (mut of_ours, mut of_bare) = (vec![], vec![]);
-    for round in 0..ROUNDS {
-        of_ours.extend(sample(&ours, round).await?);
-        of_bare.extend(sample(&bare, round).await?);
-    }
+    warm_up(&ours).await?;
+    warm_up(&bare).await?;
+    let (of_ours, of_bare) =
+        tokio::try_join!(sample(&ours, Duration::ZERO), sample(&bare, HALF_WAY))?;
     let (p50, p99) = (quantile(&of_ours, 0.5), quantile(&of_ours, 0.99));
     let (bare_p50, bare_p99) = (quantile(&of_bare, 0.5), quantile(&of_bare, 0.99));
     Ok(vec![
@@ -116,41 +119,55 @@ impl Where {
     fn mqtt(&self) -> &str {
         match self {
             Self::Ours(_, address) => address,
-            Self::Bare(bare) => &bare.mqtt,
+            Self::Bare(bare) => bare.mqtt(),
         }
     }
 
     async fn shows(&self, client: &str, round: &str) -> Result<bool> {
         match self {
             Self::Ours(api, _) => api.shows(client, round).await,
-            Self::Bare(bare) => bare.database.shows(client, round).await,
+            Self::Bare(bare) => Ok(bare.shows(client, round)),
         }
     }
 }
 
+/// One message all the way: groups have formed, connections are open.
+async fn warm_up(to: &Where) -> Result<()> {
+    let name = uuid::Uuid::new_v4().to_string();
+    let mut client = Client::connect(to.mqtt(), &name).await?;
+    client
+        .publish(1, rows::message(&name, 0).as_bytes())
+        .await?;
+    eventually("the first message", LATE, || async {
+        Ok(to.shows(&name, "0").await?.then_some(()))
+    })
+    .await
+}
+
 /// Milliseconds from each publish until it is shown.
-async fn sample(to: &Where, round: usize) -> Result<Vec<f64>> {
+async fn sample(to: &Where, offset: Duration) -> Result<Vec<f64>> {
     let mut clients = Vec::new();
     for name in rows::clients(CLIENTS) {
         let client = Client::connect(to.mqtt(), &name).await?;
         clients.push((name, Mutex::new(client)));
     }
-    let begin = tokio::time::Instant::now();
-    let samples = (0..MESSAGES).map(|n| {
-        let (name, client) = &clients[n % CLIENTS];
+    let begin = tokio::time::Instant::now() + offset;
+    let samples = (1..=MESSAGES).map(|n| {
+        let (name, client) = &clients[usize::from(n) % CLIENTS];
         async move {
-            let at = begin + EVERY * u32::try_from(n)?;
-            tokio::time::sleep_until(at).await;
-            let round = round * MESSAGES + n;
-            let payload = rows::message(name, round);
-            let round = round.to_string();
+            tokio::time::sleep_until(begin + EVERY * u32::from(n)).await;
+            let payload = rows::message(name, usize::from(n));
+            let round = n.to_string();
             let mut client = client.lock().await;
             let started = Instant::now();
-            client
-                .send(u16::try_from(n)? + 1, payload.as_bytes())
-                .await?;
+            client.send(n, payload.as_bytes()).await?;
+            let mut pause = LOOK_EVERY;
             while !to.shows(name, &round).await? {
-                tokio::time::sleep(Duration::from_micros(200)).await;
+                tokio::time::sleep(pause).await;
+                // Late already: looking often would only make everybody later.
+                if started.elapsed() > LATE {
+                    pause = (2 * pause).min(LATE);
+                }
             }
             let took = started.elapsed().as_secs_f64() * 1000.0;
             client.acknowledged().await?;
@@ -183,118 +200,5 @@ impl Api {
             .await?;
         let status: serde_json::Value = answer.json().await?;
         Ok(status["tags"]["round"] == round)
-    }
-}
-
-/// Mosquitto, a subscriber, a table of two columns.
-struct Bare {
-    mqtt: String,
-    database: Arc<Database>,
-    subscriber: tokio::task::JoinHandle<()>,
-}
-
-impl Drop for Bare {
-    fn drop(&mut self) {
-        self.subscriber.abort();
-    }
-}
-
-impl Bare {
-    async fn sqlite(services: &Services) -> Result<Self> {
-        let folder = root().join("target/bench");
-        std::fs::create_dir_all(&folder)?;
-        let file = folder.join(format!("{}.db", uuid::Uuid::new_v4().simple()));
-        let url = format!("sqlite://{}?mode=rwc", file.display());
-        let pool = SqlitePool::connect(&url).await?;
-        sqlx::query("PRAGMA journal_mode = WAL")
-            .execute(&pool)
-            .await?;
-        sqlx::query("PRAGMA synchronous = FULL")
-            .execute(&pool)
-            .await?;
-        Self::start(services, Database::Sqlite(pool, file)).await
-    }
-
-    async fn postgres(services: &Services, database: &str) -> Result<Self> {
-        let pool = PgPool::connect(&services.database_url(database)).await?;
-        Self::start(services, Database::Postgres(pool)).await
-    }
-
-    async fn start(services: &Services, database: Database) -> Result<Self> {
-        let database = Arc::new(database);
-        database.make().await?;
-        let mqtt = format!("127.0.0.1:{}", services.mosquitto);
-        let mut subscriber = Client::subscribe(&mqtt, "redhat/insights/+/control/out").await?;
-        let into = database.clone();
-        let subscriber = tokio::spawn(async move {
-            while let Ok((topic, payload)) = subscriber.message().await {
-                let client = topic.split('/').nth(2).unwrap_or_default().to_owned();
-                let message: serde_json::Value =
-                    serde_json::from_slice(&payload).unwrap_or_default();
-                let round = message["content"]["tags"]["round"].as_str();
-                let _ = into.insert(&client, round.unwrap_or_default()).await;
-            }
-        });
-        Ok(Self {
-            mqtt,
-            database,
-            subscriber,
-        })
-    }
-}
-
-enum Database {
-    Sqlite(SqlitePool, std::path::PathBuf),
-    Postgres(PgPool),
-}
-
-impl Drop for Database {
-    fn drop(&mut self) {
-        if let Self::Sqlite(_, file) = self {
-            for ending in ["", "-wal", "-shm"] {
-                let _ = std::fs::remove_file(format!("{}{ending}", file.display()));
-            }
-        }
-    }
-}
-
-impl Database {
-    async fn make(&self) -> Result<()> {
-        let sql = "CREATE TABLE bare (client text, round text, PRIMARY KEY (client, round))";
-        match self {
-            Self::Sqlite(pool, _) => sqlx::query(sql).execute(pool).await.map(|_| ())?,
-            Self::Postgres(pool) => sqlx::query(sql).execute(pool).await.map(|_| ())?,
-        }
-        Ok(())
-    }
-
-    async fn insert(&self, client: &str, round: &str) -> Result<()> {
-        let sql = "INSERT INTO bare (client, round) VALUES ($1, $2)";
-        match self {
-            Self::Sqlite(pool, _) => {
-                let insert = sqlx::query(sql).bind(client).bind(round);
-                insert.execute(pool).await?;
-            }
-            Self::Postgres(pool) => {
-                let insert = sqlx::query(sql).bind(client).bind(round);
-                insert.execute(pool).await?;
-            }
-        }
-        Ok(())
-    }
-
-    async fn shows(&self, client: &str, round: &str) -> Result<bool> {
-        let sql = "SELECT count(*) FROM bare WHERE client = $1 AND round = $2";
-        let count: i64 = match self {
-            Self::Sqlite(pool, _) => {
-                let select = sqlx::query_scalar(sql).bind(client).bind(round);
-                select.fetch_one(pool).await?
-            }
-            Self::Postgres(pool) => {
-                let select = sqlx::query_scalar(sql).bind(client).bind(round);
-                select.fetch_one(pool).await?
-            }
-        };
-        Ok(count > 0)
     }
 }

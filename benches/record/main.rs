@@ -5,6 +5,7 @@
 //! when a bar is missed. Arguments name parts to run alone: batch, known, pipeline, ingest,
 //! embedded, latency, fleet.
 
+mod bare;
 mod batch;
 mod client;
 mod embedded;

@@ -8,5 +8,6 @@ pub mod outside;
 pub mod queue;
 
 mod destination;
+mod load;
 
 pub use destination::Destination;

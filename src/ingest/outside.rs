@@ -2,7 +2,6 @@
 //! when the next stage has it: this process may die at any instruction.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -12,6 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::Destination;
+use super::load::{Share, Unacknowledged, Unkept, UnkeptShare};
 use crate::domain::{Clock, Timestamp};
 use crate::mqtt::{self, Ack, Backoff, Happening, Link, Options, OptionsError, Publisher};
 use crate::protocol::{Received, Topics};
@@ -19,7 +19,7 @@ use crate::shutdown::Stopper;
 use crate::telemetry::health::Verdict;
 use crate::telemetry::metrics;
 
-/// More than a broker can have in flight to us: whoever polls never waits for whoever forwards.
+/// More than may be unacknowledged: whoever polls never waits for whoever forwards.
 const WINDOW: usize = 70_000;
 
 /// What ingest works with.
@@ -47,39 +47,10 @@ pub struct OutsideIngest {
 struct Message {
     received: Received,
     packet_id: u16,
-    ack: Option<Ack>,
-    /// Of a message that the broker does not keep for us.
-    unkept: Option<Unkept>,
-}
-
-/// What messages with QoS 0 may take in memory: nobody holds the broker back from sending more.
-const UNKEPT_MOST_BYTES: usize = 32 * 1024 * 1024;
-/// What one takes besides its payload.
-const UNKEPT_EACH_BYTES: usize = 512;
-
-/// A share of that, given back when it is dropped.
-struct Unkept {
-    used: Arc<AtomicUsize>,
-    bytes: usize,
-}
-
-impl Unkept {
-    /// A share for a message of this size; none if there is none left.
-    fn take(used: &Arc<AtomicUsize>, payload: usize) -> Option<Self> {
-        let bytes = payload + UNKEPT_EACH_BYTES;
-        let share = Self {
-            used: used.clone(),
-            bytes,
-        };
-        let before = used.fetch_add(bytes, Ordering::Relaxed);
-        (before + bytes <= UNKEPT_MOST_BYTES).then_some(share)
-    }
-}
-
-impl Drop for Unkept {
-    fn drop(&mut self) {
-        self.used.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
+    /// With QoS 1; what it takes of what may be unacknowledged.
+    ack: Option<(Ack, Share)>,
+    /// With QoS 0; what it takes of what may be here.
+    unkept: Option<UnkeptShare>,
 }
 
 impl OutsideIngest {
@@ -192,7 +163,7 @@ async fn poll(
     granted: oneshot::Sender<()>,
 ) -> String {
     let mut granted = Some(granted);
-    let unkept_bytes = Arc::new(AtomicUsize::new(0));
+    let (unacknowledged, unkept) = (Unacknowledged::default(), Unkept::default());
     loop {
         if awaited == 0
             && let Some(granted) = granted.take()
@@ -200,6 +171,9 @@ async fn poll(
             // Nobody listens any more if the connection is being given up.
             let _ = granted.send(());
         }
+        // While there is none, nothing is read, and nothing is said either: if the next stage is away
+        // for longer than the broker waits for a word, it hangs up, and sends it all again.
+        unacknowledged.room().await;
         match link.next().await {
             Happening::Message {
                 topic,
@@ -208,8 +182,9 @@ async fn poll(
                 packet_id,
                 ack,
             } => {
+                let ack = ack.map(|ack| (ack, unacknowledged.take(payload.len())));
                 let unkept = if ack.is_none() {
-                    let share = Unkept::take(&unkept_bytes, payload.len());
+                    let share = unkept.take(payload.len());
                     if share.is_none() {
                         metrics::overflowed();
                         continue;
@@ -286,7 +261,7 @@ async fn forward(
                 if !durable {
                     return "the next stage does not take messages".to_owned();
                 }
-                if let Some(ack) = ack && publisher.acknowledge(ack).await.is_err() {
+                if let Some((ack, _share)) = ack && publisher.acknowledge(ack).await.is_err() {
                     return "the connection has ended".to_owned();
                 }
             }
