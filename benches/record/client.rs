@@ -6,6 +6,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
+/// Who may read everybody's messages, on the listener without TLS.
+const SERVICE: Option<(&str, &str)> = Some(("cloud-connector", "cc-secret"));
+
 pub struct Client {
     reading: BufReader<OwnedReadHalf>,
     writing: OwnedWriteHalf,
@@ -20,7 +23,7 @@ impl Client {
     /// The service's own user, subscribed with QoS 1.
     pub async fn subscribe(address: &str, filter: &str) -> Result<Self> {
         let name = uuid::Uuid::new_v4().to_string();
-        let mut client = Self::open(address, &name, Some(("cloud-connector", "cc-secret"))).await?;
+        let mut client = Self::open(address, &name, SERVICE).await?;
         let mut body = vec![0, 1];
         push_text(&mut body, filter)?;
         body.push(1);
@@ -28,6 +31,13 @@ impl Client {
         let (kind, body) = client.read().await?;
         ensure!(kind == 9 && body.last() == Some(&1), "not subscribed");
         Ok(client)
+    }
+
+    /// Ends the session that the broker keeps for one of the service's users: it would go on gathering
+    /// messages, and the broker would stall whenever it saves them.
+    pub async fn end_session(port: u16, name: &str) -> Result<()> {
+        let address = format!("127.0.0.1:{port}");
+        Self::open(&address, name, SERVICE).await.map(drop)
     }
 
     async fn open(address: &str, name: &str, user: Option<(&str, &str)>) -> Result<Self> {

@@ -56,6 +56,8 @@ pub async fn measure(services: &Services) -> Result<Vec<Figure>> {
     let (_, twice) = drain(&variables, &counter, 2 * backlog).await?;
     reader.drain(2 * backlog).await?;
 
+    Client::end_session(services.mosquitto, &format!("ingest-{own}")).await?;
+    Client::end_session(services.mosquitto, &reader.name).await?;
     services.drop_database(&database).await?;
 
     let (ours, theirs) = (median(&ours), median(&theirs));

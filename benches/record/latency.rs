@@ -81,6 +81,7 @@ async fn distributed(services: &Services) -> Result<Vec<Figure>> {
     for process in processes {
         process.kill().await?;
     }
+    Client::end_session(services.mosquitto, &format!("ingest-{own}")).await?;
     Ok(figures)
 }
 

@@ -62,7 +62,7 @@ impl Producer {
             .set("message.timeout.ms", timeout_ms)
             .set("message.max.bytes", MESSAGE_MAX)
             .set("compression.type", "lz4")
-            .set("linger.ms", "0.5")
+            .set("linger.ms", "2")
             .set("queue.buffering.max.kbytes", "65536")
             .set("partitioner", partitioner)
             .create_with_context(Complaints)
