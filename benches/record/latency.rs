@@ -21,8 +21,9 @@ const EVERY: Duration = Duration::from_millis(10);
 const HALF_WAY: Duration = Duration::from_millis(5);
 const CLIENTS: usize = 500;
 const MESSAGES: u16 = 3000;
+const WARM_UP: u16 = 300;
 /// How often it is looked whether a message is shown: more often would be most of the load.
-const LOOK_EVERY: Duration = Duration::from_millis(1);
+const LOOK_EVERY: Duration = Duration::from_millis(2);
 const LATE: Duration = Duration::from_millis(30);
 const KEY: &str = "0123456789abcdef0123";
 
@@ -132,17 +133,21 @@ impl Where {
     }
 }
 
-/// One message all the way: groups have formed, connections are open.
+/// Some messages all the way, one after the other: groups have formed, connections are open, and what
+/// compiles itself while it runs has done so.
 async fn warm_up(to: &Where) -> Result<()> {
     let name = uuid::Uuid::new_v4().to_string();
     let mut client = Client::connect(to.mqtt(), &name).await?;
-    client
-        .publish(1, rows::message(&name, 0).as_bytes())
+    for n in 1..=WARM_UP {
+        let payload = rows::message(&name, n.into());
+        client.publish(n, payload.as_bytes()).await?;
+        let round = n.to_string();
+        eventually("a first message", LOOK_EVERY, || async {
+            Ok(to.shows(&name, &round).await?.then_some(()))
+        })
         .await?;
-    eventually("the first message", LATE, || async {
-        Ok(to.shows(&name, "0").await?.then_some(()))
-    })
-    .await
+    }
+    Ok(())
 }
 
 /// Milliseconds from each publish until it is shown.
