@@ -113,7 +113,7 @@ async fn drain(
     .await?;
     let memory = process.most_memory()?;
     // What the broker has not heard of yet would come again.
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
     process.stop().await?;
     let found = counter.count()? - before;
     ensure!(found == backlog, "{found} of {backlog} are in the queue");
