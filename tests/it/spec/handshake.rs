@@ -226,7 +226,8 @@ async fn a_handshake_without_an_id_or_with_wrong_facts_is_refused(mut subject: S
         eventually("the replay", || async {
             let letters = subject.dead_letters().await;
             let times = |letter: &Value| letter["times"].as_u64().unwrap();
-            (letters.iter().map(times).sum::<u64>() == 7).then_some(())
+            // More, if it was killed before Kafka had heard of what was dealt with.
+            (letters.iter().map(times).sum::<u64>() >= 7).then_some(())
         })
         .await;
         assert_eq!(subject.dead_letters().await.len(), cases.len());
