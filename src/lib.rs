@@ -33,6 +33,8 @@ pub mod ingest;
 pub mod kafka;
 /// MQTT as a client.
 pub mod mqtt;
+/// Asking other services over HTTP.
+pub mod outward;
 /// What the services around us are told: hosts to inventory.
 pub mod platform;
 /// One batch: fold, tenant, write.

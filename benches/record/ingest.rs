@@ -8,14 +8,13 @@ use anyhow::{Context as _, Result, ensure};
 use tokio::process::Command;
 
 use super::client::Client;
-use super::pipeline::{backlog, settings};
+use super::pipeline::{MEMORY_MOST, backlog, settings};
 use super::process::{Process, eventually};
 use super::queue::{self, Counter};
 use super::support::figures::{Bar, Figure, median};
 use super::support::{Services, config};
 use super::{ROUNDS, rows};
 
-const MEMORY_MOST: f64 = 150.0;
 /// Who publishes the backlog, and how many messages each has under way.
 const PUBLISHERS: usize = 40;
 const WINDOW: usize = 100;
@@ -61,13 +60,6 @@ pub async fn measure(services: &Services) -> Result<Vec<Figure>> {
     services.drop_database(&database).await?;
 
     let (ours, theirs) = (median(&ours), median(&theirs));
-    let memory_figure = |name: &str, value| Figure {
-        name: name.to_owned(),
-        measured: "most that the process held (VmHWM)".to_owned(),
-        value,
-        unit: "MiB",
-        bar: Bar::AtMost(MEMORY_MOST),
-    };
     Ok(vec![
         Figure {
             name: "broker to queue".to_owned(),
@@ -76,8 +68,8 @@ pub async fn measure(services: &Services) -> Result<Vec<Figure>> {
             unit: "",
             bar: Bar::AtLeast(0.7),
         },
-        memory_figure("ingest, backlog of 200,000", median(&memory)),
-        memory_figure("ingest, backlog of 400,000", twice),
+        Figure::memory("ingest, backlog of 200,000", median(&memory), MEMORY_MOST),
+        Figure::memory("ingest, backlog of 400,000", twice, MEMORY_MOST),
     ])
 }
 

@@ -22,7 +22,8 @@ pub fn backlog() -> Result<usize> {
     }
 }
 
-const MEMORY_MOST: f64 = 150.0;
+/// Of either role, in MiB.
+pub const MEMORY_MOST: f64 = 150.0;
 
 /// Settings of everything that shares a set of topics.
 pub fn settings(services: &Services, own: &str) -> Vec<(String, String)> {
@@ -65,13 +66,6 @@ pub async fn measure(services: &Services) -> Result<Vec<Figure>> {
     let twice = record(services, &shared, &format!("{own}-twice"), 2 * backlog).await?;
 
     let (recorded, copied) = (median(&recorded), median(&copied));
-    let memory_figure = |name: &str, value| Figure {
-        name: name.to_owned(),
-        measured: "most that the process held (VmHWM)".to_owned(),
-        value,
-        unit: "MiB",
-        bar: Bar::AtMost(MEMORY_MOST),
-    };
     Ok(vec![
         Figure {
             name: "queue to table".to_owned(),
@@ -80,8 +74,8 @@ pub async fn measure(services: &Services) -> Result<Vec<Figure>> {
             unit: "",
             bar: Bar::AtLeast(0.45),
         },
-        memory_figure("record, backlog of 200,000", median(&memory)),
-        memory_figure("record, backlog of 400,000", twice.memory),
+        Figure::memory("record, backlog of 200,000", median(&memory), MEMORY_MOST),
+        Figure::memory("record, backlog of 400,000", twice.memory, MEMORY_MOST),
     ])
 }
 

@@ -25,6 +25,17 @@ pub struct Figure {
 }
 
 impl Figure {
+    /// What a process held at most, in MiB.
+    pub fn memory(name: &str, value: f64, most: f64) -> Self {
+        Self {
+            name: name.to_owned(),
+            measured: "most that the process held (VmHWM)".to_owned(),
+            value,
+            unit: "MiB",
+            bar: Bar::AtMost(most),
+        }
+    }
+
     pub fn is_met(&self) -> bool {
         match self.bar {
             Bar::AtLeast(bar) => self.value >= bar,

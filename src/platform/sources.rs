@@ -15,6 +15,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::domain::{ClientId, Dialect, Identity, Kind, Reported};
+use crate::outward;
 
 pub use registrar::{Orders, Registrar, run};
 
@@ -183,17 +184,15 @@ impl Sources {
             url: url.to_owned(),
             problem,
         };
-        // The first of the process counts; all of ours are the same.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let http = reqwest::Client::builder()
-            .timeout(timeout)
-            .redirect(reqwest::redirect::Policy::none())
-            .user_agent(concat!("cloud-connector/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .map_err(|why| bad_url(why.to_string()))?;
+        let http = outward::client(timeout).build();
+        let http = http.map_err(|why| bad_url(why.to_string()))?;
+        let below = |path: [&str; 2]| {
+            let path = [&["api", "sources"], &path[..]].concat();
+            outward::below(url, &path).map_err(bad_url)
+        };
         Ok(Self {
-            list_url: below(url, ["v3.0", "sources"]).map_err(bad_url)?,
-            create_url: below(url, ["v3.1", "bulk_create"]).map_err(bad_url)?,
+            list_url: below(["v3.0", "sources"])?,
+            create_url: below(["v3.1", "bulk_create"])?,
             http,
         })
     }
@@ -238,22 +237,10 @@ async fn answer(
 ) -> Result<(u16, Vec<u8>), String> {
     let mut who = HeaderValue::from_str(identity.to_base64()).map_err(|why| why.to_string())?;
     who.set_sensitive(true);
-    let sent = request
-        .header("accept", "application/json")
+    let request = request
         .header("x-rh-identity", who)
-        .header("x-rh-insights-request-id", request_id)
-        .send();
-    let mut answer = sent.await.map_err(no_answer)?;
-    let status = answer.status().as_u16();
-    let mut body = Vec::new();
-    while body.len() < most {
-        let Some(chunk) = answer.chunk().await.map_err(no_answer)? else {
-            break;
-        };
-        let room = most - body.len();
-        body.extend_from_slice(&chunk[..chunk.len().min(room)]);
-    }
-    Ok((status, body))
+        .header("x-rh-insights-request-id", request_id);
+    outward::ask(request, most).await.map_err(no_answer)
 }
 
 /// Without the address, which may hold a password, and with the cause, which the client leaves out.
@@ -287,22 +274,4 @@ fn created(status: u16, body: &[u8]) -> Outcome {
         400 => Outcome::Refused(String::from_utf8_lossy(body).into_owned()),
         _ => Outcome::Failed(format!("asked to make the source, it answers {status}")),
     }
-}
-
-/// `{base}/api/sources/{path}`, whether or not the base ends in a slash.
-fn below(base: &str, path: [&str; 2]) -> Result<reqwest::Url, String> {
-    let mut url = reqwest::Url::parse(base).map_err(|why| why.to_string())?;
-    if !matches!(url.scheme(), "http" | "https") {
-        return Err("it begins with neither http:// nor https://".to_owned());
-    }
-    if url.query().is_some() || url.fragment().is_some() {
-        return Err("it holds a ? or #".to_owned());
-    }
-    if let Ok(mut segments) = url.path_segments_mut() {
-        segments
-            .pop_if_empty()
-            .extend(["api", "sources"])
-            .extend(path);
-    }
-    Ok(url)
 }

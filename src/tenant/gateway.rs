@@ -10,6 +10,7 @@ use uuid::Uuid;
 use super::Lookup;
 use crate::config::Pem;
 use crate::domain::{ClientId, Identity};
+use crate::outward;
 
 /// Largest answer that is read. Real ones have about a kilobyte.
 const ANSWER_MAX_BYTES: usize = 256 * 1024;
@@ -53,18 +54,8 @@ impl Gateway {
             url: url.to_owned(),
             problem,
         };
-        let parsed = reqwest::Url::parse(url).map_err(|why| bad_url(why.to_string()))?;
-        if !matches!(parsed.scheme(), "http" | "https") {
-            return Err(bad_url(
-                "it begins with neither http:// nor https://".to_owned(),
-            ));
-        }
-        // The first of the process counts; all of ours are the same.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let mut builder = reqwest::Client::builder()
-            .timeout(timeout)
-            .redirect(reqwest::redirect::Policy::none())
-            .user_agent(concat!("cloud-connector/", env!("CARGO_PKG_VERSION")));
+        let parsed = outward::address(url).map_err(bad_url)?;
+        let mut builder = outward::client(timeout);
         if let Some(ca) = ca {
             builder = builder.tls_certs_merge(authorities(ca)?);
         }
@@ -80,37 +71,19 @@ impl Gateway {
 
     /// Asks for one client.
     pub async fn ask(&self, client: &ClientId) -> Lookup {
-        match self.answer(client).await {
+        let request_id = Uuid::new_v4().simple().to_string();
+        let request = self
+            .http
+            .get(self.url.clone())
+            .header("x-rh-certauth-cn", format!("/CN={client}"))
+            .header("x-rh-insights-request-id", request_id);
+        match outward::ask(request, ANSWER_MAX_BYTES).await {
             Ok((status, body)) => judge(status, &body),
             Err(error) => {
                 tracing::debug!(client_id = %client, %error, "the gateway does not answer");
                 Lookup::Unavailable
             }
         }
-    }
-
-    async fn answer(&self, client: &ClientId) -> Result<(u16, Vec<u8>), reqwest::Error> {
-        let mut answer = self
-            .http
-            .get(self.url.clone())
-            .header("accept", "application/json")
-            .header("x-rh-certauth-cn", format!("/CN={client}"))
-            .header(
-                "x-rh-insights-request-id",
-                Uuid::new_v4().simple().to_string(),
-            )
-            .send()
-            .await?;
-        let status = answer.status().as_u16();
-        let mut body = Vec::new();
-        while let Some(chunk) = answer.chunk().await? {
-            if body.len() + chunk.len() > ANSWER_MAX_BYTES {
-                // Cut off, it cannot be read: no answer.
-                break;
-            }
-            body.extend_from_slice(&chunk);
-        }
-        Ok((status, body))
     }
 }
 

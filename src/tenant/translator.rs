@@ -15,6 +15,7 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use crate::domain::{OrgId, Tenant};
+use crate::outward;
 
 /// Largest answer that is read. Real ones name a single pair.
 const ANSWER_MAX_BYTES: usize = 64 * 1024;
@@ -96,17 +97,11 @@ impl HttpTranslator {
             url: url.to_owned(),
             problem,
         };
-        // The first of the process counts; all of ours are the same.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let http = reqwest::Client::builder()
-            .timeout(timeout)
-            .redirect(reqwest::redirect::Policy::none())
-            .user_agent(concat!("cloud-connector/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .map_err(|why| bad_url(why.to_string()))?;
+        let http = outward::client(timeout).build();
+        let http = http.map_err(|why| bad_url(why.to_string()))?;
         Ok(Self {
-            orgs_url: below(url, "orgIds").map_err(bad_url)?,
-            accounts_url: below(url, "ebsNumbers").map_err(bad_url)?,
+            orgs_url: outward::below(url, &["internal", "orgIds"]).map_err(bad_url)?,
+            accounts_url: outward::below(url, &["internal", "ebsNumbers"]).map_err(bad_url)?,
             http,
             orgs: remembering(),
             accounts: remembering(),
@@ -114,42 +109,20 @@ impl HttpTranslator {
     }
 
     async fn ask(&self, url: &reqwest::Url, wanted: &str) -> Translation<String> {
-        match self.answer(url, wanted).await {
+        let request_id = Uuid::new_v4().simple().to_string();
+        let request = self
+            .http
+            .post(url.clone())
+            .header("content-type", "application/json")
+            .header("x-rh-insights-request-id", request_id)
+            .body(json!([wanted]).to_string());
+        match outward::ask(request, ANSWER_MAX_BYTES).await {
             Ok((status, body)) => judge(status, &body, wanted),
             Err(error) => {
                 tracing::debug!(%error, "the tenant translator does not answer");
                 Translation::Unavailable
             }
         }
-    }
-
-    async fn answer(
-        &self,
-        url: &reqwest::Url,
-        wanted: &str,
-    ) -> Result<(u16, Vec<u8>), reqwest::Error> {
-        let mut answer = self
-            .http
-            .post(url.clone())
-            .header("accept", "application/json")
-            .header("content-type", "application/json")
-            .header(
-                "x-rh-insights-request-id",
-                Uuid::new_v4().simple().to_string(),
-            )
-            .body(json!([wanted]).to_string())
-            .send()
-            .await?;
-        let status = answer.status().as_u16();
-        let mut body = Vec::new();
-        while let Some(chunk) = answer.chunk().await? {
-            if body.len() + chunk.len() > ANSWER_MAX_BYTES {
-                // Cut off, it cannot be read: no answer.
-                break;
-            }
-            body.extend_from_slice(&chunk);
-        }
-        Ok((status, body))
     }
 }
 
@@ -200,21 +173,6 @@ where
         .max_capacity(REMEMBERED)
         .time_to_live(REMEMBERED_FOR)
         .build()
-}
-
-/// `{base}/internal/{name}`, whether or not the base ends in a slash.
-fn below(base: &str, name: &str) -> Result<reqwest::Url, String> {
-    let mut url = reqwest::Url::parse(base).map_err(|why| why.to_string())?;
-    if !matches!(url.scheme(), "http" | "https") {
-        return Err("it begins with neither http:// nor https://".to_owned());
-    }
-    if url.query().is_some() || url.fragment().is_some() {
-        return Err("it holds a ? or #".to_owned());
-    }
-    if let Ok(mut path) = url.path_segments_mut() {
-        path.pop_if_empty().extend(["internal", name]);
-    }
-    Ok(url)
 }
 
 /// What an answer means. Only a map is the translator's own word: a proxy's page or a wrong address

@@ -60,18 +60,39 @@ fn main() -> ExitCode {
             tokio::spawn(async move { run(kind, &options).await })
         });
         let runs: Vec<_> = runs.collect();
-        let mut all_well = true;
-        for outcome in runs {
-            all_well &= outcome.await.unwrap_or(false);
+        let outcomes = async {
+            let mut all_well = true;
+            for outcome in runs {
+                all_well &= outcome.await.unwrap_or(false);
+            }
+            all_well
+        };
+        tokio::select! {
+            all_well = outcomes => all_well,
+            () = told_to_end() => false,
         }
-        all_well
     });
+    // Ends what still runs: our processes and the services, each with its task.
+    drop(runtime);
     if all_well {
         ExitCode::SUCCESS
     } else {
         println!("chaos: to repeat it: {}", options.command());
         ExitCode::FAILURE
     }
+}
+
+/// Somebody wants it to end: the processes that it started must not be left behind.
+async fn told_to_end() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let kinds = [
+        SignalKind::interrupt(),
+        SignalKind::terminate(),
+        SignalKind::hangup(),
+    ];
+    let mut signals = kinds.map(|kind| signal(kind).expect("a signal"));
+    let waits = signals.iter_mut().map(|signal| Box::pin(signal.recv()));
+    futures::future::select_all(waits).await;
 }
 
 /// Runs one set-up and tells how it went.

@@ -375,6 +375,7 @@ fn a_wrong_address_is_named_with_its_cure() {
         assert!(text.contains("sources.url"), "{text}");
         assert!(text.contains("write it as"), "{text}");
     }
-    let url = below("https://a/b/", ["v3.0", "sources"]).unwrap();
-    assert_eq!(url.as_str(), "https://a/b/api/sources/v3.0/sources");
+    let good = Sources::new("https://a/b/", Duration::from_secs(1)).unwrap();
+    let list = "https://a/b/api/sources/v3.0/sources";
+    assert_eq!(good.list_url.as_str(), list);
 }

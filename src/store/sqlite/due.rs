@@ -28,19 +28,20 @@ pub(super) async fn claim(
     unclaimed: Timestamp,
     until: Timestamp,
 ) -> Result<Vec<Due>, StoreError> {
+    // By the moment alone, in which the index has them: see the other store.
     const CLAIM: &str = "UPDATE connections SET claimed_until = ?5 WHERE client_id IN (\
          SELECT client_id FROM connections WHERE ";
     const CLAIM_STALE: &str = concatcp!(
         CLAIM,
         STALE,
-        " AND ?3 = 0 ORDER BY stale_timestamp, client_id LIMIT ?4) \
+        " AND ?3 = 0 ORDER BY stale_timestamp LIMIT ?4) \
          RETURNING stale_timestamp AS due, ",
         COLUMNS
     );
     const CLAIM_TENANTLESS: &str = concatcp!(
         CLAIM,
         TENANTLESS,
-        " ORDER BY tenant_lookup_timestamp, client_id LIMIT ?4) \
+        " ORDER BY tenant_lookup_timestamp LIMIT ?4) \
          RETURNING tenant_lookup_timestamp AS due, ",
         COLUMNS
     );
@@ -201,7 +202,7 @@ pub(super) async fn list_tenantless(
 ) -> Result<Vec<Tenantless>, StoreError> {
     let rows = sqlx::query(
         "SELECT client_id, tenant_lookup_timestamp, tenant_lookup_failure_count, last_seen
-           FROM connections WHERE org_id = '' ORDER BY tenant_lookup_timestamp, client_id LIMIT ?",
+           FROM connections WHERE org_id = '' ORDER BY tenant_lookup_timestamp LIMIT ?",
     )
     .bind(limit)
     .fetch_all(pool)
