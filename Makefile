@@ -93,7 +93,7 @@ bench-record: ## Measure recording beside what it is made of (PARTS="batch pipel
 	@dev/prepare build
 	@dev/prepare services
 	cargo bench --locked --bench record --no-run
-	dev/with-services cargo bench --locked --bench record -- $(PARTS)
+	KAFKA_FAST=1 dev/with-services cargo bench --locked --bench record -- $(PARTS)
 
 # Advisories are left out: they need a database fetched from the network, and
 # a new entry there would fail a tree that nobody changed.

@@ -18,6 +18,8 @@ use super::{ROUNDS, rows};
 /// Who publishes the backlog, and how many messages each has under way.
 const PUBLISHERS: usize = 40;
 const WINDOW: usize = 100;
+/// How often the queue is counted: each time asks for every partition.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 const FILTER: &str = "redhat/insights/+/control/out";
 
 pub async fn measure(services: &Services) -> Result<Vec<Figure>> {
@@ -94,14 +96,10 @@ async fn drain(
     let before = counter.count()?;
     let started = Instant::now();
     let process = Process::start(&["--role", "ingest"], variables).await?;
-    let took = eventually(
-        "the backlog in the queue",
-        Duration::from_millis(20),
-        || {
-            let done = counter.count().map(|count| count >= before + backlog);
-            async { Ok(done?.then(|| started.elapsed())) }
-        },
-    )
+    let took = eventually("the backlog in the queue", LOOK_EVERY, || {
+        let done = counter.count().map(|count| count >= before + backlog);
+        async { Ok(done?.then(|| started.elapsed())) }
+    })
     .await?;
     let memory = process.most_memory()?;
     // What the broker has not heard of yet would come again.

@@ -11,20 +11,25 @@ use super::client::Client;
 use super::embedded::Embedded;
 use super::pipeline::settings;
 use super::process::{Process, eventually, run};
-use super::rows;
-use super::support::figures::{Bar, Figure, quantile};
+use super::support::figures::{Bar, Figure, median, quantile};
 use super::support::{Services, variables};
+use super::{ROUNDS, rows};
 
 /// A message every 10 ms, each of another client; the bare loop's half-way between two of ours, so
 /// that what stalls the machine for a moment stalls both.
 const EVERY: Duration = Duration::from_millis(10);
 const HALF_WAY: Duration = Duration::from_millis(5);
 const CLIENTS: usize = 500;
-const MESSAGES: u16 = 3000;
+/// In each round.
+const MESSAGES: u16 = 1000;
 const WARM_UP: u16 = 300;
-/// How often it is looked whether a message is shown: more often would be most of the load.
+/// How often it is looked whether a message is shown, once it may be: more often, or from the first
+/// moment on, would be most of the load.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// From which part of the time that the warm-up took a message may be shown.
+const SOONEST: f64 = 0.6;
 const LATE: Duration = Duration::from_millis(30);
+const LOOK_LATE_EVERY: Duration = Duration::from_millis(8);
 const KEY: &str = "0123456789abcdef0123";
 
 pub async fn measure(services: &Services) -> Result<Vec<Figure>> {
@@ -87,13 +92,19 @@ async fn distributed(services: &Services) -> Result<Vec<Figure>> {
 }
 
 async fn compare(name: &str, most: f64, ours: Where, bare: Bare) -> Result<Vec<Figure>> {
-    let bare = Where::Bare(bare);
-    warm_up(&ours).await?;
-    warm_up(&bare).await?;
-    let (of_ours, of_bare) =
-        tokio::try_join!(sample(&ours, Duration::ZERO), sample(&bare, HALF_WAY))?;
-    let (p50, p99) = (quantile(&of_ours, 0.5), quantile(&of_ours, 0.99));
-    let (bare_p50, bare_p99) = (quantile(&of_bare, 0.5), quantile(&of_bare, 0.99));
+    let (ours, bare) = (Side::new(ours).await?, Side::new(Where::Bare(bare)).await?);
+    let (mut of_ours, mut of_bare) = (Quantiles::default(), Quantiles::default());
+    for round in 0..ROUNDS {
+        let begin = tokio::time::Instant::now() + EVERY;
+        let (took, bare_took) = tokio::try_join!(
+            ours.sample(round, begin),
+            bare.sample(round, begin + HALF_WAY),
+        )?;
+        of_ours.add(&took);
+        of_bare.add(&bare_took);
+    }
+    let (p50, p99) = of_ours.medians();
+    let (bare_p50, bare_p99) = of_bare.medians();
     Ok(vec![
         Figure {
             name: format!("{name}, publish to API, p50"),
@@ -110,6 +121,24 @@ async fn compare(name: &str, most: f64, ours: Where, bare: Bare) -> Result<Vec<F
             bar: Bar::AtMost(3.0),
         },
     ])
+}
+
+/// Of each round.
+#[derive(Default)]
+struct Quantiles {
+    p50: Vec<f64>,
+    p99: Vec<f64>,
+}
+
+impl Quantiles {
+    fn add(&mut self, round: &[f64]) {
+        self.p50.push(quantile(round, 0.5));
+        self.p99.push(quantile(round, 0.99));
+    }
+
+    fn medians(&self) -> (f64, f64) {
+        (median(&self.p50), median(&self.p99))
+    }
 }
 
 enum Where {
@@ -134,53 +163,79 @@ impl Where {
 }
 
 /// Some messages all the way, one after the other: groups have formed, connections are open, and what
-/// compiles itself while it runs has done so.
-async fn warm_up(to: &Where) -> Result<()> {
+/// compiles itself while it runs has done so. Returns how long one takes at best, nearly.
+async fn warm_up(to: &Where) -> Result<Duration> {
     let name = uuid::Uuid::new_v4().to_string();
     let mut client = Client::connect(to.mqtt(), &name).await?;
+    let mut took = Vec::new();
     for n in 1..=WARM_UP {
         let payload = rows::message(&name, n.into());
+        let started = Instant::now();
         client.publish(n, payload.as_bytes()).await?;
         let round = n.to_string();
         eventually("a first message", LOOK_EVERY, || async {
             Ok(to.shows(&name, &round).await?.then_some(()))
         })
         .await?;
+        took.push(started.elapsed().as_secs_f64());
     }
-    Ok(())
+    Ok(Duration::from_secs_f64(quantile(&took, 0.1)))
 }
 
-/// Milliseconds from each publish until it is shown.
-async fn sample(to: &Where, offset: Duration) -> Result<Vec<f64>> {
-    let mut clients = Vec::new();
-    for name in rows::clients(CLIENTS) {
-        let client = Client::connect(to.mqtt(), &name).await?;
-        clients.push((name, Mutex::new(client)));
-    }
-    let begin = tokio::time::Instant::now() + offset;
-    let samples = (1..=MESSAGES).map(|n| {
-        let (name, client) = &clients[usize::from(n) % CLIENTS];
-        async move {
-            tokio::time::sleep_until(begin + EVERY * u32::from(n)).await;
-            let payload = rows::message(name, usize::from(n));
-            let round = n.to_string();
-            let mut client = client.lock().await;
-            let started = Instant::now();
-            client.send(n, payload.as_bytes()).await?;
-            let mut pause = LOOK_EVERY;
-            while !to.shows(name, &round).await? {
-                tokio::time::sleep(pause).await;
-                // Late already: looking often would only make everybody later.
-                if started.elapsed() > LATE {
-                    pause = (2 * pause).min(LATE);
-                }
-            }
-            let took = started.elapsed().as_secs_f64() * 1000.0;
-            client.acknowledged().await?;
-            Ok::<_, anyhow::Error>(took)
+/// One of the ways that are compared, and its clients.
+struct Side {
+    to: Where,
+    clients: Vec<(String, Mutex<Client>)>,
+    /// Before that it is not looked whether a message is shown.
+    soonest: Duration,
+}
+
+impl Side {
+    async fn new(to: Where) -> Result<Self> {
+        let soonest = warm_up(&to).await?.mul_f64(SOONEST);
+        let mut clients = Vec::new();
+        for name in rows::clients(CLIENTS) {
+            let client = Client::connect(to.mqtt(), &name).await?;
+            clients.push((name, Mutex::new(client)));
         }
-    });
-    futures::future::try_join_all(samples).await
+        Ok(Self {
+            to,
+            clients,
+            soonest,
+        })
+    }
+
+    /// Milliseconds from each publish until it is shown.
+    async fn sample(&self, round: usize, begin: tokio::time::Instant) -> Result<Vec<f64>> {
+        let samples = (0..MESSAGES).map(|n| async move {
+            tokio::time::sleep_until(begin + EVERY * u32::from(n)).await;
+            self.one(round * usize::from(MESSAGES) + usize::from(n))
+                .await
+        });
+        futures::future::try_join_all(samples).await
+    }
+
+    async fn one(&self, n: usize) -> Result<f64> {
+        let (name, client) = &self.clients[n % CLIENTS];
+        let (payload, shown) = (rows::message(name, n), n.to_string());
+        let mut client = client.lock().await;
+        let started = Instant::now();
+        client
+            .send(u16::try_from(n + 1)?, payload.as_bytes())
+            .await?;
+        tokio::time::sleep(self.soonest).await;
+        let mut pause = LOOK_EVERY;
+        while !self.to.shows(name, &shown).await? {
+            tokio::time::sleep(pause).await;
+            // Late already: looking often would only make everybody later.
+            if started.elapsed() > LATE {
+                pause = LOOK_LATE_EVERY;
+            }
+        }
+        let took = started.elapsed().as_secs_f64() * 1000.0;
+        client.acknowledged().await?;
+        Ok(took)
+    }
 }
 
 struct Api {

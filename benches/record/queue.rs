@@ -28,10 +28,13 @@ pub async fn fill(config: &Config, clients: &[String]) -> Result<()> {
         for client in chunk {
             let payload = rows::message(client, 0);
             let headers = [
-                ("topic", format!("redhat/insights/{client}/control/out")),
-                ("mqtt_message_id", "1".to_owned()),
-                ("date_received", format!("{:.9}", Timestamp::now())),
-                ("mqtt_retain", "false".to_owned()),
+                (
+                    "topic",
+                    format!("redhat/insights/{client}/control/out").into(),
+                ),
+                ("mqtt_message_id", "1".into()),
+                ("date_received", format!("{:.9}", Timestamp::now()).into()),
+                ("mqtt_retain", "false".into()),
             ];
             let topic = &config.kafka.ingress_topic;
             let sent = producer.send(topic, client, payload.as_bytes(), &headers);

@@ -265,8 +265,8 @@ async fn queue_again(
 ) -> Result<(String, bool)> {
     let queue = Destination::Queue {
         producer: Producer::new(&config.kafka)?,
-        ingress: config.kafka.ingress_topic.clone(),
-        answers: config.kafka.answers_topic.clone(),
+        ingress: config.kafka.ingress_topic.as_str().into(),
+        answers: config.kafka.answers_topic.as_str().into(),
     };
     let letter = &kept.letter;
     let message = Received {

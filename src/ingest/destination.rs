@@ -1,6 +1,12 @@
 //! Where messages of an outside broker go: into the queue, or straight to the recorder.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
 use crate::broker::Taken;
+use crate::domain::ClientId;
 use crate::kafka::{Producer, SendError, header};
 use crate::protocol::{self, ClientTopic, Direction, Received, Route, Topics};
 use crate::record::{Event, Recorder};
@@ -14,9 +20,9 @@ pub enum Destination {
         /// Puts it there.
         producer: Producer,
         /// Presence.
-        ingress: String,
+        ingress: Arc<str>,
         /// Answers and signs of life.
-        answers: String,
+        answers: Arc<str>,
     },
     /// The recorder in this process.
     Recorder(Recorder),
@@ -49,11 +55,9 @@ impl Destination {
                     .is_some_and(|topic| protocol::is_answer(topic.route, &message.payload));
                 let to = if is_answer { answers } else { ingress };
                 // One client's messages keep their order; what is nobody's goes anywhere.
-                let key = topic.map_or_else(
-                    || message.topic.clone(),
-                    |topic| topic.client.as_str().to_owned(),
-                );
-                queue(producer, to, key, message, packet_id).await
+                let client = topic.map(|topic| topic.client);
+                let client = client.as_ref().map(ClientId::as_str);
+                queue(producer, to, client, message, packet_id).await
             }
         }
     }
@@ -90,27 +94,38 @@ pub(super) fn record(recorder: &Recorder, topic: Option<ClientTopic>, message: R
     Taken::when(async move { receipt.durable().await.is_ok() })
 }
 
+/// Of a message that waits here only the envelope is held: the producer has its payload, and there
+/// may be tens of thousands.
 async fn queue(
     producer: &Producer,
-    to: &str,
-    key: String,
-    message: Received,
+    to: &Arc<str>,
+    client: Option<&str>,
+    mut message: Received,
     packet_id: u16,
 ) -> Taken {
+    let key = client.unwrap_or(&message.topic);
     let headers = headers(&message, packet_id);
-    let sent = producer.send(to, &key, &message.payload, &headers).await;
-    let (producer, to) = (producer.clone(), to.to_owned());
+    let sent = producer.send(to, key, &message.payload, &headers).await;
+    message.payload = Bytes::new();
+    let (producer, to) = (producer.clone(), to.clone());
     Taken::when(async move {
         let outcome = match sent {
             Ok(sent) => sent.durable().await,
             Err(error) => Err(error),
         };
         let outcome = match outcome {
-            Err(SendError::TooLarge) => send_cut(&producer, &to, &key, message, packet_id).await,
+            Err(SendError::TooLarge { key, payload }) => {
+                let whole = Received {
+                    payload,
+                    ..message.clone()
+                };
+                send_cut(&producer, &to, &key, whole, packet_id).await
+            }
             outcome => outcome,
         };
         if let Err(error) = &outcome {
-            tracing::error!(client_id = key, %error, "the queue does not take a message");
+            let topic = message.topic;
+            tracing::error!(topic, %error, "the queue does not take a message");
         }
         outcome.is_ok()
     })
@@ -127,23 +142,28 @@ async fn send_cut(
     let message = message.cut();
     let mut headers = headers(&message, packet_id);
     if let Some(cut) = &message.cut {
-        headers.push((header::CUT_FROM, cut.size.to_string()));
-        headers.push((header::CUT_HASH, cut.sha256.clone()));
+        headers.push((header::CUT_FROM, cut.size.to_string().into()));
+        headers.push((header::CUT_HASH, cut.sha256.as_str().into()));
     }
     let sent = producer.send(to, key, &message.payload, &headers).await?;
     sent.durable().await
 }
 
-fn headers(message: &Received, packet_id: u16) -> Vec<(&'static str, String)> {
-    let mut headers = vec![
-        (header::TOPIC, message.topic.clone()),
-        (header::PACKET_ID, packet_id.to_string()),
+fn headers(message: &Received, packet_id: u16) -> Vec<(&'static str, Cow<'_, str>)> {
+    let mut headers = Vec::with_capacity(7);
+    headers.extend([
+        (header::TOPIC, message.topic.as_str().into()),
+        (header::PACKET_ID, packet_id.to_string().into()),
         // Nine digits, as the Go implementation writes and reads them.
-        (header::RECEIVED, format!("{:.9}", message.received)),
-        (header::RETAIN, message.replayed.to_string()),
-    ];
+        (header::RECEIVED, format!("{:.9}", message.received).into()),
+        (header::RETAIN, truth(message.replayed)),
+    ]);
     if message.again {
-        headers.push((header::AGAIN, true.to_string()));
+        headers.push((header::AGAIN, truth(true)));
     }
     headers
+}
+
+fn truth(is_so: bool) -> Cow<'static, str> {
+    if is_so { "true" } else { "false" }.into()
 }

@@ -1,11 +1,12 @@
 //! From an outside broker. Its session is kept while we are away, and each message is acknowledged
 //! when the next stage has it: this process may die at any instruction.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt as _;
 use futures::stream::FuturesOrdered;
+use futures::{Stream, StreamExt as _};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
@@ -21,6 +22,9 @@ use crate::telemetry::metrics;
 
 /// More than may be unacknowledged: whoever polls never waits for whoever forwards.
 const WINDOW: usize = 70_000;
+/// How long the end waits for what was handed on already: if the next stage is away, the broker sends
+/// it again, and nothing is lost.
+const LEAVE_WITHIN: Duration = Duration::from_secs(3);
 
 /// What ingest works with.
 pub struct Parts {
@@ -82,13 +86,13 @@ async fn keep_connected(parts: Arc<Parts>, state: Arc<RwLock<Verdict>>, stopper:
     // whatever the broker kept.
     let mut has_subscribed = false;
     loop {
-        let why = tokio::select! {
-            why = one_connection(&parts, &state, &mut has_subscribed, &mut backoff) => why,
-            () = stopper.asked() => {
-                *state.write() = Err("stopping".to_owned());
-                return;
-            }
-        };
+        let connection =
+            one_connection(&parts, &state, &mut has_subscribed, &mut backoff, &stopper);
+        let why = connection.await;
+        if stopper.is_asked() {
+            *state.write() = Err("stopping".to_owned());
+            return;
+        }
         tracing::warn!(why, "no messages from the broker; connecting again");
         *state.write() = Err(why);
         tokio::select! {
@@ -105,12 +109,17 @@ async fn one_connection(
     state: &Arc<RwLock<Verdict>>,
     has_subscribed: &mut bool,
     backoff: &mut Backoff,
+    stopper: &Stopper,
 ) -> String {
     let (publisher, mut link) = match mqtt::connect(&parts.options) {
         Ok(pair) => pair,
         Err(error) => return error.to_string(),
     };
-    let awaited = match link.next().await {
+    let first = tokio::select! {
+        first = link.next() => first,
+        () = stopper.asked() => return "stopping".to_owned(),
+    };
+    let awaited = match first {
         Happening::Connected { session_present } if session_present && *has_subscribed => 0,
         Happening::Connected { .. } => match subscribe(parts, &publisher).await {
             Ok(asked) => asked,
@@ -134,7 +143,7 @@ async fn one_connection(
     };
     tokio::select! {
         why = polling => why.unwrap_or_else(|error| error.to_string()),
-        why = forward(parts, &publisher, messages) => why,
+        why = forward(parts, &publisher, messages, stopper) => why,
         why = told => why,
     }
 }
@@ -234,23 +243,34 @@ impl Parts {
     }
 }
 
-/// Hands messages on, many at once, and acknowledges them in the order in which they came.
+/// Hands messages on, many at once, and acknowledges them in the order in which they came, until the
+/// connection ends or `stopper` asks.
 async fn forward(
     parts: &Parts,
     publisher: &Publisher,
     mut messages: mpsc::Receiver<Message>,
+    stopper: &Stopper,
 ) -> String {
     let mut under_way = FuturesOrdered::new();
+    let ended = || "the connection has ended".to_owned();
+    let stop = stopper.token();
+    let mut asked = pin!(stop.cancelled());
     loop {
         tokio::select! {
+            () = &mut asked => {
+                let leaving = leave(publisher, messages, under_way);
+                let _ = tokio::time::timeout(LEAVE_WITHIN, leaving).await;
+                return "stopping".to_owned();
+            }
             message = messages.recv() => {
-                let Some(message) = message else {
-                    return "the connection has ended".to_owned();
-                };
-                let taken = parts
+                let Some(message) = message else { return ended() };
+                let taking = parts
                     .destination
-                    .take(&parts.topics, message.received, message.packet_id)
-                    .await;
+                    .take(&parts.topics, message.received, message.packet_id);
+                let taken = tokio::select! {
+                    taken = taking => taken,
+                    () = &mut asked => continue,
+                };
                 under_way.push_back(async move {
                     let durable = taken.durable().await;
                     drop(message.unkept);
@@ -261,10 +281,39 @@ async fn forward(
                 if !durable {
                     return "the next stage does not take messages".to_owned();
                 }
-                if let Some((ack, _share)) = ack && publisher.acknowledge(ack).await.is_err() {
-                    return "the connection has ended".to_owned();
+                if acknowledge(publisher, ack).await.is_err() {
+                    return ended();
                 }
             }
         }
+    }
+}
+
+async fn acknowledge(publisher: &Publisher, ack: Option<(Ack, Share)>) -> Result<(), mqtt::Ended> {
+    match ack {
+        Some((ack, _share)) => publisher.acknowledge(ack).await,
+        None => Ok(()),
+    }
+}
+
+/// Acknowledges what was handed on, and tells the broker that we go. What still comes is not taken:
+/// the broker keeps it. Returns when the connection has ended.
+async fn leave(
+    publisher: &Publisher,
+    mut messages: mpsc::Receiver<Message>,
+    mut under_way: impl Stream<Item = (bool, Option<(Ack, Share)>)> + Unpin,
+) {
+    loop {
+        tokio::select! {
+            outcome = under_way.next() => match outcome {
+                Some((true, ack)) => if acknowledge(publisher, ack).await.is_err() { return },
+                Some((false, _)) => return,
+                None => break,
+            },
+            message = messages.recv() => if message.is_none() { return },
+        }
+    }
+    if publisher.disconnect().await.is_ok() {
+        while messages.recv().await.is_some() {}
     }
 }

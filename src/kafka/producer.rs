@@ -1,9 +1,11 @@
 //! Putting messages into the queue, durably and in order.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
+use bytes::Bytes;
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode};
-use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::message::{Header, Message as _, OwnedHeaders};
 use rdkafka::producer::{DeliveryFuture, FutureProducer, FutureRecord, Producer as _};
 
 use super::settings::{self, Complaints, KafkaError};
@@ -22,9 +24,14 @@ pub struct Producer {
 /// The queue does not have the message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// It will never take one of this size.
+    /// It will never take one of this size, and gives it back.
     #[error("the message is too large for the queue")]
-    TooLarge,
+    TooLarge {
+        /// What it was to be ordered by.
+        key: String,
+        /// Its bytes.
+        payload: Bytes,
+    },
     /// Another reason.
     #[error("{0}")]
     Failed(String),
@@ -81,13 +88,13 @@ impl Producer {
         topic: &str,
         key: &str,
         payload: &[u8],
-        headers: &[(&str, String)],
+        headers: &[(&str, Cow<'_, str>)],
     ) -> Result<Sent, SendError> {
         let mut owned = OwnedHeaders::new_with_capacity(headers.len());
         for (name, value) in headers {
             owned = owned.insert(Header {
                 key: name,
-                value: Some(value),
+                value: Some(value.as_ref()),
             });
         }
         let mut record = FutureRecord::to(topic)
@@ -103,7 +110,7 @@ impl Producer {
                     record = back;
                     tokio::time::sleep(QUEUE_FULL_PAUSE).await;
                 }
-                Err((error, _)) => return Err(sort(&error)),
+                Err((error, _)) => return Err(sort(&error, key.as_bytes(), payload)),
             }
         }
     }
@@ -135,16 +142,22 @@ impl Sent {
     pub async fn durable(self) -> Result<(), SendError> {
         match self.0.await {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err((error, _))) => Err(sort(&error)),
+            Ok(Err((error, message))) => {
+                let key = message.key().unwrap_or_default();
+                Err(sort(&error, key, message.payload().unwrap_or_default()))
+            }
             Err(_) => Err(SendError::Failed("the producer has stopped".to_owned())),
         }
     }
 }
 
-fn sort(error: &ClientError) -> SendError {
+fn sort(error: &ClientError, key: &[u8], payload: &[u8]) -> SendError {
     match error.rdkafka_error_code() {
         Some(RDKafkaErrorCode::MessageSizeTooLarge | RDKafkaErrorCode::InvalidMessageSize) => {
-            SendError::TooLarge
+            SendError::TooLarge {
+                key: String::from_utf8_lossy(key).into_owned(),
+                payload: Bytes::copy_from_slice(payload),
+            }
         }
         _ => SendError::Failed(error.to_string()),
     }

@@ -133,8 +133,8 @@ impl Running {
         self.producer = Some(producer.clone());
         Ok(Destination::Queue {
             producer,
-            ingress: kafka.ingress_topic.clone(),
-            answers: kafka.answers_topic.clone(),
+            ingress: kafka.ingress_topic.as_str().into(),
+            answers: kafka.answers_topic.as_str().into(),
         })
     }
 
