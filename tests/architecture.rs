@@ -25,8 +25,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("record", &["tenant", "store", "platform"]),
     ("ingest", &["record", "mqtt", "broker", "kafka"]),
     ("updaters", &["store", "tenant", "platform", "deliver"]),
-    ("deliver", &["store", "mqtt", "broker"]),
-    ("api", &["deliver", "store"]),
+    ("deliver", &["mqtt", "broker"]),
+    ("api", &["deliver", "store", "tenant"]),
     (
         "runtime",
         &[

@@ -1,6 +1,7 @@
 //! Errors in one shape: `{"title", "status", "detail"}`, and the place where statuses are decided.
 
 use std::any::Any;
+use std::borrow::Cow;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -17,7 +18,7 @@ const RETRY_AFTER: HeaderValue = HeaderValue::from_static("5");
 /// What a caller is told.
 #[derive(Debug, Serialize)]
 pub struct ApiError {
-    title: &'static str,
+    title: Cow<'static, str>,
     #[serde(serialize_with = "as_number")]
     status: StatusCode,
     detail: String,
@@ -33,9 +34,13 @@ fn as_number<S: serde::Serializer>(status: &StatusCode, to: S) -> Result<S::Ok, 
 
 impl ApiError {
     /// An error of that status.
-    pub fn new(status: StatusCode, title: &'static str, detail: impl Into<String>) -> Self {
+    pub fn new(
+        status: StatusCode,
+        title: impl Into<Cow<'static, str>>,
+        detail: impl Into<String>,
+    ) -> Self {
         Self {
-            title,
+            title: title.into(),
             status,
             detail: detail.into(),
             id: None,
@@ -49,6 +54,39 @@ impl ApiError {
             "Unable to process json input",
             detail,
         )
+    }
+
+    /// Something that we ask is away: try again.
+    pub fn unavailable(detail: impl Into<String>) -> Self {
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "Service unavailable",
+            detail,
+        )
+    }
+
+    /// A message that was not sent, or not surely.
+    pub fn not_sent(title: &'static str, error: SendError) -> Self {
+        match error {
+            SendError::NotConnected => Self::no_connection(),
+            SendError::Unavailable { id, problem } => Self {
+                id: Some(id),
+                ..Self::new(StatusCode::SERVICE_UNAVAILABLE, title, problem)
+            },
+            SendError::Unsure { id, problem } => Self {
+                id: Some(id),
+                ..Self::new(
+                    StatusCode::GATEWAY_TIMEOUT,
+                    title,
+                    format!("{problem}; the message may still arrive"),
+                )
+            },
+        }
+    }
+
+    /// The status and the title, for the audit.
+    pub fn outcome(&self) -> (u16, &str) {
+        (self.status.as_u16(), &self.title)
     }
 
     /// The organisation has no such connection.
@@ -78,33 +116,7 @@ impl IntoResponse for ApiError {
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
         tracing::warn!(%error, "a request could not be answered");
-        Self::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "Service unavailable",
-            "The database does not answer; try again",
-        )
-    }
-}
-
-impl From<SendError> for ApiError {
-    fn from(error: SendError) -> Self {
-        let title = "Error passing message to rhc client";
-        match error {
-            SendError::NoConnection => Self::no_connection(),
-            SendError::Store(error) => error.into(),
-            SendError::Unavailable { id, problem } => Self {
-                id: Some(id),
-                ..Self::new(StatusCode::SERVICE_UNAVAILABLE, title, problem)
-            },
-            SendError::Unsure { id, problem } => Self {
-                id: Some(id),
-                ..Self::new(
-                    StatusCode::GATEWAY_TIMEOUT,
-                    title,
-                    format!("{problem}; the message may still arrive"),
-                )
-            },
-        }
+        Self::unavailable("The database does not answer; try again")
     }
 }
 

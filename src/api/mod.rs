@@ -1,12 +1,16 @@
 //! The REST interface. One endpoint a file; what they share is beside them.
 
+mod audit;
 mod auth;
 mod error;
 mod health;
 mod json;
+mod lookup;
 mod observe;
 mod pagination;
+mod sending;
 mod serve;
+mod v1;
 mod v2;
 
 use std::sync::Arc;
@@ -17,10 +21,11 @@ use axum::extract::DefaultBodyLimit;
 use axum::middleware;
 use tower_http::catch_panic::CatchPanicLayer;
 
-use crate::config::Http;
+use crate::config::{Http, LookupMode};
 use crate::deliver::Delivery;
 use crate::store::Store;
 use crate::telemetry::Health;
+use crate::tenant::Translator;
 
 pub use auth::Keys;
 pub use serve::serve;
@@ -33,6 +38,19 @@ pub struct Parts {
     pub delivery: Delivery,
     /// Who may call.
     pub keys: Keys,
+    /// Which account number and which organisation belong together.
+    pub translator: Arc<dyn Translator>,
+    /// How.
+    pub settings: Settings,
+}
+
+/// How callers are told apart, and what they reach.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// Whether a gateway in front makes the identity header.
+    pub trust_identity_header: bool,
+    /// Whether Satellite servers of others are reached.
+    pub lookup: LookupMode,
 }
 
 /// What probes and scrapers are shown.
@@ -57,6 +75,7 @@ pub fn probes(probes: Probes, http: &Http) -> Interface {
 /// The whole interface as one router.
 pub fn router(parts: Parts, shown: Probes, http: &Http) -> Interface {
     let interface = Router::new()
+        .nest(&format!("{}/v1", http.base_path), v1::router())
         .nest(&format!("{}/v2", http.base_path), v2::router())
         .with_state(Arc::new(parts));
     let probes = health::router().with_state(Arc::new(shown));

@@ -5,7 +5,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tokio::time::Instant;
-use tracing::Instrument as _;
+use tracing::{Instrument as _, field};
 use uuid::Uuid;
 
 use super::Timeout;
@@ -31,7 +31,12 @@ pub(super) async fn observe(request: Request, next: Next) -> Response {
         .get::<MatchedPath>()
         .map_or("none", |matched| matched.as_str())
         .to_owned();
-    let span = tracing::info_span!("request", request_id = id.to_str().unwrap_or_default());
+    let span = tracing::info_span!(
+        "request",
+        request_id = id.to_str().unwrap_or_default(),
+        caller = field::Empty,
+        tenant = field::Empty,
+    );
     let mut response = next.run(request).instrument(span.clone()).await;
     let took = started.elapsed();
     let status = response.status().as_u16();

@@ -19,15 +19,16 @@ pub(super) struct Page {
 }
 
 impl Page {
-    /// Reads `offset` and `limit` from the query. An empty one is the default.
-    pub fn read(uri: &Uri) -> Result<Self, ApiError> {
+    /// Reads `offset` and `limit` from the query. An empty one is the default. What cannot be read is
+    /// an error with this title: the generations differ.
+    pub fn read(uri: &Uri, title: &'static str) -> Result<Self, ApiError> {
         let query = query(uri);
         let number = |name: &str, default| match query.get(name).map(String::as_str) {
             None | Some("") => Ok(default),
             Some(text) => text.parse::<u64>().map_err(|_| {
                 ApiError::new(
                     StatusCode::BAD_REQUEST,
-                    "Invalid request",
+                    title,
                     format!("{name} must be a number that is not negative"),
                 )
             }),
@@ -125,14 +126,14 @@ mod tests {
 
     #[test]
     fn a_page_has_defaults_and_a_maximum() {
-        let read = |query| Page::read(&uri(query)).unwrap();
+        let read = |query| Page::read(&uri(query), "").unwrap();
         let page = |offset, limit| Page { offset, limit };
         assert_eq!(read(""), page(0, 1000));
         assert_eq!(read("?offset=&limit="), page(0, 1000));
         assert_eq!(read("?offset=5&limit=0"), page(5, 0));
         assert_eq!(read("?limit=99999999"), page(0, 10_000));
         for bad in ["?offset=-1", "?limit=x", "?limit=1.5"] {
-            assert!(Page::read(&uri(bad)).is_err(), "{bad}");
+            assert!(Page::read(&uri(bad), "").is_err(), "{bad}");
         }
     }
 

@@ -20,7 +20,8 @@ pub use layers::Origin;
 pub use secret::Secret;
 pub use sections::{
     Api, Broker, BrokerTls, CallerKey, Config, Data, Http, Kafka, KafkaSecurity, Log, LogFormat,
-    Mqtt, Pem, Postgres, PostgresTls, Record, SaslMechanism, Shutdown, TenantSettings, Updaters,
+    LookupMode, Mqtt, Pem, Postgres, PostgresTls, Record, SaslMechanism, Scope, Shutdown,
+    TenantSettings, Updaters,
 };
 pub use span::Span;
 

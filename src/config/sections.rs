@@ -81,21 +81,49 @@ pub struct Http {
 #[serde(deny_unknown_fields)]
 pub struct Api {
     pub local_key: bool,
+    pub trust_identity_header: bool,
+    pub lookup: LookupMode,
     pub keys: BTreeMap<String, CallerKey>,
 }
 
-/// A caller's secret, or several while one replaces another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LookupMode {
+    Strict,
+    Relaxed,
+}
+
+/// A caller's secret, or several while one replaces another, and what they open.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(untagged, expecting = "expected a secret, or { secrets = [\"…\"] }")]
+#[serde(
+    untagged,
+    expecting = "expected a secret, or { secrets = [\"…\"], scopes = [\"tenant\", \"management\"] }"
+)]
 pub enum CallerKey {
     One(Secret),
-    Several(SeveralSecrets),
+    Detailed(DetailedKey),
 }
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct SeveralSecrets {
+pub struct DetailedKey {
     secrets: Vec<Secret>,
+    #[serde(default = "tenant_alone")]
+    scopes: Vec<Scope>,
+}
+
+/// What a key opens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scope {
+    /// What is done for one organisation.
+    Tenant,
+    /// What is done for any.
+    Management,
+}
+
+fn tenant_alone() -> Vec<Scope> {
+    vec![Scope::Tenant]
 }
 
 impl CallerKey {
@@ -103,7 +131,15 @@ impl CallerKey {
     pub fn secrets(&self) -> &[Secret] {
         match self {
             Self::One(secret) => std::slice::from_ref(secret),
-            Self::Several(several) => &several.secrets,
+            Self::Detailed(key) => &key.secrets,
+        }
+    }
+
+    #[must_use]
+    pub fn scopes(&self) -> &[Scope] {
+        match self {
+            Self::One(_) => &[Scope::Tenant],
+            Self::Detailed(key) => &key.scopes,
         }
     }
 }

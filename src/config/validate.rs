@@ -100,6 +100,14 @@ fn api(api: &Api) -> Result<(), Invalid> {
         if key.secrets().is_empty() {
             return Err(Invalid::new("api.keys", "it has no secret", "give it one").named(name));
         }
+        if key.scopes().is_empty() {
+            return Err(Invalid::new(
+                "api.keys",
+                "it has no scope, so it would open nothing",
+                "give it \"tenant\", \"management\" or both, or leave scopes away for \"tenant\"",
+            )
+            .named(name));
+        }
         for secret in key.secrets() {
             if secret.expose().chars().count() < SECRET_MIN_CHARS {
                 return Err(Invalid::new(

@@ -1,5 +1,4 @@
-//! Delivering: find the connection for the organisation, speak its dialect, publish, wait for the
-//! broker.
+//! Delivering: speak the connection's dialect, publish, wait for the broker.
 
 mod embedded;
 mod outside;
@@ -11,9 +10,8 @@ use async_trait::async_trait;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::domain::{ClientId, Clock, OrgId, OutgoingMessage};
-use crate::protocol::{self, ClientTopic, Topics};
-use crate::store::{Store, StoreError};
+use crate::domain::{ClientId, Clock, Connection, OutgoingMessage};
+use crate::protocol::{self, ClientTopic, Command, Route, Topics};
 use crate::telemetry::metrics;
 
 pub use embedded::EmbeddedOutlet;
@@ -58,14 +56,11 @@ pub struct Request {
 }
 
 /// Why a message was not sent.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// The organisation has no such connection.
-    #[error("the organisation has no connection to that client")]
-    NoConnection,
-    /// The database could not be asked.
-    #[error(transparent)]
-    Store(#[from] StoreError),
+    /// The broker knows that the client is not there.
+    #[error("the client is not connected")]
+    NotConnected,
     /// The broker cannot take it now.
     #[error("message {id} was not sent: {problem}")]
     Unavailable {
@@ -87,43 +82,27 @@ pub enum SendError {
 /// Sends messages to clients. A clone is the same.
 #[derive(Clone)]
 pub struct Delivery {
-    store: Arc<dyn Store>,
     outlet: Arc<dyn Outlet>,
     topics: Topics,
     clock: Arc<dyn Clock>,
 }
 
 impl Delivery {
-    /// Delivers what this store knows through that outlet.
+    /// Delivers through this outlet.
     #[must_use]
-    pub fn new(
-        store: Arc<dyn Store>,
-        outlet: Arc<dyn Outlet>,
-        topics: Topics,
-        clock: Arc<dyn Clock>,
-    ) -> Self {
+    pub fn new(outlet: Arc<dyn Outlet>, topics: Topics, clock: Arc<dyn Clock>) -> Self {
         Self {
-            store,
             outlet,
             topics,
             clock,
         }
     }
 
-    /// Sends one message to an organisation's client. The id it returns is the broker's to keep.
+    /// Sends a message. The id it returns is that of a message that the broker has.
     ///
     /// # Errors
     /// When it was not sent, or may not have been.
-    pub async fn send(
-        &self,
-        org: &OrgId,
-        client: &ClientId,
-        request: Request,
-    ) -> Result<Uuid, SendError> {
-        let Some(connection) = self.store.find_for_org(org, client).await? else {
-            metrics::sent("no_connection");
-            return Err(SendError::NoConnection);
-        };
+    pub async fn send(&self, connection: &Connection, request: Request) -> Result<Uuid, SendError> {
         let message = OutgoingMessage {
             id: Uuid::new_v4(),
             sent: self.clock.now(),
@@ -132,30 +111,51 @@ impl Delivery {
             payload: request.payload,
         };
         let (route, payload) = protocol::encode_message(connection.dialect, &message);
+        self.publish(connection, route, message.id, payload).await
+    }
+
+    /// Sends a command. None where the client's dialect has no such thing.
+    ///
+    /// # Errors
+    /// When it was not sent, or may not have been.
+    pub async fn command(
+        &self,
+        connection: &Connection,
+        command: &Command,
+    ) -> Result<Option<Uuid>, SendError> {
+        let id = Uuid::new_v4();
+        let encoded = protocol::encode_command(connection.dialect, command, id, self.clock.now());
+        let Some((route, payload)) = encoded else {
+            return Ok(None);
+        };
+        let sent = self.publish(connection, route, id, payload).await?;
+        Ok(Some(sent))
+    }
+
+    async fn publish(
+        &self,
+        connection: &Connection,
+        route: Route,
+        id: Uuid,
+        payload: Vec<u8>,
+    ) -> Result<Uuid, SendError> {
+        let client = &connection.client_id;
         let topic = self.topics.name(&ClientTopic {
-            prefix: connection.topic_prefix,
-            client: connection.client_id,
+            prefix: connection.topic_prefix.clone(),
+            client: client.clone(),
             route,
         });
-        match self.outlet.publish(client, topic, payload).await {
-            Ok(()) => {
-                metrics::sent("acknowledged");
-                Ok(message.id)
-            }
-            Err(OutletError::NotConnected) => {
-                metrics::sent("no_connection");
-                Err(SendError::NoConnection)
-            }
+        let (label, outcome) = match self.outlet.publish(client, topic, payload).await {
+            Ok(()) => ("acknowledged", Ok(id)),
+            Err(OutletError::NotConnected) => ("no_connection", Err(SendError::NotConnected)),
             Err(OutletError::Unavailable(problem)) => {
-                metrics::sent("unavailable");
-                let id = message.id;
-                Err(SendError::Unavailable { id, problem })
+                ("unavailable", Err(SendError::Unavailable { id, problem }))
             }
             Err(OutletError::TimedOut(problem)) => {
-                metrics::sent("timed_out");
-                let id = message.id;
-                Err(SendError::Unsure { id, problem })
+                ("timed_out", Err(SendError::Unsure { id, problem }))
             }
-        }
+        };
+        metrics::sent(label);
+        outcome
     }
 }

@@ -93,6 +93,9 @@ impl Reported {
     }
 }
 
+/// The dispatcher that Satellite servers advertise: they serve hosts of many organisations.
+const SATELLITE: &str = "foreman_rh_cloud";
+
 /// A connection that belongs to an organisation, as callers may see it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Connection {
@@ -112,6 +115,14 @@ pub struct Connection {
     pub message_id: Option<MessageId>,
     /// When that message was sent (never after it was received).
     pub message_sent: Timestamp,
+}
+
+impl Connection {
+    /// Whether it is a Satellite server.
+    #[must_use]
+    pub fn is_satellite(&self) -> bool {
+        self.reported.has_dispatcher(SATELLITE)
+    }
 }
 
 #[cfg(test)]

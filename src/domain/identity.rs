@@ -48,7 +48,9 @@ pub enum IdentityError {
 pub struct Identity {
     encoded: Arc<str>,
     tenant: Option<Tenant>,
+    account: Arc<str>,
     kind: Option<Arc<str>>,
+    associate: Option<Arc<str>>,
     auth_type: Arc<str>,
     system_cn: Option<Arc<str>>,
 }
@@ -76,6 +78,10 @@ impl Identity {
         let system = object(fields, "system")?;
         let system_cn = system.map_or(Ok(None), |system| word(system, "cn"))?;
         let system_cn = system_cn.map(Into::into);
+        let associate = object(fields, "associate")?;
+        let associate = associate.map_or(Ok(None), |associate| word(associate, "email"))?;
+        let associate = associate.map(Into::into);
+        let account = word(fields, "account_number")?.unwrap_or_default().into();
         let is_mended = mend(fields, tenant.as_ref())?;
         Ok(Self {
             auth_type: word(fields, "auth_type")?.unwrap_or(CERT_AUTH).into(),
@@ -85,7 +91,9 @@ impl Identity {
                 text.into()
             },
             tenant,
+            account,
             kind,
+            associate,
             system_cn,
         })
     }
@@ -104,7 +112,9 @@ impl Identity {
         Self {
             encoded: encode(&whole),
             tenant: Some(tenant.clone()),
+            account: tenant.account.as_str().into(),
             kind: Some("User".into()),
+            associate: None,
             auth_type: CERT_AUTH.into(),
             system_cn: None,
         }
@@ -120,6 +130,18 @@ impl Identity {
     #[must_use]
     pub fn tenant(&self) -> Option<&Tenant> {
         self.tenant.as_ref()
+    }
+
+    /// The account number that it names, whether it names an organisation or not; `""` for none.
+    #[must_use]
+    pub fn account(&self) -> &str {
+        &self.account
+    }
+
+    /// The address of a member of staff, for lines that must say who it was.
+    #[must_use]
+    pub fn associate(&self) -> Option<&str> {
+        self.associate.as_deref()
     }
 
     /// Its `type`: `User`, `System`, …

@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 
 use crate::api::{self, Keys, Probes};
 use crate::broker::{self, Broker, Listeners, ServerTls};
-use crate::config::{Config, Secret};
+use crate::config::{Config, Scope, Secret};
 use crate::deliver::{Delivery, EmbeddedOutlet, Outlet, OutsideOutlet, tell_refusals};
 use crate::domain::Clock;
 use crate::kafka::Producer;
@@ -232,13 +232,14 @@ async fn open_store(config: &Config) -> Result<(Arc<dyn Store>, Option<DataDir>)
 fn keys(config: &Config, data_dir: Option<&DataDir>, info: &mut Info) -> Result<Keys> {
     let mut keys = Keys::default();
     for (caller, key) in &config.api.keys {
-        keys.add(caller, key.secrets().to_vec());
+        keys.add(caller, key.secrets().to_vec(), key.scopes().to_vec());
     }
     if let Some(data_dir) = data_dir
         && config.api.local_key
     {
         let key = data_dir.local_key()?;
-        keys.add(LOCAL_CALLER, vec![key.clone()]);
+        let scopes = vec![Scope::Tenant, Scope::Management];
+        keys.add(LOCAL_CALLER, vec![key.clone()], scopes);
         info.local_key = Some(key);
     }
     Ok(keys)
@@ -355,11 +356,15 @@ impl Running {
         if !has_api {
             return Ok(api::probes(self.probes(), &config.http));
         }
-        let delivery = Delivery::new(self.store.clone(), outlet, topics, clock.clone());
         let parts = api::Parts {
             store: self.store.clone(),
-            delivery,
+            delivery: Delivery::new(outlet, topics, clock.clone()),
             keys,
+            translator: translator(config)?,
+            settings: api::Settings {
+                trust_identity_header: config.api.trust_identity_header,
+                lookup: config.api.lookup,
+            },
         };
         Ok(api::router(parts, self.probes(), &config.http))
     }

@@ -231,6 +231,15 @@ pub struct Listing {
     pub connections: Vec<Connection>,
 }
 
+/// A page of everybody who belongs to an organisation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Owned {
+    /// How many there are in all, whatever the page.
+    pub count: u64,
+    /// This page, ordered by organisation and client id.
+    pub clients: Vec<(Tenant, ClientId)>,
+}
+
 /// What the rest of the program may ask of a database.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
@@ -264,6 +273,20 @@ pub trait Store: Send + Sync + 'static {
         client: &ClientId,
     ) -> Result<Option<Connection>, StoreError>;
 
+    /// An organisation's connections to any of these clients, in one query, in no order.
+    async fn find_many_for_org(
+        &self,
+        org: &OrgId,
+        clients: &[ClientId],
+    ) -> Result<Vec<Connection>, StoreError>;
+
+    /// As [`Store::find_for_org`]; also a Satellite server of another organisation.
+    async fn find_for_org_or_satellite(
+        &self,
+        org: &OrgId,
+        client: &ClientId,
+    ) -> Result<Option<Connection>, StoreError>;
+
     /// A page of an organisation's connections, ordered by client id, and how many there are.
     async fn list_for_org(
         &self,
@@ -271,6 +294,10 @@ pub trait Store: Send + Sync + 'static {
         offset: u64,
         limit: u64,
     ) -> Result<Listing, StoreError>;
+
+    /// A page of everybody who belongs to an organisation, ordered by that and client id, and how many
+    /// there are. For callers who manage all of them.
+    async fn list_owned(&self, offset: u64, limit: u64) -> Result<Owned, StoreError>;
 
     /// Clients in order, whoever they belong to. For the connector's own housekeeping; nothing of it
     /// reaches a caller.

@@ -20,6 +20,7 @@ mod operators;
 mod other_makes;
 mod properties;
 mod recording;
+mod rest;
 mod restart;
 mod simulate;
 mod sources;

@@ -16,7 +16,7 @@ pub(super) async fn list(
     uri: axum::extract::OriginalUri,
 ) -> Result<Json<Paginated<ConnectionView>>, ApiError> {
     let uri: Uri = uri.0;
-    let page = Page::read(&uri)?;
+    let page = Page::read(&uri, "Invalid request")?;
     let listing = shared
         .store
         .list_for_org(&caller.org, page.offset, page.limit)

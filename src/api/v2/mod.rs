@@ -1,10 +1,13 @@
 //! The second generation: tenants are organisations.
 
+mod batch_status;
 mod connections;
 mod message;
 mod status;
 
 use axum::Router;
+use axum::extract::Path;
+use axum::extract::rejection::PathRejection;
 use axum::routing::{get, post};
 use serde::Serialize;
 use serde_json::Value;
@@ -15,8 +18,17 @@ use crate::domain::Connection;
 pub(super) fn router() -> Router<Shared> {
     Router::new()
         .route("/connections", get(connections::list))
+        .route("/connections/status", post(batch_status::status))
         .route("/connections/{client_id}/status", get(status::status))
         .route("/connections/{client_id}/message", post(message::send))
+}
+
+/// The client in the path.
+type Named = Path<String>;
+
+/// A path that is not text names nobody.
+fn named(client_id: Result<Named, PathRejection>) -> String {
+    client_id.map(|Path(name)| name).unwrap_or_default()
 }
 
 /// A connection as callers see it. Empty strings and nulls are left out, `{}` is kept.

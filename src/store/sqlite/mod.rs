@@ -16,8 +16,8 @@ use sqlx::SqlitePool;
 pub use open::{check, schema_is_current};
 
 use super::{
-    Batch, Due, DueFor, Fence, Finding, KeptLetter, Known, LetterFilter, Listing, OrgCount, Queue,
-    Store, StoreError, Tenantless, TenantlessCounts, Written,
+    Batch, Due, DueFor, Fence, Finding, KeptLetter, Known, LetterFilter, Listing, OrgCount, Owned,
+    Queue, Store, StoreError, Tenantless, TenantlessCounts, Written,
 };
 use crate::domain::{ClientId, Connection, OrgId, Tenant, Timestamp};
 
@@ -68,6 +68,26 @@ impl Store for SqliteStore {
         client: &ClientId,
     ) -> Result<Option<Connection>, StoreError> {
         read::find_for_org(&self.readers, org, client).await
+    }
+
+    async fn find_many_for_org(
+        &self,
+        org: &OrgId,
+        clients: &[ClientId],
+    ) -> Result<Vec<Connection>, StoreError> {
+        read::find_many_for_org(&self.readers, org, clients).await
+    }
+
+    async fn find_for_org_or_satellite(
+        &self,
+        org: &OrgId,
+        client: &ClientId,
+    ) -> Result<Option<Connection>, StoreError> {
+        read::find_for_org_or_satellite(&self.readers, org, client).await
+    }
+
+    async fn list_owned(&self, offset: u64, limit: u64) -> Result<Owned, StoreError> {
+        read::list_owned(&self.readers, offset, limit).await
     }
 
     async fn list_for_org(

@@ -4,21 +4,25 @@ use serde_json::Value;
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
 
-use crate::domain::{ClientId, Connection, Dialect, Kind, MessageId, Reported, Timestamp};
+use crate::domain::{ClientId, Connection, Dialect, Kind, MessageId, Reported, Tenant, Timestamp};
 use crate::store::{Due, Heard, Place, StoreError, tenant_of};
 
 pub(super) const CONNECTION_COLUMNS: &str = "client_id, org_id, account, dialect, kind, topic_prefix, \
      canonical_facts, catalog_service_facts, dispatchers, tags, client_name, client_version, message_id, message_sent";
 
-pub(super) fn connection(row: &SqliteRow) -> Result<Connection, StoreError> {
+/// The tenant of a row that has one.
+pub(super) fn tenant(row: &SqliteRow) -> Result<Tenant, StoreError> {
     let org_id: String = row.try_get("org_id")?;
-    let account: String = row.try_get("account")?;
+    tenant_of(&org_id, row.try_get("account")?)
+        .ok_or_else(|| unreadable("a connection of an organisation without one"))
+}
+
+pub(super) fn connection(row: &SqliteRow) -> Result<Connection, StoreError> {
     let dialect: String = row.try_get("dialect")?;
     let kind: String = row.try_get("kind")?;
     Ok(Connection {
         client_id: client_id(row)?,
-        tenant: tenant_of(&org_id, account)
-            .ok_or_else(|| unreadable("a connection of an organisation without one"))?,
+        tenant: tenant(row)?,
         dialect: Dialect::from_name(&dialect)
             .ok_or_else(|| unreadable(format!("the dialect {dialect:?}")))?,
         kind: Kind::from_name(&kind).ok_or_else(|| unreadable(format!("the kind {kind:?}")))?,

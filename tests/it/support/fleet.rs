@@ -216,10 +216,14 @@ impl Process {
         }
     }
 
+    /// A request without credentials.
+    pub fn bare(&self, method: &str, path: &str) -> reqwest::RequestBuilder {
+        let url = format!("{}{path}", self.http);
+        self.client.request(method.parse().unwrap(), url)
+    }
+
     pub fn request(&self, method: &str, path: &str) -> reqwest::RequestBuilder {
-        let url = format!("{}/api/cloud-connector{path}", self.http);
-        self.client
-            .request(method.parse().unwrap(), url)
+        self.bare(method, &format!("/api/cloud-connector{path}"))
             .header("x-rh-cloud-connector-client-id", "tester")
             .header("x-rh-cloud-connector-psk", KEY)
             .header("x-rh-cloud-connector-org-id", ORG)

@@ -98,10 +98,20 @@ impl Subject {
         Self::Distributed(Box::new((fleet, process)))
     }
 
-    /// Anew, with a gateway to ask; what it says is remembered for a moment only.
-    pub async fn asking(self, gateway: &Gateway, more: Settings<'_>) -> Self {
+    /// Anew, with other settings.
+    pub async fn anew(self, settings: Settings<'_>) -> Self {
         let is_distributed = self.has_outside_broker();
         drop(self);
+        #[cfg(feature = "outside-tests")]
+        if is_distributed {
+            return Self::distributed(settings).await;
+        }
+        assert!(!is_distributed);
+        Self::embedded(settings).await
+    }
+
+    /// Anew, with a gateway to ask; what it says is remembered for a moment only.
+    pub async fn asking(self, gateway: &Gateway, more: Settings<'_>) -> Self {
         let mut settings = vec![
             ("tenant.gateway_url", gateway.url.as_str()),
             ("tenant.found_for", "1ms"),
@@ -110,12 +120,7 @@ impl Subject {
             ("broker.connect_burst", "100000"),
         ];
         settings.extend(more);
-        #[cfg(feature = "outside-tests")]
-        if is_distributed {
-            return Self::distributed(&settings).await;
-        }
-        assert!(!is_distributed);
-        Self::embedded(&settings).await
+        self.anew(&settings).await
     }
 
     /// Where clients connect.
@@ -137,6 +142,16 @@ impl Subject {
             Self::Embedded(connector) => connector.request(method, path),
             #[cfg(feature = "outside-tests")]
             Self::Distributed(both) => both.1.request(method, path),
+        }
+    }
+
+    /// A request without credentials.
+    pub fn bare(&self, method: &str, path: &str) -> reqwest::RequestBuilder {
+        let path = format!("/api/cloud-connector{path}");
+        match self {
+            Self::Embedded(connector) => connector.bare(method, &path),
+            #[cfg(feature = "outside-tests")]
+            Self::Distributed(both) => both.1.bare(method, &path),
         }
     }
 

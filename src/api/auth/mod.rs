@@ -1,0 +1,165 @@
+//! Who is calling, and for whom.
+
+mod identity;
+mod keys;
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts as RequestParts;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use tracing::Span;
+
+use super::{Parts, Shared};
+use crate::config::Scope;
+use crate::domain::{Identity, OrgId};
+
+pub use keys::Keys;
+
+const IDENTITY: &str = "x-rh-identity";
+const CLIENT_ID: &str = "x-rh-cloud-connector-client-id";
+const PSK: &str = "x-rh-cloud-connector-psk";
+const ORG_ID: &str = "x-rh-cloud-connector-org-id";
+const ACCOUNT: &str = "x-rh-cloud-connector-account";
+
+/// A caller that proved who it is, and the organisation that it speaks for.
+#[derive(Debug, Clone)]
+pub(super) struct Caller {
+    pub org: OrgId,
+}
+
+/// A caller that speaks for the tenant with this account number, as the first generation names it.
+#[derive(Debug, Clone)]
+pub(super) struct AccountCaller {
+    pub account: String,
+}
+
+/// A caller that may do to any connection what the management endpoints do.
+#[derive(Debug, Clone)]
+pub(super) struct Manager {
+    /// For the audit: a key's name, or a member of staff.
+    pub name: String,
+}
+
+/// Why nobody is let in.
+#[derive(Debug)]
+pub(super) enum Refused {
+    /// Whatever the reason: the caller learns nothing from a failure.
+    Unauthenticated,
+    /// The gateway in front made an identity that cannot be used.
+    Identity(String),
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let plain = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
+        match self {
+            Self::Unauthenticated => {
+                (StatusCode::UNAUTHORIZED, plain, "Authentication failed").into_response()
+            }
+            Self::Identity(why) => {
+                let text = format!("Bad Request: {why}");
+                (StatusCode::BAD_REQUEST, plain, text).into_response()
+            }
+        }
+    }
+}
+
+impl FromRequestParts<Shared> for Caller {
+    type Rejection = Refused;
+
+    async fn from_request_parts(
+        request: &mut RequestParts,
+        shared: &Shared,
+    ) -> Result<Self, Refused> {
+        let headers = &request.headers;
+        if let Some(identity) = trusted_identity(headers, shared)? {
+            let tenant = identity.tenant().ok_or_else(identity::lacks_organisation)?;
+            note("", tenant.org_id.as_str());
+            let org = tenant.org_id.clone();
+            return Ok(Self { org });
+        }
+        let caller = key(headers, shared, Scope::Tenant)?;
+        let org = OrgId::new(text(headers, ORG_ID)?).map_err(|_| Refused::Unauthenticated)?;
+        note(caller, org.as_str());
+        Ok(Self { org })
+    }
+}
+
+impl FromRequestParts<Shared> for AccountCaller {
+    type Rejection = Refused;
+
+    async fn from_request_parts(
+        request: &mut RequestParts,
+        shared: &Shared,
+    ) -> Result<Self, Refused> {
+        let headers = &request.headers;
+        if let Some(identity) = trusted_identity(headers, shared)? {
+            let tenant = identity.tenant().ok_or_else(identity::lacks_organisation)?;
+            note("", tenant.org_id.as_str());
+            let account = tenant.account.clone();
+            return Ok(Self { account });
+        }
+        let caller = key(headers, shared, Scope::Tenant)?;
+        let account = text(headers, ACCOUNT)?;
+        if account.is_empty() {
+            return Err(Refused::Unauthenticated);
+        }
+        note(caller, account);
+        let account = account.to_owned();
+        Ok(Self { account })
+    }
+}
+
+impl FromRequestParts<Shared> for Manager {
+    type Rejection = Refused;
+
+    async fn from_request_parts(
+        request: &mut RequestParts,
+        shared: &Shared,
+    ) -> Result<Self, Refused> {
+        let headers = &request.headers;
+        let name = match trusted_identity(headers, shared)? {
+            Some(identity) if identity::is_staff(&identity) => identity
+                .associate()
+                .unwrap_or("a member of staff")
+                .to_owned(),
+            Some(_) => return Err(Refused::Unauthenticated),
+            None => key(headers, shared, Scope::Management)?.to_owned(),
+        };
+        note(&name, "");
+        Ok(Self { name })
+    }
+}
+
+/// The identity, where a gateway is trusted to have made it and there is one.
+fn trusted_identity(headers: &HeaderMap, parts: &Parts) -> Result<Option<Identity>, Refused> {
+    if !parts.settings.trust_identity_header {
+        return Ok(None);
+    }
+    match headers.get(IDENTITY) {
+        Some(header) if !header.is_empty() => identity::read(header).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// The caller whose key this is, if it opens what is asked for.
+fn key<'a>(headers: &'a HeaderMap, parts: &Parts, scope: Scope) -> Result<&'a str, Refused> {
+    let (caller, secret) = (text(headers, CLIENT_ID)?, text(headers, PSK)?);
+    if parts.keys.opens(caller, secret, scope) {
+        Ok(caller)
+    } else {
+        Err(Refused::Unauthenticated)
+    }
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, Refused> {
+    let value = headers.get(name).ok_or(Refused::Unauthenticated)?;
+    value.to_str().map_err(|_| Refused::Unauthenticated)
+}
+
+/// For the request's line in the log.
+fn note(caller: &str, tenant: &str) {
+    Span::current()
+        .record("caller", caller)
+        .record("tenant", tenant);
+}

@@ -1,0 +1,112 @@
+//! A message to a client, as both generations take it and answer it.
+
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::Parts;
+use super::error::ApiError;
+use super::json::{self, Json};
+use crate::deliver::Request;
+use crate::domain::Connection;
+use crate::protocol::is_metadata;
+
+const FAILED: &str = "Error passing message to rhc client";
+
+/// What a caller wants sent, as it came.
+#[derive(Debug, Deserialize)]
+pub(super) struct Message {
+    #[serde(default)]
+    directive: Option<String>,
+    #[serde(default)]
+    metadata: Value,
+    #[serde(default)]
+    payload: Value,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Sent {
+    id: Uuid,
+}
+
+impl Message {
+    /// Whether it names a directive at all: an empty one is none.
+    pub fn has_directive(&self) -> bool {
+        self.directive.as_ref().is_some_and(|text| !text.is_empty())
+    }
+
+    /// What is sent, if clients would take it.
+    pub fn checked(self) -> Result<Request, ApiError> {
+        let directive = self.directive.unwrap_or_default();
+        if directive.is_empty() {
+            return Err(json::missing_fields());
+        }
+        if directive.trim().is_empty() {
+            return Err(ApiError::new(
+                StatusCode::BAD_REQUEST,
+                "Directive field is empty",
+                "The directive names what the receiving application should do",
+            ));
+        }
+        if !is_metadata(&self.metadata) {
+            // A real client would drop the message without a word.
+            return Err(ApiError::bad_json(
+                "metadata must be null or a map of string to string",
+            ));
+        }
+        Ok(Request {
+            directive,
+            metadata: self.metadata,
+            payload: self.payload,
+        })
+    }
+}
+
+/// Sends it, and says so when the broker has it.
+pub(super) async fn send(
+    parts: &Parts,
+    connection: &Connection,
+    request: Request,
+) -> Result<(StatusCode, Json<Sent>), ApiError> {
+    let sent = parts.delivery.send(connection, request).await;
+    let id = sent.map_err(|error| ApiError::not_sent(FAILED, error))?;
+    Ok((StatusCode::CREATED, Json(Sent { id })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn check(body: Value) -> Result<Request, ApiError> {
+        serde_json::from_value::<Message>(body).unwrap().checked()
+    }
+
+    #[test]
+    fn metadata_and_payload_may_be_absent_or_null() {
+        for body in [
+            json!({"directive": "x"}),
+            json!({"directive": "x", "metadata": null, "payload": null}),
+        ] {
+            let request = check(body).unwrap();
+            assert_eq!(request.metadata, Value::Null);
+            assert_eq!(request.payload, Value::Null);
+        }
+    }
+
+    #[test]
+    fn a_directive_is_needed_and_metadata_must_be_strings() {
+        for bad in [
+            json!({}),
+            json!({"directive": ""}),
+            json!({"directive": " \t"}),
+            json!({"directive": "x", "metadata": {"a": 1}}),
+            json!({"directive": "x", "metadata": ["a"]}),
+            json!({"directive": "x", "metadata": "a"}),
+        ] {
+            assert!(check(bad.clone()).is_err(), "{bad}");
+        }
+        assert!(check(json!({"directive": "x", "metadata": {"a": "1"}})).is_ok());
+    }
+}

@@ -1,0 +1,131 @@
+//! `GET /v1/connection` and `GET /v1/connection/{account}`, for management: who is connected.
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{OriginalUri, Path, State};
+use serde::Serialize;
+
+use super::unknown_account;
+use crate::api::Shared;
+use crate::api::audit::{Action, audited};
+use crate::api::auth::Manager;
+use crate::api::error::{self, ApiError};
+use crate::api::json::Json;
+use crate::api::pagination::{Page, Paginated};
+use crate::domain::{ClientId, Tenant};
+
+const BAD_INPUT: &str = "Unable to process input parameters";
+
+/// The connections of one account.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Group {
+    account: String,
+    /// Only where there is no account number to go by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    org_id: Option<String>,
+    connections: Vec<String>,
+}
+
+pub(super) async fn all(
+    State(shared): State<Shared>,
+    manager: Manager,
+    OriginalUri(uri): OriginalUri,
+) -> Result<Json<Paginated<Group>>, ApiError> {
+    let page = Page::read(&uri, BAD_INPUT)?;
+    let action = Action {
+        name: "list",
+        account: "",
+        client: "",
+    };
+    let listed = shared.store.list_owned(page.offset, page.limit).await;
+    let listed = audited(&manager, &action, listed.map_err(Into::into))?;
+    let data = by_account(listed.clients);
+    Ok(Json(Paginated::new(&uri, page, listed.count, data)))
+}
+
+pub(super) async fn of_account(
+    State(shared): State<Shared>,
+    manager: Manager,
+    account: Result<Path<String>, PathRejection>,
+    OriginalUri(uri): OriginalUri,
+) -> Result<Json<Paginated<String>>, ApiError> {
+    let account = account.map(|Path(account)| account).unwrap_or_default();
+    if !account.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(error::no_such_path().await);
+    }
+    let page = Page::read(&uri, BAD_INPUT)?;
+    let action = Action {
+        name: "list",
+        account: &account,
+        client: "",
+    };
+    let listed = async {
+        let org = shared.org_of(&account).await?;
+        let org = org.ok_or_else(|| unknown_account(BAD_INPUT))?;
+        let listing = shared.store.list_for_org(&org, page.offset, page.limit);
+        Ok(listing.await?)
+    };
+    let listing = audited(&manager, &action, listed.await)?;
+    let ids = listing.connections.into_iter();
+    let ids = ids.map(|connection| connection.client_id.to_string());
+    let page = Paginated::new(&uri, page, listing.count, ids.collect());
+    Ok(Json(page))
+}
+
+/// In the order in which accounts come first. Who has no account number is listed by organisation,
+/// so that nobody is put together with strangers.
+fn by_account(clients: Vec<(Tenant, ClientId)>) -> Vec<Group> {
+    let mut accounts: Vec<Group> = Vec::new();
+    for (tenant, client) in clients {
+        let org_id = tenant.account.is_empty().then(|| tenant.org_id.to_string());
+        let same = |known: &&mut Group| known.account == tenant.account && known.org_id == org_id;
+        let client = client.to_string();
+        // An account's connections mostly follow each other.
+        match accounts.iter_mut().rev().find(same) {
+            Some(known) => known.connections.push(client),
+            None => accounts.push(Group {
+                account: tenant.account,
+                org_id,
+                connections: vec![client],
+            }),
+        }
+    }
+    accounts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::OrgId;
+
+    fn client(org: &str, account: &str, id: &str) -> (Tenant, ClientId) {
+        let tenant = Tenant {
+            org_id: OrgId::new(org).unwrap(),
+            account: account.to_owned(),
+        };
+        (tenant, ClientId::new(id).unwrap())
+    }
+
+    #[test]
+    fn connections_are_grouped_by_account_and_without_one_by_organisation() {
+        let listed = by_account(vec![
+            client("1", "010", "a"),
+            client("1", "010", "b"),
+            client("2", "", "c"),
+            client("3", "", "d"),
+            client("4", "010", "e"),
+        ]);
+        let account = |account: &str, org: Option<&str>, ids: &[&str]| Group {
+            account: account.to_owned(),
+            org_id: org.map(str::to_owned),
+            connections: ids.iter().map(|id| (*id).to_owned()).collect(),
+        };
+        assert_eq!(
+            listed,
+            [
+                account("010", None, &["a", "b", "e"]),
+                account("", Some("2"), &["c"]),
+                account("", Some("3"), &["d"]),
+            ]
+        );
+    }
+}

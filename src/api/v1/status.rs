@@ -1,0 +1,49 @@
+//! `POST /v1/connection_status` and, for management, `POST /v1/connection/status`: connected or not.
+
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
+use bytes::Bytes;
+
+use super::{Node, StatusView, same_account, unknown_account};
+use crate::api::audit::{Action, audited};
+use crate::api::auth::{AccountCaller, Manager};
+use crate::api::error::ApiError;
+use crate::api::json::{self, Json};
+use crate::api::{Parts, Shared};
+use crate::domain::OrgId;
+
+pub(super) async fn for_tenant(
+    State(shared): State<Shared>,
+    caller: AccountCaller,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<StatusView>, ApiError> {
+    let node = json::read::<Node>(body)?.checked()?;
+    same_account(&caller, &node.account)?;
+    let org = org(&shared, &node).await?;
+    let found = shared.reachable(&org, &node.node_id).await?;
+    Ok(Json(found.into()))
+}
+
+pub(super) async fn for_management(
+    State(shared): State<Shared>,
+    manager: Manager,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<StatusView>, ApiError> {
+    let node = json::read::<Node>(body)?.checked()?;
+    let action = Action {
+        name: "status",
+        account: &node.account,
+        client: &node.node_id,
+    };
+    let outcome = async {
+        let org = org(&shared, &node).await?;
+        let found = shared.own(&org, &node.node_id).await?;
+        Ok(Json(found.into()))
+    };
+    audited(&manager, &action, outcome.await)
+}
+
+async fn org(parts: &Parts, node: &Node) -> Result<OrgId, ApiError> {
+    let org = parts.org_of(&node.account).await?;
+    org.ok_or_else(|| unknown_account("Unable to translate account to org_id"))
+}
