@@ -10,6 +10,8 @@ const HEIGHT: f64 = 320.0;
 const LEFT: f64 = 80.0;
 const BELOW: f64 = 50.0;
 const MARGIN: f64 = 30.0;
+/// Between the sides and the first and last point, so that their labels stand free.
+const INSET: f64 = 45.0;
 
 /// Rows a second against the number of clients that are known, on a logarithmic scale below.
 pub fn write(file: &Path, points: &[(usize, f64)]) -> Result<()> {
@@ -24,7 +26,8 @@ pub fn write(file: &Path, points: &[(usize, f64)]) -> Result<()> {
         scale.first().copied().context("no points")?,
         scale.last().copied().context("no points")?,
     );
-    let x = |at: f64| LEFT + (at - first) / (last - first) * (WIDTH - LEFT - 2.0 * MARGIN);
+    let within = WIDTH - LEFT - MARGIN - 2.0 * INSET;
+    let x = |at: f64| LEFT + INSET + (at - first) / (last - first) * within;
     let y = |rate: f64| HEIGHT - BELOW - rate / top * (HEIGHT - BELOW - MARGIN);
 
     let mut svg = format!(
@@ -38,10 +41,11 @@ pub fn write(file: &Path, points: &[(usize, f64)]) -> Result<()> {
         writeln!(
             svg,
             "<line x1=\"{LEFT}\" y1=\"{line:.1}\" x2=\"{:.1}\" y2=\"{line:.1}\" stroke=\"#ddd\"/>\
-             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{at:.0}</text>",
+             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
             WIDTH - MARGIN,
             LEFT - 8.0,
-            line + 4.0
+            line + 4.0,
+            grouped(at)
         )?;
         at += step;
     }
@@ -60,10 +64,12 @@ pub fn write(file: &Path, points: &[(usize, f64)]) -> Result<()> {
         writeln!(
             svg,
             "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" fill=\"#06c\"/>\
-             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{rate:.0}</text>\
-             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{known}</text>",
+             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\
+             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
             y - 10.0,
-            HEIGHT - BELOW + 20.0
+            grouped(*rate),
+            HEIGHT - BELOW + 20.0,
+            grouped(*known as f64)
         )?;
     }
     writeln!(
@@ -74,6 +80,19 @@ pub fn write(file: &Path, points: &[(usize, f64)]) -> Result<()> {
         HEIGHT - 8.0
     )?;
     std::fs::write(file, svg).with_context(|| file.display().to_string())
+}
+
+/// With a comma between thousands.
+fn grouped(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }
 
 /// A round number, of which a handful reach the top.
