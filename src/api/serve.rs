@@ -15,6 +15,8 @@ use crate::telemetry::metrics::Occasionally;
 
 /// A caller that has not sent its headers by then is cut off.
 const HEADERS_WITHIN: Duration = Duration::from_secs(10);
+/// Longest head of a request, in bytes; what is longer is answered 431.
+const HEAD_MAX_BYTES: usize = 64 * 1024;
 /// Connections of callers at once; more wait to be accepted.
 const CONNECTIONS_MOST: usize = 4096;
 /// After a failed accept (out of file descriptors, most likely): time for some to be closed.
@@ -57,6 +59,7 @@ async fn one_connection(stream: TcpStream, router: Router, stopper: Stopper) {
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADERS_WITHIN)
+        .max_buf_size(HEAD_MAX_BYTES)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     tokio::pin!(connection);
     let ended = tokio::select! {
