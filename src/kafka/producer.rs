@@ -115,13 +115,6 @@ impl Producer {
         }
     }
 
-    /// Waits for what is under way, up to a bound.
-    pub async fn flush(&self, within: Duration) -> bool {
-        let inner = self.inner.clone();
-        let flushing = tokio::task::spawn_blocking(move || inner.flush(within).is_ok());
-        flushing.await.unwrap_or(false)
-    }
-
     /// Whether the topic can be written to now.
     ///
     /// # Errors

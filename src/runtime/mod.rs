@@ -23,7 +23,6 @@ use crate::broker::{self, Broker, Listeners, ServerTls};
 use crate::config::{Config, Scope, Secret};
 use crate::deliver::{Delivery, EmbeddedOutlet, Outlet, OutsideOutlet, tell_refusals};
 use crate::domain::Clock;
-use crate::kafka::Producer;
 use crate::mqtt::{KeptConnection, Options, Session};
 use crate::platform::sources::{self as catalog, Registrar, Sources};
 use crate::protocol::Topics;
@@ -57,7 +56,6 @@ pub struct Running {
     background: Stopper,
     /// The connection that messages to clients go through.
     outlet: Stopper,
-    producer: Option<Producer>,
     store: Arc<dyn Store>,
     broker: Option<Arc<Broker>>,
     grace: Duration,
@@ -131,7 +129,6 @@ pub async fn start(config: Config, roles: Roles, clock: Arc<dyn Clock>) -> Resul
         recording: Stopper::new(),
         background: Stopper::new(),
         outlet: Stopper::new(),
-        producer: None,
         store,
         broker: None,
         grace: config.shutdown.grace.get(),

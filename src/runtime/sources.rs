@@ -130,7 +130,6 @@ impl Running {
             let (watched, topic) = (watched.clone(), topic.clone());
             async move { watched.check(&topic).await }.boxed()
         });
-        self.producer = Some(producer.clone());
         Ok(Destination::Queue {
             producer,
             ingress: kafka.ingress_topic.as_str().into(),

@@ -39,9 +39,7 @@ impl Running {
         stage("sources", self.sources.stop(left() / 2).await);
         stage("background", self.background.stop(left()).await);
         stage("record", self.recording.stop(left()).await);
-        if let Some(producer) = &self.producer {
-            stage("queue", producer.flush(left()).await);
-        }
+        // What the queue does not have by now, nobody was told of: the broker sends it again.
         let closing = tokio::time::timeout(left().max(AT_LEAST), self.store.close()).await;
         stage("store", closing.is_ok());
         if let Some(broker) = &self.broker {

@@ -14,7 +14,11 @@ async fn while_the_translator_is_away_the_first_generation_says_so(subject: Subj
     let world = World::start(subject, &settings).await;
     let node = json!({"account": US.1, "node_id": world.ours, "delay": 1});
     let message = json!({"account": US.1, "recipient": world.ours, "directive": "d"});
-    let managed = |path: &str| world.managed("POST", &format!("/connection/{path}")).json(&node);
+    let managed = |path: &str| {
+        world
+            .managed("POST", &format!("/connection/{path}"))
+            .json(&node)
+    };
     for request in [
         world.v1(US.1, "/message", &message),
         world.v1(US.1, "/connection_status", &node),
