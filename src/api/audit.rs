@@ -3,7 +3,7 @@
 use super::auth::Manager;
 use super::error::ApiError;
 
-/// Lines of this target are the audit, whatever else is logged.
+/// Lines of this target are the audit; they are written whatever `log.level` says.
 const AUDIT: &str = "cloud_connector::audit";
 
 /// What is done to which connection.

@@ -11,8 +11,10 @@ use super::json::{self, Json};
 use crate::deliver::Request;
 use crate::domain::Connection;
 use crate::protocol::is_metadata;
+use crate::telemetry::metrics;
 
-const FAILED: &str = "Error passing message to rhc client";
+/// The title of what was not sent, or not surely.
+pub(super) const FAILED: &str = "Error passing message to rhc client";
 
 /// What a caller wants sent, as it came.
 #[derive(Debug, Deserialize)]
@@ -63,13 +65,17 @@ impl Message {
     }
 }
 
-/// Sends it, and says so when the broker has it.
+/// Sends it to the connection that was found, and says so when the broker has it.
 pub(super) async fn send(
     parts: &Parts,
-    connection: &Connection,
+    found: Option<Connection>,
     request: Request,
 ) -> Result<(StatusCode, Json<Sent>), ApiError> {
-    let sent = parts.delivery.send(connection, request).await;
+    let Some(connection) = found else {
+        metrics::sent("no_connection");
+        return Err(ApiError::no_connection());
+    };
+    let sent = parts.delivery.send(&connection, request).await;
     let id = sent.map_err(|error| ApiError::not_sent(FAILED, error))?;
     Ok((StatusCode::CREATED, Json(Sent { id })))
 }

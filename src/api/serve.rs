@@ -15,7 +15,7 @@ use crate::telemetry::metrics::Occasionally;
 
 /// A caller that has not sent its headers by then is cut off.
 const HEADERS_WITHIN: Duration = Duration::from_secs(10);
-/// Longest head of a request, in bytes; what is longer is answered 431.
+/// How much is read of a request's head before it is given up, in bytes, roughly: 431.
 const HEAD_MAX_BYTES: usize = 64 * 1024;
 /// Connections of callers at once; more wait to be accepted.
 const CONNECTIONS_MOST: usize = 4096;

@@ -206,12 +206,16 @@ mod tests {
         ))
         .unwrap();
         assert_eq!(loaded.config.api.keys["two"].secrets().len(), 2);
+        assert_eq!(loaded.config.api.keys["two"].scopes(), [Scope::Tenant]);
         let shown = loaded.to_annotated_toml();
         let debug = format!("{loaded:?}");
         for text in [shown, debug] {
             assert!(!text.contains("0123456789abcdef"), "{text}");
             assert!(!text.contains("new-new"), "{text}");
         }
+        let nothing = "[api.keys]\none = { secrets = [\"0123456789abcdef\"], scopes = [] }\n";
+        let text = with_file(nothing).unwrap_err().to_string();
+        assert!(text.contains("no scope"), "{text}");
         let text = with_file("[api.keys]\none = \"short\"\n")
             .unwrap_err()
             .to_string();

@@ -57,7 +57,9 @@ fn filter(level: &str) -> Result<EnvFilter, BadLevel> {
         return Err(bad("not a level".to_owned()));
     }
     let quiet = "mqtt5=error,mqtt5_protocol=error,rumqttc=error,sqlx=error,rustls=error,hyper=warn,rdkafka=off,librdkafka=off";
-    EnvFilter::try_new(format!("{quiet},{level}")).map_err(|error| bad(error.to_string()))
+    // What was done to other people's connections is told at any level, unless it is named itself.
+    let audit = "cloud_connector::audit=info";
+    EnvFilter::try_new(format!("{quiet},{audit},{level}")).map_err(|error| bad(error.to_string()))
 }
 
 #[cfg(test)]

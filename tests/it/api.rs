@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::support::mqtt::{Connect, control_out, data_in, online};
-use crate::support::{Connector, RawClient, unique};
+use crate::support::{Connector, RawClient, eventually, unique};
 
 #[tokio::test]
 async fn without_the_right_key_everything_is_401_and_says_no_more() {
@@ -218,4 +218,41 @@ async fn probes_and_metrics_need_no_key() {
         page.contains("# HELP cloud_connector_http_requests_total"),
         "{page}"
     );
+}
+
+#[tokio::test]
+async fn management_leaves_a_line_that_says_who_did_what_to_whom_at_any_level() {
+    let connector = Connector::setup().set("log.level", "error").start().await;
+    let body = json!({"account": "111000", "node_id": "me", "delay": 1});
+    let request = connector.request("POST", "/v1/connection/reconnect");
+    assert_eq!(request.json(&body).send().await.unwrap().status(), 400);
+    let line = eventually("the line", || async {
+        let said = connector.said.lock();
+        said.iter().find(|line| line.contains("audit")).cloned()
+    })
+    .await;
+    let line: Value = serde_json::from_str(&line).unwrap();
+    for (field, expected) in [
+        ("target", json!("cloud_connector::audit")),
+        ("who", json!("local")),
+        ("action", json!("reconnect")),
+        ("account", json!("111000")),
+        ("client_id", json!("me")),
+        ("status", json!(400)),
+        ("result", json!("No connection found for node (111000:me)")),
+    ] {
+        assert_eq!(line[field], expected, "{line}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_with_an_endless_head_is_cut_off() {
+    let connector = Connector::start().await;
+    let request = connector.request("GET", "/v2/connections");
+    let answer = request.header("x-much", "x".repeat(1_000_000)).send().await;
+    // Whether the answer arrives depends on how much was written before the end.
+    assert!(answer.is_err() || answer.unwrap().status() == 431);
+    let request = connector.request("GET", "/v2/connections");
+    let answer = request.header("x-much", "x".repeat(20_000)).send().await;
+    assert_eq!(answer.unwrap().status(), 200);
 }

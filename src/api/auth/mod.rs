@@ -11,7 +11,7 @@ use tracing::Span;
 
 use super::{Parts, Shared};
 use crate::config::Scope;
-use crate::domain::{Identity, OrgId};
+use crate::domain::{Identity, OrgId, Tenant};
 
 pub use keys::Keys;
 
@@ -72,11 +72,8 @@ impl FromRequestParts<Shared> for Caller {
         shared: &Shared,
     ) -> Result<Self, Refused> {
         let headers = &request.headers;
-        if let Some(identity) = trusted_identity(headers, shared)? {
-            let tenant = identity.tenant().ok_or_else(identity::lacks_organisation)?;
-            note("", tenant.org_id.as_str());
-            let org = tenant.org_id.clone();
-            return Ok(Self { org });
+        if let Some(tenant) = trusted_tenant(headers, shared)? {
+            return Ok(Self { org: tenant.org_id });
         }
         let caller = key(headers, shared, Scope::Tenant)?;
         let org = OrgId::new(text(headers, ORG_ID)?).map_err(|_| Refused::Unauthenticated)?;
@@ -93,10 +90,7 @@ impl FromRequestParts<Shared> for AccountCaller {
         shared: &Shared,
     ) -> Result<Self, Refused> {
         let headers = &request.headers;
-        if let Some(identity) = trusted_identity(headers, shared)? {
-            let tenant = identity.tenant().ok_or_else(identity::lacks_organisation)?;
-            note("", tenant.org_id.as_str());
-            let account = tenant.account.clone();
+        if let Some(Tenant { account, .. }) = trusted_tenant(headers, shared)? {
             return Ok(Self { account });
         }
         let caller = key(headers, shared, Scope::Tenant)?;
@@ -140,6 +134,16 @@ fn trusted_identity(headers: &HeaderMap, parts: &Parts) -> Result<Option<Identit
         Some(header) if !header.is_empty() => identity::read(header).map(Some),
         _ => Ok(None),
     }
+}
+
+/// The tenant of such an identity, which must name one.
+fn trusted_tenant(headers: &HeaderMap, parts: &Parts) -> Result<Option<Tenant>, Refused> {
+    let Some(identity) = trusted_identity(headers, parts)? else {
+        return Ok(None);
+    };
+    let tenant = identity.tenant().ok_or_else(identity::lacks_organisation)?;
+    note(identity.kind().unwrap_or_default(), tenant.org_id.as_str());
+    Ok(Some(tenant.clone()))
 }
 
 /// The caller whose key this is, if it opens what is asked for.

@@ -38,9 +38,9 @@ pub(super) async fn send(
     }
     same_account(&caller, &account)?;
     let message = message.checked()?;
-    let org = shared.org_of(&account).await?;
-    let org = org.ok_or_else(ApiError::no_connection)?;
-    let found = shared.reachable(&org, &recipient).await?;
-    let connection = found.ok_or_else(ApiError::no_connection)?;
-    sending::send(&shared, &connection, message).await
+    let found = match shared.org_of(&account).await? {
+        Some(org) => shared.reachable(&org, &recipient).await?,
+        None => None,
+    };
+    sending::send(&shared, found, message).await
 }

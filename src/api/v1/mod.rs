@@ -17,6 +17,7 @@ use serde_json::Value;
 use super::auth::AccountCaller;
 use super::error::ApiError;
 use super::json;
+use super::sending::FAILED;
 use super::{Parts, Shared};
 use crate::deliver::SendError;
 use crate::domain::Connection;
@@ -60,12 +61,7 @@ impl Node {
         }
     }
 
-    /// The connection, for commands: they name what they do not find.
-    async fn find_for_command(&self, parts: &Parts) -> Result<Connection, ApiError> {
-        let found = self.find(parts).await?;
-        found.ok_or_else(|| self.not_found())
-    }
-
+    /// Commands name what they do not find.
     fn not_found(&self) -> ApiError {
         ApiError::new(
             StatusCode::BAD_REQUEST,
@@ -80,14 +76,12 @@ impl Node {
 
 /// Sends a command that both dialects have.
 async fn command(parts: &Parts, node: &Node, command: &Command) -> Result<(), ApiError> {
-    let connection = node.find_for_command(parts).await?;
+    let found = node.find(parts).await?;
+    let connection = found.ok_or_else(|| node.not_found())?;
     match parts.delivery.command(&connection, command).await {
         Ok(_) => Ok(()),
         Err(SendError::NotConnected) => Err(node.not_found()),
-        Err(error) => Err(ApiError::not_sent(
-            "Error passing message to rhc client",
-            error,
-        )),
+        Err(error) => Err(ApiError::not_sent(FAILED, error)),
     }
 }
 

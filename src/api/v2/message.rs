@@ -19,6 +19,5 @@ pub(super) async fn send(
 ) -> Result<impl IntoResponse, ApiError> {
     let request = json::read::<Message>(body)?.checked()?;
     let found = shared.reachable(&caller.org, &named(client_id)).await?;
-    let connection = found.ok_or_else(ApiError::no_connection)?;
-    sending::send(&shared, &connection, request).await
+    sending::send(&shared, found, request).await
 }

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::{OK, THEM, US, World, answered, arrive, error, text_of};
+use super::{OK, THEM, US, World, answered, error, text_of};
 use crate::on_both_set_ups;
-use crate::support::{Subject, unique};
+use crate::support::Subject;
 
 on_both_set_ups!(
     a_message_is_sent_and_refused_in_the_order_body_account_directive_connection,
@@ -231,9 +231,6 @@ async fn a_disconnect_reaches_the_client_with_its_message(subject: Subject) {
 
 async fn a_command_for_nobody_names_whom_it_did_not_find(subject: Subject) {
     let world = World::start(subject, &[]).await;
-    let gone = unique("gone");
-    let client = arrive(&world.subject, &gone, "echo").await;
-    client.disconnect().await;
     for name in ["nobody", &world.theirs, &world.nobodys] {
         for path in ["/connection/reconnect", "/connection/disconnect"] {
             let body = json!({"account": US.1, "node_id": name, "delay": 0});

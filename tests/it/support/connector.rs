@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
@@ -60,6 +62,7 @@ impl Setup {
             mqtts: None,
             key: String::new(),
             client: crate::support::http(),
+            said: Arc::default(),
         };
         connector.start_again().await;
         connector
@@ -76,6 +79,8 @@ pub struct Connector {
     pub mqtts: Option<String>,
     pub key: String,
     client: reqwest::Client,
+    /// Its log so far, a line each.
+    pub said: Arc<Mutex<Vec<String>>>,
 }
 
 impl Connector {
@@ -117,11 +122,12 @@ impl Connector {
             panic!("the connector did not start: {said}");
         }
         // Somebody must read what it says, or it would wait for that.
-        let stderr = child.stderr.take().unwrap();
+        let (stderr, said) = (child.stderr.take().unwrap(), self.said.clone());
         tokio::spawn(async move {
             let mut lines = BufReader::new(stderr).lines();
             while let Ok(Some(line)) = lines.next_line().await {
                 eprintln!("connector: {line}");
+                said.lock().push(line);
             }
         });
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
