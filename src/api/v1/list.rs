@@ -12,6 +12,7 @@ use crate::api::error::{self, ApiError};
 use crate::api::json::Json;
 use crate::api::pagination::{Page, Paginated};
 use crate::domain::{ClientId, Tenant};
+use crate::store::Wanted;
 
 const BAD_INPUT: &str = "Unable to process input parameters";
 
@@ -61,7 +62,8 @@ pub(super) async fn of_account(
     let listed = async {
         let org = shared.org_of(&account).await?;
         let org = org.ok_or_else(|| unknown_account(BAD_INPUT))?;
-        let listing = shared.store.list_for_org(&org, page.offset, page.limit);
+        let wanted = Wanted::page(page.offset, page.limit);
+        let listing = shared.store.list_for_org(&org, &wanted);
         Ok(listing.await?)
     };
     let listing = audited(&manager, &action, listed.await)?;

@@ -2,6 +2,7 @@
 
 mod batch_status;
 mod connections;
+mod filter;
 mod message;
 mod status;
 
