@@ -84,6 +84,14 @@ impl ApiError {
         }
     }
 
+    /// The question was sent and nobody answered.
+    pub fn no_answer(title: &'static str, id: Uuid, detail: &str) -> Self {
+        Self {
+            id: Some(id),
+            ..Self::new(StatusCode::GATEWAY_TIMEOUT, title, detail)
+        }
+    }
+
     /// The status and the title, for the audit.
     pub fn outcome(&self) -> (u16, &str) {
         (self.status.as_u16(), &self.title)

@@ -2,6 +2,7 @@
 
 mod audit;
 mod auth;
+mod commands;
 mod error;
 mod health;
 mod json;
@@ -23,6 +24,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::config::{Http, LookupMode};
 use crate::deliver::Delivery;
+use crate::domain::Clock;
 use crate::store::Store;
 use crate::telemetry::Health;
 use crate::tenant::Translator;
@@ -36,6 +38,8 @@ pub struct Parts {
     pub store: Arc<dyn Store>,
     /// For sending.
     pub delivery: Delivery,
+    /// Now.
+    pub clock: Arc<dyn Clock>,
     /// Who may call.
     pub keys: Keys,
     /// Which account number and which organisation belong together.

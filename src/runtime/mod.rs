@@ -21,11 +21,11 @@ use tokio::net::TcpListener;
 use crate::api::{self, Keys, Probes};
 use crate::broker::{self, Broker, Listeners, ServerTls};
 use crate::config::{Config, Scope, Secret};
-use crate::deliver::{Delivery, EmbeddedOutlet, Outlet, OutsideOutlet, tell_refusals};
+use crate::deliver::{Answers, Delivery, EmbeddedOutlet, Outlet, OutsideOutlet, tell_refusals};
 use crate::domain::Clock;
-use crate::mqtt::{KeptConnection, Options, Session};
+use crate::mqtt::{HeardMessage, KeptConnection, Options, Session};
 use crate::platform::sources::{self as catalog, Registrar, Sources};
-use crate::protocol::Topics;
+use crate::protocol::{Received, Topics};
 use crate::record::{self, Recorder, Refusals, RefusalsTold};
 use crate::shutdown::Stopper;
 use crate::store::Store;
@@ -148,9 +148,10 @@ pub async fn start(config: Config, roles: Roles, clock: Arc<dyn Clock>) -> Resul
     } else {
         None
     };
-    running.start_sources(&config, prepared.listeners, &topics, &clock)?;
+    let answers = Answers::new(topics.clone());
+    running.start_sources(&config, prepared.listeners, &topics, &answers, &clock)?;
     running.start_background(&config, tenants, &clock)?;
-    let router = running.start_outlets(&config, refused, topics, keys, &clock)?;
+    let router = running.start_outlets(&config, refused, topics, answers, keys, &clock)?;
     let http = running.http.clone();
     if let Some(listener) = prepared.metrics {
         let probes = api::probes(running.probes(), &config.http);
@@ -333,6 +334,7 @@ impl Running {
         config: &Config,
         refused: Option<RefusalsTold>,
         topics: Topics,
+        answers: Answers,
         keys: Keys,
         clock: &Arc<dyn Clock>,
     ) -> Result<api::Interface> {
@@ -340,7 +342,7 @@ impl Running {
         if !has_api && refused.is_none() {
             return Ok(api::probes(self.probes(), &config.http));
         }
-        let outlet = self.outlet(config)?;
+        let outlet = self.outlet(config, &answers, clock)?;
         if let Some(refused) = refused {
             self.background.spawn(tell_refusals(
                 refused,
@@ -355,7 +357,8 @@ impl Running {
         }
         let parts = api::Parts {
             store: self.store.clone(),
-            delivery: Delivery::new(outlet, topics, clock.clone()),
+            delivery: Delivery::new(outlet, answers, topics, clock.clone()),
+            clock: clock.clone(),
             keys,
             translator: translator(config)?,
             settings: api::Settings {
@@ -366,14 +369,30 @@ impl Running {
         Ok(api::router(parts, self.probes(), &config.http))
     }
 
-    fn outlet(&self, config: &Config) -> Result<Arc<dyn Outlet>> {
+    fn outlet(
+        &self,
+        config: &Config,
+        answers: &Answers,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<Arc<dyn Outlet>> {
         let within = config.mqtt.publish_timeout.get();
         if let Some(broker) = &self.broker {
             return Ok(Arc::new(EmbeddedOutlet::new(broker.clone(), within)));
         }
         let id = format!("cloud-connector-out-{}", uuid::Uuid::new_v4().simple());
         let options = Options::from_config(&config.mqtt, &id, Session::Clean);
-        let connection = KeptConnection::start(options, &self.outlet)?;
+        let (answers, clock) = (answers.clone(), clock.clone());
+        let on_heard = Arc::new(move |heard: HeardMessage| {
+            answers.hear(&Received {
+                topic: heard.topic,
+                payload: heard.payload,
+                replayed: heard.retain,
+                again: false,
+                received: clock.now(),
+                cut: None,
+            });
+        });
+        let connection = KeptConnection::start(options, on_heard, &self.outlet)?;
         // Recording goes on without it: a refusal that is not told costs nobody anything.
         if self.has(Role::Api) {
             let watched = connection.clone();

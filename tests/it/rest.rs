@@ -1,8 +1,10 @@
 //! The REST interface as its callers know it, sentence by sentence, in both set-ups.
 
+mod asking;
 mod auth;
 mod faults;
 mod isolation;
+mod lists;
 mod v1;
 mod v2;
 

@@ -24,6 +24,8 @@ const ACCOUNT: &str = "x-rh-cloud-connector-account";
 /// A caller that proved who it is, and the organisation that it speaks for.
 #[derive(Debug, Clone)]
 pub(super) struct Caller {
+    /// For the audit: a key's name, or what kind of identity it is.
+    pub name: String,
     pub org: OrgId,
 }
 
@@ -72,13 +74,15 @@ impl FromRequestParts<Shared> for Caller {
         shared: &Shared,
     ) -> Result<Self, Refused> {
         let headers = &request.headers;
-        if let Some(tenant) = trusted_tenant(headers, shared)? {
-            return Ok(Self { org: tenant.org_id });
+        if let Some((name, tenant)) = trusted_tenant(headers, shared)? {
+            let org = tenant.org_id;
+            return Ok(Self { name, org });
         }
         let caller = key(headers, shared, Scope::Tenant)?;
         let org = OrgId::new(text(headers, ORG_ID)?).map_err(|_| Refused::Unauthenticated)?;
         note(caller, org.as_str());
-        Ok(Self { org })
+        let name = caller.to_owned();
+        Ok(Self { name, org })
     }
 }
 
@@ -90,7 +94,7 @@ impl FromRequestParts<Shared> for AccountCaller {
         shared: &Shared,
     ) -> Result<Self, Refused> {
         let headers = &request.headers;
-        if let Some(Tenant { account, .. }) = trusted_tenant(headers, shared)? {
+        if let Some((_, Tenant { account, .. })) = trusted_tenant(headers, shared)? {
             return Ok(Self { account });
         }
         let caller = key(headers, shared, Scope::Tenant)?;
@@ -136,14 +140,15 @@ fn trusted_identity(headers: &HeaderMap, parts: &Parts) -> Result<Option<Identit
     }
 }
 
-/// The tenant of such an identity, which must name one.
-fn trusted_tenant(headers: &HeaderMap, parts: &Parts) -> Result<Option<Tenant>, Refused> {
+/// The tenant of such an identity, which must name one, and who says so.
+fn trusted_tenant(headers: &HeaderMap, parts: &Parts) -> Result<Option<(String, Tenant)>, Refused> {
     let Some(identity) = trusted_identity(headers, parts)? else {
         return Ok(None);
     };
     let tenant = identity.tenant().ok_or_else(identity::lacks_organisation)?;
-    note(identity.kind().unwrap_or_default(), tenant.org_id.as_str());
-    Ok(Some(tenant.clone()))
+    let name = identity.kind().unwrap_or_default();
+    note(name, tenant.org_id.as_str());
+    Ok(Some((name.to_owned(), tenant.clone())))
 }
 
 /// The caller whose key this is, if it opens what is asked for.

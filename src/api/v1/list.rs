@@ -33,12 +33,13 @@ pub(super) async fn all(
 ) -> Result<Json<Paginated<Group>>, ApiError> {
     let page = Page::read(&uri, BAD_INPUT)?;
     let action = Action {
+        who: &manager.name,
         name: "list",
-        account: "",
+        tenant: "",
         client: "",
     };
     let listed = shared.store.list_owned(page.offset, page.limit).await;
-    let listed = audited(&manager, &action, listed.map_err(Into::into))?;
+    let listed = audited(&action, listed.map_err(Into::into))?;
     let data = by_account(listed.clients);
     Ok(Json(Paginated::new(&uri, page, listed.count, data)))
 }
@@ -55,8 +56,9 @@ pub(super) async fn of_account(
     }
     let page = Page::read(&uri, BAD_INPUT)?;
     let action = Action {
+        who: &manager.name,
         name: "list",
-        account: &account,
+        tenant: &account,
         client: "",
     };
     let listed = async {
@@ -66,7 +68,7 @@ pub(super) async fn of_account(
         let listing = shared.store.list_for_org(&org, &wanted);
         Ok(listing.await?)
     };
-    let listing = audited(&manager, &action, listed.await)?;
+    let listing = audited(&action, listed.await)?;
     let ids = listing.connections.into_iter();
     let ids = ids.map(|connection| connection.client_id.to_string());
     let page = Paginated::new(&uri, page, listing.count, ids.collect());

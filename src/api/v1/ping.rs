@@ -29,11 +29,12 @@ pub(super) async fn ping(
 ) -> Result<Json<Pinged>, ApiError> {
     let node = json::read::<Node>(body)?.checked()?;
     let action = Action {
+        who: &manager.name,
         name: "ping",
-        account: &node.account,
+        tenant: &node.account,
         client: &node.node_id,
     };
-    let is_connected = audited(&manager, &action, is_connected(&shared, &node).await)?;
+    let is_connected = audited(&action, is_connected(&shared, &node).await)?;
     Ok(Json(Pinged {
         status: if is_connected {
             "connected"

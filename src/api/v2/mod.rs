@@ -1,6 +1,8 @@
 //! The second generation: tenants are organisations.
 
+mod asking;
 mod batch_status;
+mod commands;
 mod connections;
 mod filter;
 mod message;
@@ -22,6 +24,16 @@ pub(super) fn router() -> Router<Shared> {
         .route("/connections/status", post(batch_status::status))
         .route("/connections/{client_id}/status", get(status::status))
         .route("/connections/{client_id}/message", post(message::send))
+        .route("/connections/{client_id}/ping", post(asking::ping))
+        .route("/connections/{client_id}/check", post(asking::check))
+        .route(
+            "/connections/{client_id}/reconnect",
+            post(commands::reconnect),
+        )
+        .route(
+            "/connections/{client_id}/disconnect",
+            post(commands::disconnect),
+        )
 }
 
 /// The client in the path.
