@@ -19,7 +19,7 @@ use futures::FutureExt as _;
 use tokio::net::TcpListener;
 
 use crate::api::{self, Keys, Probes};
-use crate::broker::{self, Broker, Listeners, ServerTls};
+use crate::broker::{self, Broker, Listeners};
 use crate::config::{Config, Scope, Secret};
 use crate::deliver::{Answers, Delivery, EmbeddedOutlet, Outlet, OutsideOutlet, tell_refusals};
 use crate::domain::Clock;
@@ -27,6 +27,7 @@ use crate::mqtt::{HeardMessage, KeptConnection, Options, Session};
 use crate::platform::sources::{self as catalog, Registrar, Sources};
 use crate::protocol::{Received, Topics};
 use crate::record::{self, Recorder, Refusals, RefusalsTold};
+use crate::server_tls::{self, ServerTls};
 use crate::shutdown::Stopper;
 use crate::store::Store;
 use crate::store::postgres::{self, PostgresStore};
@@ -80,6 +81,8 @@ pub struct Info {
     pub roles: Roles,
     /// REST, probes, metrics.
     pub http: SocketAddr,
+    /// Whether that is HTTPS.
+    pub has_https: bool,
     /// MQTT without TLS.
     pub mqtt: Option<SocketAddr>,
     /// MQTT with TLS.
@@ -94,6 +97,7 @@ pub struct Info {
 struct Prepared {
     tenants: Arc<dyn Tenants>,
     http: TcpListener,
+    https: Option<Arc<ServerTls>>,
     metrics: Option<TcpListener>,
     listeners: Listeners,
 }
@@ -109,6 +113,7 @@ pub async fn start(config: Config, roles: Roles, clock: Arc<dyn Clock>) -> Resul
     let mut info = Info {
         roles,
         http: prepared.http.local_addr()?,
+        has_https: prepared.https.is_some(),
         mqtt: local_addr(prepared.listeners.plain.as_ref())?,
         mqtts: local_addr(
             prepared
@@ -155,9 +160,19 @@ pub async fn start(config: Config, roles: Roles, clock: Arc<dyn Clock>) -> Resul
     let http = running.http.clone();
     if let Some(listener) = prepared.metrics {
         let probes = api::probes(running.probes(), &config.http);
-        http.spawn(api::serve(listener, probes, http.clone()));
+        http.spawn(api::serve(listener, None, probes, http.clone()));
     }
-    http.spawn(api::serve(prepared.http, router, http.clone()));
+    if let Some(tls) = &prepared.https {
+        let reload = config.http.tls.reload_interval.get();
+        let watch = server_tls::keep_current(tls.clone(), reload, running.background.clone());
+        running.background.spawn(watch);
+    }
+    http.spawn(api::serve(
+        prepared.http,
+        prepared.https,
+        router,
+        http.clone(),
+    ));
     Ok(running)
 }
 
@@ -184,9 +199,10 @@ async fn prepare(config: &Config) -> Result<Prepared> {
     let tenants = tenants(config)?;
     let is_embedded = config.mqtt.url.is_none();
     let tls = match config.broker.tls.listen.filter(|_| is_embedded) {
-        Some(address) => Some((address, Arc::new(ServerTls::read(&config.broker.tls)?))),
+        Some(address) => Some((address, Arc::new(broker::read_tls(&config.broker.tls)?))),
         None => None,
     };
+    let https = api::read_tls(&config.http.tls)?.map(Arc::new);
     let http = bind("http.listen", "--http", config.http.listen).await?;
     let metrics = match config.http.metrics_listen {
         Some(address) => Some(bind("http.metrics_listen", "the configuration", address).await?),
@@ -203,6 +219,7 @@ async fn prepare(config: &Config) -> Result<Prepared> {
     Ok(Prepared {
         tenants,
         http,
+        https,
         metrics,
         listeners: Listeners { plain, tls },
     })
@@ -355,17 +372,14 @@ impl Running {
         if !has_api {
             return Ok(api::probes(self.probes(), &config.http));
         }
-        let parts = api::Parts {
-            store: self.store.clone(),
-            delivery: Delivery::new(outlet, answers, topics, clock.clone()),
-            clock: clock.clone(),
+        let parts = api::Parts::new(
+            self.store.clone(),
+            Delivery::new(outlet, answers, topics, clock.clone()),
+            clock.clone(),
             keys,
-            translator: translator(config)?,
-            settings: api::Settings {
-                trust_identity_header: config.api.trust_identity_header,
-                lookup: config.api.lookup,
-            },
-        };
+            translator(config)?,
+            &config.api,
+        );
         Ok(api::router(parts, self.probes(), &config.http))
     }
 

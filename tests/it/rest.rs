@@ -5,6 +5,7 @@ mod auth;
 mod faults;
 mod isolation;
 mod lists;
+mod transport;
 mod v1;
 mod v2;
 

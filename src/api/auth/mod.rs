@@ -3,12 +3,15 @@
 mod identity;
 mod keys;
 
+use std::time::Duration;
+
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts as RequestParts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use tracing::Span;
 
+use super::error::ApiError;
 use super::{Parts, Shared};
 use crate::config::Scope;
 use crate::domain::{Identity, OrgId, Tenant};
@@ -49,6 +52,8 @@ pub(super) enum Refused {
     Unauthenticated,
     /// The gateway in front made an identity that cannot be used.
     Identity(String),
+    /// A limit is used up, for so long.
+    TooMany(Duration),
 }
 
 impl IntoResponse for Refused {
@@ -62,6 +67,7 @@ impl IntoResponse for Refused {
                 let text = format!("Bad Request: {why}");
                 (StatusCode::BAD_REQUEST, plain, text).into_response()
             }
+            Self::TooMany(wait) => ApiError::too_many(wait).into_response(),
         }
     }
 }
@@ -76,11 +82,13 @@ impl FromRequestParts<Shared> for Caller {
         let headers = &request.headers;
         if let Some((name, tenant)) = trusted_tenant(headers, shared)? {
             let org = tenant.org_id;
+            within_limits(shared, None, Some(org.as_str()))?;
             return Ok(Self { name, org });
         }
         let caller = key(headers, shared, Scope::Tenant)?;
         let org = OrgId::new(text(headers, ORG_ID)?).map_err(|_| Refused::Unauthenticated)?;
         note(caller, org.as_str());
+        within_limits(shared, Some(caller), Some(org.as_str()))?;
         let name = caller.to_owned();
         Ok(Self { name, org })
     }
@@ -94,7 +102,8 @@ impl FromRequestParts<Shared> for AccountCaller {
         shared: &Shared,
     ) -> Result<Self, Refused> {
         let headers = &request.headers;
-        if let Some((_, Tenant { account, .. })) = trusted_tenant(headers, shared)? {
+        if let Some((_, Tenant { account, org_id })) = trusted_tenant(headers, shared)? {
+            within_limits(shared, None, Some(org_id.as_str()))?;
             return Ok(Self { account });
         }
         let caller = key(headers, shared, Scope::Tenant)?;
@@ -103,6 +112,7 @@ impl FromRequestParts<Shared> for AccountCaller {
             return Err(Refused::Unauthenticated);
         }
         note(caller, account);
+        within_limits(shared, Some(caller), Some(account))?;
         let account = account.to_owned();
         Ok(Self { account })
     }
@@ -116,7 +126,9 @@ impl FromRequestParts<Shared> for Manager {
         shared: &Shared,
     ) -> Result<Self, Refused> {
         let headers = &request.headers;
-        let name = match trusted_identity(headers, shared)? {
+        let identity = trusted_identity(headers, shared)?;
+        let has_key = identity.is_none();
+        let name = match identity {
             Some(identity) if identity::is_staff(&identity) => identity
                 .associate()
                 .unwrap_or("a member of staff")
@@ -125,6 +137,7 @@ impl FromRequestParts<Shared> for Manager {
             None => key(headers, shared, Scope::Management)?.to_owned(),
         };
         note(&name, "");
+        within_limits(shared, has_key.then_some(&name), None)?;
         Ok(Self { name })
     }
 }
@@ -159,6 +172,10 @@ fn key<'a>(headers: &'a HeaderMap, parts: &Parts, scope: Scope) -> Result<&'a st
     } else {
         Err(Refused::Unauthenticated)
     }
+}
+
+fn within_limits(parts: &Parts, key: Option<&str>, tenant: Option<&str>) -> Result<(), Refused> {
+    parts.limits.take(key, tenant).map_err(Refused::TooMany)
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, Refused> {
