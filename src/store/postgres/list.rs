@@ -120,7 +120,7 @@ fn push_range(question: &mut QueryBuilder<Postgres>, column: &str, beginning: St
     question.push_bind(end);
 }
 
-/// As `connection_terms` makes them.
+/// As `connection_words` makes them.
 fn terms(org: &OrgId, filter: &Filter) -> Vec<String> {
     let org = org.as_str();
     let term = |kind: &str, text: String| format!("{org}\u{1f}{kind}:{text}");

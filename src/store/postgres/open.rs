@@ -12,6 +12,9 @@ use crate::store::StoreError;
 
 static MIGRATIONS: Migrator = sqlx::migrate!("migrations/postgres");
 
+/// A connection that nobody used for so long is asked whether it still stands.
+const ASKED_AFTER: Duration = Duration::from_secs(1);
+
 /// PostgreSQL cannot be used. Each says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum PostgresOpenError {
@@ -38,8 +41,17 @@ impl PostgresStore {
             .max_connections(settings.max_connections)
             .acquire_timeout(settings.acquire_timeout.get())
             .idle_timeout(Duration::from_mins(10))
-            // A connection that died with the server is noticed here and replaced.
-            .test_before_acquire(true)
+            // A connection that died with the server is noticed here and replaced. One that was just
+            // used is not asked: that would double what most questions cost.
+            .test_before_acquire(false)
+            .before_acquire(|connection, used| {
+                Box::pin(async move {
+                    if used.idle_for >= ASKED_AFTER {
+                        connection.ping().await?;
+                    }
+                    Ok(true)
+                })
+            })
             .connect_lazy_with(options(settings));
         Self { pool }
     }
