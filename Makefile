@@ -24,7 +24,7 @@ PARTS ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 20
 
-.PHONY: help run build test check chaos acceptance drills fuzz dev dev-stop bench-start bench-updaters bench-record deny clean
+.PHONY: help run build test check chaos acceptance drills fuzz dev dev-stop bench-start bench-updaters bench-record bench-api deny clean
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -94,6 +94,12 @@ bench-record: ## Measure recording beside what it is made of (PARTS="batch pipel
 	@dev/prepare services
 	cargo bench --locked --bench record --no-run
 	KAFKA_FAST=1 dev/with-services cargo bench --locked --bench record -- $(PARTS)
+
+bench-api: ## Measure the REST interface beside the barest server, and beside SQL (PARTS="status pages" for some)
+	@dev/prepare build
+	@dev/prepare services
+	cargo bench --locked --bench api --no-run
+	dev/with-services cargo bench --locked --bench api -- $(PARTS)
 
 # Advisories are left out: they need a database fetched from the network, and
 # a new entry there would fail a tree that nobody changed.

@@ -14,7 +14,6 @@ mod ingest;
 mod latency;
 mod pipeline;
 mod plot;
-mod process;
 mod queue;
 mod rows;
 
@@ -25,6 +24,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
 use support::figures::{self, Figure};
+use support::process;
 use support::{Services, root};
 
 const RESULT: &str = "target/bench/record.json";

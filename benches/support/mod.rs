@@ -6,6 +6,7 @@
 )]
 
 pub mod figures;
+pub mod process;
 
 use std::path::Path;
 

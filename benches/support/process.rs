@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
-use super::support::root;
+use super::root;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_cloud-connector");
 const PATIENCE: Duration = Duration::from_mins(1);
