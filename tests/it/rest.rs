@@ -37,6 +37,11 @@ struct World {
 
 impl World {
     async fn start(subject: Subject, more: Settings<'_>) -> Self {
+        Self::made(async |settings| subject.anew(settings).await, more).await
+    }
+
+    /// On a connector that is made with its settings.
+    async fn made(make: impl AsyncFnOnce(Settings<'_>) -> Subject, more: Settings<'_>) -> Self {
         let [ours, theirs, satellite, nobodys] =
             ["ours", "theirs", "satellite", "nobodys"].map(unique);
         let tenant = |(org, account)| json!({"orgId": org, "accountId": account});
@@ -62,7 +67,7 @@ impl World {
             ("api.keys.operations", operations.as_str()),
         ];
         settings.extend(more);
-        let subject = subject.anew(&settings).await;
+        let subject = make(&settings).await;
         let client = arrive(&subject, &ours, "echo").await;
         let others = vec![
             arrive(&subject, &theirs, "echo").await,

@@ -98,6 +98,19 @@ impl Subject {
         Self::Distributed(Box::new((fleet, process)))
     }
 
+    /// With a PostgreSQL of its own, which a test may stop.
+    #[cfg(feature = "outside-tests")]
+    pub async fn alone(settings: Settings<'_>) -> Self {
+        use super::services::Service;
+        let (mosquitto, postgres) = tokio::join!(Service::mosquitto(), Service::postgres());
+        let mut fleet = Fleet::with(mosquitto, Some(postgres), None).await;
+        for (key, value) in settings {
+            fleet = fleet.set(key, value);
+        }
+        let process = fleet.start(&[]).await;
+        Self::Distributed(Box::new((fleet, process)))
+    }
+
     /// Anew, with other settings.
     pub async fn anew(self, settings: Settings<'_>) -> Self {
         let is_distributed = self.has_outside_broker();
