@@ -2,11 +2,13 @@
 
 mod audit;
 mod auth;
+mod docs;
 mod error;
 mod health;
 mod json;
 mod lookup;
 mod observe;
+mod openapi;
 mod pagination;
 mod sending;
 mod serve;
@@ -28,6 +30,7 @@ use crate::telemetry::Health;
 use crate::tenant::Translator;
 
 pub use auth::Keys;
+pub use openapi::document;
 pub use serve::serve;
 
 /// What the endpoints work with.
@@ -74,10 +77,9 @@ pub fn probes(probes: Probes, http: &Http) -> Interface {
 
 /// The whole interface as one router.
 pub fn router(parts: Parts, shown: Probes, http: &Http) -> Interface {
-    let interface = Router::new()
-        .nest(&format!("{}/v1", http.base_path), v1::router())
-        .nest(&format!("{}/v2", http.base_path), v2::router())
-        .with_state(Arc::new(parts));
+    let (endpoints, document) = openapi::described(&http.base_path).split_for_parts();
+    let endpoints = endpoints.with_state(Arc::new(parts));
+    let interface = Router::new().nest(&http.base_path, endpoints.merge(docs::router(&document)));
     let probes = health::router().with_state(Arc::new(shown));
     finish(interface.merge(probes), http)
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::http::{StatusCode, Uri};
 use serde::Serialize;
+use utoipa::{IntoParams, ToSchema};
 
 use super::error::ApiError;
 
@@ -12,9 +13,14 @@ const DEFAULT_LIMIT: u64 = 1000;
 const MAX_LIMIT: u64 = 10_000;
 
 /// The page that a caller asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub(super) struct Page {
+    /// How many to leave out.
+    #[param(required = false, default = 0)]
     pub offset: u64,
+    /// How many to list at most. More than 10,000 is taken as 10,000.
+    #[param(required = false, default = 1000)]
     pub limit: u64,
 }
 
@@ -41,27 +47,33 @@ impl Page {
 }
 
 /// A page as it is answered.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Paginated<T> {
     meta: Meta,
     links: Links,
     data: Vec<T>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct Meta {
+    /// How many there are in all.
     count: u64,
 }
 
-#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+/// Paths with their query, without a host. None if there is nothing to list.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 struct Links {
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     first: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     last: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     next: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     prev: Option<String>,
 }
 

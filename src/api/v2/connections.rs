@@ -10,6 +10,16 @@ use crate::api::error::ApiError;
 use crate::api::json::Json;
 use crate::api::pagination::{Page, Paginated};
 
+/// List connections
+///
+/// The organisation's connections, ordered by client id.
+#[utoipa::path(
+    get,
+    path = "/connections",
+    operation_id = "v2.connections.list",
+    params(Page),
+    responses((status = 200, description = "A page of connections.", body = Paginated<ConnectionView>)),
+)]
 pub(super) async fn list(
     State(shared): State<Shared>,
     caller: Caller,
