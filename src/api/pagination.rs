@@ -1,6 +1,7 @@
 //! Pages: `offset` and `limit` in, `meta`, `links` and `data` out.
 
 use std::collections::BTreeMap;
+use std::num::IntErrorKind;
 
 use axum::http::{StatusCode, Uri};
 use serde::Serialize;
@@ -17,10 +18,10 @@ const MAX_LIMIT: u64 = 10_000;
 #[into_params(parameter_in = Query)]
 pub(super) struct Page {
     /// How many to leave out.
-    #[param(required = false, default = 0)]
+    #[param(required = false, default = 0, format = "uint64")]
     pub offset: u64,
     /// How many to list at most. More than 10,000 is taken as 10,000.
-    #[param(required = false, default = 1000)]
+    #[param(required = false, default = 1000, format = "uint64")]
     pub limit: u64,
 }
 
@@ -31,13 +32,17 @@ impl Page {
         let query = query(uri);
         let number = |name: &str, default| match query.get(name).map(String::as_str) {
             None | Some("") => Ok(default),
-            Some(text) => text.parse::<u64>().map_err(|_| {
-                ApiError::new(
-                    StatusCode::BAD_REQUEST,
-                    title,
-                    format!("{name} must be a number that is not negative"),
-                )
-            }),
+            Some(text) => match text.parse::<u64>() {
+                // A number all the same: past every end, above every maximum.
+                Err(error) if *error.kind() == IntErrorKind::PosOverflow => Ok(u64::MAX),
+                read => read.map_err(|_| {
+                    ApiError::new(
+                        StatusCode::BAD_REQUEST,
+                        title,
+                        format!("{name} must be a number that is not negative"),
+                    )
+                }),
+            },
         };
         Ok(Self {
             offset: number("offset", 0)?,
@@ -144,6 +149,8 @@ mod tests {
         assert_eq!(read("?offset=&limit="), page(0, 1000));
         assert_eq!(read("?offset=5&limit=0"), page(5, 0));
         assert_eq!(read("?limit=99999999"), page(0, 10_000));
+        let huge = read("?offset=18446744073709551616&limit=18446744073709551616");
+        assert_eq!(huge, page(u64::MAX, 10_000));
         for bad in ["?offset=-1", "?limit=x", "?limit=1.5"] {
             assert!(Page::read(&uri(bad), "").is_err(), "{bad}");
         }

@@ -1,6 +1,7 @@
 //! The REST interface as its callers know it, sentence by sentence, in both set-ups.
 
 mod auth;
+mod docs;
 mod faults;
 mod isolation;
 mod v1;
