@@ -3,8 +3,9 @@
 //! share (who may call, how they are refused) is said here, once.
 
 use utoipa::PartialSchema as _;
+use utoipa::openapi::extensions::Extensions;
 use utoipa::openapi::header::HeaderBuilder;
-use utoipa::openapi::path::{Operation, ParameterIn, PathItem};
+use utoipa::openapi::path::{Operation, Parameter, ParameterIn, PathItem};
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::tag::TagBuilder;
 use utoipa::openapi::{
@@ -80,13 +81,12 @@ impl Callers {
         operation.tags = Some(vec![self.tag().to_owned()]);
         operation.security = Some(self.security());
         let has_body = operation.request_body.is_some();
-        let parameters = operation.parameters.iter().flatten();
-        let has_query = parameters
-            .filter_map(|parameter| match parameter {
-                RefOr::T(parameter) => Some(&parameter.parameter_in),
-                RefOr::Ref(_) => None,
-            })
-            .any(|place| *place == ParameterIn::Query);
+        let mut has_query = false;
+        for parameter in query_parameters(operation) {
+            has_query = true;
+            // None of them is refused for being empty. The attribute has no word for it.
+            parameter.extensions = Some(Extensions::from_iter([("allowEmptyValue", true)]));
+        }
         let bad = if has_body || has_query {
             "BadRequest"
         } else {
@@ -123,6 +123,14 @@ pub(super) fn group<const N: usize>(
     completed
         .into_iter()
         .fold(OpenApiRouter::default(), OpenApiRouter::routes)
+}
+
+fn query_parameters(operation: &mut Operation) -> impl Iterator<Item = &mut Parameter> {
+    let parameters = operation.parameters.iter_mut().flatten();
+    parameters.filter_map(|parameter| match parameter {
+        RefOr::T(parameter) if parameter.parameter_in == ParameterIn::Query => Some(parameter),
+        _ => None,
+    })
 }
 
 fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
