@@ -9,6 +9,8 @@ pub mod cli;
 /// Configuration → telemetry → store → roles → shutdown, once for every role.
 pub mod runtime;
 
+/// How often something may be done.
+pub mod buckets;
 /// Defaults, file, environment and flags, merged; the only reader of the environment.
 pub mod config;
 /// One stopper for everything, passed down as an argument.
@@ -39,6 +41,8 @@ pub mod outward;
 pub mod platform;
 /// One batch: fold, tenant, write.
 pub mod record;
+/// Certificates of the servers in this process.
+pub mod server_tls;
 /// All SQL.
 pub mod store;
 /// To whom does a client belong?

@@ -6,7 +6,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Every room may import these.
-const EVERYWHERE: &[&str] = &["domain", "protocol", "config", "telemetry", "shutdown"];
+const EVERYWHERE: &[&str] = &[
+    "domain",
+    "protocol",
+    "config",
+    "telemetry",
+    "shutdown",
+    "buckets",
+];
 
 /// A room and what else it may import.
 const ROOMS: &[(&str, &[&str])] = &[
@@ -15,8 +22,10 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("config", &[]),
     ("telemetry", &[]),
     ("shutdown", &[]),
+    ("buckets", &[]),
     ("mqtt", &[]),
-    ("broker", &[]),
+    ("server_tls", &[]),
+    ("broker", &["server_tls"]),
     ("outward", &[]),
     ("tenant", &["outward"]),
     ("store", &[]),
@@ -26,19 +35,40 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("ingest", &["record", "mqtt", "broker", "kafka"]),
     ("updaters", &["store", "tenant", "platform", "deliver"]),
     ("deliver", &["mqtt", "broker"]),
-    ("api", &["deliver", "store", "tenant"]),
+    ("api", &["deliver", "store", "tenant", "server_tls"]),
     (
         "runtime",
         &[
-            "mqtt", "broker", "tenant", "store", "record", "ingest", "deliver", "api", "kafka",
-            "updaters", "platform",
+            "mqtt",
+            "broker",
+            "tenant",
+            "store",
+            "record",
+            "ingest",
+            "deliver",
+            "api",
+            "kafka",
+            "updaters",
+            "platform",
+            "server_tls",
         ],
     ),
     (
         "cli",
         &[
-            "mqtt", "broker", "tenant", "store", "record", "ingest", "deliver", "api", "kafka",
-            "updaters", "platform", "runtime",
+            "mqtt",
+            "broker",
+            "tenant",
+            "store",
+            "record",
+            "ingest",
+            "deliver",
+            "api",
+            "kafka",
+            "updaters",
+            "platform",
+            "runtime",
+            "server_tls",
         ],
     ),
 ];
@@ -49,6 +79,7 @@ const LOWEST: &[(&str, &[&str])] = &[
     ("protocol", &["domain"]),
     ("config", &[]),
     ("shutdown", &[]),
+    ("buckets", &[]),
     ("telemetry", &["config", "domain", "protocol"]),
 ];
 
@@ -67,9 +98,12 @@ const CRATES: &[(&str, &[&str])] = &[
     ("clap", &["cli"]),
     ("indicatif", &["cli"]),
     ("rcgen", &["cli"]),
-    ("rustls", &["broker", "mqtt", "outward"]),
-    ("tokio_rustls", &["broker"]),
-    ("x509_parser", &["broker"]),
+    (
+        "rustls",
+        &["server_tls", "broker", "api", "mqtt", "outward"],
+    ),
+    ("tokio_rustls", &["server_tls", "broker"]),
+    ("x509_parser", &["server_tls", "broker"]),
     ("metrics_exporter_prometheus", &["telemetry"]),
     ("tracing_subscriber", &["telemetry"]),
     ("toml", &["config", "cli"]),

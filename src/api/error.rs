@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::borrow::Cow;
+use std::time::Duration;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -14,7 +15,7 @@ use crate::deliver::SendError;
 use crate::store::StoreError;
 
 /// Seconds after which a caller may try again where a part of ours is away.
-const RETRY_AFTER: HeaderValue = HeaderValue::from_static("5");
+const RETRY_AFTER: u16 = 5;
 
 /// What a caller is told.
 #[derive(Debug, Serialize, ToSchema)]
@@ -33,6 +34,9 @@ pub struct ApiError {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     id: Option<Uuid>,
+    /// Seconds, in the header.
+    #[serde(skip)]
+    retry_after: Option<u16>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
@@ -52,6 +56,7 @@ impl ApiError {
             status,
             detail: detail.into(),
             id: None,
+            retry_after: (status == StatusCode::SERVICE_UNAVAILABLE).then_some(RETRY_AFTER),
         }
     }
 
@@ -73,6 +78,25 @@ impl ApiError {
         )
     }
 
+    /// A limit is used up, for so long.
+    pub fn too_many(wait: Duration) -> Self {
+        let seconds = wait.as_secs_f64().ceil().clamp(1.0, 3600.0);
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "between 1 and 3600"
+        )]
+        let seconds = seconds as u16;
+        Self {
+            retry_after: Some(seconds),
+            ..Self::new(
+                StatusCode::TOO_MANY_REQUESTS,
+                "Too many requests",
+                "The limit of requests for this key or organisation is used up; try again later",
+            )
+        }
+    }
+
     /// A message that was not sent, or not surely.
     pub fn not_sent(title: &'static str, error: SendError) -> Self {
         match error {
@@ -89,6 +113,14 @@ impl ApiError {
                     format!("{problem}; the message may still arrive"),
                 )
             },
+        }
+    }
+
+    /// The question was sent and nobody answered.
+    pub fn no_answer(title: &'static str, id: Uuid, detail: &str) -> Self {
+        Self {
+            id: Some(id),
+            ..Self::new(StatusCode::GATEWAY_TIMEOUT, title, detail)
         }
     }
 
@@ -109,12 +141,11 @@ impl ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let status = self.status;
+        let (status, retry_after) = (self.status, self.retry_after);
         let mut response = (status, Json(self)).into_response();
-        if status == StatusCode::SERVICE_UNAVAILABLE {
-            response
-                .headers_mut()
-                .insert(header::RETRY_AFTER, RETRY_AFTER);
+        if let Some(seconds) = retry_after {
+            let headers = response.headers_mut();
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         response
     }

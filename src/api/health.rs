@@ -14,11 +14,14 @@ use super::json::Json;
 
 type Shared = Arc<Probes>;
 
+/// Asked all the time, by machines.
+pub(super) const ROUTES: [&str; 3] = ["/liveness", "/readiness", "/metrics"];
+
 pub(super) fn router() -> Router<Shared> {
     Router::new()
-        .route("/liveness", get(liveness))
-        .route("/readiness", get(readiness))
-        .route("/metrics", get(metrics))
+        .route(ROUTES[0], get(liveness))
+        .route(ROUTES[1], get(readiness))
+        .route(ROUTES[2], get(metrics))
 }
 
 /// The process runs. Says nothing about anything outside it.

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::body;
 use super::error::ApiError;
 
 /// A JSON answer, with the content type that callers are used to.
@@ -36,6 +37,11 @@ pub(super) fn read<T: DeserializeOwned>(
             StatusCode::PAYLOAD_TOO_LARGE,
             "Request body too large",
             "The request body is larger than this service takes",
+        ),
+        _ if body::is_too_slow(&rejection) => ApiError::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "Request timeout",
+            "The request body did not come in time",
         ),
         _ => ApiError::bad_json("The request body could not be read"),
     })?;

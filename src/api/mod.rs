@@ -2,16 +2,22 @@
 
 mod audit;
 mod auth;
+mod body;
+mod commands;
 mod docs;
 mod error;
 mod health;
 mod json;
+mod limits;
 mod lookup;
 mod observe;
 mod openapi;
 mod pagination;
+mod patience;
+mod presence;
 mod sending;
 mod serve;
+mod tls;
 mod v1;
 mod v2;
 
@@ -23,37 +29,69 @@ use axum::extract::DefaultBodyLimit;
 use axum::middleware;
 use tower_http::catch_panic::CatchPanicLayer;
 
-use crate::config::{Http, LookupMode};
+use crate::config::{self, Http, LookupMode};
 use crate::deliver::Delivery;
+use crate::domain::Clock;
 use crate::store::Store;
 use crate::telemetry::Health;
 use crate::tenant::Translator;
 
+use limits::Limits;
+
 pub use auth::Keys;
 pub use openapi::document;
 pub use serve::serve;
+pub use tls::read_tls;
 
 /// What the endpoints work with.
 pub struct Parts {
     /// For reading.
-    pub store: Arc<dyn Store>,
+    store: Arc<dyn Store>,
     /// For sending.
-    pub delivery: Delivery,
+    delivery: Delivery,
+    /// Now.
+    clock: Arc<dyn Clock>,
     /// Who may call.
-    pub keys: Keys,
+    keys: Keys,
     /// Which account number and which organisation belong together.
-    pub translator: Arc<dyn Translator>,
+    translator: Arc<dyn Translator>,
     /// How.
-    pub settings: Settings,
+    settings: Settings,
+    limits: Limits,
+}
+
+impl Parts {
+    /// For callers with these keys.
+    pub fn new(
+        store: Arc<dyn Store>,
+        delivery: Delivery,
+        clock: Arc<dyn Clock>,
+        keys: Keys,
+        translator: Arc<dyn Translator>,
+        settings: &config::Api,
+    ) -> Self {
+        Self {
+            store,
+            delivery,
+            clock,
+            keys,
+            translator,
+            limits: Limits::new(&settings.limits),
+            settings: Settings {
+                trust_identity_header: settings.trust_identity_header,
+                lookup: settings.lookup,
+            },
+        }
+    }
 }
 
 /// How callers are told apart, and what they reach.
 #[derive(Debug, Clone, Copy)]
-pub struct Settings {
+struct Settings {
     /// Whether a gateway in front makes the identity header.
-    pub trust_identity_header: bool,
+    trust_identity_header: bool,
     /// Whether Satellite servers of others are reached.
-    pub lookup: LookupMode,
+    lookup: LookupMode,
 }
 
 /// What probes and scrapers are shown.
@@ -89,13 +127,20 @@ fn finish(router: Router, http: &Http) -> Router {
         .fallback(error::no_such_path)
         .method_not_allowed_fallback(error::no_such_method)
         .layer(DefaultBodyLimit::max(http.max_body))
+        .layer(middleware::from_fn(body::timed))
         .layer(CatchPanicLayer::custom(error::panicked))
         .layer(middleware::from_fn_with_state(
             Timeout(http.request_timeout.get()),
             observe::within,
         ))
-        .layer(middleware::from_fn(observe::observe))
+        .layer(middleware::from_fn_with_state(
+            AccessLog(http.access_log),
+            observe::observe,
+        ))
 }
 
 #[derive(Clone, Copy)]
 struct Timeout(Duration);
+
+#[derive(Clone, Copy)]
+struct AccessLog(bool);

@@ -6,11 +6,12 @@ use utoipa::PartialSchema as _;
 use utoipa::openapi::extensions::Extensions;
 use utoipa::openapi::header::HeaderBuilder;
 use utoipa::openapi::path::{Operation, Parameter, ParameterIn, PathItem};
+use utoipa::openapi::request_body::RequestBody;
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::tag::TagBuilder;
 use utoipa::openapi::{
     ComponentsBuilder, ContentBuilder, InfoBuilder, License, Object, OpenApi, OpenApiBuilder, Ref,
-    RefOr, Response, ResponseBuilder, Server, Type,
+    RefOr, Response, ResponseBuilder, Schema, Server, Type,
 };
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 
@@ -81,6 +82,9 @@ impl Callers {
         operation.tags = Some(vec![self.tag().to_owned()]);
         operation.security = Some(self.security());
         let has_body = operation.request_body.is_some();
+        if let Some(body) = &mut operation.request_body {
+            without_null(body);
+        }
         let mut has_query = false;
         for parameter in query_parameters(operation) {
             has_query = true;
@@ -95,6 +99,7 @@ impl Callers {
         let shared = [
             ("400", Some(bad)),
             ("401", Some("Unauthenticated")),
+            ("408", has_body.then_some("TooSlow")),
             ("413", has_body.then_some("TooLarge")),
             ("429", Some("TooMany")),
             ("503", Some("Unavailable")),
@@ -123,6 +128,22 @@ pub(super) fn group<const N: usize>(
     completed
         .into_iter()
         .fold(OpenApiRouter::default(), OpenApiRouter::routes)
+}
+
+/// A body that may be left out may still not be `null`, as the attribute has it.
+fn without_null(body: &mut RefOr<RequestBody>) {
+    let RefOr::T(body) = body else { return };
+    for content in body.content.values_mut() {
+        if let RefOr::T(content) = content
+            && let Some(RefOr::T(Schema::OneOf(either))) = &content.schema
+            && let Some(described) = either
+                .items
+                .iter()
+                .find(|item| matches!(item, RefOr::Ref(_)))
+        {
+            content.schema = Some(described.clone());
+        }
+    }
 }
 
 fn query_parameters(operation: &mut Operation) -> impl Iterator<Item = &mut Parameter> {
@@ -217,7 +238,7 @@ fn credentials() -> [(&'static str, SecurityScheme); 5] {
 }
 
 /// How any endpoint may refuse.
-fn refusals() -> [(&'static str, Response); 6] {
+fn refusals() -> [(&'static str, Response); 7] {
     [
         (
             "BadRequest",
@@ -239,6 +260,12 @@ fn refusals() -> [(&'static str, Response); 6] {
             ResponseBuilder::new()
                 .description("`Authentication failed`, whatever the reason.")
                 .content("text/plain", plain()),
+        ),
+        (
+            "TooSlow",
+            ResponseBuilder::new()
+                .description("The body did not come in time.")
+                .content("application/json", error()),
         ),
         (
             "TooLarge",
@@ -331,6 +358,16 @@ mod tests {
             "v2.connection.status.multiorg",
         ] {
             assert!(names.contains(known), "callers know {known}");
+        }
+    }
+
+    #[test]
+    fn every_reference_leads_somewhere() {
+        let text = document(BASE_PATH);
+        let document: Value = serde_json::from_str(&text).unwrap();
+        let references = text.split("\"$ref\": \"#").skip(1);
+        for reference in references.map(|rest| rest.split('"').next().unwrap()) {
+            assert!(document.pointer(reference).is_some(), "{reference}");
         }
     }
 

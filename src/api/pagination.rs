@@ -1,6 +1,5 @@
 //! Pages: `offset` and `limit` in, `meta`, `links` and `data` out.
 
-use std::collections::BTreeMap;
 use std::num::IntErrorKind;
 
 use axum::http::{StatusCode, Uri};
@@ -30,7 +29,7 @@ impl Page {
     /// an error with this title: the generations differ.
     pub fn read(uri: &Uri, title: &'static str) -> Result<Self, ApiError> {
         let query = query(uri);
-        let number = |name: &str, default| match query.get(name).map(String::as_str) {
+        let number = |name: &str, default| match last(&query, name) {
             None | Some("") => Ok(default),
             Some(text) => match text.parse::<u64>() {
                 // A number all the same: past every end, above every maximum.
@@ -61,8 +60,14 @@ pub(super) struct Paginated<T> {
 
 #[derive(Debug, Serialize, ToSchema)]
 struct Meta {
-    /// How many there are in all.
-    count: u64,
+    /// How many there are in all; not counted where pages follow a cursor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    count: Option<u64>,
+    /// Where the next page begins; none after the last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    cursor: Option<String>,
 }
 
 /// Paths with their query, without a host. None if there is nothing to list.
@@ -85,8 +90,29 @@ struct Links {
 impl<T> Paginated<T> {
     pub fn new(uri: &Uri, page: Page, count: u64, data: Vec<T>) -> Self {
         Self {
-            meta: Meta { count },
+            meta: Meta {
+                count: Some(count),
+                cursor: None,
+            },
             links: links(uri, page, count),
+            data,
+        }
+    }
+
+    /// A page after a cursor, and the cursor of the next page.
+    pub fn after(uri: &Uri, limit: u64, next: Option<String>, data: Vec<T>) -> Self {
+        let limit = limit.to_string();
+        let to = |cursor: &str| with(uri, &[("cursor", cursor), ("limit", &limit)], &["offset"]);
+        Self {
+            links: Links {
+                first: Some(to("")),
+                next: next.as_deref().map(to),
+                ..Links::default()
+            },
+            meta: Meta {
+                count: None,
+                cursor: next,
+            },
             data,
         }
     }
@@ -114,19 +140,40 @@ fn links(uri: &Uri, page: Page, count: u64) -> Links {
 }
 
 fn link(uri: &Uri, offset: u64, limit: u64) -> String {
+    let (offset, limit) = (offset.to_string(), limit.to_string());
+    with(uri, &[("offset", &offset), ("limit", &limit)], &[])
+}
+
+/// The request's path and query, with these parameters set and those left out.
+fn with(uri: &Uri, set: &[(&str, &str)], without: &[&str]) -> String {
     let mut query = query(uri);
-    query.insert("offset".into(), offset.to_string());
-    query.insert("limit".into(), limit.to_string());
+    query.retain(|(name, _)| {
+        !without.contains(&name.as_str()) && !set.iter().any(|(other, _)| other == name)
+    });
+    let set = set
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    query.extend(set);
+    // In one order, whatever the caller's was; what is repeated stays as it came.
+    query.sort_by(|a, b| a.0.cmp(&b.0));
     let query = form_urlencoded::Serializer::new(String::new())
         .extend_pairs(query)
         .finish();
     format!("{}?{query}", uri.path())
 }
 
-fn query(uri: &Uri) -> BTreeMap<String, String> {
+/// The parameters of a request, in their order.
+pub(super) fn query(uri: &Uri) -> Vec<(String, String)> {
     form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes())
         .into_owned()
         .collect()
+}
+
+/// The last value that a parameter is given.
+pub(super) fn last<'a>(query: &'a [(String, String)], name: &str) -> Option<&'a str> {
+    let mut given = query.iter().rev();
+    let found = given.find(|(given, _)| given == name);
+    found.map(|(_, value)| value.as_str())
 }
 
 #[cfg(test)]
@@ -179,5 +226,21 @@ mod tests {
         assert_eq!(links_of(0, 10, 0), Links::default());
         let none = links_of(0, 0, 3);
         assert_eq!((none.next, none.prev), (None, None));
+    }
+
+    #[test]
+    fn links_keep_the_other_parameters_with_their_repetitions() {
+        let uri = uri("?tag=b:2&offset=9&tag=a:1&limit=5");
+        assert_eq!(
+            link(&uri, 3, 7),
+            "/api/v2/connections?limit=7&offset=3&tag=b%3A2&tag=a%3A1"
+        );
+        let page = Paginated::<()>::after(&uri, 7, Some("x".into()), vec![]);
+        let next = "/api/v2/connections?cursor=x&limit=7&tag=b%3A2&tag=a%3A1";
+        assert_eq!(page.links.next.as_deref(), Some(next));
+        assert_eq!(
+            Paginated::<()>::after(&uri, 7, None, vec![]).links.next,
+            None
+        );
     }
 }

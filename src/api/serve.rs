@@ -1,19 +1,30 @@
-//! Serving HTTP: bounded connections, callers that must finish their headers, an orderly end.
+//! Serving HTTP, with or without TLS: bounded connections, callers that must get on with what they
+//! send and take, an orderly end.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
+use super::observe::Peer;
+use super::patience::Impatient;
+use crate::server_tls::ServerTls;
 use crate::shutdown::Stopper;
 use crate::telemetry::metrics::Occasionally;
 
-/// A caller that has not sent its headers by then is cut off.
+/// A caller that has not sent its headers by then is cut off, and one that has not finished the TLS
+/// handshake.
 const HEADERS_WITHIN: Duration = Duration::from_secs(10);
 /// How much is read of a request's head before it is given up, in bytes, roughly: 431.
 const HEAD_MAX_BYTES: usize = 64 * 1024;
@@ -23,7 +34,12 @@ const CONNECTIONS_MOST: usize = 4096;
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// Serves until `stopper` asks, then finishes the requests that are under way.
-pub async fn serve(listener: TcpListener, router: Router, stopper: Stopper) {
+pub async fn serve(
+    listener: TcpListener,
+    tls: Option<Arc<ServerTls>>,
+    router: Router,
+    stopper: Stopper,
+) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MOST));
     loop {
         let accepting = async {
@@ -36,8 +52,9 @@ pub async fn serve(listener: TcpListener, router: Router, stopper: Stopper) {
             () = stopper.asked() => return,
         };
         match accepted {
-            Ok((stream, _)) => {
-                let connection = one_connection(stream, router.clone(), stopper.clone());
+            Ok((stream, peer)) => {
+                let connection =
+                    secured(stream, peer, tls.clone(), router.clone(), stopper.clone());
                 stopper.spawn(async move {
                     connection.await;
                     drop(place);
@@ -54,13 +71,40 @@ pub async fn serve(listener: TcpListener, router: Router, stopper: Stopper) {
     }
 }
 
-async fn one_connection(stream: TcpStream, router: Router, stopper: Stopper) {
+async fn secured(
+    stream: TcpStream,
+    peer: SocketAddr,
+    tls: Option<Arc<ServerTls>>,
+    router: Router,
+    stopper: Stopper,
+) {
     let _ = stream.set_nodelay(true);
+    let Some(tls) = tls else {
+        return one_connection(stream, peer, router, stopper).await;
+    };
+    match timeout(HEADERS_WITHIN, tls.acceptor().accept(stream)).await {
+        Ok(Ok(stream)) => one_connection(stream, peer, router, stopper).await,
+        Ok(Err(error)) => tracing::debug!(%peer, %error, "a caller's TLS handshake failed"),
+        Err(_) => tracing::debug!(%peer, "a caller did not finish its TLS handshake"),
+    }
+}
+
+async fn one_connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    peer: SocketAddr,
+    router: Router,
+    stopper: Stopper,
+) {
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(Peer(peer));
+        router.call(request)
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADERS_WITHIN)
         .max_buf_size(HEAD_MAX_BYTES)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+        .serve_connection(TokioIo::new(Impatient::new(stream)), service);
     tokio::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,

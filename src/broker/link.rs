@@ -97,7 +97,7 @@ impl Link {
         if self.certified.as_ref().is_some_and(|name| *name != client) {
             return self.refuse("not_its_certificate", ReasonCode::NotAuthorized);
         }
-        if !shared.attempts.take(&client) {
+        if shared.attempts.take(&client).is_err() {
             return self.refuse("too_many_attempts", ReasonCode::ConnectionRateExceeded);
         }
         if shared.intake.is_full() {

@@ -14,9 +14,10 @@ use tokio::time::timeout;
 
 use super::link::Link;
 use super::socket::{Cut, Socket, Stream};
-use super::tls::{ServerTls, common_name};
+use super::tls::common_name;
 use super::{Shared, StartError};
 use crate::domain::ClientId;
+use crate::server_tls::ServerTls;
 use crate::shutdown::Stopper;
 use crate::telemetry::metrics::{self, Occasionally};
 

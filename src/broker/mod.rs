@@ -8,7 +8,6 @@
 //! handler at once. So whatever the crate tells or asks, it is known of which connection: no map by
 //! peer address, no guess whose will it is. See `docs/decisions/002-a-link-per-connection.md`.
 
-mod attempts;
 mod error;
 mod intake;
 mod link;
@@ -32,18 +31,19 @@ use mqtt5::broker::{DynamicStorage, StorageBackend as _};
 use tokio::net::TcpListener;
 use tokio::sync::broadcast;
 
+use crate::buckets::Buckets;
 use crate::config;
 use crate::domain::{ClientId, Clock};
 use crate::protocol::Topics;
+use crate::server_tls::{self, ServerTls};
 use crate::shutdown::Stopper;
 
-pub use error::{StartError, TlsError};
+pub use error::StartError;
 pub use intake::{Intake, Taken};
 pub use listen::bind;
 pub use publish::PublishError;
-pub use tls::{ServerTls, check_certificate};
+pub use tls::read_tls;
 
-use attempts::Attempts;
 use listen::Limits;
 use presence::Presence;
 
@@ -91,7 +91,8 @@ struct Shared {
     intake: Arc<dyn Intake>,
     clock: Arc<dyn Clock>,
     presence: Presence,
-    attempts: Attempts,
+    /// How often a client may try to connect.
+    attempts: Buckets<ClientId>,
     limits: Limits,
     /// From here on nothing is taken in and wills are discarded: the process is stopping, the
     /// clients are not gone.
@@ -120,7 +121,11 @@ impl Broker {
         }
         if let Some((listener, tls)) = listeners.tls {
             let reload = shared.settings.tls.reload_interval.get();
-            stopper.spawn(tls::keep_current(tls.clone(), reload, stopper.clone()));
+            stopper.spawn(server_tls::keep_current(
+                tls.clone(),
+                reload,
+                stopper.clone(),
+            ));
             stopper.spawn(listen::accept(
                 shared.clone(),
                 listener,
@@ -199,7 +204,7 @@ impl Shared {
             intake,
             clock,
             presence: Presence::default(),
-            attempts: Attempts::new(settings.connect_burst, settings.connect_rate),
+            attempts: Buckets::new(settings.connect_burst, settings.connect_rate),
             limits: Limits::new(
                 within_open_files(settings.max_connections),
                 settings.max_connections_per_address,

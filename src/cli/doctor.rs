@@ -10,11 +10,12 @@ use clap::Args;
 use tokio::net::TcpListener;
 
 use super::{ConfigSource, block_on, one_line};
-use crate::broker::{ServerTls, check_certificate};
+use crate::broker;
 use crate::config::Config;
 use crate::kafka;
 use crate::mqtt::{self, Options, Session};
 use crate::runtime::{DataDir, database_path};
+use crate::server_tls::check_certificate;
 use crate::store::{postgres, sqlite};
 use crate::telemetry;
 use crate::tenant::Translation;
@@ -233,7 +234,7 @@ fn certificates(config: &Config) -> Finding {
     if tls.listen.is_none() {
         return Ok("none needed: broker.tls.listen is off".to_owned());
     }
-    ServerTls::read(tls).map_err(|error| error.to_string())?;
+    broker::read_tls(tls).map_err(|error| error.to_string())?;
     let path = tls.certificate.as_deref().unwrap_or(Path::new(""));
     check_certificate("broker.tls.certificate", path).map_err(|error| error.to_string())
 }

@@ -113,14 +113,15 @@ fn greeting(info: &Info, base_path: &str, organisation: &str) -> String {
         "cloud-connector {} is ready.",
         env!("CARGO_PKG_VERSION")
     )];
-    let rest = format!("http://{}{base_path}", info.http);
+    let scheme = if info.has_https { "https" } else { "http" };
+    let rest = format!("{scheme}://{}{base_path}", info.http);
     lines.push(format!("  role  {}", info.roles.names()));
     if info.roles.has(runtime::Role::Api) {
         lines.push(format!("  REST  {rest}"));
         lines.push(format!("  docs  {rest}/docs"));
     } else {
         lines.push(format!(
-            "  HTTP  http://{}/readiness, /liveness, /metrics",
+            "  HTTP  {scheme}://{}/readiness, /liveness, /metrics",
             info.http
         ));
     }

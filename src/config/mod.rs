@@ -19,9 +19,9 @@ pub use error::ConfigError;
 pub use layers::Origin;
 pub use secret::Secret;
 pub use sections::{
-    Api, Broker, BrokerTls, CallerKey, Config, Data, Http, Kafka, KafkaSecurity, Log, LogFormat,
-    LookupMode, Mqtt, Pem, Postgres, PostgresTls, Record, SaslMechanism, Scope, Shutdown,
-    TenantSettings, Updaters,
+    Api, ApiLimits, Broker, BrokerTls, CallerKey, Config, Data, Http, HttpTls, Kafka,
+    KafkaSecurity, Log, LogFormat, LookupMode, Mqtt, Pem, Postgres, PostgresTls, Record,
+    SaslMechanism, Scope, Shutdown, TenantSettings, Updaters,
 };
 pub use span::Span;
 

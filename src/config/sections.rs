@@ -75,6 +75,18 @@ pub struct Http {
     pub request_timeout: Span,
     #[serde(deserialize_with = "address_or_off")]
     pub metrics_listen: Option<SocketAddr>,
+    pub access_log: bool,
+    pub tls: HttpTls,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HttpTls {
+    #[serde(deserialize_with = "path_or_none")]
+    pub certificate: Option<PathBuf>,
+    #[serde(deserialize_with = "path_or_none")]
+    pub key: Option<PathBuf>,
+    pub reload_interval: Span,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -83,7 +95,18 @@ pub struct Api {
     pub local_key: bool,
     pub trust_identity_header: bool,
     pub lookup: LookupMode,
+    pub limits: ApiLimits,
     pub keys: BTreeMap<String, CallerKey>,
+}
+
+/// Requests a second, and at once.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ApiLimits {
+    pub per_key: f64,
+    pub per_key_burst: u32,
+    pub per_organisation: f64,
+    pub per_organisation_burst: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]

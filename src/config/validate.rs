@@ -24,6 +24,7 @@ pub(super) fn validate(config: &Config) -> Result<(), Invalid> {
 fn not_zero(config: &Config) -> Result<(), Invalid> {
     let spans = [
         ("http.request_timeout", config.http.request_timeout),
+        ("http.tls.reload_interval", config.http.tls.reload_interval),
         ("mqtt.publish_timeout", config.mqtt.publish_timeout),
         ("broker.handshake_timeout", config.broker.handshake_timeout),
         ("broker.store_wait", config.broker.store_wait),
@@ -92,10 +93,53 @@ fn http(http: &Http) -> Result<(), Invalid> {
             "give it 1024 or more",
         ));
     }
+    let tls = &http.tls;
+    let missing = match (&tls.certificate, &tls.key) {
+        (Some(_), None) => Some("http.tls.key"),
+        (None, Some(_)) => Some("http.tls.certificate"),
+        _ => None,
+    };
+    if let Some(key) = missing {
+        return Err(Invalid::new(
+            key,
+            "it is not set, and the other of the two is",
+            "name both for HTTPS, or neither for HTTP",
+        ));
+    }
     Ok(())
 }
 
 fn api(api: &Api) -> Result<(), Invalid> {
+    let limits = &api.limits;
+    for (key, rate, burst_key, burst) in [
+        (
+            "api.limits.per_key",
+            limits.per_key,
+            "api.limits.per_key_burst",
+            limits.per_key_burst,
+        ),
+        (
+            "api.limits.per_organisation",
+            limits.per_organisation,
+            "api.limits.per_organisation_burst",
+            limits.per_organisation_burst,
+        ),
+    ] {
+        if !(rate.is_finite() && rate >= 0.0) {
+            return Err(Invalid::new(
+                key,
+                format!("{rate} is not a rate"),
+                "give it requests a second, or 0 for no limit",
+            ));
+        }
+        if rate > 0.0 && burst == 0 {
+            return Err(Invalid::new(
+                burst_key,
+                "0 refuses everybody",
+                "give it 1 or more",
+            ));
+        }
+    }
     for (name, key) in &api.keys {
         if key.secrets().is_empty() {
             return Err(Invalid::new("api.keys", "it has no secret", "give it one").named(name));

@@ -1,5 +1,7 @@
 //! Delivering: speak the connection's dialect, publish, wait for the broker.
 
+mod answers;
+mod asking;
 mod embedded;
 mod outside;
 mod refusals;
@@ -14,6 +16,8 @@ use crate::domain::{ClientId, Clock, Connection, OutgoingMessage};
 use crate::protocol::{self, ClientTopic, Command, Route, Topics};
 use crate::telemetry::metrics;
 
+pub use answers::{Answers, Overheard};
+pub use asking::{Answered, Question, Reply};
 pub use embedded::EmbeddedOutlet;
 pub use outside::OutsideOutlet;
 pub use refusals::tell_refusals;
@@ -28,7 +32,13 @@ pub trait Outlet: Send + Sync + 'static {
         topic: String,
         payload: Vec<u8>,
     ) -> Result<(), OutletError>;
+
+    /// Sees to it that what clients say on this topic is heard, for as long as the answer is held.
+    async fn listen(&self, topic: String) -> Result<Listening, OutletError>;
 }
+
+/// Held while a topic is listened on.
+pub type Listening = Box<dyn Send>;
 
 /// The broker does not have the message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -79,20 +89,37 @@ pub enum SendError {
     },
 }
 
+impl SendError {
+    fn of(id: Uuid, error: OutletError) -> Self {
+        match error {
+            OutletError::NotConnected => Self::NotConnected,
+            OutletError::Unavailable(problem) => Self::Unavailable { id, problem },
+            OutletError::TimedOut(problem) => Self::Unsure { id, problem },
+        }
+    }
+}
+
 /// Sends messages to clients. A clone is the same.
 #[derive(Clone)]
 pub struct Delivery {
     outlet: Arc<dyn Outlet>,
+    answers: Answers,
     topics: Topics,
     clock: Arc<dyn Clock>,
 }
 
 impl Delivery {
-    /// Delivers through this outlet.
+    /// Delivers through this outlet, and hears the answers there.
     #[must_use]
-    pub fn new(outlet: Arc<dyn Outlet>, topics: Topics, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(
+        outlet: Arc<dyn Outlet>,
+        answers: Answers,
+        topics: Topics,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
         Self {
             outlet,
+            answers,
             topics,
             clock,
         }
@@ -145,17 +172,16 @@ impl Delivery {
             client: client.clone(),
             route,
         });
-        let (label, outcome) = match self.outlet.publish(client, topic, payload).await {
-            Ok(()) => ("acknowledged", Ok(id)),
-            Err(OutletError::NotConnected) => ("no_connection", Err(SendError::NotConnected)),
-            Err(OutletError::Unavailable(problem)) => {
-                ("unavailable", Err(SendError::Unavailable { id, problem }))
-            }
-            Err(OutletError::TimedOut(problem)) => {
-                ("timed_out", Err(SendError::Unsure { id, problem }))
-            }
+        let published = self.outlet.publish(client, topic, payload).await;
+        let label = match &published {
+            Ok(()) => "acknowledged",
+            Err(OutletError::NotConnected) => "no_connection",
+            Err(OutletError::Unavailable(_)) => "unavailable",
+            Err(OutletError::TimedOut(_)) => "timed_out",
         };
         metrics::sent(label);
-        outcome
+        published
+            .map(|()| id)
+            .map_err(|error| SendError::of(id, error))
     }
 }

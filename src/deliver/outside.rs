@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Outlet, OutletError};
+use super::{Listening, Outlet, OutletError};
 use crate::domain::ClientId;
 use crate::mqtt::{KeptConnection, PublishError};
 
@@ -34,11 +34,22 @@ impl Outlet for OutsideOutlet {
             .publish(topic, payload, self.within)
             .await
             .map_err(|error| match error {
-                PublishError::Down(_) => OutletError::Unavailable(error.to_string()),
+                PublishError::Down(_) | PublishError::Refused => {
+                    OutletError::Unavailable(error.to_string())
+                }
                 PublishError::Lost => {
                     OutletError::Unavailable(format!("{error}; it may still arrive"))
                 }
                 PublishError::TimedOut(_) => OutletError::TimedOut(error.to_string()),
             })
+    }
+
+    /// Answers come to whoever asked, over the connection that asked: none of it concerns the
+    /// others.
+    async fn listen(&self, topic: String) -> Result<Listening, OutletError> {
+        let listening = self.connection.listen(topic, self.within).await;
+        // Nothing was sent yet, whatever happened.
+        let listening = listening.map_err(|error| OutletError::Unavailable(error.to_string()))?;
+        Ok(Box::new(listening))
     }
 }

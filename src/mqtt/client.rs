@@ -144,6 +144,29 @@ impl Publisher {
         self.unless_ended(asked).await
     }
 
+    /// Asks for a topic, and waits for the broker's answer: false where it refuses.
+    ///
+    /// # Errors
+    /// When the connection ended before it.
+    pub async fn subscribe_and_wait(&self, topic: String) -> Result<bool, Ended> {
+        let answered = async {
+            let notice = self.client.subscribe_tracked(topic, QoS::AtLeastOnce).await;
+            let answer = notice.map_err(|_| Ended)?.wait_async().await;
+            let answer = answer.map_err(|_| Ended)?;
+            Ok(are_granted(&answer.return_codes))
+        };
+        tokio::select! {
+            biased;
+            answered = answered => answered,
+            () = self.ended.cancelled() => Err(Ended),
+        }
+    }
+
+    /// Lets go of a topic. If so much waits to be sent that this cannot, it stays subscribed.
+    pub fn unsubscribe(&self, topic: String) {
+        let _ = self.client.try_unsubscribe(topic);
+    }
+
     /// Acknowledges a message of this connection.
     ///
     /// # Errors
@@ -192,17 +215,18 @@ impl Link {
                     };
                 }
                 Ok(Event::Incoming(Packet::SubAck(answer))) => {
-                    let granted = answer
-                        .return_codes
-                        .iter()
-                        .all(|code| !matches!(code, SubscribeReasonCode::Failure));
-                    return Happening::Subscribed(granted);
+                    return Happening::Subscribed(are_granted(&answer.return_codes));
                 }
                 Ok(_) => {}
                 Err(error) => return Happening::Lost(error.to_string()),
             }
         }
     }
+}
+
+fn are_granted(codes: &[SubscribeReasonCode]) -> bool {
+    let mut codes = codes.iter();
+    codes.all(|code| !matches!(code, SubscribeReasonCode::Failure))
 }
 
 #[cfg(test)]

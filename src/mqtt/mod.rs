@@ -14,6 +14,6 @@ mod token;
 pub use backoff::Backoff;
 pub use client::{Ack, Ended, Happening, Link, Publisher, connect};
 pub use options::{Options, OptionsError, Session, Will};
-pub use publisher::{KeptConnection, PublishError, probe};
+pub use publisher::{HeardMessage, KeptConnection, Listening, OnHeard, PublishError, probe};
 pub use tls::{ClientTls, TlsFileError};
 pub use token::{Token, TokenError};

@@ -1,9 +1,12 @@
-//! A connection that is kept up, for publishing: made again whenever it is lost.
+//! A connection that is kept up, for publishing and for hearing what comes back: made again whenever
+//! it is lost, with nothing of the one before.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::RwLock;
+use bytes::Bytes;
+use parking_lot::{Mutex, RwLock};
 use tokio::time::timeout;
 
 use super::backoff::Backoff;
@@ -18,6 +21,45 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub struct KeptConnection {
     state: Arc<RwLock<State>>,
+    /// Topics that are listened on, and by how many.
+    topics: Arc<Mutex<HashMap<String, usize>>>,
+}
+
+/// A message on a topic that is listened on.
+#[derive(Debug, Clone)]
+pub struct HeardMessage {
+    /// The topic.
+    pub topic: String,
+    /// Its bytes.
+    pub payload: Bytes,
+    /// The broker had kept it: nobody said it now.
+    pub retain: bool,
+}
+
+/// What is done with what is heard.
+pub type OnHeard = Arc<dyn Fn(HeardMessage) + Send + Sync>;
+
+/// A topic is listened on while this is held, unless the connection is lost.
+pub struct Listening {
+    connection: KeptConnection,
+    topic: String,
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        // Under the lock until it is asked for: whoever listens next asks after this.
+        let mut topics = self.connection.topics.lock();
+        let Some(listeners) = topics.get_mut(&self.topic) else {
+            return;
+        };
+        *listeners -= 1;
+        if *listeners == 0 {
+            topics.remove(&self.topic);
+            if let State::Up(publisher) = &*self.connection.state.read() {
+                publisher.unsubscribe(self.topic.clone());
+            }
+        }
+    }
 }
 
 enum State {
@@ -37,6 +79,9 @@ pub enum PublishError {
     /// The broker did not answer in time: it may have it or not.
     #[error("the broker did not answer within {0:?}")]
     TimedOut(Duration),
+    /// The broker does not let us listen there.
+    #[error("the broker does not let us subscribe to the topic; check what it lets our user read")]
+    Refused,
 }
 
 impl KeptConnection {
@@ -44,12 +89,19 @@ impl KeptConnection {
     ///
     /// # Errors
     /// When the settings cannot work.
-    pub fn start(options: Options, stopper: &Stopper) -> Result<Self, OptionsError> {
+    pub fn start(
+        options: Options,
+        on_heard: OnHeard,
+        stopper: &Stopper,
+    ) -> Result<Self, OptionsError> {
         // Tried once here, so that a wrong file is found at the start.
         drop(connect(&options)?);
         let state = Arc::new(RwLock::new(State::Down("not connected yet".to_owned())));
-        stopper.spawn(keep(options, state.clone(), stopper.clone()));
-        Ok(Self { state })
+        stopper.spawn(keep(options, on_heard, state.clone(), stopper.clone()));
+        Ok(Self {
+            state,
+            topics: Arc::default(),
+        })
     }
 
     /// Publishes with QoS 1 and waits for the broker's acknowledgement, up to a bound.
@@ -62,14 +114,37 @@ impl KeptConnection {
         payload: Vec<u8>,
         within: Duration,
     ) -> Result<(), PublishError> {
-        let publisher = match &*self.state.read() {
-            State::Up(publisher) => publisher.clone(),
-            State::Down(why) => return Err(PublishError::Down(why.clone())),
-        };
+        let publisher = self.publisher()?;
         match timeout(within, publisher.publish(topic, payload)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(PublishError::Lost),
             Err(_) => Err(PublishError::TimedOut(within)),
+        }
+    }
+
+    /// Listens on a topic, from when this returns.
+    ///
+    /// # Errors
+    /// When the broker did not agree within the time.
+    pub async fn listen(&self, topic: String, within: Duration) -> Result<Listening, PublishError> {
+        let publisher = self.publisher()?;
+        *self.topics.lock().entry(topic.clone()).or_default() += 1;
+        let listening = Listening {
+            connection: self.clone(),
+            topic: topic.clone(),
+        };
+        match timeout(within, publisher.subscribe_and_wait(topic)).await {
+            Ok(Ok(true)) => Ok(listening),
+            Ok(Ok(false)) => Err(PublishError::Refused),
+            Ok(Err(_)) => Err(PublishError::Lost),
+            Err(_) => Err(PublishError::TimedOut(within)),
+        }
+    }
+
+    fn publisher(&self) -> Result<Publisher, PublishError> {
+        match &*self.state.read() {
+            State::Up(publisher) => Ok(publisher.clone()),
+            State::Down(why) => Err(PublishError::Down(why.clone())),
         }
     }
 
@@ -85,11 +160,11 @@ impl KeptConnection {
     }
 }
 
-async fn keep(options: Options, state: Arc<RwLock<State>>, stopper: Stopper) {
+async fn keep(options: Options, on_heard: OnHeard, state: Arc<RwLock<State>>, stopper: Stopper) {
     let mut backoff = Backoff::default();
     loop {
         let why = tokio::select! {
-            why = one_connection(&options, &state, &mut backoff) => why,
+            why = one_connection(&options, &on_heard, &state, &mut backoff) => why,
             () = stopper.asked() => {
                 let last = std::mem::replace(&mut *state.write(), State::Down("stopping".to_owned()));
                 if let State::Up(publisher) = last {
@@ -108,7 +183,12 @@ async fn keep(options: Options, state: Arc<RwLock<State>>, stopper: Stopper) {
 }
 
 /// Lives one connection through, and says why it ended.
-async fn one_connection(options: &Options, state: &RwLock<State>, backoff: &mut Backoff) -> String {
+async fn one_connection(
+    options: &Options,
+    on_heard: &OnHeard,
+    state: &RwLock<State>,
+    backoff: &mut Backoff,
+) -> String {
     let (publisher, mut link) = match connect(options) {
         Ok(pair) => pair,
         Err(error) => return error.to_string(),
@@ -124,8 +204,19 @@ async fn one_connection(options: &Options, state: &RwLock<State>, backoff: &mut 
         Err(_) => return format!("no answer within {CONNECT_WITHIN:?}"),
     }
     loop {
-        if let Happening::Lost(why) = link.next().await {
-            return why;
+        match link.next().await {
+            Happening::Lost(why) => return why,
+            Happening::Message {
+                topic,
+                payload,
+                retain,
+                ..
+            } => on_heard(HeardMessage {
+                topic,
+                payload,
+                retain,
+            }),
+            Happening::Connected { .. } | Happening::Subscribed(_) => {}
         }
     }
 }

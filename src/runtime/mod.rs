@@ -19,14 +19,15 @@ use futures::FutureExt as _;
 use tokio::net::TcpListener;
 
 use crate::api::{self, Keys, Probes};
-use crate::broker::{self, Broker, Listeners, ServerTls};
+use crate::broker::{self, Broker, Listeners};
 use crate::config::{Config, Scope, Secret};
-use crate::deliver::{Delivery, EmbeddedOutlet, Outlet, OutsideOutlet, tell_refusals};
+use crate::deliver::{Answers, Delivery, EmbeddedOutlet, Outlet, OutsideOutlet, tell_refusals};
 use crate::domain::Clock;
-use crate::mqtt::{KeptConnection, Options, Session};
+use crate::mqtt::{HeardMessage, KeptConnection, Options, Session};
 use crate::platform::sources::{self as catalog, Registrar, Sources};
-use crate::protocol::Topics;
+use crate::protocol::{Received, Topics};
 use crate::record::{self, Recorder, Refusals, RefusalsTold};
+use crate::server_tls::{self, ServerTls};
 use crate::shutdown::Stopper;
 use crate::store::Store;
 use crate::store::postgres::{self, PostgresStore};
@@ -80,6 +81,8 @@ pub struct Info {
     pub roles: Roles,
     /// REST, probes, metrics.
     pub http: SocketAddr,
+    /// Whether that is HTTPS.
+    pub has_https: bool,
     /// MQTT without TLS.
     pub mqtt: Option<SocketAddr>,
     /// MQTT with TLS.
@@ -94,6 +97,7 @@ pub struct Info {
 struct Prepared {
     tenants: Arc<dyn Tenants>,
     http: TcpListener,
+    https: Option<Arc<ServerTls>>,
     metrics: Option<TcpListener>,
     listeners: Listeners,
 }
@@ -109,6 +113,7 @@ pub async fn start(config: Config, roles: Roles, clock: Arc<dyn Clock>) -> Resul
     let mut info = Info {
         roles,
         http: prepared.http.local_addr()?,
+        has_https: prepared.https.is_some(),
         mqtt: local_addr(prepared.listeners.plain.as_ref())?,
         mqtts: local_addr(
             prepared
@@ -148,15 +153,26 @@ pub async fn start(config: Config, roles: Roles, clock: Arc<dyn Clock>) -> Resul
     } else {
         None
     };
-    running.start_sources(&config, prepared.listeners, &topics, &clock)?;
+    let answers = Answers::new(topics.clone());
+    running.start_sources(&config, prepared.listeners, &topics, &answers, &clock)?;
     running.start_background(&config, tenants, &clock)?;
-    let router = running.start_outlets(&config, refused, topics, keys, &clock)?;
+    let router = running.start_outlets(&config, refused, topics, answers, keys, &clock)?;
     let http = running.http.clone();
     if let Some(listener) = prepared.metrics {
         let probes = api::probes(running.probes(), &config.http);
-        http.spawn(api::serve(listener, probes, http.clone()));
+        http.spawn(api::serve(listener, None, probes, http.clone()));
     }
-    http.spawn(api::serve(prepared.http, router, http.clone()));
+    if let Some(tls) = &prepared.https {
+        let reload = config.http.tls.reload_interval.get();
+        let watch = server_tls::keep_current(tls.clone(), reload, running.background.clone());
+        running.background.spawn(watch);
+    }
+    http.spawn(api::serve(
+        prepared.http,
+        prepared.https,
+        router,
+        http.clone(),
+    ));
     Ok(running)
 }
 
@@ -183,9 +199,10 @@ async fn prepare(config: &Config) -> Result<Prepared> {
     let tenants = tenants(config)?;
     let is_embedded = config.mqtt.url.is_none();
     let tls = match config.broker.tls.listen.filter(|_| is_embedded) {
-        Some(address) => Some((address, Arc::new(ServerTls::read(&config.broker.tls)?))),
+        Some(address) => Some((address, Arc::new(broker::read_tls(&config.broker.tls)?))),
         None => None,
     };
+    let https = api::read_tls(&config.http.tls)?.map(Arc::new);
     let http = bind("http.listen", "--http", config.http.listen).await?;
     let metrics = match config.http.metrics_listen {
         Some(address) => Some(bind("http.metrics_listen", "the configuration", address).await?),
@@ -202,6 +219,7 @@ async fn prepare(config: &Config) -> Result<Prepared> {
     Ok(Prepared {
         tenants,
         http,
+        https,
         metrics,
         listeners: Listeners { plain, tls },
     })
@@ -333,6 +351,7 @@ impl Running {
         config: &Config,
         refused: Option<RefusalsTold>,
         topics: Topics,
+        answers: Answers,
         keys: Keys,
         clock: &Arc<dyn Clock>,
     ) -> Result<api::Interface> {
@@ -340,7 +359,7 @@ impl Running {
         if !has_api && refused.is_none() {
             return Ok(api::probes(self.probes(), &config.http));
         }
-        let outlet = self.outlet(config)?;
+        let outlet = self.outlet(config, &answers, clock)?;
         if let Some(refused) = refused {
             self.background.spawn(tell_refusals(
                 refused,
@@ -353,27 +372,41 @@ impl Running {
         if !has_api {
             return Ok(api::probes(self.probes(), &config.http));
         }
-        let parts = api::Parts {
-            store: self.store.clone(),
-            delivery: Delivery::new(outlet, topics, clock.clone()),
+        let parts = api::Parts::new(
+            self.store.clone(),
+            Delivery::new(outlet, answers, topics, clock.clone()),
+            clock.clone(),
             keys,
-            translator: translator(config)?,
-            settings: api::Settings {
-                trust_identity_header: config.api.trust_identity_header,
-                lookup: config.api.lookup,
-            },
-        };
+            translator(config)?,
+            &config.api,
+        );
         Ok(api::router(parts, self.probes(), &config.http))
     }
 
-    fn outlet(&self, config: &Config) -> Result<Arc<dyn Outlet>> {
+    fn outlet(
+        &self,
+        config: &Config,
+        answers: &Answers,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<Arc<dyn Outlet>> {
         let within = config.mqtt.publish_timeout.get();
         if let Some(broker) = &self.broker {
             return Ok(Arc::new(EmbeddedOutlet::new(broker.clone(), within)));
         }
         let id = format!("cloud-connector-out-{}", uuid::Uuid::new_v4().simple());
         let options = Options::from_config(&config.mqtt, &id, Session::Clean);
-        let connection = KeptConnection::start(options, &self.outlet)?;
+        let (answers, clock) = (answers.clone(), clock.clone());
+        let on_heard = Arc::new(move |heard: HeardMessage| {
+            answers.hear(&Received {
+                topic: heard.topic,
+                payload: heard.payload,
+                replayed: heard.retain,
+                again: false,
+                received: clock.now(),
+                cut: None,
+            });
+        });
+        let connection = KeptConnection::start(options, on_heard, &self.outlet)?;
         // Recording goes on without it: a refusal that is not told costs nobody anything.
         if self.has(Role::Api) {
             let watched = connection.clone();

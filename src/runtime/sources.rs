@@ -8,8 +8,9 @@ use futures::future::Ready;
 use uuid::Uuid;
 
 use super::{Role, Running};
-use crate::broker::{Broker, Listeners, Taken};
+use crate::broker::{Broker, Intake, Listeners, Taken};
 use crate::config::Config;
+use crate::deliver::{Answers, Overheard};
 use crate::domain::Clock;
 use crate::ingest::Destination;
 use crate::ingest::embedded::EmbeddedIntake;
@@ -27,11 +28,14 @@ impl Running {
         config: &Config,
         listeners: Listeners,
         topics: &Topics,
+        answers: &Answers,
         clock: &Arc<dyn Clock>,
     ) -> Result<()> {
         if config.mqtt.url.is_none() {
             if let Some(recorder) = self.recorder.clone() {
-                self.start_broker(config, listeners, topics, clock, recorder);
+                let intake = EmbeddedIntake::new(recorder.clone(), topics.clone());
+                let intake = Overheard::new(intake, answers.clone());
+                self.start_broker(config, listeners, topics, clock, intake, recorder);
             }
             return Ok(());
         }
@@ -52,9 +56,9 @@ impl Running {
         listeners: Listeners,
         topics: &Topics,
         clock: &Arc<dyn Clock>,
+        intake: impl Intake,
         recorder: Recorder,
     ) {
-        let intake = EmbeddedIntake::new(recorder.clone(), topics.clone());
         let broker = Arc::new(Broker::start(
             config.broker.clone(),
             topics.clone(),

@@ -7,6 +7,7 @@
 mod dead_letters;
 mod due;
 mod error;
+mod listing;
 pub mod postgres;
 pub mod sqlite;
 
@@ -21,6 +22,7 @@ use crate::domain::{
 pub use dead_letters::{DeadLetter, KeptLetter, LetterFilter, LetterLimits};
 pub use due::{Due, DueFor, Finding, OrgCount, Outcome, Tenantless, TenantlessCounts};
 pub use error::{OpenError, StoreError};
+pub use listing::{Filter, Listing, Owned, Start, Wanted};
 
 /// What the store knows of a client before a batch is folded.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -222,24 +224,6 @@ pub enum Written {
     Fenced(Vec<Fence>),
 }
 
-/// A page of an organisation's connections.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Listing {
-    /// How many there are in all, whatever the page.
-    pub count: u64,
-    /// This page, ordered by client id.
-    pub connections: Vec<Connection>,
-}
-
-/// A page of everybody who belongs to an organisation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Owned {
-    /// How many there are in all, whatever the page.
-    pub count: u64,
-    /// This page, ordered by organisation and client id.
-    pub clients: Vec<(Tenant, ClientId)>,
-}
-
 /// What the rest of the program may ask of a database.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
@@ -266,6 +250,9 @@ pub trait Store: Send + Sync + 'static {
     /// Forgets clients that left before a moment. Returns how many.
     async fn forget_departed(&self, before: Timestamp) -> Result<u64, StoreError>;
 
+    /// Housekeeping that keeps questions fast. Changes no answer.
+    async fn tidy(&self) -> Result<(), StoreError>;
+
     /// An organisation's connection to a client.
     async fn find_for_org(
         &self,
@@ -287,13 +274,8 @@ pub trait Store: Send + Sync + 'static {
         client: &ClientId,
     ) -> Result<Option<Connection>, StoreError>;
 
-    /// A page of an organisation's connections, ordered by client id, and how many there are.
-    async fn list_for_org(
-        &self,
-        org: &OrgId,
-        offset: u64,
-        limit: u64,
-    ) -> Result<Listing, StoreError>;
+    /// A page of an organisation's connections, ordered by client id.
+    async fn list_for_org(&self, org: &OrgId, wanted: &Wanted) -> Result<Listing, StoreError>;
 
     /// A page of everybody who belongs to an organisation, ordered by that and client id, and how many
     /// there are. For callers who manage all of them.

@@ -362,16 +362,16 @@ pub fn severed(client: &ClientId) {
     tracing::debug!(client_id = %client, "connection closed: its message could not be stored in time");
 }
 
-/// The broker's certificates were read again, or could not be and the old ones stay.
-pub fn certificates_read(outcome: Result<(), &dyn std::error::Error>) {
+/// A server's certificates were read again, or could not be and the old ones stay.
+pub fn certificates_read(section: &'static str, outcome: Result<(), &dyn std::error::Error>) {
     match outcome {
         Ok(()) => {
             counter!(CERTIFICATES, "outcome" => "read").increment(1);
-            tracing::info!("the broker's certificates were read again");
+            tracing::info!(section, "the certificates were read again");
         }
         Err(error) => {
             counter!(CERTIFICATES, "outcome" => "kept_old").increment(1);
-            tracing::error!(%error, "keeping the broker's old certificates");
+            tracing::error!(section, %error, "keeping the old certificates");
         }
     }
 }

@@ -6,5 +6,6 @@
 pub mod health;
 pub mod logs;
 pub mod metrics;
+pub mod request_id;
 
 pub use health::Health;

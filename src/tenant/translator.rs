@@ -16,6 +16,7 @@ use uuid::Uuid;
 
 use crate::domain::{OrgId, Tenant};
 use crate::outward;
+use crate::telemetry::request_id;
 
 /// Largest answer that is read. Real ones name a single pair.
 const ANSWER_MAX_BYTES: usize = 64 * 1024;
@@ -109,7 +110,9 @@ impl HttpTranslator {
     }
 
     async fn ask(&self, url: &reqwest::Url, wanted: &str) -> Translation<String> {
-        let request_id = Uuid::new_v4().simple().to_string();
+        // The caller's, so that its request can be followed through all services.
+        let request_id = request_id::current();
+        let request_id = request_id.unwrap_or_else(|| Uuid::new_v4().simple().to_string());
         let request = self
             .http
             .post(url.clone())

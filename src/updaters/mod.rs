@@ -58,6 +58,9 @@ impl Updaters {
                     () = stopper.asked() => return,
                 }
             }
+            if let Err(error) = self.store.tidy().await {
+                tracing::warn!(%error, "the store was not tidied; the next run tries again");
+            }
             self.count().await;
             tokio::select! {
                 () = tokio::time::sleep(self.interval) => {}

@@ -1,9 +1,12 @@
 //! The REST interface as its callers know it, sentence by sentence, in both set-ups.
 
+mod asking;
 mod auth;
 mod docs;
 mod faults;
 mod isolation;
+mod lists;
+mod transport;
 mod v1;
 mod v2;
 

@@ -1,6 +1,7 @@
 //! What every store promises. The suite is written once; `contract!` runs it on each of them.
 
 mod callers;
+mod finding;
 mod letters;
 
 use std::sync::Arc;
@@ -11,12 +12,13 @@ use cloud_connector::domain::{
 use cloud_connector::store::sqlite::SqliteStore;
 use cloud_connector::store::{
     Arrival, Batch, Departure, Fence, Heard, Place, Queue, Sighting, Store, StoreError,
-    TenantChange, Written,
+    TenantChange, Wanted, Written,
 };
 use serde_json::json;
 use tempfile::TempDir;
 
 use callers::*;
+use finding::*;
 use letters::*;
 
 /// A store of a test's own, and what must outlive it.
@@ -145,6 +147,11 @@ contract!(
     many_are_found_at_once_and_only_the_organisations_own,
     a_satellite_server_is_found_for_anybody_and_nobody_else_is,
     everybody_with_an_organisation_is_listed_in_pages,
+    clients_are_found_by_what_they_said,
+    clients_are_found_by_how_their_names_begin,
+    a_client_is_found_by_what_it_says_now,
+    pages_follow_a_cursor,
+    the_count_is_right_whatever_happens,
 );
 
 fn at(second: i64) -> Timestamp {
@@ -242,7 +249,14 @@ async fn what_is_recorded_is_found_by_its_organisation_only(store: Arc<dyn Store
         store.find_for_org(&org("1"), &client("A")).await.unwrap(),
         None
     );
-    assert_eq!(store.list_for_org(&org("2"), 0, 10).await.unwrap().count, 0);
+    assert_eq!(
+        store
+            .list_for_org(&org("2"), &Wanted::page(0, 10))
+            .await
+            .unwrap()
+            .count,
+        0
+    );
 }
 
 async fn an_online_again_replaces_what_was_said(store: Arc<dyn Store>) {
@@ -276,7 +290,14 @@ async fn a_departure_removes_the_row_and_remembers_the_tenant(store: Arc<dyn Sto
         store.find_for_org(&org("1"), &client("a")).await.unwrap(),
         None
     );
-    assert_eq!(store.list_for_org(&org("1"), 0, 10).await.unwrap().count, 0);
+    assert_eq!(
+        store
+            .list_for_org(&org("1"), &Wanted::page(0, 10))
+            .await
+            .unwrap()
+            .count,
+        0
+    );
     let known = store
         .known(&[client("a"), client("never-was")])
         .await
@@ -339,7 +360,10 @@ async fn a_listing_is_ordered_counted_and_cut_into_pages(store: Arc<dyn Store>) 
     arrivals.push(arrival("y", TenantChange::Unknown));
     arrive(&store, arrivals).await;
     let list = async |offset, limit| {
-        let listing = store.list_for_org(&org("1"), offset, limit).await.unwrap();
+        let listing = store
+            .list_for_org(&org("1"), &Wanted::page(offset, limit))
+            .await
+            .unwrap();
         assert_eq!(listing.count, 5);
         let names = listing.connections.iter().map(|c| c.client_id.to_string());
         names.collect::<Vec<_>>()
@@ -366,7 +390,10 @@ async fn a_batch_of_many_is_written_at_once(store: Arc<dyn Store>) {
     };
     arrive(&store, batch("one")).await;
     arrive(&store, batch("two")).await;
-    let listing = store.list_for_org(&org("1"), 0, 5000).await.unwrap();
+    let listing = store
+        .list_for_org(&org("1"), &Wanted::page(0, 5000))
+        .await
+        .unwrap();
     assert_eq!(listing.count, 1000);
     assert!(
         listing
@@ -378,7 +405,14 @@ async fn a_batch_of_many_is_written_at_once(store: Arc<dyn Store>) {
     let all: Vec<ClientId> = names.iter().map(|name| client(name)).collect();
     assert_eq!(store.known(&all).await.unwrap().len(), 1000);
     depart(&store, &names).await;
-    assert_eq!(store.list_for_org(&org("1"), 0, 1).await.unwrap().count, 0);
+    assert_eq!(
+        store
+            .list_for_org(&org("1"), &Wanted::page(0, 1))
+            .await
+            .unwrap()
+            .count,
+        0
+    );
 }
 
 async fn odd_but_legal_values_come_back_as_they_were(store: Arc<dyn Store>) {

@@ -3,12 +3,15 @@
 mod identity;
 mod keys;
 
+use std::time::Duration;
+
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts as RequestParts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use tracing::Span;
 
+use super::error::ApiError;
 use super::{Parts, Shared};
 use crate::config::Scope;
 use crate::domain::{Identity, OrgId, Tenant};
@@ -24,6 +27,8 @@ pub(super) const ACCOUNT: &str = "x-rh-cloud-connector-account";
 /// A caller that proved who it is, and the organisation that it speaks for.
 #[derive(Debug, Clone)]
 pub(super) struct Caller {
+    /// For the audit: a key's name, or what kind of identity it is.
+    pub name: String,
     pub org: OrgId,
 }
 
@@ -47,6 +52,8 @@ pub(super) enum Refused {
     Unauthenticated,
     /// The gateway in front made an identity that cannot be used.
     Identity(String),
+    /// A limit is used up, for so long.
+    TooMany(Duration),
 }
 
 impl IntoResponse for Refused {
@@ -60,6 +67,7 @@ impl IntoResponse for Refused {
                 let text = format!("Bad Request: {why}");
                 (StatusCode::BAD_REQUEST, plain, text).into_response()
             }
+            Self::TooMany(wait) => ApiError::too_many(wait).into_response(),
         }
     }
 }
@@ -72,13 +80,17 @@ impl FromRequestParts<Shared> for Caller {
         shared: &Shared,
     ) -> Result<Self, Refused> {
         let headers = &request.headers;
-        if let Some(tenant) = trusted_tenant(headers, shared)? {
-            return Ok(Self { org: tenant.org_id });
+        if let Some((name, tenant)) = trusted_tenant(headers, shared)? {
+            let org = tenant.org_id;
+            within_limits(shared, None, Some(org.as_str()))?;
+            return Ok(Self { name, org });
         }
         let caller = key(headers, shared, Scope::Tenant)?;
         let org = OrgId::new(text(headers, ORG_ID)?).map_err(|_| Refused::Unauthenticated)?;
         note(caller, org.as_str());
-        Ok(Self { org })
+        within_limits(shared, Some(caller), Some(org.as_str()))?;
+        let name = caller.to_owned();
+        Ok(Self { name, org })
     }
 }
 
@@ -90,7 +102,8 @@ impl FromRequestParts<Shared> for AccountCaller {
         shared: &Shared,
     ) -> Result<Self, Refused> {
         let headers = &request.headers;
-        if let Some(Tenant { account, .. }) = trusted_tenant(headers, shared)? {
+        if let Some((_, Tenant { account, org_id })) = trusted_tenant(headers, shared)? {
+            within_limits(shared, None, Some(org_id.as_str()))?;
             return Ok(Self { account });
         }
         let caller = key(headers, shared, Scope::Tenant)?;
@@ -99,6 +112,7 @@ impl FromRequestParts<Shared> for AccountCaller {
             return Err(Refused::Unauthenticated);
         }
         note(caller, account);
+        within_limits(shared, Some(caller), Some(account))?;
         let account = account.to_owned();
         Ok(Self { account })
     }
@@ -112,7 +126,9 @@ impl FromRequestParts<Shared> for Manager {
         shared: &Shared,
     ) -> Result<Self, Refused> {
         let headers = &request.headers;
-        let name = match trusted_identity(headers, shared)? {
+        let identity = trusted_identity(headers, shared)?;
+        let has_key = identity.is_none();
+        let name = match identity {
             Some(identity) if identity::is_staff(&identity) => identity
                 .associate()
                 .unwrap_or("a member of staff")
@@ -121,6 +137,7 @@ impl FromRequestParts<Shared> for Manager {
             None => key(headers, shared, Scope::Management)?.to_owned(),
         };
         note(&name, "");
+        within_limits(shared, has_key.then_some(&name), None)?;
         Ok(Self { name })
     }
 }
@@ -136,14 +153,15 @@ fn trusted_identity(headers: &HeaderMap, parts: &Parts) -> Result<Option<Identit
     }
 }
 
-/// The tenant of such an identity, which must name one.
-fn trusted_tenant(headers: &HeaderMap, parts: &Parts) -> Result<Option<Tenant>, Refused> {
+/// The tenant of such an identity, which must name one, and who says so.
+fn trusted_tenant(headers: &HeaderMap, parts: &Parts) -> Result<Option<(String, Tenant)>, Refused> {
     let Some(identity) = trusted_identity(headers, parts)? else {
         return Ok(None);
     };
     let tenant = identity.tenant().ok_or_else(identity::lacks_organisation)?;
-    note(identity.kind().unwrap_or_default(), tenant.org_id.as_str());
-    Ok(Some(tenant.clone()))
+    let name = identity.kind().unwrap_or_default();
+    note(name, tenant.org_id.as_str());
+    Ok(Some((name.to_owned(), tenant.clone())))
 }
 
 /// The caller whose key this is, if it opens what is asked for.
@@ -154,6 +172,10 @@ fn key<'a>(headers: &'a HeaderMap, parts: &Parts, scope: Scope) -> Result<&'a st
     } else {
         Err(Refused::Unauthenticated)
     }
+}
+
+fn within_limits(parts: &Parts, key: Option<&str>, tenant: Option<&str>) -> Result<(), Refused> {
+    parts.limits.take(key, tenant).map_err(Refused::TooMany)
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, Refused> {

@@ -19,8 +19,11 @@ export function build({ base, method, path, parameters, headers, body }) {
   const query = new URLSearchParams();
   for (const { name, place, value } of parameters) {
     if (place === "path") filled = filled.replace(`{${name}}`, encodeURIComponent(value));
-    else if (place === "query" && value !== "") query.append(name, value);
-    else if (place === "header" && value !== "") headers = [...headers, [name, value]];
+    // A parameter that may be repeated has its values in lines.
+    else if (place === "query") {
+      const given = value.split("\n").filter((line) => line !== "");
+      given.forEach((line) => query.append(name, line));
+    } else if (place === "header" && value !== "") headers = [...headers, [name, value]];
   }
   const url = new URL(filled.slice(1), base);
   url.search = query;

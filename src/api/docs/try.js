@@ -86,13 +86,14 @@ export function tryForm(whole, { method, path, operation }, credentials) {
 }
 
 function parameterField(parameter, id) {
-  const isNumber = parameter.schema?.type === "integer";
-  const fallback = parameter.schema?.default;
-  const input = element("input", {
+  const { type, default: fallback } = parameter.schema ?? {};
+  const isRepeated = [type].flat().includes("array");
+  const input = element(isRepeated ? "textarea" : "input", {
     id,
     required: parameter.required,
-    inputmode: isNumber ? "numeric" : undefined,
-    placeholder: fallback === undefined ? undefined : String(fallback),
+    rows: isRepeated ? "1" : undefined,
+    inputmode: type === "integer" ? "numeric" : undefined,
+    placeholder: isRepeated ? "one a line" : fallback,
     spellcheck: "false",
   });
   if (parameter.required) input.value = parameter.example ?? parameter.schema?.example ?? "";

@@ -48,13 +48,14 @@ pub(super) async fn disconnect(
     let request: Disconnect = json::read(body)?;
     let node = request.node.checked()?;
     let action = Action {
+        who: &manager.name,
         name: "disconnect",
-        account: &node.account,
+        tenant: &node.account,
         client: &node.node_id,
     };
     let order = Command::Disconnect {
         message: request.message.unwrap_or_default(),
     };
-    audited(&manager, &action, command(&shared, &node, &order).await)?;
+    audited(&action, command(&shared, &node, &order).await)?;
     Ok(Json(Ordered {}))
 }

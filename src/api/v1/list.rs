@@ -13,6 +13,7 @@ use crate::api::error::{self, ApiError};
 use crate::api::json::Json;
 use crate::api::pagination::{Page, Paginated};
 use crate::domain::{ClientId, Tenant};
+use crate::store::Wanted;
 
 const BAD_INPUT: &str = "Unable to process input parameters";
 
@@ -45,12 +46,13 @@ pub(super) async fn all(
 ) -> Result<Json<Paginated<Group>>, ApiError> {
     let page = Page::read(&uri, BAD_INPUT)?;
     let action = Action {
+        who: &manager.name,
         name: "list",
-        account: "",
+        tenant: "",
         client: "",
     };
     let listed = shared.store.list_owned(page.offset, page.limit).await;
-    let listed = audited(&manager, &action, listed.map_err(Into::into))?;
+    let listed = audited(&action, listed.map_err(Into::into))?;
     let data = by_account(listed.clients);
     Ok(Json(Paginated::new(&uri, page, listed.count, data)))
 }
@@ -81,17 +83,19 @@ pub(super) async fn of_account(
     }
     let page = Page::read(&uri, BAD_INPUT)?;
     let action = Action {
+        who: &manager.name,
         name: "list",
-        account: &account,
+        tenant: &account,
         client: "",
     };
     let listed = async {
         let org = shared.org_of(&account).await?;
         let org = org.ok_or_else(|| unknown_account(BAD_INPUT))?;
-        let listing = shared.store.list_for_org(&org, page.offset, page.limit);
+        let wanted = Wanted::page(page.offset, page.limit);
+        let listing = shared.store.list_for_org(&org, &wanted);
         Ok(listing.await?)
     };
-    let listing = audited(&manager, &action, listed.await)?;
+    let listing = audited(&action, listed.await)?;
     let ids = listing.connections.into_iter();
     let ids = ids.map(|connection| connection.client_id.to_string());
     let page = Paginated::new(&uri, page, listing.count, ids.collect());

@@ -19,9 +19,7 @@ use super::auth::AccountCaller;
 use super::error::ApiError;
 use super::json;
 use super::openapi::{Callers, group};
-use super::sending::FAILED;
 use super::{Parts, Shared};
-use crate::deliver::SendError;
 use crate::domain::Connection;
 use crate::protocol::Command;
 
@@ -91,11 +89,8 @@ impl Node {
 async fn command(parts: &Parts, node: &Node, command: &Command) -> Result<(), ApiError> {
     let found = node.find(parts).await?;
     let connection = found.ok_or_else(|| node.not_found())?;
-    match parts.delivery.command(&connection, command).await {
-        Ok(_) => Ok(()),
-        Err(SendError::NotConnected) => Err(node.not_found()),
-        Err(error) => Err(ApiError::not_sent(FAILED, error)),
-    }
+    let sent = parts.command(&connection, command).await?;
+    sent.map(drop).ok_or_else(|| node.not_found())
 }
 
 /// Whether the caller speaks for the account that it names.

@@ -12,6 +12,7 @@ use crate::api::audit::{Action, audited};
 use crate::api::auth::Manager;
 use crate::api::error::ApiError;
 use crate::api::json::{self, Json};
+use crate::api::presence::Presence;
 use crate::api::{Parts, Shared};
 use crate::deliver::SendError;
 use crate::protocol::Command;
@@ -22,13 +23,6 @@ pub(super) struct Pinged {
     /// Always null; callers expect it to be there.
     #[schema(schema_with = null)]
     payload: (),
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-enum Presence {
-    Connected,
-    Disconnected,
 }
 
 fn null() -> Object {
@@ -55,11 +49,12 @@ pub(super) async fn ping(
 ) -> Result<Json<Pinged>, ApiError> {
     let node = json::read::<Node>(body)?.checked()?;
     let action = Action {
+        who: &manager.name,
         name: "ping",
-        account: &node.account,
+        tenant: &node.account,
         client: &node.node_id,
     };
-    let is_connected = audited(&manager, &action, is_connected(&shared, &node).await)?;
+    let is_connected = audited(&action, is_connected(&shared, &node).await)?;
     Ok(Json(Pinged {
         status: if is_connected {
             Presence::Connected

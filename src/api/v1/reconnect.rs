@@ -12,7 +12,7 @@ use crate::api::Shared;
 use crate::api::audit::{Action, audited};
 use crate::api::auth::Manager;
 use crate::api::error::ApiError;
-use crate::api::json;
+use crate::api::{commands, json};
 use crate::protocol::Command;
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -48,22 +48,17 @@ pub(super) async fn reconnect(
     let request: Reconnect = json::read(body)?;
     let node = request.node.checked()?;
     let delay = request.delay.ok_or_else(json::missing_fields)?;
-    let delay_seconds = u64::try_from(delay).map_err(|_| {
-        ApiError::new(
-            StatusCode::BAD_REQUEST,
-            "Delay field cannot be negative",
-            "The delay is how many seconds the client stays away",
-        )
-    })?;
+    let delay_seconds = commands::delay(delay)?;
     let action = Action {
+        who: &manager.name,
         name: "reconnect",
-        account: &node.account,
+        tenant: &node.account,
         client: &node.node_id,
     };
     let order = Command::Reconnect {
         delay_seconds,
         message: request.message.unwrap_or_default(),
     };
-    audited(&manager, &action, command(&shared, &node, &order).await)?;
+    audited(&action, command(&shared, &node, &order).await)?;
     Ok(StatusCode::OK)
 }

@@ -50,8 +50,9 @@ pub(super) async fn for_management(
 ) -> Result<Json<StatusView>, ApiError> {
     let node = json::read::<Node>(body)?.checked()?;
     let action = Action {
+        who: &manager.name,
         name: "status",
-        account: &node.account,
+        tenant: &node.account,
         client: &node.node_id,
     };
     let outcome = async {
@@ -59,7 +60,7 @@ pub(super) async fn for_management(
         let found = shared.own(&org, &node.node_id).await?;
         Ok(Json(found.into()))
     };
-    audited(&manager, &action, outcome.await)
+    audited(&action, outcome.await)
 }
 
 async fn org(parts: &Parts, node: &Node) -> Result<OrgId, ApiError> {

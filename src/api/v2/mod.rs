@@ -1,7 +1,10 @@
 //! The second generation: tenants are organisations.
 
+mod asking;
 mod batch_status;
+mod commands;
 mod connections;
+mod filter;
 mod message;
 mod status;
 
@@ -25,6 +28,10 @@ pub(super) fn router() -> OpenApiRouter<Shared> {
             routes!(batch_status::status),
             routes!(status::status),
             routes!(message::send),
+            routes!(asking::ping),
+            routes!(asking::check),
+            routes!(commands::reconnect),
+            routes!(commands::disconnect),
         ],
     )
 }

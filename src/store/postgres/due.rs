@@ -284,9 +284,8 @@ pub(super) async fn forget_tenantless(
 }
 
 pub(super) async fn count_connected(pool: &PgPool) -> Result<u64, StoreError> {
-    let count: i64 = sqlx::query_scalar("SELECT count(*) FROM connections WHERE org_id <> ''")
-        .fetch_one(pool)
-        .await?;
+    let sum = "SELECT COALESCE(sum(change), 0)::bigint FROM org_counts";
+    let count: i64 = sqlx::query_scalar(sum).fetch_one(pool).await?;
     Ok(u64::try_from(count).unwrap_or(0))
 }
 

@@ -3,6 +3,7 @@
 mod dead_letters;
 mod due;
 mod fence;
+mod list;
 mod open;
 mod read;
 mod row;
@@ -17,7 +18,7 @@ pub use open::{PostgresOpenError, migrate, probe};
 
 use super::{
     Batch, Due, DueFor, Fence, Finding, KeptLetter, Known, LetterFilter, Listing, OrgCount, Owned,
-    Queue, Store, StoreError, Tenantless, TenantlessCounts, Written,
+    Queue, Store, StoreError, Tenantless, TenantlessCounts, Wanted, Written,
 };
 use crate::domain::{ClientId, Connection, OrgId, Tenant, Timestamp};
 
@@ -53,11 +54,24 @@ impl Store for PostgresStore {
     }
 
     async fn forget_departed(&self, before: Timestamp) -> Result<u64, StoreError> {
-        let done = sqlx::query("DELETE FROM departed WHERE departed_at < $1")
-            .bind(row::to_sql(before))
-            .execute(&self.pool)
-            .await?;
-        Ok(done.rows_affected())
+        // Who is gone for good is not looked for any more.
+        let forgotten: i64 = sqlx::query_scalar(
+            "WITH forgotten AS (
+                 DELETE FROM departed WHERE departed_at < $1 RETURNING client_id),
+             unfindable AS (
+                 DELETE FROM findable AS f USING forgotten
+                  WHERE f.client_id = forgotten.client_id AND NOT EXISTS (
+                      SELECT FROM connections AS c WHERE c.client_id = f.client_id))
+             SELECT count(*) FROM forgotten",
+        )
+        .bind(row::to_sql(before))
+        .fetch_one(&self.pool)
+        .await?;
+        Ok(u64::try_from(forgotten).unwrap_or(0))
+    }
+
+    async fn tidy(&self) -> Result<(), StoreError> {
+        list::fold_counts(&self.pool).await
     }
 
     async fn find_for_org(
@@ -85,16 +99,11 @@ impl Store for PostgresStore {
     }
 
     async fn list_owned(&self, offset: u64, limit: u64) -> Result<Owned, StoreError> {
-        read::list_owned(&self.pool, offset, limit).await
+        list::owned(&self.pool, offset, limit).await
     }
 
-    async fn list_for_org(
-        &self,
-        org: &OrgId,
-        offset: u64,
-        limit: u64,
-    ) -> Result<Listing, StoreError> {
-        read::list_for_org(&self.pool, org, offset, limit).await
+    async fn list_for_org(&self, org: &OrgId, wanted: &Wanted) -> Result<Listing, StoreError> {
+        list::for_org(&self.pool, org, wanted).await
     }
 
     async fn client_ids(

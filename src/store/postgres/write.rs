@@ -212,7 +212,8 @@ async fn depart(connection: &mut PgConnection, departures: &[Departure]) -> Resu
                 c.topic_prefix, c.canonical_facts, c.catalog_service_facts, c.dispatchers,
                 COALESCE(c.tags, 'null'), c.client_name, c.client_version, c.message_id,
                 c.message_sent, c.tenant_lookup_timestamp,
-                COALESCE(c.tenant_lookup_failure_count, 0), told.at, told.partition, told.place)
+                COALESCE(c.tenant_lookup_failure_count, 0), told.at,
+                COALESCE(told.partition, c.queue_partition), COALESCE(told.place, c.queue_offset))
         INSERT INTO departed (client_id, org_id, account, dialect, kind, topic_prefix,
                 canonical_facts, catalog_service_facts, dispatchers, tags, client_name,
                 client_version, message_id, message_sent, tenant_lookup_timestamp,
@@ -233,14 +234,16 @@ async fn depart(connection: &mut PgConnection, departures: &[Departure]) -> Resu
                 queue_partition = excluded.queue_partition,
                 queue_offset = excluded.queue_offset";
     const HOLD: &str = "
-        UPDATE connections AS c SET left_at = told.at, queue_partition = told.partition,
-               queue_offset = told.place
+        UPDATE connections AS c SET left_at = told.at,
+               queue_partition = COALESCE(told.partition, c.queue_partition),
+               queue_offset = COALESCE(told.place, c.queue_offset)
           FROM UNNEST($1::text[], $2::timestamptz[], $3::int[], $4::bigint[])
                 AS told (client_id, at, partition, place)
          WHERE c.client_id = told.client_id AND COALESCE(c.left_at, c.last_seen) < told.at";
     const AGAIN: &str = "
-        UPDATE departed AS d SET departed_at = told.at, queue_partition = told.partition,
-               queue_offset = told.place
+        UPDATE departed AS d SET departed_at = told.at,
+               queue_partition = COALESCE(told.partition, d.queue_partition),
+               queue_offset = COALESCE(told.place, d.queue_offset)
           FROM UNNEST($1::text[], $2::timestamptz[], $3::int[], $4::bigint[])
                 AS told (client_id, at, partition, place)
          WHERE d.client_id = told.client_id AND d.departed_at < told.at";

@@ -3,6 +3,7 @@
 mod dead_letters;
 mod due;
 mod fence;
+mod list;
 mod open;
 mod read;
 mod row;
@@ -17,7 +18,7 @@ pub use open::{check, schema_is_current};
 
 use super::{
     Batch, Due, DueFor, Fence, Finding, KeptLetter, Known, LetterFilter, Listing, OrgCount, Owned,
-    Queue, Store, StoreError, Tenantless, TenantlessCounts, Written,
+    Queue, Store, StoreError, Tenantless, TenantlessCounts, Wanted, Written,
 };
 use crate::domain::{ClientId, Connection, OrgId, Tenant, Timestamp};
 
@@ -62,6 +63,10 @@ impl Store for SqliteStore {
         Ok(done.rows_affected())
     }
 
+    async fn tidy(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     async fn find_for_org(
         &self,
         org: &OrgId,
@@ -87,16 +92,11 @@ impl Store for SqliteStore {
     }
 
     async fn list_owned(&self, offset: u64, limit: u64) -> Result<Owned, StoreError> {
-        read::list_owned(&self.readers, offset, limit).await
+        list::owned(&self.readers, offset, limit).await
     }
 
-    async fn list_for_org(
-        &self,
-        org: &OrgId,
-        offset: u64,
-        limit: u64,
-    ) -> Result<Listing, StoreError> {
-        read::list_for_org(&self.readers, org, offset, limit).await
+    async fn list_for_org(&self, org: &OrgId, wanted: &Wanted) -> Result<Listing, StoreError> {
+        list::for_org(&self.readers, org, wanted).await
     }
 
     async fn client_ids(

@@ -7,7 +7,7 @@ use sqlx::{Row as _, SqlitePool};
 
 use super::row::{self, CONNECTION_COLUMNS};
 use crate::domain::{ClientId, Connection, OrgId};
-use crate::store::{Known, KnownConnection, KnownDeparture, Listing, Owned, StoreError, tenant_of};
+use crate::store::{Known, KnownConnection, KnownDeparture, StoreError, tenant_of};
 
 pub(super) async fn known(
     pool: &SqlitePool,
@@ -110,65 +110,6 @@ pub(super) async fn find_for_org_or_satellite(
         .await?;
     let found = row.as_ref().map(row::connection).transpose()?;
     Ok(found.filter(|found| found.tenant.org_id == *org || found.is_satellite()))
-}
-
-pub(super) async fn list_owned(
-    pool: &SqlitePool,
-    offset: u64,
-    limit: u64,
-) -> Result<Owned, StoreError> {
-    // One snapshot: the count and the page are of the same moment.
-    let mut snapshot = pool.begin().await?;
-    let count: i64 = sqlx::query_scalar("SELECT count(*) FROM connections WHERE org_id <> ''")
-        .fetch_one(&mut *snapshot)
-        .await?;
-    let rows = sqlx::query(
-        "SELECT client_id, org_id, account FROM connections
-          WHERE org_id <> '' ORDER BY org_id, client_id LIMIT ? OFFSET ?",
-    )
-    .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-    .bind(i64::try_from(offset).unwrap_or(i64::MAX))
-    .fetch_all(&mut *snapshot)
-    .await?;
-    snapshot.commit().await?;
-    let mut clients = Vec::with_capacity(rows.len());
-    for row in &rows {
-        clients.push((row::tenant(row)?, row::client_id(row)?));
-    }
-    Ok(Owned {
-        count: u64::try_from(count).unwrap_or(0),
-        clients,
-    })
-}
-
-pub(super) async fn list_for_org(
-    pool: &SqlitePool,
-    org: &OrgId,
-    offset: u64,
-    limit: u64,
-) -> Result<Listing, StoreError> {
-    const PAGE: &str = concatcp!(
-        "SELECT ",
-        CONNECTION_COLUMNS,
-        " FROM connections WHERE org_id = ? ORDER BY client_id LIMIT ? OFFSET ?"
-    );
-    // One transaction: the count and the page are of the same moment.
-    let mut snapshot = pool.begin().await?;
-    let count: i64 = sqlx::query_scalar("SELECT count(*) FROM connections WHERE org_id = ?")
-        .bind(org.as_str())
-        .fetch_one(&mut *snapshot)
-        .await?;
-    let rows = sqlx::query(PAGE)
-        .bind(org.as_str())
-        .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-        .bind(i64::try_from(offset).unwrap_or(i64::MAX))
-        .fetch_all(&mut *snapshot)
-        .await?;
-    snapshot.commit().await?;
-    Ok(Listing {
-        count: u64::try_from(count).unwrap_or(0),
-        connections: rows.iter().map(row::connection).collect::<Result<_, _>>()?,
-    })
 }
 
 pub(super) async fn client_ids(

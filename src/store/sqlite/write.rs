@@ -198,7 +198,8 @@ async fn depart(
          SELECT c.client_id, org_id, account, dialect, kind, topic_prefix, canonical_facts, \
          catalog_service_facts, dispatchers, tags, client_name, client_version, message_id, \
          message_sent, tenant_lookup_timestamp, tenant_lookup_failure_count, told.at, \
-         told.partition, told.place FROM told JOIN connections AS c USING (client_id) \
+         coalesce(told.partition, c.queue_partition), coalesce(told.place, c.queue_offset) \
+         FROM told JOIN connections AS c USING (client_id) \
          WHERE c.alive_at IS NULL OR c.alive_at <= told.at"
     );
     const REMOVE: &str = concatcp!(
@@ -209,14 +210,16 @@ async fn depart(
     );
     const HOLD: &str = concatcp!(
         TOLD,
-        "UPDATE connections AS c SET left_at = told.at, queue_partition = told.partition, \
-         queue_offset = told.place FROM told \
+        "UPDATE connections AS c SET left_at = told.at, \
+         queue_partition = coalesce(told.partition, c.queue_partition), \
+         queue_offset = coalesce(told.place, c.queue_offset) FROM told \
          WHERE c.client_id = told.client_id AND coalesce(c.left_at, c.last_seen) < told.at"
     );
     const AGAIN: &str = concatcp!(
         TOLD,
-        "UPDATE departed AS d SET departed_at = told.at, queue_partition = told.partition, \
-         queue_offset = told.place FROM told \
+        "UPDATE departed AS d SET departed_at = told.at, \
+         queue_partition = coalesce(told.partition, d.queue_partition), \
+         queue_offset = coalesce(told.place, d.queue_offset) FROM told \
          WHERE d.client_id = told.client_id AND d.departed_at < told.at"
     );
     let told: Vec<_> = departures

@@ -7,7 +7,7 @@ use std::time::Duration;
 use cloud_connector::config::Postgres;
 use cloud_connector::domain::{ClientId, OrgId, Timestamp};
 use cloud_connector::store::postgres::{PostgresStore, migrate};
-use cloud_connector::store::{Batch, Departure, DueFor, Heard, Store};
+use cloud_connector::store::{Batch, Departure, DueFor, Heard, Store, Wanted};
 use sqlx::{Connection as _, PgConnection, Row as _};
 
 use crate::support::services;
@@ -148,7 +148,10 @@ async fn m3_the_go_implementations_table_is_adopted_in_place() {
             .unwrap()
             .unwrap();
         assert_eq!(found.tenant.account, "");
-        let listed = store.list_for_org(&org("org-1"), 0, 100).await.unwrap();
+        let listed = store
+            .list_for_org(&org("org-1"), &Wanted::page(0, 100))
+            .await
+            .unwrap();
         assert_eq!(listed.count, if version == "8" { 13 } else { 14 });
         store.close().await;
     }

@@ -1,0 +1,67 @@
+//! What a client is told to do with its connection, as both generations do it.
+
+use axum::http::StatusCode;
+use uuid::Uuid;
+
+use super::Parts;
+use super::error::ApiError;
+use super::sending::FAILED;
+use crate::deliver::SendError;
+use crate::domain::Connection;
+use crate::protocol::Command;
+use crate::store::{Batch, Departure, Heard};
+
+impl Parts {
+    /// Sends a command that both dialects have. None if the client is not there any more.
+    ///
+    /// A client that is told to disconnect leaves without a word: that it is gone is ours to note. Any
+    /// later sign of life brings it back.
+    pub(super) async fn command(
+        &self,
+        connection: &Connection,
+        command: &Command,
+    ) -> Result<Option<Uuid>, ApiError> {
+        let sent = match self.delivery.command(connection, command).await {
+            Ok(sent) => sent,
+            Err(SendError::NotConnected) => return Ok(None),
+            Err(error) => return Err(ApiError::not_sent(FAILED, error)),
+        };
+        if matches!(command, Command::Disconnect { .. }) {
+            self.note_departure(connection).await?;
+        }
+        Ok(sent)
+    }
+
+    async fn note_departure(&self, connection: &Connection) -> Result<(), ApiError> {
+        let now = self.clock.now();
+        let batch = Batch {
+            departures: vec![Departure {
+                client_id: connection.client_id.clone(),
+                heard: Heard {
+                    at: now,
+                    place: None,
+                },
+            }],
+            ..Batch::default()
+        };
+        let noted = self.store.record_batch(&batch, &[], now).await;
+        noted.map(drop).map_err(|error| {
+            tracing::warn!(%error, "a client was told to leave, and is still shown as connected");
+            ApiError::unavailable(
+                "The client was told to leave, but the database does not answer, so that it is \
+                 still shown as connected; try again",
+            )
+        })
+    }
+}
+
+/// How long a client shall stay away, as callers say it.
+pub(super) fn delay(seconds: i64) -> Result<u64, ApiError> {
+    u64::try_from(seconds).map_err(|_| {
+        ApiError::new(
+            StatusCode::BAD_REQUEST,
+            "Delay field cannot be negative",
+            "The delay is how many seconds the client stays away",
+        )
+    })
+}
