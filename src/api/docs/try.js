@@ -48,7 +48,7 @@ export function tryForm(whole, { method, path, operation }, credentials) {
     "form",
     { class: "try", autocomplete: "off", oninput: refresh },
     element("h4", {}, "Try it"),
-    fields.map((field) => field.row),
+    element("div", { class: "parameters" }, fields.map((field) => field.row)),
     body?.row,
     credited,
     element("div", { class: "buttons" }, button, element("span", { class: "hint" }, body ? "or Ctrl+Enter" : "")),

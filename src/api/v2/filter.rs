@@ -36,7 +36,7 @@ pub(super) struct Conditions {
     /// Has this fact: `key:value`, for those that have no parameter of their own.
     #[param(inline, max_items = 16)]
     fact: Option<Vec<Pair>>,
-    /// The client id or the name of the machine begins so.
+    /// The client id or the FQDN begins so.
     search: Option<String>,
     insights_id: Option<String>,
     machine_id: Option<String>,
