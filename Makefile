@@ -24,7 +24,7 @@ PARTS ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 20
 
-.PHONY: help run build test check chaos acceptance drills fuzz dev dev-stop bench-start bench-updaters bench-record bench-api deny clean
+.PHONY: help run build test check openapi chaos acceptance drills fuzz dev dev-stop bench-start bench-updaters bench-record bench-api deny clean
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -50,6 +50,12 @@ check: ## Formatting, lints and documentation, without running tests
 	# The fuzz targets take the rooms that they test in by path; nothing else would notice a break.
 	cargo check --locked --manifest-path fuzz/Cargo.toml
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked $(FEATURES) --no-deps --document-private-items
+
+# By way of another file: a build that fails must not leave an empty document.
+openapi: ## Write openapi.json anew from the code
+	@dev/prepare build
+	cargo run --locked $(FEATURES) --quiet -- openapi > openapi.json.new
+	mv openapi.json.new openapi.json
 
 # What is given in ARGS comes after the default, and so goes over it.
 chaos: ## Kill, pause and restart everything under load (ARGS="--seed 7 --minutes 20 --set-up embedded|distributed|both")

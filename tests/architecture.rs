@@ -93,6 +93,8 @@ const CRATES: &[(&str, &[&str])] = &[
     ("sqlx", &["store"]),
     ("axum", &["api"]),
     ("tower_http", &["api"]),
+    ("utoipa", &["api"]),
+    ("utoipa_axum", &["api"]),
     ("clap", &["cli"]),
     ("indicatif", &["cli"]),
     ("rcgen", &["cli"]),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::json::Json;
@@ -17,14 +18,21 @@ use crate::store::StoreError;
 const RETRY_AFTER: u16 = 5;
 
 /// What a caller is told.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Error)]
 pub struct ApiError {
+    /// What went wrong.
+    #[schema(value_type = String)]
     title: Cow<'static, str>,
+    /// The status of the answer.
     #[serde(serialize_with = "as_number")]
+    #[schema(value_type = u16, minimum = 400, maximum = 599)]
     status: StatusCode,
+    /// Why, for people.
     detail: String,
     /// The message that may or may not arrive.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     id: Option<Uuid>,
     /// Seconds, in the header.
     #[serde(skip)]

@@ -4,14 +4,17 @@ mod audit;
 mod auth;
 mod body;
 mod commands;
+mod docs;
 mod error;
 mod health;
 mod json;
 mod limits;
 mod lookup;
 mod observe;
+mod openapi;
 mod pagination;
 mod patience;
+mod presence;
 mod sending;
 mod serve;
 mod tls;
@@ -36,6 +39,7 @@ use crate::tenant::Translator;
 use limits::Limits;
 
 pub use auth::Keys;
+pub use openapi::document;
 pub use serve::serve;
 pub use tls::read_tls;
 
@@ -111,10 +115,9 @@ pub fn probes(probes: Probes, http: &Http) -> Interface {
 
 /// The whole interface as one router.
 pub fn router(parts: Parts, shown: Probes, http: &Http) -> Interface {
-    let interface = Router::new()
-        .nest(&format!("{}/v1", http.base_path), v1::router())
-        .nest(&format!("{}/v2", http.base_path), v2::router())
-        .with_state(Arc::new(parts));
+    let (endpoints, document) = openapi::described(&http.base_path).split_for_parts();
+    let endpoints = endpoints.with_state(Arc::new(parts));
+    let interface = Router::new().nest(&http.base_path, endpoints.merge(docs::router(&document)));
     let probes = health::router().with_state(Arc::new(shown));
     finish(interface.merge(probes), http)
 }

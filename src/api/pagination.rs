@@ -1,7 +1,10 @@
 //! Pages: `offset` and `limit` in, `meta`, `links` and `data` out.
 
+use std::num::IntErrorKind;
+
 use axum::http::{StatusCode, Uri};
 use serde::Serialize;
+use utoipa::{IntoParams, ToSchema};
 
 use super::error::ApiError;
 
@@ -10,9 +13,14 @@ const DEFAULT_LIMIT: u64 = 1000;
 const MAX_LIMIT: u64 = 10_000;
 
 /// The page that a caller asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub(super) struct Page {
+    /// How many to leave out.
+    #[param(required = false, default = 0, format = "uint64")]
     pub offset: u64,
+    /// How many to list at most. More than 10,000 is taken as 10,000.
+    #[param(required = false, default = 1000, format = "uint64")]
     pub limit: u64,
 }
 
@@ -23,13 +31,17 @@ impl Page {
         let query = query(uri);
         let number = |name: &str, default| match last(&query, name) {
             None | Some("") => Ok(default),
-            Some(text) => text.parse::<u64>().map_err(|_| {
-                ApiError::new(
-                    StatusCode::BAD_REQUEST,
-                    title,
-                    format!("{name} must be a number that is not negative"),
-                )
-            }),
+            Some(text) => match text.parse::<u64>() {
+                // A number all the same: past every end, above every maximum.
+                Err(error) if *error.kind() == IntErrorKind::PosOverflow => Ok(u64::MAX),
+                read => read.map_err(|_| {
+                    ApiError::new(
+                        StatusCode::BAD_REQUEST,
+                        title,
+                        format!("{name} must be a number that is not negative"),
+                    )
+                }),
+            },
         };
         Ok(Self {
             offset: number("offset", 0)?,
@@ -39,32 +51,39 @@ impl Page {
 }
 
 /// A page as it is answered.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Paginated<T> {
     meta: Meta,
     links: Links,
     data: Vec<T>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct Meta {
     /// How many there are in all; not counted where pages follow a cursor.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     count: Option<u64>,
     /// Where the next page begins; none after the last.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     cursor: Option<String>,
 }
 
-#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+/// Paths with their query, without a host. None if there is nothing to list.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 struct Links {
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     first: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     last: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     next: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     prev: Option<String>,
 }
 
@@ -177,6 +196,8 @@ mod tests {
         assert_eq!(read("?offset=&limit="), page(0, 1000));
         assert_eq!(read("?offset=5&limit=0"), page(5, 0));
         assert_eq!(read("?limit=99999999"), page(0, 10_000));
+        let huge = read("?offset=18446744073709551616&limit=18446744073709551616");
+        assert_eq!(huge, page(u64::MAX, 10_000));
         for bad in ["?offset=-1", "?limit=x", "?limit=1.5"] {
             assert!(Page::read(&uri(bad), "").is_err(), "{bad}");
         }

@@ -3,6 +3,9 @@
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
+use utoipa::openapi::schema::SchemaType;
+use utoipa::openapi::{Object, ObjectBuilder};
 use uuid::Uuid;
 
 use super::Parts;
@@ -17,18 +20,39 @@ use crate::telemetry::metrics;
 pub(super) const FAILED: &str = "Error passing message to rhc client";
 
 /// What a caller wants sent, as it came.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 pub(super) struct Message {
+    /// What the receiving application should do: more than white space.
     #[serde(default)]
+    #[schema(
+        value_type = String,
+        required = true,
+        // White space, spelled out: readers of patterns do not agree what `\s` is.
+        pattern = r"[^\t-\r \u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]",
+        example = "echo"
+    )]
     directive: Option<String>,
+    /// Handed to the application with the payload.
     #[serde(default)]
+    #[schema(value_type = Option<HashMap<String, String>>, example = json!({"key": "value"}))]
     metadata: Value,
     #[serde(default)]
+    #[schema(schema_with = anything)]
     payload: Value,
 }
 
-#[derive(Debug, Serialize)]
+fn anything() -> Object {
+    ObjectBuilder::new()
+        .schema_type(SchemaType::AnyValue)
+        .description(Some("Anything; the application knows what it means."))
+        .examples([Value::from("hello")])
+        .build()
+}
+
+/// The broker has the message.
+#[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Sent {
+    /// The message's id, that the client will name in its answer.
     id: Uuid,
 }
 

@@ -5,6 +5,7 @@ mod config;
 mod dead_letters;
 mod doctor;
 mod migrate;
+mod openapi;
 mod report;
 mod run;
 mod simulate;
@@ -59,6 +60,8 @@ enum Command {
     /// A private authority and certificates, for a site that has none
     #[command(subcommand)]
     Certs(certs::CertsCommand),
+    /// Print the OpenAPI document of the REST interface
+    Openapi(openapi::OpenapiArgs),
     /// Print the version
     Version,
 }
@@ -145,6 +148,7 @@ pub fn main() -> ExitCode {
         Command::DeadLetters(command) => dead_letters::run(&command),
         Command::Simulate(args) => simulate::run(&args),
         Command::Certs(command) => certs::run(&command),
+        Command::Openapi(args) => openapi::run(&args),
         Command::Version => version::run(),
     };
     match done {

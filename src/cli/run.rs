@@ -118,6 +118,7 @@ fn greeting(info: &Info, base_path: &str, organisation: &str) -> String {
     lines.push(format!("  role  {}", info.roles.names()));
     if info.roles.has(runtime::Role::Api) {
         lines.push(format!("  REST  {rest}"));
+        lines.push(format!("  docs  {rest}/docs"));
     } else {
         lines.push(format!(
             "  HTTP  {scheme}://{}/readiness, /liveness, /metrics",

@@ -2,6 +2,7 @@
 
 mod asking;
 mod auth;
+mod docs;
 mod faults;
 mod isolation;
 mod lists;

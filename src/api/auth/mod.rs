@@ -18,11 +18,11 @@ use crate::domain::{Identity, OrgId, Tenant};
 
 pub use keys::Keys;
 
-const IDENTITY: &str = "x-rh-identity";
-const CLIENT_ID: &str = "x-rh-cloud-connector-client-id";
-const PSK: &str = "x-rh-cloud-connector-psk";
-const ORG_ID: &str = "x-rh-cloud-connector-org-id";
-const ACCOUNT: &str = "x-rh-cloud-connector-account";
+pub(super) const IDENTITY: &str = "x-rh-identity";
+pub(super) const CLIENT_ID: &str = "x-rh-cloud-connector-client-id";
+pub(super) const PSK: &str = "x-rh-cloud-connector-psk";
+pub(super) const ORG_ID: &str = "x-rh-cloud-connector-org-id";
+pub(super) const ACCOUNT: &str = "x-rh-cloud-connector-account";
 
 /// A caller that proved who it is, and the organisation that it speaks for.
 #[derive(Debug, Clone)]

@@ -3,8 +3,8 @@
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use bytes::Bytes;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::{Node, command};
 use crate::api::Shared;
@@ -14,19 +14,37 @@ use crate::api::error::ApiError;
 use crate::api::json::{self, Json};
 use crate::protocol::Command;
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 struct Disconnect {
     #[serde(flatten)]
     node: Node,
+    /// Why, for the client's log.
     #[serde(default)]
     message: Option<String>,
 }
 
+/// Nothing to say; callers expect an object.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Ordered {}
+
+/// Tell a client to leave and stay away
+///
+/// Answers when the broker has the order. A client that is unknown, or not connected, is 400.
+#[utoipa::path(
+    post,
+    path = "/connection/disconnect",
+    operation_id = "v1.connection.disconnect",
+    request_body = Disconnect,
+    responses(
+        (status = 200, description = "The broker has the order.", body = Ordered),
+        (status = 504, description = "The broker does not confirm it: the order may still arrive.", body = ApiError),
+    ),
+)]
 pub(super) async fn disconnect(
     State(shared): State<Shared>,
     manager: Manager,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<Ordered>, ApiError> {
     let request: Disconnect = json::read(body)?;
     let node = request.node.checked()?;
     let action = Action {
@@ -39,5 +57,5 @@ pub(super) async fn disconnect(
         message: request.message.unwrap_or_default(),
     };
     audited(&action, command(&shared, &node, &order).await)?;
-    Ok(Json(json!({})))
+    Ok(Json(Ordered {}))
 }

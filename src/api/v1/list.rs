@@ -3,6 +3,7 @@
 use axum::extract::rejection::PathRejection;
 use axum::extract::{OriginalUri, Path, State};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::unknown_account;
 use crate::api::Shared;
@@ -17,15 +18,27 @@ use crate::store::Wanted;
 const BAD_INPUT: &str = "Unable to process input parameters";
 
 /// The connections of one account.
-#[derive(Debug, PartialEq, Eq, Serialize)]
+#[derive(Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = AccountConnections)]
 pub(super) struct Group {
     account: String,
     /// Only where there is no account number to go by.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     org_id: Option<String>,
     connections: Vec<String>,
 }
 
+/// List everybody's connections
+///
+/// Client ids by account. Offset, limit and count are of connections, not of accounts.
+#[utoipa::path(
+    get,
+    path = "/connection",
+    operation_id = "v1.connection.list",
+    params(Page),
+    responses((status = 200, description = "A page of client ids, by account.", body = Paginated<Group>)),
+)]
 pub(super) async fn all(
     State(shared): State<Shared>,
     manager: Manager,
@@ -44,6 +57,20 @@ pub(super) async fn all(
     Ok(Json(Paginated::new(&uri, page, listed.count, data)))
 }
 
+/// List an account's connections
+#[utoipa::path(
+    get,
+    path = "/connection/{account}",
+    operation_id = "v1.connection.list.account",
+    params(
+        ("account" = String, Path, description = "The account number: digits.", pattern = "^[0-9]+$", example = "111000"),
+        Page,
+    ),
+    responses(
+        (status = 200, description = "A page of client ids.", body = Paginated<String>),
+        (status = 404, description = "That cannot be an account number.", body = ApiError),
+    ),
+)]
 pub(super) async fn of_account(
     State(shared): State<Shared>,
     manager: Manager,

@@ -8,37 +8,50 @@ mod ping;
 mod reconnect;
 mod status;
 
-use axum::Router;
 use axum::http::StatusCode;
-use axum::routing::{get, post};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use super::auth::AccountCaller;
 use super::error::ApiError;
 use super::json;
+use super::openapi::{Callers, group};
 use super::{Parts, Shared};
 use crate::domain::Connection;
 use crate::protocol::Command;
 
-pub(super) fn router() -> Router<Shared> {
-    Router::new()
-        .route("/message", post(message::send))
-        .route("/connection_status", post(status::for_tenant))
-        .route("/connection", get(list::all))
-        .route("/connection/status", post(status::for_management))
-        .route("/connection/ping", post(ping::ping))
-        .route("/connection/reconnect", post(reconnect::reconnect))
-        .route("/connection/disconnect", post(disconnect::disconnect))
-        .route("/connection/{account}", get(list::of_account))
+pub(super) fn router() -> OpenApiRouter<Shared> {
+    let tenants = group(
+        Callers::Accounts,
+        [routes!(message::send), routes!(status::for_tenant)],
+    );
+    let management = group(
+        Callers::Management,
+        [
+            routes!(list::all),
+            routes!(list::of_account),
+            routes!(status::for_management),
+            routes!(ping::ping),
+            routes!(reconnect::reconnect),
+            routes!(disconnect::disconnect),
+        ],
+    );
+    tenants.merge(management)
 }
 
 /// Names a connection by account and client.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 struct Node {
+    /// The account that the client belongs to.
     #[serde(default)]
+    #[schema(required = true, min_length = 1, example = "111000")]
     account: String,
+    /// The client.
     #[serde(default)]
+    #[schema(required = true, min_length = 1, example = "my-machine")]
     node_id: String,
 }
 
@@ -98,32 +111,33 @@ fn unknown_account(title: &'static str) -> ApiError {
 }
 
 /// A connection as this generation shows it. Nulls are left out, `{}` is kept.
-#[derive(Debug, Serialize)]
-struct StatusView {
-    status: &'static str,
-    #[serde(skip_serializing_if = "Value::is_null")]
-    dispatchers: Value,
-    #[serde(skip_serializing_if = "Value::is_null")]
-    canonical_facts: Value,
-    #[serde(skip_serializing_if = "Value::is_null")]
-    tags: Value,
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(tag = "status", rename_all = "lowercase")]
+#[schema(as = NodeStatus)]
+enum StatusView {
+    Connected {
+        #[serde(skip_serializing_if = "Value::is_null")]
+        #[schema(value_type = Object)]
+        dispatchers: Value,
+        #[serde(skip_serializing_if = "Value::is_null")]
+        #[schema(value_type = Object)]
+        canonical_facts: Value,
+        #[serde(skip_serializing_if = "Value::is_null")]
+        #[schema(value_type = Object)]
+        tags: Value,
+    },
+    Disconnected,
 }
 
 impl From<Option<Connection>> for StatusView {
     fn from(found: Option<Connection>) -> Self {
         match found {
-            Some(connection) => Self {
-                status: "connected",
+            Some(connection) => Self::Connected {
                 dispatchers: connection.reported.dispatchers,
                 canonical_facts: connection.reported.canonical_facts,
                 tags: connection.reported.tags,
             },
-            None => Self {
-                status: "disconnected",
-                dispatchers: Value::Null,
-                canonical_facts: Value::Null,
-                tags: Value::Null,
-            },
+            None => Self::Disconnected,
         }
     }
 }

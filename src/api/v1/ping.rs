@@ -4,24 +4,44 @@ use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use bytes::Bytes;
 use serde::Serialize;
-use serde_json::Value;
+use utoipa::ToSchema;
+use utoipa::openapi::{Object, Type};
 
 use super::Node;
 use crate::api::audit::{Action, audited};
 use crate::api::auth::Manager;
 use crate::api::error::ApiError;
 use crate::api::json::{self, Json};
+use crate::api::presence::Presence;
 use crate::api::{Parts, Shared};
 use crate::deliver::SendError;
 use crate::protocol::Command;
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Pinged {
-    status: &'static str,
+    status: Presence,
     /// Always null; callers expect it to be there.
-    payload: Value,
+    #[schema(schema_with = null)]
+    payload: (),
 }
 
+fn null() -> Object {
+    Object::with_type(Type::Null)
+}
+
+/// Ping a client
+///
+/// Answers when the broker has the ping; the client's answer is not waited for.
+#[utoipa::path(
+    post,
+    path = "/connection/ping",
+    operation_id = "v1.connection.ping",
+    request_body = Node,
+    responses(
+        (status = 200, description = "Connected, as far as the broker knows, or not.", body = Pinged),
+        (status = 504, description = "The broker does not confirm it: the ping may still arrive.", body = ApiError),
+    ),
+)]
 pub(super) async fn ping(
     State(shared): State<Shared>,
     manager: Manager,
@@ -37,11 +57,11 @@ pub(super) async fn ping(
     let is_connected = audited(&action, is_connected(&shared, &node).await)?;
     Ok(Json(Pinged {
         status: if is_connected {
-            "connected"
+            Presence::Connected
         } else {
-            "disconnected"
+            Presence::Disconnected
         },
-        payload: Value::Null,
+        payload: (),
     }))
 }
 

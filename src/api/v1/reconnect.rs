@@ -5,6 +5,7 @@ use axum::extract::rejection::BytesRejection;
 use axum::http::StatusCode;
 use bytes::Bytes;
 use serde::Deserialize;
+use utoipa::ToSchema;
 
 use super::{Node, command};
 use crate::api::Shared;
@@ -14,15 +15,31 @@ use crate::api::error::ApiError;
 use crate::api::{commands, json};
 use crate::protocol::Command;
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 struct Reconnect {
     #[serde(flatten)]
     node: Node,
+    /// Seconds that the client stays away.
+    #[schema(value_type = i64, required = true, minimum = 0, maximum = 9_223_372_036_854_775_807_i64, example = 5)]
     delay: Option<i64>,
+    /// Why, for the client's log.
     #[serde(default)]
     message: Option<String>,
 }
 
+/// Tell a client to leave and come back
+///
+/// Answers when the broker has the order. A client that is unknown, or not connected, is 400.
+#[utoipa::path(
+    post,
+    path = "/connection/reconnect",
+    operation_id = "v1.connection.reconnect",
+    request_body = Reconnect,
+    responses(
+        (status = 200, description = "The broker has the order. No body."),
+        (status = 504, description = "The broker does not confirm it: the order may still arrive.", body = ApiError),
+    ),
+)]
 pub(super) async fn reconnect(
     State(shared): State<Shared>,
     manager: Manager,

@@ -12,6 +12,17 @@ use crate::api::json::{self, Json};
 use crate::api::{Parts, Shared};
 use crate::domain::OrgId;
 
+/// Ask whether a client is connected
+#[utoipa::path(
+    post,
+    path = "/connection_status",
+    operation_id = "v1.connection.status",
+    request_body = Node,
+    responses(
+        (status = 200, description = "Connected or not.", body = StatusView),
+        (status = 403, description = "The account is not the caller's.", body = ApiError),
+    ),
+)]
 pub(super) async fn for_tenant(
     State(shared): State<Shared>,
     caller: AccountCaller,
@@ -24,6 +35,14 @@ pub(super) async fn for_tenant(
     Ok(Json(found.into()))
 }
 
+/// Ask whether any tenant's client is connected
+#[utoipa::path(
+    post,
+    path = "/connection/status",
+    operation_id = "v1.connection.status.multiorg",
+    request_body = Node,
+    responses((status = 200, description = "Connected or not.", body = StatusView)),
+)]
 pub(super) async fn for_management(
     State(shared): State<Shared>,
     manager: Manager,

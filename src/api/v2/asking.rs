@@ -7,13 +7,15 @@ use axum::extract::{OriginalUri, State};
 use axum::http::StatusCode;
 use serde::Serialize;
 use serde_json::Value;
+use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-use super::{Named, named};
+use super::{ClientInPath, Named, named};
 use crate::api::audit::{Action, audited};
 use crate::api::auth::Caller;
 use crate::api::error::ApiError;
 use crate::api::json::Json;
+use crate::api::presence::Presence;
 use crate::api::{Parts, Shared, pagination};
 use crate::deliver::{Answered, Question, Reply, Request, SendError};
 use crate::domain::Connection;
@@ -24,9 +26,10 @@ const TIMEOUT_DEFAULT: u64 = 5;
 const TIMEOUT_MOST: u64 = 25;
 
 /// A client answered a ping.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Pong)]
 pub(super) struct Pinged {
-    status: &'static str,
+    status: Presence,
     /// The ping's.
     id: Uuid,
     /// From the ping to the pong, in milliseconds.
@@ -34,22 +37,63 @@ pub(super) struct Pinged {
 }
 
 /// How a connection stands, as far as the level goes.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, ToSchema)]
 pub(super) struct Checked {
     level: u8,
-    status: &'static str,
+    status: Presence,
     /// Whether the client answered; on level 1 nobody asks it.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     answered: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     id: Option<Uuid>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     round_trip_ms: Option<f64>,
     /// What the client says if it could not handle the question.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     refusal: Option<String>,
 }
 
+/// What the document says of the time that an answer is waited for.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "describes; it is read as text")]
+struct Within {
+    /// Seconds to wait for the client's answer.
+    #[param(minimum = 1, maximum = 25, default = 5)]
+    timeout: Option<u8>,
+}
+
+/// What the document says of a check.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "describes; it is read as text")]
+struct Depth {
+    /// 1: what is recorded. 2: the client is pinged. 3: one of its applications is asked.
+    #[param(minimum = 1, maximum = 3, default = 1)]
+    level: Option<u8>,
+    /// Level 3 needs it: what the application answers to.
+    directive: Option<String>,
+}
+
+/// Ping a client
+///
+/// Waits for the client's answer.
+#[utoipa::path(
+    post,
+    path = "/connections/{client_id}/ping",
+    operation_id = "v2.connection.ping",
+    params(ClientInPath, Within),
+    responses(
+        (status = 200, description = "The client answered.", body = Pinged),
+        (status = 404, description = "The organisation has no connection to that client.", body = ApiError),
+        (status = 409, description = "The client's dialect has no ping.", body = ApiError),
+        (status = 504, description = "No answer in time.", body = ApiError),
+    ),
+)]
 pub(super) async fn ping(
     State(shared): State<Shared>,
     caller: Caller,
@@ -72,7 +116,7 @@ pub(super) async fn ping(
             ApiError::no_answer("Ping failed", reply.id, "The client did not answer in time")
         })?;
         Ok(Pinged {
-            status: "connected",
+            status: Presence::Connected,
             id: reply.id,
             round_trip_ms: milliseconds(&answer),
         })
@@ -80,6 +124,19 @@ pub(super) async fn ping(
     audited(&action, pinged.await).map(Json)
 }
 
+/// Check how a connection stands
+#[utoipa::path(
+    post,
+    path = "/connections/{client_id}/check",
+    operation_id = "v2.connection.check",
+    params(ClientInPath, Depth, Within),
+    responses(
+        (status = 200, description = "How it stands, whether the client answered or not.", body = Checked),
+        (status = 404, description = "The client left meanwhile.", body = ApiError),
+        (status = 409, description = "The client's dialect has no ping.", body = ApiError),
+        (status = 504, description = "The broker does not confirm the question.", body = ApiError),
+    ),
+)]
 pub(super) async fn check(
     State(shared): State<Shared>,
     caller: Caller,
@@ -100,13 +157,13 @@ pub(super) async fn check(
         let Some(connection) = shared.own(&caller.org, &client).await? else {
             return Ok(Checked {
                 level,
-                status: "disconnected",
+                status: Presence::Disconnected,
                 ..Checked::default()
             });
         };
         let mut checked = Checked {
             level,
-            status: "connected",
+            status: Presence::Connected,
             ..Checked::default()
         };
         if let Some(question) = question {

@@ -7,6 +7,7 @@ use axum::extract::rejection::BytesRejection;
 use axum::http::StatusCode;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::ConnectionView;
 use crate::api::Shared;
@@ -18,30 +19,37 @@ use crate::domain::ClientId;
 /// Most clients in one request.
 const CLIENTS_MOST: usize = 1000;
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = StatusBatch)]
 struct Asked {
+    /// Clients to ask about, in any order, more than once if you like.
+    #[schema(value_type = Vec<String>, required = true, max_items = 1000, example = json!(["my-machine"]))]
     client_ids: Option<Vec<String>>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = StatusBatchAnswer)]
 pub(super) struct Answers {
+    /// One for each that was asked about, in the same order.
     data: Vec<Answer>,
 }
 
-#[derive(Debug, Serialize)]
-#[serde(untagged)]
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(tag = "status", rename_all = "lowercase")]
+#[schema(as = StatusOfOne)]
 enum Answer {
-    Connected {
-        status: &'static str,
-        #[serde(flatten)]
-        connection: ConnectionView,
-    },
-    Disconnected {
-        status: &'static str,
-        client_id: String,
-    },
+    Connected(ConnectionView),
+    Disconnected { client_id: String },
 }
 
+/// Ask about many clients at once
+#[utoipa::path(
+    post,
+    path = "/connections/status",
+    operation_id = "v2.connections.status",
+    request_body = Asked,
+    responses((status = 200, description = "One answer for each, in order.", body = Answers)),
+)]
 pub(super) async fn status(
     State(shared): State<Shared>,
     caller: Caller,
@@ -75,14 +83,8 @@ pub(super) async fn status(
     let data = names
         .into_iter()
         .map(|name| match found.get(&name) {
-            Some(connection) => Answer::Connected {
-                status: "connected",
-                connection: connection.clone().into(),
-            },
-            None => Answer::Disconnected {
-                status: "disconnected",
-                client_id: name,
-            },
+            Some(connection) => Answer::Connected(connection.clone().into()),
+            None => Answer::Disconnected { client_id: name },
         })
         .collect();
     Ok(Json(Answers { data }))

@@ -5,9 +5,10 @@ use axum::extract::State;
 use axum::extract::rejection::{BytesRejection, PathRejection};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::{Named, named};
+use super::{ClientInPath, Named, named};
 use crate::api::audit::{Action, audited};
 use crate::api::auth::Caller;
 use crate::api::error::ApiError;
@@ -16,27 +17,48 @@ use crate::api::{Shared, commands};
 use crate::protocol::Command;
 
 /// How long the client stays away, and why.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = ReconnectOrder)]
 struct Reconnect {
+    /// Seconds that the client stays away.
+    #[schema(value_type = i64, required = true, minimum = 0, maximum = 9_223_372_036_854_775_807_i64, example = 5)]
     delay: Option<i64>,
+    /// Why, for the client's log.
     #[serde(default)]
     message: Option<String>,
 }
 
 /// Why the client is to leave.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[schema(as = DisconnectOrder)]
 struct Disconnect {
+    /// Why, for the client's log.
     #[serde(default)]
     message: Option<String>,
 }
 
 /// The broker has the command.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Told {
     /// The command's.
     id: Uuid,
 }
 
+/// Tell a client to leave and come back
+///
+/// Answers when the broker has the order.
+#[utoipa::path(
+    post,
+    path = "/connections/{client_id}/reconnect",
+    operation_id = "v2.connection.reconnect",
+    params(ClientInPath),
+    request_body = Reconnect,
+    responses(
+        (status = 200, description = "The broker has the order.", body = Told),
+        (status = 404, description = "The organisation has no connection to that client.", body = ApiError),
+        (status = 504, description = "The broker does not confirm it: the order may still arrive.", body = ApiError),
+    ),
+)]
 pub(super) async fn reconnect(
     State(shared): State<Shared>,
     caller: Caller,
@@ -52,7 +74,21 @@ pub(super) async fn reconnect(
     tell(&shared, &caller, "reconnect", named(client_id), order).await
 }
 
-/// A body is not needed.
+/// Tell a client to leave and stay away
+///
+/// Answers when the broker has the order. A body is not needed.
+#[utoipa::path(
+    post,
+    path = "/connections/{client_id}/disconnect",
+    operation_id = "v2.connection.disconnect",
+    params(ClientInPath),
+    request_body = Option<Disconnect>,
+    responses(
+        (status = 200, description = "The broker has the order.", body = Told),
+        (status = 404, description = "The organisation has no connection to that client.", body = ApiError),
+        (status = 504, description = "The broker does not confirm it: the order may still arrive.", body = ApiError),
+    ),
+)]
 pub(super) async fn disconnect(
     State(shared): State<Shared>,
     caller: Caller,

@@ -3,8 +3,10 @@
 
 use axum::extract::{OriginalUri, State};
 use axum::http::Uri;
+use utoipa::IntoParams;
 
-use super::{ConnectionView, filter};
+use super::ConnectionView;
+use super::filter::{self, Conditions};
 use crate::api::Shared;
 use crate::api::auth::Caller;
 use crate::api::error::ApiError;
@@ -12,6 +14,26 @@ use crate::api::json::Json;
 use crate::api::pagination::{self, Page, Paginated};
 use crate::store::{Start, Wanted};
 
+/// What the document says of the cursor.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "describes; it is read as text")]
+struct After {
+    /// Instead of `offset`, for deep pages: empty for the first page, then `meta.cursor` of the page
+    /// before. The count is left out.
+    cursor: Option<String>,
+}
+
+/// List connections
+///
+/// The organisation's connections, or those that meet all conditions, ordered by client id.
+#[utoipa::path(
+    get,
+    path = "/connections",
+    operation_id = "v2.connections.list",
+    params(Page, After, Conditions),
+    responses((status = 200, description = "A page of connections.", body = Paginated<ConnectionView>)),
+)]
 pub(super) async fn list(
     State(shared): State<Shared>,
     caller: Caller,

@@ -1,6 +1,7 @@
 //! The filters of a list, as they stand in a query.
 
 use axum::http::StatusCode;
+use utoipa::{IntoParams, ToSchema};
 
 use crate::api::error::ApiError;
 use crate::store::Filter;
@@ -19,6 +20,39 @@ const FACTS: [&str; 8] = [
 
 /// Most conditions in one request.
 const CONDITIONS_MOST: usize = 16;
+
+/// What the document says of them.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "describes; it is read as text")]
+pub(super) struct Conditions {
+    /// Has a dispatcher of this name. May be repeated, as `tag` and `fact` may; all must be met, 16 at
+    /// most.
+    #[param(max_items = 16)]
+    dispatcher: Option<Vec<String>>,
+    /// Has this tag: `key:value`.
+    #[param(inline, max_items = 16)]
+    tag: Option<Vec<Pair>>,
+    /// Has this fact: `key:value`, for those that have no parameter of their own.
+    #[param(inline, max_items = 16)]
+    fact: Option<Vec<Pair>>,
+    /// The client id or the FQDN begins so.
+    search: Option<String>,
+    insights_id: Option<String>,
+    machine_id: Option<String>,
+    bios_uuid: Option<String>,
+    subscription_manager_id: Option<String>,
+    satellite_id: Option<String>,
+    ip_addresses: Option<String>,
+    mac_addresses: Option<String>,
+    fqdn: Option<String>,
+}
+
+/// A key and a value; the key ends at the first colon.
+#[derive(ToSchema)]
+#[schema(pattern = ":")]
+#[expect(dead_code, reason = "describes; it is read as text")]
+struct Pair(String);
 
 /// Reads the filters of a query. An empty one asks for nothing; all others must be met.
 pub(super) fn read(query: &[(String, String)]) -> Result<Filter, ApiError> {

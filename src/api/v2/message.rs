@@ -5,12 +5,27 @@ use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 
-use super::{Named, named};
+use super::{ClientInPath, Named, named};
 use crate::api::auth::Caller;
 use crate::api::error::ApiError;
-use crate::api::sending::{self, Message};
+use crate::api::sending::{self, Message, Sent};
 use crate::api::{Shared, json};
 
+/// Send a message
+///
+/// Answers when the broker has the message.
+#[utoipa::path(
+    post,
+    path = "/connections/{client_id}/message",
+    operation_id = "v2.connection.message",
+    params(ClientInPath),
+    request_body = Message,
+    responses(
+        (status = 201, description = "The broker has the message.", body = Sent),
+        (status = 404, description = "The organisation has no connection to that client.", body = ApiError),
+        (status = 504, description = "The broker does not confirm it: the message may still arrive.", body = ApiError),
+    ),
+)]
 pub(super) async fn send(
     State(shared): State<Shared>,
     caller: Caller,

@@ -8,32 +8,42 @@ mod filter;
 mod message;
 mod status;
 
-use axum::Router;
 use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
-use axum::routing::{get, post};
 use serde::Serialize;
 use serde_json::Value;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use super::Shared;
+use super::openapi::{Callers, group};
 use crate::domain::Connection;
 
-pub(super) fn router() -> Router<Shared> {
-    Router::new()
-        .route("/connections", get(connections::list))
-        .route("/connections/status", post(batch_status::status))
-        .route("/connections/{client_id}/status", get(status::status))
-        .route("/connections/{client_id}/message", post(message::send))
-        .route("/connections/{client_id}/ping", post(asking::ping))
-        .route("/connections/{client_id}/check", post(asking::check))
-        .route(
-            "/connections/{client_id}/reconnect",
-            post(commands::reconnect),
-        )
-        .route(
-            "/connections/{client_id}/disconnect",
-            post(commands::disconnect),
-        )
+pub(super) fn router() -> OpenApiRouter<Shared> {
+    group(
+        Callers::Organisations,
+        [
+            routes!(connections::list),
+            routes!(batch_status::status),
+            routes!(status::status),
+            routes!(message::send),
+            routes!(asking::ping),
+            routes!(asking::check),
+            routes!(commands::reconnect),
+            routes!(commands::disconnect),
+        ],
+    )
+}
+
+/// What the document says of the client in the path.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "describes; it is read as text")]
+struct ClientInPath {
+    /// The client, by the name on its certificate.
+    #[param(min_length = 1, example = "my-machine")]
+    client_id: String,
 }
 
 /// The client in the path.
@@ -45,17 +55,25 @@ fn named(client_id: Result<Named, PathRejection>) -> String {
 }
 
 /// A connection as callers see it. Empty strings and nulls are left out, `{}` is kept.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Connection)]
 struct ConnectionView {
+    /// The organisation's account number, where it has one.
     #[serde(skip_serializing_if = "String::is_empty")]
     account: String,
+    /// The organisation that it belongs to.
     org_id: String,
     client_id: String,
+    /// What identifies the machine.
     #[serde(skip_serializing_if = "Value::is_null")]
+    #[schema(value_type = Object)]
     canonical_facts: Value,
+    /// What messages can be directed to, by name.
     #[serde(skip_serializing_if = "Value::is_null")]
+    #[schema(value_type = Object)]
     dispatchers: Value,
     #[serde(skip_serializing_if = "Value::is_null")]
+    #[schema(value_type = Object)]
     tags: Value,
 }
 

@@ -3,32 +3,37 @@
 use axum::extract::State;
 use axum::extract::rejection::PathRejection;
 use serde::Serialize;
+use utoipa::ToSchema;
 
-use super::{ConnectionView, Named, named};
+use super::{ClientInPath, ConnectionView, Named, named};
 use crate::api::Shared;
 use crate::api::auth::Caller;
 use crate::api::error::ApiError;
 use crate::api::json::Json;
 
-#[derive(Debug, Serialize)]
-pub(super) struct Status {
-    status: &'static str,
-    #[serde(flatten)]
-    connection: Option<ConnectionView>,
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(tag = "status", rename_all = "lowercase")]
+pub(super) enum Status {
+    Connected(ConnectionView),
+    Disconnected,
 }
 
+/// Ask whether a client is connected
+#[utoipa::path(
+    get,
+    path = "/connections/{client_id}/status",
+    operation_id = "v2.connection.status.multiorg",
+    params(ClientInPath),
+    responses((status = 200, description = "Connected or not.", body = Status)),
+)]
 pub(super) async fn status(
     State(shared): State<Shared>,
     caller: Caller,
     client_id: Result<Named, PathRejection>,
 ) -> Result<Json<Status>, ApiError> {
-    let connection = shared.reachable(&caller.org, &named(client_id)).await?;
-    Ok(Json(Status {
-        status: if connection.is_some() {
-            "connected"
-        } else {
-            "disconnected"
-        },
-        connection: connection.map(Into::into),
+    let found = shared.reachable(&caller.org, &named(client_id)).await?;
+    Ok(Json(match found {
+        Some(connection) => Status::Connected(connection.into()),
+        None => Status::Disconnected,
     }))
 }

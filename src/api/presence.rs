@@ -1,0 +1,13 @@
+//! Connected or not, in answers.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// Whether a client is connected.
+#[derive(Debug, Clone, Copy, Default, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Presence {
+    Connected,
+    #[default]
+    Disconnected,
+}
