@@ -92,7 +92,6 @@ const CRATES: &[(&str, &[&str])] = &[
     ("hyper_util", &["api"]),
     ("sqlx", &["store"]),
     ("axum", &["api"]),
-    ("tower_http", &["api"]),
     ("utoipa", &["api"]),
     ("utoipa_axum", &["api"]),
     ("clap", &["cli"]),

@@ -1,6 +1,7 @@
 //! What was done to connections: who, what, to which, with which result.
 
 use super::error::ApiError;
+use crate::telemetry::request_id;
 
 /// Lines of this target are the audit; they are written whatever `log.level` says.
 const AUDIT: &str = "cloud_connector::audit";
@@ -23,6 +24,7 @@ pub(super) fn audited<T>(action: &Action<'_>, outcome: Result<T, ApiError>) -> R
     };
     tracing::info!(
         target: AUDIT,
+        request_id = request_id::current(),
         who = action.who,
         action = action.name,
         tenant = action.tenant,

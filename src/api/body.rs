@@ -6,8 +6,6 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::Request;
-use axum::middleware::Next;
-use axum::response::Response;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::Sleep;
 
@@ -21,17 +19,16 @@ pub(super) struct TooSlow;
 
 /// Bounds the time that a body may take. It starts when the body is first read: after the caller has
 /// proved who it is.
-pub(super) async fn timed(request: Request, next: Next) -> Response {
-    let (parts, body) = request.into_parts();
-    let body = if body.is_end_stream() {
-        body
-    } else {
+pub(super) fn timed(request: Request) -> Request {
+    if request.body().is_end_stream() {
+        return request;
+    }
+    request.map(|body| {
         Body::new(Timed {
             body,
             deadline: None,
         })
-    };
-    next.run(Request::from_parts(parts, body)).await
+    })
 }
 
 /// Whether that is why a body could not be read.

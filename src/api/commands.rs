@@ -10,6 +10,7 @@ use crate::deliver::SendError;
 use crate::domain::Connection;
 use crate::protocol::Command;
 use crate::store::{Batch, Departure, Heard};
+use crate::telemetry::request_id;
 
 impl Parts {
     /// Sends a command that both dialects have. None if the client is not there any more.
@@ -46,7 +47,7 @@ impl Parts {
         };
         let noted = self.store.record_batch(&batch, &[], now).await;
         noted.map(drop).map_err(|error| {
-            tracing::warn!(%error, "a client was told to leave, and is still shown as connected");
+            tracing::warn!(request_id = request_id::current(), %error, "a client was told to leave, and is still shown as connected");
             ApiError::unavailable(
                 "The client was told to leave, but the database does not answer, so that it is \
                  still shown as connected; try again",

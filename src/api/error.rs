@@ -13,6 +13,7 @@ use uuid::Uuid;
 use super::json::Json;
 use crate::deliver::SendError;
 use crate::store::StoreError;
+use crate::telemetry::request_id;
 
 /// Seconds after which a caller may try again where a part of ours is away.
 const RETRY_AFTER: u16 = 5;
@@ -124,6 +125,25 @@ impl ApiError {
         }
     }
 
+    /// A bug of ours.
+    pub fn panicked(panic: &(dyn Any + Send)) -> Self {
+        let what = panic
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or_else(|| panic.downcast_ref::<&str>().copied())
+            .unwrap_or("unknown");
+        tracing::error!(
+            request_id = request_id::current(),
+            panic = what,
+            "a request handler panicked"
+        );
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "Internal server error",
+            "The request could not be handled",
+        )
+    }
+
     /// The status and the title, for the audit.
     pub fn outcome(&self) -> (u16, &str) {
         (self.status.as_u16(), &self.title)
@@ -154,7 +174,7 @@ impl IntoResponse for ApiError {
 /// The database could not be asked: never "not there", never an empty list.
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
-        tracing::warn!(%error, "a request could not be answered");
+        tracing::warn!(request_id = request_id::current(), %error, "a request could not be answered");
         Self::unavailable("The database does not answer; try again")
     }
 }
@@ -169,21 +189,4 @@ pub(super) async fn no_such_method() -> ApiError {
         "Method not allowed",
         "The path does not take this method",
     )
-}
-
-/// A bug of ours costs one request, not the process.
-#[expect(clippy::needless_pass_by_value, reason = "the layer's signature")]
-pub(super) fn panicked(panic: Box<dyn Any + Send + 'static>) -> Response {
-    let what = panic
-        .downcast_ref::<String>()
-        .map(String::as_str)
-        .or_else(|| panic.downcast_ref::<&str>().copied())
-        .unwrap_or("unknown");
-    tracing::error!(panic = what, "a request handler panicked");
-    ApiError::new(
-        StatusCode::INTERNAL_SERVER_ERROR,
-        "Internal server error",
-        "The request could not be handled",
-    )
-    .into_response()
 }

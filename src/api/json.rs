@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 
 use super::body;
 use super::error::ApiError;
+use crate::telemetry::request_id;
 
 /// A JSON answer, with the content type that callers are used to.
 pub(super) struct Json<T>(pub T);
@@ -21,7 +22,7 @@ impl<T: Serialize> IntoResponse for Json<T> {
                 ([(header::CONTENT_TYPE, kind)], body).into_response()
             }
             Err(error) => {
-                tracing::error!(%error, "an answer could not be written as JSON");
+                tracing::error!(request_id = request_id::current(), %error, "an answer could not be written as JSON");
                 StatusCode::INTERNAL_SERVER_ERROR.into_response()
             }
         }

@@ -4,6 +4,7 @@ use super::Parts;
 use super::error::ApiError;
 use crate::config::LookupMode;
 use crate::domain::{ClientId, Connection, OrgId};
+use crate::telemetry::request_id;
 use crate::tenant::Translation;
 
 impl Parts {
@@ -36,6 +37,7 @@ impl Parts {
             && found.tenant.org_id != *org
         {
             tracing::info!(
+                request_id = request_id::current(),
                 client_id = client.as_str(),
                 owner = found.tenant.org_id.as_str(),
                 caller = org.as_str(),

@@ -22,12 +22,9 @@ mod v1;
 mod v2;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
-use axum::extract::DefaultBodyLimit;
 use axum::middleware;
-use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::config::{self, Http, LookupMode};
 use crate::deliver::Delivery;
@@ -37,6 +34,8 @@ use crate::telemetry::Health;
 use crate::tenant::Translator;
 
 use limits::Limits;
+use observe::Terms;
+use openapi::Described;
 
 pub use auth::Keys;
 pub use openapi::document;
@@ -115,32 +114,19 @@ pub fn probes(probes: Probes, http: &Http) -> Interface {
 
 /// The whole interface as one router.
 pub fn router(parts: Parts, shown: Probes, http: &Http) -> Interface {
-    let (endpoints, document) = openapi::described(&http.base_path).split_for_parts();
-    let endpoints = endpoints.with_state(Arc::new(parts));
-    let interface = Router::new().nest(&http.base_path, endpoints.merge(docs::router(&document)));
+    let Described { router, document } = openapi::described(&http.base_path);
+    let interface = router.with_state(Arc::new(parts));
+    let docs = Router::new().nest(&http.base_path, docs::router(&document));
     let probes = health::router().with_state(Arc::new(shown));
-    finish(interface.merge(probes), http)
+    finish(interface.merge(docs).merge(probes), http)
 }
 
 fn finish(router: Router, http: &Http) -> Router {
     router
         .fallback(error::no_such_path)
         .method_not_allowed_fallback(error::no_such_method)
-        .layer(DefaultBodyLimit::max(http.max_body))
-        .layer(middleware::from_fn(body::timed))
-        .layer(CatchPanicLayer::custom(error::panicked))
         .layer(middleware::from_fn_with_state(
-            Timeout(http.request_timeout.get()),
-            observe::within,
-        ))
-        .layer(middleware::from_fn_with_state(
-            AccessLog(http.access_log),
+            Terms::of(http),
             observe::observe,
         ))
 }
-
-#[derive(Clone, Copy)]
-struct Timeout(Duration);
-
-#[derive(Clone, Copy)]
-struct AccessLog(bool);

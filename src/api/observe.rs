@@ -1,17 +1,22 @@
-//! What happens around every request: its id, its time limit, its line in the log.
+//! What happens around every request: its id, its limits, its line in the log.
 
 use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
+use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use futures::FutureExt as _;
 use tokio::time::Instant;
-use tracing::{Instrument as _, field};
+use tracing::field;
 use uuid::Uuid;
 
 use super::error::ApiError;
-use super::{AccessLog, Timeout, health};
+use super::{body, health};
+use crate::config::Http;
 use crate::telemetry::{metrics, request_id};
 
 /// Lines of this target are the access log.
@@ -24,10 +29,40 @@ const REQUEST_ID_MAX: usize = 128;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Peer(pub SocketAddr);
 
-/// Takes over or makes the request's id, and counts and logs the request when it is answered.
+/// Who is calling, and for whom: told by whoever finds it out, for the line in the log.
+#[derive(Clone, Default)]
+pub(super) struct Noted(Arc<OnceLock<(String, String)>>);
+
+impl Noted {
+    pub fn note(&self, caller: &str, tenant: &str) {
+        // Found out once a request.
+        let _ = self.0.set((caller.to_owned(), tenant.to_owned()));
+    }
+}
+
+/// What holds for every request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Terms {
+    pub max_body: usize,
+    pub within: Duration,
+    pub has_access_log: bool,
+}
+
+impl Terms {
+    pub fn of(http: &Http) -> Self {
+        Self {
+            max_body: http.max_body,
+            within: http.request_timeout.get(),
+            has_access_log: http.access_log,
+        }
+    }
+}
+
+/// Takes over or makes the request's id, bounds what it may take, and counts and logs it when it is
+/// answered. One layer for all of it: each would cost every request its own allocations.
 pub(super) async fn observe(
-    State(AccessLog(has_access_log)): State<AccessLog>,
-    request: Request,
+    State(terms): State<Terms>,
+    mut request: Request,
     next: Next,
 ) -> Response {
     let started = Instant::now();
@@ -35,23 +70,33 @@ pub(super) async fn observe(
     // The pattern, not the path: there are as many paths as clients.
     let route = request.extensions().get::<MatchedPath>().cloned();
     let route = route.as_ref().map_or("none", |matched| matched.as_str());
-    let access = (has_access_log && !health::ROUTES.contains(&route)).then(|| Access::of(&request));
-    let span = tracing::info_span!(
-        "request",
-        request_id = id,
-        caller = field::Empty,
-        tenant = field::Empty,
-    );
-    let answering = next.run(request).instrument(span.clone());
+    let has_line = terms.has_access_log && !health::ROUTES.contains(&route);
+    let access = has_line.then(|| Access::of(&request));
+    if let Some(access) = &access {
+        request.extensions_mut().insert(access.noted.clone());
+    }
+    DefaultBodyLimit::max(terms.max_body).apply(&mut request);
+    let answering = within(terms.within, next.run(body::timed(request)));
     let mut response = request_id::scope(id, answering).await;
     let took = started.elapsed();
     let status = response.status().as_u16();
     metrics::request(route, status, took);
     if let Some(access) = access {
-        span.in_scope(|| access.log(status, took.as_secs_f64() * 1e3));
+        let id = header.to_str().unwrap_or_default();
+        access.log(id, status, took.as_secs_f64() * 1e3);
     }
     response.headers_mut().insert(REQUEST_ID, header);
     response
+}
+
+/// A request that takes too long is given up; a bug of ours costs one request, not the process.
+async fn within(limit: Duration, answering: impl Future<Output = Response>) -> Response {
+    let answering = AssertUnwindSafe(answering).catch_unwind();
+    match tokio::time::timeout(limit, answering).await {
+        Ok(Ok(response)) => response,
+        Ok(Err(panic)) => ApiError::panicked(&*panic).into_response(),
+        Err(_) => ApiError::unavailable("The request took too long; try again").into_response(),
+    }
 }
 
 /// What the access log says of a request. Neither its query nor its headers: secrets may stand there.
@@ -59,6 +104,7 @@ struct Access {
     method: axum::http::Method,
     path: String,
     peer: Option<SocketAddr>,
+    noted: Noted,
 }
 
 impl Access {
@@ -67,13 +113,23 @@ impl Access {
             method: request.method().clone(),
             path: request.uri().path().to_owned(),
             peer: request.extensions().get().map(|Peer(peer)| *peer),
+            noted: Noted::default(),
         }
     }
 
-    fn log(&self, status: u16, took_ms: f64) {
-        let Self { method, path, peer } = self;
+    fn log(&self, request_id: &str, status: u16, took_ms: f64) {
+        let Self {
+            method,
+            path,
+            peer,
+            noted,
+        } = self;
         let peer = peer.map(field::display);
-        tracing::info!(target: ACCESS, %method, path, status, took_ms, peer, "answered");
+        let (caller, tenant) = noted.0.get().cloned().unwrap_or_default();
+        tracing::info!(
+            target: ACCESS, request_id, caller, tenant, %method, path, status, took_ms,
+            peer, "answered"
+        );
     }
 }
 
@@ -90,21 +146,4 @@ fn made() -> (HeaderValue, String) {
     let header = HeaderValue::from_str(&id);
     let header = header.unwrap_or_else(|_| HeaderValue::from_static("none"));
     (header, id)
-}
-
-/// A request that takes too long is given up.
-pub(super) async fn within(
-    State(Timeout(limit)): State<Timeout>,
-    request: Request,
-    next: Next,
-) -> Response {
-    match tokio::time::timeout(limit, next.run(request)).await {
-        Ok(response) => response,
-        Err(_) => ApiError::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "Service unavailable",
-            "The request took too long; try again",
-        )
-        .into_response(),
-    }
 }

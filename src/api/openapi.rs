@@ -2,6 +2,7 @@
 //! and takes an endpoint's path, method and description from one annotation. What all of a group
 //! share (who may call, how they are refused) is said here, once.
 
+use axum::Router;
 use utoipa::PartialSchema as _;
 use utoipa::openapi::extensions::Extensions;
 use utoipa::openapi::header::HeaderBuilder;
@@ -13,7 +14,7 @@ use utoipa::openapi::{
     ComponentsBuilder, ContentBuilder, InfoBuilder, License, Object, OpenApi, OpenApiBuilder, Ref,
     RefOr, Response, ResponseBuilder, Schema, Server, Type,
 };
-use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
+use utoipa_axum::router::UtoipaMethodRouter;
 
 use super::auth::{ACCOUNT, CLIENT_ID, IDENTITY, ORG_ID, PSK};
 use super::error::ApiError;
@@ -116,18 +117,13 @@ impl Callers {
 }
 
 /// Endpoints that the same callers use.
-pub(super) fn group<const N: usize>(
-    callers: Callers,
-    endpoints: [Endpoint; N],
-) -> OpenApiRouter<Shared> {
+pub(super) fn group<const N: usize>(callers: Callers, endpoints: [Endpoint; N]) -> Vec<Endpoint> {
     let completed = endpoints.map(|(schemas, mut paths, handler)| {
         let operations = paths.paths.values_mut().flat_map(operations);
         operations.for_each(|operation| callers.complete(operation));
         (schemas, paths, handler)
     });
-    completed
-        .into_iter()
-        .fold(OpenApiRouter::default(), OpenApiRouter::routes)
+    completed.into()
 }
 
 /// A body that may be left out may still not be `null`, as the attribute has it.
@@ -166,17 +162,35 @@ fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
     [get, put, post, delete, patch].into_iter().flatten()
 }
 
-/// Both generations, with their document. Paths are below `base_path`.
-pub(super) fn described(base_path: &str) -> OpenApiRouter<Shared> {
-    OpenApiRouter::with_openapi(head(base_path))
-        .nest("/v1", v1::router())
-        .nest("/v2", v2::router())
+/// The interface, and the document that describes it.
+pub(super) struct Described {
+    pub router: Router<Shared>,
+    pub document: OpenApi,
+}
+
+/// Both generations. Each endpoint is routed by its whole path: routers within routers would be walked
+/// with every request.
+pub(super) fn described(base_path: &str) -> Described {
+    let mut document = head(base_path);
+    let mut router = Router::new();
+    for (generation, endpoints) in [("/v1", v1::endpoints()), ("/v2", v2::endpoints())] {
+        for (schemas, paths, handler) in endpoints {
+            for (path, item) in paths.paths {
+                let path = format!("{generation}{path}");
+                router = router.route(&format!("{base_path}{path}"), handler.clone());
+                document.paths.paths.insert(path, item);
+            }
+            let components = document.components.get_or_insert_default();
+            components.schemas.extend(schemas);
+        }
+    }
+    Described { router, document }
 }
 
 /// The document as it is served, and kept beside the code as `openapi.json`.
 #[must_use]
 pub fn document(base_path: &str) -> String {
-    text(&described(base_path).into_openapi())
+    text(&described(base_path).document)
 }
 
 /// The document, for people, too.

@@ -33,7 +33,9 @@ pub fn init(log: &Log) -> Result<(), BadLevel> {
         // Whoever read them may be gone. Complaining about that on the same stream would panic.
         .log_internal_errors(false);
     let started = if json {
-        builder.json().flatten_event(true).try_init()
+        // Spans do not nest here: the list of them would only repeat the one.
+        let builder = builder.json().flatten_event(true).with_span_list(false);
+        builder.try_init()
     } else {
         builder
             .with_ansi(std::io::stderr().is_terminal())

@@ -236,7 +236,7 @@ async fn management_leaves_a_line_that_says_who_did_what_to_whom_at_any_level() 
         ("target", json!("cloud_connector::audit")),
         ("who", json!("local")),
         ("action", json!("reconnect")),
-        ("account", json!("111000")),
+        ("tenant", json!("111000")),
         ("client_id", json!("me")),
         ("status", json!(400)),
         ("result", json!("No connection found for node (111000:me)")),

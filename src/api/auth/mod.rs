@@ -9,9 +9,9 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts as RequestParts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use tracing::Span;
 
 use super::error::ApiError;
+use super::observe::Noted;
 use super::{Parts, Shared};
 use crate::config::Scope;
 use crate::domain::{Identity, OrgId, Tenant};
@@ -82,13 +82,12 @@ impl FromRequestParts<Shared> for Caller {
         let headers = &request.headers;
         if let Some((name, tenant)) = trusted_tenant(headers, shared)? {
             let org = tenant.org_id;
-            within_limits(shared, None, Some(org.as_str()))?;
+            admit(request, shared, (&name, Proof::Identity), org.as_str())?;
             return Ok(Self { name, org });
         }
         let caller = key(headers, shared, Scope::Tenant)?;
         let org = OrgId::new(text(headers, ORG_ID)?).map_err(|_| Refused::Unauthenticated)?;
-        note(caller, org.as_str());
-        within_limits(shared, Some(caller), Some(org.as_str()))?;
+        admit(request, shared, (caller, Proof::Key), org.as_str())?;
         let name = caller.to_owned();
         Ok(Self { name, org })
     }
@@ -102,8 +101,8 @@ impl FromRequestParts<Shared> for AccountCaller {
         shared: &Shared,
     ) -> Result<Self, Refused> {
         let headers = &request.headers;
-        if let Some((_, Tenant { account, org_id })) = trusted_tenant(headers, shared)? {
-            within_limits(shared, None, Some(org_id.as_str()))?;
+        if let Some((name, Tenant { account, org_id })) = trusted_tenant(headers, shared)? {
+            admit(request, shared, (&name, Proof::Identity), org_id.as_str())?;
             return Ok(Self { account });
         }
         let caller = key(headers, shared, Scope::Tenant)?;
@@ -111,8 +110,7 @@ impl FromRequestParts<Shared> for AccountCaller {
         if account.is_empty() {
             return Err(Refused::Unauthenticated);
         }
-        note(caller, account);
-        within_limits(shared, Some(caller), Some(account))?;
+        admit(request, shared, (caller, Proof::Key), account)?;
         let account = account.to_owned();
         Ok(Self { account })
     }
@@ -127,7 +125,10 @@ impl FromRequestParts<Shared> for Manager {
     ) -> Result<Self, Refused> {
         let headers = &request.headers;
         let identity = trusted_identity(headers, shared)?;
-        let has_key = identity.is_none();
+        let proof = match identity {
+            Some(_) => Proof::Identity,
+            None => Proof::Key,
+        };
         let name = match identity {
             Some(identity) if identity::is_staff(&identity) => identity
                 .associate()
@@ -136,8 +137,7 @@ impl FromRequestParts<Shared> for Manager {
             Some(_) => return Err(Refused::Unauthenticated),
             None => key(headers, shared, Scope::Management)?.to_owned(),
         };
-        note(&name, "");
-        within_limits(shared, has_key.then_some(&name), None)?;
+        admit(request, shared, (&name, proof), "")?;
         Ok(Self { name })
     }
 }
@@ -160,7 +160,6 @@ fn trusted_tenant(headers: &HeaderMap, parts: &Parts) -> Result<Option<(String, 
     };
     let tenant = identity.tenant().ok_or_else(identity::lacks_organisation)?;
     let name = identity.kind().unwrap_or_default();
-    note(name, tenant.org_id.as_str());
     Ok(Some((name.to_owned(), tenant.clone())))
 }
 
@@ -174,18 +173,30 @@ fn key<'a>(headers: &'a HeaderMap, parts: &Parts, scope: Scope) -> Result<&'a st
     }
 }
 
-fn within_limits(parts: &Parts, key: Option<&str>, tenant: Option<&str>) -> Result<(), Refused> {
+/// What a caller proved who it is by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Proof {
+    Key,
+    Identity,
+}
+
+/// Lets in who has proved who it is, within the limits, and notes it for the request's line in the log.
+/// The tenant is empty where the request is for none.
+fn admit(
+    request: &RequestParts,
+    parts: &Parts,
+    (name, proof): (&str, Proof),
+    tenant: &str,
+) -> Result<(), Refused> {
+    if let Some(noted) = request.extensions.get::<Noted>() {
+        noted.note(name, tenant);
+    }
+    let key = (proof == Proof::Key).then_some(name);
+    let tenant = (!tenant.is_empty()).then_some(tenant);
     parts.limits.take(key, tenant).map_err(Refused::TooMany)
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, Refused> {
     let value = headers.get(name).ok_or(Refused::Unauthenticated)?;
     value.to_str().map_err(|_| Refused::Unauthenticated)
-}
-
-/// For the request's line in the log.
-fn note(caller: &str, tenant: &str) {
-    Span::current()
-        .record("caller", caller)
-        .record("tenant", tenant);
 }

@@ -12,23 +12,22 @@ use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::Parts;
 use super::auth::AccountCaller;
 use super::error::ApiError;
 use super::json;
-use super::openapi::{Callers, group};
-use super::{Parts, Shared};
+use super::openapi::{Callers, Endpoint, group};
 use crate::domain::Connection;
 use crate::protocol::Command;
 
-pub(super) fn router() -> OpenApiRouter<Shared> {
-    let tenants = group(
+pub(super) fn endpoints() -> Vec<Endpoint> {
+    let mut all = group(
         Callers::Accounts,
         [routes!(message::send), routes!(status::for_tenant)],
     );
-    let management = group(
+    all.extend(group(
         Callers::Management,
         [
             routes!(list::all),
@@ -38,8 +37,8 @@ pub(super) fn router() -> OpenApiRouter<Shared> {
             routes!(reconnect::reconnect),
             routes!(disconnect::disconnect),
         ],
-    );
-    tenants.merge(management)
+    ));
+    all
 }
 
 /// Names a connection by account and client.

@@ -13,14 +13,12 @@ use axum::extract::rejection::PathRejection;
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
-use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::Shared;
-use super::openapi::{Callers, group};
+use super::openapi::{Callers, Endpoint, group};
 use crate::domain::Connection;
 
-pub(super) fn router() -> OpenApiRouter<Shared> {
+pub(super) fn endpoints() -> Vec<Endpoint> {
     group(
         Callers::Organisations,
         [

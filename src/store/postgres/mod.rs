@@ -6,6 +6,7 @@ mod fence;
 mod list;
 mod open;
 mod read;
+mod readers;
 mod row;
 mod write;
 
@@ -27,6 +28,7 @@ use crate::domain::{ClientId, Connection, OrgId, Tenant, Timestamp};
 #[derive(Debug, Clone)]
 pub struct PostgresStore {
     pool: PgPool,
+    readers: readers::Readers,
 }
 
 #[async_trait]
@@ -79,7 +81,9 @@ impl Store for PostgresStore {
         org: &OrgId,
         client: &ClientId,
     ) -> Result<Option<Connection>, StoreError> {
-        read::find_for_org(&self.pool, org, client).await
+        self.readers
+            .ask(async |connection| read::find_for_org(connection, org, client).await)
+            .await
     }
 
     async fn find_many_for_org(
@@ -87,7 +91,9 @@ impl Store for PostgresStore {
         org: &OrgId,
         clients: &[ClientId],
     ) -> Result<Vec<Connection>, StoreError> {
-        read::find_many_for_org(&self.pool, org, clients).await
+        self.readers
+            .ask(async |connection| read::find_many_for_org(connection, org, clients).await)
+            .await
     }
 
     async fn find_for_org_or_satellite(
@@ -95,7 +101,9 @@ impl Store for PostgresStore {
         org: &OrgId,
         client: &ClientId,
     ) -> Result<Option<Connection>, StoreError> {
-        read::find_for_org_or_satellite(&self.pool, org, client).await
+        self.readers
+            .ask(async |connection| read::find_for_org_or_satellite(connection, org, client).await)
+            .await
     }
 
     async fn list_owned(&self, offset: u64, limit: u64) -> Result<Owned, StoreError> {
@@ -193,6 +201,7 @@ impl Store for PostgresStore {
     }
 
     async fn close(&self) {
+        self.readers.close();
         self.pool.close().await;
     }
 }

@@ -7,13 +7,11 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
 use sqlx::{ConnectOptions as _, Connection as _, PgConnection, PgPool};
 
 use super::PostgresStore;
+use super::readers::{ASKED_AFTER, Readers};
 use crate::config::{Pem, Postgres, PostgresTls};
 use crate::store::StoreError;
 
 static MIGRATIONS: Migrator = sqlx::migrate!("migrations/postgres");
-
-/// A connection that nobody used for so long is asked whether it still stands.
-const ASKED_AFTER: Duration = Duration::from_secs(1);
 
 /// PostgreSQL cannot be used. Each says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +51,11 @@ impl PostgresStore {
                 })
             })
             .connect_lazy_with(options(settings));
-        Self { pool }
+        let within = settings.acquire_timeout.get();
+        Self {
+            readers: Readers::new(pool.clone(), settings.max_connections, within),
+            pool,
+        }
     }
 }
 

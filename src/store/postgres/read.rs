@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use const_format::concatcp;
-use sqlx::{PgPool, Row as _};
+use sqlx::{PgConnection, PgPool, Row as _};
 
 use super::row::{self, CONNECTION_COLUMNS};
 use crate::domain::{ClientId, Connection, OrgId};
@@ -57,7 +57,7 @@ pub(super) async fn known(
 }
 
 pub(super) async fn find_for_org(
-    pool: &PgPool,
+    connection: &mut PgConnection,
     org: &OrgId,
     client: &ClientId,
 ) -> Result<Option<Connection>, StoreError> {
@@ -69,13 +69,13 @@ pub(super) async fn find_for_org(
     let row = sqlx::query(SQL)
         .bind(client.as_str())
         .bind(org.as_str())
-        .fetch_optional(pool)
+        .fetch_optional(connection)
         .await?;
     row.as_ref().map(row::connection).transpose()
 }
 
 pub(super) async fn find_many_for_org(
-    pool: &PgPool,
+    connection: &mut PgConnection,
     org: &OrgId,
     clients: &[ClientId],
 ) -> Result<Vec<Connection>, StoreError> {
@@ -88,13 +88,13 @@ pub(super) async fn find_many_for_org(
     let rows = sqlx::query(SQL)
         .bind(org.as_str())
         .bind(&names)
-        .fetch_all(pool)
+        .fetch_all(connection)
         .await?;
     rows.iter().map(row::connection).collect()
 }
 
 pub(super) async fn find_for_org_or_satellite(
-    pool: &PgPool,
+    connection: &mut PgConnection,
     org: &OrgId,
     client: &ClientId,
 ) -> Result<Option<Connection>, StoreError> {
@@ -105,7 +105,7 @@ pub(super) async fn find_for_org_or_satellite(
     );
     let row = sqlx::query(SQL)
         .bind(client.as_str())
-        .fetch_optional(pool)
+        .fetch_optional(connection)
         .await?;
     let found = row.as_ref().map(row::connection).transpose()?;
     Ok(found.filter(|found| found.tenant.org_id == *org || found.is_satellite()))

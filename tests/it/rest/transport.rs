@@ -84,10 +84,9 @@ async fn the_access_log_names_who_what_and_how_and_never_a_secret() {
         (&line["method"], &line["status"]),
         (&json!("GET"), &json!(200))
     );
-    let span = &line["span"];
     assert_eq!(
-        (&span["caller"], &span["tenant"]),
-        (&json!("local"), &json!(ORG))
+        (&line["caller"], &line["tenant"], &line["request_id"]),
+        (&json!("local"), &json!(ORG), &json!("followed-7"))
     );
     assert!(line["peer"].as_str().unwrap().starts_with("127.0.0.1:"));
     assert!(line["took_ms"].as_f64().is_some());
