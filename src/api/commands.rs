@@ -1,6 +1,8 @@
 //! What a client is told to do with its connection, as both generations do it.
 
 use axum::http::StatusCode;
+use serde::{Deserialize as _, Deserializer, de};
+use serde_json::Number;
 use uuid::Uuid;
 
 use super::Parts;
@@ -65,4 +67,21 @@ pub(super) fn delay(seconds: i64) -> Result<u64, ApiError> {
             "The delay is how many seconds the client stays away",
         )
     })
+}
+
+/// Reads a whole number, however it is written: `60.0` is one, too.
+pub(super) fn whole<'de, D: Deserializer<'de>>(from: D) -> Result<Option<i64>, D::Error> {
+    let Some(number) = Option::<Number>::deserialize(from)? else {
+        return Ok(None);
+    };
+    if let Some(whole) = number.as_i64() {
+        return Ok(Some(whole));
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "it is within bounds")]
+    let whole = number
+        .as_f64()
+        .filter(|float| float.fract() == 0.0 && float.abs() < 9.2e18)
+        .map(|float| float as i64);
+    let whole = whole.ok_or_else(|| de::Error::custom("not a whole number"))?;
+    Ok(Some(whole))
 }

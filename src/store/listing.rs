@@ -52,12 +52,6 @@ impl Filter {
         *self == Self::default()
     }
 
-    /// How many things must be true.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.dispatchers.len() + self.tags.len() + self.facts.len() + self.beginnings.len()
-    }
-
     /// Whether it is a UUID without its dashes.
     pub(super) fn is_bare_uuid(text: &str) -> bool {
         text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit())

@@ -6,6 +6,8 @@ mod docs;
 mod faults;
 mod isolation;
 mod lists;
+#[cfg(feature = "outside-tests")]
+mod schema;
 mod transport;
 mod v1;
 mod v2;
@@ -123,7 +125,12 @@ fn key(request: RequestBuilder, caller: &str, secret: &str) -> RequestBuilder {
 
 /// A client that listens, and has a row.
 async fn arrive(subject: &Subject, name: &str, worker: &str) -> RawClient {
-    let mut client = RawClient::connect(&subject.mqtt(), &Connect::new(name)).await;
+    arrive_as(subject, &Connect::new(name), worker).await
+}
+
+async fn arrive_as(subject: &Subject, connect: &Connect, worker: &str) -> RawClient {
+    let name = &connect.client_id;
+    let mut client = RawClient::connect(&subject.mqtt(), connect).await;
     for way in ["control", "data"] {
         client
             .subscribe(&format!("redhat/insights/{name}/{way}/in"))

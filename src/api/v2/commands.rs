@@ -22,6 +22,7 @@ use crate::protocol::Command;
 struct Reconnect {
     /// Seconds that the client stays away.
     #[schema(value_type = i64, required = true, minimum = 0, maximum = 9_223_372_036_854_775_807_i64, example = 5)]
+    #[serde(default, deserialize_with = "commands::whole")]
     delay: Option<i64>,
     /// Why, for the client's log.
     #[serde(default)]

@@ -1,5 +1,7 @@
 //! The filters of a list, as they stand in a query.
 
+use std::collections::HashMap;
+
 use axum::http::StatusCode;
 use utoipa::{IntoParams, ToSchema};
 
@@ -18,7 +20,7 @@ const FACTS: [&str; 8] = [
     "fqdn",
 ];
 
-/// Most conditions in one request.
+/// Most conditions of one kind in one request.
 const CONDITIONS_MOST: usize = 16;
 
 /// What the document says of them.
@@ -57,7 +59,15 @@ struct Pair(String);
 /// Reads the filters of a query. An empty one asks for nothing; all others must be met.
 pub(super) fn read(query: &[(String, String)]) -> Result<Filter, ApiError> {
     let mut filter = Filter::default();
+    let mut counts = HashMap::<&str, usize>::new();
     for (name, value) in query.iter().filter(|(_, value)| !value.is_empty()) {
+        let count = counts.entry(name).or_default();
+        *count += 1;
+        if is_condition(name) && *count > CONDITIONS_MOST {
+            return Err(invalid(format!(
+                "a list takes {CONDITIONS_MOST} conditions of one kind, and {name} is given more often"
+            )));
+        }
         // No client has it in anything that it says.
         let value = value.replace('\0', "\u{fffd}");
         match name.as_str() {
@@ -75,13 +85,11 @@ pub(super) fn read(query: &[(String, String)]) -> Result<Filter, ApiError> {
             _ => {}
         }
     }
-    if filter.len() > CONDITIONS_MOST {
-        return Err(invalid(format!(
-            "a list takes {CONDITIONS_MOST} conditions, not {}",
-            filter.len()
-        )));
-    }
     Ok(filter)
+}
+
+fn is_condition(name: &str) -> bool {
+    matches!(name, "dispatcher" | "tag" | "fact" | "search") || FACTS.contains(&name)
 }
 
 /// The key ends at the first colon.

@@ -52,34 +52,73 @@ pub(super) async fn for_org(
 }
 
 async fn filtered(pool: &PgPool, org: &OrgId, wanted: &Wanted) -> Result<Listing, StoreError> {
-    let mut question = QueryBuilder::<Postgres>::new("");
-    match &wanted.start {
-        Start::Offset(offset) => {
-            question.push("SELECT total.count, page.* FROM (SELECT count(*) AS count");
-            push_found(&mut question, org, &wanted.filter);
-            question.push(concatcp!(
-                ") AS total LEFT JOIN (SELECT ",
-                CONNECTION_COLUMNS
-            ));
-            push_found(&mut question, org, &wanted.filter);
-            question.push(" ORDER BY client_id LIMIT ");
-            question.push_bind(i64::try_from(wanted.limit).unwrap_or(i64::MAX));
-            question.push(" OFFSET ");
-            question.push_bind(i64::try_from(*offset).unwrap_or(i64::MAX));
-            question.push(") AS page ON true ORDER BY page.client_id");
-        }
+    let Wanted {
+        filter,
+        start,
+        limit,
+    } = wanted;
+    let most = i64::try_from(*limit).unwrap_or(i64::MAX);
+    match start {
         Start::After(name) => {
-            question.push(concatcp!("SELECT ", CONNECTION_COLUMNS));
-            push_found(&mut question, org, &wanted.filter);
-            question.push(" AND client_id > ");
-            question.push_bind(name);
-            question.push(" ORDER BY client_id LIMIT ");
-            question.push_bind(i64::try_from(wanted.limit).unwrap_or(i64::MAX));
+            let rows = page(pool, org, filter, name, most).await?;
+            return listing(&rows, wanted);
         }
+        // A fact is nearly always one client's: then the page says how many there are.
+        Start::Offset(0) if !filter.facts.is_empty() => {
+            let rows = page(pool, org, filter, "", most).await?;
+            let count = rows.len() as u64;
+            if count < *limit {
+                let connections = rows.iter().map(row::connection).collect::<Result<_, _>>()?;
+                return Ok(Listing { count, connections });
+            }
+        }
+        Start::Offset(_) => {}
     }
-    // Not kept prepared: how many are found depends on the words, and the plan on how many.
-    let rows = question.build().persistent(false).fetch_all(pool).await?;
+    let offset = match start {
+        Start::Offset(offset) => i64::try_from(*offset).unwrap_or(i64::MAX),
+        Start::After(_) => 0,
+    };
+    let mut question = QueryBuilder::<Postgres>::new("");
+    question.push("SELECT total.count, page.* FROM (SELECT count(*) AS count");
+    push_found(&mut question, org, filter);
+    question.push(concatcp!(
+        ") AS total LEFT JOIN (SELECT ",
+        CONNECTION_COLUMNS
+    ));
+    push_found(&mut question, org, filter);
+    question.push(" ORDER BY client_id LIMIT ");
+    question.push_bind(most);
+    question.push(" OFFSET ");
+    question.push_bind(offset);
+    question.push(") AS page ON true ORDER BY page.client_id");
+    let rows = unprepared(question, pool).await?;
     listing(&rows, wanted)
+}
+
+/// Those that stand after a name.
+async fn page(
+    pool: &PgPool,
+    org: &OrgId,
+    filter: &Filter,
+    after: &str,
+    limit: i64,
+) -> Result<Vec<PgRow>, StoreError> {
+    let mut question = QueryBuilder::<Postgres>::new(concatcp!("SELECT ", CONNECTION_COLUMNS));
+    push_found(&mut question, org, filter);
+    question.push(" AND client_id > ");
+    question.push_bind(after.to_owned());
+    question.push(" ORDER BY client_id LIMIT ");
+    question.push_bind(limit);
+    unprepared(question, pool).await
+}
+
+/// Not kept prepared: how many are found depends on the words, and the plan on how many.
+async fn unprepared(
+    mut question: QueryBuilder<Postgres>,
+    pool: &PgPool,
+) -> Result<Vec<PgRow>, StoreError> {
+    let rows = question.build().persistent(false).fetch_all(pool).await?;
+    Ok(rows)
 }
 
 /// `FROM connections WHERE` the organisation's and the filter's.

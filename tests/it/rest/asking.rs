@@ -192,7 +192,7 @@ async fn a_reconnect_reaches_the_client_and_leaves_it_in_the_books(subject: Subj
             .v2(US.0, "POST", &path(client, "reconnect"))
             .json(&body)
     };
-    let (status, told) = answered(ask(&world.ours, json!({"delay": 0, "message": "so"}))).await;
+    let (status, told) = answered(ask(&world.ours, json!({"delay": 0.0, "message": "so"}))).await;
     assert_eq!(status, OK);
     let refusals = [
         (
@@ -201,6 +201,7 @@ async fn a_reconnect_reaches_the_client_and_leaves_it_in_the_books(subject: Subj
         ),
         (json!({}), (400, "Unable to process json input")),
         (json!({"delay": "5"}), (400, "Unable to process json input")),
+        (json!({"delay": 1.5}), (400, "Unable to process json input")),
     ];
     for (body, (status, title)) in refusals {
         assert_eq!(
