@@ -8,7 +8,7 @@ SHELL := /bin/bash
 # side would only make them wait for each other and mix their output.
 .NOTPARALLEL:
 
-# Tests which need programs from outside (PostgreSQL, Mosquitto, Kafka, paho) are
+# Tests which need programs from outside (PostgreSQL, Mosquitto, Kafka, paho, schemathesis) are
 # behind this feature. Every step names the same features, so that no step compiles the
 # crate again merely because another step saw it with different ones.
 FEATURES := --features outside-tests

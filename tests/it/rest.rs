@@ -8,6 +8,7 @@ mod isolation;
 mod lists;
 #[cfg(feature = "outside-tests")]
 mod schema;
+mod shapes;
 mod transport;
 mod v1;
 mod v2;
