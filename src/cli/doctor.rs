@@ -10,6 +10,7 @@ use clap::Args;
 use tokio::net::TcpListener;
 
 use super::{ConfigSource, block_on, one_line};
+use crate::api;
 use crate::broker;
 use crate::config::Config;
 use crate::kafka;
@@ -70,6 +71,9 @@ async fn examine(config: &Config) -> Vec<(&'static str, Finding)> {
     }
     let http = port("http.listen", Some(config.http.listen), is_running).await;
     findings.push(("REST", http));
+    if let Some(certificate) = &config.http.tls.certificate {
+        findings.push(("REST (TLS)", https(config, certificate)));
+    }
     if config.mqtt.url.is_some() {
         findings.push(("broker", outside_broker(config).await));
         if config.kafka.brokers.is_some() {
@@ -227,6 +231,11 @@ async fn translator(config: &Config) -> Finding {
         )),
         Translation::Found(_) | Translation::NotFound => Ok(format!("{url} answers")),
     }
+}
+
+fn https(config: &Config, certificate: &Path) -> Finding {
+    api::read_tls(&config.http.tls).map_err(|error| error.to_string())?;
+    check_certificate("http.tls.certificate", certificate).map_err(|error| error.to_string())
 }
 
 fn certificates(config: &Config) -> Finding {

@@ -201,7 +201,7 @@ impl Store for PostgresStore {
     }
 
     async fn close(&self) {
-        self.readers.close();
+        self.readers.close().await;
         self.pool.close().await;
     }
 }

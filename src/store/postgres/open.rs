@@ -7,7 +7,7 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
 use sqlx::{ConnectOptions as _, Connection as _, PgConnection, PgPool};
 
 use super::PostgresStore;
-use super::readers::{ASKED_AFTER, Readers};
+use super::readers::{self, ASKED_AFTER, Readers};
 use crate::config::{Pem, Postgres, PostgresTls};
 use crate::store::StoreError;
 
@@ -35,8 +35,9 @@ impl PostgresStore {
     /// Prepares a pool. Connects when it is first asked something.
     #[must_use]
     pub fn new(settings: &Postgres) -> Self {
+        let kept = readers::share(settings.max_connections);
         let pool = PgPoolOptions::new()
-            .max_connections(settings.max_connections)
+            .max_connections(settings.max_connections - kept)
             .acquire_timeout(settings.acquire_timeout.get())
             .idle_timeout(Duration::from_mins(10))
             // A connection that died with the server is noticed here and replaced. One that was just
@@ -53,7 +54,7 @@ impl PostgresStore {
             .connect_lazy_with(options(settings));
         let within = settings.acquire_timeout.get();
         Self {
-            readers: Readers::new(pool.clone(), settings.max_connections, within),
+            readers: Readers::new(pool.clone(), kept, within),
             pool,
         }
     }

@@ -2,14 +2,13 @@
 //!
 //! The crate's pool asks every connection whether it still stands when it is given back: a round trip
 //! for each question, which is as much as the question itself. Half of the connections are therefore
-//! kept out here, and asked only after a pause.
+//! kept here, and asked only after a pause.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use sqlx::pool::PoolConnection;
-use sqlx::{Connection as _, PgConnection, PgPool, Postgres};
+use sqlx::{Connection as _, PgConnection, PgPool};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
@@ -17,8 +16,8 @@ use crate::store::StoreError;
 
 /// A connection that nobody used for so long is asked whether it still stands.
 pub(super) const ASKED_AFTER: Duration = Duration::from_secs(1);
-/// It goes back to the pool after so long, which replaces it when it is old.
-const KEPT_FOR: Duration = Duration::from_mins(5);
+/// It is closed after so long, and another one made.
+const KEPT_FOR: Duration = Duration::from_mins(30);
 
 /// A clone is the same.
 #[derive(Debug, Clone)]
@@ -27,23 +26,31 @@ pub(super) struct Readers {
     idle: Arc<Mutex<Vec<Kept>>>,
     places: Arc<Semaphore>,
     within: Duration,
+    /// There is but one connection: nothing can be kept.
+    keeps_none: bool,
 }
 
 #[derive(Debug)]
 struct Kept {
-    connection: PoolConnection<Postgres>,
+    connection: PgConnection,
     since: Instant,
     used: Instant,
 }
 
+/// How many of so many connections are kept here; the others are the pool's.
+pub(super) fn share(max_connections: u32) -> u32 {
+    max_connections / 2
+}
+
 impl Readers {
-    pub fn new(pool: PgPool, max_connections: u32, within: Duration) -> Self {
-        let places = usize::try_from(max_connections / 2).unwrap_or(1).max(1);
+    /// Makes connections as the pool does.
+    pub fn new(pool: PgPool, most: u32, within: Duration) -> Self {
         Self {
             pool,
             idle: Arc::default(),
-            places: Arc::new(Semaphore::new(places)),
+            places: Arc::new(Semaphore::new(most as usize)),
             within,
+            keeps_none: most == 0,
         }
     }
 
@@ -52,6 +59,9 @@ impl Readers {
         &self,
         question: impl AsyncFnOnce(&mut PgConnection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
+        if self.keeps_none {
+            return question(&mut *self.pool.acquire().await?).await;
+        }
         let place = timeout(self.within, self.places.acquire()).await;
         let Ok(Ok(_place)) = place else {
             return Err(sqlx::Error::PoolTimedOut.into());
@@ -59,9 +69,7 @@ impl Readers {
         let mut kept = self.connection().await?;
         let answer = question(&mut kept.connection).await?;
         kept.used = Instant::now();
-        if kept.since.elapsed() < KEPT_FOR {
-            self.idle.lock().push(kept);
-        }
+        self.idle.lock().push(kept);
         Ok(answer)
     }
 
@@ -69,22 +77,28 @@ impl Readers {
         loop {
             let idle = self.idle.lock().pop();
             let Some(mut kept) = idle else { break };
-            let stands = kept.used.elapsed() < ASKED_AFTER || kept.connection.ping().await.is_ok();
-            if stands {
+            if kept.since.elapsed() > KEPT_FOR {
+                let _ = kept.connection.close().await;
+                continue;
+            }
+            if kept.used.elapsed() < ASKED_AFTER || kept.connection.ping().await.is_ok() {
                 return Ok(kept);
             }
         }
         let now = Instant::now();
         Ok(Kept {
-            connection: self.pool.acquire().await?,
+            connection: self.pool.acquire().await?.detach(),
             since: now,
             used: now,
         })
     }
 
-    /// Gives them back, so that the pool can close.
-    pub fn close(&self) {
+    /// Closes them.
+    pub async fn close(&self) {
         self.places.close();
-        self.idle.lock().clear();
+        let idle = std::mem::take(&mut *self.idle.lock());
+        for kept in idle {
+            let _ = kept.connection.close().await;
+        }
     }
 }

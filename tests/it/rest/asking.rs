@@ -249,3 +249,44 @@ async fn a_disconnect_reaches_the_client_and_ends_it_in_the_books(subject: Subje
     assert_eq!(answered(told).await, (OK, json!({})));
     assert!(world.subject.row(&ours).await.is_none());
 }
+
+#[cfg(feature = "outside-tests")]
+#[tokio::test]
+async fn a_pong_reaches_the_process_that_asked_whichever_it_is() {
+    use crate::support::fleet::ORG;
+    let subject = Subject::distributed(&[("tenant.default_org_id", ORG)]).await;
+    let Subject::Distributed(both) = &subject else {
+        unreachable!("it was just made");
+    };
+    let others = [both.0.start(&["api"]).await, both.0.start(&["api"]).await];
+    for other in &others {
+        eventually("readiness", || async {
+            let ready = other.bare("GET", "/readiness").send().await.unwrap();
+            (ready.status() == 200).then_some(())
+        })
+        .await;
+    }
+    let name = unique("asked");
+    let mut client = super::arrive(&subject, &name, "echo").await;
+    let asked = |process: &crate::support::fleet::Process| {
+        let request = process.request("POST", &format!("/v2{}", path(&name, "ping?timeout=20")));
+        tokio::spawn(answered(request))
+    };
+    let pings = [asked(&both.1), asked(&others[0]), asked(&others[1])];
+    let mut ids = Vec::new();
+    for _ in &pings {
+        ids.push(client.message().await.1["message_id"].clone());
+    }
+    for id in ids.iter().rev() {
+        client.must_publish(&control_out(&name), &pong(id)).await;
+    }
+    let mut told = Vec::new();
+    for ping in pings {
+        let (status, body) = ping.await.unwrap();
+        assert_eq!(status, OK, "{body}");
+        told.push(body["id"].clone());
+    }
+    ids.sort_by_key(Value::to_string);
+    told.sort_by_key(Value::to_string);
+    assert_eq!(ids, told);
+}

@@ -21,6 +21,34 @@ async fn nothing_of_others_is_readable_or_reachable_in_any_way(subject: Subject)
                 .v2(US.0, "POST", &path)
                 .json(&json!({"directive": "d"}));
             assert_eq!(error(sent).await.0, 404, "{name}");
+            for verb in ["ping", "reconnect", "disconnect"] {
+                let path = format!("/connections/{name}/{verb}");
+                let told = world.v2(US.0, "POST", &path).json(&json!({"delay": 1}));
+                assert_eq!(error(told).await.0, 404, "{verb} {name}");
+            }
+            for level in 1..=3 {
+                let path = format!("/connections/{name}/check?level={level}&directive=d");
+                let found = answered(world.v2(US.0, "POST", &path)).await;
+                let unknown = json!({"level": level, "status": "disconnected"});
+                assert_eq!(found, (OK, unknown), "{name}");
+            }
+        }
+        let batch = json!({"client_ids": [hidden]});
+        let found = answered(world.v2(US.0, "POST", "/connections/status").json(&batch)).await;
+        let unknown = json!({"status": "disconnected", "client_id": hidden});
+        assert_eq!(found.1, json!({"data": [unknown]}));
+        for query in [
+            format!("search={hidden}"),
+            format!("search={hidden}&cursor="),
+            "cursor=&limit=10000".to_owned(),
+            "dispatcher=echo&limit=10000".to_owned(),
+            "dispatcher=foreman_rh_cloud&cursor=".to_owned(),
+            "fqdn=raw.example&tag=make:raw".to_owned(),
+        ] {
+            let path = format!("/connections?{query}");
+            let (_, list) = answered(world.v2(US.0, "GET", &path)).await;
+            let listed = list["data"].to_string();
+            assert!(!listed.contains(hidden.as_str()), "{query}: {list}");
         }
         let node = json!({"account": US.1, "node_id": hidden});
         let found = answered(world.v1(US.1, "/connection_status", &node)).await;
