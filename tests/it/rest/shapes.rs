@@ -314,7 +314,7 @@ async fn translator() -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let noted = Arc::new(Mutex::new(Vec::new()));
-    let notes = noted.clone();
+    let taken_down = noted.clone();
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             let mut head = vec![0; 4096];
@@ -323,7 +323,7 @@ async fn translator() -> (String, Arc<Mutex<Vec<String>>>) {
             let id = head
                 .lines()
                 .find_map(|line| line.strip_prefix("x-rh-insights-request-id: "));
-            notes.lock().push(id.unwrap_or_default().to_owned());
+            taken_down.lock().push(id.unwrap_or_default().to_owned());
             let body = json!({US.1: US.0}).to_string();
             let answer = format!(
                 "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
