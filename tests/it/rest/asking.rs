@@ -29,7 +29,10 @@ async fn a_ping_waits_for_its_pong_and_tells_how_long_it_took(subject: Subject) 
     let mut world = World::start(subject, &[]).await;
     let ours = world.ours.clone();
     // Two at once: each has its own.
-    let (one, two) = (path(&ours, "ping"), path(&ours, "ping?timeout=20"));
+    let (one, two) = (
+        path(&ours, "ping?timeout=25"),
+        path(&ours, "ping?timeout=20"),
+    );
     let pings = [one, two].map(|path| tokio::spawn(answered(world.v2(US.0, "POST", &path))));
     let mut ids = Vec::new();
     for _ in 0..2 {
@@ -111,8 +114,8 @@ async fn a_check_goes_as_far_as_its_level(subject: Subject) {
     );
     // The dialect's ping, and a message to an application.
     let (two, three) = (
-        check(&ours, "?level=2"),
-        check(&ours, "?level=3&directive=rhc:ping"),
+        check(&ours, "?level=2&timeout=20"),
+        check(&ours, "?level=3&directive=rhc:ping&timeout=20"),
     );
     world.client.message().await;
     let two = tokio::spawn(answered(two));
@@ -168,7 +171,7 @@ async fn a_handshake_client_is_checked_through_its_application(subject: Subject)
     eventually("its row", || world.subject.row(&name)).await;
     let refused = error(world.v2(US.0, "POST", &path(&name, "ping"))).await;
     assert_eq!(refused, (409, "Ping failed".to_owned()));
-    let check = path(&name, "check?level=3&directive=catalog:ping");
+    let check = path(&name, "check?level=3&directive=catalog:ping&timeout=20");
     let check = tokio::spawn(answered(world.v2(US.0, "POST", &check)));
     let (_, message) = client.message().await;
     let answer = json!({"type": "message-error", "message_id": "e", "version": 1,

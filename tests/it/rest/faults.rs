@@ -93,8 +93,6 @@ async fn while_the_translator_is_away_the_first_generation_says_so(subject: Subj
 
 #[cfg(feature = "outside-tests")]
 mod outside {
-    use std::time::Duration;
-
     use serde_json::{Value, json};
 
     use super::{US, World, all_requests, all_sending};
@@ -208,9 +206,12 @@ mod outside {
             (&late["directive"], &late["message_id"]),
             (&json!("late"), &body["id"])
         );
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        let request = world.v2(US.0, "POST", &path).json(&message);
-        assert_eq!(super::super::answered(request).await.0, 201);
+        eventually("it acknowledges again", || async {
+            let request = world.v2(US.0, "POST", &path).json(&message);
+            let (status, _) = super::super::answered(request).await;
+            (status == 201).then_some(())
+        })
+        .await;
     }
 
     /// Questions need a subscription first, and without it nothing was sent: 503. The rest: 504.
