@@ -162,11 +162,15 @@ async fn filters(world: &mut World) -> Result<Vec<Figure>> {
             "dispatcher=rare-worker",
             "dispatcher:rare-worker",
         ),
-        ("tag of a two-hundredth", "tag=site:dc7", "tag:site:dc7"),
+        (
+            "tag of a two-hundredth",
+            "tag=site:dc7",
+            "tag:site\u{1f}dc7",
+        ),
         (
             "fact of one",
             "fqdn=Host777.example.com",
-            "fact:fqdn:host777.example.com",
+            "fact:fqdn\u{1f}host777.example.com",
         ),
     ];
     let mut figures = Vec::new();
@@ -174,7 +178,7 @@ async fn filters(world: &mut World) -> Result<Vec<Figure>> {
     for (name, query, word) in questions {
         let found = format!(
             "FROM connections WHERE org_id = '{ORG}' AND client_id IN (SELECT f.client_id
-               FROM findable AS f WHERE f.terms @> ARRAY[md5('{ORG}' || chr(31) || '{word}')::uuid])"
+               FROM findable AS f WHERE f.terms @> ARRAY[hashtextextended('{ORG}' || chr(31) || '{word}', 0)])"
         );
         let sql = format!(
             "SELECT total.count, page.* FROM (SELECT count(*) AS count {found}) AS total

@@ -3,6 +3,8 @@
 -- Kept by triggers: whoever writes the table (the Go implementation beside us, an operator) keeps
 -- these right. They work a statement at a time, so that a batch costs a few questions, not a few a row.
 
+-- What is counted must be what was there when the triggers were made.
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 -- A large table takes longer than any statement of ours may.
 SET LOCAL statement_timeout = 0;
 -- While this waits for others to leave the table, everybody else waits behind it: rather give up.
@@ -29,13 +31,13 @@ CREATE TABLE findable (
     name      text COLLATE "C",
     -- Its words, as hashes: short whatever clients say, and those of different organisations are
     -- different. Of a client with more than 256 the first are kept: nobody's message may cost more.
-    terms     uuid[] NOT NULL
+    terms     bigint[] NOT NULL
 ) WITH (fillfactor = 90);
 
 -- A fact as a word. Letters' case does not matter, nor do the dashes of a UUID.
 CREATE FUNCTION fact_word(key text, said text) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT 'fact:' || key || ':' || CASE
+    SELECT 'fact:' || key || chr(31) || CASE
         WHEN length(said) IN (32, 36) AND replace(lower(said COLLATE "C"), '-', '') ~ '^[0-9a-f]{32}$'
         THEN replace(lower(said COLLATE "C"), '-', '') ELSE lower(said COLLATE "C") END
 $$;
@@ -57,11 +59,11 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT 'dispatcher:' || replace(key, '_', '-')
       FROM jsonb_object_keys(CASE jsonb_typeof(workers) WHEN 'object' THEN workers ELSE '{}' END) AS e (key)
     UNION ALL
-    SELECT 'tag:' || key || ':' || (value #>> '{}')
+    SELECT 'tag:' || key || chr(31) || (value #>> '{}')
       FROM jsonb_each(CASE jsonb_typeof(tags) WHEN 'object' THEN tags ELSE '{}' END) AS e (key, value)
      WHERE jsonb_typeof(value) NOT IN ('array', 'object')
     UNION ALL
-    SELECT 'tag:' || key || ':' || said
+    SELECT 'tag:' || key || chr(31) || said
       FROM jsonb_each(CASE jsonb_typeof(tags) WHEN 'object' THEN tags ELSE '{}' END) AS e (key, value)
      CROSS JOIN LATERAL jsonb_array_elements_text(
            CASE jsonb_typeof(value) WHEN 'array' THEN value ELSE '[]' END) AS s (said)
@@ -102,7 +104,7 @@ BEGIN
     INSERT INTO findable (client_id, org_id, source, name, terms)
     SELECT client_id, org_id, connection_source(org_id, canonical_facts, dispatchers, tags),
            connection_name(canonical_facts),
-           ARRAY(SELECT md5(org_id || chr(31) || word)::uuid
+           ARRAY(SELECT hashtextextended(org_id || chr(31) || word, 0)
                    FROM connection_words(canonical_facts, dispatchers, tags) AS w (word)
                   WHERE word IS NOT NULL LIMIT 256)
       FROM new_rows AS n
@@ -128,7 +130,7 @@ INSERT INTO org_counts SELECT org_id, count(*) FROM connections WHERE org_id <> 
 INSERT INTO findable (client_id, org_id, source, name, terms)
 SELECT client_id, org_id, connection_source(org_id, canonical_facts, dispatchers, tags),
        connection_name(canonical_facts),
-       ARRAY(SELECT md5(org_id || chr(31) || word)::uuid
+       ARRAY(SELECT hashtextextended(org_id || chr(31) || word, 0)
                    FROM connection_words(canonical_facts, dispatchers, tags) AS w (word)
                   WHERE word IS NOT NULL LIMIT 256)
   FROM connections WHERE org_id <> '';

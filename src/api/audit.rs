@@ -16,22 +16,45 @@ pub(super) struct Action<'a> {
     pub client: &'a str,
 }
 
-/// Writes the line, and gives the outcome back.
-pub(super) fn audited<T>(action: &Action<'_>, outcome: Result<T, ApiError>) -> Result<T, ApiError> {
-    let (status, result) = match &outcome {
-        Ok(_) => (200, "done"),
-        Err(error) => error.outcome(),
-    };
-    tracing::info!(
-        target: AUDIT,
-        request_id = request_id::current(),
-        who = action.who,
-        action = action.name,
-        tenant = action.tenant,
-        client_id = action.client,
-        status,
-        result,
-        "management"
-    );
+/// Does it, writes the line, and gives the outcome back. What is given up half-way, because the caller
+/// went away or it took too long, leaves its line, too.
+pub(super) async fn audited<T>(
+    action: &Action<'_>,
+    work: impl Future<Output = Result<T, ApiError>>,
+) -> Result<T, ApiError> {
+    let unfinished = Unfinished(action);
+    let outcome = work.await;
+    std::mem::forget(unfinished);
+    match &outcome {
+        Ok(_) => action.log(200, "done"),
+        Err(error) => {
+            let (status, result) = error.outcome();
+            action.log(status, result);
+        }
+    }
     outcome
+}
+
+struct Unfinished<'a>(&'a Action<'a>);
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        self.0.log(0, "given up before its end");
+    }
+}
+
+impl Action<'_> {
+    fn log(&self, status: u16, result: &str) {
+        tracing::info!(
+            target: AUDIT,
+            request_id = request_id::current(),
+            who = self.who,
+            action = self.name,
+            tenant = self.tenant,
+            client_id = self.client,
+            status,
+            result,
+            "management"
+        );
+    }
 }

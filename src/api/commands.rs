@@ -1,5 +1,7 @@
 //! What a client is told to do with its connection, as both generations do it.
 
+use std::sync::Arc;
+
 use axum::http::StatusCode;
 use serde::{Deserialize as _, Deserializer, de};
 use serde_json::Number;
@@ -20,19 +22,38 @@ impl Parts {
     /// A client that is told to disconnect leaves without a word: that it is gone is ours to note. Any
     /// later sign of life brings it back.
     pub(super) async fn command(
+        self: &Arc<Self>,
+        connection: &Connection,
+        command: &Command,
+    ) -> Result<Option<Uuid>, ApiError> {
+        if !matches!(command, Command::Disconnect { .. }) {
+            return self.send(connection, command).await;
+        }
+        // Both or neither, also if the caller goes away meanwhile.
+        let (parts, connection, command) = (self.clone(), connection.clone(), command.clone());
+        let both = async move {
+            let sent = parts.send(&connection, &command).await?;
+            if sent.is_some() {
+                parts.note_departure(&connection).await?;
+            }
+            Ok(sent)
+        };
+        let id = request_id::current().unwrap_or_default();
+        let both = tokio::spawn(request_id::scope(id, both));
+        both.await
+            .unwrap_or_else(|ended| Err(ApiError::panicked(&ended.to_string())))
+    }
+
+    async fn send(
         &self,
         connection: &Connection,
         command: &Command,
     ) -> Result<Option<Uuid>, ApiError> {
-        let sent = match self.delivery.command(connection, command).await {
-            Ok(sent) => sent,
-            Err(SendError::NotConnected) => return Ok(None),
-            Err(error) => return Err(ApiError::not_sent(FAILED, error)),
-        };
-        if matches!(command, Command::Disconnect { .. }) {
-            self.note_departure(connection).await?;
+        match self.delivery.command(connection, command).await {
+            Ok(sent) => Ok(sent),
+            Err(SendError::NotConnected) => Ok(None),
+            Err(error) => Err(ApiError::not_sent(FAILED, error)),
         }
-        Ok(sent)
     }
 
     async fn note_departure(&self, connection: &Connection) -> Result<(), ApiError> {

@@ -25,11 +25,12 @@ impl Limits {
     /// # Errors
     /// When it is one too many: how long until it is not.
     pub fn take(&self, key: Option<&str>, tenant: Option<&str>) -> Result<(), Duration> {
-        if let (Some(buckets), Some(key)) = (&self.keys, key) {
-            buckets.take(key)?;
-        }
+        // The tenant's first: what it may not do costs the key nothing, which others use, too.
         if let (Some(buckets), Some(tenant)) = (&self.tenants, tenant) {
             buckets.take(tenant)?;
+        }
+        if let (Some(buckets), Some(key)) = (&self.keys, key) {
+            buckets.take(key)?;
         }
         Ok(())
     }

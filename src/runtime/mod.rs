@@ -40,6 +40,8 @@ pub use data_dir::{DataDir, LOCAL_CALLER, database_path};
 pub use parts::{announcer, lookup_updater, open_for_operator, tenants, topics, translator};
 pub use roles::{Role, Roles};
 
+/// What MQTT itself allows, in bytes.
+const MQTT_MAX_PACKET: usize = 256 * 1024 * 1024;
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);
 /// PostgreSQL takes batches side by side, and two nearly double the throughput; SQLite has one
 /// writer, and a second would only wait for it.
@@ -394,7 +396,10 @@ impl Running {
             return Ok(Arc::new(EmbeddedOutlet::new(broker.clone(), within)));
         }
         let id = format!("cloud-connector-out-{}", uuid::Uuid::new_v4().simple());
-        let options = Options::from_config(&config.mqtt, &id, Session::Clean);
+        let mut options = Options::from_config(&config.mqtt, &id, Session::Clean);
+        // A client's answer must not end the connection that everybody's messages go out on, however
+        // large the broker lets it be.
+        options.max_packet_size = MQTT_MAX_PACKET;
         let (answers, clock) = (answers.clone(), clock.clone());
         let on_heard = Arc::new(move |heard: HeardMessage| {
             answers.hear(&Received {

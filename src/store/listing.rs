@@ -33,11 +33,9 @@ impl Filter {
     pub fn fact(&mut self, key: &str, value: &str) {
         let lower = value.to_ascii_lowercase();
         let bare = lower.replace('-', "");
-        let value = if Self::is_bare_uuid(&bare) {
-            bare
-        } else {
-            lower
-        };
+        // With its four dashes, or without any.
+        let is_uuid = matches!(lower.len(), 32 | 36) && Self::is_bare_uuid(&bare);
+        let value = if is_uuid { bare } else { lower };
         self.facts.push((key.to_owned(), value));
     }
 

@@ -110,7 +110,13 @@ impl FromRequestParts<Shared> for AccountCaller {
         if account.is_empty() {
             return Err(Refused::Unauthenticated);
         }
-        admit(request, shared, (caller, Proof::Key), account)?;
+        // An account's number may be another organisation's.
+        admit(
+            request,
+            shared,
+            (caller, Proof::Key),
+            &format!("account {account}"),
+        )?;
         let account = account.to_owned();
         Ok(Self { account })
     }

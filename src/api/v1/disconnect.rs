@@ -56,6 +56,6 @@ pub(super) async fn disconnect(
     let order = Command::Disconnect {
         message: request.message.unwrap_or_default(),
     };
-    audited(&action, command(&shared, &node, &order).await)?;
+    audited(&action, command(&shared, &node, &order)).await?;
     Ok(Json(Ordered {}))
 }

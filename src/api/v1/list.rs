@@ -51,8 +51,8 @@ pub(super) async fn all(
         tenant: "",
         client: "",
     };
-    let listed = shared.store.list_owned(page.offset, page.limit).await;
-    let listed = audited(&action, listed.map_err(Into::into))?;
+    let listed = async { Ok(shared.store.list_owned(page.offset, page.limit).await?) };
+    let listed = audited(&action, listed).await?;
     let data = by_account(listed.clients);
     Ok(Json(Paginated::new(&uri, page, listed.count, data)))
 }
@@ -95,7 +95,7 @@ pub(super) async fn of_account(
         let listing = shared.store.list_for_org(&org, &wanted);
         Ok(listing.await?)
     };
-    let listing = audited(&action, listed.await)?;
+    let listing = audited(&action, listed).await?;
     let ids = listing.connections.into_iter();
     let ids = ids.map(|connection| connection.client_id.to_string());
     let page = Paginated::new(&uri, page, listing.count, ids.collect());

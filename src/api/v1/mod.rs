@@ -14,11 +14,11 @@ use serde_json::Value;
 use utoipa::ToSchema;
 use utoipa_axum::routes;
 
-use super::Parts;
 use super::auth::AccountCaller;
 use super::error::ApiError;
 use super::json;
 use super::openapi::{Callers, Endpoint, group};
+use super::{Parts, Shared};
 use crate::domain::Connection;
 use crate::protocol::Command;
 
@@ -85,7 +85,7 @@ impl Node {
 }
 
 /// Sends a command that both dialects have.
-async fn command(parts: &Parts, node: &Node, command: &Command) -> Result<(), ApiError> {
+async fn command(parts: &Shared, node: &Node, command: &Command) -> Result<(), ApiError> {
     let found = node.find(parts).await?;
     let connection = found.ok_or_else(|| node.not_found())?;
     let sent = parts.command(&connection, command).await?;

@@ -54,7 +54,7 @@ pub(super) async fn ping(
         tenant: &node.account,
         client: &node.node_id,
     };
-    let is_connected = audited(&action, is_connected(&shared, &node).await)?;
+    let is_connected = audited(&action, is_connected(&shared, &node)).await?;
     Ok(Json(Pinged {
         status: if is_connected {
             Presence::Connected

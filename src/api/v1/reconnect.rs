@@ -60,6 +60,6 @@ pub(super) async fn reconnect(
         delay_seconds,
         message: request.message.unwrap_or_default(),
     };
-    audited(&action, command(&shared, &node, &order).await)?;
+    audited(&action, command(&shared, &node, &order)).await?;
     Ok(StatusCode::OK)
 }

@@ -60,7 +60,7 @@ pub(super) async fn for_management(
         let found = shared.own(&org, &node.node_id).await?;
         Ok(Json(found.into()))
     };
-    audited(&action, outcome.await)
+    audited(&action, outcome).await
 }
 
 async fn org(parts: &Parts, node: &Node) -> Result<OrgId, ApiError> {

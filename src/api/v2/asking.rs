@@ -121,7 +121,7 @@ pub(super) async fn ping(
             round_trip_ms: milliseconds(&answer),
         })
     };
-    audited(&action, pinged.await).map(Json)
+    audited(&action, pinged).await.map(Json)
 }
 
 /// Check how a connection stands
@@ -175,7 +175,7 @@ pub(super) async fn check(
         }
         Ok(checked)
     };
-    audited(&action, checked.await).map(Json)
+    audited(&action, checked).await.map(Json)
 }
 
 async fn ask(

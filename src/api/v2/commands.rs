@@ -126,5 +126,5 @@ async fn tell(
         let id = sent.ok_or_else(ApiError::no_connection)?;
         Ok(Told { id })
     };
-    audited(&action, told.await).map(Json)
+    audited(&action, told).await.map(Json)
 }

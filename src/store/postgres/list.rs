@@ -133,9 +133,9 @@ fn push_found(question: &mut QueryBuilder<Postgres>, org: &OrgId, filter: &Filte
         let mut words = question.separated(", ");
         for term in terms {
             // Hashed there: the planner knows by its hash how common a word is.
-            words.push("md5(");
+            words.push("hashtextextended(");
             words.push_bind_unseparated(term);
-            words.push_unseparated(")::uuid");
+            words.push_unseparated(", 0)");
         }
         question.push("])");
     }
@@ -159,17 +159,17 @@ fn push_range(question: &mut QueryBuilder<Postgres>, column: &str, beginning: St
     question.push_bind(end);
 }
 
-/// As `connection_words` makes them.
+/// As the trigger makes them of `connection_words`.
 fn terms(org: &OrgId, filter: &Filter) -> Vec<String> {
-    let org = org.as_str();
-    let term = |kind: &str, text: String| format!("{org}\u{1f}{kind}:{text}");
-    let facts = filter.facts.iter();
-    let facts = facts.map(|(key, value)| term("fact", format!("{key}:{value}")));
+    let pair = |kind: &str, (key, value): &(String, String)| format!("{kind}:{key}\u{1f}{value}");
+    let facts = filter.facts.iter().map(|fact| pair("fact", fact));
     let dispatchers = filter.dispatchers.iter();
-    let dispatchers = dispatchers.map(|name| term("dispatcher", name.clone()));
-    let tags = filter.tags.iter();
-    let tags = tags.map(|(key, value)| term("tag", format!("{key}:{value}")));
-    facts.chain(dispatchers).chain(tags).collect()
+    let dispatchers = dispatchers.map(|name| format!("dispatcher:{name}"));
+    let tags = filter.tags.iter().map(|tag| pair("tag", tag));
+    let words = facts.chain(dispatchers).chain(tags);
+    words
+        .map(|word| format!("{}\u{1f}{word}", org.as_str()))
+        .collect()
 }
 
 fn listing(rows: &[PgRow], wanted: &Wanted) -> Result<Listing, StoreError> {

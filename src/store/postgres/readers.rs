@@ -66,7 +66,8 @@ impl Readers {
         let Ok(Ok(_place)) = place else {
             return Err(sqlx::Error::PoolTimedOut.into());
         };
-        let mut kept = self.connection().await?;
+        let connection = timeout(self.within, self.connection()).await;
+        let mut kept = connection.map_err(|_| sqlx::Error::PoolTimedOut)??;
         let answer = question(&mut kept.connection).await?;
         kept.used = Instant::now();
         self.idle.lock().push(kept);

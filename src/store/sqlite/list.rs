@@ -10,6 +10,10 @@ use super::row::{self, CONNECTION_COLUMNS};
 use crate::domain::OrgId;
 use crate::store::{Filter, Listing, Owned, Start, StoreError, Wanted};
 
+/// A value as it is written.
+const SAID: &str = "CASE said.type WHEN 'true' THEN 'true' WHEN 'false' THEN 'false' \
+     ELSE CAST(said.value AS TEXT) END";
+
 pub(super) async fn for_org(
     pool: &SqlitePool,
     org: &OrgId,
@@ -59,16 +63,22 @@ fn push_found(question: &mut QueryBuilder<Sqlite>, org: &OrgId, filter: &Filter)
     }
     for (key, value) in &filter.tags {
         push_said(question, "tags", key);
-        question.push("said.value = ");
+        question.push(concatcp!(SAID, " = "));
         question.push_bind(value);
         question.push(")");
     }
     for (key, value) in &filter.facts {
         push_said(question, "canonical_facts", key);
         question.push(if Filter::is_bare_uuid(value) {
-            "replace(lower(said.value), '-', '') = "
+            concatcp!(
+                "length(",
+                SAID,
+                ") IN (32, 36) AND replace(lower(",
+                SAID,
+                "), '-', '') = "
+            )
         } else {
-            "lower(said.value) = "
+            concatcp!("lower(", SAID, ") = ")
         });
         question.push_bind(value);
         question.push(")");
@@ -92,8 +102,8 @@ fn push_found(question: &mut QueryBuilder<Sqlite>, org: &OrgId, filter: &Filter)
 fn push_said(question: &mut QueryBuilder<Sqlite>, column: &str, key: &str) {
     question.push(format!(
         " AND EXISTS (SELECT 1 FROM json_each({column}) AS e, json_each(CASE e.type WHEN 'array' \
-         THEN e.value ELSE json_array(CASE e.type WHEN 'true' THEN 'true' WHEN 'false' THEN 'false' \
-         WHEN 'object' THEN NULL ELSE CAST(e.value AS TEXT) END) END) AS said \
+         THEN e.value WHEN 'object' THEN '[]' ELSE json_array(CASE e.type WHEN 'true' THEN 'true' \
+         WHEN 'false' THEN 'false' ELSE e.value END) END) AS said \
          WHERE json_type({column}) = 'object' AND e.key = "
     ));
     question.push_bind(key);

@@ -49,9 +49,11 @@ fn names(connections: &[cloud_connector::domain::Connection]) -> Vec<String> {
 pub async fn clients_are_found_by_what_they_said(store: Arc<dyn Store>) {
     let uuid = "0A5D2B9E-5163-47EE-9E57-3BB6D90BDFFF";
     let facts = json!({"insights_id": uuid, "fqdn": "Web1.Example.com", "rack": 7, "none": null,
-        "ip_addresses": ["10.0.0.1", "10.0.0.2"], "odd": {"a": ["b"]}, "is_vm": true});
+        "ip_addresses": ["10.0.0.1", "10.0.0.2"], "odd": {"a": ["b"]}, "is_vm": true,
+        "serial": "0123456789abcdef-0123456789ABCDEF"});
     let workers = json!({"rhc_worker-playbook": {"a": "b"}, "echo": null});
-    let tags = json!({"region": "us1", "size": 5, "a:b": "c", "teams": ["red", "blue"]});
+    let tags = json!({"region": "us1", "size": 5, "a:b": "c", "teams": ["red", "blue"],
+        "sizes": [1, true]});
     arrive(
         &store,
         vec![
@@ -87,6 +89,9 @@ pub async fn clients_are_found_by_what_they_said(store: Arc<dyn Store>) {
         ("size", "5", &["a"]),
         ("a:b", "c", &["a"]),
         ("teams", "blue", &["a"]),
+        ("sizes", "1", &["a"]),
+        ("sizes", "true", &["a"]),
+        ("a", "b:c", &[]),
     ] {
         let found = found(&store, |filter| filter.tag(key, value)).await;
         assert_eq!(found, names, "tag {key}:{value}");
@@ -100,6 +105,8 @@ pub async fn clients_are_found_by_what_they_said(store: Arc<dyn Store>) {
         ("ip_addresses", "10.0.0.2", &["a"]),
         ("rack", "7", &["a"]),
         ("is_vm", "true", &["a"]),
+        ("serial", "0123456789ABCDEF-0123456789abcdef", &["a"]),
+        ("serial", "0123456789abcdef0123456789abcdef", &[]),
         ("none", "null", &[]),
         ("missing", "", &[]),
     ] {
