@@ -111,7 +111,7 @@ struct Prepared {
 pub async fn start(config: Config, roles: Roles, clock: Arc<dyn Clock>) -> Result<Running> {
     roles.check(&config)?;
     let prepared = prepare(&config).await?;
-    let (store, data_dir) = open_store(&config).await?;
+    let (store, data_dir) = open_store(&config, &roles).await?;
     let mut info = Info {
         roles,
         http: prepared.http.local_addr()?,
@@ -236,9 +236,14 @@ async fn bind(key: &str, by: &str, address: SocketAddr) -> Result<TcpListener> {
 }
 
 /// PostgreSQL is connected to when it is first asked something: away at the start is waited for.
-async fn open_store(config: &Config) -> Result<(Arc<dyn Store>, Option<DataDir>)> {
+async fn open_store(config: &Config, roles: &Roles) -> Result<(Arc<dyn Store>, Option<DataDir>)> {
     if !config.postgres.host.is_empty() {
-        return Ok((Arc::new(PostgresStore::new(&config.postgres)), None));
+        let store = if roles.has(Role::Api) {
+            PostgresStore::for_callers(&config.postgres)
+        } else {
+            PostgresStore::new(&config.postgres)
+        };
+        return Ok((Arc::new(store), None));
     }
     let data_dir = DataDir::open(&config.data.dir)?;
     let store = SqliteStore::open(&data_dir.database()).await?;

@@ -11,6 +11,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 use super::error::ApiError;
+use super::limits::For;
 use super::observe::Noted;
 use super::{Parts, Shared};
 use crate::config::Scope;
@@ -82,12 +83,22 @@ impl FromRequestParts<Shared> for Caller {
         let headers = &request.headers;
         if let Some((name, tenant)) = trusted_tenant(headers, shared)? {
             let org = tenant.org_id;
-            admit(request, shared, (&name, Proof::Identity), org.as_str())?;
+            admit(
+                request,
+                shared,
+                (&name, Proof::Identity),
+                For::Organisation(org.as_str()),
+            )?;
             return Ok(Self { name, org });
         }
         let caller = key(headers, shared, Scope::Tenant)?;
         let org = OrgId::new(text(headers, ORG_ID)?).map_err(|_| Refused::Unauthenticated)?;
-        admit(request, shared, (caller, Proof::Key), org.as_str())?;
+        admit(
+            request,
+            shared,
+            (caller, Proof::Key),
+            For::Organisation(org.as_str()),
+        )?;
         let name = caller.to_owned();
         Ok(Self { name, org })
     }
@@ -102,7 +113,12 @@ impl FromRequestParts<Shared> for AccountCaller {
     ) -> Result<Self, Refused> {
         let headers = &request.headers;
         if let Some((name, Tenant { account, org_id })) = trusted_tenant(headers, shared)? {
-            admit(request, shared, (&name, Proof::Identity), org_id.as_str())?;
+            admit(
+                request,
+                shared,
+                (&name, Proof::Identity),
+                For::Organisation(org_id.as_str()),
+            )?;
             return Ok(Self { account });
         }
         let caller = key(headers, shared, Scope::Tenant)?;
@@ -110,13 +126,7 @@ impl FromRequestParts<Shared> for AccountCaller {
         if account.is_empty() {
             return Err(Refused::Unauthenticated);
         }
-        // An account's number may be another organisation's.
-        admit(
-            request,
-            shared,
-            (caller, Proof::Key),
-            &format!("account {account}"),
-        )?;
+        admit(request, shared, (caller, Proof::Key), For::Account(account))?;
         let account = account.to_owned();
         Ok(Self { account })
     }
@@ -143,7 +153,7 @@ impl FromRequestParts<Shared> for Manager {
             Some(_) => return Err(Refused::Unauthenticated),
             None => key(headers, shared, Scope::Management)?.to_owned(),
         };
-        admit(request, shared, (&name, proof), "")?;
+        admit(request, shared, (&name, proof), For::Everybody)?;
         Ok(Self { name })
     }
 }
@@ -187,19 +197,17 @@ enum Proof {
 }
 
 /// Lets in who has proved who it is, within the limits, and notes it for the request's line in the log.
-/// The tenant is empty where the request is for none.
 fn admit(
     request: &RequestParts,
     parts: &Parts,
     (name, proof): (&str, Proof),
-    tenant: &str,
+    behalf: For<'_>,
 ) -> Result<(), Refused> {
     if let Some(noted) = request.extensions.get::<Noted>() {
-        noted.note(name, tenant);
+        noted.note(name, behalf.name());
     }
     let key = (proof == Proof::Key).then_some(name);
-    let tenant = (!tenant.is_empty()).then_some(tenant);
-    parts.limits.take(key, tenant).map_err(Refused::TooMany)
+    parts.limits.take(key, behalf).map_err(Refused::TooMany)
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, Refused> {

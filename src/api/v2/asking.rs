@@ -113,7 +113,11 @@ pub(super) async fn ping(
         let connection = found.ok_or_else(ApiError::no_connection)?;
         let reply = ask(&shared, &connection, Question::Ping, within, "Ping failed").await?;
         let answer = reply.answer.ok_or_else(|| {
-            ApiError::no_answer("Ping failed", reply.id, "The client did not answer in time")
+            ApiError::no_answer(
+                "Ping failed",
+                reply.id,
+                "The client did not answer in time; a longer timeout, or asking again, may help",
+            )
         })?;
         Ok(Pinged {
             status: Presence::Connected,

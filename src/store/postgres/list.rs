@@ -58,26 +58,22 @@ async fn filtered(pool: &PgPool, org: &OrgId, wanted: &Wanted) -> Result<Listing
         limit,
     } = wanted;
     let most = i64::try_from(*limit).unwrap_or(i64::MAX);
-    match start {
+    let offset = match start {
+        Start::Offset(offset) => *offset,
         Start::After(name) => {
             let rows = page(pool, org, filter, name, most).await?;
             return listing(&rows, wanted);
         }
-        // A fact is nearly always one client's: then the page says how many there are.
-        Start::Offset(0) if !filter.facts.is_empty() => {
-            let rows = page(pool, org, filter, "", most).await?;
-            let count = rows.len() as u64;
-            if count < *limit {
-                let connections = rows.iter().map(row::connection).collect::<Result<_, _>>()?;
-                return Ok(Listing { count, connections });
-            }
-        }
-        Start::Offset(_) => {}
-    }
-    let offset = match start {
-        Start::Offset(offset) => i64::try_from(*offset).unwrap_or(i64::MAX),
-        Start::After(_) => 0,
     };
+    // A fact is nearly always one client's: then the page says how many there are.
+    if offset == 0 && !filter.facts.is_empty() {
+        let rows = page(pool, org, filter, "", most).await?;
+        let count = rows.len() as u64;
+        if count < *limit {
+            let connections = rows.iter().map(row::connection).collect::<Result<_, _>>()?;
+            return Ok(Listing { count, connections });
+        }
+    }
     let mut question = QueryBuilder::<Postgres>::new("");
     question.push("SELECT total.count, page.* FROM (SELECT count(*) AS count");
     push_found(&mut question, org, filter);
@@ -89,7 +85,7 @@ async fn filtered(pool: &PgPool, org: &OrgId, wanted: &Wanted) -> Result<Listing
     question.push(" ORDER BY client_id LIMIT ");
     question.push_bind(most);
     question.push(" OFFSET ");
-    question.push_bind(offset);
+    question.push_bind(i64::try_from(offset).unwrap_or(i64::MAX));
     question.push(") AS page ON true ORDER BY page.client_id");
     let rows = unprepared(question, pool).await?;
     listing(&rows, wanted)

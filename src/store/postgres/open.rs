@@ -7,7 +7,7 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
 use sqlx::{ConnectOptions as _, Connection as _, PgConnection, PgPool};
 
 use super::PostgresStore;
-use super::readers::{self, ASKED_AFTER, Readers};
+use super::readers::{ASKED_AFTER, Readers};
 use crate::config::{Pem, Postgres, PostgresTls};
 use crate::store::StoreError;
 
@@ -35,7 +35,17 @@ impl PostgresStore {
     /// Prepares a pool. Connects when it is first asked something.
     #[must_use]
     pub fn new(settings: &Postgres) -> Self {
-        let kept = readers::share(settings.max_connections);
+        Self::keeping(settings, 0)
+    }
+
+    /// As [`PostgresStore::new`], for a process that serves callers: half of the connections are kept for
+    /// their short questions.
+    #[must_use]
+    pub fn for_callers(settings: &Postgres) -> Self {
+        Self::keeping(settings, settings.max_connections / 2)
+    }
+
+    fn keeping(settings: &Postgres, kept: u32) -> Self {
         let pool = PgPoolOptions::new()
             .max_connections(settings.max_connections - kept)
             .acquire_timeout(settings.acquire_timeout.get())

@@ -1,8 +1,8 @@
 //! Connections that are kept for short questions.
 //!
 //! The crate's pool asks every connection whether it still stands when it is given back: a round trip
-//! for each question, which is as much as the question itself. Half of the connections are therefore
-//! kept here, and asked only after a pause.
+//! for each question, which is as much as the question itself. Where callers are served, some connections
+//! are therefore kept here, and asked only after a pause.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ pub(super) struct Readers {
     idle: Arc<Mutex<Vec<Kept>>>,
     places: Arc<Semaphore>,
     within: Duration,
-    /// There is but one connection: nothing can be kept.
+    /// Then the pool answers.
     keeps_none: bool,
 }
 
@@ -35,11 +35,6 @@ struct Kept {
     connection: PgConnection,
     since: Instant,
     used: Instant,
-}
-
-/// How many of so many connections are kept here; the others are the pool's.
-pub(super) fn share(max_connections: u32) -> u32 {
-    max_connections / 2
 }
 
 impl Readers {
