@@ -11,7 +11,7 @@ SHELL := /bin/bash
 # Tests which need programs from outside (PostgreSQL, Mosquitto, Kafka, paho, schemathesis) are
 # behind this feature. Every step names the same features, so that no step compiles the
 # crate again merely because another step saw it with different ones.
-FEATURES := --features outside-tests
+FEATURES := --features external-services
 
 PROGRAM := $(or $(CARGO_TARGET_DIR),target)/release/cloud-connector
 

@@ -22,12 +22,12 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use cloud_connector::config::Config;
 use cloud_connector::domain::SystemClock;
-use cloud_connector::updaters::{Request, Which};
+use cloud_connector::jobs::{LookupJob, RunOptions};
 use cloud_connector::{kafka, runtime, telemetry};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use serde_json::json;
 use sqlx::Connection as _;
-use support::figures::{self, Bar, Figure};
+use support::report::{self, Bar, Figure};
 use support::{Services, root};
 
 const ROWS: u32 = 50_000;
@@ -63,8 +63,8 @@ fn run() -> Result<bool> {
         .enable_all()
         .build()?;
     let measured = runtime.block_on(async {
-        let tenantless = measure(&services, Which::Tenantless, rows).await?;
-        let stale = measure(&services, Which::Stale, rows).await?;
+        let tenantless = measure(&services, LookupJob::TenantlessClient, rows).await?;
+        let stale = measure(&services, LookupJob::InventoryRefresh, rows).await?;
         Ok::<_, anyhow::Error>([tenantless, stale])
     })?;
     let figures = measured.map(|one| one.figure());
@@ -72,13 +72,13 @@ fn run() -> Result<bool> {
         "a gateway that takes {} ms for an answer, asked {AT_ONCE} times at once",
         ANSWER_AFTER.as_millis()
     );
-    figures::show(&figures);
-    figures::write(&figures, &root().join(RESULT))?;
+    report::show(&figures);
+    report::write(&figures, &root().join(RESULT))?;
     Ok(figures.iter().all(Figure::is_met))
 }
 
 struct Measured {
-    which: Which,
+    which: LookupJob,
     rows: u32,
     took: Duration,
     /// Most questions that the gateway had before it at once.
@@ -103,22 +103,22 @@ impl Measured {
 }
 
 /// One run over a database of its own, from the first claim to the last write.
-async fn measure(services: &Services, which: Which, rows: u32) -> Result<Measured> {
+async fn measure(services: &Services, which: LookupJob, rows: u32) -> Result<Measured> {
     let gateway = Gateway::start()?;
     let name = services.database().await?;
     let config = settings(services, which, &name, &gateway)?;
     let mut database = services.connect(&name).await?;
     fill(&mut database, which, rows).await?;
-    if which == Which::Stale {
+    if which == LookupJob::InventoryRefresh {
         kafka::create_topics(&config.kafka, &[&config.inventory.topic]).await?;
     }
 
-    let store = runtime::open_for_operator(&config).await?;
+    let store = runtime::open_for_cli(&config).await?;
     let tenants = runtime::tenants(&config)?;
     let clock = Arc::new(SystemClock);
     let updater = runtime::lookup_updater(&config, store.clone(), tenants, None, clock)?;
     let started = Instant::now();
-    let summary = updater.run(which, Request::default(), &|_| {}).await?;
+    let summary = updater.run(which, RunOptions::default(), &|_| {}).await?;
     let took = started.elapsed();
     store.close().await;
 
@@ -140,7 +140,7 @@ async fn measure(services: &Services, which: Which, rows: u32) -> Result<Measure
         "the gateway was asked {at_once} times at once"
     );
     check_rows(&mut database, which, rows).await?;
-    if which == Which::Stale {
+    if which == LookupJob::InventoryRefresh {
         let told = count_messages(&config)?;
         ensure!(
             told == i64::from(rows),
@@ -157,10 +157,10 @@ async fn measure(services: &Services, which: Which, rows: u32) -> Result<Measure
     })
 }
 
-async fn fill(database: &mut sqlx::PgConnection, which: Which, rows: u32) -> Result<()> {
+async fn fill(database: &mut sqlx::PgConnection, which: LookupJob, rows: u32) -> Result<()> {
     let (org, looked_up) = match which {
-        Which::Tenantless => ("", Some("epoch")),
-        Which::Stale => ("1", None),
+        LookupJob::TenantlessClient => ("", Some("epoch")),
+        LookupJob::InventoryRefresh => ("1", None),
     };
     sqlx::query(
         "INSERT INTO connections (client_id, org_id, canonical_facts, dispatchers,
@@ -182,8 +182,8 @@ async fn fill(database: &mut sqlx::PgConnection, which: Which, rows: u32) -> Res
     Ok(())
 }
 
-async fn check_rows(database: &mut sqlx::PgConnection, which: Which, rows: u32) -> Result<()> {
-    let told = which == Which::Stale;
+async fn check_rows(database: &mut sqlx::PgConnection, which: LookupJob, rows: u32) -> Result<()> {
+    let told = which == LookupJob::InventoryRefresh;
     let done: i64 = sqlx::query_scalar(
         "SELECT count(*) FROM connections
           WHERE org_id = '1' AND account = '42' AND tenant_lookup_timestamp IS NULL
@@ -218,12 +218,17 @@ fn count_messages(config: &Config) -> Result<i64> {
     Ok(count)
 }
 
-fn settings(services: &Services, which: Which, name: &str, gateway: &Gateway) -> Result<Config> {
-    let is_stale = which == Which::Stale;
+fn settings(
+    services: &Services,
+    which: LookupJob,
+    name: &str,
+    gateway: &Gateway,
+) -> Result<Config> {
+    let is_stale = which == LookupJob::InventoryRefresh;
     let mut settings = services.postgres_settings(name);
     settings.extend(support::variables(&[
         ("tenant.gateway_url", &gateway.url),
-        ("tenant.gateway_at_once", &AT_ONCE.to_string()),
+        ("tenant.gateway_max_concurrency", &AT_ONCE.to_string()),
         ("inventory.enabled", &is_stale.to_string()),
     ]));
     if is_stale {

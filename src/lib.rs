@@ -9,10 +9,10 @@ pub mod cli;
 /// Configuration → telemetry → store → roles → shutdown, once for every role.
 pub mod runtime;
 
-/// How often something may be done.
-pub mod buckets;
 /// Defaults, file, environment and flags, merged; the only reader of the environment.
 pub mod config;
+/// How often something may be done.
+pub mod rate_limit;
 /// One stopper for everything, passed down as an argument.
 pub mod shutdown;
 /// Logs, metrics, health.
@@ -20,7 +20,7 @@ pub mod telemetry;
 
 /// Ids, connections, tenants, identities, time: no I/O.
 pub mod domain;
-/// Topics and messages: bytes ↔ types, no I/O.
+/// TopicScheme and messages: bytes ↔ types, no I/O.
 pub mod protocol;
 
 /// The REST interface.
@@ -28,24 +28,24 @@ pub mod api;
 /// The embedded MQTT broker.
 pub mod broker;
 /// Find the connection, speak its dialect, publish, wait.
-pub mod deliver;
+pub mod delivery;
+/// Asking other services over HTTP.
+pub mod http_client;
 /// From MQTT to the queue, or straight to the recorder.
 pub mod ingest;
+/// What the services around us are told: hosts to inventory.
+pub mod integrations;
+/// Periodic work on the store.
+pub mod jobs;
 /// The queue between ingest and record.
 pub mod kafka;
 /// MQTT as a client.
 pub mod mqtt;
-/// Asking other services over HTTP.
-pub mod outward;
-/// What the services around us are told: hosts to inventory.
-pub mod platform;
 /// One batch: fold, tenant, write.
 pub mod record;
-/// Certificates of the servers in this process.
-pub mod server_tls;
 /// All SQL.
 pub mod store;
 /// To whom does a client belong?
 pub mod tenant;
-/// Periodic work on the store.
-pub mod updaters;
+/// Certificates of the servers in this process.
+pub mod tls_server;

@@ -11,21 +11,21 @@ use tokio_util::task::TaskTracker;
 
 /// Stops one part: a token that says so and a tracker that knows when its tasks have ended.
 #[derive(Debug, Clone, Default)]
-pub struct Stopper {
+pub struct TaskGroup {
     token: CancellationToken,
     /// Whoever did not stop in time is dropped where it stands.
     abandoned: CancellationToken,
     tasks: TaskTracker,
 }
 
-impl Stopper {
+impl TaskGroup {
     /// One that nobody has asked to stop.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Runs a task that [`Stopper::stop`] waits for.
+    /// Runs a task that [`TaskGroup::stop`] waits for.
     pub fn spawn<F>(&self, task: F)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -79,7 +79,7 @@ mod tests {
 
     #[tokio::test]
     async fn stop_waits_for_its_tasks() {
-        let stopper = Stopper::new();
+        let stopper = TaskGroup::new();
         let inner = stopper.clone();
         stopper.spawn(async move { inner.asked().await });
         assert!(stopper.stop(Duration::from_secs(5)).await);
@@ -87,7 +87,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn stop_gives_up_at_its_bound() {
-        let stopper = Stopper::new();
+        let stopper = TaskGroup::new();
         let held = std::sync::Arc::new(());
         let inside = held.clone();
         stopper.spawn(async move {

@@ -5,7 +5,7 @@
 //! `make bench-api` runs it. Prints a table, writes target/bench/api.json, and exits with 1 when a bar
 //! is missed. Arguments name parts to run alone: status, message, pages.
 
-mod bare;
+mod baseline;
 mod load;
 mod pages;
 mod rows;
@@ -17,7 +17,7 @@ mod support;
 use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
-use support::figures::{self, Figure};
+use support::report::{self, Figure};
 use support::{Services, process, root};
 
 const RESULT: &str = "target/bench/api.json";
@@ -54,7 +54,7 @@ fn run() -> Result<bool> {
         .build()?;
     let services = Services::read()?;
     if parts.first().is_some_and(|part| part == BARE) {
-        runtime.block_on(bare::serve(&services, &parts[1]))?;
+        runtime.block_on(baseline::serve(&services, &parts[1]))?;
         return Ok(true);
     }
     for part in &parts {
@@ -73,8 +73,8 @@ fn run() -> Result<bool> {
                 _ => pages::measure(&services).await,
             }
         })?;
-        figures::show(&figures);
-        figures::write(&figures, &root().join(RESULT))?;
+        report::show(&figures);
+        report::write(&figures, &root().join(RESULT))?;
         all.extend(figures);
     }
     Ok(all.iter().all(Figure::is_met))

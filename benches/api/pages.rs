@@ -7,7 +7,7 @@ use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 
 use super::load::Caller;
 use super::support::Services;
-use super::support::figures::{Bar, Figure, median};
+use super::support::report::{Bar, Figure, median};
 use super::{KEY, ORG, ROUNDS, rows, throughput};
 
 const CLIENTS: usize = 1_000_000;
@@ -65,7 +65,7 @@ impl World {
         tokio::time::sleep(Duration::from_secs(2)).await;
         let row = sqlx::query(
             "SELECT COALESCE(sum(seq_scan), 0)::bigint AS scans FROM pg_stat_user_tables
-              WHERE relname IN ('connections', 'findable')",
+              WHERE relname IN ('connections', 'connection_search')",
         )
         .fetch_one(&mut self.database)
         .await?;
@@ -178,7 +178,7 @@ async fn filters(world: &mut World) -> Result<Vec<Figure>> {
     for (name, query, word) in questions {
         let found = format!(
             "FROM connections WHERE org_id = '{ORG}' AND client_id IN (SELECT f.client_id
-               FROM findable AS f WHERE f.terms @> ARRAY[hashtextextended('{ORG}' || chr(31) || '{word}', 0)])"
+               FROM connection_search AS f WHERE f.terms @> ARRAY[hashtextextended('{ORG}' || chr(31) || '{word}', 0)])"
         );
         let sql = format!(
             "SELECT total.count, page.* FROM (SELECT count(*) AS count {found}) AS total
@@ -209,7 +209,7 @@ async fn filters(world: &mut World) -> Result<Vec<Figure>> {
     }
     figures.push(Figure {
         name: "filters, tables read from end to end".to_owned(),
-        measured: "connections and findable, by PostgreSQL's own count".to_owned(),
+        measured: "connections and connection_search, by PostgreSQL's own count".to_owned(),
         value: scans as f64,
         unit: "times",
         bar: Bar::AtMost(0.0),

@@ -34,10 +34,10 @@ pub async fn make(services: &Services, database: &str, count: usize) -> Result<(
     );
     for statement in [
         insert.as_str(),
-        "CREATE INDEX findable_terms ON findable USING gin (terms)",
+        "CREATE INDEX findable_terms ON connection_search USING gin (terms)",
         "VACUUM ANALYZE connections",
-        "VACUUM ANALYZE findable",
-        "VACUUM ANALYZE org_counts",
+        "VACUUM ANALYZE connection_search",
+        "VACUUM ANALYZE org_connection_deltas",
     ] {
         sqlx::query(AssertSqlSafe(statement.to_owned()))
             .execute(&mut connection)

@@ -9,7 +9,7 @@ use tokio::process::{Child, Command};
 
 use super::load::{Round, round};
 use super::process::{Process, eventually};
-use super::support::figures::{Bar, Figure, median, quantile};
+use super::support::report::{Bar, Figure, median, quantile};
 use super::support::{Services, variables};
 use super::{BARE, KEY, ORG, ROUNDS, rows};
 

@@ -6,11 +6,11 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use cloud_connector::domain::Timestamp;
 use cloud_connector::runtime;
-use cloud_connector::store::{Arrival, Batch, Store, Written};
+use cloud_connector::store::{ConnectionUpsert, PresenceBatch, Store, WriteOutcome};
 use sqlx::Connection as _;
 
 use super::rows::{self, BATCH};
-use super::support::figures::{Bar, Figure, median};
+use super::support::report::{Bar, Figure, median};
 use super::support::{Services, config, root};
 use super::{ROUNDS, plot};
 
@@ -29,7 +29,7 @@ pub async fn measure(services: &Services) -> Result<Vec<Figure>> {
         let text = rows::as_text(&arrivals);
 
         let ours = services.database().await?;
-        let store = runtime::open_for_operator(&config(services.postgres_settings(&ours))?).await?;
+        let store = runtime::open_for_cli(&config(services.postgres_settings(&ours))?).await?;
         new.push(write(services, &store, &arrivals).await?);
         copied.push(copy(services, &text, 1).await?);
         known.push(write(services, &store, &again).await?);
@@ -77,14 +77,14 @@ pub async fn measure(services: &Services) -> Result<Vec<Figure>> {
 async fn write(
     services: &Services,
     store: &Arc<dyn Store>,
-    batches: &[Vec<Arrival>],
+    batches: &[Vec<ConnectionUpsert>],
 ) -> Result<f64> {
     services.settle().await?;
-    let mut shares: Vec<Vec<Batch>> = (0..WRITERS).map(|_| Vec::new()).collect();
+    let mut shares: Vec<Vec<PresenceBatch>> = (0..WRITERS).map(|_| Vec::new()).collect();
     for (n, arrivals) in batches.iter().enumerate() {
-        shares[n % WRITERS].push(Batch {
+        shares[n % WRITERS].push(PresenceBatch {
             arrivals: arrivals.clone(),
-            ..Batch::default()
+            ..PresenceBatch::default()
         });
     }
     let rows: usize = batches.iter().map(Vec::len).sum();
@@ -94,7 +94,7 @@ async fn write(
         tokio::spawn(async move {
             for batch in share {
                 let written = store.record_batch(&batch, &[], Timestamp::now()).await?;
-                ensure!(written == Written::Done, "{written:?}");
+                ensure!(written == WriteOutcome::Committed, "{written:?}");
             }
             Ok(())
         })
@@ -134,8 +134,7 @@ pub async fn measure_known(services: &Services) -> Result<Vec<Figure>> {
     for (among, name) in [(10_000, "10 k"), (100_000, "100 k"), (1_000_000, "1 M")] {
         let database = services.database().await?;
         let clients = rows::clients(ROWS.min(among));
-        let store =
-            runtime::open_for_operator(&config(services.postgres_settings(&database))?).await?;
+        let store = runtime::open_for_cli(&config(services.postgres_settings(&database))?).await?;
         write(services, &store, &rows::arrivals(&clients, 0)).await?;
         fill(services, &database, among - clients.len()).await?;
         let mut rates = Vec::new();

@@ -12,7 +12,7 @@ use tokio::process::{Child, Command};
 
 use super::client::Client;
 use super::process::Process;
-use super::support::figures::{Bar, Figure, median};
+use super::support::report::{Bar, Figure, median};
 use super::support::{Services, root, variables};
 use super::{ROUNDS, rows};
 
@@ -34,7 +34,7 @@ impl Embedded {
         let data = folder.join("data");
         let settings = variables(&[
             // All of them come from one address, at once.
-            ("broker.connect_burst", "100000"),
+            ("broker.connect_limit.burst", "100000"),
             ("broker.max_connections_per_address", "20000"),
             ("data.dir", &data.display().to_string()),
         ]);

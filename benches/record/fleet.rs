@@ -9,7 +9,7 @@ use tokio::process::Command;
 
 use super::embedded::Embedded;
 use super::process::eventually;
-use super::support::figures::{Bar, Figure};
+use super::support::report::{Bar, Figure};
 
 const CLIENTS: u64 = 10_000;
 const SECONDS_MOST: f64 = 60.0;

@@ -11,7 +11,7 @@ use super::client::Client;
 use super::pipeline::{MEMORY_MOST, backlog, settings};
 use super::process::{Process, eventually};
 use super::queue::{self, Counter};
-use super::support::figures::{Bar, Figure, median};
+use super::support::report::{Bar, Figure, median};
 use super::support::{Services, config};
 use super::{ROUNDS, rows};
 

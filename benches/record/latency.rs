@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use tokio::sync::Mutex;
 
-use super::bare::Bare;
+use super::baseline::Bare;
 use super::client::Client;
 use super::embedded::Embedded;
 use super::pipeline::settings;
 use super::process::{Process, eventually, run};
-use super::support::figures::{Bar, Figure, median, quantile};
+use super::support::report::{Bar, Figure, median, quantile};
 use super::support::{Services, variables};
 use super::{ROUNDS, rows};
 

@@ -5,7 +5,7 @@
 //! when a bar is missed. Arguments name parts to run alone: batch, known, pipeline, ingest,
 //! embedded, latency, fleet.
 
-mod bare;
+mod baseline;
 mod batch;
 mod client;
 mod embedded;
@@ -23,8 +23,8 @@ mod support;
 use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
-use support::figures::{self, Figure};
 use support::process;
+use support::report::{self, Figure};
 use support::{Services, root};
 
 const RESULT: &str = "target/bench/record.json";
@@ -79,8 +79,8 @@ fn run() -> Result<bool> {
                 _ => fleet::measure().await,
             }
         })?;
-        figures::show(&figures);
-        figures::write(&figures, &root().join(RESULT))?;
+        report::show(&figures);
+        report::write(&figures, &root().join(RESULT))?;
         all.extend(figures);
     }
     Ok(all.iter().all(Figure::is_met))

@@ -10,7 +10,7 @@ use super::ROUNDS;
 use super::process::{Process, eventually};
 use super::queue;
 use super::rows::{self, BATCH};
-use super::support::figures::{Bar, Figure, median};
+use super::support::report::{Bar, Figure, median};
 use super::support::{Services, config, variables};
 
 const BACKLOG: usize = 200_000;
@@ -25,7 +25,7 @@ pub fn backlog() -> Result<usize> {
 /// Of either role, in MiB: 150 MB.
 pub const MEMORY_MOST: f64 = 143.0;
 
-/// Settings of everything that shares a set of topics.
+/// RecorderConfig of everything that shares a set of topics.
 pub fn settings(services: &Services, own: &str) -> Vec<(String, String)> {
     variables(&[
         (

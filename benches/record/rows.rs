@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use anyhow::Result;
 use cloud_connector::domain::{
-    ClientId, Dialect, Kind, MessageId, OrgId, Reported, Tenant, Timestamp,
+    ClientId, ClientInfo, ClientKind, Dialect, MessageId, OrgId, Tenant, Timestamp,
 };
-use cloud_connector::store::{Arrival, Heard, Place, TenantChange};
+use cloud_connector::store::{ConnectionUpsert, QueuePosition, ReceivedAt, TenantChange};
 use serde_json::json;
 use sqlx::PgConnection;
 
@@ -43,11 +43,11 @@ pub fn clients(count: usize) -> Vec<String> {
 }
 
 /// What the recorder makes of everybody's message, sorted as it sorts a batch.
-pub fn arrivals(clients: &[String], round: usize) -> Vec<Vec<Arrival>> {
+pub fn arrivals(clients: &[String], round: usize) -> Vec<Vec<ConnectionUpsert>> {
     clients
         .chunks(BATCH)
         .map(|chunk| {
-            let mut batch: Vec<Arrival> =
+            let mut batch: Vec<ConnectionUpsert> =
                 chunk.iter().map(|client| arrival(client, round)).collect();
             batch.sort_by(|a, b| a.client_id.cmp(&b.client_id));
             batch
@@ -55,17 +55,17 @@ pub fn arrivals(clients: &[String], round: usize) -> Vec<Vec<Arrival>> {
         .collect()
 }
 
-fn arrival(client: &str, round: usize) -> Arrival {
+fn arrival(client: &str, round: usize) -> ConnectionUpsert {
     let message: serde_json::Value =
         serde_json::from_str(&message(client, round)).expect("JSON of ours");
     let content = &message["content"];
     let now = Timestamp::now();
-    Arrival {
+    ConnectionUpsert {
         client_id: ClientId::new(client).expect("an id of ours"),
         dialect: Dialect::Status,
-        kind: Kind::Host,
+        kind: ClientKind::Host,
         topic_prefix: "redhat/insights".to_owned(),
-        reported: Reported {
+        reported: ClientInfo {
             canonical_facts: content["canonical_facts"].clone(),
             catalog_service_facts: json!(null),
             dispatchers: content["dispatchers"].clone(),
@@ -75,37 +75,37 @@ fn arrival(client: &str, round: usize) -> Arrival {
         },
         message_id: MessageId::new(message["message_id"].as_str().unwrap_or_default()).ok(),
         message_sent: now,
-        heard: Heard {
+        heard: ReceivedAt {
             at: now,
-            place: Some(Place {
+            place: Some(QueuePosition {
                 partition: 0,
                 offset: 7,
             }),
         },
-        alive_at: None,
+        last_heartbeat_at: None,
         tenant: TenantChange::Found(Tenant {
             org_id: OrgId::new("10000").expect("an organisation of ours"),
             account: "111000".to_owned(),
         }),
-        can_be_announced: true,
-        announced_at: Some(now),
+        inventory_eligible: true,
+        reported_to_inventory_at: Some(now),
     }
 }
 
 const COPY: &str = "COPY connections (client_id, org_id, account, dialect, kind, topic_prefix, \
      canonical_facts, catalog_service_facts, dispatchers, tags, client_name, client_version, \
-     message_id, message_sent, last_seen, queue_partition, queue_offset, can_be_announced, \
+     message_id, message_sent, online_received_at, queue_partition, queue_offset, inventory_eligible, \
      stale_timestamp, created_at, updated_at) FROM STDIN";
 
 /// The same rows as COPY reads them.
-pub fn as_text(batches: &[Vec<Arrival>]) -> Vec<Vec<u8>> {
+pub fn as_text(batches: &[Vec<ConnectionUpsert>]) -> Vec<Vec<u8>> {
     batches
         .iter()
         .map(|batch| {
             let mut text = String::new();
             for row in batch {
                 // Nothing in it is special to COPY.
-                let Reported {
+                let ClientInfo {
                     canonical_facts,
                     catalog_service_facts,
                     dispatchers,

@@ -5,8 +5,8 @@
     reason = "every benchmark takes the whole of it in and uses its part"
 )]
 
-pub mod figures;
 pub mod process;
+pub mod report;
 
 use std::path::Path;
 

@@ -1,9 +1,9 @@
 //! Answers of applications, in the status dialect.
 #![no_main]
 
-use fuzz::protocol::{Direction, Route};
+use fuzz::protocol::{Direction, Channel};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|payload: &[u8]| {
-    let _ = fuzz::reading::check(Route::Data(Direction::FromClient), payload);
+    let _ = fuzz::reading::check(Channel::Data(Direction::FromClient), payload);
 });

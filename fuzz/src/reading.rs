@@ -4,10 +4,10 @@ use bytes::Bytes;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::domain::{Kind, MessageId, Timestamp};
+use crate::domain::{ClientKind, MessageId, Timestamp};
 use crate::protocol::{
-    ANSWER_MAX_BYTES, Answer, Cut, Direction, Online, PRESENCE_MAX_BYTES, Received, Rejected,
-    Route, Said, is_answer, read,
+    ANSWER_MAX_BYTES, ClientResponse, Truncated, Direction, Online, PRESENCE_MAX_BYTES, InboundMessage, Rejection,
+    Channel, ClientMessage, is_response, read,
 };
 
 /// The reasons are a metric's label, and documented.
@@ -26,7 +26,7 @@ const STORED_MAX_DEPTH: usize = 32;
 const LAST_SECOND: i64 = 253_402_207_200;
 
 /// Reads the payload on that route, checks what came of it, and returns it.
-pub fn check(route: Route, payload: &[u8]) -> Result<Said, Rejected> {
+pub fn check(route: Channel, payload: &[u8]) -> Result<ClientMessage, Rejection> {
     let message = received(payload);
     let result = read(route, &message);
     match &result {
@@ -34,10 +34,10 @@ pub fn check(route: Route, payload: &[u8]) -> Result<Said, Rejected> {
         Err(rejected) => check_rejected(payload, rejected),
     }
     check_offline(route, payload, &result);
-    if is_answer(route, payload) {
+    if is_response(route, payload) {
         let presence = matches!(
             result,
-            Ok(Said::Online(_) | Said::Offline | Said::Refused(_))
+            Ok(ClientMessage::Online(_) | ClientMessage::Offline | ClientMessage::InvalidHandshake(_))
         );
         assert!(!presence, "presence went the way of answers: {result:?}");
     }
@@ -45,8 +45,8 @@ pub fn check(route: Route, payload: &[u8]) -> Result<Said, Rejected> {
     result
 }
 
-fn received(payload: &[u8]) -> Received {
-    Received {
+fn received(payload: &[u8]) -> InboundMessage {
+    InboundMessage {
         topic: "redhat/insights/me/control/out".to_owned(),
         payload: Bytes::copy_from_slice(payload),
         again: false,
@@ -57,21 +57,21 @@ fn received(payload: &[u8]) -> Received {
 }
 
 /// The same bytes where no client publishes, and the same message after it was cut.
-fn check_neighbours(route: Route, mut message: Received) {
+fn check_neighbours(route: Channel, mut message: InboundMessage) {
     let back = match route {
-        Route::Control(_) => Route::Control(Direction::ToClient),
-        Route::Data(_) => Route::Data(Direction::ToClient),
-        Route::Handshake(_) | Route::State => Route::Handshake(Direction::ToClient),
+        Channel::Control(_) => Channel::Control(Direction::ToClient),
+        Channel::Data(_) => Channel::Data(Direction::ToClient),
+        Channel::Handshake(_) | Channel::State => Channel::Handshake(Direction::ToClient),
     };
     assert_eq!(read(back, &message).unwrap_err().reason, "unknown_topic");
-    message.cut = Some(Cut {
+    message.cut = Some(Truncated {
         size: 1 << 40,
         sha256: String::new(),
     });
     assert_eq!(read(route, &message).unwrap_err().reason, "too_large");
 }
 
-fn check_rejected(payload: &[u8], rejected: &Rejected) {
+fn check_rejected(payload: &[u8], rejected: &Rejection) {
     assert!(REASONS.contains(&rejected.reason), "{rejected:?}");
     assert!(
         !rejected.detail.is_empty() && rejected.detail.len() < 200,
@@ -83,37 +83,37 @@ fn check_rejected(payload: &[u8], rejected: &Rejected) {
     );
 }
 
-fn check_said(route: Route, payload: &[u8], said: &Said) {
+fn check_said(route: Channel, payload: &[u8], said: &ClientMessage) {
     let (status, data) = (
-        matches!(route, Route::Control(_)),
-        matches!(route, Route::Data(_)),
+        matches!(route, Channel::Control(_)),
+        matches!(route, Channel::Data(_)),
     );
     match said {
-        Said::Online(online) => {
+        ClientMessage::Online(online) => {
             assert!(!data, "online on the data topic");
             assert!(payload.len() <= PRESENCE_MAX_BYTES);
-            assert!(!status || online.kind == Kind::Host);
+            assert!(!status || online.kind == ClientKind::Host);
             assert!(
                 status || online.message_id.is_some(),
                 "a handshake without an id"
             );
             check_online(online);
         }
-        Said::Offline => {
+        ClientMessage::Offline => {
             assert!(!data, "offline on the data topic");
             assert!(payload.len() <= PRESENCE_MAX_BYTES);
         }
-        Said::Alive => assert!(data && payload.is_empty()),
-        Said::Answer(answer) => {
+        ClientMessage::Heartbeat => assert!(data && payload.is_empty()),
+        ClientMessage::Response(answer) => {
             assert!(payload.len() <= ANSWER_MAX_BYTES);
             check_answer(answer);
         }
-        Said::Refused(refusal) => {
+        ClientMessage::InvalidHandshake(refusal) => {
             assert!(!status && !data, "the status dialect has no refusals");
             check_rejected(payload, &refusal.why);
             refusal.in_response_to.iter().for_each(check_id);
         }
-        Said::Nothing => {}
+        ClientMessage::Ignored => {}
     }
 }
 
@@ -147,8 +147,8 @@ fn check_online(online: &Online) {
         assert!(value.is_null() || value.is_object(), "{value}");
     }
     match online.kind {
-        Kind::Host => assert!(reported.catalog_service_facts.is_null()),
-        Kind::Proxy => {
+        ClientKind::Host => assert!(reported.catalog_service_facts.is_null()),
+        ClientKind::Proxy => {
             for key in ["source_type", "application_type"] {
                 assert!(reported.catalog_service_facts[key].is_string(), "{key}");
             }
@@ -156,14 +156,14 @@ fn check_online(online: &Online) {
     }
 }
 
-fn check_answer(answer: &Answer) {
+fn check_answer(answer: &ClientResponse) {
     let to = match answer {
-        Answer::Pong { to } => to,
-        Answer::Data { to, directive } => {
+        ClientResponse::Pong { to } => to,
+        ClientResponse::Data { to, directive } => {
             check_word(directive);
             to
         }
-        Answer::Error { to, details } => {
+        ClientResponse::Error { to, details } => {
             assert!(details.chars().count() <= 1000);
             to
         }
@@ -176,8 +176,8 @@ fn check_id(id: &MessageId) {
     assert!(!id.is_empty() && id.chars().count() <= 255 && !id.contains('\0'));
 }
 
-fn check_word(word: &str) {
-    assert!(word.chars().count() <= 255 && !word.contains('\0'));
+fn check_word(short_text: &str) {
+    assert!(short_text.chars().count() <= 255 && !short_text.contains('\0'));
 }
 
 /// A stored value holds nothing that a database refuses, reads back from its text, and is not
@@ -216,7 +216,7 @@ fn check_numbers(value: &Value) {
 
 /// An offline is never rejected for its fields: told from the value alone, by other means than the
 /// reader's own.
-fn check_offline(route: Route, payload: &[u8], result: &Result<Said, Rejected>) {
+fn check_offline(route: Channel, payload: &[u8], result: &Result<ClientMessage, Rejection>) {
     if payload.len() > PRESENCE_MAX_BYTES {
         return;
     }
@@ -224,20 +224,20 @@ fn check_offline(route: Route, payload: &[u8], result: &Result<Said, Rejected>) 
         return;
     };
     let says = |value: &Value| match (route, value["type"].as_str()) {
-        (Route::Control(_), Some("connection-status")) => value["content"]["state"] == "offline",
-        (Route::Control(_), Some("event")) => value["content"] == "disconnect",
-        (Route::Handshake(_) | Route::State, Some("offline")) => true,
+        (Channel::Control(_), Some("connection-status")) => value["content"]["state"] == "offline",
+        (Channel::Control(_), Some("event")) => value["content"] == "disconnect",
+        (Channel::Handshake(_) | Channel::State, Some("offline")) => true,
         _ => false,
     };
-    assert_eq!(says(&value), *result == Ok(Said::Offline), "{value}");
+    assert_eq!(says(&value), *result == Ok(ClientMessage::Offline), "{value}");
     // Whatever a message holds, it is an offline as soon as it says so.
     let becomes = match (route, value.get("type").is_some()) {
-        (Route::Control(_), true) if value["content"].is_object() => {
+        (Channel::Control(_), true) if value["content"].is_object() => {
             value["type"] = "connection-status".into();
             value["content"]["state"] = "offline".into();
             true
         }
-        (Route::Handshake(_) | Route::State, true) => {
+        (Channel::Handshake(_) | Channel::State, true) => {
             value["type"] = "offline".into();
             true
         }
@@ -246,7 +246,7 @@ fn check_offline(route: Route, payload: &[u8], result: &Result<Said, Rejected>) 
     if becomes {
         let bytes = value.to_string().into_bytes();
         if bytes.len() <= PRESENCE_MAX_BYTES {
-            assert_eq!(read(route, &received(&bytes)), Ok(Said::Offline), "{value}");
+            assert_eq!(read(route, &received(&bytes)), Ok(ClientMessage::Offline), "{value}");
         }
     }
 }

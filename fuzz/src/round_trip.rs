@@ -4,13 +4,13 @@ use arbitrary::{Result, Unstructured};
 use serde_json::{Map, Number, Value};
 use uuid::Uuid;
 
-use crate::domain::clock::to_micros;
-use crate::domain::{Dialect, Kind, MessageId, OutgoingMessage, Reported, Timestamp};
-use crate::protocol::handshake::client as handshake_client;
-use crate::protocol::status::client as status_client;
+use crate::domain::clock::truncate_to_micros;
+use crate::domain::{Dialect, ClientKind, MessageId, OutgoingMessage, ClientInfo, Timestamp};
+use crate::protocol::handshake::client_side as handshake_client;
+use crate::protocol::status::client_side as status_client;
 use crate::protocol::{
-    Answer, Command, Refusal, Rejected, Said, encode_command, encode_message, handshake,
-    is_metadata, status,
+    ClientResponse, Command, HandshakeError, Rejection, ClientMessage, encode_command, encode_message, handshake,
+    is_valid_metadata, status,
 };
 
 /// First second of the year 0, and the last second that a time can have.
@@ -103,7 +103,7 @@ fn command(bytes: &mut Unstructured<'_>) -> Result<Command> {
     })
 }
 
-fn reported(bytes: &mut Unstructured<'_>) -> Result<Reported> {
+fn reported(bytes: &mut Unstructured<'_>) -> Result<ClientInfo> {
     let mut facts = object(bytes, 3)?;
     // Dropped unless it is a UUID: a rule of its own, which is held elsewhere.
     facts.remove("insights_id");
@@ -116,7 +116,7 @@ fn reported(bytes: &mut Unstructured<'_>) -> Result<Reported> {
         false => object(bytes, 3).map(Value::Object),
     };
     let (dispatchers, tags) = (object_or_null()?, object_or_null()?);
-    Ok(Reported {
+    Ok(ClientInfo {
         canonical_facts: Value::Object(facts),
         catalog_service_facts: Value::Object(catalog),
         dispatchers,
@@ -153,7 +153,7 @@ fn assert_envelope(fields: &Map<String, Value>, kind: &str, id: Uuid, sent: Time
 }
 
 fn check_message(message: &OutgoingMessage) {
-    assert!(is_metadata(&message.metadata));
+    assert!(is_valid_metadata(&message.metadata));
     let payload = message.payload.clone();
     let message_id = message.id.to_string();
 
@@ -175,12 +175,12 @@ fn check_message(message: &OutgoingMessage) {
     );
     assert_eq!(sent["response_to"], "");
     assert_eq!(sent["metadata"], message.metadata);
-    let heard = status_client::Heard::Data {
+    let heard = status_client::ServerMessage::Data {
         message_id: message_id.clone(),
         directive: message.directive.clone(),
         content: payload.clone(),
     };
-    assert_eq!(status_client::parse(&bytes), Some(heard));
+    assert_eq!(status_client::decode(&bytes), Some(heard));
 
     let (_, bytes) = encode_message(Dialect::Handshake, message);
     let sent = fields(&bytes);
@@ -198,16 +198,16 @@ fn check_message(message: &OutgoingMessage) {
         assert_eq!(sent["metadata"], message.metadata);
     }
     assert_keys(&sent, &keys);
-    let heard = handshake_client::Heard::Message {
+    let heard = handshake_client::ServerMessage::Message {
         message_id,
         directive: message.directive.clone(),
         payload,
     };
-    assert_eq!(handshake_client::parse(&bytes), Some(heard));
+    assert_eq!(handshake_client::decode(&bytes), Some(heard));
 }
 
 fn check_command(command: &Command, id: Uuid, now: Timestamp) {
-    let (word, delay, message) = match command {
+    let (short_text, delay, message) = match command {
         Command::Ping => ("ping", None, ""),
         Command::Reconnect {
             delay_seconds,
@@ -230,14 +230,14 @@ fn check_command(command: &Command, id: Uuid, now: Timestamp) {
     assert_keys(&sent, &keys);
     assert_eq!(sent["content"]["message"], message);
     let arguments = &sent["content"]["arguments"];
-    assert!(is_metadata(arguments), "clients want strings: {arguments}");
+    assert!(is_valid_metadata(arguments), "clients want strings: {arguments}");
     assert_eq!(arguments.is_null(), delay.is_none());
-    let heard = status_client::Heard::Command {
+    let heard = status_client::ServerMessage::Command {
         message_id: id.to_string(),
-        command: word.to_owned(),
+        command: short_text.to_owned(),
         delay_seconds: delay,
     };
-    assert_eq!(status_client::parse(&bytes), Some(heard));
+    assert_eq!(status_client::decode(&bytes), Some(heard));
 
     let Some((_, bytes)) = encode_command(Dialect::Handshake, command, id, now) else {
         assert_eq!(*command, Command::Ping, "only a ping has no message");
@@ -250,8 +250,8 @@ fn check_command(command: &Command, id: Uuid, now: Timestamp) {
     if let Some(payload) = sent.get("payload") {
         assert_eq!(payload["details"], message);
     }
-    let heard = handshake_client::parse(&bytes);
-    let Some(handshake_client::Heard::ForceDisconnect { reconnect_after }) = heard else {
+    let heard = handshake_client::decode(&bytes);
+    let Some(handshake_client::ServerMessage::ForceDisconnect { reconnect_after }) = heard else {
         panic!("{heard:?}");
     };
     assert_eq!(reconnect_after.is_some(), delay.is_some());
@@ -264,9 +264,9 @@ fn check_command(command: &Command, id: Uuid, now: Timestamp) {
 
 fn check_refusal(id: &str, detail: &str, message_id: Uuid, now: Timestamp) {
     let in_response_to = MessageId::new(id).ok();
-    let refusal = Refusal {
+    let refusal = HandshakeError {
         in_response_to: in_response_to.clone(),
-        why: Rejected::wrong_shape(detail),
+        why: Rejection::wrong_shape(detail),
     };
     let bytes = handshake::encode_refusal(&refusal, message_id, now);
     let sent = fields(&bytes);
@@ -284,16 +284,16 @@ fn check_refusal(id: &str, detail: &str, message_id: Uuid, now: Timestamp) {
     );
     let named = in_response_to.map_or(Value::Null, |id| id.as_str().into());
     assert_eq!(sent["in_response_to"], named);
-    let heard = handshake_client::Heard::HandshakeError {
+    let heard = handshake_client::ServerMessage::HandshakeError {
         details: detail.to_owned(),
     };
-    assert_eq!(handshake_client::parse(&bytes), Some(heard));
+    assert_eq!(handshake_client::decode(&bytes), Some(heard));
 }
 
-fn check_online(now: Timestamp, reported: &Reported) {
+fn check_online(now: Timestamp, reported: &ClientInfo) {
     let text = |value: &Value| value.to_string().replace("\\\\", "");
     let holds_nul = |value: &Value| text(value).contains("\\u0000");
-    let is_word = |word: &str| !word.contains('\0') && word.chars().count() <= 255;
+    let is_word = |short_text: &str| !short_text.contains('\0') && short_text.chars().count() <= 255;
 
     let bytes = status_client::online(now, reported);
     let good = ![
@@ -305,7 +305,7 @@ fn check_online(now: Timestamp, reported: &Reported) {
     .any(holds_nul)
         && is_word(&reported.client_name)
         && is_word(&reported.client_version);
-    let expected = Reported {
+    let expected = ClientInfo {
         canonical_facts: reported.canonical_facts.clone(),
         catalog_service_facts: Value::Null,
         dispatchers: reported.dispatchers.clone(),
@@ -313,18 +313,18 @@ fn check_online(now: Timestamp, reported: &Reported) {
         ..reported.clone()
     };
     expect_online(
-        status::read_control(&bytes),
+        status::decode_control(&bytes),
         good,
-        Kind::Host,
+        ClientKind::Host,
         now,
         &expected,
     );
     assert_eq!(
-        status::read_control(&status_client::offline(now)),
-        Ok(Said::Offline)
+        status::decode_control(&status_client::offline(now)),
+        Ok(ClientMessage::Offline)
     );
 
-    let nothing_else = Reported {
+    let nothing_else = ClientInfo {
         canonical_facts: Value::Object(Map::new()),
         catalog_service_facts: Value::Null,
         dispatchers: Value::Null,
@@ -332,25 +332,25 @@ fn check_online(now: Timestamp, reported: &Reported) {
         client_name: String::new(),
         client_version: String::new(),
     };
-    for kind in [Kind::Host, Kind::Proxy] {
+    for kind in [ClientKind::Host, ClientKind::Proxy] {
         let (facts, expected) = match kind {
-            Kind::Host => {
+            ClientKind::Host => {
                 let facts = &reported.canonical_facts;
                 let canonical_facts = facts.clone();
                 (
                     facts,
-                    Reported {
+                    ClientInfo {
                         canonical_facts,
                         ..nothing_else.clone()
                     },
                 )
             }
-            Kind::Proxy => {
+            ClientKind::Proxy => {
                 let facts = &reported.catalog_service_facts;
                 let catalog_service_facts = facts.clone();
                 (
                     facts,
-                    Reported {
+                    ClientInfo {
                         catalog_service_facts,
                         ..nothing_else.clone()
                     },
@@ -368,25 +368,25 @@ fn check_online(now: Timestamp, reported: &Reported) {
     }
     assert_eq!(
         handshake::read(&handshake_client::offline()),
-        Ok(Said::Offline)
+        Ok(ClientMessage::Offline)
     );
 }
 
 fn expect_online(
-    result: std::result::Result<Said, Rejected>,
+    result: std::result::Result<ClientMessage, Rejection>,
     good: bool,
-    kind: Kind,
+    kind: ClientKind,
     now: Timestamp,
-    expected: &Reported,
+    expected: &ClientInfo,
 ) {
     match result {
-        Ok(Said::Online(online)) => {
+        Ok(ClientMessage::Online(online)) => {
             assert!(good, "it was to be refused");
             assert_eq!(online.kind, kind);
-            assert_eq!(online.sent, Some(to_micros(now)));
+            assert_eq!(online.sent, Some(truncate_to_micros(now)));
             assert_eq!(online.reported, *expected);
         }
-        Ok(Said::Refused(refusal)) => assert!(!good, "{:?}", refusal.why),
+        Ok(ClientMessage::InvalidHandshake(refusal)) => assert!(!good, "{:?}", refusal.why),
         Err(rejected) => assert!(!good, "{rejected:?}"),
         Ok(other) => panic!("{other:?}"),
     }
@@ -398,17 +398,17 @@ fn check_answers(now: Timestamp, to: &str, directive: &str, content: &Value) {
     let good_id = id.is_ok() || to.is_empty();
     let good = good_id && !directive.contains('\0') && directive.chars().count() <= 255;
 
-    let pong = status::read_control(&status_client::pong(now, to));
+    let pong = status::decode_control(&status_client::pong(now, to));
     match pong {
-        Ok(Said::Answer(Answer::Pong { to })) => assert_eq!(to, id.clone().ok()),
+        Ok(ClientMessage::Response(ClientResponse::Pong { to })) => assert_eq!(to, id.clone().ok()),
         other => assert!(!good_id && other.is_err(), "{other:?}"),
     }
     for answer in [
-        status::read_data(&status_client::answer(now, to, directive, content)),
+        status::decode_data(&status_client::answer(now, to, directive, content)),
         handshake::read(&handshake_client::answer(now, to, directive, content)),
     ] {
         match answer {
-            Ok(Said::Answer(Answer::Data {
+            Ok(ClientMessage::Response(ClientResponse::Data {
                 to,
                 directive: heard,
             })) => {
@@ -419,9 +419,9 @@ fn check_answers(now: Timestamp, to: &str, directive: &str, content: &Value) {
         }
     }
     let bytes = handshake_client::message_error(now, to, directive);
-    assert!(handshake::is_answer(&bytes));
+    assert!(handshake::is_response(&bytes));
     match handshake::read(&bytes) {
-        Ok(Said::Answer(Answer::Error { to, details })) => {
+        Ok(ClientMessage::Response(ClientResponse::Error { to, details })) => {
             assert_eq!(to, id.ok());
             // NUL is left out: no database of ours would take it.
             assert!(directive.replace('\0', "").starts_with(&details));

@@ -1,12 +1,12 @@
 //! What must hold of every topic, in every deployment.
 
 use crate::domain::ClientId;
-use crate::protocol::{ClientTopic, Direction, Route, Topics, Words};
+use crate::protocol::{ClientTopic, Direction, Channel, TopicScheme, HandshakeSegments};
 
 /// Deployments that differ in what could be mixed up: prefixes within prefixes, words that are
 /// levels of other topics.
-pub fn deployments() -> Vec<(Vec<String>, Words)> {
-    let words = |to_service: &str, to_client: &str, state: Option<&str>| Words {
+pub fn deployments() -> Vec<(Vec<String>, HandshakeSegments)> {
+    let words = |to_service: &str, to_client: &str, state: Option<&str>| HandshakeSegments {
         to_service: to_service.to_owned(),
         to_client: to_client.to_owned(),
         state: state.map(str::to_owned),
@@ -17,7 +17,7 @@ pub fn deployments() -> Vec<(Vec<String>, Words)> {
             prefixes(&["redhat/insights", "qa/insights"]),
             words("in", "out", Some("status")),
         ),
-        (prefixes(&["redhat/insights"]), Words::default()),
+        (prefixes(&["redhat/insights"]), HandshakeSegments::default()),
         (
             prefixes(&["redhat", "redhat/insights", "redhat/insights/in"]),
             words("in", "out", Some("status")),
@@ -41,7 +41,7 @@ pub fn matches(filter: &str, topic: &str) -> bool {
 /// Checks a topic in every deployment.
 pub fn check(topic: &str) {
     for (prefixes, words) in deployments() {
-        let topics = Topics::new(prefixes.clone(), words.clone());
+        let topics = TopicScheme::new(prefixes.clone(), words.clone());
         check_topic(&topics, topic);
         if let Ok(client) = ClientId::new(topic) {
             check_client(&topics, &prefixes, words.state.is_some(), &client);
@@ -49,7 +49,7 @@ pub fn check(topic: &str) {
     }
 }
 
-fn check_topic(topics: &Topics, topic: &str) {
+fn check_topic(topics: &TopicScheme, topic: &str) {
     let own = topics.parse(topic);
     if let Some(own) = &own {
         assert_eq!(topics.name(own), topic, "it has another name");
@@ -93,17 +93,17 @@ fn check_topic(topics: &Topics, topic: &str) {
 }
 
 /// Every topic of a client is its own by name, and no filter of another client's.
-fn check_client(topics: &Topics, prefixes: &[String], has_state: bool, client: &ClientId) {
+fn check_client(topics: &TopicScheme, prefixes: &[String], has_state: bool, client: &ClientId) {
     let other = ClientId::new("another").expect("a good name");
     for prefix in prefixes {
         for direction in [Direction::ToClient, Direction::FromClient] {
             let mut routes = vec![
-                Route::Control(direction),
-                Route::Data(direction),
-                Route::Handshake(direction),
+                Channel::Control(direction),
+                Channel::Data(direction),
+                Channel::Handshake(direction),
             ];
             if has_state && direction == Direction::FromClient {
-                routes.push(Route::State);
+                routes.push(Channel::State);
             }
             for route in routes {
                 let own = ClientTopic {

@@ -22,7 +22,7 @@ pub(super) async fn audited<T>(
     action: &Action<'_>,
     work: impl Future<Output = Result<T, ApiError>>,
 ) -> Result<T, ApiError> {
-    let unfinished = Unfinished(action);
+    let unfinished = AbandonedAction(action);
     let outcome = work.await;
     std::mem::forget(unfinished);
     match &outcome {
@@ -35,9 +35,9 @@ pub(super) async fn audited<T>(
     outcome
 }
 
-struct Unfinished<'a>(&'a Action<'a>);
+struct AbandonedAction<'a>(&'a Action<'a>);
 
-impl Drop for Unfinished<'_> {
+impl Drop for AbandonedAction<'_> {
     fn drop(&mut self) {
         self.0.log(0, "given up before its end");
     }

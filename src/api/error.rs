@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::json::Json;
-use crate::deliver::SendError;
+use crate::delivery::SendError;
 use crate::store::StoreError;
 use crate::telemetry::request_id;
 
@@ -106,7 +106,7 @@ impl ApiError {
                 id: Some(id),
                 ..Self::new(StatusCode::SERVICE_UNAVAILABLE, title, problem)
             },
-            SendError::Unsure { id, problem } => Self {
+            SendError::Unacknowledged { id, problem } => Self {
                 id: Some(id),
                 ..Self::new(
                     StatusCode::GATEWAY_TIMEOUT,

@@ -12,12 +12,12 @@ use serde_json::{Map, Value, json};
 use super::Probes;
 use super::json::Json;
 
-type Shared = Arc<Probes>;
+type SharedState = Arc<Probes>;
 
 /// Asked all the time, by machines.
 pub(super) const ROUTES: [&str; 3] = ["/liveness", "/readiness", "/metrics"];
 
-pub(super) fn router() -> Router<Shared> {
+pub(super) fn router() -> Router<SharedState> {
     Router::new()
         .route(ROUTES[0], get(liveness))
         .route(ROUTES[1], get(readiness))
@@ -30,7 +30,7 @@ async fn liveness() -> Response {
 }
 
 /// Every part is asked now; each says for itself.
-async fn readiness(State(shared): State<Shared>) -> Response {
+async fn readiness(State(shared): State<SharedState>) -> Response {
     let verdicts = shared.health.ask().await;
     let ready = verdicts.values().all(Result::is_ok);
     let notes = shared.health.notes();
@@ -54,7 +54,7 @@ async fn readiness(State(shared): State<Shared>) -> Response {
 }
 
 /// Prometheus' text format.
-async fn metrics(State(shared): State<Shared>) -> Response {
+async fn metrics(State(shared): State<SharedState>) -> Response {
     let kind = [(
         header::CONTENT_TYPE,
         "text/plain; version=0.0.4; charset=utf-8",

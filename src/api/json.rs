@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::body;
+use super::body_timeout;
 use super::error::ApiError;
 use crate::telemetry::request_id;
 
@@ -39,7 +39,7 @@ pub(super) fn read<T: DeserializeOwned>(
             "Request body too large",
             "The request body is larger than this service takes",
         ),
-        _ if body::is_too_slow(&rejection) => ApiError::new(
+        _ if body_timeout::is_too_slow(&rejection) => ApiError::new(
             StatusCode::REQUEST_TIMEOUT,
             "Request timeout",
             "The request body did not come in time",

@@ -2,40 +2,41 @@
 
 mod audit;
 mod auth;
-mod body;
-mod commands;
+mod body_timeout;
+mod connection_status;
 mod docs;
 mod error;
+mod find_connection;
 mod health;
 mod json;
-mod limits;
-mod lookup;
-mod observe;
+mod middleware;
 mod openapi;
 mod pagination;
-mod patience;
-mod presence;
-mod sending;
+mod rate_limits;
+mod send_command;
+mod send_message;
 mod serve;
 mod tls;
 mod v1;
 mod v2;
+mod write_timeout;
 
 use std::sync::Arc;
 
-use axum::Router;
-use axum::middleware;
+use axum::middleware::from_fn_with_state;
+
+pub use axum::Router;
 
 use crate::config::{self, Http, LookupMode};
-use crate::deliver::Delivery;
+use crate::delivery::Delivery;
 use crate::domain::Clock;
 use crate::store::Store;
 use crate::telemetry::Health;
-use crate::tenant::Translator;
+use crate::tenant::AccountTranslator;
 
-use limits::Limits;
-use observe::Terms;
-use openapi::Described;
+use middleware::HttpLimits;
+use openapi::DocumentedRouter;
+use rate_limits::RateLimits;
 
 pub use auth::Keys;
 pub use openapi::document;
@@ -43,7 +44,7 @@ pub use serve::serve;
 pub use tls::read_tls;
 
 /// What the endpoints work with.
-pub struct Parts {
+pub struct ApiState {
     /// For reading.
     store: Arc<dyn Store>,
     /// For sending.
@@ -53,20 +54,20 @@ pub struct Parts {
     /// Who may call.
     keys: Keys,
     /// Which account number and which organisation belong together.
-    translator: Arc<dyn Translator>,
+    translator: Arc<dyn AccountTranslator>,
     /// How.
     settings: Settings,
-    limits: Limits,
+    limits: RateLimits,
 }
 
-impl Parts {
+impl ApiState {
     /// For callers with these keys.
     pub fn new(
         store: Arc<dyn Store>,
         delivery: Delivery,
         clock: Arc<dyn Clock>,
         keys: Keys,
-        translator: Arc<dyn Translator>,
+        translator: Arc<dyn AccountTranslator>,
         settings: &config::Api,
     ) -> Self {
         Self {
@@ -75,10 +76,10 @@ impl Parts {
             clock,
             keys,
             translator,
-            limits: Limits::new(&settings.limits),
+            limits: RateLimits::new(&settings.rate_limit),
             settings: Settings {
                 trust_identity_header: settings.trust_identity_header,
-                lookup: settings.lookup,
+                lookup: settings.lookup_mode,
             },
         }
     }
@@ -102,19 +103,16 @@ pub struct Probes {
     pub render_metrics: fn() -> String,
 }
 
-/// What [`fn@serve`] serves.
-pub type Interface = Router;
-
-type Shared = Arc<Parts>;
+type SharedState = Arc<ApiState>;
 
 /// What every role serves: probes and metrics.
-pub fn probes(probes: Probes, http: &Http) -> Interface {
+pub fn probes(probes: Probes, http: &Http) -> Router {
     finish(health::router().with_state(Arc::new(probes)), http)
 }
 
 /// The whole interface as one router.
-pub fn router(parts: Parts, shown: Probes, http: &Http) -> Interface {
-    let Described { router, document } = openapi::described(&http.base_path);
+pub fn router(parts: ApiState, shown: Probes, http: &Http) -> Router {
+    let DocumentedRouter { router, document } = openapi::described(&http.base_path);
     let interface = router.with_state(Arc::new(parts));
     let docs = Router::new().nest(&http.base_path, docs::router(&document));
     let probes = health::router().with_state(Arc::new(shown));
@@ -125,8 +123,8 @@ fn finish(router: Router, http: &Http) -> Router {
     router
         .fallback(error::no_such_path)
         .method_not_allowed_fallback(error::no_such_method)
-        .layer(middleware::from_fn_with_state(
-            Terms::of(http),
-            observe::observe,
+        .layer(from_fn_with_state(
+            HttpLimits::of(http),
+            middleware::observe,
         ))
 }

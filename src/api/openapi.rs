@@ -18,7 +18,7 @@ use utoipa_axum::router::UtoipaMethodRouter;
 
 use super::auth::{ACCOUNT, CLIENT_ID, IDENTITY, ORG_ID, PSK};
 use super::error::ApiError;
-use super::{Shared, v1, v2};
+use super::{SharedState, v1, v2};
 
 const ABOUT: &str = "\
 Finds out which machines are connected and sends messages to them.
@@ -29,7 +29,7 @@ Every JSON answer is `application/json; charset=UTF-8`. Every answer carries \
 In a request's body, fields that are not described are ignored.";
 
 /// An endpoint with its description, as `routes!` makes it.
-pub(super) type Endpoint = UtoipaMethodRouter<Shared>;
+pub(super) type Endpoint = UtoipaMethodRouter<SharedState>;
 
 /// Who calls the endpoints of a group, and on whose behalf.
 #[derive(Debug, Clone, Copy)]
@@ -100,7 +100,7 @@ impl Callers {
         let shared = [
             ("400", Some(bad)),
             ("401", Some("Unauthenticated")),
-            ("408", has_body.then_some("TooSlow")),
+            ("408", has_body.then_some("BodyTimeout")),
             ("413", has_body.then_some("TooLarge")),
             ("429", Some("TooMany")),
             ("503", Some("Unavailable")),
@@ -163,14 +163,14 @@ fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
 }
 
 /// The interface, and the document that describes it.
-pub(super) struct Described {
-    pub router: Router<Shared>,
+pub(super) struct DocumentedRouter {
+    pub router: Router<SharedState>,
     pub document: OpenApi,
 }
 
 /// Both generations. Each endpoint is routed by its whole path: routers within routers would be walked
 /// with every request.
-pub(super) fn described(base_path: &str) -> Described {
+pub(super) fn described(base_path: &str) -> DocumentedRouter {
     let mut document = head(base_path);
     let mut router = Router::new();
     for (generation, endpoints) in [("/v1", v1::endpoints()), ("/v2", v2::endpoints())] {
@@ -184,7 +184,7 @@ pub(super) fn described(base_path: &str) -> Described {
             components.schemas.extend(schemas);
         }
     }
-    Described { router, document }
+    DocumentedRouter { router, document }
 }
 
 /// The document as it is served, and kept beside the code as `openapi.json`.
@@ -276,7 +276,7 @@ fn refusals() -> [(&'static str, Response); 7] {
                 .content("text/plain", plain()),
         ),
         (
-            "TooSlow",
+            "BodyTimeout",
             ResponseBuilder::new()
                 .description("The body did not come in time.")
                 .content("application/json", error()),

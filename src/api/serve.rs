@@ -17,11 +17,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::observe::Peer;
-use super::patience::Impatient;
-use crate::server_tls::ServerTls;
-use crate::shutdown::Stopper;
-use crate::telemetry::metrics::Occasionally;
+use super::middleware::Peer;
+use super::write_timeout::WriteTimeoutStream;
+use crate::shutdown::TaskGroup;
+use crate::telemetry::metrics::LogThrottle;
+use crate::tls_server::ServerTls;
 
 /// A caller that has not sent its headers by then is cut off, and one that has not finished the TLS
 /// handshake.
@@ -30,7 +30,7 @@ const HEADERS_WITHIN: Duration = Duration::from_secs(10);
 const HEAD_MAX_BYTES: usize = 64 * 1024;
 /// Connections of callers at once; more wait to be accepted.
 const CONNECTIONS_MOST: usize = 4096;
-/// After a failed accept (out of file descriptors, most likely): time for some to be closed.
+/// CursorParam a failed accept (out of file descriptors, most likely): time for some to be closed.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// Serves until `stopper` asks, then finishes the requests that are under way.
@@ -38,7 +38,7 @@ pub async fn serve(
     listener: TcpListener,
     tls: Option<Arc<ServerTls>>,
     router: Router,
-    stopper: Stopper,
+    stopper: TaskGroup,
 ) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MOST));
     loop {
@@ -61,7 +61,7 @@ pub async fn serve(
                 });
             }
             Err(error) => {
-                static SAID: Occasionally = Occasionally::new();
+                static SAID: LogThrottle = LogThrottle::new();
                 if SAID.now() {
                     tracing::warn!(%error, "cannot accept callers");
                 }
@@ -76,7 +76,7 @@ async fn secured(
     peer: SocketAddr,
     tls: Option<Arc<ServerTls>>,
     router: Router,
-    stopper: Stopper,
+    stopper: TaskGroup,
 ) {
     let _ = stream.set_nodelay(true);
     let Some(tls) = tls else {
@@ -93,7 +93,7 @@ async fn one_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     peer: SocketAddr,
     router: Router,
-    stopper: Stopper,
+    stopper: TaskGroup,
 ) {
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: Request<Incoming>| {
@@ -104,7 +104,7 @@ async fn one_connection(
         .timer(TokioTimer::new())
         .header_read_timeout(HEADERS_WITHIN)
         .max_buf_size(HEAD_MAX_BYTES)
-        .serve_connection(TokioIo::new(Impatient::new(stream)), service);
+        .serve_connection(TokioIo::new(WriteTimeoutStream::new(stream)), service);
     tokio::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,

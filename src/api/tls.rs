@@ -6,7 +6,7 @@ use rustls::ServerConfig;
 use rustls::crypto::ring;
 
 use crate::config::HttpTls;
-use crate::server_tls::{self as tls, ServerTls, TlsError, unusable};
+use crate::tls_server::{self as tls, ServerTls, TlsError, unusable};
 
 const CERTIFICATE: &str = "http.tls.certificate";
 const KEY: &str = "http.tls.key";

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::server_tls::TlsError;
+use crate::tls_server::TlsError;
 
 /// A listener could not be had.
 #[derive(Debug, thiserror::Error)]

@@ -6,27 +6,27 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 
 use crate::domain::ClientId;
-use crate::protocol::Received;
+use crate::protocol::InboundMessage;
 
 /// Takes in what clients publish and what becomes of their connections.
 ///
 /// A call takes the event in at once, in the order of the calls; only durability is awaited. The
 /// broker calls it under a lock, so it must not block.
-pub trait Intake: Send + Sync + 'static {
+pub trait MessageSink: Send + Sync + 'static {
     /// A client published this on a topic of its own, or its will did.
-    fn message(&self, message: Received) -> Taken;
+    fn message(&self, message: InboundMessage) -> Receipt;
 
     /// The client's last connection has ended.
-    fn ended(&self, client: ClientId) -> Taken;
+    fn ended(&self, client: ClientId) -> Receipt;
 
     /// Whether so much is waiting that no new client should be let in.
     fn is_full(&self) -> bool;
 }
 
 /// Something that was taken in and will be durable.
-pub struct Taken(Option<BoxFuture<'static, bool>>);
+pub struct Receipt(Option<BoxFuture<'static, bool>>);
 
-impl Taken {
+impl Receipt {
     /// Nothing to wait for.
     #[must_use]
     pub fn at_once() -> Self {

@@ -4,17 +4,17 @@
 //! that no silent peer can hold up, the certificate's name as the identity, topics confined to
 //! their client, and an exact account of which connection of a client is the present one.
 //!
-//! Each connection has a `Link` of its own, which is the crate's authoriser and its event
+//! Each connection has a `ClientSession` of its own, which is the crate's authoriser and its event
 //! handler at once. So whatever the crate tells or asks, it is known of which connection: no map by
 //! peer address, no guess whose will it is. See `docs/decisions/002-a-link-per-connection.md`.
 
+mod abortable_stream;
+mod accept;
 mod error;
 mod intake;
-mod link;
-mod listen;
-mod presence;
+mod live_connections;
 mod publish;
-mod socket;
+mod session;
 mod tls;
 
 use std::net::SocketAddr;
@@ -31,21 +31,21 @@ use mqtt5::broker::{DynamicStorage, StorageBackend as _};
 use tokio::net::TcpListener;
 use tokio::sync::broadcast;
 
-use crate::buckets::Buckets;
 use crate::config;
 use crate::domain::{ClientId, Clock};
-use crate::protocol::Topics;
-use crate::server_tls::{self, ServerTls};
-use crate::shutdown::Stopper;
+use crate::protocol::TopicScheme;
+use crate::rate_limit::RateLimiter;
+use crate::shutdown::TaskGroup;
+use crate::tls_server::{self, ServerTls};
 
+pub use accept::bind;
 pub use error::StartError;
-pub use intake::{Intake, Taken};
-pub use listen::bind;
+pub use intake::{MessageSink, Receipt};
 pub use publish::PublishError;
 pub use tls::read_tls;
 
-use listen::Limits;
-use presence::Presence;
+use accept::AcceptLimits;
+use live_connections::LiveConnections;
 
 /// Sessions outlive their connection for at most this long, in memory.
 const SESSION_EXPIRY: Duration = Duration::from_mins(5);
@@ -59,7 +59,7 @@ const CLIENT_LANE: usize = 64;
 /// Unacknowledged messages of one client to us.
 const RECEIVE_MAXIMUM: u16 = 64;
 /// Long enough to write a farewell to whoever reads.
-const FAREWELL: Duration = Duration::from_secs(1);
+const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const HOUSEKEEPING: Duration = Duration::from_mins(1);
 
 /// Sockets that are bound already, so that a port in use is found before anything is written.
@@ -70,14 +70,14 @@ pub struct Listeners {
     pub tls: Option<(TcpListener, Arc<ServerTls>)>,
 }
 
-/// The broker. It stops in two steps: [`Broker::close_intake`], then [`Broker::stop`].
+/// The broker. It stops in two steps: [`Broker::stop_accepting_messages`], then [`Broker::stop`].
 pub struct Broker {
-    shared: Arc<Shared>,
-    stopper: Stopper,
+    shared: Arc<BrokerState>,
+    stopper: TaskGroup,
 }
 
 /// What every connection works with.
-struct Shared {
+struct BrokerState {
     settings: config::Broker,
     /// What each connection's own configuration is made from.
     template: BrokerConfig,
@@ -87,13 +87,13 @@ struct Shared {
     monitor: Arc<ResourceMonitor>,
     /// Tells every connection's handler to end.
     end_all: broadcast::Sender<()>,
-    topics: Topics,
-    intake: Arc<dyn Intake>,
+    topics: TopicScheme,
+    intake: Arc<dyn MessageSink>,
     clock: Arc<dyn Clock>,
-    presence: Presence,
+    presence: LiveConnections,
     /// How often a client may try to connect.
-    attempts: Buckets<ClientId>,
-    limits: Limits,
+    attempts: RateLimiter<ClientId>,
+    limits: AcceptLimits,
     /// From here on nothing is taken in and wills are discarded: the process is stopping, the
     /// clients are not gone.
     closed: AtomicBool,
@@ -104,15 +104,15 @@ impl Broker {
     #[must_use]
     pub fn start(
         settings: config::Broker,
-        topics: Topics,
+        topics: TopicScheme,
         listeners: Listeners,
-        intake: Arc<dyn Intake>,
+        intake: Arc<dyn MessageSink>,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let stopper = Stopper::new();
-        let shared = Arc::new(Shared::new(settings, topics, intake, clock));
+        let stopper = TaskGroup::new();
+        let shared = Arc::new(BrokerState::new(settings, topics, intake, clock));
         if let Some(listener) = listeners.plain {
-            stopper.spawn(listen::accept(
+            stopper.spawn(accept::accept(
                 shared.clone(),
                 listener,
                 None,
@@ -121,50 +121,50 @@ impl Broker {
         }
         if let Some((listener, tls)) = listeners.tls {
             let reload = shared.settings.tls.reload_interval.get();
-            stopper.spawn(server_tls::keep_current(
+            stopper.spawn(tls_server::keep_current(
                 tls.clone(),
                 reload,
                 stopper.clone(),
             ));
-            stopper.spawn(listen::accept(
+            stopper.spawn(accept::accept(
                 shared.clone(),
                 listener,
                 Some(tls),
                 stopper.clone(),
             ));
         }
-        stopper.spawn(keep_house(shared.clone(), stopper.clone()));
+        stopper.spawn(housekeeping(shared.clone(), stopper.clone()));
         Self { shared, stopper }
     }
 
     /// From now on nothing is taken in: messages go unacknowledged, wills are discarded, nobody
     /// new is let in. Publishing to clients still works.
-    pub fn close_intake(&self) {
+    pub fn stop_accepting_messages(&self) {
         self.shared.closed.store(true, Ordering::Release);
     }
 
     /// Says good-bye to every client. Who does not hear it within a moment is cut off: nothing of
     /// theirs can be lost any more.
     pub async fn stop(&self) {
-        self.close_intake();
+        self.stop_accepting_messages();
         // Nobody listens when no client is connected.
         let _ = self.shared.end_all.send(());
-        self.stopper.stop(FAREWELL).await;
+        self.stopper.stop(DISCONNECT_TIMEOUT).await;
     }
 
     /// Whether the client holds a connection now.
     #[must_use]
-    pub fn is_linked(&self, client: &ClientId) -> bool {
-        self.shared.presence.is_linked(client)
+    pub fn is_connected(&self, client: &ClientId) -> bool {
+        self.shared.presence.is_connected(client)
     }
 
     /// If the client holds no connection, tells the intake that it has ended.
     #[must_use]
-    pub fn end_if_absent(&self, client: &ClientId) -> Option<Taken> {
+    pub fn end_if_not_connected(&self, client: &ClientId) -> Option<Receipt> {
         let intake = &self.shared.intake;
         self.shared
             .presence
-            .if_absent(client, || intake.ended(client.clone()))
+            .if_not_connected(client, || intake.ended(client.clone()))
     }
 
     /// Whether it accepts clients.
@@ -180,11 +180,11 @@ impl Broker {
     }
 }
 
-impl Shared {
+impl BrokerState {
     fn new(
         settings: config::Broker,
-        topics: Topics,
-        intake: Arc<dyn Intake>,
+        topics: TopicScheme,
+        intake: Arc<dyn MessageSink>,
         clock: Arc<dyn Clock>,
     ) -> Self {
         let storage = Arc::new(DynamicStorage::Memory(MemoryBackend::with_queue_limits(
@@ -203,10 +203,13 @@ impl Shared {
             topics,
             intake,
             clock,
-            presence: Presence::default(),
-            attempts: Buckets::new(settings.connect_burst, settings.connect_rate),
-            limits: Limits::new(
-                within_open_files(settings.max_connections),
+            presence: LiveConnections::default(),
+            attempts: RateLimiter::new(
+                settings.connect_limit.burst,
+                settings.connect_limit.per_second,
+            ),
+            limits: AcceptLimits::new(
+                cap_to_fd_limit(settings.max_connections),
                 settings.max_connections_per_address,
             ),
             settings,
@@ -237,7 +240,7 @@ fn template(settings: &config::Broker) -> BrokerConfig {
 }
 
 /// No more sockets than files may be open, with some kept for the database and for callers.
-fn within_open_files(wanted: usize) -> usize {
+fn cap_to_fd_limit(wanted: usize) -> usize {
     const KEPT: u64 = 200;
     let allowed = rlimit::Resource::NOFILE
         .get_soft()
@@ -266,7 +269,7 @@ fn no_limits() -> ResourceLimits {
 }
 
 /// Forgets sessions that expired and counters that no longer matter.
-async fn keep_house(shared: Arc<Shared>, stopper: Stopper) {
+async fn housekeeping(shared: Arc<BrokerState>, stopper: TaskGroup) {
     loop {
         tokio::select! {
             () = tokio::time::sleep(HOUSEKEEPING) => {}
@@ -277,6 +280,6 @@ async fn keep_house(shared: Arc<Shared>, stopper: Stopper) {
         }
         shared.router.sweep_sessions().await;
         shared.monitor.cleanup_expired_windows().await;
-        shared.attempts.forget_calm();
+        shared.attempts.remove_idle();
     }
 }

@@ -45,7 +45,7 @@ impl Broker {
         if self.stopper.is_asked() {
             return Err(PublishError::Stopping);
         }
-        if !shared.presence.is_linked(client) {
+        if !shared.presence.is_connected(client) {
             return Err(PublishError::NotConnected);
         }
         if !shared

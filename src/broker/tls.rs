@@ -12,19 +12,19 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use crate::config::BrokerTls;
 use crate::domain::ClientId;
-use crate::server_tls::{self as tls, ServerTls, TlsError, unusable};
+use crate::tls_server::{self as tls, ServerTls, TlsError, unusable};
 
 const CERTIFICATE: &str = "broker.tls.certificate";
 const KEY: &str = "broker.tls.key";
 const CLIENT_CA: &str = "broker.tls.client_ca";
-const REVOCATION_LIST: &str = "broker.tls.revocation_list";
+const CRL: &str = "broker.tls.crl";
 
 #[derive(Clone)]
 struct Files {
     certificate: PathBuf,
     key: PathBuf,
     client_ca: PathBuf,
-    revocation_list: Option<PathBuf>,
+    crl: Option<PathBuf>,
 }
 
 /// Reads and checks the files.
@@ -37,14 +37,14 @@ pub fn read_tls(settings: &BrokerTls) -> Result<ServerTls, TlsError> {
         certificate: path(&settings.certificate),
         key: path(&settings.key),
         client_ca: path(&settings.client_ca),
-        revocation_list: settings.revocation_list.clone(),
+        crl: settings.crl.clone(),
     };
     let mut watched = vec![
         files.certificate.clone(),
         files.key.clone(),
         files.client_ca.clone(),
     ];
-    watched.extend(files.revocation_list.clone());
+    watched.extend(files.crl.clone());
     ServerTls::new("broker.tls", watched, move || files.load())
 }
 
@@ -57,7 +57,7 @@ impl Files {
         }
         let key = tls::private_key(KEY, &self.key)?;
         let roots = self.roots()?;
-        let revoked = match &self.revocation_list {
+        let revoked = match &self.crl {
             Some(path) => revocation_lists(path)?,
             None => Vec::new(),
         };
@@ -68,9 +68,9 @@ impl Files {
                 .only_check_end_entity_revocation()
                 .allow_unknown_revocation_status()
                 .build()
-                .map_err(|error| match (&error, &self.revocation_list) {
+                .map_err(|error| match (&error, &self.crl) {
                     (VerifierBuilderError::InvalidCrl(_), Some(path)) => {
-                        unusable(REVOCATION_LIST, path, &error)
+                        unusable(CRL, path, &error)
                     }
                     _ => unusable(CLIENT_CA, &self.client_ca, &error),
                 })?;
@@ -107,14 +107,14 @@ impl Files {
 }
 
 fn revocation_lists(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsError> {
-    let bytes = tls::read(REVOCATION_LIST, path)?;
+    let bytes = tls::read(CRL, path)?;
     let lists: Vec<_> = CertificateRevocationListDer::pem_slice_iter(&bytes)
         .collect::<Result<_, _>>()
-        .map_err(|error| unusable(REVOCATION_LIST, path, &error))?;
+        .map_err(|error| unusable(CRL, path, &error))?;
     if lists.is_empty() {
         // An empty answer would silently revoke nobody.
         let problem = "it holds no revocation list in PEM form";
-        return Err(unusable(REVOCATION_LIST, path, &problem));
+        return Err(unusable(CRL, path, &problem));
     }
     Ok(lists)
 }

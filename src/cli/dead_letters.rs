@@ -10,13 +10,13 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::{ConfigSource, Output, block_on, printable};
-use crate::config::{Config, Span};
+use crate::config::{Config, HumanDuration};
 use crate::domain::{ClientId, Clock as _, SystemClock, clock};
-use crate::ingest::Destination;
+use crate::ingest::NextStage;
 use crate::kafka::Producer;
-use crate::protocol::Received;
+use crate::protocol::InboundMessage;
 use crate::runtime;
-use crate::store::{KeptLetter, LetterFilter, Store};
+use crate::store::{DeadLetterFilter, Store, StoredDeadLetter};
 
 /// How long a replay is waited for before it is left to itself.
 const REPLAY_WITHIN: Duration = Duration::from_secs(10);
@@ -36,7 +36,7 @@ pub(super) enum DeadLettersCommand {
 }
 
 #[derive(Debug, Args)]
-struct Which {
+struct Selector {
     /// Of this client only
     #[arg(long, value_name = "ID")]
     client: Option<String>,
@@ -54,7 +54,7 @@ pub(super) struct ListArgs {
     #[command(flatten)]
     source: ConfigSource,
     #[command(flatten)]
-    which: Which,
+    which: Selector,
     /// At most so many
     #[arg(long, default_value_t = 50)]
     limit: u32,
@@ -91,7 +91,7 @@ pub(super) struct PurgeArgs {
     #[command(flatten)]
     source: ConfigSource,
     #[command(flatten)]
-    which: Which,
+    which: Selector,
     /// All of them
     #[arg(long, conflicts_with_all = ["client", "reason", "older_than"])]
     all: bool,
@@ -106,8 +106,8 @@ pub(super) fn run(command: &DeadLettersCommand) -> Result<ExitCode> {
     }
 }
 
-impl Which {
-    fn filter(&self) -> Result<LetterFilter> {
+impl Selector {
+    fn filter(&self) -> Result<DeadLetterFilter> {
         let client = match &self.client {
             Some(name) => Some(
                 ClientId::new(name)
@@ -117,14 +117,14 @@ impl Which {
         };
         let before = match &self.older_than {
             Some(text) => {
-                let span: Span = text
+                let span: HumanDuration = text
                     .parse()
                     .map_err(|why| anyhow::anyhow!("--older-than: {why}"))?;
                 Some(clock::before(SystemClock.now(), span.get()))
             }
             None => None,
         };
-        Ok(LetterFilter {
+        Ok(DeadLetterFilter {
             client,
             reason: self.reason.clone(),
             before,
@@ -137,7 +137,7 @@ fn list(args: &ListArgs) -> Result<ExitCode> {
     let config = args.source.load()?.config;
     let filter = args.which.filter()?;
     let letters = block_on(async {
-        let store = runtime::open_for_operator(&config).await?;
+        let store = runtime::open_for_cli(&config).await?;
         let letters = store.list_dead_letters(&filter, args.limit).await;
         store.close().await;
         Ok(letters?)
@@ -177,7 +177,7 @@ fn list(args: &ListArgs) -> Result<ExitCode> {
 fn show(args: &ShowArgs) -> Result<ExitCode> {
     let config = args.source.load()?.config;
     let kept = block_on(async {
-        let store = runtime::open_for_operator(&config).await?;
+        let store = runtime::open_for_cli(&config).await?;
         let kept = find(&*store, args.number).await;
         store.close().await;
         kept
@@ -228,7 +228,7 @@ fn show(args: &ShowArgs) -> Result<ExitCode> {
 fn replay(args: &ReplayArgs) -> Result<ExitCode> {
     let config = args.source.load()?.config;
     block_on(async {
-        let store = runtime::open_for_operator(&config).await?;
+        let store = runtime::open_for_cli(&config).await?;
         let mut code = ExitCode::SUCCESS;
         for number in &args.numbers {
             let (said, is_done) = match replay_one(&config, &*store, *number).await {
@@ -261,15 +261,15 @@ async fn replay_one(config: &Config, store: &dyn Store, number: i64) -> Result<(
 async fn queue_again(
     config: &Config,
     store: &dyn Store,
-    kept: &KeptLetter,
+    kept: &StoredDeadLetter,
 ) -> Result<(String, bool)> {
-    let queue = Destination::Queue {
+    let queue = NextStage::Kafka {
         producer: Producer::new(&config.kafka)?,
         ingress: config.kafka.ingress_topic.as_str().into(),
         answers: config.kafka.answers_topic.as_str().into(),
     };
     let letter = &kept.letter;
-    let message = Received {
+    let message = InboundMessage {
         topic: letter.topic.clone(),
         payload: letter.payload.clone(),
         replayed: false,
@@ -281,14 +281,14 @@ async fn queue_again(
     if !queue.take(&topics, message, 0).await.durable().await {
         bail!("the queue did not take it; see `cloud-connector doctor`");
     }
-    store.end_replay(kept.id, kept.times).await?;
+    store.finish_replay(kept.id, kept.times).await?;
     let said = "in the queue again; if it is refused again, it is listed under a new number";
     Ok((said.to_owned(), true))
 }
 
 /// Leaves it to the connector that has the clients, and waits for what it makes of it.
-async fn ask_and_wait(store: &dyn Store, kept: &KeptLetter) -> Result<(String, bool)> {
-    store.ask_replay(kept.id, SystemClock.now()).await?;
+async fn ask_and_wait(store: &dyn Store, kept: &StoredDeadLetter) -> Result<(String, bool)> {
+    store.request_replay(kept.id, SystemClock.now()).await?;
     let deadline = tokio::time::Instant::now() + REPLAY_WITHIN;
     while tokio::time::Instant::now() < deadline {
         tokio::time::sleep(LOOK).await;
@@ -309,13 +309,13 @@ async fn ask_and_wait(store: &dyn Store, kept: &KeptLetter) -> Result<(String, b
 fn purge(args: &PurgeArgs) -> Result<ExitCode> {
     let config = args.source.load()?.config;
     let filter = args.which.filter()?;
-    if filter == LetterFilter::default() && !args.all {
+    if filter == DeadLetterFilter::default() && !args.all {
         bail!(
             "purge forgets for good: say which with --client, --reason or --older-than, or --all"
         );
     }
     let forgotten = block_on(async {
-        let store = runtime::open_for_operator(&config).await?;
+        let store = runtime::open_for_cli(&config).await?;
         let forgotten = store.purge_dead_letters(&filter).await;
         store.close().await;
         Ok(forgotten?)
@@ -324,18 +324,18 @@ fn purge(args: &PurgeArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn find(store: &dyn Store, number: i64) -> Result<KeptLetter> {
+async fn find(store: &dyn Store, number: i64) -> Result<StoredDeadLetter> {
     store.dead_letter(number).await?.with_context(|| {
         format!("there is no dead letter {number}; `cloud-connector dead-letters list` shows them")
     })
 }
 
-fn client(kept: &KeptLetter) -> String {
+fn client(kept: &StoredDeadLetter) -> String {
     let client = kept.letter.client.as_ref();
     client.map_or_else(|| "-".to_owned(), |client| printable(client.as_str()))
 }
 
-fn as_json(kept: &KeptLetter, with_payload: bool) -> Value {
+fn as_json(kept: &StoredDeadLetter, with_payload: bool) -> Value {
     let letter = &kept.letter;
     let mut value = json!({
         "number": kept.id,

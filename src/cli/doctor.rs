@@ -16,10 +16,10 @@ use crate::config::Config;
 use crate::kafka;
 use crate::mqtt::{self, Options, Session};
 use crate::runtime::{DataDir, database_path};
-use crate::server_tls::check_certificate;
 use crate::store::{postgres, sqlite};
 use crate::telemetry;
-use crate::tenant::Translation;
+use crate::tenant::TranslationOutcome;
+use crate::tls_server::check_certificate;
 
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
@@ -41,7 +41,7 @@ pub(super) fn run(args: &DoctorArgs) -> Result<ExitCode> {
     telemetry::logs::init(&config.log)?;
     let mut findings = vec![("configuration", Ok("read and checked".to_owned()))];
     block_on(async {
-        findings.extend(examine(&config).await);
+        findings.extend(run_checks(&config).await);
         Ok(())
     })?;
     for (part, finding) in &findings {
@@ -55,7 +55,7 @@ pub(super) fn run(args: &DoctorArgs) -> Result<ExitCode> {
     })
 }
 
-async fn examine(config: &Config) -> Vec<(&'static str, Finding)> {
+async fn run_checks(config: &Config) -> Vec<(&'static str, Finding)> {
     let mut findings = Vec::new();
     let mut is_running = false;
     if config.postgres.host.is_empty() {
@@ -120,7 +120,7 @@ async fn queue(config: &Config) -> Finding {
 
 fn data_folder(dir: &Path) -> (Finding, bool) {
     if !dir.exists() {
-        return (could_be_made(dir), false);
+        return (can_be_created(dir), false);
     }
     match DataDir::open(dir) {
         Ok(data) => (
@@ -146,7 +146,7 @@ fn data_folder(dir: &Path) -> (Finding, bool) {
 
 /// Looking must not make it: that is the first start's business. Whether it could be made is tried
 /// beside it.
-fn could_be_made(dir: &Path) -> Finding {
+fn can_be_created(dir: &Path) -> Finding {
     let absolute = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
     let parent = absolute.ancestors().skip(1).find(|parent| parent.exists());
     let parent = parent.unwrap_or(Path::new("/"));
@@ -226,10 +226,10 @@ async fn translator(config: &Config) -> Finding {
     };
     // Whether there is such an account does not matter; that it is an answer does.
     match translator.org_of("0").await {
-        Translation::Unavailable => Err(format!(
+        TranslationOutcome::Unavailable => Err(format!(
             "tenant.translator_url: {url} does not answer as a translator does; check the address, or set it to \"\" to do without"
         )),
-        Translation::Found(_) | Translation::NotFound => Ok(format!("{url} answers")),
+        TranslationOutcome::Found(_) | TranslationOutcome::NotFound => Ok(format!("{url} answers")),
     }
 }
 

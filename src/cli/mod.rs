@@ -19,9 +19,9 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::config::{Loaded, Overrides};
+use crate::config::{LoadedConfig, Overrides};
 use crate::domain::ClientId;
-use crate::updaters::Which;
+use crate::jobs::LookupJob;
 
 /// Records which machines are connected over MQTT and to which organisation each belongs, and
 /// sends messages to them over REST.
@@ -48,7 +48,7 @@ enum Command {
     UpdateTenantless(update::UpdateArgs),
     /// Look at clients that belong to nobody
     #[command(subcommand)]
-    Tenantless(tenantless::TenantlessCommand),
+    TenantlessClient(tenantless::TenantlessCommand),
     /// Count connections
     #[command(subcommand)]
     Report(report::ReportCommand),
@@ -116,7 +116,7 @@ struct ConfigSource {
 }
 
 impl ConfigSource {
-    fn load(&self) -> Result<Loaded> {
+    fn load(&self) -> Result<LoadedConfig> {
         let mut flags = Vec::new();
         if let Some(dir) = &self.data_dir {
             flags.push(("--data-dir", "data.dir", dir.display().to_string()));
@@ -141,9 +141,9 @@ pub fn main() -> ExitCode {
         Command::Migrate(args) => migrate::run(&args),
         Command::Config(args) => config::run(&args),
         Command::Doctor(args) => doctor::run(&args),
-        Command::UpdateStale(args) => update::run(Which::Stale, &args),
-        Command::UpdateTenantless(args) => update::run(Which::Tenantless, &args),
-        Command::Tenantless(command) => tenantless::run(&command),
+        Command::UpdateStale(args) => update::run(LookupJob::InventoryRefresh, &args),
+        Command::UpdateTenantless(args) => update::run(LookupJob::TenantlessClient, &args),
+        Command::TenantlessClient(command) => tenantless::run(&command),
         Command::Report(command) => report::run(&command),
         Command::DeadLetters(command) => dead_letters::run(&command),
         Command::Simulate(args) => simulate::run(&args),

@@ -32,7 +32,7 @@ pub(super) fn run(command: &ReportCommand) -> Result<ExitCode> {
     let ReportCommand::ConnectionsByOrg(args) = command;
     let config = args.source.load()?.config;
     let (counts, without) = block_on(async {
-        let store = runtime::open_for_operator(&config).await?;
+        let store = runtime::open_for_cli(&config).await?;
         let counts = store.count_by_org(args.limit).await;
         store.close().await;
         Ok(counts?)

@@ -11,7 +11,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::{ConfigSource, block_on};
 use crate::config::Config;
 use crate::domain::SystemClock;
-use crate::runtime::{self, Info, LOCAL_CALLER, Roles};
+use crate::runtime::{self, AppInfo, LOCAL_CALLER, Roles};
 use crate::telemetry;
 
 #[derive(Debug, Args)]
@@ -71,13 +71,13 @@ async fn serve(config: Config, roles: Roles) -> Result<ExitCode> {
     let base_path = config.http.base_path.clone();
     let running = tokio::select! {
         running = runtime::start(config, roles, Arc::new(SystemClock)) => running?,
-        () = either(&mut interrupt, &mut terminate) => return Ok(ExitCode::SUCCESS),
+        () = any_signal(&mut interrupt, &mut terminate) => return Ok(ExitCode::SUCCESS),
     };
-    say(&greeting(&running.info, &base_path, &organisation));
+    say(&startup_banner(&running.info, &base_path, &organisation));
 
     let mut failed = false;
     tokio::select! {
-        () = either(&mut interrupt, &mut terminate) => {}
+        () = any_signal(&mut interrupt, &mut terminate) => {}
         () = running.failed() => {
             tracing::error!("a part has ended that should not have; stopping");
             failed = true;
@@ -86,7 +86,7 @@ async fn serve(config: Config, roles: Roles) -> Result<ExitCode> {
     say("Stopping; once more ends it at once.\n");
     tokio::select! {
         clean = running.stop() => Ok(if clean && !failed { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
-        () = either(&mut interrupt, &mut terminate) => {
+        () = any_signal(&mut interrupt, &mut terminate) => {
             // Not a return: that would wait for whatever does not end.
             std::process::exit(130);
         }
@@ -100,7 +100,7 @@ fn say(text: &str) {
     let _ = out.flush();
 }
 
-async fn either(interrupt: &mut Signal, terminate: &mut Signal) {
+async fn any_signal(interrupt: &mut Signal, terminate: &mut Signal) {
     tokio::select! {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
@@ -108,7 +108,7 @@ async fn either(interrupt: &mut Signal, terminate: &mut Signal) {
 }
 
 /// What it listens on, where its data is, and three lines to copy.
-fn greeting(info: &Info, base_path: &str, organisation: &str) -> String {
+fn startup_banner(info: &AppInfo, base_path: &str, organisation: &str) -> String {
     let mut lines = vec![format!(
         "cloud-connector {} is ready.",
         env!("CARGO_PKG_VERSION")

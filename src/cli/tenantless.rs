@@ -69,8 +69,8 @@ pub(super) fn run(command: &TenantlessCommand) -> Result<ExitCode> {
             let clients = client_ids(&args.clients)?;
             let named = (!args.all).then_some(clients.as_slice());
             let done = block_on(async {
-                let store = runtime::open_for_operator(&config).await?;
-                let done = store.retry_tenantless(named).await;
+                let store = runtime::open_for_cli(&config).await?;
+                let done = store.reset_tenantless(named).await;
                 store.close().await;
                 Ok(done?)
             })?;
@@ -84,8 +84,8 @@ pub(super) fn run(command: &TenantlessCommand) -> Result<ExitCode> {
             let config = args.source.load()?.config;
             let clients = client_ids(&args.clients)?;
             let done = block_on(async {
-                let store = runtime::open_for_operator(&config).await?;
-                let done = store.forget_tenantless(&clients).await;
+                let store = runtime::open_for_cli(&config).await?;
+                let done = store.delete_tenantless(&clients).await;
                 store.close().await;
                 Ok(done?)
             })?;
@@ -100,9 +100,9 @@ pub(super) fn run(command: &TenantlessCommand) -> Result<ExitCode> {
 
 fn list(args: &ListArgs) -> Result<ExitCode> {
     let config = args.source.load()?.config;
-    let most = config.updaters.tenant_attempts;
+    let most = config.updaters.tenant_max_attempts;
     let (found, counts) = block_on(async {
-        let store = runtime::open_for_operator(&config).await?;
+        let store = runtime::open_for_cli(&config).await?;
         let found = store.list_tenantless(args.limit).await;
         let counts = store.count_tenantless(most).await;
         store.close().await;
@@ -115,7 +115,7 @@ fn list(args: &ListArgs) -> Result<ExitCode> {
             .map(|row| {
                 json!({
                     "client_id": row.client_id.as_str(), "failures": row.failures,
-                    "looked_up": row.looked_up, "last_seen": row.last_seen,
+                    "looked_up": row.looked_up, "online_received_at": row.online_received_at,
                 })
             })
             .collect();
@@ -147,7 +147,7 @@ fn list(args: &ListArgs) -> Result<ExitCode> {
             "{:<36}  {:>8}  {looked_up:<20}  {:<20}",
             super::printable(row.client_id.as_str()),
             row.failures,
-            format!("{:.0}", row.last_seen),
+            format!("{:.0}", row.online_received_at),
         )?;
     }
     Ok(ExitCode::SUCCESS)

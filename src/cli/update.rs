@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{ConfigSource, block_on};
 use crate::domain::{Clock as _, SystemClock};
-use crate::updaters::{Request, Summary, Which};
+use crate::jobs::{LookupJob, RunOptions, Summary};
 use crate::{runtime, telemetry};
 
 #[derive(Debug, Args)]
@@ -28,11 +28,11 @@ pub(super) struct UpdateArgs {
     force: bool,
 }
 
-pub(super) fn run(which: Which, args: &UpdateArgs) -> Result<ExitCode> {
+pub(super) fn run(which: LookupJob, args: &UpdateArgs) -> Result<ExitCode> {
     let config = args.source.load()?.config;
     telemetry::logs::init(&config.log)?;
     block_on(async {
-        let store = runtime::open_for_operator(&config).await?;
+        let store = runtime::open_for_cli(&config).await?;
         let tenants = runtime::tenants(&config)?;
         let data_dir = config
             .data
@@ -50,7 +50,7 @@ pub(super) fn run(which: Which, args: &UpdateArgs) -> Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
         let bar = progress_bar(due.min(args.limit.unwrap_or(due)));
-        let request = Request {
+        let request = RunOptions {
             limit: args.limit,
             force: args.force,
         };

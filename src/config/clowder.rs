@@ -161,10 +161,10 @@ fn settings(layers: &Layers, clowder: Clowder) -> Vec<(&'static str, String)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ConfigError, KafkaSecurity, Loaded, Overrides, Pem, PostgresTls};
+    use super::super::{ConfigError, KafkaSecurity, LoadedConfig, Overrides, Pem, PostgresTls};
     use super::super::{SaslMechanism, load_with};
 
-    fn load(text: &str) -> Result<Loaded, ConfigError> {
+    fn load(text: &str) -> Result<LoadedConfig, ConfigError> {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("acg.json");
         std::fs::write(&file, text).unwrap();

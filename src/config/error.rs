@@ -53,14 +53,14 @@ fn suggestion(nearest: Option<&str>) -> String {
 
 /// A value that cannot work, found after reading: the key, the problem, the cure.
 #[derive(Debug)]
-pub(super) struct Invalid {
+pub(super) struct InvalidValue {
     pub key: &'static str,
     pub name: Option<String>,
     pub problem: String,
     pub cure: String,
 }
 
-impl Invalid {
+impl InvalidValue {
     pub fn new(key: &'static str, problem: impl Into<String>, cure: impl Into<String>) -> Self {
         Self {
             key,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-use super::error::Invalid;
+use super::error::InvalidValue;
 use super::{Config, ConfigError, DEFAULTS};
 
 /// Where a value was set.
@@ -183,7 +183,7 @@ impl Layers {
     }
 
     /// Says where an invalid value was set.
-    pub fn locate(&self, invalid: Invalid) -> ConfigError {
+    pub fn locate(&self, invalid: InvalidValue) -> ConfigError {
         let key = invalid.path();
         ConfigError::Value {
             origin: self

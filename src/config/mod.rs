@@ -4,26 +4,26 @@
 //! with its comment; a key that does not is refused with the nearest name. Where each value came
 //! from is kept, because "why is it set to that?" is the first question of a bad night.
 
+mod annotate;
 mod clowder;
+mod duration;
 mod error;
 mod layers;
+mod model;
 mod secret;
-mod sections;
-mod show;
-mod span;
 mod validate;
 
 use std::path::PathBuf;
 
+pub use duration::HumanDuration;
 pub use error::ConfigError;
 pub use layers::Origin;
-pub use secret::Secret;
-pub use sections::{
-    Api, ApiLimits, Broker, BrokerTls, CallerKey, Config, Data, Http, HttpTls, Kafka,
+pub use model::{
+    Api, ApiRateLimit, Broker, BrokerTls, CallerKey, Config, Data, Http, HttpTls, Kafka,
     KafkaSecurity, Log, LogFormat, LookupMode, Mqtt, Pem, Postgres, PostgresTls, Record,
-    SaslMechanism, Scope, Shutdown, TenantSettings, Updaters,
+    SaslMechanism, Scope, Shutdown, TenantConfig, Updaters,
 };
-pub use span::Span;
+pub use secret::Secret;
 
 use layers::Layers;
 
@@ -45,17 +45,17 @@ pub struct Overrides {
 
 /// A configuration that was checked, and where its values came from.
 #[derive(Debug, Clone)]
-pub struct Loaded {
+pub struct LoadedConfig {
     /// The values.
     pub config: Config,
     layers: Layers,
 }
 
-impl Loaded {
+impl LoadedConfig {
     /// Every key with its value and origin, secrets masked, as a TOML document.
     #[must_use]
     pub fn to_annotated_toml(&self) -> String {
-        show::annotated(&self.layers)
+        annotate::annotated(&self.layers)
     }
 }
 
@@ -63,7 +63,7 @@ impl Loaded {
 ///
 /// # Errors
 /// The first thing that is wrong, naming its key, where it was set, and what would do.
-pub fn load(overrides: &Overrides) -> Result<Loaded, ConfigError> {
+pub fn load(overrides: &Overrides) -> Result<LoadedConfig, ConfigError> {
     // A variable that is not UTF-8 cannot be one of ours by name, or is refused by its value.
     let environment = std::env::vars_os().filter_map(|(name, value)| {
         let name = name.into_string().ok()?;
@@ -80,7 +80,7 @@ pub fn load(overrides: &Overrides) -> Result<Loaded, ConfigError> {
 pub fn load_with(
     overrides: &Overrides,
     environment: impl IntoIterator<Item = (String, String)>,
-) -> Result<Loaded, ConfigError> {
+) -> Result<LoadedConfig, ConfigError> {
     let mut layers = Layers::defaults();
     if let Some(file) = &overrides.file {
         layers.add_file(file)?;
@@ -101,14 +101,14 @@ pub fn load_with(
     }
     let config = layers.read()?;
     validate::validate(&config).map_err(|invalid| layers.locate(invalid))?;
-    Ok(Loaded { config, layers })
+    Ok(LoadedConfig { config, layers })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn with_file(text: &str) -> Result<Loaded, ConfigError> {
+    fn with_file(text: &str) -> Result<LoadedConfig, ConfigError> {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("c.toml");
         std::fs::write(&file, text).unwrap();
@@ -119,7 +119,7 @@ mod tests {
         load_with(&overrides, [])
     }
 
-    fn with_env(pairs: &[(&str, &str)]) -> Result<Loaded, ConfigError> {
+    fn with_env(pairs: &[(&str, &str)]) -> Result<LoadedConfig, ConfigError> {
         let pairs = pairs.iter().map(|(k, v)| ((*k).into(), (*v).into()));
         load_with(&Overrides::default(), pairs)
     }
@@ -143,7 +143,7 @@ mod tests {
         let environment = [("CLOUD_CONNECTOR__HTTP__LISTEN".into(), "127.0.0.1:2".into())];
         let loaded = load_with(&overrides, environment.clone()).unwrap();
         assert_eq!(loaded.config.http.listen.port(), 2);
-        assert_eq!(loaded.config.http.max_body, 2048);
+        assert_eq!(loaded.config.http.max_body_bytes, 2048);
         overrides.flags = vec![("--http", "http.listen", "127.0.0.1:3".into())];
         let loaded = load_with(&overrides, environment).unwrap();
         assert_eq!(loaded.config.http.listen.port(), 3);
@@ -173,11 +173,11 @@ mod tests {
         let text = with_file("[record]\nbatch_max = \"many\"\n")
             .unwrap_err()
             .to_string();
-        assert!(text.contains("record.batch_max"), "{text}");
+        assert!(text.contains("record.max_batch_size"), "{text}");
         let text = with_file("[shutdown]\ngrace = \"soon\"\n")
             .unwrap_err()
             .to_string();
-        assert!(text.contains("shutdown.grace"), "{text}");
+        assert!(text.contains("shutdown.grace_period"), "{text}");
         assert!(text.contains("20s"), "{text}");
     }
 

@@ -17,7 +17,7 @@ pub struct SystemClock;
 
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
-        to_micros(Timestamp::now())
+        truncate_to_micros(Timestamp::now())
     }
 }
 
@@ -29,7 +29,7 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
 
 /// Cuts a moment to what both databases can keep, so that a value reads back as it was written.
 #[must_use]
-pub fn to_micros(at: Timestamp) -> Timestamp {
+pub fn truncate_to_micros(at: Timestamp) -> Timestamp {
     let nanos = at.as_nanosecond();
     Timestamp::from_nanosecond(nanos - nanos.rem_euclid(1000)).unwrap_or(at)
 }
@@ -48,12 +48,15 @@ mod tests {
     #[test]
     fn a_moment_is_cut_to_what_the_stores_keep() {
         let fine: Timestamp = "2026-01-02T15:04:05.123456789Z".parse().unwrap();
-        assert_eq!(to_micros(fine).to_string(), "2026-01-02T15:04:05.123456Z");
-        let last = to_micros(Timestamp::MAX);
+        assert_eq!(
+            truncate_to_micros(fine).to_string(),
+            "2026-01-02T15:04:05.123456Z"
+        );
+        let last = truncate_to_micros(Timestamp::MAX);
         assert_eq!(last.subsec_nanosecond(), 999_999_000);
         let long = std::time::Duration::from_secs(u64::MAX);
         assert_eq!(before(fine, long), Timestamp::UNIX_EPOCH);
         let early: Timestamp = "0000-01-01T00:00:00.0000015Z".parse().unwrap();
-        assert_eq!(to_micros(early).subsec_nanosecond() % 1000, 0);
+        assert_eq!(truncate_to_micros(early).subsec_nanosecond() % 1000, 0);
     }
 }

@@ -36,14 +36,14 @@ impl Dialect {
 
 /// What kind of client it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum ClientKind {
     /// A machine.
     Host,
     /// Something that speaks for machines.
     Proxy,
 }
 
-impl Kind {
+impl ClientKind {
     /// Its name in the store.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -66,7 +66,7 @@ impl Kind {
 
 /// What a client reports about itself when it comes online.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Reported {
+pub struct ClientInfo {
     /// An object; `{}` when the client sent none.
     pub canonical_facts: Value,
     /// What a proxy says of the service behind it: an object, or null.
@@ -81,7 +81,7 @@ pub struct Reported {
     pub client_version: String,
 }
 
-impl Reported {
+impl ClientInfo {
     /// Whether the client has a worker of this name. `-` and `_` are the same: clients spell one
     /// worker either way.
     #[must_use]
@@ -106,11 +106,11 @@ pub struct Connection {
     /// How to speak to it.
     pub dialect: Dialect,
     /// What it is.
-    pub kind: Kind,
+    pub kind: ClientKind,
     /// The topic prefix that it was heard on, and listens on.
     pub topic_prefix: String,
     /// What it said of itself.
-    pub reported: Reported,
+    pub reported: ClientInfo,
     /// The online message that the row is of.
     pub message_id: Option<MessageId>,
     /// When that message was sent (never after it was received).
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_worker_is_found_in_either_spelling() {
-        let mut reported = Reported {
+        let mut reported = ClientInfo {
             canonical_facts: json!({}),
             catalog_service_facts: Value::Null,
             dispatchers: json!({"rhc_worker_playbook": null, "echo": {}}),

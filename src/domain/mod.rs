@@ -11,7 +11,7 @@ pub mod message;
 pub mod tenant;
 
 pub use clock::{Clock, SystemClock, Timestamp};
-pub use connection::{Connection, Dialect, Kind, Reported};
+pub use connection::{ClientInfo, ClientKind, Connection, Dialect};
 pub use identity::{Identity, IdentityError};
 pub use ids::{ClientId, InvalidId, MessageId, OrgId};
 pub use message::OutgoingMessage;

@@ -3,11 +3,11 @@
 //! A source hands over what it was given and acknowledges it only when the next stage says that it
 //! is durable.
 
-pub mod embedded;
-pub mod outside;
-pub mod queue;
+pub mod embedded_broker;
+pub mod external_broker;
+pub mod kafka_reader;
 
-mod destination;
-mod load;
+mod in_flight;
+mod next_stage;
 
-pub use destination::Destination;
+pub use next_stage::NextStage;

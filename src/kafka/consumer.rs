@@ -12,7 +12,7 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList, TopicPartitionLi
 use rdkafka::{ClientContext, Statistics, Timestamp as QueueTime};
 use tokio::sync::mpsc;
 
-use super::settings::{self, Complaints, KafkaError};
+use super::client_config::{self, ErrorLogger, KafkaError};
 use crate::config::Kafka;
 use crate::domain::Timestamp;
 
@@ -47,7 +47,7 @@ pub struct QueuedMessage {
 
 /// Something that happened.
 #[derive(Debug)]
-pub enum Happening {
+pub enum ConsumerEvent {
     /// A message came.
     Message(QueuedMessage),
     /// These partitions are ours from here on; messages of theirs that came before count no more.
@@ -55,7 +55,7 @@ pub enum Happening {
     /// These are no longer ours.
     Revoked(Vec<i32>),
     /// The cluster is in trouble; the crate goes on trying.
-    Trouble(String),
+    Error(String),
 }
 
 enum Change {
@@ -71,11 +71,11 @@ struct Context {
 
 impl ClientContext for Context {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        Complaints.log(level, facility, message);
+        ErrorLogger.log(level, facility, message);
     }
 
     fn error(&self, error: rdkafka::error::KafkaError, reason: &str) {
-        Complaints.error(error, reason);
+        ErrorLogger.error(error, reason);
     }
 
     fn stats(&self, statistics: Statistics) {
@@ -118,7 +118,7 @@ impl Consumer {
     pub fn new(kafka: &Kafka, topic: &str, group: &str, lag: fn(i64)) -> Result<Self, KafkaError> {
         let (changes, rebalances) = mpsc::unbounded_channel();
         let session = kafka.session_timeout.get();
-        let inner: StreamConsumer<Context> = settings::common(kafka)?
+        let inner: StreamConsumer<Context> = client_config::common(kafka)?
             .set("group.id", group)
             .set("statistics.interval.ms", STATISTICS_MS)
             .set("session.timeout.ms", session.as_millis().to_string())
@@ -138,10 +138,10 @@ impl Consumer {
             // however soon that is used up.
             .set("fetch.queue.backoff.ms", "10")
             .create_with_context(Context { changes, lag })
-            .map_err(|error| settings::unusable(&error))?;
+            .map_err(|error| client_config::unusable(&error))?;
         inner
             .subscribe(&[topic])
-            .map_err(|error| settings::unusable(&error))?;
+            .map_err(|error| client_config::unusable(&error))?;
         Ok(Self {
             inner: Arc::new(inner),
             rebalances,
@@ -152,32 +152,32 @@ impl Consumer {
 
     /// Waits for the next thing to happen. A change of partitions is told before any message that
     /// came after it. May be dropped and called again: nothing is lost.
-    pub async fn next(&mut self) -> Happening {
+    pub async fn next(&mut self) -> ConsumerEvent {
         loop {
             if let Ok(change) = self.rebalances.try_recv() {
                 return self.changed(change);
             }
             if let Some(message) = self.held.take() {
-                return Happening::Message(message);
+                return ConsumerEvent::Message(message);
             }
             tokio::select! {
                 biased;
                 received = self.inner.recv() => match received {
                     // Looked at again above, after the changes that came with it.
                     Ok(message) => self.held = Some(owned(&message)),
-                    Err(error) => return Happening::Trouble(error.to_string()),
+                    Err(error) => return ConsumerEvent::Error(error.to_string()),
                 },
                 Some(change) = self.rebalances.recv() => return self.changed(change),
             }
         }
     }
 
-    fn changed(&mut self, change: Change) -> Happening {
+    fn changed(&mut self, change: Change) -> ConsumerEvent {
         match change {
-            Change::Assigned(partitions) => Happening::Assigned(partitions),
+            Change::Assigned(partitions) => ConsumerEvent::Assigned(partitions),
             Change::Revoked(partitions) => {
                 self.held = None;
-                Happening::Revoked(partitions)
+                ConsumerEvent::Revoked(partitions)
             }
         }
     }
@@ -190,7 +190,7 @@ impl Consumer {
     }
 
     /// Reads a partition again from this message on.
-    pub fn read_again(&self, partition: i32, offset: i64) {
+    pub fn seek(&self, partition: i32, offset: i64) {
         let to = Offset::Offset(offset);
         if let Err(error) = self.inner.seek(&self.topic, partition, to, SEEK_WITHIN) {
             tracing::warn!(partition, %error, "cannot read a partition again");

@@ -1,13 +1,13 @@
 //! Kafka: the only user of its crate.
 
+mod client_config;
 mod consumer;
 mod producer;
-mod settings;
 mod topics;
 
-pub use consumer::{Checker, Consumer, Happening, QueuedMessage};
-pub use producer::{Producer, SendError, Sent};
-pub use settings::KafkaError;
+pub use client_config::KafkaError;
+pub use consumer::{Checker, Consumer, ConsumerEvent, QueuedMessage};
+pub use producer::{DeliveryHandle, Producer, SendError};
 pub use topics::{TopicState, create_topics, probe};
 
 /// Names of the headers that travel with a message.
@@ -21,9 +21,9 @@ pub mod header {
     /// `true` where the broker replayed a retained message.
     pub const RETAIN: &str = "mqtt_retain";
     /// `true` where an operator put a dead letter back.
-    pub const AGAIN: &str = "again";
+    pub const OPERATOR_REPLAY: &str = "again";
     /// Set where the payload was too large to queue and was cut: its whole size in bytes.
-    pub const CUT_FROM: &str = "cut_from";
+    pub const TRUNCATED_FROM: &str = "cut_from";
     /// Of a cut payload: SHA-256 of the whole, in hexadecimal.
-    pub const CUT_HASH: &str = "cut_sha256";
+    pub const TRUNCATED_SHA256: &str = "cut_sha256";
 }

@@ -8,7 +8,7 @@ use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode};
 use rdkafka::message::{Header, Message as _, OwnedHeaders};
 use rdkafka::producer::{DeliveryFuture, FutureProducer, FutureRecord, Producer as _};
 
-use super::settings::{self, Complaints, KafkaError};
+use super::client_config::{self, ErrorLogger, KafkaError};
 use crate::config::Kafka;
 
 /// Larger than what the MQTT side lets through, so that what fits there fits here.
@@ -18,7 +18,7 @@ const QUEUE_FULL_PAUSE: Duration = Duration::from_millis(10);
 /// A producer. A clone is the same.
 #[derive(Clone)]
 pub struct Producer {
-    inner: FutureProducer<Complaints>,
+    inner: FutureProducer<ErrorLogger>,
 }
 
 /// The queue does not have the message.
@@ -38,7 +38,7 @@ pub enum SendError {
 }
 
 /// Resolves when the queue holds the message durably, or never will.
-pub struct Sent(DeliveryFuture);
+pub struct DeliveryHandle(DeliveryFuture);
 
 impl Producer {
     /// A producer for these brokers. Connects by itself, again and again.
@@ -57,12 +57,12 @@ impl Producer {
     ///
     /// # Errors
     /// When a setting cannot work.
-    pub fn for_notices(kafka: &Kafka) -> Result<Self, KafkaError> {
+    pub fn best_effort(kafka: &Kafka) -> Result<Self, KafkaError> {
         Self::with(kafka, "10000", "consistent")
     }
 
     fn with(kafka: &Kafka, timeout_ms: &str, partitioner: &str) -> Result<Self, KafkaError> {
-        let inner = settings::common(kafka)?
+        let inner = client_config::common(kafka)?
             // Every replica in sync has it, once, in the order of the calls.
             .set("acks", "all")
             .set("enable.idempotence", "true")
@@ -74,8 +74,8 @@ impl Producer {
             .set("linger.ms", "0.5")
             .set("queue.buffering.max.kbytes", "65536")
             .set("partitioner", partitioner)
-            .create_with_context(Complaints)
-            .map_err(|error| settings::unusable(&error))?;
+            .create_with_context(ErrorLogger)
+            .map_err(|error| client_config::unusable(&error))?;
         Ok(Self { inner })
     }
 
@@ -89,7 +89,7 @@ impl Producer {
         key: &str,
         payload: &[u8],
         headers: &[(&str, Cow<'_, str>)],
-    ) -> Result<Sent, SendError> {
+    ) -> Result<DeliveryHandle, SendError> {
         let mut owned = OwnedHeaders::new_with_capacity(headers.len());
         for (name, value) in headers {
             owned = owned.insert(Header {
@@ -103,7 +103,7 @@ impl Producer {
             .headers(owned);
         loop {
             match self.inner.send_result(record) {
-                Ok(delivery) => return Ok(Sent(delivery)),
+                Ok(delivery) => return Ok(DeliveryHandle(delivery)),
                 Err((error, back))
                     if error.rdkafka_error_code() == Some(RDKafkaErrorCode::QueueFull) =>
                 {
@@ -127,7 +127,7 @@ impl Producer {
     }
 }
 
-impl Sent {
+impl DeliveryHandle {
     /// Waits until the queue holds it durably.
     ///
     /// # Errors

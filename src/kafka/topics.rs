@@ -1,4 +1,4 @@
-//! Topics: made on request, looked at for health.
+//! TopicScheme: made on request, looked at for health.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use rdkafka::client::{Client, DefaultClientContext};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::RDKafkaErrorCode;
 
-use super::settings::{self, KafkaError};
+use super::client_config::{self, KafkaError};
 use crate::config::Kafka;
 
 /// Below the second that readiness has for an answer.
@@ -33,9 +33,9 @@ pub async fn create_topics(
     kafka: &Kafka,
     topics: &[&str],
 ) -> Result<Vec<(String, TopicState)>, KafkaError> {
-    let admin: AdminClient<DefaultClientContext> = settings::common(kafka)?
+    let admin: AdminClient<DefaultClientContext> = client_config::common(kafka)?
         .create()
-        .map_err(|error| settings::unusable(&error))?;
+        .map_err(|error| client_config::unusable(&error))?;
     let wanted: Vec<NewTopic<'_>> = topics
         .iter()
         .map(|topic| {
@@ -73,8 +73,12 @@ pub async fn create_topics(
 /// # Errors
 /// When the cluster does not answer, or a topic is not there.
 pub fn probe(kafka: &Kafka, topics: &[&str]) -> Result<String, String> {
-    let consumer: BaseConsumer = settings::common(kafka)
-        .and_then(|config| config.create().map_err(|error| settings::unusable(&error)))
+    let consumer: BaseConsumer = client_config::common(kafka)
+        .and_then(|config| {
+            config
+                .create()
+                .map_err(|error| client_config::unusable(&error))
+        })
         .map_err(|error| error.to_string())?;
     let mut found = Vec::new();
     for topic in topics {

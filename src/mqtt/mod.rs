@@ -5,15 +5,17 @@
 //! given up is never sent again behind the caller's back.
 
 mod backoff;
-mod client;
+mod connection;
 mod options;
-mod publisher;
+mod reconnecting;
 mod tls;
-mod token;
+mod websocket_token;
 
 pub use backoff::Backoff;
-pub use client::{Ack, Ended, Happening, Link, Publisher, connect};
+pub use connection::{Ack, ConnectionClosed, EventLoop, MqttEvent, MqttHandle, connect};
 pub use options::{Options, OptionsError, Session, Will};
-pub use publisher::{HeardMessage, KeptConnection, Listening, OnHeard, PublishError, probe};
+pub use reconnecting::{
+    IncomingMessage, OnMessage, PublishError, ReconnectingClient, Subscription, probe,
+};
 pub use tls::{ClientTls, TlsFileError};
-pub use token::{Token, TokenError};
+pub use websocket_token::{Token, TokenError};

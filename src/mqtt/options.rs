@@ -6,7 +6,7 @@ use std::time::Duration;
 use rumqttc::{AckMode, Broker, LastWill, MqttOptions, QoS, TlsConfiguration, Transport};
 
 use super::tls::{ClientTls, TlsFileError};
-use super::token::{Token, TokenError};
+use super::websocket_token::{Token, TokenError};
 use crate::config;
 
 const KEEP_ALIVE_SECONDS: u16 = 30;
@@ -52,7 +52,7 @@ pub enum Session {
     /// Nothing. Messages are acknowledged as they come.
     Clean,
     /// Subscriptions and what they brought. Messages are acknowledged by us, when we have them.
-    Kept,
+    Persistent,
 }
 
 /// A last will, published with QoS 1.
@@ -86,7 +86,7 @@ impl Options {
     pub fn from_config(mqtt: &config::Mqtt, client_id: &str, session: Session) -> Self {
         let credentials =
             (!mqtt.username.is_empty()).then(|| (mqtt.username.clone(), mqtt.password.clone()));
-        let lifetime = mqtt.token_lifetime.get();
+        let lifetime = mqtt.token_ttl.get();
         let token = match (&mqtt.token_file, &mqtt.token_key) {
             (Some(file), _) => Some(Token::File(file.clone())),
             (None, Some(key)) => Some(Token::Signed {
@@ -154,7 +154,7 @@ impl Options {
             .set_inflight(requests.clamp(1, OUTGOING_IN_FLIGHT))
             .set_max_request_batch(WRITTEN_AT_ONCE)
             .set_max_packet_size(self.max_packet_size, self.max_packet_size);
-        if self.session == Session::Kept {
+        if self.session == Session::Persistent {
             options.set_ack_mode(AckMode::Manual);
         }
         if let Some((user, password)) = &self.credentials {

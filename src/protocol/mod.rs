@@ -1,19 +1,19 @@
-//! Topics and messages: bytes ↔ types, no I/O.
+//! TopicScheme and messages: bytes ↔ types, no I/O.
 //!
 //! Everything here is total: no input makes it panic, and what it keeps is bounded by the size of
 //! the input. A dialect has a folder of its own; the topics of both are in `topics`; what a client
 //! can say in either is in `said`.
 
-mod fields;
+pub mod client_message;
 pub mod handshake;
-pub mod received;
-pub mod said;
+pub mod inbound;
+mod json_fields;
 pub mod status;
 pub mod topics;
 
-pub use received::{Cut, Received, Rejected};
-pub use said::{Answer, Online, Refusal, Said};
-pub use topics::{ClientTopic, Direction, Route, Topics, Words};
+pub use client_message::{ClientMessage, ClientResponse, HandshakeError, Online};
+pub use inbound::{InboundMessage, Rejection, Truncated};
+pub use topics::{Channel, ClientTopic, Direction, HandshakeSegments, TopicScheme};
 
 use serde_json::Value;
 use uuid::Uuid;
@@ -29,28 +29,30 @@ pub const ANSWER_MAX_BYTES: usize = 1024 * 1024;
 /// Reads what a client said on one of its topics.
 ///
 /// # Errors
-/// [`Rejected`] when it can never be processed.
-pub fn read(route: Route, message: &Received) -> Result<Said, Rejected> {
+/// [`Rejection`] when it can never be processed.
+pub fn read(route: Channel, message: &InboundMessage) -> Result<ClientMessage, Rejection> {
     let payload = &message.payload;
     if let Some(cut) = &message.cut {
-        return Err(Rejected::too_large(cut.size, PRESENCE_MAX_BYTES));
+        return Err(Rejection::too_large(cut.size, PRESENCE_MAX_BYTES));
     }
     match route {
-        Route::Control(Direction::FromClient) => status::read_control(payload),
-        Route::Data(Direction::FromClient) => status::read_data(payload),
-        Route::Handshake(Direction::FromClient) | Route::State => handshake::read(payload),
-        Route::Control(_) | Route::Data(_) | Route::Handshake(_) => Err(Rejected::unknown_topic()),
+        Channel::Control(Direction::FromClient) => status::decode_control(payload),
+        Channel::Data(Direction::FromClient) => status::decode_data(payload),
+        Channel::Handshake(Direction::FromClient) | Channel::State => handshake::read(payload),
+        Channel::Control(_) | Channel::Data(_) | Channel::Handshake(_) => {
+            Err(Rejection::unknown_topic())
+        }
     }
 }
 
 /// Whether a message can only be an answer or a sign of life, so that it never registers anybody.
 /// A guess at its type, without reading all of it: what cannot be told is presence.
 #[must_use]
-pub fn is_answer(route: Route, payload: &[u8]) -> bool {
+pub fn is_response(route: Channel, payload: &[u8]) -> bool {
     match route {
-        Route::Data(_) => true,
-        Route::Handshake(_) | Route::State => handshake::is_answer(payload),
-        Route::Control(_) => false,
+        Channel::Data(_) => true,
+        Channel::Handshake(_) | Channel::State => handshake::is_response(payload),
+        Channel::Control(_) => false,
     }
 }
 
@@ -75,14 +77,14 @@ pub enum Command {
 
 /// The route and the bytes of a message to a client, in its dialect.
 #[must_use]
-pub fn encode_message(dialect: Dialect, message: &OutgoingMessage) -> (Route, Vec<u8>) {
+pub fn encode_message(dialect: Dialect, message: &OutgoingMessage) -> (Channel, Vec<u8>) {
     match dialect {
         Dialect::Status => (
-            Route::Data(Direction::ToClient),
+            Channel::Data(Direction::ToClient),
             status::encode_message(message),
         ),
         Dialect::Handshake => (
-            Route::Handshake(Direction::ToClient),
+            Channel::Handshake(Direction::ToClient),
             handshake::encode_message(message),
         ),
     }
@@ -96,15 +98,15 @@ pub fn encode_command(
     command: &Command,
     id: Uuid,
     now: Timestamp,
-) -> Option<(Route, Vec<u8>)> {
+) -> Option<(Channel, Vec<u8>)> {
     match dialect {
         Dialect::Status => Some((
-            Route::Control(Direction::ToClient),
+            Channel::Control(Direction::ToClient),
             status::encode_command(command, id, now),
         )),
         Dialect::Handshake => {
             let bytes = handshake::encode_command(command, id, now)?;
-            Some((Route::Handshake(Direction::ToClient), bytes))
+            Some((Channel::Handshake(Direction::ToClient), bytes))
         }
     }
 }
@@ -115,9 +117,9 @@ fn to_bytes(message: &impl serde::Serialize) -> Vec<u8> {
 }
 
 /// Whether metadata is what clients take: null, or a map of string to string. They drop a message
-/// with anything else without a word.
+/// with anything else without a short_text.
 #[must_use]
-pub fn is_metadata(metadata: &Value) -> bool {
+pub fn is_valid_metadata(metadata: &Value) -> bool {
     match metadata {
         Value::Null => true,
         Value::Object(map) => map.values().all(Value::is_string),

@@ -14,7 +14,7 @@ pub enum Direction {
 
 /// Which of a client's topics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Route {
+pub enum Channel {
     /// Status dialect: presence and commands.
     Control(Direction),
     /// Status dialect: messages of applications.
@@ -25,7 +25,7 @@ pub enum Route {
     State,
 }
 
-impl Route {
+impl Channel {
     /// Which way.
     #[must_use]
     pub fn direction(self) -> Direction {
@@ -66,12 +66,12 @@ pub struct ClientTopic {
     /// Whose it is.
     pub client: ClientId,
     /// Which one.
-    pub route: Route,
+    pub route: Channel,
 }
 
 /// The handshake dialect's words in topics; a deployment may have its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Words {
+pub struct HandshakeSegments {
     /// What clients publish on.
     pub to_service: String,
     /// What clients listen on.
@@ -80,7 +80,7 @@ pub struct Words {
     pub state: Option<String>,
 }
 
-impl Default for Words {
+impl Default for HandshakeSegments {
     fn default() -> Self {
         Self {
             to_service: "in".to_owned(),
@@ -92,22 +92,22 @@ impl Default for Words {
 
 /// The topics of a deployment: the prefixes that it listens on, and its words.
 #[derive(Debug, Clone)]
-pub struct Topics {
+pub struct TopicScheme {
     prefixes: Vec<String>,
-    words: Words,
+    words: HandshakeSegments,
 }
 
-impl Topics {
-    /// Topics under these prefixes (checked by `config`: no wildcard, no empty level at the ends).
+impl TopicScheme {
+    /// TopicScheme under these prefixes (checked by `config`: no wildcard, no empty level at the ends).
     #[must_use]
-    pub fn new(prefixes: Vec<String>, words: Words) -> Self {
+    pub fn new(prefixes: Vec<String>, words: HandshakeSegments) -> Self {
         Self { prefixes, words }
     }
 
     /// Whose topic this is, or none if it is not a client's.
     ///
     /// A filter with a wildcard is not a topic of any client: a client id can hold none and every
-    /// other level is a fixed word.
+    /// other level is a fixed short_text.
     #[must_use]
     pub fn parse(&self, topic: &str) -> Option<ClientTopic> {
         self.prefixes.iter().find_map(|prefix| {
@@ -131,14 +131,14 @@ impl Topics {
         })
     }
 
-    fn handshake_route(&self, word: &str) -> Option<Route> {
+    fn handshake_route(&self, short_text: &str) -> Option<Channel> {
         let words = &self.words;
-        if word == words.to_service {
-            Some(Route::Handshake(Direction::FromClient))
-        } else if word == words.to_client {
-            Some(Route::Handshake(Direction::ToClient))
-        } else if words.state.as_deref() == Some(word) {
-            Some(Route::State)
+        if short_text == words.to_service {
+            Some(Channel::Handshake(Direction::FromClient))
+        } else if short_text == words.to_client {
+            Some(Channel::Handshake(Direction::ToClient))
+        } else if words.state.as_deref() == Some(short_text) {
+            Some(Channel::State)
         } else {
             None
         }
@@ -154,17 +154,17 @@ impl Topics {
             Direction::FromClient => format!("{prefix}/{client}/{channel}/out"),
         };
         match topic.route {
-            Route::Control(direction) => status("control", direction),
-            Route::Data(direction) => status("data", direction),
-            Route::Handshake(Direction::FromClient) => {
+            Channel::Control(direction) => status("control", direction),
+            Channel::Data(direction) => status("data", direction),
+            Channel::Handshake(Direction::FromClient) => {
                 format!("{prefix}/{}/{client}", words.to_service)
             }
-            Route::Handshake(Direction::ToClient) => {
+            Channel::Handshake(Direction::ToClient) => {
                 format!("{prefix}/{}/{client}", words.to_client)
             }
-            Route::State => {
-                let word = words.state.as_deref().unwrap_or(&words.to_service);
-                format!("{prefix}/{word}/{client}")
+            Channel::State => {
+                let short_text = words.state.as_deref().unwrap_or(&words.to_service);
+                format!("{prefix}/{short_text}/{client}")
             }
         }
     }
@@ -177,8 +177,8 @@ impl Topics {
             filters.push(format!("{prefix}/+/control/out"));
             filters.push(format!("{prefix}/+/data/out"));
             filters.push(format!("{prefix}/{}/+", self.words.to_service));
-            if let Some(word) = &self.words.state {
-                filters.push(format!("{prefix}/{word}/+"));
+            if let Some(short_text) = &self.words.state {
+                filters.push(format!("{prefix}/{short_text}/+"));
             }
         }
         filters
@@ -203,15 +203,15 @@ impl Topics {
     }
 }
 
-fn status_route(channel: &str, direction: &str) -> Option<Route> {
+fn status_route(channel: &str, direction: &str) -> Option<Channel> {
     let direction = match direction {
         "in" => Direction::ToClient,
         "out" => Direction::FromClient,
         _ => return None,
     };
     match channel {
-        "control" => Some(Route::Control(direction)),
-        "data" => Some(Route::Data(direction)),
+        "control" => Some(Channel::Control(direction)),
+        "data" => Some(Channel::Data(direction)),
         _ => None,
     }
 }
@@ -220,12 +220,12 @@ fn status_route(channel: &str, direction: &str) -> Option<Route> {
 mod tests {
     use super::*;
 
-    fn topics() -> Topics {
-        let words = Words {
+    fn topics() -> TopicScheme {
+        let words = HandshakeSegments {
             state: Some("status".into()),
-            ..Words::default()
+            ..HandshakeSegments::default()
         };
-        Topics::new(vec!["redhat/insights".into(), "qa/insights".into()], words)
+        TopicScheme::new(vec!["redhat/insights".into(), "qa/insights".into()], words)
     }
 
     fn client(name: &str) -> ClientId {
@@ -237,26 +237,29 @@ mod tests {
         for (name, route) in [
             (
                 "redhat/insights/me/control/out",
-                Route::Control(Direction::FromClient),
+                Channel::Control(Direction::FromClient),
             ),
             (
                 "qa/insights/me/control/in",
-                Route::Control(Direction::ToClient),
+                Channel::Control(Direction::ToClient),
             ),
             (
                 "redhat/insights/me/data/out",
-                Route::Data(Direction::FromClient),
+                Channel::Data(Direction::FromClient),
             ),
             (
                 "redhat/insights/me/data/in",
-                Route::Data(Direction::ToClient),
+                Channel::Data(Direction::ToClient),
             ),
             (
                 "redhat/insights/in/me",
-                Route::Handshake(Direction::FromClient),
+                Channel::Handshake(Direction::FromClient),
             ),
-            ("qa/insights/out/me", Route::Handshake(Direction::ToClient)),
-            ("redhat/insights/status/me", Route::State),
+            (
+                "qa/insights/out/me",
+                Channel::Handshake(Direction::ToClient),
+            ),
+            ("redhat/insights/status/me", Channel::State),
         ] {
             let topic = topics().parse(name).unwrap();
             assert_eq!(topic.client, client("me"), "{name}");
@@ -292,19 +295,19 @@ mod tests {
 
     #[test]
     fn without_a_word_for_state_its_topic_is_nobodys() {
-        let topics = Topics::new(vec!["p".into()], Words::default());
+        let topics = TopicScheme::new(vec!["p".into()], HandshakeSegments::default());
         assert_eq!(topics.parse("p/status/me"), None);
         assert!(topics.parse("p/in/me").is_some());
     }
 
     #[test]
     fn a_deployment_may_have_words_of_its_own() {
-        let words = Words {
+        let words = HandshakeSegments {
             to_service: "up".into(),
             to_client: "down".into(),
             state: None,
         };
-        let topics = Topics::new(vec!["p".into()], words);
+        let topics = TopicScheme::new(vec!["p".into()], words);
         assert!(topics.may_publish(&client("me"), "p/up/me"));
         assert!(topics.may_subscribe(&client("me"), "p/down/me"));
         assert!(!topics.may_publish(&client("me"), "p/in/me"));

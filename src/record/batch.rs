@@ -1,63 +1,66 @@
-//! The steps of one batch: parse, read what is known, fold, look tenants up, write.
+//! The steps of one batch: parse, read what is known, apply, look tenants up, write.
 
 use std::collections::HashMap;
 
 use futures::future::join_all;
 use tokio::time::Instant;
 
-use super::announce::{Arrived, HeardOf};
-use super::fold::{self, Fate, Settled, Step, Voice};
-use super::losses::Judgement;
-use super::{Event, Parts, split};
+use super::inventory_step::{ConnectedHost, ReportedHosts};
+use super::losses::MassLossVerdict;
+use super::presence::{self, PresenceChange, PresenceSignal, ReplayKind, ResolvedOnline};
+use super::{RecorderDeps, RecorderInput, bisect};
 use crate::domain::{ClientId, Tenant, Timestamp};
-use crate::protocol::{self, ClientTopic, Direction, Received, Refusal, Rejected, Said};
+use crate::protocol::{
+    self, ClientMessage, ClientTopic, Direction, HandshakeError, InboundMessage, Rejection,
+};
 use crate::store::{
-    Arrival, Batch, DeadLetter, Departure, Fence, Heard, Known, Sighting, StoreError, TenantChange,
-    Written,
+    ConnectionEnd, ConnectionUpsert, DeadLetter, HeartbeatUpdate, PartitionLease, PresenceBatch,
+    ReceivedAt, StoreError, StoredState, TenantChange, WriteOutcome,
 };
 use crate::telemetry::metrics;
-use crate::tenant::Lookup;
+use crate::tenant::TenantLookupOutcome;
 
 /// A batch's messages, gone through once.
 #[derive(Default)]
-struct Parsed {
+struct ParsedBatch {
     /// Each client's steps, in order.
-    steps: HashMap<ClientId, Vec<Step>>,
+    steps: HashMap<ClientId, Vec<PresenceSignal>>,
     /// What can never be processed.
     dead_letters: Vec<DeadLetter>,
     /// Clients to be told that their handshake was not taken.
-    refusals: Vec<(ClientTopic, Refusal)>,
+    refusals: Vec<(ClientTopic, HandshakeError)>,
 }
 
 /// Records events in one transaction.
 pub(super) async fn record(
-    parts: &Parts,
-    events: &[&Event],
-    fences: &[Fence],
-    heard_of: &mut HeardOf,
-) -> Result<Written, StoreError> {
+    parts: &RecorderDeps,
+    events: &[&RecorderInput],
+    fences: &[PartitionLease],
+    heard_of: &mut ReportedHosts,
+) -> Result<WriteOutcome, StoreError> {
     let now = parts.clock.now();
     let parsed = parse(events, now);
     let clients: Vec<ClientId> = parsed.steps.keys().cloned().collect();
     let known = if clients.is_empty() {
         HashMap::new()
     } else {
-        parts.store.known(&clients).await?
+        parts.store.load_states(&clients).await?
     };
-    let (mut batch, sources, judgement) = settle(parts, &known, parsed.steps, heard_of, now).await;
+    let (mut batch, sources, judgement) =
+        build_batch(parts, &known, parsed.steps, heard_of, now).await;
     batch.dead_letters = parsed.dead_letters;
     batch.letters = parts.settings.letters;
     let arrived = batch.arrivals.len();
     let (seen, left) = (batch.sightings.len(), batch.departures.len());
     let written = if batch.is_empty() {
-        Written::Done
+        WriteOutcome::Committed
     } else {
-        split::write(parts, batch, events, &sources, fences, now).await?
+        bisect::write(parts, batch, events, &sources, fences, now).await?
     };
-    if written == Written::Done && parts.losses.is_overruled(&judgement) {
-        give_back(parts, &judgement.taken, now).await;
+    if written == WriteOutcome::Committed && parts.losses.is_overruled_since(&judgement) {
+        restore_tenants(parts, &judgement.taken, now).await;
     }
-    if written == Written::Done {
+    if written == WriteOutcome::Committed {
         metrics::recorded("online", arrived);
         metrics::recorded("alive", seen);
         metrics::recorded("offline", left);
@@ -69,31 +72,37 @@ pub(super) async fn record(
 }
 
 /// Parses every message. What can never be processed is set aside here, with its reason.
-fn parse(events: &[&Event], now: Timestamp) -> Parsed {
-    let mut parsed = Parsed::default();
+fn parse(events: &[&RecorderInput], now: Timestamp) -> ParsedBatch {
+    let mut parsed = ParsedBatch::default();
     for (at, event) in events.iter().enumerate() {
         match event {
-            Event::LinkEnded { client } => {
-                let step = Step::LinkEnded { at: now };
+            RecorderInput::ConnectionClosed { client } => {
+                let step = PresenceSignal::ConnectionClosed { at: now };
                 parsed.steps.entry(client.clone()).or_default().push(step);
             }
-            Event::Stray { message } => {
-                parsed.set_aside(None, message, &Rejected::unknown_topic());
+            RecorderInput::UnknownTopic { message } => {
+                parsed.dead_letter(None, message, &Rejection::unknown_topic());
             }
-            Event::Message { topic, message, .. } => parsed.take(at, event, topic, message),
+            RecorderInput::Message { topic, message, .. } => parsed.take(at, event, topic, message),
         }
     }
     parsed
 }
 
-impl Parsed {
-    fn take(&mut self, at: usize, event: &Event, topic: &ClientTopic, message: &Received) {
+impl ParsedBatch {
+    fn take(
+        &mut self,
+        at: usize,
+        event: &RecorderInput,
+        topic: &ClientTopic,
+        message: &InboundMessage,
+    ) {
         let client = &topic.client;
         match protocol::read(topic.route, message) {
-            Ok(Said::Refused(refusal)) => {
-                self.set_aside(Some(client), message, &refusal.why);
+            Ok(ClientMessage::InvalidHandshake(refusal)) => {
+                self.dead_letter(Some(client), message, &refusal.why);
                 let back = ClientTopic {
-                    route: protocol::Route::Handshake(Direction::ToClient),
+                    route: protocol::Channel::Handshake(Direction::ToClient),
                     ..topic.clone()
                 };
                 self.refusals.push((back, refusal));
@@ -102,12 +111,17 @@ impl Parsed {
                 Some(step) => self.steps.entry(client.clone()).or_default().push(step),
                 None => metrics::without_effect(client, "not_presence"),
             },
-            Err(why) => self.set_aside(Some(client), message, &why),
+            Err(why) => self.dead_letter(Some(client), message, &why),
         }
     }
 
     /// The same message twice in a batch is one letter: a statement can touch a row once.
-    fn set_aside(&mut self, client: Option<&ClientId>, message: &Received, why: &Rejected) {
+    fn dead_letter(
+        &mut self,
+        client: Option<&ClientId>,
+        message: &InboundMessage,
+        why: &Rejection,
+    ) {
         metrics::dead_letter(&message.topic, why);
         let letter = DeadLetter::new(client.cloned(), message, why);
         let same = |other: &DeadLetter| {
@@ -123,62 +137,66 @@ impl Parsed {
 
 fn step(
     at: usize,
-    event: &Event,
+    event: &RecorderInput,
     topic: &ClientTopic,
-    message: &Received,
-    said: Said,
-) -> Option<Step> {
-    let Event::Message { place, late, .. } = event else {
+    message: &InboundMessage,
+    said: ClientMessage,
+) -> Option<PresenceSignal> {
+    let RecorderInput::Message { place, late, .. } = event else {
         return None;
     };
-    let heard = Heard {
+    let heard = ReceivedAt {
         at: message.received,
         place: *place,
     };
     match said {
-        Said::Online(online) => Some(Step::Online {
+        ClientMessage::Online(online) => Some(PresenceSignal::Online {
             online,
             dialect: topic.route.dialect(),
             prefix: topic.prefix.clone(),
             heard,
             voice: match message {
-                Received { again: true, .. } => Voice::OperatorsReplay,
-                Received { replayed: true, .. } => Voice::BrokersReplay,
-                _ => Voice::Now,
+                InboundMessage { again: true, .. } => ReplayKind::RequestedByOperator,
+                InboundMessage { replayed: true, .. } => ReplayKind::RetainedByBroker,
+                _ => ReplayKind::Now,
             },
             event: at,
         }),
         // An old farewell must not take a client away that has come back.
-        Said::Offline if message.again => None,
-        Said::Offline => Some(Step::Offline { heard }),
+        ClientMessage::Offline if message.again => None,
+        ClientMessage::Offline => Some(PresenceSignal::Offline { heard }),
         // What was kept says nothing about now.
-        Said::Alive | Said::Answer(_) if message.replayed || message.again => None,
-        Said::Alive | Said::Answer(_) => Some(Step::Alive {
+        ClientMessage::Heartbeat | ClientMessage::Response(_)
+            if message.replayed || message.again =>
+        {
+            None
+        }
+        ClientMessage::Heartbeat | ClientMessage::Response(_) => Some(PresenceSignal::Alive {
             at: message.received,
             late: *late,
         }),
-        Said::Refused(_) | Said::Nothing => None,
+        ClientMessage::InvalidHandshake(_) | ClientMessage::Ignored => None,
     }
 }
 
 /// Folds each client's messages, and looks up the tenants of those that end connected. Says, too,
 /// which event each arrival is of.
-async fn settle(
-    parts: &Parts,
-    known: &HashMap<ClientId, Known>,
-    steps: HashMap<ClientId, Vec<Step>>,
-    heard_of: &mut HeardOf,
+async fn build_batch(
+    parts: &RecorderDeps,
+    known: &HashMap<ClientId, StoredState>,
+    steps: HashMap<ClientId, Vec<PresenceSignal>>,
+    heard_of: &mut ReportedHosts,
     now: Timestamp,
-) -> (Batch, HashMap<ClientId, usize>, Judgement) {
+) -> (PresenceBatch, HashMap<ClientId, usize>, MassLossVerdict) {
     let mut fates = Vec::with_capacity(steps.len());
     for (client, steps) in steps {
-        let fate = fold::fold(
+        let fate = presence::apply(
             known.get(&client),
             steps,
-            parts.settings.old_within,
+            parts.settings.stale_online_window,
             |why| metrics::without_effect(&client, why.reason()),
         );
-        if fate != Fate::default() {
+        if fate != PresenceChange::default() {
             fates.push((client, fate));
         }
     }
@@ -189,29 +207,29 @@ async fn settle(
         .iter()
         .zip(&mut lookups)
         .filter_map(|((client, _), lookup)| {
-            let tenant = known.get(client).and_then(remembered)?;
+            let tenant = known.get(client).and_then(known_tenant)?;
             Some((client, tenant, lookup.as_mut()?))
         });
     let judgement = parts.losses.judge(had);
-    give_back(parts, &judgement.back, now).await;
+    restore_tenants(parts, &judgement.back, now).await;
     announce(parts, &fates, &lookups, heard_of, now).await;
-    let mut batch = Batch::default();
+    let mut batch = PresenceBatch::default();
     let mut sources = HashMap::new();
     for ((client, fate), lookup) in fates.into_iter().zip(lookups) {
         let tenant = lookup.map(|lookup| change(lookup, known.get(&client), now));
         if let Some(settled) = fate.arrival {
             sources.insert(client.clone(), settled.event);
-            let tenant = tenant.unwrap_or_else(|| as_it_was(known.get(&client)));
+            let tenant = tenant.unwrap_or_else(|| keep_tenant(known.get(&client)));
             let inventory = parts.inventory.as_ref();
             let is_host = inventory.is_some_and(|inventory| {
                 let online = &settled.online;
-                inventory.would_take(settled.dialect, online.kind, &online.reported)
+                inventory.is_eligible(settled.dialect, online.kind, &online.reported)
             });
             let mut arrival = arrival(&client, *settled, tenant, is_host);
-            arrival.announced_at = heard_of.at(&client, sources[&client]);
+            arrival.reported_to_inventory_at = heard_of.at(&client, sources[&client]);
             batch.arrivals.push(arrival);
         } else if let Some(at) = fate.sighting {
-            batch.sightings.push(Sighting {
+            batch.sightings.push(HeartbeatUpdate {
                 client_id: client.clone(),
                 at,
                 tenant,
@@ -219,7 +237,7 @@ async fn settle(
         }
         if let Some(heard) = fate.departure {
             let client_id = client;
-            batch.departures.push(Departure { client_id, heard });
+            batch.departures.push(ConnectionEnd { client_id, heard });
         }
     }
     (batch, sources, judgement)
@@ -227,14 +245,14 @@ async fn settle(
 
 fn arrival(
     client: &ClientId,
-    settled: Settled,
+    settled: ResolvedOnline,
     tenant: TenantChange,
-    can_be_announced: bool,
-) -> Arrival {
+    inventory_eligible: bool,
+) -> ConnectionUpsert {
     let online = settled.online;
-    Arrival {
-        can_be_announced,
-        announced_at: None,
+    ConnectionUpsert {
+        inventory_eligible,
+        reported_to_inventory_at: None,
         client_id: client.clone(),
         dialect: settled.dialect,
         kind: online.kind,
@@ -243,15 +261,18 @@ fn arrival(
         message_id: online.message_id,
         message_sent: settled.sent,
         heard: settled.heard,
-        alive_at: settled.alive_at,
+        last_heartbeat_at: settled.last_heartbeat_at,
         tenant,
     }
 }
 
 /// Looks everybody up at once, until the deadline. No answer in time is no answer. Nobody is looked
 /// up who is gone in the end, or stays as it was.
-async fn look_up(parts: &Parts, fates: &[(ClientId, Fate)]) -> Vec<Option<Lookup>> {
-    let deadline = Instant::now() + parts.settings.tenant_deadline;
+async fn look_up(
+    parts: &RecorderDeps,
+    fates: &[(ClientId, PresenceChange)],
+) -> Vec<Option<TenantLookupOutcome>> {
+    let deadline = Instant::now() + parts.settings.tenant_lookup_timeout;
     let lookups = fates.iter().map(|(client, fate)| async move {
         if !fate.comes {
             return None;
@@ -264,7 +285,7 @@ async fn look_up(parts: &Parts, fates: &[(ClientId, Fate)]) -> Vec<Option<Lookup
 }
 
 /// Gives tenants back that were taken because of answers that are not believed any more.
-async fn give_back(parts: &Parts, back: &[(ClientId, Tenant)], now: Timestamp) {
+async fn restore_tenants(parts: &RecorderDeps, back: &[(ClientId, Tenant)], now: Timestamp) {
     if !back.is_empty()
         && let Err(error) = parts.store.restore_tenants(back, now).await
     {
@@ -276,19 +297,20 @@ async fn give_back(parts: &Parts, back: &[(ClientId, Tenant)], now: Timestamp) {
 /// Tells inventory of those that were found. Who comes back by a sign of life is owed: what it is
 /// stands in the store, and the stale updater reads it there.
 async fn announce(
-    parts: &Parts,
-    fates: &[(ClientId, Fate)],
-    lookups: &[Option<Lookup>],
-    heard_of: &mut HeardOf,
+    parts: &RecorderDeps,
+    fates: &[(ClientId, PresenceChange)],
+    lookups: &[Option<TenantLookupOutcome>],
+    heard_of: &mut ReportedHosts,
     now: Timestamp,
 ) {
     let found = fates.iter().zip(lookups);
-    let arrived: Vec<Arrived<'_>> = found
+    let arrived: Vec<ConnectedHost<'_>> = found
         .filter_map(|((client, fate), lookup)| {
-            let (Some(settled), Some(Lookup::Found(found))) = (&fate.arrival, lookup) else {
+            let (Some(settled), Some(TenantLookupOutcome::Found(found))) = (&fate.arrival, lookup)
+            else {
                 return None;
             };
-            Some(Arrived {
+            Some(ConnectedHost {
                 client,
                 settled,
                 found,
@@ -303,23 +325,27 @@ async fn announce(
     }
 }
 
-fn change(lookup: Lookup, known: Option<&Known>, now: Timestamp) -> TenantChange {
+fn change(
+    lookup: TenantLookupOutcome,
+    known: Option<&StoredState>,
+    now: Timestamp,
+) -> TenantChange {
     match lookup {
-        Lookup::Found(found) => TenantChange::Found(found.tenant),
-        Lookup::NotFound => TenantChange::NotFound(now),
-        Lookup::Unavailable => as_it_was(known),
+        TenantLookupOutcome::Found(found) => TenantChange::Found(found.tenant),
+        TenantLookupOutcome::NotFound => TenantChange::NotFound(now),
+        TenantLookupOutcome::Unavailable => keep_tenant(known),
     }
 }
 
 /// The row's tenant; for a client that had left, the one it left with.
-fn as_it_was(known: Option<&Known>) -> TenantChange {
-    match known.and_then(remembered) {
-        Some(tenant) => TenantChange::Kept(tenant),
-        None => TenantChange::Unknown,
+fn keep_tenant(known: Option<&StoredState>) -> TenantChange {
+    match known.and_then(known_tenant) {
+        Some(tenant) => TenantChange::Keep(tenant),
+        None => TenantChange::PendingLookup,
     }
 }
 
-fn remembered(known: &Known) -> Option<Tenant> {
+fn known_tenant(known: &StoredState) -> Option<Tenant> {
     match (&known.connected, &known.departed) {
         (Some(row), _) => row.tenant.clone(),
         (None, Some(left)) => left.tenant.clone(),

@@ -10,13 +10,13 @@ use tokio::time::Instant;
 
 use crate::domain::{ClientId, Tenant};
 use crate::telemetry::metrics;
-use crate::tenant::{Guard, Lookup};
+use crate::tenant::{MassLossCounter, TenantLookupOutcome};
 
 const WINDOW: Duration = Duration::from_mins(1);
 
 /// What happened to tenants in the last minute.
 #[derive(Default)]
-pub struct Losses {
+pub struct MassLossDetector {
     /// Believe the gateway whatever it says.
     believe: bool,
     latest: Mutex<Latest>,
@@ -44,7 +44,7 @@ struct Seen {
 
 /// What becomes of a batch.
 #[derive(Default)]
-pub(super) struct Judgement {
+pub(super) struct MassLossVerdict {
     /// To be given back now: taken by batches before.
     pub back: Vec<(ClientId, Tenant)>,
     /// Taken by this batch: to be given back if the answers turn out to be wrong before it is written.
@@ -52,7 +52,7 @@ pub(super) struct Judgement {
     at: Option<Instant>,
 }
 
-impl Losses {
+impl MassLossDetector {
     /// Nothing happened yet. `believe` has the gateway believed whatever it says.
     #[must_use]
     pub fn new(believe: bool) -> Self {
@@ -66,8 +66,8 @@ impl Losses {
     /// are turned into none, and whoever is to get its tenant back is returned.
     pub(super) fn judge<'a>(
         &self,
-        had: impl Iterator<Item = (&'a ClientId, Tenant, &'a mut Lookup)>,
-    ) -> Judgement {
+        had: impl Iterator<Item = (&'a ClientId, Tenant, &'a mut TenantLookupOutcome)>,
+    ) -> MassLossVerdict {
         let mut latest = self.latest.lock();
         let now = Instant::now();
         latest.forget(now);
@@ -75,10 +75,10 @@ impl Losses {
         for (client, _, lookup) in &batch {
             latest.note(client, lookup, now);
         }
-        let minute = Guard::of(latest.seen.len() as u64, latest.lost);
+        let minute = MassLossCounter::of(latest.seen.len() as u64, latest.lost);
         if self.believe || !minute.is_tripped() {
             let lost = batch.into_iter();
-            let lost = lost.filter(|(_, _, lookup)| **lookup == Lookup::NotFound);
+            let lost = lost.filter(|(_, _, lookup)| **lookup == TenantLookupOutcome::NotFound);
             let taken: Vec<_> = lost
                 .map(|(client, tenant, _)| (client.clone(), tenant))
                 .collect();
@@ -86,7 +86,7 @@ impl Losses {
             latest
                 .taken
                 .extend(noted.map(|(client, tenant)| (now, client, tenant)));
-            return Judgement {
+            return MassLossVerdict {
                 back: Vec::new(),
                 taken,
                 at: Some(now),
@@ -97,37 +97,37 @@ impl Losses {
         // Every batch of a bad hour would say the same.
         if latest.complained.is_none_or(|at| now - at >= WINDOW) {
             latest.complained = Some(now);
-            minute.complain();
+            minute.log_suppressed();
         }
         for (_, _, lookup) in batch {
-            if *lookup == Lookup::NotFound {
-                *lookup = Lookup::Unavailable;
+            if *lookup == TenantLookupOutcome::NotFound {
+                *lookup = TenantLookupOutcome::Unavailable;
             }
         }
         let taken = std::mem::take(&mut latest.taken).into_iter();
-        Judgement {
+        MassLossVerdict {
             back: taken.map(|(_, client, tenant)| (client, tenant)).collect(),
-            ..Judgement::default()
+            ..MassLossVerdict::default()
         }
     }
 
     /// Whether the answers turned out to be wrong since a batch was judged: another one may have given
     /// back what this one had not taken yet.
-    pub(super) fn is_overruled(&self, judgement: &Judgement) -> bool {
+    pub(super) fn is_overruled_since(&self, judgement: &MassLossVerdict) -> bool {
         let tripped = self.latest.lock().tripped;
         !judgement.taken.is_empty() && tripped.is_some() && tripped >= judgement.at
     }
 }
 
 impl Latest {
-    fn note(&mut self, client: &ClientId, lookup: &Lookup, now: Instant) {
-        if *lookup == Lookup::Unavailable {
+    fn note(&mut self, client: &ClientId, lookup: &TenantLookupOutcome, now: Instant) {
+        if *lookup == TenantLookupOutcome::Unavailable {
             return;
         }
         let mut hasher = DefaultHasher::new();
         client.hash(&mut hasher);
         let hash = hasher.finish();
-        let is_lost = *lookup == Lookup::NotFound;
+        let is_lost = *lookup == TenantLookupOutcome::NotFound;
         let before = self.seen.insert(hash, Seen { at: now, is_lost });
         self.lost -= u64::from(before.is_some_and(|before| before.is_lost));
         self.lost += u64::from(is_lost);
@@ -165,7 +165,11 @@ mod tests {
         }
     }
 
-    fn judge(losses: &Losses, names: std::ops::Range<u32>, says: &Lookup) -> (Vec<Lookup>, usize) {
+    fn judge(
+        losses: &MassLossDetector,
+        names: std::ops::Range<u32>,
+        says: &TenantLookupOutcome,
+    ) -> (Vec<TenantLookupOutcome>, usize) {
         let mut clients: Vec<_> = names
             .map(|n| (ClientId::new(&n.to_string()).unwrap(), says.clone()))
             .collect();
@@ -181,44 +185,68 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_few_may_lose_their_tenant_and_a_mass_loss_is_undone() {
-        let losses = Losses::default();
-        let (lookups, back) = judge(&losses, 0..49, &Lookup::NotFound);
-        assert!(lookups.iter().all(|lookup| *lookup == Lookup::NotFound));
+        let losses = MassLossDetector::default();
+        let (lookups, back) = judge(&losses, 0..49, &TenantLookupOutcome::NotFound);
+        assert!(
+            lookups
+                .iter()
+                .all(|lookup| *lookup == TenantLookupOutcome::NotFound)
+        );
         assert_eq!(back, 0);
-        let (lookups, back) = judge(&losses, 49..60, &Lookup::NotFound);
-        assert!(lookups.iter().all(|lookup| *lookup == Lookup::Unavailable));
+        let (lookups, back) = judge(&losses, 49..60, &TenantLookupOutcome::NotFound);
+        assert!(
+            lookups
+                .iter()
+                .all(|lookup| *lookup == TenantLookupOutcome::Unavailable)
+        );
         assert_eq!(back, 49, "those from before get theirs back");
-        let (lookups, back) = judge(&losses, 60..61, &Lookup::NotFound);
-        assert_eq!((lookups, back), (vec![Lookup::Unavailable], 0));
+        let (lookups, back) = judge(&losses, 60..61, &TenantLookupOutcome::NotFound);
+        assert_eq!((lookups, back), (vec![TenantLookupOutcome::Unavailable], 0));
         // A minute later it starts over.
         tokio::time::advance(WINDOW + Duration::from_secs(1)).await;
-        let (lookups, _) = judge(&losses, 0..1, &Lookup::NotFound);
-        assert_eq!(lookups, [Lookup::NotFound]);
+        let (lookups, _) = judge(&losses, 0..1, &TenantLookupOutcome::NotFound);
+        assert_eq!(lookups, [TenantLookupOutcome::NotFound]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn among_many_that_are_found_a_few_lose_theirs() {
-        let losses = Losses::default();
-        judge(&losses, 0..100, &Lookup::of(Identity::made_for(&tenant())));
-        let (lookups, _) = judge(&losses, 100..110, &Lookup::NotFound);
-        assert!(lookups.iter().all(|lookup| *lookup == Lookup::NotFound));
+        let losses = MassLossDetector::default();
+        judge(
+            &losses,
+            0..100,
+            &TenantLookupOutcome::of(Identity::made_for(&tenant())),
+        );
+        let (lookups, _) = judge(&losses, 100..110, &TenantLookupOutcome::NotFound);
+        assert!(
+            lookups
+                .iter()
+                .all(|lookup| *lookup == TenantLookupOutcome::NotFound)
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn one_client_counts_once_however_often_it_is_looked_up() {
-        let losses = Losses::default();
+        let losses = MassLossDetector::default();
         for _ in 0..200 {
-            let (lookups, back) = judge(&losses, 0..3, &Lookup::NotFound);
-            assert!(lookups.iter().all(|lookup| *lookup == Lookup::NotFound));
+            let (lookups, back) = judge(&losses, 0..3, &TenantLookupOutcome::NotFound);
+            assert!(
+                lookups
+                    .iter()
+                    .all(|lookup| *lookup == TenantLookupOutcome::NotFound)
+            );
             assert_eq!(back, 0);
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_operator_may_want_it_believed() {
-        let losses = Losses::new(true);
-        let (lookups, back) = judge(&losses, 0..100, &Lookup::NotFound);
-        assert!(lookups.iter().all(|lookup| *lookup == Lookup::NotFound));
+        let losses = MassLossDetector::new(true);
+        let (lookups, back) = judge(&losses, 0..100, &TenantLookupOutcome::NotFound);
+        assert!(
+            lookups
+                .iter()
+                .all(|lookup| *lookup == TenantLookupOutcome::NotFound)
+        );
         assert_eq!(back, 0);
     }
 }

@@ -3,16 +3,16 @@
 //! Group commit: a writer that is free takes what has gathered and writes it. When quiet that is
 //! one message at once, in a storm it is full batches; there is no timer to tune. Writers run side
 //! by side over disjoint sets of clients. The steps of a batch are in `batch`, what a client's
-//! messages end in is in `fold`.
+//! messages end in is in `apply`.
 
-mod absent;
-mod announce;
 mod batch;
-mod fold;
+mod bisect;
+mod dead_letter_replay;
+mod handshake_errors;
+mod inventory_step;
 mod losses;
-mod refusals;
-mod replay;
-mod split;
+mod presence;
+mod startup_sweep;
 mod writer;
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -23,53 +23,53 @@ use futures::FutureExt as _;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::domain::{ClientId, Clock};
-use crate::platform::announcer::Announcer;
-use crate::platform::sources::Registrar;
-use crate::protocol::{ClientTopic, Received};
-use crate::shutdown::Stopper;
+use crate::integrations::inventory::reporter::InventoryReporter;
+use crate::integrations::sources::SourceRegistrar;
+use crate::protocol::{ClientTopic, InboundMessage};
+use crate::shutdown::TaskGroup;
 use crate::store::{Store, StoreError};
-use crate::telemetry::health::Verdict;
-use crate::tenant::Tenants;
+use crate::telemetry::health::HealthResult;
+use crate::tenant::TenantLookup;
 
-pub use absent::end_those_who_stay_away;
-pub use losses::Losses;
-pub use refusals::{Refusals, RefusalsTold};
-pub use replay::replay_letters;
+pub use dead_letter_replay::replay_dead_letters;
+pub use handshake_errors::{HandshakeErrorReceiver, HandshakeErrorSender};
+pub use losses::MassLossDetector;
+pub use startup_sweep::startup_sweep;
 
-pub use crate::store::{Fence, LetterLimits, Place, Queue};
+pub use crate::store::{DeadLetterLimits, PartitionLease, QueuePosition, QueueTopic};
 
-use writer::{Job, Standing};
+use writer::{Job, WriterStatus};
 
 /// Something that may change who is connected.
 #[derive(Debug, Clone)]
-pub enum Event {
+pub enum RecorderInput {
     /// A client said something.
     Message {
         /// Which of whose topics it came on.
         topic: ClientTopic,
         /// The message.
-        message: Received,
+        message: InboundMessage,
         /// Where it stood in the queue of presence, if it came from there.
-        place: Option<Place>,
+        place: Option<QueuePosition>,
         /// It came by a way of its own, and may have overtaken other messages of its client.
         late: bool,
     },
     /// A message on a topic that is nobody's.
-    Stray {
+    UnknownTopic {
         /// The message.
-        message: Received,
+        message: InboundMessage,
     },
     /// A client's last link to the embedded broker has ended, whatever it said before.
-    LinkEnded {
+    ConnectionClosed {
         /// Whose.
         client: ClientId,
     },
 }
 
-impl Event {
+impl RecorderInput {
     /// A message that comes in the order in which its client sent it, straight from a broker.
     #[must_use]
-    pub fn message(topic: ClientTopic, message: Received) -> Self {
+    pub fn message(topic: ClientTopic, message: InboundMessage) -> Self {
         Self::Message {
             topic,
             message,
@@ -83,17 +83,17 @@ impl Event {
     pub fn client(&self) -> Option<&ClientId> {
         match self {
             Self::Message { topic, .. } => Some(&topic.client),
-            Self::LinkEnded { client } => Some(client),
-            Self::Stray { .. } => None,
+            Self::ConnectionClosed { client } => Some(client),
+            Self::UnknownTopic { .. } => None,
         }
     }
 
     /// The message, if it is one.
     #[must_use]
-    pub fn received(&self) -> Option<&Received> {
+    pub fn received(&self) -> Option<&InboundMessage> {
         match self {
-            Self::Message { message, .. } | Self::Stray { message } => Some(message),
-            Self::LinkEnded { .. } => None,
+            Self::Message { message, .. } | Self::UnknownTopic { message } => Some(message),
+            Self::ConnectionClosed { .. } => None,
         }
     }
 
@@ -106,41 +106,41 @@ impl Event {
 
 /// While more than this waits for the database, sources let nobody new in. What is connected already
 /// may still add a message, a will and an end each, of bounded size: so memory stays bounded.
-const WAITING_MOST: usize = 20_000;
-const WAITING_MOST_BYTES: usize = 64 * 1024 * 1024;
+const MAX_QUEUED_MESSAGES: usize = 20_000;
+const MAX_QUEUED_BYTES: usize = 64 * 1024 * 1024;
 
 /// How to record.
-pub struct Settings {
+pub struct RecorderConfig {
     /// Most messages in one transaction.
-    pub batch_max: usize,
+    pub max_batch_size: usize,
     /// How long a batch waits for tenants.
-    pub tenant_deadline: Duration,
+    pub tenant_lookup_timeout: Duration,
     /// How far before the recorded `sent` an online is old.
-    pub old_within: Duration,
+    pub stale_online_window: Duration,
     /// Writers side by side.
     pub writers: usize,
     /// How many dead letters are kept.
-    pub letters: LetterLimits,
+    pub letters: DeadLetterLimits,
 }
 
 /// What recording works with.
-pub struct Parts {
+pub struct RecorderDeps {
     /// Where rows go.
     pub store: Arc<dyn Store>,
     /// To whom clients belong.
-    pub tenants: Arc<dyn Tenants>,
+    pub tenants: Arc<dyn TenantLookup>,
     /// Whether many lose their tenant at once.
-    pub losses: Losses,
+    pub losses: MassLossDetector,
     /// Who is told of hosts, if anybody.
-    pub inventory: Option<Announcer>,
+    pub inventory: Option<InventoryReporter>,
     /// Who registers catalog proxies, if anybody.
-    pub sources: Option<Registrar>,
+    pub sources: Option<SourceRegistrar>,
     /// Where clients are told that their handshake was not taken.
-    pub refusals: Refusals,
+    pub refusals: HandshakeErrorSender,
     /// Now.
     pub clock: Arc<dyn Clock>,
     /// How.
-    pub settings: Settings,
+    pub settings: RecorderConfig,
 }
 
 /// Takes events in, and says when each is durable. A clone is the same recorder.
@@ -148,7 +148,7 @@ pub struct Parts {
 pub struct Recorder {
     store: Arc<dyn Store>,
     lanes: Arc<[mpsc::UnboundedSender<Job>]>,
-    standing: Arc<Standing>,
+    standing: Arc<WriterStatus>,
 }
 
 /// The recorder stopped before the event was durable, or another owns its partition by now: it must
@@ -174,8 +174,8 @@ impl Receipt {
 impl Recorder {
     /// Starts the writers. They end when `stopper` asks, after what they had taken in.
     #[must_use]
-    pub fn start(parts: Parts, stopper: &Stopper) -> Self {
-        let standing = Arc::new(Standing::default());
+    pub fn start(parts: RecorderDeps, stopper: &TaskGroup) -> Self {
+        let standing = Arc::new(WriterStatus::default());
         let writers = parts.settings.writers.max(1);
         let parts = Arc::new(parts);
         let lanes = (0..writers)
@@ -197,7 +197,7 @@ impl Recorder {
 
     /// Hands an event over. Events of one client take effect in the order of these calls.
     #[must_use]
-    pub fn submit(&self, event: Event) -> Receipt {
+    pub fn submit(&self, event: RecorderInput) -> Receipt {
         let mut hasher = DefaultHasher::new();
         event.client().hash(&mut hasher);
         self.hand_over(hasher.finish(), vec![event], None)
@@ -206,7 +206,7 @@ impl Recorder {
     /// Hands events over that came in this order from one partition of the queue. They are
     /// recorded together or not at all: not, if the partition has another owner by then.
     #[must_use]
-    pub fn submit_from(&self, fence: Fence, events: Vec<Event>) -> Receipt {
+    pub fn submit_partition(&self, fence: PartitionLease, events: Vec<RecorderInput>) -> Receipt {
         self.hand_over(
             u64::from(fence.partition.unsigned_abs()),
             events,
@@ -214,7 +214,12 @@ impl Recorder {
         )
     }
 
-    fn hand_over(&self, spread: u64, events: Vec<Event>, fence: Option<Fence>) -> Receipt {
+    fn hand_over(
+        &self,
+        spread: u64,
+        events: Vec<RecorderInput>,
+        fence: Option<PartitionLease>,
+    ) -> Receipt {
         let (done, receipt) = oneshot::channel();
         let lane = usize::try_from(spread % self.lanes.len() as u64).unwrap_or(0);
         let job = Job::new(events, fence, done);
@@ -224,32 +229,34 @@ impl Recorder {
         Receipt(receipt)
     }
 
-    /// Takes partitions of the queue over, for [`Recorder::submit_from`]: what their former owner
+    /// Takes partitions of the queue over, for [`Recorder::submit_partition`]: what their former owner
     /// still holds is not recorded any more.
     ///
     /// # Errors
     /// When the database does not answer.
-    pub async fn take_partitions(
+    pub async fn acquire_partitions(
         &self,
-        queue: Queue,
+        queue: QueueTopic,
         partitions: &[i32],
         owner: &str,
-    ) -> Result<Vec<Fence>, StoreError> {
-        self.store.take_partitions(queue, partitions, owner).await
+    ) -> Result<Vec<PartitionLease>, StoreError> {
+        self.store
+            .acquire_partitions(queue, partitions, owner)
+            .await
     }
 
     /// Whether so much is waiting that no new client should be let in.
     #[must_use]
     pub fn is_full(&self) -> bool {
         let (events, bytes) = self.standing.waiting();
-        events >= WAITING_MOST || bytes >= WAITING_MOST_BYTES
+        events >= MAX_QUEUED_MESSAGES || bytes >= MAX_QUEUED_BYTES
     }
 
     /// For readiness: is the database taking batches?
     ///
     /// # Errors
     /// When batches are held, with why.
-    pub fn standing(&self) -> Verdict {
+    pub fn standing(&self) -> HealthResult {
         if self.lanes.iter().any(mpsc::UnboundedSender::is_closed) {
             return Err("a writer has ended".to_owned());
         }

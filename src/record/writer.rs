@@ -9,11 +9,11 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::announce::HeardOf;
-use super::{Event, Parts, batch};
-use crate::shutdown::Stopper;
-use crate::store::{Fence, StoreError, Written};
-use crate::telemetry::health::Verdict;
+use super::inventory_step::ReportedHosts;
+use super::{RecorderDeps, RecorderInput, batch};
+use crate::shutdown::TaskGroup;
+use crate::store::{PartitionLease, StoreError, WriteOutcome};
+use crate::telemetry::health::HealthResult;
 use crate::telemetry::metrics;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -23,15 +23,19 @@ const BATCH_MAX_BYTES: usize = 8 * 1024 * 1024;
 
 /// Events, the partition that they came from, and who waits for them.
 pub(super) struct Job {
-    pub events: Vec<Event>,
-    pub fence: Option<Fence>,
+    pub events: Vec<RecorderInput>,
+    pub fence: Option<PartitionLease>,
     pub done: oneshot::Sender<()>,
     bytes: usize,
 }
 
 impl Job {
-    pub fn new(events: Vec<Event>, fence: Option<Fence>, done: oneshot::Sender<()>) -> Self {
-        let bytes = events.iter().map(Event::bytes).sum();
+    pub fn new(
+        events: Vec<RecorderInput>,
+        fence: Option<PartitionLease>,
+        done: oneshot::Sender<()>,
+    ) -> Self {
+        let bytes = events.iter().map(RecorderInput::bytes).sum();
         Self {
             events,
             fence,
@@ -43,20 +47,20 @@ impl Job {
 
 /// How much waits to be written, which writers hold a batch, and why.
 #[derive(Default)]
-pub(super) struct Standing {
+pub(super) struct WriterStatus {
     events: AtomicUsize,
     bytes: AtomicUsize,
-    held: Mutex<Held>,
+    held: Mutex<RetryingWriters>,
 }
 
 #[derive(Default)]
-struct Held {
+struct RetryingWriters {
     writers: HashSet<tokio::task::Id>,
     why: String,
 }
 
-impl Standing {
-    pub fn verdict(&self) -> Verdict {
+impl WriterStatus {
+    pub fn verdict(&self) -> HealthResult {
         let held = self.held.lock();
         if held.writers.is_empty() {
             Ok(())
@@ -97,10 +101,10 @@ impl Standing {
 }
 
 pub(super) async fn run(
-    parts: Arc<Parts>,
-    standing: Arc<Standing>,
+    parts: Arc<RecorderDeps>,
+    standing: Arc<WriterStatus>,
     mut jobs: mpsc::UnboundedReceiver<Job>,
-    stopper: Stopper,
+    stopper: TaskGroup,
 ) {
     // A job that was taken and did not fit the batch any more.
     let mut over: Option<Job> = None;
@@ -119,7 +123,7 @@ pub(super) async fn run(
         let (mut events, mut bytes) = (first.events.len(), first.bytes);
         let mut taken = vec![first];
         while let Ok(job) = jobs.try_recv() {
-            let fits = events + job.events.len() <= parts.settings.batch_max
+            let fits = events + job.events.len() <= parts.settings.max_batch_size
                 && bytes + job.bytes <= BATCH_MAX_BYTES;
             if !fits {
                 over = Some(job);
@@ -135,19 +139,19 @@ pub(super) async fn run(
 }
 
 /// Records a batch, however long it takes: nothing is skipped, nobody is let go early.
-async fn write(parts: &Parts, standing: &Standing, mut jobs: Vec<Job>) {
+async fn write(parts: &RecorderDeps, standing: &WriterStatus, mut jobs: Vec<Job>) {
     let started = Instant::now();
     let mut pause = FIRST_PAUSE;
     let mut attempt = 0;
-    let mut heard_of = HeardOf::default();
+    let mut heard_of = ReportedHosts::default();
     while !jobs.is_empty() {
-        let events: Vec<&Event> = jobs.iter().flat_map(|job| &job.events).collect();
-        let mut fences: Vec<Fence> = jobs.iter().filter_map(|job| job.fence).collect();
+        let events: Vec<&RecorderInput> = jobs.iter().flat_map(|job| &job.events).collect();
+        let mut fences: Vec<PartitionLease> = jobs.iter().filter_map(|job| job.fence).collect();
         fences.sort_unstable();
         fences.dedup();
         let messages = events.len();
         match batch::record(parts, &events, &fences, &mut heard_of).await {
-            Ok(Written::Done) => {
+            Ok(WriteOutcome::Committed) => {
                 metrics::batch(messages, started.elapsed());
                 let now = parts.clock.now();
                 for message in events.iter().filter_map(|event| event.received()) {
@@ -155,7 +159,7 @@ async fn write(parts: &Parts, standing: &Standing, mut jobs: Vec<Job>) {
                 }
                 break;
             }
-            Ok(Written::Fenced(lost)) => {
+            Ok(WriteOutcome::Fenced(lost)) => {
                 // Their new owner has read them again. Dropping the jobs tells who waits.
                 let partitions: Vec<i32> = lost.iter().map(|fence| fence.partition).collect();
                 metrics::fenced(&partitions);

@@ -3,11 +3,11 @@
 //! Everything that may fail for the user's reasons (files, ports, certificates) is tried before
 //! anything is written.
 
+mod components;
 mod data_dir;
-mod parts;
 mod roles;
-mod sources;
-mod stop;
+mod shutdown_order;
+mod start_ingest;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -21,23 +21,26 @@ use tokio::net::TcpListener;
 use crate::api::{self, Keys, Probes};
 use crate::broker::{self, Broker, Listeners};
 use crate::config::{Config, Scope, Secret};
-use crate::deliver::{Answers, Delivery, EmbeddedOutlet, Outlet, OutsideOutlet, tell_refusals};
+use crate::delivery::{
+    ClientPublisher, Delivery, EmbeddedPublisher, MqttPublisher, PendingResponses,
+    publish_handshake_errors,
+};
 use crate::domain::Clock;
-use crate::mqtt::{HeardMessage, KeptConnection, Options, Session};
-use crate::platform::sources::{self as catalog, Registrar, Sources};
-use crate::protocol::{Received, Topics};
-use crate::record::{self, Recorder, Refusals, RefusalsTold};
-use crate::server_tls::{self, ServerTls};
-use crate::shutdown::Stopper;
+use crate::integrations::sources::{self as catalog, SourceRegistrar, Sources};
+use crate::jobs::PeriodicJobs;
+use crate::mqtt::{IncomingMessage, Options, ReconnectingClient, Session};
+use crate::protocol::{InboundMessage, TopicScheme};
+use crate::record::{self, HandshakeErrorReceiver, HandshakeErrorSender, Recorder};
+use crate::shutdown::TaskGroup;
 use crate::store::Store;
 use crate::store::postgres::{self, PostgresStore};
 use crate::store::sqlite::SqliteStore;
 use crate::telemetry::{Health, metrics};
-use crate::tenant::Tenants;
-use crate::updaters::Updaters;
+use crate::tenant::TenantLookup;
+use crate::tls_server::{self, ServerTls};
 
+pub use components::{announcer, lookup_updater, open_for_cli, tenants, topics, translator};
 pub use data_dir::{DataDir, LOCAL_CALLER, database_path};
-pub use parts::{announcer, lookup_updater, open_for_operator, tenants, topics, translator};
 pub use roles::{Role, Roles};
 
 /// What MQTT itself allows, in bytes.
@@ -47,18 +50,18 @@ const METRICS_UPKEEP: Duration = Duration::from_secs(5);
 /// writer, and a second would only wait for it.
 const POSTGRES_WRITERS: usize = 2;
 
-/// A connector that runs. Ends with [`Running::stop`].
-pub struct Running {
+/// A connector that runs. Ends with [`App::stop`].
+pub struct App {
     /// Where it listens, and what it made.
-    pub info: Info,
+    pub info: AppInfo,
     health: Health,
     recorder: Option<Recorder>,
-    http: Stopper,
-    sources: Stopper,
-    recording: Stopper,
-    background: Stopper,
+    http: TaskGroup,
+    sources: TaskGroup,
+    recording: TaskGroup,
+    background: TaskGroup,
     /// The connection that messages to clients go through.
-    outlet: Stopper,
+    outlet: TaskGroup,
     store: Arc<dyn Store>,
     broker: Option<Arc<Broker>>,
     grace: Duration,
@@ -66,7 +69,7 @@ pub struct Running {
     _data_dir: Option<DataDir>,
 }
 
-impl Running {
+impl App {
     /// Resolves when a part has ended that should run: a bug of ours, and a reason to start anew.
     pub async fn failed(&self) {
         match &self.recorder {
@@ -78,7 +81,7 @@ impl Running {
 
 /// Where a running connector can be reached.
 #[derive(Debug, Clone)]
-pub struct Info {
+pub struct AppInfo {
     /// What it does.
     pub roles: Roles,
     /// REST, probes, metrics.
@@ -96,8 +99,8 @@ pub struct Info {
 }
 
 /// What was read and bound before anything was written.
-struct Prepared {
-    tenants: Arc<dyn Tenants>,
+struct Bound {
+    tenants: Arc<dyn TenantLookup>,
     http: TcpListener,
     https: Option<Arc<ServerTls>>,
     metrics: Option<TcpListener>,
@@ -108,11 +111,11 @@ struct Prepared {
 ///
 /// # Errors
 /// The first thing that stands in the way, naming its key and the cure.
-pub async fn start(config: Config, roles: Roles, clock: Arc<dyn Clock>) -> Result<Running> {
+pub async fn start(config: Config, roles: Roles, clock: Arc<dyn Clock>) -> Result<App> {
     roles.check(&config)?;
     let prepared = prepare(&config).await?;
     let (store, data_dir) = open_store(&config, &roles).await?;
-    let mut info = Info {
+    let mut info = AppInfo {
         roles,
         http: prepared.http.local_addr()?,
         has_https: prepared.https.is_some(),
@@ -128,17 +131,17 @@ pub async fn start(config: Config, roles: Roles, clock: Arc<dyn Clock>) -> Resul
         local_key: None,
     };
     let keys = keys(&config, data_dir.as_ref(), &mut info)?;
-    let mut running = Running {
+    let mut running = App {
         health: Health::new(),
         recorder: None,
-        http: Stopper::new(),
-        sources: Stopper::new(),
-        recording: Stopper::new(),
-        background: Stopper::new(),
-        outlet: Stopper::new(),
+        http: TaskGroup::new(),
+        sources: TaskGroup::new(),
+        recording: TaskGroup::new(),
+        background: TaskGroup::new(),
+        outlet: TaskGroup::new(),
         store,
         broker: None,
-        grace: config.shutdown.grace.get(),
+        grace: config.shutdown.grace_period.get(),
         _data_dir: data_dir,
         info,
     };
@@ -155,10 +158,10 @@ pub async fn start(config: Config, roles: Roles, clock: Arc<dyn Clock>) -> Resul
     } else {
         None
     };
-    let answers = Answers::new(topics.clone());
+    let answers = PendingResponses::new(topics.clone());
     running.start_sources(&config, prepared.listeners, &topics, &answers, &clock)?;
     running.start_background(&config, tenants, &clock)?;
-    let router = running.start_outlets(&config, refused, topics, answers, keys, &clock)?;
+    let router = running.start_api(&config, refused, topics, answers, keys, &clock)?;
     let http = running.http.clone();
     if let Some(listener) = prepared.metrics {
         let probes = api::probes(running.probes(), &config.http);
@@ -166,7 +169,7 @@ pub async fn start(config: Config, roles: Roles, clock: Arc<dyn Clock>) -> Resul
     }
     if let Some(tls) = &prepared.https {
         let reload = config.http.tls.reload_interval.get();
-        let watch = server_tls::keep_current(tls.clone(), reload, running.background.clone());
+        let watch = tls_server::keep_current(tls.clone(), reload, running.background.clone());
         running.background.spawn(watch);
     }
     http.spawn(api::serve(
@@ -197,7 +200,7 @@ pub async fn migrate(config: &Config) -> Result<String> {
     ))
 }
 
-async fn prepare(config: &Config) -> Result<Prepared> {
+async fn prepare(config: &Config) -> Result<Bound> {
     let tenants = tenants(config)?;
     let is_embedded = config.mqtt.url.is_none();
     let tls = match config.broker.tls.listen.filter(|_| is_embedded) {
@@ -218,7 +221,7 @@ async fn prepare(config: &Config) -> Result<Prepared> {
         Some((address, tls)) => Some((broker::bind("broker.tls.listen", address).await?, tls)),
         None => None,
     };
-    Ok(Prepared {
+    Ok(Bound {
         tenants,
         http,
         https,
@@ -251,7 +254,7 @@ async fn open_store(config: &Config, roles: &Roles) -> Result<(Arc<dyn Store>, O
 }
 
 /// Configured keys, and the local one where there is a data folder to keep it in.
-fn keys(config: &Config, data_dir: Option<&DataDir>, info: &mut Info) -> Result<Keys> {
+fn keys(config: &Config, data_dir: Option<&DataDir>, info: &mut AppInfo) -> Result<Keys> {
     let mut keys = Keys::default();
     for (caller, key) in &config.api.keys {
         keys.add(caller, key.secrets().to_vec(), key.scopes().to_vec());
@@ -267,7 +270,7 @@ fn keys(config: &Config, data_dir: Option<&DataDir>, info: &mut Info) -> Result<
     Ok(keys)
 }
 
-impl Running {
+impl App {
     fn has(&self, role: Role) -> bool {
         self.info.roles.has(role)
     }
@@ -275,16 +278,16 @@ impl Running {
     fn start_recorder(
         &mut self,
         config: &Config,
-        tenants: Arc<dyn Tenants>,
+        tenants: Arc<dyn TenantLookup>,
         clock: &Arc<dyn Clock>,
-    ) -> Result<RefusalsTold> {
-        let (refusals, refused) = Refusals::channel();
+    ) -> Result<HandshakeErrorReceiver> {
+        let (refusals, refused) = HandshakeErrorSender::channel();
         let announcer = announcer(config, self.info.data_dir.as_deref())?;
         let settings = &config.sources;
         let registrar = match &settings.url {
             Some(url) => {
                 let service = Sources::new(url, settings.timeout.get())?;
-                let (registrar, orders) = Registrar::channel();
+                let (registrar, orders) = SourceRegistrar::channel();
                 let stopper = self.background.clone();
                 self.background
                     .spawn(catalog::run(orders, service, stopper));
@@ -293,22 +296,22 @@ impl Running {
             None => None,
         };
         let is_sqlite = config.postgres.host.is_empty();
-        let parts = record::Parts {
+        let parts = record::RecorderDeps {
             store: self.store.clone(),
             tenants: tenants.clone(),
             inventory: announcer,
-            losses: record::Losses::new(config.tenant.believe_mass_loss),
+            losses: record::MassLossDetector::new(config.tenant.allow_mass_loss),
             sources: registrar,
             refusals,
             clock: clock.clone(),
-            settings: record::Settings {
-                batch_max: config.record.batch_max,
-                tenant_deadline: config.record.tenant_deadline.get(),
-                old_within: config.record.old_within.get(),
+            settings: record::RecorderConfig {
+                max_batch_size: config.record.max_batch_size,
+                tenant_lookup_timeout: config.record.tenant_lookup_timeout.get(),
+                stale_online_window: config.record.stale_online_window.get(),
                 writers: if is_sqlite { 1 } else { POSTGRES_WRITERS },
-                letters: record::LetterLimits {
-                    per_client: config.dead_letters.per_client,
-                    in_all: config.dead_letters.in_all,
+                letters: record::DeadLetterLimits {
+                    max_per_client: config.dead_letters.max_per_client,
+                    max_total: config.dead_letters.max_total,
                 },
             },
         };
@@ -327,17 +330,17 @@ impl Running {
     fn start_background(
         &self,
         config: &Config,
-        tenants: Arc<dyn Tenants>,
+        tenants: Arc<dyn TenantLookup>,
         clock: &Arc<dyn Clock>,
     ) -> Result<()> {
         self.background.spawn(keep_metrics(self.background.clone()));
         if self.has(Role::Updaters) {
-            let updaters = Updaters {
+            let updaters = PeriodicJobs {
                 store: self.store.clone(),
                 clock: clock.clone(),
                 interval: config.updaters.interval.get(),
-                departed_kept: config.updaters.departed_kept.get(),
-                dead_letters_kept: config.dead_letters.kept.get(),
+                disconnected_retention: config.updaters.disconnected_retention.get(),
+                dead_letters_kept: config.dead_letters.retention.get(),
                 lookups: lookup_updater(
                     config,
                     self.store.clone(),
@@ -353,22 +356,22 @@ impl Running {
 
     /// Starts what publishes to clients, and makes the HTTP interface: the whole of it for `api`,
     /// probes and metrics for the others.
-    fn start_outlets(
+    fn start_api(
         &self,
         config: &Config,
-        refused: Option<RefusalsTold>,
-        topics: Topics,
-        answers: Answers,
+        refused: Option<HandshakeErrorReceiver>,
+        topics: TopicScheme,
+        answers: PendingResponses,
         keys: Keys,
         clock: &Arc<dyn Clock>,
-    ) -> Result<api::Interface> {
+    ) -> Result<api::Router> {
         let has_api = self.has(Role::Api);
         if !has_api && refused.is_none() {
             return Ok(api::probes(self.probes(), &config.http));
         }
         let outlet = self.outlet(config, &answers, clock)?;
         if let Some(refused) = refused {
-            self.background.spawn(tell_refusals(
+            self.background.spawn(publish_handshake_errors(
                 refused,
                 outlet.clone(),
                 topics.clone(),
@@ -379,7 +382,7 @@ impl Running {
         if !has_api {
             return Ok(api::probes(self.probes(), &config.http));
         }
-        let parts = api::Parts::new(
+        let parts = api::ApiState::new(
             self.store.clone(),
             Delivery::new(outlet, answers, topics, clock.clone()),
             clock.clone(),
@@ -393,12 +396,12 @@ impl Running {
     fn outlet(
         &self,
         config: &Config,
-        answers: &Answers,
+        answers: &PendingResponses,
         clock: &Arc<dyn Clock>,
-    ) -> Result<Arc<dyn Outlet>> {
+    ) -> Result<Arc<dyn ClientPublisher>> {
         let within = config.mqtt.publish_timeout.get();
         if let Some(broker) = &self.broker {
-            return Ok(Arc::new(EmbeddedOutlet::new(broker.clone(), within)));
+            return Ok(Arc::new(EmbeddedPublisher::new(broker.clone(), within)));
         }
         let id = format!("cloud-connector-out-{}", uuid::Uuid::new_v4().simple());
         let mut options = Options::from_config(&config.mqtt, &id, Session::Clean);
@@ -406,8 +409,8 @@ impl Running {
         // large the broker lets it be.
         options.max_packet_size = MQTT_MAX_PACKET;
         let (answers, clock) = (answers.clone(), clock.clone());
-        let on_heard = Arc::new(move |heard: HeardMessage| {
-            answers.hear(&Received {
+        let on_heard = Arc::new(move |heard: IncomingMessage| {
+            answers.hear(&InboundMessage {
                 topic: heard.topic,
                 payload: heard.payload,
                 replayed: heard.retain,
@@ -416,7 +419,7 @@ impl Running {
                 cut: None,
             });
         });
-        let connection = KeptConnection::start(options, on_heard, &self.outlet)?;
+        let connection = ReconnectingClient::start(options, on_heard, &self.outlet)?;
         // Recording goes on without it: a refusal that is not told costs nobody anything.
         if self.has(Role::Api) {
             let watched = connection.clone();
@@ -425,7 +428,7 @@ impl Running {
                 async move { standing }.boxed()
             });
         }
-        Ok(Arc::new(OutsideOutlet::new(connection, within)))
+        Ok(Arc::new(MqttPublisher::new(connection, within)))
     }
 
     fn probes(&self) -> Probes {
@@ -444,7 +447,7 @@ impl Running {
     }
 }
 
-async fn keep_metrics(stopper: Stopper) {
+async fn keep_metrics(stopper: TaskGroup) {
     loop {
         tokio::select! {
             () = tokio::time::sleep(METRICS_UPKEEP) => metrics::handle().run_upkeep(),

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
 use crate::domain::{ClientId, Timestamp};
-use crate::protocol::{Received, Rejected};
+use crate::protocol::{InboundMessage, Rejection};
 
 /// Longest topic that is kept, in characters. MQTT allows 65,535 bytes.
 const TOPIC_MAX_CHARS: usize = 1000;
@@ -34,7 +34,7 @@ pub struct DeadLetter {
 impl DeadLetter {
     /// The letter that this message is.
     #[must_use]
-    pub fn new(client: Option<ClientId>, message: &Received, why: &Rejected) -> Self {
+    pub fn new(client: Option<ClientId>, message: &InboundMessage, why: &Rejection) -> Self {
         let message = message.clone().cut();
         Self {
             client,
@@ -81,7 +81,7 @@ fn storable(text: &str, most: usize) -> String {
 
 /// A dead letter in the store.
 #[derive(Debug, Clone, PartialEq)]
-pub struct KeptLetter {
+pub struct StoredDeadLetter {
     /// Its number, by which an operator names it.
     pub id: i64,
     /// The message, when it last came, and why it was refused then.
@@ -96,16 +96,16 @@ pub struct KeptLetter {
 
 /// How many dead letters are kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct LetterLimits {
+pub struct DeadLetterLimits {
     /// Of one client.
-    pub per_client: u32,
+    pub max_per_client: u32,
     /// In all: names of clients may be anybody's invention.
-    pub in_all: u32,
+    pub max_total: u32,
 }
 
 /// Which dead letters.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct LetterFilter {
+pub struct DeadLetterFilter {
     /// Of this client only.
     pub client: Option<ClientId>,
     /// For this reason only.

@@ -10,19 +10,19 @@ pub enum StoreError {
     Unavailable(#[source] sqlx::Error),
     /// It will never take this, whenever it is asked: a value, a length, a constraint.
     #[error("the database refuses a row: {0}")]
-    Refused(#[source] sqlx::Error),
+    RowRejected(#[source] sqlx::Error),
     /// The schema is not the one that this program writes.
     #[error("{0}")]
     Schema(String),
     /// A row reads as nothing that was ever written.
     #[error("the database holds what was never written there: {0}")]
-    Unreadable(String),
+    CorruptRow(String),
 }
 
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
         if is_refusal(&error) {
-            Self::Refused(error)
+            Self::RowRejected(error)
         } else {
             Self::Unavailable(error)
         }
@@ -56,7 +56,7 @@ fn is_refusal(error: &sqlx::Error) -> bool {
 
 /// The database could not be opened. Each says what to do.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum OpenSqliteError {
     /// The file is damaged, or is no database.
     #[error("the database {} is damaged ({problem}); restore it from a copy, or move it away to start empty (connected clients register again when they reconnect)", path.display())]
     Damaged {

@@ -5,9 +5,9 @@
 //! `OrgId`, so no such method can return it.
 
 mod dead_letters;
-mod due;
 mod error;
-mod listing;
+mod lookup_queue;
+mod page;
 pub mod postgres;
 pub mod sqlite;
 
@@ -16,26 +16,29 @@ use std::collections::HashMap;
 use async_trait::async_trait;
 
 use crate::domain::{
-    ClientId, Connection, Dialect, Kind, MessageId, OrgId, Reported, Tenant, Timestamp,
+    ClientId, ClientInfo, ClientKind, Connection, Dialect, MessageId, OrgId, Tenant, Timestamp,
 };
 
-pub use dead_letters::{DeadLetter, KeptLetter, LetterFilter, LetterLimits};
-pub use due::{Due, DueFor, Finding, OrgCount, Outcome, Tenantless, TenantlessCounts};
-pub use error::{OpenError, StoreError};
-pub use listing::{Filter, Listing, Owned, Start, Wanted};
+pub use dead_letters::{DeadLetter, DeadLetterFilter, DeadLetterLimits, StoredDeadLetter};
+pub use error::{OpenSqliteError, StoreError};
+pub use lookup_queue::{
+    ClaimedConnection, LookupOutcome, LookupReason, LookupResult, OrgCount, TenantlessClient,
+    TenantlessCounts,
+};
+pub use page::{ClientPage, ConnectionPage, Filter, PageRequest, PageStart};
 
 /// What the store knows of a client before a batch is folded.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Known {
+pub struct StoredState {
     /// Its row, if it is connected.
-    pub connected: Option<KnownConnection>,
+    pub connected: Option<StoredConnection>,
     /// What is remembered of it, if it left.
-    pub departed: Option<KnownDeparture>,
+    pub departed: Option<StoredDisconnect>,
 }
 
 /// The part of a row that decides what a new message means.
 #[derive(Debug, Clone, PartialEq)]
-pub struct KnownConnection {
+pub struct StoredConnection {
     /// The online message that the row is of.
     pub message_id: Option<MessageId>,
     /// When that was sent.
@@ -43,16 +46,16 @@ pub struct KnownConnection {
     /// To whom it belongs.
     pub tenant: Option<Tenant>,
     /// When its last word about presence was heard, and where in the queue.
-    pub heard: Heard,
+    pub heard: ReceivedAt,
     /// That word was a farewell: a later sign of life holds it.
     pub has_left: bool,
     /// The latest sign of life that matters.
-    pub alive_at: Option<Timestamp>,
+    pub last_heartbeat_at: Option<Timestamp>,
 }
 
 /// The part of what is remembered that decides what a new message means.
 #[derive(Debug, Clone, PartialEq)]
-pub struct KnownDeparture {
+pub struct StoredDisconnect {
     /// The online message that it was connected by.
     pub message_id: Option<MessageId>,
     /// When that was sent.
@@ -60,28 +63,28 @@ pub struct KnownDeparture {
     /// To whom it belonged.
     pub tenant: Option<Tenant>,
     /// When it left, and where in the queue that was said.
-    pub heard: Heard,
+    pub heard: ReceivedAt,
 }
 
 /// When the broker had a message, and where in the queue it stood, if there is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Heard {
+pub struct ReceivedAt {
     /// When the broker had it.
     pub at: Timestamp,
     /// Its place in the queue.
-    pub place: Option<Place>,
+    pub place: Option<QueuePosition>,
 }
 
 /// A place in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct QueuePosition {
     /// The partition.
     pub partition: i32,
     /// The offset in it.
     pub offset: i64,
 }
 
-impl Place {
+impl QueuePosition {
     fn from_columns(partition: Option<i32>, offset: Option<i64>) -> Option<Self> {
         let (partition, offset) = partition.zip(offset)?;
         Some(Self { partition, offset })
@@ -96,37 +99,37 @@ fn tenant_of(org_id: &str, account: String) -> Option<Tenant> {
 
 /// A client that is connected at the end of a batch.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Arrival {
+pub struct ConnectionUpsert {
     /// Who.
     pub client_id: ClientId,
     /// How to speak to it.
     pub dialect: Dialect,
     /// What it is.
-    pub kind: Kind,
+    pub kind: ClientKind,
     /// Where it was heard.
     pub topic_prefix: String,
     /// What it said of itself.
-    pub reported: Reported,
+    pub reported: ClientInfo,
     /// The online message's id.
     pub message_id: Option<MessageId>,
     /// When it was sent.
     pub message_sent: Timestamp,
     /// When the broker had it, and where in the queue it stood.
-    pub heard: Heard,
+    pub heard: ReceivedAt,
     /// A later sign of life, that has overtaken this message.
-    pub alive_at: Option<Timestamp>,
+    pub last_heartbeat_at: Option<Timestamp>,
     /// What the tenant step found.
     pub tenant: TenantChange,
     /// Whether inventory would take it.
-    pub can_be_announced: bool,
+    pub inventory_eligible: bool,
     /// When inventory received it, if it has; otherwise it is owed.
-    pub announced_at: Option<Timestamp>,
+    pub reported_to_inventory_at: Option<Timestamp>,
 }
 
 /// A client that showed life without saying what it is. One that left is brought back as it was;
 /// one that is connected stays so, whatever an older message says; anybody else stays unknown.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Sighting {
+pub struct HeartbeatUpdate {
     /// Who.
     pub client_id: ClientId,
     /// When the broker had the sign. It counts if that is after its last word about presence.
@@ -137,11 +140,11 @@ pub struct Sighting {
 
 /// A client that said that it left. It is not connected any more, unless it showed life later.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Departure {
+pub struct ConnectionEnd {
     /// Who.
     pub client_id: ClientId,
     /// When the broker had the news, and where in the queue it stood.
-    pub heard: Heard,
+    pub heard: ReceivedAt,
 }
 
 /// What a tenant lookup does to a row.
@@ -152,28 +155,28 @@ pub enum TenantChange {
     /// Belongs to nobody, as of this moment.
     NotFound(Timestamp),
     /// No answer, but this one was known: keep it.
-    Kept(Tenant),
+    Keep(Tenant),
     /// No answer and none known: belongs to nobody for now, and is due for a lookup at once.
-    Unknown,
+    PendingLookup,
 }
 
 /// The outcome of a batch, written in one transaction and in this order. A client stands at most
 /// once in each list; in two, if it came and went.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Batch {
+pub struct PresenceBatch {
     /// Clients that are connected now, by their own word.
-    pub arrivals: Vec<Arrival>,
+    pub arrivals: Vec<ConnectionUpsert>,
     /// Clients that showed life.
-    pub sightings: Vec<Sighting>,
+    pub sightings: Vec<HeartbeatUpdate>,
     /// Clients that said that they left.
-    pub departures: Vec<Departure>,
+    pub departures: Vec<ConnectionEnd>,
     /// Messages that can never be processed.
     pub dead_letters: Vec<DeadLetter>,
     /// How many dead letters are kept: the latest.
-    pub letters: LetterLimits,
+    pub letters: DeadLetterLimits,
 }
 
-impl Batch {
+impl PresenceBatch {
     /// Whether there is nothing to write.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -186,14 +189,14 @@ impl Batch {
 
 /// The queues whose partitions are fenced. Their topics' names may differ by deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Queue {
+pub enum QueueTopic {
     /// Presence.
     Ingress,
     /// Answers and signs of life.
     Answers,
 }
 
-impl Queue {
+impl QueueTopic {
     /// Its name in the store and in logs.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -206,49 +209,52 @@ impl Queue {
 
 /// The right to write for one partition of the queue, as it was when the batch was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Fence {
+pub struct PartitionLease {
     /// The queue.
-    pub queue: Queue,
+    pub queue: QueueTopic,
     /// The partition.
     pub partition: i32,
-    /// What [`Store::take_partitions`] gave for it.
+    /// What [`Store::acquire_partitions`] gave for it.
     pub epoch: i64,
 }
 
 /// What became of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Written {
+pub enum WriteOutcome {
     /// It is durable.
-    Done,
+    Committed,
     /// Nothing was written: these partitions have another owner by now.
-    Fenced(Vec<Fence>),
+    Fenced(Vec<PartitionLease>),
 }
 
 /// What the rest of the program may ask of a database.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
     /// What is known of these clients, in one query. Who is not in the answer is not known.
-    async fn known(&self, clients: &[ClientId]) -> Result<HashMap<ClientId, Known>, StoreError>;
+    async fn load_states(
+        &self,
+        clients: &[ClientId],
+    ) -> Result<HashMap<ClientId, StoredState>, StoreError>;
 
     /// Writes a batch: all of it or nothing, durable when it returns. Nothing, if a partition that
     /// it came from was taken over meanwhile.
     async fn record_batch(
         &self,
-        batch: &Batch,
-        fences: &[Fence],
+        batch: &PresenceBatch,
+        fences: &[PartitionLease],
         now: Timestamp,
-    ) -> Result<Written, StoreError>;
+    ) -> Result<WriteOutcome, StoreError>;
 
     /// Takes partitions of the queue over: from now on batches under an older epoch are fenced.
-    async fn take_partitions(
+    async fn acquire_partitions(
         &self,
-        queue: Queue,
+        queue: QueueTopic,
         partitions: &[i32],
         owner: &str,
-    ) -> Result<Vec<Fence>, StoreError>;
+    ) -> Result<Vec<PartitionLease>, StoreError>;
 
     /// Forgets clients that left before a moment. Returns how many.
-    async fn forget_departed(&self, before: Timestamp) -> Result<u64, StoreError>;
+    async fn delete_disconnected_before(&self, before: Timestamp) -> Result<u64, StoreError>;
 
     /// Housekeeping that keeps questions fast. Changes no answer.
     async fn tidy(&self) -> Result<(), StoreError>;
@@ -275,11 +281,15 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<Option<Connection>, StoreError>;
 
     /// A page of an organisation's connections, ordered by client id.
-    async fn list_for_org(&self, org: &OrgId, wanted: &Wanted) -> Result<Listing, StoreError>;
+    async fn list_for_org(
+        &self,
+        org: &OrgId,
+        wanted: &PageRequest,
+    ) -> Result<ConnectionPage, StoreError>;
 
     /// A page of everybody who belongs to an organisation, ordered by that and client id, and how many
     /// there are. For callers who manage all of them.
-    async fn list_owned(&self, offset: u64, limit: u64) -> Result<Owned, StoreError>;
+    async fn list_all(&self, offset: u64, limit: u64) -> Result<ClientPage, StoreError>;
 
     /// Clients in order, whoever they belong to. For the connector's own housekeeping; nothing of it
     /// reaches a caller.
@@ -291,20 +301,24 @@ pub trait Store: Send + Sync + 'static {
 
     /// Claims rows that are due, until a moment, so that nobody else is given them. Rows whose claim
     /// ended before `unclaimed` are given, and those that were never claimed.
-    async fn claim_due(
+    async fn claim_for_lookup(
         &self,
-        due: DueFor,
+        due: LookupReason,
         limit: u32,
         unclaimed: Timestamp,
         until: Timestamp,
-    ) -> Result<Vec<Due>, StoreError>;
+    ) -> Result<Vec<ClaimedConnection>, StoreError>;
 
     /// How many rows are due.
-    async fn count_due(&self, due: DueFor, now: Timestamp) -> Result<u64, StoreError>;
+    async fn count_due(&self, due: LookupReason, now: Timestamp) -> Result<u64, StoreError>;
 
     /// Writes what was found out. What has changed meanwhile stays. Returns how many were written. The
     /// claim of a row without an answer ends now.
-    async fn settle_due(&self, findings: &[Finding], now: Timestamp) -> Result<u64, StoreError>;
+    async fn save_lookup_results(
+        &self,
+        findings: &[LookupResult],
+        now: Timestamp,
+    ) -> Result<u64, StoreError>;
 
     /// Gives clients the tenant back that they were recorded without in the last minutes. Who has one
     /// by now, or is gone, is left alone.
@@ -315,17 +329,17 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<u64, StoreError>;
 
     /// How clients without a tenant stand, for operators.
-    async fn count_tenantless(&self, most_failures: u32) -> Result<TenantlessCounts, StoreError>;
+    async fn count_tenantless(&self, max_attempts: u32) -> Result<TenantlessCounts, StoreError>;
 
     /// Clients without a tenant, for operators; nothing of it reaches a caller. Those that wait
     /// longest first.
-    async fn list_tenantless(&self, limit: u32) -> Result<Vec<Tenantless>, StoreError>;
+    async fn list_tenantless(&self, limit: u32) -> Result<Vec<TenantlessClient>, StoreError>;
 
     /// Makes clients without a tenant due at once, with all their attempts: these, or all of them.
-    async fn retry_tenantless(&self, clients: Option<&[ClientId]>) -> Result<u64, StoreError>;
+    async fn reset_tenantless(&self, clients: Option<&[ClientId]>) -> Result<u64, StoreError>;
 
     /// Removes the rows of clients without a tenant: these.
-    async fn forget_tenantless(&self, clients: &[ClientId]) -> Result<u64, StoreError>;
+    async fn delete_tenantless(&self, clients: &[ClientId]) -> Result<u64, StoreError>;
 
     /// How many connections belong to an organisation.
     async fn count_connected(&self) -> Result<u64, StoreError>;
@@ -336,22 +350,22 @@ pub trait Store: Send + Sync + 'static {
     /// Dead letters without their payloads, the latest number first.
     async fn list_dead_letters(
         &self,
-        filter: &LetterFilter,
+        filter: &DeadLetterFilter,
         limit: u32,
-    ) -> Result<Vec<KeptLetter>, StoreError>;
+    ) -> Result<Vec<StoredDeadLetter>, StoreError>;
 
     /// A dead letter, with its payload.
-    async fn dead_letter(&self, id: i64) -> Result<Option<KeptLetter>, StoreError>;
+    async fn dead_letter(&self, id: i64) -> Result<Option<StoredDeadLetter>, StoreError>;
 
     /// Notes that a dead letter is to be processed again. False if there is none of that number.
-    async fn ask_replay(&self, id: i64, now: Timestamp) -> Result<bool, StoreError>;
+    async fn request_replay(&self, id: i64, now: Timestamp) -> Result<bool, StoreError>;
 
     /// A dead letter was processed again: forgets it, unless it was refused again meanwhile
     /// (`times` has changed). True if it is forgotten.
-    async fn end_replay(&self, id: i64, times: u64) -> Result<bool, StoreError>;
+    async fn finish_replay(&self, id: i64, times: u64) -> Result<bool, StoreError>;
 
     /// Forgets dead letters. Returns how many.
-    async fn purge_dead_letters(&self, filter: &LetterFilter) -> Result<u64, StoreError>;
+    async fn purge_dead_letters(&self, filter: &DeadLetterFilter) -> Result<u64, StoreError>;
 
     /// Whether the database answers, and holds the schema that this program writes.
     async fn ping(&self) -> Result<(), StoreError>;

@@ -9,10 +9,10 @@ use futures::future::{BoxFuture, join_all};
 use parking_lot::RwLock;
 
 /// What a part says: well, or what is wrong.
-pub type Verdict = Result<(), String>;
+pub type HealthResult = Result<(), String>;
 
 type Note = Arc<dyn Fn() -> String + Send + Sync>;
-type Check = Arc<dyn Fn() -> BoxFuture<'static, Verdict> + Send + Sync>;
+type Check = Arc<dyn Fn() -> BoxFuture<'static, HealthResult> + Send + Sync>;
 
 /// A part that does not answer within this is not well.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
@@ -40,7 +40,7 @@ impl Health {
     /// Adds a part that is asked each time somebody wants to know.
     pub fn add<F>(&self, part: &'static str, check: F)
     where
-        F: Fn() -> BoxFuture<'static, Verdict> + Send + Sync + 'static,
+        F: Fn() -> BoxFuture<'static, HealthResult> + Send + Sync + 'static,
     {
         self.inner.parts.write().insert(part, Arc::new(check));
     }
@@ -63,7 +63,7 @@ impl Health {
     }
 
     /// Asks every part at once.
-    pub async fn ask(&self) -> BTreeMap<&'static str, Verdict> {
+    pub async fn ask(&self) -> BTreeMap<&'static str, HealthResult> {
         let parts: Vec<_> = {
             let parts = self.inner.parts.read();
             parts

@@ -8,40 +8,40 @@ use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gau
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 use crate::domain::ClientId;
-use crate::protocol::Rejected;
+use crate::protocol::Rejection;
 
 const RECEIVED: &str = "cloud_connector_messages_received_total";
-const RECORDED: &str = "cloud_connector_messages_recorded_total";
-const NO_EFFECT: &str = "cloud_connector_messages_without_effect_total";
+const RECORDED: &str = "cloud_connector_messages_applied_total";
+const NO_EFFECT: &str = "cloud_connector_messages_ignored_total";
 const DEAD_LETTERS: &str = "cloud_connector_dead_letters_total";
-const ROWS_GIVEN_UP: &str = "cloud_connector_record_rows_given_up_total";
-const REFUSALS: &str = "cloud_connector_handshakes_refused_total";
-const WAITED: &str = "cloud_connector_record_wait_seconds";
-const IN_FLIGHT: &str = "cloud_connector_record_in_flight";
-const LAG: &str = "cloud_connector_queue_lag";
+const ROWS_GIVEN_UP: &str = "cloud_connector_record_rows_discarded_total";
+const REFUSALS: &str = "cloud_connector_handshake_errors_total";
+const WAITED: &str = "cloud_connector_record_latency_seconds";
+const IN_FLIGHT: &str = "cloud_connector_record_in_flight_messages";
+const LAG: &str = "cloud_connector_kafka_consumer_lag_messages";
 const BATCH_SIZE: &str = "cloud_connector_record_batch_messages";
-const BATCH_TIME: &str = "cloud_connector_record_batch_seconds";
-const HELD: &str = "cloud_connector_record_batches_held";
+const BATCH_TIME: &str = "cloud_connector_record_batch_duration_seconds";
+const HELD: &str = "cloud_connector_record_batches_retrying";
 const FENCED: &str = "cloud_connector_record_partitions_fenced_total";
 const TENANT: &str = "cloud_connector_tenant_lookups_total";
-const LOOKUPS_ASKED: &str = "cloud_connector_tenant_requests_total";
+const LOOKUPS_ASKED: &str = "cloud_connector_tenant_gateway_requests_total";
 const BREAKER: &str = "cloud_connector_tenant_breaker_open";
-const OVERFLOWED: &str = "cloud_connector_ingest_overflowed_total";
+const OVERFLOWED: &str = "cloud_connector_ingest_qos0_dropped_total";
 const ANNOUNCED: &str = "cloud_connector_inventory_messages_total";
-const NOT_ANNOUNCED: &str = "cloud_connector_inventory_refused_total";
-const SOURCES: &str = "cloud_connector_sources_registered_total";
+const NOT_ANNOUNCED: &str = "cloud_connector_inventory_hosts_ineligible_total";
+const SOURCES: &str = "cloud_connector_sources_registrations_total";
 const CONNECTIONS: &str = "cloud_connector_connections";
 const TENANTLESS: &str = "cloud_connector_tenantless_connections";
-const TENANTLESS_AGE: &str = "cloud_connector_tenantless_oldest_seconds";
-const MASS_LOSS: &str = "cloud_connector_tenant_mass_loss_total";
+const TENANTLESS_AGE: &str = "cloud_connector_tenantless_oldest_lookup_age_seconds";
+const MASS_LOSS: &str = "cloud_connector_tenant_mass_loss_suppressed_total";
 const UPDATER_RUNS: &str = "cloud_connector_updater_runs_total";
 const LINKS: &str = "cloud_connector_broker_connections";
-const REFUSED: &str = "cloud_connector_broker_refused_total";
-const SEVERED: &str = "cloud_connector_broker_severed_total";
-const CERTIFICATES: &str = "cloud_connector_broker_certificate_reloads_total";
+const REFUSED: &str = "cloud_connector_broker_rejections_total";
+const SEVERED: &str = "cloud_connector_broker_connections_aborted_total";
+const CERTIFICATES: &str = "cloud_connector_tls_certificate_reloads_total";
 const SENT: &str = "cloud_connector_messages_sent_total";
 const REQUESTS: &str = "cloud_connector_http_requests_total";
-const REQUEST_TIME: &str = "cloud_connector_http_request_seconds";
+const REQUEST_TIME: &str = "cloud_connector_http_request_duration_seconds";
 
 const SECONDS: &[f64] = &[
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
@@ -49,9 +49,9 @@ const SECONDS: &[f64] = &[
 const COUNTS: &[f64] = &[1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0];
 
 /// Says yes about once a second.
-pub struct Occasionally(AtomicU64);
+pub struct LogThrottle(AtomicU64);
 
-impl Occasionally {
+impl LogThrottle {
     /// One that has not said anything yet.
     #[must_use]
     pub const fn new() -> Self {
@@ -66,7 +66,7 @@ impl Occasionally {
     }
 }
 
-impl Default for Occasionally {
+impl Default for LogThrottle {
     fn default() -> Self {
         Self::new()
     }
@@ -223,8 +223,8 @@ pub fn row_given_up(why: &str) {
 }
 
 /// A message can never be processed. The topic is cut: it is the sender's text.
-pub fn dead_letter(topic: &str, rejected: &Rejected) {
-    static SAID: Occasionally = Occasionally::new();
+pub fn dead_letter(topic: &str, rejected: &Rejection) {
+    static SAID: LogThrottle = LogThrottle::new();
     counter!(DEAD_LETTERS, "reason" => rejected.reason).increment(1);
     let topic: String = topic.chars().take(300).collect();
     let (reason, detail) = (rejected.reason, &rejected.detail);
@@ -288,7 +288,7 @@ pub fn lookup_breaker(open: bool) {
 
 /// A message that the broker does not keep for us was dropped.
 pub fn overflowed() {
-    static SAID: Occasionally = Occasionally::new();
+    static SAID: LogThrottle = LogThrottle::new();
     counter!(OVERFLOWED).increment(1);
     if SAID.now() {
         tracing::warn!("signs of life and other messages with QoS 0 are dropped: too many wait");

@@ -20,7 +20,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
 /// Whether a lookup may be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Leave {
+pub(super) enum Admission {
     /// Ask.
     Granted,
     /// Ask, as the one who finds out whether there is an answer again.
@@ -61,22 +61,22 @@ impl Breaker {
     }
 
     /// Whether to ask now.
-    pub fn leave(&self) -> Leave {
+    pub fn leave(&self) -> Admission {
         let mut state = self.state.lock();
         let Some(open) = &mut state.open else {
-            return Leave::Granted;
+            return Admission::Granted;
         };
         if open.is_probing || Instant::now() < open.probe_at {
-            return Leave::Refused;
+            return Admission::Refused;
         }
         open.is_probing = true;
-        Leave::Probe
+        Admission::Probe
     }
 
     /// There was an answer. Once it is open, only a probe's counts: a late one says little.
-    pub fn answered(&self, client: &ClientId, leave: Leave) {
+    pub fn answered(&self, client: &ClientId, leave: Admission) {
         let mut state = self.state.lock();
-        if state.open.is_some() && leave != Leave::Probe {
+        if state.open.is_some() && leave != Admission::Probe {
             return;
         }
         if let Some(open) = state.open.take() {
@@ -91,11 +91,11 @@ impl Breaker {
     }
 
     /// There was none.
-    pub fn unanswered(&self, client: &ClientId, leave: Leave) {
+    pub fn record_failure(&self, client: &ClientId, leave: Admission) {
         let mut state = self.state.lock();
         let now = Instant::now();
         if let Some(open) = &mut state.open {
-            if leave == Leave::Probe {
+            if leave == Admission::Probe {
                 open.pause = (open.pause * 2).min(LONGEST_PAUSE);
                 open.probe_at = now + open.pause;
                 open.is_probing = false;
@@ -123,7 +123,7 @@ impl Breaker {
     }
 
     /// A probe was given up before it had an answer or none.
-    pub fn abandoned(&self) {
+    pub fn cancel_probe(&self) {
         if let Some(open) = &mut self.state.lock().open {
             open.is_probing = false;
         }
@@ -167,7 +167,7 @@ mod tests {
     fn opened() -> Breaker {
         let breaker = Breaker::new(PAUSE);
         for n in 0..WINDOW {
-            breaker.unanswered(&client(n), Leave::Granted);
+            breaker.record_failure(&client(n), Admission::Granted);
         }
         breaker
     }
@@ -176,23 +176,23 @@ mod tests {
     async fn one_odd_client_cannot_open_it() {
         let breaker = Breaker::new(PAUSE);
         for _ in 0..1000 {
-            breaker.unanswered(&client(0), Leave::Granted);
+            breaker.record_failure(&client(0), Admission::Granted);
         }
-        assert_eq!(breaker.leave(), Leave::Granted);
+        assert_eq!(breaker.leave(), Admission::Granted);
     }
 
     #[tokio::test(start_paused = true)]
     async fn it_opens_when_half_of_the_latest_clients_had_no_answer() {
         let breaker = Breaker::new(PAUSE);
         for n in 0..=WINDOW / 2 {
-            breaker.answered(&client(n), Leave::Granted);
+            breaker.answered(&client(n), Admission::Granted);
         }
         for n in 0..WINDOW / 2 - 1 {
-            breaker.unanswered(&client(100 + n), Leave::Granted);
+            breaker.record_failure(&client(100 + n), Admission::Granted);
         }
-        assert_eq!(breaker.leave(), Leave::Granted, "9 of 20");
-        breaker.unanswered(&client(200), Leave::Granted);
-        assert_eq!(breaker.leave(), Leave::Refused, "10 of the latest 20");
+        assert_eq!(breaker.leave(), Admission::Granted, "9 of 20");
+        breaker.record_failure(&client(200), Admission::Granted);
+        assert_eq!(breaker.leave(), Admission::Refused, "10 of the latest 20");
         breaker.opened().await;
         assert!(breaker.open_for().is_some());
     }
@@ -200,35 +200,39 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn while_open_one_probe_at_a_time_is_let_through_ever_more_rarely() {
         let breaker = opened();
-        assert_eq!(breaker.leave(), Leave::Refused);
+        assert_eq!(breaker.leave(), Admission::Refused);
         tokio::time::advance(PAUSE).await;
-        assert_eq!(breaker.leave(), Leave::Probe);
-        assert_eq!(breaker.leave(), Leave::Refused);
-        breaker.unanswered(&client(8), Leave::Granted);
-        assert_eq!(breaker.leave(), Leave::Refused, "a straggler is no probe");
-        breaker.unanswered(&client(7), Leave::Probe);
+        assert_eq!(breaker.leave(), Admission::Probe);
+        assert_eq!(breaker.leave(), Admission::Refused);
+        breaker.record_failure(&client(8), Admission::Granted);
+        assert_eq!(
+            breaker.leave(),
+            Admission::Refused,
+            "a straggler is no probe"
+        );
+        breaker.record_failure(&client(7), Admission::Probe);
         tokio::time::advance(PAUSE).await;
-        assert_eq!(breaker.leave(), Leave::Refused);
+        assert_eq!(breaker.leave(), Admission::Refused);
         tokio::time::advance(PAUSE).await;
-        assert_eq!(breaker.leave(), Leave::Probe);
-        breaker.abandoned();
-        assert_eq!(breaker.leave(), Leave::Probe);
+        assert_eq!(breaker.leave(), Admission::Probe);
+        breaker.cancel_probe();
+        assert_eq!(breaker.leave(), Admission::Probe);
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_closes_it_and_it_starts_over() {
         let breaker = opened();
         tokio::time::advance(PAUSE).await;
-        assert_eq!(breaker.leave(), Leave::Probe);
-        breaker.answered(&client(3), Leave::Granted);
+        assert_eq!(breaker.leave(), Admission::Probe);
+        breaker.answered(&client(3), Admission::Granted);
         assert_eq!(
             breaker.leave(),
-            Leave::Refused,
+            Admission::Refused,
             "a late answer is no probe's"
         );
-        breaker.answered(&client(1), Leave::Probe);
-        assert_eq!(breaker.leave(), Leave::Granted);
-        breaker.unanswered(&client(2), Leave::Granted);
-        assert_eq!(breaker.leave(), Leave::Granted);
+        breaker.answered(&client(1), Admission::Probe);
+        assert_eq!(breaker.leave(), Admission::Granted);
+        breaker.record_failure(&client(2), Admission::Granted);
+        assert_eq!(breaker.leave(), Admission::Granted);
     }
 }

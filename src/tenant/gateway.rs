@@ -7,10 +7,10 @@ use serde::Deserialize;
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::Lookup;
+use super::TenantLookupOutcome;
 use crate::config::Pem;
 use crate::domain::{ClientId, Identity};
-use crate::outward;
+use crate::http_client;
 
 /// Largest answer that is read. Real ones have about a kilobyte.
 const ANSWER_MAX_BYTES: usize = 256 * 1024;
@@ -54,8 +54,8 @@ impl Gateway {
             url: url.to_owned(),
             problem,
         };
-        let parsed = outward::address(url).map_err(bad_url)?;
-        let mut builder = outward::client(timeout);
+        let parsed = http_client::address(url).map_err(bad_url)?;
+        let mut builder = http_client::client(timeout);
         if let Some(ca) = ca {
             builder = builder.tls_certs_merge(authorities(ca)?);
         }
@@ -70,18 +70,18 @@ impl Gateway {
     }
 
     /// Asks for one client.
-    pub async fn ask(&self, client: &ClientId) -> Lookup {
+    pub async fn ask(&self, client: &ClientId) -> TenantLookupOutcome {
         let request_id = Uuid::new_v4().simple().to_string();
         let request = self
             .http
             .get(self.url.clone())
             .header("x-rh-certauth-cn", format!("/CN={client}"))
             .header("x-rh-insights-request-id", request_id);
-        match outward::ask(request, ANSWER_MAX_BYTES).await {
+        match http_client::ask(request, ANSWER_MAX_BYTES).await {
             Ok((status, body)) => judge(status, &body),
             Err(error) => {
                 tracing::debug!(client_id = %client, %error, "the gateway does not answer");
-                Lookup::Unavailable
+                TenantLookupOutcome::Unavailable
             }
         }
     }
@@ -113,7 +113,7 @@ struct Named {
 
 /// What an answer means. Only what is certainly the gateway's own word is definite: a proxy's page or
 /// a wrong address must cost nobody its tenant.
-fn judge(status: u16, body: &[u8]) -> Lookup {
+fn judge(status: u16, body: &[u8]) -> TenantLookupOutcome {
     match status {
         200 => {
             let named: Result<Named, _> = serde_json::from_slice(body);
@@ -121,13 +121,13 @@ fn judge(status: u16, body: &[u8]) -> Lookup {
                 .ok()
                 .map(|named| Identity::from_base64(&named.identity));
             match identity {
-                Some(Ok(identity)) => Lookup::of(identity),
-                Some(Err(_)) | None => Lookup::Unavailable,
+                Some(Ok(identity)) => TenantLookupOutcome::of(identity),
+                Some(Err(_)) | None => TenantLookupOutcome::Unavailable,
             }
         }
-        408 | 425 | 429 => Lookup::Unavailable,
-        400..=499 if is_refusal(body) => Lookup::NotFound,
-        _ => Lookup::Unavailable,
+        408 | 425 | 429 => TenantLookupOutcome::Unavailable,
+        400..=499 if is_refusal(body) => TenantLookupOutcome::NotFound,
+        _ => TenantLookupOutcome::Unavailable,
     }
 }
 
@@ -162,7 +162,7 @@ mod tests {
             json!({"type": "System", "account_number": "42", "internal": {"org_id": "1"}}),
         ] {
             match judge(200, &named(&identity)) {
-                Lookup::Found(found) => {
+                TenantLookupOutcome::Found(found) => {
                     assert_eq!(found.tenant.org_id.as_str(), "1");
                     assert_eq!(found.tenant.account, "42");
                 }
@@ -177,7 +177,11 @@ mod tests {
             "detail": "no such certificate"}]});
         let refusal = refusal.to_string().into_bytes();
         for status in [400, 401, 403, 404, 410, 422] {
-            assert_eq!(judge(status, &refusal), Lookup::NotFound, "{status}");
+            assert_eq!(
+                judge(status, &refusal),
+                TenantLookupOutcome::NotFound,
+                "{status}"
+            );
         }
         for identity in [
             json!({"type": "System"}),
@@ -185,12 +189,16 @@ mod tests {
         ] {
             assert_eq!(
                 judge(200, &named(&identity)),
-                Lookup::NotFound,
+                TenantLookupOutcome::NotFound,
                 "{identity}"
             );
         }
         for status in [408, 425, 429, 500, 502, 503, 504, 301, 204] {
-            assert_eq!(judge(status, &refusal), Lookup::Unavailable, "{status}");
+            assert_eq!(
+                judge(status, &refusal),
+                TenantLookupOutcome::Unavailable,
+                "{status}"
+            );
         }
     }
 
@@ -211,7 +219,11 @@ mod tests {
         ] {
             for status in [200, 401, 404] {
                 let text = String::from_utf8_lossy(&body).into_owned();
-                assert_eq!(judge(status, &body), Lookup::Unavailable, "{status} {text}");
+                assert_eq!(
+                    judge(status, &body),
+                    TenantLookupOutcome::Unavailable,
+                    "{status} {text}"
+                );
             }
         }
     }

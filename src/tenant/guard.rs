@@ -1,6 +1,6 @@
 //! If many that had a tenant turn out to have none at once, something is wrong with the gateway.
 
-use super::Lookup;
+use super::TenantLookupOutcome;
 
 /// Below this many nothing is concluded.
 const AT_LEAST: u64 = 50;
@@ -9,21 +9,21 @@ const ONE_IN: u64 = 5;
 
 /// Counts clients that had a tenant, and how many of them would lose it.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Guard {
+pub struct MassLossCounter {
     asked: u64,
     lost: u64,
 }
 
-impl Guard {
+impl MassLossCounter {
     /// A client that had a tenant was looked up.
-    pub fn note(&mut self, lookup: &Lookup) {
+    pub fn note(&mut self, lookup: &TenantLookupOutcome) {
         match lookup {
-            Lookup::Found(_) => self.asked += 1,
-            Lookup::NotFound => {
+            TenantLookupOutcome::Found(_) => self.asked += 1,
+            TenantLookupOutcome::NotFound => {
                 self.asked += 1;
                 self.lost += 1;
             }
-            Lookup::Unavailable => {}
+            TenantLookupOutcome::Unavailable => {}
         }
     }
 
@@ -40,11 +40,11 @@ impl Guard {
     }
 
     /// Says it in the log.
-    pub fn complain(&self) {
+    pub fn log_suppressed(&self) {
         tracing::error!(
             lost = self.lost,
             asked = self.asked,
-            "the lookup service says of too many clients that they belong to nobody: not believed, and they keep their organisation; if it is right, set tenant.believe_mass_loss, or run the updater with --force"
+            "the lookup service says of too many clients that they belong to nobody: not believed, and they keep their organisation; if it is right, set tenant.allow_mass_loss, or run the updater with --force"
         );
     }
 }
@@ -54,8 +54,8 @@ mod tests {
     use super::*;
     use crate::domain::{Identity, OrgId, Tenant};
 
-    fn found() -> Lookup {
-        Lookup::of(Identity::made_for(&Tenant {
+    fn found() -> TenantLookupOutcome {
+        TenantLookupOutcome::of(Identity::made_for(&Tenant {
             org_id: OrgId::new("1").unwrap(),
             account: String::new(),
         }))
@@ -63,23 +63,23 @@ mod tests {
 
     #[test]
     fn it_trips_when_more_than_a_fifth_of_at_least_fifty_would_lose_their_tenant() {
-        let mut guard = Guard::default();
+        let mut guard = MassLossCounter::default();
         for _ in 0..49 {
-            guard.note(&Lookup::NotFound);
-            guard.note(&Lookup::Unavailable);
+            guard.note(&TenantLookupOutcome::NotFound);
+            guard.note(&TenantLookupOutcome::Unavailable);
         }
         assert!(!guard.is_tripped(), "49 are too few to tell");
-        guard.note(&Lookup::NotFound);
+        guard.note(&TenantLookupOutcome::NotFound);
         assert!(guard.is_tripped());
-        let mut guard = Guard::default();
+        let mut guard = MassLossCounter::default();
         for _ in 0..80 {
             guard.note(&found());
         }
         for _ in 0..20 {
-            guard.note(&Lookup::NotFound);
+            guard.note(&TenantLookupOutcome::NotFound);
         }
         assert!(!guard.is_tripped(), "a fifth is not more than a fifth");
-        guard.note(&Lookup::NotFound);
+        guard.note(&TenantLookupOutcome::NotFound);
         assert!(guard.is_tripped());
     }
 }

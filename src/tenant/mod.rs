@@ -8,29 +8,31 @@
 //! not too many at once, and not at all while there are no answers (`breaker`). `translator` is for
 //! callers who know a tenant by its account number.
 
+mod account_translation;
 mod breaker;
-mod careful;
-mod fixed;
 mod gateway;
 mod guard;
-mod translator;
+mod lookup_client;
+mod static_file;
 
 use async_trait::async_trait;
 use tokio::time::Instant;
 
 use crate::domain::{ClientId, Identity, Tenant};
 
-pub use careful::{CarefulTenants, Limits};
-pub use fixed::{FixedTenants, ReadError};
+pub use account_translation::{
+    AccountTranslator, HttpTranslator, StaticTranslator, TranslationOutcome, TranslatorError,
+};
 pub use gateway::{Gateway, GatewayError};
-pub use guard::Guard;
-pub use translator::{FixedTranslator, HttpTranslator, Translation, Translator, TranslatorError};
+pub use guard::MassLossCounter;
+pub use lookup_client::{LookupClient, LookupLimits};
+pub use static_file::{ReadError, StaticTenants};
 
 /// What a lookup found.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Lookup {
+pub enum TenantLookupOutcome {
     /// It belongs to an organisation.
-    Found(Found),
+    Found(FoundTenant),
     /// A definite answer: it belongs to none.
     NotFound,
     /// No answer. Never counts against the client.
@@ -39,14 +41,14 @@ pub enum Lookup {
 
 /// To whom a client belongs, and as whom it is known there.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Found {
+pub struct FoundTenant {
     /// The organisation and account.
     pub tenant: Tenant,
     /// The identity as it came: other services want it.
     pub identity: Identity,
 }
 
-impl Lookup {
+impl TenantLookupOutcome {
     /// Its name as a metric's label.
     #[must_use]
     pub fn outcome(&self) -> &'static str {
@@ -61,7 +63,7 @@ impl Lookup {
     #[must_use]
     pub fn of(identity: Identity) -> Self {
         match identity.tenant().cloned() {
-            Some(tenant) => Self::Found(Found { tenant, identity }),
+            Some(tenant) => Self::Found(FoundTenant { tenant, identity }),
             None => Self::NotFound,
         }
     }
@@ -69,9 +71,9 @@ impl Lookup {
 
 /// Something that knows to whom clients belong.
 #[async_trait]
-pub trait Tenants: Send + Sync + 'static {
+pub trait TenantLookup: Send + Sync + 'static {
     /// Looks one client up. No answer by the deadline is none.
-    async fn lookup(&self, client: &ClientId, deadline: Instant) -> Lookup;
+    async fn lookup(&self, client: &ClientId, deadline: Instant) -> TenantLookupOutcome;
 
     /// Whether it could answer now, for `doctor`: a line that says what it is, or what is wrong.
     async fn probe(&self) -> Result<String, String>;

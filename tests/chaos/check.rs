@@ -8,16 +8,16 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use sqlx::Row as _;
 
-use crate::clients::Story;
+use crate::clients::History;
 use crate::model::Word;
-use crate::plan::{Manner, Tenant};
+use crate::plan::{Profile, Tenant};
 use crate::setup::SetUp;
 use crate::support::fleet::KEY;
 
 /// A client, and what is known of it.
-pub struct Watched {
-    pub manner: Manner,
-    pub story: Arc<Mutex<Story>>,
+pub struct TrackedClient {
+    pub manner: Profile,
+    pub story: Arc<Mutex<History>>,
 }
 
 /// A row of the table.
@@ -34,7 +34,7 @@ pub struct Row {
 }
 
 /// All that the set-up shows.
-pub struct Seen {
+pub struct ObservedState {
     pub rows: BTreeMap<String, Row>,
     pub letters: BTreeMap<String, BTreeSet<(String, String)>>,
     /// By organisation and client.
@@ -42,7 +42,7 @@ pub struct Seen {
 }
 
 /// What is not as it should be.
-pub struct Difference {
+pub struct Mismatch {
     pub client: String,
     pub what: String,
 }
@@ -52,7 +52,7 @@ const ROWS: &str =
      CAST(dispatchers AS text), CAST(tags AS text), message_id, ";
 const LETTERS: &str = "SELECT client_id, topic, sha256 FROM dead_letters";
 
-impl Seen {
+impl ObservedState {
     pub async fn now(set_up: &SetUp) -> Result<Self, String> {
         let (rows, letters) = match set_up.services() {
             None => from_sqlite(set_up).await,
@@ -151,7 +151,7 @@ async fn list(set_up: &SetUp, org: &str) -> Result<Vec<Value>, String> {
 }
 
 /// Everything that differs from the model.
-pub fn differences(fleet: &[Watched], seen: &Seen) -> Vec<Difference> {
+pub fn differences(fleet: &[TrackedClient], seen: &ObservedState) -> Vec<Mismatch> {
     let mut found = Vec::new();
     let mut known = BTreeSet::new();
     for client in fleet {
@@ -159,7 +159,7 @@ pub fn differences(fleet: &[Watched], seen: &Seen) -> Vec<Difference> {
         known.insert(name);
         let story = client.story.lock();
         let mut tell = |what: String| {
-            found.push(Difference {
+            found.push(Mismatch {
                 client: name.clone(),
                 what,
             });
@@ -183,7 +183,7 @@ pub fn differences(fleet: &[Watched], seen: &Seen) -> Vec<Difference> {
     let rows = seen.rows.keys().chain(seen.letters.keys());
     for name in rows.chain(seen.listed.keys().map(|(_, name)| name)) {
         if !known.contains(name) {
-            found.push(Difference {
+            found.push(Mismatch {
                 client: name.clone(),
                 what: "a stranger".to_owned(),
             });
@@ -192,7 +192,7 @@ pub fn differences(fleet: &[Watched], seen: &Seen) -> Vec<Difference> {
     found
 }
 
-fn of_client(manner: &Manner, expected: Option<&Word>, seen: &Seen) -> Vec<String> {
+fn of_client(manner: &Profile, expected: Option<&Word>, seen: &ObservedState) -> Vec<String> {
     let (org, account) = manner.tenant.names();
     let row = seen.rows.get(&manner.name);
     let mut found = Vec::new();
@@ -228,7 +228,7 @@ fn of_client(manner: &Manner, expected: Option<&Word>, seen: &Seen) -> Vec<Strin
     found
 }
 
-fn compare(found: &mut Vec<String>, manner: &Manner, word: &Word, row: &Row) {
+fn compare(found: &mut Vec<String>, manner: &Profile, word: &Word, row: &Row) {
     let (org, account) = manner.tenant.names();
     let dialect = if manner.handshake {
         "handshake"

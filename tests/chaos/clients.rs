@@ -11,16 +11,16 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
+use crate::dialect::{self, Meaning, Message};
 use crate::gate::Gate;
 use crate::link::{Entry, Link, entry};
 use crate::model::{Model, Word};
-use crate::plan::{Act, Clock, Manner, Step};
+use crate::plan::{Action, Clock, Profile, Step};
 use crate::random::Random;
-use crate::voice::{self, Meaning, Message};
 
 /// What is known of a client from outside: read by the check while the client rests.
 #[derive(Default)]
-pub struct Story {
+pub struct History {
     pub model: Model,
     pub log: Vec<Entry>,
 }
@@ -33,8 +33,8 @@ pub struct World {
 }
 
 pub struct Client {
-    pub manner: Manner,
-    pub story: Arc<Mutex<Story>>,
+    pub manner: Profile,
+    pub story: Arc<Mutex<History>>,
     world: Arc<World>,
     random: Random,
     link: Option<Link>,
@@ -47,7 +47,7 @@ pub struct Client {
 }
 
 impl Client {
-    pub fn new(manner: Manner, world: Arc<World>, random: Random) -> Self {
+    pub fn new(manner: Profile, world: Arc<World>, random: Random) -> Self {
         Self {
             manner,
             story: Arc::default(),
@@ -79,46 +79,46 @@ impl Client {
         self.rest(over).await;
     }
 
-    async fn perform(&mut self, act: Act) {
+    async fn perform(&mut self, act: Action) {
         match act {
-            Act::Online { with_id } => {
+            Action::Online { with_id } => {
                 let online = self.online(with_id);
                 self.say(vec![online]).await;
             }
-            Act::Burst(count) => {
+            Action::Burst(count) => {
                 let burst = (0..count).map(|_| self.online(true)).collect();
                 self.say(burst).await;
             }
-            Act::ClockSet { back_hours } => {
+            Action::ClockSet { back_hours } => {
                 self.set_back = SignedDuration::from_hours(i64::try_from(back_hours).unwrap());
                 // What it said before may be later than what it says now.
                 self.last_sent = Timestamp::UNIX_EPOCH;
                 let online = self.online(true);
                 self.say(vec![online]).await;
             }
-            Act::Again => {
+            Action::Again => {
                 let word = self.word().expect("it has said what it is");
-                self.say(vec![voice::again(&self.manner, &word)]).await;
+                self.say(vec![dialect::again(&self.manner, &word)]).await;
             }
-            Act::Old { seconds } => self.say_something_old(seconds).await,
-            Act::Garbage(kind, variant) => {
-                self.say(vec![voice::garbage(&self.manner, kind, variant)])
+            Action::Old { seconds } => self.say_something_old(seconds).await,
+            Action::Garbage(kind, variant) => {
+                self.say(vec![dialect::garbage(&self.manner, kind, variant)])
                     .await;
             }
-            Act::Takeover => {
+            Action::Takeover => {
                 let first = self.link.take();
                 let online = self.online(true);
                 self.say(vec![online]).await;
                 drop(first);
             }
-            Act::Leave => {
-                let farewell = voice::farewell(&self.manner, Timestamp::now());
+            Action::Leave => {
+                let farewell = dialect::farewell(&self.manner, Timestamp::now());
                 self.say(farewell).await;
                 if let Some(link) = self.link.take() {
                     link.disconnect().await;
                 }
             }
-            Act::Cut => self.cut(),
+            Action::Truncated => self.cut(),
         }
     }
 
@@ -137,7 +137,7 @@ impl Client {
     async fn say_something_old(&mut self, seconds: u64) {
         let last = self.word().expect("it has said what it is");
         let (mark, id) = (self.mark(), self.id());
-        let old = voice::old(&self.manner, &last, seconds, mark, id);
+        let old = dialect::old(&self.manner, &last, seconds, mark, id);
         self.story.lock().model.is_open = true;
         let before = self.connections;
         self.say(vec![old]).await;
@@ -294,10 +294,10 @@ impl Client {
         };
         let next = self.last_sent + SignedDuration::from_micros(1);
         self.last_sent = by_its_clock.max(next);
-        let mut word = voice::word(&self.manner, mark, id, self.last_sent);
+        let mut word = dialect::word(&self.manner, mark, id, self.last_sent);
         if self.manner.clock == Clock::Fast {
             word.received_after = Some(now);
         }
-        voice::online(&self.manner, word)
+        dialect::online(&self.manner, word)
     }
 }

@@ -7,10 +7,10 @@ use jiff::Timestamp;
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
-use crate::plan::Manner;
+use crate::dialect::{self, Message};
+use crate::plan::Profile;
 use crate::random::Random;
 use crate::support::mqtt::{Connect, RawClient, data_out};
-use crate::voice::{self, Message};
 
 /// A broker that says nothing for this long is given up, and connected to again. Longer than any
 /// pause of the plan, and shorter than what the raw client takes for a broken test.
@@ -35,12 +35,12 @@ impl Link {
     /// Connects, however often it takes.
     pub async fn make(
         address: &str,
-        manner: &Manner,
+        manner: &Profile,
         numbers: &mut u32,
         random: &mut Random,
         log: &mut impl FnMut(Entry),
     ) -> Self {
-        let connect = voice::connect(manner);
+        let connect = dialect::connect(manner);
         let mut pause = random.between(20, 300);
         loop {
             *numbers += 1;

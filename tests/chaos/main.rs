@@ -8,6 +8,7 @@
 
 mod check;
 mod clients;
+mod dialect;
 mod gate;
 mod link;
 mod model;
@@ -26,7 +27,6 @@ mod setup;
 )]
 #[path = "../it/support/mod.rs"]
 mod support;
-mod voice;
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -1,6 +1,6 @@
 //! What the table must hold of a client, by the rules of order in the spec: what was acknowledged
 //! has happened. A client goes on only when its message is acknowledged, so there is nothing to
-//! guess, but for one case that the client itself sees to (see `Act::Old` in `clients.rs`).
+//! guess, but for one case that the client itself sees to (see `Action::Old` in `clients.rs`).
 
 use std::collections::BTreeSet;
 

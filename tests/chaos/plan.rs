@@ -27,7 +27,7 @@ impl Kind {
 
 /// What a client is, for as long as it lives.
 #[derive(Debug, Clone)]
-pub struct Manner {
+pub struct Profile {
     pub name: String,
     pub handshake: bool,
     /// Says nothing when it reconnects, but for a sign of life.
@@ -65,7 +65,7 @@ impl Tenant {
 
 /// One thing that a client does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Act {
+pub enum Action {
     /// Says what it is; with a message id or without.
     Online { with_id: bool },
     /// Says so several times without waiting for the answers.
@@ -83,14 +83,14 @@ pub enum Act {
     /// Says farewell and disconnects.
     Leave,
     /// The connection is cut: the will speaks.
-    Cut,
+    Truncated,
 }
 
-impl Act {
+impl Action {
     pub fn messages(self) -> u64 {
         match self {
             Self::Burst(count) => count,
-            Self::Cut => 0,
+            Self::Truncated => 0,
             _ => 1,
         }
     }
@@ -102,10 +102,10 @@ pub const GARBAGE_KINDS: u64 = 6;
 #[derive(Debug, Clone, Copy)]
 pub struct Step {
     pub wait: Duration,
-    pub act: Act,
+    pub act: Action,
 }
 
-pub fn manner(seed: u64, kind: Kind, client: usize) -> Manner {
+pub fn manner(seed: u64, kind: Kind, client: usize) -> Profile {
     let mut random = Random::new(seed, &[1, client as u64]);
     let handshake = random.chance(15);
     // Through a queue a sign of life can be lost (see the known limits in docs/ARCHITECTURE.md); in
@@ -121,7 +121,7 @@ pub fn manner(seed: u64, kind: Kind, client: usize) -> Manner {
         7..=20 => Tenant::Other,
         _ => Tenant::Default,
     };
-    Manner {
+    Profile {
         name: format!("chaos-{client:04}"),
         handshake,
         quiet,
@@ -131,14 +131,14 @@ pub fn manner(seed: u64, kind: Kind, client: usize) -> Manner {
 }
 
 /// What a client does in a round. It ends connected, gone by its own word, or cut.
-pub fn script(seed: u64, round: u64, client: usize, manner: &Manner) -> Vec<Step> {
+pub fn script(seed: u64, round: u64, client: usize, manner: &Profile) -> Vec<Step> {
     let mut random = Random::new(seed, &[2, round, client as u64]);
     let end = match random.between(1, 100) {
-        1..=14 => Some(Act::Leave),
-        15..=28 => Some(Act::Cut),
+        1..=14 => Some(Action::Leave),
+        15..=28 => Some(Action::Truncated),
         _ => None,
     };
-    let budget = MESSAGES_EACH - end.map_or(0, Act::messages);
+    let budget = MESSAGES_EACH - end.map_or(0, Action::messages);
     let mut acts = Vec::new();
     let mut used = 0;
     // Whoever left says what it is before anything else.
@@ -149,18 +149,21 @@ pub fn script(seed: u64, round: u64, client: usize, manner: &Manner) -> Vec<Step
         } else {
             online(&mut random, manner)
         };
-        is_here = !matches!(act, Act::Leave | Act::Cut);
+        is_here = !matches!(act, Action::Leave | Action::Truncated);
         used += act.messages();
         acts.push(act);
     }
     if end.is_none() && !is_here {
         // It meant to end connected: staying is enough.
         acts.pop();
-        acts.push(Act::Online { with_id: true });
+        acts.push(Action::Online { with_id: true });
     }
     acts.extend(end.filter(|_| is_here));
     let pad = MESSAGES_EACH.saturating_sub(acts.iter().map(|act| act.messages()).sum());
-    let front = std::iter::repeat_n(Act::Online { with_id: true }, usize::try_from(pad).unwrap());
+    let front = std::iter::repeat_n(
+        Action::Online { with_id: true },
+        usize::try_from(pad).unwrap(),
+    );
     front
         .chain(acts)
         .map(|act| Step {
@@ -170,27 +173,27 @@ pub fn script(seed: u64, round: u64, client: usize, manner: &Manner) -> Vec<Step
         .collect()
 }
 
-fn online(random: &mut Random, manner: &Manner) -> Act {
-    Act::Online {
+fn online(random: &mut Random, manner: &Profile) -> Action {
+    Action::Online {
         // A handshake needs one.
         with_id: manner.handshake || !random.chance(5),
     }
 }
 
-fn next_act(random: &mut Random, manner: &Manner, most: u64) -> Act {
+fn next_act(random: &mut Random, manner: &Profile, most: u64) -> Action {
     let is_right = manner.clock == Clock::Right;
     match random.between(1, 100) {
-        1..=10 => Act::Burst(random.between(2, 4).min(most)),
+        1..=10 => Action::Burst(random.between(2, 4).min(most)),
         // With a fast clock every message counts as sent when it comes: a repetition would be news.
-        11..=18 if manner.clock != Clock::Fast => Act::Again,
-        19..=24 if is_right && !manner.handshake => Act::Old {
+        11..=18 if manner.clock != Clock::Fast => Action::Again,
+        19..=24 if is_right && !manner.handshake => Action::Old {
             seconds: random.between(1, 500),
         },
-        25..=29 => Act::Garbage(random.between(1, GARBAGE_KINDS), random.between(1, 2)),
-        30..=36 => Act::Takeover,
-        37..=43 => Act::Leave,
-        44..=52 => Act::Cut,
-        53..=80 if manner.clock == Clock::Set => Act::ClockSet {
+        25..=29 => Action::Garbage(random.between(1, GARBAGE_KINDS), random.between(1, 2)),
+        30..=36 => Action::Takeover,
+        37..=43 => Action::Leave,
+        44..=52 => Action::Truncated,
+        53..=80 if manner.clock == Clock::Set => Action::ClockSet {
             back_hours: if random.chance(50) { 5 } else { 0 },
         },
         _ => online(random, manner),

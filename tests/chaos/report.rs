@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::check::{Row, Seen};
+use crate::check::{ObservedState, Row};
 use crate::link::Entry;
 use crate::run::{Failure, Run};
 
@@ -40,7 +40,7 @@ pub fn failure(run: &Run, failure: &Failure) {
     }
 }
 
-fn client(run: &Run, name: &str, seen: Option<&Seen>) {
+fn client(run: &Run, name: &str, seen: Option<&ObservedState>) {
     let Some(watched) = run.fleet.iter().find(|watched| watched.manner.name == name) else {
         return;
     };

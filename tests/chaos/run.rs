@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
-use crate::check::{self, Difference, Seen, Watched};
+use crate::check::{self, Mismatch, ObservedState, TrackedClient};
 use crate::clients::{Client, World};
 use crate::gate::Gate;
 use crate::plan::{self, Fault, Kind, Strike};
@@ -44,8 +44,8 @@ pub struct Tally {
 /// How a run ended that did not end well.
 pub struct Failure {
     pub why: String,
-    pub differences: Vec<Difference>,
-    pub seen: Option<Seen>,
+    pub differences: Vec<Mismatch>,
+    pub seen: Option<ObservedState>,
 }
 
 impl From<String> for Failure {
@@ -63,7 +63,7 @@ pub struct Run {
     pub kind: Kind,
     pub seed: u64,
     pub tally: Tally,
-    pub fleet: Vec<Watched>,
+    pub fleet: Vec<TrackedClient>,
     /// What struck, and when it was over.
     pub faults: Arc<Mutex<Vec<String>>>,
     clients: Vec<Client>,
@@ -89,7 +89,7 @@ impl Run {
                 Client::new(manner, world.clone(), random)
             })
             .collect();
-        let fleet = clients.iter().map(|client| Watched {
+        let fleet = clients.iter().map(|client| TrackedClient {
             manner: client.manner.clone(),
             story: client.story.clone(),
         });
@@ -211,7 +211,7 @@ impl Run {
         let mut right_since = None;
         loop {
             let is_late = Instant::now() > deadline;
-            match Seen::now(&self.set_up).await {
+            match ObservedState::now(&self.set_up).await {
                 Ok(seen) => {
                     let differences = check::differences(&self.fleet, &seen);
                     let was_right = right_since.is_some();
@@ -264,7 +264,7 @@ impl Run {
     }
 }
 
-fn differs(was_right: bool, differences: Vec<Difference>, seen: Seen) -> Failure {
+fn differs(was_right: bool, differences: Vec<Mismatch>, seen: ObservedState) -> Failure {
     let why = if was_right {
         "the table was right, and is no more"
     } else {

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, json};
 use tokio::sync::Mutex;
 
-use crate::plan::{Fault, Kind, Manner, ROLES, Service as Which, Tenant};
+use crate::plan::{Fault, Kind, Profile, ROLES, Service as Which, Tenant};
 use crate::process::Process;
 use crate::support::fleet::{Fleet, KEY};
 use crate::support::program;
 use crate::support::services::{Service, free_port};
 
 /// After a crash of the embedded broker, who stays away this long is gone.
-const RETURN_GRACE: Duration = Duration::from_secs(5);
+const RECONNECT_GRACE: Duration = Duration::from_secs(5);
 /// All that a long run can make: of what is kept, none may be forgotten.
 const LETTERS_IN_ALL: &str = "1000000";
 
@@ -30,7 +30,7 @@ pub struct SetUp {
 }
 
 impl SetUp {
-    pub async fn start(kind: Kind, folder: &Path, fleet: &[Manner]) -> Result<Self, String> {
+    pub async fn start(kind: Kind, folder: &Path, fleet: &[Profile]) -> Result<Self, String> {
         let tenants = folder.join("tenants.json");
         std::fs::write(&tenants, tenants_file(fleet)).map_err(|error| error.to_string())?;
         let tenants = tenants.display().to_string();
@@ -119,7 +119,7 @@ impl SetUp {
     /// whoever came back must not be.
     pub fn must_hold_for(&self) -> Duration {
         match self.kind {
-            Kind::Embedded => RETURN_GRACE + Duration::from_secs(1),
+            Kind::Embedded => RECONNECT_GRACE + Duration::from_secs(1),
             Kind::Distributed => Duration::from_secs(3),
         }
     }
@@ -163,10 +163,10 @@ fn embedded(folder: &Path, tenants: String) -> SetUp {
             .arg(&data)
             .env("CLOUD_CONNECTOR__TENANT__STATIC_FILE", &tenants)
             .env("CLOUD_CONNECTOR__API__KEYS__TESTER", KEY)
-            .env("CLOUD_CONNECTOR__DEAD_LETTERS__IN_ALL", LETTERS_IN_ALL)
+            .env("CLOUD_CONNECTOR__DEAD_LETTERS__MAX_TOTAL", LETTERS_IN_ALL)
             .env(
-                "CLOUD_CONNECTOR__BROKER__RETURN_GRACE",
-                format!("{}s", RETURN_GRACE.as_secs()),
+                "CLOUD_CONNECTOR__BROKER__RECONNECT_GRACE",
+                format!("{}s", RECONNECT_GRACE.as_secs()),
             );
         command
     };
@@ -189,7 +189,7 @@ async fn distributed(folder: &Path, tenants: String) -> SetUp {
     let fleet = Fleet::with(mosquitto, Some(postgres), Some(kafka)).await;
     let fleet = fleet
         .set("tenant.static_file", tenants)
-        .set("dead_letters.in_all", LETTERS_IN_ALL);
+        .set("dead_letters.max_total", LETTERS_IN_ALL);
     let fleet = Arc::new(fleet);
     let mut api = String::new();
     let mut processes = Vec::new();
@@ -223,7 +223,7 @@ fn address() -> String {
     format!("127.0.0.1:{}", free_port())
 }
 
-fn tenants_file(fleet: &[Manner]) -> String {
+fn tenants_file(fleet: &[Profile]) -> String {
     let mut tenants = Map::new();
     for manner in fleet {
         let says = match manner.tenant {

@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use cloud_connector::domain::{ClientId, Clock, Identity, OrgId, Tenant, Timestamp};
-use cloud_connector::platform::announcer::Announcer;
-use cloud_connector::platform::inventory::{Announcement, Terms};
-use cloud_connector::platform::outlet::Outlet;
-use cloud_connector::tenant::{Lookup, Tenants};
+use cloud_connector::integrations::inventory::message::{InventoryMessage, ReportPolicy};
+use cloud_connector::integrations::inventory::reporter::InventoryReporter;
+use cloud_connector::integrations::inventory::sink::InventorySink;
+use cloud_connector::tenant::{TenantLookup, TenantLookupOutcome};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Makes a test of each case, for each store. A case takes a [`Scene`].
+/// Makes a test of each case, for each store. A case takes a [`UpdaterFixture`].
 macro_rules! on_every_store {
     ($($case:ident),* $(,)?) => {
         mod sqlite {
@@ -25,18 +25,18 @@ macro_rules! on_every_store {
                 #[tokio::test]
                 async fn $case() {
                     let subject = crate::store_contract::sqlite().await;
-                    super::$case(super::Scene::new(subject)).await;
+                    super::$case(super::UpdaterFixture::new(subject)).await;
                 }
             )*
         }
 
-        #[cfg(feature = "outside-tests")]
+        #[cfg(feature = "external-services")]
         mod postgres {
             $(
                 #[tokio::test]
                 async fn $case() {
                     let subject = crate::store_contract::postgres().await;
-                    super::$case(super::Scene::new(subject)).await;
+                    super::$case(super::UpdaterFixture::new(subject)).await;
                 }
             )*
         }
@@ -61,32 +61,32 @@ fn tenant(org: &str) -> Tenant {
     }
 }
 
-/// Says what a test wants said, and counts.
+/// GatewayReply what a test wants said, and counts.
 #[derive(Default)]
-struct Script {
-    answers: Mutex<HashMap<String, Lookup>>,
+struct FakeTenantLookup {
+    answers: Mutex<HashMap<String, TenantLookupOutcome>>,
     asked: Mutex<Vec<String>>,
 }
 
-impl Script {
-    fn answer(&self, name: &str, lookup: Lookup) {
+impl FakeTenantLookup {
+    fn answer(&self, name: &str, lookup: TenantLookupOutcome) {
         self.answers.lock().insert(name.to_owned(), lookup);
     }
 
-    fn found(org: &str) -> Lookup {
-        Lookup::of(Identity::made_for(&tenant(org)))
+    fn found(org: &str) -> TenantLookupOutcome {
+        TenantLookupOutcome::of(Identity::made_for(&tenant(org)))
     }
 }
 
 #[async_trait]
-impl Tenants for Script {
-    async fn lookup(&self, client: &ClientId, _: Instant) -> Lookup {
+impl TenantLookup for FakeTenantLookup {
+    async fn lookup(&self, client: &ClientId, _: Instant) -> TenantLookupOutcome {
         self.asked.lock().push(client.to_string());
         let answers = self.answers.lock();
         answers
             .get(client.as_str())
             .cloned()
-            .unwrap_or(Lookup::Unavailable)
+            .unwrap_or(TenantLookupOutcome::Unavailable)
     }
 
     async fn probe(&self) -> Result<String, String> {
@@ -96,55 +96,55 @@ impl Tenants for Script {
 
 /// Hears what inventory is told, unless it is away.
 #[derive(Default)]
-struct Ear {
+struct FakeInventory {
     heard: Mutex<Vec<serde_json::Value>>,
     is_away: Mutex<bool>,
 }
 
 #[async_trait]
-impl Outlet for Ear {
-    async fn send(&self, announcements: Vec<Announcement>, _: Instant) -> Vec<bool> {
+impl InventorySink for FakeInventory {
+    async fn send(&self, announcements: Vec<InventoryMessage>, _: Instant) -> Vec<bool> {
         let away = *self.is_away.lock();
         if !away {
-            let read = |a: &Announcement| serde_json::from_slice(&a.value).unwrap();
+            let read = |a: &InventoryMessage| serde_json::from_slice(&a.value).unwrap();
             self.heard.lock().extend(announcements.iter().map(read));
         }
         vec![!away; announcements.len()]
     }
 }
 
-struct Still(Mutex<Timestamp>);
+struct FixedClock(Mutex<Timestamp>);
 
-impl Clock for Still {
+impl Clock for FixedClock {
     fn now(&self) -> Timestamp {
         *self.0.lock()
     }
 }
 
 /// A store, and everything around it in the test's hand.
-struct Scene {
-    subject: crate::store_contract::Subject,
-    script: Arc<Script>,
-    ear: Arc<Ear>,
-    clock: Arc<Still>,
+struct UpdaterFixture {
+    subject: crate::store_contract::Deployment,
+    script: Arc<FakeTenantLookup>,
+    ear: Arc<FakeInventory>,
+    clock: Arc<FixedClock>,
 }
 
-impl Scene {
-    fn new(subject: crate::store_contract::Subject) -> Self {
+impl UpdaterFixture {
+    fn new(subject: crate::store_contract::Deployment) -> Self {
         Self {
             subject,
             script: Arc::default(),
             ear: Arc::default(),
-            clock: Arc::new(Still(Mutex::new(at(0)))),
+            clock: Arc::new(FixedClock(Mutex::new(at(0)))),
         }
     }
 
-    fn announcer(&self) -> Announcer {
-        Announcer {
+    fn announcer(&self) -> InventoryReporter {
+        InventoryReporter {
             outlet: self.ear.clone(),
-            terms: Terms {
+            terms: ReportPolicy {
                 stale_after: Duration::from_hours(26),
-                handshake_hosts: true,
+                include_handshake_hosts: true,
             },
             within: Duration::from_secs(5),
         }

@@ -74,13 +74,19 @@ async fn unknown_paths_and_methods_and_bad_bodies_are_errors_in_one_shape() {
     for (method, path, body, status, title) in [
         ("GET", "/v2/nothing", "", 404, "Not found"),
         ("PUT", "/v2/connections", "", 405, "Method not allowed"),
-        ("GET", "/v2/connections?limit=x", "", 400, "Invalid request"),
+        (
+            "GET",
+            "/v2/connections?limit=x",
+            "",
+            400,
+            "InvalidValue request",
+        ),
         (
             "GET",
             "/v2/connections?offset=-1",
             "",
             400,
-            "Invalid request",
+            "InvalidValue request",
         ),
         ("POST", message, "{", 400, "Unable to process json input"),
         ("POST", message, "", 400, "Unable to process json input"),

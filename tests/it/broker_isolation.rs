@@ -59,7 +59,7 @@ async fn a_client_cannot_publish_outside_its_topics() {
     assert_eq!(message["message_id"], sent["id"]);
     assert!(
         connector
-            .metric("cloud_connector_broker_refused_total", "publish_topic")
+            .metric("cloud_connector_broker_rejections_total", "publish_topic")
             .await
             >= 12.0
     );
@@ -162,7 +162,7 @@ async fn who_shows_no_certificate_or_one_of_another_authority_stays_outside() {
         }
     }
     let refused = connector
-        .metric("cloud_connector_broker_refused_total", "tls_handshake")
+        .metric("cloud_connector_broker_rejections_total", "tls_handshake")
         .await;
     assert!(refused >= 2.0, "{refused}");
 }

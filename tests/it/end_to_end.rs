@@ -8,7 +8,7 @@ use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
 
 use crate::support::connector::ORG;
-use crate::support::{Certs, Connector, PATIENCE, program, unique};
+use crate::support::{Certs, Connector, TIMEOUT, program, unique};
 
 /// A `simulate` process and what it prints.
 pub struct Simulated {
@@ -38,7 +38,7 @@ impl Simulated {
                 }
             }
         };
-        timeout(PATIENCE, read)
+        timeout(TIMEOUT, read)
             .await
             .expect("the client says nothing")
     }

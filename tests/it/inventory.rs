@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::on_both_set_ups;
+use crate::each_deployment;
 use crate::support::mqtt::{Connect, RawClient, control_out, online};
-use crate::support::{Subject, eventually, unique};
+use crate::support::{Deployment, eventually, unique};
 
-on_both_set_ups!(
+each_deployment!(
     a_host_that_comes_online_is_announced,
     who_belongs_to_nobody_is_not_announced with &[("tenant.default_org_id", "")],
     who_has_no_worker_for_it_is_not_announced,
@@ -24,7 +24,7 @@ fn host() -> Value {
     online
 }
 
-async fn a_host_that_comes_online_is_announced(subject: Subject) {
+async fn a_host_that_comes_online_is_announced(subject: Deployment) {
     let me = uuid::Uuid::new_v4().to_string();
     let mut client = RawClient::connect(&subject.mqtt(), &Connect::new(&me)).await;
     client.must_publish(&control_out(&me), &host()).await;
@@ -65,7 +65,7 @@ async fn a_host_that_comes_online_is_announced(subject: Subject) {
     assert!(all.len() <= before + 2, "{} more", all.len() - before);
 }
 
-async fn who_belongs_to_nobody_is_not_announced(subject: Subject) {
+async fn who_belongs_to_nobody_is_not_announced(subject: Deployment) {
     let me = unique("nobodys");
     let mut client = RawClient::connect(&subject.mqtt(), &Connect::new(&me)).await;
     client.must_publish(&control_out(&me), &host()).await;
@@ -73,7 +73,7 @@ async fn who_belongs_to_nobody_is_not_announced(subject: Subject) {
     assert!(subject.inventory().await.is_empty());
 }
 
-async fn who_has_no_worker_for_it_is_not_announced(subject: Subject) {
+async fn who_has_no_worker_for_it_is_not_announced(subject: Deployment) {
     let me = unique("worker");
     let mut client = RawClient::connect(&subject.mqtt(), &Connect::new(&me)).await;
     let mut other = host();
@@ -83,10 +83,10 @@ async fn who_has_no_worker_for_it_is_not_announced(subject: Subject) {
     assert!(subject.inventory().await.is_empty());
 }
 
-#[cfg(feature = "outside-tests")]
+#[cfg(feature = "external-services")]
 #[tokio::test]
 async fn an_inventory_that_is_away_holds_nobody_up() {
-    let subject = Subject::distributed(&[("inventory.topic", "nowhere")]).await;
+    let subject = Deployment::distributed(&[("inventory.topic", "nowhere")]).await;
     let me = unique("away");
     let mut client = RawClient::connect(&subject.mqtt(), &Connect::new(&me)).await;
     client.must_publish(&control_out(&me), &host()).await;
@@ -97,9 +97,9 @@ async fn an_inventory_that_is_away_holds_nobody_up() {
     assert!(missed > 0.5, "{missed}");
 }
 
-async fn recorded(subject: &Subject, count: f64) {
+async fn recorded(subject: &Deployment, count: f64) {
     eventually("it is recorded", || async {
-        let recorded = "cloud_connector_messages_recorded_total";
+        let recorded = "cloud_connector_messages_applied_total";
         (subject.metric(recorded, "online").await > count - 0.5).then_some(())
     })
     .await;

@@ -5,19 +5,16 @@ mod support;
 
 mod acceptance;
 mod api;
-mod bad_input;
 mod broker_isolation;
-mod broker_life;
+mod broker_lifecycle;
 mod cli;
-mod corpus;
-#[cfg(feature = "outside-tests")]
+#[cfg(feature = "external-services")]
 mod distributed;
-mod drills;
 mod end_to_end;
+mod hostile_messages;
 mod inventory;
-mod operators;
-#[cfg(feature = "outside-tests")]
-mod other_makes;
+mod lookup_outages;
+mod operator_commands;
 mod properties;
 mod recording;
 mod rest;
@@ -25,4 +22,7 @@ mod restart;
 mod simulate;
 mod sources;
 mod spec;
+mod startup_errors;
 mod store_contract;
+#[cfg(feature = "external-services")]
+mod third_party_clients;

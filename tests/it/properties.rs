@@ -8,18 +8,19 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use cloud_connector::domain::{ClientId, Clock, Identity, OrgId, Tenant, Timestamp};
-use cloud_connector::protocol::{Received, Topics, Words};
+use cloud_connector::protocol::{HandshakeSegments, InboundMessage, TopicScheme};
 use cloud_connector::record::{
-    Event, Fence, Losses, Parts, Place, Queue, Recorder, Refusals, Settings,
+    HandshakeErrorSender, MassLossDetector, PartitionLease, QueuePosition, QueueTopic, Recorder,
+    RecorderConfig, RecorderDeps, RecorderInput,
 };
-use cloud_connector::shutdown::Stopper;
-use cloud_connector::store::{LetterFilter, LetterLimits, Store};
-use cloud_connector::tenant::{Lookup, Tenants};
+use cloud_connector::shutdown::TaskGroup;
+use cloud_connector::store::{DeadLetterFilter, DeadLetterLimits, Store};
+use cloud_connector::tenant::{TenantLookup, TenantLookupOutcome};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use serde_json::{Value, json};
 
-const OLD_WITHIN: i64 = 600;
+const STALE_ONLINE_WINDOW: i64 = 600;
 const CLIENTS: usize = 3;
 const ORG: &str = "1";
 
@@ -123,15 +124,15 @@ fn case() -> impl Strategy<Value = Case> {
 struct Modelled {
     /// The online that it is or was connected by: id, the sender's clock, its mark.
     word: Option<(u8, i64, usize)>,
-    left_at: Option<i64>,
-    alive_at: Option<i64>,
+    offline_received_at: Option<i64>,
+    last_heartbeat_at: Option<i64>,
 }
 
 impl Modelled {
     fn shows(&self) -> Option<usize> {
         let (_, _, mark) = self.word?;
-        match self.left_at {
-            Some(left) if self.alive_at <= Some(left) => None,
+        match self.offline_received_at {
+            Some(left) if self.last_heartbeat_at <= Some(left) => None,
             _ => Some(mark),
         }
     }
@@ -154,7 +155,7 @@ fn model(case: &Case) -> Vec<Modelled> {
         let client = &mut clients[message.client];
         let now = received(n);
         match message.says {
-            Says::Offline { .. } => client.left_at = Some(now),
+            Says::Offline { .. } => client.offline_received_at = Some(now),
             Says::Online {
                 id,
                 sent,
@@ -165,13 +166,13 @@ fn model(case: &Case) -> Vec<Modelled> {
                 let sent = sent.map_or(now, |back| (now + back).min(now));
                 let (known, before, _) = client.word.unwrap();
                 let same = id != 0 && id == known;
-                let registers = match client.left_at {
+                let registers = match client.offline_received_at {
                     Some(_) => !(replayed && same),
-                    None => !same && !(1..=OLD_WITHIN).contains(&(before - sent)),
+                    None => !same && !(1..=STALE_ONLINE_WINDOW).contains(&(before - sent)),
                 };
                 if registers {
                     client.word = Some((id, sent, CLIENTS + n));
-                    client.left_at = None;
+                    client.offline_received_at = None;
                 }
             }
             Says::Garbled(_) | Says::Ignored => {}
@@ -180,7 +181,7 @@ fn model(case: &Case) -> Vec<Modelled> {
     for life in &case.lives {
         let at = received(life.received_after) - 5;
         let client = &mut clients[life.client];
-        client.alive_at = client.alive_at.max(Some(at));
+        client.last_heartbeat_at = client.last_heartbeat_at.max(Some(at));
     }
     clients
 }
@@ -192,12 +193,12 @@ fn id_of(id: u8, handshake: bool) -> u8 {
 
 // --- the real thing ------------------------------------------------------------------------------
 
-struct Everybody;
+struct SingleTenant;
 
 #[async_trait]
-impl Tenants for Everybody {
-    async fn lookup(&self, _: &ClientId, _: tokio::time::Instant) -> Lookup {
-        Lookup::of(Identity::made_for(&Tenant {
+impl TenantLookup for SingleTenant {
+    async fn lookup(&self, _: &ClientId, _: tokio::time::Instant) -> TenantLookupOutcome {
+        TenantLookupOutcome::of(Identity::made_for(&Tenant {
             org_id: OrgId::new(ORG).unwrap(),
             account: String::new(),
         }))
@@ -208,9 +209,9 @@ impl Tenants for Everybody {
     }
 }
 
-struct Still;
+struct FixedClock;
 
-impl Clock for Still {
+impl Clock for FixedClock {
     fn now(&self) -> Timestamp {
         at(1_000_000)
     }
@@ -222,40 +223,48 @@ fn at(second: i64) -> Timestamp {
 
 /// One run over a store, with clients of its own.
 struct Run {
-    topics: Topics,
+    topics: TopicScheme,
     recorder: Recorder,
     names: Vec<String>,
-    ingress: Fence,
-    answers: Fence,
+    ingress: PartitionLease,
+    answers: PartitionLease,
 }
 
 impl Run {
-    async fn new(store: Arc<dyn Store>, stopper: &Stopper) -> Self {
-        let parts = Parts {
+    async fn new(store: Arc<dyn Store>, stopper: &TaskGroup) -> Self {
+        let parts = RecorderDeps {
             store,
-            tenants: Arc::new(Everybody),
+            tenants: Arc::new(SingleTenant),
             inventory: None,
-            losses: Losses::default(),
+            losses: MassLossDetector::default(),
             sources: None,
-            refusals: Refusals::channel().0,
-            clock: Arc::new(Still),
-            settings: Settings {
-                batch_max: 1000,
-                tenant_deadline: Duration::from_secs(5),
-                old_within: Duration::from_secs(OLD_WITHIN.unsigned_abs()),
+            refusals: HandshakeErrorSender::channel().0,
+            clock: Arc::new(FixedClock),
+            settings: RecorderConfig {
+                max_batch_size: 1000,
+                tenant_lookup_timeout: Duration::from_secs(5),
+                stale_online_window: Duration::from_secs(STALE_ONLINE_WINDOW.unsigned_abs()),
                 writers: 1,
-                letters: LetterLimits {
-                    per_client: 20,
-                    in_all: 1_000_000,
+                letters: DeadLetterLimits {
+                    max_per_client: 20,
+                    max_total: 1_000_000,
                 },
             },
         };
         let recorder = Recorder::start(parts, stopper);
-        let take = async |queue| recorder.take_partitions(queue, &[0], "me").await.unwrap()[0];
-        let (ingress, answers) = (take(Queue::Ingress).await, take(Queue::Answers).await);
+        let take = async |queue| {
+            recorder
+                .acquire_partitions(queue, &[0], "me")
+                .await
+                .unwrap()[0]
+        };
+        let (ingress, answers) = (
+            take(QueueTopic::Ingress).await,
+            take(QueueTopic::Answers).await,
+        );
         let own = uuid::Uuid::new_v4().simple().to_string();
         Self {
-            topics: Topics::new(vec!["p".into()], Words::default()),
+            topics: TopicScheme::new(vec!["p".into()], HandshakeSegments::default()),
             names: (0..CLIENTS).map(|n| format!("{own}-{n}")).collect(),
             recorder,
             ingress,
@@ -269,11 +278,11 @@ impl Run {
         payload: Bytes,
         second: i64,
         more: (bool, Option<i64>),
-    ) -> Event {
+    ) -> RecorderInput {
         let (replayed, offset) = more;
-        Event::Message {
+        RecorderInput::Message {
             topic: self.topics.parse(&topic).unwrap(),
-            message: Received {
+            message: InboundMessage {
                 topic,
                 payload,
                 replayed,
@@ -281,7 +290,7 @@ impl Run {
                 received: at(second),
                 cut: None,
             },
-            place: offset.map(|offset| Place {
+            place: offset.map(|offset| QueuePosition {
                 partition: 0,
                 offset,
             }),
@@ -296,7 +305,7 @@ impl Run {
     }
 
     /// Message `n` of the case, as the queue has it.
-    fn message(&self, case: &Case, n: usize) -> Event {
+    fn message(&self, case: &Case, n: usize) -> RecorderInput {
         let Sent { client, says } = &case.sent[n];
         let name = &self.names[*client];
         let control = format!("p/{name}/control/out");
@@ -351,8 +360,8 @@ impl Run {
         self.event(topic, payload, received(n), (is_replay, offset))
     }
 
-    async fn deliver(&self, events: Vec<Event>) {
-        let receipt = self.recorder.submit_from(self.ingress, events);
+    async fn deliver(&self, events: Vec<RecorderInput>) {
+        let receipt = self.recorder.submit_partition(self.ingress, events);
         receipt.durable().await.unwrap();
     }
 
@@ -361,7 +370,7 @@ impl Run {
             let topic = format!("p/{}/data/out", self.names[life.client]);
             let second = received(life.received_after) - 5;
             let event = self.event(topic, Bytes::new(), second, (false, None));
-            let receipt = self.recorder.submit_from(self.answers, vec![event]);
+            let receipt = self.recorder.submit_partition(self.answers, vec![event]);
             receipt.durable().await.unwrap();
         }
     }
@@ -405,10 +414,15 @@ impl Run {
                 .map(|mark| json!({"mark": mark, "of": self.names[client]}));
             prop_assert_eq!(shown, facts.as_ref(), "client {} {:?}", client, expected);
             // What is known of it decides what comes next, so that must be right, too.
-            let known = store.known(std::slice::from_ref(&id)).await.unwrap();
+            let known = store.load_states(std::slice::from_ref(&id)).await.unwrap();
             let known = &known[&id];
             let left = known.connected.as_ref().is_none_or(|row| row.has_left);
-            prop_assert_eq!(left, expected.left_at.is_some(), "client {}", client);
+            prop_assert_eq!(
+                left,
+                expected.offline_received_at.is_some(),
+                "client {}",
+                client
+            );
         }
         self.check_letters(store, case).await
     }
@@ -425,9 +439,9 @@ impl Run {
             }
         }
         for (client, name) in self.names.iter().enumerate() {
-            let filter = LetterFilter {
+            let filter = DeadLetterFilter {
                 client: ClientId::new(name).ok(),
-                ..LetterFilter::default()
+                ..DeadLetterFilter::default()
             };
             let kept = store.list_dead_letters(&filter, 100).await.unwrap();
             let kinds = expected.get(&client).map_or(0, Vec::len);
@@ -438,7 +452,7 @@ impl Run {
 }
 
 async fn holds(store: Arc<dyn Store>, case: &Case) -> Result<(), TestCaseError> {
-    let stopper = Stopper::new();
+    let stopper = TaskGroup::new();
     let run = Run::new(store.clone(), &stopper).await;
     run.play(case).await;
     let verdict = run.check(&*store, case).await;
@@ -491,7 +505,7 @@ fn any_sequence_ends_as_the_model_says_on_sqlite() {
     run(|| subject.store.clone(), &runtime);
 }
 
-#[cfg(feature = "outside-tests")]
+#[cfg(feature = "external-services")]
 #[test]
 fn any_sequence_ends_as_the_model_says_on_postgres() {
     let runtime = runtime();

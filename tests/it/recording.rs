@@ -67,7 +67,7 @@ async fn while_the_database_stalls_nothing_is_acknowledged_and_readiness_says_so
 #[tokio::test]
 async fn a_wait_that_is_too_long_closes_the_connection_unacknowledged() {
     let connector = Connector::setup()
-        .set("broker.store_wait", "300ms")
+        .set("broker.ack_timeout", "300ms")
         .start()
         .await;
     let me = unique("cut-off");

@@ -1,14 +1,14 @@
 //! The REST interface as its callers know it, sentence by sentence, in both set-ups.
 
-mod asking;
 mod auth;
 mod docs;
 mod faults;
 mod isolation;
-mod lists;
-#[cfg(feature = "outside-tests")]
+mod list_and_search;
+mod ping_and_check;
+mod response_shapes;
+#[cfg(feature = "external-services")]
 mod schema;
-mod shapes;
 mod transport;
 mod v1;
 mod v2;
@@ -16,9 +16,9 @@ mod v2;
 use reqwest::{RequestBuilder, StatusCode};
 use serde_json::{Value, json};
 
+use crate::support::deployment::Settings;
 use crate::support::mqtt::{Connect, RawClient, control_out, online};
-use crate::support::subject::Settings;
-use crate::support::{Subject, eventually, unique};
+use crate::support::{Deployment, eventually, unique};
 
 const SECRET: &str = "a-secret-of-the-caller";
 const OPERATIONS: &str = "a-secret-of-operations";
@@ -27,8 +27,8 @@ const US: (&str, &str) = ("10001", "010101");
 const THEM: (&str, &str) = ("10002", "020202");
 
 /// A connector with clients of two organisations, one of nobody, and a Satellite server of theirs.
-struct World {
-    subject: Subject,
+struct ApiFixture {
+    subject: Deployment,
     ours: String,
     theirs: String,
     satellite: String,
@@ -39,13 +39,13 @@ struct World {
     _files: tempfile::TempDir,
 }
 
-impl World {
-    async fn start(subject: Subject, more: Settings<'_>) -> Self {
+impl ApiFixture {
+    async fn start(subject: Deployment, more: Settings<'_>) -> Self {
         Self::made(async |settings| subject.anew(settings).await, more).await
     }
 
     /// On a connector that is made with its settings.
-    async fn made(make: impl AsyncFnOnce(Settings<'_>) -> Subject, more: Settings<'_>) -> Self {
+    async fn made(make: impl AsyncFnOnce(Settings<'_>) -> Deployment, more: Settings<'_>) -> Self {
         let [ours, theirs, satellite, nobodys] =
             ["ours", "theirs", "satellite", "nobodys"].map(unique);
         let tenant = |(org, account)| json!({"orgId": org, "accountId": account});
@@ -125,11 +125,11 @@ fn key(request: RequestBuilder, caller: &str, secret: &str) -> RequestBuilder {
 }
 
 /// A client that listens, and has a row.
-async fn arrive(subject: &Subject, name: &str, worker: &str) -> RawClient {
+async fn arrive(subject: &Deployment, name: &str, worker: &str) -> RawClient {
     arrive_as(subject, &Connect::new(name), worker).await
 }
 
-async fn arrive_as(subject: &Subject, connect: &Connect, worker: &str) -> RawClient {
+async fn arrive_as(subject: &Deployment, connect: &Connect, worker: &str) -> RawClient {
     let name = &connect.client_id;
     let mut client = RawClient::connect(&subject.mqtt(), connect).await;
     for way in ["control", "data"] {

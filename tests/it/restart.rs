@@ -27,7 +27,7 @@ async fn sigterm_drains_and_exits_0_and_wills_at_shutdown_are_discarded() {
 #[tokio::test]
 async fn a_second_signal_ends_it_at_once() {
     let mut connector = Connector::setup()
-        .set("shutdown.grace", "10m")
+        .set("shutdown.grace_period", "10m")
         .start()
         .await;
     let me = unique("stuck");
@@ -67,7 +67,7 @@ async fn a_second_signal_ends_it_at_once() {
 #[tokio::test]
 async fn after_a_crash_what_was_acknowledged_is_there_and_who_stays_away_is_gone() {
     let mut connector = Connector::setup()
-        .set("broker.return_grace", "10s")
+        .set("broker.reconnect_grace", "10s")
         .start()
         .await;
     let (back, away) = (unique("back"), unique("away"));
@@ -120,7 +120,10 @@ async fn a_second_instance_on_the_same_folder_or_port_is_told_clearly() {
 #[tokio::test]
 async fn peers_that_do_not_finish_hold_the_end_up_for_a_moment_only() {
     use tokio::io::AsyncWriteExt as _;
-    let mut connector = Connector::setup().set("shutdown.grace", "8s").start().await;
+    let mut connector = Connector::setup()
+        .set("shutdown.grace_period", "8s")
+        .start()
+        .await;
     let http = connector.http.trim_start_matches("http://").to_owned();
     // Half a request, a silent MQTT peer, half a CONNECT.
     let mut half = tokio::net::TcpStream::connect(&http).await.unwrap();

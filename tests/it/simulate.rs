@@ -8,7 +8,7 @@ use tokio::process::{Child, ChildStderr};
 use tokio::time::timeout;
 
 use crate::support::connector::{ORG, send_signal};
-use crate::support::{Certs, Connector, PATIENCE, eventually, program, unique};
+use crate::support::{Certs, Connector, TIMEOUT, eventually, program, unique};
 
 /// A fleet that runs, and what it says of its progress.
 struct Fleet {
@@ -39,7 +39,7 @@ impl Fleet {
             }
             panic!("it ended without {part:?}");
         };
-        timeout(PATIENCE, read)
+        timeout(TIMEOUT, read)
             .await
             .expect("it says something else");
     }
@@ -60,7 +60,7 @@ impl Fleet {
             }
         });
         self.child.stdin = None;
-        let done = timeout(PATIENCE, self.child.wait_with_output()).await;
+        let done = timeout(TIMEOUT, self.child.wait_with_output()).await;
         let done = done.expect("it does not end").unwrap();
         reading.await.unwrap();
         assert!(done.status.success());
@@ -201,7 +201,7 @@ async fn many_clients_have_a_certificate_each() {
 
 #[tokio::test]
 async fn handshakes_may_go_to_a_topic_of_their_own() {
-    let setup = Connector::setup().set("mqtt.handshake_status", "status");
+    let setup = Connector::setup().set("mqtt.handshake_topics.status", "status");
     let connector = setup.start().await;
     let args = "--clients 5 --dialect handshake --handshake-status-topic";
     let fleet = Fleet::start(&connector.mqtt, args);

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::support::mqtt::{Connect, RawClient, control_out, online};
-use crate::support::{Subject, eventually, unique};
+use crate::support::{Deployment, eventually, unique};
 
 type Heard = Arc<Mutex<Vec<(String, Value)>>>;
 
@@ -38,7 +38,7 @@ async fn bulk_create(State(heard): State<Heard>, headers: HeaderMap, body: Bytes
 #[tokio::test]
 async fn a_catalog_proxy_is_registered_once_and_others_are_not() {
     let (url, heard) = service().await;
-    let subject = Subject::embedded(&[("sources.url", &url)]).await;
+    let subject = Deployment::embedded(&[("sources.url", &url)]).await;
     let (me, other) = (unique("catalog"), unique("other"));
     let mut client = RawClient::connect(&subject.mqtt(), &Connect::new(&other)).await;
     client.must_publish(&control_out(&other), &online()).await;
@@ -59,7 +59,7 @@ async fn a_catalog_proxy_is_registered_once_and_others_are_not() {
     assert_eq!(body["sources"][0]["source_ref"], "ref-1");
     assert_eq!(body["endpoints"][0]["receptor_node"], me.as_str());
     let remembered = subject
-        .metric("cloud_connector_sources_registered_total", "")
+        .metric("cloud_connector_sources_registrations_total", "")
         .await;
     assert_eq!(heard.lock().len(), 1, "{remembered}");
 }

@@ -1,28 +1,28 @@
 //! What every store promises. The suite is written once; `contract!` runs it on each of them.
 
-mod callers;
-mod finding;
-mod letters;
+mod api_reads;
+mod dead_letters;
+mod search;
 
 use std::sync::Arc;
 
 use cloud_connector::domain::{
-    ClientId, Connection, Dialect, Kind, MessageId, OrgId, Reported, Tenant, Timestamp,
+    ClientId, ClientInfo, ClientKind, Connection, Dialect, MessageId, OrgId, Tenant, Timestamp,
 };
 use cloud_connector::store::sqlite::SqliteStore;
 use cloud_connector::store::{
-    Arrival, Batch, Departure, Fence, Heard, Place, Queue, Sighting, Store, StoreError,
-    TenantChange, Wanted, Written,
+    ConnectionEnd, ConnectionUpsert, HeartbeatUpdate, PageRequest, PartitionLease, PresenceBatch,
+    QueuePosition, QueueTopic, ReceivedAt, Store, StoreError, TenantChange, WriteOutcome,
 };
 use serde_json::json;
 use tempfile::TempDir;
 
-use callers::*;
-use finding::*;
-use letters::*;
+use api_reads::*;
+use dead_letters::*;
+use search::*;
 
 /// A store of a test's own, and what must outlive it.
-pub struct Subject {
+pub struct Deployment {
     pub store: Arc<dyn Store>,
     kept: Kept,
 }
@@ -30,21 +30,23 @@ pub struct Subject {
 /// What must outlive the store, and where it is.
 enum Kept {
     File(TempDir),
-    #[cfg(feature = "outside-tests")]
+    #[cfg(feature = "external-services")]
     Url(String),
 }
 
-impl Subject {
+impl Deployment {
     /// A client's row, past the store.
-    pub async fn row(&self, client: &str) -> Option<crate::support::subject::Row> {
-        use crate::support::subject;
+    pub async fn row(&self, client: &str) -> Option<crate::support::deployment::Row> {
+        use crate::support::deployment;
         match &self.kept {
-            Kept::File(folder) => subject::sqlite_row(&folder.path().join("test.db"), client).await,
-            #[cfg(feature = "outside-tests")]
+            Kept::File(folder) => {
+                deployment::sqlite_row(&folder.path().join("test.db"), client).await
+            }
+            #[cfg(feature = "external-services")]
             Kept::Url(url) => {
                 use sqlx::Connection as _;
                 let mut database = sqlx::PgConnection::connect(url).await.unwrap();
-                subject::postgres_row(&mut database, client).await
+                deployment::postgres_row(&mut database, client).await
             }
         }
     }
@@ -58,7 +60,7 @@ impl Subject {
                 let mut database = sqlx::SqliteConnection::connect(&url).await.unwrap();
                 sqlx::query(sql).execute(&mut database).await.unwrap();
             }
-            #[cfg(feature = "outside-tests")]
+            #[cfg(feature = "external-services")]
             Kept::Url(url) => {
                 let mut database = sqlx::PgConnection::connect(url).await.unwrap();
                 sqlx::query(sql).execute(&mut database).await.unwrap();
@@ -67,25 +69,25 @@ impl Subject {
     }
 }
 
-pub async fn sqlite() -> Subject {
+pub async fn sqlite() -> Deployment {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("test.db");
-    Subject {
+    Deployment {
         store: Arc::new(SqliteStore::open(&path).await.unwrap()),
         kept: Kept::File(folder),
     }
 }
 
 /// A database of its own on the server that `make test` runs.
-#[cfg(feature = "outside-tests")]
-pub async fn postgres() -> Subject {
+#[cfg(feature = "external-services")]
+pub async fn postgres() -> Deployment {
     use cloud_connector::store::postgres::{PostgresStore, migrate};
     let port = crate::support::services::shared().await.postgres;
     let name = crate::support::services::database(port).await;
     let url = format!("postgres://cc:cc-secret@127.0.0.1:{port}/{name}?sslmode=disable");
     let settings = crate::support::services::postgres_settings(port, &name);
     migrate(&settings).await.unwrap();
-    Subject {
+    Deployment {
         store: Arc::new(PostgresStore::new(&settings)),
         kept: Kept::Url(url),
     }
@@ -105,7 +107,7 @@ macro_rules! contract {
             )*
         }
 
-        #[cfg(feature = "outside-tests")]
+        #[cfg(feature = "external-services")]
         mod postgres {
             $(
                 #[tokio::test]
@@ -173,27 +175,27 @@ fn tenant(name: &str) -> Tenant {
     }
 }
 
-fn heard(second: i64) -> Heard {
-    Heard {
+fn heard(second: i64) -> ReceivedAt {
+    ReceivedAt {
         at: at(second),
         place: None,
     }
 }
 
-fn departure(name: &str, second: i64) -> Departure {
-    Departure {
+fn departure(name: &str, second: i64) -> ConnectionEnd {
+    ConnectionEnd {
         client_id: client(name),
         heard: heard(second),
     }
 }
 
-fn arrival(name: &str, tenant: TenantChange) -> Arrival {
-    Arrival {
+fn arrival(name: &str, tenant: TenantChange) -> ConnectionUpsert {
+    ConnectionUpsert {
         client_id: client(name),
         dialect: Dialect::Status,
-        kind: Kind::Host,
+        kind: ClientKind::Host,
         topic_prefix: "redhat/insights".into(),
-        reported: Reported {
+        reported: ClientInfo {
             canonical_facts: json!({"fqdn": name}),
             catalog_service_facts: json!(null),
             dispatchers: json!({"echo": {}}),
@@ -204,25 +206,25 @@ fn arrival(name: &str, tenant: TenantChange) -> Arrival {
         message_id: Some(MessageId::new("m1").unwrap()),
         message_sent: at(0),
         heard: heard(0),
-        alive_at: None,
+        last_heartbeat_at: None,
         tenant,
-        can_be_announced: true,
-        announced_at: None,
+        inventory_eligible: true,
+        reported_to_inventory_at: None,
     }
 }
 
-async fn arrive(store: &Arc<dyn Store>, arrivals: Vec<Arrival>) {
-    let batch = Batch {
+async fn arrive(store: &Arc<dyn Store>, arrivals: Vec<ConnectionUpsert>) {
+    let batch = PresenceBatch {
         arrivals,
-        ..Batch::default()
+        ..PresenceBatch::default()
     };
     store.record_batch(&batch, &[], at(1)).await.unwrap();
 }
 
 async fn depart(store: &Arc<dyn Store>, names: &[&str]) {
-    let batch = Batch {
+    let batch = PresenceBatch {
         departures: names.iter().map(|name| departure(name, 2)).collect(),
-        ..Batch::default()
+        ..PresenceBatch::default()
     };
     store.record_batch(&batch, &[], at(2)).await.unwrap();
 }
@@ -238,7 +240,10 @@ async fn what_is_recorded_is_found_by_its_organisation_only(store: Arc<dyn Store
     assert_eq!(found.tenant, tenant("1"));
     assert_eq!(found.dialect, Dialect::Status);
     assert_eq!(found.topic_prefix, "redhat/insights");
-    assert_eq!(found.reported, arrival("a", TenantChange::Unknown).reported);
+    assert_eq!(
+        found.reported,
+        arrival("a", TenantChange::PendingLookup).reported
+    );
     assert_eq!(found.message_id.unwrap().as_str(), "m1");
     assert_eq!(found.message_sent, at(0));
     assert_eq!(
@@ -251,7 +256,7 @@ async fn what_is_recorded_is_found_by_its_organisation_only(store: Arc<dyn Store
     );
     assert_eq!(
         store
-            .list_for_org(&org("2"), &Wanted::page(0, 10))
+            .list_for_org(&org("2"), &PageRequest::page(0, 10))
             .await
             .unwrap()
             .count,
@@ -292,14 +297,14 @@ async fn a_departure_removes_the_row_and_remembers_the_tenant(store: Arc<dyn Sto
     );
     assert_eq!(
         store
-            .list_for_org(&org("1"), &Wanted::page(0, 10))
+            .list_for_org(&org("1"), &PageRequest::page(0, 10))
             .await
             .unwrap()
             .count,
         0
     );
     let known = store
-        .known(&[client("a"), client("never-was")])
+        .load_states(&[client("a"), client("never-was")])
         .await
         .unwrap();
     assert_eq!(known.len(), 1);
@@ -314,7 +319,7 @@ async fn a_return_ends_the_remembrance(store: Arc<dyn Store>) {
     arrive(&store, vec![arrival("a", TenantChange::Found(tenant("1")))]).await;
     depart(&store, &["a"]).await;
     arrive(&store, vec![arrival("a", TenantChange::NotFound(at(3)))]).await;
-    let known = store.known(&[client("a")]).await.unwrap();
+    let known = store.load_states(&[client("a")]).await.unwrap();
     let known = &known[&client("a")];
     assert_eq!(known.departed, None);
     assert_eq!(known.connected.as_ref().unwrap().tenant, None);
@@ -323,11 +328,11 @@ async fn a_return_ends_the_remembrance(store: Arc<dyn Store>) {
 async fn a_tenantless_client_is_known_and_never_shown(store: Arc<dyn Store>) {
     let arrivals = vec![
         arrival("gone", TenantChange::NotFound(at(1))),
-        arrival("unknown", TenantChange::Unknown),
+        arrival("unknown", TenantChange::PendingLookup),
     ];
     arrive(&store, arrivals).await;
     let known = store
-        .known(&[client("gone"), client("unknown")])
+        .load_states(&[client("gone"), client("unknown")])
         .await
         .unwrap();
     assert_eq!(known.len(), 2);
@@ -346,7 +351,7 @@ async fn a_tenantless_client_is_known_and_never_shown(store: Arc<dyn Store>) {
 
 async fn no_answer_keeps_the_tenant_that_was_known(store: Arc<dyn Store>) {
     arrive(&store, vec![arrival("a", TenantChange::Found(tenant("1")))]).await;
-    arrive(&store, vec![arrival("a", TenantChange::Kept(tenant("1")))]).await;
+    arrive(&store, vec![arrival("a", TenantChange::Keep(tenant("1")))]).await;
     let found = store.find_for_org(&org("1"), &client("a")).await.unwrap();
     assert_eq!(found.unwrap().tenant, tenant("1"));
 }
@@ -357,11 +362,11 @@ async fn a_listing_is_ordered_counted_and_cut_into_pages(store: Arc<dyn Store>) 
         .map(|name| arrival(name, TenantChange::Found(tenant("1"))))
         .collect();
     arrivals.push(arrival("z", TenantChange::Found(tenant("2"))));
-    arrivals.push(arrival("y", TenantChange::Unknown));
+    arrivals.push(arrival("y", TenantChange::PendingLookup));
     arrive(&store, arrivals).await;
     let list = async |offset, limit| {
         let listing = store
-            .list_for_org(&org("1"), &Wanted::page(offset, limit))
+            .list_for_org(&org("1"), &PageRequest::page(offset, limit))
             .await
             .unwrap();
         assert_eq!(listing.count, 5);
@@ -391,7 +396,7 @@ async fn a_batch_of_many_is_written_at_once(store: Arc<dyn Store>) {
     arrive(&store, batch("one")).await;
     arrive(&store, batch("two")).await;
     let listing = store
-        .list_for_org(&org("1"), &Wanted::page(0, 5000))
+        .list_for_org(&org("1"), &PageRequest::page(0, 5000))
         .await
         .unwrap();
     assert_eq!(listing.count, 1000);
@@ -403,11 +408,11 @@ async fn a_batch_of_many_is_written_at_once(store: Arc<dyn Store>) {
     );
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let all: Vec<ClientId> = names.iter().map(|name| client(name)).collect();
-    assert_eq!(store.known(&all).await.unwrap().len(), 1000);
+    assert_eq!(store.load_states(&all).await.unwrap().len(), 1000);
     depart(&store, &names).await;
     assert_eq!(
         store
-            .list_for_org(&org("1"), &Wanted::page(0, 1))
+            .list_for_org(&org("1"), &PageRequest::page(0, 1))
             .await
             .unwrap()
             .count,
@@ -432,11 +437,11 @@ async fn odd_but_legal_values_come_back_as_they_were(store: Arc<dyn Store>) {
         .unwrap();
     assert_eq!(found.reported, odd.reported);
     assert_eq!(found.message_id, odd.message_id);
-    assert_eq!(store.known(&[client(name)]).await.unwrap().len(), 1);
+    assert_eq!(store.load_states(&[client(name)]).await.unwrap().len(), 1);
 }
 
 async fn all_clients_are_found_in_order(store: Arc<dyn Store>) {
-    let arrivals = ["b", "a", "c"].map(|name| arrival(name, TenantChange::Unknown));
+    let arrivals = ["b", "a", "c"].map(|name| arrival(name, TenantChange::PendingLookup));
     arrive(&store, arrivals.to_vec()).await;
     let first = store.client_ids(None, 2).await.unwrap();
     assert_eq!(first, [client("a"), client("b")]);
@@ -447,19 +452,19 @@ async fn all_clients_are_found_in_order(store: Arc<dyn Store>) {
 async fn those_who_left_long_ago_are_forgotten(store: Arc<dyn Store>) {
     arrive(&store, vec![arrival("a", TenantChange::Found(tenant("1")))]).await;
     depart(&store, &["a"]).await;
-    assert_eq!(store.forget_departed(at(2)).await.unwrap(), 0);
-    assert_eq!(store.known(&[client("a")]).await.unwrap().len(), 1);
-    assert_eq!(store.forget_departed(at(3)).await.unwrap(), 1);
-    assert!(store.known(&[client("a")]).await.unwrap().is_empty());
+    assert_eq!(store.delete_disconnected_before(at(2)).await.unwrap(), 0);
+    assert_eq!(store.load_states(&[client("a")]).await.unwrap().len(), 1);
+    assert_eq!(store.delete_disconnected_before(at(3)).await.unwrap(), 1);
+    assert!(store.load_states(&[client("a")]).await.unwrap().is_empty());
 }
 
 async fn only_the_present_owner_of_a_partition_may_write(store: Arc<dyn Store>) {
-    let batch = |name: &str| Batch {
+    let batch = |name: &str| PresenceBatch {
         arrivals: vec![arrival(name, TenantChange::Found(tenant("1")))],
-        ..Batch::default()
+        ..PresenceBatch::default()
     };
     let first = store
-        .take_partitions(Queue::Ingress, &[0, 1], "one")
+        .acquire_partitions(QueueTopic::Ingress, &[0, 1], "one")
         .await
         .unwrap();
     assert_eq!(first.len(), 2);
@@ -467,17 +472,17 @@ async fn only_the_present_owner_of_a_partition_may_write(store: Arc<dyn Store>) 
         .record_batch(&batch("a"), &first, at(1))
         .await
         .unwrap();
-    assert_eq!(written, Written::Done);
+    assert_eq!(written, WriteOutcome::Committed);
     // Another queue has partitions of its own, whatever their numbers.
     let other = store
-        .take_partitions(Queue::Answers, &[1], "two")
+        .acquire_partitions(QueueTopic::Answers, &[1], "two")
         .await
         .unwrap();
     let both = [first[0], first[1], other[0]];
     let written = store.record_batch(&batch("a"), &both, at(1)).await.unwrap();
-    assert_eq!(written, Written::Done);
+    assert_eq!(written, WriteOutcome::Committed);
     let second = store
-        .take_partitions(Queue::Ingress, &[1], "two")
+        .acquire_partitions(QueueTopic::Ingress, &[1], "two")
         .await
         .unwrap();
     assert_ne!(first[1], second[0]);
@@ -485,7 +490,7 @@ async fn only_the_present_owner_of_a_partition_may_write(store: Arc<dyn Store>) 
         .record_batch(&batch("b"), &first, at(2))
         .await
         .unwrap();
-    assert_eq!(written, Written::Fenced(vec![first[1]]));
+    assert_eq!(written, WriteOutcome::Fenced(vec![first[1]]));
     assert_eq!(
         store.find_for_org(&org("1"), &client("b")).await.unwrap(),
         None
@@ -495,14 +500,14 @@ async fn only_the_present_owner_of_a_partition_may_write(store: Arc<dyn Store>) 
         .record_batch(&batch("c"), &first[..1], at(3))
         .await
         .unwrap();
-    assert_eq!(written, Written::Done);
+    assert_eq!(written, WriteOutcome::Committed);
     let written = store
         .record_batch(&batch("d"), &second, at(4))
         .await
         .unwrap();
-    assert_eq!(written, Written::Done);
-    let stranger = [Fence {
-        queue: Queue::Ingress,
+    assert_eq!(written, WriteOutcome::Committed);
+    let stranger = [PartitionLease {
+        queue: QueueTopic::Ingress,
         partition: 7,
         epoch: 1,
     }];
@@ -510,7 +515,7 @@ async fn only_the_present_owner_of_a_partition_may_write(store: Arc<dyn Store>) 
         .record_batch(&batch("e"), &stranger, at(5))
         .await
         .unwrap();
-    assert_eq!(written, Written::Fenced(stranger.to_vec()));
+    assert_eq!(written, WriteOutcome::Fenced(stranger.to_vec()));
 }
 
 async fn nothing_of_a_failed_batch_is_kept(store: Arc<dyn Store>) {
@@ -520,10 +525,10 @@ async fn nothing_of_a_failed_batch_is_kept(store: Arc<dyn Store>) {
         arrival("b", TenantChange::Found(tenant("1"))),
         arrival("b", TenantChange::Found(tenant("2"))),
     ];
-    let batch = Batch {
+    let batch = PresenceBatch {
         arrivals: twice,
         departures: vec![departure("a", 2)],
-        ..Batch::default()
+        ..PresenceBatch::default()
     };
     let there = async |name: &str, of: &str| {
         let found = store.find_for_org(&org(of), &client(name)).await.unwrap();
@@ -537,23 +542,23 @@ async fn nothing_of_a_failed_batch_is_kept(store: Arc<dyn Store>) {
 
 async fn an_empty_batch_is_fine(store: Arc<dyn Store>) {
     store
-        .record_batch(&Batch::default(), &[], at(0))
+        .record_batch(&PresenceBatch::default(), &[], at(0))
         .await
         .unwrap();
-    assert!(store.known(&[]).await.unwrap().is_empty());
+    assert!(store.load_states(&[]).await.unwrap().is_empty());
     store.ping().await.unwrap();
 }
 
 async fn a_proxy_comes_back_as_it_was(store: Arc<dyn Store>) {
     let mut proxy = arrival("p", TenantChange::Found(tenant("1")));
     proxy.dialect = Dialect::Handshake;
-    proxy.kind = Kind::Proxy;
+    proxy.kind = ClientKind::Proxy;
     proxy.reported.catalog_service_facts = json!({"source_type": "s", "application_type": "a"});
     arrive(&store, vec![proxy.clone()]).await;
     let found = find(&store, "p").await.unwrap();
     assert_eq!(
         (found.dialect, found.kind),
-        (Dialect::Handshake, Kind::Proxy)
+        (Dialect::Handshake, ClientKind::Proxy)
     );
     assert_eq!(found.reported, proxy.reported);
 }
@@ -563,13 +568,13 @@ async fn find(store: &Arc<dyn Store>, name: &str) -> Option<Connection> {
 }
 
 async fn see(store: &Arc<dyn Store>, name: &str, second: i64, tenant: Option<TenantChange>) {
-    let batch = Batch {
-        sightings: vec![Sighting {
+    let batch = PresenceBatch {
+        sightings: vec![HeartbeatUpdate {
             client_id: client(name),
             at: at(second),
             tenant,
         }],
-        ..Batch::default()
+        ..PresenceBatch::default()
     };
     store.record_batch(&batch, &[], at(second)).await.unwrap();
 }
@@ -588,15 +593,15 @@ async fn a_sign_of_life_brings_back_who_left_as_it_was(store: Arc<dyn Store>) {
     assert_eq!(found.message_id, before.message_id);
     assert_eq!(find(&store, "b").await.unwrap().tenant, tenant("1"));
     let all = [client("a"), client("b"), client("never-was")];
-    let known = store.known(&all).await.unwrap();
+    let known = store.load_states(&all).await.unwrap();
     assert_eq!(known.len(), 2);
     let row = known[&client("a")].connected.as_ref().unwrap();
-    assert_eq!((row.has_left, row.alive_at), (true, Some(at(3))));
+    assert_eq!((row.has_left, row.last_heartbeat_at), (true, Some(at(3))));
     assert_eq!(row.heard, heard(2));
     assert_eq!(known[&client("a")].departed, None);
     // Its next word is all that counts.
     arrive(&store, vec![arrival("a", TenantChange::Found(tenant("1")))]).await;
-    let known = store.known(&[client("a")]).await.unwrap();
+    let known = store.load_states(&[client("a")]).await.unwrap();
     assert!(!known[&client("a")].connected.as_ref().unwrap().has_left);
 }
 
@@ -606,9 +611,9 @@ async fn a_sign_of_life_from_before_the_farewell_says_nothing(store: Arc<dyn Sto
     see(&store, "a", 2, None).await;
     assert_eq!(find(&store, "a").await, None);
     // A later farewell of who is gone counts, too.
-    let batch = Batch {
+    let batch = PresenceBatch {
         departures: vec![departure("a", 6)],
-        ..Batch::default()
+        ..PresenceBatch::default()
     };
     store.record_batch(&batch, &[], at(6)).await.unwrap();
     see(&store, "a", 5, None).await;
@@ -622,21 +627,21 @@ async fn a_farewell_that_was_overtaken_does_not_end_the_connection(store: Arc<dy
     see(&store, "a", 5, None).await;
     depart(&store, &["a"]).await;
     assert!(find(&store, "a").await.is_some());
-    let known = store.known(&[client("a")]).await.unwrap();
+    let known = store.load_states(&[client("a")]).await.unwrap();
     let row = known[&client("a")].connected.clone().unwrap();
     assert_eq!(
-        (row.has_left, row.heard, row.alive_at),
+        (row.has_left, row.heard, row.last_heartbeat_at),
         (true, heard(2), Some(at(5)))
     );
-    let batch = Batch {
+    let batch = PresenceBatch {
         departures: vec![departure("a", 5)],
-        ..Batch::default()
+        ..PresenceBatch::default()
     };
     store.record_batch(&batch, &[], at(6)).await.unwrap();
     assert_eq!(find(&store, "a").await, None);
     // An arrival may carry a sign of life that overtook it.
     let mut arrived = arrival("a", TenantChange::Found(tenant("1")));
-    arrived.alive_at = Some(at(9));
+    arrived.last_heartbeat_at = Some(at(9));
     arrive(&store, vec![arrived]).await;
     depart(&store, &["a"]).await;
     assert!(find(&store, "a").await.is_some());
@@ -644,7 +649,7 @@ async fn a_farewell_that_was_overtaken_does_not_end_the_connection(store: Arc<dy
 
 async fn places_in_the_queue_are_remembered(store: Arc<dyn Store>) {
     let place = |offset| {
-        Some(Place {
+        Some(QueuePosition {
             partition: 3,
             offset,
         })
@@ -652,21 +657,21 @@ async fn places_in_the_queue_are_remembered(store: Arc<dyn Store>) {
     let mut arrived = arrival("a", TenantChange::Found(tenant("1")));
     arrived.heard.place = place(7);
     arrive(&store, vec![arrived]).await;
-    let known = store.known(&[client("a")]).await.unwrap();
+    let known = store.load_states(&[client("a")]).await.unwrap();
     let row = known[&client("a")].connected.as_ref().unwrap();
     assert_eq!(row.heard.place, place(7));
     let mut gone = departure("a", 2);
     gone.heard.place = place(8);
-    let batch = Batch {
+    let batch = PresenceBatch {
         departures: vec![gone],
-        ..Batch::default()
+        ..PresenceBatch::default()
     };
     store.record_batch(&batch, &[], at(2)).await.unwrap();
-    let known = store.known(&[client("a")]).await.unwrap();
+    let known = store.load_states(&[client("a")]).await.unwrap();
     let left = known[&client("a")].departed.as_ref().unwrap();
     assert_eq!(left.heard.place, place(8));
     see(&store, "a", 3, None).await;
-    let known = store.known(&[client("a")]).await.unwrap();
+    let known = store.load_states(&[client("a")]).await.unwrap();
     let row = known[&client("a")].connected.as_ref().unwrap();
     assert_eq!(row.heard.place, place(8));
 }
@@ -677,12 +682,12 @@ async fn a_row_that_the_database_refuses_is_told_from_a_database_that_is_away(
     let mut refused = arrival("a", TenantChange::Found(tenant("1")));
     // Nothing lets NUL come this far; PostgreSQL refuses it in text, and SQLite keeps it.
     refused.reported.client_name = "a\0b".into();
-    let batch = Batch {
+    let batch = PresenceBatch {
         arrivals: vec![refused],
-        ..Batch::default()
+        ..PresenceBatch::default()
     };
     match store.record_batch(&batch, &[], at(1)).await {
-        Ok(_) | Err(StoreError::Refused(_)) => {}
+        Ok(_) | Err(StoreError::RowRejected(_)) => {}
         Err(error) => panic!("{error:?}"),
     }
     store.close().await;

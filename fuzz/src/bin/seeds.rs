@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use fuzz::corpus::{Becomes, Case};
-use fuzz::protocol::{Direction, Rejected, Route, Said, Topics};
+use fuzz::protocol::{Direction, Rejection, Channel, ClientMessage, TopicScheme};
 use fuzz::{reading, topics};
 
 /// Stands for the client in a topic.
@@ -83,12 +83,12 @@ fn check(case: &Case) -> Result<(), String> {
     }
 }
 
-fn route_of(word: &str) -> Option<Route> {
-    match word {
-        "control" => Some(Route::Control(Direction::FromClient)),
-        "data" => Some(Route::Data(Direction::FromClient)),
-        "handshake" => Some(Route::Handshake(Direction::FromClient)),
-        "state" => Some(Route::State),
+fn route_of(short_text: &str) -> Option<Channel> {
+    match short_text {
+        "control" => Some(Channel::Control(Direction::FromClient)),
+        "data" => Some(Channel::Data(Direction::FromClient)),
+        "handshake" => Some(Channel::Handshake(Direction::FromClient)),
+        "state" => Some(Channel::State),
         _ => None,
     }
 }
@@ -106,16 +106,16 @@ fn check_topic(case: &Case, topic: &str, bytes: &[u8]) -> Result<(), String> {
         };
     }
     let (prefixes, words) = topics::deployments().swap_remove(0);
-    let topics = Topics::new(prefixes, words);
+    let topics = TopicScheme::new(prefixes, words);
     if !topics
         .filters()
         .iter()
         .any(|filter| topics::matches(filter, topic))
     {
-        return expect(case, &Ok(Said::Nothing));
+        return expect(case, &Ok(ClientMessage::Ignored));
     }
     let Some(own) = topics.parse(topic) else {
-        return expect(case, &Err(Rejected::unknown_topic()));
+        return expect(case, &Err(Rejection::unknown_topic()));
     };
     let client = case
         .client
@@ -127,13 +127,13 @@ fn check_topic(case: &Case, topic: &str, bytes: &[u8]) -> Result<(), String> {
     expect(case, &reading::check(own.route, bytes))
 }
 
-fn expect(case: &Case, result: &Result<Said, Rejected>) -> Result<(), String> {
+fn expect(case: &Case, result: &Result<ClientMessage, Rejection>) -> Result<(), String> {
     let (becomes, reason, refused, sign_of_life) = match result {
-        Ok(Said::Online(_)) => (Becomes::Online, None, false, false),
-        Ok(Said::Offline) => (Becomes::Offline, None, false, false),
-        Ok(Said::Alive | Said::Answer(_)) => (Becomes::Ignored, None, false, true),
-        Ok(Said::Nothing) => (Becomes::Ignored, None, false, false),
-        Ok(Said::Refused(refusal)) => (Becomes::DeadLetter, Some(refusal.why.reason), true, false),
+        Ok(ClientMessage::Online(_)) => (Becomes::Online, None, false, false),
+        Ok(ClientMessage::Offline) => (Becomes::Offline, None, false, false),
+        Ok(ClientMessage::Heartbeat | ClientMessage::Response(_)) => (Becomes::Ignored, None, false, true),
+        Ok(ClientMessage::Ignored) => (Becomes::Ignored, None, false, false),
+        Ok(ClientMessage::InvalidHandshake(refusal)) => (Becomes::DeadLetter, Some(refusal.why.reason), true, false),
         Err(rejected) => (Becomes::DeadLetter, Some(rejected.reason), false, false),
     };
     let expected = (

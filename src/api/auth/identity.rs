@@ -2,7 +2,7 @@
 
 use axum::http::HeaderValue;
 
-use super::Refused;
+use super::AuthError;
 use crate::domain::{Identity, IdentityError};
 
 /// Members of staff, through the gateway that is theirs.
@@ -10,16 +10,16 @@ const ASSOCIATE: &str = "Associate";
 const X509: &str = "X509";
 
 /// Reads the header. Staff and certificates without an account may lack an organisation.
-pub(super) fn read(header: &HeaderValue) -> Result<Identity, Refused> {
+pub(super) fn read(header: &HeaderValue) -> Result<Identity, AuthError> {
     let text = header.to_str().unwrap_or_default();
     let identity = Identity::from_base64(text).map_err(|error| match error {
         IdentityError::NotBase64 => bad("unable to b64 decode x-rh-identity header"),
         IdentityError::Organisation(_)
         | IdentityError::Account(_)
         | IdentityError::WrongType("identity") => lacks_organisation(),
-        IdentityError::NotJson { .. } | IdentityError::WrongType(_) => Refused::Identity(format!(
-            "x-rh-identity header does not contain valid JSON: {error}"
-        )),
+        IdentityError::NotJson { .. } | IdentityError::WrongType(_) => AuthError::Identity(
+            format!("x-rh-identity header does not contain valid JSON: {error}"),
+        ),
     })?;
     let may_lack =
         matches!(identity.kind(), Some(ASSOCIATE | X509)) && identity.account().is_empty();
@@ -36,12 +36,12 @@ pub(super) fn is_staff(identity: &Identity) -> bool {
     identity.kind() == Some(ASSOCIATE)
 }
 
-pub(super) fn lacks_organisation() -> Refused {
+pub(super) fn lacks_organisation() -> AuthError {
     bad("x-rh-identity header has an invalid or missing org_id")
 }
 
-fn bad(why: &str) -> Refused {
-    Refused::Identity(why.to_owned())
+fn bad(why: &str) -> AuthError {
+    AuthError::Identity(why.to_owned())
 }
 
 #[cfg(test)]
@@ -54,7 +54,7 @@ mod tests {
     fn said(identity: &str) -> Result<Identity, String> {
         let header = HeaderValue::from_str(&STANDARD.encode(identity)).unwrap();
         read(&header).map_err(|refused| match refused {
-            Refused::Identity(why) => why,
+            AuthError::Identity(why) => why,
             other => format!("{other:?}"),
         })
     }
@@ -63,7 +63,7 @@ mod tests {
     fn an_identity_that_cannot_be_used_says_why() {
         let not_base64 = read(&HeaderValue::from_static("%%%")).unwrap_err();
         let expected = "unable to b64 decode x-rh-identity header";
-        assert!(matches!(not_base64, Refused::Identity(why) if why == expected));
+        assert!(matches!(not_base64, AuthError::Identity(why) if why == expected));
         let lacking = "x-rh-identity header has an invalid or missing org_id";
         for (identity, why) in [
             ("{", "x-rh-identity header does not contain valid JSON: "),

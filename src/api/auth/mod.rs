@@ -11,9 +11,9 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 use super::error::ApiError;
-use super::limits::For;
-use super::observe::Noted;
-use super::{Parts, Shared};
+use super::middleware::AccessLogContext;
+use super::rate_limits::For;
+use super::{ApiState, SharedState};
 use crate::config::Scope;
 use crate::domain::{Identity, OrgId, Tenant};
 
@@ -41,14 +41,14 @@ pub(super) struct AccountCaller {
 
 /// A caller that may do to any connection what the management endpoints do.
 #[derive(Debug, Clone)]
-pub(super) struct Manager {
+pub(super) struct ManagementCaller {
     /// For the audit: a key's name, or a member of staff.
     pub name: String,
 }
 
 /// Why nobody is let in.
 #[derive(Debug)]
-pub(super) enum Refused {
+pub(super) enum AuthError {
     /// Whatever the reason: the caller learns nothing from a failure.
     Unauthenticated,
     /// The gateway in front made an identity that cannot be used.
@@ -57,7 +57,7 @@ pub(super) enum Refused {
     TooMany(Duration),
 }
 
-impl IntoResponse for Refused {
+impl IntoResponse for AuthError {
     fn into_response(self) -> Response {
         let plain = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
         match self {
@@ -73,30 +73,30 @@ impl IntoResponse for Refused {
     }
 }
 
-impl FromRequestParts<Shared> for Caller {
-    type Rejection = Refused;
+impl FromRequestParts<SharedState> for Caller {
+    type Rejection = AuthError;
 
     async fn from_request_parts(
         request: &mut RequestParts,
-        shared: &Shared,
-    ) -> Result<Self, Refused> {
+        shared: &SharedState,
+    ) -> Result<Self, AuthError> {
         let headers = &request.headers;
         if let Some((name, tenant)) = trusted_tenant(headers, shared)? {
             let org = tenant.org_id;
             admit(
                 request,
                 shared,
-                (&name, Proof::Identity),
+                (&name, Credential::Identity),
                 For::Organisation(org.as_str()),
             )?;
             return Ok(Self { name, org });
         }
         let caller = key(headers, shared, Scope::Tenant)?;
-        let org = OrgId::new(text(headers, ORG_ID)?).map_err(|_| Refused::Unauthenticated)?;
+        let org = OrgId::new(text(headers, ORG_ID)?).map_err(|_| AuthError::Unauthenticated)?;
         admit(
             request,
             shared,
-            (caller, Proof::Key),
+            (caller, Credential::Key),
             For::Organisation(org.as_str()),
         )?;
         let name = caller.to_owned();
@@ -104,19 +104,19 @@ impl FromRequestParts<Shared> for Caller {
     }
 }
 
-impl FromRequestParts<Shared> for AccountCaller {
-    type Rejection = Refused;
+impl FromRequestParts<SharedState> for AccountCaller {
+    type Rejection = AuthError;
 
     async fn from_request_parts(
         request: &mut RequestParts,
-        shared: &Shared,
-    ) -> Result<Self, Refused> {
+        shared: &SharedState,
+    ) -> Result<Self, AuthError> {
         let headers = &request.headers;
         if let Some((name, Tenant { account, org_id })) = trusted_tenant(headers, shared)? {
             admit(
                 request,
                 shared,
-                (&name, Proof::Identity),
+                (&name, Credential::Identity),
                 For::Organisation(org_id.as_str()),
             )?;
             return Ok(Self { account });
@@ -124,33 +124,38 @@ impl FromRequestParts<Shared> for AccountCaller {
         let caller = key(headers, shared, Scope::Tenant)?;
         let account = text(headers, ACCOUNT)?;
         if account.is_empty() {
-            return Err(Refused::Unauthenticated);
+            return Err(AuthError::Unauthenticated);
         }
-        admit(request, shared, (caller, Proof::Key), For::Account(account))?;
+        admit(
+            request,
+            shared,
+            (caller, Credential::Key),
+            For::Account(account),
+        )?;
         let account = account.to_owned();
         Ok(Self { account })
     }
 }
 
-impl FromRequestParts<Shared> for Manager {
-    type Rejection = Refused;
+impl FromRequestParts<SharedState> for ManagementCaller {
+    type Rejection = AuthError;
 
     async fn from_request_parts(
         request: &mut RequestParts,
-        shared: &Shared,
-    ) -> Result<Self, Refused> {
+        shared: &SharedState,
+    ) -> Result<Self, AuthError> {
         let headers = &request.headers;
         let identity = trusted_identity(headers, shared)?;
         let proof = match identity {
-            Some(_) => Proof::Identity,
-            None => Proof::Key,
+            Some(_) => Credential::Identity,
+            None => Credential::Key,
         };
         let name = match identity {
             Some(identity) if identity::is_staff(&identity) => identity
                 .associate()
                 .unwrap_or("a member of staff")
                 .to_owned(),
-            Some(_) => return Err(Refused::Unauthenticated),
+            Some(_) => return Err(AuthError::Unauthenticated),
             None => key(headers, shared, Scope::Management)?.to_owned(),
         };
         admit(request, shared, (&name, proof), For::Everybody)?;
@@ -159,7 +164,7 @@ impl FromRequestParts<Shared> for Manager {
 }
 
 /// The identity, where a gateway is trusted to have made it and there is one.
-fn trusted_identity(headers: &HeaderMap, parts: &Parts) -> Result<Option<Identity>, Refused> {
+fn trusted_identity(headers: &HeaderMap, parts: &ApiState) -> Result<Option<Identity>, AuthError> {
     if !parts.settings.trust_identity_header {
         return Ok(None);
     }
@@ -170,7 +175,10 @@ fn trusted_identity(headers: &HeaderMap, parts: &Parts) -> Result<Option<Identit
 }
 
 /// The tenant of such an identity, which must name one, and who says so.
-fn trusted_tenant(headers: &HeaderMap, parts: &Parts) -> Result<Option<(String, Tenant)>, Refused> {
+fn trusted_tenant(
+    headers: &HeaderMap,
+    parts: &ApiState,
+) -> Result<Option<(String, Tenant)>, AuthError> {
     let Some(identity) = trusted_identity(headers, parts)? else {
         return Ok(None);
     };
@@ -180,18 +188,18 @@ fn trusted_tenant(headers: &HeaderMap, parts: &Parts) -> Result<Option<(String, 
 }
 
 /// The caller whose key this is, if it opens what is asked for.
-fn key<'a>(headers: &'a HeaderMap, parts: &Parts, scope: Scope) -> Result<&'a str, Refused> {
+fn key<'a>(headers: &'a HeaderMap, parts: &ApiState, scope: Scope) -> Result<&'a str, AuthError> {
     let (caller, secret) = (text(headers, CLIENT_ID)?, text(headers, PSK)?);
     if parts.keys.opens(caller, secret, scope) {
         Ok(caller)
     } else {
-        Err(Refused::Unauthenticated)
+        Err(AuthError::Unauthenticated)
     }
 }
 
 /// What a caller proved who it is by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Proof {
+enum Credential {
     Key,
     Identity,
 }
@@ -199,18 +207,18 @@ enum Proof {
 /// Lets in who has proved who it is, within the limits, and notes it for the request's line in the log.
 fn admit(
     request: &RequestParts,
-    parts: &Parts,
-    (name, proof): (&str, Proof),
+    parts: &ApiState,
+    (name, proof): (&str, Credential),
     behalf: For<'_>,
-) -> Result<(), Refused> {
-    if let Some(noted) = request.extensions.get::<Noted>() {
+) -> Result<(), AuthError> {
+    if let Some(noted) = request.extensions.get::<AccessLogContext>() {
         noted.note(name, behalf.name());
     }
-    let key = (proof == Proof::Key).then_some(name);
-    parts.limits.take(key, behalf).map_err(Refused::TooMany)
+    let key = (proof == Credential::Key).then_some(name);
+    parts.limits.take(key, behalf).map_err(AuthError::TooMany)
 }
 
-fn text<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, Refused> {
-    let value = headers.get(name).ok_or(Refused::Unauthenticated)?;
-    value.to_str().map_err(|_| Refused::Unauthenticated)
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, AuthError> {
+    let value = headers.get(name).ok_or(AuthError::Unauthenticated)?;
+    value.to_str().map_err(|_| AuthError::Unauthenticated)
 }

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{Node, command};
-use crate::api::Shared;
+use crate::api::SharedState;
 use crate::api::audit::{Action, audited};
-use crate::api::auth::Manager;
+use crate::api::auth::ManagementCaller;
 use crate::api::error::ApiError;
 use crate::api::json::{self, Json};
 use crate::protocol::Command;
@@ -29,7 +29,7 @@ pub(super) struct Ordered {}
 
 /// Tell a client to leave and stay away
 ///
-/// Answers when the broker has the order. A client that is unknown, or not connected, is 400.
+/// PendingResponses when the broker has the order. A client that is unknown, or not connected, is 400.
 #[utoipa::path(
     post,
     path = "/connection/disconnect",
@@ -41,8 +41,8 @@ pub(super) struct Ordered {}
     ),
 )]
 pub(super) async fn disconnect(
-    State(shared): State<Shared>,
-    manager: Manager,
+    State(shared): State<SharedState>,
+    manager: ManagementCaller,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Ordered>, ApiError> {
     let request: Disconnect = json::read(body)?;

@@ -10,8 +10,8 @@ use utoipa::ToSchema;
 use super::same_account;
 use crate::api::auth::AccountCaller;
 use crate::api::error::ApiError;
-use crate::api::sending::{self, Message, Sent};
-use crate::api::{Shared, json};
+use crate::api::send_message::{self, Message, Sent};
+use crate::api::{SharedState, json};
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = MessageToNode)]
@@ -30,7 +30,7 @@ struct MessageRequest {
 
 /// Send a message
 ///
-/// Answers when the broker has the message.
+/// PendingResponses when the broker has the message.
 #[utoipa::path(
     post,
     path = "/message",
@@ -44,7 +44,7 @@ struct MessageRequest {
     ),
 )]
 pub(super) async fn send(
-    State(shared): State<Shared>,
+    State(shared): State<SharedState>,
     caller: AccountCaller,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<impl IntoResponse, ApiError> {
@@ -63,5 +63,5 @@ pub(super) async fn send(
         Some(org) => shared.reachable(&org, &recipient).await?,
         None => None,
     };
-    sending::send(&shared, found, message).await
+    send_message::send(&shared, found, message).await
 }

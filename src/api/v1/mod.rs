@@ -2,7 +2,7 @@
 //! done to any tenant's connection has endpoints of its own.
 
 mod disconnect;
-mod list;
+mod list_connections;
 mod message;
 mod ping;
 mod reconnect;
@@ -18,7 +18,7 @@ use super::auth::AccountCaller;
 use super::error::ApiError;
 use super::json;
 use super::openapi::{Callers, Endpoint, group};
-use super::{Parts, Shared};
+use super::{ApiState, SharedState};
 use crate::domain::Connection;
 use crate::protocol::Command;
 
@@ -30,8 +30,8 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
     all.extend(group(
         Callers::Management,
         [
-            routes!(list::all),
-            routes!(list::of_account),
+            routes!(list_connections::all),
+            routes!(list_connections::of_account),
             routes!(status::for_management),
             routes!(ping::ping),
             routes!(reconnect::reconnect),
@@ -64,7 +64,7 @@ impl Node {
     }
 
     /// The connection; none if the account or the connection is unknown.
-    async fn find(&self, parts: &Parts) -> Result<Option<Connection>, ApiError> {
+    async fn find(&self, parts: &ApiState) -> Result<Option<Connection>, ApiError> {
         match parts.org_of(&self.account).await? {
             Some(org) => parts.own(&org, &self.node_id).await,
             None => Ok(None),
@@ -85,7 +85,7 @@ impl Node {
 }
 
 /// Sends a command that both dialects have.
-async fn command(parts: &Shared, node: &Node, command: &Command) -> Result<(), ApiError> {
+async fn command(parts: &SharedState, node: &Node, command: &Command) -> Result<(), ApiError> {
     let found = node.find(parts).await?;
     let connection = found.ok_or_else(|| node.not_found())?;
     let sent = parts.command(&connection, command).await?;

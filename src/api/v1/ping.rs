@@ -9,16 +9,16 @@ use utoipa::openapi::{Object, Type};
 
 use super::Node;
 use crate::api::audit::{Action, audited};
-use crate::api::auth::Manager;
+use crate::api::auth::ManagementCaller;
+use crate::api::connection_status::Presence;
 use crate::api::error::ApiError;
 use crate::api::json::{self, Json};
-use crate::api::presence::Presence;
-use crate::api::{Parts, Shared};
-use crate::deliver::SendError;
+use crate::api::{ApiState, SharedState};
+use crate::delivery::SendError;
 use crate::protocol::Command;
 
 #[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Pinged {
+pub(super) struct PingResponse {
     status: Presence,
     /// Always null; callers expect it to be there.
     #[schema(schema_with = null)]
@@ -31,22 +31,22 @@ fn null() -> Object {
 
 /// Ping a client
 ///
-/// Answers when the broker has the ping; the client's answer is not waited for.
+/// PendingResponses when the broker has the ping; the client's answer is not waited for.
 #[utoipa::path(
     post,
     path = "/connection/ping",
     operation_id = "v1.connection.ping",
     request_body = Node,
     responses(
-        (status = 200, description = "Connected, as far as the broker knows, or not.", body = Pinged),
+        (status = 200, description = "Connected, as far as the broker knows, or not.", body = PingResponse),
         (status = 504, description = "The broker does not confirm it: the ping may still arrive.", body = ApiError),
     ),
 )]
 pub(super) async fn ping(
-    State(shared): State<Shared>,
-    manager: Manager,
+    State(shared): State<SharedState>,
+    manager: ManagementCaller,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Pinged>, ApiError> {
+) -> Result<Json<PingResponse>, ApiError> {
     let node = json::read::<Node>(body)?.checked()?;
     let action = Action {
         who: &manager.name,
@@ -55,7 +55,7 @@ pub(super) async fn ping(
         client: &node.node_id,
     };
     let is_connected = audited(&action, is_connected(&shared, &node)).await?;
-    Ok(Json(Pinged {
+    Ok(Json(PingResponse {
         status: if is_connected {
             Presence::Connected
         } else {
@@ -66,7 +66,7 @@ pub(super) async fn ping(
 }
 
 /// A client whose dialect has no ping is connected as far as is known.
-async fn is_connected(parts: &Parts, node: &Node) -> Result<bool, ApiError> {
+async fn is_connected(parts: &ApiState, node: &Node) -> Result<bool, ApiError> {
     let Some(connection) = node.find(parts).await? else {
         return Ok(false);
     };

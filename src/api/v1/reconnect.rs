@@ -8,11 +8,11 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::{Node, command};
-use crate::api::Shared;
+use crate::api::SharedState;
 use crate::api::audit::{Action, audited};
-use crate::api::auth::Manager;
+use crate::api::auth::ManagementCaller;
 use crate::api::error::ApiError;
-use crate::api::{commands, json};
+use crate::api::{json, send_command};
 use crate::protocol::Command;
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -21,7 +21,7 @@ struct Reconnect {
     node: Node,
     /// Seconds that the client stays away.
     #[schema(value_type = i64, required = true, minimum = 0, maximum = 9_223_372_036_854_775_807_i64, example = 5)]
-    #[serde(default, deserialize_with = "commands::whole")]
+    #[serde(default, deserialize_with = "send_command::whole")]
     delay: Option<i64>,
     /// Why, for the client's log.
     #[serde(default)]
@@ -30,7 +30,7 @@ struct Reconnect {
 
 /// Tell a client to leave and come back
 ///
-/// Answers when the broker has the order. A client that is unknown, or not connected, is 400.
+/// PendingResponses when the broker has the order. A client that is unknown, or not connected, is 400.
 #[utoipa::path(
     post,
     path = "/connection/reconnect",
@@ -42,14 +42,14 @@ struct Reconnect {
     ),
 )]
 pub(super) async fn reconnect(
-    State(shared): State<Shared>,
-    manager: Manager,
+    State(shared): State<SharedState>,
+    manager: ManagementCaller,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<StatusCode, ApiError> {
     let request: Reconnect = json::read(body)?;
     let node = request.node.checked()?;
     let delay = request.delay.ok_or_else(json::missing_fields)?;
-    let delay_seconds = commands::delay(delay)?;
+    let delay_seconds = send_command::delay(delay)?;
     let action = Action {
         who: &manager.name,
         name: "reconnect",

@@ -6,10 +6,10 @@ use bytes::Bytes;
 
 use super::{Node, StatusView, same_account, unknown_account};
 use crate::api::audit::{Action, audited};
-use crate::api::auth::{AccountCaller, Manager};
+use crate::api::auth::{AccountCaller, ManagementCaller};
 use crate::api::error::ApiError;
 use crate::api::json::{self, Json};
-use crate::api::{Parts, Shared};
+use crate::api::{ApiState, SharedState};
 use crate::domain::OrgId;
 
 /// Ask whether a client is connected
@@ -24,7 +24,7 @@ use crate::domain::OrgId;
     ),
 )]
 pub(super) async fn for_tenant(
-    State(shared): State<Shared>,
+    State(shared): State<SharedState>,
     caller: AccountCaller,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<StatusView>, ApiError> {
@@ -44,8 +44,8 @@ pub(super) async fn for_tenant(
     responses((status = 200, description = "Connected or not.", body = StatusView)),
 )]
 pub(super) async fn for_management(
-    State(shared): State<Shared>,
-    manager: Manager,
+    State(shared): State<SharedState>,
+    manager: ManagementCaller,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<StatusView>, ApiError> {
     let node = json::read::<Node>(body)?.checked()?;
@@ -63,7 +63,7 @@ pub(super) async fn for_management(
     audited(&action, outcome).await
 }
 
-async fn org(parts: &Parts, node: &Node) -> Result<OrgId, ApiError> {
+async fn org(parts: &ApiState, node: &Node) -> Result<OrgId, ApiError> {
     let org = parts.org_of(&node.account).await?;
     org.ok_or_else(|| unknown_account("Unable to translate account to org_id"))
 }

@@ -10,14 +10,14 @@ use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-use super::{ClientInPath, Named, named};
+use super::{ClientIdPath, ClientInPath, named};
 use crate::api::audit::{Action, audited};
 use crate::api::auth::Caller;
+use crate::api::connection_status::Presence;
 use crate::api::error::ApiError;
 use crate::api::json::Json;
-use crate::api::presence::Presence;
-use crate::api::{Parts, Shared, pagination};
-use crate::deliver::{Answered, Question, Reply, Request, SendError};
+use crate::api::{ApiState, SharedState, pagination};
+use crate::delivery::{ClientRequest, ReceivedResponse, Request, RequestOutcome, SendError};
 use crate::domain::Connection;
 
 /// How long an answer is waited for, in seconds, where the caller does not say.
@@ -28,7 +28,7 @@ const TIMEOUT_MOST: u64 = 25;
 /// A client answered a ping.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Pong)]
-pub(super) struct Pinged {
+pub(super) struct PingResponse {
     status: Presence,
     /// The ping's.
     id: Uuid,
@@ -38,7 +38,7 @@ pub(super) struct Pinged {
 
 /// How a connection stands, as far as the level goes.
 #[derive(Debug, Default, Serialize, ToSchema)]
-pub(super) struct Checked {
+pub(super) struct CheckResponse {
     level: u8,
     status: Presence,
     /// Whether the client answered; on level 1 nobody asks it.
@@ -61,7 +61,7 @@ pub(super) struct Checked {
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "describes; it is read as text")]
-struct Within {
+struct TimeoutParam {
     /// Seconds to wait for the client's answer.
     #[param(minimum = 1, maximum = 25, default = 5)]
     timeout: Option<u8>,
@@ -71,7 +71,7 @@ struct Within {
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "describes; it is read as text")]
-struct Depth {
+struct CheckParams {
     /// 1: what is recorded. 2: the client is pinged. 3: one of its applications is asked.
     #[param(minimum = 1, maximum = 3, default = 1)]
     level: Option<u8>,
@@ -86,20 +86,20 @@ struct Depth {
     post,
     path = "/connections/{client_id}/ping",
     operation_id = "v2.connection.ping",
-    params(ClientInPath, Within),
+    params(ClientInPath, TimeoutParam),
     responses(
-        (status = 200, description = "The client answered.", body = Pinged),
+        (status = 200, description = "The client answered.", body = PingResponse),
         (status = 404, description = "The organisation has no connection to that client.", body = ApiError),
         (status = 409, description = "The client's dialect has no ping.", body = ApiError),
         (status = 504, description = "No answer in time.", body = ApiError),
     ),
 )]
 pub(super) async fn ping(
-    State(shared): State<Shared>,
+    State(shared): State<SharedState>,
     caller: Caller,
-    client_id: Result<Named, PathRejection>,
+    client_id: Result<ClientIdPath, PathRejection>,
     OriginalUri(uri): OriginalUri,
-) -> Result<Json<Pinged>, ApiError> {
+) -> Result<Json<PingResponse>, ApiError> {
     let client = named(client_id);
     let within = timeout(&pagination::query(&uri))?;
     let action = Action {
@@ -111,7 +111,14 @@ pub(super) async fn ping(
     let pinged = async {
         let found = shared.own(&caller.org, &client).await?;
         let connection = found.ok_or_else(ApiError::no_connection)?;
-        let reply = ask(&shared, &connection, Question::Ping, within, "Ping failed").await?;
+        let reply = ask(
+            &shared,
+            &connection,
+            ClientRequest::Ping,
+            within,
+            "Ping failed",
+        )
+        .await?;
         let answer = reply.answer.ok_or_else(|| {
             ApiError::no_answer(
                 "Ping failed",
@@ -119,7 +126,7 @@ pub(super) async fn ping(
                 "The client did not answer in time; a longer timeout, or asking again, may help",
             )
         })?;
-        Ok(Pinged {
+        Ok(PingResponse {
             status: Presence::Connected,
             id: reply.id,
             round_trip_ms: milliseconds(&answer),
@@ -133,20 +140,20 @@ pub(super) async fn ping(
     post,
     path = "/connections/{client_id}/check",
     operation_id = "v2.connection.check",
-    params(ClientInPath, Depth, Within),
+    params(ClientInPath, CheckParams, TimeoutParam),
     responses(
-        (status = 200, description = "How it stands, whether the client answered or not.", body = Checked),
+        (status = 200, description = "How it stands, whether the client answered or not.", body = CheckResponse),
         (status = 404, description = "The client left meanwhile.", body = ApiError),
         (status = 409, description = "The client's dialect has no ping.", body = ApiError),
         (status = 504, description = "The broker does not confirm the question.", body = ApiError),
     ),
 )]
 pub(super) async fn check(
-    State(shared): State<Shared>,
+    State(shared): State<SharedState>,
     caller: Caller,
-    client_id: Result<Named, PathRejection>,
+    client_id: Result<ClientIdPath, PathRejection>,
     OriginalUri(uri): OriginalUri,
-) -> Result<Json<Checked>, ApiError> {
+) -> Result<Json<CheckResponse>, ApiError> {
     let client = named(client_id);
     let query = pagination::query(&uri);
     let within = timeout(&query)?;
@@ -159,16 +166,16 @@ pub(super) async fn check(
     };
     let checked = async {
         let Some(connection) = shared.own(&caller.org, &client).await? else {
-            return Ok(Checked {
+            return Ok(CheckResponse {
                 level,
                 status: Presence::Disconnected,
-                ..Checked::default()
+                ..CheckResponse::default()
             });
         };
-        let mut checked = Checked {
+        let mut checked = CheckResponse {
             level,
             status: Presence::Connected,
-            ..Checked::default()
+            ..CheckResponse::default()
         };
         if let Some(question) = question {
             let reply = ask(&shared, &connection, question, within, "Check failed").await?;
@@ -183,12 +190,12 @@ pub(super) async fn check(
 }
 
 async fn ask(
-    parts: &Parts,
+    parts: &ApiState,
     connection: &Connection,
-    question: Question,
+    question: ClientRequest,
     within: Duration,
     failed: &'static str,
-) -> Result<Reply, ApiError> {
+) -> Result<RequestOutcome, ApiError> {
     match parts.delivery.ask(connection, question, within).await {
         Ok(Some(reply)) => Ok(reply),
         Ok(None) => Err(ApiError::new(
@@ -202,15 +209,15 @@ async fn ask(
     }
 }
 
-fn milliseconds(answer: &Answered) -> f64 {
+fn milliseconds(answer: &ReceivedResponse) -> f64 {
     (answer.after.as_secs_f64() * 1e6).round() / 1e3
 }
 
 /// The level, and what the client is asked on it.
-fn level(query: &[(String, String)]) -> Result<(u8, Option<Question>), ApiError> {
+fn level(query: &[(String, String)]) -> Result<(u8, Option<ClientRequest>), ApiError> {
     match pagination::last(query, "level") {
         None | Some("" | "1") => Ok((1, None)),
-        Some("2") => Ok((2, Some(Question::Ping))),
+        Some("2") => Ok((2, Some(ClientRequest::Ping))),
         Some("3") => {
             let directive = pagination::last(query, "directive").unwrap_or_default();
             if directive.trim().is_empty() {
@@ -224,7 +231,7 @@ fn level(query: &[(String, String)]) -> Result<(u8, Option<Question>), ApiError>
                 metadata: Value::Null,
                 payload: Value::Null,
             };
-            Ok((3, Some(Question::Message(request))))
+            Ok((3, Some(ClientRequest::Message(request))))
         }
         Some(_) => Err(invalid("level must be 1, 2 or 3")),
     }
@@ -241,5 +248,5 @@ fn timeout(query: &[(String, String)]) -> Result<Duration, ApiError> {
 }
 
 fn invalid(detail: &str) -> ApiError {
-    ApiError::new(StatusCode::BAD_REQUEST, "Invalid request", detail)
+    ApiError::new(StatusCode::BAD_REQUEST, "InvalidValue request", detail)
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::ConnectionView;
-use crate::api::Shared;
+use crate::api::SharedState;
 use crate::api::auth::Caller;
 use crate::api::error::ApiError;
 use crate::api::json::{self, Json};
@@ -21,7 +21,7 @@ const CLIENTS_MOST: usize = 1000;
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = StatusBatch)]
-struct Asked {
+struct BatchStatusRequest {
     /// Clients to ask about, in any order, more than once if you like.
     #[schema(value_type = Vec<String>, required = true, max_items = 1000, example = json!(["my-machine"]))]
     client_ids: Option<Vec<String>>,
@@ -29,15 +29,15 @@ struct Asked {
 
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = StatusBatchAnswer)]
-pub(super) struct Answers {
+pub(super) struct BatchStatusResponse {
     /// One for each that was asked about, in the same order.
-    data: Vec<Answer>,
+    data: Vec<BatchStatusItem>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(tag = "status", rename_all = "lowercase")]
 #[schema(as = StatusOfOne)]
-enum Answer {
+enum BatchStatusItem {
     Connected(ConnectionView),
     Disconnected { client_id: String },
 }
@@ -47,20 +47,20 @@ enum Answer {
     post,
     path = "/connections/status",
     operation_id = "v2.connections.status",
-    request_body = Asked,
-    responses((status = 200, description = "One answer for each, in order.", body = Answers)),
+    request_body = BatchStatusRequest,
+    responses((status = 200, description = "One answer for each, in order.", body = BatchStatusResponse)),
 )]
 pub(super) async fn status(
-    State(shared): State<Shared>,
+    State(shared): State<SharedState>,
     caller: Caller,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Answers>, ApiError> {
-    let asked: Asked = json::read(body)?;
+) -> Result<Json<BatchStatusResponse>, ApiError> {
+    let asked: BatchStatusRequest = json::read(body)?;
     let names = asked.client_ids.ok_or_else(json::missing_fields)?;
     if names.len() > CLIENTS_MOST {
         return Err(ApiError::new(
             StatusCode::BAD_REQUEST,
-            "Invalid request",
+            "InvalidValue request",
             format!(
                 "client_ids may name {CLIENTS_MOST} clients, not {}",
                 names.len()
@@ -83,9 +83,9 @@ pub(super) async fn status(
     let data = names
         .into_iter()
         .map(|name| match found.get(&name) {
-            Some(connection) => Answer::Connected(connection.clone().into()),
-            None => Answer::Disconnected { client_id: name },
+            Some(connection) => BatchStatusItem::Connected(connection.clone().into()),
+            None => BatchStatusItem::Disconnected { client_id: name },
         })
         .collect();
-    Ok(Json(Answers { data }))
+    Ok(Json(BatchStatusResponse { data }))
 }

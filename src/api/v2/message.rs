@@ -5,15 +5,15 @@ use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 
-use super::{ClientInPath, Named, named};
+use super::{ClientIdPath, ClientInPath, named};
 use crate::api::auth::Caller;
 use crate::api::error::ApiError;
-use crate::api::sending::{self, Message, Sent};
-use crate::api::{Shared, json};
+use crate::api::send_message::{self, Message, Sent};
+use crate::api::{SharedState, json};
 
 /// Send a message
 ///
-/// Answers when the broker has the message.
+/// PendingResponses when the broker has the message.
 #[utoipa::path(
     post,
     path = "/connections/{client_id}/message",
@@ -27,12 +27,12 @@ use crate::api::{Shared, json};
     ),
 )]
 pub(super) async fn send(
-    State(shared): State<Shared>,
+    State(shared): State<SharedState>,
     caller: Caller,
-    client_id: Result<Named, PathRejection>,
+    client_id: Result<ClientIdPath, PathRejection>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<impl IntoResponse, ApiError> {
     let request = json::read::<Message>(body)?.checked()?;
     let found = shared.reachable(&caller.org, &named(client_id)).await?;
-    sending::send(&shared, found, request).await
+    send_message::send(&shared, found, request).await
 }

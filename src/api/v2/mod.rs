@@ -3,8 +3,8 @@
 mod asking;
 mod batch_status;
 mod commands;
-mod connections;
-mod filter;
+mod list_connections;
+mod list_filters;
 mod message;
 mod status;
 
@@ -22,7 +22,7 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
     group(
         Callers::Organisations,
         [
-            routes!(connections::list),
+            routes!(list_connections::list),
             routes!(batch_status::status),
             routes!(status::status),
             routes!(message::send),
@@ -45,10 +45,10 @@ struct ClientInPath {
 }
 
 /// The client in the path.
-type Named = Path<String>;
+type ClientIdPath = Path<String>;
 
 /// A path that is not text names nobody.
-fn named(client_id: Result<Named, PathRejection>) -> String {
+fn named(client_id: Result<ClientIdPath, PathRejection>) -> String {
     client_id.map(|Path(name)| name).unwrap_or_default()
 }
 

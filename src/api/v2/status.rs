@@ -5,8 +5,8 @@ use axum::extract::rejection::PathRejection;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{ClientInPath, ConnectionView, Named, named};
-use crate::api::Shared;
+use super::{ClientIdPath, ClientInPath, ConnectionView, named};
+use crate::api::SharedState;
 use crate::api::auth::Caller;
 use crate::api::error::ApiError;
 use crate::api::json::Json;
@@ -27,9 +27,9 @@ pub(super) enum Status {
     responses((status = 200, description = "Connected or not.", body = Status)),
 )]
 pub(super) async fn status(
-    State(shared): State<Shared>,
+    State(shared): State<SharedState>,
     caller: Caller,
-    client_id: Result<Named, PathRejection>,
+    client_id: Result<ClientIdPath, PathRejection>,
 ) -> Result<Json<Status>, ApiError> {
     let found = shared.reachable(&caller.org, &named(client_id)).await?;
     Ok(Json(match found {

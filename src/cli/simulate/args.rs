@@ -23,7 +23,7 @@ pub(in crate::cli) struct SimulateArgs {
     /// Client id; with --clients above 1, what they begin with [default: a random one]
     #[arg(long, value_name = "ID", help_heading = FLEET)]
     pub id: Option<String>,
-    /// How many clients
+    /// Delivery many clients
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = FLEET,
           value_parser = clap::value_parser!(u32).range(1..))]
     pub clients: u32,
@@ -51,7 +51,7 @@ pub(in crate::cli) struct SimulateArgs {
     pub storm: Option<Duration>,
     /// Do something that a client should not, or that only some do; repeat it for several
     #[arg(long, value_enum, value_name = "KIND", help_heading = TRAFFIC)]
-    pub misbehave: Vec<Misbehaviour>,
+    pub misbehave: Vec<Misbehavior>,
 
     /// Folder of `cloud-connector certs init`: each client has its certificate there, or gets one
     #[arg(long, value_name = "DIR", conflicts_with = "ca", help_heading = TLS)]
@@ -66,7 +66,7 @@ pub(in crate::cli) struct SimulateArgs {
     #[arg(long, value_name = "FILE", requires = "ca", help_heading = TLS)]
     pub key: Option<PathBuf>,
 
-    /// How the summary at the end is written; with json, nothing else is on standard output
+    /// Delivery the summary at the end is written; with json, nothing else is on standard output
     #[arg(long, value_enum, default_value_t = Output::Text, help_heading = OUTPUT)]
     pub output: Output,
     /// Only the summary: no progress, no line per event
@@ -85,7 +85,7 @@ pub(in crate::cli) enum Dialects {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum Misbehaviour {
+pub(in crate::cli) enum Misbehavior {
     /// Hostile payloads between good ones
     Garbage,
     /// Told to come back later, come back at once
@@ -150,7 +150,7 @@ mod tests {
         let args = read("--misbehave garbage --misbehave no-online").unwrap();
         assert_eq!(
             args.misbehave,
-            [Misbehaviour::Garbage, Misbehaviour::NoOnline]
+            [Misbehavior::Garbage, Misbehavior::NoOnline]
         );
         let problem = read("--misbehave rudely").unwrap_err();
         assert!(problem.contains("lying-clock"), "{problem}");

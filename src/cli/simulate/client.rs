@@ -8,12 +8,12 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::args::Misbehaviour;
+use super::args::Misbehavior;
+use super::dialect::{Dialect, Reaction};
 use super::fleet::Fleet;
-use super::speaker::Speaker;
-use super::voice::{Reaction, Voice};
-use crate::domain::{ClientId, Clock as _, Reported, SystemClock};
-use crate::mqtt::{self, Backoff, Happening, Link, Options};
+use super::session::Session;
+use crate::domain::{ClientId, ClientInfo, Clock as _, SystemClock};
+use crate::mqtt::{self, Backoff, EventLoop, MqttEvent, Options};
 
 /// In a storm nobody backs off; but whoever was not let in leaves the processor to others.
 const STORM_PAUSE: Duration = Duration::from_millis(50);
@@ -23,26 +23,26 @@ const STORM_HOLDS_MILLIS: u64 = 100;
 
 pub(super) struct Client {
     pub id: ClientId,
-    pub voice: Voice,
-    pub reported: Reported,
+    pub voice: Dialect,
+    pub reported: ClientInfo,
     pub fleet: Arc<Fleet>,
     /// Whether an online was ever acknowledged.
     pub told: AtomicBool,
-    /// How often it has said that it is there.
+    /// Delivery often it has said that it is there.
     pub said: AtomicU64,
     /// Who speaks for it now, if it has arrived.
-    pub seat: Mutex<Option<Arc<Speaker>>>,
+    pub seat: Mutex<Option<Arc<Session>>>,
     number: u32,
     options: Options,
 }
 
-/// How a connection ended.
+/// Delivery a connection ended.
 enum End {
     /// It was not had, or lost before it was.
     NotLetIn,
     Lost,
     /// By a storm.
-    Cut,
+    Truncated,
     /// The service wants it away, for so long or for good.
     Away(Option<Duration>),
     /// The process ends.
@@ -53,9 +53,9 @@ impl Client {
     pub fn new(
         id: ClientId,
         number: u32,
-        voice: Voice,
+        voice: Dialect,
         options: Options,
-        reported: Reported,
+        reported: ClientInfo,
         fleet: Arc<Fleet>,
     ) -> Self {
         Self {
@@ -94,15 +94,15 @@ impl Client {
         }
     }
 
-    /// How long to stay away; none for good.
+    /// Delivery long to stay away; none for good.
     fn pause(&self, end: &End, backoff: &mut Backoff) -> Option<Duration> {
         match end {
             End::Stopped | End::Away(None) => None,
-            End::Away(Some(_)) if self.fleet.manners.has(Misbehaviour::IgnoreDelay) => {
+            End::Away(Some(_)) if self.fleet.manners.has(Misbehavior::IgnoreDelay) => {
                 Some(Duration::ZERO)
             }
             End::Away(Some(delay)) => Some(*delay),
-            End::Cut => Some(Duration::ZERO),
+            End::Truncated => Some(Duration::ZERO),
             End::Lost | End::NotLetIn if self.fleet.is_storm() => Some(STORM_PAUSE),
             End::Lost | End::NotLetIn => Some(backoff.pause()),
         }
@@ -116,14 +116,14 @@ impl Client {
         };
         tokio::select! {
             happening = link.next() => match happening {
-                Happening::Connected { .. } => {}
-                Happening::Lost(why) => return self.not_let_in(&why),
+                MqttEvent::Connected { .. } => {}
+                MqttEvent::Lost(why) => return self.not_let_in(&why),
                 _ => return self.not_let_in("the broker answered out of turn"),
             },
             () = fleet.stopper.asked() => return End::Stopped,
         }
         fleet.tally.let_in(began.elapsed());
-        let speaker = Arc::new(Speaker::new(self.clone(), publisher));
+        let speaker = Arc::new(Session::new(self.clone(), publisher));
         fleet.stopper.spawn(speaker.clone().arrive());
         let end = self.stay(&speaker, &mut link, round).await;
         *self.seat.lock() = None;
@@ -138,9 +138,9 @@ impl Client {
     }
 
     /// Hears what happens until the connection ends.
-    async fn stay(&self, speaker: &Arc<Speaker>, link: &mut Link, round: u64) -> End {
+    async fn stay(&self, speaker: &Arc<Session>, link: &mut EventLoop, round: u64) -> End {
         let fleet = &self.fleet;
-        let mut struck = pin!(fleet.struck(self.holds(round)));
+        let mut storm_hit = pin!(fleet.storm_hit(self.holds(round)));
         let mut leaving = None;
         loop {
             let happening = tokio::select! {
@@ -150,19 +150,19 @@ impl Client {
                     fleet.stopper.spawn(speaker.clone().say_farewell());
                     continue;
                 }
-                () = &mut struck, if leaving.is_none() => {
+                () = &mut storm_hit, if leaving.is_none() => {
                     fleet.tally.cut();
-                    return End::Cut;
+                    return End::Truncated;
                 }
             };
             match happening {
-                Happening::Lost(why) => return leaving.unwrap_or_else(|| self.lost(&why)),
-                Happening::Connected { .. } | Happening::Subscribed(true) => {}
-                Happening::Subscribed(false) => {
+                MqttEvent::Lost(why) => return leaving.unwrap_or_else(|| self.lost(&why)),
+                MqttEvent::Connected { .. } | MqttEvent::Subscribed(true) => {}
+                MqttEvent::Subscribed(false) => {
                     fleet.tally.subscription_refused();
                     fleet.event(&self.id, "the broker refused a subscription");
                 }
-                Happening::Message { topic, payload, .. } => {
+                MqttEvent::Message { topic, payload, .. } => {
                     let end = self.hear(speaker, &topic, &payload);
                     if let Some(end) = end.filter(|_| leaving.is_none()) {
                         leaving = Some(end);
@@ -187,7 +187,7 @@ impl Client {
     }
 
     /// Reacts to a message. Some if it makes the client leave.
-    fn hear(&self, speaker: &Arc<Speaker>, topic: &str, payload: &[u8]) -> Option<End> {
+    fn hear(&self, speaker: &Arc<Session>, topic: &str, payload: &[u8]) -> Option<End> {
         let fleet = &self.fleet;
         fleet.tally.received();
         if fleet.tells_events {
@@ -207,7 +207,7 @@ impl Client {
                 fleet.tally.handshake_refused();
                 fleet.event(&self.id, "the service refused the handshake");
                 // Whoever sends garbage means it, and is none the wiser for being told.
-                let means_it = fleet.manners.has(Misbehaviour::Garbage);
+                let means_it = fleet.manners.has(Misbehavior::Garbage);
                 (!means_it).then_some(End::Away(Some(later)))
             }
             Reaction::Nothing => None,

@@ -10,14 +10,14 @@ use uuid::Uuid;
 
 use super::args::SimulateArgs;
 use super::client::Client;
-use super::manners::Manners;
-use super::tally::Tally;
-use super::voice::{Names, Voice, reported};
+use super::counters::Counters;
+use super::dialect::{Dialect, Names, reported};
+use super::misbehavior::Misbehaviors;
 use crate::cli::certs::Authority;
 use crate::config::Pem;
 use crate::domain::{ClientId, Clock as _, SystemClock};
 use crate::mqtt::{self, ClientTls, Options, Session, Will};
-use crate::shutdown::Stopper;
+use crate::shutdown::TaskGroup;
 
 const MAX_PACKET: usize = 2 * 1024 * 1024;
 /// Few, because there may be ten thousand of us in one process.
@@ -27,9 +27,9 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(30);
 
 pub(super) struct Fleet {
     pub names: Names,
-    pub manners: Manners,
-    pub tally: Tally,
-    pub stopper: Stopper,
+    pub manners: Misbehaviors,
+    pub tally: Counters,
+    pub stopper: TaskGroup,
     /// Whether each event is a line on standard output.
     pub tells_events: bool,
     storm: watch::Sender<bool>,
@@ -39,9 +39,9 @@ impl Fleet {
     pub fn new(args: &SimulateArgs, tells_events: bool) -> Self {
         Self {
             names: Names::new(&args.prefix, args.handshake_status_topic),
-            manners: Manners::new(&args.misbehave),
-            tally: Tally::default(),
-            stopper: Stopper::new(),
+            manners: Misbehaviors::new(&args.misbehave),
+            tally: Counters::default(),
+            stopper: TaskGroup::new(),
             tells_events,
             storm: watch::Sender::new(false),
         }
@@ -63,7 +63,7 @@ impl Fleet {
     }
 
     /// Comes to an end when there is a storm, and has held off for that long.
-    pub async fn struck(&self, holds: Duration) {
+    pub async fn storm_hit(&self, holds: Duration) {
         let mut storm = self.storm.subscribe();
         if storm.wait_for(|rages| *rages).await.is_err() {
             return std::future::pending().await;
@@ -73,7 +73,7 @@ impl Fleet {
 }
 
 /// Makes the clients, with their certificates.
-pub(super) fn muster(args: &SimulateArgs, fleet: &Arc<Fleet>) -> Result<Vec<Arc<Client>>> {
+pub(super) fn spawn_fleet(args: &SimulateArgs, fleet: &Arc<Fleet>) -> Result<Vec<Arc<Client>>> {
     let authority = match &args.tls_dir {
         Some(dir) => Some(Authority::open(dir, "--tls-dir")?),
         None => None,
@@ -90,7 +90,7 @@ pub(super) fn muster(args: &SimulateArgs, fleet: &Arc<Fleet>) -> Result<Vec<Arc<
                 identity: args.cert.clone().zip(args.key.clone()),
             },
         };
-        let voice = Voice::of(args.dialect, number);
+        let voice = Dialect::of(args.dialect, number);
         let options = options(&args.mqtt, &id, tls, will(fleet, &id, voice));
         if number == 0 {
             // Tried once, so that a wrong file is found before anything starts.
@@ -111,11 +111,11 @@ pub(super) fn muster(args: &SimulateArgs, fleet: &Arc<Fleet>) -> Result<Vec<Arc<
 
 /// Built once, as real clients do: its message id is the same over all connections and its `sent`
 /// before every online.
-fn will(fleet: &Fleet, id: &ClientId, voice: Voice) -> Will {
+fn will(fleet: &Fleet, id: &ClientId, voice: Dialect) -> Will {
     let will = voice.will(SystemClock.now());
     Will {
         topic: fleet.names.topic(id, will.route),
-        retain: will.how == super::voice::How::Retained,
+        retain: will.how == super::dialect::Delivery::Retained,
         payload: will.payload,
     }
 }

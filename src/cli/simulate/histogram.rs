@@ -1,4 +1,4 @@
-//! How long things took: a histogram of a fixed size, whatever is put into it.
+//! Delivery long things took: a histogram of a fixed size, whatever is put into it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

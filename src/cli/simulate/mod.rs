@@ -4,16 +4,16 @@
 
 mod args;
 mod client;
+mod counters;
+mod dialect;
+mod fd_limit;
 mod fleet;
 mod histogram;
-mod manners;
-mod open_files;
-mod pace;
+mod misbehavior;
 mod progress;
-mod speaker;
+mod rate;
+mod session;
 mod summary;
-mod tally;
-mod voice;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -37,10 +37,10 @@ const LEAVING_A_SECOND: u32 = 100;
 
 pub(super) fn run(args: &SimulateArgs) -> Result<ExitCode> {
     fleet::check(args)?;
-    open_files::allow(args.clients)?;
+    fd_limit::allow(args.clients)?;
     let tells_events = args.clients == 1 && args.output == Output::Text && !args.quiet;
     let fleet = Arc::new(Fleet::new(args, tells_events));
-    let clients = fleet::muster(args, &fleet)?;
+    let clients = fleet::spawn_fleet(args, &fleet)?;
     block_on(run_all(args, fleet, clients))
 }
 
@@ -96,7 +96,7 @@ async fn play(
     clients: &[Arc<Client>],
     progress: Option<&Progress>,
 ) {
-    pace::start(fleet, clients, args.connect_rate).await;
+    rate::start(fleet, clients, args.connect_rate).await;
     let note = |what: &str| {
         if let Some(progress) = progress {
             progress.note(what);
@@ -113,7 +113,7 @@ async fn play(
     };
     let changes = async {
         if args.rate > 0 {
-            pace::keep_changing(fleet, clients, args.rate).await;
+            rate::keep_changing(fleet, clients, args.rate).await;
         }
     };
     tokio::join!(storm, changes);

@@ -1,4 +1,4 @@
-//! How it is going, on standard error: a bar on a terminal, a line now and then elsewhere.
+//! Delivery it is going, on standard error: a bar on a terminal, a line now and then elsewhere.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, interval};
 
+use super::counters::Counts;
 use super::fleet::Fleet;
-use super::tally::Counts;
 
 const BAR_EVERY: Duration = Duration::from_millis(250);
 const LINE_EVERY: Duration = Duration::from_secs(5);

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::counters::{Counters, Counts};
 use super::histogram::Histogram;
-use super::tally::{Counts, Tally};
 
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
@@ -45,7 +45,7 @@ struct Percentiles {
 }
 
 impl Summary {
-    pub fn new(tally: &Tally, clients: u32, took: Duration) -> Self {
+    pub fn new(tally: &Counters, clients: u32, took: Duration) -> Self {
         let counts: Counts = tally.counts();
         Self {
             seconds: millis(took).round() / 1000.0,
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_summary_is_one_object_or_a_few_lines() {
-        let tally = Tally::default();
+        let tally = Counters::default();
         tally.let_in(Duration::from_millis(20));
         tally.not_let_in("the door is shut");
         let summary = Summary::new(&tally, 2, Duration::from_secs(3));

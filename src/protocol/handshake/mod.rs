@@ -3,9 +3,9 @@
 //! `incoming` reads what clients say; `outgoing` writes what goes to them; `client` is the other
 //! end, for the simulator.
 
-pub mod client;
-pub mod incoming;
-pub mod outgoing;
+pub mod client_side;
+pub mod decode;
+pub mod encode;
 
-pub use incoming::{is_answer, read};
-pub use outgoing::{encode_command, encode_message, encode_refusal};
+pub use decode::{is_response, read};
+pub use encode::{encode_command, encode_message, encode_refusal};

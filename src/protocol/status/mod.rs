@@ -3,11 +3,11 @@
 //! `control` and `data` read what clients say; `outgoing` writes what goes to them; `client` is the
 //! other end, for the simulator.
 
-pub mod client;
-pub mod control;
-pub mod data;
-pub mod outgoing;
+pub mod client_side;
+pub mod decode_control;
+pub mod decode_data;
+pub mod encode;
 
-pub use control::read_control;
-pub use data::read_data;
-pub use outgoing::{encode_command, encode_message};
+pub use decode_control::decode_control;
+pub use decode_data::decode_data;
+pub use encode::{encode_command, encode_message};

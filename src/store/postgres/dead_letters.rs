@@ -6,12 +6,12 @@ use time::OffsetDateTime;
 
 use super::row;
 use crate::domain::{ClientId, Timestamp};
-use crate::store::{DeadLetter, KeptLetter, LetterFilter, LetterLimits, StoreError};
+use crate::store::{DeadLetter, DeadLetterFilter, DeadLetterLimits, StoreError, StoredDeadLetter};
 
 pub(super) async fn keep(
     connection: &mut PgConnection,
     letters: &[DeadLetter],
-    limits: LetterLimits,
+    limits: DeadLetterLimits,
 ) -> Result<(), StoreError> {
     let texts = |of: fn(&DeadLetter) -> String| letters.iter().map(of).collect::<Vec<String>>();
     let payloads: Vec<&[u8]> = letters.iter().map(|letter| &letter.payload[..]).collect();
@@ -33,7 +33,7 @@ pub(super) async fn keep(
          ON CONFLICT (client_id, fingerprint) DO UPDATE SET
                 reason = excluded.reason, detail = excluded.detail,
                 times = dead_letters.times + 1, last_received = excluded.last_received,
-                replay_asked_at = NULL",
+                replay_requested_at = NULL",
     )
     .bind(&clients)
     .bind(texts(DeadLetter::fingerprint))
@@ -55,12 +55,12 @@ pub(super) async fn keep(
               WHERE place > $2)",
     )
     .bind(&clients)
-    .bind(i64::from(limits.per_client))
+    .bind(i64::from(limits.max_per_client))
     .execute(&mut *connection)
     .await?;
     // By the numbers, which only grow: counting would take longer the more there are.
     sqlx::query("DELETE FROM dead_letters WHERE id <= (SELECT max(id) FROM dead_letters) - $1")
-        .bind(i64::from(limits.in_all))
+        .bind(i64::from(limits.max_total))
         .execute(connection)
         .await?;
     Ok(())
@@ -68,12 +68,12 @@ pub(super) async fn keep(
 
 pub(super) async fn list(
     pool: &PgPool,
-    filter: &LetterFilter,
+    filter: &DeadLetterFilter,
     limit: u32,
-) -> Result<Vec<KeptLetter>, StoreError> {
+) -> Result<Vec<StoredDeadLetter>, StoreError> {
     let mut query = QueryBuilder::new(
         "SELECT id, client_id, topic, ''::bytea AS payload, size, sha256, reason, detail, times, \
-         first_received, last_received, replay_asked_at FROM dead_letters",
+         first_received, last_received, replay_requested_at FROM dead_letters",
     );
     narrow(&mut query, filter);
     query
@@ -83,10 +83,10 @@ pub(super) async fn list(
     rows.iter().map(kept).collect()
 }
 
-pub(super) async fn find(pool: &PgPool, id: i64) -> Result<Option<KeptLetter>, StoreError> {
+pub(super) async fn find(pool: &PgPool, id: i64) -> Result<Option<StoredDeadLetter>, StoreError> {
     let row = sqlx::query(
         "SELECT id, client_id, topic, payload, size, sha256, reason, detail, times, \
-         first_received, last_received, replay_asked_at FROM dead_letters WHERE id = $1",
+         first_received, last_received, replay_requested_at FROM dead_letters WHERE id = $1",
     )
     .bind(id)
     .fetch_optional(pool)
@@ -94,8 +94,12 @@ pub(super) async fn find(pool: &PgPool, id: i64) -> Result<Option<KeptLetter>, S
     row.as_ref().map(kept).transpose()
 }
 
-pub(super) async fn ask_replay(pool: &PgPool, id: i64, now: Timestamp) -> Result<bool, StoreError> {
-    let done = sqlx::query("UPDATE dead_letters SET replay_asked_at = $2 WHERE id = $1")
+pub(super) async fn request_replay(
+    pool: &PgPool,
+    id: i64,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    let done = sqlx::query("UPDATE dead_letters SET replay_requested_at = $2 WHERE id = $1")
         .bind(id)
         .bind(row::to_sql(now))
         .execute(pool)
@@ -103,7 +107,7 @@ pub(super) async fn ask_replay(pool: &PgPool, id: i64, now: Timestamp) -> Result
     Ok(done.rows_affected() > 0)
 }
 
-pub(super) async fn end_replay(pool: &PgPool, id: i64, times: u64) -> Result<bool, StoreError> {
+pub(super) async fn finish_replay(pool: &PgPool, id: i64, times: u64) -> Result<bool, StoreError> {
     let done = sqlx::query("DELETE FROM dead_letters WHERE id = $1 AND times = $2")
         .bind(id)
         .bind(i64::try_from(times).unwrap_or(i64::MAX))
@@ -112,14 +116,14 @@ pub(super) async fn end_replay(pool: &PgPool, id: i64, times: u64) -> Result<boo
     Ok(done.rows_affected() > 0)
 }
 
-pub(super) async fn purge(pool: &PgPool, filter: &LetterFilter) -> Result<u64, StoreError> {
+pub(super) async fn purge(pool: &PgPool, filter: &DeadLetterFilter) -> Result<u64, StoreError> {
     let mut query = QueryBuilder::new("DELETE FROM dead_letters");
     narrow(&mut query, filter);
     let done = query.build().persistent(false).execute(pool).await?;
     Ok(done.rows_affected())
 }
 
-fn narrow(query: &mut QueryBuilder<Postgres>, filter: &LetterFilter) {
+fn narrow(query: &mut QueryBuilder<Postgres>, filter: &DeadLetterFilter) {
     query.push(" WHERE true");
     if let Some(client) = &filter.client {
         query
@@ -135,17 +139,17 @@ fn narrow(query: &mut QueryBuilder<Postgres>, filter: &LetterFilter) {
             .push_bind(row::to_sql(before));
     }
     if filter.replay_asked {
-        query.push(" AND replay_asked_at IS NOT NULL");
+        query.push(" AND replay_requested_at IS NOT NULL");
     }
 }
 
-fn kept(row: &PgRow) -> Result<KeptLetter, StoreError> {
+fn kept(row: &PgRow) -> Result<StoredDeadLetter, StoreError> {
     let client: String = row.try_get("client_id")?;
     let payload: Vec<u8> = row.try_get("payload")?;
     let count = |column| -> Result<u64, StoreError> {
         Ok(u64::try_from(row.try_get::<i64, _>(column)?).unwrap_or(0))
     };
-    Ok(KeptLetter {
+    Ok(StoredDeadLetter {
         id: row.try_get("id")?,
         letter: DeadLetter {
             client: ClientId::new(&client).ok(),
@@ -159,6 +163,6 @@ fn kept(row: &PgRow) -> Result<KeptLetter, StoreError> {
         },
         times: count("times")?,
         first_received: row::moment(row, "first_received")?,
-        replay_asked: row::moment_or_none(row, "replay_asked_at")?,
+        replay_asked: row::moment_or_none(row, "replay_requested_at")?,
     })
 }

@@ -5,8 +5,10 @@ use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 use time::OffsetDateTime;
 
-use crate::domain::{ClientId, Connection, Dialect, Kind, MessageId, Reported, Tenant, Timestamp};
-use crate::store::{Due, Heard, Place, StoreError, tenant_of};
+use crate::domain::{
+    ClientId, ClientInfo, ClientKind, Connection, Dialect, MessageId, Tenant, Timestamp,
+};
+use crate::store::{ClaimedConnection, QueuePosition, ReceivedAt, StoreError, tenant_of};
 
 /// The Go implementation may write null where we never do.
 pub(super) const CONNECTION_COLUMNS: &str = "client_id, org_id, COALESCE(account, '') AS account, \
@@ -28,7 +30,8 @@ pub(super) fn connection(row: &PgRow) -> Result<Connection, StoreError> {
         tenant: tenant(row)?,
         dialect: Dialect::from_name(&dialect)
             .ok_or_else(|| unreadable(format!("the dialect {dialect:?}")))?,
-        kind: Kind::from_name(&kind).ok_or_else(|| unreadable(format!("the kind {kind:?}")))?,
+        kind: ClientKind::from_name(&kind)
+            .ok_or_else(|| unreadable(format!("the kind {kind:?}")))?,
         topic_prefix: row.try_get("topic_prefix")?,
         reported: reported(row)?,
         message_id: message_id(row)?,
@@ -36,21 +39,22 @@ pub(super) fn connection(row: &PgRow) -> Result<Connection, StoreError> {
     })
 }
 
-pub(super) fn due(row: &PgRow) -> Result<Due, StoreError> {
+pub(super) fn due(row: &PgRow) -> Result<ClaimedConnection, StoreError> {
     let org_id: String = row.try_get("org_id")?;
     let (dialect, kind): (String, String) = (row.try_get("dialect")?, row.try_get("kind")?);
-    Ok(Due {
+    Ok(ClaimedConnection {
         client_id: client_id(row)?,
         tenant: tenant_of(&org_id, row.try_get("account")?),
         dialect: Dialect::from_name(&dialect)
             .ok_or_else(|| unreadable(format!("the dialect {dialect:?}")))?,
-        kind: Kind::from_name(&kind).ok_or_else(|| unreadable(format!("the kind {kind:?}")))?,
+        kind: ClientKind::from_name(&kind)
+            .ok_or_else(|| unreadable(format!("the kind {kind:?}")))?,
         reported: reported(row)?,
         version: moment(row, "updated_at")?,
     })
 }
 
-fn reported(row: &PgRow) -> Result<Reported, StoreError> {
+fn reported(row: &PgRow) -> Result<ClientInfo, StoreError> {
     // What cannot be read is shown as nothing: one odd row must not take a whole list from its
     // organisation.
     let json = |column| {
@@ -63,7 +67,7 @@ fn reported(row: &PgRow) -> Result<Reported, StoreError> {
                 other => Err(other),
             })
     };
-    Ok(Reported {
+    Ok(ClientInfo {
         canonical_facts: json("canonical_facts")?,
         catalog_service_facts: json("catalog_service_facts")?,
         dispatchers: json("dispatchers")?,
@@ -100,10 +104,10 @@ fn to_moment(column: &str, at: OffsetDateTime) -> Result<Timestamp, StoreError> 
 }
 
 /// When a message was heard, by the column that says so, and where in the queue it stood.
-pub(super) fn heard(row: &PgRow, column: &str) -> Result<Heard, StoreError> {
-    Ok(Heard {
+pub(super) fn heard(row: &PgRow, column: &str) -> Result<ReceivedAt, StoreError> {
+    Ok(ReceivedAt {
         at: moment(row, column)?,
-        place: Place::from_columns(
+        place: QueuePosition::from_columns(
             row.try_get("queue_partition")?,
             row.try_get("queue_offset")?,
         ),
@@ -117,5 +121,5 @@ pub(super) fn to_sql(at: Timestamp) -> OffsetDateTime {
 }
 
 fn unreadable(what: impl Into<String>) -> StoreError {
-    StoreError::Unreadable(what.into())
+    StoreError::CorruptRow(what.into())
 }

@@ -5,7 +5,7 @@ use sqlx::{QueryBuilder, Row as _, Sqlite, SqliteConnection, SqlitePool};
 
 use super::row;
 use crate::domain::{ClientId, Timestamp};
-use crate::store::{DeadLetter, KeptLetter, LetterFilter, LetterLimits, StoreError};
+use crate::store::{DeadLetter, DeadLetterFilter, DeadLetterLimits, StoreError, StoredDeadLetter};
 
 /// Few: a row has a payload of up to 64 KiB.
 const ROWS_A_STATEMENT: usize = 100;
@@ -13,7 +13,7 @@ const ROWS_A_STATEMENT: usize = 100;
 pub(super) async fn keep(
     connection: &mut SqliteConnection,
     letters: &[DeadLetter],
-    limits: LetterLimits,
+    limits: DeadLetterLimits,
 ) -> Result<(), StoreError> {
     for chunk in letters.chunks(ROWS_A_STATEMENT) {
         let mut insert = QueryBuilder::<Sqlite>::new(
@@ -36,7 +36,7 @@ pub(super) async fn keep(
             " ON CONFLICT (client_id, fingerprint) DO UPDATE SET \
              reason = excluded.reason, detail = excluded.detail, \
              times = dead_letters.times + 1, last_received = excluded.last_received, \
-             replay_asked_at = NULL",
+             replay_requested_at = NULL",
         );
         insert
             .build()
@@ -56,12 +56,12 @@ pub(super) async fn keep(
               WHERE place > ?2)",
     )
     .bind(serde_json::json!(clients).to_string())
-    .bind(limits.per_client)
+    .bind(limits.max_per_client)
     .execute(&mut *connection)
     .await?;
     // By the numbers, which only grow: counting would take longer the more there are.
     sqlx::query("DELETE FROM dead_letters WHERE id <= (SELECT max(id) FROM dead_letters) - ?")
-        .bind(limits.in_all)
+        .bind(limits.max_total)
         .execute(connection)
         .await?;
     Ok(())
@@ -69,12 +69,12 @@ pub(super) async fn keep(
 
 pub(super) async fn list(
     pool: &SqlitePool,
-    filter: &LetterFilter,
+    filter: &DeadLetterFilter,
     limit: u32,
-) -> Result<Vec<KeptLetter>, StoreError> {
+) -> Result<Vec<StoredDeadLetter>, StoreError> {
     let mut query = QueryBuilder::new(
         "SELECT id, client_id, topic, x'' AS payload, size, sha256, reason, detail, times, \
-         first_received, last_received, replay_asked_at FROM dead_letters",
+         first_received, last_received, replay_requested_at FROM dead_letters",
     );
     narrow(&mut query, filter);
     query.push(" ORDER BY id DESC LIMIT ").push_bind(limit);
@@ -82,10 +82,13 @@ pub(super) async fn list(
     rows.iter().map(kept).collect()
 }
 
-pub(super) async fn find(pool: &SqlitePool, id: i64) -> Result<Option<KeptLetter>, StoreError> {
+pub(super) async fn find(
+    pool: &SqlitePool,
+    id: i64,
+) -> Result<Option<StoredDeadLetter>, StoreError> {
     let row = sqlx::query(
         "SELECT id, client_id, topic, payload, size, sha256, reason, detail, times, \
-         first_received, last_received, replay_asked_at FROM dead_letters WHERE id = ?",
+         first_received, last_received, replay_requested_at FROM dead_letters WHERE id = ?",
     )
     .bind(id)
     .fetch_optional(pool)
@@ -93,12 +96,12 @@ pub(super) async fn find(pool: &SqlitePool, id: i64) -> Result<Option<KeptLetter
     row.as_ref().map(kept).transpose()
 }
 
-pub(super) async fn ask_replay(
+pub(super) async fn request_replay(
     pool: &SqlitePool,
     id: i64,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
-    let done = sqlx::query("UPDATE dead_letters SET replay_asked_at = ?2 WHERE id = ?1")
+    let done = sqlx::query("UPDATE dead_letters SET replay_requested_at = ?2 WHERE id = ?1")
         .bind(id)
         .bind(now.as_microsecond())
         .execute(pool)
@@ -106,7 +109,11 @@ pub(super) async fn ask_replay(
     Ok(done.rows_affected() > 0)
 }
 
-pub(super) async fn end_replay(pool: &SqlitePool, id: i64, times: u64) -> Result<bool, StoreError> {
+pub(super) async fn finish_replay(
+    pool: &SqlitePool,
+    id: i64,
+    times: u64,
+) -> Result<bool, StoreError> {
     let done = sqlx::query("DELETE FROM dead_letters WHERE id = ?1 AND times = ?2")
         .bind(id)
         .bind(i64::try_from(times).unwrap_or(i64::MAX))
@@ -115,14 +122,14 @@ pub(super) async fn end_replay(pool: &SqlitePool, id: i64, times: u64) -> Result
     Ok(done.rows_affected() > 0)
 }
 
-pub(super) async fn purge(pool: &SqlitePool, filter: &LetterFilter) -> Result<u64, StoreError> {
+pub(super) async fn purge(pool: &SqlitePool, filter: &DeadLetterFilter) -> Result<u64, StoreError> {
     let mut query = QueryBuilder::new("DELETE FROM dead_letters");
     narrow(&mut query, filter);
     let done = query.build().persistent(false).execute(pool).await?;
     Ok(done.rows_affected())
 }
 
-fn narrow(query: &mut QueryBuilder<Sqlite>, filter: &LetterFilter) {
+fn narrow(query: &mut QueryBuilder<Sqlite>, filter: &DeadLetterFilter) {
     query.push(" WHERE true");
     if let Some(client) = &filter.client {
         query
@@ -138,17 +145,17 @@ fn narrow(query: &mut QueryBuilder<Sqlite>, filter: &LetterFilter) {
             .push_bind(before.as_microsecond());
     }
     if filter.replay_asked {
-        query.push(" AND replay_asked_at IS NOT NULL");
+        query.push(" AND replay_requested_at IS NOT NULL");
     }
 }
 
-fn kept(row: &SqliteRow) -> Result<KeptLetter, StoreError> {
+fn kept(row: &SqliteRow) -> Result<StoredDeadLetter, StoreError> {
     let client: String = row.try_get("client_id")?;
     let payload: Vec<u8> = row.try_get("payload")?;
     let count = |column| -> Result<u64, StoreError> {
         Ok(u64::try_from(row.try_get::<i64, _>(column)?).unwrap_or(0))
     };
-    Ok(KeptLetter {
+    Ok(StoredDeadLetter {
         id: row.try_get("id")?,
         letter: DeadLetter {
             client: ClientId::new(&client).ok(),
@@ -162,6 +169,6 @@ fn kept(row: &SqliteRow) -> Result<KeptLetter, StoreError> {
         },
         times: count("times")?,
         first_received: row::moment(row, "first_received")?,
-        replay_asked: row::moment_or_none(row, "replay_asked_at")?,
+        replay_asked: row::moment_or_none(row, "replay_requested_at")?,
     })
 }

@@ -1,24 +1,25 @@
 //! SQLite: one file in the data folder, one writer, several readers.
 
+mod connect;
 mod dead_letters;
-mod due;
-mod fence;
-mod list;
-mod open;
-mod read;
+mod fencing;
+mod lookup;
+mod lookup_queue;
+mod presence;
 mod row;
-mod write;
+mod search;
 
 use std::collections::HashMap;
 
 use async_trait::async_trait;
 use sqlx::SqlitePool;
 
-pub use open::{check, schema_is_current};
+pub use connect::{check, schema_is_current};
 
 use super::{
-    Batch, Due, DueFor, Fence, Finding, KeptLetter, Known, LetterFilter, Listing, OrgCount, Owned,
-    Queue, Store, StoreError, Tenantless, TenantlessCounts, Wanted, Written,
+    ClaimedConnection, ClientPage, ConnectionPage, DeadLetterFilter, LookupReason, LookupResult,
+    OrgCount, PageRequest, PartitionLease, PresenceBatch, QueueTopic, Store, StoreError,
+    StoredDeadLetter, StoredState, TenantlessClient, TenantlessCounts, WriteOutcome,
 };
 use crate::domain::{ClientId, Connection, OrgId, Tenant, Timestamp};
 
@@ -32,31 +33,34 @@ pub struct SqliteStore {
 
 #[async_trait]
 impl Store for SqliteStore {
-    async fn known(&self, clients: &[ClientId]) -> Result<HashMap<ClientId, Known>, StoreError> {
+    async fn load_states(
+        &self,
+        clients: &[ClientId],
+    ) -> Result<HashMap<ClientId, StoredState>, StoreError> {
         // By the writer's connection: callers' lists must not hold recording up.
-        read::known(&self.writer, clients).await
+        lookup::load_states(&self.writer, clients).await
     }
 
     async fn record_batch(
         &self,
-        batch: &Batch,
-        fences: &[Fence],
+        batch: &PresenceBatch,
+        fences: &[PartitionLease],
         now: Timestamp,
-    ) -> Result<Written, StoreError> {
-        write::record_batch(&self.writer, batch, fences, now).await
+    ) -> Result<WriteOutcome, StoreError> {
+        presence::record_batch(&self.writer, batch, fences, now).await
     }
 
-    async fn take_partitions(
+    async fn acquire_partitions(
         &self,
-        queue: Queue,
+        queue: QueueTopic,
         partitions: &[i32],
         owner: &str,
-    ) -> Result<Vec<Fence>, StoreError> {
-        fence::take(&self.writer, queue, partitions, owner).await
+    ) -> Result<Vec<PartitionLease>, StoreError> {
+        fencing::take(&self.writer, queue, partitions, owner).await
     }
 
-    async fn forget_departed(&self, before: Timestamp) -> Result<u64, StoreError> {
-        let done = sqlx::query("DELETE FROM departed WHERE departed_at < ?")
+    async fn delete_disconnected_before(&self, before: Timestamp) -> Result<u64, StoreError> {
+        let done = sqlx::query("DELETE FROM disconnected_clients WHERE disconnected_at < ?")
             .bind(before.as_microsecond())
             .execute(&self.writer)
             .await?;
@@ -72,7 +76,7 @@ impl Store for SqliteStore {
         org: &OrgId,
         client: &ClientId,
     ) -> Result<Option<Connection>, StoreError> {
-        read::find_for_org(&self.readers, org, client).await
+        lookup::find_for_org(&self.readers, org, client).await
     }
 
     async fn find_many_for_org(
@@ -80,7 +84,7 @@ impl Store for SqliteStore {
         org: &OrgId,
         clients: &[ClientId],
     ) -> Result<Vec<Connection>, StoreError> {
-        read::find_many_for_org(&self.readers, org, clients).await
+        lookup::find_many_for_org(&self.readers, org, clients).await
     }
 
     async fn find_for_org_or_satellite(
@@ -88,15 +92,19 @@ impl Store for SqliteStore {
         org: &OrgId,
         client: &ClientId,
     ) -> Result<Option<Connection>, StoreError> {
-        read::find_for_org_or_satellite(&self.readers, org, client).await
+        lookup::find_for_org_or_satellite(&self.readers, org, client).await
     }
 
-    async fn list_owned(&self, offset: u64, limit: u64) -> Result<Owned, StoreError> {
-        list::owned(&self.readers, offset, limit).await
+    async fn list_all(&self, offset: u64, limit: u64) -> Result<ClientPage, StoreError> {
+        search::owned(&self.readers, offset, limit).await
     }
 
-    async fn list_for_org(&self, org: &OrgId, wanted: &Wanted) -> Result<Listing, StoreError> {
-        list::for_org(&self.readers, org, wanted).await
+    async fn list_for_org(
+        &self,
+        org: &OrgId,
+        wanted: &PageRequest,
+    ) -> Result<ConnectionPage, StoreError> {
+        search::for_org(&self.readers, org, wanted).await
     }
 
     async fn client_ids(
@@ -104,25 +112,29 @@ impl Store for SqliteStore {
         after: Option<&ClientId>,
         limit: u32,
     ) -> Result<Vec<ClientId>, StoreError> {
-        read::client_ids(&self.readers, after, limit).await
+        lookup::client_ids(&self.readers, after, limit).await
     }
 
-    async fn claim_due(
+    async fn claim_for_lookup(
         &self,
-        due: DueFor,
+        due: LookupReason,
         limit: u32,
         unclaimed: Timestamp,
         until: Timestamp,
-    ) -> Result<Vec<Due>, StoreError> {
-        due::claim(&self.writer, due, limit, unclaimed, until).await
+    ) -> Result<Vec<ClaimedConnection>, StoreError> {
+        lookup_queue::claim(&self.writer, due, limit, unclaimed, until).await
     }
 
-    async fn count_due(&self, due: DueFor, now: Timestamp) -> Result<u64, StoreError> {
-        due::count(&self.readers, due, now).await
+    async fn count_due(&self, due: LookupReason, now: Timestamp) -> Result<u64, StoreError> {
+        lookup_queue::count(&self.readers, due, now).await
     }
 
-    async fn settle_due(&self, findings: &[Finding], now: Timestamp) -> Result<u64, StoreError> {
-        due::settle(&self.writer, findings, now).await
+    async fn save_lookup_results(
+        &self,
+        findings: &[LookupResult],
+        now: Timestamp,
+    ) -> Result<u64, StoreError> {
+        lookup_queue::settle(&self.writer, findings, now).await
     }
 
     async fn restore_tenants(
@@ -130,54 +142,54 @@ impl Store for SqliteStore {
         clients: &[(ClientId, Tenant)],
         now: Timestamp,
     ) -> Result<u64, StoreError> {
-        due::restore_tenants(&self.writer, clients, now).await
+        lookup_queue::restore_tenants(&self.writer, clients, now).await
     }
 
-    async fn count_tenantless(&self, most_failures: u32) -> Result<TenantlessCounts, StoreError> {
-        due::count_tenantless(&self.readers, most_failures).await
+    async fn count_tenantless(&self, max_attempts: u32) -> Result<TenantlessCounts, StoreError> {
+        lookup_queue::count_tenantless(&self.readers, max_attempts).await
     }
 
-    async fn list_tenantless(&self, limit: u32) -> Result<Vec<Tenantless>, StoreError> {
-        due::list_tenantless(&self.readers, limit).await
+    async fn list_tenantless(&self, limit: u32) -> Result<Vec<TenantlessClient>, StoreError> {
+        lookup_queue::list_tenantless(&self.readers, limit).await
     }
 
-    async fn retry_tenantless(&self, clients: Option<&[ClientId]>) -> Result<u64, StoreError> {
-        due::retry_tenantless(&self.writer, clients).await
+    async fn reset_tenantless(&self, clients: Option<&[ClientId]>) -> Result<u64, StoreError> {
+        lookup_queue::reset_tenantless(&self.writer, clients).await
     }
 
-    async fn forget_tenantless(&self, clients: &[ClientId]) -> Result<u64, StoreError> {
-        due::forget_tenantless(&self.writer, clients).await
+    async fn delete_tenantless(&self, clients: &[ClientId]) -> Result<u64, StoreError> {
+        lookup_queue::delete_tenantless(&self.writer, clients).await
     }
 
     async fn count_connected(&self) -> Result<u64, StoreError> {
-        due::count_connected(&self.readers).await
+        lookup_queue::count_connected(&self.readers).await
     }
 
     async fn count_by_org(&self, limit: u32) -> Result<(Vec<OrgCount>, u64), StoreError> {
-        due::count_by_org(&self.readers, limit).await
+        lookup_queue::count_by_org(&self.readers, limit).await
     }
 
     async fn list_dead_letters(
         &self,
-        filter: &LetterFilter,
+        filter: &DeadLetterFilter,
         limit: u32,
-    ) -> Result<Vec<KeptLetter>, StoreError> {
+    ) -> Result<Vec<StoredDeadLetter>, StoreError> {
         dead_letters::list(&self.readers, filter, limit).await
     }
 
-    async fn dead_letter(&self, id: i64) -> Result<Option<KeptLetter>, StoreError> {
+    async fn dead_letter(&self, id: i64) -> Result<Option<StoredDeadLetter>, StoreError> {
         dead_letters::find(&self.readers, id).await
     }
 
-    async fn ask_replay(&self, id: i64, now: Timestamp) -> Result<bool, StoreError> {
-        dead_letters::ask_replay(&self.writer, id, now).await
+    async fn request_replay(&self, id: i64, now: Timestamp) -> Result<bool, StoreError> {
+        dead_letters::request_replay(&self.writer, id, now).await
     }
 
-    async fn end_replay(&self, id: i64, times: u64) -> Result<bool, StoreError> {
-        dead_letters::end_replay(&self.writer, id, times).await
+    async fn finish_replay(&self, id: i64, times: u64) -> Result<bool, StoreError> {
+        dead_letters::finish_replay(&self.writer, id, times).await
     }
 
-    async fn purge_dead_letters(&self, filter: &LetterFilter) -> Result<u64, StoreError> {
+    async fn purge_dead_letters(&self, filter: &DeadLetterFilter) -> Result<u64, StoreError> {
         dead_letters::purge(&self.writer, filter).await
     }
 
@@ -189,7 +201,7 @@ impl Store for SqliteStore {
     }
 
     async fn close(&self) {
-        // Readers first: the last one to leave folds the write-ahead log back into the file.
+        // ReservedConnections first: the last one to leave folds the write-ahead log back into the file.
         self.readers.close().await;
         self.writer.close().await;
     }

@@ -4,8 +4,10 @@ use serde_json::Value;
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
 
-use crate::domain::{ClientId, Connection, Dialect, Kind, MessageId, Reported, Tenant, Timestamp};
-use crate::store::{Due, Heard, Place, StoreError, tenant_of};
+use crate::domain::{
+    ClientId, ClientInfo, ClientKind, Connection, Dialect, MessageId, Tenant, Timestamp,
+};
+use crate::store::{ClaimedConnection, QueuePosition, ReceivedAt, StoreError, tenant_of};
 
 pub(super) const CONNECTION_COLUMNS: &str = "client_id, org_id, account, dialect, kind, topic_prefix, \
      canonical_facts, catalog_service_facts, dispatchers, tags, client_name, client_version, message_id, message_sent";
@@ -25,7 +27,8 @@ pub(super) fn connection(row: &SqliteRow) -> Result<Connection, StoreError> {
         tenant: tenant(row)?,
         dialect: Dialect::from_name(&dialect)
             .ok_or_else(|| unreadable(format!("the dialect {dialect:?}")))?,
-        kind: Kind::from_name(&kind).ok_or_else(|| unreadable(format!("the kind {kind:?}")))?,
+        kind: ClientKind::from_name(&kind)
+            .ok_or_else(|| unreadable(format!("the kind {kind:?}")))?,
         topic_prefix: row.try_get("topic_prefix")?,
         reported: reported(row)?,
         message_id: message_id(row)?,
@@ -33,22 +36,23 @@ pub(super) fn connection(row: &SqliteRow) -> Result<Connection, StoreError> {
     })
 }
 
-pub(super) fn due(row: &SqliteRow) -> Result<Due, StoreError> {
+pub(super) fn due(row: &SqliteRow) -> Result<ClaimedConnection, StoreError> {
     let org_id: String = row.try_get("org_id")?;
     let (dialect, kind): (String, String) = (row.try_get("dialect")?, row.try_get("kind")?);
-    Ok(Due {
+    Ok(ClaimedConnection {
         client_id: client_id(row)?,
         tenant: tenant_of(&org_id, row.try_get("account")?),
         dialect: Dialect::from_name(&dialect)
             .ok_or_else(|| unreadable(format!("the dialect {dialect:?}")))?,
-        kind: Kind::from_name(&kind).ok_or_else(|| unreadable(format!("the kind {kind:?}")))?,
+        kind: ClientKind::from_name(&kind)
+            .ok_or_else(|| unreadable(format!("the kind {kind:?}")))?,
         reported: reported(row)?,
         version: moment(row, "updated_at")?,
     })
 }
 
-fn reported(row: &SqliteRow) -> Result<Reported, StoreError> {
-    Ok(Reported {
+fn reported(row: &SqliteRow) -> Result<ClientInfo, StoreError> {
+    Ok(ClientInfo {
         canonical_facts: json(row, "canonical_facts")?,
         catalog_service_facts: json(row, "catalog_service_facts")?,
         dispatchers: json(row, "dispatchers")?,
@@ -87,10 +91,10 @@ fn to_moment(column: &str, micros: i64) -> Result<Timestamp, StoreError> {
 }
 
 /// When a message was heard, by the column that says so, and where in the queue it stood.
-pub(super) fn heard(row: &SqliteRow, column: &str) -> Result<Heard, StoreError> {
-    Ok(Heard {
+pub(super) fn heard(row: &SqliteRow, column: &str) -> Result<ReceivedAt, StoreError> {
+    Ok(ReceivedAt {
         at: moment(row, column)?,
-        place: Place::from_columns(
+        place: QueuePosition::from_columns(
             row.try_get("queue_partition")?,
             row.try_get("queue_offset")?,
         ),
@@ -108,5 +112,5 @@ fn json(row: &SqliteRow, column: &str) -> Result<Value, StoreError> {
 }
 
 fn unreadable(what: impl Into<String>) -> StoreError {
-    StoreError::Unreadable(what.into())
+    StoreError::CorruptRow(what.into())
 }

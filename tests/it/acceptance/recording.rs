@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::support::gateway::{Gateway, Says};
+use crate::support::deployment::Row;
+use crate::support::gateway::{Gateway, GatewayReply};
 use crate::support::mqtt::{Connect, RawClient, control_out, offline, online};
-use crate::support::subject::Row;
-use crate::support::{Subject, eventually, unique};
+use crate::support::{Deployment, eventually, unique};
 
 /// Makes a test of each case for either set-up, with a gateway.
 macro_rules! with_a_gateway {
@@ -14,17 +14,17 @@ macro_rules! with_a_gateway {
             $(
                 #[tokio::test]
                 async fn $case() {
-                    super::$case(super::Stage::embedded().await).await;
+                    super::$case(super::TenancyFixture::embedded().await).await;
                 }
             )*
         }
 
-        #[cfg(feature = "outside-tests")]
+        #[cfg(feature = "external-services")]
         mod distributed {
             $(
                 #[tokio::test]
                 async fn $case() {
-                    super::$case(super::Stage::distributed().await).await;
+                    super::$case(super::TenancyFixture::distributed().await).await;
                 }
             )*
         }
@@ -43,32 +43,32 @@ with_a_gateway!(
     a1_no_endpoint_shows_or_reaches_a_tenantless_connection,
 );
 
-struct Stage {
+struct TenancyFixture {
     gateway: Gateway,
-    subject: Subject,
+    subject: Deployment,
 }
 
-impl Stage {
+impl TenancyFixture {
     async fn embedded() -> Self {
-        let gateway = Gateway::start(Says::Found("10000")).await;
+        let gateway = Gateway::start(GatewayReply::Found("10000")).await;
         let settings = [
             ("tenant.gateway_url", gateway.url.as_str()),
             FRESH[0],
             FRESH[1],
         ];
-        let subject = Subject::embedded(&settings).await;
+        let subject = Deployment::embedded(&settings).await;
         Self { gateway, subject }
     }
 
-    #[cfg(feature = "outside-tests")]
+    #[cfg(feature = "external-services")]
     async fn distributed() -> Self {
-        let gateway = Gateway::start(Says::Found("10000")).await;
+        let gateway = Gateway::start(GatewayReply::Found("10000")).await;
         let settings = [
             ("tenant.gateway_url", gateway.url.as_str()),
             FRESH[0],
             FRESH[1],
         ];
-        let subject = Subject::distributed(&settings).await;
+        let subject = Deployment::distributed(&settings).await;
         Self { gateway, subject }
     }
 
@@ -78,7 +78,7 @@ impl Stage {
         (me, client)
     }
 
-    /// Says online, and waits until the row is as wanted.
+    /// GatewayReply online, and waits until the row is as wanted.
     async fn online(&self, me: &str, client: &mut RawClient, wanted: impl Fn(&Row) -> bool) -> Row {
         client.must_publish(&control_out(me), &host()).await;
         eventually("the row", || async {
@@ -89,7 +89,10 @@ impl Stage {
 }
 
 /// Every online asks anew.
-const FRESH: [(&str, &str); 2] = [("tenant.found_for", "1ms"), ("tenant.not_found_for", "1ms")];
+const FRESH: [(&str, &str); 2] = [
+    ("tenant.cache_ttl", "1ms"),
+    ("tenant.negative_cache_ttl", "1ms"),
+];
 
 fn host() -> Value {
     let mut online = online();
@@ -103,18 +106,18 @@ fn seconds_ago(at: i64) -> i64 {
     jiff::Timestamp::now().as_second() - at
 }
 
-async fn k1_a_tenantless_connection_is_inserted_with_the_time_of_its_lookup(stage: Stage) {
+async fn k1_a_tenantless_connection_is_inserted_with_the_time_of_its_lookup(stage: TenancyFixture) {
     let (me, mut client) = stage.client("k1").await;
-    stage.gateway.says_of(&me, Says::NotFound);
+    stage.gateway.says_of(&me, GatewayReply::NotFound);
     let row = stage.online(&me, &mut client, |_| true).await;
     assert_eq!((row.org_id.as_str(), row.account.as_str()), ("", ""));
     let ago = seconds_ago(row.looked_up.expect("a time"));
     assert!((0..60).contains(&ago), "{ago}");
 }
 
-async fn k2_no_inventory_message_for_a_tenantless_connection(stage: Stage) {
+async fn k2_no_inventory_message_for_a_tenantless_connection(stage: TenancyFixture) {
     let (me, mut client) = stage.client("k2").await;
-    stage.gateway.says_of(&me, Says::NotFound);
+    stage.gateway.says_of(&me, GatewayReply::NotFound);
     stage.online(&me, &mut client, |_| true).await;
     assert!(stage.subject.inventory().await.is_empty());
     // For one with a tenant there is.
@@ -126,11 +129,11 @@ async fn k2_no_inventory_message_for_a_tenantless_connection(stage: Stage) {
     .await;
 }
 
-async fn k3_tenantless_becomes_tenant_on_a_later_online(stage: Stage) {
+async fn k3_tenantless_becomes_tenant_on_a_later_online(stage: TenancyFixture) {
     let (me, mut client) = stage.client("k3").await;
-    stage.gateway.says_of(&me, Says::NotFound);
+    stage.gateway.says_of(&me, GatewayReply::NotFound);
     stage.online(&me, &mut client, |_| true).await;
-    stage.gateway.says_of(&me, Says::Found("20000"));
+    stage.gateway.says_of(&me, GatewayReply::Found("20000"));
     let row = stage
         .online(&me, &mut client, |row| row.org_id == "20000")
         .await;
@@ -138,24 +141,28 @@ async fn k3_tenantless_becomes_tenant_on_a_later_online(stage: Stage) {
     assert_eq!(row.looked_up, None);
 }
 
-async fn k4_tenant_becomes_tenantless_on_a_definite_not_found(stage: Stage) {
+async fn k4_tenant_becomes_tenantless_on_a_definite_not_found(stage: TenancyFixture) {
     let (me, mut client) = stage.client("k4").await;
     stage
         .online(&me, &mut client, |row| row.org_id == "10000")
         .await;
-    stage.gateway.says_of(&me, Says::NotFound);
+    stage.gateway.says_of(&me, GatewayReply::NotFound);
     let row = stage
         .online(&me, &mut client, |row| row.org_id.is_empty())
         .await;
     assert!(row.looked_up.is_some());
 }
 
-async fn k5_unavailable_keeps_a_known_tenant_of_the_row_or_of_the_departed(stage: Stage) {
+async fn k5_unavailable_keeps_a_known_tenant_of_the_row_or_of_the_departed(stage: TenancyFixture) {
     let (me, mut client) = stage.client("k5").await;
     let known = stage
         .online(&me, &mut client, |row| row.org_id == "10000")
         .await;
-    for silence in [Says::Busy, Says::Page(200), Says::Page(404)] {
+    for silence in [
+        GatewayReply::Busy,
+        GatewayReply::Page(200),
+        GatewayReply::Page(404),
+    ] {
         stage.gateway.says_of(&me, silence);
         // Of the row.
         let row = stage
@@ -176,10 +183,10 @@ async fn k5_unavailable_keeps_a_known_tenant_of_the_row_or_of_the_departed(stage
 }
 
 async fn k6_unavailable_on_an_unknown_client_gives_a_tenantless_row_that_is_due_at_once(
-    stage: Stage,
+    stage: TenancyFixture,
 ) {
     let (me, mut client) = stage.client("k6").await;
-    stage.gateway.says_of(&me, Says::Busy);
+    stage.gateway.says_of(&me, GatewayReply::Busy);
     let row = stage.online(&me, &mut client, |_| true).await;
     assert_eq!(row.org_id, "");
     assert_eq!(row.looked_up, Some(0));
@@ -190,9 +197,9 @@ async fn k6_unavailable_on_an_unknown_client_gives_a_tenantless_row_that_is_due_
     assert_eq!((code, said.trim()), (Some(0), "1 due"));
 }
 
-async fn k7_tenant_found_sets_the_count_to_zero(stage: Stage) {
+async fn k7_tenant_found_sets_the_count_to_zero(stage: TenancyFixture) {
     let (me, mut client) = stage.client("k7").await;
-    stage.gateway.says_of(&me, Says::NotFound);
+    stage.gateway.says_of(&me, GatewayReply::NotFound);
     stage.online(&me, &mut client, |_| true).await;
     stage
         .subject
@@ -200,15 +207,15 @@ async fn k7_tenant_found_sets_the_count_to_zero(stage: Stage) {
         .await;
     let row = stage.online(&me, &mut client, |_| true).await;
     assert_eq!(row.failures, 7, "the updaters keep the count");
-    stage.gateway.says_of(&me, Says::Found("10000"));
+    stage.gateway.says_of(&me, GatewayReply::Found("10000"));
     let row = stage
         .online(&me, &mut client, |row| row.org_id == "10000")
         .await;
     assert_eq!(row.failures, 0);
 }
 
-async fn o1_offline_removes_the_row_tenantless_or_not(stage: Stage) {
-    for says in [Says::NotFound, Says::Found("10000")] {
+async fn o1_offline_removes_the_row_tenantless_or_not(stage: TenancyFixture) {
+    for says in [GatewayReply::NotFound, GatewayReply::Found("10000")] {
         let (me, mut client) = stage.client("o1").await;
         stage.gateway.says_of(&me, says);
         stage.online(&me, &mut client, |_| true).await;
@@ -220,9 +227,9 @@ async fn o1_offline_removes_the_row_tenantless_or_not(stage: Stage) {
     }
 }
 
-async fn a1_no_endpoint_shows_or_reaches_a_tenantless_connection(stage: Stage) {
+async fn a1_no_endpoint_shows_or_reaches_a_tenantless_connection(stage: TenancyFixture) {
     let (me, mut client) = stage.client("a1").await;
-    stage.gateway.says_of(&me, Says::NotFound);
+    stage.gateway.says_of(&me, GatewayReply::NotFound);
     stage.online(&me, &mut client, |_| true).await;
     assert_eq!(stage.subject.status(&me).await["status"], "disconnected");
     assert!(stage.subject.listed().await.is_empty());

@@ -3,14 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cloud_connector::domain::{Dialect, Kind, MessageId, Reported, Timestamp};
-use cloud_connector::store::{Arrival, Batch, Heard, Store, TenantChange};
-use cloud_connector::tenant::Lookup;
-use cloud_connector::updaters::{Ended, LookupSettings, LookupUpdater, Request, Summary, Which};
+use cloud_connector::domain::{ClientInfo, ClientKind, Dialect, MessageId, Timestamp};
+use cloud_connector::jobs::{
+    LookupJob, LookupSettings, RunOptions, StopReason, Summary, TenantLookupJob,
+};
+use cloud_connector::store::{ConnectionUpsert, PresenceBatch, ReceivedAt, Store, TenantChange};
+use cloud_connector::tenant::TenantLookupOutcome;
 use serde_json::json;
 
-use super::{Scene, Script, at, client, on_every_store, tenant};
-use crate::support::subject::Row;
+use super::{FakeTenantLookup, UpdaterFixture, at, client, on_every_store, tenant};
+use crate::support::deployment::Row;
 
 on_every_store!(
     s1_the_stale_updater_skips_tenantless_rows,
@@ -46,13 +48,17 @@ on_every_store!(
 const STALE_AFTER: i64 = 25 * 3600;
 const RETRY_AFTER: i64 = 1800;
 
-fn arrival(name: &str, tenant: TenantChange, announced_at: Option<Timestamp>) -> Arrival {
-    Arrival {
+fn arrival(
+    name: &str,
+    tenant: TenantChange,
+    reported_to_inventory_at: Option<Timestamp>,
+) -> ConnectionUpsert {
+    ConnectionUpsert {
         client_id: client(name),
         dialect: Dialect::Status,
-        kind: Kind::Host,
+        kind: ClientKind::Host,
         topic_prefix: "p".into(),
-        reported: Reported {
+        reported: ClientInfo {
             canonical_facts: json!({"insights_id": "cabb61b6-e61d-4d70-b475-01f5c009e93c"}),
             catalog_service_facts: json!(null),
             dispatchers: json!({"rhc-worker-playbook": {}}),
@@ -62,24 +68,24 @@ fn arrival(name: &str, tenant: TenantChange, announced_at: Option<Timestamp>) ->
         },
         message_id: MessageId::new("m").ok(),
         message_sent: at(0),
-        heard: Heard {
+        heard: ReceivedAt {
             at: at(0),
             place: None,
         },
-        alive_at: None,
+        last_heartbeat_at: None,
         tenant,
-        can_be_announced: true,
-        announced_at,
+        inventory_eligible: true,
+        reported_to_inventory_at,
     }
 }
 
-impl Scene {
+impl UpdaterFixture {
     fn store(&self) -> Arc<dyn Store> {
         self.subject.store.clone()
     }
 
-    fn updater(&self) -> LookupUpdater {
-        LookupUpdater {
+    fn updater(&self) -> TenantLookupJob {
+        TenantLookupJob {
             store: self.store(),
             tenants: self.script.clone(),
             inventory: Some(self.announcer()),
@@ -89,26 +95,28 @@ impl Scene {
                 within: Duration::from_secs(5),
                 stale_after: Duration::from_secs(STALE_AFTER.unsigned_abs()),
                 retry_after: Duration::from_secs(RETRY_AFTER.unsigned_abs()),
-                most_failures: 3,
+                max_attempts: 3,
             },
         }
     }
 
-    async fn run(&self, which: Which) -> Summary {
+    async fn run(&self, which: LookupJob) -> Summary {
         let run = self.updater();
-        run.run(which, Request::default(), &|_| {}).await.unwrap()
+        run.run(which, RunOptions::default(), &|_| {})
+            .await
+            .unwrap()
     }
 
-    async fn arrive(&self, arrivals: Vec<Arrival>) {
-        let batch = Batch {
+    async fn arrive(&self, arrivals: Vec<ConnectionUpsert>) {
+        let batch = PresenceBatch {
             arrivals,
-            ..Batch::default()
+            ..PresenceBatch::default()
         };
         self.store().record_batch(&batch, &[], at(0)).await.unwrap();
     }
 
     /// A host whose turn with inventory has come, and what the gateway says of it.
-    async fn stale(&self, name: &str, says: Lookup) -> Row {
+    async fn stale(&self, name: &str, says: TenantLookupOutcome) -> Row {
         let due = TenantChange::Found(tenant("1"));
         self.arrive(vec![arrival(name, due, Some(at(0)))]).await;
         self.script.answer(name, says);
@@ -117,7 +125,7 @@ impl Scene {
     }
 
     /// A client without a tenant whose turn has come, and what the gateway says of it.
-    async fn tenantless(&self, name: &str, says: Lookup) -> Row {
+    async fn tenantless(&self, name: &str, says: TenantLookupOutcome) -> Row {
         let due = TenantChange::NotFound(at(0));
         self.arrive(vec![arrival(name, due, None)]).await;
         self.script.answer(name, says);
@@ -138,260 +146,292 @@ impl Scene {
     }
 }
 
-async fn s1_the_stale_updater_skips_tenantless_rows(scene: Scene) {
-    scene.tenantless("a", Script::found("1")).await;
+async fn s1_the_stale_updater_skips_tenantless_rows(scene: UpdaterFixture) {
+    scene.tenantless("a", FakeTenantLookup::found("1")).await;
     scene.later(STALE_AFTER);
-    assert_eq!(scene.run(Which::Stale).await, Summary::default());
+    assert_eq!(
+        scene.run(LookupJob::InventoryRefresh).await,
+        Summary::default()
+    );
     assert!(scene.asked().is_empty());
 }
 
-async fn s2_not_found_clears_the_organisation_and_the_account(scene: Scene) {
-    scene.stale("a", Lookup::NotFound).await;
-    scene.run(Which::Stale).await;
+async fn s2_not_found_clears_the_organisation_and_the_account(scene: UpdaterFixture) {
+    scene.stale("a", TenantLookupOutcome::NotFound).await;
+    scene.run(LookupJob::InventoryRefresh).await;
     let row = scene.row("a").await;
     assert_eq!((row.org_id.as_str(), row.account.as_str()), ("", ""));
 }
 
-async fn s3_not_found_keeps_the_stale_timestamp(scene: Scene) {
-    let before = scene.stale("a", Lookup::NotFound).await;
-    scene.run(Which::Stale).await;
+async fn s3_not_found_keeps_the_stale_timestamp(scene: UpdaterFixture) {
+    let before = scene.stale("a", TenantLookupOutcome::NotFound).await;
+    scene.run(LookupJob::InventoryRefresh).await;
     assert_eq!(scene.row("a").await.stale, before.stale);
     assert!(scene.ear.heard.lock().is_empty(), "nothing is sent");
 }
 
-async fn s4_not_found_increments_the_count(scene: Scene) {
-    scene.stale("a", Lookup::NotFound).await;
-    scene.run(Which::Stale).await;
+async fn s4_not_found_increments_the_count(scene: UpdaterFixture) {
+    scene.stale("a", TenantLookupOutcome::NotFound).await;
+    scene.run(LookupJob::InventoryRefresh).await;
     assert_eq!(scene.row("a").await.failures, 1);
 }
 
-async fn s5_not_found_sets_the_lookup_timestamp_to_now(scene: Scene) {
-    scene.stale("a", Lookup::NotFound).await;
-    scene.run(Which::Stale).await;
+async fn s5_not_found_sets_the_lookup_timestamp_to_now(scene: UpdaterFixture) {
+    scene.stale("a", TenantLookupOutcome::NotFound).await;
+    scene.run(LookupJob::InventoryRefresh).await;
     assert_eq!(scene.row("a").await.looked_up, Some(scene.now()));
 }
 
-async fn s6_found_sends_the_inventory_message(scene: Scene) {
-    scene.stale("a", Script::found("1")).await;
-    let summary = scene.run(Which::Stale).await;
+async fn s6_found_sends_the_inventory_message(scene: UpdaterFixture) {
+    scene.stale("a", FakeTenantLookup::found("1")).await;
+    let summary = scene.run(LookupJob::InventoryRefresh).await;
     assert_eq!((summary.found, summary.announced), (1, 1));
     assert_eq!(scene.ear.heard.lock()[0]["data"]["org_id"], "1");
 }
 
-async fn s7_found_sets_the_count_to_zero(scene: Scene) {
-    scene.stale("a", Script::found("1")).await;
+async fn s7_found_sets_the_count_to_zero(scene: UpdaterFixture) {
+    scene.stale("a", FakeTenantLookup::found("1")).await;
     let count = "UPDATE connections SET tenant_lookup_failure_count = 2";
     scene.subject.execute(count).await;
-    scene.run(Which::Stale).await;
+    scene.run(LookupJob::InventoryRefresh).await;
     assert_eq!(scene.row("a").await.failures, 0);
 }
 
-async fn s8_found_sets_the_lookup_timestamp_to_null(scene: Scene) {
-    scene.stale("a", Script::found("1")).await;
-    scene.run(Which::Stale).await;
+async fn s8_found_sets_the_lookup_timestamp_to_null(scene: UpdaterFixture) {
+    scene.stale("a", FakeTenantLookup::found("1")).await;
+    scene.run(LookupJob::InventoryRefresh).await;
     assert_eq!(scene.row("a").await.looked_up, None);
 }
 
-async fn s9_the_stale_timestamp_moves_only_with_a_delivered_inventory_message(scene: Scene) {
-    let before = scene.stale("a", Script::found("1")).await;
+async fn s9_the_stale_timestamp_moves_only_with_a_delivered_inventory_message(
+    scene: UpdaterFixture,
+) {
+    let before = scene.stale("a", FakeTenantLookup::found("1")).await;
     *scene.ear.is_away.lock() = true;
-    let summary = scene.run(Which::Stale).await;
+    let summary = scene.run(LookupJob::InventoryRefresh).await;
     assert_eq!((summary.announced, summary.owed), (0, 1));
     assert_eq!(scene.row("a").await.stale, before.stale);
     // Once a run, and again in the next.
     *scene.ear.is_away.lock() = false;
     scene.later(3600);
-    assert_eq!(scene.run(Which::Stale).await.announced, 1);
+    assert_eq!(scene.run(LookupJob::InventoryRefresh).await.announced, 1);
     assert_eq!(scene.row("a").await.stale, scene.now());
-    assert_eq!(scene.run(Which::Stale).await, Summary::default());
+    assert_eq!(
+        scene.run(LookupJob::InventoryRefresh).await,
+        Summary::default()
+    );
 }
 
-async fn s10_unavailable_leaves_the_row_untouched(scene: Scene) {
-    let before = scene.stale("a", Lookup::Unavailable).await;
-    let summary = scene.run(Which::Stale).await;
+async fn s10_unavailable_leaves_the_row_untouched(scene: UpdaterFixture) {
+    let before = scene.stale("a", TenantLookupOutcome::Unavailable).await;
+    let summary = scene.run(LookupJob::InventoryRefresh).await;
     assert!(summary.is_failure(), "{summary}");
     assert_eq!(scene.row("a").await, before);
 }
 
-async fn t1_ignores_those_that_were_tried_too_often(scene: Scene) {
-    scene.tenantless("a", Lookup::NotFound).await;
+async fn t1_ignores_those_that_were_tried_too_often(scene: UpdaterFixture) {
+    scene.tenantless("a", TenantLookupOutcome::NotFound).await;
     for n in 1..=3 {
-        assert_eq!(scene.run(Which::Tenantless).await.not_found, 1);
+        assert_eq!(scene.run(LookupJob::TenantlessClient).await.not_found, 1);
         assert_eq!(scene.row("a").await.failures, n);
         scene.later(RETRY_AFTER + 1);
     }
-    assert_eq!(scene.run(Which::Tenantless).await, Summary::default());
+    assert_eq!(
+        scene.run(LookupJob::TenantlessClient).await,
+        Summary::default()
+    );
     let counts = scene.store().count_tenantless(3).await.unwrap();
     assert_eq!((counts.waiting, counts.exhausted), (0, 1));
 }
 
-async fn t2_ignores_rows_with_a_tenant(scene: Scene) {
-    scene.stale("a", Script::found("1")).await;
-    assert_eq!(scene.run(Which::Tenantless).await, Summary::default());
+async fn t2_ignores_rows_with_a_tenant(scene: UpdaterFixture) {
+    scene.stale("a", FakeTenantLookup::found("1")).await;
+    assert_eq!(
+        scene.run(LookupJob::TenantlessClient).await,
+        Summary::default()
+    );
 }
 
-async fn t3_not_found_keeps_the_stale_timestamp(scene: Scene) {
-    let before = scene.tenantless("a", Lookup::NotFound).await;
-    scene.run(Which::Tenantless).await;
+async fn t3_not_found_keeps_the_stale_timestamp(scene: UpdaterFixture) {
+    let before = scene.tenantless("a", TenantLookupOutcome::NotFound).await;
+    scene.run(LookupJob::TenantlessClient).await;
     assert_eq!(scene.row("a").await.stale, before.stale);
 }
 
-async fn t4_not_found_increments_the_count(scene: Scene) {
-    scene.tenantless("a", Lookup::NotFound).await;
-    scene.run(Which::Tenantless).await;
+async fn t4_not_found_increments_the_count(scene: UpdaterFixture) {
+    scene.tenantless("a", TenantLookupOutcome::NotFound).await;
+    scene.run(LookupJob::TenantlessClient).await;
     assert_eq!(scene.row("a").await.failures, 1);
 }
 
-async fn t5_not_found_sets_the_lookup_timestamp_to_now(scene: Scene) {
-    scene.tenantless("a", Lookup::NotFound).await;
-    scene.run(Which::Tenantless).await;
+async fn t5_not_found_sets_the_lookup_timestamp_to_now(scene: UpdaterFixture) {
+    scene.tenantless("a", TenantLookupOutcome::NotFound).await;
+    scene.run(LookupJob::TenantlessClient).await;
     assert_eq!(scene.row("a").await.looked_up, Some(scene.now()));
 }
 
-async fn t6_found_sets_the_organisation_and_the_account(scene: Scene) {
-    scene.tenantless("a", Script::found("7")).await;
-    scene.run(Which::Tenantless).await;
+async fn t6_found_sets_the_organisation_and_the_account(scene: UpdaterFixture) {
+    scene.tenantless("a", FakeTenantLookup::found("7")).await;
+    scene.run(LookupJob::TenantlessClient).await;
     let row = scene.row("a").await;
     assert_eq!((row.org_id.as_str(), row.account.as_str()), ("7", "42"));
 }
 
-async fn t7_found_sets_the_count_to_zero(scene: Scene) {
-    scene.tenantless("a", Script::found("7")).await;
+async fn t7_found_sets_the_count_to_zero(scene: UpdaterFixture) {
+    scene.tenantless("a", FakeTenantLookup::found("7")).await;
     let count = "UPDATE connections SET tenant_lookup_failure_count = 2";
     scene.subject.execute(count).await;
-    scene.run(Which::Tenantless).await;
+    scene.run(LookupJob::TenantlessClient).await;
     assert_eq!(scene.row("a").await.failures, 0);
 }
 
-async fn t8_found_sets_the_lookup_timestamp_to_null(scene: Scene) {
-    scene.tenantless("a", Script::found("7")).await;
-    scene.run(Which::Tenantless).await;
+async fn t8_found_sets_the_lookup_timestamp_to_null(scene: UpdaterFixture) {
+    scene.tenantless("a", FakeTenantLookup::found("7")).await;
+    scene.run(LookupJob::TenantlessClient).await;
     assert_eq!(scene.row("a").await.looked_up, None);
 }
 
-async fn t9_oldest_first(scene: Scene) {
+async fn t9_oldest_first(scene: UpdaterFixture) {
     for (name, second) in [("young", 30), ("old", 10), ("middle", 20)] {
         let due = TenantChange::NotFound(at(second));
         scene.arrive(vec![arrival(name, due, None)]).await;
-        scene.script.answer(name, Lookup::NotFound);
+        scene.script.answer(name, TenantLookupOutcome::NotFound);
     }
     scene.later(RETRY_AFTER + 60);
     for name in ["old", "middle", "young"] {
-        let request = Request {
+        let request = RunOptions {
             limit: Some(1),
             force: false,
         };
         let updater = scene.updater();
         updater
-            .run(Which::Tenantless, request, &|_| {})
+            .run(LookupJob::TenantlessClient, request, &|_| {})
             .await
             .unwrap();
         assert_eq!(scene.asked().last().unwrap(), name);
     }
 }
 
-async fn t10_the_retry_offset_is_respected(scene: Scene) {
-    scene.tenantless("a", Lookup::NotFound).await;
-    scene.run(Which::Tenantless).await;
+async fn t10_the_retry_offset_is_respected(scene: UpdaterFixture) {
+    scene.tenantless("a", TenantLookupOutcome::NotFound).await;
+    scene.run(LookupJob::TenantlessClient).await;
     scene.later(RETRY_AFTER);
-    assert_eq!(scene.run(Which::Tenantless).await, Summary::default());
+    assert_eq!(
+        scene.run(LookupJob::TenantlessClient).await,
+        Summary::default()
+    );
     scene.later(1);
-    assert_eq!(scene.run(Which::Tenantless).await.not_found, 1);
+    assert_eq!(scene.run(LookupJob::TenantlessClient).await.not_found, 1);
 }
 
-async fn t11_unavailable_never_uses_up_an_attempt(scene: Scene) {
-    let before = scene.tenantless("a", Lookup::Unavailable).await;
+async fn t11_unavailable_never_uses_up_an_attempt(scene: UpdaterFixture) {
+    let before = scene
+        .tenantless("a", TenantLookupOutcome::Unavailable)
+        .await;
     for _ in 0..5 {
-        let summary = scene.run(Which::Tenantless).await;
+        let summary = scene.run(LookupJob::TenantlessClient).await;
         assert_eq!(summary.unavailable, 1, "{summary}");
         assert_eq!(scene.row("a").await, before);
         scene.later(1);
     }
     // Due at once when there are answers again.
-    scene.script.answer("a", Script::found("1"));
-    assert_eq!(scene.run(Which::Tenantless).await.found, 1);
+    scene.script.answer("a", FakeTenantLookup::found("1"));
+    assert_eq!(scene.run(LookupJob::TenantlessClient).await.found, 1);
 }
 
-async fn t12_found_announces_the_host_to_inventory(scene: Scene) {
-    scene.tenantless("a", Script::found("7")).await;
-    assert_eq!(scene.run(Which::Tenantless).await.announced, 1);
+async fn t12_found_announces_the_host_to_inventory(scene: UpdaterFixture) {
+    scene.tenantless("a", FakeTenantLookup::found("7")).await;
+    assert_eq!(scene.run(LookupJob::TenantlessClient).await.announced, 1);
     assert_eq!(scene.ear.heard.lock()[0]["data"]["org_id"], "7");
     assert_eq!(scene.row("a").await.stale, scene.now());
 }
 
-async fn t13_a_database_that_is_down_fails_the_run(scene: Scene) {
-    scene.tenantless("a", Script::found("7")).await;
+async fn t13_a_database_that_is_down_fails_the_run(scene: UpdaterFixture) {
+    scene.tenantless("a", FakeTenantLookup::found("7")).await;
     scene.store().close().await;
     let updater = scene.updater();
-    let run = updater.run(Which::Tenantless, Request::default(), &|_| {});
+    let run = updater.run(LookupJob::TenantlessClient, RunOptions::default(), &|_| {});
     assert!(run.await.is_err());
 }
 
-async fn a_row_that_changed_meanwhile_is_not_overwritten(scene: Scene) {
-    scene.tenantless("a", Lookup::NotFound).await;
-    let due = scene.updater().due(Which::Tenantless);
+async fn a_row_that_changed_meanwhile_is_not_overwritten(scene: UpdaterFixture) {
+    scene.tenantless("a", TenantLookupOutcome::NotFound).await;
+    let due = scene.updater().due(LookupJob::TenantlessClient);
     let now = *scene.clock.0.lock();
     let claimed = scene
         .store()
-        .claim_due(due, 10, now, now + Duration::from_mins(1))
+        .claim_for_lookup(due, 10, now, now + Duration::from_mins(1))
         .await
         .unwrap();
     // An online arrives, and with it a tenant.
     let found = TenantChange::Found(tenant("9"));
-    let batch = Batch {
+    let batch = PresenceBatch {
         arrivals: vec![arrival("a", found, None)],
-        ..Batch::default()
+        ..PresenceBatch::default()
     };
     scene.store().record_batch(&batch, &[], now).await.unwrap();
-    let finding = cloud_connector::store::Finding {
+    let finding = cloud_connector::store::LookupResult {
         client_id: claimed[0].client_id.clone(),
         version: claimed[0].version,
-        outcome: cloud_connector::store::Outcome::NotFound,
+        outcome: cloud_connector::store::LookupOutcome::NotFound,
     };
-    assert_eq!(scene.store().settle_due(&[finding], now).await.unwrap(), 0);
+    assert_eq!(
+        scene
+            .store()
+            .save_lookup_results(&[finding], now)
+            .await
+            .unwrap(),
+        0
+    );
     assert_eq!(scene.row("a").await.org_id, "9");
 }
 
-async fn two_at_once_never_do_a_row_twice(scene: Scene) {
+async fn two_at_once_never_do_a_row_twice(scene: UpdaterFixture) {
     let names: Vec<String> = (0..200).map(|n| format!("c{n:03}")).collect();
     let due = |name: &String| arrival(name, TenantChange::NotFound(at(0)), None);
     scene.arrive(names.iter().map(due).collect()).await;
     for name in &names {
-        scene.script.answer(name, Script::found("1"));
+        scene.script.answer(name, FakeTenantLookup::found("1"));
     }
     scene.later(RETRY_AFTER + 1);
-    let (one, other) = tokio::join!(scene.run(Which::Tenantless), scene.run(Which::Tenantless));
+    let (one, other) = tokio::join!(
+        scene.run(LookupJob::TenantlessClient),
+        scene.run(LookupJob::TenantlessClient)
+    );
     assert_eq!(one.found + other.found, 200);
     let mut asked = scene.asked();
     asked.sort();
     assert_eq!(asked, names);
 }
 
-async fn a_mass_loss_is_not_believed_unless_forced(scene: Scene) {
+async fn a_mass_loss_is_not_believed_unless_forced(scene: UpdaterFixture) {
     let names: Vec<String> = (0..60).map(|n| format!("c{n:03}")).collect();
     let due = |name: &String| arrival(name, TenantChange::Found(tenant("1")), Some(at(0)));
     scene.arrive(names.iter().map(due).collect()).await;
     for name in &names {
-        scene.script.answer(name, Lookup::NotFound);
+        scene.script.answer(name, TenantLookupOutcome::NotFound);
     }
     scene.later(STALE_AFTER + 1);
-    let summary = scene.run(Which::Stale).await;
-    assert_eq!(summary.ended, Ended::MassLoss);
+    let summary = scene.run(LookupJob::InventoryRefresh).await;
+    assert_eq!(summary.ended, StopReason::MassLoss);
     assert!(summary.is_failure());
     for name in &names {
         assert_eq!(scene.row(name).await.org_id, "1", "no tenant is lost");
     }
     scene.later(1);
-    let forced = Request {
+    let forced = RunOptions {
         limit: None,
         force: true,
     };
     let updater = scene.updater();
-    let summary = updater.run(Which::Stale, forced, &|_| {}).await.unwrap();
+    let summary = updater
+        .run(LookupJob::InventoryRefresh, forced, &|_| {})
+        .await
+        .unwrap();
     assert_eq!(summary.not_found, 60);
 }
 
-async fn no_answers_end_a_run_early(scene: Scene) {
+async fn no_answers_end_a_run_early(scene: UpdaterFixture) {
     let due = |n: i32| {
         let name = format!("c{n:04}");
         arrival(&name, TenantChange::NotFound(at(0)), None)
@@ -400,17 +440,17 @@ async fn no_answers_end_a_run_early(scene: Scene) {
         scene.arrive((from..from + 1000).map(due).collect()).await;
     }
     scene.later(RETRY_AFTER + 1);
-    let summary = scene.run(Which::Tenantless).await;
-    assert_eq!(summary.ended, Ended::NoAnswers);
+    let summary = scene.run(LookupJob::TenantlessClient).await;
+    assert_eq!(summary.ended, StopReason::LookupUnavailable);
     assert_eq!(summary.unavailable, 2000, "one chunk, and no more");
     // Whom nobody was asked about is as due as before.
     scene.later(1);
-    let due = scene.updater().due(Which::Tenantless);
+    let due = scene.updater().due(LookupJob::TenantlessClient);
     let now = *scene.clock.0.lock();
     assert_eq!(scene.store().count_due(due, now).await.unwrap(), 3000);
 }
 
-async fn who_has_no_answer_is_asked_about_once_a_run(scene: Scene) {
+async fn who_has_no_answer_is_asked_about_once_a_run(scene: UpdaterFixture) {
     let names: Vec<String> = (0..4500).map(|n| format!("c{n:04}")).collect();
     let due = |name: &String| arrival(name, TenantChange::NotFound(at(0)), None);
     for part in names.chunks(900) {
@@ -418,17 +458,20 @@ async fn who_has_no_answer_is_asked_about_once_a_run(scene: Scene) {
     }
     for (n, name) in names.iter().enumerate() {
         if n % 5 != 0 {
-            scene.script.answer(name, Script::found("1"));
+            scene.script.answer(name, FakeTenantLookup::found("1"));
         }
     }
     scene.later(RETRY_AFTER + 1);
-    let summary = scene.run(Which::Tenantless).await;
+    let summary = scene.run(LookupJob::TenantlessClient).await;
     assert_eq!((summary.found, summary.unavailable), (3600, 900));
-    assert_eq!(summary.ended, Ended::Done);
+    assert_eq!(summary.ended, StopReason::Done);
     let mut asked = scene.asked();
     asked.sort();
     assert_eq!(asked, names);
     // The next run asks about those again, and about nobody else.
     scene.later(1);
-    assert_eq!(scene.run(Which::Tenantless).await.unavailable, 900);
+    assert_eq!(
+        scene.run(LookupJob::TenantlessClient).await.unavailable,
+        900
+    );
 }

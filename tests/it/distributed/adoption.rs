@@ -7,7 +7,9 @@ use std::time::Duration;
 use cloud_connector::config::Postgres;
 use cloud_connector::domain::{ClientId, OrgId, Timestamp};
 use cloud_connector::store::postgres::{PostgresStore, migrate};
-use cloud_connector::store::{Batch, Departure, DueFor, Heard, Store, Wanted};
+use cloud_connector::store::{
+    ConnectionEnd, LookupReason, PageRequest, PresenceBatch, ReceivedAt, Store,
+};
 use sqlx::{Connection as _, PgConnection, Row as _};
 
 use crate::support::services;
@@ -78,10 +80,10 @@ fn client(name: &str) -> ClientId {
     ClientId::new(name).unwrap()
 }
 
-fn due(now: Timestamp) -> DueFor {
-    DueFor::Tenant {
+fn due(now: Timestamp) -> LookupReason {
+    LookupReason::MissingTenant {
         before: now,
-        most_failures: 30,
+        max_attempts: 30,
     }
 }
 
@@ -95,7 +97,7 @@ async fn m1_the_migration_gives_existing_rows_the_right_defaults_and_changes_not
     }
     let odd = "SELECT count(*)::text FROM connections WHERE tenant_lookup_timestamp IS NOT NULL
         OR tenant_lookup_failure_count <> 0 OR dialect <> 'status' OR kind <> 'host'
-        OR NOT can_be_announced OR last_seen <> updated_at";
+        OR NOT inventory_eligible OR online_received_at <> updated_at";
     assert_eq!(adopted.text(odd).await, "0");
     let mut adopted = Adopted::from(WITH_TENANCY).await;
     let after = go_rows(&mut adopted.database).await;
@@ -111,13 +113,16 @@ async fn m2_the_tenantless_updater_picks_up_none_of_them() {
     let (store, now) = (adopted.store(), Timestamp::now());
     assert_eq!(store.count_due(due(now), now).await.unwrap(), 0);
     let until = now + Duration::from_mins(1);
-    let claimed = store.claim_due(due(now), 100, now, until).await.unwrap();
+    let claimed = store
+        .claim_for_lookup(due(now), 100, now, until)
+        .await
+        .unwrap();
     assert!(claimed.is_empty());
     // Where the Go implementation had such rows, they are its rows, nulls and all.
     let adopted = Adopted::from(WITH_TENANCY).await;
     let claimed = adopted
         .store()
-        .claim_due(due(now), 100, now, until)
+        .claim_for_lookup(due(now), 100, now, until)
         .await
         .unwrap();
     let names: Vec<&str> = claimed.iter().map(|due| due.client_id.as_str()).collect();
@@ -149,7 +154,7 @@ async fn m3_the_go_implementations_table_is_adopted_in_place() {
             .unwrap();
         assert_eq!(found.tenant.account, "");
         let listed = store
-            .list_for_org(&org("org-1"), &Wanted::page(0, 100))
+            .list_for_org(&org("org-1"), &PageRequest::page(0, 100))
             .await
             .unwrap();
         assert_eq!(listed.count, if version == "8" { 13 } else { 14 });
@@ -163,21 +168,21 @@ async fn an_adopted_row_leaves_and_comes_back_whatever_was_null_in_it() {
     let store = adopted.store();
     let now = Timestamp::now();
     let gone = ["no-account", "sql-null", "count-null", "tenantless-nulls"];
-    let batch = Batch {
+    let batch = PresenceBatch {
         departures: gone
             .iter()
-            .map(|name| Departure {
+            .map(|name| ConnectionEnd {
                 client_id: client(name),
-                heard: Heard {
+                heard: ReceivedAt {
                     at: now,
                     place: None,
                 },
             })
             .collect(),
-        ..Batch::default()
+        ..PresenceBatch::default()
     };
     store.record_batch(&batch, &[], now).await.unwrap();
-    let known = store.known(&gone.map(client)).await.unwrap();
+    let known = store.load_states(&gone.map(client)).await.unwrap();
     assert!(known.values().all(|known| known.departed.is_some()));
     assert_eq!(known.len(), 4);
 }

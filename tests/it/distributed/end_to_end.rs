@@ -59,7 +59,7 @@ async fn distributed_end_to_end() {
     );
     assert!(
         record
-            .metric("cloud_connector_messages_recorded_total", "online")
+            .metric("cloud_connector_messages_applied_total", "online")
             .await
             >= 1.0
     );

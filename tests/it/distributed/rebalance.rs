@@ -42,7 +42,9 @@ async fn a_frozen_owner_drops_its_batch_when_it_wakes() {
         .await
         .unwrap();
     eventually("both are here", || async {
-        let in_flight = frozen.metric("cloud_connector_record_in_flight", "").await;
+        let in_flight = frozen
+            .metric("cloud_connector_record_in_flight_messages", "")
+            .await;
         (in_flight > 1.5).then_some(())
     })
     .await;
@@ -75,7 +77,7 @@ async fn a_frozen_owner_drops_its_batch_when_it_wakes() {
         let mut client = RawClient::connect(&address, &Connect::new(&name)).await;
         client.must_publish(&control_out(&name), &online()).await;
     }
-    let deadline = std::time::Instant::now() + crate::support::PATIENCE;
+    let deadline = std::time::Instant::now() + crate::support::TIMEOUT;
     loop {
         let listed = api.listed().await.unwrap();
         if listed.len() == 21 {
@@ -89,7 +91,7 @@ async fn a_frozen_owner_drops_its_batch_when_it_wakes() {
 }
 
 async fn eventually_waiting(watcher: &mut PgConnection, sql: &'static str) {
-    let deadline = std::time::Instant::now() + crate::support::PATIENCE;
+    let deadline = std::time::Instant::now() + crate::support::TIMEOUT;
     loop {
         let waiting: i64 = sqlx::query_scalar(sql)
             .fetch_one(&mut *watcher)

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::support::fleet::{Fleet, Process};
 use crate::support::mqtt::{Connect, RawClient, control_out, data_in, data_out, online};
 use crate::support::services::Service;
-use crate::support::{PATIENCE, eventually};
+use crate::support::{TIMEOUT, eventually};
 
 const AWAY: Duration = Duration::from_secs(10);
 
@@ -70,7 +70,7 @@ async fn publish_once(address: &str, name: &str) -> bool {
 async fn away<F: Future<Output = ()>>(service: &Service, meanwhile: F) {
     service.stop().await;
     let back = Instant::now() + AWAY;
-    tokio::time::timeout(PATIENCE, meanwhile)
+    tokio::time::timeout(TIMEOUT, meanwhile)
         .await
         .expect("nobody told the truth");
     tokio::time::sleep_until(back).await;
@@ -235,7 +235,7 @@ async fn a_sign_of_life_waits_for_ingest() {
     watcher.message().await;
     client = RawClient::connect(&address, &connect).await;
     client.show_life(&data_out(&me)).await;
-    // Answered in order: the broker has the sign when it answers this.
+    // ReceivedResponse in order: the broker has the sign when it answers this.
     client.subscribe(&data_in(&me)).await;
     let _ingest = fleet.start(&["ingest"]).await;
     let marker = crate::support::unique("marker");
@@ -244,7 +244,7 @@ async fn a_sign_of_life_waits_for_ingest() {
     api.wait_for(&marker, true).await;
     eventually("it is back", || async {
         let told = record
-            .metric("cloud_connector_messages_recorded_total", "offline")
+            .metric("cloud_connector_messages_applied_total", "offline")
             .await;
         let there = api.listed().await.ok()?.contains(&me);
         (told > 0.5 && there).then_some(())

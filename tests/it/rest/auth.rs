@@ -5,11 +5,11 @@ use base64::engine::general_purpose::STANDARD;
 use reqwest::RequestBuilder;
 use serde_json::{Value, json};
 
-use super::{OK, OPERATIONS, SECRET, US, World, answered, key, plain};
-use crate::on_both_set_ups;
-use crate::support::Subject;
+use super::{ApiFixture, OK, OPERATIONS, SECRET, US, answered, key, plain};
+use crate::each_deployment;
+use crate::support::Deployment;
 
-on_both_set_ups!(
+each_deployment!(
     no_credentials_and_wrong_ones_are_401_whatever_the_reason,
     the_identity_header_is_as_if_absent_unless_it_is_trusted,
     an_identity_speaks_for_its_organisation,
@@ -52,8 +52,8 @@ fn for_us(request: RequestBuilder) -> RequestBuilder {
         .header("x-rh-cloud-connector-account", US.1)
 }
 
-async fn no_credentials_and_wrong_ones_are_401_whatever_the_reason(subject: Subject) {
-    let world = World::start(subject, &[]).await;
+async fn no_credentials_and_wrong_ones_are_401_whatever_the_reason(subject: Deployment) {
+    let world = ApiFixture::start(subject, &[]).await;
     for (method, path) in TENANT.iter().chain(MANAGEMENT) {
         let request = || world.subject.bare(method, path);
         let is_management = MANAGEMENT.contains(&(*method, *path));
@@ -85,8 +85,8 @@ async fn no_credentials_and_wrong_ones_are_401_whatever_the_reason(subject: Subj
     }
 }
 
-async fn the_identity_header_is_as_if_absent_unless_it_is_trusted(subject: Subject) {
-    let world = World::start(subject, &[]).await;
+async fn the_identity_header_is_as_if_absent_unless_it_is_trusted(subject: Deployment) {
+    let world = ApiFixture::start(subject, &[]).await;
     let ours = identity(&json!({"type": "User", "org_id": US.0}));
     let request = world.subject.bare("GET", "/v2/connections");
     let request = request.header("x-rh-identity", &ours);
@@ -98,8 +98,8 @@ async fn the_identity_header_is_as_if_absent_unless_it_is_trusted(subject: Subje
     assert_eq!((status, &listed["data"][0]["org_id"]), (OK, &json!(US.0)));
 }
 
-async fn an_identity_speaks_for_its_organisation(subject: Subject) {
-    let world = World::start(subject, &[TRUSTED]).await;
+async fn an_identity_speaks_for_its_organisation(subject: Deployment) {
+    let world = ApiFixture::start(subject, &[TRUSTED]).await;
     for ours in [
         json!({"type": "User", "org_id": US.0, "account_number": US.1}),
         json!({"type": "System", "internal": {"org_id": US.0}, "account_number": US.1}),
@@ -122,8 +122,8 @@ async fn an_identity_speaks_for_its_organisation(subject: Subject) {
     assert_eq!(answered(request.header("x-rh-identity", "")).await.0, OK);
 }
 
-async fn an_identity_that_cannot_be_used_is_400_and_says_why(subject: Subject) {
-    let world = World::start(subject, &[TRUSTED]).await;
+async fn an_identity_that_cannot_be_used_is_400_and_says_why(subject: Deployment) {
+    let world = ApiFixture::start(subject, &[TRUSTED]).await;
     let lacking = "x-rh-identity header has an invalid or missing org_id";
     for (header, why) in [
         ("%".to_owned(), "unable to b64 decode x-rh-identity header"),
@@ -151,8 +151,8 @@ async fn an_identity_that_cannot_be_used_is_400_and_says_why(subject: Subject) {
     }
 }
 
-async fn management_takes_staff_and_keys_that_grant_it(subject: Subject) {
-    let world = World::start(subject, &[TRUSTED]).await;
+async fn management_takes_staff_and_keys_that_grant_it(subject: Deployment) {
+    let world = ApiFixture::start(subject, &[TRUSTED]).await;
     let request = |header: String| {
         let request = world.subject.bare("GET", "/v1/connection");
         request.header("x-rh-identity", header)
@@ -167,8 +167,8 @@ async fn management_takes_staff_and_keys_that_grant_it(subject: Subject) {
     }
 }
 
-async fn the_request_id_is_taken_over_or_made_and_returned(subject: Subject) {
-    let world = World::start(subject, &[]).await;
+async fn the_request_id_is_taken_over_or_made_and_returned(subject: Deployment) {
+    let world = ApiFixture::start(subject, &[]).await;
     let id = "x-rh-insights-request-id";
     let given = world.v2(US.0, "GET", "/connections").header(id, "mine-1");
     let answer = given.send().await.unwrap();

@@ -6,10 +6,10 @@ use reqwest::header::HeaderMap;
 use serde_json::Value;
 
 use super::{OK, answered};
-use crate::on_both_set_ups;
-use crate::support::Subject;
+use crate::each_deployment;
+use crate::support::Deployment;
 
-on_both_set_ups!(
+each_deployment!(
     the_document_is_served_without_credentials_and_all_that_it_lists_is_there,
     the_page_is_served_without_credentials_and_refers_to_nothing_outside,
 );
@@ -31,7 +31,7 @@ const KNOWN: [(&str, &str); 12] = [
 ];
 
 async fn the_document_is_served_without_credentials_and_all_that_it_lists_is_there(
-    subject: Subject,
+    subject: Deployment,
 ) {
     let (status, document) = answered(subject.bare("GET", "/openapi.json")).await;
     assert_eq!(status, OK);
@@ -59,7 +59,7 @@ fn operations(document: &Value) -> BTreeSet<(String, String)> {
     operations.collect()
 }
 
-async fn the_page_is_served_without_credentials_and_refers_to_nothing_outside(subject: Subject) {
+async fn the_page_is_served_without_credentials_and_refers_to_nothing_outside(subject: Deployment) {
     let mut waiting = vec!["docs".to_owned()];
     let mut seen = BTreeSet::new();
     while let Some(file) = waiting.pop() {

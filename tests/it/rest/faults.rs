@@ -3,12 +3,12 @@
 use reqwest::RequestBuilder;
 use serde_json::json;
 
-use super::{US, World};
-use crate::on_both_set_ups;
-use crate::support::Subject;
+use super::{ApiFixture, US};
+use crate::each_deployment;
+use crate::support::Deployment;
 
 /// Everything that asks the database, each with its path.
-fn all_requests(world: &World) -> Vec<(String, RequestBuilder)> {
+fn all_requests(world: &ApiFixture) -> Vec<(String, RequestBuilder)> {
     let ours = &world.ours;
     let node = json!({"account": US.1, "node_id": ours, "delay": 1});
     let message = json!({"account": US.1, "recipient": ours, "directive": "d"});
@@ -38,7 +38,7 @@ fn all_requests(world: &World) -> Vec<(String, RequestBuilder)> {
 }
 
 /// Everything that the broker must take.
-fn all_sending(world: &World) -> Vec<RequestBuilder> {
+fn all_sending(world: &ApiFixture) -> Vec<RequestBuilder> {
     let ours = &world.ours;
     let node = json!({"account": US.1, "node_id": ours, "delay": 1});
     let post = |verb: &str| world.v2(US.0, "POST", &format!("/connections/{ours}/{verb}"));
@@ -57,12 +57,12 @@ fn all_sending(world: &World) -> Vec<RequestBuilder> {
     ]
 }
 
-on_both_set_ups!(while_the_translator_is_away_the_first_generation_says_so);
+each_deployment!(while_the_translator_is_away_the_first_generation_says_so);
 
-async fn while_the_translator_is_away_the_first_generation_says_so(subject: Subject) {
+async fn while_the_translator_is_away_the_first_generation_says_so(subject: Deployment) {
     // Nobody listens there.
     let settings = [("tenant.translator_url", "http://127.0.0.1:9")];
-    let world = World::start(subject, &settings).await;
+    let world = ApiFixture::start(subject, &settings).await;
     let node = json!({"account": US.1, "node_id": world.ours, "delay": 1});
     let message = json!({"account": US.1, "recipient": world.ours, "directive": "d"});
     let managed = |path: &str| {
@@ -91,25 +91,25 @@ async fn while_the_translator_is_away_the_first_generation_says_so(subject: Subj
     assert_eq!(list.status(), 200);
 }
 
-#[cfg(feature = "outside-tests")]
+#[cfg(feature = "external-services")]
 mod outside {
     use serde_json::{Value, json};
 
-    use super::{US, World, all_requests, all_sending};
+    use super::{ApiFixture, US, all_requests, all_sending};
     use crate::support::connector::send_signal;
     use crate::support::fleet::Fleet;
-    use crate::support::{Subject, eventually};
+    use crate::support::{Deployment, eventually};
 
-    fn fleet(world: &World) -> &Fleet {
+    fn fleet(world: &ApiFixture) -> &Fleet {
         match &world.subject {
-            Subject::Distributed(both) => &both.0,
-            Subject::Embedded(_) => unreachable!("nothing to stop there"),
+            Deployment::Distributed(both) => &both.0,
+            Deployment::Embedded(_) => unreachable!("nothing to stop there"),
         }
     }
 
     #[tokio::test]
     async fn while_the_database_is_away_everything_says_so_and_comes_back_with_it() {
-        let mut world = World::made(Subject::alone, &[]).await;
+        let mut world = ApiFixture::made(Deployment::alone, &[]).await;
         let postgres = fleet(&world).postgres.as_ref().unwrap();
         postgres.stop().await;
         for (path, request) in all_requests(&world) {
@@ -137,7 +137,7 @@ mod outside {
     }
 
     /// Each is told that it was not sent, with the message's id.
-    async fn all_are_told(world: &World) {
+    async fn all_are_told(world: &ApiFixture) {
         for request in all_sending(world) {
             let answer = request.send().await.unwrap();
             let path = answer.url().path().to_owned();
@@ -162,7 +162,7 @@ mod outside {
 
     #[tokio::test]
     async fn while_the_broker_is_away_sending_says_so_and_comes_back_with_it() {
-        let world = World::made(Subject::distributed, &[]).await;
+        let world = ApiFixture::made(Deployment::distributed, &[]).await;
         let mosquitto = &fleet(&world).mosquitto;
         mosquitto.stop().await;
         eventually("the loss to be noticed", || async {
@@ -187,7 +187,7 @@ mod outside {
     #[tokio::test]
     async fn a_broker_that_does_not_acknowledge_is_not_believed_to_have_it() {
         let settings = [("mqtt.publish_timeout", "300ms")];
-        let mut world = World::made(Subject::distributed, &settings).await;
+        let mut world = ApiFixture::made(Deployment::distributed, &settings).await;
         let pid = std::fs::read_to_string(fleet(&world).mosquitto.file("pid")).unwrap();
         let pid: i32 = pid.trim().parse().unwrap();
         send_signal(pid, "STOP");
@@ -215,7 +215,7 @@ mod outside {
     }
 
     /// Questions need a subscription first, and without it nothing was sent: 503. The rest: 504.
-    async fn all_are_told_while_paused(world: &World) {
+    async fn all_are_told_while_paused(world: &ApiFixture) {
         for request in all_sending(world) {
             let answer = request.send().await.unwrap();
             let url = answer.url().clone();

@@ -2,14 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::{OK, THEM, US, World, answered, error};
-use crate::on_both_set_ups;
-use crate::support::Subject;
+use super::{ApiFixture, OK, THEM, US, answered, error};
+use crate::each_deployment;
+use crate::support::Deployment;
 
-on_both_set_ups!(nothing_of_others_is_readable_or_reachable_in_any_way);
+each_deployment!(nothing_of_others_is_readable_or_reachable_in_any_way);
 
-async fn nothing_of_others_is_readable_or_reachable_in_any_way(subject: Subject) {
-    let world = World::start(subject, &[]).await;
+async fn nothing_of_others_is_readable_or_reachable_in_any_way(subject: Deployment) {
+    let world = ApiFixture::start(subject, &[]).await;
     let gone = json!({"status": "disconnected"});
     for hidden in [&world.theirs, &world.satellite, &world.nobodys] {
         for name in spellings(hidden) {

@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 use super::arrive_as;
-use crate::on_both_set_ups;
-use crate::support::Subject;
+use crate::each_deployment;
+use crate::support::Deployment;
 use crate::support::mqtt::{Connect, RawClient, control_out, data_out, online};
 
-on_both_set_ups!(
+each_deployment!(
     callers_with_a_key_are_answered_as_the_document_says,
     callers_without_one_are_refused_as_the_document_says,
 );
@@ -22,7 +22,7 @@ const SECRET: &str = "a-secret-of-the-tester";
 /// The client that the document's examples name.
 const EXAMPLE: &str = "my-machine";
 
-async fn callers_with_a_key_are_answered_as_the_document_says(subject: Subject) {
+async fn callers_with_a_key_are_answered_as_the_document_says(subject: Deployment) {
     let key = format!(r#"{{ secrets = ["{SECRET}"], scopes = ["tenant", "management"] }}"#);
     let subject = subject.anew(&[("api.keys.tester-of-all", &key)]).await;
     let connect = Connect::new(EXAMPLE).patient();
@@ -41,11 +41,11 @@ async fn callers_with_a_key_are_answered_as_the_document_says(subject: Subject) 
     client.abort();
 }
 
-async fn callers_without_one_are_refused_as_the_document_says(subject: Subject) {
+async fn callers_without_one_are_refused_as_the_document_says(subject: Deployment) {
     try_all(&subject, &[]).await;
 }
 
-async fn try_all(subject: &Subject, headers: &[&str]) {
+async fn try_all(subject: &Deployment, headers: &[&str]) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let document = subject.bare("GET", "/openapi.json").build().unwrap();
     let mut command = Command::new(root.join("target/venv/bin/schemathesis"));
@@ -74,7 +74,7 @@ async fn try_all(subject: &Subject, headers: &[&str]) {
 }
 
 /// So that the client never hears nothing for so long that it gives up.
-async fn keep_busy(subject: &Subject) {
+async fn keep_busy(subject: &Deployment) {
     loop {
         subject.send(EXAMPLE, json!({"directive": "d"})).await;
         tokio::time::sleep(Duration::from_secs(5)).await;

@@ -17,10 +17,10 @@ const STATUS: &str = "/v2/connections/x/status";
 #[tokio::test]
 async fn a_key_and_an_organisation_have_their_limits_each() {
     let connector = Connector::setup()
-        .set("api.limits.per_organisation", "0.01")
-        .set("api.limits.per_organisation_burst", 2)
-        .set("api.limits.per_key", "0.01")
-        .set("api.limits.per_key_burst", 5)
+        .set("api.rate_limit.per_org", "0.01")
+        .set("api.rate_limit.per_org_burst", 2)
+        .set("api.rate_limit.per_key", "0.01")
+        .set("api.rate_limit.per_key_burst", 5)
         .start()
         .await;
     let ask = async |org: &str| {

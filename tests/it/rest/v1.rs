@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::{OK, THEM, US, World, answered, error, text_of};
-use crate::on_both_set_ups;
-use crate::support::Subject;
+use super::{ApiFixture, OK, THEM, US, answered, error, text_of};
+use crate::each_deployment;
+use crate::support::Deployment;
 
-on_both_set_ups!(
+each_deployment!(
     a_message_is_sent_and_refused_in_the_order_body_account_directive_connection,
     the_status_of_a_connection_is_answered_as_callers_know_it,
     an_unknown_account_is_answered_as_each_endpoint_does,
@@ -21,9 +21,9 @@ on_both_set_ups!(
 const BAD_JSON: &str = "Unable to process json input";
 
 async fn a_message_is_sent_and_refused_in_the_order_body_account_directive_connection(
-    subject: Subject,
+    subject: Deployment,
 ) {
-    let mut world = World::start(subject, &[]).await;
+    let mut world = ApiFixture::start(subject, &[]).await;
     let body = |account: &str, recipient: &str, directive: &str| {
         json!({"account": account, "recipient": recipient, "directive": directive,
             "metadata": {"a": "b"}, "payload": [1]})
@@ -59,8 +59,8 @@ async fn a_message_is_sent_and_refused_in_the_order_body_account_directive_conne
     assert_eq!(message["content"], json!([1]));
 }
 
-async fn the_status_of_a_connection_is_answered_as_callers_know_it(subject: Subject) {
-    let world = World::start(subject, &[]).await;
+async fn the_status_of_a_connection_is_answered_as_callers_know_it(subject: Deployment) {
+    let world = ApiFixture::start(subject, &[]).await;
     let connected = concat!(
         r#"{"status":"connected","dispatchers":{"echo":{}},"#,
         r#""canonical_facts":{"fqdn":"raw.example"},"tags":{"make":"raw"}}"#
@@ -96,8 +96,8 @@ async fn the_status_of_a_connection_is_answered_as_callers_know_it(subject: Subj
     }
 }
 
-async fn an_unknown_account_is_answered_as_each_endpoint_does(subject: Subject) {
-    let world = World::start(subject, &[]).await;
+async fn an_unknown_account_is_answered_as_each_endpoint_does(subject: Deployment) {
+    let world = ApiFixture::start(subject, &[]).await;
     let unknown = "999999";
     let node = json!({"account": unknown, "node_id": world.ours, "delay": 1});
     let untranslated = (400, "Unable to translate account to org_id".to_owned());
@@ -120,8 +120,8 @@ async fn an_unknown_account_is_answered_as_each_endpoint_does(subject: Subject) 
     }
 }
 
-async fn management_lists_everybody_by_account(subject: Subject) {
-    let world = World::start(subject, &[]).await;
+async fn management_lists_everybody_by_account(subject: Deployment) {
+    let world = ApiFixture::start(subject, &[]).await;
     let mut theirs = [world.theirs.clone(), world.satellite.clone()];
     theirs.sort();
     let (status, page) = answered(world.managed("GET", "/connection")).await;
@@ -157,8 +157,8 @@ async fn management_lists_everybody_by_account(subject: Subject) {
     }
 }
 
-async fn management_lists_the_clients_of_an_account(subject: Subject) {
-    let world = World::start(subject, &[]).await;
+async fn management_lists_the_clients_of_an_account(subject: Deployment) {
+    let world = ApiFixture::start(subject, &[]).await;
     let page = answered(world.managed("GET", "/connection/010101")).await;
     assert_eq!((page.0, &page.1["data"]), (OK, &json!([world.ours])));
     let page = answered(world.managed("GET", "/connection/020202?limit=0"))
@@ -172,8 +172,8 @@ async fn management_lists_the_clients_of_an_account(subject: Subject) {
     assert_eq!(error(path).await.0, 404);
 }
 
-async fn a_ping_is_sent_and_answered_with_the_status(subject: Subject) {
-    let mut world = World::start(subject, &[]).await;
+async fn a_ping_is_sent_and_answered_with_the_status(subject: Deployment) {
+    let mut world = ApiFixture::start(subject, &[]).await;
     let node = |name: &str| json!({"account": US.1, "node_id": name});
     let ping = |body| world.managed("POST", "/connection/ping").json(&body);
     let pinged = text_of(ping(node(&world.ours))).await;
@@ -192,8 +192,8 @@ async fn a_ping_is_sent_and_answered_with_the_status(subject: Subject) {
     assert_eq!(message["content"]["command"], "ping");
 }
 
-async fn a_reconnect_reaches_the_client_with_its_delay_and_message(subject: Subject) {
-    let mut world = World::start(subject, &[]).await;
+async fn a_reconnect_reaches_the_client_with_its_delay_and_message(subject: Deployment) {
+    let mut world = ApiFixture::start(subject, &[]).await;
     let mut body = json!({"account": US.1, "node_id": world.ours, "message": "please"});
     for (delay, title) in [
         (Value::Null, BAD_JSON),
@@ -219,8 +219,8 @@ async fn a_reconnect_reaches_the_client_with_its_delay_and_message(subject: Subj
     }
 }
 
-async fn a_disconnect_reaches_the_client_with_its_message(subject: Subject) {
-    let mut world = World::start(subject, &[]).await;
+async fn a_disconnect_reaches_the_client_with_its_message(subject: Deployment) {
+    let mut world = ApiFixture::start(subject, &[]).await;
     let body = json!({"account": US.1, "node_id": world.ours, "message": "go"});
     let request = world.managed("POST", "/connection/disconnect").json(&body);
     assert_eq!(text_of(request).await, (OK, "{}".to_owned()));
@@ -229,8 +229,8 @@ async fn a_disconnect_reaches_the_client_with_its_message(subject: Subject) {
     assert_eq!(message["content"]["message"], "go");
 }
 
-async fn a_command_for_nobody_names_whom_it_did_not_find(subject: Subject) {
-    let world = World::start(subject, &[]).await;
+async fn a_command_for_nobody_names_whom_it_did_not_find(subject: Deployment) {
+    let world = ApiFixture::start(subject, &[]).await;
     for name in ["nobody", &world.theirs, &world.nobodys] {
         for path in ["/connection/reconnect", "/connection/disconnect"] {
             let body = json!({"account": US.1, "node_id": name, "delay": 0});

@@ -2,18 +2,18 @@
 
 use serde_json::json;
 
-use super::{OK, THEM, US, World, answered, error, text_of};
-use crate::on_both_set_ups;
-use crate::support::Subject;
+use super::{ApiFixture, OK, THEM, US, answered, error, text_of};
+use crate::each_deployment;
+use crate::support::Deployment;
 
-on_both_set_ups!(
+each_deployment!(
     a_connection_is_listed_and_its_status_answered_to_the_letter,
     many_clients_are_asked_about_at_once_and_answered_in_order,
     a_satellite_server_of_others_is_reached_where_lookup_is_relaxed,
 );
 
-async fn a_connection_is_listed_and_its_status_answered_to_the_letter(subject: Subject) {
-    let world = World::start(subject, &[]).await;
+async fn a_connection_is_listed_and_its_status_answered_to_the_letter(subject: Deployment) {
+    let world = ApiFixture::start(subject, &[]).await;
     let fields = format!(
         concat!(
             r#""account":"010101","org_id":"10001","client_id":"{}","#,
@@ -44,8 +44,8 @@ async fn a_connection_is_listed_and_its_status_answered_to_the_letter(subject: S
     );
 }
 
-async fn many_clients_are_asked_about_at_once_and_answered_in_order(subject: Subject) {
-    let world = World::start(subject, &[]).await;
+async fn many_clients_are_asked_about_at_once_and_answered_in_order(subject: Deployment) {
+    let world = ApiFixture::start(subject, &[]).await;
     let ask = |body| world.v2(US.0, "POST", "/connections/status").json(&body);
     let names = [
         "nobody",
@@ -70,7 +70,7 @@ async fn many_clients_are_asked_about_at_once_and_answered_in_order(subject: Sub
     assert_eq!(answered(ask(many(0))).await.1, json!({"data": []}));
     assert_eq!(
         error(ask(many(1001))).await,
-        (400, "Invalid request".to_owned())
+        (400, "InvalidValue request".to_owned())
     );
     for bad in [
         json!({}),
@@ -82,8 +82,8 @@ async fn many_clients_are_asked_about_at_once_and_answered_in_order(subject: Sub
     }
 }
 
-async fn a_satellite_server_of_others_is_reached_where_lookup_is_relaxed(subject: Subject) {
-    let world = World::start(subject, &[("api.lookup", "relaxed")]).await;
+async fn a_satellite_server_of_others_is_reached_where_lookup_is_relaxed(subject: Deployment) {
+    let world = ApiFixture::start(subject, &[("api.lookup_mode", "relaxed")]).await;
     let status = |name: &str| world.v2(US.0, "GET", &format!("/connections/{name}/status"));
     let (_, found) = answered(status(&world.satellite)).await;
     assert_eq!(

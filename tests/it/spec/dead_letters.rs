@@ -3,18 +3,18 @@
 use serde_json::{Value, json};
 
 use super::{client, settle};
-use crate::on_both_set_ups;
+use crate::each_deployment;
 use crate::support::mqtt::{control_out, online};
-use crate::support::{Subject, eventually};
+use crate::support::{Deployment, eventually};
 
-on_both_set_ups!(
+each_deployment!(
     a_dead_letter_is_listed_shown_and_purged,
     a_dead_letter_that_is_replayed_is_taken_or_refused_again,
-    dead_letters_are_capped_per_client with &[("dead_letters.per_client", "3")],
+    dead_letters_are_capped_per_client with &[("dead_letters.max_per_client", "3")],
     a_row_that_the_database_refuses_is_found_and_stops_nobody,
 );
 
-async fn a_dead_letter_is_listed_shown_and_purged(subject: Subject) {
+async fn a_dead_letter_is_listed_shown_and_purged(subject: Deployment) {
     let (me, mut client) = client(&subject, "listed").await;
     client
         .publish(&control_out(&me), b"{\"type\":\x1b[2J")
@@ -63,7 +63,7 @@ async fn a_dead_letter_is_listed_shown_and_purged(subject: Subject) {
     assert!((counted - 2.0).abs() < 0.1, "{counted}");
 }
 
-async fn a_dead_letter_that_is_replayed_is_taken_or_refused_again(subject: Subject) {
+async fn a_dead_letter_that_is_replayed_is_taken_or_refused_again(subject: Deployment) {
     let (me, mut client) = client(&subject, "replayed").await;
     client.publish(&control_out(&me), b"[]").await.unwrap();
     let letters = subject.wait_for_letters(&me, 1).await;
@@ -95,13 +95,13 @@ async fn a_dead_letter_that_is_replayed_is_taken_or_refused_again(subject: Subje
 }
 
 /// Turns the client's dead letter into a message that can be read. Returns its number.
-async fn make_readable(subject: &Subject, me: &str) -> String {
+async fn make_readable(subject: &Deployment, me: &str) -> String {
     let letters = subject.wait_for_letters(me, 1).await;
     let number = letters[0]["number"].as_i64().unwrap();
     let payload = online().to_string().into_bytes();
     let size = i64::try_from(payload.len()).unwrap();
     match subject {
-        Subject::Embedded(connector) => {
+        Deployment::Embedded(connector) => {
             use sqlx::Connection as _;
             let path = connector.data_dir().join("cloud-connector.db");
             let url = format!("sqlite://{}", path.display());
@@ -114,8 +114,8 @@ async fn make_readable(subject: &Subject, me: &str) -> String {
                 .await
                 .unwrap();
         }
-        #[cfg(feature = "outside-tests")]
-        Subject::Distributed(both) => {
+        #[cfg(feature = "external-services")]
+        Deployment::Distributed(both) => {
             let mut database = both.0.connect().await;
             sqlx::query("UPDATE dead_letters SET payload = $1, size = $2 WHERE id = $3")
                 .bind(payload)
@@ -129,7 +129,7 @@ async fn make_readable(subject: &Subject, me: &str) -> String {
     number.to_string()
 }
 
-async fn dead_letters_are_capped_per_client(subject: Subject) {
+async fn dead_letters_are_capped_per_client(subject: Deployment) {
     let (me, mut client) = client(&subject, "many").await;
     for n in 0..10 {
         let garbage = format!("garbage {n}");
@@ -152,7 +152,7 @@ async fn dead_letters_are_capped_per_client(subject: Subject) {
 }
 
 /// What either database would refuse is found in Rust first, so the database is told to refuse.
-async fn a_row_that_the_database_refuses_is_found_and_stops_nobody(subject: Subject) {
+async fn a_row_that_the_database_refuses_is_found_and_stops_nobody(subject: Deployment) {
     let (bad, mut odd) = client(&subject, "refused-row").await;
     refuse(&subject, &bad).await;
     let mut others = Vec::new();
@@ -180,7 +180,7 @@ async fn a_row_that_the_database_refuses_is_found_and_stops_nobody(subject: Subj
     assert_eq!(subject.status(&bad).await["status"], "disconnected");
     let ready = eventually("ready", || async {
         let held = subject
-            .metric("cloud_connector_record_batches_held", "")
+            .metric("cloud_connector_record_batches_retrying", "")
             .await;
         (held < 0.5).then_some(true)
     })
@@ -190,9 +190,9 @@ async fn a_row_that_the_database_refuses_is_found_and_stops_nobody(subject: Subj
     assert_eq!(shown["tags"], json!({"make": "raw"}));
 }
 
-async fn refuse(subject: &Subject, client: &str) {
+async fn refuse(subject: &Deployment, client: &str) {
     match subject {
-        Subject::Embedded(connector) => {
+        Deployment::Embedded(connector) => {
             use sqlx::Connection as _;
             let path = connector.data_dir().join("cloud-connector.db");
             let url = format!("sqlite://{}", path.display());
@@ -206,8 +206,8 @@ async fn refuse(subject: &Subject, client: &str) {
                 .await
                 .unwrap();
         }
-        #[cfg(feature = "outside-tests")]
-        Subject::Distributed(both) => {
+        #[cfg(feature = "external-services")]
+        Deployment::Distributed(both) => {
             let mut database = both.0.connect().await;
             let constraint = format!(
                 "ALTER TABLE connections ADD CONSTRAINT refuse CHECK (client_id <> '{client}')"

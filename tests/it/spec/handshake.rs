@@ -3,18 +3,18 @@
 use serde_json::{Value, json};
 
 use super::{client, settle};
-use crate::on_both_set_ups;
+use crate::each_deployment;
 use crate::support::mqtt::{Connect, RawClient, control_out, data_in, online};
-use crate::support::{Subject, eventually, unique};
+use crate::support::{Deployment, eventually, unique};
 
-const WITH_STATUS: crate::support::subject::Settings<'static> =
-    &[("mqtt.handshake_status", "status")];
-const OTHER_WORDS: crate::support::subject::Settings<'static> = &[
-    ("mqtt.handshake_in", "status"),
-    ("mqtt.handshake_out", "in"),
+const WITH_STATUS: crate::support::deployment::Settings<'static> =
+    &[("mqtt.handshake_topics.status", "status")];
+const OTHER_WORDS: crate::support::deployment::Settings<'static> = &[
+    ("mqtt.handshake_topics.in", "status"),
+    ("mqtt.handshake_topics.out", "in"),
 ];
 
-on_both_set_ups!(
+each_deployment!(
     a_host_handshake_registers_and_nothing_is_sent_on_success,
     a_proxy_handshake_registers_a_proxy,
     an_abnormal_disconnect_is_a_retained_offline,
@@ -49,7 +49,7 @@ fn offline() -> Vec<u8> {
     br#"{"type":"offline","version":1}"#.to_vec()
 }
 
-async fn register(subject: &Subject, me: &str, client: &mut RawClient, id: &str) {
+async fn register(subject: &Deployment, me: &str, client: &mut RawClient, id: &str) {
     let handshake = host(id).to_string();
     client
         .publish_retained(&to_service(me), handshake.as_bytes())
@@ -60,12 +60,12 @@ async fn register(subject: &Subject, me: &str, client: &mut RawClient, id: &str)
 }
 
 /// Something that another client said after all of this was recorded: whatever was to change has.
-async fn later(subject: &Subject) {
+async fn later(subject: &Deployment) {
     let (marker, mut client) = client(subject, "marker").await;
     settle(subject, &marker, &mut client, "x").await;
 }
 
-async fn a_host_handshake_registers_and_nothing_is_sent_on_success(subject: Subject) {
+async fn a_host_handshake_registers_and_nothing_is_sent_on_success(subject: Deployment) {
     let (me, mut client) = client(&subject, "host").await;
     assert_eq!(client.subscribe(&to_client(&me)).await, 1);
     register(&subject, &me, &mut client, "h1").await;
@@ -83,7 +83,7 @@ async fn a_host_handshake_registers_and_nothing_is_sent_on_success(subject: Subj
     assert_eq!(message["message_id"], sent["id"]);
 }
 
-async fn a_proxy_handshake_registers_a_proxy(subject: Subject) {
+async fn a_proxy_handshake_registers_a_proxy(subject: Deployment) {
     let (me, mut client) = client(&subject, "proxy").await;
     let handshake = json!({"type": "proxy-handshake", "message_id": "p1", "payload":
         {"catalog_service_facts": {"source_type": "tower", "application_type": "catalog"}}});
@@ -94,7 +94,7 @@ async fn a_proxy_handshake_registers_a_proxy(subject: Subject) {
     assert_eq!(status["canonical_facts"], json!({}));
 }
 
-async fn an_abnormal_disconnect_is_a_retained_offline(subject: Subject) {
+async fn an_abnormal_disconnect_is_a_retained_offline(subject: Deployment) {
     let me = unique("abnormal");
     let connect = Connect::new(&me).retained_will(&to_service(&me), &offline());
     for n in 0..2 {
@@ -105,7 +105,9 @@ async fn an_abnormal_disconnect_is_a_retained_offline(subject: Subject) {
     }
 }
 
-async fn a_clean_disconnect_is_an_offline_and_the_removal_of_the_handshake(mut subject: Subject) {
+async fn a_clean_disconnect_is_an_offline_and_the_removal_of_the_handshake(
+    mut subject: Deployment,
+) {
     // In either order.
     for offline_first in [true, false] {
         let (me, mut client) = client(&subject, "clean").await;
@@ -126,7 +128,7 @@ async fn a_clean_disconnect_is_an_offline_and_the_removal_of_the_handshake(mut s
     }
 }
 
-async fn a_clean_disconnect_is_a_retained_offline(mut subject: Subject) {
+async fn a_clean_disconnect_is_a_retained_offline(mut subject: Deployment) {
     let (me, mut client) = client(&subject, "retained").await;
     register(&subject, &me, &mut client, "h1").await;
     client.publish_retained(&to_service(&me), &offline()).await;
@@ -138,7 +140,7 @@ async fn a_clean_disconnect_is_a_retained_offline(mut subject: Subject) {
     assert_eq!(subject.status(&me).await["status"], "disconnected");
 }
 
-async fn a_replay_of_a_handshake_that_is_recorded_changes_nothing(mut subject: Subject) {
+async fn a_replay_of_a_handshake_that_is_recorded_changes_nothing(mut subject: Deployment) {
     let (me, mut client) = client(&subject, "replay").await;
     register(&subject, &me, &mut client, "h1").await;
     if !subject.has_outside_broker() {
@@ -157,13 +159,13 @@ async fn a_replay_of_a_handshake_that_is_recorded_changes_nothing(mut subject: S
     assert_eq!(subject.status(&me).await["canonical_facts"]["fqdn"], "h1");
 }
 
-async fn duplicates(subject: &Subject) -> f64 {
-    let name = "cloud_connector_messages_without_effect_total";
+async fn duplicates(subject: &Deployment) -> f64 {
+    let name = "cloud_connector_messages_ignored_total";
     subject.metric(name, "duplicate").await
 }
 
 async fn a_replay_of_the_handshake_that_an_offline_ended_does_not_register_again(
-    mut subject: Subject,
+    mut subject: Deployment,
 ) {
     let (me, mut client) = client(&subject, "ended").await;
     register(&subject, &me, &mut client, "h1").await;
@@ -173,7 +175,7 @@ async fn a_replay_of_the_handshake_that_an_offline_ended_does_not_register_again
     if subject.has_outside_broker() {
         subject.restart().await;
         eventually("the replay", || async {
-            let name = "cloud_connector_messages_without_effect_total";
+            let name = "cloud_connector_messages_ignored_total";
             let seen = subject.metric(name, "ended_replay").await;
             (seen > 0.5).then_some(())
         })
@@ -181,11 +183,11 @@ async fn a_replay_of_the_handshake_that_an_offline_ended_does_not_register_again
         assert_eq!(subject.status(&me).await["status"], "disconnected");
         client = RawClient::connect(&subject.mqtt(), &Connect::new(&me)).await;
     }
-    // Said anew, it registers.
+    // ClientMessage anew, it registers.
     register(&subject, &me, &mut client, "h1").await;
 }
 
-async fn a_handshake_without_an_id_or_with_wrong_facts_is_refused(mut subject: Subject) {
+async fn a_handshake_without_an_id_or_with_wrong_facts_is_refused(mut subject: Deployment) {
     let (me, mut client) = client(&subject, "refused").await;
     client.subscribe(&to_client(&me)).await;
     let cases = [
@@ -236,7 +238,7 @@ async fn a_handshake_without_an_id_or_with_wrong_facts_is_refused(mut subject: S
     register(&subject, &me, &mut client, "mended").await;
 }
 
-async fn what_does_not_parse_is_a_dead_letter_only(subject: Subject) {
+async fn what_does_not_parse_is_a_dead_letter_only(subject: Deployment) {
     let (me, mut client) = client(&subject, "garbage").await;
     client.subscribe(&to_client(&me)).await;
     for garbage in [&b"{"[..], b"[]", br#"{"type":{}}"#] {
@@ -249,7 +251,7 @@ async fn what_does_not_parse_is_a_dead_letter_only(subject: Subject) {
     assert_eq!(client.message().await.1["directive"], "first");
 }
 
-async fn a_message_has_metadata_only_where_the_caller_gave_some(subject: Subject) {
+async fn a_message_has_metadata_only_where_the_caller_gave_some(subject: Deployment) {
     let (me, mut client) = client(&subject, "metadata").await;
     client.subscribe(&to_client(&me)).await;
     register(&subject, &me, &mut client, "h1").await;
@@ -265,7 +267,7 @@ async fn a_message_has_metadata_only_where_the_caller_gave_some(subject: Subject
     assert_eq!(message["version"], 1);
 }
 
-async fn a_message_error_is_taken_and_changes_nothing(subject: Subject) {
+async fn a_message_error_is_taken_and_changes_nothing(subject: Deployment) {
     let (me, mut client) = client(&subject, "complains").await;
     register(&subject, &me, &mut client, "h1").await;
     let complaint = json!({"type": "message-error", "message_id": "e1", "in_response_to": "m1",
@@ -275,7 +277,7 @@ async fn a_message_error_is_taken_and_changes_nothing(subject: Subject) {
     assert!(subject.dead_letters().await.is_empty());
 }
 
-async fn a_connection_is_spoken_to_in_the_dialect_that_its_client_spoke_last(subject: Subject) {
+async fn a_connection_is_spoken_to_in_the_dialect_that_its_client_spoke_last(subject: Deployment) {
     let (me, mut client) = client(&subject, "both").await;
     client.subscribe(&to_client(&me)).await;
     client.subscribe(&data_in(&me)).await;
@@ -293,7 +295,7 @@ async fn a_connection_is_spoken_to_in_the_dialect_that_its_client_spoke_last(sub
     assert_eq!(client.message().await.0, to_client(&me));
 }
 
-async fn state_may_have_a_topic_of_its_own(subject: Subject) {
+async fn state_may_have_a_topic_of_its_own(subject: Deployment) {
     let (me, mut client) = client(&subject, "state").await;
     client.subscribe(&to_client(&me)).await;
     let state = format!("redhat/insights/status/{me}");
@@ -311,8 +313,8 @@ async fn state_may_have_a_topic_of_its_own(subject: Subject) {
     subject.wait_for(&me, false).await;
 }
 
-/// Words that the rules of our Mosquitto let a client publish on; by these it may listen on none.
-async fn the_words_are_settings(subject: Subject) {
+/// HandshakeSegments that the rules of our Mosquitto let a client publish on; by these it may listen on none.
+async fn the_words_are_settings(subject: Deployment) {
     let (me, mut client) = client(&subject, "words").await;
     let topic = format!("redhat/insights/status/{me}");
     let handshake = host("h1").to_string();
@@ -327,7 +329,7 @@ async fn the_words_are_settings(subject: Subject) {
     }
 }
 
-async fn an_unknown_tenant_is_not_a_refusal(subject: Subject) {
+async fn an_unknown_tenant_is_not_a_refusal(subject: Deployment) {
     let (me, mut client) = client(&subject, "nobodys").await;
     client.subscribe(&to_client(&me)).await;
     let handshake = host("h1").to_string();
@@ -335,7 +337,7 @@ async fn an_unknown_tenant_is_not_a_refusal(subject: Subject) {
         .publish_retained(&to_service(&me), handshake.as_bytes())
         .await;
     eventually("it is recorded", || async {
-        let recorded = "cloud_connector_messages_recorded_total";
+        let recorded = "cloud_connector_messages_applied_total";
         (subject.metric(recorded, "online").await > 0.5).then_some(())
     })
     .await;

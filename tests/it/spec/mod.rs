@@ -9,7 +9,7 @@ mod status;
 use serde_json::{Value, json};
 
 use crate::support::mqtt::{Connect, RawClient, control_out, online};
-use crate::support::{Subject, unique};
+use crate::support::{Deployment, unique};
 
 /// An online with this id, sender's clock and mark.
 fn said(id: &str, sent: &str, mark: &str) -> Value {
@@ -31,7 +31,7 @@ fn mark(status: &Value) -> &str {
 }
 
 /// A client that is connected, and its name.
-async fn client(subject: &Subject, name: &str) -> (String, RawClient) {
+async fn client(subject: &Deployment, name: &str) -> (String, RawClient) {
     let me = unique(name);
     let client = RawClient::connect(&subject.mqtt(), &Connect::new(&me)).await;
     (me, client)
@@ -39,7 +39,7 @@ async fn client(subject: &Subject, name: &str) -> (String, RawClient) {
 
 /// Publishes a last message that is recorded for certain: what was said before it has been dealt
 /// with when it shows.
-async fn settle(subject: &Subject, me: &str, client: &mut RawClient, mark: &str) -> Value {
+async fn settle(subject: &Deployment, me: &str, client: &mut RawClient, mark: &str) -> Value {
     let last = said("", &from_now(0), mark);
     client.must_publish(&control_out(me), &last).await;
     subject

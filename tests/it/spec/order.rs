@@ -3,11 +3,11 @@
 use serde_json::json;
 
 use super::{client, from_now, mark, said, settle};
-use crate::on_both_set_ups;
-use crate::support::Subject;
+use crate::each_deployment;
+use crate::support::Deployment;
 use crate::support::mqtt::{control_out, offline};
 
-on_both_set_ups!(
+each_deployment!(
     a_clients_messages_take_effect_in_the_order_of_the_broker,
     an_online_with_the_recorded_id_has_no_effect,
     an_empty_or_absent_id_never_makes_a_duplicate,
@@ -19,7 +19,7 @@ on_both_set_ups!(
     a_message_id_is_accepted_up_to_255_characters,
 );
 
-async fn a_clients_messages_take_effect_in_the_order_of_the_broker(subject: Subject) {
+async fn a_clients_messages_take_effect_in_the_order_of_the_broker(subject: Deployment) {
     let (me, mut client) = client(&subject, "ordered").await;
     let topic = control_out(&me);
     for n in 0..20 {
@@ -38,7 +38,7 @@ async fn a_clients_messages_take_effect_in_the_order_of_the_broker(subject: Subj
         .await;
 }
 
-async fn an_online_with_the_recorded_id_has_no_effect(subject: Subject) {
+async fn an_online_with_the_recorded_id_has_no_effect(subject: Deployment) {
     let (me, mut client) = client(&subject, "twice").await;
     let topic = control_out(&me);
     client
@@ -53,7 +53,7 @@ async fn an_online_with_the_recorded_id_has_no_effect(subject: Subject) {
     assert_eq!(mark(&status), "first");
 }
 
-async fn an_empty_or_absent_id_never_makes_a_duplicate(subject: Subject) {
+async fn an_empty_or_absent_id_never_makes_a_duplicate(subject: Deployment) {
     let (me, mut client) = client(&subject, "nameless").await;
     let topic = control_out(&me);
     client
@@ -73,7 +73,7 @@ async fn an_empty_or_absent_id_never_makes_a_duplicate(subject: Subject) {
         .await;
 }
 
-async fn an_online_sent_up_to_ten_minutes_before_the_recorded_one_is_old(subject: Subject) {
+async fn an_online_sent_up_to_ten_minutes_before_the_recorded_one_is_old(subject: Deployment) {
     let (me, mut client) = client(&subject, "old").await;
     let topic = control_out(&me);
     client
@@ -89,7 +89,7 @@ async fn an_online_sent_up_to_ten_minutes_before_the_recorded_one_is_old(subject
     assert_eq!(mark(&status), "new");
 }
 
-async fn further_back_the_clock_was_set_and_the_order_decides(subject: Subject) {
+async fn further_back_the_clock_was_set_and_the_order_decides(subject: Deployment) {
     let (me, mut client) = client(&subject, "set-back").await;
     let topic = control_out(&me);
     client
@@ -109,7 +109,7 @@ async fn further_back_the_clock_was_set_and_the_order_decides(subject: Subject) 
         .await;
 }
 
-async fn a_clock_in_the_future_locks_nobody_out(subject: Subject) {
+async fn a_clock_in_the_future_locks_nobody_out(subject: Deployment) {
     let (me, mut client) = client(&subject, "future").await;
     let topic = control_out(&me);
     let future = said("a", "2099-01-01T00:00:00+02:00", "2099");
@@ -138,7 +138,7 @@ async fn a_clock_in_the_future_locks_nobody_out(subject: Subject) {
         .await;
 }
 
-async fn a_missing_or_unreadable_clock_is_the_time_of_receipt(subject: Subject) {
+async fn a_missing_or_unreadable_clock_is_the_time_of_receipt(subject: Deployment) {
     let (me, mut client) = client(&subject, "clockless").await;
     let topic = control_out(&me);
     client
@@ -165,7 +165,7 @@ async fn a_missing_or_unreadable_clock_is_the_time_of_receipt(subject: Subject) 
     assert_eq!(mark(&subject.status(&me).await), "m3");
 }
 
-async fn an_online_after_an_offline_always_registers(subject: Subject) {
+async fn an_online_after_an_offline_always_registers(subject: Deployment) {
     let (me, mut client) = client(&subject, "again").await;
     let topic = control_out(&me);
     for (id, back, mark) in [
@@ -185,7 +185,7 @@ async fn an_online_after_an_offline_always_registers(subject: Subject) {
     }
 }
 
-async fn a_message_id_is_accepted_up_to_255_characters(subject: Subject) {
+async fn a_message_id_is_accepted_up_to_255_characters(subject: Deployment) {
     let (me, mut client) = client(&subject, "long-ids").await;
     let topic = control_out(&me);
     let longest = "é".repeat(255);

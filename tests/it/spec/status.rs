@@ -3,11 +3,11 @@
 use serde_json::{Value, json};
 
 use super::{client, from_now, mark, said, settle};
-use crate::on_both_set_ups;
+use crate::each_deployment;
 use crate::support::mqtt::{Connect, RawClient, control_out, data_in, data_out, offline, online};
-use crate::support::{Subject, unique};
+use crate::support::{Deployment, unique};
 
-on_both_set_ups!(
+each_deployment!(
     an_online_registers_with_all_it_says_and_a_later_one_updates_all_of_it,
     envelope_fields_may_be_absent_null_or_empty,
     an_event_disconnect_acts_as_offline,
@@ -23,7 +23,9 @@ on_both_set_ups!(
         with &[("mqtt.prefixes", r#"["redhat/insights", "qa/insights"]"#)],
 );
 
-async fn an_online_registers_with_all_it_says_and_a_later_one_updates_all_of_it(subject: Subject) {
+async fn an_online_registers_with_all_it_says_and_a_later_one_updates_all_of_it(
+    subject: Deployment,
+) {
     let (me, mut client) = client(&subject, "whole").await;
     let mut online = online();
     online["sent"] = json!("2021-01-12T14:58:13.123456789+01:00");
@@ -45,7 +47,7 @@ async fn an_online_registers_with_all_it_says_and_a_later_one_updates_all_of_it(
     assert_eq!(status["dispatchers"]["rhc-worker-playbook"]["v"], "1.2.3");
 }
 
-async fn envelope_fields_may_be_absent_null_or_empty(subject: Subject) {
+async fn envelope_fields_may_be_absent_null_or_empty(subject: Deployment) {
     for (n, bare) in [
         json!({"type": "connection-status", "content": {"state": "online"}}),
         json!({"type": "connection-status", "message_id": null, "response_to": null,
@@ -64,7 +66,7 @@ async fn envelope_fields_may_be_absent_null_or_empty(subject: Subject) {
     assert!(subject.dead_letters().await.is_empty());
 }
 
-async fn an_event_disconnect_acts_as_offline(subject: Subject) {
+async fn an_event_disconnect_acts_as_offline(subject: Deployment) {
     let (me, mut client) = client(&subject, "event").await;
     client.must_publish(&control_out(&me), &online()).await;
     subject.wait_for(&me, true).await;
@@ -73,7 +75,7 @@ async fn an_event_disconnect_acts_as_offline(subject: Subject) {
     subject.wait_for(&me, false).await;
 }
 
-async fn a_will_from_before_every_online_ends_the_connection(subject: Subject) {
+async fn a_will_from_before_every_online_ends_the_connection(subject: Deployment) {
     let me = unique("will");
     for content in [
         json!({"state": "offline", "dispatchers": null, "canonical_facts": null}),
@@ -94,7 +96,7 @@ async fn a_will_from_before_every_online_ends_the_connection(subject: Subject) {
     }
 }
 
-async fn an_empty_payload_at_connect_brings_back_who_says_nothing_else(subject: Subject) {
+async fn an_empty_payload_at_connect_brings_back_who_says_nothing_else(subject: Deployment) {
     let me = unique("newer");
     let connect = Connect::new(&me).offline_will();
     let mut client = RawClient::connect(&subject.mqtt(), &connect).await;
@@ -117,7 +119,7 @@ async fn an_empty_payload_at_connect_brings_back_who_says_nothing_else(subject: 
     assert_eq!(status, 201);
 }
 
-async fn an_empty_payload_never_registers_or_removes_anything(subject: Subject) {
+async fn an_empty_payload_never_registers_or_removes_anything(subject: Deployment) {
     let (stranger, mut unknown) = client(&subject, "stranger").await;
     let (me, mut known) = client(&subject, "known").await;
     settle(&subject, &me, &mut known, "first").await;
@@ -149,7 +151,7 @@ async fn an_empty_payload_never_registers_or_removes_anything(subject: Subject) 
     assert!(subject.dead_letters().await.is_empty());
 }
 
-async fn any_answer_is_a_sign_of_life(subject: Subject) {
+async fn any_answer_is_a_sign_of_life(subject: Deployment) {
     let (me, mut client) = client(&subject, "answers").await;
     settle(&subject, &me, &mut client, "here").await;
     let answers = [
@@ -170,7 +172,7 @@ async fn any_answer_is_a_sign_of_life(subject: Subject) {
     }
 }
 
-async fn odd_facts_and_dispatchers_are_taken_as_the_fleet_sends_them(subject: Subject) {
+async fn odd_facts_and_dispatchers_are_taken_as_the_fleet_sends_them(subject: Deployment) {
     let (me, mut client) = client(&subject, "odd").await;
     let cases = [
         (json!(null), json!({})),
@@ -208,7 +210,7 @@ async fn odd_facts_and_dispatchers_are_taken_as_the_fleet_sends_them(subject: Su
     assert_eq!(status.get("dispatchers"), None);
 }
 
-async fn client_ids_are_taken_in_either_case_and_as_sixty_four_letters(subject: Subject) {
+async fn client_ids_are_taken_in_either_case_and_as_sixty_four_letters(subject: Deployment) {
     let lower = uuid::Uuid::new_v4().to_string();
     let upper = lower.to_uppercase();
     let letters = format!("{0}{0}", uuid::Uuid::new_v4().simple());
@@ -224,7 +226,7 @@ async fn client_ids_are_taken_in_either_case_and_as_sixty_four_letters(subject: 
     }
 }
 
-async fn nothing_that_the_service_sends_is_retained(subject: Subject) {
+async fn nothing_that_the_service_sends_is_retained(subject: Deployment) {
     let (me, mut client) = client(&subject, "fresh").await;
     client.subscribe(&data_in(&me)).await;
     settle(&subject, &me, &mut client, "here").await;
@@ -241,7 +243,7 @@ async fn nothing_that_the_service_sends_is_retained(subject: Subject) {
 }
 
 async fn a_message_has_every_field_and_metadata_that_clients_would_drop_is_refused(
-    subject: Subject,
+    subject: Deployment,
 ) {
     let (me, mut client) = client(&subject, "fields").await;
     client.subscribe(&data_in(&me)).await;
@@ -271,7 +273,7 @@ async fn a_message_has_every_field_and_metadata_that_clients_would_drop_is_refus
     assert!(sent.duration_since(jiff::Timestamp::now()).abs() < jiff::SignedDuration::from_mins(2));
 }
 
-async fn clients_of_every_prefix_are_heard_and_spoken_to_under_theirs(subject: Subject) {
+async fn clients_of_every_prefix_are_heard_and_spoken_to_under_theirs(subject: Deployment) {
     let (me, mut client) = client(&subject, "qa").await;
     let topic = |rest: &str| format!("qa/insights/{me}/{rest}");
     assert_eq!(client.subscribe(&topic("data/in")).await, 1);

@@ -11,7 +11,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-use super::{PATIENCE, eventually};
+use super::{TIMEOUT, eventually};
 
 pub const ORG: &str = "10000";
 
@@ -111,7 +111,7 @@ impl Connector {
                 }
             }
         };
-        timeout(PATIENCE, read).await.expect("no greeting");
+        timeout(TIMEOUT, read).await.expect("no greeting");
         let ready = greeting
             .last()
             .is_some_and(|line| line.starts_with("Ctrl-C"));
@@ -174,7 +174,7 @@ impl Connector {
     /// Waits for the process to end by itself.
     pub async fn ended(&mut self) -> ExitStatus {
         let mut child = self.child.take().unwrap();
-        timeout(PATIENCE, child.wait())
+        timeout(TIMEOUT, child.wait())
             .await
             .expect("it does not end")
             .unwrap()

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::connector::send_signal;
 use super::services::{self, Service};
-use super::{PATIENCE, eventually, program};
+use super::{TIMEOUT, eventually, program};
 
 pub const KEY: &str = "0123456789abcdef0123";
 pub const ORG: &str = "10000";
@@ -156,7 +156,7 @@ impl Fleet {
             }
             None
         };
-        let http = timeout(PATIENCE, greeted).await.expect("no greeting");
+        let http = timeout(TIMEOUT, greeted).await.expect("no greeting");
         let http = http.unwrap_or_else(|| panic!("{name} did not start"));
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
         let process = Process {
@@ -186,7 +186,7 @@ impl Process {
     }
 
     pub async fn ended(mut self) -> ExitStatus {
-        timeout(PATIENCE, self.child.wait())
+        timeout(TIMEOUT, self.child.wait())
             .await
             .expect("it does not end")
             .unwrap()
@@ -204,7 +204,7 @@ impl Process {
 
     /// Waits until it says that it is ready, or that it is not; returns what it says.
     pub async fn wait_ready(&self, ready: bool) -> Value {
-        let deadline = std::time::Instant::now() + PATIENCE;
+        let deadline = std::time::Instant::now() + TIMEOUT;
         loop {
             let (status, said) = self.readiness().await;
             if (status == 200) == ready {

@@ -14,7 +14,7 @@ use serde_json::json;
 
 /// What it says of a client.
 #[derive(Debug, Clone)]
-pub enum Says {
+pub enum GatewayReply {
     /// It belongs to this organisation.
     Found(&'static str),
     /// It belongs to nobody.
@@ -29,8 +29,8 @@ pub enum Says {
 
 #[derive(Default)]
 struct Book {
-    of: HashMap<String, Says>,
-    of_others: Option<Says>,
+    of: HashMap<String, GatewayReply>,
+    of_others: Option<GatewayReply>,
     asked: Vec<String>,
 }
 
@@ -42,7 +42,7 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    pub async fn start(of_others: Says) -> Self {
+    pub async fn start(of_others: GatewayReply) -> Self {
         let book = Arc::new(Mutex::new(Book {
             of_others: Some(of_others),
             ..Book::default()
@@ -58,11 +58,11 @@ impl Gateway {
         Self { url, book, serving }
     }
 
-    pub fn says_of(&self, client: &str, says: Says) {
+    pub fn says_of(&self, client: &str, says: GatewayReply) {
         self.book.lock().of.insert(client.to_owned(), says);
     }
 
-    pub fn says_of_others(&self, says: Says) {
+    pub fn says_of_others(&self, says: GatewayReply) {
         self.book.lock().of_others = Some(says);
     }
 
@@ -85,22 +85,22 @@ async fn answer(State(book): State<Arc<Mutex<Book>>>, headers: HeaderMap) -> Res
         let mut book = book.lock();
         book.asked.push(name.clone());
         let says = book.of.get(&name).or(book.of_others.as_ref()).cloned();
-        says.unwrap_or(Says::NotFound)
+        says.unwrap_or(GatewayReply::NotFound)
     };
     match says {
-        Says::Found(org) => {
+        GatewayReply::Found(org) => {
             let identity = json!({"identity": {"type": "System", "account_number": "42",
                 "internal": {"org_id": org}, "system": {"cn": name}, "unknown": {"kept": true}}});
             let named = BASE64_STANDARD.encode(identity.to_string());
             json_answer(200, &json!({"x-rh-identity": named}))
         }
-        Says::NotFound => {
+        GatewayReply::NotFound => {
             let error = json!({"meta": {"response_by": "gateway"}, "status": 401, "detail": "no"});
             json_answer(401, &json!({"errors": [error]}))
         }
-        Says::Page(status) => page(status, "<html>Sign in to go on</html>"),
-        Says::Busy => page(503, "busy"),
-        Says::Nothing => std::future::pending().await,
+        GatewayReply::Page(status) => page(status, "<html>Sign in to go on</html>"),
+        GatewayReply::Busy => page(503, "busy"),
+        GatewayReply::Nothing => std::future::pending().await,
     }
 }
 

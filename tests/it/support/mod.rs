@@ -2,24 +2,24 @@
 
 pub mod certs;
 pub mod connector;
-#[cfg(feature = "outside-tests")]
+pub mod deployment;
+#[cfg(feature = "external-services")]
 pub mod fleet;
 pub mod gateway;
 pub mod mqtt;
-#[cfg(feature = "outside-tests")]
+#[cfg(feature = "external-services")]
 pub mod services;
-pub mod subject;
 
 use std::future::Future;
 use std::time::{Duration, Instant};
 
 pub use certs::Certs;
 pub use connector::{Connector, program};
+pub use deployment::Deployment;
 pub use mqtt::RawClient;
-pub use subject::Subject;
 
 /// Long enough for a busy machine; nobody waits it out unless something is broken.
-pub const PATIENCE: Duration = Duration::from_mins(1);
+pub const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Asks again and again until there is an answer; fails with `what` when there is none.
 pub async fn eventually<T, F, A>(what: &str, mut ask: A) -> T
@@ -27,7 +27,7 @@ where
     A: FnMut() -> F,
     F: Future<Output = Option<T>>,
 {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Some(answer) = ask().await {
             return answer;

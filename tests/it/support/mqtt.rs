@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use uuid::Uuid;
 
-use super::PATIENCE;
+use super::TIMEOUT;
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
@@ -325,7 +325,7 @@ impl RawClient {
 
     /// The next packet; none when the broker hung up.
     pub async fn read(&mut self) -> Option<Packet> {
-        timeout(PATIENCE, self.read_packet())
+        timeout(TIMEOUT, self.read_packet())
             .await
             .expect("the broker says nothing")
             .ok()

@@ -1,0 +1,127 @@
+//! Questions.
+
+use std::collections::HashMap;
+
+use const_format::concatcp;
+use sqlx::{PgConnection, PgPool, Row as _};
+
+use super::row::{self, CONNECTION_COLUMNS};
+use crate::domain::{ClientId, Connection, OrgId};
+use crate::store::{StoreError, StoredConnection, StoredDisconnect, StoredState, tenant_of};
+
+pub(super) async fn load_states(
+    pool: &PgPool,
+    clients: &[ClientId],
+) -> Result<HashMap<ClientId, StoredState>, StoreError> {
+    let names: Vec<&str> = clients.iter().map(ClientId::as_str).collect();
+    let rows = sqlx::query(
+        "SELECT true AS connected, client_id, org_id, COALESCE(account, '') AS account, message_id, message_sent,
+                coalesce(offline_received_at, online_received_at) AS heard_at, queue_partition, queue_offset,
+                last_heartbeat_at, offline_received_at
+           FROM connections WHERE client_id = ANY($1)
+          UNION ALL
+         SELECT false, client_id, org_id, account, message_id, message_sent,
+                disconnected_at, queue_partition, queue_offset, NULL, NULL
+           FROM disconnected_clients WHERE client_id = ANY($1)",
+    )
+    .bind(&names)
+    .fetch_all(pool)
+    .await?;
+    let mut known: HashMap<ClientId, StoredState> = HashMap::with_capacity(rows.len());
+    for row in &rows {
+        let org_id: String = row.try_get("org_id")?;
+        let tenant = tenant_of(&org_id, row.try_get("account")?);
+        let message_id = row::message_id(row)?;
+        let message_sent = row::moment(row, "message_sent")?;
+        let heard = row::heard(row, "heard_at")?;
+        let entry = known.entry(row::client_id(row)?).or_default();
+        if row.try_get("connected")? {
+            entry.connected = Some(StoredConnection {
+                message_id,
+                message_sent,
+                tenant,
+                heard,
+                has_left: row::moment_or_none(row, "offline_received_at")?.is_some(),
+                last_heartbeat_at: row::moment_or_none(row, "last_heartbeat_at")?,
+            });
+        } else {
+            entry.departed = Some(StoredDisconnect {
+                message_id,
+                message_sent,
+                tenant,
+                heard,
+            });
+        }
+    }
+    Ok(known)
+}
+
+pub(super) async fn find_for_org(
+    connection: &mut PgConnection,
+    org: &OrgId,
+    client: &ClientId,
+) -> Result<Option<Connection>, StoreError> {
+    const SQL: &str = concatcp!(
+        "SELECT ",
+        CONNECTION_COLUMNS,
+        " FROM connections WHERE client_id = $1 AND org_id = $2"
+    );
+    let row = sqlx::query(SQL)
+        .bind(client.as_str())
+        .bind(org.as_str())
+        .fetch_optional(connection)
+        .await?;
+    row.as_ref().map(row::connection).transpose()
+}
+
+pub(super) async fn find_many_for_org(
+    connection: &mut PgConnection,
+    org: &OrgId,
+    clients: &[ClientId],
+) -> Result<Vec<Connection>, StoreError> {
+    const SQL: &str = concatcp!(
+        "SELECT ",
+        CONNECTION_COLUMNS,
+        " FROM connections WHERE org_id = $1 AND client_id = ANY($2)"
+    );
+    let names: Vec<&str> = clients.iter().map(ClientId::as_str).collect();
+    let rows = sqlx::query(SQL)
+        .bind(org.as_str())
+        .bind(&names)
+        .fetch_all(connection)
+        .await?;
+    rows.iter().map(row::connection).collect()
+}
+
+pub(super) async fn find_for_org_or_satellite(
+    connection: &mut PgConnection,
+    org: &OrgId,
+    client: &ClientId,
+) -> Result<Option<Connection>, StoreError> {
+    const SQL: &str = concatcp!(
+        "SELECT ",
+        CONNECTION_COLUMNS,
+        " FROM connections WHERE client_id = $1 AND org_id <> ''"
+    );
+    let row = sqlx::query(SQL)
+        .bind(client.as_str())
+        .fetch_optional(connection)
+        .await?;
+    let found = row.as_ref().map(row::connection).transpose()?;
+    Ok(found.filter(|found| found.tenant.org_id == *org || found.is_satellite()))
+}
+
+pub(super) async fn client_ids(
+    pool: &PgPool,
+    after: Option<&ClientId>,
+    limit: u32,
+) -> Result<Vec<ClientId>, StoreError> {
+    let rows = sqlx::query(
+        "SELECT client_id FROM connections WHERE client_id > $1 ORDER BY client_id LIMIT $2",
+    )
+    .bind(after.map_or("", ClientId::as_str))
+    .bind(i64::from(limit))
+    .fetch_all(pool)
+    .await?;
+    rows.iter().map(row::client_id).collect()
+}
