@@ -63,7 +63,7 @@ fn run() -> Result<bool> {
         .enable_all()
         .build()?;
     let measured = runtime.block_on(async {
-        let tenantless = measure(&services, LookupJob::TenantlessClient, rows).await?;
+        let tenantless = measure(&services, LookupJob::Tenantless, rows).await?;
         let stale = measure(&services, LookupJob::InventoryRefresh, rows).await?;
         Ok::<_, anyhow::Error>([tenantless, stale])
     })?;
@@ -114,9 +114,9 @@ async fn measure(services: &Services, which: LookupJob, rows: u32) -> Result<Mea
     }
 
     let store = runtime::open_for_cli(&config).await?;
-    let tenants = runtime::tenants(&config)?;
+    let tenants = runtime::tenant_lookup(&config)?;
     let clock = Arc::new(SystemClock);
-    let updater = runtime::lookup_updater(&config, store.clone(), tenants, None, clock)?;
+    let updater = runtime::tenant_lookup_job(&config, store.clone(), tenants, None, clock)?;
     let started = Instant::now();
     let summary = updater.run(which, RunOptions::default(), &|_| {}).await?;
     let took = started.elapsed();
@@ -159,7 +159,7 @@ async fn measure(services: &Services, which: LookupJob, rows: u32) -> Result<Mea
 
 async fn fill(database: &mut sqlx::PgConnection, which: LookupJob, rows: u32) -> Result<()> {
     let (org, looked_up) = match which {
-        LookupJob::TenantlessClient => ("", Some("epoch")),
+        LookupJob::Tenantless => ("", Some("epoch")),
         LookupJob::InventoryRefresh => ("1", None),
     };
     sqlx::query(

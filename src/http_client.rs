@@ -1,12 +1,14 @@
-//! Asking other services over HTTP: one way for all of them.
+//! Shared settings and helpers for HTTP requests to other services (tenant gateway, account
+//! translator, sources). What each service is asked belongs to the module of that service.
 
 use std::time::Duration;
 
 use reqwest::{ClientBuilder, RequestBuilder, Url};
 
-/// A client that gives a request so long, follows nobody elsewhere, and says who it is.
-pub fn client(timeout: Duration) -> ClientBuilder {
-    // The first of the process counts; all of ours are the same.
+/// Returns a client builder with this request timeout, without redirects, and with our user agent.
+pub fn client_builder(timeout: Duration) -> ClientBuilder {
+    // Fails if a provider is already installed. That is harmless: every caller installs the same
+    // one.
     let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder()
         .timeout(timeout)
@@ -14,48 +16,51 @@ pub fn client(timeout: Duration) -> ClientBuilder {
         .user_agent(concat!("cloud-connector/", env!("CARGO_PKG_VERSION")))
 }
 
-/// An address as it stands in the configuration.
+/// Parses an `http://` or `https://` URL from the configuration.
 ///
 /// # Errors
-/// When it cannot be one, with why.
-pub fn address(text: &str) -> Result<Url, String> {
-    let url = Url::parse(text).map_err(|why| why.to_string())?;
+/// When the text is not such a URL. The error is the reason.
+pub fn parse_url(text: &str) -> Result<Url, String> {
+    let url = Url::parse(text).map_err(|error| error.to_string())?;
     if matches!(url.scheme(), "http" | "https") {
         Ok(url)
     } else {
-        Err("it begins with neither http:// nor https://".to_owned())
+        Err("the URL must start with http:// or https://".to_owned())
     }
 }
 
-/// A path below such an address, whether or not that ends in a slash.
+/// Appends path segments to a base URL, with or without a trailing slash.
 ///
 /// # Errors
-/// When the address cannot be one, with why.
-pub fn below(base: &str, path: &[&str]) -> Result<Url, String> {
-    let mut url = address(base)?;
+/// When `base` is not a valid base URL. The error is the reason.
+pub fn join_path(base: &str, segments: &[&str]) -> Result<Url, String> {
+    let mut url = parse_url(base)?;
     if url.query().is_some() || url.fragment().is_some() {
-        return Err("it holds a ? or #".to_owned());
+        return Err("the URL must not contain ? or #".to_owned());
     }
-    if let Ok(mut segments) = url.path_segments_mut() {
-        segments.pop_if_empty().extend(path);
+    if let Ok(mut path) = url.path_segments_mut() {
+        path.pop_if_empty().extend(segments);
     }
     Ok(url)
 }
 
-/// Sends a request: the status of its answer, and no more than so many bytes of it. JSON that is cut
-/// off cannot be read, and so is no answer.
+/// Sends a request. Returns the status and at most `max_bytes` of the response body. A longer body
+/// is truncated; truncated JSON then fails to parse.
 ///
 /// # Errors
-/// When there is no answer.
-pub async fn ask(request: RequestBuilder, most: usize) -> Result<(u16, Vec<u8>), reqwest::Error> {
-    let mut answer = request.header("accept", "application/json").send().await?;
-    let status = answer.status().as_u16();
+/// When no complete response arrives.
+pub async fn send(
+    request: RequestBuilder,
+    max_bytes: usize,
+) -> Result<(u16, Vec<u8>), reqwest::Error> {
+    let mut response = request.header("accept", "application/json").send().await?;
+    let status = response.status().as_u16();
     let mut body = Vec::new();
-    while body.len() < most
-        && let Some(chunk) = answer.chunk().await?
+    while body.len() < max_bytes
+        && let Some(chunk) = response.chunk().await?
     {
-        let room = most - body.len();
-        body.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        let remaining = max_bytes - body.len();
+        body.extend_from_slice(&chunk[..chunk.len().min(remaining)]);
     }
     Ok((status, body))
 }
@@ -65,29 +70,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_below_its_base_with_or_without_a_slash() {
+    fn join_path_accepts_a_base_with_or_without_trailing_slash() {
         for base in [
             "http://a:8892",
             "http://a:8892/",
             "https://a/b",
             "https://a/b/",
         ] {
-            let url = below(base, &["internal", "orgIds"]).unwrap();
+            let url = join_path(base, &["internal", "orgIds"]).unwrap();
             let base = base.trim_end_matches('/');
             assert_eq!(url.as_str(), format!("{base}/internal/orgIds"));
         }
     }
 
     #[test]
-    fn what_is_no_address_says_why() {
-        for (bad, why) in [
+    fn join_path_reports_why_a_base_is_invalid() {
+        for (base, expected) in [
             ("gateway", "relative URL"),
-            ("ftp://a", "neither http"),
+            ("ftp://a", "must start with http"),
             ("http://a/?b", "? or #"),
             ("http://a/#b", "? or #"),
         ] {
-            let said = below(bad, &["c"]).unwrap_err();
-            assert!(said.contains(why), "{bad}: {said}");
+            let error = join_path(base, &["c"]).unwrap_err();
+            assert!(error.contains(expected), "{base}: {error}");
         }
     }
 }

@@ -1,51 +1,52 @@
-//! Cloud Connector: who is connected over MQTT, to which organisation each belongs, and messages
-//! to them over REST.
+//! Cloud Connector: a registry of clients connected over MQTT and of their organizations, with a
+//! REST API that lists the connections and sends messages to the clients.
 //!
-//! The modules stand in the order in which a message passes them. `docs/ARCHITECTURE.md` follows
-//! one message through the files; `tests/architecture.rs` holds who may call whom.
+//! `docs/ARCHITECTURE.md` follows one message through the modules. `tests/architecture.rs` checks
+//! which module may use which.
 
-/// The command line: one file a command.
+// The command line, one file per command.
 pub mod cli;
-/// Configuration → telemetry → store → roles → shutdown, once for every role.
+// Startup and shutdown of a process: creates the components that its roles need.
 pub mod runtime;
 
-/// Defaults, file, environment and flags, merged; the only reader of the environment.
+// Settings from defaults, file, environment and flags. The only module that reads the environment.
 pub mod config;
-/// How often something may be done.
+// Keyed token-bucket rate limiting.
 pub mod rate_limit;
-/// One stopper for everything, passed down as an argument.
+// Groups of tasks that are cancelled and awaited together.
 pub mod shutdown;
-/// Logs, metrics, health.
+// Logs, metrics and health.
 pub mod telemetry;
 
-/// Ids, connections, tenants, identities, time: no I/O.
+// Ids, connections, tenants, identities and time. No I/O.
 pub mod domain;
-/// TopicScheme and messages: bytes ↔ types, no I/O.
+// MQTT topics and message formats: decoding and encoding. No I/O.
 pub mod protocol;
 
-/// The REST interface.
+// The REST API.
 pub mod api;
-/// The embedded MQTT broker.
+// The embedded MQTT broker.
 pub mod broker;
-/// Find the connection, speak its dialect, publish, wait.
+// Messages to clients: encodes them in the client's dialect, publishes them, waits for the
+// response.
 pub mod delivery;
-/// Asking other services over HTTP.
+// Shared settings and helpers for HTTP requests to other services.
 pub mod http_client;
-/// From MQTT to the queue, or straight to the recorder.
+// Receives messages from MQTT or Kafka and passes them to Kafka or to the recorder.
 pub mod ingest;
-/// What the services around us are told: hosts to inventory.
+// Other services of the platform: host reports to inventory, registrations with sources.
 pub mod integrations;
-/// Periodic work on the store.
+// Periodic jobs: tenant lookups, inventory refresh, deletion of expired rows.
 pub mod jobs;
-/// The queue between ingest and record.
+// Kafka producer, consumer and topics.
 pub mod kafka;
-/// MQTT as a client.
+// MQTT client for an external broker.
 pub mod mqtt;
-/// One batch: fold, tenant, write.
+// The recorder: applies presence messages to the database in batches.
 pub mod record;
-/// All SQL.
+// The database. All SQL.
 pub mod store;
-/// To whom does a client belong?
+// Lookup of a client's tenant.
 pub mod tenant;
-/// Certificates of the servers in this process.
+// TLS server certificates, with reload.
 pub mod tls_server;

@@ -1,4 +1,4 @@
-//! Parse, run one command.
+//! The `cloud-connector` executable. The command line is in [`cloud_connector::cli`].
 
 use std::process::ExitCode;
 

@@ -1,4 +1,5 @@
-//! How often something may be done: a bucket for each who does it, filled at a steady rate.
+//! Keyed token-bucket rate limiting: every key has its own bucket, which refills at a constant
+//! rate.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -8,91 +9,92 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// With this many buckets, the full ones are thrown out before another is made, and if none is full
-/// nobody new may do it. Names may be anybody's invention.
-const BUCKETS_MOST: usize = 100_000;
+/// Maximum number of buckets in memory. Keys can come from untrusted input, so their number must be
+/// bounded. At the limit, full buckets are removed; if none is full, new keys are rejected.
+const MAX_BUCKETS: usize = 100_000;
 
-/// A bucket for each name.
+/// A token bucket per key.
 pub struct RateLimiter<K> {
     burst: f64,
     per_second: f64,
-    by_name: Mutex<HashMap<K, Bucket>>,
+    buckets: Mutex<HashMap<K, Bucket>>,
 }
 
 struct Bucket {
-    left: f64,
-    at: Instant,
+    /// Number of tokens at the time `updated`.
+    tokens: f64,
+    updated: Instant,
 }
 
 impl<K: Hash + Eq> RateLimiter<K> {
-    /// So many at once, and so many a second in the long run.
+    /// Creates a limiter that allows `burst` calls at once per key, and `per_second` on average.
     #[must_use]
     pub fn new(burst: u32, per_second: f64) -> Self {
         Self {
             burst: f64::from(burst),
             per_second,
-            by_name: Mutex::default(),
+            buckets: Mutex::default(),
         }
     }
 
-    /// Takes one out, if there is one.
+    /// Takes one token from the key's bucket.
     ///
     /// # Errors
-    /// When there is none: how long until there is.
-    pub fn take<Q>(&self, name: &Q) -> Result<(), Duration>
+    /// When the bucket is empty. The error is the time until the next token is available.
+    pub fn check<Q>(&self, key: &Q) -> Result<(), Duration>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
         let now = Instant::now();
-        let mut buckets = self.by_name.lock();
-        if let Some(bucket) = buckets.get_mut(name) {
-            bucket.left = self.left(bucket, now);
-            bucket.at = now;
-            return self.take_from(bucket);
+        let mut buckets = self.buckets.lock();
+        if let Some(bucket) = buckets.get_mut(key) {
+            bucket.tokens = self.tokens_at(bucket, now);
+            bucket.updated = now;
+            return self.take_token(bucket);
         }
-        if buckets.len() >= BUCKETS_MOST {
+        if buckets.len() >= MAX_BUCKETS {
             buckets.retain(|_, bucket| !self.is_full(bucket, now));
-            if buckets.len() >= BUCKETS_MOST {
-                return Err(self.until(1.0));
+            if buckets.len() >= MAX_BUCKETS {
+                return Err(self.refill_time(1.0));
             }
         }
         let mut bucket = Bucket {
-            left: self.burst,
-            at: now,
+            tokens: self.burst,
+            updated: now,
         };
-        let taken = self.take_from(&mut bucket);
-        buckets.insert(name.to_owned(), bucket);
-        taken
+        let result = self.take_token(&mut bucket);
+        buckets.insert(key.to_owned(), bucket);
+        result
     }
 
-    /// Forgets those who have been calm for long enough to start over anyway.
+    /// Removes full buckets. A full bucket behaves like a new one.
     pub fn remove_idle(&self) {
         let now = Instant::now();
-        let mut buckets = self.by_name.lock();
+        let mut buckets = self.buckets.lock();
         buckets.retain(|_, bucket| !self.is_full(bucket, now));
         buckets.shrink_to_fit();
     }
 
-    fn take_from(&self, bucket: &mut Bucket) -> Result<(), Duration> {
-        if bucket.left < 1.0 {
-            return Err(self.until(1.0 - bucket.left));
+    fn take_token(&self, bucket: &mut Bucket) -> Result<(), Duration> {
+        if bucket.tokens < 1.0 {
+            return Err(self.refill_time(1.0 - bucket.tokens));
         }
-        bucket.left -= 1.0;
+        bucket.tokens -= 1.0;
         Ok(())
     }
 
-    fn until(&self, missing: f64) -> Duration {
-        Duration::try_from_secs_f64(missing / self.per_second).unwrap_or(Duration::MAX)
+    fn refill_time(&self, tokens: f64) -> Duration {
+        Duration::try_from_secs_f64(tokens / self.per_second).unwrap_or(Duration::MAX)
     }
 
-    fn left(&self, bucket: &Bucket, now: Instant) -> f64 {
-        let filled = now.duration_since(bucket.at).as_secs_f64() * self.per_second;
-        (bucket.left + filled).min(self.burst)
+    fn tokens_at(&self, bucket: &Bucket, now: Instant) -> f64 {
+        let refilled = now.duration_since(bucket.updated).as_secs_f64() * self.per_second;
+        (bucket.tokens + refilled).min(self.burst)
     }
 
     fn is_full(&self, bucket: &Bucket, now: Instant) -> bool {
-        self.left(bucket, now) >= self.burst
+        self.tokens_at(bucket, now) >= self.burst
     }
 }
 
@@ -101,24 +103,24 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn each_has_a_burst_and_then_its_rate_and_starves_nobody() {
-        let buckets = RateLimiter::<String>::new(3, 0.5);
-        let taken = [(); 4].map(|()| buckets.take("a"));
-        let wait = Err(Duration::from_secs(2));
-        assert_eq!(taken, [Ok(()), Ok(()), Ok(()), wait]);
-        assert_eq!(buckets.take("b"), Ok(()));
+    async fn each_key_has_its_own_burst_and_refill_rate() {
+        let limiter = RateLimiter::<String>::new(3, 0.5);
+        let results = [(); 4].map(|()| limiter.check("a"));
+        let limited = Err(Duration::from_secs(2));
+        assert_eq!(results, [Ok(()), Ok(()), Ok(()), limited]);
+        assert_eq!(limiter.check("b"), Ok(()));
         tokio::time::advance(Duration::from_secs(2)).await;
-        assert_eq!([(); 2].map(|()| buckets.take("a")), [Ok(()), wait]);
+        assert_eq!([(); 2].map(|()| limiter.check("a")), [Ok(()), limited]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_calm_are_forgotten() {
-        let buckets = RateLimiter::<String>::new(2, 1.0);
-        buckets.take("a").unwrap();
-        buckets.remove_idle();
-        assert_eq!(buckets.by_name.lock().len(), 1);
+    async fn remove_idle_removes_full_buckets_only() {
+        let limiter = RateLimiter::<String>::new(2, 1.0);
+        limiter.check("a").unwrap();
+        limiter.remove_idle();
+        assert_eq!(limiter.buckets.lock().len(), 1);
         tokio::time::advance(Duration::from_secs(1)).await;
-        buckets.remove_idle();
-        assert!(buckets.by_name.lock().is_empty());
+        limiter.remove_idle();
+        assert!(limiter.buckets.lock().is_empty());
     }
 }

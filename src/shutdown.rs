@@ -1,7 +1,7 @@
-//! The stopper: made once in `runtime`, passed to everything that runs.
+//! Groups of tasks that are cancelled and awaited together.
 //!
-//! Stopping goes in stages (see `runtime::stop`), so a part is told to stop through a token of its
-//! own, a child of the stopper that only `runtime` cancels.
+//! `runtime` creates one group per shutdown stage (see `runtime::shutdown_order`) and passes it as
+//! an argument to everything that spawns tasks. There is no global shutdown flag.
 
 use std::future::Future;
 use std::time::Duration;
@@ -9,67 +9,68 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Stops one part: a token that says so and a tracker that knows when its tasks have ended.
+/// Tasks that stop together. All clones refer to the same group.
 #[derive(Debug, Clone, Default)]
 pub struct TaskGroup {
-    token: CancellationToken,
-    /// Whoever did not stop in time is dropped where it stands.
-    abandoned: CancellationToken,
+    cancel: CancellationToken,
+    /// Drops tasks that are still running when [`TaskGroup::stop`] times out.
+    abort: CancellationToken,
     tasks: TaskTracker,
 }
 
 impl TaskGroup {
-    /// One that nobody has asked to stop.
+    /// Creates an empty group.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Runs a task that [`TaskGroup::stop`] waits for.
+    /// Spawns a task. [`TaskGroup::stop`] waits for it.
     pub fn spawn<F>(&self, task: F)
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let abandoned = self.abandoned.clone();
+        let abort = self.abort.clone();
         self.tasks.spawn(async move {
             tokio::select! {
                 () = task => {}
-                () = abandoned.cancelled() => {}
+                () = abort.cancelled() => {}
             }
         });
     }
 
-    /// Asks the part to stop, and does not wait.
-    pub fn ask(&self) {
-        self.token.cancel();
+    /// Signals all tasks to finish. Returns without waiting for them.
+    pub fn cancel(&self) {
+        self.cancel.cancel();
     }
 
-    /// Whether it was asked to stop.
+    /// Returns whether the group was cancelled.
     #[must_use]
-    pub fn is_asked(&self) -> bool {
-        self.token.is_cancelled()
+    pub fn is_cancelled(&self) -> bool {
+        self.cancel.is_cancelled()
     }
 
-    /// Waits until it is asked to stop.
-    pub async fn asked(&self) {
-        self.token.cancelled().await;
+    /// Waits until the group is cancelled.
+    pub async fn cancelled(&self) {
+        self.cancel.cancelled().await;
     }
 
-    /// The token, for what wants to select over it.
+    /// The cancellation token, for APIs that need an owned token.
     #[must_use]
     pub fn token(&self) -> CancellationToken {
-        self.token.clone()
+        self.cancel.clone()
     }
 
-    /// Asks the part to stop and waits for its tasks, up to a bound; then they are dropped. False
-    /// if it came to that.
-    pub async fn stop(&self, within: Duration) -> bool {
-        self.ask();
+    /// Cancels the group and waits for its tasks. Tasks that are still running after `timeout` are
+    /// dropped; the result is then `false`.
+    pub async fn stop(&self, timeout: Duration) -> bool {
+        self.cancel();
         self.tasks.close();
-        let waiting = tokio::time::timeout(within, self.tasks.wait());
-        let in_time = waiting.await.is_ok();
-        self.abandoned.cancel();
-        in_time
+        let finished = tokio::time::timeout(timeout, self.tasks.wait())
+            .await
+            .is_ok();
+        self.abort.cancel();
+        finished
     }
 }
 
@@ -78,25 +79,24 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn stop_waits_for_its_tasks() {
-        let stopper = TaskGroup::new();
-        let inner = stopper.clone();
-        stopper.spawn(async move { inner.asked().await });
-        assert!(stopper.stop(Duration::from_secs(5)).await);
+    async fn stop_waits_for_tasks_to_finish() {
+        let group = TaskGroup::new();
+        let cancelled = group.clone();
+        group.spawn(async move { cancelled.cancelled().await });
+        assert!(group.stop(Duration::from_secs(5)).await);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn stop_gives_up_at_its_bound() {
-        let stopper = TaskGroup::new();
-        let held = std::sync::Arc::new(());
-        let inside = held.clone();
-        stopper.spawn(async move {
+    async fn stop_drops_tasks_that_exceed_the_timeout() {
+        let group = TaskGroup::new();
+        let resource = std::sync::Arc::new(());
+        let held_by_task = resource.clone();
+        group.spawn(async move {
             std::future::pending::<()>().await;
-            drop(inside);
+            drop(held_by_task);
         });
-        assert!(!stopper.stop(Duration::from_secs(5)).await);
-        // And what did not stop is dropped.
-        stopper.tasks.wait().await;
-        assert_eq!(std::sync::Arc::strong_count(&held), 1);
+        assert!(!group.stop(Duration::from_secs(5)).await);
+        group.tasks.wait().await;
+        assert_eq!(std::sync::Arc::strong_count(&resource), 1);
     }
 }

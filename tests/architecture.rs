@@ -1,12 +1,12 @@
-//! Who may call whom. The table of rooms and the outside crates each may name, held as a test that
-//! prints the file and the edge.
+//! Checks the dependencies between the modules of `src`: which module may import which, and which
+//! may use which external crate. A failing test prints the file and the forbidden import.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Every room may import these.
-const EVERYWHERE: &[&str] = &[
+/// Modules that every module may import, except those in `FOUNDATION`.
+const IMPORTABLE_BY_ALL: &[&str] = &[
     "domain",
     "protocol",
     "config",
@@ -15,8 +15,8 @@ const EVERYWHERE: &[&str] = &[
     "rate_limit",
 ];
 
-/// A room and what else it may import.
-const ROOMS: &[(&str, &[&str])] = &[
+/// Every module, and what it may import besides `IMPORTABLE_BY_ALL`.
+const MODULES: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("protocol", &[]),
     ("config", &[]),
@@ -73,8 +73,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// The lowest rooms may not even import each other freely.
-const LOWEST: &[(&str, &[&str])] = &[
+/// The modules of `IMPORTABLE_BY_ALL`, and the only modules that each may import.
+const FOUNDATION: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("protocol", &["domain"]),
     ("config", &[]),
@@ -83,7 +83,7 @@ const LOWEST: &[(&str, &[&str])] = &[
     ("telemetry", &["config", "domain", "protocol"]),
 ];
 
-/// Crates that stand for something outside, and the rooms that may name them.
+/// External crates, and the modules that may use each.
 const CRATES: &[(&str, &[&str])] = &[
     ("mqtt5", &["broker"]),
     ("rumqttc", &["mqtt"]),
@@ -111,190 +111,207 @@ const CRATES: &[(&str, &[&str])] = &[
     ("anyhow", &["cli", "runtime"]),
 ];
 
-/// Crates that a room's `tests.rs` may name anyway: services that are not ours are faked with them.
-const IN_TESTS: &[&str] = &["axum"];
+/// Crates that every `tests.rs` may use, to fake the services of others.
+const CRATES_FOR_TESTS: &[&str] = &["axum"];
 
-fn sources() -> Vec<(String, PathBuf, String)> {
+/// A source file.
+struct SourceFile {
+    /// The top-level module that the file belongs to.
+    module: String,
+    /// The path below `src`.
+    path: PathBuf,
+    /// The text without comments.
+    code: String,
+}
+
+fn source_files() -> Vec<SourceFile> {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut found = Vec::new();
+    let mut files = Vec::new();
     let mut folders = vec![src.clone()];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|ending| ending == "rs") {
-                let inside = path.strip_prefix(&src).unwrap();
-                let room = inside.iter().next().unwrap().to_str().unwrap();
-                let room = room.trim_end_matches(".rs").to_owned();
-                let text = code(&fs::read_to_string(&path).unwrap());
-                found.push((room, inside.to_owned(), text));
+            let file = entry.unwrap().path();
+            if file.is_dir() {
+                folders.push(file);
+            } else if file.extension().is_some_and(|extension| extension == "rs") {
+                let path = file.strip_prefix(&src).unwrap().to_owned();
+                let module = path.iter().next().unwrap().to_str().unwrap();
+                files.push(SourceFile {
+                    module: module.trim_end_matches(".rs").to_owned(),
+                    code: without_comments(&fs::read_to_string(&file).unwrap()),
+                    path,
+                });
             }
         }
     }
-    assert!(found.len() > 40, "only {} source files found", found.len());
-    found
+    assert!(files.len() > 40, "only {} source files found", files.len());
+    files
 }
 
-/// The text without comments, lines kept: enough to find paths.
-fn code(text: &str) -> String {
+/// Removes comments and keeps the line numbers.
+fn without_comments(text: &str) -> String {
     let lines = text
         .lines()
         .map(|line| line.split("//").next().unwrap_or_default());
     lines.collect::<Vec<_>>().join("\n")
 }
 
-fn code_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    text.lines().enumerate().map(|(at, line)| (at + 1, line))
+fn numbered_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    text.lines()
+        .enumerate()
+        .map(|(index, line)| (index + 1, line))
 }
 
-/// Rooms named by `crate::room` or inside `use crate::{room, …}`, over several lines, too; each with
-/// its line.
-fn rooms_named(code: &str) -> BTreeSet<(usize, String)> {
-    let mut named = BTreeSet::new();
-    for (at, _) in code.match_indices("crate::") {
-        let line = code[..at].matches('\n').count() + 1;
-        let rest = &code[at + "crate::".len()..];
-        for item in first_names(rest) {
-            named.insert((line, item));
+/// Returns the modules in paths such as `crate::module` and `use crate::{module, …}`, each with its
+/// line number.
+fn imported_modules(code: &str) -> BTreeSet<(usize, String)> {
+    let mut modules = BTreeSet::new();
+    for (offset, _) in code.match_indices("crate::") {
+        let line = code[..offset].matches('\n').count() + 1;
+        let rest = &code[offset + "crate::".len()..];
+        for module in first_segments(rest) {
+            modules.insert((line, module));
         }
     }
-    named
+    modules
 }
 
-/// The first name of a path, or of every path in a list of them.
-fn first_names(rest: &str) -> Vec<String> {
-    let name = |text: &str| {
+/// Returns the first segment of a path, or the first segments of a list of paths in braces.
+fn first_segments(rest: &str) -> Vec<String> {
+    let first_segment = |text: &str| {
         let text = text.trim_start();
         let end = text.find(|c: char| !(c.is_alphanumeric() || c == '_'));
         text[..end.unwrap_or(text.len())].to_owned()
     };
     let Some(list) = rest.strip_prefix('{') else {
-        return vec![name(rest)];
+        return vec![first_segment(rest)];
     };
-    let mut names = vec![name(list)];
+    let mut segments = vec![first_segment(list)];
     let mut depth = 1;
-    for (at, c) in list.char_indices() {
+    for (offset, c) in list.char_indices() {
         match c {
             '{' => depth += 1,
             '}' => depth -= 1,
-            ',' if depth == 1 => names.push(name(&list[at + 1..])),
+            ',' if depth == 1 => segments.push(first_segment(&list[offset + 1..])),
             _ => {}
         }
         if depth == 0 {
             break;
         }
     }
-    names.retain(|name| !name.is_empty());
-    names
+    segments.retain(|segment| !segment.is_empty());
+    segments
 }
 
-fn names_crate(code: &str, name: &str) -> bool {
-    code.match_indices(name).any(|(at, _)| {
-        let before = code[..at].chars().next_back();
-        let after = &code[at + name.len()..];
-        let starts =
+/// Returns whether a line of code contains a path into this crate.
+fn uses_crate(code: &str, name: &str) -> bool {
+    code.match_indices(name).any(|(offset, _)| {
+        let before = code[..offset].chars().next_back();
+        let after = &code[offset + name.len()..];
+        let starts_path =
             !before.is_some_and(|c| c.is_alphanumeric() || matches!(c, '_' | ':' | '"' | '/'));
-        starts && (after.starts_with("::") || after.starts_with("!(") || after.starts_with(';'))
+        starts_path
+            && (after.starts_with("::") || after.starts_with("!(") || after.starts_with(';'))
             || code.trim_start().starts_with(&format!("use {name}"))
                 && !after.starts_with(|c: char| c.is_alphanumeric() || c == '_')
     })
 }
 
 #[test]
-fn every_room_is_in_the_table() {
-    let known: BTreeSet<&str> = ROOMS.iter().map(|(room, _)| *room).collect();
-    for (room, file, _) in sources() {
-        if !matches!(room.as_str(), "main" | "lib") {
+fn every_source_file_belongs_to_a_listed_module() {
+    let listed: BTreeSet<&str> = MODULES.iter().map(|(module, _)| *module).collect();
+    for file in source_files() {
+        if !matches!(file.module.as_str(), "main" | "lib") {
             assert!(
-                known.contains(room.as_str()),
-                "{} is in no known room",
-                file.display()
+                listed.contains(file.module.as_str()),
+                "{} belongs to no module in MODULES",
+                file.path.display()
             );
         }
     }
 }
 
 #[test]
-fn rooms_import_only_what_the_table_allows() {
-    let mut wrong = Vec::new();
-    for (room, file, text) in sources() {
-        let Some((_, more)) = ROOMS.iter().find(|(name, _)| *name == room) else {
+fn modules_import_only_allowed_modules() {
+    let mut forbidden = Vec::new();
+    for SourceFile { module, path, code } in source_files() {
+        let Some((_, allowed)) = MODULES.iter().find(|(name, _)| *name == module) else {
             continue;
         };
-        let lowest = LOWEST.iter().find(|(name, _)| *name == room);
-        for (line, named) in rooms_named(&text) {
-            let allowed = named == room
-                || match lowest {
-                    Some((_, allowed)) => allowed.contains(&named.as_str()),
-                    None => EVERYWHERE.contains(&named.as_str()) || more.contains(&named.as_str()),
+        let foundation = FOUNDATION.iter().find(|(name, _)| *name == module);
+        for (line, imported) in imported_modules(&code) {
+            let name = imported.as_str();
+            let is_allowed = imported == module
+                || match foundation {
+                    Some((_, allowed)) => allowed.contains(&name),
+                    None => IMPORTABLE_BY_ALL.contains(&name) || allowed.contains(&name),
                 };
-            if !allowed {
-                wrong.push(format!("src/{}:{line}: {room} → {named}", file.display()));
+            if !is_allowed {
+                forbidden.push(format!("src/{}:{line}: {module} → {name}", path.display()));
             }
         }
     }
     assert!(
-        wrong.is_empty(),
-        "edges that the table does not allow:\n{}",
-        wrong.join("\n")
+        forbidden.is_empty(),
+        "forbidden imports:\n{}",
+        forbidden.join("\n")
     );
 }
 
 #[test]
-fn an_outside_crate_is_named_only_in_its_room() {
-    let mut wrong = Vec::new();
-    for (room, file, text) in sources() {
-        let is_test = file.ends_with("tests.rs");
-        for (line, code) in code_lines(&text) {
-            for (name, rooms) in CRATES {
-                if is_test && IN_TESTS.contains(name) {
+fn external_crates_are_used_only_in_allowed_modules() {
+    let mut forbidden = Vec::new();
+    for SourceFile { module, path, code } in source_files() {
+        let is_test = path.ends_with("tests.rs");
+        for (line, text) in numbered_lines(&code) {
+            for (name, modules) in CRATES {
+                if is_test && CRATES_FOR_TESTS.contains(name) {
                     continue;
                 }
-                if names_crate(code, name) && !rooms.contains(&room.as_str()) {
-                    wrong.push(format!(
-                        "src/{}:{line}: {room} names {name}",
-                        file.display()
+                if uses_crate(text, name) && !modules.contains(&module.as_str()) {
+                    forbidden.push(format!(
+                        "src/{}:{line}: {module} uses {name}",
+                        path.display()
                     ));
                 }
             }
         }
     }
     assert!(
-        wrong.is_empty(),
-        "crates named outside their room:\n{}",
-        wrong.join("\n")
+        forbidden.is_empty(),
+        "forbidden uses of crates:\n{}",
+        forbidden.join("\n")
     );
 }
 
 #[test]
 fn only_config_reads_the_environment() {
-    for (room, file, text) in sources() {
-        for (line, code) in code_lines(&text) {
-            let reads = code.contains("env::var") || code.contains("env::vars");
+    for SourceFile { module, path, code } in source_files() {
+        for (line, text) in numbered_lines(&code) {
+            let reads_environment = text.contains("env::var") || text.contains("env::vars");
             assert!(
-                !reads || room == "config",
+                !reads_environment || module == "config",
                 "src/{}:{line} reads the environment",
-                file.display()
+                path.display()
             );
         }
     }
 }
 
 #[test]
-fn the_checks_themselves_can_fail() {
-    let named = |code: &str| {
-        let rooms = rooms_named(code).into_iter().map(|(_, room)| room);
-        rooms.collect::<Vec<_>>()
+fn the_checks_detect_imports_and_crates() {
+    let imported = |code: &str| {
+        let modules = imported_modules(code).into_iter().map(|(_, module)| module);
+        modules.collect::<Vec<_>>()
     };
     assert_eq!(
-        named("use crate::{\n    runtime::{self, stop},\n    telemetry,\n};"),
+        imported("use crate::{\n    runtime::{self, roles},\n    telemetry,\n};"),
         ["runtime", "telemetry"]
     );
-    assert_eq!(named("let x: crate::store::Known;"), ["store"]);
-    assert!(names_crate("use sqlx::Row as _;", "sqlx"));
-    assert!(names_crate("    sqlx::query(SQL)", "sqlx"));
-    assert!(names_crate("x: Result<(), sqlx::Error>", "sqlx"));
-    assert!(!names_crate("let toml_path = 3;", "toml"));
-    assert!(!names_crate("use crate::telemetry::metrics;", "metrics"));
+    assert_eq!(imported("let x: crate::store::StoredState;"), ["store"]);
+    assert!(uses_crate("use sqlx::Row as _;", "sqlx"));
+    assert!(uses_crate("    sqlx::query(SQL)", "sqlx"));
+    assert!(uses_crate("x: Result<(), sqlx::Error>", "sqlx"));
+    assert!(!uses_crate("let toml_path = 3;", "toml"));
+    assert!(!uses_crate("use crate::telemetry::metrics;", "metrics"));
 }

@@ -1,6 +1,6 @@
-//! The barest server that does the same: one SQL query, and for a message one acknowledged publish.
-//! Nobody proves who it is, nothing is checked, nothing is logged or counted. A process of its own, as
-//! ours is.
+//! Baseline server: one SQL query per request and, for a message, one publish with PUBACK. It has
+//! no authentication, no validation, no logs and no metrics. Like the connector, it runs in a
+//! separate process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,60 +12,71 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use bytes::Bytes;
-use cloud_connector::mqtt::{MqttEvent, MqttHandle, Options, Session, connect};
+use cloud_connector::mqtt::{ConnectOptions, MqttEvent, MqttHandle, SessionKind, connect};
 use serde_json::{Value, json};
 use sqlx::postgres::{PgPoolOptions, PgRow};
 use sqlx::{PgPool, Row as _};
 
-use super::ORG;
-use super::support::{Services, config, variables};
+use super::ORG_ID;
+use super::support::{Services, env_vars, load_config};
 
-/// As many as ours has.
-const CONNECTIONS: u32 = 10;
+/// Default of the connector's `postgres.max_connections`.
+const MAX_CONNECTIONS: u32 = 10;
 
-/// The query of ours, to the letter.
-const FIND: &str = "SELECT client_id, org_id, COALESCE(account, '') AS account, \
+const PUBLISH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The same query as in the connector.
+const FIND_CONNECTION: &str = "SELECT client_id, org_id, COALESCE(account, '') AS account, \
      dialect, kind, topic_prefix, canonical_facts, catalog_service_facts, dispatchers, \
      COALESCE(tags, 'null') AS tags, client_name, client_version, message_id, message_sent \
      FROM connections WHERE client_id = $1 AND org_id = $2";
 
-struct Bare {
+struct Baseline {
     pool: PgPool,
-    publisher: MqttHandle,
+    mqtt: MqttHandle,
 }
 
+/// Serves on a free port, and prints the server's URL to stdout.
 pub async fn serve(services: &Services, database: &str) -> Result<()> {
     let pool = PgPoolOptions::new()
-        .max_connections(CONNECTIONS)
+        .max_connections(MAX_CONNECTIONS)
+        // sqlx still pings each connection when it is returned to the pool.
         .test_before_acquire(false)
         .connect(&services.database_url(database))
         .await?;
-    let settings = config(variables(&[
+    let config = load_config(env_vars(&[
         (
             "mqtt.url",
-            &format!("mqtt://127.0.0.1:{}", services.mosquitto),
+            &format!("mqtt://127.0.0.1:{}", services.mosquitto_port),
         ),
         ("mqtt.username", "cloud-connector"),
         ("mqtt.password", "cc-secret"),
     ]))?;
-    let id = format!("bench-bare-{}", std::process::id());
-    let options = Options::from_config(&settings.mqtt, &id, Session::Clean);
-    let (publisher, mut link) = connect(&options)?;
-    tokio::spawn(async move { while !matches!(link.next().await, MqttEvent::Lost(_)) {} });
+    let mqtt_client_id = format!("bench-baseline-{}", std::process::id());
+    let options = ConnectOptions::from_config(&config.mqtt, &mqtt_client_id, SessionKind::Clean);
+    let (mqtt, mut event_loop) = connect(&options)?;
+    // Nothing is sent or received unless the event loop is polled.
+    let poll =
+        async move { while !matches!(event_loop.next().await, MqttEvent::Disconnected(_)) {} };
+    tokio::spawn(poll);
     let router = Router::new()
-        .route("/status/{client}", get(status))
-        .route("/message/{client}", post(message))
-        .with_state(Arc::new(Bare { pool, publisher }));
+        .route("/status/{client_id}", get(status))
+        .route("/message/{client_id}", post(message))
+        .with_state(Arc::new(Baseline { pool, mqtt }));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     println!("http://{}", listener.local_addr()?);
     axum::serve(listener, router).await?;
     Ok(())
 }
 
-type Answer = Result<(StatusCode, [(header::HeaderName, &'static str); 1], Vec<u8>), Failed>;
+type JsonResponse =
+    Result<(StatusCode, [(header::HeaderName, &'static str); 1], Vec<u8>), InternalError>;
 
-async fn status(State(bare): State<Arc<Bare>>, Path(client): Path<String>) -> Answer {
-    let row = bare.find(&client).await?;
+async fn status(
+    State(baseline): State<Arc<Baseline>>,
+    Path(client_id): Path<String>,
+) -> JsonResponse {
+    let row = baseline.find_connection(&client_id).await?;
     let body = json!({
         "status": "connected",
         "account": row.try_get::<&str, _>("account")?,
@@ -75,50 +86,54 @@ async fn status(State(bare): State<Arc<Bare>>, Path(client): Path<String>) -> An
         "dispatchers": row.try_get::<Value, _>("dispatchers")?,
         "tags": row.try_get::<Value, _>("tags")?,
     });
-    answer(StatusCode::OK, &body)
+    json_response(StatusCode::OK, &body)
 }
 
-async fn message(State(bare): State<Arc<Bare>>, Path(client): Path<String>, body: Bytes) -> Answer {
-    let wanted: Value = serde_json::from_slice(&body)?;
-    let row = bare.find(&client).await?;
-    let id = uuid::Uuid::new_v4();
+async fn message(
+    State(baseline): State<Arc<Baseline>>,
+    Path(client_id): Path<String>,
+    body: Bytes,
+) -> JsonResponse {
+    let request: Value = serde_json::from_slice(&body)?;
+    let row = baseline.find_connection(&client_id).await?;
+    let message_id = uuid::Uuid::new_v4();
     let message = json!({
-        "type": "data", "message_id": id, "response_to": "", "version": 1,
+        "type": "data", "message_id": message_id, "response_to": "", "version": 1,
         "sent": cloud_connector::domain::Timestamp::now().to_string(),
-        "directive": wanted["directive"], "metadata": wanted["metadata"],
-        "content": wanted["payload"],
+        "directive": request["directive"], "metadata": request["metadata"],
+        "content": request["payload"],
     });
-    let prefix: &str = row.try_get("topic_prefix")?;
-    let published = bare.publisher.publish(
-        format!("{prefix}/{client}/data/in"),
+    let topic_prefix: &str = row.try_get("topic_prefix")?;
+    let publish = baseline.mqtt.publish(
+        format!("{topic_prefix}/{client_id}/data/in"),
         serde_json::to_vec(&message)?,
     );
-    let within = Duration::from_secs(2);
-    tokio::time::timeout(within, published).await??;
-    answer(StatusCode::CREATED, &json!({"id": id}))
+    tokio::time::timeout(PUBLISH_TIMEOUT, publish).await??;
+    json_response(StatusCode::CREATED, &json!({"id": message_id}))
 }
 
-impl Bare {
-    async fn find(&self, client: &str) -> Result<PgRow> {
-        let row = sqlx::query(FIND).bind(client).bind(ORG);
-        row.fetch_optional(&self.pool).await?.context("nobody")
+impl Baseline {
+    async fn find_connection(&self, client_id: &str) -> Result<PgRow> {
+        let query = sqlx::query(FIND_CONNECTION).bind(client_id).bind(ORG_ID);
+        let row = query.fetch_optional(&self.pool).await?;
+        row.context("no such client")
     }
 }
 
-fn answer(status: StatusCode, body: &Value) -> Answer {
-    let kind = [(header::CONTENT_TYPE, "application/json; charset=UTF-8")];
-    Ok((status, kind, serde_json::to_vec(body)?))
+fn json_response(status: StatusCode, body: &Value) -> JsonResponse {
+    let headers = [(header::CONTENT_TYPE, "application/json; charset=UTF-8")];
+    Ok((status, headers, serde_json::to_vec(body)?))
 }
 
-struct Failed(anyhow::Error);
+struct InternalError(anyhow::Error);
 
-impl<E: Into<anyhow::Error>> From<E> for Failed {
+impl<E: Into<anyhow::Error>> From<E> for InternalError {
     fn from(error: E) -> Self {
         Self(error.into())
     }
 }
 
-impl IntoResponse for Failed {
+impl IntoResponse for InternalError {
     fn into_response(self) -> axum::response::Response {
         (StatusCode::INTERNAL_SERVER_ERROR, format!("{:#}", self.0)).into_response()
     }

@@ -1,5 +1,5 @@
-//! Callers: each keeps one connection and has one request under way. No more than HTTP needs, so that
-//! the processor's time goes to the server.
+//! Load generator for HTTP/1.1. It implements only the necessary part of HTTP, because it shares
+//! the CPU with the measured server.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,97 +8,106 @@ use anyhow::{Context as _, Result, bail, ensure};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// One caller's connection.
+/// An API caller with one persistent connection and at most one request in flight.
 pub struct Caller {
     stream: TcpStream,
-    read: Vec<u8>,
+    response: Vec<u8>,
 }
 
 impl Caller {
-    /// `base` as in `http://127.0.0.1:8080`.
-    pub async fn connect(base: &str) -> Result<Self> {
-        let address = base.strip_prefix("http://").context("no http://")?;
+    /// Connects to a base URL such as `http://127.0.0.1:8080`.
+    pub async fn connect(base_url: &str) -> Result<Self> {
+        let address = base_url
+            .strip_prefix("http://")
+            .context("the URL does not start with http://")?;
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         Ok(Self {
             stream,
-            read: Vec::new(),
+            response: Vec::new(),
         })
     }
 
-    /// Sends a request and reads its answer, which must have this status. The body.
-    pub async fn ask(&mut self, request: &[u8], status: &str) -> Result<&[u8]> {
+    /// Sends a request and returns the body of the response. Fails if the response has another
+    /// status than `expected_status`.
+    pub async fn request(&mut self, request: &[u8], expected_status: &str) -> Result<&[u8]> {
         self.stream.write_all(request).await?;
-        self.read.clear();
-        let head = loop {
+        self.response.clear();
+        let body_start = loop {
             ensure!(
-                self.stream.read_buf(&mut self.read).await? > 0,
-                "the server closed"
+                self.stream.read_buf(&mut self.response).await? > 0,
+                "the server closed the connection"
             );
-            let end = self.read.windows(4).position(|four| four == b"\r\n\r\n");
-            if let Some(end) = end {
-                break end + 4;
+            let end_of_headers = self.response.windows(4).position(|w| w == b"\r\n\r\n");
+            if let Some(end_of_headers) = end_of_headers {
+                break end_of_headers + 4;
             }
         };
-        let text = std::str::from_utf8(&self.read[..head])?.to_ascii_lowercase();
-        if !text.starts_with(&format!("http/1.1 {status} ")) {
-            bail!("{text} {}", String::from_utf8_lossy(&self.read[head..]));
+        let head = std::str::from_utf8(&self.response[..body_start])?.to_ascii_lowercase();
+        if !head.starts_with(&format!("http/1.1 {expected_status} ")) {
+            let body = String::from_utf8_lossy(&self.response[body_start..]);
+            bail!("expected status {expected_status}, got: {head} {body}");
         }
-        let length = text
+        let content_length = head
             .lines()
             .find_map(|line| line.strip_prefix("content-length: "))
-            .context("no content-length")?;
-        let whole = head + length.trim().parse::<usize>()?;
-        while self.read.len() < whole {
-            let read = self.stream.read_buf(&mut self.read).await?;
-            ensure!(read > 0, "the server closed");
+            .context("the response has no content-length")?;
+        let body_end = body_start + content_length.trim().parse::<usize>()?;
+        while self.response.len() < body_end {
+            let bytes_read = self.stream.read_buf(&mut self.response).await?;
+            ensure!(bytes_read > 0, "the server closed the connection");
         }
-        Ok(&self.read[head..whole])
+        Ok(&self.response[body_start..body_end])
     }
 }
 
-/// What a round came to.
-pub struct Round {
-    /// Requests a second.
-    pub rate: f64,
-    /// In milliseconds, each.
-    pub took: Vec<f64>,
+/// Result of one run of [`run_load`].
+pub struct LoadResult {
+    pub requests_per_second: f64,
+    /// Latency of each request.
+    pub latencies_ms: Vec<f64>,
 }
 
-/// So many callers at once, for so long.
-pub async fn round(
-    base: &str,
+/// Runs this number of callers in parallel for `duration`. `build_request` receives a different
+/// number for each request and selects the client of the request by it.
+pub async fn run_load(
+    base_url: &str,
     callers: usize,
-    lasts: Duration,
-    request: impl Fn(usize) -> Vec<u8> + Send + Sync + 'static,
-    status: &'static str,
-) -> Result<Round> {
-    let request = Arc::new(request);
+    duration: Duration,
+    build_request: impl Fn(usize) -> Vec<u8> + Send + Sync + 'static,
+    expected_status: &'static str,
+) -> Result<LoadResult> {
+    let build_request = Arc::new(build_request);
     let mut tasks = Vec::new();
-    let mut connected = Vec::new();
+    let mut connected_callers = Vec::new();
     for _ in 0..callers {
-        connected.push(Caller::connect(base).await?);
+        connected_callers.push(Caller::connect(base_url).await?);
     }
     let started = Instant::now();
-    for (number, mut caller) in connected.into_iter().enumerate() {
-        let request = request.clone();
+    for (caller_index, mut caller) in connected_callers.into_iter().enumerate() {
+        let build_request = build_request.clone();
         tasks.push(tokio::spawn(async move {
-            let mut took = Vec::new();
-            // Far from each other, and never the same twice in a row.
-            let mut next = number * 7919;
-            while started.elapsed() < lasts {
-                next += 104_729;
-                let asked = Instant::now();
-                caller.ask(&request(next), status).await?;
-                took.push(asked.elapsed().as_secs_f64() * 1e3);
+            let mut latencies_ms = Vec::new();
+            // The large steps select distant rows, and a different row for each request.
+            let mut number = caller_index * 7919;
+            while started.elapsed() < duration {
+                number += 104_729;
+                let request_started = Instant::now();
+                caller
+                    .request(&build_request(number), expected_status)
+                    .await?;
+                latencies_ms.push(request_started.elapsed().as_secs_f64() * 1e3);
             }
-            Ok::<_, anyhow::Error>(took)
+            Ok::<_, anyhow::Error>(latencies_ms)
         }));
     }
-    let mut took = Vec::new();
+    let mut latencies_ms = Vec::new();
     for task in tasks {
-        took.extend(task.await??);
+        latencies_ms.extend(task.await??);
     }
-    let rate = took.len() as f64 / started.elapsed().as_secs_f64();
-    Ok(Round { rate, took })
+    let requests_per_second = latencies_ms.len() as f64 / started.elapsed().as_secs_f64();
+    Ok(LoadResult {
+        requests_per_second,
+        latencies_ms,
+    })
 }

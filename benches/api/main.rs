@@ -1,9 +1,9 @@
-//! How fast the REST interface answers, beside the barest server that does the same, and beside the
-//! database itself. Everything is measured in one run on the same services, rounds interleaved;
-//! medians count.
+//! Measures the REST API: throughput and latency compared with a baseline server, and lists
+//! compared with the same queries in SQL. Runs of both are interleaved on the same services; each
+//! value is the median of all runs.
 //!
-//! `make bench-api` runs it. Prints a table, writes target/bench/api.json, and exits with 1 when a bar
-//! is missed. Arguments name parts to run alone: status, message, pages.
+//! Start it with `make bench-api`. It prints a table, writes target/bench/api.json, and exits with
+//! 1 if a target is missed. Arguments select parts: status, message, pages.
 
 mod baseline;
 mod load;
@@ -17,22 +17,23 @@ mod support;
 use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
-use support::report::{self, Figure};
-use support::{Services, process, root};
+use support::report::{self, Measurement};
+use support::{Services, process, repository_root};
 
-const RESULT: &str = "target/bench/api.json";
+const RESULT_FILE: &str = "target/bench/api.json";
 const PARTS: [&str; 3] = ["status", "message", "pages"];
-/// The argument that makes this program the bare server.
-const BARE: &str = "serve-bare";
+/// First argument of the child process that runs the baseline server. The second is the database.
+const SERVE_BASELINE: &str = "serve-baseline";
 
-/// How often everything is measured.
-const ROUNDS: usize = 5;
-/// The organisation that everybody belongs to.
-const ORG: &str = "10000";
-const KEY: &str = "the-key-of-the-benchmark";
+/// Number of runs of each measurement. One more run before them is not counted.
+const RUNS: usize = 5;
+/// The organization of all clients.
+const ORG_ID: &str = "10000";
+/// Key of the API caller `bench`.
+const API_KEY: &str = "the-key-of-the-benchmark";
 
 fn main() -> ExitCode {
-    match run() {
+    match run_parts() {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -42,40 +43,41 @@ fn main() -> ExitCode {
     }
 }
 
-fn run() -> Result<bool> {
-    // Cargo adds its own flags.
-    let arguments = std::env::args().skip(1);
-    let mut parts: Vec<String> = arguments.filter(|one| !one.starts_with("--")).collect();
-    // The crate that asks over HTTP wants its cryptography named, though none is used here.
+/// Runs the selected parts. Returns whether all targets are met.
+fn run_parts() -> Result<bool> {
+    // Cargo adds flags such as `--bench`.
+    let args = std::env::args().skip(1);
+    let mut parts: Vec<String> = args.filter(|arg| !arg.starts_with("--")).collect();
+    // `reqwest` needs a rustls provider even for plain HTTP.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    // The same runtime as the program's.
+    // The same kind of runtime as the connector's.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
-    let services = Services::read()?;
-    if parts.first().is_some_and(|part| part == BARE) {
+    let services = Services::from_env_file()?;
+    if parts.first().is_some_and(|part| part == SERVE_BASELINE) {
         runtime.block_on(baseline::serve(&services, &parts[1]))?;
         return Ok(true);
     }
     for part in &parts {
-        let known = PARTS.contains(&part.as_str());
-        ensure!(known, "there is no part {part:?}; there are {PARTS:?}");
+        let is_valid = PARTS.contains(&part.as_str());
+        ensure!(is_valid, "unknown part {part:?}; valid parts: {PARTS:?}");
     }
     if parts.is_empty() {
         parts = PARTS.map(str::to_owned).to_vec();
     }
-    let mut all = Vec::new();
+    let mut all_measurements = Vec::new();
     for part in parts {
-        let figures: Vec<Figure> = runtime.block_on(async {
+        let measurements: Vec<Measurement> = runtime.block_on(async {
             match part.as_str() {
-                "status" => throughput::status(&services).await,
-                "message" => throughput::message(&services).await,
+                "status" => throughput::measure_status(&services).await,
+                "message" => throughput::measure_message(&services).await,
                 _ => pages::measure(&services).await,
             }
         })?;
-        report::show(&figures);
-        report::write(&figures, &root().join(RESULT))?;
-        all.extend(figures);
+        report::print_table(&measurements);
+        report::write_json(&measurements, &repository_root().join(RESULT_FILE))?;
+        all_measurements.extend(measurements);
     }
-    Ok(all.iter().all(Figure::is_met))
+    Ok(all_measurements.iter().all(Measurement::meets_target))
 }

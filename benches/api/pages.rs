@@ -1,4 +1,4 @@
-//! Lists of an organisation with a million connections, beside the same questions in SQL.
+//! Lists of an organization with one million connections, compared with the same queries in SQL.
 
 use std::time::{Duration, Instant};
 
@@ -7,62 +7,60 @@ use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 
 use super::load::Caller;
 use super::support::Services;
-use super::support::report::{Bar, Figure, median};
-use super::{KEY, ORG, ROUNDS, rows, throughput};
+use super::support::report::{Measurement, Target, median};
+use super::{API_KEY, ORG_ID, RUNS, rows, throughput};
 
 const CLIENTS: usize = 1_000_000;
 const MIDDLE: usize = CLIENTS / 2;
-/// Requests of each kind in a round.
-const REPEATED: usize = 7;
+/// Requests for each kind of page in a run.
+const PAGE_REQUESTS_PER_RUN: usize = 7;
+/// PostgreSQL updates its statistics with a delay.
+const STATISTICS_DELAY: Duration = Duration::from_secs(2);
 
 const COLUMNS: &str = "client_id, org_id, COALESCE(account, '') AS account, \
      dialect, kind, topic_prefix, canonical_facts, catalog_service_facts, dispatchers, \
      COALESCE(tags, 'null') AS tags, client_name, client_version, message_id, message_sent";
 
-/// What is measured, ours or in SQL: in milliseconds, each time.
-#[derive(Default)]
-struct Times(Vec<f64>);
-
-impl Times {
-    fn median(&self) -> f64 {
-        median(&self.0)
-    }
-}
-
-struct World {
-    caller: Caller,
+/// A connection to the API and one to its database, to measure both.
+struct Connections {
+    api: Caller,
     database: PgConnection,
 }
 
-impl World {
-    async fn ask(&mut self, query: &str) -> Result<f64> {
+impl Connections {
+    /// Requests a list with this query string. Returns the latency in milliseconds.
+    async fn time_request(&mut self, query_string: &str) -> Result<f64> {
         let request = format!(
-            "GET /api/cloud-connector/v2/connections?{query} HTTP/1.1\r\nhost: localhost\r\n\
-             x-rh-cloud-connector-client-id: bench\r\nx-rh-cloud-connector-psk: {KEY}\r\n\
-             x-rh-cloud-connector-org-id: {ORG}\r\n\r\n"
+            "GET /api/cloud-connector/v2/connections?{query_string} HTTP/1.1\r\nhost: localhost\r\n\
+             x-rh-cloud-connector-client-id: bench\r\nx-rh-cloud-connector-psk: {API_KEY}\r\n\
+             x-rh-cloud-connector-org-id: {ORG_ID}\r\n\r\n"
         );
         let started = Instant::now();
-        let body = self.caller.ask(request.as_bytes(), "200").await?;
-        let took = started.elapsed().as_secs_f64() * 1e3;
-        ensure!(body.len() > 100, "{}", String::from_utf8_lossy(body));
-        Ok(took)
+        let body = self.api.request(request.as_bytes(), "200").await?;
+        let latency_ms = started.elapsed().as_secs_f64() * 1e3;
+        ensure!(
+            body.len() > 100,
+            "the page is empty: {}",
+            String::from_utf8_lossy(body)
+        );
+        Ok(latency_ms)
     }
 
-    async fn query(&mut self, sql: &str) -> Result<f64> {
+    /// Runs a query directly in the database. Returns its duration in milliseconds.
+    async fn time_sql(&mut self, sql: &str) -> Result<f64> {
         let started = Instant::now();
         let rows = sqlx::query(AssertSqlSafe(sql.to_owned()))
             .persistent(false)
             .fetch_all(&mut self.database)
             .await?;
-        let took = started.elapsed().as_secs_f64() * 1e3;
-        ensure!(!rows.is_empty(), "nothing was found: {sql}");
-        Ok(took)
+        let duration_ms = started.elapsed().as_secs_f64() * 1e3;
+        ensure!(!rows.is_empty(), "the query returned no rows: {sql}");
+        Ok(duration_ms)
     }
 
-    /// How often the tables were read from end to end so far.
-    async fn scans(&mut self) -> Result<i64> {
-        // The server tells a little later.
-        tokio::time::sleep(Duration::from_secs(2)).await;
+    /// Returns the number of sequential scans of the two tables since their creation.
+    async fn sequential_scans(&mut self) -> Result<i64> {
+        tokio::time::sleep(STATISTICS_DELAY).await;
         let row = sqlx::query(
             "SELECT COALESCE(sum(seq_scan), 0)::bigint AS scans FROM pg_stat_user_tables
               WHERE relname IN ('connections', 'connection_search')",
@@ -73,146 +71,164 @@ impl World {
     }
 }
 
-pub async fn measure(services: &Services) -> Result<Vec<Figure>> {
-    let database = services.database().await?;
-    println!("making {CLIENTS} connections");
-    rows::make(services, &database, CLIENTS).await?;
-    services.settle().await?;
-    let ours = throughput::api(services, &database).await?;
-    let mut world = World {
-        caller: Caller::connect(&ours.http).await?,
+pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
+    let database = services.create_database().await?;
+    println!("inserting {CLIENTS} connections");
+    rows::insert(services, &database, CLIENTS).await?;
+    services.checkpoint().await?;
+    let connector = throughput::start_api(services, &database).await?;
+    let mut connections = Connections {
+        api: Caller::connect(&connector.http_url).await?,
         database: services.connect(&database).await?,
     };
-    let mut figures = pages(&mut world).await?;
-    figures.extend(filters(&mut world).await?);
-    drop(world);
-    ours.stop().await?;
+    let mut measurements = measure_pages(&mut connections).await?;
+    measurements.extend(measure_filters(&mut connections).await?);
+    drop(connections);
+    connector.stop().await?;
     services.drop_database(&database).await?;
-    Ok(figures)
+    Ok(measurements)
 }
 
-async fn pages(world: &mut World) -> Result<Vec<Figure>> {
-    let count = format!("SELECT count(*) FROM connections WHERE org_id = '{ORG}'");
-    let page = format!(
-        "SELECT {COLUMNS} FROM connections WHERE org_id = '{ORG}' ORDER BY client_id LIMIT 100"
+async fn measure_pages(connections: &mut Connections) -> Result<Vec<Measurement>> {
+    let count_sql = format!("SELECT count(*) FROM connections WHERE org_id = '{ORG_ID}'");
+    let page_sql = format!(
+        "SELECT {COLUMNS} FROM connections WHERE org_id = '{ORG_ID}' ORDER BY client_id LIMIT 100"
     );
-    let first = "limit=100";
-    let uncounted = "limit=100&cursor=";
-    let after = format!("limit=100&cursor={}", rows::name(MIDDLE));
-    let offset = format!("limit=100&offset={MIDDLE}");
-    let [mut of_first, mut of_uncounted, mut of_after, mut of_offset] =
-        [(); 4].map(|()| Times::default());
-    let (mut of_count, mut of_page) = (Times::default(), Times::default());
-    for round in 0..=ROUNDS {
-        for _ in 0..REPEATED {
-            let times = [
-                (&mut of_first, world.ask(first).await?),
-                (&mut of_count, world.query(&count).await?),
-                (&mut of_uncounted, world.ask(uncounted).await?),
-                (&mut of_page, world.query(&page).await?),
-                (&mut of_after, world.ask(&after).await?),
-                (&mut of_offset, world.ask(&offset).await?),
+    let first_page = "limit=100";
+    let first_page_without_count = "limit=100&cursor=";
+    let middle_by_cursor = format!("limit=100&cursor={}", rows::client_id(MIDDLE));
+    let middle_by_offset = format!("limit=100&offset={MIDDLE}");
+    // One vector of durations per query, in the order of `durations_ms`.
+    let mut samples: [Vec<f64>; 6] = Default::default();
+    // Run 0 is not counted: it fills the caches.
+    for run in 0..=RUNS {
+        for _ in 0..PAGE_REQUESTS_PER_RUN {
+            let durations_ms = [
+                connections.time_request(first_page).await?,
+                connections.time_sql(&count_sql).await?,
+                connections.time_request(first_page_without_count).await?,
+                connections.time_sql(&page_sql).await?,
+                connections.time_request(&middle_by_cursor).await?,
+                connections.time_request(&middle_by_offset).await?,
             ];
-            // The first round fills caches.
-            for (times, took) in times {
-                if round > 0 {
-                    times.0.push(took);
+            if run > 0 {
+                for (samples, duration_ms) in samples.iter_mut().zip(durations_ms) {
+                    samples.push(duration_ms);
                 }
             }
         }
     }
-    let [first, uncounted, after, offset] =
-        [of_first, of_uncounted, of_after, of_offset].map(|times| times.median());
-    let (count, page) = (of_count.median(), of_page.median());
+    let [
+        first,
+        count,
+        first_without_count,
+        page,
+        by_cursor,
+        by_offset,
+    ] = samples.map(|samples| median(&samples));
     Ok(vec![
-        Figure {
+        Measurement {
             name: "first page of 100 with count".to_owned(),
-            measured: format!("{first:.1} ms ÷ ({count:.1} + {page:.1} ms in SQL)"),
+            measured: format!(
+                "{first:.1} ms ÷ ({count:.1} ms to count + {page:.1} ms for the page in SQL)"
+            ),
             value: first / (count + page),
             unit: "",
-            bar: Bar::AtMost(1.2),
+            target: Target::AtMost(1.2),
         },
-        Figure {
+        Measurement {
             name: "page in the middle by cursor".to_owned(),
-            measured: format!("{after:.1} ms ÷ {uncounted:.1} ms of the first without count"),
-            value: after / uncounted,
+            measured: format!(
+                "{by_cursor:.1} ms ÷ {first_without_count:.1} ms of the first page without count"
+            ),
+            value: by_cursor / first_without_count,
             unit: "",
-            bar: Bar::AtMost(1.5),
+            target: Target::AtMost(1.5),
         },
-        Figure {
+        Measurement {
             name: "page in the middle by offset".to_owned(),
-            measured: format!("{offset:.1} ms ÷ {count:.1} ms to count in SQL"),
-            value: offset / count,
+            measured: format!("{by_offset:.1} ms ÷ {count:.1} ms to count in SQL"),
+            value: by_offset / count,
             unit: "",
-            bar: Bar::AtMost(1.0),
+            target: Target::AtMost(1.0),
         },
     ])
 }
 
-/// Each with its count and first page, as ours is asked and as it stands in SQL.
-async fn filters(world: &mut World) -> Result<Vec<Figure>> {
-    let questions = [
-        (
-            "dispatcher of a tenth",
-            "dispatcher=rhc_worker_playbook",
-            "dispatcher:rhc-worker-playbook",
-        ),
-        (
-            "dispatcher of a thousandth",
-            "dispatcher=rare-worker",
-            "dispatcher:rare-worker",
-        ),
-        (
-            "tag of a two-hundredth",
-            "tag=site:dc7",
-            "tag:site\u{1f}dc7",
-        ),
-        (
-            "fact of one",
-            "fqdn=Host777.example.com",
-            "fact:fqdn\u{1f}host777.example.com",
-        ),
-    ];
-    let mut figures = Vec::new();
-    let mut scans = 0;
-    for (name, query, word) in questions {
-        let found = format!(
-            "FROM connections WHERE org_id = '{ORG}' AND client_id IN (SELECT f.client_id
-               FROM connection_search AS f WHERE f.terms @> ARRAY[hashtextextended('{ORG}' || chr(31) || '{word}', 0)])"
+struct Filter {
+    name: &'static str,
+    query_string: &'static str,
+    search_term: &'static str,
+}
+
+const FILTERS: [Filter; 4] = [
+    Filter {
+        name: "filter by a dispatcher of one tenth of the clients",
+        query_string: "dispatcher=rhc_worker_playbook",
+        search_term: "dispatcher:rhc-worker-playbook",
+    },
+    Filter {
+        name: "filter by a dispatcher of one thousandth",
+        query_string: "dispatcher=rare-worker",
+        search_term: "dispatcher:rare-worker",
+    },
+    Filter {
+        name: "filter by a tag of one two-hundredth",
+        query_string: "tag=site:dc7",
+        search_term: "tag:site\u{1f}dc7",
+    },
+    Filter {
+        name: "filter by a fact of one client",
+        query_string: "fqdn=Host777.example.com",
+        search_term: "fact:fqdn\u{1f}host777.example.com",
+    },
+];
+
+/// Measures filtered lists. Each request and each SQL query returns the count and the first page.
+async fn measure_filters(connections: &mut Connections) -> Result<Vec<Measurement>> {
+    let mut measurements = Vec::new();
+    let mut sequential_scans = 0;
+    for filter in FILTERS {
+        let search_term = filter.search_term;
+        let matching_rows = format!(
+            "FROM connections WHERE org_id = '{ORG_ID}' AND client_id IN (
+               SELECT s.client_id FROM connection_search AS s WHERE s.term_hashes @>
+                 ARRAY[hashtextextended('{ORG_ID}' || chr(31) || '{search_term}', 0)])"
         );
         let sql = format!(
-            "SELECT total.count, page.* FROM (SELECT count(*) AS count {found}) AS total
-               LEFT JOIN (SELECT {COLUMNS} {found} ORDER BY client_id LIMIT 100) AS page ON true
+            "SELECT total.count, page.* FROM (SELECT count(*) AS count {matching_rows}) AS total
+               LEFT JOIN (SELECT {COLUMNS} {matching_rows} ORDER BY client_id LIMIT 100) AS page
+                 ON true
               ORDER BY page.client_id"
         );
-        let (mut ours, mut bare) = (Times::default(), Times::default());
-        let before = world.scans().await?;
-        for round in 0..=ROUNDS {
-            let took = (
-                world.ask(&format!("limit=100&{query}")).await?,
-                world.query(&sql).await?,
-            );
-            if round > 0 {
-                ours.0.push(took.0);
-                bare.0.push(took.1);
+        let (mut api_samples, mut sql_samples) = (Vec::new(), Vec::new());
+        let scans_before = connections.sequential_scans().await?;
+        let query_string = format!("limit=100&{}", filter.query_string);
+        // Run 0 is not counted: it fills the caches.
+        for run in 0..=RUNS {
+            let api_ms = connections.time_request(&query_string).await?;
+            let sql_ms = connections.time_sql(&sql).await?;
+            if run > 0 {
+                api_samples.push(api_ms);
+                sql_samples.push(sql_ms);
             }
         }
-        scans += world.scans().await? - before;
-        let (ours, bare) = (ours.median(), bare.median());
-        figures.push(Figure {
-            name: format!("filter by {name}"),
-            measured: format!("{ours:.1} ms ÷ {bare:.1} ms in SQL"),
-            value: ours / bare,
+        sequential_scans += connections.sequential_scans().await? - scans_before;
+        let (api_ms, sql_ms) = (median(&api_samples), median(&sql_samples));
+        measurements.push(Measurement {
+            name: filter.name.to_owned(),
+            measured: format!("{api_ms:.1} ms ÷ {sql_ms:.1} ms in SQL"),
+            value: api_ms / sql_ms,
             unit: "",
-            bar: Bar::AtMost(1.2),
+            target: Target::AtMost(1.2),
         });
     }
-    figures.push(Figure {
-        name: "filters, tables read from end to end".to_owned(),
-        measured: "connections and connection_search, by PostgreSQL's own count".to_owned(),
-        value: scans as f64,
-        unit: "times",
-        bar: Bar::AtMost(0.0),
+    measurements.push(Measurement {
+        name: "sequential scans caused by the filters".to_owned(),
+        measured: "PostgreSQL's statistics".to_owned(),
+        value: sequential_scans as f64,
+        unit: "scans",
+        target: Target::AtMost(0.0),
     });
-    Ok(figures)
+    Ok(measurements)
 }

@@ -1,4 +1,4 @@
-//! Requests a second with many callers, ours beside the bare server's.
+//! Requests per second and latency under load, compared with the baseline server.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -7,155 +7,196 @@ use anyhow::{Context as _, Result};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
-use super::load::{Round, round};
-use super::process::{Process, eventually};
-use super::support::report::{Bar, Figure, median, quantile};
-use super::support::{Services, variables};
-use super::{BARE, KEY, ORG, ROUNDS, rows};
+use super::load::{LoadResult, run_load};
+use super::process::ConnectorProcess;
+use super::support::report::{Measurement, Target, median, quantile};
+use super::support::{Services, env_vars};
+use super::{API_KEY, ORG_ID, RUNS, SERVE_BASELINE, rows};
 
 const CALLERS: usize = 64;
 const CLIENTS: usize = 10_000;
-const LASTS: Duration = Duration::from_secs(4);
+const RUN_DURATION: Duration = Duration::from_secs(4);
 
-pub async fn status(services: &Services) -> Result<Vec<Figure>> {
-    compare(services, "status", "200").await
+/// The measured endpoint.
+#[derive(Clone, Copy)]
+enum Endpoint {
+    Status,
+    Message,
 }
 
-pub async fn message(services: &Services) -> Result<Vec<Figure>> {
-    compare(services, "message", "201").await
-}
-
-async fn compare(
-    services: &Services,
-    what: &'static str,
-    expected: &'static str,
-) -> Result<Vec<Figure>> {
-    let database = services.database().await?;
-    rows::make(services, &database, CLIENTS).await?;
-    services.settle().await?;
-    let ours = api(services, &database).await?;
-    let (mut bare, bare_at) = bare(&database).await?;
-    let (mut of_ours, mut of_bare) = (Sides::default(), Sides::default());
-    // One round each before it counts: pools fill, plans are made.
-    for number in 0..=ROUNDS {
-        let asked = move |next| our_request(what, next);
-        let our_round = round(&ours.http, CALLERS, LASTS, asked, expected).await?;
-        let asked = move |next| bare_request(what, next);
-        let bare_round = round(&bare_at, CALLERS, LASTS, asked, expected).await?;
-        if number > 0 {
-            of_ours.add(&our_round);
-            of_bare.add(&bare_round);
+impl Endpoint {
+    /// Returns the last segment of the endpoint's path.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Status => "status",
+            Self::Message => "message",
         }
     }
-    bare.kill().await?;
-    ours.stop().await?;
+
+    fn expected_status(self) -> &'static str {
+        match self {
+            Self::Status => "200",
+            Self::Message => "201",
+        }
+    }
+}
+
+pub async fn measure_status(services: &Services) -> Result<Vec<Measurement>> {
+    measure(services, Endpoint::Status).await
+}
+
+pub async fn measure_message(services: &Services) -> Result<Vec<Measurement>> {
+    measure(services, Endpoint::Message).await
+}
+
+async fn measure(services: &Services, endpoint: Endpoint) -> Result<Vec<Measurement>> {
+    let database = services.create_database().await?;
+    rows::insert(services, &database, CLIENTS).await?;
+    services.checkpoint().await?;
+    let connector = start_api(services, &database).await?;
+    let (mut baseline, baseline_url) = start_baseline(&database).await?;
+    let mut connector_runs = RunResults::default();
+    let mut baseline_runs = RunResults::default();
+    let expected_status = endpoint.expected_status();
+    // Run 0 is not counted: it fills the connection pools and prepares the statements.
+    for run in 0..=RUNS {
+        let build_request = move |number| connector_request(endpoint, number);
+        let connector_result = run_load(
+            &connector.http_url,
+            CALLERS,
+            RUN_DURATION,
+            build_request,
+            expected_status,
+        )
+        .await?;
+        let build_request = move |number| baseline_request(endpoint, number);
+        let baseline_result = run_load(
+            &baseline_url,
+            CALLERS,
+            RUN_DURATION,
+            build_request,
+            expected_status,
+        )
+        .await?;
+        if run > 0 {
+            connector_runs.add(&connector_result);
+            baseline_runs.add(&baseline_result);
+        }
+    }
+    baseline.kill().await?;
+    connector.stop().await?;
     services.drop_database(&database).await?;
-    let (rate, p99) = of_ours.medians();
-    let (bare_rate, bare_p99) = of_bare.medians();
+    let (rate, p99) = connector_runs.medians();
+    let (baseline_rate, baseline_p99) = baseline_runs.medians();
+    let name = endpoint.name();
     Ok(vec![
-        Figure {
-            name: format!("{what}, {CALLERS} callers"),
-            measured: format!("{rate:.0} requests/s ÷ {bare_rate:.0} of the bare server"),
-            value: rate / bare_rate,
+        Measurement {
+            name: name.to_owned(),
+            measured: format!("{rate:.0} requests/s ÷ {baseline_rate:.0} of the baseline"),
+            value: rate / baseline_rate,
             unit: "",
-            bar: Bar::AtLeast(0.8),
+            target: Target::AtLeast(0.8),
         },
-        Figure {
-            name: format!("{what}, {CALLERS} callers, p99"),
-            measured: format!("the bare server {bare_p99:.1} ms"),
+        Measurement {
+            name: format!("{name}, p99"),
+            measured: format!("baseline {baseline_p99:.1} ms"),
             value: p99,
             unit: "ms",
-            bar: Bar::None,
+            target: Target::None,
         },
     ])
 }
 
+/// Results of all runs of one server.
 #[derive(Default)]
-struct Sides {
-    rates: Vec<f64>,
-    p99: Vec<f64>,
+struct RunResults {
+    requests_per_second: Vec<f64>,
+    p99_ms: Vec<f64>,
 }
 
-impl Sides {
-    fn add(&mut self, round: &Round) {
-        self.rates.push(round.rate);
-        self.p99.push(quantile(&round.took, 0.99));
+impl RunResults {
+    fn add(&mut self, result: &LoadResult) {
+        self.requests_per_second.push(result.requests_per_second);
+        self.p99_ms.push(quantile(&result.latencies_ms, 0.99));
     }
 
+    /// Returns the median of the requests per second and of the p99 latency in milliseconds.
     fn medians(&self) -> (f64, f64) {
-        (median(&self.rates), median(&self.p99))
+        (median(&self.requests_per_second), median(&self.p99_ms))
     }
 }
 
-/// Our `api` on this database, with everything as it is by default.
-pub async fn api(services: &Services, database: &str) -> Result<Process> {
-    let mut settings = services.postgres_settings(database);
-    settings.extend(variables(&[
+/// Starts the connector's role `api` with default settings, and waits until it is ready.
+pub async fn start_api(services: &Services, database: &str) -> Result<ConnectorProcess> {
+    let mut env = services.postgres_env_vars(database);
+    env.extend(env_vars(&[
         (
             "mqtt.url",
-            &format!("mqtt://127.0.0.1:{}", services.mosquitto),
+            &format!("mqtt://127.0.0.1:{}", services.mosquitto_port),
         ),
         ("mqtt.username", "cloud-connector"),
         ("mqtt.password", "cc-secret"),
         ("http.listen", "127.0.0.1:0"),
-        ("api.keys.bench", KEY),
-        // A connector that counts as distributed; nothing of it is used here.
-        ("kafka.brokers", &format!("127.0.0.1:{}", services.kafka)),
+        ("api.keys.bench", API_KEY),
+        // Required in distributed mode, but not used by this benchmark.
+        (
+            "kafka.brokers",
+            &format!("127.0.0.1:{}", services.kafka_port),
+        ),
     ]));
-    let process = Process::start(&["--role", "api"], &settings).await?;
-    let ready = format!("{}/readiness", process.http);
-    eventually("readiness", Duration::from_millis(50), || async {
-        let answer = reqwest::get(&ready).await?;
-        Ok(answer.status().is_success().then_some(()))
-    })
-    .await?;
+    let process = ConnectorProcess::start(&["--role", "api"], &env).await?;
+    process.wait_ready().await?;
     Ok(process)
 }
 
-async fn bare(database: &str) -> Result<(Child, String)> {
+/// Starts the baseline server in a child process, and returns the server's URL.
+async fn start_baseline(database: &str) -> Result<(Child, String)> {
     let mut child = Command::new(std::env::current_exe()?)
-        .args([BARE, database])
+        .args([SERVE_BASELINE, database])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .kill_on_drop(true)
         .spawn()?;
-    let stdout = child.stdout.take().context("no output")?;
-    let address = BufReader::new(stdout).lines().next_line().await?;
-    Ok((child, address.context("the bare server did not start")?))
+    let stdout = child.stdout.take().context("stdout is not piped")?;
+    let url = BufReader::new(stdout).lines().next_line().await?;
+    Ok((child, url.context("the baseline server did not start")?))
 }
 
-/// Of about 300 bytes.
-fn body() -> String {
+/// Returns the body of a message request, about 300 bytes.
+fn message_body() -> String {
     let payload = "x".repeat(200);
     format!(r#"{{"directive":"rhc-worker-playbook","metadata":{{"a":"b"}},"payload":"{payload}"}}"#)
 }
 
-fn our_request(what: &str, number: usize) -> Vec<u8> {
-    let client = rows::name(number % CLIENTS);
-    request(
-        what,
-        &format!("/api/cloud-connector/v2/connections/{client}/{what}"),
-    )
+fn connector_request(endpoint: Endpoint, number: usize) -> Vec<u8> {
+    let client_id = rows::client_id(number % CLIENTS);
+    let name = endpoint.name();
+    let path = format!("/api/cloud-connector/v2/connections/{client_id}/{name}");
+    request(endpoint, &path)
 }
 
-fn bare_request(what: &str, number: usize) -> Vec<u8> {
-    let client = rows::name(number % CLIENTS);
-    request(what, &format!("/{what}/{client}"))
+fn baseline_request(endpoint: Endpoint, number: usize) -> Vec<u8> {
+    let client_id = rows::client_id(number % CLIENTS);
+    request(endpoint, &format!("/{}/{client_id}", endpoint.name()))
 }
 
-/// The same headers for both: who does not look at them still has to read them.
-fn request(what: &str, path: &str) -> Vec<u8> {
-    let head = format!(
+/// Builds a request. Both servers get the same headers, so that both spend the same time on parsing
+/// them.
+fn request(endpoint: Endpoint, path: &str) -> Vec<u8> {
+    let path_and_headers = format!(
         "{path} HTTP/1.1\r\nhost: localhost\r\nx-rh-cloud-connector-client-id: bench\r\n\
-         x-rh-cloud-connector-psk: {KEY}\r\nx-rh-cloud-connector-org-id: {ORG}\r\n"
+         x-rh-cloud-connector-psk: {API_KEY}\r\nx-rh-cloud-connector-org-id: {ORG_ID}\r\n"
     );
-    if what == "status" {
-        return format!("GET {head}\r\n").into_bytes();
+    match endpoint {
+        Endpoint::Status => format!("GET {path_and_headers}\r\n").into_bytes(),
+        Endpoint::Message => {
+            let body = message_body();
+            format!(
+                "POST {path_and_headers}content-type: application/json\r\n\
+                 content-length: {}\r\n\r\n{body}",
+                body.len()
+            )
+            .into_bytes()
+        }
     }
-    let body = body();
-    format!(
-        "POST {head}content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
-    )
-    .into_bytes()
 }

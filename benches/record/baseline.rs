@@ -1,4 +1,5 @@
-//! The barest way from a publish to a query: a broker, a subscriber, a table of two columns.
+//! Baseline for the latency from a publish to the API: Mosquitto, one subscriber, and a table with
+//! two columns. The subscriber inserts each message and reads it back with a SELECT.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -9,29 +10,30 @@ use anyhow::{Context as _, Result, ensure};
 use parking_lot::Mutex;
 use sqlx::{PgPool, SqlitePool};
 
-use super::client::Client;
-use super::support::{Services, root};
+use super::CONTROL_TOPIC_FILTER;
+use super::client::MqttClient;
+use super::support::{Services, repository_root};
 
-type Shown = Arc<Mutex<HashSet<(String, String)>>>;
+/// Client id and revision of each message that a SELECT has returned.
+type VisibleMessages = Arc<Mutex<HashSet<(String, String)>>>;
 
-/// Mosquitto, a subscriber, a table of two columns.
-pub struct Bare {
-    /// A Mosquitto of its own: on a shared one, each way would hear the other's messages.
-    broker: Broker,
-    /// Client and round of what a SELECT has shown.
-    shown: Shown,
+pub struct Baseline {
+    /// A private Mosquitto. On a shared one, connector and baseline would receive each other's
+    /// messages.
+    broker: Mosquitto,
+    visible: VisibleMessages,
     subscriber: tokio::task::JoinHandle<()>,
 }
 
-impl Drop for Bare {
+impl Drop for Baseline {
     fn drop(&mut self) {
         self.subscriber.abort();
     }
 }
 
-impl Bare {
-    pub async fn sqlite() -> Result<Self> {
-        let folder = root().join("target/bench");
+impl Baseline {
+    pub async fn with_sqlite() -> Result<Self> {
+        let folder = repository_root().join("target/bench");
         std::fs::create_dir_all(&folder)?;
         let file = folder.join(format!("{}.db", uuid::Uuid::new_v4().simple()));
         let url = format!("sqlite://{}?mode=rwc", file.display());
@@ -45,79 +47,87 @@ impl Bare {
         Self::start(Database::Sqlite(pool, file)).await
     }
 
-    pub async fn postgres(services: &Services, database: &str) -> Result<Self> {
+    pub async fn with_postgres(services: &Services, database: &str) -> Result<Self> {
         let pool = PgPool::connect(&services.database_url(database)).await?;
         Self::start(Database::Postgres(pool)).await
     }
 
     async fn start(database: Database) -> Result<Self> {
         let database = Arc::new(database);
-        database.make().await?;
-        let broker = Broker::start()?;
-        let mut subscriber =
-            Client::subscribe(&broker.address, "redhat/insights/+/control/out").await?;
-        let (shown, into) = (Shown::default(), database.clone());
-        let waiting = shown.clone();
+        database.create_table().await?;
+        let broker = Mosquitto::start()?;
+        let mut client = MqttClient::subscribe(&broker.address, CONTROL_TOPIC_FILTER).await?;
+        let visible = VisibleMessages::default();
+        let visible_messages = visible.clone();
         let subscriber = tokio::spawn(async move {
-            while let Ok((topic, payload)) = subscriber.message().await {
-                let (into, waiting) = (into.clone(), waiting.clone());
+            while let Ok((topic, payload)) = client.next_message().await {
+                let (database, visible) = (database.clone(), visible_messages.clone());
                 tokio::spawn(async move {
-                    let client = topic.split('/').nth(2).unwrap_or_default();
+                    let client_id = topic.split('/').nth(2).unwrap_or_default();
                     let message: serde_json::Value =
                         serde_json::from_slice(&payload).unwrap_or_default();
-                    let round = message["content"]["tags"]["round"].as_str();
-                    let key = (client.to_owned(), round.unwrap_or_default().to_owned());
-                    let written = into.insert(&key.0, &key.1).await;
-                    if written.is_ok() && into.shows(&key.0, &key.1).await.unwrap_or(false) {
-                        waiting.lock().insert(key);
+                    let revision = message["content"]["tags"]["revision"].as_str();
+                    let revision = revision.unwrap_or_default();
+                    let inserted = database.insert(client_id, revision).await;
+                    if inserted.is_ok()
+                        && database
+                            .contains(client_id, revision)
+                            .await
+                            .unwrap_or(false)
+                    {
+                        let key = (client_id.to_owned(), revision.to_owned());
+                        visible.lock().insert(key);
                     }
                 });
             }
         });
         Ok(Self {
             broker,
-            shown,
+            visible,
             subscriber,
         })
     }
-}
 
-impl Bare {
-    pub fn mqtt(&self) -> &str {
+    pub fn mqtt_address(&self) -> &str {
         &self.broker.address
     }
 
-    /// Costs nothing: whoever inserted it has looked.
-    pub fn shows(&self, client: &str, round: &str) -> bool {
-        let key = (client.to_owned(), round.to_owned());
-        self.shown.lock().contains(&key)
+    /// Returns whether a SELECT has returned the message. This method does not query the database:
+    /// the subscriber has done so after the insert.
+    pub fn is_visible(&self, client_id: &str, revision: &str) -> bool {
+        let key = (client_id.to_owned(), revision.to_owned());
+        self.visible.lock().contains(&key)
     }
 }
 
-/// Ended when dropped; `dev/with-services` ends it if we cannot.
-struct Broker {
+/// A private Mosquitto. Dropping it kills the process. If the benchmark is interrupted,
+/// `dev/with-services` kills the process.
+struct Mosquitto {
     address: String,
     folder: PathBuf,
 }
 
-impl Broker {
+impl Mosquitto {
     fn start() -> Result<Self> {
         let name = uuid::Uuid::new_v4().simple().to_string();
-        let folder = root().join("target/t").join(&name[..8]);
+        let folder = repository_root().join("target/t").join(&name[..8]);
         let port = (19_000..20_000)
             .find(|port| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok())
-            .context("no port is free")?;
-        let broker = Self {
+            .context("no free port between 19000 and 20000")?;
+        let mosquitto = Self {
             address: format!("127.0.0.1:{port}"),
             folder,
         };
-        let started = broker.service("start").arg(port.to_string()).status()?;
-        ensure!(started.success(), "Mosquitto does not start");
-        Ok(broker)
+        let status = mosquitto
+            .service_command("start")
+            .arg(port.to_string())
+            .status()?;
+        ensure!(status.success(), "Mosquitto did not start");
+        Ok(mosquitto)
     }
 
-    fn service(&self, verb: &str) -> Command {
-        let mut command = Command::new(root().join("dev/service"));
+    fn service_command(&self, verb: &str) -> Command {
+        let mut command = Command::new(repository_root().join("dev/service"));
         command
             .args(["mosquitto", verb])
             .arg(&self.folder)
@@ -126,62 +136,64 @@ impl Broker {
     }
 }
 
-impl Drop for Broker {
+impl Drop for Mosquitto {
     fn drop(&mut self) {
-        let _ = self.service("kill").status();
+        let _ = self.service_command("kill").status();
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
 enum Database {
-    Sqlite(SqlitePool, std::path::PathBuf),
+    /// Dropping it deletes the file.
+    Sqlite(SqlitePool, PathBuf),
     Postgres(PgPool),
 }
 
 impl Drop for Database {
     fn drop(&mut self) {
         if let Self::Sqlite(_, file) = self {
-            for ending in ["", "-wal", "-shm"] {
-                let _ = std::fs::remove_file(format!("{}{ending}", file.display()));
+            for suffix in ["", "-wal", "-shm"] {
+                let _ = std::fs::remove_file(format!("{}{suffix}", file.display()));
             }
         }
     }
 }
 
 impl Database {
-    async fn make(&self) -> Result<()> {
-        let sql = "CREATE TABLE bare (client text, round text, PRIMARY KEY (client, round))";
+    async fn create_table(&self) -> Result<()> {
+        let sql = "CREATE TABLE baseline
+                     (client_id text, revision text, PRIMARY KEY (client_id, revision))";
         match self {
-            Self::Sqlite(pool, _) => sqlx::query(sql).execute(pool).await.map(|_| ())?,
-            Self::Postgres(pool) => sqlx::query(sql).execute(pool).await.map(|_| ())?,
+            Self::Sqlite(pool, _) => sqlx::query(sql).execute(pool).await.map(drop)?,
+            Self::Postgres(pool) => sqlx::query(sql).execute(pool).await.map(drop)?,
         }
         Ok(())
     }
 
-    async fn insert(&self, client: &str, round: &str) -> Result<()> {
-        let sql = "INSERT INTO bare (client, round) VALUES ($1, $2)";
+    async fn insert(&self, client_id: &str, revision: &str) -> Result<()> {
+        let sql = "INSERT INTO baseline (client_id, revision) VALUES ($1, $2)";
         match self {
             Self::Sqlite(pool, _) => {
-                let insert = sqlx::query(sql).bind(client).bind(round);
+                let insert = sqlx::query(sql).bind(client_id).bind(revision);
                 insert.execute(pool).await?;
             }
             Self::Postgres(pool) => {
-                let insert = sqlx::query(sql).bind(client).bind(round);
+                let insert = sqlx::query(sql).bind(client_id).bind(revision);
                 insert.execute(pool).await?;
             }
         }
         Ok(())
     }
 
-    async fn shows(&self, client: &str, round: &str) -> Result<bool> {
-        let sql = "SELECT count(*) FROM bare WHERE client = $1 AND round = $2";
+    async fn contains(&self, client_id: &str, revision: &str) -> Result<bool> {
+        let sql = "SELECT count(*) FROM baseline WHERE client_id = $1 AND revision = $2";
         let count: i64 = match self {
             Self::Sqlite(pool, _) => {
-                let select = sqlx::query_scalar(sql).bind(client).bind(round);
+                let select = sqlx::query_scalar(sql).bind(client_id).bind(revision);
                 select.fetch_one(pool).await?
             }
             Self::Postgres(pool) => {
-                let select = sqlx::query_scalar(sql).bind(client).bind(round);
+                let select = sqlx::query_scalar(sql).bind(client_id).bind(revision);
                 select.fetch_one(pool).await?
             }
         };

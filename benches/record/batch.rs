@@ -1,4 +1,4 @@
-//! Writing batches, beside COPY of the same rows.
+//! `Store::record_batch` on PostgreSQL, compared with COPY of the same rows.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,166 +9,168 @@ use cloud_connector::runtime;
 use cloud_connector::store::{ConnectionUpsert, PresenceBatch, Store, WriteOutcome};
 use sqlx::Connection as _;
 
-use super::rows::{self, BATCH};
-use super::support::report::{Bar, Figure, median};
-use super::support::{Services, config, root};
-use super::{ROUNDS, plot};
+use super::rows::{self, BATCH_SIZE};
+use super::support::report::{Measurement, Target, median};
+use super::support::{Services, load_config, repository_root};
+use super::{ORG_ID, RUNS, plot};
 
-/// Rows of one measurement.
+/// Rows per run.
 const ROWS: usize = 40_000;
 const WRITERS: usize = 2;
-const PLOT: &str = "target/bench/known-clients.svg";
+const PLOT_FILE: &str = "target/bench/known-clients.svg";
 
-/// New clients and known ones, two writers, beside COPY on one connection and on two.
-pub async fn measure(services: &Services) -> Result<Vec<Figure>> {
-    let (mut new, mut known, mut copied, mut copied_by_two) = (vec![], vec![], vec![], vec![]);
-    for round in 0..ROUNDS {
-        let clients = rows::clients(ROWS);
-        let arrivals = rows::arrivals(&clients, round);
-        let again = rows::arrivals(&clients, round + 1);
-        let text = rows::as_text(&arrivals);
+/// Measures two writers with new and with known clients, compared with COPY on one and on two
+/// connections.
+pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
+    let (mut new_rates, mut known_rates) = (vec![], vec![]);
+    let (mut copy_rates, mut two_copies_rates) = (vec![], vec![]);
+    for run in 0..RUNS {
+        let client_ids = rows::client_ids(ROWS);
+        let inserts = rows::upserts(&client_ids, run);
+        let updates = rows::upserts(&client_ids, run + 1);
+        let copy_text = rows::copy_text(&inserts);
 
-        let ours = services.database().await?;
-        let store = runtime::open_for_cli(&config(services.postgres_settings(&ours))?).await?;
-        new.push(write(services, &store, &arrivals).await?);
-        copied.push(copy(services, &text, 1).await?);
-        known.push(write(services, &store, &again).await?);
-        copied_by_two.push(copy(services, &text, WRITERS).await?);
+        let database = services.create_database().await?;
+        let store = open_store(services, &database).await?;
+        new_rates.push(record(services, &store, &inserts).await?);
+        copy_rates.push(copy(services, &copy_text, 1).await?);
+        known_rates.push(record(services, &store, &updates).await?);
+        two_copies_rates.push(copy(services, &copy_text, 2).await?);
         store.close().await;
-        services.drop_database(&ours).await?;
+        services.drop_database(&database).await?;
     }
-    let (new, known) = (median(&new), median(&known));
-    let (copied, copied_by_two) = (median(&copied), median(&copied_by_two));
-    let figure = |name: &str, ours: f64, beside: f64, connections: &str, bar| Figure {
-        name: name.to_owned(),
-        measured: format!("{ours:.0} rows/s ÷ {beside:.0} by COPY on {connections}"),
-        value: ours / beside,
+    let (new_rate, known_rate) = (median(&new_rates), median(&known_rates));
+    let (copy_rate, two_copies_rate) = (median(&copy_rates), median(&two_copies_rates));
+    let compare_with_copy = |clients: &str, rate: f64, min_ratio| Measurement {
+        name: format!("record_batch, {clients}, two writers"),
+        measured: format!("{rate:.0} rows/s ÷ {copy_rate:.0} by COPY on one connection"),
+        value: rate / copy_rate,
         unit: "",
-        bar,
+        target: Target::AtLeast(min_ratio),
     };
-    let (one, two) = ("one connection", "two connections");
+    let compare_with_two_copies = |clients: &str, rate: f64| Measurement {
+        name: format!("record_batch, {clients}, compared with COPY on two connections"),
+        measured: format!("{rate:.0} ÷ {two_copies_rate:.0} rows/s"),
+        value: rate / two_copies_rate,
+        unit: "",
+        target: Target::None,
+    };
     Ok(vec![
-        figure("batch, new clients", new, copied, one, Bar::AtLeast(0.9)),
-        figure(
-            "batch, new clients, beside two",
-            new,
-            copied_by_two,
-            two,
-            Bar::None,
-        ),
-        figure(
-            "batch, known clients",
-            known,
-            copied,
-            one,
-            Bar::AtLeast(0.7),
-        ),
-        figure(
-            "batch, known clients, beside two",
-            known,
-            copied_by_two,
-            two,
-            Bar::None,
-        ),
+        compare_with_copy("new clients", new_rate, 0.9),
+        compare_with_two_copies("new clients", new_rate),
+        compare_with_copy("known clients", known_rate, 0.7),
+        compare_with_two_copies("known clients", known_rate),
     ])
 }
 
-/// Rows a second of all writers together.
-async fn write(
+async fn open_store(services: &Services, database: &str) -> Result<Arc<dyn Store>> {
+    let config = load_config(services.postgres_env_vars(database))?;
+    runtime::open_for_cli(&config).await
+}
+
+/// Writes the batches with two writers. Returns their total rows per second.
+async fn record(
     services: &Services,
     store: &Arc<dyn Store>,
     batches: &[Vec<ConnectionUpsert>],
 ) -> Result<f64> {
-    services.settle().await?;
-    let mut shares: Vec<Vec<PresenceBatch>> = (0..WRITERS).map(|_| Vec::new()).collect();
-    for (n, arrivals) in batches.iter().enumerate() {
-        shares[n % WRITERS].push(PresenceBatch {
-            arrivals: arrivals.clone(),
+    services.checkpoint().await?;
+    let mut batches_by_writer: Vec<Vec<PresenceBatch>> = (0..WRITERS).map(|_| vec![]).collect();
+    for (index, upserts) in batches.iter().enumerate() {
+        batches_by_writer[index % WRITERS].push(PresenceBatch {
+            upserts: upserts.clone(),
             ..PresenceBatch::default()
         });
     }
     let rows: usize = batches.iter().map(Vec::len).sum();
     let started = Instant::now();
-    let writers = shares.into_iter().map(|share| {
+    let writers = batches_by_writer.into_iter().map(|batches| {
         let store = store.clone();
         tokio::spawn(async move {
-            for batch in share {
-                let written = store.record_batch(&batch, &[], Timestamp::now()).await?;
-                ensure!(written == WriteOutcome::Committed, "{written:?}");
+            for batch in batches {
+                let outcome = store.record_batch(&batch, &[], Timestamp::now()).await?;
+                ensure!(outcome == WriteOutcome::Committed, "{outcome:?}");
             }
             Ok(())
         })
     });
-    for writer in futures::future::join_all(writers).await {
-        writer??;
+    for result in futures::future::join_all(writers).await {
+        result??;
     }
     Ok(rows as f64 / started.elapsed().as_secs_f64())
 }
 
-/// Rows a second of all connections together, into an empty table.
-async fn copy(services: &Services, batches: &[Vec<u8>], connections: usize) -> Result<f64> {
-    let database = services.database().await?;
-    services.settle().await?;
-    let mut open = Vec::new();
-    for _ in 0..connections {
-        open.push(services.connect(&database).await?);
+/// Copies the batches into an empty table, on this number of connections. Returns their total rows
+/// per second.
+async fn copy(services: &Services, batches: &[Vec<u8>], connection_count: usize) -> Result<f64> {
+    let database = services.create_database().await?;
+    services.checkpoint().await?;
+    let mut connections = Vec::new();
+    for _ in 0..connection_count {
+        connections.push(services.connect(&database).await?);
     }
     let started = Instant::now();
-    let shares = batches.chunks(batches.len().div_ceil(connections));
-    let copies = open.iter_mut().zip(shares).map(|(connection, share)| {
-        let rows = share.len() * BATCH;
-        rows::copy(connection, share, rows)
-    });
+    let batches_by_connection = batches.chunks(batches.len().div_ceil(connection_count));
+    let copies = connections
+        .iter_mut()
+        .zip(batches_by_connection)
+        .map(|(connection, batches)| rows::copy(connection, batches));
     futures::future::try_join_all(copies).await?;
-    let rate = (batches.len() * BATCH) as f64 / started.elapsed().as_secs_f64();
-    for connection in open {
+    let rate = (batches.len() * BATCH_SIZE) as f64 / started.elapsed().as_secs_f64();
+    for connection in connections {
         connection.close().await?;
     }
     services.drop_database(&database).await?;
     Ok(rate)
 }
 
-/// Known clients among ever more of them.
-pub async fn measure_known(services: &Services) -> Result<Vec<Figure>> {
-    let (mut figures, mut points) = (Vec::new(), Vec::new());
-    for (among, name) in [(10_000, "10 k"), (100_000, "100 k"), (1_000_000, "1 M")] {
-        let database = services.database().await?;
-        let clients = rows::clients(ROWS.min(among));
-        let store = runtime::open_for_cli(&config(services.postgres_settings(&database))?).await?;
-        write(services, &store, &rows::arrivals(&clients, 0)).await?;
-        fill(services, &database, among - clients.len()).await?;
+/// Measures updates of known clients in tables of different sizes, and writes a plot.
+pub async fn measure_known(services: &Services) -> Result<Vec<Measurement>> {
+    let (mut measurements, mut points) = (Vec::new(), Vec::new());
+    for known_clients in [10_000, 100_000, 1_000_000] {
+        let database = services.create_database().await?;
+        let client_ids = rows::client_ids(ROWS.min(known_clients));
+        let store = open_store(services, &database).await?;
+        record(services, &store, &rows::upserts(&client_ids, 0)).await?;
+        insert_other_clients(services, &database, known_clients - client_ids.len()).await?;
         let mut rates = Vec::new();
-        for round in 0..ROUNDS {
-            let again = rows::arrivals(&clients, round + 1);
-            rates.push(write(services, &store, &again).await?);
+        for run in 0..RUNS {
+            let updates = rows::upserts(&client_ids, run + 1);
+            rates.push(record(services, &store, &updates).await?);
         }
         store.close().await;
         services.drop_database(&database).await?;
         let rate = median(&rates);
-        points.push((among, rate));
-        figures.push(Figure {
-            name: format!("batch, known among {name}"),
-            measured: "rows/s of two writers".to_owned(),
+        points.push((known_clients, rate));
+        measurements.push(Measurement {
+            name: format!(
+                "updates with {} known clients",
+                plot::with_thousands_separators(known_clients as f64)
+            ),
+            measured: "two writers".to_owned(),
             value: rate,
             unit: "rows/s",
-            bar: Bar::None,
+            target: Target::None,
         });
     }
-    plot::write(&root().join(PLOT), &points)?;
-    Ok(figures)
+    plot::write(&repository_root().join(PLOT_FILE), &points)?;
+    Ok(measurements)
 }
 
-/// Others, made in SQL.
-async fn fill(services: &Services, database: &str, count: usize) -> Result<()> {
+/// Inserts clients that the benchmark does not update, so that the table has the wanted size.
+async fn insert_other_clients(services: &Services, database: &str, count: usize) -> Result<()> {
     let mut connection = services.connect(database).await?;
     sqlx::query(
-        "INSERT INTO connections (client_id, org_id, canonical_facts, dispatchers, tags, stale_timestamp)
-         SELECT gen_random_uuid(), '10000',
+        "INSERT INTO connections
+                (client_id, org_id, canonical_facts, dispatchers, tags, stale_timestamp)
+         SELECT gen_random_uuid(), $2,
                 jsonb_build_object('insights_id', gen_random_uuid(), 'fqdn', n || '.example'),
-                '{\"rhc-worker-playbook\": {}}', jsonb_build_object('filler', repeat('x', 200)), now()
+                '{\"rhc-worker-playbook\": {}}',
+                jsonb_build_object('filler', repeat('x', 200)), now()
            FROM generate_series(1, $1) AS n",
     )
     .bind(i64::try_from(count)?)
+    .bind(ORG_ID)
     .execute(&mut connection)
     .await?;
     sqlx::query("VACUUM ANALYZE connections")

@@ -1,139 +1,182 @@
-//! The smallest MQTT client that can be held to account: what a measurement uses on both sides must
-//! cost next to nothing.
+//! Minimal MQTT 3.1.1 client for load. It shares the CPU with the measured programs, so it implements
+//! only what the benchmarks need.
 
 use anyhow::{Context as _, Result, ensure};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
-/// Who may read everybody's messages, on the listener without TLS.
-const SERVICE: Option<(&str, &str)> = Some(("cloud-connector", "cc-secret"));
+/// User name and password of the connector, which may read the messages of all clients.
+const CONNECTOR_CREDENTIALS: (&str, &str) = ("cloud-connector", "cc-secret");
 
-pub struct Client {
-    reading: BufReader<OwnedReadHalf>,
-    writing: OwnedWriteHalf,
+const CONNACK: u8 = 2;
+const PUBLISH: u8 = 3;
+const PUBACK: u8 = 4;
+const SUBACK: u8 = 9;
+
+/// First bytes of sent packets: packet type and flags.
+const CONNECT_BYTE: u8 = 0x10;
+const PUBLISH_QOS1_BYTE: u8 = 0x32;
+const PUBACK_BYTE: u8 = 0x40;
+const SUBSCRIBE_BYTE: u8 = 0x82;
+
+pub struct MqttClient {
+    reader: BufReader<OwnedReadHalf>,
+    writer: OwnedWriteHalf,
+    /// The topic that [`Self::send`] publishes to.
     topic: String,
 }
 
-impl Client {
-    pub async fn connect(address: &str, name: &str) -> Result<Self> {
-        Self::open(address, name, None).await
+impl MqttClient {
+    /// Connects as a client, without credentials.
+    pub async fn connect(address: &str, client_id: &str) -> Result<Self> {
+        Self::open(address, client_id, None).await
     }
 
-    /// The service's own user, subscribed with QoS 1.
-    pub async fn subscribe(address: &str, filter: &str) -> Result<Self> {
-        let name = uuid::Uuid::new_v4().to_string();
-        let mut client = Self::open(address, &name, SERVICE).await?;
-        let mut body = vec![0, 1];
-        push_text(&mut body, filter)?;
-        body.push(1);
-        client.writing.write_all(&packet(0x82, &body)).await?;
-        let (kind, body) = client.read().await?;
-        ensure!(kind == 9 && body.last() == Some(&1), "not subscribed");
+    /// Connects with the connector's credentials and subscribes with QoS 1.
+    pub async fn subscribe(address: &str, topic_filter: &str) -> Result<Self> {
+        let client_id = uuid::Uuid::new_v4().to_string();
+        let mut client = Self::open(address, &client_id, Some(CONNECTOR_CREDENTIALS)).await?;
+        let packet_id = [0, 1];
+        let mut body = packet_id.to_vec();
+        push_string(&mut body, topic_filter)?;
+        let qos = 1;
+        body.push(qos);
+        client
+            .writer
+            .write_all(&encode_packet(SUBSCRIBE_BYTE, &body))
+            .await?;
+        let (packet_type, body) = client.read_packet().await?;
+        ensure!(
+            packet_type == SUBACK && body.last() == Some(&qos),
+            "the broker rejected the subscription to {topic_filter}"
+        );
         Ok(client)
     }
 
-    /// Ends the session that the broker keeps for one of the service's users: it would go on gathering
-    /// messages, and the broker would stall whenever it saves them.
-    pub async fn end_session(port: u16, name: &str) -> Result<()> {
+    /// Deletes the connector's persistent session with this client id, by connecting with a clean
+    /// session. The broker would otherwise queue messages for the session, and stall whenever it
+    /// saves them.
+    pub async fn delete_session(port: u16, client_id: &str) -> Result<()> {
         let address = format!("127.0.0.1:{port}");
-        Self::open(&address, name, SERVICE).await.map(drop)
+        Self::open(&address, client_id, Some(CONNECTOR_CREDENTIALS))
+            .await
+            .map(drop)
     }
 
-    async fn open(address: &str, name: &str, user: Option<(&str, &str)>) -> Result<Self> {
+    async fn open(
+        address: &str,
+        client_id: &str,
+        credentials: Option<(&str, &str)>,
+    ) -> Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
-        let (reading, writing) = stream.into_split();
+        let (reader, writer) = stream.into_split();
         let mut client = Self {
-            reading: BufReader::new(reading),
-            writing,
-            topic: format!("redhat/insights/{name}/control/out"),
+            reader: BufReader::new(reader),
+            writer,
+            topic: format!("redhat/insights/{client_id}/control/out"),
         };
-        // Version 3.1.1, clean session, a minute of keep-alive.
-        let flags = if user.is_some() { 0xc2 } else { 0x02 };
+        // Flags: clean session and, with credentials, user name and password.
+        let flags = if credentials.is_some() { 0xc2 } else { 0x02 };
+        let keep_alive_seconds: u16 = 60;
         let mut body = b"\0\x04MQTT\x04".to_vec();
-        body.extend([flags, 0, 60]);
-        push_text(&mut body, name)?;
-        if let Some((user, password)) = user {
-            push_text(&mut body, user)?;
-            push_text(&mut body, password)?;
+        body.push(flags);
+        body.extend(keep_alive_seconds.to_be_bytes());
+        push_string(&mut body, client_id)?;
+        if let Some((user, password)) = credentials {
+            push_string(&mut body, user)?;
+            push_string(&mut body, password)?;
         }
-        client.writing.write_all(&packet(0x10, &body)).await?;
-        let (kind, body) = client.read().await?;
-        ensure!(kind == 2 && body.get(1) == Some(&0), "{name} is not let in");
+        client
+            .writer
+            .write_all(&encode_packet(CONNECT_BYTE, &body))
+            .await?;
+        let (packet_type, body) = client.read_packet().await?;
+        ensure!(
+            packet_type == CONNACK && body.get(1) == Some(&0),
+            "the broker rejected the connection of {client_id}"
+        );
         Ok(client)
     }
 
-    pub async fn send(&mut self, id: u16, payload: &[u8]) -> Result<()> {
+    /// Publishes with QoS 1, without waiting for the PUBACK.
+    pub async fn send(&mut self, packet_id: u16, payload: &[u8]) -> Result<()> {
         let mut body = Vec::with_capacity(payload.len() + 80);
-        push_text(&mut body, &self.topic)?;
-        body.extend(id.to_be_bytes());
+        push_string(&mut body, &self.topic)?;
+        body.extend(packet_id.to_be_bytes());
         body.extend(payload);
-        Ok(self.writing.write_all(&packet(0x32, &body)).await?)
+        let packet = encode_packet(PUBLISH_QOS1_BYTE, &body);
+        Ok(self.writer.write_all(&packet).await?)
     }
 
-    pub async fn acknowledged(&mut self) -> Result<()> {
+    /// Waits for the next PUBACK and ignores other packets.
+    pub async fn wait_for_puback(&mut self) -> Result<()> {
         loop {
-            let (kind, _) = self.read().await?;
-            if kind == 4 {
+            let (packet_type, _) = self.read_packet().await?;
+            if packet_type == PUBACK {
                 return Ok(());
             }
         }
     }
 
-    /// With QoS 1; returns when it is acknowledged.
-    pub async fn publish(&mut self, id: u16, payload: &[u8]) -> Result<()> {
-        self.send(id, payload).await?;
-        self.acknowledged().await
+    /// Publishes with QoS 1 and waits for the PUBACK.
+    pub async fn publish(&mut self, packet_id: u16, payload: &[u8]) -> Result<()> {
+        self.send(packet_id, payload).await?;
+        self.wait_for_puback().await
     }
 
-    /// The next message, acknowledged.
-    pub async fn message(&mut self) -> Result<(String, Vec<u8>)> {
+    /// Waits for the next message, acknowledges it, and returns its topic and payload.
+    pub async fn next_message(&mut self) -> Result<(String, Vec<u8>)> {
         loop {
-            let (kind, mut body) = self.read().await?;
-            if kind != 3 {
+            let (packet_type, mut body) = self.read_packet().await?;
+            if packet_type != PUBLISH {
                 continue;
             }
-            let length = usize::from(u16::from_be_bytes([body[0], body[1]]));
-            let payload = body.split_off(2 + length + 2);
-            let id = &body[2 + length..];
-            self.writing.write_all(&packet(0x40, id)).await?;
-            let topic = String::from_utf8(body[2..2 + length].to_vec())?;
+            let topic_length = usize::from(u16::from_be_bytes([body[0], body[1]]));
+            let topic_end = 2 + topic_length;
+            let payload = body.split_off(topic_end + 2);
+            let packet_id = &body[topic_end..];
+            let puback = encode_packet(PUBACK_BYTE, packet_id);
+            self.writer.write_all(&puback).await?;
+            let topic = String::from_utf8(body[2..topic_end].to_vec())?;
             return Ok((topic, payload));
         }
     }
 
-    async fn read(&mut self) -> Result<(u8, Vec<u8>)> {
-        let first = self.reading.read_u8().await.context("hung up")?;
+    /// Reads one packet. Returns the packet type and the bytes after the fixed header.
+    async fn read_packet(&mut self) -> Result<(u8, Vec<u8>)> {
+        let first_byte = self.reader.read_u8().await;
+        let first_byte = first_byte.context("the broker closed the connection")?;
         let mut length = 0;
         for shift in [0, 7, 14, 21] {
-            let byte = self.reading.read_u8().await?;
+            let byte = self.reader.read_u8().await?;
             length |= usize::from(byte & 0x7f) << shift;
             if byte & 0x80 == 0 {
                 break;
             }
         }
         let mut body = vec![0; length];
-        self.reading.read_exact(&mut body).await?;
-        Ok((first >> 4, body))
+        self.reader.read_exact(&mut body).await?;
+        Ok((first_byte >> 4, body))
     }
 }
 
-fn push_text(body: &mut Vec<u8>, text: &str) -> Result<()> {
+fn push_string(body: &mut Vec<u8>, text: &str) -> Result<()> {
     body.extend(u16::try_from(text.len())?.to_be_bytes());
     body.extend(text.as_bytes());
     Ok(())
 }
 
-fn packet(first: u8, body: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(body.len() + 5);
-    bytes.push(first);
+fn encode_packet(first_byte: u8, body: &[u8]) -> Vec<u8> {
+    let mut packet = Vec::with_capacity(body.len() + 5);
+    packet.push(first_byte);
     let mut length = body.len();
     while length > 0x7f {
-        bytes.push(0x80 | length.to_le_bytes()[0]);
+        packet.push(0x80 | length.to_le_bytes()[0]);
         length >>= 7;
     }
-    bytes.push(length.to_le_bytes()[0]);
-    bytes.extend(body);
-    bytes
+    packet.push(length.to_le_bytes()[0]);
+    packet.extend(body);
+    packet
 }

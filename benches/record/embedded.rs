@@ -1,5 +1,5 @@
-//! The embedded set-up, where every acknowledged message is in the database, beside Mosquitto, which
-//! hands the same messages to a subscriber.
+//! Publish rate in embedded mode, where the connector commits each message before the PUBACK.
+//! Compared with Mosquitto, which delivers the same messages to one subscriber.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -10,126 +10,134 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use tokio::process::{Child, Command};
 
-use super::client::Client;
-use super::process::Process;
-use super::support::report::{Bar, Figure, median};
-use super::support::{Services, root, variables};
-use super::{ROUNDS, rows};
+use super::client::MqttClient;
+use super::process::ConnectorProcess;
+use super::support::report::{Measurement, Target, median};
+use super::support::{Services, env_vars, repository_root};
+use super::{CONTROL_TOPIC_FILTER, ORG_ID, RUNS, rows};
 
 const CLIENTS: usize = 1000;
-const LASTS: Duration = Duration::from_secs(5);
+const RUN_DURATION: Duration = Duration::from_secs(5);
 
-/// A connector with everything in one process, in a folder that is removed at the end.
-pub struct Embedded {
-    pub process: Process,
-    pub key: String,
+/// A connector in embedded mode. Dropping it kills the process and deletes its data.
+pub struct EmbeddedConnector {
+    pub process: ConnectorProcess,
+    /// Key of the API caller `local`.
+    pub api_key: String,
     folder: PathBuf,
 }
 
-impl Embedded {
+impl EmbeddedConnector {
     pub async fn start() -> Result<Self> {
         let name = uuid::Uuid::new_v4().simple().to_string();
-        // Beside the program, on the same disk as everything else here: not in memory.
-        let folder = root().join("target/bench").join(name);
-        let data = folder.join("data");
-        let settings = variables(&[
-            // All of them come from one address, at once.
+        // Not in a temporary directory, which could be in memory instead of on disk.
+        let folder = repository_root().join("target/bench").join(name);
+        let data_dir = folder.join("data");
+        let env_vars = env_vars(&[
+            // All clients connect at once and from the same address.
             ("broker.connect_limit.burst", "100000"),
             ("broker.max_connections_per_address", "20000"),
-            ("data.dir", &data.display().to_string()),
+            ("data.dir", &data_dir.display().to_string()),
         ]);
         let args = ["--http", "127.0.0.1:0", "--mqtt", "127.0.0.1:0"];
-        let process = Process::start(&args, &settings).await?;
-        let key = std::fs::read_to_string(data.join("local.key"))?;
+        let process = ConnectorProcess::start(&args, &env_vars).await?;
+        let api_key = std::fs::read_to_string(data_dir.join("local.key"))?;
         Ok(Self {
             process,
-            key: key.trim().to_owned(),
+            api_key: api_key.trim().to_owned(),
             folder,
         })
     }
 
-    /// A request that the local caller makes.
-    pub fn get(&self, http: &reqwest::Client, path: &str) -> reqwest::RequestBuilder {
-        http.get(format!("{}/api/cloud-connector{path}", self.process.http))
+    /// Returns the number of connected clients, according to the API.
+    pub async fn count_connections(&self, http: &reqwest::Client) -> Result<u64> {
+        let url = format!(
+            "{}/api/cloud-connector/v2/connections?limit=1",
+            self.process.http_url
+        );
+        let response = http
+            .get(url)
             .header("x-rh-cloud-connector-client-id", "local")
-            .header("x-rh-cloud-connector-psk", &self.key)
-            .header("x-rh-cloud-connector-org-id", "10000")
-    }
-
-    /// How many are connected.
-    pub async fn count(&self, http: &reqwest::Client) -> Result<u64> {
-        let page: serde_json::Value = self
-            .get(http, "/v2/connections?limit=1")
+            .header("x-rh-cloud-connector-psk", &self.api_key)
+            .header("x-rh-cloud-connector-org-id", ORG_ID)
             .send()
-            .await?
-            .json()
             .await?;
-        page["meta"]["count"].as_u64().context("no count")
+        let page: serde_json::Value = response.json().await?;
+        page["meta"]["count"]
+            .as_u64()
+            .context("the response has no meta.count")
     }
 }
 
-impl Drop for Embedded {
+impl Drop for EmbeddedConnector {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
-pub async fn measure(services: &Services) -> Result<Vec<Figure>> {
-    let mosquitto = format!("127.0.0.1:{}", services.mosquitto);
-    let (mut ours, mut theirs) = (vec![], vec![]);
-    for _ in 0..ROUNDS {
-        let embedded = Embedded::start().await?;
-        let (rate, clients) = publish(&embedded.process.mqtt).await?;
-        ours.push(rate);
-        let http = reqwest::Client::new();
-        let recorded = embedded.count(&http).await?;
-        ensure!(recorded == CLIENTS as u64, "{recorded} are connected");
+pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
+    let mosquitto_address = format!("127.0.0.1:{}", services.mosquitto_port);
+    let (mut connector_rates, mut mosquitto_rates) = (vec![], vec![]);
+    for _ in 0..RUNS {
+        let connector = EmbeddedConnector::start().await?;
+        let (rate, clients) = publish(&connector.process.mqtt_address).await?;
+        connector_rates.push(rate);
+        let count = connector.count_connections(&reqwest::Client::new()).await?;
+        ensure!(
+            count == CLIENTS as u64,
+            "{count} of {CLIENTS} clients are recorded"
+        );
         drop(clients);
-        drop(embedded);
-        let reader = subscribe(services.mosquitto)?;
-        theirs.push(publish(&mosquitto).await?.0);
-        drop(reader);
+        drop(connector);
+        let subscriber = start_subscriber(services.mosquitto_port)?;
+        let (rate, _) = publish(&mosquitto_address).await?;
+        mosquitto_rates.push(rate);
+        drop(subscriber);
     }
-    let (ours, theirs) = (median(&ours), median(&theirs));
-    Ok(vec![Figure {
-        name: "embedded, publish to commit".to_owned(),
-        measured: format!("{ours:.0} messages/s ÷ {theirs:.0} into Mosquitto with a mosquitto_sub"),
-        value: ours / theirs,
+    let connector_rate = median(&connector_rates);
+    let mosquitto_rate = median(&mosquitto_rates);
+    Ok(vec![Measurement {
+        name: "embedded, 1,000 clients, commit before PUBACK".to_owned(),
+        measured: format!(
+            "{connector_rate:.0} messages/s ÷ {mosquitto_rate:.0} into Mosquitto with a \
+             mosquitto_sub"
+        ),
+        value: connector_rate / mosquitto_rate,
         unit: "",
-        bar: Bar::AtLeast(0.4),
+        target: Target::AtLeast(0.4),
     }])
 }
 
-/// Acknowledged messages a second of all clients together, each with one under way. They are still
-/// connected then.
-async fn publish(address: &str) -> Result<(f64, Vec<Client>)> {
+/// Publishes with all clients for [`RUN_DURATION`], each with one message in flight. Returns the total
+/// of acknowledged messages per second, and the clients, which are still connected.
+async fn publish(address: &str) -> Result<(f64, Vec<MqttClient>)> {
     let mut clients = Vec::new();
-    for name in rows::clients(CLIENTS) {
-        clients.push((Client::connect(address, &name).await?, name));
+    for client_id in rows::client_ids(CLIENTS) {
+        clients.push((MqttClient::connect(address, &client_id).await?, client_id));
     }
-    let count = Arc::new(AtomicU64::new(0));
-    let is_over = Arc::new(AtomicBool::new(false));
+    let acknowledged = Arc::new(AtomicU64::new(0));
+    let is_finished = Arc::new(AtomicBool::new(false));
     let started = Instant::now();
     let publishers: Vec<_> = clients
         .into_iter()
-        .map(|(mut client, name)| {
-            let (count, is_over) = (count.clone(), is_over.clone());
+        .map(|(mut client, client_id)| {
+            let (acknowledged, is_finished) = (acknowledged.clone(), is_finished.clone());
             tokio::spawn(async move {
-                let mut round = 0;
-                while !is_over.load(Ordering::Relaxed) {
-                    round += 1;
-                    let payload = rows::message(&name, round);
-                    let id = u16::try_from(round % 60_000)? + 1;
-                    client.publish(id, payload.as_bytes()).await?;
-                    count.fetch_add(1, Ordering::Relaxed);
+                let mut revision = 0;
+                while !is_finished.load(Ordering::Relaxed) {
+                    revision += 1;
+                    let payload = rows::online_message(&client_id, revision);
+                    let packet_id = u16::try_from(revision % 60_000)? + 1;
+                    client.publish(packet_id, payload.as_bytes()).await?;
+                    acknowledged.fetch_add(1, Ordering::Relaxed);
                 }
                 Ok::<_, anyhow::Error>(client)
             })
         })
         .collect();
-    tokio::time::sleep(LASTS).await;
-    let rate = count.load(Ordering::Relaxed) as f64 / started.elapsed().as_secs_f64();
-    is_over.store(true, Ordering::Relaxed);
+    tokio::time::sleep(RUN_DURATION).await;
+    let rate = acknowledged.load(Ordering::Relaxed) as f64 / started.elapsed().as_secs_f64();
+    is_finished.store(true, Ordering::Relaxed);
     let mut clients = Vec::new();
     for publisher in publishers {
         clients.push(publisher.await??);
@@ -137,12 +145,12 @@ async fn publish(address: &str) -> Result<(f64, Vec<Client>)> {
     Ok((rate, clients))
 }
 
-fn subscribe(port: u16) -> Result<Child> {
+fn start_subscriber(port: u16) -> Result<Child> {
     Command::new("mosquitto_sub")
         .args(["-h", "127.0.0.1", "-p", &port.to_string()])
         .args(["-u", "cloud-connector", "-P", "cc-secret", "-q", "1"])
         .args(["-i", &uuid::Uuid::new_v4().to_string()])
-        .args(["-t", "redhat/insights/+/control/out"])
+        .args(["-t", CONTROL_TOPIC_FILTER])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .kill_on_drop(true)

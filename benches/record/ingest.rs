@@ -1,5 +1,5 @@
-//! From the broker to the queue, beside `mosquitto_sub` on the same backlog; and what a backlog costs
-//! in memory.
+//! The role `ingest` reads a backlog from Mosquitto and produces it to Kafka, compared with
+//! `mosquitto_sub` reading the same backlog. Also measures the peak memory.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -7,180 +7,192 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use tokio::process::Command;
 
-use super::client::Client;
-use super::pipeline::{MEMORY_MOST, backlog, settings};
-use super::process::{Process, eventually};
-use super::queue::{self, Counter};
-use super::support::report::{Bar, Figure, median};
-use super::support::{Services, config};
-use super::{ROUNDS, rows};
+use super::client::MqttClient;
+use super::kafka_topics::{self, MessageCounter};
+use super::pipeline::{MAX_MEMORY_MIB, backlog_size, distributed_env_vars};
+use super::process::{ConnectorProcess, eventually};
+use super::support::report::{Measurement, Target, median};
+use super::support::{Services, load_config};
+use super::{CONTROL_TOPIC_FILTER, RUNS, rows};
 
-/// Who publishes the backlog, and how many messages each has under way.
 const PUBLISHERS: usize = 40;
-const WINDOW: usize = 100;
-/// How often the queue is counted: each time asks for every partition.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
-const FILTER: &str = "redhat/insights/+/control/out";
+const MAX_IN_FLIGHT_PER_PUBLISHER: usize = 100;
+/// Each poll sends one request per partition to Kafka.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Time for the last PUBACKs to reach the broker.
+const PUBACK_DELAY: Duration = Duration::from_secs(2);
 
-pub async fn measure(services: &Services) -> Result<Vec<Figure>> {
-    let own = uuid::Uuid::new_v4().simple().to_string();
-    let database = services.database().await?;
-    let mut variables = settings(services, &own);
-    variables.extend(services.postgres_settings(&database));
-    let config = config(variables.clone())?;
-    queue::make(&config).await?;
-    let counter = Counter::new(&config, &config.kafka.ingress_topic)?;
-    let reader = Reader {
-        port: services.mosquitto,
-        name: format!("reader-{own}"),
+pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
+    let suffix = uuid::Uuid::new_v4().simple().to_string();
+    let database = services.create_database().await?;
+    let mut env_vars = distributed_env_vars(services, &suffix);
+    env_vars.extend(services.postgres_env_vars(&database));
+    let config = load_config(env_vars.clone())?;
+    kafka_topics::create(&config).await?;
+    let counter = MessageCounter::new(&config, &config.kafka.ingress_topic)?;
+    let mosquitto_sub = MosquittoSub {
+        port: services.mosquitto_port,
+        client_id: format!("mosquitto-sub-{suffix}"),
     };
-    // Both have a session before the first message, and keep it.
-    leave_session(&variables).await?;
-    reader.leave_session().await?;
+    // From now on, the broker queues all messages for both subscribers.
+    create_ingest_session(&env_vars).await?;
+    mosquitto_sub.create_session().await?;
 
-    let backlog = backlog()?;
-    let (mut ours, mut theirs, mut memory) = (vec![], vec![], vec![]);
-    for round in 0..ROUNDS {
-        publish(services.mosquitto, backlog).await?;
-        // By turns, so that neither always finds the broker warmed up by the other.
-        if round % 2 == 0 {
-            theirs.push(reader.drain(backlog).await?);
+    let backlog = backlog_size()?;
+    let (mut ingest_rates, mut baseline_rates, mut memory_mib) = (vec![], vec![], vec![]);
+    for run in 0..RUNS {
+        publish(services.mosquitto_port, backlog).await?;
+        // Alternate the order: the second reader may profit from the broker's warm caches.
+        if run % 2 == 0 {
+            baseline_rates.push(mosquitto_sub.drain(backlog).await?);
         }
-        let (rate, most) = drain(&variables, &counter, backlog).await?;
-        ours.push(rate);
-        memory.push(most);
-        if round % 2 == 1 {
-            theirs.push(reader.drain(backlog).await?);
+        let (rate, peak_mib) = drain_with_ingest(&env_vars, &counter, backlog).await?;
+        ingest_rates.push(rate);
+        memory_mib.push(peak_mib);
+        if run % 2 == 1 {
+            baseline_rates.push(mosquitto_sub.drain(backlog).await?);
         }
     }
-    publish(services.mosquitto, 2 * backlog).await?;
-    let (_, twice) = drain(&variables, &counter, 2 * backlog).await?;
-    reader.drain(2 * backlog).await?;
+    publish(services.mosquitto_port, 2 * backlog).await?;
+    let (_, double_backlog_mib) = drain_with_ingest(&env_vars, &counter, 2 * backlog).await?;
+    mosquitto_sub.drain(2 * backlog).await?;
 
-    Client::end_session(services.mosquitto, &format!("ingest-{own}")).await?;
-    Client::end_session(services.mosquitto, &reader.name).await?;
+    MqttClient::delete_session(services.mosquitto_port, &format!("ingest-{suffix}")).await?;
+    MqttClient::delete_session(services.mosquitto_port, &mosquitto_sub.client_id).await?;
     services.drop_database(&database).await?;
 
-    let (ours, theirs) = (median(&ours), median(&theirs));
+    let (rate, baseline_rate) = (median(&ingest_rates), median(&baseline_rates));
     Ok(vec![
-        Figure {
-            name: "broker to queue".to_owned(),
-            measured: format!("{ours:.0} messages/s ÷ {theirs:.0} by mosquitto_sub"),
-            value: ours / theirs,
+        Measurement {
+            name: "broker to Kafka, 200,000 messages in Mosquitto".to_owned(),
+            measured: format!("{rate:.0} messages/s ÷ {baseline_rate:.0} by mosquitto_sub"),
+            value: rate / baseline_rate,
             unit: "",
-            bar: Bar::AtLeast(0.7),
+            target: Target::AtLeast(0.7),
         },
-        Figure::memory("ingest, backlog of 200,000", median(&memory), MEMORY_MOST),
-        Figure::memory("ingest, backlog of 400,000", twice, MEMORY_MOST),
+        Measurement::peak_memory(
+            "ingest, peak memory, backlog of 200,000",
+            median(&memory_mib),
+            MAX_MEMORY_MIB,
+        ),
+        Measurement::peak_memory(
+            "ingest, peak memory, backlog of 400,000",
+            double_backlog_mib,
+            MAX_MEMORY_MIB,
+        ),
     ])
 }
 
-/// An ingest that was there once.
-async fn leave_session(variables: &[(String, String)]) -> Result<()> {
-    let process = Process::start(&["--role", "ingest"], variables).await?;
-    let ready = format!("{}/readiness", process.http);
-    eventually("ingest", Duration::from_millis(50), || async {
-        let answer = reqwest::get(&ready).await?;
-        Ok(answer.status().is_success().then_some(()))
-    })
-    .await?;
+/// Starts `ingest` until it is ready, and stops it. Its persistent session remains in the broker.
+async fn create_ingest_session(env_vars: &[(String, String)]) -> Result<()> {
+    let process = ConnectorProcess::start(&["--role", "ingest"], env_vars).await?;
+    process.wait_ready().await?;
     process.stop().await
 }
 
-/// Messages a second from the start of the process until the last is in the queue, and its memory.
-async fn drain(
-    variables: &[(String, String)],
-    counter: &Counter,
+/// Starts `ingest` and waits until the whole backlog is in Kafka. Returns the messages per second
+/// since the start of the process, and its peak memory in MiB.
+async fn drain_with_ingest(
+    env_vars: &[(String, String)],
+    counter: &MessageCounter,
     backlog: usize,
 ) -> Result<(f64, f64)> {
-    let before = counter.count()?;
+    let count_before = counter.count()?;
     let started = Instant::now();
-    let process = Process::start(&["--role", "ingest"], variables).await?;
-    let took = eventually("the backlog in the queue", LOOK_EVERY, || {
-        let done = counter.count().map(|count| count >= before + backlog);
-        async { Ok(done?.then(|| started.elapsed())) }
+    let process = ConnectorProcess::start(&["--role", "ingest"], env_vars).await?;
+    let duration = eventually("the backlog in Kafka", POLL_INTERVAL, || {
+        let count = counter.count();
+        async { Ok((count? >= count_before + backlog).then(|| started.elapsed())) }
     })
     .await?;
-    let memory = process.most_memory()?;
-    // What the broker has not heard of yet would come again.
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    let peak_mib = process.peak_memory_mib()?;
+    // The broker would redeliver messages without PUBACK.
+    tokio::time::sleep(PUBACK_DELAY).await;
     process.stop().await?;
-    let found = counter.count()? - before;
-    ensure!(found == backlog, "{found} of {backlog} are in the queue");
-    Ok((backlog as f64 / took.as_secs_f64(), memory))
+    let produced = counter.count()? - count_before;
+    ensure!(
+        produced == backlog,
+        "ingest produced {produced} messages, expected {backlog}"
+    );
+    Ok((backlog as f64 / duration.as_secs_f64(), peak_mib))
 }
 
-/// `mosquitto_sub`, with a session that the broker keeps.
-struct Reader {
+/// `mosquitto_sub` with a persistent session.
+struct MosquittoSub {
     port: u16,
-    name: String,
+    client_id: String,
 }
 
-impl Reader {
+impl MosquittoSub {
     fn command(&self) -> Command {
         let mut command = Command::new("mosquitto_sub");
         command
             .args(["-h", "127.0.0.1", "-p", &self.port.to_string()])
             .args(["-u", "cloud-connector", "-P", "cc-secret"])
-            .args(["-c", "-i", &self.name, "-q", "1", "-t", FILTER])
+            .args(["-c", "-i", &self.client_id, "-q", "1"])
+            .args(["-t", CONTROL_TOPIC_FILTER])
             .stdin(Stdio::null())
             .kill_on_drop(true);
         command
     }
 
-    async fn leave_session(&self) -> Result<()> {
-        let done = self.command().arg("-E").status().await;
-        ensure!(
-            done.context("mosquitto_sub")?.success(),
-            "mosquitto_sub cannot subscribe"
-        );
+    /// Subscribes and disconnects (`-E`). The persistent session remains in the broker.
+    async fn create_session(&self) -> Result<()> {
+        let status = self.command().arg("-E").status().await;
+        let status = status.context("mosquitto_sub")?;
+        ensure!(status.success(), "mosquitto_sub failed to subscribe");
         Ok(())
     }
 
+    /// Reads the backlog. Returns the messages per second.
     async fn drain(&self, backlog: usize) -> Result<f64> {
-        let file = std::env::temp_dir().join(format!("{}.lines", self.name));
-        let lines = std::fs::File::create(&file)?;
+        let path = std::env::temp_dir().join(format!("{}.lines", self.client_id));
+        let output = std::fs::File::create(&path)?;
         let started = Instant::now();
-        let done = self
+        let status = self
             .command()
             .args(["-C", &backlog.to_string()])
-            .stdout(lines)
+            .stdout(output)
             .status()
             .await?;
-        let took = started.elapsed();
-        ensure!(done.success(), "mosquitto_sub: {done}");
-        let text = std::fs::read_to_string(&file)?;
-        std::fs::remove_file(&file)?;
-        let found = text.lines().count();
-        ensure!(found == backlog, "mosquitto_sub read {found} of {backlog}");
-        Ok(backlog as f64 / took.as_secs_f64())
+        let duration = started.elapsed();
+        ensure!(status.success(), "mosquitto_sub failed: {status}");
+        let text = std::fs::read_to_string(&path)?;
+        std::fs::remove_file(&path)?;
+        let count = text.lines().count();
+        ensure!(
+            count == backlog,
+            "mosquitto_sub read {count} of {backlog} messages"
+        );
+        Ok(backlog as f64 / duration.as_secs_f64())
     }
 }
 
-/// Everything is acknowledged by the broker, and waits there.
+/// Publishes messages with QoS 1. When it returns, the broker has acknowledged all of them.
 async fn publish(port: u16, count: usize) -> Result<()> {
     let address = format!("127.0.0.1:{port}");
-    let publishers = rows::clients(PUBLISHERS).into_iter().map(|name| {
+    let publishers = rows::client_ids(PUBLISHERS).into_iter().map(|client_id| {
         let address = address.clone();
         tokio::spawn(async move {
-            let mut client = Client::connect(&address, &name).await?;
-            let mut left = count / PUBLISHERS;
-            while left > 0 {
-                let now = left.min(WINDOW);
-                for n in 0..now {
-                    let id = u16::try_from(n + 1)?;
-                    client.send(id, rows::message(&name, n).as_bytes()).await?;
+            let mut client = MqttClient::connect(&address, &client_id).await?;
+            let mut remaining = count / PUBLISHERS;
+            while remaining > 0 {
+                let in_flight = remaining.min(MAX_IN_FLIGHT_PER_PUBLISHER);
+                for n in 0..in_flight {
+                    let packet_id = u16::try_from(n + 1)?;
+                    let payload = rows::online_message(&client_id, n);
+                    client.send(packet_id, payload.as_bytes()).await?;
                 }
-                for _ in 0..now {
-                    client.acknowledged().await?;
+                for _ in 0..in_flight {
+                    client.wait_for_puback().await?;
                 }
-                left -= now;
+                remaining -= in_flight;
             }
             Ok::<_, anyhow::Error>(())
         })
     });
-    for publisher in futures::future::join_all(publishers).await {
-        publisher??;
+    for result in futures::future::join_all(publishers).await {
+        result??;
     }
     Ok(())
 }

@@ -1,139 +1,157 @@
-//! From a client's publish until the API shows it, at a steady rate, beside the barest way from a
-//! publish over an INSERT to a SELECT.
+//! Latency from a client's publish until the API returns the new state, at a constant rate. The
+//! baseline is the latency from a publish over an INSERT to a SELECT.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use tokio::sync::Mutex;
 
-use super::baseline::Bare;
-use super::client::Client;
-use super::embedded::Embedded;
-use super::pipeline::settings;
-use super::process::{Process, eventually, run};
-use super::support::report::{Bar, Figure, median, quantile};
-use super::support::{Services, variables};
-use super::{ROUNDS, rows};
+use super::baseline::Baseline;
+use super::client::MqttClient;
+use super::embedded::EmbeddedConnector;
+use super::pipeline::distributed_env_vars;
+use super::process::{ConnectorProcess, eventually, run_command};
+use super::support::report::{Measurement, Target, median, quantile};
+use super::support::{Services, env_vars};
+use super::{ORG_ID, RUNS, rows};
 
-/// A message every 10 ms, each of another client; the bare loop's half-way between two of ours, so
-/// that what stalls the machine for a moment stalls both.
-const EVERY: Duration = Duration::from_millis(10);
-const HALF_WAY: Duration = Duration::from_millis(5);
+/// Time between two messages of the connector, and between two of the baseline.
+const MESSAGE_INTERVAL: Duration = Duration::from_millis(10);
+/// The baseline's messages are published halfway between the connector's. A short stall of the
+/// machine then affects both.
+const BASELINE_DELAY: Duration = Duration::from_millis(5);
 const CLIENTS: usize = 500;
-/// In each round.
-const MESSAGES: u16 = 1000;
-const WARM_UP: u16 = 300;
-/// How often it is looked whether a message is shown, once it may be: more often, or from the first
-/// moment on, would be most of the load.
-const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// From which part of the time that the warm-up took a message may be shown.
-const SOONEST: f64 = 0.6;
-const LATE: Duration = Duration::from_millis(30);
-const LOOK_LATE_EVERY: Duration = Duration::from_millis(8);
-const KEY: &str = "0123456789abcdef0123";
+const MESSAGES_PER_RUN: u16 = 1000;
+const WARM_UP_MESSAGES: u16 = 300;
 
-pub async fn measure(services: &Services) -> Result<Vec<Figure>> {
-    let mut figures = embedded().await?;
-    figures.extend(distributed(services).await?);
-    Ok(figures)
+/// Polling more often, or earlier than `Probe::first_poll_after`, would cause most of the load.
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
+/// `Probe::first_poll_after` as a share of the latency of the fastest warm-up messages.
+const FIRST_POLL_SHARE: f64 = 0.6;
+/// After this time, the state is polled only every [`SLOW_POLL_INTERVAL`]. Polling would otherwise
+/// slow down an overloaded machine even more.
+const SLOW_POLL_AFTER: Duration = Duration::from_millis(30);
+const SLOW_POLL_INTERVAL: Duration = Duration::from_millis(8);
+
+/// Key of the API caller `bench`.
+const API_KEY: &str = "0123456789abcdef0123";
+
+pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
+    let mut measurements = measure_embedded().await?;
+    measurements.extend(measure_distributed(services).await?);
+    Ok(measurements)
 }
 
-async fn embedded() -> Result<Vec<Figure>> {
-    let connector = Embedded::start().await?;
+async fn measure_embedded() -> Result<Vec<Measurement>> {
+    let connector = EmbeddedConnector::start().await?;
     let api = Api {
         http: reqwest::Client::new(),
-        base: connector.process.http.clone(),
+        base_url: connector.process.http_url.clone(),
         caller: "local",
-        key: connector.key.clone(),
+        key: connector.api_key.clone(),
     };
-    let bare = Bare::sqlite().await?;
-    let ours = Where::Ours(api, connector.process.mqtt.clone());
-    compare("embedded", 10.0, ours, bare).await
+    let mqtt_address = connector.process.mqtt_address.clone();
+    let baseline = Baseline::with_sqlite().await?;
+    compare(
+        "embedded",
+        10.0,
+        System::Connector { api, mqtt_address },
+        System::Baseline(baseline),
+    )
+    .await
 }
 
-async fn distributed(services: &Services) -> Result<Vec<Figure>> {
-    let own = uuid::Uuid::new_v4().simple().to_string();
-    let database = services.database().await?;
-    let mut variables_of_all = settings(services, &own);
-    variables_of_all.extend(services.postgres_settings(&database));
-    variables_of_all.extend(variables(&[
-        ("kafka.group", &format!("group-{own}")),
-        ("kafka.answers_group", &format!("answers-{own}")),
-        ("api.keys.bench", KEY),
+async fn measure_distributed(services: &Services) -> Result<Vec<Measurement>> {
+    let suffix = uuid::Uuid::new_v4().simple().to_string();
+    let database = services.create_database().await?;
+    let mut env = distributed_env_vars(services, &suffix);
+    env.extend(services.postgres_env_vars(&database));
+    env.extend(env_vars(&[
+        ("kafka.group", &format!("group-{suffix}")),
+        ("kafka.answers_group", &format!("answers-{suffix}")),
+        ("api.keys.bench", API_KEY),
     ]));
-    run(&["migrate", "--topics"], &variables_of_all).await?;
+    run_command(&["migrate", "--create-topics"], &env).await?;
     let mut processes = Vec::new();
     for role in ["ingest", "record", "api"] {
-        processes.push(Process::start(&["--role", role], &variables_of_all).await?);
+        processes.push(ConnectorProcess::start(&["--role", role], &env).await?);
     }
-    let http = reqwest::Client::new();
     for process in &processes {
-        let ready = format!("{}/readiness", process.http);
-        eventually("readiness", Duration::from_millis(50), || async {
-            let answer = http.get(&ready).send().await?;
-            Ok(answer.status().is_success().then_some(()))
-        })
-        .await?;
+        process.wait_ready().await?;
     }
+    let api_process = processes.last().context("no process was started")?;
     let api = Api {
-        http,
-        base: processes.last().context("api")?.http.clone(),
+        http: reqwest::Client::new(),
+        base_url: api_process.http_url.clone(),
         caller: "bench",
-        key: KEY.to_owned(),
+        key: API_KEY.to_owned(),
     };
-    let bare = Bare::postgres(services, &database).await?;
-    let ours = Where::Ours(api, format!("127.0.0.1:{}", services.mosquitto));
-    let figures = compare("distributed", 25.0, ours, bare).await?;
+    let mqtt_address = format!("127.0.0.1:{}", services.mosquitto_port);
+    let baseline = Baseline::with_postgres(services, &database).await?;
+    let measurements = compare(
+        "distributed",
+        25.0,
+        System::Connector { api, mqtt_address },
+        System::Baseline(baseline),
+    )
+    .await?;
     for process in processes {
         process.kill().await?;
     }
-    Client::end_session(services.mosquitto, &format!("ingest-{own}")).await?;
-    Ok(figures)
+    MqttClient::delete_session(services.mosquitto_port, &format!("ingest-{suffix}")).await?;
+    Ok(measurements)
 }
 
-async fn compare(name: &str, most: f64, ours: Where, bare: Bare) -> Result<Vec<Figure>> {
-    let (ours, bare) = (Side::new(ours).await?, Side::new(Where::Bare(bare)).await?);
-    let (mut of_ours, mut of_bare) = (Quantiles::default(), Quantiles::default());
-    for round in 0..ROUNDS {
-        let begin = tokio::time::Instant::now() + EVERY;
-        let (took, bare_took) = tokio::try_join!(
-            ours.sample(round, begin),
-            bare.sample(round, begin + HALF_WAY),
+async fn compare(
+    mode: &str,
+    max_p50_ms: f64,
+    connector: System,
+    baseline: System,
+) -> Result<Vec<Measurement>> {
+    let connector = Probe::new(connector).await?;
+    let baseline = Probe::new(baseline).await?;
+    let mut connector_runs = RunQuantiles::default();
+    let mut baseline_runs = RunQuantiles::default();
+    for run in 0..RUNS {
+        let start = tokio::time::Instant::now() + MESSAGE_INTERVAL;
+        let (connector_latencies, baseline_latencies) = tokio::try_join!(
+            connector.measure_run(run, start),
+            baseline.measure_run(run, start + BASELINE_DELAY),
         )?;
-        of_ours.add(&took);
-        of_bare.add(&bare_took);
+        connector_runs.add(&connector_latencies);
+        baseline_runs.add(&baseline_latencies);
     }
-    let (p50, p99) = of_ours.medians();
-    let (bare_p50, bare_p99) = of_bare.medians();
+    let (p50, p99) = connector_runs.medians();
+    let (baseline_p50, baseline_p99) = baseline_runs.medians();
     Ok(vec![
-        Figure {
-            name: format!("{name}, publish to API, p50"),
-            measured: format!("at 100 messages/s; bare loop {bare_p50:.1} ms"),
+        Measurement {
+            name: format!("{mode}, publish to API at 100/s, p50"),
+            measured: format!("baseline {baseline_p50:.1} ms"),
             value: p50,
             unit: "ms",
-            bar: Bar::AtMost(most),
+            target: Target::AtMost(max_p50_ms),
         },
-        Figure {
-            name: format!("{name}, publish to API, p99"),
-            measured: format!("{p99:.1} ms ÷ {bare_p99:.1} ms of the bare loop"),
-            value: p99 / bare_p99,
+        Measurement {
+            name: format!("{mode}, publish to API at 100/s, p99"),
+            measured: format!("{p99:.1} ms ÷ {baseline_p99:.1} ms of the baseline"),
+            value: p99 / baseline_p99,
             unit: "",
-            bar: Bar::AtMost(3.0),
+            target: Target::AtMost(3.0),
         },
     ])
 }
 
-/// Of each round.
+/// Quantiles of each run, in milliseconds.
 #[derive(Default)]
-struct Quantiles {
+struct RunQuantiles {
     p50: Vec<f64>,
     p99: Vec<f64>,
 }
 
-impl Quantiles {
-    fn add(&mut self, round: &[f64]) {
-        self.p50.push(quantile(round, 0.5));
-        self.p99.push(quantile(round, 0.99));
+impl RunQuantiles {
+    fn add(&mut self, latencies_ms: &[f64]) {
+        self.p50.push(quantile(latencies_ms, 0.5));
+        self.p99.push(quantile(latencies_ms, 0.99));
     }
 
     fn medians(&self) -> (f64, f64) {
@@ -141,125 +159,129 @@ impl Quantiles {
     }
 }
 
-enum Where {
-    Ours(Api, String),
-    Bare(Bare),
+/// A measured system.
+enum System {
+    Connector { api: Api, mqtt_address: String },
+    Baseline(Baseline),
 }
 
-impl Where {
-    fn mqtt(&self) -> &str {
+impl System {
+    fn mqtt_address(&self) -> &str {
         match self {
-            Self::Ours(_, address) => address,
-            Self::Bare(bare) => bare.mqtt(),
+            Self::Connector { mqtt_address, .. } => mqtt_address,
+            Self::Baseline(baseline) => baseline.mqtt_address(),
         }
     }
 
-    async fn shows(&self, client: &str, round: &str) -> Result<bool> {
+    /// Returns whether a reader sees the message with this revision.
+    async fn is_visible(&self, client_id: &str, revision: &str) -> Result<bool> {
         match self {
-            Self::Ours(api, _) => api.shows(client, round).await,
-            Self::Bare(bare) => Ok(bare.shows(client, round)),
+            Self::Connector { api, .. } => api.is_visible(client_id, revision).await,
+            Self::Baseline(baseline) => Ok(baseline.is_visible(client_id, revision)),
         }
     }
 }
 
-/// Some messages all the way, one after the other: groups have formed, connections are open, and what
-/// compiles itself while it runs has done so. Returns how long one takes at best, nearly.
-async fn warm_up(to: &Where) -> Result<Duration> {
-    let name = uuid::Uuid::new_v4().to_string();
-    let mut client = Client::connect(to.mqtt(), &name).await?;
-    let mut took = Vec::new();
-    for n in 1..=WARM_UP {
-        let payload = rows::message(&name, n.into());
+/// Sends messages one after the other. Consumer groups, connection pools and Kafka's JIT compiler are
+/// warm afterwards. Returns the latency of the fastest messages (p10).
+async fn warm_up(system: &System) -> Result<Duration> {
+    let client_id = uuid::Uuid::new_v4().to_string();
+    let mut client = MqttClient::connect(system.mqtt_address(), &client_id).await?;
+    let mut latencies = Vec::new();
+    for n in 1..=WARM_UP_MESSAGES {
+        let payload = rows::online_message(&client_id, n.into());
         let started = Instant::now();
         client.publish(n, payload.as_bytes()).await?;
-        let round = n.to_string();
-        eventually("a first message", LOOK_EVERY, || async {
-            Ok(to.shows(&name, &round).await?.then_some(()))
+        let revision = n.to_string();
+        eventually("a warm-up message", POLL_INTERVAL, || async {
+            let is_visible = system.is_visible(&client_id, &revision).await?;
+            Ok(is_visible.then_some(()))
         })
         .await?;
-        took.push(started.elapsed().as_secs_f64());
+        latencies.push(started.elapsed().as_secs_f64());
     }
-    Ok(Duration::from_secs_f64(quantile(&took, 0.1)))
+    Ok(Duration::from_secs_f64(quantile(&latencies, 0.1)))
 }
 
-/// One of the ways that are compared, and its clients.
-struct Side {
-    to: Where,
-    clients: Vec<(String, Mutex<Client>)>,
-    /// Before that it is not looked whether a message is shown.
-    soonest: Duration,
+/// Measures the latency of one system.
+struct Probe {
+    system: System,
+    clients: Vec<(String, Mutex<MqttClient>)>,
+    /// Time between a publish and the first poll for its result.
+    first_poll_after: Duration,
 }
 
-impl Side {
-    async fn new(to: Where) -> Result<Self> {
-        let soonest = warm_up(&to).await?.mul_f64(SOONEST);
+impl Probe {
+    async fn new(system: System) -> Result<Self> {
+        let first_poll_after = warm_up(&system).await?.mul_f64(FIRST_POLL_SHARE);
         let mut clients = Vec::new();
-        for name in rows::clients(CLIENTS) {
-            let client = Client::connect(to.mqtt(), &name).await?;
-            clients.push((name, Mutex::new(client)));
+        for client_id in rows::client_ids(CLIENTS) {
+            let client = MqttClient::connect(system.mqtt_address(), &client_id).await?;
+            clients.push((client_id, Mutex::new(client)));
         }
         Ok(Self {
-            to,
+            system,
             clients,
-            soonest,
+            first_poll_after,
         })
     }
 
-    /// Milliseconds from each publish until it is shown.
-    async fn sample(&self, round: usize, begin: tokio::time::Instant) -> Result<Vec<f64>> {
-        let samples = (0..MESSAGES).map(|n| async move {
-            tokio::time::sleep_until(begin + EVERY * u32::from(n)).await;
-            self.one(round * usize::from(MESSAGES) + usize::from(n))
-                .await
+    /// Publishes one message per [`MESSAGE_INTERVAL`]. Returns the latencies in milliseconds.
+    async fn measure_run(&self, run: usize, start: tokio::time::Instant) -> Result<Vec<f64>> {
+        let latencies = (0..MESSAGES_PER_RUN).map(|n| async move {
+            tokio::time::sleep_until(start + MESSAGE_INTERVAL * u32::from(n)).await;
+            let message_number = run * usize::from(MESSAGES_PER_RUN) + usize::from(n);
+            self.measure_message(message_number).await
         });
-        futures::future::try_join_all(samples).await
+        futures::future::try_join_all(latencies).await
     }
 
-    async fn one(&self, n: usize) -> Result<f64> {
-        let (name, client) = &self.clients[n % CLIENTS];
-        let (payload, shown) = (rows::message(name, n), n.to_string());
+    async fn measure_message(&self, message_number: usize) -> Result<f64> {
+        let (client_id, client) = &self.clients[message_number % CLIENTS];
+        let payload = rows::online_message(client_id, message_number);
+        let revision = message_number.to_string();
+        let packet_id = u16::try_from(message_number + 1)?;
         let mut client = client.lock().await;
         let started = Instant::now();
-        client
-            .send(u16::try_from(n + 1)?, payload.as_bytes())
-            .await?;
-        tokio::time::sleep(self.soonest).await;
-        let mut pause = LOOK_EVERY;
-        while !self.to.shows(name, &shown).await? {
-            tokio::time::sleep(pause).await;
-            // Late already: looking often would only make everybody later.
-            if started.elapsed() > LATE {
-                pause = LOOK_LATE_EVERY;
+        client.send(packet_id, payload.as_bytes()).await?;
+        tokio::time::sleep(self.first_poll_after).await;
+        let mut poll_interval = POLL_INTERVAL;
+        while !self.system.is_visible(client_id, &revision).await? {
+            tokio::time::sleep(poll_interval).await;
+            if started.elapsed() > SLOW_POLL_AFTER {
+                poll_interval = SLOW_POLL_INTERVAL;
             }
         }
-        let took = started.elapsed().as_secs_f64() * 1000.0;
-        client.acknowledged().await?;
-        Ok(took)
+        let latency_ms = started.elapsed().as_secs_f64() * 1000.0;
+        client.wait_for_puback().await?;
+        Ok(latency_ms)
     }
 }
 
+/// The connector's REST API.
 struct Api {
     http: reqwest::Client,
-    base: String,
+    base_url: String,
     caller: &'static str,
     key: String,
 }
 
 impl Api {
-    async fn shows(&self, client: &str, round: &str) -> Result<bool> {
+    /// Returns whether the client's status has the tag of this revision.
+    async fn is_visible(&self, client_id: &str, revision: &str) -> Result<bool> {
         let url = format!(
-            "{}/api/cloud-connector/v2/connections/{client}/status",
-            self.base
+            "{}/api/cloud-connector/v2/connections/{client_id}/status",
+            self.base_url
         );
-        let answer = self
+        let response = self
             .http
             .get(url)
             .header("x-rh-cloud-connector-client-id", self.caller)
             .header("x-rh-cloud-connector-psk", &self.key)
-            .header("x-rh-cloud-connector-org-id", "10000")
+            .header("x-rh-cloud-connector-org-id", ORG_ID)
             .send()
             .await?;
-        let status: serde_json::Value = answer.json().await?;
-        Ok(status["tags"]["round"] == round)
+        let status: serde_json::Value = response.json().await?;
+        Ok(status["tags"]["revision"] == revision)
     }
 }

@@ -1,9 +1,11 @@
-//! How fast recording is, beside what the parts that it is made of allow. Everything is measured in
-//! one run on the same services, rounds interleaved; medians count.
+//! Measures recording: the throughput of each stage from the MQTT broker to the database, the
+//! latency from a publish to the API, memory, and a simulated fleet. Most values are ratios to a
+//! baseline that does the same work with less code. Runs of both are interleaved on the same
+//! services; each value is the median of all runs.
 //!
-//! `make bench-record` runs it. Prints a table, writes target/bench/record.json, and exits with 1
-//! when a bar is missed. Arguments name parts to run alone: batch, known, pipeline, ingest,
-//! embedded, latency, fleet.
+//! Start it with `make bench-record`. It prints a table, writes target/bench/record.json, and exits
+//! with 1 if a target is missed. Arguments select parts: batch, known, pipeline, ingest, embedded,
+//! latency, fleet.
 
 mod baseline;
 mod batch;
@@ -11,10 +13,10 @@ mod client;
 mod embedded;
 mod fleet;
 mod ingest;
+mod kafka_topics;
 mod latency;
 mod pipeline;
 mod plot;
-mod queue;
 mod rows;
 
 #[path = "../support/mod.rs"]
@@ -24,19 +26,23 @@ use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
 use support::process;
-use support::report::{self, Figure};
-use support::{Services, root};
+use support::report::{self, Measurement};
+use support::{Services, repository_root};
 
-const RESULT: &str = "target/bench/record.json";
+const RESULT_FILE: &str = "target/bench/record.json";
 const PARTS: [&str; 7] = [
     "batch", "known", "pipeline", "ingest", "embedded", "latency", "fleet",
 ];
 
-/// How often everything is measured.
-pub const ROUNDS: usize = 5;
+/// Number of runs of most measurements.
+const RUNS: usize = 5;
+/// The organization of all clients: the default of `tenant.default_org_id`.
+const ORG_ID: &str = "10000";
+/// Topic filter of the clients' online messages.
+const CONTROL_TOPIC_FILTER: &str = "redhat/insights/+/control/out";
 
 fn main() -> ExitCode {
-    match run() {
+    match run_parts() {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -46,29 +52,28 @@ fn main() -> ExitCode {
     }
 }
 
-fn run() -> Result<bool> {
-    // Cargo adds its own flags.
-    let mut parts: Vec<String> = std::env::args()
-        .skip(1)
-        .filter(|argument| !argument.starts_with("--"))
-        .collect();
+/// Runs the selected parts. Returns whether all targets are met.
+fn run_parts() -> Result<bool> {
+    // Cargo adds flags such as `--bench`.
+    let args = std::env::args().skip(1);
+    let mut parts: Vec<String> = args.filter(|arg| !arg.starts_with("--")).collect();
     for part in &parts {
-        let known = PARTS.contains(&part.as_str());
-        ensure!(known, "there is no part {part:?}; there are {PARTS:?}");
+        let is_valid = PARTS.contains(&part.as_str());
+        ensure!(is_valid, "unknown part {part:?}; valid parts: {PARTS:?}");
     }
     if parts.is_empty() {
         parts = PARTS.map(str::to_owned).to_vec();
     }
-    let services = Services::read()?;
-    // The crate that asks over HTTP wants its cryptography named, though none is used here.
+    let services = Services::from_env_file()?;
+    // `reqwest` needs a rustls provider even for plain HTTP.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    // The same runtime as the program's.
+    // The same kind of runtime as the connector's.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
-    let mut all = Vec::new();
+    let mut all_measurements = Vec::new();
     for part in parts {
-        let figures: Vec<Figure> = runtime.block_on(async {
+        let measurements: Vec<Measurement> = runtime.block_on(async {
             match part.as_str() {
                 "batch" => batch::measure(&services).await,
                 "known" => batch::measure_known(&services).await,
@@ -79,9 +84,9 @@ fn run() -> Result<bool> {
                 _ => fleet::measure().await,
             }
         })?;
-        report::show(&figures);
-        report::write(&figures, &root().join(RESULT))?;
-        all.extend(figures);
+        report::print_table(&measurements);
+        report::write_json(&measurements, &repository_root().join(RESULT_FILE))?;
+        all_measurements.extend(measurements);
     }
-    Ok(all.iter().all(Figure::is_met))
+    Ok(all_measurements.iter().all(Measurement::meets_target))
 }

@@ -1,143 +1,166 @@
-//! The whole way from the queue to the table, beside COPY of the same rows; and what a backlog costs
-//! in memory.
+//! The role `record` reads a backlog from Kafka and writes it to PostgreSQL, compared with COPY of
+//! the same rows. Also measures the peak memory.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use sqlx::Connection as _;
 
-use super::ROUNDS;
-use super::process::{Process, eventually};
-use super::queue;
-use super::rows::{self, BATCH};
-use super::support::report::{Bar, Figure, median};
-use super::support::{Services, config, variables};
+use super::process::{ConnectorProcess, eventually};
+use super::support::report::{Measurement, Target, median};
+use super::support::{Services, env_vars, load_config};
+use super::{RUNS, kafka_topics, rows};
 
-const BACKLOG: usize = 200_000;
-/// `BENCH_BACKLOG=20000` makes it shorter, for a trial.
-pub fn backlog() -> Result<usize> {
+const DEFAULT_BACKLOG: usize = 200_000;
+/// Maximum peak memory of `record` and `ingest`: 150 MB.
+pub const MAX_MEMORY_MIB: f64 = 143.0;
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Returns the number of messages of a backlog. `BENCH_BACKLOG=20000` makes a trial run shorter; the
+/// names of the measurements do not change.
+pub fn backlog_size() -> Result<usize> {
     match std::env::var("BENCH_BACKLOG") {
         Ok(count) => count.parse().context("BENCH_BACKLOG is not a number"),
-        Err(_) => Ok(BACKLOG),
+        Err(_) => Ok(DEFAULT_BACKLOG),
     }
 }
 
-/// Of either role, in MiB: 150 MB.
-pub const MEMORY_MOST: f64 = 143.0;
-
-/// RecorderConfig of everything that shares a set of topics.
-pub fn settings(services: &Services, own: &str) -> Vec<(String, String)> {
-    variables(&[
+/// Returns environment variables for distributed mode, without the database. `suffix` makes the names
+/// of the topics and the MQTT client id unique.
+pub fn distributed_env_vars(services: &Services, suffix: &str) -> Vec<(String, String)> {
+    env_vars(&[
         (
             "mqtt.url",
-            &format!("mqtt://127.0.0.1:{}", services.mosquitto),
+            &format!("mqtt://127.0.0.1:{}", services.mosquitto_port),
         ),
         ("mqtt.username", "cloud-connector"),
         ("mqtt.password", "cc-secret"),
-        ("mqtt.client_id", &format!("ingest-{own}")),
-        ("kafka.brokers", &format!("127.0.0.1:{}", services.kafka)),
-        ("kafka.ingress_topic", &format!("ingress-{own}")),
-        ("kafka.answers_topic", &format!("answers-{own}")),
+        ("mqtt.client_id", &format!("ingest-{suffix}")),
+        (
+            "kafka.brokers",
+            &format!("127.0.0.1:{}", services.kafka_port),
+        ),
+        ("kafka.ingress_topic", &format!("ingress-{suffix}")),
+        ("kafka.answers_topic", &format!("answers-{suffix}")),
         ("kafka.replication", "1"),
-        ("inventory.topic", &format!("inventory-{own}")),
+        ("inventory.topic", &format!("inventory-{suffix}")),
         ("http.listen", "127.0.0.1:0"),
     ])
 }
 
-pub async fn measure(services: &Services) -> Result<Vec<Figure>> {
-    let own = uuid::Uuid::new_v4().simple().to_string();
-    let shared = settings(services, &own);
-    let config_of_all = config(shared.clone())?;
-    let backlog = backlog()?;
-    queue::make(&config_of_all).await?;
-    let clients = rows::clients(backlog);
-    queue::fill(&config_of_all, &clients).await?;
-    let text = rows::as_text(&rows::arrivals(&clients, 0));
+pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
+    let suffix = uuid::Uuid::new_v4().simple().to_string();
+    let env_vars = distributed_env_vars(services, &suffix);
+    let config = load_config(env_vars.clone())?;
+    let backlog = backlog_size()?;
+    kafka_topics::create(&config).await?;
+    let client_ids = rows::client_ids(backlog);
+    kafka_topics::fill(&config, &client_ids).await?;
+    let copy_text = rows::copy_text(&rows::upserts(&client_ids, 0));
 
-    let (mut recorded, mut copied, mut memory) = (vec![], vec![], vec![]);
-    for round in 0..ROUNDS {
-        let one = record(services, &shared, &format!("{own}-{round}"), backlog).await?;
-        recorded.push(one.rate);
-        memory.push(one.memory);
-        copied.push(copy(services, &text).await?);
+    let (mut record_rates, mut copy_rates, mut memory_mib) = (vec![], vec![], vec![]);
+    for run in 0..RUNS {
+        let group_suffix = format!("{suffix}-{run}");
+        let result = record(services, &env_vars, &group_suffix, backlog).await?;
+        record_rates.push(result.rows_per_second);
+        memory_mib.push(result.peak_memory_mib);
+        copy_rates.push(copy(services, &copy_text).await?);
     }
-    // Twice the backlog: more messages in the same topics.
-    queue::fill(&config_of_all, &rows::clients(backlog)).await?;
-    let twice = record(services, &shared, &format!("{own}-twice"), 2 * backlog).await?;
+    // Double the backlog: the topic keeps the messages of the first half.
+    kafka_topics::fill(&config, &rows::client_ids(backlog)).await?;
+    let group_suffix = format!("{suffix}-double");
+    let double_backlog = record(services, &env_vars, &group_suffix, 2 * backlog).await?;
 
-    let (recorded, copied) = (median(&recorded), median(&copied));
+    let (record_rate, copy_rate) = (median(&record_rates), median(&copy_rates));
     Ok(vec![
-        Figure {
-            name: "queue to table".to_owned(),
-            measured: format!("{recorded:.0} rows/s ÷ {copied:.0} by COPY on one connection"),
-            value: recorded / copied,
+        Measurement {
+            name: "Kafka to table, 200,000 clients".to_owned(),
+            measured: format!("{record_rate:.0} rows/s ÷ {copy_rate:.0} by COPY"),
+            value: record_rate / copy_rate,
             unit: "",
-            bar: Bar::AtLeast(0.45),
+            target: Target::AtLeast(0.45),
         },
-        Figure::memory("record, backlog of 200,000", median(&memory), MEMORY_MOST),
-        Figure::memory("record, backlog of 400,000", twice.memory, MEMORY_MOST),
+        Measurement::peak_memory(
+            "record, peak memory, backlog of 200,000",
+            median(&memory_mib),
+            MAX_MEMORY_MIB,
+        ),
+        Measurement::peak_memory(
+            "record, peak memory, backlog of 400,000",
+            double_backlog.peak_memory_mib,
+            MAX_MEMORY_MIB,
+        ),
     ])
 }
 
-struct Recorded {
-    rate: f64,
-    memory: f64,
+struct RecordResult {
+    rows_per_second: f64,
+    peak_memory_mib: f64,
 }
 
-/// A `record` of a group of its own works off the whole backlog, into a database of its own.
+/// Runs `record` with a new consumer group and an empty database until the whole backlog is written.
 async fn record(
     services: &Services,
-    shared: &[(String, String)],
-    group: &str,
+    shared_env_vars: &[(String, String)],
+    group_suffix: &str,
     backlog: usize,
-) -> Result<Recorded> {
-    let database = services.database().await?;
-    services.settle().await?;
-    let mut settings = shared.to_vec();
-    settings.extend(services.postgres_settings(&database));
-    settings.extend(variables(&[
-        ("kafka.group", &format!("group-{group}")),
-        ("kafka.answers_group", &format!("answers-{group}")),
+) -> Result<RecordResult> {
+    let database = services.create_database().await?;
+    services.checkpoint().await?;
+    let mut env = shared_env_vars.to_vec();
+    env.extend(services.postgres_env_vars(&database));
+    env.extend(env_vars(&[
+        ("kafka.group", &format!("group-{group_suffix}")),
+        ("kafka.answers_group", &format!("answers-{group_suffix}")),
     ]));
     let mut connection = services.connect(&database).await?;
-    let process = Process::start(&["--role", "record"], &settings).await?;
-    // From the first rows on: how long a group takes to form is Kafka's to say.
-    let mut began: Option<(Instant, i64)> = None;
-    let wanted = i64::try_from(backlog)?;
-    let rate = loop {
-        let found: i64 = sqlx::query_scalar("SELECT count(*) FROM connections")
+    let process = ConnectorProcess::start(&["--role", "record"], &env).await?;
+    // Time and number of rows when the first rows were seen. The time before that is not measured,
+    // because Kafka decides how long a new consumer group waits for its partitions.
+    let mut first_rows: Option<(Instant, i64)> = None;
+    let expected_rows = i64::try_from(backlog)?;
+    let rows_per_second = loop {
+        let rows: i64 = sqlx::query_scalar("SELECT count(*) FROM connections")
             .fetch_one(&mut connection)
             .await?;
-        match began {
-            None if found > 0 => began = Some((Instant::now(), found)),
-            Some((at, before)) if found >= wanted => {
-                break (found - before) as f64 / at.elapsed().as_secs_f64();
+        match first_rows {
+            None if rows > 0 => first_rows = Some((Instant::now(), rows)),
+            Some((started, rows_before)) if rows >= expected_rows => {
+                break (rows - rows_before) as f64 / started.elapsed().as_secs_f64();
             }
             _ => {}
         }
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     };
-    let memory = process.most_memory()?;
-    let told: i64 =
+    let peak_memory_mib = process.peak_memory_mib()?;
+    let reported: i64 =
         sqlx::query_scalar("SELECT count(*) FROM connections WHERE stale_timestamp > 'epoch'")
             .fetch_one(&mut connection)
             .await?;
-    ensure!(told == wanted, "inventory heard of {told} of {wanted}");
+    ensure!(
+        reported == expected_rows,
+        "{reported} of {expected_rows} hosts were reported to inventory"
+    );
     process.kill().await?;
     connection.close().await?;
-    // The killed one's connections end a moment later.
-    eventually("the database", Duration::from_millis(50), || async {
+    // PostgreSQL closes the connections of the killed process with a delay.
+    let poll_interval = Duration::from_millis(50);
+    eventually("DROP DATABASE", poll_interval, || async {
         Ok(services.drop_database(&database).await.ok())
     })
     .await?;
-    Ok(Recorded { rate, memory })
+    Ok(RecordResult {
+        rows_per_second,
+        peak_memory_mib,
+    })
 }
 
-async fn copy(services: &Services, text: &[Vec<u8>]) -> Result<f64> {
-    let database = services.database().await?;
-    services.settle().await?;
+/// Copies the rows into an empty database. Returns the rows per second.
+async fn copy(services: &Services, copy_text: &[Vec<u8>]) -> Result<f64> {
+    let database = services.create_database().await?;
+    services.checkpoint().await?;
     let mut connection = services.connect(&database).await?;
-    let rate = rows::copy(&mut connection, text, text.len() * BATCH).await?;
+    let rate = rows::copy(&mut connection, copy_text).await?;
     connection.close().await?;
     services.drop_database(&database).await?;
     Ok(rate)

@@ -1,4 +1,4 @@
-//! A plot of a few points, as SVG.
+//! Line plot as SVG: rows per second by number of known clients.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -7,87 +7,88 @@ use anyhow::{Context as _, Result};
 
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 320.0;
-const LEFT: f64 = 80.0;
-const BELOW: f64 = 50.0;
+const LEFT_MARGIN: f64 = 80.0;
+const BOTTOM_MARGIN: f64 = 50.0;
+/// Margin at the top and at the right.
 const MARGIN: f64 = 30.0;
-/// Between the sides and the first and last point, so that their labels stand free.
+/// Distance of the first and the last point from the plot's sides, for their labels.
 const INSET: f64 = 45.0;
 
-/// Rows a second against the number of clients that are known, on a logarithmic scale below.
-pub fn write(file: &Path, points: &[(usize, f64)]) -> Result<()> {
-    let most = points.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
-    let step = step(most);
-    let top = (most / step).ceil() * step;
-    let scale: Vec<f64> = points
+/// Writes a plot of points (known clients, rows per second). The horizontal axis is logarithmic.
+pub fn write(path: &Path, points: &[(usize, f64)]) -> Result<()> {
+    let max_rate = points.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
+    let grid_step = grid_step(max_rate);
+    let top_rate = (max_rate / grid_step).ceil() * grid_step;
+    let log_clients: Vec<f64> = points
         .iter()
-        .map(|(known, _)| (*known as f64).log10())
+        .map(|(clients, _)| (*clients as f64).log10())
         .collect();
-    let (first, last) = (
-        scale.first().copied().context("no points")?,
-        scale.last().copied().context("no points")?,
-    );
-    let within = WIDTH - LEFT - MARGIN - 2.0 * INSET;
-    let x = |at: f64| LEFT + INSET + (at - first) / (last - first) * within;
-    let y = |rate: f64| HEIGHT - BELOW - rate / top * (HEIGHT - BELOW - MARGIN);
+    let first_log = *log_clients.first().context("no points to plot")?;
+    let last_log = *log_clients.last().context("no points to plot")?;
+    let inner_width = WIDTH - LEFT_MARGIN - MARGIN - 2.0 * INSET;
+    let x =
+        |log: f64| LEFT_MARGIN + INSET + (log - first_log) / (last_log - first_log) * inner_width;
+    let inner_height = HEIGHT - BOTTOM_MARGIN - MARGIN;
+    let y = |rate: f64| HEIGHT - BOTTOM_MARGIN - rate / top_rate * inner_height;
 
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
          font-family=\"sans-serif\" font-size=\"13\">\n\
          <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n"
     );
-    let mut at = 0.0;
-    while at <= top {
-        let line = y(at);
+    let mut rate = 0.0;
+    while rate <= top_rate {
+        let y = y(rate);
         writeln!(
             svg,
-            "<line x1=\"{LEFT}\" y1=\"{line:.1}\" x2=\"{:.1}\" y2=\"{line:.1}\" stroke=\"#ddd\"/>\
+            "<line x1=\"{LEFT_MARGIN}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\" stroke=\"#ddd\"/>\
              <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
             WIDTH - MARGIN,
-            LEFT - 8.0,
-            line + 4.0,
-            grouped(at)
+            LEFT_MARGIN - 8.0,
+            y + 4.0,
+            with_thousands_separators(rate)
         )?;
-        at += step;
+        rate += grid_step;
     }
-    let places: Vec<String> = points
+    let coordinates: Vec<String> = points
         .iter()
-        .zip(&scale)
-        .map(|((_, rate), at)| format!("{:.1},{:.1}", x(*at), y(*rate)))
+        .zip(&log_clients)
+        .map(|((_, rate), log)| format!("{:.1},{:.1}", x(*log), y(*rate)))
         .collect();
     writeln!(
         svg,
         "<polyline points=\"{}\" fill=\"none\" stroke=\"#06c\" stroke-width=\"2\"/>",
-        places.join(" ")
+        coordinates.join(" ")
     )?;
-    for ((known, rate), at) in points.iter().zip(&scale) {
-        let (x, y) = (x(*at), y(*rate));
+    for ((clients, rate), log) in points.iter().zip(&log_clients) {
+        let (x, y) = (x(*log), y(*rate));
         writeln!(
             svg,
             "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" fill=\"#06c\"/>\
              <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\
              <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
             y - 10.0,
-            grouped(*rate),
-            HEIGHT - BELOW + 20.0,
-            grouped(*known as f64)
+            with_thousands_separators(*rate),
+            HEIGHT - BOTTOM_MARGIN + 20.0,
+            with_thousands_separators(*clients as f64)
         )?;
     }
     writeln!(
         svg,
         "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">known clients</text>\
-         <text x=\"{LEFT}\" y=\"18\">rows/s that two writers update</text>\n</svg>",
-        f64::midpoint(LEFT, WIDTH),
+         <text x=\"{LEFT_MARGIN}\" y=\"18\">rows/s that two writers update</text>\n</svg>",
+        f64::midpoint(LEFT_MARGIN, WIDTH),
         HEIGHT - 8.0
     )?;
-    std::fs::write(file, svg).with_context(|| file.display().to_string())
+    std::fs::write(path, svg).with_context(|| path.display().to_string())
 }
 
-/// With a comma between thousands.
-fn grouped(number: f64) -> String {
+/// Formats a number as in `1,000,000`.
+pub fn with_thousands_separators(number: f64) -> String {
     let digits = format!("{number:.0}");
     let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);
@@ -95,10 +96,11 @@ fn grouped(number: f64) -> String {
     text
 }
 
-/// A round number, of which a handful reach the top.
-fn step(most: f64) -> f64 {
-    let mut step = 10_f64.powf((most / 5.0).log10().floor());
-    while most / step > 6.0 {
+/// Returns the distance between two grid lines: a power of ten, doubled until at most six steps
+/// reach `max_rate`.
+fn grid_step(max_rate: f64) -> f64 {
+    let mut step = 10_f64.powf((max_rate / 5.0).log10().floor());
+    while max_rate / step > 6.0 {
         step *= 2.0;
     }
     step

@@ -1,4 +1,5 @@
-//! Rows as online messages of 500 bytes make them: for our own writer, and as text for COPY.
+//! Test data: online messages of 500 bytes, and the rows that result from them, as input for
+//! `Store::record_batch` and as text for COPY.
 
 use std::fmt::Write as _;
 use std::time::Instant;
@@ -11,61 +12,72 @@ use cloud_connector::store::{ConnectionUpsert, QueuePosition, ReceivedAt, Tenant
 use serde_json::json;
 use sqlx::PgConnection;
 
-/// Rows that are committed together.
-pub const BATCH: usize = 1000;
+use super::ORG_ID;
 
-/// An online message of a client, of 500 bytes.
-pub fn message(client: &str, round: usize) -> String {
+/// Rows per transaction.
+pub const BATCH_SIZE: usize = 1000;
+
+const ACCOUNT: &str = "111000";
+const TOPIC_PREFIX: &str = "redhat/insights";
+
+/// Returns an online message of 500 bytes. Its tag `revision` makes messages of the same client
+/// distinguishable.
+pub fn online_message(client_id: &str, revision: usize) -> String {
     let sent = Timestamp::now();
     let mut message = json!({
         "type": "connection-status", "message_id": uuid::Uuid::new_v4(), "response_to": "",
         "version": 1, "sent": sent.to_string(),
         "content": {
             "state": "online",
-            "canonical_facts": {"insights_id": insights_id(client), "fqdn": format!("{client}.example")},
+            "canonical_facts": {
+                "insights_id": insights_id(client_id),
+                "fqdn": format!("{client_id}.example"),
+            },
             "dispatchers": {"rhc-worker-playbook": {}},
-            "tags": {"round": round.to_string(), "filler": ""},
+            "tags": {"revision": revision.to_string(), "filler": ""},
         },
     });
-    let missing = 500_usize.saturating_sub(message.to_string().len());
-    message["content"]["tags"]["filler"] = "x".repeat(missing).into();
+    let missing_bytes = 500_usize.saturating_sub(message.to_string().len());
+    message["content"]["tags"]["filler"] = "x".repeat(missing_bytes).into();
     message.to_string()
 }
 
-/// The same for the same client.
-fn insights_id(client: &str) -> String {
-    uuid::Uuid::parse_str(client).map_or_else(|_| client.to_owned(), |id| id.to_string())
+/// Returns the client id in the canonical form of a UUID if it is one, otherwise unchanged.
+fn insights_id(client_id: &str) -> String {
+    uuid::Uuid::parse_str(client_id).map_or_else(|_| client_id.to_owned(), |id| id.to_string())
 }
 
-pub fn clients(count: usize) -> Vec<String> {
-    let new = |_| uuid::Uuid::new_v4().to_string();
-    (0..count).map(new).collect()
+/// Returns random client ids.
+pub fn client_ids(count: usize) -> Vec<String> {
+    let random_id = |_| uuid::Uuid::new_v4().to_string();
+    (0..count).map(random_id).collect()
 }
 
-/// What the recorder makes of everybody's message, sorted as it sorts a batch.
-pub fn arrivals(clients: &[String], round: usize) -> Vec<Vec<ConnectionUpsert>> {
-    clients
-        .chunks(BATCH)
+/// Returns the upserts that result from one online message per client, in batches of
+/// [`BATCH_SIZE`]. Batches are sorted by client id, as the recorder sorts them.
+pub fn upserts(client_ids: &[String], revision: usize) -> Vec<Vec<ConnectionUpsert>> {
+    client_ids
+        .chunks(BATCH_SIZE)
         .map(|chunk| {
-            let mut batch: Vec<ConnectionUpsert> =
-                chunk.iter().map(|client| arrival(client, round)).collect();
+            let upserts = chunk.iter().map(|client_id| upsert(client_id, revision));
+            let mut batch: Vec<ConnectionUpsert> = upserts.collect();
             batch.sort_by(|a, b| a.client_id.cmp(&b.client_id));
             batch
         })
         .collect()
 }
 
-fn arrival(client: &str, round: usize) -> ConnectionUpsert {
-    let message: serde_json::Value =
-        serde_json::from_str(&message(client, round)).expect("JSON of ours");
+fn upsert(client_id: &str, revision: usize) -> ConnectionUpsert {
+    let message = online_message(client_id, revision);
+    let message: serde_json::Value = serde_json::from_str(&message).expect("valid JSON");
     let content = &message["content"];
     let now = Timestamp::now();
     ConnectionUpsert {
-        client_id: ClientId::new(client).expect("an id of ours"),
+        client_id: ClientId::new(client_id).expect("valid client id"),
         dialect: Dialect::Status,
         kind: ClientKind::Host,
-        topic_prefix: "redhat/insights".to_owned(),
-        reported: ClientInfo {
+        topic_prefix: TOPIC_PREFIX.to_owned(),
+        info: ClientInfo {
             canonical_facts: content["canonical_facts"].clone(),
             catalog_service_facts: json!(null),
             dispatchers: content["dispatchers"].clone(),
@@ -75,17 +87,17 @@ fn arrival(client: &str, round: usize) -> ConnectionUpsert {
         },
         message_id: MessageId::new(message["message_id"].as_str().unwrap_or_default()).ok(),
         message_sent: now,
-        heard: ReceivedAt {
-            at: now,
-            place: Some(QueuePosition {
+        received: ReceivedAt {
+            time: now,
+            position: Some(QueuePosition {
                 partition: 0,
                 offset: 7,
             }),
         },
         last_heartbeat_at: None,
         tenant: TenantChange::Found(Tenant {
-            org_id: OrgId::new("10000").expect("an organisation of ours"),
-            account: "111000".to_owned(),
+            org_id: OrgId::new(ORG_ID).expect("valid organization id"),
+            account: ACCOUNT.to_owned(),
         }),
         inventory_eligible: true,
         reported_to_inventory_at: Some(now),
@@ -94,29 +106,31 @@ fn arrival(client: &str, round: usize) -> ConnectionUpsert {
 
 const COPY: &str = "COPY connections (client_id, org_id, account, dialect, kind, topic_prefix, \
      canonical_facts, catalog_service_facts, dispatchers, tags, client_name, client_version, \
-     message_id, message_sent, online_received_at, queue_partition, queue_offset, inventory_eligible, \
-     stale_timestamp, created_at, updated_at) FROM STDIN";
+     message_id, message_sent, online_received_at, queue_partition, queue_offset, \
+     inventory_eligible, stale_timestamp, created_at, updated_at) FROM STDIN";
 
-/// The same rows as COPY reads them.
-pub fn as_text(batches: &[Vec<ConnectionUpsert>]) -> Vec<Vec<u8>> {
+/// Returns the input of COPY for the same rows, one element per batch.
+pub fn copy_text(batches: &[Vec<ConnectionUpsert>]) -> Vec<Vec<u8>> {
     batches
         .iter()
         .map(|batch| {
             let mut text = String::new();
             for row in batch {
-                // Nothing in it is special to COPY.
+                // No value contains a character that COPY requires to be escaped.
                 let ClientInfo {
                     canonical_facts,
                     catalog_service_facts,
                     dispatchers,
                     tags,
                     ..
-                } = &row.reported;
+                } = &row.info;
                 let message_id = row.message_id.as_ref().map_or("", MessageId::as_str);
-                let (sent, at) = (row.message_sent, row.heard.at);
+                let (sent, received) = (row.message_sent, row.received.time);
                 let _ = writeln!(
                     text,
-                    "{}\t10000\t111000\tstatus\thost\tredhat/insights\t{canonical_facts}\t{catalog_service_facts}\t{dispatchers}\t{tags}\t\t\t{message_id}\t{sent}\t{at}\t0\t7\tt\t{at}\t{at}\t{at}",
+                    "{}\t{ORG_ID}\t{ACCOUNT}\tstatus\thost\t{TOPIC_PREFIX}\t{canonical_facts}\t\
+                     {catalog_service_facts}\t{dispatchers}\t{tags}\t\t\t{message_id}\t{sent}\t\
+                     {received}\t0\t7\tt\t{received}\t{received}\t{received}",
                     row.client_id
                 );
             }
@@ -125,13 +139,14 @@ pub fn as_text(batches: &[Vec<ConnectionUpsert>]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Copies the batches, each committed by itself; rows a second.
-pub async fn copy(connection: &mut PgConnection, batches: &[Vec<u8>], rows: usize) -> Result<f64> {
+/// Copies each batch in its own transaction. Returns the rows per second.
+pub async fn copy(connection: &mut PgConnection, batches: &[Vec<u8>]) -> Result<f64> {
     let started = Instant::now();
     for batch in batches {
         let mut copy = connection.copy_in_raw(COPY).await?;
         copy.send(batch.as_slice()).await?;
         copy.finish().await?;
     }
+    let rows = batches.len() * BATCH_SIZE;
     Ok(rows as f64 / started.elapsed().as_secs_f64())
 }

@@ -1,8 +1,9 @@
-//! What benchmarks share: the services that `dev/with-services` runs, and how figures are shown.
+//! Helpers that all benchmarks share: the services of `dev/with-services`, connector processes, and
+//! the report.
 
 #![allow(
     dead_code,
-    reason = "every benchmark takes the whole of it in and uses its part"
+    reason = "each benchmark includes the whole module and uses only a part of it"
 )]
 
 pub mod process;
@@ -14,39 +15,40 @@ use anyhow::{Context as _, Result};
 use cloud_connector::config::{Config, Overrides, load_with};
 use sqlx::{Connection as _, PgConnection};
 
-/// What `dev/with-services` runs.
+/// Ports of the services that `dev/with-services` runs.
 pub struct Services {
-    pub postgres: u16,
-    pub kafka: u16,
-    pub mosquitto: u16,
+    pub postgres_port: u16,
+    pub kafka_port: u16,
+    pub mosquitto_port: u16,
 }
 
 impl Services {
-    pub fn read() -> Result<Self> {
-        let file = root().join("target/services/env");
-        let text = std::fs::read_to_string(&file).with_context(|| {
+    /// Reads the file to which `dev/with-services` writes the ports.
+    pub fn from_env_file() -> Result<Self> {
+        let path = repository_root().join("target/services/env");
+        let text = std::fs::read_to_string(&path).with_context(|| {
             format!(
-                "{} is missing; run it as `make bench-…`, which starts the services",
-                file.display()
+                "{} is missing; run the benchmark with `make bench-…`, which starts the services",
+                path.display()
             )
         })?;
         let port = |name: &str| {
             text.lines()
                 .find_map(|line| line.strip_prefix(name)?.strip_prefix('=')?.parse().ok())
-                .with_context(|| format!("no {name} in {}", file.display()))
+                .with_context(|| format!("{} has no {name}", path.display()))
         };
         Ok(Self {
-            postgres: port("POSTGRES_PORT")?,
-            kafka: port("KAFKA_PORT")?,
-            mosquitto: port("MOSQUITTO_PORT")?,
+            postgres_port: port("POSTGRES_PORT")?,
+            kafka_port: port("KAFKA_PORT")?,
+            mosquitto_port: port("MOSQUITTO_PORT")?,
         })
     }
 
-    /// Variables of a connector that uses this database.
-    pub fn postgres_settings(&self, database: &str) -> Vec<(String, String)> {
-        variables(&[
+    /// Returns the environment variables of a connector that uses this database.
+    pub fn postgres_env_vars(&self, database: &str) -> Vec<(String, String)> {
+        env_vars(&[
             ("postgres.host", "127.0.0.1"),
-            ("postgres.port", &self.postgres.to_string()),
+            ("postgres.port", &self.postgres_port.to_string()),
             ("postgres.database", database),
             ("postgres.user", "cc"),
             ("postgres.password", "cc-secret"),
@@ -54,44 +56,45 @@ impl Services {
         ])
     }
 
-    pub fn database_url(&self, name: &str) -> String {
-        let port = self.postgres;
-        format!("postgres://cc:cc-secret@127.0.0.1:{port}/{name}?sslmode=disable")
+    pub fn database_url(&self, database: &str) -> String {
+        let port = self.postgres_port;
+        format!("postgres://cc:cc-secret@127.0.0.1:{port}/{database}?sslmode=disable")
     }
 
-    pub async fn connect(&self, name: &str) -> Result<PgConnection> {
-        Ok(PgConnection::connect(&self.database_url(name)).await?)
+    pub async fn connect(&self, database: &str) -> Result<PgConnection> {
+        Ok(PgConnection::connect(&self.database_url(database)).await?)
     }
 
-    /// A database of its own, with our tables in it.
-    pub async fn database(&self) -> Result<String> {
-        let name = format!("bench_{}", uuid::Uuid::new_v4().simple());
-        self.command(format!("CREATE DATABASE {name}")).await?;
-        cloud_connector::runtime::migrate(&config(self.postgres_settings(&name))?).await?;
-        Ok(name)
+    /// Creates a migrated database with a random name, and returns the name.
+    pub async fn create_database(&self) -> Result<String> {
+        let database = format!("bench_{}", uuid::Uuid::new_v4().simple());
+        self.execute(format!("CREATE DATABASE {database}")).await?;
+        let config = load_config(self.postgres_env_vars(&database))?;
+        cloud_connector::runtime::migrate(&config).await?;
+        Ok(database)
     }
 
-    pub async fn drop_database(&self, name: &str) -> Result<()> {
-        self.command(format!("DROP DATABASE {name} WITH (FORCE)"))
+    pub async fn drop_database(&self, database: &str) -> Result<()> {
+        self.execute(format!("DROP DATABASE {database} WITH (FORCE)"))
             .await
     }
 
-    /// What was written before is not to be paid for by what is measured next.
-    pub async fn settle(&self) -> Result<()> {
-        self.command("CHECKPOINT".to_owned()).await
+    /// Writes dirty pages to disk. Otherwise PostgreSQL would write them during the measurement.
+    pub async fn checkpoint(&self) -> Result<()> {
+        self.execute("CHECKPOINT".to_owned()).await
     }
 
-    async fn command(&self, statement: String) -> Result<()> {
-        let mut server = self.connect("cc").await?;
+    async fn execute(&self, statement: String) -> Result<()> {
+        let mut connection = self.connect("cc").await?;
         sqlx::query(sqlx::AssertSqlSafe(statement))
-            .execute(&mut server)
+            .execute(&mut connection)
             .await?;
-        Ok(server.close().await?)
+        Ok(connection.close().await?)
     }
 }
 
-/// Settings by their keys, as variables of the environment.
-pub fn variables(settings: &[(&str, &str)]) -> Vec<(String, String)> {
+/// Converts pairs of configuration key and value to environment variables.
+pub fn env_vars(settings: &[(&str, &str)]) -> Vec<(String, String)> {
     let name = |key: &str| format!("CLOUD_CONNECTOR__{}", key.replace('.', "__").to_uppercase());
     settings
         .iter()
@@ -99,10 +102,10 @@ pub fn variables(settings: &[(&str, &str)]) -> Vec<(String, String)> {
         .collect()
 }
 
-pub fn config(variables: Vec<(String, String)>) -> Result<Config> {
-    Ok(load_with(&Overrides::default(), variables)?.config)
+pub fn load_config(env_vars: Vec<(String, String)>) -> Result<Config> {
+    Ok(load_with(&Overrides::default(), env_vars)?.config)
 }
 
-pub fn root() -> &'static Path {
+pub fn repository_root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }

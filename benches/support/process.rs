@@ -1,4 +1,4 @@
-//! Our program as a process of its own, and what it takes.
+//! The connector as a separate process, and the process's memory.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -7,127 +7,165 @@ use anyhow::{Context as _, Result, bail, ensure};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
-use super::root;
+use super::repository_root;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_cloud-connector");
-const PATIENCE: Duration = Duration::from_mins(1);
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_cloud-connector");
 
-/// Killed when dropped.
-pub struct Process {
+const START_TIMEOUT: Duration = Duration::from_mins(1);
+const STOP_TIMEOUT: Duration = Duration::from_mins(1);
+const POLL_TIMEOUT: Duration = Duration::from_mins(5);
+const READINESS_POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// A running connector. Dropping it kills the process.
+pub struct ConnectorProcess {
     child: Child,
-    pub http: String,
-    /// The embedded broker, if there is one.
-    pub mqtt: String,
+    /// Scheme and address, such as `http://127.0.0.1:8080`.
+    pub http_url: String,
+    /// Address of the embedded broker. Empty without an embedded broker.
+    pub mqtt_address: String,
 }
 
-fn command(variables: &[(String, String)]) -> Command {
+fn command(env_vars: &[(String, String)]) -> Command {
     let mut command = Command::new(PROGRAM);
     command
-        .envs(variables.iter().map(|(name, value)| (name, value)))
+        .envs(env_vars.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .kill_on_drop(true);
     command
 }
 
-/// Runs a command to its end, which must be a good one; returns what it said.
-pub async fn run(args: &[&str], variables: &[(String, String)]) -> Result<String> {
-    let done = command(variables).args(args).output().await?;
-    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+/// Runs a command of the connector until it exits. Fails if the exit code is not zero.
+pub async fn run_command(args: &[&str], env_vars: &[(String, String)]) -> Result<()> {
+    let output = command(env_vars).args(args).output().await?;
     ensure!(
-        done.status.success(),
-        "{args:?}: {said}{}",
-        String::from_utf8_lossy(&done.stderr)
+        output.status.success(),
+        "{args:?} failed: {}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
     );
-    Ok(said)
+    Ok(())
 }
 
-impl Process {
-    /// Returns when it has greeted: it is there, whatever else is.
-    pub async fn start(args: &[&str], variables: &[(String, String)]) -> Result<Self> {
-        let log = root().join("target/bench/processes.log");
-        std::fs::create_dir_all(root().join("target/bench"))?;
+impl ConnectorProcess {
+    /// Starts `cloud-connector run` and waits for the end of its startup banner. The connector may
+    /// not be ready yet.
+    pub async fn start(args: &[&str], env_vars: &[(String, String)]) -> Result<Self> {
+        let log_path = repository_root().join("target/bench/processes.log");
+        std::fs::create_dir_all(repository_root().join("target/bench"))?;
         let stderr = std::fs::File::options()
             .create(true)
             .append(true)
-            .open(&log)?;
-        let mut child = command(variables)
+            .open(&log_path)?;
+        let mut child = command(env_vars)
             .arg("run")
             .args(args)
             .stdout(Stdio::piped())
             .stderr(stderr)
             .spawn()
             .context(PROGRAM)?;
-        let stdout = child.stdout.take().context("no output")?;
+        let stdout = child.stdout.take().context("stdout is not piped")?;
         let mut lines = BufReader::new(stdout).lines();
-        let (mut http, mut mqtt) = (String::new(), String::new());
-        let greeted = tokio::time::timeout(PATIENCE, async {
+        let (mut http_url, mut mqtt_address) = (String::new(), String::new());
+        let read_banner = tokio::time::timeout(START_TIMEOUT, async {
             while let Some(line) = lines.next_line().await? {
                 let mut words = line.split_whitespace();
                 match (words.next(), words.next()) {
-                    (Some("MQTT"), Some(address)) if mqtt.is_empty() => {
-                        address.clone_into(&mut mqtt);
+                    (Some("MQTT"), Some(address)) if mqtt_address.is_empty() => {
+                        address.clone_into(&mut mqtt_address);
                     }
+                    // The last line of the banner.
                     (Some("Ctrl-C"), _) => return Ok(()),
                     _ => {}
                 }
                 if let Some((_, rest)) = line.split_once("http://")
-                    && http.is_empty()
+                    && http_url.is_empty()
                 {
                     let address = rest.split('/').next().unwrap_or_default();
-                    http = format!("http://{address}");
+                    http_url = format!("http://{address}");
                 }
             }
-            bail!("{args:?} did not start; see {}", log.display())
+            bail!("{args:?} did not start; see {}", log_path.display())
         });
-        greeted.await.context("no greeting")??;
+        read_banner
+            .await
+            .context("the connector did not print its startup banner in time")??;
+        // The connector would block if nothing read its output.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-        Ok(Self { child, http, mqtt })
+        Ok(Self {
+            child,
+            http_url,
+            mqtt_address,
+        })
     }
 
-    /// The most memory that it has held so far, in MiB.
-    pub fn most_memory(&self) -> Result<f64> {
-        self.memory("VmHWM:")
+    /// Waits until the readiness endpoint returns success.
+    pub async fn wait_ready(&self) -> Result<()> {
+        let url = format!("{}/readiness", self.http_url);
+        eventually("readiness", READINESS_POLL_INTERVAL, || async {
+            let response = reqwest::get(&url).await?;
+            Ok(response.status().is_success().then_some(()))
+        })
+        .await
     }
 
-    /// The memory that it holds, in MiB.
-    pub fn held_memory(&self) -> Result<f64> {
-        self.memory("VmRSS:")
+    /// Returns the peak resident memory since the start of the process.
+    pub fn peak_memory_mib(&self) -> Result<f64> {
+        self.memory_mib("VmHWM:")
     }
 
-    fn memory(&self, name: &str) -> Result<f64> {
-        let pid = self.child.id().context("it has ended")?;
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-        let line = status.lines().find_map(|line| line.strip_prefix(name));
+    /// Returns the current resident memory.
+    pub fn current_memory_mib(&self) -> Result<f64> {
+        self.memory_mib("VmRSS:")
+    }
+
+    fn memory_mib(&self, field: &str) -> Result<f64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()?))?;
+        let line = status.lines().find_map(|line| line.strip_prefix(field));
         let kib = line.and_then(|line| line.split_whitespace().next());
-        Ok(kib.context("no such line")?.parse::<f64>()? / 1024.0)
+        let kib = kib.with_context(|| format!("/proc has no {field}"))?;
+        Ok(kib.parse::<f64>()? / 1024.0)
+    }
+
+    fn pid(&self) -> Result<u32> {
+        self.child.id().context("the connector has exited")
     }
 
     pub async fn kill(mut self) -> Result<()> {
         Ok(self.child.kill().await?)
     }
 
-    /// Ends it as an operator would, so that it leaves its session and its group in order.
+    /// Sends SIGTERM and waits for the exit. Unlike [`Self::kill`], this lets the connector
+    /// disconnect from the broker and leave its consumer group.
     pub async fn stop(mut self) -> Result<()> {
-        let pid = self.child.id().context("it has ended")?;
-        let mut tell = std::process::Command::new("kill");
-        let told = tell.arg(pid.to_string()).status()?;
-        ensure!(told.success(), "cannot tell it to stop");
-        tokio::time::timeout(PATIENCE, self.child.wait()).await??;
+        let pid = self.pid()?.to_string();
+        let status = std::process::Command::new("kill").arg(pid).status()?;
+        ensure!(
+            status.success(),
+            "failed to send SIGTERM to the connector: {status}"
+        );
+        tokio::time::timeout(STOP_TIMEOUT, self.child.wait()).await??;
         Ok(())
     }
 }
 
-/// Asks again and again until there is an answer.
-pub async fn eventually<T, F>(what: &str, pause: Duration, mut ask: impl FnMut() -> F) -> Result<T>
+/// Calls `poll` until it returns `Some`. Fails with `description` after [`POLL_TIMEOUT`].
+pub async fn eventually<T, Fut>(
+    description: &str,
+    poll_interval: Duration,
+    mut poll: impl FnMut() -> Fut,
+) -> Result<T>
 where
-    F: Future<Output = Result<Option<T>>>,
+    Fut: Future<Output = Result<Option<T>>>,
 {
-    let until = Instant::now() + 5 * PATIENCE;
+    let deadline = Instant::now() + POLL_TIMEOUT;
     loop {
-        if let Some(answer) = ask().await? {
-            return Ok(answer);
+        if let Some(value) = poll().await? {
+            return Ok(value);
         }
-        ensure!(Instant::now() < until, "in vain waited for {what}");
-        tokio::time::sleep(pause).await;
+        ensure!(
+            Instant::now() < deadline,
+            "timed out waiting for: {description}"
+        );
+        tokio::time::sleep(poll_interval).await;
     }
 }

@@ -1,66 +1,67 @@
-//! Figures and their bars: printed as a table, written as JSON.
+//! Measurements and their targets: printed as a table and written to a JSON file.
 
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-/// What a figure is held to.
+/// The limit that a measured value must meet.
 #[derive(Clone, Copy)]
-pub enum Bar {
+pub enum Target {
     AtLeast(f64),
     AtMost(f64),
-    /// Shown beside the others, and held to nothing.
+    /// The value is only reported.
     None,
 }
 
-pub struct Figure {
+pub struct Measurement {
     pub name: String,
-    /// What was measured, in words and numbers.
+    /// The measured numbers from which `value` was calculated, or how `value` was measured.
     pub measured: String,
-    /// What is held to the bar: a ratio, or a plain number with its unit.
+    /// A ratio, or an absolute value in `unit`.
     pub value: f64,
+    /// Empty for a ratio.
     pub unit: &'static str,
-    pub bar: Bar,
+    pub target: Target,
 }
 
-impl Figure {
-    /// What a process held at most, in MiB.
-    pub fn memory(name: &str, value: f64, most: f64) -> Self {
+impl Measurement {
+    /// Creates a measurement of a process's peak memory.
+    pub fn peak_memory(name: &str, value_mib: f64, max_mib: f64) -> Self {
         Self {
             name: name.to_owned(),
-            measured: "most that the process held (VmHWM)".to_owned(),
-            value,
+            measured: "VmHWM".to_owned(),
+            value: value_mib,
             unit: "MiB",
-            bar: Bar::AtMost(most),
+            target: Target::AtMost(max_mib),
         }
     }
 
-    pub fn is_met(&self) -> bool {
-        match self.bar {
-            Bar::AtLeast(bar) => self.value >= bar,
-            Bar::AtMost(bar) => self.value <= bar,
-            Bar::None => true,
+    pub fn meets_target(&self) -> bool {
+        match self.target {
+            Target::AtLeast(min) => self.value >= min,
+            Target::AtMost(max) => self.value <= max,
+            Target::None => true,
         }
     }
 
-    fn verdict(&self) -> &'static str {
-        match self.bar {
-            Bar::None => "",
-            _ if self.is_met() => "ok",
-            _ => "MISSED",
+    fn result_text(&self) -> &'static str {
+        match self.target {
+            Target::None => "",
+            _ if self.meets_target() => "met",
+            _ => "missed",
         }
     }
 
-    fn bar(&self) -> String {
-        match self.bar {
-            Bar::AtLeast(bar) => format!("≥ {bar}"),
-            Bar::AtMost(bar) => format!("≤ {bar}"),
-            Bar::None => String::new(),
+    fn target_text(&self) -> String {
+        match self.target {
+            Target::AtLeast(min) => format!("≥ {min}"),
+            Target::AtMost(max) => format!("≤ {max}"),
+            Target::None => String::new(),
         }
     }
 
-    fn value(&self) -> String {
+    fn value_text(&self) -> String {
         if self.unit.is_empty() {
             format!("{:.2}", self.value)
         } else {
@@ -69,62 +70,65 @@ impl Figure {
     }
 }
 
-pub fn show(figures: &[Figure]) {
-    let width = |of: fn(&Figure) -> String| {
-        let widths = figures.iter().map(|figure| of(figure).chars().count());
+pub fn print_table(measurements: &[Measurement]) {
+    let width = |column: fn(&Measurement) -> String| {
+        let widths = measurements.iter().map(|row| column(row).chars().count());
         widths.max().unwrap_or(0)
     };
-    let (names, values) = (width(|f| f.name.clone()), width(Figure::value));
-    for figure in figures {
+    let name_width = width(|row| row.name.clone());
+    let value_width = width(Measurement::value_text);
+    for row in measurements {
         println!(
-            "{:<names$}  {:>values$}  {:<8} {:<6}  {}",
-            figure.name,
-            figure.value(),
-            figure.bar(),
-            figure.verdict(),
-            figure.measured
+            "{:<name_width$}  {:>value_width$}  {:<8} {:<6}  {}",
+            row.name,
+            row.value_text(),
+            row.target_text(),
+            row.result_text(),
+            row.measured
         );
     }
 }
 
-/// Adds to what the file holds already: parts may be run one by one.
-pub fn write(figures: &[Figure], file: &Path) -> Result<()> {
-    let kept = std::fs::read(file).ok();
-    let kept = kept.and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
-    let mut all = match kept {
-        Some(Value::Object(all)) => all,
+/// Writes the measurements to a JSON file, by name. Measurements with other names stay in the file,
+/// because parts of a benchmark can be run separately.
+pub fn write_json(measurements: &[Measurement], path: &Path) -> Result<()> {
+    let old_bytes = std::fs::read(path).ok();
+    let old_json = old_bytes.and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
+    let mut entries = match old_json {
+        Some(Value::Object(entries)) => entries,
         _ => serde_json::Map::new(),
     };
-    for figure in figures {
-        let value = json!({
-            "value": (figure.value * 1000.0).round() / 1000.0,
-            "unit": figure.unit,
-            "bar": figure.bar(),
-            "verdict": figure.verdict(),
-            "measured": figure.measured,
+    for measurement in measurements {
+        let entry = json!({
+            "value": (measurement.value * 1000.0).round() / 1000.0,
+            "unit": measurement.unit,
+            "target": measurement.target_text(),
+            "result": measurement.result_text(),
+            "measured": measurement.measured,
         });
-        all.insert(figure.name.clone(), value);
+        entries.insert(measurement.name.clone(), entry);
     }
-    if let Some(folder) = file.parent() {
+    if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }
-    let text = serde_json::to_string_pretty(&all)? + "\n";
-    std::fs::write(file, text).with_context(|| file.display().to_string())
+    let text = serde_json::to_string_pretty(&entries)? + "\n";
+    std::fs::write(path, text).with_context(|| path.display().to_string())
 }
 
 pub fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
 }
 
-pub fn quantile(values: &[f64], at: f64) -> f64 {
+/// Returns the value nearest to this quantile (0 to 1), or NaN if there are no values.
+pub fn quantile(values: &[f64], quantile: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
-    let last = sorted.len().saturating_sub(1);
+    let last_index = sorted.len().saturating_sub(1);
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "a place in a short list"
+        reason = "the index is between 0 and `last_index`"
     )]
-    let place = (last as f64 * at).round() as usize;
-    sorted.get(place).copied().unwrap_or(f64::NAN)
+    let index = (last_index as f64 * quantile).round() as usize;
+    sorted.get(index).copied().unwrap_or(f64::NAN)
 }

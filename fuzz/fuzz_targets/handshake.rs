@@ -1,11 +1,11 @@
-//! All that is said in the handshake dialect, on either of its topics.
+//! Decodes messages of the handshake dialect, on both of its inbound topics.
 #![no_main]
 
-use fuzz::protocol::{Direction, Channel};
+use fuzz::protocol::{Channel, Direction};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|payload: &[u8]| {
-    let on_in = fuzz::reading::check(Channel::Handshake(Direction::FromClient), payload);
-    let on_status = fuzz::reading::check(Channel::State, payload);
-    assert_eq!(on_in, on_status, "both topics speak one dialect");
+    let on_inbound_topic = fuzz::decode::check(Channel::Handshake(Direction::FromClient), payload);
+    let on_status_topic = fuzz::decode::check(Channel::HandshakeStatus, payload);
+    assert_eq!(on_inbound_topic, on_status_topic);
 });

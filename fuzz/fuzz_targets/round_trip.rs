@@ -1,4 +1,4 @@
-//! What the service sends, and what clients send, read back at the other end.
+//! Encodes messages of both sides, and decodes them on the other side.
 #![no_main]
 
 use libfuzzer_sys::{Corpus, fuzz_target};

@@ -1,9 +1,9 @@
-//! Presence and answers to commands, in the status dialect.
+//! Decodes control messages of the status dialect.
 #![no_main]
 
-use fuzz::protocol::{Direction, Channel};
+use fuzz::protocol::{Channel, Direction};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|payload: &[u8]| {
-    let _ = fuzz::reading::check(Channel::Control(Direction::FromClient), payload);
+    let _ = fuzz::decode::check(Channel::Control(Direction::FromClient), payload);
 });

@@ -1,9 +1,9 @@
-//! Answers of applications, in the status dialect.
+//! Decodes data messages of the status dialect.
 #![no_main]
 
-use fuzz::protocol::{Direction, Channel};
+use fuzz::protocol::{Channel, Direction};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|payload: &[u8]| {
-    let _ = fuzz::reading::check(Channel::Data(Direction::FromClient), payload);
+    let _ = fuzz::decode::check(Channel::Data(Direction::FromClient), payload);
 });

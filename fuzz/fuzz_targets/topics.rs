@@ -1,4 +1,4 @@
-//! Topic names, which alone say whose a message is.
+//! Parses topic names and checks who may use them.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,34 +1,35 @@
-//! The corpus of hostile messages, `tests/corpus/hostile.json`. Its README says what the fields mean.
+//! The hostile messages in `tests/corpus/hostile.json`. The README there describes the fields.
 
 use serde::Deserialize;
 
-/// One message, and what must become of it.
+/// A message and its expected result.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
     pub name: String,
-    pub route: Option<String>,
+    pub channel: Option<String>,
     pub topic: Option<String>,
     pub payload: Option<String>,
     pub payload_hex: Option<String>,
     pub payload_repeat: Option<Repeat>,
-    pub becomes: Becomes,
+    pub expect: Outcome,
     pub reason: Option<String>,
     #[serde(default)]
-    pub refused: bool,
+    pub handshake_error: bool,
     #[serde(default)]
-    pub sign_of_life: bool,
+    pub heartbeat: bool,
     pub client: Option<String>,
-    pub needs: Option<String>,
     #[serde(default)]
-    pub broker_may_refuse: bool,
-    pub why: String,
+    pub needs_open_broker: bool,
+    #[serde(default)]
+    pub broker_may_reject: bool,
+    pub description: String,
 }
 
-/// What becomes of a message.
+/// The result of processing a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Becomes {
+pub enum Outcome {
     DeadLetter,
     Ignored,
     Online,
@@ -36,7 +37,7 @@ pub enum Becomes {
     DroppedByBroker,
 }
 
-/// A payload that is too large to be written out.
+/// A large payload: `prefix`, then `unit` repeated `count` times, then `suffix`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Repeat {
@@ -47,14 +48,14 @@ pub struct Repeat {
 }
 
 impl Case {
-    /// The bytes to publish.
+    /// Returns the payload.
     ///
     /// # Errors
-    /// When the case does not say them in exactly one way.
-    pub fn bytes(&self) -> Result<Vec<u8>, String> {
+    /// If the case does not have exactly one payload field, or `payload_hex` is invalid.
+    pub fn payload_bytes(&self) -> Result<Vec<u8>, String> {
         match (&self.payload, &self.payload_hex, &self.payload_repeat) {
             (Some(text), None, None) => Ok(text.clone().into_bytes()),
-            (None, Some(digits), None) => from_hex(digits),
+            (None, Some(digits), None) => decode_hex(digits),
             (None, None, Some(repeat)) => {
                 let Repeat {
                     prefix,
@@ -64,18 +65,20 @@ impl Case {
                 } = repeat;
                 Ok(format!("{prefix}{}{suffix}", unit.repeat(*count)).into_bytes())
             }
-            _ => Err("it needs exactly one of payload, payload_hex, payload_repeat".to_owned()),
+            _ => {
+                Err("exactly one of payload, payload_hex and payload_repeat is required".to_owned())
+            }
         }
     }
 }
 
-fn from_hex(digits: &str) -> Result<Vec<u8>, String> {
-    let pair = |pair: &[u8]| {
+fn decode_hex(digits: &str) -> Result<Vec<u8>, String> {
+    let decode_byte = |pair: &[u8]| {
         let text = str::from_utf8(pair).map_err(|e| e.to_string())?;
         u8::from_str_radix(text, 16).map_err(|e| format!("payload_hex: {e}"))
     };
     if digits.len() % 2 == 1 {
-        return Err("payload_hex has half a byte".to_owned());
+        return Err("payload_hex has an odd number of digits".to_owned());
     }
-    digits.as_bytes().chunks(2).map(pair).collect()
+    digits.as_bytes().chunks(2).map(decode_byte).collect()
 }

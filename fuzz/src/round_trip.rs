@@ -1,29 +1,32 @@
-//! What the service sends, a client reads back as the same; and the other way round.
+//! Round trips: each side decodes what the other side encodes.
 
 use arbitrary::{Result, Unstructured};
 use serde_json::{Map, Number, Value};
 use uuid::Uuid;
 
 use crate::domain::clock::truncate_to_micros;
-use crate::domain::{Dialect, ClientKind, MessageId, OutgoingMessage, ClientInfo, Timestamp};
+use crate::domain::{ClientInfo, ClientKind, Dialect, MessageId, OutgoingMessage, Timestamp};
 use crate::protocol::handshake::client_side as handshake_client;
 use crate::protocol::status::client_side as status_client;
 use crate::protocol::{
-    ClientResponse, Command, HandshakeError, Rejection, ClientMessage, encode_command, encode_message, handshake,
-    is_valid_metadata, status,
+    ClientMessage, ClientResponse, Command, HandshakeError, Rejection, encode_command,
+    encode_message, handshake, is_valid_metadata, status,
 };
 
-/// First second of the year 0, and the last second that a time can have.
-const SECONDS: std::ops::RangeInclusive<i64> = -62_167_219_200..=253_402_207_199;
+/// Range of the fuzzed times: from the year 0 to the second before the last of `Timestamp`.
+const UNIX_SECONDS: std::ops::RangeInclusive<i64> = -62_167_219_200..=253_402_207_199;
 
-/// Splits the bytes into fields, and sends them both ways in both dialects.
+/// Builds a message from the bytes, encodes it in both dialects, and checks the decoded result.
 ///
 /// # Errors
-/// When the bytes do not suffice.
+/// If there are too few bytes for a message.
+///
+/// # Panics
+/// If a message changes on the way.
 pub fn check(bytes: &[u8]) -> Result<()> {
     let mut bytes = Unstructured::new(bytes);
     let id = Uuid::from_bytes(bytes.arbitrary()?);
-    let now = moment(&mut bytes)?;
+    let now = timestamp(&mut bytes)?;
     match bytes.int_in_range(0..=4)? {
         0 => check_message(&OutgoingMessage {
             id,
@@ -33,9 +36,9 @@ pub fn check(bytes: &[u8]) -> Result<()> {
             payload: value(&mut bytes, 6)?,
         }),
         1 => check_command(&command(&mut bytes)?, id, now),
-        2 => check_refusal(bytes.arbitrary()?, bytes.arbitrary()?, id, now),
-        3 => check_online(now, &reported(&mut bytes)?),
-        _ => check_answers(
+        2 => check_handshake_error(bytes.arbitrary()?, bytes.arbitrary()?, id, now),
+        3 => check_presence(now, &client_info(&mut bytes)?),
+        _ => check_responses(
             now,
             bytes.arbitrary()?,
             bytes.arbitrary()?,
@@ -45,10 +48,10 @@ pub fn check(bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-fn moment(bytes: &mut Unstructured<'_>) -> Result<Timestamp> {
-    let second = bytes.int_in_range(SECONDS)?;
+fn timestamp(bytes: &mut Unstructured<'_>) -> Result<Timestamp> {
+    let second = bytes.int_in_range(UNIX_SECONDS)?;
     let nanosecond = bytes.int_in_range(0..=999_999_999)?;
-    Ok(Timestamp::new(second, nanosecond).expect("within range"))
+    Ok(Timestamp::new(second, nanosecond).expect("the time is within the range"))
 }
 
 fn metadata(bytes: &mut Unstructured<'_>) -> Result<Value> {
@@ -63,8 +66,9 @@ fn metadata(bytes: &mut Unstructured<'_>) -> Result<Value> {
 }
 
 fn value(bytes: &mut Unstructured<'_>, depth: u8) -> Result<Value> {
-    let most = if depth == 0 { 5 } else { 7 };
-    Ok(match bytes.int_in_range(0..=most)? {
+    // At depth 0, no array and no object.
+    let last_variant = if depth == 0 { 5 } else { 7 };
+    Ok(match bytes.int_in_range(0..=last_variant)? {
         0 => Value::Null,
         1 => Value::Bool(bytes.arbitrary()?),
         2 => bytes.arbitrary::<i64>()?.into(),
@@ -103,13 +107,13 @@ fn command(bytes: &mut Unstructured<'_>) -> Result<Command> {
     })
 }
 
-fn reported(bytes: &mut Unstructured<'_>) -> Result<ClientInfo> {
+fn client_info(bytes: &mut Unstructured<'_>) -> Result<ClientInfo> {
     let mut facts = object(bytes, 3)?;
-    // Dropped unless it is a UUID: a rule of its own, which is held elsewhere.
+    // An insights_id that is not a UUID would be removed, which `decode` checks.
     facts.remove("insights_id");
-    let mut catalog = object(bytes, 3)?;
+    let mut catalog_facts = object(bytes, 3)?;
     for key in ["source_type", "application_type"] {
-        catalog.insert(key.to_owned(), Value::String(bytes.arbitrary()?));
+        catalog_facts.insert(key.to_owned(), Value::String(bytes.arbitrary()?));
     }
     let mut object_or_null = || match bytes.arbitrary()? {
         true => Ok(Value::Null),
@@ -118,7 +122,7 @@ fn reported(bytes: &mut Unstructured<'_>) -> Result<ClientInfo> {
     let (dispatchers, tags) = (object_or_null()?, object_or_null()?);
     Ok(ClientInfo {
         canonical_facts: Value::Object(facts),
-        catalog_service_facts: Value::Object(catalog),
+        catalog_service_facts: Value::Object(catalog_facts),
         dispatchers,
         tags,
         client_name: bytes.arbitrary()?,
@@ -147,9 +151,10 @@ fn assert_envelope(fields: &Map<String, Value>, kind: &str, id: Uuid, sent: Time
     assert_eq!(fields["version"], 1);
     let text = fields["sent"].as_str().expect("sent is a string");
     assert_eq!(text.parse().ok(), Some(sent), "{text}");
-    // RFC 3339 has four digits for the year and a T.
     let bytes = text.as_bytes();
-    assert!(bytes[..4].iter().all(u8::is_ascii_digit) && bytes[10] == b'T' && text.ends_with('Z'));
+    let has_four_digit_year = bytes[..4].iter().all(u8::is_ascii_digit);
+    let is_rfc_3339 = has_four_digit_year && bytes[10] == b'T' && text.ends_with('Z');
+    assert!(is_rfc_3339, "{text}");
 }
 
 fn check_message(message: &OutgoingMessage) {
@@ -175,12 +180,12 @@ fn check_message(message: &OutgoingMessage) {
     );
     assert_eq!(sent["response_to"], "");
     assert_eq!(sent["metadata"], message.metadata);
-    let heard = status_client::ServerMessage::Data {
+    let expected = status_client::ServerMessage::Data {
         message_id: message_id.clone(),
         directive: message.directive.clone(),
         content: payload.clone(),
     };
-    assert_eq!(status_client::decode(&bytes), Some(heard));
+    assert_eq!(status_client::decode(&bytes), Some(expected));
 
     let (_, bytes) = encode_message(Dialect::Handshake, message);
     let sent = fields(&bytes);
@@ -198,16 +203,16 @@ fn check_message(message: &OutgoingMessage) {
         assert_eq!(sent["metadata"], message.metadata);
     }
     assert_keys(&sent, &keys);
-    let heard = handshake_client::ServerMessage::Message {
+    let expected = handshake_client::ServerMessage::Message {
         message_id,
         directive: message.directive.clone(),
         payload,
     };
-    assert_eq!(handshake_client::decode(&bytes), Some(heard));
+    assert_eq!(handshake_client::decode(&bytes), Some(expected));
 }
 
 fn check_command(command: &Command, id: Uuid, now: Timestamp) {
-    let (short_text, delay, message) = match command {
+    let (name, delay, message) = match command {
         Command::Ping => ("ping", None, ""),
         Command::Reconnect {
             delay_seconds,
@@ -216,7 +221,8 @@ fn check_command(command: &Command, id: Uuid, now: Timestamp) {
         Command::Disconnect { message } => ("disconnect", None, message.as_str()),
     };
 
-    let (_, bytes) = encode_command(Dialect::Status, command, id, now).expect("it has them all");
+    let (_, bytes) = encode_command(Dialect::Status, command, id, now)
+        .expect("the status dialect has every command");
     let sent = fields(&bytes);
     assert_envelope(&sent, "command", id, now);
     let keys = [
@@ -230,17 +236,24 @@ fn check_command(command: &Command, id: Uuid, now: Timestamp) {
     assert_keys(&sent, &keys);
     assert_eq!(sent["content"]["message"], message);
     let arguments = &sent["content"]["arguments"];
-    assert!(is_valid_metadata(arguments), "clients want strings: {arguments}");
+    assert!(
+        is_valid_metadata(arguments),
+        "not a map of string to string: {arguments}"
+    );
     assert_eq!(arguments.is_null(), delay.is_none());
-    let heard = status_client::ServerMessage::Command {
+    let expected = status_client::ServerMessage::Command {
         message_id: id.to_string(),
-        command: short_text.to_owned(),
+        command: name.to_owned(),
         delay_seconds: delay,
     };
-    assert_eq!(status_client::decode(&bytes), Some(heard));
+    assert_eq!(status_client::decode(&bytes), Some(expected));
 
     let Some((_, bytes)) = encode_command(Dialect::Handshake, command, id, now) else {
-        assert_eq!(*command, Command::Ping, "only a ping has no message");
+        assert_eq!(
+            *command,
+            Command::Ping,
+            "only the ping has no handshake message"
+        );
         return;
     };
     let sent = fields(&bytes);
@@ -250,25 +263,25 @@ fn check_command(command: &Command, id: Uuid, now: Timestamp) {
     if let Some(payload) = sent.get("payload") {
         assert_eq!(payload["details"], message);
     }
-    let heard = handshake_client::decode(&bytes);
-    let Some(handshake_client::ServerMessage::ForceDisconnect { reconnect_after }) = heard else {
-        panic!("{heard:?}");
+    let decoded = handshake_client::decode(&bytes);
+    let Some(handshake_client::ServerMessage::ForceDisconnect { reconnect_after }) = decoded else {
+        panic!("{decoded:?}");
     };
     assert_eq!(reconnect_after.is_some(), delay.is_some());
-    if let (Some(at), Some(delay)) = (reconnect_after, delay) {
-        assert!(at >= now, "back before it left");
-        let wait = u64::try_from(at.duration_since(now).as_secs()).expect("not negative");
-        assert!(wait == delay || (wait < delay && at.as_second() >= *SECONDS.end()));
+    if let (Some(time), Some(delay)) = (reconnect_after, delay) {
+        assert!(time >= now, "reconnect_after is in the past");
+        let wait = u64::try_from(time.duration_since(now).as_secs()).expect("not negative");
+        assert!(wait == delay || (wait < delay && time.as_second() >= *UNIX_SECONDS.end()));
     }
 }
 
-fn check_refusal(id: &str, detail: &str, message_id: Uuid, now: Timestamp) {
-    let in_response_to = MessageId::new(id).ok();
-    let refusal = HandshakeError {
+fn check_handshake_error(handshake_id: &str, detail: &str, message_id: Uuid, now: Timestamp) {
+    let in_response_to = MessageId::new(handshake_id).ok();
+    let error = HandshakeError {
         in_response_to: in_response_to.clone(),
-        why: Rejection::wrong_shape(detail),
+        rejection: Rejection::invalid_schema(detail),
     };
-    let bytes = handshake::encode_refusal(&refusal, message_id, now);
+    let bytes = handshake::encode_handshake_error(&error, message_id, now);
     let sent = fields(&bytes);
     assert_envelope(&sent, "handshake-error", message_id, now);
     assert_keys(
@@ -282,39 +295,38 @@ fn check_refusal(id: &str, detail: &str, message_id: Uuid, now: Timestamp) {
             "payload",
         ],
     );
-    let named = in_response_to.map_or(Value::Null, |id| id.as_str().into());
-    assert_eq!(sent["in_response_to"], named);
-    let heard = handshake_client::ServerMessage::HandshakeError {
+    let expected_id = in_response_to.map_or(Value::Null, |id| id.as_str().into());
+    assert_eq!(sent["in_response_to"], expected_id);
+    let expected = handshake_client::ServerMessage::HandshakeError {
         details: detail.to_owned(),
     };
-    assert_eq!(handshake_client::decode(&bytes), Some(heard));
+    assert_eq!(handshake_client::decode(&bytes), Some(expected));
 }
 
-fn check_online(now: Timestamp, reported: &ClientInfo) {
-    let text = |value: &Value| value.to_string().replace("\\\\", "");
-    let holds_nul = |value: &Value| text(value).contains("\\u0000");
-    let is_word = |short_text: &str| !short_text.contains('\0') && short_text.chars().count() <= 255;
-
-    let bytes = status_client::online(now, reported);
-    let good = ![
-        &reported.canonical_facts,
-        &reported.dispatchers,
-        &reported.tags,
-    ]
-    .into_iter()
-    .any(holds_nul)
-        && is_word(&reported.client_name)
-        && is_word(&reported.client_version);
-    let expected = ClientInfo {
-        canonical_facts: reported.canonical_facts.clone(),
-        catalog_service_facts: Value::Null,
-        dispatchers: reported.dispatchers.clone(),
-        tags: reported.tags.clone(),
-        ..reported.clone()
+fn check_presence(now: Timestamp, info: &ClientInfo) {
+    // An escaped backslash followed by `u0000` is not a NUL.
+    let has_nul = |value: &Value| {
+        let text = value.to_string().replace("\\\\", "");
+        text.contains("\\u0000")
     };
-    expect_online(
+    let is_short_text = |text: &str| !text.contains('\0') && text.chars().count() <= 255;
+
+    let bytes = status_client::online(now, info);
+    let is_valid = ![&info.canonical_facts, &info.dispatchers, &info.tags]
+        .into_iter()
+        .any(has_nul)
+        && is_short_text(&info.client_name)
+        && is_short_text(&info.client_version);
+    let expected = ClientInfo {
+        canonical_facts: info.canonical_facts.clone(),
+        catalog_service_facts: Value::Null,
+        dispatchers: info.dispatchers.clone(),
+        tags: info.tags.clone(),
+        ..info.clone()
+    };
+    check_online_result(
         status::decode_control(&bytes),
-        good,
+        is_valid,
         ClientKind::Host,
         now,
         &expected,
@@ -324,7 +336,7 @@ fn check_online(now: Timestamp, reported: &ClientInfo) {
         Ok(ClientMessage::Offline)
     );
 
-    let nothing_else = ClientInfo {
+    let empty_info = ClientInfo {
         canonical_facts: Value::Object(Map::new()),
         catalog_service_facts: Value::Null,
         dispatchers: Value::Null,
@@ -335,97 +347,105 @@ fn check_online(now: Timestamp, reported: &ClientInfo) {
     for kind in [ClientKind::Host, ClientKind::Proxy] {
         let (facts, expected) = match kind {
             ClientKind::Host => {
-                let facts = &reported.canonical_facts;
+                let facts = &info.canonical_facts;
                 let canonical_facts = facts.clone();
                 (
                     facts,
                     ClientInfo {
                         canonical_facts,
-                        ..nothing_else.clone()
+                        ..empty_info.clone()
                     },
                 )
             }
             ClientKind::Proxy => {
-                let facts = &reported.catalog_service_facts;
+                let facts = &info.catalog_service_facts;
                 let catalog_service_facts = facts.clone();
                 (
                     facts,
                     ClientInfo {
                         catalog_service_facts,
-                        ..nothing_else.clone()
+                        ..empty_info.clone()
                     },
                 )
             }
         };
-        let bytes = handshake_client::handshake(now, kind, reported);
-        expect_online(
-            handshake::read(&bytes),
-            !holds_nul(facts),
+        let bytes = handshake_client::handshake_message(now, kind, info);
+        check_online_result(
+            handshake::decode(&bytes),
+            !has_nul(facts),
             kind,
             now,
             &expected,
         );
     }
     assert_eq!(
-        handshake::read(&handshake_client::offline()),
+        handshake::decode(&handshake_client::offline()),
         Ok(ClientMessage::Offline)
     );
 }
 
-fn expect_online(
+fn check_online_result(
     result: std::result::Result<ClientMessage, Rejection>,
-    good: bool,
+    is_valid: bool,
     kind: ClientKind,
     now: Timestamp,
     expected: &ClientInfo,
 ) {
     match result {
         Ok(ClientMessage::Online(online)) => {
-            assert!(good, "it was to be refused");
+            assert!(is_valid, "an invalid message was accepted");
             assert_eq!(online.kind, kind);
             assert_eq!(online.sent, Some(truncate_to_micros(now)));
-            assert_eq!(online.reported, *expected);
+            assert_eq!(online.info, *expected);
         }
-        Ok(ClientMessage::InvalidHandshake(refusal)) => assert!(!good, "{:?}", refusal.why),
-        Err(rejected) => assert!(!good, "{rejected:?}"),
+        Ok(ClientMessage::InvalidHandshake(error)) => assert!(!is_valid, "{:?}", error.rejection),
+        Err(rejection) => assert!(!is_valid, "{rejection:?}"),
         Ok(other) => panic!("{other:?}"),
     }
 }
 
-fn check_answers(now: Timestamp, to: &str, directive: &str, content: &Value) {
-    // Absent and empty are the same, and allowed.
-    let id = MessageId::new(to);
-    let good_id = id.is_ok() || to.is_empty();
-    let good = good_id && !directive.contains('\0') && directive.chars().count() <= 255;
+fn check_responses(now: Timestamp, id: &str, directive: &str, content: &Value) {
+    let expected_id = MessageId::new(id);
+    // An empty id counts as absent, which is valid.
+    let is_valid_id = expected_id.is_ok() || id.is_empty();
+    let expected_id = expected_id.ok();
+    let is_valid = is_valid_id && !directive.contains('\0') && directive.chars().count() <= 255;
 
-    let pong = status::decode_control(&status_client::pong(now, to));
+    let pong = status::decode_control(&status_client::pong(now, id));
     match pong {
-        Ok(ClientMessage::Response(ClientResponse::Pong { to })) => assert_eq!(to, id.clone().ok()),
-        other => assert!(!good_id && other.is_err(), "{other:?}"),
+        Ok(ClientMessage::Response(ClientResponse::Pong { response_to })) => {
+            assert_eq!(response_to, expected_id);
+        }
+        other => assert!(!is_valid_id && other.is_err(), "{other:?}"),
     }
-    for answer in [
-        status::decode_data(&status_client::answer(now, to, directive, content)),
-        handshake::read(&handshake_client::answer(now, to, directive, content)),
+    for decoded in [
+        status::decode_data(&status_client::response(now, id, directive, content)),
+        handshake::decode(&handshake_client::response(now, id, directive, content)),
     ] {
-        match answer {
+        match decoded {
             Ok(ClientMessage::Response(ClientResponse::Data {
-                to,
-                directive: heard,
+                response_to,
+                directive: decoded_directive,
             })) => {
-                assert!(good);
-                assert_eq!((to, heard.as_str()), (id.clone().ok(), directive));
+                assert!(is_valid);
+                assert_eq!(response_to, expected_id);
+                assert_eq!(decoded_directive, directive);
             }
-            other => assert!(!good && other.is_err(), "{other:?}"),
+            other => assert!(!is_valid && other.is_err(), "{other:?}"),
         }
     }
-    let bytes = handshake_client::message_error(now, to, directive);
+    // The directive serves as the text of an error.
+    let bytes = handshake_client::message_error(now, id, directive);
     assert!(handshake::is_response(&bytes));
-    match handshake::read(&bytes) {
-        Ok(ClientMessage::Response(ClientResponse::Error { to, details })) => {
-            assert_eq!(to, id.ok());
-            // NUL is left out: no database of ours would take it.
+    match handshake::decode(&bytes) {
+        Ok(ClientMessage::Response(ClientResponse::Error {
+            response_to,
+            details,
+        })) => {
+            assert_eq!(response_to, expected_id);
+            // The decoder removes NUL and truncates long details.
             assert!(directive.replace('\0', "").starts_with(&details));
         }
-        other => assert!(!good_id && other.is_err(), "{other:?}"),
+        other => assert!(!is_valid_id && other.is_err(), "{other:?}"),
     }
 }

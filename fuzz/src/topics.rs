@@ -1,125 +1,142 @@
-//! What must hold of every topic, in every deployment.
+//! Invariants of topic names, for any topic and several deployments.
 
 use crate::domain::ClientId;
-use crate::protocol::{ClientTopic, Direction, Channel, TopicScheme, HandshakeSegments};
+use crate::protocol::{Channel, ClientTopic, Direction, HandshakeSegments, TopicScheme};
 
-/// Deployments that differ in what could be mixed up: prefixes within prefixes, words that are
-/// levels of other topics.
+/// Topic schemes that are easy to confuse: prefixes that begin with other prefixes, and handshake
+/// segments that are also levels of other topics.
 pub fn deployments() -> Vec<(Vec<String>, HandshakeSegments)> {
-    let words = |to_service: &str, to_client: &str, state: Option<&str>| HandshakeSegments {
-        to_service: to_service.to_owned(),
-        to_client: to_client.to_owned(),
-        state: state.map(str::to_owned),
+    let segments = |inbound: &str, outbound: &str, status: &str| HandshakeSegments {
+        inbound: inbound.to_owned(),
+        outbound: outbound.to_owned(),
+        status: Some(status.to_owned()),
     };
     let prefixes = |list: &[&str]| list.iter().map(|&prefix| prefix.to_owned()).collect();
     vec![
         (
             prefixes(&["redhat/insights", "qa/insights"]),
-            words("in", "out", Some("status")),
+            segments("in", "out", "status"),
         ),
         (prefixes(&["redhat/insights"]), HandshakeSegments::default()),
         (
             prefixes(&["redhat", "redhat/insights", "redhat/insights/in"]),
-            words("in", "out", Some("status")),
+            segments("in", "out", "status"),
         ),
-        (prefixes(&["a"]), words("control", "data", Some("in"))),
+        (prefixes(&["a"]), segments("control", "data", "in")),
     ]
 }
 
-/// Whether a filter of MQTT takes a topic; the filters here have no `#`.
+/// Returns whether an MQTT topic filter without `#` matches a topic.
 pub fn matches(filter: &str, topic: &str) -> bool {
     let (mut filter, mut topic) = (filter.split('/'), topic.split('/'));
     loop {
         match (filter.next(), topic.next()) {
             (None, None) => return true,
-            (Some(level), Some(name)) if level == "+" || level == name => {}
+            (Some(pattern), Some(level)) if pattern == "+" || pattern == level => {}
             _ => return false,
         }
     }
 }
 
-/// Checks a topic in every deployment.
+/// Checks a topic, and a client id with the same text, in every deployment.
+///
+/// # Panics
+/// If an invariant is violated.
 pub fn check(topic: &str) {
-    for (prefixes, words) in deployments() {
-        let topics = TopicScheme::new(prefixes.clone(), words.clone());
+    for (prefixes, segments) in deployments() {
+        let topics = TopicScheme::new(prefixes.clone(), segments.clone());
         check_topic(&topics, topic);
         if let Ok(client) = ClientId::new(topic) {
-            check_client(&topics, &prefixes, words.state.is_some(), &client);
+            check_client(&topics, &prefixes, segments.status.is_some(), &client);
         }
     }
 }
 
 fn check_topic(topics: &TopicScheme, topic: &str) {
-    let own = topics.parse(topic);
-    if let Some(own) = &own {
-        assert_eq!(topics.name(own), topic, "it has another name");
-        assert!(ClientId::new(own.client.as_str()).is_ok());
+    let parsed = topics.parse(topic);
+    if let Some(parsed) = &parsed {
+        assert_eq!(topics.topic_name(parsed), topic);
+        assert!(ClientId::new(parsed.client.as_str()).is_ok());
         assert!(!topic.contains(['+', '#', '\0']));
     }
-    // Whoever could be meant by any level, and by what is near a level.
-    let mut reached = Vec::new();
+    // Only the owner may use the topic. Candidates are all levels and similar texts.
+    let mut permitted_clients = Vec::new();
     for level in topic.split('/') {
-        for name in [
+        for candidate in [
             level,
             level.trim(),
             &level.to_lowercase(),
             &level.to_uppercase(),
         ] {
-            let Ok(client) = ClientId::new(name) else {
+            let Ok(client) = ClientId::new(candidate) else {
                 continue;
             };
-            let publish = topics.may_publish(&client, topic);
-            let subscribe = topics.may_subscribe(&client, topic);
-            assert!(!(publish && subscribe), "{client} speaks and listens there");
-            if (publish || subscribe) && !reached.contains(&client) {
-                reached.push(client);
+            let may_publish = topics.may_publish(&client, topic);
+            let may_subscribe = topics.may_subscribe(&client, topic);
+            assert!(
+                !(may_publish && may_subscribe),
+                "{client} may publish and subscribe"
+            );
+            if (may_publish || may_subscribe) && !permitted_clients.contains(&client) {
+                permitted_clients.push(client);
             }
         }
     }
-    let owner: Vec<ClientId> = own.iter().map(|own| own.client.clone()).collect();
-    assert_eq!(reached, owner, "it is reached by others than its owner");
+    let owner: Vec<ClientId> = parsed.iter().map(|topic| topic.client.clone()).collect();
+    assert_eq!(permitted_clients, owner, "only the owner may use the topic");
 
-    let heard = topics.filters().iter().any(|filter| matches(filter, topic));
-    let from_client = own.is_some_and(|own| own.route.direction() == Direction::FromClient);
+    let filters = topics.subscription_filters();
+    let is_subscribed = filters.iter().any(|filter| matches(filter, topic));
+    let is_from_client =
+        parsed.is_some_and(|topic| topic.channel.direction() == Direction::FromClient);
     assert!(
-        heard || !from_client,
-        "a client may speak there and nobody listens"
+        is_subscribed || !is_from_client,
+        "the service does not subscribe to a topic that a client may publish to"
     );
-    let ids = topic.split('/').all(|level| ClientId::new(level).is_ok());
+    let has_valid_levels = topic.split('/').all(|level| ClientId::new(level).is_ok());
     assert!(
-        !heard || from_client || !ids,
-        "heard, of a good name, and nobody's"
+        !is_subscribed || is_from_client || !has_valid_levels,
+        "the service subscribes to a topic that no client may publish to"
     );
 }
 
-/// Every topic of a client is its own by name, and no filter of another client's.
-fn check_client(topics: &TopicScheme, prefixes: &[String], has_state: bool, client: &ClientId) {
-    let other = ClientId::new("another").expect("a good name");
+/// Every topic of the client can be parsed, and only this client may use it.
+fn check_client(
+    topics: &TopicScheme,
+    prefixes: &[String],
+    has_status_topic: bool,
+    client: &ClientId,
+) {
+    let other_client = ClientId::new("another").expect("a valid client id");
     for prefix in prefixes {
         for direction in [Direction::ToClient, Direction::FromClient] {
-            let mut routes = vec![
+            let mut channels = vec![
                 Channel::Control(direction),
                 Channel::Data(direction),
                 Channel::Handshake(direction),
             ];
-            if has_state && direction == Direction::FromClient {
-                routes.push(Channel::State);
+            if has_status_topic && direction == Direction::FromClient {
+                channels.push(Channel::HandshakeStatus);
             }
-            for route in routes {
-                let own = ClientTopic {
+            for channel in channels {
+                let topic = ClientTopic {
                     prefix: prefix.clone(),
                     client: client.clone(),
-                    route,
+                    channel,
                 };
-                let name = topics.name(&own);
-                assert_eq!(topics.parse(&name), Some(own), "{name}");
-                let from_client = direction == Direction::FromClient;
-                assert_eq!(topics.may_publish(client, &name), from_client, "{name}");
-                assert_eq!(topics.may_subscribe(client, &name), !from_client, "{name}");
-                if *client != other {
-                    let reached =
-                        topics.may_publish(&other, &name) || topics.may_subscribe(&other, &name);
-                    assert!(!reached, "{name} is another's");
+                let name = topics.topic_name(&topic);
+                assert_eq!(topics.parse(&name), Some(topic), "{name}");
+                let is_from_client = direction == Direction::FromClient;
+                assert_eq!(topics.may_publish(client, &name), is_from_client, "{name}");
+                assert_eq!(
+                    topics.may_subscribe(client, &name),
+                    !is_from_client,
+                    "{name}"
+                );
+                if *client != other_client {
+                    let may_use = topics.may_publish(&other_client, &name)
+                        || topics.may_subscribe(&other_client, &name);
+                    assert!(!may_use, "another client may use {name}");
                 }
             }
         }

@@ -1,15 +1,25 @@
--- Renames tables, columns, indexes and functions to the project's vocabulary, and adds comments that
--- psql shows with \d+. Renames change the catalog only; no row is rewritten, except the reasons of
--- dead letters. The columns that the Go implementation uses keep their names.
+-- Renames tables, columns, indexes and functions to the project's vocabulary, and adds comments
+-- that psql shows with \d+. The renames change only the catalog. The only rows that are rewritten
+-- are dead letters whose reason has a new name. The columns that the Go implementation uses keep
+-- their names.
 
--- A migration may take longer than a statement of the program.
+-- The UPDATE below must see the rows that were committed before the tables were locked.
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+-- The migration may run longer than the statement timeout of the program.
 SET LOCAL statement_timeout = 0;
--- ALTER TABLE waits for running transactions, and new ones queue behind it. Give up instead of
--- blocking them; `cloud-connector migrate` can be run again.
+-- While this transaction waits for a lock, all later transactions wait behind it. After 10 seconds
+-- it fails and changes nothing. Run `cloud-connector migrate` again in that case.
 SET LOCAL lock_timeout = '10s';
 
--- Lock order as in all other statements: connections first.
-LOCK TABLE connections IN ACCESS EXCLUSIVE MODE;
+-- Locks every table before the first change, in an order that avoids deadlocks with running
+-- transactions:
+-- 1. A batch locks partition_epoch before connections.
+-- 2. A writer locks connections before org_counts, and the retention job locks departed before
+--    connections. This step waits for writers but lets readers finish.
+-- 3. A list query locks org_counts before connections.
+LOCK TABLE partition_epoch IN ACCESS EXCLUSIVE MODE;
+LOCK TABLE connections, departed IN SHARE ROW EXCLUSIVE MODE;
+LOCK TABLE org_counts, connections, departed, findable, dead_letters IN ACCESS EXCLUSIVE MODE;
 
 ALTER TABLE connections RENAME COLUMN last_seen TO online_received_at;
 ALTER TABLE connections RENAME COLUMN alive_at TO last_heartbeat_at;
@@ -49,25 +59,31 @@ ALTER INDEX findable_pkey RENAME TO connection_search_pkey;
 ALTER INDEX findable_org_id_name RENAME TO connection_search_org_id_fqdn;
 ALTER INDEX findable_terms RENAME TO connection_search_term_hashes;
 
--- A fact as a search term. Letter case is ignored, and so are the dashes of a UUID.
+-- The new functions compute the same values as the old ones, so the stored hashes stay valid.
+
+-- Returns the search term of a fact. The value is in lower case, and a UUID has no dashes.
 CREATE FUNCTION search_fact_term(key text, value text) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT 'fact:' || key || chr(31) || CASE
-        WHEN length(value) IN (32, 36) AND replace(lower(value COLLATE "C"), '-', '') ~ '^[0-9a-f]{32}$'
+        WHEN length(value) IN (32, 36)
+             AND replace(lower(value COLLATE "C"), '-', '') ~ '^[0-9a-f]{32}$'
         THEN replace(lower(value COLLATE "C"), '-', '') ELSE lower(value COLLATE "C") END
 $$;
 
--- The search terms of a connection: one per scalar fact or tag, one per element of a list, one per
--- dispatcher (`-` and `_` are equal in dispatcher names). A single SQL statement, so that PostgreSQL
--- inlines the function into the calling query; a function call per row costs five times as much.
+-- Returns the search terms of a connection: one for each fact and tag, or for each element if the
+-- value is a list, and one for each dispatcher. Dispatcher names have `-` in place of `_`.
+-- The body must stay a single SELECT, because PostgreSQL then inlines the function into the calling
+-- query. A function call for each row would cost five times as much.
 CREATE FUNCTION search_terms(facts jsonb, dispatchers jsonb, tags jsonb) RETURNS SETOF text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT search_fact_term(key, value #>> '{}')
-      FROM jsonb_each(CASE jsonb_typeof(facts) WHEN 'object' THEN facts ELSE '{}' END) AS e (key, value)
+      FROM jsonb_each(
+           CASE jsonb_typeof(facts) WHEN 'object' THEN facts ELSE '{}' END) AS e (key, value)
      WHERE jsonb_typeof(value) NOT IN ('array', 'object')
     UNION ALL
     SELECT search_fact_term(key, element)
-      FROM jsonb_each(CASE jsonb_typeof(facts) WHEN 'object' THEN facts ELSE '{}' END) AS e (key, value)
+      FROM jsonb_each(
+           CASE jsonb_typeof(facts) WHEN 'object' THEN facts ELSE '{}' END) AS e (key, value)
      CROSS JOIN LATERAL jsonb_array_elements_text(
            CASE jsonb_typeof(value) WHEN 'array' THEN value ELSE '[]' END) AS s (element)
     UNION ALL
@@ -76,17 +92,20 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
            CASE jsonb_typeof(dispatchers) WHEN 'object' THEN dispatchers ELSE '{}' END) AS e (key)
     UNION ALL
     SELECT 'tag:' || key || chr(31) || (value #>> '{}')
-      FROM jsonb_each(CASE jsonb_typeof(tags) WHEN 'object' THEN tags ELSE '{}' END) AS e (key, value)
+      FROM jsonb_each(
+           CASE jsonb_typeof(tags) WHEN 'object' THEN tags ELSE '{}' END) AS e (key, value)
      WHERE jsonb_typeof(value) NOT IN ('array', 'object')
     UNION ALL
     SELECT 'tag:' || key || chr(31) || element
-      FROM jsonb_each(CASE jsonb_typeof(tags) WHEN 'object' THEN tags ELSE '{}' END) AS e (key, value)
+      FROM jsonb_each(
+           CASE jsonb_typeof(tags) WHEN 'object' THEN tags ELSE '{}' END) AS e (key, value)
      CROSS JOIN LATERAL jsonb_array_elements_text(
            CASE jsonb_typeof(value) WHEN 'array' THEN value ELSE '[]' END) AS s (element)
 $$;
 
--- Hash of everything that the search row is computed from. A collision between two contents of one
--- client leaves its search row unchanged; only the client itself could cause one.
+-- Returns a hash of all columns that the search row is computed from. If two different contents of
+-- one client have the same hash, its search row is not updated. Only the client itself could cause
+-- such a collision.
 CREATE FUNCTION search_content_hash(org_id text, facts jsonb, dispatchers jsonb, tags jsonb)
 RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
@@ -94,17 +113,18 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
          # jsonb_hash_extended(dispatchers, 2) # jsonb_hash_extended(COALESCE(tags, 'null'), 3)
 $$;
 
+-- Returns the FQDN in lower case, for prefix search.
 CREATE FUNCTION search_fqdn(facts jsonb) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT left(lower((facts ->> 'fqdn') COLLATE "C"), 255)
 $$;
 
--- The triggers refer to the function by its object id, so they follow the rename.
+-- The triggers reference the function by its object id, so they call the renamed function.
 ALTER FUNCTION connections_changed() RENAME TO maintain_connection_search;
 CREATE OR REPLACE FUNCTION maintain_connection_search() RETURNS trigger
 LANGUAGE plpgsql
--- PL/pgSQL caches plans. A plan made while the tables are small must not use sequential scans
--- after they have grown.
+-- PL/pgSQL caches plans. A plan that was created while the tables were small must not use
+-- sequential scans after the tables have grown.
 SET enable_seqscan = off AS $$
 BEGIN
     IF TG_OP = 'TRUNCATE' THEN
@@ -145,35 +165,73 @@ DROP FUNCTION fact_word(text, text);
 DROP FUNCTION connection_source(text, jsonb, jsonb, jsonb);
 DROP FUNCTION connection_name(jsonb);
 
-COMMENT ON TABLE connections IS 'Connected clients. The Go implementation may use this table at the same time.';
-COMMENT ON COLUMN connections.client_id IS 'Client id: the common name of the client certificate, compared byte by byte.';
-COMMENT ON COLUMN connections.org_id IS 'Organization. Empty for a tenantless client, which no tenant-scope endpoint shows.';
-COMMENT ON COLUMN connections.account IS 'Account number. Empty or null if the organization has none, or for a tenantless client.';
-COMMENT ON COLUMN connections.dialect IS 'Dialect of the latest online message: status or handshake.';
-COMMENT ON COLUMN connections.kind IS 'Kind of client: host or proxy.';
-COMMENT ON COLUMN connections.topic_prefix IS 'Topic prefix of the latest online message. Messages to the client use the same prefix.';
-COMMENT ON COLUMN connections.message_id IS 'message_id of the latest online message.';
-COMMENT ON COLUMN connections.message_sent IS 'sent of the latest online message, or its receive time if sent is missing or later.';
-COMMENT ON COLUMN connections.stale_timestamp IS 'Time of the latest inventory report that was delivered; 1970 if a report is pending.';
-COMMENT ON COLUMN connections.tenant_lookup_timestamp IS 'Time of the latest lookup that found no tenant; null if the client has a tenant.';
-COMMENT ON COLUMN connections.tenant_lookup_failure_count IS 'Number of lookups by the tenantless job that found no tenant.';
-COMMENT ON COLUMN connections.online_received_at IS 'Time at which the latest online message was received. Heartbeats do not change it.';
-COMMENT ON COLUMN connections.last_heartbeat_at IS 'Time of the latest heartbeat that kept or restored the connection; null if none did.';
-COMMENT ON COLUMN connections.offline_received_at IS 'Time of an offline message that a later heartbeat overruled; null if there is none.';
-COMMENT ON COLUMN connections.queue_partition IS 'Kafka partition of the latest presence message; null without Kafka.';
-COMMENT ON COLUMN connections.queue_offset IS 'Kafka offset of the latest presence message. Messages at or before it are redeliveries.';
-COMMENT ON COLUMN connections.inventory_eligible IS 'Whether inventory accepts this host. Only eligible hosts are reported.';
-COMMENT ON COLUMN connections.lookup_claimed_until IS 'End of the claim of a tenant lookup job. Other jobs skip the row until then.';
-COMMENT ON TABLE disconnected_clients IS 'Clients that disconnected, until updaters.disconnected_retention has passed.';
-COMMENT ON COLUMN disconnected_clients.disconnected_at IS 'Time at which the offline message was received.';
-COMMENT ON TABLE partition_epoch IS 'Fencing: only the process with the latest epoch of a partition may write its messages.';
-COMMENT ON TABLE dead_letters IS 'Messages that can never be processed.';
-COMMENT ON COLUMN dead_letters.fingerprint IS 'Hash of topic and complete payload. Equal messages are one row with a counter.';
-COMMENT ON COLUMN dead_letters.payload IS 'Payload, truncated if it was too large.';
-COMMENT ON COLUMN dead_letters.occurrences IS 'Number of times that this message was received.';
-COMMENT ON COLUMN dead_letters.replay_requested_at IS 'Time at which an operator requested a replay; null if none is pending.';
-COMMENT ON TABLE org_connection_deltas IS 'Changes of the number of connections per organization. The number is the sum of delta; a job compacts the rows.';
-COMMENT ON TABLE connection_search IS 'Search index over connections, maintained by triggers. A row outlives its connection until the disconnected client is deleted.';
-COMMENT ON COLUMN connection_search.content_hash IS 'Hash of the columns that the row is computed from.';
-COMMENT ON COLUMN connection_search.fqdn IS 'FQDN in lower case, for prefix search.';
-COMMENT ON COLUMN connection_search.term_hashes IS 'Hashes of organization and search term, at most 256.';
+COMMENT ON TABLE connections IS
+    'Connected clients. The Go implementation can use this table at the same time.';
+COMMENT ON COLUMN connections.client_id IS
+    'Client id: the common name of the client certificate. Compared byte by byte.';
+COMMENT ON COLUMN connections.org_id IS
+    'Organization id. Empty for a tenantless client, which tenant-scope endpoints never show.';
+COMMENT ON COLUMN connections.account IS
+    'Account number. Empty or null for a tenantless client or an organization without one.';
+COMMENT ON COLUMN connections.dialect IS
+    'Dialect of the latest online message: status or handshake.';
+COMMENT ON COLUMN connections.kind IS
+    'Kind of client: host or proxy.';
+COMMENT ON COLUMN connections.topic_prefix IS
+    'Topic prefix of the latest online message. Messages to the client use the same prefix.';
+COMMENT ON COLUMN connections.message_id IS
+    'Field message_id of the latest online message.';
+COMMENT ON COLUMN connections.message_sent IS
+    'Field sent of the latest online message. Its receive time if sent is missing or later.';
+COMMENT ON COLUMN connections.stale_timestamp IS
+    'Time of the latest delivered report to inventory. 1970 if a report is pending.';
+COMMENT ON COLUMN connections.tenant_lookup_timestamp IS
+    'Time of the latest lookup that found no tenant. Null if the client has a tenant.';
+COMMENT ON COLUMN connections.tenant_lookup_failure_count IS
+    'Number of lookups by the tenantless job that found no tenant.';
+COMMENT ON COLUMN connections.online_received_at IS
+    'Receive time of the latest online message, or of the heartbeat that restored the row.';
+COMMENT ON COLUMN connections.last_heartbeat_at IS
+    'Time of the latest heartbeat after the latest presence message. Null if there is none.';
+COMMENT ON COLUMN connections.offline_received_at IS
+    'Time of an offline message that a later heartbeat overruled. Null if there is none.';
+COMMENT ON COLUMN connections.queue_partition IS
+    'Kafka partition of the latest presence message. Null without Kafka.';
+COMMENT ON COLUMN connections.queue_offset IS
+    'Kafka offset of the latest presence message. Null without Kafka.';
+COMMENT ON COLUMN connections.inventory_eligible IS
+    'Whether inventory accepts this host. Other hosts are not reported.';
+COMMENT ON COLUMN connections.lookup_claimed_until IS
+    'End of the claim of a tenant lookup job. Other jobs skip the row until then.';
+COMMENT ON TABLE disconnected_clients IS
+    'Clients that disconnected less than updaters.disconnected_retention ago.';
+COMMENT ON COLUMN disconnected_clients.disconnected_at IS
+    'Receive time of the offline message.';
+COMMENT ON TABLE partition_epoch IS
+    'Partition ownership. Only the process with the latest epoch may write messages.';
+COMMENT ON TABLE dead_letters IS
+    'Messages that can never be processed.';
+COMMENT ON COLUMN dead_letters.client_id IS
+    'The client that the topic belongs to. Empty if it belongs to no client.';
+COMMENT ON COLUMN dead_letters.fingerprint IS
+    'Hash of topic and complete payload. Equal messages of a client share one row.';
+COMMENT ON COLUMN dead_letters.payload IS
+    'Payload, truncated if it is too large.';
+COMMENT ON COLUMN dead_letters.size IS
+    'Size of the complete payload in bytes.';
+COMMENT ON COLUMN dead_letters.sha256 IS
+    'SHA-256 of the complete payload, in hexadecimal.';
+COMMENT ON COLUMN dead_letters.occurrences IS
+    'Number of times that the message was received.';
+COMMENT ON COLUMN dead_letters.replay_requested_at IS
+    'Time at which an operator requested a replay. Null if no replay is pending.';
+COMMENT ON TABLE org_connection_deltas IS
+    'Changes in the number of connections. The sum of delta is the number of connections.';
+COMMENT ON TABLE connection_search IS
+    'Search index, maintained by triggers. A row outlives its connection until retention ends.';
+COMMENT ON COLUMN connection_search.content_hash IS
+    'Hash of the columns that the row is computed from.';
+COMMENT ON COLUMN connection_search.fqdn IS
+    'FQDN in lower case, for prefix search.';
+COMMENT ON COLUMN connection_search.term_hashes IS
+    'Hashes of organization and search term, at most 256.';

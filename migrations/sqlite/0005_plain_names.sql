@@ -1,5 +1,6 @@
--- Renames tables, columns and indexes to the project's vocabulary. No row is rewritten, except the
--- reasons of dead letters. Column names are those of the PostgreSQL schema, which also documents them.
+-- Renames tables, columns and indexes to the project's vocabulary. The only rows that are rewritten
+-- are dead letters whose reason has a new name. Both databases use the same column names;
+-- migrations/postgres/0005_plain_names.sql describes the columns.
 
 ALTER TABLE connections RENAME COLUMN last_seen TO online_received_at;
 ALTER TABLE connections RENAME COLUMN alive_at TO last_heartbeat_at;
@@ -7,7 +8,7 @@ ALTER TABLE connections RENAME COLUMN left_at TO offline_received_at;
 ALTER TABLE connections RENAME COLUMN can_be_announced TO inventory_eligible;
 ALTER TABLE connections RENAME COLUMN claimed_until TO lookup_claimed_until;
 
--- SQLite cannot rename an index.
+-- SQLite cannot rename an index, so the index is created again.
 DROP INDEX connections_stale;
 CREATE INDEX connections_inventory_refresh ON connections (stale_timestamp)
     WHERE org_id <> '' AND inventory_eligible;
@@ -26,4 +27,5 @@ UPDATE dead_letters SET reason = CASE reason
         WHEN 'too_long' THEN 'value_too_long'
         WHEN 'too_large' THEN 'payload_too_large'
         WHEN 'refused' THEN 'rejected_by_database'
-        ELSE reason END;
+        ELSE reason END
+ WHERE reason IN ('not_json', 'wrong_shape', 'characters', 'too_long', 'too_large', 'refused');

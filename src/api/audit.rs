@@ -1,60 +1,64 @@
-//! What was done to connections: who, what, to which, with which result.
+//! The audit log: one line for each request to a v1 management endpoint, and for each v2 request to
+//! ping, check, reconnect or disconnect a client.
 
 use super::error::ApiError;
 use crate::telemetry::request_id;
 
-/// Lines of this target are the audit; they are written whatever `log.level` says.
-const AUDIT: &str = "cloud_connector::audit";
+/// Log target of audit lines. They are written at every `log.level`.
+const AUDIT_TARGET: &str = "cloud_connector::audit";
 
-/// What is done to which connection, by whom.
-pub(super) struct Action<'a> {
-    /// A key's name, or a member of staff.
-    pub who: &'a str,
-    pub name: &'static str,
-    /// An account number, or in the second generation an organisation.
+/// Fields of an audit line that are known before the action runs.
+pub(super) struct AuditedAction<'a> {
+    /// Name of the caller's key, or the email address of an associate.
+    pub caller: &'a str,
+    pub action: &'static str,
+    /// Account number in v1, organization id in v2.
     pub tenant: &'a str,
-    pub client: &'a str,
+    pub client_id: &'a str,
 }
 
-/// Does it, writes the line, and gives the outcome back. What is given up half-way, because the caller
-/// went away or it took too long, leaves its line, too.
-pub(super) async fn audited<T>(
-    action: &Action<'_>,
+/// Runs `work`, writes its audit line and returns its result.
+///
+/// The line is also written if `work` is dropped before it completes. This happens when the caller
+/// closes the connection or the request times out.
+pub(super) async fn run_audited<T>(
+    action: &AuditedAction<'_>,
     work: impl Future<Output = Result<T, ApiError>>,
 ) -> Result<T, ApiError> {
-    let unfinished = AbandonedAction(action);
+    let log_on_drop = AbandonedAction(action);
     let outcome = work.await;
-    std::mem::forget(unfinished);
+    std::mem::forget(log_on_drop);
     match &outcome {
-        Ok(_) => action.log(200, "done"),
+        Ok(_) => action.log(200, "ok"),
         Err(error) => {
-            let (status, result) = error.outcome();
-            action.log(status, result);
+            let (status, title) = error.status_and_title();
+            action.log(status, title);
         }
     }
     outcome
 }
 
-struct AbandonedAction<'a>(&'a Action<'a>);
+/// Writes the audit line of an action whose future was dropped.
+struct AbandonedAction<'a>(&'a AuditedAction<'a>);
 
 impl Drop for AbandonedAction<'_> {
     fn drop(&mut self) {
-        self.0.log(0, "given up before its end");
+        self.0.log(0, "request aborted before completion");
     }
 }
 
-impl Action<'_> {
+impl AuditedAction<'_> {
     fn log(&self, status: u16, result: &str) {
         tracing::info!(
-            target: AUDIT,
+            target: AUDIT_TARGET,
             request_id = request_id::current(),
-            who = self.who,
-            action = self.name,
+            caller = self.caller,
+            action = self.action,
             tenant = self.tenant,
-            client_id = self.client,
+            client_id = self.client_id,
             status,
             result,
-            "management"
+            "management action"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Bodies of callers that take their time.
+//! A time limit for reading request bodies.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -9,17 +9,18 @@ use axum::extract::Request;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::Sleep;
 
-/// A caller that has not sent its body by then is cut off.
-const BODY_WITHIN: Duration = Duration::from_secs(10);
+/// Time limit for receiving a complete request body.
+const BODY_READ_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A body did not come in time.
+/// The request body was not received within [`BODY_READ_TIMEOUT`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the body did not come within {BODY_WITHIN:?}")]
+#[error("the request body was not received within {BODY_READ_TIMEOUT:?}")]
 pub(super) struct BodyTimeout;
 
-/// Bounds the time that a body may take. It starts when the body is first read: after the caller has
-/// proved who it is.
-pub(super) fn timed(request: Request) -> Request {
+/// Adds the time limit to the request's body.
+///
+/// The time starts when a read of the body first has to wait, which is after authentication.
+pub(super) fn with_body_timeout(request: Request) -> Request {
     if request.body().is_end_stream() {
         return request;
     }
@@ -31,16 +32,18 @@ pub(super) fn timed(request: Request) -> Request {
     })
 }
 
-/// Whether that is why a body could not be read.
-pub(super) fn is_too_slow(error: &(dyn std::error::Error + 'static)) -> bool {
+/// Whether `error` was caused by [`BodyTimeout`].
+pub(super) fn is_body_timeout(error: &(dyn std::error::Error + 'static)) -> bool {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes
         .into_iter()
         .any(<dyn std::error::Error>::is::<BodyTimeout>)
 }
 
+/// A body that fails with [`BodyTimeout`] after the deadline.
 struct TimedBody {
     body: Body,
+    /// Set when a read first has to wait.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
@@ -58,7 +61,7 @@ impl HttpBody for TimedBody {
         }
         let deadline = self
             .deadline
-            .get_or_insert_with(|| Box::pin(tokio::time::sleep(BODY_WITHIN)));
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(BODY_READ_TIMEOUT)));
         deadline
             .as_mut()
             .poll(context)

@@ -1,4 +1,4 @@
-//! Connected or not, in answers.
+//! The connection status in responses.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 /// Whether a client is connected.
 #[derive(Debug, Clone, Copy, Default, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Presence {
+pub(super) enum ConnectionStatus {
     Connected,
     #[default]
     Disconnected,

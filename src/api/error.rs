@@ -1,4 +1,5 @@
-//! Errors in one shape: `{"title", "status", "detail"}`, and the place where statuses are decided.
+//! The error response `{"title", "status", "detail"}`, and the mapping from internal errors to HTTP
+//! status codes.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -15,38 +16,41 @@ use crate::delivery::SendError;
 use crate::store::StoreError;
 use crate::telemetry::request_id;
 
-/// Seconds after which a caller may try again where a part of ours is away.
-const RETRY_AFTER: u16 = 5;
+/// Value of `Retry-After` in 503 responses.
+const RETRY_AFTER_SECONDS: u16 = 5;
 
-/// What a caller is told.
+/// Body of an error response.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Error)]
 pub struct ApiError {
-    /// What went wrong.
+    /// Kind of error.
     #[schema(value_type = String)]
     title: Cow<'static, str>,
-    /// The status of the answer.
-    #[serde(serialize_with = "as_number")]
+    /// HTTP status code of the response.
+    #[serde(serialize_with = "serialize_status")]
     #[schema(value_type = u16, minimum = 400, maximum = 599)]
     status: StatusCode,
-    /// Why, for people.
+    /// Human-readable cause of the error.
     detail: String,
-    /// The message that may or may not arrive.
+    /// Id of the message that the request tried to send to the client.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     id: Option<Uuid>,
-    /// Seconds, in the header.
+    /// Value of the `Retry-After` header.
     #[serde(skip)]
-    retry_after: Option<u16>,
+    retry_after_seconds: Option<u16>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-fn as_number<S: serde::Serializer>(status: &StatusCode, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_u16(status.as_u16())
+fn serialize_status<S: serde::Serializer>(
+    status: &StatusCode,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u16(status.as_u16())
 }
 
 impl ApiError {
-    /// An error of that status.
+    /// Creates an error. A 503 gets a `Retry-After` header.
     pub fn new(
         status: StatusCode,
         title: impl Into<Cow<'static, str>>,
@@ -57,12 +61,13 @@ impl ApiError {
             status,
             detail: detail.into(),
             id: None,
-            retry_after: (status == StatusCode::SERVICE_UNAVAILABLE).then_some(RETRY_AFTER),
+            retry_after_seconds: (status == StatusCode::SERVICE_UNAVAILABLE)
+                .then_some(RETRY_AFTER_SECONDS),
         }
     }
 
-    /// The body cannot be used.
-    pub fn bad_json(detail: impl Into<String>) -> Self {
+    /// The request body is not valid (400).
+    pub fn invalid_body(detail: impl Into<String>) -> Self {
         Self::new(
             StatusCode::BAD_REQUEST,
             "Unable to process json input",
@@ -70,7 +75,7 @@ impl ApiError {
         )
     }
 
-    /// Something that we ask is away: try again.
+    /// A service that the request depends on is unavailable (503).
     pub fn unavailable(detail: impl Into<String>) -> Self {
         Self::new(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -79,8 +84,8 @@ impl ApiError {
         )
     }
 
-    /// A limit is used up, for so long.
-    pub fn too_many(wait: Duration) -> Self {
+    /// A rate limit is exceeded (429). The next request is allowed after `wait`.
+    pub fn rate_limited(wait: Duration) -> Self {
         let seconds = wait.as_secs_f64().ceil().clamp(1.0, 3600.0);
         #[expect(
             clippy::cast_possible_truncation,
@@ -89,17 +94,18 @@ impl ApiError {
         )]
         let seconds = seconds as u16;
         Self {
-            retry_after: Some(seconds),
+            retry_after_seconds: Some(seconds),
             ..Self::new(
                 StatusCode::TOO_MANY_REQUESTS,
                 "Too many requests",
-                "The limit of requests for this key or organisation is used up; try again later",
+                "Rate limit exceeded for this key or organization; \
+                 retry after the number of seconds in the Retry-After header",
             )
         }
     }
 
-    /// A message that was not sent, or not surely.
-    pub fn not_sent(title: &'static str, error: SendError) -> Self {
+    /// A message was not sent, or the broker did not acknowledge it.
+    pub fn send_failed(title: &'static str, error: SendError) -> Self {
         match error {
             SendError::NotConnected => Self::no_connection(),
             SendError::Unavailable { id, problem } => Self {
@@ -117,53 +123,53 @@ impl ApiError {
         }
     }
 
-    /// The question was sent and nobody answered.
-    pub fn no_answer(title: &'static str, id: Uuid, detail: &str) -> Self {
+    /// The request was sent to the client, but the client did not respond in time (504).
+    pub fn no_response(title: &'static str, id: Uuid, detail: &str) -> Self {
         Self {
             id: Some(id),
             ..Self::new(StatusCode::GATEWAY_TIMEOUT, title, detail)
         }
     }
 
-    /// A bug of ours.
-    pub fn panicked(panic: &(dyn Any + Send)) -> Self {
-        let what = panic
+    /// Logs the panic of a request handler and returns a 500 error.
+    pub fn from_panic(panic: &(dyn Any + Send)) -> Self {
+        let message = panic
             .downcast_ref::<String>()
             .map(String::as_str)
             .or_else(|| panic.downcast_ref::<&str>().copied())
             .unwrap_or("unknown");
         tracing::error!(
             request_id = request_id::current(),
-            panic = what,
-            "a request handler panicked"
+            panic = message,
+            "request handler panicked"
         );
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             "Internal server error",
-            "The request could not be handled",
+            "Unexpected error; the server log has the cause under this request's id",
         )
     }
 
-    /// The status and the title, for the audit.
-    pub fn outcome(&self) -> (u16, &str) {
+    /// Returns the status code and the title, for the audit log.
+    pub fn status_and_title(&self) -> (u16, &str) {
         (self.status.as_u16(), &self.title)
     }
 
-    /// The organisation has no such connection.
+    /// The organization has no such connection (404).
     pub fn no_connection() -> Self {
         Self::new(
             StatusCode::NOT_FOUND,
             "No connection to the rhc client",
-            "The organisation has no connection to that client",
+            "The organization has no connected client with this id",
         )
     }
 }
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let (status, retry_after) = (self.status, self.retry_after);
+        let (status, retry_after_seconds) = (self.status, self.retry_after_seconds);
         let mut response = (status, Json(self)).into_response();
-        if let Some(seconds) = retry_after {
+        if let Some(seconds) = retry_after_seconds {
             let headers = response.headers_mut();
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
@@ -171,22 +177,29 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// The database could not be asked: never "not there", never an empty list.
+/// A database error is a 503. It must never become "not found" or an empty list.
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
-        tracing::warn!(request_id = request_id::current(), %error, "a request could not be answered");
-        Self::unavailable("The database does not answer; try again")
+        tracing::warn!(
+            request_id = request_id::current(), %error,
+            "request failed: database unavailable"
+        );
+        Self::unavailable("The database is unavailable; retry later")
     }
 }
 
-pub(super) async fn no_such_path() -> ApiError {
-    ApiError::new(StatusCode::NOT_FOUND, "Not found", "There is no such path")
+pub(super) async fn path_not_found() -> ApiError {
+    ApiError::new(
+        StatusCode::NOT_FOUND,
+        "Not found",
+        "Unknown path; openapi.json lists all endpoints",
+    )
 }
 
-pub(super) async fn no_such_method() -> ApiError {
+pub(super) async fn method_not_allowed() -> ApiError {
     ApiError::new(
         StatusCode::METHOD_NOT_ALLOWED,
         "Method not allowed",
-        "The path does not take this method",
+        "The endpoint does not support this method; openapi.json lists the supported methods",
     )
 }

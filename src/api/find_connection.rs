@@ -1,4 +1,4 @@
-//! Finding a connection for a caller.
+//! Lookup of a connection on behalf of a caller.
 
 use super::ApiState;
 use super::error::ApiError;
@@ -8,52 +8,58 @@ use crate::telemetry::request_id;
 use crate::tenant::TranslationOutcome;
 
 impl ApiState {
-    /// An organisation's own connection. A name that no client can have is nobody's.
-    pub(super) async fn own(
+    /// Finds a connection that belongs to the organization.
+    ///
+    /// Returns `None` if there is no such connection, or if `client_id` is not a valid client id.
+    pub(super) async fn find_own(
         &self,
         org: &OrgId,
-        name: &str,
+        client_id: &str,
     ) -> Result<Option<Connection>, ApiError> {
-        let Ok(client) = ClientId::new(name) else {
+        let Ok(client_id) = ClientId::new(client_id) else {
             return Ok(None);
         };
-        Ok(self.store.find_for_org(org, &client).await?)
+        Ok(self.store.find_for_org(org, &client_id).await?)
     }
 
-    /// As [`ApiState::own`]; where lookup is relaxed, also another organisation's Satellite server.
-    pub(super) async fn reachable(
+    /// Like [`ApiState::find_own`]. In relaxed lookup mode it also finds Satellite servers of other
+    /// organizations, and logs each such access.
+    pub(super) async fn find_reachable(
         &self,
         org: &OrgId,
-        name: &str,
+        client_id: &str,
     ) -> Result<Option<Connection>, ApiError> {
-        if self.settings.lookup == LookupMode::Strict {
-            return self.own(org, name).await;
+        if self.lookup_mode == LookupMode::Strict {
+            return self.find_own(org, client_id).await;
         }
-        let Ok(client) = ClientId::new(name) else {
+        let Ok(client_id) = ClientId::new(client_id) else {
             return Ok(None);
         };
-        let found = self.store.find_for_org_or_satellite(org, &client).await?;
-        if let Some(found) = &found
-            && found.tenant.org_id != *org
+        let connection = self
+            .store
+            .find_for_org_or_satellite(org, &client_id)
+            .await?;
+        if let Some(connection) = &connection
+            && connection.tenant.org_id != *org
         {
             tracing::info!(
                 request_id = request_id::current(),
-                client_id = client.as_str(),
-                owner = found.tenant.org_id.as_str(),
-                caller = org.as_str(),
-                "a Satellite server is reached by another organisation"
+                client_id = client_id.as_str(),
+                owner_org_id = connection.tenant.org_id.as_str(),
+                caller_org_id = org.as_str(),
+                "cross-organization Satellite access"
             );
         }
-        Ok(found)
+        Ok(connection)
     }
 
-    /// The organisation with this account number; none if there is no such tenant.
+    /// Translates an account number to its organization. Returns `None` for an unknown account.
     pub(super) async fn org_of(&self, account: &str) -> Result<Option<OrgId>, ApiError> {
-        match self.translator.org_of(account).await {
+        match self.account_translator.org_of(account).await {
             TranslationOutcome::Found(org) => Ok(Some(org)),
             TranslationOutcome::NotFound => Ok(None),
             TranslationOutcome::Unavailable => Err(ApiError::unavailable(
-                "The service that knows accounts and organisations does not answer; try again",
+                "The account translation service is unavailable; retry later",
             )),
         }
     }

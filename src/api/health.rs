@@ -1,4 +1,4 @@
-//! For probes and scrapers: outside the base path, without authentication.
+//! `/liveness`, `/readiness` and `/metrics`: outside the base path, without authentication.
 
 use std::sync::Arc;
 
@@ -9,55 +9,57 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use serde_json::{Map, Value, json};
 
-use super::Probes;
+use super::ProbeState;
 use super::json::Json;
 
-type SharedState = Arc<Probes>;
+type SharedProbeState = Arc<ProbeState>;
 
-/// Asked all the time, by machines.
-pub(super) const ROUTES: [&str; 3] = ["/liveness", "/readiness", "/metrics"];
+/// Paths that the access log omits, because monitoring requests them every few seconds.
+pub(super) const PROBE_PATHS: [&str; 3] = ["/liveness", "/readiness", "/metrics"];
 
-pub(super) fn router() -> Router<SharedState> {
+pub(super) fn router() -> Router<SharedProbeState> {
     Router::new()
-        .route(ROUTES[0], get(liveness))
-        .route(ROUTES[1], get(readiness))
-        .route(ROUTES[2], get(metrics))
+        .route(PROBE_PATHS[0], get(liveness))
+        .route(PROBE_PATHS[1], get(readiness))
+        .route(PROBE_PATHS[2], get(metrics))
 }
 
-/// The process runs. Says nothing about anything outside it.
+/// Reports that the process runs. Does not check the database, the broker or other services.
 async fn liveness() -> Response {
     Json(json!({"alive": true})).into_response()
 }
 
-/// Every part is asked now; each says for itself.
-async fn readiness(State(shared): State<SharedState>) -> Response {
-    let verdicts = shared.health.ask().await;
-    let ready = verdicts.values().all(Result::is_ok);
-    let notes = shared.health.notes();
-    let notes = notes
+/// Runs every health check and reports each result. Responds 503 if one of them fails.
+async fn readiness(State(probes): State<SharedProbeState>) -> Response {
+    let results = probes.health.check().await;
+    let is_ready = results.values().all(Result::is_ok);
+    // Informational entries do not affect readiness.
+    let info = probes.health.info();
+    let info = info
         .into_iter()
-        .map(|(part, said)| (part.to_owned(), said.into()));
-    let parts: Map<String, Value> = verdicts
+        .map(|(component, text)| (component.as_str().to_owned(), text.into()));
+    let components: Map<String, Value> = results
         .into_iter()
-        .map(|(part, verdict)| {
-            let said = verdict.map_or_else(|problem| problem, |()| "ok".to_owned());
-            (part.to_owned(), said.into())
+        .map(|(component, result)| {
+            let text = result.map_or_else(|problem| problem, |()| "ok".to_owned());
+            (component.as_str().to_owned(), text.into())
         })
-        .chain(notes)
+        .chain(info)
         .collect();
-    let status = if ready {
+    let status = if is_ready {
         StatusCode::OK
     } else {
         StatusCode::SERVICE_UNAVAILABLE
     };
-    (status, Json(json!({"ready": ready, "parts": parts}))).into_response()
+    let body = json!({"ready": is_ready, "components": components});
+    (status, Json(body)).into_response()
 }
 
-/// Prometheus' text format.
-async fn metrics(State(shared): State<SharedState>) -> Response {
-    let kind = [(
+/// Renders all metrics in the Prometheus text format.
+async fn metrics(State(probes): State<SharedProbeState>) -> Response {
+    let content_type = [(
         header::CONTENT_TYPE,
         "text/plain; version=0.0.4; charset=utf-8",
     )];
-    (kind, (shared.render_metrics)()).into_response()
+    (content_type, (probes.render_metrics)()).into_response()
 }

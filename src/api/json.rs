@@ -1,4 +1,4 @@
-//! JSON in and out, as callers know it.
+//! JSON request and response bodies.
 
 use axum::extract::rejection::BytesRejection;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -11,49 +11,54 @@ use super::body_timeout;
 use super::error::ApiError;
 use crate::telemetry::request_id;
 
-/// A JSON answer, with the content type that callers are used to.
+/// A JSON response with the content type `application/json; charset=UTF-8`.
+///
+/// `axum::Json` omits the charset, which the API contract requires.
 pub(super) struct Json<T>(pub T);
 
 impl<T: Serialize> IntoResponse for Json<T> {
     fn into_response(self) -> Response {
         match serde_json::to_vec(&self.0) {
             Ok(body) => {
-                let kind = HeaderValue::from_static("application/json; charset=UTF-8");
-                ([(header::CONTENT_TYPE, kind)], body).into_response()
+                let content_type = HeaderValue::from_static("application/json; charset=UTF-8");
+                ([(header::CONTENT_TYPE, content_type)], body).into_response()
             }
             Err(error) => {
-                tracing::error!(request_id = request_id::current(), %error, "an answer could not be written as JSON");
+                tracing::error!(
+                    request_id = request_id::current(), %error,
+                    "failed to serialize response"
+                );
                 StatusCode::INTERNAL_SERVER_ERROR.into_response()
             }
         }
     }
 }
 
-/// Reads a body that must be one JSON object.
-pub(super) fn read<T: DeserializeOwned>(
+/// Parses a request body that must be exactly one JSON object.
+pub(super) fn parse_body<T: DeserializeOwned>(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<T, ApiError> {
     let body = body.map_err(|rejection| match rejection.status() {
         StatusCode::PAYLOAD_TOO_LARGE => ApiError::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             "Request body too large",
-            "The request body is larger than this service takes",
+            "The request body exceeds the size limit of this service",
         ),
-        _ if body_timeout::is_too_slow(&rejection) => ApiError::new(
+        _ if body_timeout::is_body_timeout(&rejection) => ApiError::new(
             StatusCode::REQUEST_TIMEOUT,
             "Request timeout",
-            "The request body did not come in time",
+            "The request body was not received in time",
         ),
-        _ => ApiError::bad_json("The request body could not be read"),
+        _ => ApiError::invalid_body("The request body could not be read"),
     })?;
-    let malformed = || ApiError::bad_json("Request body includes malformed json");
+    let malformed = || ApiError::invalid_body("Request body includes malformed json");
     let mut values = serde_json::Deserializer::from_slice(&body).into_iter();
     let first: serde_json::Value = values
         .next()
         .ok_or_else(malformed)?
         .map_err(|_| malformed())?;
     if values.next().is_some() {
-        return Err(ApiError::bad_json(
+        return Err(ApiError::invalid_body(
             "Request body must only contain one json object",
         ));
     }
@@ -66,7 +71,7 @@ pub(super) fn read<T: DeserializeOwned>(
     serde_json::from_value(first).map_err(|_| malformed())
 }
 
-/// A field that callers must send is not there.
+/// Returns the 400 error for a body that lacks a required field.
 pub(super) fn missing_fields() -> ApiError {
-    ApiError::bad_json("Request body is missing required fields")
+    ApiError::invalid_body("Request body is missing required fields")
 }

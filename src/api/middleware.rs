@@ -1,4 +1,5 @@
-//! What happens around every request: its id, its limits, its line in the log.
+//! Middleware for every request: request id, body limits, timeout, panic handling, metrics and
+//! access log.
 
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
@@ -19,129 +20,130 @@ use super::{body_timeout, health};
 use crate::config::Http;
 use crate::telemetry::{metrics, request_id};
 
-/// Lines of this target are the access log.
-const ACCESS: &str = "cloud_connector::access";
+/// Log target of the access log.
+const ACCESS_LOG_TARGET: &str = "cloud_connector::access";
 
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-rh-insights-request-id");
-const REQUEST_ID_MAX: usize = 128;
+const REQUEST_ID_HEADER: HeaderName = HeaderName::from_static("x-rh-insights-request-id");
+const MAX_REQUEST_ID_BYTES: usize = 128;
 
-/// Where a request comes from.
+/// Remote address of the connection that a request came from.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Peer(pub SocketAddr);
 
-/// Who is calling, and for whom: told by whoever finds it out, for the line in the log.
+/// Caller and tenant of a request. Authentication sets them for the access log.
 #[derive(Clone, Default)]
 pub(super) struct AccessLogContext(Arc<OnceLock<(String, String)>>);
 
 impl AccessLogContext {
-    pub fn note(&self, caller: &str, tenant: &str) {
-        // Found out once a request.
+    pub fn set_caller(&self, caller: &str, tenant: &str) {
+        // A request is authenticated only once, so the cell is still empty.
         let _ = self.0.set((caller.to_owned(), tenant.to_owned()));
     }
 }
 
-/// What holds for every request.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct HttpLimits {
+pub(super) struct MiddlewareConfig {
     pub max_body_bytes: usize,
-    pub within: Duration,
-    pub has_access_log: bool,
+    pub request_timeout: Duration,
+    pub access_log: bool,
 }
 
-impl HttpLimits {
-    pub fn of(http: &Http) -> Self {
+impl MiddlewareConfig {
+    pub fn from_config(http: &Http) -> Self {
         Self {
             max_body_bytes: http.max_body_bytes,
-            within: http.request_timeout.get(),
-            has_access_log: http.access_log,
+            request_timeout: http.request_timeout.get(),
+            access_log: http.access_log,
         }
     }
 }
 
-/// Takes over or makes the request's id, bounds what it may take, and counts and logs it when it is
-/// answered. One layer for all of it: each would cost every request its own allocations.
-pub(super) async fn observe(
-    State(terms): State<HttpLimits>,
+/// Runs the rest of the router with all middleware applied.
+///
+/// One function does all of it, because each separate layer would add allocations to every request.
+pub(super) async fn handle_request(
+    State(config): State<MiddlewareConfig>,
     mut request: Request,
     next: Next,
 ) -> Response {
     let started = Instant::now();
-    let (header, id) = taken_over(&request).unwrap_or_else(made);
-    // The pattern, not the path: there are as many paths as clients.
+    let (id_header, id) = caller_request_id(&request).unwrap_or_else(new_request_id);
+    // The route pattern, not the path: paths contain client ids and would make unbounded labels.
     let route = request.extensions().get::<MatchedPath>().cloned();
     let route = route.as_ref().map_or("none", |matched| matched.as_str());
-    let has_line = terms.has_access_log && !health::ROUTES.contains(&route);
-    let access = has_line.then(|| AccessLogEntry::of(&request));
-    if let Some(access) = &access {
-        request.extensions_mut().insert(access.noted.clone());
+    let is_logged = config.access_log && !health::PROBE_PATHS.contains(&route);
+    let log_entry = is_logged.then(|| AccessLogEntry::from_request(&request));
+    if let Some(log_entry) = &log_entry {
+        request.extensions_mut().insert(log_entry.context.clone());
     }
-    DefaultBodyLimit::max(terms.max_body_bytes).apply(&mut request);
-    let answering = within(terms.within, next.run(body_timeout::timed(request)));
-    let mut response = request_id::scope(id, answering).await;
-    let took = started.elapsed();
+    DefaultBodyLimit::max(config.max_body_bytes).apply(&mut request);
+    let handler = next.run(body_timeout::with_body_timeout(request));
+    let handler = run_guarded(config.request_timeout, handler);
+    let mut response = request_id::scope(id, handler).await;
+    let duration = started.elapsed();
     let status = response.status().as_u16();
-    metrics::request(route, status, took);
-    if let Some(access) = access {
-        let id = header.to_str().unwrap_or_default();
-        access.log(id, status, took.as_secs_f64() * 1e3);
+    metrics::http_request(route, status, duration);
+    if let Some(log_entry) = log_entry {
+        let id = id_header.to_str().unwrap_or_default();
+        log_entry.log(id, status, duration.as_secs_f64() * 1e3);
     }
-    response.headers_mut().insert(REQUEST_ID, header);
+    response.headers_mut().insert(REQUEST_ID_HEADER, id_header);
     response
 }
 
-/// A request that takes too long is given up; a bug of ours costs one request, not the process.
-async fn within(limit: Duration, answering: impl Future<Output = Response>) -> Response {
-    let answering = AssertUnwindSafe(answering).catch_unwind();
-    match tokio::time::timeout(limit, answering).await {
+/// Runs a handler. A timeout becomes a 503 response, and a panic becomes a 500 response.
+async fn run_guarded(timeout: Duration, handler: impl Future<Output = Response>) -> Response {
+    let handler = AssertUnwindSafe(handler).catch_unwind();
+    match tokio::time::timeout(timeout, handler).await {
         Ok(Ok(response)) => response,
-        Ok(Err(panic)) => ApiError::panicked(&*panic).into_response(),
-        Err(_) => ApiError::unavailable("The request took too long; try again").into_response(),
+        Ok(Err(panic)) => ApiError::from_panic(&*panic).into_response(),
+        Err(_) => ApiError::unavailable("The request timed out; retry later").into_response(),
     }
 }
 
-/// What the access log says of a request. Neither its query nor its headers: secrets may stand there.
+/// Request data for the access log. Omits the query and the headers, because they may hold secrets.
 struct AccessLogEntry {
     method: axum::http::Method,
     path: String,
     peer: Option<SocketAddr>,
-    noted: AccessLogContext,
+    context: AccessLogContext,
 }
 
 impl AccessLogEntry {
-    fn of(request: &Request) -> Self {
+    fn from_request(request: &Request) -> Self {
         Self {
             method: request.method().clone(),
             path: request.uri().path().to_owned(),
             peer: request.extensions().get().map(|Peer(peer)| *peer),
-            noted: AccessLogContext::default(),
+            context: AccessLogContext::default(),
         }
     }
 
-    fn log(&self, request_id: &str, status: u16, took_ms: f64) {
+    fn log(&self, request_id: &str, status: u16, duration_ms: f64) {
         let Self {
             method,
             path,
             peer,
-            noted,
+            context,
         } = self;
         let peer = peer.map(field::display);
-        let (caller, tenant) = noted.0.get().cloned().unwrap_or_default();
+        let (caller, tenant) = context.0.get().cloned().unwrap_or_default();
         tracing::info!(
-            target: ACCESS, request_id, caller, tenant, %method, path, status, took_ms,
-            peer, "answered"
+            target: ACCESS_LOG_TARGET, request_id, caller, tenant, %method, path, status,
+            duration_ms, peer, "request completed"
         );
     }
 }
 
-/// The caller's id of it, if it can stand in a log.
-fn taken_over(request: &Request) -> Option<(HeaderValue, String)> {
-    let header = request.headers().get(REQUEST_ID)?;
+/// Returns the request id that the caller sent, if it is printable and not too long.
+fn caller_request_id(request: &Request) -> Option<(HeaderValue, String)> {
+    let header = request.headers().get(REQUEST_ID_HEADER)?;
     let text = header.to_str().ok()?;
-    let fits = !text.is_empty() && text.len() <= REQUEST_ID_MAX;
-    fits.then(|| (header.clone(), text.to_owned()))
+    let is_valid = !text.is_empty() && text.len() <= MAX_REQUEST_ID_BYTES;
+    is_valid.then(|| (header.clone(), text.to_owned()))
 }
 
-fn made() -> (HeaderValue, String) {
+fn new_request_id() -> (HeaderValue, String) {
     let id = Uuid::new_v4().simple().to_string();
     let header = HeaderValue::from_str(&id);
     let header = header.unwrap_or_else(|_| HeaderValue::from_static("none"));

@@ -1,4 +1,8 @@
-//! The REST interface. One endpoint a file; what they share is beside them.
+//! The REST API and the HTTP server that serves it.
+//!
+//! `v1` and `v2` hold the endpoints, one file per endpoint. The other modules hold code that the
+//! endpoints share: authentication, errors, pagination, middleware, rate limits and the OpenAPI
+//! document. Storage and message delivery belong to `store` and `delivery`.
 
 mod audit;
 mod auth;
@@ -34,97 +38,83 @@ use crate::store::Store;
 use crate::telemetry::Health;
 use crate::tenant::AccountTranslator;
 
-use middleware::HttpLimits;
+use middleware::MiddlewareConfig;
 use openapi::DocumentedRouter;
 use rate_limits::RateLimits;
 
 pub use auth::Keys;
-pub use openapi::document;
+pub use openapi::openapi_json;
 pub use serve::serve;
 pub use tls::read_tls;
 
-/// What the endpoints work with.
+/// Dependencies and settings of the endpoints.
 pub struct ApiState {
-    /// For reading.
     store: Arc<dyn Store>,
-    /// For sending.
     delivery: Delivery,
-    /// Now.
     clock: Arc<dyn Clock>,
-    /// Who may call.
     keys: Keys,
-    /// Which account number and which organisation belong together.
-    translator: Arc<dyn AccountTranslator>,
-    /// How.
-    settings: Settings,
-    limits: RateLimits,
+    /// Translates v1 account numbers to organizations.
+    account_translator: Arc<dyn AccountTranslator>,
+    rate_limits: RateLimits,
+    /// Whether to accept `x-rh-identity`. Only safe behind a gateway that overwrites this header.
+    trust_identity_header: bool,
+    lookup_mode: LookupMode,
 }
 
 impl ApiState {
-    /// For callers with these keys.
+    /// Creates the state from its dependencies and the `[api]` configuration.
     pub fn new(
         store: Arc<dyn Store>,
         delivery: Delivery,
         clock: Arc<dyn Clock>,
         keys: Keys,
-        translator: Arc<dyn AccountTranslator>,
-        settings: &config::Api,
+        account_translator: Arc<dyn AccountTranslator>,
+        config: &config::Api,
     ) -> Self {
         Self {
             store,
             delivery,
             clock,
             keys,
-            translator,
-            limits: RateLimits::new(&settings.rate_limit),
-            settings: Settings {
-                trust_identity_header: settings.trust_identity_header,
-                lookup: settings.lookup_mode,
-            },
+            account_translator,
+            rate_limits: RateLimits::new(&config.rate_limit),
+            trust_identity_header: config.trust_identity_header,
+            lookup_mode: config.lookup_mode,
         }
     }
 }
 
-/// How callers are told apart, and what they reach.
-#[derive(Debug, Clone, Copy)]
-struct Settings {
-    /// Whether a gateway in front makes the identity header.
-    trust_identity_header: bool,
-    /// Whether Satellite servers of others are reached.
-    lookup: LookupMode,
-}
-
-/// What probes and scrapers are shown.
+/// Dependencies of `/liveness`, `/readiness` and `/metrics`.
 #[derive(Clone)]
-pub struct Probes {
-    /// What readiness tells.
+pub struct ProbeState {
+    /// Health checks that `/readiness` runs.
     pub health: Health,
-    /// Renders the metrics page.
+    /// Renders the `/metrics` page.
     pub render_metrics: fn() -> String,
 }
 
 type SharedState = Arc<ApiState>;
 
-/// What every role serves: probes and metrics.
-pub fn probes(probes: Probes, http: &Http) -> Router {
-    finish(health::router().with_state(Arc::new(probes)), http)
+/// Builds a router with only the probes and metrics, for processes that do not serve the API.
+pub fn probe_router(probes: ProbeState, http: &Http) -> Router {
+    with_middleware(health::router().with_state(Arc::new(probes)), http)
 }
 
-/// The whole interface as one router.
-pub fn router(parts: ApiState, shown: Probes, http: &Http) -> Router {
-    let DocumentedRouter { router, document } = openapi::described(&http.base_path);
-    let interface = router.with_state(Arc::new(parts));
+/// Builds the full router: API, documentation, probes and metrics.
+pub fn router(state: ApiState, probes: ProbeState, http: &Http) -> Router {
+    let DocumentedRouter { router, document } = openapi::documented_router(&http.base_path);
+    let api = router.with_state(Arc::new(state));
     let docs = Router::new().nest(&http.base_path, docs::router(&document));
-    let probes = health::router().with_state(Arc::new(shown));
-    finish(interface.merge(docs).merge(probes), http)
+    let probes = health::router().with_state(Arc::new(probes));
+    with_middleware(api.merge(docs).merge(probes), http)
 }
 
-fn finish(router: Router, http: &Http) -> Router {
+fn with_middleware(router: Router, http: &Http) -> Router {
     router
-        .fallback(error::no_such_path)
-        .method_not_allowed_fallback(error::no_such_method)
+        .fallback(error::path_not_found)
+        .method_not_allowed_fallback(error::method_not_allowed)
         .layer(from_fn_with_state(
-            HttpLimits::of(http),
-            middleware::observe,
+            MiddlewareConfig::from_config(http),
+            middleware::handle_request,
         ))
 }

@@ -1,4 +1,5 @@
-//! Pages: `offset` and `limit` in, `meta`, `links` and `data` out.
+//! Pagination: the query parameters `offset` and `limit`, and the response with `meta`, `links` and
+//! `data`.
 
 use std::num::IntErrorKind;
 
@@ -9,36 +10,37 @@ use utoipa::{IntoParams, ToSchema};
 use super::error::ApiError;
 
 const DEFAULT_LIMIT: u64 = 1000;
-/// A larger limit is taken as this one: a page is bounded, and the links lead through the rest.
+/// Larger limits are reduced to this value. Callers get the rest through the `next` link.
 const MAX_LIMIT: u64 = 10_000;
 
-/// The page that a caller asked for.
+/// The query parameters `offset` and `limit`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub(super) struct Page {
-    /// How many to leave out.
+pub(super) struct PageParams {
+    /// Number of entries to skip.
     #[param(required = false, default = 0, format = "uint64")]
     pub offset: u64,
-    /// How many to list at most. More than 10,000 is taken as 10,000.
+    /// Maximum number of entries to return. Values above 10,000 are reduced to 10,000.
     #[param(required = false, default = 1000, format = "uint64")]
     pub limit: u64,
 }
 
-impl Page {
-    /// Reads `offset` and `limit` from the query. An empty one is the default. What cannot be read is
-    /// an error with this title: the generations differ.
-    pub fn read(uri: &Uri, title: &'static str) -> Result<Self, ApiError> {
-        let query = query(uri);
-        let number = |name: &str, default| match last(&query, name) {
+impl PageParams {
+    /// Parses `offset` and `limit`. An empty or missing parameter has its default value.
+    ///
+    /// `error_title` is the title of the 400 error. It differs between v1 and v2.
+    pub fn from_query(uri: &Uri, error_title: &'static str) -> Result<Self, ApiError> {
+        let params = query_params(uri);
+        let number = |name: &str, default| match last_value(&params, name) {
             None | Some("") => Ok(default),
             Some(text) => match text.parse::<u64>() {
-                // A number all the same: past every end, above every maximum.
+                // A number above u64::MAX is valid: it exceeds every count and limit.
                 Err(error) if *error.kind() == IntErrorKind::PosOverflow => Ok(u64::MAX),
-                read => read.map_err(|_| {
+                parsed => parsed.map_err(|_| {
                     ApiError::new(
                         StatusCode::BAD_REQUEST,
-                        title,
-                        format!("{name} must be a number that is not negative"),
+                        error_title,
+                        format!("{name} must be a non-negative integer"),
                     )
                 }),
             },
@@ -50,7 +52,7 @@ impl Page {
     }
 }
 
-/// A page as it is answered.
+/// A page of a list, as sent to the caller.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Paginated<T> {
     meta: Meta,
@@ -60,17 +62,17 @@ pub(super) struct Paginated<T> {
 
 #[derive(Debug, Serialize, ToSchema)]
 struct Meta {
-    /// How many there are in all; not counted where pages follow a cursor.
+    /// Total number of entries. Absent in pages that are requested with a cursor.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     count: Option<u64>,
-    /// Where the next page begins; none after the last.
+    /// Cursor of the next page. Absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     cursor: Option<String>,
 }
 
-/// Paths with their query, without a host. None if there is nothing to list.
+/// Links to other pages: path and query, without a host. Empty if the total count is 0.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 struct Links {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -88,92 +90,96 @@ struct Links {
 }
 
 impl<T> Paginated<T> {
-    pub fn new(uri: &Uri, page: Page, count: u64, data: Vec<T>) -> Self {
+    /// Creates a page that was requested by offset. `count` is the total number of entries.
+    pub fn by_offset(uri: &Uri, page: PageParams, count: u64, data: Vec<T>) -> Self {
         Self {
             meta: Meta {
                 count: Some(count),
                 cursor: None,
             },
-            links: links(uri, page, count),
+            links: offset_links(uri, page, count),
             data,
         }
     }
 
-    /// A page after a cursor, and the cursor of the next page.
-    pub fn after(uri: &Uri, limit: u64, next: Option<String>, data: Vec<T>) -> Self {
+    /// Creates a page that was requested by cursor. `next_cursor` is `None` on the last page.
+    pub fn by_cursor(uri: &Uri, limit: u64, next_cursor: Option<String>, data: Vec<T>) -> Self {
         let limit = limit.to_string();
-        let to = |cursor: &str| with(uri, &[("cursor", cursor), ("limit", &limit)], &["offset"]);
+        let link = |cursor: &str| {
+            link_with_params(uri, &[("cursor", cursor), ("limit", &limit)], &["offset"])
+        };
         Self {
             links: Links {
-                first: Some(to("")),
-                next: next.as_deref().map(to),
+                first: Some(link("")),
+                next: next_cursor.as_deref().map(link),
                 ..Links::default()
             },
             meta: Meta {
                 count: None,
-                cursor: next,
+                cursor: next_cursor,
             },
             data,
         }
     }
 }
 
-fn links(uri: &Uri, page: Page, count: u64) -> Links {
+fn offset_links(uri: &Uri, page: PageParams, count: u64) -> Links {
     if count == 0 {
         return Links::default();
     }
-    let Page { offset, limit } = page;
-    let to = |offset: u64| Some(link(uri, offset, limit));
-    let last = (count - 1)
+    let PageParams { offset, limit } = page;
+    let link = |offset: u64| Some(offset_link(uri, offset, limit));
+    let last_offset = (count - 1)
         .checked_div(limit)
-        .map_or(0, |full| full * limit);
+        .map_or(0, |full_pages| full_pages * limit);
     Links {
-        first: to(0),
-        last: to(last),
+        first: link(0),
+        last: link(last_offset),
         next: (limit > 0 && offset.saturating_add(limit) < count)
-            .then(|| to(offset + limit))
+            .then(|| link(offset + limit))
             .flatten(),
         prev: (limit > 0 && offset > 0)
-            .then(|| to(offset.saturating_sub(limit)))
+            .then(|| link(offset.saturating_sub(limit)))
             .flatten(),
     }
 }
 
-fn link(uri: &Uri, offset: u64, limit: u64) -> String {
+fn offset_link(uri: &Uri, offset: u64, limit: u64) -> String {
     let (offset, limit) = (offset.to_string(), limit.to_string());
-    with(uri, &[("offset", &offset), ("limit", &limit)], &[])
+    link_with_params(uri, &[("offset", &offset), ("limit", &limit)], &[])
 }
 
-/// The request's path and query, with these parameters set and those left out.
-fn with(uri: &Uri, set: &[(&str, &str)], without: &[&str]) -> String {
-    let mut query = query(uri);
-    query.retain(|(name, _)| {
-        !without.contains(&name.as_str()) && !set.iter().any(|(other, _)| other == name)
+/// Returns the request's path and query. Replaces or adds the parameters in `set`, and removes the
+/// parameters in `remove`.
+fn link_with_params(uri: &Uri, set: &[(&str, &str)], remove: &[&str]) -> String {
+    let mut params = query_params(uri);
+    params.retain(|(name, _)| {
+        !remove.contains(&name.as_str()) && !set.iter().any(|(set_name, _)| set_name == name)
     });
     let set = set
         .iter()
         .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-    query.extend(set);
-    // In one order, whatever the caller's was; what is repeated stays as it came.
-    query.sort_by(|a, b| a.0.cmp(&b.0));
+    params.extend(set);
+    // The sort is stable, so repeated parameters keep their order.
+    params.sort_by(|a, b| a.0.cmp(&b.0));
     let query = form_urlencoded::Serializer::new(String::new())
-        .extend_pairs(query)
+        .extend_pairs(params)
         .finish();
     format!("{}?{query}", uri.path())
 }
 
-/// The parameters of a request, in their order.
-pub(super) fn query(uri: &Uri) -> Vec<(String, String)> {
+/// Returns the query parameters as name and value, in the order of the request.
+pub(super) fn query_params(uri: &Uri) -> Vec<(String, String)> {
     form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes())
         .into_owned()
         .collect()
 }
 
-/// The last value that a parameter is given.
-pub(super) fn last<'a>(query: &'a [(String, String)], name: &str) -> Option<&'a str> {
-    let mut given = query.iter().rev();
-    let found = given.find(|(given, _)| given == name);
-    found.map(|(_, value)| value.as_str())
+/// Returns the last value of the parameter `name`.
+pub(super) fn last_value<'a>(params: &'a [(String, String)], name: &str) -> Option<&'a str> {
+    let mut params = params.iter().rev();
+    let param = params.find(|(param_name, _)| param_name == name);
+    param.map(|(_, value)| value.as_str())
 }
 
 #[cfg(test)]
@@ -184,63 +190,63 @@ mod tests {
         format!("/api/v2/connections{query}").parse().unwrap()
     }
 
-    fn at(offset: u64, limit: u64) -> String {
+    fn expected_link(offset: u64, limit: u64) -> String {
         format!("/api/v2/connections?limit={limit}&offset={offset}")
     }
 
     #[test]
-    fn a_page_has_defaults_and_a_maximum() {
-        let read = |query| Page::read(&uri(query), "").unwrap();
-        let page = |offset, limit| Page { offset, limit };
-        assert_eq!(read(""), page(0, 1000));
-        assert_eq!(read("?offset=&limit="), page(0, 1000));
-        assert_eq!(read("?offset=5&limit=0"), page(5, 0));
-        assert_eq!(read("?limit=99999999"), page(0, 10_000));
-        let huge = read("?offset=18446744073709551616&limit=18446744073709551616");
-        assert_eq!(huge, page(u64::MAX, 10_000));
-        for bad in ["?offset=-1", "?limit=x", "?limit=1.5"] {
-            assert!(Page::read(&uri(bad), "").is_err(), "{bad}");
+    fn offset_and_limit_have_defaults_and_limit_has_a_maximum() {
+        let parse = |query| PageParams::from_query(&uri(query), "").unwrap();
+        let page = |offset, limit| PageParams { offset, limit };
+        assert_eq!(parse(""), page(0, 1000));
+        assert_eq!(parse("?offset=&limit="), page(0, 1000));
+        assert_eq!(parse("?offset=5&limit=0"), page(5, 0));
+        assert_eq!(parse("?limit=99999999"), page(0, 10_000));
+        let above_u64 = parse("?offset=18446744073709551616&limit=18446744073709551616");
+        assert_eq!(above_u64, page(u64::MAX, 10_000));
+        for invalid in ["?offset=-1", "?limit=x", "?limit=1.5"] {
+            let parsed = PageParams::from_query(&uri(invalid), "");
+            assert!(parsed.is_err(), "{invalid}");
         }
     }
 
     #[test]
-    fn links_lead_to_the_first_last_next_and_previous_page() {
-        let page = Page {
+    fn links_contain_first_last_next_and_previous_page() {
+        let page = PageParams {
             offset: 2,
             limit: 2,
         };
-        let links = links(&uri("?limit=2&offset=2"), page, 7);
-        assert_eq!(links.first, Some(at(0, 2)));
-        assert_eq!(links.prev, Some(at(0, 2)));
-        assert_eq!(links.next, Some(at(4, 2)));
-        assert_eq!(links.last, Some(at(6, 2)));
+        let links = offset_links(&uri("?limit=2&offset=2"), page, 7);
+        assert_eq!(links.first, Some(expected_link(0, 2)));
+        assert_eq!(links.prev, Some(expected_link(0, 2)));
+        assert_eq!(links.next, Some(expected_link(4, 2)));
+        assert_eq!(links.last, Some(expected_link(6, 2)));
     }
 
     #[test]
-    fn there_is_nothing_before_the_first_nor_after_the_last_page() {
-        let links_of = |offset, limit, count| links(&uri(""), Page { offset, limit }, count);
+    fn first_page_has_no_previous_and_last_page_has_no_next() {
+        let links_of =
+            |offset, limit, count| offset_links(&uri(""), PageParams { offset, limit }, count);
         assert_eq!(links_of(0, 2, 7).prev, None);
         assert_eq!(links_of(6, 2, 7).next, None);
         assert_eq!(links_of(4, 2, 6).next, None);
-        assert_eq!(links_of(1, 2, 7).prev, Some(at(0, 2)));
+        assert_eq!(links_of(1, 2, 7).prev, Some(expected_link(0, 2)));
         assert_eq!(links_of(0, 10, 0), Links::default());
-        let none = links_of(0, 0, 3);
-        assert_eq!((none.next, none.prev), (None, None));
+        let limit_zero = links_of(0, 0, 3);
+        assert_eq!((limit_zero.next, limit_zero.prev), (None, None));
     }
 
     #[test]
-    fn links_keep_the_other_parameters_with_their_repetitions() {
+    fn links_keep_other_parameters_including_repeated_ones() {
         let uri = uri("?tag=b:2&offset=9&tag=a:1&limit=5");
         assert_eq!(
-            link(&uri, 3, 7),
+            offset_link(&uri, 3, 7),
             "/api/v2/connections?limit=7&offset=3&tag=b%3A2&tag=a%3A1"
         );
-        let page = Paginated::<()>::after(&uri, 7, Some("x".into()), vec![]);
+        let page = Paginated::<()>::by_cursor(&uri, 7, Some("x".into()), vec![]);
         let next = "/api/v2/connections?cursor=x&limit=7&tag=b%3A2&tag=a%3A1";
         assert_eq!(page.links.next.as_deref(), Some(next));
-        assert_eq!(
-            Paginated::<()>::after(&uri, 7, None, vec![]).links.next,
-            None
-        );
+        let last_page = Paginated::<()>::by_cursor(&uri, 7, None, vec![]);
+        assert_eq!(last_page.links.next, None);
     }
 }

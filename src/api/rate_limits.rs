@@ -1,63 +1,64 @@
-//! How often a key may call, and how often an organisation may be called for.
+//! Rate limits of the API: per key, per organization and per account.
 
 use std::time::Duration;
 
 use crate::config::ApiRateLimit;
 use crate::rate_limit::RateLimiter;
 
-/// What has been used of the limits. Off where there is none.
+/// The configured rate limiters. `None` means no limit.
 pub(super) struct RateLimits {
     keys: Option<RateLimiter<String>>,
-    organisations: Option<RateLimiter<String>>,
-    /// Of their own: an account's number may be another organisation's.
+    organizations: Option<RateLimiter<String>>,
+    /// Separate from `organizations`: an account number may equal the id of another organization.
     accounts: Option<RateLimiter<String>>,
 }
 
-/// On whose behalf a request is made.
+/// The tenant whose rate limit a request counts against.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum For<'a> {
-    Organisation(&'a str),
+pub(super) enum RateLimitSubject<'a> {
+    Organization(&'a str),
     Account(&'a str),
-    /// Management is for no one tenant.
-    Everybody,
+    /// Management requests have no tenant and only count against the key.
+    AllTenants,
 }
 
-impl<'a> For<'a> {
-    /// As the log names it.
-    pub fn name(self) -> &'a str {
+impl<'a> RateLimitSubject<'a> {
+    /// Returns the organization id or the account number; `""` for management requests.
+    pub fn tenant(self) -> &'a str {
         match self {
-            Self::Organisation(name) | Self::Account(name) => name,
-            Self::Everybody => "",
+            Self::Organization(tenant) | Self::Account(tenant) => tenant,
+            Self::AllTenants => "",
         }
     }
 }
 
 impl RateLimits {
-    pub fn new(limits: &ApiRateLimit) -> Self {
-        let buckets = |burst, rate| (rate > 0.0).then(|| RateLimiter::new(burst, rate));
+    pub fn new(config: &ApiRateLimit) -> Self {
+        let limiter = |burst, rate| (rate > 0.0).then(|| RateLimiter::new(burst, rate));
         Self {
-            keys: buckets(limits.per_key_burst, limits.per_key),
-            organisations: buckets(limits.per_org_burst, limits.per_org),
-            accounts: buckets(limits.per_org_burst, limits.per_org),
+            keys: limiter(config.per_key_burst, config.per_key),
+            organizations: limiter(config.per_org_burst, config.per_org),
+            accounts: limiter(config.per_org_burst, config.per_org),
         }
     }
 
-    /// One more request, with a key if one is used.
+    /// Counts one request. `key` is `None` if the caller authenticated with an identity.
     ///
     /// # Errors
-    /// When it is one too many: how long until it is not.
-    pub fn take(&self, key: Option<&str>, behalf: For<'_>) -> Result<(), Duration> {
-        let tenants = match behalf {
-            For::Organisation(_) => &self.organisations,
-            For::Account(_) => &self.accounts,
-            For::Everybody => &None,
+    /// If a limit is exceeded: the time until the next request is allowed.
+    pub fn check(&self, key: Option<&str>, subject: RateLimitSubject<'_>) -> Result<(), Duration> {
+        let tenant_limiter = match subject {
+            RateLimitSubject::Organization(_) => &self.organizations,
+            RateLimitSubject::Account(_) => &self.accounts,
+            RateLimitSubject::AllTenants => &None,
         };
-        // The tenant's first: what it may not do costs the key nothing, which others use, too.
-        if let Some(buckets) = tenants {
-            buckets.take(behalf.name())?;
+        // The tenant's limit comes first: a request rejected there must not count against the key,
+        // because other tenants share the key.
+        if let Some(limiter) = tenant_limiter {
+            limiter.check(subject.tenant())?;
         }
-        if let (Some(buckets), Some(key)) = (&self.keys, key) {
-            buckets.take(key)?;
+        if let (Some(limiter), Some(key)) = (&self.keys, key) {
+            limiter.check(key)?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What a client is told to do with its connection, as both generations do it.
+//! Sending reconnect and disconnect commands to clients, for v1 and v2.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::ApiState;
 use super::error::ApiError;
-use super::send_message::FAILED;
+use super::send_message::SEND_FAILED_TITLE;
 use crate::delivery::SendError;
 use crate::domain::Connection;
 use crate::protocol::Command;
@@ -17,92 +17,103 @@ use crate::store::{ConnectionEnd, PresenceBatch, ReceivedAt};
 use crate::telemetry::request_id;
 
 impl ApiState {
-    /// Sends a command that both dialects have. None if the client is not there any more.
+    /// Sends a reconnect or disconnect command, and returns the id of the sent message. Returns
+    /// `None` if the client is no longer connected.
     ///
-    /// A client that is told to disconnect leaves without a word: that it is gone is ours to note. Any
-    /// later sign of life brings it back.
-    pub(super) async fn command(
+    /// A client publishes no offline message when it follows a disconnect command, so this method
+    /// marks the client disconnected. A later heartbeat marks the client connected again.
+    pub(super) async fn send_command(
         self: &Arc<Self>,
         connection: &Connection,
         command: &Command,
     ) -> Result<Option<Uuid>, ApiError> {
         if !matches!(command, Command::Disconnect { .. }) {
-            return self.send(connection, command).await;
+            return self.publish_command(connection, command).await;
         }
-        // Both or neither, also if the caller goes away meanwhile.
-        let (parts, connection, command) = (self.clone(), connection.clone(), command.clone());
-        let both = async move {
-            let sent = parts.send(&connection, &command).await?;
-            if sent.is_some() {
-                parts.mark_disconnected(&connection).await?;
+        // A separate task: if the caller closes the HTTP connection after the command was sent, the
+        // disconnect must still be recorded.
+        let (state, connection, command) = (self.clone(), connection.clone(), command.clone());
+        let send_and_record = async move {
+            let message_id = state.publish_command(&connection, &command).await?;
+            if message_id.is_some() {
+                state.mark_disconnected(&connection).await?;
             }
-            Ok(sent)
+            Ok(message_id)
         };
-        let id = request_id::current().unwrap_or_default();
-        let both = tokio::spawn(request_id::scope(id, both));
-        both.await
-            .unwrap_or_else(|ended| Err(ApiError::panicked(&ended.to_string())))
+        let request_id = request_id::current().unwrap_or_default();
+        let task = tokio::spawn(request_id::scope(request_id, send_and_record));
+        task.await
+            .unwrap_or_else(|join_error| Err(ApiError::from_panic(&join_error.to_string())))
     }
 
-    async fn send(
+    async fn publish_command(
         &self,
         connection: &Connection,
         command: &Command,
     ) -> Result<Option<Uuid>, ApiError> {
-        match self.delivery.command(connection, command).await {
-            Ok(sent) => Ok(sent),
+        match self.delivery.send_command(connection, command).await {
+            Ok(message_id) => Ok(message_id),
             Err(SendError::NotConnected) => Ok(None),
-            Err(error) => Err(ApiError::not_sent(FAILED, error)),
+            Err(error) => Err(ApiError::send_failed(SEND_FAILED_TITLE, error)),
         }
     }
 
     async fn mark_disconnected(&self, connection: &Connection) -> Result<(), ApiError> {
         let now = self.clock.now();
         let batch = PresenceBatch {
-            departures: vec![ConnectionEnd {
+            ends: vec![ConnectionEnd {
                 client_id: connection.client_id.clone(),
-                heard: ReceivedAt {
-                    at: now,
-                    place: None,
+                received: ReceivedAt {
+                    time: now,
+                    position: None,
                 },
             }],
             ..PresenceBatch::default()
         };
-        let noted = self.store.record_batch(&batch, &[], now).await;
-        noted.map(drop).map_err(|error| {
-            tracing::warn!(request_id = request_id::current(), %error, "a client was told to leave, and is still shown as connected");
+        let recorded = self.store.record_batch(&batch, &[], now).await;
+        recorded.map(drop).map_err(|error| {
+            tracing::warn!(
+                request_id = request_id::current(), %error,
+                client_id = connection.client_id.as_str(),
+                "disconnect sent but not recorded"
+            );
             ApiError::unavailable(
-                "The client was told to leave, but the database does not answer, so that it is \
-                 still shown as connected; try again",
+                "The disconnect command was sent, but the client is still listed as connected \
+                 because the database is unavailable; retry later",
             )
         })
     }
 }
 
-/// How long a client shall stay away, as callers say it.
-pub(super) fn delay(seconds: i64) -> Result<u64, ApiError> {
+/// Checks the `delay` field of a reconnect request. Returns the delay in seconds.
+pub(super) fn check_delay(seconds: i64) -> Result<u64, ApiError> {
     u64::try_from(seconds).map_err(|_| {
         ApiError::new(
             StatusCode::BAD_REQUEST,
             "Delay field cannot be negative",
-            "The delay is how many seconds the client stays away",
+            "delay must be 0 or more: the number of seconds before the client reconnects",
         )
     })
 }
 
-/// Reads a whole number, however it is written: `60.0` is one, too.
-pub(super) fn whole<'de, D: Deserializer<'de>>(from: D) -> Result<Option<i64>, D::Error> {
-    let Some(number) = Option::<Number>::deserialize(from)? else {
+/// Deserializes an integer field. Also accepts floating-point notation such as `60.0`.
+pub(super) fn deserialize_integer<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<i64>, D::Error> {
+    let Some(number) = Option::<Number>::deserialize(deserializer)? else {
         return Ok(None);
     };
-    if let Some(whole) = number.as_i64() {
-        return Ok(Some(whole));
+    if let Some(integer) = number.as_i64() {
+        return Ok(Some(integer));
     }
-    #[expect(clippy::cast_possible_truncation, reason = "it is within bounds")]
-    let whole = number
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "filtered to the range of i64"
+    )]
+    let integer = number
         .as_f64()
         .filter(|float| float.fract() == 0.0 && float.abs() < 9.2e18)
         .map(|float| float as i64);
-    let whole = whole.ok_or_else(|| de::Error::custom("not a whole number"))?;
-    Ok(Some(whole))
+    let integer = integer.ok_or_else(|| de::Error::custom("not an integer"))?;
+    Ok(Some(integer))
 }

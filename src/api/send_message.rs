@@ -1,4 +1,4 @@
-//! A message to a client, as both generations take it and answer it.
+//! Sending a message to a client, for v1 and v2.
 
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
@@ -11,59 +11,60 @@ use uuid::Uuid;
 use super::ApiState;
 use super::error::ApiError;
 use super::json::{self, Json};
-use crate::delivery::Request;
+use crate::delivery::{MessageContent, SendStatus};
 use crate::domain::Connection;
 use crate::protocol::is_valid_metadata;
 use crate::telemetry::metrics;
 
-/// The title of what was not sent, or not surely.
-pub(super) const FAILED: &str = "Error passing message to rhc client";
+/// Error title for a message that was not sent, or that the broker did not acknowledge.
+pub(super) const SEND_FAILED_TITLE: &str = "Error passing message to rhc client";
 
-/// What a caller wants sent, as it came.
+/// Request body with a message for a client.
 #[derive(Debug, Deserialize, ToSchema)]
-pub(super) struct Message {
-    /// What the receiving application should do: more than white space.
+pub(super) struct MessageRequest {
+    /// Application-defined name that selects how the client handles the message. Must contain more
+    /// than white space.
     #[serde(default)]
     #[schema(
         value_type = String,
         required = true,
-        // White space, spelled out: readers of patterns do not agree what `\s` is.
+        // Lists white space explicitly, because the meaning of `\s` differs between regex engines.
         pattern = r"[^\t-\r \u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]",
         example = "echo"
     )]
     directive: Option<String>,
-    /// Handed to the application with the payload.
+    /// Application-defined key-value pairs, sent with the payload.
     #[serde(default)]
     #[schema(value_type = Option<HashMap<String, String>>, example = json!({"key": "value"}))]
     metadata: Value,
     #[serde(default)]
-    #[schema(schema_with = anything)]
+    #[schema(schema_with = payload_schema)]
     payload: Value,
 }
 
-fn anything() -> Object {
+fn payload_schema() -> Object {
     ObjectBuilder::new()
         .schema_type(SchemaType::AnyValue)
-        .description(Some("Anything; the application knows what it means."))
+        .description(Some("Application-defined content: any JSON value."))
         .examples([Value::from("hello")])
         .build()
 }
 
-/// The broker has the message.
+/// Response to a message that the broker acknowledged.
 #[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Sent {
-    /// The message's id, that the client will name in its answer.
+pub(super) struct MessageAccepted {
+    /// Id of the message. The client's response refers to this id.
     id: Uuid,
 }
 
-impl Message {
-    /// Whether it names a directive at all: an empty one is none.
+impl MessageRequest {
+    /// Whether the request has a directive. An empty directive counts as missing.
     pub fn has_directive(&self) -> bool {
         self.directive.as_ref().is_some_and(|text| !text.is_empty())
     }
 
-    /// What is sent, if clients would take it.
-    pub fn checked(self) -> Result<Request, ApiError> {
+    /// Checks the directive and the metadata, and returns the content to send.
+    pub fn validate(self) -> Result<MessageContent, ApiError> {
         let directive = self.directive.unwrap_or_default();
         if directive.is_empty() {
             return Err(json::missing_fields());
@@ -72,16 +73,15 @@ impl Message {
             return Err(ApiError::new(
                 StatusCode::BAD_REQUEST,
                 "Directive field is empty",
-                "The directive names what the receiving application should do",
+                "directive must contain more than white space",
             ));
         }
         if !is_valid_metadata(&self.metadata) {
-            // A real client would drop the message without a word.
-            return Err(ApiError::bad_json(
+            return Err(ApiError::invalid_body(
                 "metadata must be null or a map of string to string",
             ));
         }
-        Ok(Request {
+        Ok(MessageContent {
             directive,
             metadata: self.metadata,
             payload: self.payload,
@@ -89,19 +89,19 @@ impl Message {
     }
 }
 
-/// Sends it to the connection that was found, and says so when the broker has it.
-pub(super) async fn send(
-    parts: &ApiState,
-    found: Option<Connection>,
-    request: Request,
-) -> Result<(StatusCode, Json<Sent>), ApiError> {
-    let Some(connection) = found else {
-        metrics::sent("no_connection");
+/// Sends a message to the connection. Returns after the broker has acknowledged the message.
+pub(super) async fn send_message(
+    state: &ApiState,
+    connection: Option<Connection>,
+    content: MessageContent,
+) -> Result<(StatusCode, Json<MessageAccepted>), ApiError> {
+    let Some(connection) = connection else {
+        metrics::message_sent(SendStatus::NotConnected.as_str());
         return Err(ApiError::no_connection());
     };
-    let sent = parts.delivery.send(&connection, request).await;
-    let id = sent.map_err(|error| ApiError::not_sent(FAILED, error))?;
-    Ok((StatusCode::CREATED, Json(Sent { id })))
+    let sent = state.delivery.send(&connection, content).await;
+    let id = sent.map_err(|error| ApiError::send_failed(SEND_FAILED_TITLE, error))?;
+    Ok((StatusCode::CREATED, Json(MessageAccepted { id })))
 }
 
 #[cfg(test)]
@@ -109,8 +109,10 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn check(body: Value) -> Result<Request, ApiError> {
-        serde_json::from_value::<Message>(body).unwrap().checked()
+    fn validate(body: Value) -> Result<MessageContent, ApiError> {
+        serde_json::from_value::<MessageRequest>(body)
+            .unwrap()
+            .validate()
     }
 
     #[test]
@@ -119,15 +121,15 @@ mod tests {
             json!({"directive": "x"}),
             json!({"directive": "x", "metadata": null, "payload": null}),
         ] {
-            let request = check(body).unwrap();
-            assert_eq!(request.metadata, Value::Null);
-            assert_eq!(request.payload, Value::Null);
+            let content = validate(body).unwrap();
+            assert_eq!(content.metadata, Value::Null);
+            assert_eq!(content.payload, Value::Null);
         }
     }
 
     #[test]
-    fn a_directive_is_needed_and_metadata_must_be_strings() {
-        for bad in [
+    fn directive_is_required_and_metadata_values_must_be_strings() {
+        for invalid in [
             json!({}),
             json!({"directive": ""}),
             json!({"directive": " \t"}),
@@ -135,8 +137,8 @@ mod tests {
             json!({"directive": "x", "metadata": ["a"]}),
             json!({"directive": "x", "metadata": "a"}),
         ] {
-            assert!(check(bad.clone()).is_err(), "{bad}");
+            assert!(validate(invalid.clone()).is_err(), "{invalid}");
         }
-        assert!(check(json!({"directive": "x", "metadata": {"a": "1"}})).is_ok());
+        assert!(validate(json!({"directive": "x", "metadata": {"a": "1"}})).is_ok());
     }
 }

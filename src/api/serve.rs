@@ -1,5 +1,7 @@
-//! Serving HTTP, with or without TLS: bounded connections, callers that must get on with what they
-//! send and take, an orderly end.
+//! The HTTP server: accepts connections, with or without TLS, and shuts down gracefully.
+//!
+//! The number of connections is limited. Timeouts close connections whose caller sends or reads too
+//! slowly.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,80 +22,80 @@ use tokio::time::timeout;
 use super::middleware::Peer;
 use super::write_timeout::WriteTimeoutStream;
 use crate::shutdown::TaskGroup;
-use crate::telemetry::metrics::LogThrottle;
+use crate::telemetry::LogThrottle;
 use crate::tls_server::ServerTls;
 
-/// A caller that has not sent its headers by then is cut off, and one that has not finished the TLS
-/// handshake.
-const HEADERS_WITHIN: Duration = Duration::from_secs(10);
-/// How much is read of a request's head before it is given up, in bytes, roughly: 431.
-const HEAD_MAX_BYTES: usize = 64 * 1024;
-/// Connections of callers at once; more wait to be accepted.
-const CONNECTIONS_MOST: usize = 4096;
-/// CursorParam a failed accept (out of file descriptors, most likely): time for some to be closed.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(10);
+/// Approximate size limit of request line and headers. Larger requests get status 431.
+const MAX_HEADER_BYTES: usize = 64 * 1024;
+/// Further connections wait in the accept queue of the operating system.
+const MAX_CONNECTIONS: usize = 4096;
+/// Wait after a failed accept. The usual cause is a lack of file descriptors.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// Serves until `stopper` asks, then finishes the requests that are under way.
+/// Serves HTTP until `tasks` is cancelled, then completes the requests in flight.
 pub async fn serve(
     listener: TcpListener,
     tls: Option<Arc<ServerTls>>,
     router: Router,
-    stopper: TaskGroup,
+    tasks: TaskGroup,
 ) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MOST));
+    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
-        let accepting = async {
-            // Never closed, so there is always a permit to come.
-            let place = places.clone().acquire_owned().await.ok();
-            (listener.accept().await, place)
+        let accept = async {
+            // The semaphore is never closed, so `ok()` is always `Some`.
+            let permit = permits.clone().acquire_owned().await.ok();
+            (listener.accept().await, permit)
         };
-        let (accepted, place) = tokio::select! {
-            accepted = accepting => accepted,
-            () = stopper.asked() => return,
+        let (accepted, permit) = tokio::select! {
+            accepted = accept => accepted,
+            () = tasks.cancelled() => return,
         };
         match accepted {
             Ok((stream, peer)) => {
                 let connection =
-                    secured(stream, peer, tls.clone(), router.clone(), stopper.clone());
-                stopper.spawn(async move {
+                    serve_connection(stream, peer, tls.clone(), router.clone(), tasks.clone());
+                tasks.spawn(async move {
                     connection.await;
-                    drop(place);
+                    drop(permit);
                 });
             }
             Err(error) => {
-                static SAID: LogThrottle = LogThrottle::new();
-                if SAID.now() {
-                    tracing::warn!(%error, "cannot accept callers");
+                static LOG_THROTTLE: LogThrottle = LogThrottle::new();
+                if LOG_THROTTLE.should_log() {
+                    tracing::warn!(%error, "failed to accept HTTP connection; retrying");
                 }
-                tokio::time::sleep(ACCEPT_AGAIN).await;
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             }
         }
     }
 }
 
-async fn secured(
+/// Performs the TLS handshake if TLS is configured, then serves the connection.
+async fn serve_connection(
     stream: TcpStream,
     peer: SocketAddr,
     tls: Option<Arc<ServerTls>>,
     router: Router,
-    stopper: TaskGroup,
+    tasks: TaskGroup,
 ) {
     let _ = stream.set_nodelay(true);
     let Some(tls) = tls else {
-        return one_connection(stream, peer, router, stopper).await;
+        return serve_http(stream, peer, router, tasks).await;
     };
-    match timeout(HEADERS_WITHIN, tls.acceptor().accept(stream)).await {
-        Ok(Ok(stream)) => one_connection(stream, peer, router, stopper).await,
-        Ok(Err(error)) => tracing::debug!(%peer, %error, "a caller's TLS handshake failed"),
-        Err(_) => tracing::debug!(%peer, "a caller did not finish its TLS handshake"),
+    match timeout(TLS_HANDSHAKE_TIMEOUT, tls.acceptor().accept(stream)).await {
+        Ok(Ok(stream)) => serve_http(stream, peer, router, tasks).await,
+        Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
+        Err(_) => tracing::debug!(%peer, "TLS handshake timed out"),
     }
 }
 
-async fn one_connection(
+async fn serve_http(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     peer: SocketAddr,
     router: Router,
-    stopper: TaskGroup,
+    tasks: TaskGroup,
 ) {
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: Request<Incoming>| {
@@ -102,18 +104,18 @@ async fn one_connection(
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADERS_WITHIN)
-        .max_buf_size(HEAD_MAX_BYTES)
+        .header_read_timeout(HEADER_READ_TIMEOUT)
+        .max_buf_size(MAX_HEADER_BYTES)
         .serve_connection(TokioIo::new(WriteTimeoutStream::new(stream)), service);
     tokio::pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = stopper.asked() => {
+    let result = tokio::select! {
+        result = connection.as_mut() => result,
+        () = tasks.cancelled() => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
     };
-    if let Err(error) = ended {
-        tracing::debug!(%error, "a caller's connection ended");
+    if let Err(error) = result {
+        tracing::debug!(%peer, %error, "HTTP connection failed");
     }
 }

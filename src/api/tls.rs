@@ -1,4 +1,4 @@
-//! The certificate of the REST interface.
+//! TLS configuration of the HTTP server.
 
 use std::sync::Arc;
 
@@ -6,35 +6,34 @@ use rustls::ServerConfig;
 use rustls::crypto::ring;
 
 use crate::config::HttpTls;
-use crate::tls_server::{self as tls, ServerTls, TlsError, unusable};
+use crate::tls_server::{self as tls, ServerTls, TlsError, unusable_file};
 
-const CERTIFICATE: &str = "http.tls.certificate";
-const KEY: &str = "http.tls.key";
+const CERTIFICATE_SETTING: &str = "http.tls.certificate";
+const KEY_SETTING: &str = "http.tls.key";
 
-/// Reads and checks the files; none where the configuration names none.
+/// Reads and checks certificate and private key. Returns `None` if TLS is not configured.
 ///
 /// # Errors
-/// When one of them cannot be used; names its setting.
-pub fn read_tls(settings: &HttpTls) -> Result<Option<ServerTls>, TlsError> {
-    let (Some(certificate), Some(key)) = (settings.certificate.clone(), settings.key.clone())
-    else {
+/// If a file is unusable. The error names the setting of that file.
+pub fn read_tls(config: &HttpTls) -> Result<Option<ServerTls>, TlsError> {
+    let (Some(cert_path), Some(key_path)) = (config.certificate.clone(), config.key.clone()) else {
         return Ok(None);
     };
-    let watched = vec![certificate.clone(), key.clone()];
+    let watched_files = vec![cert_path.clone(), key_path.clone()];
     let load = move || {
-        let chain = tls::certificates(CERTIFICATE, &certificate)?;
-        for one in &chain {
-            tls::check_validity(CERTIFICATE, &certificate, one)?;
+        let chain = tls::read_certificates(CERTIFICATE_SETTING, &cert_path)?;
+        for certificate in &chain {
+            tls::check_valid_now(CERTIFICATE_SETTING, &cert_path, certificate)?;
         }
-        let secret = tls::private_key(KEY, &key)?;
-        let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        let private_key = tls::read_private_key(KEY_SETTING, &key_path)?;
+        let mut server = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
-            .map_err(|error| unusable(CERTIFICATE, &certificate, &error))?
+            .map_err(|error| unusable_file(CERTIFICATE_SETTING, &cert_path, &error))?
             .with_no_client_auth()
-            .with_single_cert(chain, secret)
-            .map_err(|error| unusable(KEY, &key, &error))?;
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(config)
+            .with_single_cert(chain, private_key)
+            .map_err(|error| unusable_file(KEY_SETTING, &key_path, &error))?;
+        server.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(server)
     };
-    ServerTls::new("http.tls", watched, load).map(Some)
+    ServerTls::new("http", watched_files, load).map(Some)
 }

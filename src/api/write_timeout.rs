@@ -1,4 +1,4 @@
-//! Sockets of callers that do not read their answers.
+//! A time limit for writes to callers that do not read their responses.
 
 use std::io;
 use std::pin::Pin;
@@ -8,13 +8,13 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// A caller that takes nothing of an answer for so long is cut off.
-const TAKES_WITHIN: Duration = Duration::from_secs(30);
+/// A connection fails if the caller reads no response data for this long.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A stream whose other side must go on reading what is written.
+/// A stream whose writes fail after [`WRITE_TIMEOUT`] without progress.
 pub(super) struct WriteTimeoutStream<S> {
     stream: S,
-    /// Runs while a write waits.
+    /// Set while a write waits.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
@@ -26,21 +26,21 @@ impl<S> WriteTimeoutStream<S> {
         }
     }
 
-    /// Lets a write through; one that waits too long has failed.
-    fn bound<T>(
+    /// Returns the result of a write, or an error if writes have waited too long.
+    fn apply_timeout<T>(
         &mut self,
-        written: Poll<io::Result<T>>,
+        result: Poll<io::Result<T>>,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<T>> {
-        if written.is_ready() {
+        if result.is_ready() {
             self.deadline = None;
-            return written;
+            return result;
         }
         let deadline = self
             .deadline
-            .get_or_insert_with(|| Box::pin(tokio::time::sleep(TAKES_WITHIN)));
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(WRITE_TIMEOUT)));
         deadline.as_mut().poll(context).map(|()| {
-            let problem = format!("the caller took nothing for {TAKES_WITHIN:?}");
+            let problem = format!("the caller read no data for {WRITE_TIMEOUT:?}");
             Err(io::Error::new(io::ErrorKind::TimedOut, problem))
         })
     }
@@ -63,7 +63,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeoutStream<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.bound(written, context)
+        self.apply_timeout(written, context)
     }
 
     fn poll_write_vectored(
@@ -72,7 +72,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeoutStream<S> {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
-        self.bound(written, context)
+        self.apply_timeout(written, context)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -81,12 +81,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeoutStream<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
-        self.bound(flushed, context)
+        self.apply_timeout(flushed, context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let shut = Pin::new(&mut self.stream).poll_shutdown(context);
-        self.bound(shut, context)
+        self.apply_timeout(shut, context)
     }
 }
 
@@ -97,21 +97,21 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn who_reads_slowly_is_served_and_who_does_not_read_is_cut_off() {
+    async fn slow_reader_is_served_and_stalled_reader_times_out() {
         use tokio::io::AsyncReadExt as _;
-        let (ours, mut theirs) = tokio::io::duplex(4);
-        let mut ours = WriteTimeoutStream::new(ours);
-        let reading = tokio::spawn(async move {
+        let (server, mut caller) = tokio::io::duplex(4);
+        let mut server = WriteTimeoutStream::new(server);
+        let slow_reader = tokio::spawn(async move {
             for _ in 0..5 {
-                tokio::time::sleep(TAKES_WITHIN / 2).await;
-                theirs.read_exact(&mut [0; 4]).await.unwrap();
+                tokio::time::sleep(WRITE_TIMEOUT / 2).await;
+                caller.read_exact(&mut [0; 4]).await.unwrap();
             }
-            theirs
+            caller
         });
-        ours.write_all(&[0; 20]).await.unwrap();
-        let theirs = reading.await.unwrap();
-        let cut_off = ours.write_all(&[0; 20]).await.unwrap_err();
-        assert_eq!(cut_off.kind(), io::ErrorKind::TimedOut);
-        drop(theirs);
+        server.write_all(&[0; 20]).await.unwrap();
+        let stalled_caller = slow_reader.await.unwrap();
+        let error = server.write_all(&[0; 20]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        drop(stalled_caller);
     }
 }

@@ -1,4 +1,4 @@
-//! A client's socket, plain or TLS, that can be cut off so that nothing more is written to it.
+//! A client's network stream, plain or TLS, that another task can abort.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,18 +12,18 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-/// The bytes underneath.
-pub(super) enum Stream {
+pub(super) enum ClientStream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// Cuts a socket off: every later read or write fails.
+/// Aborts an [`AbortableStream`]. All clones abort the same stream.
 #[derive(Debug, Clone, Default)]
 pub(super) struct KillSwitch(Arc<AtomicBool>);
 
 impl KillSwitch {
-    pub fn cut(&self) {
+    /// Makes every later read and write of the stream fail.
+    pub fn abort(&self) {
         self.0.store(true, Ordering::Release);
     }
 
@@ -35,68 +35,73 @@ impl KillSwitch {
     }
 }
 
-/// What the broker's crate reads from and writes to.
+/// The stream through which `mqtt5` reads and writes packets.
 ///
-/// The crate's transport has one open variant, meant for websockets, that takes any stream. Its
-/// plain and TLS variants take their concrete types, which cannot be cut off from a publish hook:
-/// there, the crate would go on to acknowledge what was not stored.
-pub(super) struct Socket {
-    stream: Stream,
+/// `mqtt5` sends a PUBACK after the publish hook returns, even if the message was not stored. The
+/// hook prevents this PUBACK by aborting the stream. The plain and TLS transports of `mqtt5` use
+/// concrete stream types that cannot be aborted, so this type uses the WebSocket transport, which
+/// accepts any stream. No WebSocket framing is involved.
+pub(super) struct AbortableStream {
+    stream: ClientStream,
     peer: SocketAddr,
-    cut: KillSwitch,
+    kill_switch: KillSwitch,
 }
 
-impl Socket {
-    pub fn new(stream: Stream, peer: SocketAddr, cut: KillSwitch) -> Self {
-        Self { stream, peer, cut }
+impl AbortableStream {
+    pub fn new(stream: ClientStream, peer: SocketAddr, kill_switch: KillSwitch) -> Self {
+        Self {
+            stream,
+            peer,
+            kill_switch,
+        }
     }
 }
 
-impl WebSocketTransport for Socket {
+impl WebSocketTransport for AbortableStream {
     fn peer_addr(&self) -> mqtt5::error::Result<SocketAddr> {
         Ok(self.peer)
     }
 }
 
-impl AsyncRead for Socket {
+impl AsyncRead for AbortableStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.cut.check()?;
+        self.kill_switch.check()?;
         match &mut self.stream {
-            Stream::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
-            Stream::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+            ClientStream::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
+            ClientStream::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
         }
     }
 }
 
-impl AsyncWrite for Socket {
+impl AsyncWrite for AbortableStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.cut.check()?;
+        self.kill_switch.check()?;
         match &mut self.stream {
-            Stream::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
-            Stream::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+            ClientStream::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            ClientStream::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
         }
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.cut.check()?;
+        self.kill_switch.check()?;
         match &mut self.stream {
-            Stream::Plain(stream) => Pin::new(stream).poll_flush(context),
-            Stream::Tls(stream) => Pin::new(stream).poll_flush(context),
+            ClientStream::Plain(stream) => Pin::new(stream).poll_flush(context),
+            ClientStream::Tls(stream) => Pin::new(stream).poll_flush(context),
         }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.stream {
-            Stream::Plain(stream) => Pin::new(stream).poll_shutdown(context),
-            Stream::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+            ClientStream::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            ClientStream::Tls(stream) => Pin::new(stream).poll_shutdown(context),
         }
     }
 }

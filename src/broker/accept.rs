@@ -1,5 +1,5 @@
-//! Accepting connections. Each is handled in a task of its own from its first byte, so a peer that
-//! stays silent delays nobody.
+//! Accepting connections. Each connection has its own task from the start, including the TLS
+//! handshake, so a peer that sends nothing does not delay the others.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -10,176 +10,187 @@ use mqtt5::broker::client_handler::ClientHandler;
 use mqtt5::broker::transport::BrokerTransport;
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::timeout;
 
-use super::abortable_stream::{KillSwitch, Socket, Stream};
+use super::abortable_stream::{AbortableStream, ClientStream, KillSwitch};
+use super::rejection::RejectionReason;
 use super::session::ClientSession;
 use super::tls::common_name;
-use super::{BrokerState, StartError};
+use super::{BindError, BrokerState};
 use crate::domain::ClientId;
 use crate::shutdown::TaskGroup;
-use crate::telemetry::metrics::{self, LogThrottle};
+use crate::telemetry::{LogThrottle, metrics};
 use crate::tls_server::ServerTls;
 
-/// After a failed accept (out of file descriptors, most likely): time for some to be closed.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+/// Delay after a failed accept. The usual cause is a lack of file descriptors, which other
+/// connections release when they close.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// Binds one listener, so that a port in use is found at start.
+/// Binds a listener.
 ///
 /// # Errors
-/// When the address cannot be had; names the setting.
-pub async fn bind(key: &'static str, address: SocketAddr) -> Result<TcpListener, StartError> {
+/// When the address cannot be bound. The error names the configuration key.
+pub async fn bind(key: &'static str, address: SocketAddr) -> Result<TcpListener, BindError> {
     TcpListener::bind(address)
         .await
-        .map_err(|source| StartError::Bind {
+        .map_err(|source| BindError {
             key,
             address,
             source,
         })
 }
 
-pub(super) async fn accept(
-    shared: Arc<BrokerState>,
+/// Accepts connections until `tasks` is cancelled.
+pub(super) async fn accept_connections(
+    state: Arc<BrokerState>,
     listener: TcpListener,
     tls: Option<Arc<ServerTls>>,
-    stopper: TaskGroup,
+    tasks: TaskGroup,
 ) {
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = stopper.asked() => return,
+            () = tasks.cancelled() => return,
         };
         match accepted {
             Ok((stream, peer)) => {
-                let Some(place) = ConnectionSlot::take(&shared, peer.ip()) else {
-                    metrics::refused("too_many_connections", &peer);
+                let Some(slot) = ConnectionSlot::acquire(&state, peer.ip()) else {
+                    let reason = RejectionReason::TooManyConnections;
+                    metrics::broker_rejection(reason.as_str(), &peer);
                     continue;
                 };
-                let serving = serve(shared.clone(), stream, peer, tls.clone());
-                stopper.spawn(async move {
-                    serving.await;
-                    drop(place);
+                let connection = serve_connection(state.clone(), stream, peer, tls.clone());
+                tasks.spawn(async move {
+                    connection.await;
+                    drop(slot);
                 });
             }
             Err(error) => {
-                static SAID: LogThrottle = LogThrottle::new();
-                if SAID.now() {
-                    tracing::warn!(%error, "cannot accept connections");
+                static LOG_THROTTLE: LogThrottle = LogThrottle::new();
+                if LOG_THROTTLE.should_log() {
+                    tracing::warn!(%error, "failed to accept an MQTT connection");
                 }
-                tokio::time::sleep(ACCEPT_AGAIN).await;
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             }
         }
     }
 }
 
-async fn serve(
-    shared: Arc<BrokerState>,
+async fn serve_connection(
+    state: Arc<BrokerState>,
     stream: TcpStream,
     peer: SocketAddr,
     tls: Option<Arc<ServerTls>>,
 ) {
-    // Small packets, each awaited by the other side: waiting to fill a segment only delays.
+    // The peer waits for each small packet, so Nagle's algorithm would only add latency.
     let _ = stream.set_nodelay(true);
-    let (stream, certified) = match tls {
-        None => (Stream::Plain(stream), None),
-        Some(tls) => match handshake(&shared, stream, peer, &tls).await {
+    let (stream, certificate_name) = match tls {
+        None => (ClientStream::Plain(stream), None),
+        Some(tls) => match tls_handshake(&state, stream, peer, &tls).await {
             Some((stream, name)) => (stream, Some(name)),
             None => return,
         },
     };
-    let cut = KillSwitch::default();
-    let socket = Socket::new(stream, peer, cut.clone());
-    let link = Arc::new(ClientSession::new(shared.clone(), peer, certified, cut));
-    let mut config = shared.template.clone();
-    config.event_handler = Some(link.clone());
+    let kill_switch = KillSwitch::default();
+    let stream = AbortableStream::new(stream, peer, kill_switch.clone());
+    let session = Arc::new(ClientSession::new(
+        state.clone(),
+        peer,
+        certificate_name,
+        kill_switch,
+    ));
+    let mut config = state.connection_config.clone();
+    config.event_handler = Some(session.clone());
     let handler = ClientHandler::new(
-        BrokerTransport::WebSocket(Box::new(socket)),
+        BrokerTransport::WebSocket(Box::new(stream)),
         peer,
         Arc::new(config),
-        shared.router.clone(),
-        link.clone(),
-        Some(shared.storage.clone()),
-        shared.stats.clone(),
-        shared.monitor.clone(),
-        shared.end_all.subscribe(),
+        state.router.clone(),
+        session.clone(),
+        Some(state.storage.clone()),
+        state.stats.clone(),
+        state.resource_monitor.clone(),
+        state.disconnect_all.subscribe(),
     );
     if let Err(error) = handler.run().await {
-        tracing::debug!(%peer, %error, "connection ended");
+        tracing::debug!(%peer, %error, "MQTT connection closed");
     }
-    link.ended();
+    session.close();
 }
 
-async fn handshake(
-    shared: &BrokerState,
+/// Performs the TLS handshake. Returns the stream and the common name of the client certificate.
+async fn tls_handshake(
+    state: &BrokerState,
     stream: TcpStream,
     peer: SocketAddr,
     tls: &ServerTls,
-) -> Option<(Stream, ClientId)> {
-    let within = shared.settings.handshake_timeout.get();
-    let stream = match timeout(within, tls.acceptor().accept(stream)).await {
+) -> Option<(ClientStream, ClientId)> {
+    let reject = |reason: RejectionReason| metrics::broker_rejection(reason.as_str(), &peer);
+    let timeout = state.settings.handshake_timeout.get();
+    let stream = match tokio::time::timeout(timeout, tls.acceptor().accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
             tracing::debug!(%peer, %error, "TLS handshake failed");
-            metrics::refused("tls_handshake", &peer);
+            reject(RejectionReason::TlsHandshakeFailed);
             return None;
         }
         Err(_) => {
-            metrics::refused("tls_silent", &peer);
+            reject(RejectionReason::TlsHandshakeTimeout);
             return None;
         }
     };
     let certificates = stream.get_ref().1.peer_certificates();
     let Some(name) = certificates.and_then(|chain| common_name(chain.first()?)) else {
-        metrics::refused("no_common_name", &peer);
+        reject(RejectionReason::NoCommonName);
         return None;
     };
-    Some((Stream::Tls(Box::new(stream)), name))
+    Some((ClientStream::Tls(Box::new(stream)), name))
 }
 
-/// How many sockets may be open, in all and from one address.
-pub(super) struct AcceptLimits {
-    most: usize,
-    most_per_address: usize,
-    open: Mutex<Open>,
+/// Limits the number of open connections, in total and per IP address.
+pub(super) struct ConnectionLimits {
+    max_total: usize,
+    max_per_address: usize,
+    open: Mutex<OpenConnections>,
 }
 
 #[derive(Default)]
-struct Open {
-    all: usize,
+struct OpenConnections {
+    total: usize,
     by_address: HashMap<IpAddr, usize>,
 }
 
-impl AcceptLimits {
-    pub fn new(most: usize, most_per_address: usize) -> Self {
+impl ConnectionLimits {
+    pub fn new(max_total: usize, max_per_address: usize) -> Self {
         Self {
-            most,
-            most_per_address,
+            max_total,
+            max_per_address,
             open: Mutex::default(),
         }
     }
 }
 
-/// A socket's place within the limits; given back when dropped.
+/// One connection's share of [`ConnectionLimits`]. Dropping it frees the share.
 struct ConnectionSlot {
-    shared: Arc<BrokerState>,
+    state: Arc<BrokerState>,
     address: IpAddr,
 }
 
 impl ConnectionSlot {
-    fn take(shared: &Arc<BrokerState>, address: IpAddr) -> Option<Self> {
-        let limits = &shared.limits;
+    /// Returns `None` if a limit is reached.
+    fn acquire(state: &Arc<BrokerState>, address: IpAddr) -> Option<Self> {
+        let limits = &state.connection_limits;
         let mut open = limits.open.lock();
-        if open.all >= limits.most {
+        if open.total >= limits.max_total {
             return None;
         }
-        let here = open.by_address.entry(address).or_default();
-        if *here >= limits.most_per_address {
+        let from_address = open.by_address.entry(address).or_default();
+        if *from_address >= limits.max_per_address {
             return None;
         }
-        *here += 1;
-        open.all += 1;
+        *from_address += 1;
+        open.total += 1;
         Some(Self {
-            shared: shared.clone(),
+            state: state.clone(),
             address,
         })
     }
@@ -187,11 +198,11 @@ impl ConnectionSlot {
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        let mut open = self.shared.limits.open.lock();
-        open.all -= 1;
-        if let Some(here) = open.by_address.get_mut(&self.address) {
-            *here -= 1;
-            if *here == 0 {
+        let mut open = self.state.connection_limits.open.lock();
+        open.total -= 1;
+        if let Some(from_address) = open.by_address.get_mut(&self.address) {
+            *from_address -= 1;
+            if *from_address == 0 {
                 open.by_address.remove(&self.address);
             }
         }

@@ -1,25 +1,18 @@
-//! Why the broker cannot start. Each names its key and the cure.
+//! Errors at startup of the broker.
 
 use std::net::SocketAddr;
 
-use crate::tls_server::TlsError;
-
-/// A listener could not be had.
+/// A listener's address could not be bound.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The address is taken, or not ours.
-    #[error(
-        "{key}: cannot listen on {address}: {source}; stop what listens there, or choose another address"
-    )]
-    Bind {
-        /// The setting.
-        key: &'static str,
-        /// The address.
-        address: SocketAddr,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The certificates cannot be used.
-    #[error(transparent)]
-    Tls(#[from] TlsError),
+#[error(
+    "{key}: cannot listen on {address}: {source}; \
+     stop the process that uses the address, or choose another address"
+)]
+pub struct BindError {
+    /// The configuration key of the address.
+    pub key: &'static str,
+    /// The address.
+    pub address: SocketAddr,
+    /// The operating system's error.
+    pub source: std::io::Error,
 }

@@ -1,11 +1,13 @@
-//! Which connections each client holds now.
+//! The connections that each client currently has.
 //!
-//! A client that reconnects is often accepted before its old connection is noticed to be dead, and
-//! then the old one's will comes last. So every connection has a generation, and a will counts only
-//! while no newer connection of that client is alive. The client is gone when the last one ends.
+//! A reconnecting client is often accepted before the broker detects that its previous connection
+//! is dead. The last will of the previous connection is then published after the new connection was
+//! registered. To detect this, each connection has a generation number: a message or last will is
+//! ignored if its client has a live connection with a higher generation. A client is disconnected
+//! when its last connection is unregistered.
 //!
-//! Decisions are made and handed on under one lock: what the intake is told is in the order in
-//! which it happened.
+//! Callbacks run while the lock is held. Therefore the message sink receives messages and
+//! disconnects in the order in which this module accepted them.
 
 use std::collections::HashMap;
 
@@ -14,7 +16,7 @@ use parking_lot::Mutex;
 use crate::domain::ClientId;
 use crate::telemetry::metrics;
 
-/// Tells connections of one client apart: a later one is larger.
+/// Orders the connections of a client: a later connection has a higher number.
 pub(super) type Generation = u64;
 
 #[derive(Default)]
@@ -24,68 +26,69 @@ pub(super) struct LiveConnections {
 
 #[derive(Default)]
 struct Inner {
-    latest: Generation,
-    /// Almost always one; two for the moment of a takeover.
-    alive: HashMap<ClientId, Vec<Generation>>,
+    last_generation: Generation,
+    /// A client has two connections only during a takeover.
+    by_client: HashMap<ClientId, Vec<Generation>>,
 }
 
 impl LiveConnections {
-    /// A connection of the client was authenticated.
-    pub fn enter(&self, client: &ClientId) -> Generation {
+    /// Adds an authenticated connection.
+    pub fn register(&self, client: &ClientId) -> Generation {
         let mut inner = self.inner.lock();
-        inner.latest += 1;
-        let generation = inner.latest;
+        inner.last_generation += 1;
+        let generation = inner.last_generation;
         inner
-            .alive
+            .by_client
             .entry(client.clone())
             .or_default()
             .push(generation);
-        metrics::links(inner.alive.len());
+        metrics::set_broker_connections(inner.by_client.len());
         generation
     }
 
-    /// A connection ended. Calls `gone` if it was the client's last.
-    pub fn leave<T>(
+    /// Removes a connection. Calls `on_disconnected` if it was the client's last connection.
+    pub fn unregister<T>(
         &self,
         client: &ClientId,
         generation: Generation,
-        gone: impl FnOnce() -> T,
+        on_disconnected: impl FnOnce() -> T,
     ) -> Option<T> {
         let mut inner = self.inner.lock();
-        let alive = inner.alive.get_mut(client)?;
-        let before = alive.len();
-        alive.retain(|other| *other != generation);
-        if !alive.is_empty() || alive.len() == before {
+        let generations = inner.by_client.get_mut(client)?;
+        let count_before = generations.len();
+        generations.retain(|other| *other != generation);
+        if !generations.is_empty() || generations.len() == count_before {
             return None;
         }
-        inner.alive.remove(client);
-        metrics::links(inner.alive.len());
-        Some(gone())
+        inner.by_client.remove(client);
+        metrics::set_broker_connections(inner.by_client.len());
+        Some(on_disconnected())
     }
 
-    /// Calls `act` unless the client has a newer connection than this one.
-    pub fn if_newest<T>(
+    /// Calls `action` unless the client has a newer connection than this one. The connection itself
+    /// may already be closed.
+    pub fn unless_superseded<T>(
         &self,
         client: &ClientId,
         generation: Generation,
-        act: impl FnOnce() -> T,
+        action: impl FnOnce() -> T,
     ) -> Option<T> {
         let inner = self.inner.lock();
         let superseded = inner
-            .alive
+            .by_client
             .get(client)
-            .is_some_and(|alive| alive.iter().any(|other| *other > generation));
-        (!superseded).then(act)
+            .is_some_and(|generations| generations.iter().any(|other| *other > generation));
+        (!superseded).then(action)
     }
 
-    /// Calls `act` if the client has no connection at all.
-    pub fn if_not_connected<T>(&self, client: &ClientId, act: impl FnOnce() -> T) -> Option<T> {
+    /// Calls `action` if the client has no connection.
+    pub fn if_not_connected<T>(&self, client: &ClientId, action: impl FnOnce() -> T) -> Option<T> {
         let inner = self.inner.lock();
-        (!inner.alive.contains_key(client)).then(act)
+        (!inner.by_client.contains_key(client)).then(action)
     }
 
     pub fn is_connected(&self, client: &ClientId) -> bool {
-        self.inner.lock().alive.contains_key(client)
+        self.inner.lock().by_client.contains_key(client)
     }
 }
 
@@ -98,44 +101,56 @@ mod tests {
     }
 
     #[test]
-    fn the_client_is_gone_when_its_last_connection_ends() {
-        let presence = LiveConnections::default();
-        let old = presence.enter(&client());
-        let new = presence.enter(&client());
-        assert_eq!(presence.leave(&client(), old, || ()), None);
-        assert!(presence.is_connected(&client()));
-        assert_eq!(presence.leave(&client(), new, || ()), Some(()));
-        assert!(!presence.is_connected(&client()));
+    fn client_is_disconnected_when_its_last_connection_closes() {
+        let connections = LiveConnections::default();
+        let old = connections.register(&client());
+        let new = connections.register(&client());
+        assert_eq!(connections.unregister(&client(), old, || ()), None);
+        assert!(connections.is_connected(&client()));
+        assert_eq!(connections.unregister(&client(), new, || ()), Some(()));
+        assert!(!connections.is_connected(&client()));
     }
 
     #[test]
-    fn a_will_counts_only_while_no_newer_connection_is_alive() {
-        let presence = LiveConnections::default();
-        let old = presence.enter(&client());
-        assert_eq!(presence.if_newest(&client(), old, || ()), Some(()));
-        let new = presence.enter(&client());
-        assert_eq!(presence.if_newest(&client(), old, || ()), None);
-        assert_eq!(presence.if_newest(&client(), new, || ()), Some(()));
+    fn newer_connection_supersedes_the_older_one() {
+        let connections = LiveConnections::default();
+        let old = connections.register(&client());
+        assert_eq!(
+            connections.unless_superseded(&client(), old, || ()),
+            Some(())
+        );
+        let new = connections.register(&client());
+        assert_eq!(connections.unless_superseded(&client(), old, || ()), None);
+        assert_eq!(
+            connections.unless_superseded(&client(), new, || ()),
+            Some(())
+        );
     }
 
     #[test]
-    fn a_newcomer_that_fails_leaves_the_old_connection_in_charge() {
-        let presence = LiveConnections::default();
-        let old = presence.enter(&client());
-        let failed = presence.enter(&client());
-        assert_eq!(presence.leave(&client(), failed, || ()), None);
-        assert_eq!(presence.if_newest(&client(), old, || ()), Some(()));
-        assert_eq!(presence.leave(&client(), old, || ()), Some(()));
+    fn older_connection_is_current_again_after_the_newer_one_fails() {
+        let connections = LiveConnections::default();
+        let old = connections.register(&client());
+        let failed = connections.register(&client());
+        assert_eq!(connections.unregister(&client(), failed, || ()), None);
+        assert_eq!(
+            connections.unless_superseded(&client(), old, || ()),
+            Some(())
+        );
+        assert_eq!(connections.unregister(&client(), old, || ()), Some(()));
     }
 
     #[test]
-    fn a_delayed_will_counts_unless_the_client_came_back() {
-        let presence = LiveConnections::default();
-        let old = presence.enter(&client());
-        presence.leave(&client(), old, || ());
-        assert_eq!(presence.if_newest(&client(), old, || ()), Some(()));
-        presence.enter(&client());
-        assert_eq!(presence.if_newest(&client(), old, || ()), None);
-        assert_eq!(presence.if_not_connected(&client(), || ()), None);
+    fn delayed_will_is_accepted_unless_the_client_reconnected() {
+        let connections = LiveConnections::default();
+        let old = connections.register(&client());
+        connections.unregister(&client(), old, || ());
+        assert_eq!(
+            connections.unless_superseded(&client(), old, || ()),
+            Some(())
+        );
+        connections.register(&client());
+        assert_eq!(connections.unless_superseded(&client(), old, || ()), None);
+        assert_eq!(connections.if_not_connected(&client(), || ()), None);
     }
 }

@@ -1,19 +1,20 @@
-//! The embedded MQTT broker: the only user of its crate.
+//! The embedded MQTT broker. Only this module uses the `mqtt5` crate.
 //!
-//! The crate does sessions, routing and the protocol. What it lacks is done here: an accept loop
-//! that no silent peer can hold up, the certificate's name as the identity, topics confined to
-//! their client, and an exact account of which connection of a client is the present one.
+//! `mqtt5` implements the MQTT protocol, sessions and routing. This module adds an accept loop,
+//! authentication by client certificate, topic authorization, and tracking of each client's current
+//! connection.
 //!
-//! Each connection has a `ClientSession` of its own, which is the crate's authoriser and its event
-//! handler at once. So whatever the crate tells or asks, it is known of which connection: no map by
-//! peer address, no guess whose will it is. See `docs/decisions/002-a-link-per-connection.md`.
+//! Each connection has its own `ClientSession`, which is both the authorizer and the event handler
+//! that `mqtt5` calls. Therefore every call can be attributed to one connection, including calls
+//! for last wills. See `docs/decisions/002-per-connection-auth-handler.md`.
 
 mod abortable_stream;
 mod accept;
 mod error;
-mod intake;
 mod live_connections;
+mod message_sink;
 mod publish;
+mod rejection;
 mod session;
 mod tls;
 
@@ -39,64 +40,67 @@ use crate::shutdown::TaskGroup;
 use crate::tls_server::{self, ServerTls};
 
 pub use accept::bind;
-pub use error::StartError;
-pub use intake::{MessageSink, Receipt};
+pub use error::BindError;
+pub use message_sink::{MessageSink, PendingWrite};
 pub use publish::PublishError;
 pub use tls::read_tls;
 
-use accept::AcceptLimits;
+use accept::ConnectionLimits;
 use live_connections::LiveConnections;
 
-/// Sessions outlive their connection for at most this long, in memory.
+/// How long `mqtt5` keeps the session of a disconnected client, in memory.
 const SESSION_EXPIRY: Duration = Duration::from_mins(5);
-/// What a session that is away may have queued.
+/// Limits of a session queue, which holds the messages for one disconnected client.
 const QUEUE_LIMITS: QueueLimits = QueueLimits {
     max_messages: 1000,
     max_bytes: 8 * 1024 * 1024,
 };
-/// Messages on their way to one client at once; beyond that its queue fills, and then callers wait.
-const CLIENT_LANE: usize = 64;
-/// Unacknowledged messages of one client to us.
+/// Messages buffered for one connected client. When the buffer is full, publishing waits.
+const CLIENT_BUFFER_MESSAGES: usize = 64;
+/// MQTT receive maximum: how many QoS 1 messages of one client may be unacknowledged.
 const RECEIVE_MAXIMUM: u16 = 64;
-/// Long enough to write a farewell to whoever reads.
+/// How long shutdown waits for `mqtt5` to send DISCONNECT to all clients.
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-const HOUSEKEEPING: Duration = Duration::from_mins(1);
+const HOUSEKEEPING_INTERVAL: Duration = Duration::from_mins(1);
+/// File descriptors that the connection limit leaves for the database, the REST API and log files.
+const RESERVED_FILE_DESCRIPTORS: u64 = 200;
 
-/// Sockets that are bound already, so that a port in use is found before anything is written.
+/// Bound sockets. The caller binds them first, so a port in use is reported before startup changes
+/// anything on disk.
 pub struct Listeners {
-    /// Without TLS, on loopback.
+    /// Listener without TLS, on loopback.
     pub plain: Option<TcpListener>,
-    /// With mutual TLS.
+    /// Listener with mutual TLS.
     pub tls: Option<(TcpListener, Arc<ServerTls>)>,
 }
 
-/// The broker. It stops in two steps: [`Broker::stop_accepting_messages`], then [`Broker::stop`].
+/// The running broker. To shut down, call [`Broker::stop_accepting_messages`], then
+/// [`Broker::stop`].
 pub struct Broker {
-    shared: Arc<BrokerState>,
-    stopper: TaskGroup,
+    state: Arc<BrokerState>,
+    tasks: TaskGroup,
 }
 
-/// What every connection works with.
+/// State that all connections share.
 struct BrokerState {
     settings: config::Broker,
-    /// What each connection's own configuration is made from.
-    template: BrokerConfig,
+    /// Each connection clones this and adds its own event handler.
+    connection_config: BrokerConfig,
     router: Arc<MessageRouter>,
     storage: Arc<DynamicStorage>,
     stats: Arc<BrokerStats>,
-    monitor: Arc<ResourceMonitor>,
-    /// Tells every connection's handler to end.
-    end_all: broadcast::Sender<()>,
+    resource_monitor: Arc<ResourceMonitor>,
+    /// Makes `mqtt5` disconnect every client.
+    disconnect_all: broadcast::Sender<()>,
     topics: TopicScheme,
-    intake: Arc<dyn MessageSink>,
+    sink: Arc<dyn MessageSink>,
     clock: Arc<dyn Clock>,
-    presence: LiveConnections,
-    /// How often a client may try to connect.
-    attempts: RateLimiter<ClientId>,
-    limits: AcceptLimits,
-    /// From here on nothing is taken in and wills are discarded: the process is stopping, the
-    /// clients are not gone.
-    closed: AtomicBool,
+    live_connections: LiveConnections,
+    connect_limiter: RateLimiter<ClientId>,
+    connection_limits: ConnectionLimits,
+    /// Set at shutdown. The broker then accepts no messages and discards last wills, because a
+    /// client that loses its connection at shutdown must stay recorded as connected.
+    shutting_down: AtomicBool,
 }
 
 impl Broker {
@@ -106,74 +110,73 @@ impl Broker {
         settings: config::Broker,
         topics: TopicScheme,
         listeners: Listeners,
-        intake: Arc<dyn MessageSink>,
+        sink: Arc<dyn MessageSink>,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let stopper = TaskGroup::new();
-        let shared = Arc::new(BrokerState::new(settings, topics, intake, clock));
+        let tasks = TaskGroup::new();
+        let state = Arc::new(BrokerState::new(settings, topics, sink, clock));
         if let Some(listener) = listeners.plain {
-            stopper.spawn(accept::accept(
-                shared.clone(),
+            tasks.spawn(accept::accept_connections(
+                state.clone(),
                 listener,
                 None,
-                stopper.clone(),
+                tasks.clone(),
             ));
         }
         if let Some((listener, tls)) = listeners.tls {
-            let reload = shared.settings.tls.reload_interval.get();
-            stopper.spawn(tls_server::keep_current(
+            let reload_interval = state.settings.tls.reload_interval.get();
+            tasks.spawn(tls_server::reload_on_change(
                 tls.clone(),
-                reload,
-                stopper.clone(),
+                reload_interval,
+                tasks.clone(),
             ));
-            stopper.spawn(accept::accept(
-                shared.clone(),
+            tasks.spawn(accept::accept_connections(
+                state.clone(),
                 listener,
                 Some(tls),
-                stopper.clone(),
+                tasks.clone(),
             ));
         }
-        stopper.spawn(housekeeping(shared.clone(), stopper.clone()));
-        Self { shared, stopper }
+        tasks.spawn(housekeeping(state.clone(), tasks.clone()));
+        Self { state, tasks }
     }
 
-    /// From now on nothing is taken in: messages go unacknowledged, wills are discarded, nobody
-    /// new is let in. Publishing to clients still works.
+    /// Stops accepting messages and connections: from now on the broker acknowledges no messages,
+    /// discards last wills and rejects new connections. Publishing to clients still works.
     pub fn stop_accepting_messages(&self) {
-        self.shared.closed.store(true, Ordering::Release);
+        self.state.shutting_down.store(true, Ordering::Release);
     }
 
-    /// Says good-bye to every client. Who does not hear it within a moment is cut off: nothing of
-    /// theirs can be lost any more.
+    /// Disconnects all clients. Connections that are still open after one second are dropped.
     pub async fn stop(&self) {
         self.stop_accepting_messages();
-        // Nobody listens when no client is connected.
-        let _ = self.shared.end_all.send(());
-        self.stopper.stop(DISCONNECT_TIMEOUT).await;
+        // Fails only if no client is connected.
+        let _ = self.state.disconnect_all.send(());
+        self.tasks.stop(DISCONNECT_TIMEOUT).await;
     }
 
-    /// Whether the client holds a connection now.
+    /// Returns whether the client is connected.
     #[must_use]
     pub fn is_connected(&self, client: &ClientId) -> bool {
-        self.shared.presence.is_connected(client)
+        self.state.live_connections.is_connected(client)
     }
 
-    /// If the client holds no connection, tells the intake that it has ended.
+    /// Reports a disconnect to the message sink if the client has no connection.
     #[must_use]
-    pub fn end_if_not_connected(&self, client: &ClientId) -> Option<Receipt> {
-        let intake = &self.shared.intake;
-        self.shared
-            .presence
-            .if_not_connected(client, || intake.ended(client.clone()))
+    pub fn end_if_not_connected(&self, client: &ClientId) -> Option<PendingWrite> {
+        let sink = &self.state.sink;
+        self.state
+            .live_connections
+            .if_not_connected(client, || sink.connection_closed(client.clone()))
     }
 
-    /// Whether it accepts clients.
+    /// Returns whether the broker accepts clients.
     ///
     /// # Errors
-    /// When it does not, with why.
-    pub fn standing(&self) -> Result<(), String> {
-        if self.shared.is_closed() || self.stopper.is_asked() {
-            Err("stopping".to_owned())
+    /// When the broker is shutting down.
+    pub fn health(&self) -> Result<(), String> {
+        if self.state.is_shutting_down() || self.tasks.is_cancelled() {
+            Err("shutting down".to_owned())
         } else {
             Ok(())
         }
@@ -184,7 +187,7 @@ impl BrokerState {
     fn new(
         settings: config::Broker,
         topics: TopicScheme,
-        intake: Arc<dyn MessageSink>,
+        sink: Arc<dyn MessageSink>,
         clock: Arc<dyn Clock>,
     ) -> Self {
         let storage = Arc::new(DynamicStorage::Memory(MemoryBackend::with_queue_limits(
@@ -192,72 +195,76 @@ impl BrokerState {
         )));
         let router =
             MessageRouter::with_storage(storage.clone()).with_fallback_queue_limits(QUEUE_LIMITS);
-        let (end_all, _) = broadcast::channel(1);
+        let (disconnect_all, _) = broadcast::channel(1);
         Self {
-            template: template(&settings),
+            connection_config: connection_config(&settings),
             router: Arc::new(router),
             storage,
             stats: Arc::new(BrokerStats::new()),
-            monitor: Arc::new(ResourceMonitor::new(no_limits())),
-            end_all,
+            resource_monitor: Arc::new(ResourceMonitor::new(unlimited())),
+            disconnect_all,
             topics,
-            intake,
+            sink,
             clock,
-            presence: LiveConnections::default(),
-            attempts: RateLimiter::new(
+            live_connections: LiveConnections::default(),
+            connect_limiter: RateLimiter::new(
                 settings.connect_limit.burst,
                 settings.connect_limit.per_second,
             ),
-            limits: AcceptLimits::new(
+            connection_limits: ConnectionLimits::new(
                 cap_to_fd_limit(settings.max_connections),
                 settings.max_connections_per_address,
             ),
             settings,
-            closed: AtomicBool::new(false),
+            shutting_down: AtomicBool::new(false),
         }
     }
 
-    fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
+    fn is_shutting_down(&self) -> bool {
+        self.shutting_down.load(Ordering::Acquire)
     }
 }
 
-fn template(settings: &config::Broker) -> BrokerConfig {
-    let mut template = BrokerConfig::default()
+fn connection_config(settings: &config::Broker) -> BrokerConfig {
+    let mut config = BrokerConfig::default()
         .with_bind_addresses(Vec::<SocketAddr>::new())
         .with_max_packet_size(settings.max_packet_size)
         .with_session_expiry(SESSION_EXPIRY);
-    template.client_channel_capacity = CLIENT_LANE;
-    template.server_receive_maximum = Some(RECEIVE_MAXIMUM);
-    // No limit needed: clients may listen on their own few topics, each by its full name. With one,
-    // the crate would count everybody's subscriptions at each.
-    template.max_subscriptions_per_client = 0;
-    template.wildcard_subscription_available = false;
-    template.shared_subscription_available = false;
-    template.topic_alias_maximum = 16;
-    template.sys_topics_enabled = false;
-    template
+    config.client_channel_capacity = CLIENT_BUFFER_MESSAGES;
+    config.server_receive_maximum = Some(RECEIVE_MAXIMUM);
+    // 0 means no limit. A client may subscribe only to its own few topics, without wildcards. With
+    // a limit, `mqtt5` would count the subscriptions of all clients at each SUBSCRIBE.
+    config.max_subscriptions_per_client = 0;
+    config.wildcard_subscription_available = false;
+    config.shared_subscription_available = false;
+    config.topic_alias_maximum = 16;
+    config.sys_topics_enabled = false;
+    config
 }
 
-/// No more sockets than files may be open, with some kept for the database and for callers.
-fn cap_to_fd_limit(wanted: usize) -> usize {
-    const KEPT: u64 = 200;
+/// Reduces `max_connections` to the open-file limit, minus a reserve for other files and sockets.
+fn cap_to_fd_limit(max_connections: usize) -> usize {
     let allowed = rlimit::Resource::NOFILE
         .get_soft()
-        .map_or(u64::MAX, |soft| soft.saturating_sub(KEPT).max(soft / 2));
+        .map_or(u64::MAX, |soft_limit| {
+            soft_limit
+                .saturating_sub(RESERVED_FILE_DESCRIPTORS)
+                .max(soft_limit / 2)
+        });
     let allowed = usize::try_from(allowed).unwrap_or(usize::MAX);
-    if allowed < wanted {
+    if allowed < max_connections {
         tracing::warn!(
-            wanted,
+            max_connections,
             allowed,
-            "broker.max_connections is more than the open-file limit allows; raise it (ulimit -n)"
+            "broker.max_connections exceeds the open-file limit; raise the limit (ulimit -n)"
         );
     }
-    wanted.min(allowed)
+    max_connections.min(allowed)
 }
 
-/// Our accept loop has limits of its own; the crate's count after the MQTT handshake.
-fn no_limits() -> ResourceLimits {
+/// Disables the limits of `mqtt5`, which apply only after the CONNECT packet. [`ConnectionLimits`]
+/// applies before the TLS handshake.
+fn unlimited() -> ResourceLimits {
     ResourceLimits {
         max_connections: usize::MAX,
         max_connections_per_ip: usize::MAX,
@@ -268,18 +275,18 @@ fn no_limits() -> ResourceLimits {
     }
 }
 
-/// Forgets sessions that expired and counters that no longer matter.
-async fn housekeeping(shared: Arc<BrokerState>, stopper: TaskGroup) {
+/// Periodically removes expired sessions and idle rate-limit entries.
+async fn housekeeping(state: Arc<BrokerState>, tasks: TaskGroup) {
     loop {
         tokio::select! {
-            () = tokio::time::sleep(HOUSEKEEPING) => {}
-            () = stopper.asked() => return,
+            () = tokio::time::sleep(HOUSEKEEPING_INTERVAL) => {}
+            () = tasks.cancelled() => return,
         }
-        if let Err(error) = shared.storage.cleanup_expired().await {
-            tracing::warn!(%error, "cannot forget expired sessions");
+        if let Err(error) = state.storage.cleanup_expired().await {
+            tracing::warn!(%error, "failed to remove expired MQTT sessions");
         }
-        shared.router.sweep_sessions().await;
-        shared.monitor.cleanup_expired_windows().await;
-        shared.attempts.remove_idle();
+        state.router.sweep_sessions().await;
+        state.resource_monitor.cleanup_expired_windows().await;
+        state.connect_limiter.remove_idle();
     }
 }

@@ -1,4 +1,4 @@
-//! From the service to a client.
+//! Publishing messages from the service to one client.
 
 use std::time::Duration;
 
@@ -9,64 +9,64 @@ use tokio::time::Instant;
 use super::Broker;
 use crate::domain::ClientId;
 
-/// The broker did not take a message.
+/// The broker did not accept a message for a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError {
-    /// The client's connection has just ended.
+    /// The client has no connection to the broker.
     #[error("the client is not connected to the broker")]
     NotConnected,
-    /// The client is connected and has not subscribed to that topic: nothing would reach it.
+    /// The client is connected but not subscribed to the topic, so it would not receive the
+    /// message.
     #[error("the client has not subscribed to its topic")]
     NotSubscribed,
-    /// The client does not take what was sent before.
-    #[error("the client has not taken what was sent before")]
+    /// Earlier messages to the client are still queued, because the client reads too slowly.
+    #[error("earlier messages to the client are still queued")]
     Backlog,
-    /// The broker is stopping.
-    #[error("the broker is stopping")]
-    Stopping,
-    /// The client does not take messages fast enough.
-    #[error("the broker did not take the message within {0:?}")]
+    /// The broker is shutting down.
+    #[error("the broker is shutting down")]
+    ShuttingDown,
+    /// The buffer for the client's connection stayed full until the timeout.
+    #[error("the client's send buffer stayed full for {0:?}")]
     TimedOut(Duration),
 }
 
 impl Broker {
-    /// Hands a message to the broker, which has it when this returns.
+    /// Publishes a message to a client with QoS 1. Returns when the broker has buffered the message
+    /// for the client's connection, without waiting for the client's PUBACK.
     ///
     /// # Errors
-    /// When it did not take it. After [`PublishError::TimedOut`] it may still arrive.
+    /// When the broker did not accept the message. After [`PublishError::TimedOut`] the client may
+    /// still receive it.
     pub async fn publish(
         &self,
         client: &ClientId,
         topic: String,
         payload: Vec<u8>,
-        within: Duration,
+        timeout: Duration,
     ) -> Result<(), PublishError> {
-        let shared = &self.shared;
-        if self.stopper.is_asked() {
-            return Err(PublishError::Stopping);
+        let state = &self.state;
+        if self.tasks.is_cancelled() {
+            return Err(PublishError::ShuttingDown);
         }
-        if !shared.presence.is_connected(client) {
+        if !state.live_connections.is_connected(client) {
             return Err(PublishError::NotConnected);
         }
-        if !shared
-            .router
-            .has_subscription(client.as_str(), &topic)
-            .await
-        {
+        if !state.router.has_subscription(client.as_str(), &topic).await {
             return Err(PublishError::NotSubscribed);
         }
-        // The queue behind the lane throws its oldest away when it is full: nothing may get there
-        // that a caller was told is sent.
-        if shared.router.queue_handle(client.as_str()).count() > 0 {
+        // When the client's session queue is full, `mqtt5` silently discards the oldest message in
+        // it, although the API reported that message as sent. Rejecting new messages here keeps the
+        // queue from filling up.
+        if state.router.queue_handle(client.as_str()).count() > 0 {
             return Err(PublishError::Backlog);
         }
         let packet = PublishPacket::new(topic, payload, QoS::AtLeastOnce);
-        let deadline = Instant::now() + within;
-        let routing = shared
+        let deadline = Instant::now() + timeout;
+        let routing = state
             .router
             .route_message_with_deadline(&packet, None, deadline);
         tokio::time::timeout_at(deadline, routing)
             .await
-            .map_err(|_| PublishError::TimedOut(within))
+            .map_err(|_| PublishError::TimedOut(timeout))
     }
 }

@@ -1,12 +1,11 @@
-//! One connection of one client: who it is, what it may do, and what becomes of its messages.
+//! One client connection: authentication, topic authorization, and forwarding of its messages.
 
-use std::future::Future;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use mqtt5::broker::events::{BrokerEventHandler, ClientPublishEvent, PublishAction};
 use mqtt5::broker::{AuthProvider, AuthResult};
 use mqtt5::packet::connect::ConnectPacket;
@@ -14,32 +13,31 @@ use mqtt5::types::ReasonCode;
 
 use super::abortable_stream::KillSwitch;
 use super::live_connections::Generation;
-use super::{BrokerState, Receipt};
+use super::rejection::RejectionReason;
+use super::{BrokerState, PendingWrite};
 use crate::domain::ClientId;
 use crate::protocol::InboundMessage;
 use crate::telemetry::metrics;
 
-type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-
-/// A connection. The broker's crate asks it what is allowed and tells it what happens, and both
-/// only of this one connection.
+/// The authorizer and event handler that `mqtt5` calls for one connection.
 pub(super) struct ClientSession {
-    shared: Arc<BrokerState>,
+    state: Arc<BrokerState>,
     peer: SocketAddr,
-    /// The certificate's common name; none on the plain listener, where the peer is believed.
-    certified: Option<ClientId>,
-    cut: KillSwitch,
-    /// Set when it was authenticated.
-    identity: OnceLock<Identity>,
-    /// The packet loop has ended: what is authorised now is the will.
-    closing: AtomicBool,
+    /// The common name of the client certificate. `None` on the plain listener, which accepts any
+    /// client ID.
+    certificate_name: Option<ClientId>,
+    kill_switch: KillSwitch,
+    /// Set when the CONNECT packet is accepted.
+    client: OnceLock<AuthenticatedClient>,
+    /// Set when the packet loop of `mqtt5` has ended. From then on, `mqtt5` requests authorization
+    /// only for the last will.
+    packet_loop_ended: AtomicBool,
 }
 
-struct Identity {
-    client: ClientId,
+struct AuthenticatedClient {
+    id: ClientId,
     generation: Generation,
-    /// A 3.1.1 client cannot be told that a publish was refused.
-    speaks_v5: bool,
+    uses_mqtt_v5: bool,
     will: Option<Will>,
 }
 
@@ -50,158 +48,182 @@ struct Will {
 
 impl ClientSession {
     pub fn new(
-        shared: Arc<BrokerState>,
+        state: Arc<BrokerState>,
         peer: SocketAddr,
-        certified: Option<ClientId>,
-        cut: KillSwitch,
+        certificate_name: Option<ClientId>,
+        kill_switch: KillSwitch,
     ) -> Self {
         Self {
-            shared,
+            state,
             peer,
-            certified,
-            cut,
-            identity: OnceLock::new(),
-            closing: AtomicBool::new(false),
+            certificate_name,
+            kill_switch,
+            client: OnceLock::new(),
+            packet_loop_ended: AtomicBool::new(false),
         }
     }
 
-    /// The connection is over, however it went. The second call does nothing.
-    pub fn ended(&self) {
-        let Some(identity) = self.identity.get() else {
+    /// Unregisters the connection and reports a disconnect if it was the client's last connection.
+    /// Repeated calls have no effect.
+    pub fn close(&self) {
+        let Some(client) = self.client.get() else {
             return;
         };
-        let shared = &self.shared;
-        let client = &identity.client;
-        shared.presence.leave(client, identity.generation, || {
-            // While stopping it is not the client that leaves. Not awaited: nobody waits for it,
-            // and the recorder holds it.
-            if !shared.is_closed() {
-                drop(shared.intake.ended(client.clone()));
-            }
-        });
+        let state = &self.state;
+        state
+            .live_connections
+            .unregister(&client.id, client.generation, || {
+                // At shutdown the broker closes the connection, and the client will reconnect.
+                if !state.is_shutting_down() {
+                    // Not awaited: the sink has accepted the event, and no PUBACK depends on it.
+                    drop(state.sink.connection_closed(client.id.clone()));
+                }
+            });
     }
 
-    fn refuse(&self, reason: &'static str, code: ReasonCode) -> AuthResult {
-        metrics::refused(reason, &self.peer);
+    fn reject(&self, reason: RejectionReason, code: ReasonCode) -> AuthResult {
+        metrics::broker_rejection(reason.as_str(), &self.peer);
         AuthResult::fail(code)
     }
 
+    /// Checks the CONNECT packet and registers the connection.
     fn admit(&self, connect: &ConnectPacket) -> AuthResult {
-        let shared = &self.shared;
-        if shared.is_closed() {
-            return self.refuse("stopping", ReasonCode::ServerShuttingDown);
+        let state = &self.state;
+        if state.is_shutting_down() {
+            return self.reject(
+                RejectionReason::ShuttingDown,
+                ReasonCode::ServerShuttingDown,
+            );
         }
-        let Ok(client) = ClientId::new(&connect.client_id) else {
-            return self.refuse("client_id", ReasonCode::ClientIdentifierNotValid);
+        let Ok(id) = ClientId::new(&connect.client_id) else {
+            return self.reject(
+                RejectionReason::InvalidClientId,
+                ReasonCode::ClientIdentifierNotValid,
+            );
         };
-        if self.certified.as_ref().is_some_and(|name| *name != client) {
-            return self.refuse("not_its_certificate", ReasonCode::NotAuthorized);
+        if self.certificate_name.as_ref().is_some_and(|cn| *cn != id) {
+            return self.reject(RejectionReason::CnMismatch, ReasonCode::NotAuthorized);
         }
-        if shared.attempts.take(&client).is_err() {
-            return self.refuse("too_many_attempts", ReasonCode::ConnectionRateExceeded);
+        if state.connect_limiter.check(&id).is_err() {
+            return self.reject(
+                RejectionReason::RateLimited,
+                ReasonCode::ConnectionRateExceeded,
+            );
         }
-        if shared.intake.is_full() {
-            return self.refuse("database_stalled", ReasonCode::ServerBusy);
+        if state.sink.is_overloaded() {
+            return self.reject(RejectionReason::Overloaded, ReasonCode::ServerBusy);
         }
         let will = connect.will.as_ref().map(|will| Will {
             topic: will.topic.clone(),
             payload: Bytes::from(will.payload.clone()),
         });
         if let Some(will) = &will
-            && !shared.topics.may_publish(&client, &will.topic)
+            && !state.topics.may_publish(&id, &will.topic)
         {
-            return self.refuse("will_topic", ReasonCode::NotAuthorized);
+            return self.reject(
+                RejectionReason::ForbiddenWillTopic,
+                ReasonCode::NotAuthorized,
+            );
         }
-        let identity = Identity {
-            generation: shared.presence.enter(&client),
-            speaks_v5: connect.protocol_version >= 5,
+        let client = AuthenticatedClient {
+            generation: state.live_connections.register(&id),
+            uses_mqtt_v5: connect.protocol_version >= 5,
             will,
-            client,
+            id,
         };
-        let name = identity.client.to_string();
-        if self.identity.set(identity).is_err() {
-            // The crate reads one CONNECT a connection.
-            return self.refuse("second_connect", ReasonCode::ProtocolError);
+        let user = client.id.to_string();
+        if self.client.set(client).is_err() {
+            // `mqtt5` authenticates one CONNECT packet per connection, so this is not expected.
+            return self.reject(RejectionReason::RepeatedConnect, ReasonCode::ProtocolError);
         }
-        AuthResult::success_with_user(name)
+        AuthResult::success_with_user(user)
     }
 
-    /// Whether the crate may go on with a publish to this topic.
-    fn may_publish(&self, identity: &Identity, topic: &str) -> bool {
-        if self.shared.topics.may_publish(&identity.client, topic) {
+    /// Returns whether `mqtt5` may continue to process a publish to this topic.
+    fn authorize(&self, client: &AuthenticatedClient, topic: &str) -> bool {
+        if self.state.topics.may_publish(&client.id, topic) {
             return true;
         }
-        metrics::refused("publish_topic", &identity.client);
-        // A 3.1.1 client would be sent a PUBACK that it cannot read. It is let through here and
-        // dropped in the hook.
-        !identity.speaks_v5
+        metrics::broker_rejection(RejectionReason::ForbiddenPublishTopic.as_str(), &client.id);
+        // `mqtt5` rejects with a PUBACK that carries a reason code, which MQTT 3.1.1 clients cannot
+        // parse. For these clients the publish continues, and `on_publish` discards it.
+        !client.uses_mqtt_v5
     }
 
-    /// The will is about to be published: at the end of the connection, or after its delay.
-    fn will_fires(&self, identity: &Identity) {
-        if let Some(will) = &identity.will
-            && !self.shared.is_closed()
+    /// Forwards the last will. `mqtt5` publishes it when the connection ends, or after its delay.
+    fn forward_will(&self, client: &AuthenticatedClient) {
+        if let Some(will) = &client.will
+            && !self.state.is_shutting_down()
         {
-            // Not awaited: nobody waits for it, and the recorder holds it.
-            drop(self.take_in(identity, &will.topic, will.payload.clone()));
+            // Not awaited: the sink has accepted the message, and no PUBACK depends on it.
+            drop(self.forward(client, &will.topic, will.payload.clone()));
         }
     }
 
-    /// Hands a message on, unless a newer connection of the client is alive.
-    fn take_in(&self, identity: &Identity, topic: &str, payload: Bytes) -> Option<Receipt> {
-        let shared = &self.shared;
+    /// Forwards a message to the sink, unless the client has a newer connection.
+    fn forward(
+        &self,
+        client: &AuthenticatedClient,
+        topic: &str,
+        payload: Bytes,
+    ) -> Option<PendingWrite> {
+        let state = &self.state;
         let message = InboundMessage {
             topic: topic.to_owned(),
             payload,
-            // The retain flag of a client's own publish: said now, and nothing is kept here.
-            replayed: false,
-            again: false,
-            received: shared.clock.now(),
-            cut: None,
+            // The embedded broker neither stores nor replays retained messages of clients, so the
+            // retain flag of the publish has no meaning here.
+            retained: false,
+            operator_replay: false,
+            received_at: state.clock.now(),
+            truncated: None,
         };
-        shared
-            .presence
-            .if_newest(&identity.client, identity.generation, || {
-                shared.intake.message(message)
+        state
+            .live_connections
+            .unless_superseded(&client.id, client.generation, || {
+                state.sink.message_received(message)
             })
     }
 
-    async fn published(&self, event: ClientPublishEvent) -> PublishAction {
-        let Some(identity) = self.identity.get() else {
+    /// Waits until the message is durable. Aborts the connection if the write fails or takes too
+    /// long, because `mqtt5` would otherwise acknowledge the message.
+    async fn on_publish(&self, event: ClientPublishEvent) -> PublishAction {
+        let Some(client) = self.client.get() else {
             return PublishAction::Handled;
         };
-        let shared = &self.shared;
-        if !shared.topics.may_publish(&identity.client, &event.topic) {
+        let state = &self.state;
+        if !state.topics.may_publish(&client.id, &event.topic) {
             return PublishAction::Handled;
         }
-        let taken = if shared.is_closed() {
+        let write = if state.is_shutting_down() {
             None
         } else {
-            self.take_in(identity, &event.topic, event.payload)
+            self.forward(client, &event.topic, event.payload)
         };
-        let durable = match taken {
-            Some(taken) => {
-                let wait = shared.settings.ack_timeout.get();
-                tokio::time::timeout(wait, taken.durable())
+        let durable = match write {
+            Some(write) => {
+                let timeout = state.settings.ack_timeout.get();
+                tokio::time::timeout(timeout, write.durable())
                     .await
                     .unwrap_or(false)
             }
             None => false,
         };
         if !durable {
-            metrics::severed(&identity.client);
-            self.cut.cut();
+            metrics::connection_aborted(&client.id);
+            self.kill_switch.abort();
         }
-        // Never routed and never retained: nobody but us listens to clients.
+        // `Handled` stops `mqtt5` from routing or retaining the message. Only the sink receives
+        // messages of clients.
         PublishAction::Handled
     }
 }
 
 impl Drop for ClientSession {
-    /// Also when its task was dropped or panicked: a connection that is left in the books would
-    /// keep its client connected for ever.
+    /// Closes the session even if its task panicked or was aborted. A connection that stays
+    /// registered would keep its client connected forever.
     fn drop(&mut self) {
-        self.ended();
+        self.close();
     }
 }
 
@@ -210,7 +232,7 @@ impl AuthProvider for ClientSession {
         &'a self,
         connect: &'a ConnectPacket,
         _peer: SocketAddr,
-    ) -> Answer<'a, mqtt5::error::Result<AuthResult>> {
+    ) -> BoxFuture<'a, mqtt5::error::Result<AuthResult>> {
         Box::pin(async { Ok(self.admit(connect)) })
     }
 
@@ -219,16 +241,16 @@ impl AuthProvider for ClientSession {
         _client: &str,
         _user: Option<&'a str>,
         topic: &'a str,
-    ) -> Answer<'a, bool> {
+    ) -> BoxFuture<'a, bool> {
         Box::pin(async move {
-            let Some(identity) = self.identity.get() else {
+            let Some(client) = self.client.get() else {
                 return false;
             };
-            if self.closing.load(Ordering::Acquire) {
-                self.will_fires(identity);
+            if self.packet_loop_ended.load(Ordering::Acquire) {
+                self.forward_will(client);
                 false
             } else {
-                self.may_publish(identity, topic)
+                self.authorize(client, topic)
             }
         })
     }
@@ -238,27 +260,28 @@ impl AuthProvider for ClientSession {
         _client: &str,
         _user: Option<&'a str>,
         filter: &'a str,
-    ) -> Answer<'a, bool> {
+    ) -> BoxFuture<'a, bool> {
         Box::pin(async move {
-            let Some(identity) = self.identity.get() else {
+            let Some(client) = self.client.get() else {
                 return false;
             };
-            let allowed = self.shared.topics.may_subscribe(&identity.client, filter);
+            let allowed = self.state.topics.may_subscribe(&client.id, filter);
             if !allowed {
-                metrics::refused("subscribe_topic", &identity.client);
+                let reason = RejectionReason::ForbiddenSubscribeTopic;
+                metrics::broker_rejection(reason.as_str(), &client.id);
             }
             allowed
         })
     }
 
-    /// The crate calls this between the packet loop and the will, and nowhere else.
-    fn cleanup_session<'a>(&'a self, _user: &'a str) -> Answer<'a, ()> {
-        Box::pin(async { self.closing.store(true, Ordering::Release) })
+    /// `mqtt5` calls this only between the packet loop and the publication of the last will.
+    fn cleanup_session<'a>(&'a self, _user: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(async { self.packet_loop_ended.store(true, Ordering::Release) })
     }
 }
 
 impl BrokerEventHandler for ClientSession {
-    fn on_client_publish(&self, event: ClientPublishEvent) -> Answer<'_, PublishAction> {
-        Box::pin(self.published(event))
+    fn on_client_publish(&self, event: ClientPublishEvent) -> BoxFuture<'_, PublishAction> {
+        Box::pin(self.on_publish(event))
     }
 }

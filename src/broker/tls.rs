@@ -1,4 +1,4 @@
-//! The broker's certificates: who may connect is decided by the authorities that sign clients.
+//! TLS configuration of the broker's listener, and client IDs from client certificates.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,119 +12,120 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use crate::config::BrokerTls;
 use crate::domain::ClientId;
-use crate::tls_server::{self as tls, ServerTls, TlsError, unusable};
+use crate::tls_server::{self as tls, ServerTls, TlsError, unusable_file};
 
-const CERTIFICATE: &str = "broker.tls.certificate";
-const KEY: &str = "broker.tls.key";
-const CLIENT_CA: &str = "broker.tls.client_ca";
-const CRL: &str = "broker.tls.crl";
+const CERTIFICATE_SETTING: &str = "broker.tls.certificate";
+const PRIVATE_KEY_SETTING: &str = "broker.tls.key";
+const CLIENT_CA_SETTING: &str = "broker.tls.client_ca";
+const CRL_SETTING: &str = "broker.tls.crl";
 
 #[derive(Clone)]
-struct Files {
+struct TlsFiles {
     certificate: PathBuf,
-    key: PathBuf,
+    private_key: PathBuf,
     client_ca: PathBuf,
     crl: Option<PathBuf>,
 }
 
-/// Reads and checks the files.
+/// Reads and checks the configured certificate files.
 ///
 /// # Errors
-/// When one of them cannot be used; names its setting.
+/// When a file cannot be used. The error names the configuration key.
 pub fn read_tls(settings: &BrokerTls) -> Result<ServerTls, TlsError> {
     let path = |path: &Option<PathBuf>| path.clone().unwrap_or_default();
-    let files = Files {
+    let files = TlsFiles {
         certificate: path(&settings.certificate),
-        key: path(&settings.key),
+        private_key: path(&settings.key),
         client_ca: path(&settings.client_ca),
         crl: settings.crl.clone(),
     };
     let mut watched = vec![
         files.certificate.clone(),
-        files.key.clone(),
+        files.private_key.clone(),
         files.client_ca.clone(),
     ];
     watched.extend(files.crl.clone());
-    ServerTls::new("broker.tls", watched, move || files.load())
+    ServerTls::new("mqtt", watched, move || files.load())
 }
 
-impl Files {
+impl TlsFiles {
     fn load(&self) -> Result<ServerConfig, TlsError> {
         let provider = Arc::new(ring::default_provider());
-        let chain = tls::certificates(CERTIFICATE, &self.certificate)?;
+        let chain = tls::read_certificates(CERTIFICATE_SETTING, &self.certificate)?;
         for certificate in &chain {
-            tls::check_validity(CERTIFICATE, &self.certificate, certificate)?;
+            tls::check_valid_now(CERTIFICATE_SETTING, &self.certificate, certificate)?;
         }
-        let key = tls::private_key(KEY, &self.key)?;
-        let roots = self.roots()?;
-        let revoked = match &self.crl {
-            Some(path) => revocation_lists(path)?,
+        let private_key = tls::read_private_key(PRIVATE_KEY_SETTING, &self.private_key)?;
+        let client_cas = self.read_client_cas()?;
+        let crls = match &self.crl {
+            Some(path) => read_crls(path)?,
             None => Vec::new(),
         };
         let verifier =
-            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
-                .with_crls(revoked)
-                // A list speaks for the authority that signed it; who is of another is not on it.
+            WebPkiClientVerifier::builder_with_provider(Arc::new(client_cas), provider.clone())
+                .with_crls(crls)
+                // A CRL covers only the certificates of its own CA. Certificates of a CA without a
+                // CRL stay valid.
                 .only_check_end_entity_revocation()
                 .allow_unknown_revocation_status()
                 .build()
                 .map_err(|error| match (&error, &self.crl) {
                     (VerifierBuilderError::InvalidCrl(_), Some(path)) => {
-                        unusable(CRL, path, &error)
+                        unusable_file(CRL_SETTING, path, &error)
                     }
-                    _ => unusable(CLIENT_CA, &self.client_ca, &error),
+                    _ => unusable_file(CLIENT_CA_SETTING, &self.client_ca, &error),
                 })?;
         ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .map_err(|error| unusable(CERTIFICATE, &self.certificate, &error))?
+            .map_err(|error| unusable_file(CERTIFICATE_SETTING, &self.certificate, &error))?
             .with_client_cert_verifier(verifier)
-            .with_single_cert(chain, key)
-            .map_err(|error| unusable(KEY, &self.key, &error))
+            .with_single_cert(chain, private_key)
+            .map_err(|error| unusable_file(PRIVATE_KEY_SETTING, &self.private_key, &error))
     }
 
-    /// Authorities whose time is over sign nobody any more; one that is valid is enough.
-    fn roots(&self) -> Result<RootCertStore, TlsError> {
-        let mut roots = RootCertStore::empty();
+    /// Reads the CA certificates that sign client certificates. Skips expired ones, but fails if no
+    /// valid one remains.
+    fn read_client_cas(&self) -> Result<RootCertStore, TlsError> {
+        let mut client_cas = RootCertStore::empty();
         let mut expired = None;
-        for root in tls::certificates(CLIENT_CA, &self.client_ca)? {
-            if let Err(error) = tls::check_validity(CLIENT_CA, &self.client_ca, &root) {
+        for ca in tls::read_certificates(CLIENT_CA_SETTING, &self.client_ca)? {
+            if let Err(error) = tls::check_valid_now(CLIENT_CA_SETTING, &self.client_ca, &ca) {
                 expired = Some(error);
                 continue;
             }
-            roots
-                .add(root)
-                .map_err(|error| unusable(CLIENT_CA, &self.client_ca, &error))?;
+            client_cas
+                .add(ca)
+                .map_err(|error| unusable_file(CLIENT_CA_SETTING, &self.client_ca, &error))?;
         }
         match expired {
-            Some(error) if roots.is_empty() => Err(error),
+            Some(error) if client_cas.is_empty() => Err(error),
             Some(error) => {
-                tracing::warn!(%error, "an authority is left out");
-                Ok(roots)
+                tracing::warn!(%error, "expired CA certificate skipped");
+                Ok(client_cas)
             }
-            None => Ok(roots),
+            None => Ok(client_cas),
         }
     }
 }
 
-fn revocation_lists(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsError> {
-    let bytes = tls::read(CRL, path)?;
-    let lists: Vec<_> = CertificateRevocationListDer::pem_slice_iter(&bytes)
+fn read_crls(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsError> {
+    let bytes = tls::read_file(CRL_SETTING, path)?;
+    let crls: Vec<_> = CertificateRevocationListDer::pem_slice_iter(&bytes)
         .collect::<Result<_, _>>()
-        .map_err(|error| unusable(CRL, path, &error))?;
-    if lists.is_empty() {
-        // An empty answer would silently revoke nobody.
-        let problem = "it holds no revocation list in PEM form";
-        return Err(unusable(CRL, path, &problem));
+        .map_err(|error| unusable_file(CRL_SETTING, path, &error))?;
+    if crls.is_empty() {
+        // Accepting the file would silently disable revocation.
+        let problem = "the file contains no certificate revocation list in PEM format";
+        return Err(unusable_file(CRL_SETTING, path, &problem));
     }
-    Ok(lists)
+    Ok(crls)
 }
 
-/// The common name of a certificate, if it could be a client's id.
+/// Returns the certificate's common name if it has exactly one that is a valid client ID.
 pub(super) fn common_name(der: &CertificateDer<'_>) -> Option<ClientId> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let mut names = certificate.subject().iter_common_name();
     let name = names.next()?.as_str().ok()?;
-    // Two names would be two identities.
     if names.next().is_some() {
         return None;
     }

@@ -1,4 +1,4 @@
-//! `certs`: a private authority and certificates that it signs.
+//! `certs`: creates a private CA and issues certificates.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -13,51 +13,58 @@ use rcgen::{
     Issuer, KeyPair, KeyUsagePurpose,
 };
 
+use super::parse_client_id;
 use crate::domain::ClientId;
 
+/// File name stem of the CA certificate and key.
 const CA: &str = "ca";
+/// File name stem of the server certificate and key.
 const SERVER: &str = "server";
-const YEAR: u32 = 365;
-/// A hundred years; the authority's ten times that are still a date.
+const DEFAULT_DAYS: u32 = 365;
+/// 100 years. The CA then expires within 1000 years, before the last date that X.509 can encode.
 const MAX_DAYS: i64 = 36_500;
+/// The CA is valid this many times longer than the server certificate.
+const CA_DAYS_FACTOR: i64 = 10;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum CertsCommand {
-    /// Make an authority and a server certificate for the embedded broker
+    /// Create a CA and a server certificate for the embedded broker
     Init(InitArgs),
-    /// Make a client's certificate, or another server certificate
+    /// Issue a client certificate, or replace the server certificate
     Issue(IssueArgs),
 }
 
 #[derive(Debug, Args)]
 pub(super) struct InitArgs {
-    /// Folder for the files; made if it is not there
+    /// Folder for the files; created if it does not exist
     #[arg(long, value_name = "DIR", default_value = "./certs")]
     dir: PathBuf,
-    /// Names and addresses by which clients reach the broker
-    #[arg(long = "host", value_name = "NAME", default_values = ["localhost", "127.0.0.1"])]
+    /// Host name or IP address of the broker; can be repeated
+    #[arg(long = "host", value_name = "HOST", default_values = ["localhost", "127.0.0.1"])]
     hosts: Vec<String>,
-    /// Days until the server certificate expires (the authority's: ten times as many)
-    #[arg(long, default_value_t = YEAR, value_parser = clap::value_parser!(u32).range(..=MAX_DAYS))]
+    /// Days until the server certificate expires; the CA is valid ten times longer
+    #[arg(long, default_value_t = DEFAULT_DAYS,
+          value_parser = clap::value_parser!(u32).range(..=MAX_DAYS))]
     days: u32,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct IssueArgs {
-    /// The client's id: the certificate's common name
+    /// Client id, used as the common name of the certificate
     #[arg(value_name = "CLIENT_ID", required_unless_present = "server")]
     client_id: Option<String>,
-    /// Replace the server certificate instead, for these --host names
+    /// Replace the server certificate instead
     #[arg(long, conflicts_with = "client_id")]
     server: bool,
-    /// Names and addresses by which clients reach the broker (with --server)
-    #[arg(long = "host", value_name = "NAME", default_values = ["localhost", "127.0.0.1"])]
+    /// Host name or IP address of the broker, with --server; can be repeated
+    #[arg(long = "host", value_name = "HOST", default_values = ["localhost", "127.0.0.1"])]
     hosts: Vec<String>,
-    /// Folder of the authority, and for the new files
+    /// Folder of the CA, also used for the new files
     #[arg(long, value_name = "DIR", default_value = "./certs")]
     dir: PathBuf,
-    /// Days until it expires
-    #[arg(long, default_value_t = YEAR, value_parser = clap::value_parser!(u32).range(..=MAX_DAYS))]
+    /// Days until the certificate expires
+    #[arg(long, default_value_t = DEFAULT_DAYS,
+          value_parser = clap::value_parser!(u32).range(..=MAX_DAYS))]
     days: u32,
 }
 
@@ -70,39 +77,38 @@ pub(super) fn run(command: &CertsCommand) -> Result<ExitCode> {
 }
 
 fn init(args: &InitArgs) -> Result<()> {
-    let (certificate, key) = files(&args.dir, CA);
+    let (certificate, key) = file_paths(&args.dir, CA);
     for file in [&certificate, &key] {
         if file.exists() {
             bail!(
-                "{} exists; choose another folder with --dir, or make certificates with it: `cloud-connector certs issue`",
+                "{} exists; choose another folder with --dir, or issue certificates with this CA: \
+                 `cloud-connector certs issue`",
                 file.display()
             );
         }
     }
     std::fs::create_dir_all(&args.dir).with_context(|| {
         format!(
-            "cannot make {}; choose another folder with --dir",
+            "cannot create {}; choose another folder with --dir",
             args.dir.display()
         )
     })?;
-    let mut params = params(
-        "Cloud Connector private authority",
-        i64::from(args.days) * 10,
-    );
+    let ca_days = i64::from(args.days) * CA_DAYS_FACTOR;
+    let mut params = certificate_params("Cloud Connector private CA", ca_days);
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     let ca_key = KeyPair::generate()?;
     let ca = params.self_signed(&ca_key)?;
-    write(&key, &ca_key.serialize_pem(), 0o600)?;
-    write(&certificate, &ca.pem(), 0o644)?;
+    write_atomically(&key, &ca_key.serialize_pem(), 0o600)?;
+    write_atomically(&certificate, &ca.pem(), 0o644)?;
     let issuer = read_issuer(&args.dir, "--dir")?;
     issue_server(&args.dir, &issuer, &args.hosts, i64::from(args.days))?;
     println!(
-        "Keep {} to yourself: who has it can be any client.",
+        "Keep {} secret: its holder can impersonate any client.",
         key.display()
     );
-    println!("For the configuration:");
-    let (server, server_key) = files(&args.dir, SERVER);
+    println!("Add to the configuration file:");
+    let (server, server_key) = file_paths(&args.dir, SERVER);
     println!("  [broker.tls]");
     println!("  listen = \"0.0.0.0:8883\"");
     println!("  certificate = {}", toml_path(&server));
@@ -114,12 +120,11 @@ fn init(args: &InitArgs) -> Result<()> {
 fn issue(args: &IssueArgs) -> Result<()> {
     let issuer = read_issuer(&args.dir, "--dir")?;
     let days = i64::from(args.days);
-    let Some(name) = &args.client_id else {
+    let Some(client_id) = &args.client_id else {
         return issue_server(&args.dir, &issuer, &args.hosts, days);
     };
-    let client = ClientId::new(name)
-        .map_err(|why| anyhow::anyhow!("{name:?} cannot be a client id: {why}"))?;
-    tell(&issue_client(&args.dir, &issuer, &client, days)?);
+    let client = parse_client_id(client_id)?;
+    print_paths(&issue_client(&args.dir, &issuer, &client, days)?);
     Ok(())
 }
 
@@ -130,21 +135,21 @@ fn issue_client(
     days: i64,
 ) -> Result<(PathBuf, PathBuf)> {
     if matches!(client.as_str(), CA | SERVER | "." | "..") {
-        bail!("{client:?} would replace a file of the authority; choose another client id");
+        bail!("client id {client:?} is reserved for files of the CA; choose another client id");
     }
-    let mut params = params(client.as_str(), days);
+    let mut params = certificate_params(client.as_str(), days);
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
     sign(dir, client.as_str(), &params, issuer)
 }
 
-/// A folder of `certs init`, for whoever needs certificates of many clients.
-pub(super) struct Authority {
+/// A CA created by `certs init`, for `simulate --tls-dir`.
+pub(super) struct CertificateAuthority {
     dir: PathBuf,
     issuer: Issuer<'static, KeyPair>,
 }
 
-impl Authority {
-    /// Opens the folder that was named with `flag`.
+impl CertificateAuthority {
+    /// Opens the CA in `dir`. `flag` is the option that named the folder, for error messages.
     pub(super) fn open(dir: &Path, flag: &str) -> Result<Self> {
         let issuer = read_issuer(dir, flag)?;
         Ok(Self {
@@ -153,18 +158,18 @@ impl Authority {
         })
     }
 
-    /// The authority's own certificate.
+    /// Returns the path of the CA certificate.
     pub(super) fn certificate(&self) -> PathBuf {
-        files(&self.dir, CA).0
+        file_paths(&self.dir, CA).0
     }
 
-    /// A client's certificate and its key: those that are there, or new ones.
-    pub(super) fn of_client(&self, client: &ClientId) -> Result<(PathBuf, PathBuf)> {
-        let (certificate, key) = files(&self.dir, client.as_str());
+    /// Returns the paths of the client's certificate and key. Issues them if they do not exist.
+    pub(super) fn client_certificate(&self, client: &ClientId) -> Result<(PathBuf, PathBuf)> {
+        let (certificate, key) = file_paths(&self.dir, client.as_str());
         if certificate.exists() && key.exists() {
             return Ok((certificate, key));
         }
-        issue_client(&self.dir, &self.issuer, client, i64::from(YEAR))
+        issue_client(&self.dir, &self.issuer, client, i64::from(DEFAULT_DAYS))
     }
 }
 
@@ -174,84 +179,87 @@ fn issue_server(
     hosts: &[String],
     days: i64,
 ) -> Result<()> {
-    let mut params = params(&hosts[0], days);
+    let mut params = certificate_params(&hosts[0], days);
     params.subject_alt_names = CertificateParams::new(hosts.to_vec())
-        .context("a --host is neither a name nor an address")?
+        .context("--host: not a host name or IP address; correct the value")?
         .subject_alt_names;
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    tell(&sign(dir, SERVER, &params, issuer)?);
+    print_paths(&sign(dir, SERVER, &params, issuer)?);
     Ok(())
 }
 
 fn sign(
     dir: &Path,
-    name: &str,
+    file_stem: &str,
     params: &CertificateParams,
     issuer: &Issuer<'_, KeyPair>,
 ) -> Result<(PathBuf, PathBuf)> {
     let key = KeyPair::generate()?;
     let certificate = params.signed_by(&key, issuer)?;
-    let (certificate_file, key_file) = files(dir, name);
-    write(&key_file, &key.serialize_pem(), 0o600)?;
-    write(&certificate_file, &certificate.pem(), 0o644)?;
+    let (certificate_file, key_file) = file_paths(dir, file_stem);
+    write_atomically(&key_file, &key.serialize_pem(), 0o600)?;
+    write_atomically(&certificate_file, &certificate.pem(), 0o644)?;
     Ok((certificate_file, key_file))
 }
 
-fn tell((certificate, key): &(PathBuf, PathBuf)) {
+fn print_paths((certificate, key): &(PathBuf, PathBuf)) {
     println!("{}", certificate.display());
     println!("{}", key.display());
 }
 
-fn params(common_name: &str, days: i64) -> CertificateParams {
+fn certificate_params(common_name: &str, days: i64) -> CertificateParams {
     let mut params = CertificateParams::default();
     let mut name = DistinguishedName::new();
     name.push(DnType::CommonName, common_name);
     params.distinguished_name = name;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    // A day back, for clocks that are a little behind.
     let now = time::OffsetDateTime::now_utc();
     params.not_after = now + time::Duration::days(days);
+    // Valid since yesterday, for peers whose clock is slow.
     params.not_before = now.min(params.not_after) - time::Duration::days(1);
     params
 }
 
 fn read_issuer(dir: &Path, flag: &str) -> Result<Issuer<'static, KeyPair>> {
-    let (certificate, key) = files(dir, CA);
+    let (certificate, key) = file_paths(dir, CA);
     let read = |file: &Path| {
         std::fs::read_to_string(file).with_context(|| {
             format!(
-                "cannot read {}; make an authority first with `cloud-connector certs init`, or name its folder with {flag}",
+                "cannot read {}; create a CA with `cloud-connector certs init`, or pass its folder \
+                 with {flag}",
                 file.display()
             )
         })
     };
-    let (certificate_text, key_text) = (read(&certificate)?, read(&key)?);
-    let key = KeyPair::from_pem(&key_text)
+    let (certificate_pem, key_pem) = (read(&certificate)?, read(&key)?);
+    let key = KeyPair::from_pem(&key_pem)
         .with_context(|| format!("{} is not a private key", key.display()))?;
-    Issuer::from_ca_cert_pem(&certificate_text, key)
+    Issuer::from_ca_cert_pem(&certificate_pem, key)
         .with_context(|| format!("{} is not a certificate", certificate.display()))
 }
 
-fn files(dir: &Path, name: &str) -> (PathBuf, PathBuf) {
+/// Returns the paths of a certificate and its key.
+fn file_paths(dir: &Path, stem: &str) -> (PathBuf, PathBuf) {
     (
-        dir.join(format!("{name}.pem")),
-        dir.join(format!("{name}.key")),
+        dir.join(format!("{stem}.pem")),
+        dir.join(format!("{stem}.key")),
     )
 }
 
-/// Written beside and renamed: a broker that reads its files again never sees half of one.
-fn write(file: &Path, text: &str, mode: u32) -> Result<()> {
-    let draft = PathBuf::from(format!("{}.new", file.display()));
+/// Writes a temporary file and renames it. A broker that reloads its certificates never reads a
+/// partial file.
+fn write_atomically(file: &Path, text: &str, mode: u32) -> Result<()> {
+    let temporary = PathBuf::from(format!("{}.new", file.display()));
     let write = || -> std::io::Result<()> {
         let mut out = OpenOptions::new()
             .create(true)
             .truncate(true)
             .write(true)
             .mode(mode)
-            .open(&draft)?;
+            .open(&temporary)?;
         out.write_all(text.as_bytes())?;
         out.sync_all()?;
-        std::fs::rename(&draft, file)
+        std::fs::rename(&temporary, file)
     };
     write().with_context(|| {
         format!(
@@ -261,7 +269,7 @@ fn write(file: &Path, text: &str, mode: u32) -> Result<()> {
     })
 }
 
-/// As a line of the configuration wants it: absolute and quoted.
+/// Returns the absolute path as a quoted TOML string.
 fn toml_path(path: &Path) -> toml::Value {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     toml::Value::String(path.display().to_string())

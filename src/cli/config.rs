@@ -1,4 +1,4 @@
-//! `config`: what is in effect, and why.
+//! `config`: prints the effective configuration.
 
 use std::process::ExitCode;
 
@@ -12,7 +12,7 @@ use crate::config::DEFAULTS;
 pub(super) struct ConfigArgs {
     #[command(flatten)]
     source: ConfigSource,
-    /// Print the defaults with their comments instead: a start for a file of your own
+    /// Print the defaults with their comments instead, as a template for a configuration file
     #[arg(long)]
     defaults: bool,
 }

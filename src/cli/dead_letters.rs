@@ -1,51 +1,54 @@
-//! `dead-letters`: what could never be processed. Straight on the store, so that it also works while
-//! the connector is down.
+//! `dead-letters`: lists, shows, replays and deletes dead letters.
+//!
+//! The commands access the database directly and also work while the connector is down. Only a
+//! replay without Kafka needs a running connector.
 
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::{ConfigSource, Output, block_on, printable};
+use super::{ConfigSource, Output, block_on, escape_for_terminal, parse_client_id};
 use crate::config::{Config, HumanDuration};
-use crate::domain::{ClientId, Clock as _, SystemClock, clock};
+use crate::domain::{ClientId, Clock as _, RejectReason, SystemClock, clock};
 use crate::ingest::NextStage;
 use crate::kafka::Producer;
 use crate::protocol::InboundMessage;
 use crate::runtime;
 use crate::store::{DeadLetterFilter, Store, StoredDeadLetter};
 
-/// How long a replay is waited for before it is left to itself.
-const REPLAY_WITHIN: Duration = Duration::from_secs(10);
-const LOOK: Duration = Duration::from_millis(100);
+/// Time that `replay` waits for the running connector to process a dead letter.
+const REPLAY_TIMEOUT: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+const HEX_BYTES_PER_LINE: usize = 32;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum DeadLettersCommand {
-    /// List them, the latest first
+    /// List dead letters, newest first
     List(ListArgs),
-    /// Show one, with its payload
+    /// Show one dead letter with its payload
     Show(ShowArgs),
-    /// Process some again, after an upgrade that can read them: who has said something since stays as
-    /// it is
+    /// Process dead letters again, for example after an upgrade; messages that the client sent
+    /// later take precedence
     Replay(ReplayArgs),
-    /// Forget some
+    /// Delete dead letters
     Purge(PurgeArgs),
 }
 
 #[derive(Debug, Args)]
 struct Selector {
-    /// Of this client only
-    #[arg(long, value_name = "ID")]
+    /// Only dead letters of this client
+    #[arg(long, value_name = "CLIENT")]
     client: Option<String>,
-    /// For this reason only: `not_json`, `wrong_shape`, `too_large`, `too_long`, `characters`,
-    /// `unknown_topic`, `refused`
-    #[arg(long)]
-    reason: Option<String>,
-    /// That came last longer ago than this only, as in `24h`
-    #[arg(long, value_name = "SPAN")]
+    /// Only dead letters with this reason
+    #[arg(long, value_parser = reason_parser())]
+    reason: Option<RejectReason>,
+    /// Only dead letters last received longer ago than this, such as 24h
+    #[arg(long, value_name = "DURATION")]
     older_than: Option<String>,
 }
 
@@ -54,12 +57,12 @@ pub(super) struct ListArgs {
     #[command(flatten)]
     source: ConfigSource,
     #[command(flatten)]
-    which: Selector,
-    /// At most so many
-    #[arg(long, default_value_t = 50)]
+    selector: Selector,
+    /// Maximum number of dead letters
+    #[arg(long, value_name = "N", default_value_t = 50)]
     limit: u32,
-    /// How to print them
-    #[arg(long, value_enum, default_value_t = Output::Text)]
+    /// Output format
+    #[arg(long, short, value_enum, default_value_t = Output::Text)]
     output: Output,
 }
 
@@ -67,13 +70,13 @@ pub(super) struct ListArgs {
 pub(super) struct ShowArgs {
     #[command(flatten)]
     source: ConfigSource,
-    /// Its number in the list
-    number: i64,
-    /// Print the payload alone, byte for byte
+    /// Dead letter id, as printed by `dead-letters list`
+    id: i64,
+    /// Print only the payload, byte for byte
     #[arg(long)]
     raw: bool,
-    /// How to print it
-    #[arg(long, value_enum, default_value_t = Output::Text, conflicts_with = "raw")]
+    /// Output format
+    #[arg(long, short, value_enum, default_value_t = Output::Text, conflicts_with = "raw")]
     output: Output,
 }
 
@@ -81,9 +84,9 @@ pub(super) struct ShowArgs {
 pub(super) struct ReplayArgs {
     #[command(flatten)]
     source: ConfigSource,
-    /// Their numbers in the list
-    #[arg(required = true)]
-    numbers: Vec<i64>,
+    /// Dead letter ids, as printed by `dead-letters list`
+    #[arg(value_name = "ID", required = true)]
+    ids: Vec<i64>,
 }
 
 #[derive(Debug, Args)]
@@ -91,8 +94,8 @@ pub(super) struct PurgeArgs {
     #[command(flatten)]
     source: ConfigSource,
     #[command(flatten)]
-    which: Selector,
-    /// All of them
+    selector: Selector,
+    /// All dead letters
     #[arg(long, conflicts_with_all = ["client", "reason", "older_than"])]
     all: bool,
 }
@@ -106,69 +109,74 @@ pub(super) fn run(command: &DeadLettersCommand) -> Result<ExitCode> {
     }
 }
 
+/// Accepts the names of [`RejectReason`]. For any other text, clap prints the valid names.
+fn reason_parser() -> impl TypedValueParser<Value = RejectReason> {
+    let names = RejectReason::ALL.map(|reason| {
+        let help = reason.description().trim_end_matches('.');
+        PossibleValue::new(reason.as_str()).help(help)
+    });
+    PossibleValuesParser::new(names).try_map(|name| name.parse::<RejectReason>())
+}
+
 impl Selector {
     fn filter(&self) -> Result<DeadLetterFilter> {
         let client = match &self.client {
-            Some(name) => Some(
-                ClientId::new(name)
-                    .map_err(|why| anyhow::anyhow!("--client: {name:?} is no client id: {why}"))?,
-            ),
+            Some(id) => Some(parse_client_id(id).map_err(|error| anyhow!("--client: {error}"))?),
             None => None,
         };
-        let before = match &self.older_than {
+        let received_before = match &self.older_than {
             Some(text) => {
-                let span: HumanDuration = text
+                let age: HumanDuration = text
                     .parse()
-                    .map_err(|why| anyhow::anyhow!("--older-than: {why}"))?;
-                Some(clock::before(SystemClock.now(), span.get()))
+                    .map_err(|error| anyhow!("--older-than: {error}"))?;
+                Some(clock::saturating_sub(SystemClock.now(), age.get()))
             }
             None => None,
         };
         Ok(DeadLetterFilter {
             client,
-            reason: self.reason.clone(),
-            before,
-            replay_asked: false,
+            reason: self.reason,
+            received_before,
+            replay_requested: false,
         })
     }
 }
 
 fn list(args: &ListArgs) -> Result<ExitCode> {
     let config = args.source.load()?.config;
-    let filter = args.which.filter()?;
-    let letters = block_on(async {
+    let filter = args.selector.filter()?;
+    let dead_letters = block_on(async {
         let store = runtime::open_for_cli(&config).await?;
-        let letters = store.list_dead_letters(&filter, args.limit).await;
+        let dead_letters = store.list_dead_letters(&filter, args.limit).await;
         store.close().await;
-        Ok(letters?)
+        Ok(dead_letters?)
     })?;
     let mut out = std::io::stdout().lock();
     if args.output == Output::Json {
-        let all: Vec<Value> = letters.iter().map(|kept| as_json(kept, false)).collect();
-        writeln!(out, "{}", Value::Array(all))?;
+        let list: Vec<Value> = dead_letters.iter().map(metadata_json).collect();
+        writeln!(out, "{}", Value::Array(list))?;
         return Ok(ExitCode::SUCCESS);
     }
-    if letters.is_empty() {
+    if dead_letters.is_empty() {
         writeln!(out, "no dead letters")?;
         return Ok(ExitCode::SUCCESS);
     }
     writeln!(
         out,
-        "{:>8}  {:<20}  {:>5}  {:<13}  {:>8}  {:<36}  what was wrong",
-        "number", "last received", "times", "reason", "bytes", "client"
+        "{:>8}  {:<20}  {:>11}  {:<20}  {:>8}  {:<36}  detail",
+        "id", "last received", "occurrences", "reason", "bytes", "client"
     )?;
-    for kept in &letters {
-        let letter = &kept.letter;
+    for dead_letter in &dead_letters {
         writeln!(
             out,
-            "{:>8}  {:<20}  {:>5}  {:<13}  {:>8}  {:<36}  {}",
-            kept.id,
-            format!("{:.0}", letter.received),
-            kept.times,
-            letter.reason,
-            letter.size,
-            client(kept),
-            printable(&letter.detail),
+            "{:>8}  {:<20}  {:>11}  {:<20}  {:>8}  {:<36}  {}",
+            dead_letter.id,
+            format!("{:.0}", dead_letter.last_received),
+            dead_letter.occurrences,
+            dead_letter.reason,
+            dead_letter.size,
+            client_text(dead_letter),
+            escape_for_terminal(&dead_letter.detail),
         )?;
     }
     Ok(ExitCode::SUCCESS)
@@ -176,53 +184,67 @@ fn list(args: &ListArgs) -> Result<ExitCode> {
 
 fn show(args: &ShowArgs) -> Result<ExitCode> {
     let config = args.source.load()?.config;
-    let kept = block_on(async {
+    let dead_letter = block_on(async {
         let store = runtime::open_for_cli(&config).await?;
-        let kept = find(&*store, args.number).await;
+        let dead_letter = find(&*store, args.id).await;
         store.close().await;
-        kept
+        dead_letter
     })?;
     let mut out = std::io::stdout().lock();
     if args.raw {
-        out.write_all(&kept.letter.payload)?;
+        out.write_all(&dead_letter.payload)?;
         return Ok(ExitCode::SUCCESS);
     }
     if args.output == Output::Json {
-        writeln!(out, "{}", as_json(&kept, true))?;
+        let mut json = metadata_json(&dead_letter);
+        json["is_complete"] = json!(dead_letter.is_complete());
+        json["payload"] = json!(String::from_utf8_lossy(&dead_letter.payload));
+        writeln!(out, "{json}")?;
         return Ok(ExitCode::SUCCESS);
     }
-    let letter = &kept.letter;
-    writeln!(out, "number    {}", kept.id)?;
-    writeln!(out, "client    {}", client(&kept))?;
-    writeln!(out, "topic     {}", printable(&letter.topic))?;
+    print_text(&mut out, &dead_letter)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_text(out: &mut impl std::io::Write, dead_letter: &StoredDeadLetter) -> Result<()> {
+    writeln!(out, "id              {}", dead_letter.id)?;
+    writeln!(out, "client          {}", client_text(dead_letter))?;
     writeln!(
         out,
-        "reason    {}: {}",
-        letter.reason,
-        printable(&letter.detail)
+        "topic           {}",
+        escape_for_terminal(&dead_letter.topic)
     )?;
-    writeln!(out, "received  {} times", kept.times)?;
-    writeln!(out, "first     {}", kept.first_received)?;
-    writeln!(out, "last      {}", letter.received)?;
-    writeln!(out, "size      {} bytes", letter.size)?;
-    writeln!(out, "sha256    {}", letter.sha256)?;
-    if !letter.is_whole() {
-        let kept = letter.payload.len();
-        writeln!(out, "          (only the first {kept} bytes are kept)")?;
+    writeln!(out, "reason          {}", dead_letter.reason)?;
+    writeln!(
+        out,
+        "detail          {}",
+        escape_for_terminal(&dead_letter.detail)
+    )?;
+    writeln!(out, "occurrences     {}", dead_letter.occurrences)?;
+    writeln!(out, "first received  {}", dead_letter.first_received)?;
+    writeln!(out, "last received   {}", dead_letter.last_received)?;
+    writeln!(out, "size            {} bytes", dead_letter.size)?;
+    writeln!(out, "sha256          {}", dead_letter.sha256)?;
+    if !dead_letter.is_complete() {
+        let stored = dead_letter.payload.len();
+        writeln!(out, "stored          only the first {stored} bytes")?;
     }
     writeln!(out)?;
-    if let Ok(text) = std::str::from_utf8(&letter.payload) {
+    if let Ok(text) = std::str::from_utf8(&dead_letter.payload) {
         for line in text.lines() {
-            writeln!(out, "{}", printable(line))?;
+            writeln!(out, "{}", escape_for_terminal(line))?;
         }
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     }
-    writeln!(out, "not text; in hexadecimal (--raw prints the bytes):")?;
-    for line in letter.payload.chunks(32) {
-        let line: Vec<String> = line.iter().map(|byte| format!("{byte:02x}")).collect();
-        writeln!(out, "{}", line.join(" "))?;
+    writeln!(
+        out,
+        "payload is not UTF-8; hexadecimal (--raw prints the bytes):"
+    )?;
+    for line in dead_letter.payload.chunks(HEX_BYTES_PER_LINE) {
+        let hex: Vec<String> = line.iter().map(|byte| format!("{byte:02x}")).collect();
+        writeln!(out, "{}", hex.join(" "))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn replay(args: &ReplayArgs) -> Result<ExitCode> {
@@ -230,14 +252,13 @@ fn replay(args: &ReplayArgs) -> Result<ExitCode> {
     block_on(async {
         let store = runtime::open_for_cli(&config).await?;
         let mut code = ExitCode::SUCCESS;
-        for number in &args.numbers {
-            let (said, is_done) = match replay_one(&config, &*store, *number).await {
-                Ok(done) => done,
-                Err(error) => (error.to_string(), false),
-            };
-            println!("{number}: {said}");
-            if !is_done {
-                code = ExitCode::FAILURE;
+        for id in &args.ids {
+            match replay_one(&config, &*store, *id).await {
+                Ok(outcome) => println!("{id}: {outcome}"),
+                Err(error) => {
+                    println!("{id}: {error}");
+                    code = ExitCode::FAILURE;
+                }
             }
         }
         store.close().await;
@@ -245,113 +266,141 @@ fn replay(args: &ReplayArgs) -> Result<ExitCode> {
     })
 }
 
-async fn replay_one(config: &Config, store: &dyn Store, number: i64) -> Result<(String, bool)> {
-    let kept = find(store, number).await?;
-    if !kept.letter.is_whole() {
-        bail!("it was too large to keep whole, and cannot be processed again");
+/// Returns the outcome as text. A dead letter that was not processed is an error.
+async fn replay_one(config: &Config, store: &dyn Store, id: i64) -> Result<&'static str> {
+    let dead_letter = find(store, id).await?;
+    if !dead_letter.is_complete() {
+        bail!("the stored payload is truncated and cannot be replayed");
     }
     if config.kafka.brokers.is_some() {
-        queue_again(config, store, &kept).await
+        replay_through_kafka(config, store, &dead_letter).await
     } else {
-        ask_and_wait(store, &kept).await
+        replay_in_connector(store, &dead_letter).await
     }
 }
 
-/// Puts it where it came from, so that it is processed in one order with its client's messages.
-async fn queue_again(
+/// Produces the message to the client's Kafka partition, where it keeps a defined order relative
+/// to the client's other messages.
+async fn replay_through_kafka(
     config: &Config,
     store: &dyn Store,
-    kept: &StoredDeadLetter,
-) -> Result<(String, bool)> {
-    let queue = NextStage::Kafka {
+    dead_letter: &StoredDeadLetter,
+) -> Result<&'static str> {
+    let kafka = NextStage::Kafka {
         producer: Producer::new(&config.kafka)?,
-        ingress: config.kafka.ingress_topic.as_str().into(),
-        answers: config.kafka.answers_topic.as_str().into(),
+        ingress_topic: config.kafka.ingress_topic.as_str().into(),
+        answers_topic: config.kafka.answers_topic.as_str().into(),
     };
-    let letter = &kept.letter;
     let message = InboundMessage {
-        topic: letter.topic.clone(),
-        payload: letter.payload.clone(),
-        replayed: false,
-        again: true,
-        received: letter.received,
-        cut: None,
+        topic: dead_letter.topic.clone(),
+        payload: dead_letter.payload.clone(),
+        retained: false,
+        operator_replay: true,
+        received_at: dead_letter.last_received,
+        truncated: None,
     };
-    let topics = runtime::topics(config);
-    if !queue.take(&topics, message, 0).await.durable().await {
-        bail!("the queue did not take it; see `cloud-connector doctor`");
+    let topics = runtime::topic_scheme(config);
+    if !kafka.forward(&topics, message, 0).await.durable().await {
+        bail!("Kafka did not acknowledge the message; run `cloud-connector doctor`");
     }
-    store.finish_replay(kept.id, kept.times).await?;
-    let said = "in the queue again; if it is refused again, it is listed under a new number";
-    Ok((said.to_owned(), true))
+    store
+        .finish_replay(dead_letter.id, dead_letter.occurrences)
+        .await?;
+    Ok("produced to Kafka; if it is rejected again, it is listed under a new id")
 }
 
-/// Leaves it to the connector that has the clients, and waits for what it makes of it.
-async fn ask_and_wait(store: &dyn Store, kept: &StoredDeadLetter) -> Result<(String, bool)> {
-    store.request_replay(kept.id, SystemClock.now()).await?;
-    let deadline = tokio::time::Instant::now() + REPLAY_WITHIN;
+/// Requests a replay by the running connector, and waits until the connector has processed it.
+async fn replay_in_connector(
+    store: &dyn Store,
+    dead_letter: &StoredDeadLetter,
+) -> Result<&'static str> {
+    store
+        .request_replay(dead_letter.id, SystemClock.now())
+        .await?;
+    let deadline = tokio::time::Instant::now() + REPLAY_TIMEOUT;
     while tokio::time::Instant::now() < deadline {
-        tokio::time::sleep(LOOK).await;
-        match store.dead_letter(kept.id).await? {
-            None => return Ok(("processed".to_owned(), true)),
-            Some(now) if now.replay_asked.is_none() => {
-                let letter = now.letter;
-                let said = format!("refused again: {}: {}", letter.reason, letter.detail);
-                return Ok((said, false));
+        tokio::time::sleep(POLL_INTERVAL).await;
+        match store.find_dead_letter(dead_letter.id).await? {
+            None => return Ok("processed"),
+            Some(rejected) if rejected.replay_requested_at.is_none() => {
+                let detail = escape_for_terminal(&rejected.detail);
+                bail!("rejected again: {}: {detail}", rejected.reason);
             }
             Some(_) => {}
         }
     }
-    let said = "asked for, and not taken up yet; the connector does so when it runs";
-    Ok((said.to_owned(), false))
+    bail!("replay requested, but not processed yet; the connector processes it when it runs")
 }
 
 fn purge(args: &PurgeArgs) -> Result<ExitCode> {
     let config = args.source.load()?.config;
-    let filter = args.which.filter()?;
+    let filter = args.selector.filter()?;
     if filter == DeadLetterFilter::default() && !args.all {
         bail!(
-            "purge forgets for good: say which with --client, --reason or --older-than, or --all"
+            "purge is irreversible; select with --client, --reason or --older-than, or pass --all"
         );
     }
-    let forgotten = block_on(async {
+    let deleted = block_on(async {
         let store = runtime::open_for_cli(&config).await?;
-        let forgotten = store.purge_dead_letters(&filter).await;
+        let deleted = store.purge_dead_letters(&filter).await;
         store.close().await;
-        Ok(forgotten?)
+        Ok(deleted?)
     })?;
-    println!("{forgotten} forgotten");
+    println!("{deleted} deleted");
     Ok(ExitCode::SUCCESS)
 }
 
-async fn find(store: &dyn Store, number: i64) -> Result<StoredDeadLetter> {
-    store.dead_letter(number).await?.with_context(|| {
-        format!("there is no dead letter {number}; `cloud-connector dead-letters list` shows them")
+async fn find(store: &dyn Store, id: i64) -> Result<StoredDeadLetter> {
+    store.find_dead_letter(id).await?.with_context(|| {
+        format!("no dead letter has id {id}; `cloud-connector dead-letters list` lists the ids")
     })
 }
 
-fn client(kept: &StoredDeadLetter) -> String {
-    let client = kept.letter.client.as_ref();
-    client.map_or_else(|| "-".to_owned(), |client| printable(client.as_str()))
+fn client_text(dead_letter: &StoredDeadLetter) -> String {
+    let client = dead_letter.client.as_ref();
+    client.map_or_else(
+        || "-".to_owned(),
+        |client| escape_for_terminal(client.as_str()),
+    )
 }
 
-fn as_json(kept: &StoredDeadLetter, with_payload: bool) -> Value {
-    let letter = &kept.letter;
-    let mut value = json!({
-        "number": kept.id,
-        "client_id": letter.client.as_ref().map(ClientId::as_str),
-        "topic": letter.topic,
-        "reason": letter.reason,
-        "detail": letter.detail,
-        "times": kept.times,
-        "first_received": kept.first_received,
-        "last_received": letter.received,
-        "size": letter.size,
-        "sha256": letter.sha256,
-    });
-    if with_payload {
-        value["is_whole"] = json!(letter.is_whole());
-        value["payload"] = json!(String::from_utf8_lossy(&letter.payload));
+/// Returns all fields except the payload.
+fn metadata_json(dead_letter: &StoredDeadLetter) -> Value {
+    json!({
+        "id": dead_letter.id,
+        "client_id": dead_letter.client.as_ref().map(ClientId::as_str),
+        "topic": dead_letter.topic,
+        "reason": dead_letter.reason.as_str(),
+        "detail": dead_letter.detail,
+        "occurrences": dead_letter.occurrences,
+        "first_received": dead_letter.first_received,
+        "last_received": dead_letter.last_received,
+        "size": dead_letter.size,
+        "sha256": dead_letter.sha256,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct TestCli {
+        #[command(flatten)]
+        selector: Selector,
     }
-    value
+
+    #[test]
+    fn reason_accepts_every_reject_reason_and_an_unknown_one_prints_the_list() {
+        for reason in RejectReason::ALL {
+            let cli = TestCli::parse_from(["list", "--reason", reason.as_str()]);
+            assert_eq!(cli.selector.reason, Some(reason));
+        }
+        let error = TestCli::try_parse_from(["list", "--reason", "unknown"]).unwrap_err();
+        let error = error.to_string();
+        for reason in RejectReason::ALL {
+            assert!(error.contains(reason.as_str()), "{error}");
+        }
+    }
 }

@@ -1,4 +1,5 @@
-//! `doctor`: checks what the connector needs. One line a part: what is wrong, and the cure.
+//! `doctor`: checks configuration and dependencies. Prints one line per check; a failed check also
+//! prints the fix.
 
 use std::io::IsTerminal as _;
 use std::net::SocketAddr;
@@ -9,17 +10,17 @@ use anyhow::Result;
 use clap::Args;
 use tokio::net::TcpListener;
 
-use super::{ConfigSource, block_on, one_line};
+use super::{ConfigSource, block_on, format_error};
 use crate::api;
 use crate::broker;
 use crate::config::Config;
 use crate::kafka;
-use crate::mqtt::{self, Options, Session};
+use crate::mqtt::{self, ConnectOptions, SessionKind};
 use crate::runtime::{DataDir, database_path};
 use crate::store::{postgres, sqlite};
 use crate::telemetry;
 use crate::tenant::TranslationOutcome;
-use crate::tls_server::check_certificate;
+use crate::tls_server::check_certificate_file;
 
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
@@ -27,246 +28,253 @@ pub(super) struct DoctorArgs {
     source: ConfigSource,
 }
 
-/// What a check found: all well (and what it saw), or what is wrong (and the cure).
-type Finding = Result<String, String>;
+/// `Ok` describes the healthy component. `Err` has the form `problem; fix`.
+type CheckResult = Result<String, String>;
 
 pub(super) fn run(args: &DoctorArgs) -> Result<ExitCode> {
     let config = match args.source.load() {
         Ok(loaded) => loaded.config,
         Err(error) => {
-            print("configuration", &Err(one_line(&error)));
+            print_line("configuration", &Err(format_error(&error)));
             return Ok(ExitCode::FAILURE);
         }
     };
     telemetry::logs::init(&config.log)?;
-    let mut findings = vec![("configuration", Ok("read and checked".to_owned()))];
+    let mut checks = vec![("configuration", Ok("valid".to_owned()))];
     block_on(async {
-        findings.extend(run_checks(&config).await);
+        checks.extend(run_checks(&config).await);
         Ok(())
     })?;
-    for (part, finding) in &findings {
-        print(part, finding);
+    for (name, result) in &checks {
+        print_line(name, result);
     }
-    let well = findings.iter().all(|(_, finding)| finding.is_ok());
-    Ok(if well {
+    let is_healthy = checks.iter().all(|(_, result)| result.is_ok());
+    Ok(if is_healthy {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     })
 }
 
-async fn run_checks(config: &Config) -> Vec<(&'static str, Finding)> {
-    let mut findings = Vec::new();
+async fn run_checks(config: &Config) -> Vec<(&'static str, CheckResult)> {
+    let mut checks = Vec::new();
+    // A running connector has locked the data folder and listens on the configured addresses.
     let mut is_running = false;
     if config.postgres.host.is_empty() {
         let dir = &config.data.dir;
-        // A connector that runs has the folder, its database and its ports; then it speaks for
-        // them.
-        let (folder, runs) = data_folder(dir);
-        is_running = runs;
-        findings.push(("data folder", folder));
-        findings.push(("database", database(dir, is_running).await));
+        let (result, is_locked) = check_data_folder(dir);
+        is_running = is_locked;
+        checks.push(("data folder", result));
+        checks.push(("database", check_sqlite(dir, is_running).await));
     } else {
-        findings.push(("database", postgres(config).await));
+        checks.push(("database", check_postgres(config).await));
     }
-    let http = port("http.listen", Some(config.http.listen), is_running).await;
-    findings.push(("REST", http));
+    let http = check_listen_address("http.listen", Some(config.http.listen), is_running).await;
+    checks.push(("HTTP", http));
     if let Some(certificate) = &config.http.tls.certificate {
-        findings.push(("REST (TLS)", https(config, certificate)));
+        checks.push(("HTTP TLS", check_http_tls(config, certificate)));
     }
     if config.mqtt.url.is_some() {
-        findings.push(("broker", outside_broker(config).await));
+        checks.push(("MQTT broker", check_external_broker(config).await));
         if config.kafka.brokers.is_some() {
-            findings.push(("queue", queue(config).await));
+            checks.push(("Kafka", check_kafka(config).await));
         }
     } else {
         let (plain, tls) = (config.broker.listen, config.broker.tls.listen);
-        findings.push(("broker", port("broker.listen", plain, is_running).await));
-        findings.push((
-            "broker (TLS)",
-            port("broker.tls.listen", tls, is_running).await,
-        ));
-        findings.push(("certificates", certificates(config)));
-        findings.push(("open files", open_files(config)));
+        let plain = check_listen_address("broker.listen", plain, is_running).await;
+        checks.push(("MQTT broker", plain));
+        let tls = check_listen_address("broker.tls.listen", tls, is_running).await;
+        checks.push(("MQTT broker TLS", tls));
+        checks.push(("certificates", check_broker_certificates(config)));
+        checks.push(("open files", check_fd_limit(config)));
     }
-    findings.push(("tenant lookup", tenants(config).await));
-    findings.push(("translator", translator(config).await));
-    findings
+    checks.push(("tenant lookup", check_tenant_lookup(config).await));
+    checks.push(("account translator", check_translator(config).await));
+    checks
 }
 
-async fn postgres(config: &Config) -> Finding {
+async fn check_postgres(config: &Config) -> CheckResult {
     let settings = &config.postgres;
     let target = format!("{}:{}/{}", settings.host, settings.port, settings.database);
     postgres::probe(settings).await?;
-    Ok(format!("{target} is there and up to date"))
+    Ok(format!("connected to {target}; schema is up to date"))
 }
 
-async fn outside_broker(config: &Config) -> Finding {
+async fn check_external_broker(config: &Config) -> CheckResult {
     let url = config.mqtt.url.as_deref().unwrap_or_default();
-    // An id of its own: the one of `ingest` would throw it out.
-    let id = format!("cloud-connector-doctor-{}", std::process::id());
-    let options = Options::from_config(&config.mqtt, &id, Session::Clean);
-    mqtt::probe(&options).await.map_err(|problem| {
-        format!("mqtt.url: {url} does not let us in: {problem}; check the address, mqtt.ca, mqtt.certificate, mqtt.username and mqtt.password")
+    // A client id of its own: with the id of `ingest`, the broker would disconnect `ingest`.
+    let client_id = format!("cloud-connector-doctor-{}", std::process::id());
+    let options = ConnectOptions::from_config(&config.mqtt, &client_id, SessionKind::Clean);
+    mqtt::probe(&options).await.map_err(|error| {
+        format!(
+            "mqtt.url: cannot connect to {url}: {error}; check the address, mqtt.ca, \
+             mqtt.certificate, mqtt.username and mqtt.password"
+        )
     })?;
-    Ok(format!("{url} lets us in"))
+    Ok(format!("connected to {url}"))
 }
 
-async fn queue(config: &Config) -> Finding {
+async fn check_kafka(config: &Config) -> CheckResult {
     let config = config.clone();
-    let asked = tokio::task::spawn_blocking(move || kafka::probe(&config.kafka, &config.topics()));
-    asked.await.unwrap_or_else(|_| Err("not asked".to_owned()))
+    let probe =
+        tokio::task::spawn_blocking(move || kafka::probe(&config.kafka, &config.kafka_topics()));
+    probe.await.unwrap_or_else(|error| {
+        Err(format!(
+            "the check did not complete: {error}; run `doctor` again"
+        ))
+    })
 }
 
-fn data_folder(dir: &Path) -> (Finding, bool) {
+/// Returns the result and whether a running connector holds the lock of the folder.
+fn check_data_folder(dir: &Path) -> (CheckResult, bool) {
     if !dir.exists() {
         return (can_be_created(dir), false);
     }
     match DataDir::open(dir) {
-        Ok(data) => (
-            Ok(format!("{} can be written to", data.path().display())),
-            false,
-        ),
+        Ok(data) => (Ok(format!("{} is writable", data.path().display())), false),
         Err(error) => {
-            let text = one_line(&error);
-            if text.contains("in use by another") {
-                (
-                    Ok(format!(
-                        "{} is in use: a connector runs here",
-                        dir.display()
-                    )),
-                    true,
-                )
+            let error = format_error(&error);
+            if error.contains("in use by another") {
+                let text = format!("{} is in use by a running connector", dir.display());
+                (Ok(text), true)
             } else {
-                (Err(text), false)
+                (Err(error), false)
             }
         }
     }
 }
 
-/// Looking must not make it: that is the first start's business. Whether it could be made is tried
-/// beside it.
-fn can_be_created(dir: &Path) -> Finding {
+/// Creates and removes a temporary directory next to `dir`. `doctor` must not create the data
+/// folder itself.
+fn can_be_created(dir: &Path) -> CheckResult {
     let absolute = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
     let parent = absolute.ancestors().skip(1).find(|parent| parent.exists());
     let parent = parent.unwrap_or(Path::new("/"));
-    let trial = parent.join(format!(".cloud-connector-doctor-{}", std::process::id()));
-    std::fs::create_dir(&trial)
-        .and_then(|()| std::fs::remove_dir(&trial))
-        .map(|()| format!("{} will be made at the first start", dir.display()))
+    let temporary = parent.join(format!(".cloud-connector-doctor-{}", std::process::id()));
+    std::fs::create_dir(&temporary)
+        .and_then(|()| std::fs::remove_dir(&temporary))
+        .map(|()| format!("{} will be created on first start", dir.display()))
         .map_err(|error| {
             format!(
-                "data.dir: {} cannot be made: {error} in {}; choose another with --data-dir",
+                "data.dir: cannot create {}: {error} in {}; choose another folder with --data-dir",
                 dir.display(),
                 parent.display()
             )
         })
 }
 
-async fn database(dir: &Path, is_running: bool) -> Finding {
+async fn check_sqlite(dir: &Path, is_running: bool) -> CheckResult {
     let path = database_path(dir);
     if !path.exists() {
-        return Ok("will be made at the first start".to_owned());
+        return Ok("will be created on first start".to_owned());
     }
-    sqlite::check(&path)
+    sqlite::check_integrity(&path)
         .await
         .map_err(|error| error.to_string())?;
-    let current = sqlite::schema_is_current(&path)
+    let is_current = sqlite::is_schema_current(&path)
         .await
         .map_err(|error| error.to_string())?;
-    if current {
-        Ok(format!("{} is whole and up to date", path.display()))
+    if is_current {
+        Ok(format!(
+            "{} is intact; schema is up to date",
+            path.display()
+        ))
     } else if is_running {
-        Err("its schema is older than this program: the connector that runs is another version; restart it".to_owned())
+        Err(
+            "the schema is older than this program: the running connector is an older version; \
+             restart the connector"
+                .to_owned(),
+        )
     } else {
         Err(
-            "its schema is older than this program; run `cloud-connector migrate`, or just start"
+            "the schema is older than this program; run `cloud-connector migrate`, or start the \
+             connector"
                 .to_owned(),
         )
     }
 }
 
-async fn port(key: &str, address: Option<SocketAddr>, is_running: bool) -> Finding {
+async fn check_listen_address(
+    key: &str,
+    address: Option<SocketAddr>,
+    is_running: bool,
+) -> CheckResult {
     let Some(address) = address else {
-        return Ok("off".to_owned());
+        return Ok(format!("disabled: {key} is not set"));
     };
     match TcpListener::bind(address).await {
-        Ok(_) => Ok(format!("{address} is free")),
-        Err(_) if is_running => Ok(format!("{address} is taken, as it should be while it runs")),
+        Ok(_) => Ok(format!("{address} is available")),
+        Err(_) if is_running => Ok(format!("{address} is in use by the running connector")),
         Err(error) => Err(format!(
-            "{key}: cannot listen on {address}: {error}; stop what listens there, or choose another address"
+            "{key}: cannot listen on {address}: {error}; stop the process that uses the address, \
+             or choose another address"
         )),
     }
 }
 
-fn open_files(config: &Config) -> Finding {
-    let hard = rlimit::Resource::NOFILE.get_hard().unwrap_or(u64::MAX);
-    let wanted = config.broker.max_connections as u64;
-    if hard < wanted {
+fn check_fd_limit(config: &Config) -> CheckResult {
+    let limit = rlimit::Resource::NOFILE.get_hard().unwrap_or(u64::MAX);
+    let needed = config.broker.max_connections as u64;
+    if limit < needed {
         return Err(format!(
-            "broker.max_connections: {wanted} clients, but only {hard} files may be open; raise the limit (ulimit -Hn), or lower the setting"
+            "broker.max_connections: {needed} connections need more open files than the hard limit \
+             of {limit}; raise the limit (ulimit -Hn), or lower the setting"
         ));
     }
-    Ok(format!("{hard} may be open"))
+    Ok(format!("hard limit is {limit}"))
 }
 
-async fn tenants(config: &Config) -> Finding {
-    let tenants = crate::runtime::tenants(config).map_err(|error| error.to_string())?;
-    tenants.probe().await
+async fn check_tenant_lookup(config: &Config) -> CheckResult {
+    let lookup = crate::runtime::tenant_lookup(config).map_err(|error| error.to_string())?;
+    lookup.check().await
 }
 
-async fn translator(config: &Config) -> Finding {
-    let translator = crate::runtime::translator(config).map_err(|error| error.to_string())?;
+async fn check_translator(config: &Config) -> CheckResult {
+    let translator =
+        crate::runtime::account_translator(config).map_err(|error| error.to_string())?;
     let settings = &config.tenant;
     let Some(url) = &settings.translator_url else {
         return Ok(match &settings.translator_file {
-            Some(file) => format!("from {} and the default tenant", file.display()),
-            None => "the default tenant only: tenant.translator_url is off".to_owned(),
+            Some(file) => format!("uses {} and the default tenant", file.display()),
+            None => "uses the default tenant only: tenant.translator_url is not set".to_owned(),
         });
     };
-    // Whether there is such an account does not matter; that it is an answer does.
+    // Account "0" need not exist: "not found" is a valid response of a translator.
     match translator.org_of("0").await {
         TranslationOutcome::Unavailable => Err(format!(
-            "tenant.translator_url: {url} does not answer as a translator does; check the address, or set it to \"\" to do without"
+            "tenant.translator_url: {url} did not send a valid translator response; check the \
+             address, or set it to \"\" to disable the translator"
         )),
-        TranslationOutcome::Found(_) | TranslationOutcome::NotFound => Ok(format!("{url} answers")),
+        TranslationOutcome::Found(_) | TranslationOutcome::NotFound => {
+            Ok(format!("{url} responds"))
+        }
     }
 }
 
-fn https(config: &Config, certificate: &Path) -> Finding {
+fn check_http_tls(config: &Config, certificate: &Path) -> CheckResult {
     api::read_tls(&config.http.tls).map_err(|error| error.to_string())?;
-    check_certificate("http.tls.certificate", certificate).map_err(|error| error.to_string())
+    check_certificate_file("http.tls.certificate", certificate).map_err(|error| error.to_string())
 }
 
-fn certificates(config: &Config) -> Finding {
+fn check_broker_certificates(config: &Config) -> CheckResult {
     let tls = &config.broker.tls;
     if tls.listen.is_none() {
-        return Ok("none needed: broker.tls.listen is off".to_owned());
+        return Ok("not needed: broker.tls.listen is not set".to_owned());
     }
     broker::read_tls(tls).map_err(|error| error.to_string())?;
     let path = tls.certificate.as_deref().unwrap_or(Path::new(""));
-    check_certificate("broker.tls.certificate", path).map_err(|error| error.to_string())
+    check_certificate_file("broker.tls.certificate", path).map_err(|error| error.to_string())
 }
 
-fn print(part: &str, finding: &Finding) {
-    let colour = std::io::stdout().is_terminal();
-    let (mark, text) = match finding {
-        Ok(text) => (
-            if colour {
-                "\x1b[32mok\x1b[0m  "
-            } else {
-                "ok  "
-            },
-            text,
-        ),
-        Err(text) => (
-            if colour {
-                "\x1b[31mFAIL\x1b[0m"
-            } else {
-                "FAIL"
-            },
-            text,
-        ),
+fn print_line(name: &str, result: &CheckResult) {
+    let has_color = std::io::stdout().is_terminal();
+    let (status, text) = match result {
+        Ok(text) if has_color => ("\x1b[32mok\x1b[0m  ", text),
+        Ok(text) => ("ok  ", text),
+        Err(text) if has_color => ("\x1b[31mFAIL\x1b[0m", text),
+        Err(text) => ("FAIL", text),
     };
-    println!("{mark}  {part:<14} {text}");
+    // Error texts of libraries can contain line breaks.
+    let text: Vec<&str> = text.lines().map(str::trim).collect();
+    println!("{status}  {name:<18}  {}", text.join(" "));
 }

@@ -1,4 +1,4 @@
-//! `migrate`: brings the database up to date.
+//! `migrate`: applies database migrations and, with `--topics`, creates Kafka topics.
 
 use std::process::ExitCode;
 
@@ -6,14 +6,14 @@ use anyhow::{Result, bail};
 use clap::Args;
 
 use super::{ConfigSource, block_on};
-use crate::kafka::{TopicState, create_topics};
+use crate::kafka::{TopicCreation, create_topics};
 use crate::{runtime, telemetry};
 
 #[derive(Debug, Args)]
 pub(super) struct MigrateArgs {
     #[command(flatten)]
     source: ConfigSource,
-    /// Make the topics of the queue, too, where they are missing
+    /// Also create missing Kafka topics
     #[arg(long)]
     topics: bool,
 }
@@ -22,15 +22,16 @@ pub(super) fn run(args: &MigrateArgs) -> Result<ExitCode> {
     let config = args.source.load()?.config;
     telemetry::logs::init(&config.log)?;
     if args.topics && config.kafka.brokers.is_none() {
-        bail!("--topics: there is no queue to make topics in; set kafka.brokers");
+        bail!("--topics: Kafka is not configured; set kafka.brokers");
     }
     block_on(async {
-        println!("{} is up to date", runtime::migrate(&config).await?);
+        let database = runtime::migrate(&config).await?;
+        println!("database {database} is up to date");
         if args.topics {
-            for (topic, state) in create_topics(&config.kafka, &config.topics()).await? {
-                match state {
-                    TopicState::Made => println!("{topic} is made"),
-                    TopicState::Existed => println!("{topic} was there"),
+            for (topic, outcome) in create_topics(&config.kafka, &config.kafka_topics()).await? {
+                match outcome {
+                    TopicCreation::Created => println!("created topic {topic}"),
+                    TopicCreation::AlreadyExisted => println!("topic {topic} exists"),
                 }
             }
         }

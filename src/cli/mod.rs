@@ -1,4 +1,4 @@
-//! The command line: one file a command.
+//! The command line: one file per command.
 
 mod certs;
 mod config;
@@ -16,15 +16,15 @@ mod version;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config::{LoadedConfig, Overrides};
 use crate::domain::ClientId;
 use crate::jobs::LookupJob;
 
-/// Records which machines are connected over MQTT and to which organisation each belongs, and
-/// sends messages to them over REST.
+/// Records which clients are connected over MQTT and which organization each belongs to, and sends
+/// messages to them over REST
 #[derive(Debug, Parser)]
 #[command(name = "cloud-connector", version, max_term_width = 100)]
 struct Cli {
@@ -34,55 +34,52 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the connector: by default everything in this one process
+    /// Run the connector: all roles in one process, or the roles given with --role
     Run(run::RunArgs),
-    /// Bring the database up to date and end
+    /// Apply pending database migrations and exit
     Migrate(migrate::MigrateArgs),
-    /// Print the configuration in effect and where each value came from
+    /// Print the effective configuration and the origin of each value
     Config(config::ConfigArgs),
-    /// Check everything that the connector needs, and say what to do about what is wrong
+    /// Check configuration and dependencies, and print how to fix problems
     Doctor(doctor::DoctorArgs),
-    /// Tell inventory again of hosts that it would soon take for stale: one run, for cron
-    UpdateStale(update::UpdateArgs),
-    /// Look up clients that belong to nobody yet: one run, for cron
+    /// Refresh inventory for hosts about to become stale (one run, for cron)
+    UpdateInventory(update::UpdateArgs),
+    /// Retry tenant lookup for tenantless clients (one run, for cron)
     UpdateTenantless(update::UpdateArgs),
-    /// Look at clients that belong to nobody
+    /// Inspect tenantless clients
     #[command(subcommand)]
-    TenantlessClient(tenantless::TenantlessCommand),
-    /// Count connections
+    Tenantless(tenantless::TenantlessCommand),
+    /// Print connection statistics
     #[command(subcommand)]
     Report(report::ReportCommand),
-    /// Look at messages that could never be processed
+    /// Inspect dead letters: messages that could not be processed
     #[command(subcommand)]
     DeadLetters(dead_letters::DeadLettersCommand),
-    /// Be one client or thousands: well-behaved, or as bad as you like
+    /// Simulate one client or a fleet, optionally misbehaving
     Simulate(simulate::SimulateArgs),
-    /// A private authority and certificates, for a site that has none
+    /// Create a private CA and issue certificates
     #[command(subcommand)]
     Certs(certs::CertsCommand),
-    /// Print the OpenAPI document of the REST interface
+    /// Print the OpenAPI document of the REST API
     Openapi(openapi::OpenapiArgs),
     /// Print the version
     Version,
 }
 
-/// How a command prints what it found.
+/// Output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Output {
     Text,
     Json,
 }
 
-/// A sender's text must not be able to drive the operator's terminal, nor to look like more lines or
-/// other text than it is.
-fn printable(text: &str) -> String {
-    let is_odd = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
+/// Escapes control characters, line separators and bidirectional controls. Text from clients must
+/// neither control the operator's terminal nor imitate other output.
+fn escape_for_terminal(text: &str) -> String {
+    let is_unsafe = |c: char| c.is_control() || is_line_or_bidi_control(c);
     text.chars()
         .flat_map(|c| {
-            if is_odd(c) {
+            if is_unsafe(c) {
                 c.escape_unicode().collect()
             } else {
                 vec![c]
@@ -91,27 +88,31 @@ fn printable(text: &str) -> String {
         .collect()
 }
 
-fn client_ids(names: &[String]) -> Result<Vec<ClientId>> {
-    let read = |name: &String| {
-        ClientId::new(name).map_err(|why| anyhow::anyhow!("{name:?} is no client id: {why}"))
-    };
-    names.iter().map(read).collect()
+fn is_line_or_bidi_control(c: char) -> bool {
+    matches!(
+        c,
+        '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    )
 }
 
-/// Where the configuration comes from; the same for every command that needs one.
+fn parse_client_id(text: &str) -> Result<ClientId> {
+    ClientId::new(text).map_err(|error| anyhow!("invalid client id {text:?}: {error}"))
+}
+
+/// Options that select the configuration.
 #[derive(Debug, Clone, Args)]
 struct ConfigSource {
-    /// Configuration file (TOML); its keys are those of `cloud-connector config --defaults`
+    /// Configuration file (TOML); `cloud-connector config --defaults` prints a template
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Data folder [key: data.dir]
+    /// Data folder [config key: data.dir]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// Address and port of the REST interface [key: http.listen]
-    #[arg(long, value_name = "ADDR")]
+    /// Listen address of the REST API [config key: http.listen]
+    #[arg(long, value_name = "HOST:PORT")]
     http: Option<String>,
-    /// Address and port of the embedded broker [key: broker.listen]
-    #[arg(long, value_name = "ADDR")]
+    /// Listen address of the embedded broker [config key: broker.listen]
+    #[arg(long, value_name = "HOST:PORT")]
     mqtt: Option<String>,
 }
 
@@ -132,18 +133,18 @@ impl ConfigSource {
     }
 }
 
-/// Runs the command that the arguments name.
+/// Parses the command line and runs the command.
 #[must_use]
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    let done = match cli.command {
+    let result = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Migrate(args) => migrate::run(&args),
         Command::Config(args) => config::run(&args),
         Command::Doctor(args) => doctor::run(&args),
-        Command::UpdateStale(args) => update::run(LookupJob::InventoryRefresh, &args),
-        Command::UpdateTenantless(args) => update::run(LookupJob::TenantlessClient, &args),
-        Command::TenantlessClient(command) => tenantless::run(&command),
+        Command::UpdateInventory(args) => update::run(LookupJob::InventoryRefresh, &args),
+        Command::UpdateTenantless(args) => update::run(LookupJob::Tenantless, &args),
+        Command::Tenantless(command) => tenantless::run(&command),
         Command::Report(command) => report::run(&command),
         Command::DeadLetters(command) => dead_letters::run(&command),
         Command::Simulate(args) => simulate::run(&args),
@@ -151,39 +152,40 @@ pub fn main() -> ExitCode {
         Command::Openapi(args) => openapi::run(&args),
         Command::Version => version::run(),
     };
-    match done {
+    match result {
         Ok(code) => code,
-        // Whoever read the output has seen enough.
+        // The reader of standard output, such as `head`, has exited. That is not an error.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("cloud-connector: {}", one_line(&error));
+            eprintln!("cloud-connector: {}", format_error(&error));
             ExitCode::FAILURE
         }
     }
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let io = error.downcast_ref::<std::io::Error>();
-    io.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+    let io_error = error.downcast_ref::<std::io::Error>();
+    io_error.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
-/// The whole chain of causes in one line, the cure of the outermost last.
-fn one_line(error: &anyhow::Error) -> String {
-    let mut causes = error.chain().map(ToString::to_string);
-    let first = causes.next().unwrap_or_default();
-    let rest: Vec<String> = causes
-        .filter(|cause| !first.contains(cause.as_str()))
+/// Formats an error and its causes in one line. If the outermost message has the form
+/// `problem; fix`, the causes are inserted between the two.
+fn format_error(error: &anyhow::Error) -> String {
+    let mut messages = error.chain().map(ToString::to_string);
+    let outermost = messages.next().unwrap_or_default();
+    let causes: Vec<String> = messages
+        .filter(|cause| !outermost.contains(cause.as_str()))
         .collect();
-    if rest.is_empty() {
-        return first;
+    if causes.is_empty() {
+        return outermost;
     }
-    match first.split_once("; ") {
-        Some((problem, cure)) => format!("{problem}: {}; {cure}", rest.join(": ")),
-        None => format!("{first}: {}", rest.join(": ")),
+    match outermost.split_once("; ") {
+        Some((problem, fix)) => format!("{problem}: {}; {fix}", causes.join(": ")),
+        None => format!("{outermost}: {}", causes.join(": ")),
     }
 }
 
-/// A runtime for a command that waits for the network.
+/// Runs an async command on a new Tokio runtime.
 fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -198,25 +200,28 @@ mod tests {
     use clap::CommandFactory as _;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_line_definition_is_valid() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn a_senders_text_cannot_drive_the_terminal() {
-        assert_eq!(printable("a\x1b[2Jb\u{9b}c"), "a\\u{1b}[2Jb\\u{9b}c");
-        assert_eq!(printable("a\n\u{202e}b"), "a\\u{a}\\u{202e}b");
-        assert_eq!(printable("é😀 x"), "é😀 x");
+    fn control_characters_are_escaped() {
+        assert_eq!(
+            escape_for_terminal("a\x1b[2Jb\u{9b}c"),
+            "a\\u{1b}[2Jb\\u{9b}c"
+        );
+        assert_eq!(escape_for_terminal("a\n\u{202e}b"), "a\\u{a}\\u{202e}b");
+        assert_eq!(escape_for_terminal("é😀 x"), "é😀 x");
     }
 
     #[test]
-    fn an_error_is_one_line_with_its_cause_before_the_cure() {
+    fn error_is_one_line_with_the_cause_before_the_fix() {
         let error = Err::<(), _>(std::io::Error::other("no space"))
-            .context("data.dir: cannot make x; choose another")
+            .context("data.dir: cannot create x; choose another folder")
             .unwrap_err();
         assert_eq!(
-            one_line(&error),
-            "data.dir: cannot make x: no space; choose another"
+            format_error(&error),
+            "data.dir: cannot create x: no space; choose another folder"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! `openapi`: the document of the REST interface.
+//! `openapi`: prints the OpenAPI document of the REST API.
 
 use std::process::ExitCode;
 
@@ -15,6 +15,6 @@ pub(super) struct OpenapiArgs {
 
 pub(super) fn run(args: &OpenapiArgs) -> Result<ExitCode> {
     let config = args.source.load()?.config;
-    print!("{}", crate::api::document(&config.http.base_path));
+    print!("{}", crate::api::openapi_json(&config.http.base_path));
     Ok(ExitCode::SUCCESS)
 }

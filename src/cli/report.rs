@@ -1,4 +1,4 @@
-//! `report`: counts over all organisations.
+//! `report`: statistics over all organizations.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -7,12 +7,12 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use super::{ConfigSource, Output, block_on, printable};
+use super::{ConfigSource, Output, block_on, escape_for_terminal};
 use crate::runtime;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ReportCommand {
-    /// How many connections each organisation has, the largest first
+    /// Number of connections per organization, largest first
     ConnectionsByOrg(ReportArgs),
 }
 
@@ -20,18 +20,18 @@ pub(super) enum ReportCommand {
 pub(super) struct ReportArgs {
     #[command(flatten)]
     source: ConfigSource,
-    /// At most so many organisations
-    #[arg(long, default_value_t = 1000)]
+    /// Maximum number of organizations
+    #[arg(long, value_name = "N", default_value_t = 1000)]
     limit: u32,
-    /// How to print them
-    #[arg(long, value_enum, default_value_t = Output::Text)]
+    /// Output format
+    #[arg(long, short, value_enum, default_value_t = Output::Text)]
     output: Output,
 }
 
 pub(super) fn run(command: &ReportCommand) -> Result<ExitCode> {
     let ReportCommand::ConnectionsByOrg(args) = command;
     let config = args.source.load()?.config;
-    let (counts, without) = block_on(async {
+    let (counts, tenantless) = block_on(async {
         let store = runtime::open_for_cli(&config).await?;
         let counts = store.count_by_org(args.limit).await;
         store.close().await;
@@ -43,14 +43,18 @@ pub(super) fn run(command: &ReportCommand) -> Result<ExitCode> {
             .iter()
             .map(|(org, count)| json!({"org_id": org.as_str(), "connections": count}))
             .collect();
-        let all = json!({"organisations": rows, "without_organisation": without});
-        writeln!(out, "{all}")?;
+        let report = json!({"organizations": rows, "tenantless": tenantless});
+        writeln!(out, "{report}")?;
         return Ok(ExitCode::SUCCESS);
     }
-    writeln!(out, "{:<20}  {:>11}", "organisation", "connections")?;
+    writeln!(out, "{:<20}  {:>11}", "organization", "connections")?;
     for (org, count) in &counts {
-        writeln!(out, "{:<20}  {count:>11}", printable(org.as_str()))?;
+        writeln!(
+            out,
+            "{:<20}  {count:>11}",
+            escape_for_terminal(org.as_str())
+        )?;
     }
-    writeln!(out, "{:<20}  {without:>11}", "(none)")?;
+    writeln!(out, "{:<20}  {tenantless:>11}", "(tenantless)")?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! `run`: starts the connector and stops it when asked.
+//! `run`: starts the connector, and shuts it down on SIGINT or SIGTERM.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -16,7 +16,7 @@ use crate::telemetry;
 
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
-    /// Run this role only; repeat it for several. Without it, all of them
+    /// Run only this role; can be repeated [default: all roles]
     #[arg(long = "role", value_name = "ROLE")]
     roles: Vec<Role>,
     #[command(flatten)]
@@ -25,9 +25,13 @@ pub(super) struct RunArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Role {
+    /// Receive MQTT messages and produce them to Kafka
     Ingest,
+    /// Consume messages from Kafka and write them to the database
     Record,
+    /// Serve the REST API and publish messages to clients
     Api,
+    /// Run periodic jobs
     Updaters,
 }
 
@@ -44,57 +48,60 @@ impl From<Role> for runtime::Role {
 
 pub(super) fn run(args: &RunArgs) -> Result<ExitCode> {
     let config = args.source.load()?.config;
-    let named: Vec<runtime::Role> = args.roles.iter().map(|role| (*role).into()).collect();
-    let roles = Roles::new(&named);
+    let roles: Vec<runtime::Role> = args.roles.iter().map(|role| (*role).into()).collect();
+    let roles = Roles::new(&roles);
     roles.check(&config)?;
     telemetry::logs::init(&config.log)?;
     block_on(serve(config, roles))
 }
 
-/// Every client is an open file. What the system allows, we take.
-fn raise_open_files() {
-    let raised = rlimit::increase_nofile_limit(u64::MAX);
-    if let Err(error) = raised {
-        tracing::warn!(%error, "the open-file limit cannot be raised");
+/// Raises the soft open-file limit to the hard limit: each client uses one file descriptor.
+fn raise_fd_limit() {
+    if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
+        tracing::warn!(%error, "failed to raise the open-file limit");
     }
 }
 
 async fn serve(config: Config, roles: Roles) -> Result<ExitCode> {
-    // From the first moment, so that a signal during the start is not lost. A hangup ends nothing:
-    // it is for those who read their certificates again.
+    // The handlers are installed before startup, so that no signal is lost. Without a handler,
+    // SIGHUP would end the process; it must only reload certificates.
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let _hangup = signal(SignalKind::hangup())?;
-    raise_open_files();
+    raise_fd_limit();
     telemetry::metrics::handle();
-    let organisation = config.tenant.default_org_id.clone();
+    let org_id = config.tenant.default_org_id.clone();
     let base_path = config.http.base_path.clone();
-    let running = tokio::select! {
-        running = runtime::start(config, roles, Arc::new(SystemClock)) => running?,
+    let app = tokio::select! {
+        app = runtime::start(config, roles, Arc::new(SystemClock)) => app?,
         () = any_signal(&mut interrupt, &mut terminate) => return Ok(ExitCode::SUCCESS),
     };
-    say(&startup_banner(&running.info, &base_path, &organisation));
+    print(&startup_banner(&app.info, &base_path, &org_id));
 
-    let mut failed = false;
+    let mut is_failed = false;
     tokio::select! {
         () = any_signal(&mut interrupt, &mut terminate) => {}
-        () = running.failed() => {
-            tracing::error!("a part has ended that should not have; stopping");
-            failed = true;
+        () = app.essential_task_exited() => {
+            tracing::error!("essential task exited; shutting down");
+            is_failed = true;
         }
     }
-    say("Stopping; once more ends it at once.\n");
+    print("Shutting down. Press Ctrl-C again to quit now.\n");
     tokio::select! {
-        clean = running.stop() => Ok(if clean && !failed { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
+        is_clean = app.stop() => {
+            let is_success = is_clean && !is_failed;
+            Ok(if is_success { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
         () = any_signal(&mut interrupt, &mut terminate) => {
-            // Not a return: that would wait for whatever does not end.
+            // `return` would wait for tasks that do not end.
             std::process::exit(130);
         }
     }
 }
 
-/// Whoever reads may be gone, as `tee` is after the same Ctrl-C: that must not keep us from draining.
-fn say(text: &str) {
+/// Ignores write errors. After Ctrl-C in `run | tee`, `tee` has exited, and the shutdown must
+/// still complete.
+fn print(text: &str) {
     let mut out = std::io::stdout();
     let _ = out.write_all(text.as_bytes());
     let _ = out.flush();
@@ -107,18 +114,18 @@ async fn any_signal(interrupt: &mut Signal, terminate: &mut Signal) {
     }
 }
 
-/// What it listens on, where its data is, and three lines to copy.
-fn startup_banner(info: &AppInfo, base_path: &str, organisation: &str) -> String {
+/// Returns the addresses, the data folder and, with the embedded broker, three example commands.
+fn startup_banner(info: &AppInfo, base_path: &str, org_id: &str) -> String {
     let mut lines = vec![format!(
         "cloud-connector {} is ready.",
         env!("CARGO_PKG_VERSION")
     )];
     let scheme = if info.has_https { "https" } else { "http" };
-    let rest = format!("{scheme}://{}{base_path}", info.http);
+    let rest_url = format!("{scheme}://{}{base_path}", info.http);
     lines.push(format!("  role  {}", info.roles.names()));
     if info.roles.has(runtime::Role::Api) {
-        lines.push(format!("  REST  {rest}"));
-        lines.push(format!("  docs  {rest}/docs"));
+        lines.push(format!("  REST  {rest_url}"));
+        lines.push(format!("  docs  {rest_url}/docs"));
     } else {
         lines.push(format!(
             "  HTTP  {scheme}://{}/readiness, /liveness, /metrics",
@@ -135,28 +142,28 @@ fn startup_banner(info: &AppInfo, base_path: &str, organisation: &str) -> String
         lines.push(format!("  data  {}", data_dir.display()));
     }
     if let (Some(mqtt), Some(key)) = (info.mqtt, &info.local_key) {
-        let me = std::env::args().next().unwrap_or_default();
-        let organisation = if organisation.is_empty() {
-            "ORG"
-        } else {
-            organisation
-        };
+        let program = std::env::args().next().unwrap_or_default();
+        let org_id = if org_id.is_empty() { "ORG" } else { org_id };
         let headers = format!(
-            "-H 'x-rh-cloud-connector-client-id: {LOCAL_CALLER}' -H 'x-rh-cloud-connector-psk: {}' -H 'x-rh-cloud-connector-org-id: {organisation}'",
+            "-H 'x-rh-cloud-connector-client-id: {LOCAL_CALLER}' \
+             -H 'x-rh-cloud-connector-psk: {}' -H 'x-rh-cloud-connector-org-id: {org_id}'",
             key.expose()
         );
         lines.push(String::new());
         lines.push(
-            "Try it in another terminal: be a client, list connections, send a message.".into(),
+            "Try in another terminal: simulate a client, list connections, send a message.".into(),
         );
-        lines.push(format!("  {me} simulate --mqtt {mqtt} --id my-machine"));
-        lines.push(format!("  curl -s {headers} {rest}/v2/connections"));
         lines.push(format!(
-            "  curl -s {headers} -d '{{\"directive\":\"echo\",\"payload\":\"hello\"}}' {rest}/v2/connections/my-machine/message"
+            "  {program} simulate --mqtt {mqtt} --id my-machine"
+        ));
+        lines.push(format!("  curl -s {headers} {rest_url}/v2/connections"));
+        lines.push(format!(
+            "  curl -s {headers} -d '{{\"directive\":\"echo\",\"payload\":\"hello\"}}' \
+             {rest_url}/v2/connections/my-machine/message"
         ));
     }
     lines.push(String::new());
-    lines.push("Ctrl-C stops it.".into());
+    lines.push("Ctrl-C stops the connector.".into());
     lines.push(String::new());
     lines.join("\n")
 }

@@ -1,5 +1,6 @@
-//! `tenantless`: clients that belong to nobody, for operators. Straight on the store; no caller of the
-//! REST interface ever sees them.
+//! `tenantless`: lists, retries and deletes tenantless clients.
+//!
+//! The commands access the database directly, because no REST endpoint shows tenantless clients.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -8,31 +9,32 @@ use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use super::{ConfigSource, Output, block_on, client_ids};
+use super::{ConfigSource, Output, block_on, escape_for_terminal, parse_client_id};
+use crate::domain::ClientId;
 use crate::runtime;
 
-const NOBODY: &str =
-    "none of these is a client without an organisation; `tenantless list` shows them";
+const NO_MATCH: &str = "none of these clients is tenantless; `cloud-connector tenantless list` \
+                        lists tenantless clients";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum TenantlessCommand {
-    /// List them, those that wait longest first
+    /// List tenantless clients, oldest lookup first
     List(ListArgs),
-    /// Look some up again at the next run, with all their attempts
+    /// Reset the failed lookups of clients; the next run of `update-tenantless` looks them up
     Retry(RetryArgs),
-    /// Forget some: they are recorded again when they come online again
-    Forget(ForgetArgs),
+    /// Delete rows; clients are recorded again on their next online
+    Delete(DeleteArgs),
 }
 
 #[derive(Debug, Args)]
 pub(super) struct ListArgs {
     #[command(flatten)]
     source: ConfigSource,
-    /// At most so many
-    #[arg(long, default_value_t = 50)]
+    /// Maximum number of clients
+    #[arg(long, value_name = "N", default_value_t = 50)]
     limit: u32,
-    /// How to print them
-    #[arg(long, value_enum, default_value_t = Output::Text)]
+    /// Output format
+    #[arg(long, short, value_enum, default_value_t = Output::Text)]
     output: Output,
 }
 
@@ -40,23 +42,23 @@ pub(super) struct ListArgs {
 pub(super) struct RetryArgs {
     #[command(flatten)]
     source: ConfigSource,
-    /// Whom
+    /// Client ids
     #[arg(
         value_name = "CLIENT",
         required_unless_present = "all",
         conflicts_with = "all"
     )]
     clients: Vec<String>,
-    /// All of them
+    /// All tenantless clients
     #[arg(long)]
     all: bool,
 }
 
 #[derive(Debug, Args)]
-pub(super) struct ForgetArgs {
+pub(super) struct DeleteArgs {
     #[command(flatten)]
     source: ConfigSource,
-    /// Whom
+    /// Client ids
     #[arg(value_name = "CLIENT", required = true)]
     clients: Vec<String>,
 }
@@ -64,91 +66,102 @@ pub(super) struct ForgetArgs {
 pub(super) fn run(command: &TenantlessCommand) -> Result<ExitCode> {
     match command {
         TenantlessCommand::List(args) => list(args),
-        TenantlessCommand::Retry(args) => {
-            let config = args.source.load()?.config;
-            let clients = client_ids(&args.clients)?;
-            let named = (!args.all).then_some(clients.as_slice());
-            let done = block_on(async {
-                let store = runtime::open_for_cli(&config).await?;
-                let done = store.reset_tenantless(named).await;
-                store.close().await;
-                Ok(done?)
-            })?;
-            if done == 0 && !args.all {
-                bail!(NOBODY);
-            }
-            println!("{done} will be looked up at the next run of `update-tenantless`");
-            Ok(ExitCode::SUCCESS)
-        }
-        TenantlessCommand::Forget(args) => {
-            let config = args.source.load()?.config;
-            let clients = client_ids(&args.clients)?;
-            let done = block_on(async {
-                let store = runtime::open_for_cli(&config).await?;
-                let done = store.delete_tenantless(&clients).await;
-                store.close().await;
-                Ok(done?)
-            })?;
-            if done == 0 {
-                bail!(NOBODY);
-            }
-            println!("{done} forgotten");
-            Ok(ExitCode::SUCCESS)
-        }
+        TenantlessCommand::Retry(args) => retry(args),
+        TenantlessCommand::Delete(args) => delete(args),
     }
+}
+
+fn retry(args: &RetryArgs) -> Result<ExitCode> {
+    let config = args.source.load()?.config;
+    let clients = parse_client_ids(&args.clients)?;
+    let selected = (!args.all).then_some(clients.as_slice());
+    let reset = block_on(async {
+        let store = runtime::open_for_cli(&config).await?;
+        let reset = store.reset_tenantless(selected).await;
+        store.close().await;
+        Ok(reset?)
+    })?;
+    if reset == 0 && !args.all {
+        bail!(NO_MATCH);
+    }
+    println!("{reset} reset; the next run of `update-tenantless` looks them up");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn delete(args: &DeleteArgs) -> Result<ExitCode> {
+    let config = args.source.load()?.config;
+    let clients = parse_client_ids(&args.clients)?;
+    let deleted = block_on(async {
+        let store = runtime::open_for_cli(&config).await?;
+        let deleted = store.delete_tenantless(&clients).await;
+        store.close().await;
+        Ok(deleted?)
+    })?;
+    if deleted == 0 {
+        bail!(NO_MATCH);
+    }
+    println!("{deleted} deleted");
+    Ok(ExitCode::SUCCESS)
 }
 
 fn list(args: &ListArgs) -> Result<ExitCode> {
     let config = args.source.load()?.config;
-    let most = config.updaters.tenant_max_attempts;
-    let (found, counts) = block_on(async {
+    let max_attempts = config.updaters.tenant_max_attempts;
+    let (clients, counts) = block_on(async {
         let store = runtime::open_for_cli(&config).await?;
-        let found = store.list_tenantless(args.limit).await;
-        let counts = store.count_tenantless(most).await;
+        let clients = store.list_tenantless(args.limit).await;
+        let counts = store.count_tenantless(max_attempts).await;
         store.close().await;
-        Ok((found?, counts?))
+        Ok((clients?, counts?))
     })?;
     let mut out = std::io::stdout().lock();
     if args.output == Output::Json {
-        let rows: Vec<_> = found
+        let clients: Vec<_> = clients
             .iter()
-            .map(|row| {
+            .map(|client| {
                 json!({
-                    "client_id": row.client_id.as_str(), "failures": row.failures,
-                    "looked_up": row.looked_up, "online_received_at": row.online_received_at,
+                    "client_id": client.client_id.as_str(),
+                    "failed_lookups": client.failed_lookups,
+                    "last_lookup_at": client.last_lookup,
+                    "online_received_at": client.online_received_at,
                 })
             })
             .collect();
-        let all =
-            json!({"waiting": counts.waiting, "exhausted": counts.exhausted, "clients": rows});
-        writeln!(out, "{all}")?;
+        let list =
+            json!({"pending": counts.pending, "gave_up": counts.exhausted, "clients": clients});
+        writeln!(out, "{list}")?;
         return Ok(ExitCode::SUCCESS);
     }
     writeln!(
         out,
-        "{} wait for their organisation, {} were looked up {most} times in vain",
-        counts.waiting, counts.exhausted
+        "{} pending, {} gave up after {max_attempts} attempts",
+        counts.pending, counts.exhausted
     )?;
-    if found.is_empty() {
+    if clients.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
     writeln!(
         out,
-        "{:<36}  {:>8}  {:<20}  {:<20}",
-        "client", "failures", "last looked up", "last seen"
+        "{:<36}  {:>14}  {:<20}  {:<20}",
+        "client", "failed lookups", "last lookup", "last online"
     )?;
-    for row in &found {
-        let looked_up = match row.looked_up {
-            Some(at) if at.as_second() > 0 => format!("{at:.0}"),
+    for client in &clients {
+        // The store writes the epoch when a lookup is due at once.
+        let last_lookup = match client.last_lookup {
+            Some(time) if time.as_second() > 0 => format!("{time:.0}"),
             _ => "never".to_owned(),
         };
         writeln!(
             out,
-            "{:<36}  {:>8}  {looked_up:<20}  {:<20}",
-            super::printable(row.client_id.as_str()),
-            row.failures,
-            format!("{:.0}", row.online_received_at),
+            "{:<36}  {:>14}  {last_lookup:<20}  {:<20}",
+            escape_for_terminal(client.client_id.as_str()),
+            client.failed_lookups,
+            format!("{:.0}", client.online_received_at),
         )?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn parse_client_ids(texts: &[String]) -> Result<Vec<ClientId>> {
+    texts.iter().map(|text| parse_client_id(text)).collect()
 }

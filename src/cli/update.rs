@@ -1,4 +1,4 @@
-//! `update-stale`, `update-tenantless`: one run of an updater, for cron.
+//! `update-inventory`, `update-tenantless`: one run of a tenant lookup job, for cron.
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
@@ -10,39 +10,39 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{ConfigSource, block_on};
 use crate::domain::{Clock as _, SystemClock};
-use crate::jobs::{LookupJob, RunOptions, Summary};
+use crate::jobs::{LookupJob, RunOptions, RunSummary};
 use crate::{runtime, telemetry};
 
 #[derive(Debug, Args)]
 pub(super) struct UpdateArgs {
     #[command(flatten)]
     source: ConfigSource,
-    /// Say what is due, and do nothing
+    /// Dry run: print the number of due clients
     #[arg(long)]
     dry_run: bool,
-    /// No more clients than this
+    /// Maximum number of clients
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
-    /// Believe the lookup service even if it says of many at once that they belong to nobody
+    /// Apply "not found" results even if the mass-loss guard triggers
     #[arg(long)]
     force: bool,
 }
 
-pub(super) fn run(which: LookupJob, args: &UpdateArgs) -> Result<ExitCode> {
+pub(super) fn run(lookup_job: LookupJob, args: &UpdateArgs) -> Result<ExitCode> {
     let config = args.source.load()?.config;
     telemetry::logs::init(&config.log)?;
     block_on(async {
         let store = runtime::open_for_cli(&config).await?;
-        let tenants = runtime::tenants(&config)?;
+        let tenants = runtime::tenant_lookup(&config)?;
         let data_dir = config
             .data
             .dir
             .exists()
             .then_some(config.data.dir.as_path());
         let clock = Arc::new(SystemClock);
-        let updater = runtime::lookup_updater(&config, store.clone(), tenants, data_dir, clock)?;
+        let job = runtime::tenant_lookup_job(&config, store.clone(), tenants, data_dir, clock)?;
         let due = store
-            .count_due(updater.due(which), SystemClock.now())
+            .count_due(job.due_criteria(lookup_job), SystemClock.now())
             .await?;
         if args.dry_run {
             println!("{due} due");
@@ -50,12 +50,12 @@ pub(super) fn run(which: LookupJob, args: &UpdateArgs) -> Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
         let bar = progress_bar(due.min(args.limit.unwrap_or(due)));
-        let request = RunOptions {
+        let options = RunOptions {
             limit: args.limit,
             force: args.force,
         };
-        let progress = |summary: &Summary| bar.set_position(summary.looked_up);
-        let summary = updater.run(which, request, &progress).await;
+        let show_progress = |summary: &RunSummary| bar.set_position(summary.looked_up);
+        let summary = job.run(lookup_job, options, &show_progress).await;
         bar.finish_and_clear();
         store.close().await;
         let summary = summary?;
@@ -68,13 +68,12 @@ pub(super) fn run(which: LookupJob, args: &UpdateArgs) -> Result<ExitCode> {
     })
 }
 
-/// On a terminal only.
+/// The bar is hidden unless standard error is a terminal.
 fn progress_bar(due: u64) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
     let bar = ProgressBar::new(due);
-    // The template is a constant that parses.
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} ({per_sec}, {eta})") {
         bar.set_style(style);
     }

@@ -1,4 +1,4 @@
-//! `version`
+//! `version`: prints the version.
 
 use std::process::ExitCode;
 

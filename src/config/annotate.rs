@@ -1,26 +1,26 @@
-//! The effective configuration as a TOML document, each line with its origin.
+//! Prints the effective configuration as TOML, each line with the origin of its value.
 
 use std::fmt::Write as _;
 
-use super::layers::Layers;
+use super::layers::{Entry, KeyPath, Layers};
 
-/// Keys whose values never show, by the table that holds them.
+/// Tables whose values are all secret.
 const SECRET_TABLES: &[&[&str]] = &[&["api", "keys"]];
 
-/// Names whose values never show, wherever they stand.
+/// Names of secret settings, in any table.
 const SECRET_NAMES: &[&str] = &["password"];
 
 pub(super) fn annotated(layers: &Layers) -> String {
     let mut text = String::new();
-    let mut section: Option<&[String]> = None;
-    for (path, entry) in in_sections(layers) {
+    let mut current_table: Option<&[String]> = None;
+    for (path, entry) in sorted_by_table(layers) {
         let Some((name, table)) = path.split_last() else {
             continue;
         };
-        if section != Some(table) {
-            let gap = if section.is_some() { "\n" } else { "" };
-            let _ = writeln!(text, "{gap}[{}]", table.join("."));
-            section = Some(table);
+        if current_table != Some(table) {
+            let blank_line = if current_table.is_some() { "\n" } else { "" };
+            let _ = writeln!(text, "{blank_line}[{}]", table.join("."));
+            current_table = Some(table);
         }
         let is_empty = entry.value.as_str().is_some_and(str::is_empty);
         let is_secret = SECRET_TABLES.iter().any(|secret| table == *secret)
@@ -30,27 +30,30 @@ pub(super) fn annotated(layers: &Layers) -> String {
         } else {
             entry.value.to_string()
         };
-        let _ = writeln!(text, "{} = {value}  # {}", quoted(name), entry.origin);
+        let _ = writeln!(text, "{} = {value}  # {}", toml_key(name), entry.origin);
     }
     text
 }
 
-/// A table's own values before its sub-tables, as TOML wants it.
-fn in_sections(layers: &Layers) -> Vec<(&super::layers::KeyPath, &super::layers::Entry)> {
+/// TOML requires that the values of a table come before its sub-tables.
+fn sorted_by_table(layers: &Layers) -> Vec<(&KeyPath, &Entry)> {
     let mut entries: Vec<_> = layers.entries.iter().collect();
     entries.sort_by_key(|(path, _)| {
-        let (name, table) = path.split_last().map_or(("", &path[..]), |(n, t)| (n, t));
+        let (name, table) = path
+            .split_last()
+            .map_or(("", &path[..]), |(name, table)| (name, table));
         (table.to_vec(), name.to_owned())
     });
     entries
 }
 
-fn quoted(name: &str) -> String {
-    let bare = !name.is_empty()
+/// Quotes the name if TOML does not allow it as a bare key.
+fn toml_key(name: &str) -> String {
+    let is_bare = !name.is_empty()
         && name
             .chars()
             .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'));
-    if bare {
+    if is_bare {
         name.to_owned()
     } else {
         toml::Value::String(name.to_owned()).to_string()

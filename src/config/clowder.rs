@@ -1,5 +1,9 @@
-//! The platform's own file (`ACG_CONFIG`): where Kafka and the database are. It overrides what was
-//! set before, because it is the platform that knows.
+//! Reads the configuration file of Clowder, the platform's deployment operator. The environment
+//! variable `ACG_CONFIG` names it; it contains the addresses and credentials of Kafka and
+//! PostgreSQL.
+//!
+//! Its values override the configuration file and the environment, because Clowder assigns them at
+//! deployment time. Only flags override them.
 
 use std::path::Path;
 
@@ -77,6 +81,7 @@ struct Database {
 pub(super) fn add(layers: &mut Layers, file: &Path) -> Result<(), ConfigError> {
     let text = std::fs::read_to_string(file).map_err(|source| ConfigError::Unreadable {
         path: file.into(),
+        given_with: "ACG_CONFIG",
         source,
     })?;
     let clowder: Clowder = serde_json::from_str::<Value>(&text)
@@ -92,10 +97,10 @@ pub(super) fn add(layers: &mut Layers, file: &Path) -> Result<(), ConfigError> {
 }
 
 fn settings(layers: &Layers, clowder: Clowder) -> Vec<(&'static str, String)> {
-    let mut found = Vec::new();
+    let mut settings = Vec::new();
     let mut set = |key, value: Option<String>| {
         if let Some(value) = value {
-            found.push((key, value));
+            settings.push((key, value));
         }
     };
     if let Some(kafka) = clowder.kafka {
@@ -108,7 +113,7 @@ fn settings(layers: &Layers, clowder: Clowder) -> Vec<(&'static str, String)> {
             "kafka.brokers",
             (!addresses.is_empty()).then(|| addresses.join(",")),
         );
-        // One cluster: what the first broker says goes for all.
+        // All brokers belong to one cluster, so the first broker's credentials apply to all.
         if let Some(broker) = kafka.brokers.into_iter().next() {
             let is_sasl = broker.authtype.as_deref() == Some("sasl");
             let sasl = broker.sasl;
@@ -131,12 +136,13 @@ fn settings(layers: &Layers, clowder: Clowder) -> Vec<(&'static str, String)> {
             "kafka.answers_topic",
             "inventory.topic",
         ] {
-            let wanted = layers.text(key);
-            let given = kafka
+            // Clowder may give a topic another name than the one that was requested.
+            let requested = layers.text(key);
+            let assigned = kafka
                 .topics
                 .iter()
-                .find(|topic| Some(topic.requested_name.as_str()) == wanted);
-            set(key, given.map(|topic| topic.name.clone()));
+                .find(|topic| Some(topic.requested_name.as_str()) == requested);
+            set(key, assigned.map(|topic| topic.name.clone()));
         }
     }
     if let Some(database) = clowder.database {
@@ -156,12 +162,14 @@ fn settings(layers: &Layers, clowder: Clowder) -> Vec<(&'static str, String)> {
         "http.listen",
         clowder.private_port.map(|port| format!("0.0.0.0:{port}")),
     );
-    found
+    settings
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ConfigError, KafkaSecurity, LoadedConfig, Overrides, Pem, PostgresTls};
+    use super::super::{
+        ConfigError, KafkaSecurity, LoadedConfig, Overrides, PemSource, PostgresTls,
+    };
     use super::super::{SaslMechanism, load_with};
 
     fn load(text: &str) -> Result<LoadedConfig, ConfigError> {
@@ -176,14 +184,14 @@ mod tests {
             ),
             (
                 "CLOUD_CONNECTOR__POSTGRES__HOST".to_owned(),
-                "overridden".to_owned(),
+                "from-environment".to_owned(),
             ),
         ];
         load_with(&Overrides::default(), variables)
     }
 
     #[test]
-    fn the_platform_says_where_its_services_are() {
+    fn values_of_the_clowder_file_override_file_and_environment() {
         let loaded = load(
             r#"{"kafka": {"brokers": [
                   {"hostname": "k1", "port": 9093, "authtype": "sasl", "cacert": "-----BEGIN CERTIFICATE-----\nx",
@@ -201,7 +209,7 @@ mod tests {
         assert_eq!(config.kafka.security, KafkaSecurity::SaslSsl);
         assert_eq!(config.kafka.sasl_mechanism, SaslMechanism::ScramSha256);
         assert_eq!(config.kafka.username, "u");
-        assert!(matches!(config.kafka.ca, Some(Pem::Text(_))));
+        assert!(matches!(config.kafka.ca, Some(PemSource::Inline(_))));
         assert_eq!(config.kafka.ingress_topic, "renamed");
         assert_eq!(
             config.kafka.answers_topic,
@@ -212,18 +220,22 @@ mod tests {
         assert_eq!(config.postgres.tls, PostgresTls::VerifyFull);
         assert_eq!(config.http.listen.to_string(), "0.0.0.0:10000");
         assert_eq!(config.http.metrics_listen.unwrap().port(), 9000);
-        let shown = loaded.to_annotated_toml();
+        let annotated = loaded.to_annotated_toml();
         assert!(
-            !shown.contains("hush-hush") && !shown.contains("dp-dp-dp"),
-            "{shown}"
+            !annotated.contains("hush-hush") && !annotated.contains("dp-dp-dp"),
+            "{annotated}"
         );
-        assert!(shown.contains("# ACG_CONFIG"), "{shown}");
+        assert!(annotated.contains("# ACG_CONFIG"), "{annotated}");
     }
 
     #[test]
-    fn what_it_does_not_say_stays() {
+    fn settings_that_the_clowder_file_lacks_keep_their_value() {
         let loaded = load("{}").unwrap();
-        assert_eq!(loaded.config.postgres.host, "overridden");
+        assert_eq!(loaded.config.postgres.host, "from-environment");
+    }
+
+    #[test]
+    fn errors_in_the_clowder_file_name_the_file_or_the_setting() {
         let text = load("{").unwrap_err().to_string();
         assert!(text.contains("acg.json"), "{text}");
         let text = load(

@@ -1,16 +1,16 @@
-//! Durations as people write them.
+//! Durations in the notation of the configuration file.
 
 use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, de};
 
-/// A length of time, written "250ms", "2s", "10m", "1h 30m".
+/// A duration written as "250ms", "2s", "10m" or "1h 30m".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HumanDuration(Duration);
 
 impl HumanDuration {
-    /// As the standard library's duration.
+    /// Returns the value as a standard library duration.
     #[must_use]
     pub fn get(self) -> Duration {
         self.0

@@ -1,84 +1,94 @@
-//! What can be wrong with a configuration. Each names the key, where it was set, and the cure.
+//! Configuration errors. Each names the setting, where it was set, and how to fix it.
 
 use std::path::PathBuf;
 
 use super::Origin;
 
-/// Why the configuration was refused.
+/// The configuration is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("cannot read the configuration file {}: {source}; check the path given with --config", path.display())]
+    /// A configuration file cannot be read.
+    #[error(
+        "cannot read the configuration file {}: {source}; check the path given with {given_with}",
+        path.display()
+    )]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The flag or environment variable that names the file.
+        given_with: &'static str,
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// The file is malformed.
-    #[error("the configuration file {} is malformed: {problem}", path.display())]
+    /// A configuration file is not valid TOML or JSON.
+    #[error("syntax error in the configuration file {}: {problem}", path.display())]
     Syntax {
         /// The file.
         path: PathBuf,
-        /// Where and what.
+        /// Line and description of the error.
         problem: String,
     },
-    /// No such key.
-    #[error("unknown key {key} ({origin}){}; `cloud-connector config --defaults` lists all keys", suggestion(nearest.as_deref()))]
-    Unknown {
-        /// The key.
+    /// There is no setting with this name.
+    #[error(
+        "unknown setting {key} ({origin}){}; list all with `cloud-connector config --defaults`",
+        suggestion(similar.as_deref())
+    )]
+    UnknownKey {
+        /// The unknown name.
         key: String,
-        /// Where it was set.
+        /// Where the name is used.
         origin: Origin,
-        /// The nearest name there is.
-        nearest: Option<String>,
+        /// The existing setting with the most similar name.
+        similar: Option<String>,
     },
-    /// The value does not do.
-    #[error("{key} ({origin}): {problem}; {cure}")]
-    Value {
-        /// The key.
+    /// The value of a setting is invalid.
+    #[error("{key} ({origin}): {problem}; {hint}")]
+    InvalidValue {
+        /// The setting.
         key: String,
-        /// Where it was set.
+        /// Where the value was set.
         origin: Origin,
-        /// What is wrong.
+        /// Why the value is invalid.
         problem: String,
-        /// What would do.
-        cure: String,
+        /// How to fix the value.
+        hint: String,
     },
 }
 
-fn suggestion(nearest: Option<&str>) -> String {
-    nearest.map_or_else(String::new, |name| format!(", did you mean {name}?"))
+fn suggestion(similar: Option<&str>) -> String {
+    similar.map_or_else(String::new, |name| format!(", did you mean {name}?"))
 }
 
-/// A value that cannot work, found after reading: the key, the problem, the cure.
+/// A value that has the right type but cannot work. `Layers::locate` adds where it was set.
 #[derive(Debug)]
 pub(super) struct InvalidValue {
     pub key: &'static str,
-    pub name: Option<String>,
+    /// The user-chosen name below `key`, for settings such as `api.keys.<caller>`.
+    pub entry: Option<String>,
     pub problem: String,
-    pub cure: String,
+    pub hint: String,
 }
 
 impl InvalidValue {
-    pub fn new(key: &'static str, problem: impl Into<String>, cure: impl Into<String>) -> Self {
+    pub fn new(key: &'static str, problem: impl Into<String>, hint: impl Into<String>) -> Self {
         Self {
             key,
-            name: None,
+            entry: None,
             problem: problem.into(),
-            cure: cure.into(),
+            hint: hint.into(),
         }
     }
 
-    /// Of one entry in a table of names.
-    pub fn named(mut self, name: &str) -> Self {
-        self.name = Some(name.to_owned());
+    /// Sets the user-chosen name below the key.
+    pub fn in_entry(mut self, entry: &str) -> Self {
+        self.entry = Some(entry.to_owned());
         self
     }
 
+    /// The full name of the setting.
     pub fn path(&self) -> String {
-        match &self.name {
-            Some(name) => format!("{}.{name}", self.key),
+        match &self.entry {
+            Some(entry) => format!("{}.{entry}", self.key),
             None => self.key.to_owned(),
         }
     }

@@ -1,4 +1,4 @@
-//! Layers of values, each remembering where it was set.
+//! Merges the layers of the configuration, and records where each value was set.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,15 +12,15 @@ use super::{Config, ConfigError, DEFAULTS};
 /// Where a value was set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// `config.default.toml`.
+    /// The embedded `config.default.toml`.
     Default,
     /// The file given with `--config`.
     File(PathBuf),
     /// An environment variable.
     Environment(String),
-    /// The file that `ACG_CONFIG` names.
+    /// The platform's file, named by `ACG_CONFIG`.
     Clowder(PathBuf),
-    /// A flag.
+    /// A command-line flag.
     Flag(String),
 }
 
@@ -36,7 +36,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A key as the names on the way to it.
+/// The full name of a setting, split at the dots.
 pub(super) type KeyPath = Vec<String>;
 
 #[derive(Clone)]
@@ -47,25 +47,25 @@ pub(super) struct Entry {
 
 impl fmt::Debug for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The value may be a secret.
+        // The value is omitted because it may be a secret.
         write!(f, "Entry({})", self.origin)
     }
 }
 
-/// Every key with the value that won.
+/// The merged configuration: every setting with its value and origin.
 #[derive(Debug, Clone)]
 pub(super) struct Layers {
     pub entries: BTreeMap<KeyPath, Entry>,
 }
 
-/// Tables whose keys are the user's own names.
-const NAMED_BY_USER: &[&[&str]] = &[&["api", "keys"]];
+/// Tables in which the user chooses the names.
+const USER_NAMED_TABLES: &[&[&str]] = &[&["api", "keys"]];
 
 impl Layers {
     pub fn defaults() -> Self {
         let table: Table = DEFAULTS
             .parse()
-            .expect("config.default.toml is part of the program and covered by a test");
+            .expect("config.default.toml is embedded in the program and tested");
         let mut entries = BTreeMap::new();
         flatten(&table, &mut Vec::new(), &mut |path, value| {
             let entry = Entry {
@@ -80,20 +80,21 @@ impl Layers {
     pub fn add_file(&mut self, path: &Path) -> Result<(), ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable {
             path: path.into(),
+            given_with: "--config",
             source,
         })?;
         let table: Table = text
             .parse()
             .map_err(|error: toml::de::Error| ConfigError::Syntax {
                 path: path.into(),
-                problem: problem(&text, &error),
+                problem: describe_syntax_error(&text, &error),
             })?;
-        let mut found = Vec::new();
+        let mut values = Vec::new();
         flatten(&table, &mut Vec::new(), &mut |path, value| {
-            found.push((path.to_vec(), value.clone()));
+            values.push((path.to_vec(), value.clone()));
         });
         let origin = Origin::File(path.into());
-        for (path, value) in found {
+        for (path, value) in values {
             self.set(path, value, origin.clone())?;
         }
         Ok(())
@@ -104,7 +105,7 @@ impl Layers {
         self.set_text(path, text, Origin::Environment(name.to_owned()))
     }
 
-    /// What a key is set to so far, if it is a text.
+    /// Returns the current value of a setting if it is a string.
     pub fn text(&self, path: &str) -> Option<&str> {
         self.find(path)?.value.as_str()
     }
@@ -119,8 +120,8 @@ impl Layers {
         self.set_text(path, text, Origin::Flag(flag.to_owned()))
     }
 
-    /// A text takes the shape of the default it replaces, so that nobody has to quote a string in
-    /// the environment, and "8080" stays a string where a string belongs.
+    /// Sets a value from the environment or a flag. The type of the default value decides how the
+    /// text is parsed: a string setting needs no quotes.
     fn set_text(&mut self, path: KeyPath, text: &str, origin: Origin) -> Result<(), ConfigError> {
         let is_string = match self.entries.get(&path) {
             Some(entry) => entry.value.is_str(),
@@ -139,10 +140,10 @@ impl Layers {
     }
 
     fn set(&mut self, path: KeyPath, value: Value, origin: Origin) -> Result<(), ConfigError> {
-        if !self.entries.contains_key(&path) && !is_named_by_user(&path) {
+        if !self.entries.contains_key(&path) && !is_user_named(&path) {
             let key = path.join(".");
-            return Err(ConfigError::Unknown {
-                nearest: self.nearest(&key),
+            return Err(ConfigError::UnknownKey {
+                similar: self.most_similar(&key),
                 key,
                 origin,
             });
@@ -151,47 +152,47 @@ impl Layers {
         Ok(())
     }
 
-    fn nearest(&self, key: &str) -> Option<String> {
+    fn most_similar(&self, key: &str) -> Option<String> {
         self.entries
             .keys()
             .map(|path| path.join("."))
-            .map(|known| (strsim::jaro_winkler(&known, key), known))
-            .filter(|(likeness, _)| *likeness > 0.8)
+            .map(|candidate| (strsim::jaro_winkler(&candidate, key), candidate))
+            .filter(|(similarity, _)| *similarity > 0.8)
             .max_by(|a, b| a.0.total_cmp(&b.0))
-            .map(|(_, known)| known)
+            .map(|(_, candidate)| candidate)
     }
 
-    /// The merged values as types.
-    pub fn read(&self) -> Result<Config, ConfigError> {
+    /// Converts the merged values to the typed configuration.
+    pub fn deserialize(&self) -> Result<Config, ConfigError> {
         let mut table = Table::new();
         for (path, entry) in &self.entries {
             insert(&mut table, path, entry.value.clone());
         }
-        for path in NAMED_BY_USER {
+        for path in USER_NAMED_TABLES {
             ensure_table(&mut table, path);
         }
         serde_path_to_error::deserialize(table).map_err(|error| {
             let key = error.path().to_string();
             let entry = self.find(&key);
-            ConfigError::Value {
+            ConfigError::InvalidValue {
                 origin: entry.map_or(Origin::Default, |entry| entry.origin.clone()),
                 problem: error.into_inner().to_string().trim().replace('\n', " "),
-                cure: Self::example(&key),
+                hint: Self::default_value_hint(&key),
                 key,
             }
         })
     }
 
-    /// Says where an invalid value was set.
+    /// Adds to an invalid value where it was set.
     pub fn locate(&self, invalid: InvalidValue) -> ConfigError {
         let key = invalid.path();
-        ConfigError::Value {
+        ConfigError::InvalidValue {
             origin: self
                 .find(&key)
                 .map_or(Origin::Default, |entry| entry.origin.clone()),
             key,
             problem: invalid.problem,
-            cure: invalid.cure,
+            hint: invalid.hint,
         }
     }
 
@@ -202,7 +203,7 @@ impl Layers {
             .map(|(_, entry)| entry)
     }
 
-    fn example(key: &str) -> String {
+    fn default_value_hint(key: &str) -> String {
         match Self::defaults().find(key) {
             Some(default) => format!("the default is {}", default.value),
             None => "see the comments in `cloud-connector config --defaults`".to_owned(),
@@ -210,27 +211,27 @@ impl Layers {
     }
 }
 
-/// Where and what, without the line itself: it may hold a secret.
-fn problem(text: &str, error: &toml::de::Error) -> String {
-    let at = error.span().map_or(0, |span| span.start);
-    let at = text.floor_char_boundary(at);
-    let line = text[..at].matches('\n').count() + 1;
+/// Returns line number and description, without the text of the line: it may contain a secret.
+fn describe_syntax_error(text: &str, error: &toml::de::Error) -> String {
+    let offset = error.span().map_or(0, |span| span.start);
+    let offset = text.floor_char_boundary(offset);
+    let line = text[..offset].matches('\n').count() + 1;
     format!("line {line}: {}", error.message().replace('\n', " "))
 }
 
-fn is_named_by_user(path: &[String]) -> bool {
-    NAMED_BY_USER
+fn is_user_named(path: &[String]) -> bool {
+    USER_NAMED_TABLES
         .iter()
         .any(|table| path.len() == table.len() + 1 && path.iter().zip(*table).all(|(a, b)| a == b))
 }
 
-/// Visits every value that is not a table of sections. A user-named entry is one value, whatever
-/// its shape.
+/// Calls `visit` for every setting. An entry of a user-named table counts as one setting, even if
+/// its value is a table.
 fn flatten(table: &Table, path: &mut KeyPath, visit: &mut impl FnMut(&[String], &Value)) {
     for (name, value) in table {
         path.push(name.clone());
         match value {
-            Value::Table(inner) if !is_named_by_user(path) => flatten(inner, path, visit),
+            Value::Table(inner) if !is_user_named(path) => flatten(inner, path, visit),
             value => visit(path, value),
         }
         path.pop();

@@ -1,8 +1,9 @@
-//! Configuration: the embedded defaults, a file, the environment and flags, merged in that order.
+//! Configuration, merged in this order: embedded defaults, configuration file, environment, the
+//! platform's file (`ACG_CONFIG`), flags. Later values override earlier ones.
 //!
-//! This is the only room that reads the environment. Every key stands in `config.default.toml`
-//! with its comment; a key that does not is refused with the nearest name. Where each value came
-//! from is kept, because "why is it set to that?" is the first question of a bad night.
+//! This is the only module that reads the environment. `config.default.toml` lists and documents
+//! every setting; other names are rejected, with the most similar name as a suggestion. Each value
+//! keeps its origin for error messages and for `cloud-connector config`.
 
 mod annotate;
 mod clowder;
@@ -19,52 +20,54 @@ pub use duration::HumanDuration;
 pub use error::ConfigError;
 pub use layers::Origin;
 pub use model::{
-    Api, ApiRateLimit, Broker, BrokerTls, CallerKey, Config, Data, Http, HttpTls, Kafka,
-    KafkaSecurity, Log, LogFormat, LookupMode, Mqtt, Pem, Postgres, PostgresTls, Record,
-    SaslMechanism, Scope, Shutdown, TenantConfig, Updaters,
+    Api, ApiRateLimit, Broker, BrokerTls, CallerKey, Config, ConnectLimit, Data, DeadLetters,
+    HandshakeTopics, Http, HttpTls, Inventory, Kafka, KafkaSecurity, Log, LogFormat, LookupMode,
+    Mqtt, PemSource, Postgres, PostgresTls, Record, SaslMechanism, Scope, Shutdown, Sources,
+    TenantConfig, Updaters,
 };
 pub use secret::Secret;
 
 use layers::Layers;
 
-/// The defaults, as shipped and as documented.
+/// The text of `config.default.toml`: all defaults with their documentation.
 pub const DEFAULTS: &str = include_str!("../../config.default.toml");
 
-/// Names the file in which the platform says where its services are.
+/// Environment variable with the path of the platform's configuration file (see `clowder`).
 const CLOWDER_VARIABLE: &str = "ACG_CONFIG";
 const ENVIRONMENT_PREFIX: &str = "CLOUD_CONNECTOR__";
 
-/// What the command line contributes.
+/// Settings from the command line.
 #[derive(Debug, Clone, Default)]
 pub struct Overrides {
-    /// `--config`.
+    /// The file given with `--config`.
     pub file: Option<PathBuf>,
-    /// Flags: the flag's name, the key's path, the value.
+    /// For each flag: its name, the setting that it overrides, and the value.
     pub flags: Vec<(&'static str, &'static str, String)>,
 }
 
-/// A configuration that was checked, and where its values came from.
+/// A valid configuration, and the origin of its values.
 #[derive(Debug, Clone)]
 pub struct LoadedConfig {
-    /// The values.
+    /// The typed settings.
     pub config: Config,
     layers: Layers,
 }
 
 impl LoadedConfig {
-    /// Every key with its value and origin, secrets masked, as a TOML document.
+    /// Returns a TOML document of all settings. Each line ends with the origin of the value;
+    /// secrets are masked.
     #[must_use]
     pub fn to_annotated_toml(&self) -> String {
         annotate::annotated(&self.layers)
     }
 }
 
-/// Merges the defaults, the file, this process's environment and the flags.
+/// Loads the configuration of this process and checks it.
 ///
 /// # Errors
-/// The first thing that is wrong, naming its key, where it was set, and what would do.
+/// The first problem: the setting, where it was set, and how to fix it.
 pub fn load(overrides: &Overrides) -> Result<LoadedConfig, ConfigError> {
-    // A variable that is not UTF-8 cannot be one of ours by name, or is refused by its value.
+    // The names of our variables are ASCII. Invalid UTF-8 in a value is replaced.
     let environment = std::env::vars_os().filter_map(|(name, value)| {
         let name = name.into_string().ok()?;
         (name.starts_with(ENVIRONMENT_PREFIX) || name == CLOWDER_VARIABLE)
@@ -73,10 +76,10 @@ pub fn load(overrides: &Overrides) -> Result<LoadedConfig, ConfigError> {
     load_with(overrides, environment)
 }
 
-/// [`load`] with the environment as an argument.
+/// Like [`load`], with the environment as an argument.
 ///
 /// # Errors
-/// As [`load`].
+/// Same as [`load`].
 pub fn load_with(
     overrides: &Overrides,
     environment: impl IntoIterator<Item = (String, String)>,
@@ -99,7 +102,7 @@ pub fn load_with(
     for (flag, path, value) in &overrides.flags {
         layers.add_flag(flag, path, value)?;
     }
-    let config = layers.read()?;
+    let config = layers.deserialize()?;
     validate::validate(&config).map_err(|invalid| layers.locate(invalid))?;
     Ok(LoadedConfig { config, layers })
 }
@@ -125,17 +128,21 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_valid_by_themselves() {
+    fn the_default_configuration_is_valid() {
         let loaded = with_env(&[]).unwrap();
         assert_eq!(loaded.config.http.listen.to_string(), "127.0.0.1:8080");
         assert_eq!(loaded.config.mqtt.prefixes, ["redhat/insights"]);
     }
 
     #[test]
-    fn the_environment_beats_the_file_and_a_flag_beats_both() {
+    fn a_flag_overrides_the_environment_which_overrides_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("c.toml");
-        std::fs::write(&file, "[http]\nlisten = \"127.0.0.1:1\"\nmax_body = 2048\n").unwrap();
+        std::fs::write(
+            &file,
+            "[http]\nlisten = \"127.0.0.1:1\"\nmax_body_bytes = 2048\n",
+        )
+        .unwrap();
         let mut overrides = Overrides {
             file: Some(file),
             flags: vec![],
@@ -150,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_key_is_refused_with_the_nearest_name() {
+    fn an_unknown_setting_is_rejected_with_the_most_similar_name() {
         let error = with_file("[http]\nlisten_on = \"127.0.0.1:1\"\n").unwrap_err();
         let text = error.to_string();
         assert!(text.contains("http.listen_on"), "{text}");
@@ -163,18 +170,18 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_value_names_its_key_its_origin_and_a_right_one() {
+    fn an_invalid_value_error_has_the_setting_the_origin_and_the_default() {
         let text = with_env(&[("CLOUD_CONNECTOR__HTTP__LISTEN", "banana")])
             .unwrap_err()
             .to_string();
         assert!(text.contains("http.listen"), "{text}");
         assert!(text.contains("CLOUD_CONNECTOR__HTTP__LISTEN"), "{text}");
         assert!(text.contains("127.0.0.1:8080"), "{text}");
-        let text = with_file("[record]\nbatch_max = \"many\"\n")
+        let text = with_file("[record]\nmax_batch_size = \"many\"\n")
             .unwrap_err()
             .to_string();
         assert!(text.contains("record.max_batch_size"), "{text}");
-        let text = with_file("[shutdown]\ngrace = \"soon\"\n")
+        let text = with_file("[shutdown]\ngrace_period = \"soon\"\n")
             .unwrap_err()
             .to_string();
         assert!(text.contains("shutdown.grace_period"), "{text}");
@@ -182,14 +189,14 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_file_says_where() {
+    fn a_syntax_error_has_the_file_and_the_line() {
         let text = with_file("[http\n").unwrap_err().to_string();
         assert!(text.contains("c.toml"), "{text}");
         assert!(text.contains("line 1"), "{text}");
     }
 
     #[test]
-    fn the_plain_broker_listens_on_loopback_only() {
+    fn the_broker_without_tls_rejects_addresses_that_are_not_loopback() {
         let text = with_env(&[("CLOUD_CONNECTOR__BROKER__LISTEN", "0.0.0.0:1883")])
             .unwrap_err()
             .to_string();
@@ -198,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_strings_or_objects_and_never_shown() {
+    fn api_keys_are_strings_or_tables_and_are_always_masked() {
         let loaded = with_file(concat!(
             "[api.keys]\n",
             "one = \"0123456789abcdef\"\n",
@@ -207,14 +214,14 @@ mod tests {
         .unwrap();
         assert_eq!(loaded.config.api.keys["two"].secrets().len(), 2);
         assert_eq!(loaded.config.api.keys["two"].scopes(), [Scope::Tenant]);
-        let shown = loaded.to_annotated_toml();
+        let annotated = loaded.to_annotated_toml();
         let debug = format!("{loaded:?}");
-        for text in [shown, debug] {
+        for text in [annotated, debug] {
             assert!(!text.contains("0123456789abcdef"), "{text}");
             assert!(!text.contains("new-new"), "{text}");
         }
-        let nothing = "[api.keys]\none = { secrets = [\"0123456789abcdef\"], scopes = [] }\n";
-        let text = with_file(nothing).unwrap_err().to_string();
+        let no_scopes = "[api.keys]\none = { secrets = [\"0123456789abcdef\"], scopes = [] }\n";
+        let text = with_file(no_scopes).unwrap_err().to_string();
         assert!(text.contains("no scope"), "{text}");
         let text = with_file("[api.keys]\none = \"short\"\n")
             .unwrap_err()
@@ -226,18 +233,21 @@ mod tests {
     }
 
     #[test]
-    fn the_shown_configuration_says_where_each_value_came_from() {
-        let shown = with_env(&[("CLOUD_CONNECTOR__LOG__LEVEL", "debug")])
+    fn the_annotated_configuration_has_the_origin_of_each_value() {
+        let annotated = with_env(&[("CLOUD_CONNECTOR__LOG__LEVEL", "debug")])
             .unwrap()
             .to_annotated_toml();
         assert!(
-            shown.contains("level = \"debug\"  # environment CLOUD_CONNECTOR__LOG__LEVEL"),
-            "{shown}"
+            annotated.contains("level = \"debug\"  # environment CLOUD_CONNECTOR__LOG__LEVEL"),
+            "{annotated}"
         );
         assert!(
-            shown.contains("listen = \"127.0.0.1:8080\"  # default"),
-            "{shown}"
+            annotated.contains("listen = \"127.0.0.1:8080\"  # default"),
+            "{annotated}"
         );
-        assert!(toml::from_str::<toml::Table>(&shown).is_ok(), "{shown}");
+        assert!(
+            toml::from_str::<toml::Table>(&annotated).is_ok(),
+            "{annotated}"
+        );
     }
 }

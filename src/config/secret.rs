@@ -1,10 +1,10 @@
-//! A string that never shows.
+//! Strings that must not appear in logs.
 
 use std::fmt;
 
 use serde::Deserialize;
 
-/// A secret: its text is only to be had by asking for it by name.
+/// A secret string. `Debug` prints asterisks; [`Secret::expose`] returns the text.
 #[derive(Clone, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(String);
@@ -16,7 +16,7 @@ impl Secret {
         Self(text.into())
     }
 
-    /// The text itself.
+    /// Returns the text. Do not log or print it.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0

@@ -1,28 +1,36 @@
-//! What types cannot say: values that read well and cannot work.
+//! Checks of values that have the right type but cannot work.
 
-use super::Config;
 use super::error::InvalidValue;
 use super::model::{Api, Broker, BrokerTls, Http, Mqtt, Record};
+use super::{Config, HumanDuration};
 
-/// Shorter secrets can be guessed.
-const SECRET_MIN_CHARS: usize = 16;
+/// Shorter secrets could be guessed.
+const MIN_SECRET_CHARS: usize = 16;
+const MIN_BODY_BYTES: usize = 1024;
+const MIN_PACKET_BYTES: usize = 1024;
+/// Maximum packet size that the MQTT specification allows.
+const MAX_PACKET_BYTES: usize = 256 * 1024 * 1024;
+const MAX_BATCH_SIZE: usize = 1000;
 
 pub(super) fn validate(config: &Config) -> Result<(), InvalidValue> {
     http(&config.http)?;
-    api(&config.api)?;
-    mqtt(&config.mqtt)?;
-    outside_broker(&config.mqtt)?;
+    api_rate_limit(&config.api)?;
+    api_keys(&config.api)?;
+    topic_prefixes(&config.mqtt)?;
+    handshake_topics(&config.mqtt)?;
+    external_broker(&config.mqtt)?;
     if config.mqtt.url.is_none() {
         broker(&config.broker)?;
-        tls(&config.broker.tls)?;
+        broker_tls(&config.broker.tls)?;
     }
     kafka(config)?;
     record(&config.record)?;
-    not_zero(config)
+    durations_not_zero(config)?;
+    counts_not_zero(config)
 }
 
-fn not_zero(config: &Config) -> Result<(), InvalidValue> {
-    let spans = [
+fn durations_not_zero(config: &Config) -> Result<(), InvalidValue> {
+    let durations: [(&'static str, HumanDuration); 12] = [
         ("http.request_timeout", config.http.request_timeout),
         ("http.tls.reload_interval", config.http.tls.reload_interval),
         ("mqtt.publish_timeout", config.mqtt.publish_timeout),
@@ -45,6 +53,17 @@ fn not_zero(config: &Config) -> Result<(), InvalidValue> {
         ("updaters.interval", config.updaters.interval),
         ("shutdown.grace_period", config.shutdown.grace_period),
     ];
+    match durations.iter().find(|(_, value)| value.get().is_zero()) {
+        Some((key, _)) => Err(InvalidValue::new(
+            key,
+            "the duration must not be zero",
+            "set a longer duration, such as \"10s\"",
+        )),
+        None => Ok(()),
+    }
+}
+
+fn counts_not_zero(config: &Config) -> Result<(), InvalidValue> {
     let counts = [
         ("broker.max_connections", config.broker.max_connections),
         (
@@ -56,17 +75,11 @@ fn not_zero(config: &Config) -> Result<(), InvalidValue> {
             config.postgres.max_connections as usize,
         ),
     ];
-    let spans = spans.map(|(key, span)| (key, span.get().is_zero()));
-    let counts = counts.map(|(key, count)| (key, count == 0));
-    match spans
-        .into_iter()
-        .chain(counts)
-        .find(|(_, is_zero)| *is_zero)
-    {
+    match counts.iter().find(|(_, count)| *count == 0) {
         Some((key, _)) => Err(InvalidValue::new(
             key,
-            "0 would refuse everything",
-            "give it more",
+            "0 would reject all connections",
+            "set it to 1 or more",
         )),
         None => Ok(()),
     }
@@ -74,44 +87,44 @@ fn not_zero(config: &Config) -> Result<(), InvalidValue> {
 
 fn http(http: &Http) -> Result<(), InvalidValue> {
     let path = &http.base_path;
-    let plain = path.starts_with('/')
+    let is_plain_path = path.starts_with('/')
         && !path.ends_with('/')
         && path
             .chars()
             .all(|c| c.is_ascii_alphanumeric() || matches!(c, '/' | '-' | '_' | '.'));
-    if !plain {
+    if !is_plain_path {
         return Err(InvalidValue::new(
             "http.base_path",
-            format!("{path:?} is not a plain path"),
-            "start it with / and end it without, as in \"/api/cloud-connector\"",
+            format!("{path:?} is not a valid path"),
+            "start it with / and do not end it with /, as in \"/api/cloud-connector\"",
         ));
     }
-    if http.max_body_bytes < 1024 {
+    if http.max_body_bytes < MIN_BODY_BYTES {
         return Err(InvalidValue::new(
             "http.max_body_bytes",
-            format!("{} bytes hold no message", http.max_body_bytes),
-            "give it 1024 or more",
+            format!("{} bytes are too few for a message", http.max_body_bytes),
+            format!("set it to {MIN_BODY_BYTES} or more"),
         ));
     }
     let tls = &http.tls;
     let missing = match (&tls.certificate, &tls.key) {
-        (Some(_), None) => Some("http.tls.key"),
-        (None, Some(_)) => Some("http.tls.certificate"),
+        (Some(_), None) => Some(("http.tls.key", "http.tls.certificate")),
+        (None, Some(_)) => Some(("http.tls.certificate", "http.tls.key")),
         _ => None,
     };
-    if let Some(key) = missing {
+    if let Some((missing, present)) = missing {
         return Err(InvalidValue::new(
-            key,
-            "it is not set, and the other of the two is",
-            "name both for HTTPS, or neither for HTTP",
+            missing,
+            format!("it is not set, but {present} is"),
+            "set both for HTTPS, or neither for HTTP",
         ));
     }
     Ok(())
 }
 
-fn api(api: &Api) -> Result<(), InvalidValue> {
+fn api_rate_limit(api: &Api) -> Result<(), InvalidValue> {
     let limits = &api.rate_limit;
-    for (key, rate, burst_key, burst) in [
+    for (rate_key, rate, burst_key, burst) in [
         (
             "api.rate_limit.per_key",
             limits.per_key,
@@ -127,101 +140,107 @@ fn api(api: &Api) -> Result<(), InvalidValue> {
     ] {
         if !(rate.is_finite() && rate >= 0.0) {
             return Err(InvalidValue::new(
-                key,
-                format!("{rate} is not a rate"),
-                "give it requests a second, or 0 for no limit",
+                rate_key,
+                format!("{rate} is not a valid rate"),
+                "set it to the requests per second, or to 0 for no limit",
             ));
         }
         if rate > 0.0 && burst == 0 {
             return Err(InvalidValue::new(
                 burst_key,
-                "0 refuses everybody",
-                "give it 1 or more",
+                format!("0 would reject all requests, because {rate_key} is set"),
+                "set it to 1 or more",
             ));
         }
     }
-    for (name, key) in &api.keys {
+    Ok(())
+}
+
+fn api_keys(api: &Api) -> Result<(), InvalidValue> {
+    for (caller, key) in &api.keys {
+        let invalid = |problem: &str, hint: &str| {
+            Err(InvalidValue::new("api.keys", problem, hint).in_entry(caller))
+        };
         if key.secrets().is_empty() {
-            return Err(
-                InvalidValue::new("api.keys", "it has no secret", "give it one").named(name),
-            );
+            return invalid("the list of secrets is empty", "add a secret");
         }
         if key.scopes().is_empty() {
-            return Err(InvalidValue::new(
-                "api.keys",
-                "it has no scope, so it would open nothing",
-                "give it \"tenant\", \"management\" or both, or leave scopes away for \"tenant\"",
-            )
-            .named(name));
+            return invalid(
+                "no scope is set, so the key would authorize nothing",
+                "add \"tenant\", \"management\" or both; without scopes the key has \"tenant\"",
+            );
         }
         for secret in key.secrets() {
-            if secret.expose().chars().count() < SECRET_MIN_CHARS {
-                return Err(InvalidValue::new(
-                    "api.keys",
-                    "the secret can be guessed",
-                    format!("use {SECRET_MIN_CHARS} characters or more, for example from `openssl rand -hex 32`"),
-                )
-                .named(name));
+            if secret.expose().chars().count() < MIN_SECRET_CHARS {
+                return invalid(
+                    "the secret is too short",
+                    &format!(
+                        "use at least {MIN_SECRET_CHARS} characters, for example from \
+                         `openssl rand -hex 32`"
+                    ),
+                );
             }
         }
     }
     Ok(())
 }
 
-fn mqtt(mqtt: &Mqtt) -> Result<(), InvalidValue> {
+fn topic_prefixes(mqtt: &Mqtt) -> Result<(), InvalidValue> {
     if mqtt.prefixes.is_empty() {
         return Err(InvalidValue::new(
             "mqtt.prefixes",
-            "it is empty, so no client would be heard",
-            "name one, as in [\"redhat/insights\"]",
+            "the list is empty, so no messages would be received",
+            "add a prefix, such as [\"redhat/insights\"]",
         ));
     }
     for prefix in &mqtt.prefixes {
-        let odd = prefix.split('/').any(str::is_empty)
+        let is_invalid = prefix.split('/').any(str::is_empty)
             || prefix.contains(['+', '#', '\0'])
             || prefix.starts_with('$');
-        if odd {
+        if is_invalid {
             return Err(InvalidValue::new(
                 "mqtt.prefixes",
-                format!("{prefix:?} cannot begin a topic"),
-                "use levels joined by /, without wildcards and without $, as in \"redhat/insights\"",
-            ));
-        }
-    }
-    handshake_words(mqtt)
-}
-
-fn handshake_words(mqtt: &Mqtt) -> Result<(), InvalidValue> {
-    let mut words = vec![
-        ("mqtt.handshake_topics.in", &mqtt.handshake_topics.inbound),
-        ("mqtt.handshake_topics.out", &mqtt.handshake_topics.outbound),
-    ];
-    words.extend(
-        mqtt.handshake_topics
-            .status
-            .as_ref()
-            .map(|word| ("mqtt.handshake_topics.status", word)),
-    );
-    for (at, (key, word)) in words.iter().enumerate() {
-        if word.is_empty() || word.contains(['/', '+', '#', '\0']) {
-            return Err(InvalidValue::new(
-                key,
-                format!("{word:?} is not one level of a topic"),
-                "use a word without /, + and #",
-            ));
-        }
-        if words[..at].iter().any(|(_, other)| other == word) {
-            return Err(InvalidValue::new(
-                key,
-                format!("{word:?} is another of the handshake words, too"),
-                "give each a word of its own",
+                format!("{prefix:?} is not a valid topic prefix"),
+                "use topic levels separated by /, without wildcards and without a leading $, such \
+                 as \"redhat/insights\"",
             ));
         }
     }
     Ok(())
 }
 
-fn outside_broker(mqtt: &Mqtt) -> Result<(), InvalidValue> {
+fn handshake_topics(mqtt: &Mqtt) -> Result<(), InvalidValue> {
+    let mut segments = vec![
+        ("mqtt.handshake_topics.in", &mqtt.handshake_topics.inbound),
+        ("mqtt.handshake_topics.out", &mqtt.handshake_topics.outbound),
+    ];
+    segments.extend(
+        mqtt.handshake_topics
+            .status
+            .as_ref()
+            .map(|segment| ("mqtt.handshake_topics.status", segment)),
+    );
+    for (index, (key, segment)) in segments.iter().enumerate() {
+        if segment.is_empty() || segment.contains(['/', '+', '#', '\0']) {
+            return Err(InvalidValue::new(
+                key,
+                format!("{segment:?} is not one topic level"),
+                "use a text without /, + and #",
+            ));
+        }
+        let same = segments[..index].iter().find(|(_, other)| other == segment);
+        if let Some((other_key, _)) = same {
+            return Err(InvalidValue::new(
+                key,
+                format!("{segment:?} is also the value of {other_key}"),
+                "use a different value for each of mqtt.handshake_topics",
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn external_broker(mqtt: &Mqtt) -> Result<(), InvalidValue> {
     let Some(url) = &mqtt.url else {
         return Ok(());
     };
@@ -229,30 +248,30 @@ fn outside_broker(mqtt: &Mqtt) -> Result<(), InvalidValue> {
     if !schemes.iter().any(|scheme| url.starts_with(scheme)) {
         return Err(InvalidValue::new(
             "mqtt.url",
-            format!("{url:?} is not the address of a broker"),
-            "begin it with mqtt://, mqtts://, ws:// or wss://",
+            format!("{url:?} is not the URL of an MQTT broker"),
+            "start it with mqtt://, mqtts://, ws:// or wss://",
         ));
     }
     if mqtt.certificate.is_some() != mqtt.key.is_some() {
         return Err(InvalidValue::new(
             "mqtt.certificate",
-            "a certificate needs its key, and a key its certificate",
-            "set mqtt.certificate and mqtt.key, or neither",
+            "only one of mqtt.certificate and mqtt.key is set",
+            "set both, or neither",
         ));
     }
     let has_token = mqtt.token_file.is_some() || mqtt.token_key.is_some();
     if has_token && !url.starts_with("ws") {
         return Err(InvalidValue::new(
             "mqtt.url",
-            "a token travels in the header of a websocket",
+            "a token requires a WebSocket connection, because it is sent in an HTTP header",
             "use ws:// or wss://, or unset mqtt.token_file and mqtt.token_key",
         ));
     }
     if mqtt.client_id.is_empty() {
         return Err(InvalidValue::new(
             "mqtt.client_id",
-            "it is empty, so the broker could keep nothing for us",
-            "give it a name of its own",
+            "it is empty, but a persistent session needs a client id",
+            "set it to an id that no other MQTT client uses",
         ));
     }
     Ok(())
@@ -263,15 +282,15 @@ fn kafka(config: &Config) -> Result<(), InvalidValue> {
     if kafka.brokers.is_some() && config.mqtt.url.is_none() {
         return Err(InvalidValue::new(
             "kafka.brokers",
-            "the embedded broker records straight away and uses no queue",
-            "set mqtt.url to an outside broker, or leave kafka.brokers \"\"",
+            "the embedded broker does not use Kafka",
+            "set mqtt.url to an external broker, or set kafka.brokers to \"\"",
         ));
     }
     if kafka.partitions < 1 || kafka.replication < 1 {
         return Err(InvalidValue::new(
             "kafka.partitions",
-            "a topic has at least one partition and one replica",
-            "give kafka.partitions and kafka.replication 1 or more",
+            "a topic needs at least one partition and one replica",
+            "set kafka.partitions and kafka.replication to 1 or more",
         ));
     }
     Ok(())
@@ -283,59 +302,61 @@ fn broker(broker: &Broker) -> Result<(), InvalidValue> {
             return Err(InvalidValue::new(
                 "broker.listen",
                 format!(
-                    "{address} can be reached from other machines, and without certificates anybody could be any client"
+                    "{address} is reachable from other machines, and without TLS any machine could \
+                     impersonate any client"
                 ),
-                "use a loopback address here, and set broker.tls.listen for other machines",
+                "use a loopback address, and set broker.tls.listen for other machines",
             ));
         }
         None if broker.tls.listen.is_none() => {
             return Err(InvalidValue::new(
                 "broker.listen",
-                "it is off and so is broker.tls.listen: no client could connect",
-                "set one of them",
+                "neither broker.listen nor broker.tls.listen is set, so no client could connect",
+                "set at least one of them",
             ));
         }
         _ => {}
     }
-    if !(broker.connect_limit.per_second.is_finite() && broker.connect_limit.per_second > 0.0) {
+    let rate = broker.connect_limit.per_second;
+    if !(rate.is_finite() && rate > 0.0) {
         return Err(InvalidValue::new(
             "broker.connect_limit.per_second",
-            format!("{} is not a rate", broker.connect_limit.per_second),
-            "give it attempts a second, above 0",
+            format!("{rate} is not a valid rate"),
+            "set it to a number of connection attempts per second above 0",
         ));
     }
     if broker.connect_limit.burst == 0 {
         return Err(InvalidValue::new(
             "broker.connect_limit.burst",
-            "0 refuses everybody",
-            "give it 1 or more",
+            "0 would reject all connections",
+            "set it to 1 or more",
         ));
     }
-    if !(1024..=256 * 1024 * 1024).contains(&broker.max_packet_size) {
+    if !(MIN_PACKET_BYTES..=MAX_PACKET_BYTES).contains(&broker.max_packet_size) {
         return Err(InvalidValue::new(
             "broker.max_packet_size",
             format!("{} is out of range", broker.max_packet_size),
-            "give it 1024 to 268435456 bytes",
+            format!("set it to {MIN_PACKET_BYTES} to {MAX_PACKET_BYTES} bytes"),
         ));
     }
     Ok(())
 }
 
-fn tls(tls: &BrokerTls) -> Result<(), InvalidValue> {
+fn broker_tls(tls: &BrokerTls) -> Result<(), InvalidValue> {
     if tls.listen.is_none() {
         return Ok(());
     }
-    let needed = [
+    let required = [
         ("broker.tls.certificate", &tls.certificate),
         ("broker.tls.key", &tls.key),
         ("broker.tls.client_ca", &tls.client_ca),
     ];
-    for (key, path) in needed {
+    for (key, path) in required {
         if path.is_none() {
             return Err(InvalidValue::new(
                 key,
-                "it is not set, and broker.tls.listen needs it",
-                "name a PEM file; `cloud-connector certs init` makes a set",
+                "it is required when broker.tls.listen is set",
+                "set it to a PEM file; `cloud-connector certs init` creates all required files",
             ));
         }
     }
@@ -343,11 +364,11 @@ fn tls(tls: &BrokerTls) -> Result<(), InvalidValue> {
 }
 
 fn record(record: &Record) -> Result<(), InvalidValue> {
-    if !(1..=1000).contains(&record.max_batch_size) {
+    if !(1..=MAX_BATCH_SIZE).contains(&record.max_batch_size) {
         return Err(InvalidValue::new(
             "record.max_batch_size",
             format!("{} is out of range", record.max_batch_size),
-            "give it 1 to 1000",
+            format!("set it to 1 to {MAX_BATCH_SIZE}"),
         ));
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Through the broker in this process.
+//! Publishes through the embedded broker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,17 +9,20 @@ use super::{ClientPublisher, PublishError, Subscription};
 use crate::broker::{self, Broker};
 use crate::domain::ClientId;
 
-/// The embedded broker as an outlet.
+/// Publishes through the embedded broker.
 pub struct EmbeddedPublisher {
     broker: Arc<Broker>,
-    within: Duration,
+    publish_timeout: Duration,
 }
 
 impl EmbeddedPublisher {
-    /// Publishes through this broker, which has so long to take a message.
+    /// Creates a publisher. `publish_timeout` is the maximum time to wait for the broker.
     #[must_use]
-    pub fn new(broker: Arc<Broker>, within: Duration) -> Self {
-        Self { broker, within }
+    pub fn new(broker: Arc<Broker>, publish_timeout: Duration) -> Self {
+        Self {
+            broker,
+            publish_timeout,
+        }
     }
 }
 
@@ -32,19 +35,21 @@ impl ClientPublisher for EmbeddedPublisher {
         payload: Vec<u8>,
     ) -> Result<(), PublishError> {
         self.broker
-            .publish(client, topic, payload, self.within)
+            .publish(client, topic, payload, self.publish_timeout)
             .await
             .map_err(|error| match error {
                 broker::PublishError::NotConnected => PublishError::NotConnected,
                 broker::PublishError::NotSubscribed
                 | broker::PublishError::Backlog
-                | broker::PublishError::Stopping => PublishError::Unavailable(error.to_string()),
+                | broker::PublishError::ShuttingDown => {
+                    PublishError::Unavailable(error.to_string())
+                }
                 broker::PublishError::TimedOut(_) => PublishError::TimedOut(error.to_string()),
             })
     }
 
-    /// All that clients say passes through this process.
-    async fn listen(&self, _topic: String) -> Result<Subscription, PublishError> {
+    /// Does nothing: all messages from clients pass through this process.
+    async fn subscribe(&self, _topic: String) -> Result<Subscription, PublishError> {
         Ok(Box::new(()))
     }
 }

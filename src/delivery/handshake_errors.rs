@@ -1,4 +1,4 @@
-//! Tells clients that their handshake was not taken, and why.
+//! Publishes `handshake-error` messages to clients whose handshake was invalid.
 
 use std::sync::Arc;
 
@@ -10,30 +10,31 @@ use crate::domain::Clock;
 use crate::protocol::{ClientTopic, HandshakeError, TopicScheme, handshake};
 use crate::shutdown::TaskGroup;
 
-/// Publishes what comes out of `refusals`, until `stopper` asks. One that does not get through is
-/// dropped: the client hears nothing, and tries again later.
+/// Publishes the errors from the channel until it is closed or `tasks` is cancelled. An error that
+/// cannot be published is dropped: the client retries its handshake anyway.
 pub async fn publish_handshake_errors(
-    mut refusals: mpsc::Receiver<(ClientTopic, HandshakeError)>,
-    outlet: Arc<dyn ClientPublisher>,
+    mut errors: mpsc::Receiver<(ClientTopic, HandshakeError)>,
+    publisher: Arc<dyn ClientPublisher>,
     topics: TopicScheme,
     clock: Arc<dyn Clock>,
-    stopper: TaskGroup,
+    tasks: TaskGroup,
 ) {
     loop {
         let next = tokio::select! {
-            next = refusals.recv() => next,
-            () = stopper.asked() => return,
+            next = errors.recv() => next,
+            () = tasks.cancelled() => return,
         };
-        let Some((topic, refusal)) = next else {
+        let Some((topic, handshake_error)) = next else {
             return;
         };
-        let payload = handshake::encode_refusal(&refusal, Uuid::new_v4(), clock.now());
+        let payload =
+            handshake::encode_handshake_error(&handshake_error, Uuid::new_v4(), clock.now());
         let client = &topic.client;
-        let told = outlet.publish(client, topics.name(&topic), payload).await;
-        match told {
+        let topic_name = topics.topic_name(&topic);
+        match publisher.publish(client, topic_name, payload).await {
             Ok(()) | Err(PublishError::NotConnected) => {}
             Err(error) => {
-                tracing::debug!(client_id = %client, %error, "handshake-error not delivered");
+                tracing::debug!(client_id = %client, %error, "failed to publish handshake-error");
             }
         }
     }

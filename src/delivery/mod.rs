@@ -1,4 +1,9 @@
-//! Delivering: speak the connection's dialect, publish, wait for the broker.
+//! Delivers messages, commands and requests to clients: encodes them in the client's dialect and
+//! publishes them with QoS 1.
+//!
+//! `embedded_publisher` and `mqtt_publisher` publish through the embedded or an external broker.
+//! `request_response` and `pending_responses` wait for a client's response. `handshake_errors`
+//! publishes handshake errors. The API decides whether a caller may reach a client.
 
 mod embedded_publisher;
 mod handshake_errors;
@@ -22,10 +27,10 @@ pub use mqtt_publisher::MqttPublisher;
 pub use pending_responses::{PendingResponses, ResponseTap};
 pub use request_response::{ClientRequest, ReceivedResponse, RequestOutcome};
 
-/// A way to a broker.
+/// Publishes messages to clients through a broker.
 #[async_trait]
 pub trait ClientPublisher: Send + Sync + 'static {
-    /// Publishes, and returns when the broker has it.
+    /// Publishes with QoS 1. Returns when the broker has accepted the message.
     async fn publish(
         &self,
         client: &ClientId,
@@ -33,64 +38,64 @@ pub trait ClientPublisher: Send + Sync + 'static {
         payload: Vec<u8>,
     ) -> Result<(), PublishError>;
 
-    /// Sees to it that what clients say on this topic is heard, for as long as the answer is held.
-    async fn listen(&self, topic: String) -> Result<Subscription, PublishError>;
+    /// Subscribes to a topic of a client until the returned value is dropped.
+    async fn subscribe(&self, topic: String) -> Result<Subscription, PublishError>;
 }
 
-/// Held while a topic is listened on.
+/// Keeps a topic subscribed until it is dropped.
 pub type Subscription = Box<dyn Send>;
 
-/// The broker does not have the message.
+/// The broker did not accept a message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError {
-    /// The broker knows that the client is not there.
+    /// The client has no connection to the broker.
     #[error("the client is not connected")]
     NotConnected,
-    /// The broker cannot take it now.
+    /// The broker is unavailable or rejected the message. Contains the reason.
     #[error("{0}")]
     Unavailable(String),
-    /// It did not say in time: the message may still arrive.
+    /// The broker did not confirm the message in time. The message may still arrive.
     #[error("{0}")]
     TimedOut(String),
 }
 
-/// What a caller wants sent.
+/// The content of a message to a client.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Request {
-    /// What the receiving application goes by.
+pub struct MessageContent {
+    /// Selects the application on the client that receives the message.
     pub directive: String,
     /// Null, or a map of string to string.
     pub metadata: Value,
-    /// The application's own.
+    /// The data for the application.
     pub payload: Value,
 }
 
-/// Why a message was not sent.
+/// A message was not sent, or was not acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// The broker knows that the client is not there.
+    /// The client has no connection to the broker.
     #[error("the client is not connected")]
     NotConnected,
-    /// The broker cannot take it now.
+    /// The broker is unavailable or rejected the message.
     #[error("message {id} was not sent: {problem}")]
     Unavailable {
         /// The message's id.
         id: Uuid,
-        /// Why.
+        /// The reason.
         problem: String,
     },
-    /// The broker did not say that it has it: it may still arrive.
-    #[error("message {id} may or may not arrive: {problem}")]
+    /// The broker did not acknowledge the message. The message may still arrive.
+    #[error("message {id} was not acknowledged and may still arrive: {problem}")]
     Unacknowledged {
         /// The message's id.
         id: Uuid,
-        /// Why.
+        /// The reason.
         problem: String,
     },
 }
 
 impl SendError {
-    fn of(id: Uuid, error: PublishError) -> Self {
+    fn new(id: Uuid, error: PublishError) -> Self {
         match error {
             PublishError::NotConnected => Self::NotConnected,
             PublishError::Unavailable(problem) => Self::Unavailable { id, problem },
@@ -99,89 +104,125 @@ impl SendError {
     }
 }
 
-/// Sends messages to clients. A clone is the same.
+/// How the sending of a message ended, as a metric label.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SendStatus {
+    /// The broker acknowledged the message.
+    Acknowledged,
+    /// The client is not connected.
+    NotConnected,
+    /// The broker is unavailable or rejected the message.
+    Unavailable,
+    /// The broker did not acknowledge the message in time.
+    TimedOut,
+}
+
+impl SendStatus {
+    /// Returns the name used as a metric label.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Acknowledged => "acknowledged",
+            Self::NotConnected => "not_connected",
+            Self::Unavailable => "unavailable",
+            Self::TimedOut => "timed_out",
+        }
+    }
+}
+
+impl From<&Result<(), PublishError>> for SendStatus {
+    fn from(result: &Result<(), PublishError>) -> Self {
+        match result {
+            Ok(()) => Self::Acknowledged,
+            Err(PublishError::NotConnected) => Self::NotConnected,
+            Err(PublishError::Unavailable(_)) => Self::Unavailable,
+            Err(PublishError::TimedOut(_)) => Self::TimedOut,
+        }
+    }
+}
+
+/// Sends messages to clients. Clones share the publisher and the pending responses.
 #[derive(Clone)]
 pub struct Delivery {
-    outlet: Arc<dyn ClientPublisher>,
-    answers: PendingResponses,
+    publisher: Arc<dyn ClientPublisher>,
+    pending_responses: PendingResponses,
     topics: TopicScheme,
     clock: Arc<dyn Clock>,
 }
 
 impl Delivery {
-    /// Delivers through this outlet, and hears the answers there.
+    /// Creates a delivery that publishes with `publisher`. `pending_responses` must receive the
+    /// messages from clients.
     #[must_use]
     pub fn new(
-        outlet: Arc<dyn ClientPublisher>,
-        answers: PendingResponses,
+        publisher: Arc<dyn ClientPublisher>,
+        pending_responses: PendingResponses,
         topics: TopicScheme,
         clock: Arc<dyn Clock>,
     ) -> Self {
         Self {
-            outlet,
-            answers,
+            publisher,
+            pending_responses,
             topics,
             clock,
         }
     }
 
-    /// Sends a message. The id it returns is that of a message that the broker has.
+    /// Sends a message. Returns its id after the broker has acknowledged it.
     ///
     /// # Errors
-    /// When it was not sent, or may not have been.
-    pub async fn send(&self, connection: &Connection, request: Request) -> Result<Uuid, SendError> {
+    /// If the broker did not accept or acknowledge the message.
+    pub async fn send(
+        &self,
+        connection: &Connection,
+        content: MessageContent,
+    ) -> Result<Uuid, SendError> {
         let message = OutgoingMessage {
             id: Uuid::new_v4(),
             sent: self.clock.now(),
-            directive: request.directive,
-            metadata: request.metadata,
-            payload: request.payload,
+            directive: content.directive,
+            metadata: content.metadata,
+            payload: content.payload,
         };
-        let (route, payload) = protocol::encode_message(connection.dialect, &message);
-        self.publish(connection, route, message.id, payload).await
+        let (channel, payload) = protocol::encode_message(connection.dialect, &message);
+        self.publish(connection, channel, message.id, payload).await
     }
 
-    /// Sends a command. None where the client's dialect has no such thing.
+    /// Sends a command. Returns its id, or `None` if the client's dialect has no such command.
     ///
     /// # Errors
-    /// When it was not sent, or may not have been.
-    pub async fn command(
+    /// If the broker did not accept or acknowledge the command.
+    pub async fn send_command(
         &self,
         connection: &Connection,
         command: &Command,
     ) -> Result<Option<Uuid>, SendError> {
         let id = Uuid::new_v4();
         let encoded = protocol::encode_command(connection.dialect, command, id, self.clock.now());
-        let Some((route, payload)) = encoded else {
+        let Some((channel, payload)) = encoded else {
             return Ok(None);
         };
-        let sent = self.publish(connection, route, id, payload).await?;
-        Ok(Some(sent))
+        let id = self.publish(connection, channel, id, payload).await?;
+        Ok(Some(id))
     }
 
     async fn publish(
         &self,
         connection: &Connection,
-        route: Channel,
+        channel: Channel,
         id: Uuid,
         payload: Vec<u8>,
     ) -> Result<Uuid, SendError> {
         let client = &connection.client_id;
-        let topic = self.topics.name(&ClientTopic {
+        let topic = self.topics.topic_name(&ClientTopic {
             prefix: connection.topic_prefix.clone(),
             client: client.clone(),
-            route,
+            channel,
         });
-        let published = self.outlet.publish(client, topic, payload).await;
-        let label = match &published {
-            Ok(()) => "acknowledged",
-            Err(PublishError::NotConnected) => "no_connection",
-            Err(PublishError::Unavailable(_)) => "unavailable",
-            Err(PublishError::TimedOut(_)) => "timed_out",
-        };
-        metrics::sent(label);
-        published
+        let result = self.publisher.publish(client, topic, payload).await;
+        metrics::message_sent(SendStatus::from(&result).as_str());
+        result
             .map(|()| id)
-            .map_err(|error| SendError::of(id, error))
+            .map_err(|error| SendError::new(id, error))
     }
 }

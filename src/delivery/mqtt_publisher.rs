@@ -1,4 +1,4 @@
-//! Through an outside broker, over one connection that is kept up.
+//! Publishes through an external broker, over one MQTT connection that reconnects automatically.
 
 use std::time::Duration;
 
@@ -8,17 +8,20 @@ use super::{ClientPublisher, PublishError, Subscription};
 use crate::domain::ClientId;
 use crate::mqtt::{self, ReconnectingClient};
 
-/// An outside broker as an outlet.
+/// Publishes through an external broker.
 pub struct MqttPublisher {
     connection: ReconnectingClient,
-    within: Duration,
+    ack_timeout: Duration,
 }
 
 impl MqttPublisher {
-    /// Publishes over this connection; the broker has so long to acknowledge.
+    /// Creates a publisher. `ack_timeout` is the maximum time to wait for a PUBACK or SUBACK.
     #[must_use]
-    pub fn new(connection: ReconnectingClient, within: Duration) -> Self {
-        Self { connection, within }
+    pub fn new(connection: ReconnectingClient, ack_timeout: Duration) -> Self {
+        Self {
+            connection,
+            ack_timeout,
+        }
     }
 }
 
@@ -31,25 +34,26 @@ impl ClientPublisher for MqttPublisher {
         payload: Vec<u8>,
     ) -> Result<(), PublishError> {
         self.connection
-            .publish(topic, payload, self.within)
+            .publish(topic, payload, self.ack_timeout)
             .await
             .map_err(|error| match error {
-                mqtt::PublishError::Down(_) | mqtt::PublishError::Refused => {
+                mqtt::RequestError::NotConnected(_) | mqtt::RequestError::SubscriptionRejected => {
                     PublishError::Unavailable(error.to_string())
                 }
-                mqtt::PublishError::Lost => {
-                    PublishError::Unavailable(format!("{error}; it may still arrive"))
+                mqtt::RequestError::ConnectionLost => {
+                    PublishError::Unavailable(format!("{error}; the message may still arrive"))
                 }
-                mqtt::PublishError::TimedOut(_) => PublishError::TimedOut(error.to_string()),
+                mqtt::RequestError::TimedOut(_) => PublishError::TimedOut(error.to_string()),
             })
     }
 
-    /// PendingResponses come to whoever asked, over the connection that asked: none of it concerns the
-    /// others.
-    async fn listen(&self, topic: String) -> Result<Subscription, PublishError> {
-        let listening = self.connection.listen(topic, self.within).await;
-        // Nothing was sent yet, whatever happened.
-        let listening = listening.map_err(|error| PublishError::Unavailable(error.to_string()))?;
-        Ok(Box::new(listening))
+    /// Subscribes on the same connection that publishes. The response therefore reaches the process
+    /// that sent the request, and no other process.
+    async fn subscribe(&self, topic: String) -> Result<Subscription, PublishError> {
+        let subscription = self.connection.subscribe(topic, self.ack_timeout).await;
+        // Any error here means that nothing was published yet.
+        let subscription =
+            subscription.map_err(|error| PublishError::Unavailable(error.to_string()))?;
+        Ok(Box::new(subscription))
     }
 }

@@ -1,4 +1,4 @@
-//! Who waits for which client's answer.
+//! Matches messages from clients with the requests that wait for a response.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,101 +8,111 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use crate::broker::{MessageSink, Receipt};
+use crate::broker::{MessageSink, PendingWrite};
 use crate::domain::ClientId;
 use crate::protocol::{
     self, ClientMessage, ClientResponse, Direction, InboundMessage, TopicScheme,
 };
 
-/// PendingResponses that are waited for, by the client that owes them: nobody answers for another. A clone is
-/// the same.
+/// Requests that wait for a response. Clones share the same requests.
 #[derive(Clone)]
 pub struct PendingResponses {
-    waiting: Arc<Waiting>,
+    requests: Arc<PendingRequests>,
     topics: TopicScheme,
 }
 
+/// A client and the id of a request that was sent to it. A response must match both, so a client
+/// cannot respond to another client's request.
+type RequestKey = (ClientId, Uuid);
+
 #[derive(Default)]
-struct Waiting {
-    by_question: Mutex<HashMap<(ClientId, Uuid), oneshot::Sender<ResponseKind>>>,
-    /// Nearly always 0: then nothing is looked at.
+struct PendingRequests {
+    by_key: Mutex<HashMap<RequestKey, oneshot::Sender<ResponseKind>>>,
+    /// Number of pending requests. While it is 0, which is usual, messages are not decoded.
     count: AtomicUsize,
 }
 
-/// What a client answered.
+/// Whether the client could handle a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ResponseKind {
-    /// It could not handle the question, and says why.
-    pub refusal: Option<String>,
+pub(super) enum ResponseKind {
+    /// The client sent a pong or data.
+    Success,
+    /// The client sent an error with this text.
+    Error(String),
 }
 
-/// An answer that is waited for, for as long as this is held.
+/// A request that waits for its response. Dropping it ends the wait.
 pub(super) struct PendingResponse {
-    waiting: Arc<Waiting>,
-    question: (ClientId, Uuid),
-    heard: oneshot::Receiver<ResponseKind>,
+    requests: Arc<PendingRequests>,
+    key: RequestKey,
+    receiver: oneshot::Receiver<ResponseKind>,
 }
 
 impl PendingResponses {
-    /// Nobody waits yet.
+    /// Creates an empty set of pending requests.
     #[must_use]
     pub fn new(topics: TopicScheme) -> Self {
         Self {
-            waiting: Arc::default(),
+            requests: Arc::default(),
             topics,
         }
     }
 
-    pub(super) fn expect(&self, client: &ClientId, id: Uuid) -> PendingResponse {
-        let (sender, heard) = oneshot::channel();
-        let question = (client.clone(), id);
-        let mut by_question = self.waiting.by_question.lock();
-        by_question.insert(question.clone(), sender);
-        self.waiting
-            .count
-            .store(by_question.len(), Ordering::Release);
-        drop(by_question);
+    /// Adds a request that waits for a response.
+    pub(super) fn add(&self, client: &ClientId, id: Uuid) -> PendingResponse {
+        let (sender, receiver) = oneshot::channel();
+        let key = (client.clone(), id);
+        let mut by_key = self.requests.by_key.lock();
+        by_key.insert(key.clone(), sender);
+        self.requests.count.store(by_key.len(), Ordering::Release);
+        drop(by_key);
         PendingResponse {
-            waiting: self.waiting.clone(),
-            question,
-            heard,
+            requests: self.requests.clone(),
+            key,
+            receiver,
         }
     }
 
-    /// A message of a client came by. If it is an answer that somebody waits for, they have it.
-    pub fn hear(&self, message: &InboundMessage) {
-        if self.waiting.count.load(Ordering::Acquire) == 0 || message.replayed {
+    /// Checks whether a message from a client is the response to a pending request. If so,
+    /// completes the request.
+    pub fn on_message(&self, message: &InboundMessage) {
+        if self.requests.count.load(Ordering::Acquire) == 0 || message.retained {
             return;
         }
         let Some(topic) = self.topics.parse(&message.topic) else {
             return;
         };
-        if topic.route.direction() != Direction::FromClient {
+        if topic.channel.direction() != Direction::FromClient {
             return;
         }
-        let Ok(ClientMessage::Response(answer)) = protocol::read(topic.route, message) else {
+        let Ok(ClientMessage::Response(response)) = protocol::decode(topic.channel, message) else {
             return;
         };
-        let (to, refusal) = match answer {
-            ClientResponse::Pong { to } | ClientResponse::Data { to, .. } => (to, None),
-            ClientResponse::Error { to, details } => (to, Some(details)),
+        let (response_to, kind) = match response {
+            ClientResponse::Pong { response_to } | ClientResponse::Data { response_to, .. } => {
+                (response_to, ResponseKind::Success)
+            }
+            ClientResponse::Error {
+                response_to,
+                details,
+            } => (response_to, ResponseKind::Error(details)),
         };
-        let Some(id) = to.and_then(|to| Uuid::parse_str(to.as_str()).ok()) else {
+        let Some(id) = response_to.and_then(|id| Uuid::parse_str(id.as_str()).ok()) else {
             return;
         };
-        let waiting = self.waiting.by_question.lock().remove(&(topic.client, id));
-        if let Some(waiting) = waiting {
-            let _ = waiting.send(ResponseKind { refusal });
+        let sender = self.requests.by_key.lock().remove(&(topic.client, id));
+        if let Some(sender) = sender {
+            let _ = sender.send(kind);
         }
     }
 }
 
 impl PendingResponse {
-    /// Waits for it.
-    pub async fn heard(&mut self) -> ResponseKind {
-        match (&mut self.heard).await {
-            Ok(heard) => heard,
-            // Only asked again after it was heard.
+    /// Waits for the response. Must not be called again after it has returned.
+    pub async fn wait(&mut self) -> ResponseKind {
+        match (&mut self.receiver).await {
+            Ok(kind) => kind,
+            // The sender is dropped only after it has sent a response.
             Err(_) => std::future::pending().await,
         }
     }
@@ -110,40 +120,41 @@ impl PendingResponse {
 
 impl Drop for PendingResponse {
     fn drop(&mut self) {
-        let mut by_question = self.waiting.by_question.lock();
-        by_question.remove(&self.question);
-        self.waiting
-            .count
-            .store(by_question.len(), Ordering::Release);
+        let mut by_key = self.requests.by_key.lock();
+        by_key.remove(&self.key);
+        self.requests.count.store(by_key.len(), Ordering::Release);
     }
 }
 
-/// The embedded broker's intake, with an ear on the answers that pass.
-pub struct ResponseTap<I> {
-    intake: I,
-    answers: PendingResponses,
+/// Wraps the embedded broker's message sink and passes each message to [`PendingResponses`] too.
+pub struct ResponseTap<S> {
+    sink: S,
+    pending_responses: PendingResponses,
 }
 
-impl<I> ResponseTap<I> {
-    /// Listens to what this intake takes.
+impl<S> ResponseTap<S> {
+    /// Wraps a message sink.
     #[must_use]
-    pub fn new(intake: I, answers: PendingResponses) -> Self {
-        Self { intake, answers }
+    pub fn new(sink: S, pending_responses: PendingResponses) -> Self {
+        Self {
+            sink,
+            pending_responses,
+        }
     }
 }
 
-impl<I: MessageSink> MessageSink for ResponseTap<I> {
-    fn message(&self, message: InboundMessage) -> Receipt {
-        self.answers.hear(&message);
-        self.intake.message(message)
+impl<S: MessageSink> MessageSink for ResponseTap<S> {
+    fn message_received(&self, message: InboundMessage) -> PendingWrite {
+        self.pending_responses.on_message(&message);
+        self.sink.message_received(message)
     }
 
-    fn ended(&self, client: ClientId) -> Receipt {
-        self.intake.ended(client)
+    fn connection_closed(&self, client: ClientId) -> PendingWrite {
+        self.sink.connection_closed(client)
     }
 
-    fn is_full(&self) -> bool {
-        self.intake.is_full()
+    fn is_overloaded(&self) -> bool {
+        self.sink.is_overloaded()
     }
 }
 
@@ -156,25 +167,25 @@ mod tests {
     use crate::domain::Timestamp;
     use crate::protocol::HandshakeSegments;
 
-    fn said(topic: &str, payload: &str) -> InboundMessage {
+    fn message(topic: &str, payload: &str) -> InboundMessage {
         InboundMessage {
             topic: topic.to_owned(),
             payload: Bytes::from(payload.to_owned()),
-            replayed: false,
-            again: false,
-            received: Timestamp::UNIX_EPOCH,
-            cut: None,
+            retained: false,
+            operator_replay: false,
+            received_at: Timestamp::UNIX_EPOCH,
+            truncated: None,
         }
     }
 
     #[test]
-    fn only_the_client_that_was_asked_can_answer_and_only_that_question() {
-        let answers = PendingResponses::new(TopicScheme::new(
+    fn response_must_come_from_the_requested_client_and_name_the_request() {
+        let pending_responses = PendingResponses::new(TopicScheme::new(
             vec!["p".to_owned()],
             HandshakeSegments::default(),
         ));
         let id = Uuid::new_v4();
-        let mut expected = answers.expect(&ClientId::new("a").unwrap(), id);
+        let mut pending = pending_responses.add(&ClientId::new("a").unwrap(), id);
         let pong = |to: Uuid| {
             format!(r#"{{"type":"event","message_id":"x","response_to":"{to}","content":"pong"}}"#)
         };
@@ -185,14 +196,13 @@ mod tests {
             ("p/a/control/out", "pong".to_owned()),
             ("elsewhere", pong(id)),
         ] {
-            answers.hear(&said(topic, &payload));
-            assert_eq!(expected.heard().now_or_never(), None, "{topic} {payload}");
+            pending_responses.on_message(&message(topic, &payload));
+            assert_eq!(pending.wait().now_or_never(), None, "{topic} {payload}");
         }
-        answers.hear(&said("p/a/control/out", &pong(id)));
-        let heard = ResponseKind { refusal: None };
-        assert_eq!(expected.heard().now_or_never(), Some(heard));
-        drop(expected);
-        assert!(answers.waiting.by_question.lock().is_empty());
-        assert_eq!(answers.waiting.count.load(Ordering::Acquire), 0);
+        pending_responses.on_message(&message("p/a/control/out", &pong(id)));
+        assert_eq!(pending.wait().now_or_never(), Some(ResponseKind::Success));
+        drop(pending);
+        assert!(pending_responses.requests.by_key.lock().is_empty());
+        assert_eq!(pending_responses.requests.count.load(Ordering::Acquire), 0);
     }
 }

@@ -1,97 +1,104 @@
-//! Asking a client something, and waiting for its answer.
+//! Sends a request to a client and waits for the response.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::{Delivery, Request, SendError};
+use super::pending_responses::ResponseKind;
+use super::{Delivery, MessageContent, SendError};
 use crate::domain::{Connection, OutgoingMessage};
 use crate::protocol::{self, Channel, ClientTopic, Command, Direction};
 
-/// What a client is asked.
+/// A request to a client.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ClientRequest {
-    /// Whether it is there, in the words of its dialect.
+    /// The ping command of the client's dialect.
     Ping,
-    /// Something that its application answers.
-    Message(Request),
+    /// A message to which an application on the client responds.
+    Message(MessageContent),
 }
 
-/// What came of a question.
+/// Result of a request that was sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestOutcome {
-    /// The question's id.
+    /// The request's id.
     pub id: Uuid,
-    /// The answer; none within the time.
-    pub answer: Option<ReceivedResponse>,
+    /// The client's response. `None` if there was none before the timeout.
+    pub response: Option<ReceivedResponse>,
 }
 
-/// An answer.
+/// A client's response to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReceivedResponse {
-    /// From the question to the answer.
-    pub after: Duration,
-    /// The client could not handle the question, and says why.
-    pub refusal: Option<String>,
+    /// Time from the publish of the request to the response.
+    pub round_trip: Duration,
+    /// The client's error text, if the client could not handle the request.
+    pub client_error: Option<String>,
 }
 
 impl Delivery {
-    /// Asks, and waits for the answer up to a bound. None where the client's dialect has no such
-    /// question.
+    /// Sends a request and waits for the response until the timeout. Returns `None` if the client's
+    /// dialect has no such request.
     ///
     /// # Errors
-    /// When the question was not sent, or may not have been.
-    pub async fn ask(
+    /// If the broker did not accept or acknowledge the request.
+    pub async fn request(
         &self,
         connection: &Connection,
-        question: ClientRequest,
-        within: Duration,
+        request: ClientRequest,
+        timeout: Duration,
     ) -> Result<Option<RequestOutcome>, SendError> {
         let id = Uuid::new_v4();
         let now = self.clock.now();
-        let encoded = match question {
+        let encoded = match request {
             ClientRequest::Ping => {
                 protocol::encode_command(connection.dialect, &Command::Ping, id, now)
             }
-            ClientRequest::Message(request) => {
+            ClientRequest::Message(content) => {
                 let message = OutgoingMessage {
                     id,
                     sent: now,
-                    directive: request.directive,
-                    metadata: request.metadata,
-                    payload: request.payload,
+                    directive: content.directive,
+                    metadata: content.metadata,
+                    payload: content.payload,
                 };
                 Some(protocol::encode_message(connection.dialect, &message))
             }
         };
-        let Some((route, payload)) = encoded else {
+        let Some((channel, payload)) = encoded else {
             return Ok(None);
         };
-        let mut expected = self.answers.expect(&connection.client_id, id);
-        // Listened before it is asked: some answer faster than the broker acknowledges.
-        let listening = self.outlet.listen(self.topics.name(&ClientTopic {
+        let mut pending = self.pending_responses.add(&connection.client_id, id);
+        // Subscribe before publishing: the response may arrive before the PUBACK.
+        let response_topic = self.topics.topic_name(&ClientTopic {
             prefix: connection.topic_prefix.clone(),
             client: connection.client_id.clone(),
-            route: answers_on(route),
-        }));
-        let _listening = listening.await.map_err(|error| SendError::of(id, error))?;
-        let asked = Instant::now();
-        self.publish(connection, route, id, payload).await?;
-        let heard = tokio::time::timeout_at(asked + within, expected.heard()).await;
-        let answer = heard.ok().map(|heard| ReceivedResponse {
-            after: asked.elapsed(),
-            refusal: heard.refusal,
+            channel: response_channel(channel),
         });
-        Ok(Some(RequestOutcome { id, answer }))
+        let subscription = self.publisher.subscribe(response_topic).await;
+        let _subscription = subscription.map_err(|error| SendError::new(id, error))?;
+        let published_at = Instant::now();
+        self.publish(connection, channel, id, payload).await?;
+        let received = tokio::time::timeout_at(published_at + timeout, pending.wait()).await;
+        let response = received.ok().map(|kind| ReceivedResponse {
+            round_trip: published_at.elapsed(),
+            client_error: match kind {
+                ResponseKind::Success => None,
+                ResponseKind::Error(details) => Some(details),
+            },
+        });
+        Ok(Some(RequestOutcome { id, response }))
     }
 }
 
-/// Where a client answers what it heard there.
-fn answers_on(route: Channel) -> Channel {
-    match route {
+/// Returns the channel on which a client responds to a message on `channel`.
+fn response_channel(channel: Channel) -> Channel {
+    match channel {
         Channel::Control(_) => Channel::Control(Direction::FromClient),
         Channel::Data(_) => Channel::Data(Direction::FromClient),
-        Channel::Handshake(_) | Channel::State => Channel::Handshake(Direction::FromClient),
+        Channel::Handshake(_) | Channel::HandshakeStatus => {
+            Channel::Handshake(Direction::FromClient)
+        }
     }
 }

@@ -1,17 +1,21 @@
-//! Time as an argument: whoever needs "now" is given a clock, so that tests can hold it.
+//! Time. Code that needs the current time takes a [`Clock`], so that tests can control it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-/// A moment. Stores keep microseconds, so that is the resolution everything is compared at.
+/// A point in time.
+///
+/// Both databases store microseconds, so timestamps are truncated to microseconds before they are
+/// stored or compared.
 pub type Timestamp = jiff::Timestamp;
 
-/// Where "now" comes from.
+/// A source of the current time.
 pub trait Clock: Send + Sync + 'static {
-    /// The present moment, cut to microseconds.
+    /// Returns the current time, truncated to microseconds.
     fn now(&self) -> Timestamp;
 }
 
-/// The machine's clock.
+/// The clock of the operating system.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;
 
@@ -27,17 +31,17 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
     }
 }
 
-/// Cuts a moment to what both databases can keep, so that a value reads back as it was written.
+/// Truncates a timestamp to microseconds, so that the databases return exactly the stored value.
 #[must_use]
-pub fn truncate_to_micros(at: Timestamp) -> Timestamp {
-    let nanos = at.as_nanosecond();
-    Timestamp::from_nanosecond(nanos - nanos.rem_euclid(1000)).unwrap_or(at)
+pub fn truncate_to_micros(time: Timestamp) -> Timestamp {
+    let nanos = time.as_nanosecond();
+    Timestamp::from_nanosecond(nanos - nanos.rem_euclid(1000)).unwrap_or(time)
 }
 
-/// So long before a moment; never before 1970, when nothing of ours was there.
+/// Subtracts a duration. Returns the Unix epoch if the result would be before it.
 #[must_use]
-pub fn before(at: Timestamp, span: std::time::Duration) -> Timestamp {
-    let earlier = at.checked_sub(span).unwrap_or(Timestamp::UNIX_EPOCH);
+pub fn saturating_sub(time: Timestamp, duration: Duration) -> Timestamp {
+    let earlier = time.checked_sub(duration).unwrap_or(Timestamp::UNIX_EPOCH);
     earlier.max(Timestamp::UNIX_EPOCH)
 }
 
@@ -45,18 +49,31 @@ pub fn before(at: Timestamp, span: std::time::Duration) -> Timestamp {
 mod tests {
     use super::*;
 
+    fn timestamp(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
     #[test]
-    fn a_moment_is_cut_to_what_the_stores_keep() {
-        let fine: Timestamp = "2026-01-02T15:04:05.123456789Z".parse().unwrap();
+    fn timestamps_are_truncated_to_microseconds() {
         assert_eq!(
-            truncate_to_micros(fine).to_string(),
-            "2026-01-02T15:04:05.123456Z"
+            truncate_to_micros(timestamp("2026-01-02T15:04:05.123456789Z")),
+            timestamp("2026-01-02T15:04:05.123456Z")
         );
-        let last = truncate_to_micros(Timestamp::MAX);
-        assert_eq!(last.subsec_nanosecond(), 999_999_000);
-        let long = std::time::Duration::from_secs(u64::MAX);
-        assert_eq!(before(fine, long), Timestamp::UNIX_EPOCH);
-        let early: Timestamp = "0000-01-01T00:00:00.0000015Z".parse().unwrap();
-        assert_eq!(truncate_to_micros(early).subsec_nanosecond() % 1000, 0);
+        let latest = truncate_to_micros(Timestamp::MAX);
+        assert_eq!(latest.subsec_nanosecond(), 999_999_000);
+        let before_1970 = timestamp("0000-01-01T00:00:00.0000015Z");
+        let truncated = truncate_to_micros(before_1970);
+        assert_eq!(truncated.subsec_nanosecond() % 1000, 0);
+    }
+
+    #[test]
+    fn subtraction_saturates_at_the_unix_epoch() {
+        let time = timestamp("2026-01-02T15:04:05Z");
+        assert_eq!(
+            saturating_sub(time, Duration::from_secs(5)),
+            timestamp("2026-01-02T15:04:00Z")
+        );
+        let longest = Duration::from_secs(u64::MAX);
+        assert_eq!(saturating_sub(time, longest), Timestamp::UNIX_EPOCH);
     }
 }

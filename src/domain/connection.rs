@@ -1,20 +1,21 @@
-//! A connection: who is connected, to whom it belongs, and what it said of itself.
+//! A client's connection: its tenant, its dialect, and the information that the client reported.
 
 use serde_json::Value;
 
 use super::{ClientId, MessageId, Tenant, Timestamp};
 
-/// The dialect that a client spoke last, and is spoken to in.
+/// The protocol variant that a client uses. The service replies in the dialect of the client's
+/// latest presence message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dialect {
-    /// `…/{client}/control|data/in|out`, what rhc and yggdrasil speak.
+    /// The dialect of rhc and yggdrasil, on topics `…/{client}/control|data/in|out`.
     Status,
-    /// `…/in|out/{client}`: retained handshakes.
+    /// The dialect with retained handshake messages, on topics `…/in|out/{client}`.
     Handshake,
 }
 
 impl Dialect {
-    /// Its name in the store and in logs.
+    /// The name in the database and in logs.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -23,7 +24,7 @@ impl Dialect {
         }
     }
 
-    /// The dialect of that name.
+    /// Returns the dialect with this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
@@ -34,17 +35,17 @@ impl Dialect {
     }
 }
 
-/// What kind of client it is.
+/// The kind of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ClientKind {
     /// A machine.
     Host,
-    /// Something that speaks for machines.
+    /// A proxy that connects on behalf of machines.
     Proxy,
 }
 
 impl ClientKind {
-    /// Its name in the store.
+    /// The name in the database.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -53,7 +54,7 @@ impl ClientKind {
         }
     }
 
-    /// The kind of that name.
+    /// Returns the kind with this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
@@ -64,64 +65,65 @@ impl ClientKind {
     }
 }
 
-/// What a client reports about itself when it comes online.
+/// The information that a client reports about itself when it comes online.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClientInfo {
-    /// An object; `{}` when the client sent none.
+    /// Facts that identify the machine: an object, `{}` if the client sent none.
     pub canonical_facts: Value,
-    /// What a proxy says of the service behind it: an object, or null.
+    /// Facts about the service behind a proxy: an object or null.
     pub catalog_service_facts: Value,
-    /// An object of workers, or null.
+    /// The client's workers by name: an object or null.
     pub dispatchers: Value,
-    /// Whatever the client calls its tags, or null.
+    /// Tags that the client chose: an object or null.
     pub tags: Value,
-    /// The client program's name; `""` when it did not say.
+    /// Name of the client program; empty if the client sent none.
     pub client_name: String,
-    /// The client program's version; `""` when it did not say.
+    /// Version of the client program; empty if the client sent none.
     pub client_version: String,
 }
 
 impl ClientInfo {
-    /// Whether the client has a worker of this name. `-` and `_` are the same: clients spell one
-    /// worker either way.
+    /// Returns whether the client has a worker with this name. `-` and `_` are equal, because
+    /// clients spell the same worker either way.
     #[must_use]
     pub fn has_dispatcher(&self, name: &str) -> bool {
-        let spelled = |name: &str| name.replace('_', "-");
-        let wanted = spelled(name);
-        let workers = self.dispatchers.as_object();
-        workers.is_some_and(|workers| workers.keys().any(|worker| spelled(worker) == wanted))
+        let normalize = |name: &str| name.replace('_', "-");
+        let normalized = normalize(name);
+        let dispatchers = self.dispatchers.as_object();
+        dispatchers.is_some_and(|all| all.keys().any(|key| normalize(key) == normalized))
     }
 }
 
-/// The dispatcher that Satellite servers advertise: they serve hosts of many organisations.
-const SATELLITE: &str = "foreman_rh_cloud";
+/// The dispatcher that Satellite servers report.
+const SATELLITE_DISPATCHER: &str = "foreman_rh_cloud";
 
-/// A connection that belongs to an organisation, as callers may see it.
+/// A connected client that has a tenant.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Connection {
-    /// Who.
+    /// The connected client.
     pub client_id: ClientId,
-    /// To whom it belongs.
+    /// The client's organization and account.
     pub tenant: Tenant,
-    /// How to speak to it.
+    /// The dialect for messages to the client.
     pub dialect: Dialect,
-    /// What it is.
+    /// The kind of the client.
     pub kind: ClientKind,
-    /// The topic prefix that it was heard on, and listens on.
+    /// The topic prefix that the client publishes and subscribes under.
     pub topic_prefix: String,
-    /// What it said of itself.
-    pub reported: ClientInfo,
-    /// The online message that the row is of.
+    /// The information that the client reported about itself.
+    pub info: ClientInfo,
+    /// The id of the online message that this connection was recorded from, if it had one.
     pub message_id: Option<MessageId>,
-    /// When that message was sent (never after it was received).
+    /// When the client sent that message by its own clock, but never later than the time of
+    /// receipt.
     pub message_sent: Timestamp,
 }
 
 impl Connection {
-    /// Whether it is a Satellite server.
+    /// Returns whether the client is a Satellite server, which serves hosts of many organizations.
     #[must_use]
     pub fn is_satellite(&self) -> bool {
-        self.reported.has_dispatcher(SATELLITE)
+        self.info.has_dispatcher(SATELLITE_DISPATCHER)
     }
 }
 
@@ -131,8 +133,8 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_worker_is_found_in_either_spelling() {
-        let mut reported = ClientInfo {
+    fn dispatcher_lookup_treats_dash_and_underscore_as_equal() {
+        let mut info = ClientInfo {
             canonical_facts: json!({}),
             catalog_service_facts: Value::Null,
             dispatchers: json!({"rhc_worker_playbook": null, "echo": {}}),
@@ -140,10 +142,10 @@ mod tests {
             client_name: String::new(),
             client_version: String::new(),
         };
-        assert!(reported.has_dispatcher("rhc-worker-playbook"));
-        assert!(reported.has_dispatcher("rhc_worker-playbook"));
-        assert!(!reported.has_dispatcher("package-manager"));
-        reported.dispatchers = Value::Null;
-        assert!(!reported.has_dispatcher("echo"));
+        assert!(info.has_dispatcher("rhc-worker-playbook"));
+        assert!(info.has_dispatcher("rhc_worker-playbook"));
+        assert!(!info.has_dispatcher("package-manager"));
+        info.dispatchers = Value::Null;
+        assert!(!info.has_dispatcher("echo"));
     }
 }

@@ -1,5 +1,4 @@
-//! Who a client is in the eyes of the platform: what the certificate gateway says of it, and other
-//! services want to be told.
+//! The platform's identity of a client or API caller, as in the header `x-rh-identity`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,99 +9,102 @@ use serde_json::{Map, Value, json};
 
 use super::{InvalidId, OrgId, Tenant};
 
-/// What a client that came with a certificate was authenticated by.
+/// The `auth_type` of a client that authenticated with a certificate.
 pub const CERT_AUTH: &str = "cert-auth";
 
-/// Longest account number in bytes, on the way in; as long as an organisation.
-const ACCOUNT_MAX_BYTES: usize = 255;
+/// Maximum length of an account number in bytes.
+const MAX_ACCOUNT_BYTES: usize = 255;
 
-/// Why an identity cannot be read. Never holds what was in it: it ends up in logs.
+/// Why an identity cannot be decoded. The texts are logged, so they contain no personal data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
-    /// Not standard base64.
-    #[error("the identity is not base64")]
+    /// The text is not standard base64.
+    #[error("the identity is not valid base64")]
     NotBase64,
-    /// Not JSON, or nested too deeply.
-    #[error("the identity is not JSON at line {line} column {column}")]
+    /// The decoded bytes are not JSON, or the JSON is nested too deeply.
+    #[error("the identity is not valid JSON at line {line} column {column}")]
     NotJson {
-        /// Where.
+        /// Line of the syntax error, starting at 1.
         line: usize,
-        /// Where in it.
+        /// Column of the syntax error, starting at 1.
         column: usize,
     },
-    /// A part that is read is of another type.
+    /// This field has the wrong JSON type.
     #[error("{0} has the wrong type")]
     WrongType(&'static str),
-    /// An organisation that cannot be one.
-    #[error("the organisation cannot be used: {0}")]
-    Organisation(InvalidId),
-    /// An account number that no store would keep.
-    #[error("the account number cannot be used: {0}")]
-    Account(InvalidId),
+    /// The organization id is invalid.
+    #[error("the organization id is invalid: {0}")]
+    InvalidOrgId(InvalidId),
+    /// The account number is invalid.
+    #[error("the account number is invalid: {0}")]
+    InvalidAccount(InvalidId),
 }
 
-/// An identity as it came, with all that we know nothing of, and the few parts that we read.
+/// A decoded identity, together with its base64 text.
 ///
-/// It is kept encoded: those who want it want it so, and what is not decoded again cannot be lost.
+/// The base64 text keeps fields that this type does not decode, so that other services receive the
+/// complete identity.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Identity {
-    encoded: Arc<str>,
+    base64: Arc<str>,
     tenant: Option<Tenant>,
     account: Arc<str>,
     kind: Option<Arc<str>>,
-    associate: Option<Arc<str>>,
+    associate_email: Option<Arc<str>>,
     auth_type: Arc<str>,
     system_cn: Option<Arc<str>>,
 }
 
 impl Identity {
-    /// Reads the gateway's base64, with two mends, because inventory refuses an identity that lacks
-    /// them: a missing `auth_type` becomes `cert-auth`, and an organisation that stands only in
-    /// `internal.org_id` is also written to the top level.
+    /// Decodes base64 of `{"identity": {…}}` and fills in fields that inventory requires:
+    /// a missing `auth_type` becomes `cert-auth`, and a missing `org_id` is copied from
+    /// `internal.org_id`.
     ///
     /// # Errors
-    /// When it is not base64 of JSON of the expected shape. That no organisation is named is no
-    /// error, but an answer: see [`Identity::tenant`].
+    /// If the text is not base64 of JSON, or a field is invalid. A missing organization is not an
+    /// error: [`Identity::tenant`] then returns `None`.
     pub fn from_base64(text: &str) -> Result<Self, IdentityError> {
         let text = text.trim();
         let bytes = STANDARD
             .decode(text)
             .map_err(|_| IdentityError::NotBase64)?;
-        let mut whole: Value = serde_json::from_slice(&bytes).map_err(|e| not_json(&e))?;
-        let fields = whole
+        let mut document: Value = serde_json::from_slice(&bytes).map_err(|e| invalid_json(&e))?;
+        let fields = document
             .get_mut("identity")
             .and_then(Value::as_object_mut)
             .ok_or(IdentityError::WrongType("identity"))?;
         let tenant = tenant(fields)?;
-        let kind = word(fields, "type")?.map(Into::into);
-        let system = object(fields, "system")?;
-        let system_cn = system.map_or(Ok(None), |system| word(system, "cn"))?;
-        let system_cn = system_cn.map(Into::into);
-        let associate = object(fields, "associate")?;
-        let associate = associate.map_or(Ok(None), |associate| word(associate, "email"))?;
-        let associate = associate.map(Into::into);
-        let account = word(fields, "account_number")?.unwrap_or_default().into();
-        let is_mended = mend(fields, tenant.as_ref())?;
+        let kind = string_field(fields, "type")?.map(Into::into);
+        let system_cn = nested_string_field(fields, "system", "cn")?.map(Into::into);
+        let associate_email = nested_string_field(fields, "associate", "email")?.map(Into::into);
+        let account = string_field(fields, "account_number")?
+            .unwrap_or_default()
+            .into();
+        let is_changed = fill_missing_fields(fields, tenant.as_ref())?;
+        let auth_type = string_field(fields, "auth_type")?
+            .unwrap_or(CERT_AUTH)
+            .into();
         Ok(Self {
-            auth_type: word(fields, "auth_type")?.unwrap_or(CERT_AUTH).into(),
-            encoded: if is_mended {
-                encode(&whole)
+            // An unchanged identity keeps its original text, byte for byte.
+            base64: if is_changed {
+                encode(&document)
             } else {
                 text.into()
             },
             tenant,
             account,
             kind,
-            associate,
+            associate_email,
+            auth_type,
             system_cn,
         })
     }
 
-    /// The identity of a client whose tenant no gateway named.
+    /// Creates the identity of a client whose tenant does not come from the certificate gateway.
     #[must_use]
-    pub fn made_for(tenant: &Tenant) -> Self {
+    pub fn for_tenant(tenant: &Tenant) -> Self {
         let org_id = tenant.org_id.as_str();
-        let whole = json!({"identity": {
+        let document = json!({"identity": {
             "type": "User",
             "auth_type": CERT_AUTH,
             "account_number": tenant.account,
@@ -110,60 +112,60 @@ impl Identity {
             "internal": {"org_id": org_id},
         }});
         Self {
-            encoded: encode(&whole),
+            base64: encode(&document),
             tenant: Some(tenant.clone()),
             account: tenant.account.as_str().into(),
             kind: Some("User".into()),
-            associate: None,
+            associate_email: None,
             auth_type: CERT_AUTH.into(),
             system_cn: None,
         }
     }
 
-    /// As other services take it: standard base64 of `{"identity": {…}}`.
+    /// The identity as other services expect it: standard base64 of `{"identity": {…}}`.
     #[must_use]
     pub fn to_base64(&self) -> &str {
-        &self.encoded
+        &self.base64
     }
 
-    /// The organisation and account that it names. None: a definite "to nobody".
+    /// The organization and account. `None` means that the identity definitely has no organization.
     #[must_use]
     pub fn tenant(&self) -> Option<&Tenant> {
         self.tenant.as_ref()
     }
 
-    /// The account number that it names, whether it names an organisation or not; `""` for none.
+    /// The account number, also if the identity has no organization; empty if there is none.
     #[must_use]
     pub fn account(&self) -> &str {
         &self.account
     }
 
-    /// The address of a member of staff, for lines that must say who it was.
+    /// The email address of an `Associate` (a member of staff), for the audit log.
     #[must_use]
-    pub fn associate(&self) -> Option<&str> {
-        self.associate.as_deref()
+    pub fn associate_email(&self) -> Option<&str> {
+        self.associate_email.as_deref()
     }
 
-    /// Its `type`: `User`, `System`, …
+    /// The `type`, for example `User` or `System`.
     #[must_use]
     pub fn kind(&self) -> Option<&str> {
         self.kind.as_deref()
     }
 
-    /// Its `auth_type`.
+    /// The `auth_type`, for example `cert-auth`.
     #[must_use]
     pub fn auth_type(&self) -> &str {
         &self.auth_type
     }
 
-    /// The common name of the certificate that a `System` came with.
+    /// The common name of the certificate that a `System` identity authenticated with.
     #[must_use]
     pub fn system_cn(&self) -> Option<&str> {
         self.system_cn.as_deref()
     }
 }
 
-/// Without the encoded whole: it holds people's names.
+/// Omits the base64 text, which contains personal data.
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Identity")
@@ -175,43 +177,46 @@ impl fmt::Debug for Identity {
 }
 
 fn tenant(fields: &Map<String, Value>) -> Result<Option<Tenant>, IdentityError> {
-    let internal = object(fields, "internal")?;
-    let inside = internal.map_or(Ok(None), |internal| word(internal, "org_id"))?;
-    let account = word(fields, "account_number")?.unwrap_or_default();
+    let internal_org_id = nested_string_field(fields, "internal", "org_id")?;
+    let account = string_field(fields, "account_number")?.unwrap_or_default();
     if account.contains('\0') {
-        return Err(IdentityError::Account(InvalidId::Character('\0')));
+        let error = InvalidId::ForbiddenChar('\0');
+        return Err(IdentityError::InvalidAccount(error));
     }
-    if account.len() > ACCOUNT_MAX_BYTES {
-        let too_long = InvalidId::TooLong(ACCOUNT_MAX_BYTES);
-        return Err(IdentityError::Account(too_long));
+    if account.len() > MAX_ACCOUNT_BYTES {
+        let error = InvalidId::TooLong(MAX_ACCOUNT_BYTES);
+        return Err(IdentityError::InvalidAccount(error));
     }
-    let Some(org_id) = word(fields, "org_id")?.or(inside) else {
+    let Some(org_id) = string_field(fields, "org_id")?.or(internal_org_id) else {
         return Ok(None);
     };
     Ok(Some(Tenant {
-        org_id: OrgId::new(org_id).map_err(IdentityError::Organisation)?,
+        org_id: OrgId::new(org_id).map_err(IdentityError::InvalidOrgId)?,
         account: account.to_owned(),
     }))
 }
 
-/// Whether there was anything to mend.
-fn mend(fields: &mut Map<String, Value>, tenant: Option<&Tenant>) -> Result<bool, IdentityError> {
-    let lacks_auth_type = word(fields, "auth_type")?.is_none();
+/// Fills in `auth_type` and `org_id`. Returns whether a field was missing.
+fn fill_missing_fields(
+    fields: &mut Map<String, Value>,
+    tenant: Option<&Tenant>,
+) -> Result<bool, IdentityError> {
+    let lacks_auth_type = string_field(fields, "auth_type")?.is_none();
     if lacks_auth_type {
         fields.insert("auth_type".into(), CERT_AUTH.into());
     }
-    let missing = match tenant {
-        Some(tenant) if word(fields, "org_id")?.is_none() => Some(tenant.org_id.as_str()),
+    let missing_org_id = match tenant {
+        Some(tenant) if string_field(fields, "org_id")?.is_none() => Some(tenant.org_id.as_str()),
         _ => None,
     };
-    if let Some(org_id) = missing {
+    if let Some(org_id) = missing_org_id {
         fields.insert("org_id".into(), org_id.into());
     }
-    Ok(lacks_auth_type || missing.is_some())
+    Ok(lacks_auth_type || missing_org_id.is_some())
 }
 
-/// A text; absent, null and blank are none.
-fn word<'a>(
+/// Returns a string field, or `None` if it is absent, null or blank.
+fn string_field<'a>(
     fields: &'a Map<String, Value>,
     key: &'static str,
 ) -> Result<Option<&'a str>, IdentityError> {
@@ -222,23 +227,24 @@ fn word<'a>(
     }
 }
 
-/// An object; absent and null are none.
-fn object<'a>(
+/// Returns a string field of an object field, or `None` if either is absent or null.
+fn nested_string_field<'a>(
     fields: &'a Map<String, Value>,
+    object_key: &'static str,
     key: &'static str,
-) -> Result<Option<&'a Map<String, Value>>, IdentityError> {
-    match fields.get(key) {
+) -> Result<Option<&'a str>, IdentityError> {
+    match fields.get(object_key) {
         None | Some(Value::Null) => Ok(None),
-        Some(Value::Object(inside)) => Ok(Some(inside)),
-        Some(_) => Err(IdentityError::WrongType(key)),
+        Some(Value::Object(object)) => string_field(object, key),
+        Some(_) => Err(IdentityError::WrongType(object_key)),
     }
 }
 
-fn encode(whole: &Value) -> Arc<str> {
-    STANDARD.encode(whole.to_string()).into()
+fn encode(document: &Value) -> Arc<str> {
+    STANDARD.encode(document.to_string()).into()
 }
 
-fn not_json(error: &serde_json::Error) -> IdentityError {
+fn invalid_json(error: &serde_json::Error) -> IdentityError {
     IdentityError::NotJson {
         line: error.line(),
         column: error.column(),
@@ -249,95 +255,95 @@ fn not_json(error: &serde_json::Error) -> IdentityError {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Identity, IdentityError> {
-        Identity::from_base64(&STANDARD.encode(text))
+    fn parse(json: &str) -> Result<Identity, IdentityError> {
+        Identity::from_base64(&STANDARD.encode(json))
     }
 
     fn decoded(identity: &Identity) -> Value {
         serde_json::from_slice(&STANDARD.decode(identity.to_base64()).unwrap()).unwrap()
     }
 
-    fn named(identity: &Identity) -> Option<(&str, &str)> {
+    fn org_and_account(identity: &Identity) -> Option<(&str, &str)> {
         let tenant = identity.tenant()?;
         Some((tenant.org_id.as_str(), tenant.account.as_str()))
     }
 
     #[test]
-    fn a_whole_identity_is_kept_to_the_byte() {
-        // Two spaces, an order of its own, an integer beyond 64 bits: none survives a parser.
+    fn complete_identity_keeps_its_base64_text() {
+        // Parsing and encoding again would change the spaces, the key order and the large integer.
         let text = r#"{"identity":  {"type":"System","org_id":"10001","auth_type":"cert-auth",
             "account_number":"010101","system":{"cn":"c1","cert_type":"system"},
             "internal":{"org_id":"10001","auth_time":123456789012345678901234567890}},
             "entitlements":{"insights":{"is_entitled":true}}}"#;
-        let identity = read(text).unwrap();
+        let identity = parse(text).unwrap();
         assert_eq!(identity.to_base64(), STANDARD.encode(text));
-        assert_eq!(named(&identity), Some(("10001", "010101")));
+        assert_eq!(org_and_account(&identity), Some(("10001", "010101")));
         assert_eq!(identity.kind(), Some("System"));
         assert_eq!(identity.auth_type(), "cert-auth");
         assert_eq!(identity.system_cn(), Some("c1"));
     }
 
     #[test]
-    fn a_missing_auth_type_becomes_cert_auth() {
+    fn missing_auth_type_becomes_cert_auth() {
         for auth_type in ["", r#","auth_type":null"#, r#","auth_type":"""#] {
             let text = format!(r#"{{"identity":{{"org_id":"1","x":[1]{auth_type}}},"y":2}}"#);
-            let identity = read(&text).unwrap();
+            let identity = parse(&text).unwrap();
             assert_eq!(identity.auth_type(), "cert-auth");
             assert_eq!(
                 decoded(&identity),
                 json!({"identity": {"org_id": "1", "x": [1], "auth_type": "cert-auth"}, "y": 2})
             );
         }
-        let other = read(r#"{"identity":{"org_id":"1","auth_type":"jwt-auth"}}"#).unwrap();
-        assert_eq!(other.auth_type(), "jwt-auth");
-        assert_eq!(decoded(&other)["identity"]["auth_type"], "jwt-auth");
+        let jwt = parse(r#"{"identity":{"org_id":"1","auth_type":"jwt-auth"}}"#).unwrap();
+        assert_eq!(jwt.auth_type(), "jwt-auth");
+        assert_eq!(decoded(&jwt)["identity"]["auth_type"], "jwt-auth");
     }
 
     #[test]
-    fn an_inner_organisation_is_also_written_to_the_top_level() {
-        for top in [
+    fn missing_org_id_is_copied_from_internal_org_id() {
+        for org_id in [
             "",
             r#""org_id":null,"#,
             r#""org_id":"","#,
             r#""org_id":" ","#,
         ] {
             let text = format!(
-                r#"{{"identity":{{{top}"auth_type":"cert-auth","internal":{{"org_id":"7","z":1}}}}}}"#
+                r#"{{"identity":{{{org_id}"auth_type":"cert-auth","internal":{{"org_id":"7","z":1}}}}}}"#
             );
-            let identity = read(&text).unwrap();
-            assert_eq!(named(&identity), Some(("7", "")));
+            let identity = parse(&text).unwrap();
+            assert_eq!(org_and_account(&identity), Some(("7", "")));
             assert_eq!(
                 decoded(&identity),
                 json!({"identity": {"org_id": "7", "auth_type": "cert-auth",
                     "internal": {"org_id": "7", "z": 1}}})
             );
         }
-        let both = read(r#"{"identity":{"org_id":"1","internal":{"org_id":"2"}}}"#).unwrap();
-        assert_eq!(named(&both), Some(("1", "")));
+        let both = parse(r#"{"identity":{"org_id":"1","internal":{"org_id":"2"}}}"#).unwrap();
+        assert_eq!(org_and_account(&both), Some(("1", "")));
         assert_eq!(decoded(&both)["identity"]["internal"]["org_id"], "2");
     }
 
     #[test]
-    fn a_missing_or_empty_organisation_is_an_answer_and_not_an_error() {
+    fn missing_or_blank_organization_means_no_tenant() {
         for text in [
             r#"{"identity":{}}"#,
             r#"{"identity":{"org_id":""}}"#,
             r#"{"identity":{"org_id":null,"internal":null,"account_number":"1"}}"#,
             r#"{"identity":{"org_id":" ","internal":{"org_id":""}}}"#,
         ] {
-            let identity = read(text).unwrap();
+            let identity = parse(text).unwrap();
             assert_eq!(identity.tenant(), None, "{text}");
             assert!(decoded(&identity)["identity"].is_object(), "{text}");
         }
     }
 
     #[test]
-    fn what_cannot_be_read_is_an_error() {
+    fn invalid_identities_are_rejected() {
         for text in ["", "%", "YQ", "YQ=", "e30=\u{e9}", "_-8=", "Y Q=="] {
-            assert!(Identity::from_base64(text).is_err(), "{text:?} was taken");
+            assert!(Identity::from_base64(text).is_err(), "{text:?}");
         }
-        let deep = format!(r#"{{"identity":{}"#, r#"{"a":"#.repeat(100_000));
-        let long = format!(r#"{{"identity":{{"org_id":"{}"}}}}"#, "1".repeat(256));
+        let deeply_nested = format!(r#"{{"identity":{}"#, r#"{"a":"#.repeat(100_000));
+        let long_org_id = format!(r#"{{"identity":{{"org_id":"{}"}}}}"#, "1".repeat(256));
         for text in [
             "",
             "{",
@@ -359,38 +365,38 @@ mod tests {
             r#"{"identity":{"org_id":"1","system":[]}}"#,
             r#"{"identity":{"org_id":"1","system":{"cn":7}}}"#,
             r#"{"identity":{"org_id":"1\ud800"}}"#,
-            &deep,
-            &long,
+            &deeply_nested,
+            &long_org_id,
         ] {
-            assert!(read(text).is_err(), "{text:.60} was taken");
+            assert!(parse(text).is_err(), "{text:.60}");
         }
-        let invalid = STANDARD.encode(b"{\"identity\":{\"org_id\":\"\xff\"}}");
-        assert!(Identity::from_base64(&invalid).is_err());
+        let invalid_utf8 = STANDARD.encode(b"{\"identity\":{\"org_id\":\"\xff\"}}");
+        assert!(Identity::from_base64(&invalid_utf8).is_err());
     }
 
     #[test]
-    fn an_identity_made_for_a_tenant_reads_back() {
+    fn identity_created_for_a_tenant_can_be_decoded() {
         let tenant = Tenant {
             org_id: OrgId::new("10001").unwrap(),
             account: "010101".into(),
         };
-        let made = Identity::made_for(&tenant);
+        let identity = Identity::for_tenant(&tenant);
         assert_eq!(
-            decoded(&made),
+            decoded(&identity),
             json!({"identity": {"type": "User", "auth_type": "cert-auth", "org_id": "10001",
                 "account_number": "010101", "internal": {"org_id": "10001"}}})
         );
-        assert_eq!(Identity::from_base64(made.to_base64()), Ok(made));
+        assert_eq!(Identity::from_base64(identity.to_base64()), Ok(identity));
     }
 
     #[test]
-    fn what_is_logged_names_nobody() {
-        let identity = read(r#"{"identity":{"org_id":"1","user":{"email":"a@b.example"}}}"#);
-        let shown = format!("{identity:?}");
-        assert!(shown.contains("OrgId"), "{shown}");
+    fn debug_output_contains_no_personal_data() {
+        let identity = parse(r#"{"identity":{"org_id":"1","user":{"email":"a@b.example"}}}"#);
+        let debug = format!("{identity:?}");
+        assert!(debug.contains("OrgId"), "{debug}");
         assert!(
-            !shown.contains("example") && !shown.contains("encoded"),
-            "{shown}"
+            !debug.contains("example") && !debug.contains("base64"),
+            "{debug}"
         );
     }
 }

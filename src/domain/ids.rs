@@ -1,54 +1,55 @@
-//! Names of clients, organisations and messages, checked once where they enter.
+//! Validated ids of clients, organizations and messages.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Longest client id in bytes.
-pub const CLIENT_ID_MAX_BYTES: usize = 255;
-/// Longest message id in characters.
-pub const MESSAGE_ID_MAX_CHARS: usize = 255;
-/// Longest organisation id in bytes, on the way in.
-const ORG_ID_MAX_BYTES: usize = 255;
+/// Maximum length of a client id in bytes.
+pub const MAX_CLIENT_ID_BYTES: usize = 255;
+/// Maximum length of a message id in characters.
+pub const MAX_MESSAGE_ID_CHARS: usize = 255;
+/// Maximum length of an organization id in bytes.
+const MAX_ORG_ID_BYTES: usize = 255;
 
-/// Why a name was refused.
+/// Why a text is not a valid id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidId {
-    /// Nothing there.
+    /// The id is empty or blank.
     #[error("it is empty")]
     Empty,
-    /// Longer than any store would keep.
+    /// The id is longer than this maximum.
     #[error("it is longer than {0}")]
     TooLong(usize),
-    /// Holds a character that would let it reach another client's topics, or that a store refuses.
-    #[error("it holds {0:?}")]
-    Character(char),
+    /// The id contains this character. A topic separator or wildcard would give a client access to
+    /// the topics of other clients, and PostgreSQL cannot store NUL.
+    #[error("it contains {0:?}")]
+    ForbiddenChar(char),
 }
 
 /// The common name of a client's certificate, compared byte for byte.
 ///
-/// It is one level of an MQTT topic, so it can hold neither a separator nor a wildcard.
+/// The id is one level of an MQTT topic, so it contains neither a separator nor a wildcard.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClientId(Arc<str>);
 
 impl ClientId {
-    /// Takes a name in, or says why not.
+    /// Validates a client id.
     ///
     /// # Errors
-    /// When it is empty, too long, or holds `/`, `+`, `#` or NUL.
-    pub fn new(name: &str) -> Result<Self, InvalidId> {
-        if name.is_empty() {
+    /// If the id is empty, too long, or contains `/`, `+`, `#` or NUL.
+    pub fn new(id: &str) -> Result<Self, InvalidId> {
+        if id.is_empty() {
             return Err(InvalidId::Empty);
         }
-        if name.len() > CLIENT_ID_MAX_BYTES {
-            return Err(InvalidId::TooLong(CLIENT_ID_MAX_BYTES));
+        if id.len() > MAX_CLIENT_ID_BYTES {
+            return Err(InvalidId::TooLong(MAX_CLIENT_ID_BYTES));
         }
-        match name.chars().find(|c| matches!(c, '/' | '+' | '#' | '\0')) {
-            Some(bad) => Err(InvalidId::Character(bad)),
-            None => Ok(Self(name.into())),
+        match id.chars().find(|c| matches!(c, '/' | '+' | '#' | '\0')) {
+            Some(forbidden) => Err(InvalidId::ForbiddenChar(forbidden)),
+            None => Ok(Self(id.into())),
         }
     }
 
-    /// The name as it came.
+    /// The id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -67,30 +68,32 @@ impl fmt::Debug for ClientId {
     }
 }
 
-/// An organisation. Never empty: a connection without one has no `OrgId` at all, so no query that
-/// takes one can return it.
+/// The id of an organization.
+///
+/// An `OrgId` is never blank. A tenantless connection has no `OrgId`, so a query for an
+/// organization cannot return it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OrgId(Arc<str>);
 
 impl OrgId {
-    /// Takes a name in, or says why not.
+    /// Validates an organization id.
     ///
     /// # Errors
-    /// When it is blank, too long or holds NUL.
-    pub fn new(name: &str) -> Result<Self, InvalidId> {
-        if name.trim().is_empty() {
+    /// If the id is blank, too long or contains NUL.
+    pub fn new(id: &str) -> Result<Self, InvalidId> {
+        if id.trim().is_empty() {
             return Err(InvalidId::Empty);
         }
-        if name.len() > ORG_ID_MAX_BYTES {
-            return Err(InvalidId::TooLong(ORG_ID_MAX_BYTES));
+        if id.len() > MAX_ORG_ID_BYTES {
+            return Err(InvalidId::TooLong(MAX_ORG_ID_BYTES));
         }
-        if name.contains('\0') {
-            return Err(InvalidId::Character('\0'));
+        if id.contains('\0') {
+            return Err(InvalidId::ForbiddenChar('\0'));
         }
-        Ok(Self(name.into()))
+        Ok(Self(id.into()))
     }
 
-    /// The name as it came.
+    /// The id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -103,29 +106,29 @@ impl fmt::Display for OrgId {
     }
 }
 
-/// The id that a sender gave its message. Never empty: an empty one names nothing.
+/// The id that a sender gave to its message. Never empty.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct MessageId(Arc<str>);
 
 impl MessageId {
-    /// Takes an id in, or says why not.
+    /// Validates a message id.
     ///
     /// # Errors
-    /// When it is empty, too long or holds NUL.
+    /// If the id is empty, too long or contains NUL.
     pub fn new(id: &str) -> Result<Self, InvalidId> {
         if id.is_empty() {
             return Err(InvalidId::Empty);
         }
-        if id.chars().count() > MESSAGE_ID_MAX_CHARS {
-            return Err(InvalidId::TooLong(MESSAGE_ID_MAX_CHARS));
+        if id.chars().count() > MAX_MESSAGE_ID_CHARS {
+            return Err(InvalidId::TooLong(MAX_MESSAGE_ID_CHARS));
         }
         if id.contains('\0') {
-            return Err(InvalidId::Character('\0'));
+            return Err(InvalidId::ForbiddenChar('\0'));
         }
         Ok(Self(id.into()))
     }
 
-    /// The id as it came.
+    /// The id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -143,14 +146,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_id_that_could_reach_other_topics_is_refused() {
-        for bad in ["a/b", "+", "#", "a\0", "", &"x".repeat(256)] {
-            assert!(ClientId::new(bad).is_err(), "{bad:?} was taken");
+    fn client_id_rejects_topic_separators_wildcards_nul_and_bad_lengths() {
+        for invalid in ["a/b", "+", "#", "a\0", "", &"x".repeat(256)] {
+            assert!(ClientId::new(invalid).is_err(), "{invalid:?}");
         }
     }
 
     #[test]
-    fn a_client_id_is_compared_byte_for_byte() {
+    fn client_ids_are_compared_byte_for_byte() {
         let lower = ClientId::new("f8d7e0a1-5b0a-4c6e-9a43-6d1e0f0b8a11").unwrap();
         let upper = ClientId::new("F8D7E0A1-5B0A-4C6E-9A43-6D1E0F0B8A11").unwrap();
         assert_ne!(lower, upper);
@@ -158,13 +161,13 @@ mod tests {
     }
 
     #[test]
-    fn a_blank_organisation_is_none_at_all() {
+    fn blank_org_id_is_rejected() {
         assert_eq!(OrgId::new("  "), Err(InvalidId::Empty));
         assert!(OrgId::new("10000").is_ok());
     }
 
     #[test]
-    fn a_message_id_is_counted_in_characters() {
+    fn message_id_length_is_counted_in_characters() {
         assert!(MessageId::new(&"é".repeat(255)).is_ok());
         assert!(MessageId::new(&"é".repeat(256)).is_err());
     }

@@ -1,21 +1,21 @@
-//! What a service asks us to send to a client.
+//! Messages from API callers to clients.
 
 use serde_json::Value;
 use uuid::Uuid;
 
 use super::Timestamp;
 
-/// A message on its way to a client, before it is put into the client's dialect.
+/// A message to a client, before it is encoded in the client's dialect.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OutgoingMessage {
-    /// Its id, which the caller is told and the client answers to.
+    /// The message id, which the API returns to the caller and the client's response refers to.
     pub id: Uuid,
-    /// When it was made.
+    /// When the service created the message.
     pub sent: Timestamp,
-    /// What the receiving application goes by.
+    /// Names the application on the client that receives the message, for example `rhc:work`.
     pub directive: String,
-    /// Null, or a map of string to string: a client drops anything else without a word.
+    /// Null or a map of string to string. Clients silently drop a message with any other metadata.
     pub metadata: Value,
-    /// The application's own; null when the caller gave none.
+    /// The application's payload; null if the caller sent none.
     pub payload: Value,
 }

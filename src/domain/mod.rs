@@ -1,18 +1,21 @@
-//! What the system talks about: ids, connections, tenants, identities, time. Types and rules only.
+//! The types that the other modules share: ids, connections, tenants, identities and time.
 //!
-//! Nothing here does I/O, knows a wire format or a table. What a message looks like on the wire
-//! is in `protocol`; what a row looks like is in `store`.
+//! This module does no I/O. Wire formats belong to `protocol`, database rows to `store`.
 
 pub mod clock;
 pub mod connection;
 pub mod identity;
 pub mod ids;
+pub mod lookup_status;
 pub mod message;
+pub mod reject_reason;
 pub mod tenant;
 
 pub use clock::{Clock, SystemClock, Timestamp};
 pub use connection::{ClientInfo, ClientKind, Connection, Dialect};
 pub use identity::{Identity, IdentityError};
 pub use ids::{ClientId, InvalidId, MessageId, OrgId};
+pub use lookup_status::LookupStatus;
 pub use message::OutgoingMessage;
+pub use reject_reason::RejectReason;
 pub use tenant::Tenant;

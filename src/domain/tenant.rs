@@ -1,12 +1,12 @@
-//! To whom a connection belongs.
+//! The tenant of a client.
 
 use super::OrgId;
 
-/// An organisation and its account number, which may be empty.
+/// An organization and its account number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tenant {
-    /// The organisation.
+    /// The organization.
     pub org_id: OrgId,
-    /// The account number; `""` where the organisation has none.
+    /// The account number; empty if the organization has none.
     pub account: String,
 }

@@ -1,47 +1,49 @@
-//! Straight from the embedded broker: no queue, recorded before the client is acknowledged.
+//! Forwards messages of the embedded broker to the recorder, without Kafka. The broker acknowledges
+//! a message after the recorder has committed it.
 
-use super::next_stage::{from_client, is_removal, record};
-use crate::broker::{MessageSink, Receipt};
+use super::next_stage::{clears_retained_message, from_client, record};
+use crate::broker::{MessageSink, PendingWrite};
 use crate::domain::ClientId;
 use crate::protocol::{InboundMessage, TopicScheme};
 use crate::record::{Recorder, RecorderInput};
 use crate::telemetry::metrics;
 
-/// The embedded broker's way into the recorder.
-pub struct EmbeddedIntake {
+/// Message sink of the embedded broker that submits everything to the recorder.
+pub struct RecorderSink {
     recorder: Recorder,
     topics: TopicScheme,
 }
 
-impl EmbeddedIntake {
-    /// An intake for this recorder.
+impl RecorderSink {
+    /// Creates a sink for this recorder.
     #[must_use]
     pub fn new(recorder: Recorder, topics: TopicScheme) -> Self {
         Self { recorder, topics }
     }
 }
 
-impl MessageSink for EmbeddedIntake {
-    fn message(&self, message: InboundMessage) -> Receipt {
-        // The broker lets a client publish on its own topics only.
+impl MessageSink for RecorderSink {
+    fn message_received(&self, message: InboundMessage) -> PendingWrite {
+        // The broker accepts a client's messages on that client's own topics only, so other topics
+        // do not occur here.
         let Some(topic) = from_client(&self.topics, &message.topic) else {
-            return Receipt::at_once();
+            return PendingWrite::completed();
         };
-        metrics::received(topic.route.label());
-        if is_removal(topic.route, &message) {
-            return Receipt::at_once();
+        metrics::message_received(topic.channel.label());
+        if clears_retained_message(topic.channel, &message) {
+            return PendingWrite::completed();
         }
         record(&self.recorder, Some(topic), message)
     }
 
-    fn is_full(&self) -> bool {
-        self.recorder.is_full()
+    fn is_overloaded(&self) -> bool {
+        self.recorder.is_overloaded()
     }
 
-    fn ended(&self, client: ClientId) -> Receipt {
+    fn connection_closed(&self, client: ClientId) -> PendingWrite {
         let receipt = self
             .recorder
             .submit(RecorderInput::ConnectionClosed { client });
-        Receipt::when(async move { receipt.durable().await.is_ok() })
+        PendingWrite::new(async move { receipt.durable().await.is_ok() })
     }
 }

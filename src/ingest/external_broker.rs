@@ -1,5 +1,7 @@
-//! From an outside broker. Its session is kept while we are away, and each message is acknowledged
-//! when the next stage has it: this process may die at any instruction.
+//! Reads client messages from an external MQTT broker and forwards them to the next stage.
+//!
+//! The broker stores the session while this process is down. A message is acknowledged only after
+//! the next stage has stored it, so a crash loses no QoS 1 message.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -14,183 +16,197 @@ use tokio_util::task::AbortOnDropHandle;
 use super::NextStage;
 use super::in_flight::{InFlight, InFlightGuard, Qos0Budget, Qos0Guard};
 use crate::domain::{Clock, Timestamp};
-use crate::mqtt::{self, Ack, Backoff, EventLoop, MqttEvent, MqttHandle, Options, OptionsError};
+use crate::mqtt::{
+    self, Ack, Backoff, ConnectOptions, ConnectOptionsError, EventLoop, MqttEvent, MqttHandle,
+};
 use crate::protocol::{InboundMessage, TopicScheme};
 use crate::shutdown::TaskGroup;
 use crate::telemetry::health::HealthResult;
 use crate::telemetry::metrics;
 
-/// More than may be unacknowledged: whoever polls never waits for whoever forwards.
-const WINDOW: usize = 70_000;
-/// How long the end waits for what was handed on already: if the next stage is away, the broker sends
-/// it again, and nothing is lost.
-const LEAVE_WITHIN: Duration = Duration::from_secs(3);
+/// Capacity of the channel from polling to forwarding. It exceeds the limit of unacknowledged
+/// messages, so polling does not wait for forwarding.
+const CHANNEL_CAPACITY: usize = 70_000;
+/// How long a shutdown waits for forwarded messages. The broker redelivers messages that are not
+/// acknowledged by then.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What ingest works with.
+/// Dependencies of the ingest task.
 pub struct IngestDeps {
-    /// Whom to connect to, as whom.
-    pub options: Options,
-    /// The deployment's topics.
+    /// Options of the broker connection.
+    pub options: ConnectOptions,
+    /// The MQTT topics of this deployment.
     pub topics: TopicScheme,
-    /// The name of a shared subscription, if the work is shared.
+    /// Name of the shared subscription, if several processes share the messages.
     pub shared_subscription_group: Option<String>,
-    /// Where messages go.
-    pub destination: NextStage,
-    /// Now.
+    /// Where to forward messages.
+    pub next_stage: NextStage,
+    /// Source of the current time.
     pub clock: Arc<dyn Clock>,
-    /// When the last message was received.
-    pub last: Mutex<Timestamp>,
+    /// Receive time of the last message.
+    pub last_received_at: Mutex<Timestamp>,
 }
 
-/// Says how ingest stands. A clone is the same.
+/// Handle of the running ingest task. Clones refer to the same task.
 #[derive(Clone)]
 pub struct ExternalIngest {
-    state: Arc<RwLock<HealthResult>>,
+    health: Arc<RwLock<HealthResult>>,
 }
 
-struct Message {
-    received: InboundMessage,
+/// A received message on its way to the next stage.
+struct ReceivedMessage {
+    message: InboundMessage,
     packet_id: u16,
-    /// With QoS 1; what it takes of what may be unacknowledged.
+    /// Set for QoS 1 only.
     ack: Option<(Ack, InFlightGuard)>,
-    /// With QoS 0; what it takes of what may be here.
-    unkept: Option<Qos0Guard>,
+    /// Set for QoS 0 only.
+    qos0_guard: Option<Qos0Guard>,
 }
 
 impl ExternalIngest {
-    /// Starts to take messages in, until `stopper` asks.
+    /// Starts the ingest task, which runs until `tasks` is cancelled.
     ///
     /// # Errors
-    /// When the settings cannot work.
-    pub fn start(parts: IngestDeps, stopper: &TaskGroup) -> Result<Self, OptionsError> {
-        // Tried once here, so that a wrong file is found at the start.
-        drop(mqtt::connect(&parts.options)?);
-        let state = Arc::new(RwLock::new(Err("not connected yet".to_owned())));
-        let running = keep_connected(Arc::new(parts), state.clone(), stopper.clone());
-        stopper.spawn(running);
-        Ok(Self { state })
+    /// When the connection options are invalid.
+    pub fn start(deps: IngestDeps, tasks: &TaskGroup) -> Result<Self, ConnectOptionsError> {
+        // Validates the options at startup, for example that certificate files are readable.
+        drop(mqtt::connect(&deps.options)?);
+        let health = Arc::new(RwLock::new(Err("not connected yet".to_owned())));
+        tasks.spawn(keep_connected(
+            Arc::new(deps),
+            health.clone(),
+            tasks.clone(),
+        ));
+        Ok(Self { health })
     }
 
-    /// Whether messages are coming in.
+    /// Health for the readiness endpoint.
     ///
     /// # Errors
-    /// When not, with why.
-    pub fn standing(&self) -> HealthResult {
-        self.state.read().clone()
+    /// When the task is not subscribed to the broker, with the reason.
+    pub fn health(&self) -> HealthResult {
+        self.health.read().clone()
     }
 }
 
 async fn keep_connected(
-    parts: Arc<IngestDeps>,
-    state: Arc<RwLock<HealthResult>>,
-    stopper: TaskGroup,
+    deps: Arc<IngestDeps>,
+    health: Arc<RwLock<HealthResult>>,
+    tasks: TaskGroup,
 ) {
     let mut backoff = Backoff::default();
-    // A session may be of an earlier process with other prefixes: the first connection subscribes
-    // whatever the broker kept.
+    // The stored session may be from an earlier process with other topic prefixes. So the first
+    // connection subscribes even if the broker has a session.
     let mut has_subscribed = false;
     loop {
-        let connection =
-            one_connection(&parts, &state, &mut has_subscribed, &mut backoff, &stopper);
-        let why = connection.await;
-        if stopper.is_asked() {
-            *state.write() = Err("stopping".to_owned());
+        let reason =
+            run_connection(&deps, &health, &mut has_subscribed, &mut backoff, &tasks).await;
+        if tasks.is_cancelled() {
+            *health.write() = Err("shutting down".to_owned());
             return;
         }
-        tracing::warn!(why, "no messages from the broker; connecting again");
-        *state.write() = Err(why);
+        tracing::warn!(reason, "MQTT connection lost; reconnecting");
+        *health.write() = Err(reason);
         tokio::select! {
-            () = tokio::time::sleep(backoff.pause()) => {}
-            () = stopper.asked() => return,
+            () = tokio::time::sleep(backoff.next_delay()) => {}
+            () = tasks.cancelled() => return,
         }
     }
 }
 
-/// Lives one connection through, and says why it ended. What was in flight on it is acknowledged to
-/// nobody: the broker sends it again, and doing it twice ends in the same.
-async fn one_connection(
-    parts: &Arc<IngestDeps>,
-    state: &Arc<RwLock<HealthResult>>,
+/// Runs one connection and returns the reason for its end. Messages in flight stay unacknowledged:
+/// the broker redelivers them, and recording a message twice does no harm.
+async fn run_connection(
+    deps: &Arc<IngestDeps>,
+    health: &Arc<RwLock<HealthResult>>,
     has_subscribed: &mut bool,
     backoff: &mut Backoff,
-    stopper: &TaskGroup,
+    tasks: &TaskGroup,
 ) -> String {
-    let (publisher, mut link) = match mqtt::connect(&parts.options) {
-        Ok(pair) => pair,
+    let (handle, mut event_loop) = match mqtt::connect(&deps.options) {
+        Ok(connection) => connection,
         Err(error) => return error.to_string(),
     };
-    let first = tokio::select! {
-        first = link.next() => first,
-        () = stopper.asked() => return "stopping".to_owned(),
+    let first_event = tokio::select! {
+        event = event_loop.next() => event,
+        () = tasks.cancelled() => return "shutting down".to_owned(),
     };
-    let awaited = match first {
+    let pending_subacks = match first_event {
         MqttEvent::Connected { session_present } if session_present && *has_subscribed => 0,
-        MqttEvent::Connected { .. } => match subscribe(parts, &publisher).await {
-            Ok(asked) => asked,
+        MqttEvent::Connected { .. } => match subscribe(deps, &handle).await {
+            Ok(subscriptions) => subscriptions,
             Err(error) => return error.to_string(),
         },
-        MqttEvent::Lost(why) => return why,
-        _ => return "the broker answered out of turn".to_owned(),
+        MqttEvent::Disconnected(reason) => return reason,
+        _ => return "the broker sent a packet before CONNACK".to_owned(),
     };
     backoff.reset();
-    let (sender, messages) = mpsc::channel(WINDOW);
-    let (granted, subscribed) = oneshot::channel();
-    let polling = poll(link, parts.clone(), sender, awaited, granted);
+    let (sender, messages) = mpsc::channel(CHANNEL_CAPACITY);
+    let (all_granted, subscribed) = oneshot::channel();
+    let polling = poll(
+        event_loop,
+        deps.clone(),
+        sender,
+        pending_subacks,
+        all_granted,
+    );
     let polling = AbortOnDropHandle::new(tokio::spawn(polling));
-    let told = async {
+    let set_healthy = async {
         if subscribed.await.is_ok() {
             *has_subscribed = true;
-            *state.write() = Ok(());
-            tracing::info!("taking messages from the broker");
+            *health.write() = Ok(());
+            tracing::info!("subscribed to broker");
         }
         std::future::pending::<String>().await
     };
     tokio::select! {
-        why = polling => why.unwrap_or_else(|error| error.to_string()),
-        why = forward(parts, &publisher, messages, stopper) => why,
-        why = told => why,
+        reason = polling => reason.unwrap_or_else(|error| error.to_string()),
+        reason = forward_all(deps, &handle, messages, tasks) => reason,
+        reason = set_healthy => reason,
     }
 }
 
-/// Asks for every topic, and returns how many answers will come. They are not waited for here: what
-/// the broker had kept for us comes before them.
+/// Sends a SUBSCRIBE for each topic filter and returns their number. Does not wait for the SUBACKs,
+/// because the broker may send the stored messages of the session before them.
 async fn subscribe(
-    parts: &IngestDeps,
-    publisher: &MqttHandle,
+    deps: &IngestDeps,
+    handle: &MqttHandle,
 ) -> Result<usize, mqtt::ConnectionClosed> {
-    let filters = parts.topics.filters();
-    let asked = filters.len();
+    let filters = deps.topics.subscription_filters();
+    let subscriptions = filters.len();
     for filter in filters {
-        let filter = match &parts.shared_subscription_group {
+        let filter = match &deps.shared_subscription_group {
             Some(group) => format!("$share/{group}/{filter}"),
             None => filter,
         };
-        publisher.subscribe(filter).await?;
+        handle.subscribe(filter).await?;
     }
-    Ok(asked)
+    Ok(subscriptions)
 }
 
-/// Takes in what comes, and tells when the last of the awaited subscriptions is granted.
+/// Polls the connection, sends each message to `sender`, and completes `all_granted` after the last
+/// pending SUBACK. Returns the reason for the end of the connection.
 async fn poll(
-    mut link: EventLoop,
-    parts: Arc<IngestDeps>,
-    sender: mpsc::Sender<Message>,
-    mut awaited: usize,
-    granted: oneshot::Sender<()>,
+    mut event_loop: EventLoop,
+    deps: Arc<IngestDeps>,
+    sender: mpsc::Sender<ReceivedMessage>,
+    mut pending_subacks: usize,
+    all_granted: oneshot::Sender<()>,
 ) -> String {
-    let mut granted = Some(granted);
-    let (unacknowledged, unkept) = (InFlight::default(), Qos0Budget::default());
+    let mut all_granted = Some(all_granted);
+    let (in_flight, qos0_budget) = (InFlight::default(), Qos0Budget::default());
     loop {
-        if awaited == 0
-            && let Some(granted) = granted.take()
+        if pending_subacks == 0
+            && let Some(all_granted) = all_granted.take()
         {
-            // Nobody listens any more if the connection is being given up.
-            let _ = granted.send(());
+            // The send fails only if the connection is being closed.
+            let _ = all_granted.send(());
         }
-        // While there is none, nothing is read, and nothing is said either: if the next stage is away
-        // for longer than the broker waits for a word, it hangs up, and sends it all again.
-        unacknowledged.room().await;
-        match link.next().await {
+        // While the loop waits for capacity, it sends no PINGREQ. If the next stage is down for
+        // longer than the keep-alive timeout, the broker closes the connection and redelivers the
+        // messages after the reconnect.
+        in_flight.wait_for_capacity().await;
+        match event_loop.next().await {
             MqttEvent::Message {
                 topic,
                 payload,
@@ -198,51 +214,52 @@ async fn poll(
                 packet_id,
                 ack,
             } => {
-                let ack = ack.map(|ack| (ack, unacknowledged.take(payload.len())));
-                let unkept = if ack.is_none() {
-                    let share = unkept.take(payload.len());
-                    if share.is_none() {
-                        metrics::overflowed();
+                let ack = ack.map(|ack| (ack, in_flight.add(payload.len())));
+                let qos0_guard = if ack.is_none() {
+                    let guard = qos0_budget.try_reserve(payload.len());
+                    if guard.is_none() {
+                        metrics::qos0_message_dropped();
                         continue;
                     }
-                    share
+                    guard
                 } else {
                     None
                 };
-                let last = parts.stamp();
-                let received = InboundMessage {
-                    topic,
-                    payload,
-                    replayed: retain,
-                    again: false,
-                    received: last,
-                    cut: None,
-                };
-                let message = Message {
-                    received,
+                let received = ReceivedMessage {
+                    message: InboundMessage {
+                        topic,
+                        payload,
+                        retained: retain,
+                        operator_replay: false,
+                        received_at: deps.next_receive_time(),
+                        truncated: None,
+                    },
                     packet_id,
                     ack,
-                    unkept,
+                    qos0_guard,
                 };
-                if sender.send(message).await.is_err() {
-                    return "stopping".to_owned();
+                if sender.send(received).await.is_err() {
+                    return "shutting down".to_owned();
                 }
             }
-            MqttEvent::Subscribed(true) => awaited = awaited.saturating_sub(1),
-            MqttEvent::Subscribed(false) => {
-                return "the broker refused a subscription; check its access rules".to_owned();
+            MqttEvent::SubAck { granted: true } => {
+                pending_subacks = pending_subacks.saturating_sub(1);
             }
-            MqttEvent::Lost(why) => return why,
+            MqttEvent::SubAck { granted: false } => {
+                return "the broker rejected a subscription; check its access rules".to_owned();
+            }
+            MqttEvent::Disconnected(reason) => return reason,
             MqttEvent::Connected { .. } => {}
         }
     }
 }
 
 impl IngestDeps {
-    /// Now, but never at or before the last one: these times say which message was first, also where
-    /// the clock is set back or messages come faster than it counts.
-    fn stamp(&self) -> Timestamp {
-        let mut last = self.last.lock();
+    /// Returns the current time, or one microsecond after the previous receive time if that is
+    /// later. Receive times decide the order of messages, so they must strictly increase even if
+    /// the clock is set back.
+    fn next_receive_time(&self) -> Timestamp {
+        let mut last = self.last_received_at.lock();
         let now = self.clock.now();
         let next = last.saturating_add(Duration::from_micros(1));
         *last = next.map_or(now, |next| next.max(now));
@@ -250,46 +267,46 @@ impl IngestDeps {
     }
 }
 
-/// Hands messages on, many at once, and acknowledges them in the order in which they came, until the
-/// connection ends or `stopper` asks.
-async fn forward(
-    parts: &IngestDeps,
-    publisher: &MqttHandle,
-    mut messages: mpsc::Receiver<Message>,
-    stopper: &TaskGroup,
+/// Forwards messages concurrently and acknowledges them in the order of their receipt, until the
+/// connection ends or `tasks` is cancelled. Returns the reason for the end.
+async fn forward_all(
+    deps: &IngestDeps,
+    handle: &MqttHandle,
+    mut messages: mpsc::Receiver<ReceivedMessage>,
+    tasks: &TaskGroup,
 ) -> String {
-    let mut under_way = FuturesOrdered::new();
-    let ended = || "the connection has ended".to_owned();
-    let stop = stopper.token();
-    let mut asked = pin!(stop.cancelled());
+    let mut forwarded = FuturesOrdered::new();
+    let connection_closed = || "connection closed".to_owned();
+    let token = tasks.token();
+    let mut cancelled = pin!(token.cancelled());
     loop {
         tokio::select! {
-            () = &mut asked => {
-                let leaving = leave(publisher, messages, under_way);
-                let _ = tokio::time::timeout(LEAVE_WITHIN, leaving).await;
-                return "stopping".to_owned();
+            () = &mut cancelled => {
+                let draining = drain_and_disconnect(handle, messages, forwarded);
+                let _ = tokio::time::timeout(DRAIN_TIMEOUT, draining).await;
+                return "shutting down".to_owned();
             }
-            message = messages.recv() => {
-                let Some(message) = message else { return ended() };
-                let taking = parts
-                    .destination
-                    .take(&parts.topics, message.received, message.packet_id);
-                let taken = tokio::select! {
-                    taken = taking => taken,
-                    () = &mut asked => continue,
+            received = messages.recv() => {
+                let Some(received) = received else { return connection_closed() };
+                let forwarding = deps
+                    .next_stage
+                    .forward(&deps.topics, received.message, received.packet_id);
+                let pending_write = tokio::select! {
+                    pending_write = forwarding => pending_write,
+                    () = &mut cancelled => continue,
                 };
-                under_way.push_back(async move {
-                    let durable = taken.durable().await;
-                    drop(message.unkept);
-                    (durable, message.ack)
+                forwarded.push_back(async move {
+                    let is_durable = pending_write.durable().await;
+                    drop(received.qos0_guard);
+                    (is_durable, received.ack)
                 });
             }
-            Some((durable, ack)) = under_way.next(), if !under_way.is_empty() => {
-                if !durable {
-                    return "the next stage does not take messages".to_owned();
+            Some((is_durable, ack)) = forwarded.next(), if !forwarded.is_empty() => {
+                if !is_durable {
+                    return "failed to forward a message".to_owned();
                 }
-                if acknowledge(publisher, ack).await.is_err() {
-                    return ended();
+                if acknowledge(handle, ack).await.is_err() {
+                    return connection_closed();
                 }
             }
         }
@@ -297,33 +314,33 @@ async fn forward(
 }
 
 async fn acknowledge(
-    publisher: &MqttHandle,
+    handle: &MqttHandle,
     ack: Option<(Ack, InFlightGuard)>,
 ) -> Result<(), mqtt::ConnectionClosed> {
     match ack {
-        Some((ack, _share)) => publisher.acknowledge(ack).await,
+        Some((ack, _in_flight_guard)) => handle.acknowledge(ack).await,
         None => Ok(()),
     }
 }
 
-/// Acknowledges what was handed on, and tells the broker that we go. What still comes is not taken:
-/// the broker keeps it. Returns when the connection has ended.
-async fn leave(
-    publisher: &MqttHandle,
-    mut messages: mpsc::Receiver<Message>,
-    mut under_way: impl Stream<Item = (bool, Option<(Ack, InFlightGuard)>)> + Unpin,
+/// Acknowledges the forwarded messages, then sends DISCONNECT and waits for the end of the
+/// connection. Further messages are discarded without acknowledgement: the broker redelivers them.
+async fn drain_and_disconnect(
+    handle: &MqttHandle,
+    mut messages: mpsc::Receiver<ReceivedMessage>,
+    mut forwarded: impl Stream<Item = (bool, Option<(Ack, InFlightGuard)>)> + Unpin,
 ) {
     loop {
         tokio::select! {
-            outcome = under_way.next() => match outcome {
-                Some((true, ack)) => if acknowledge(publisher, ack).await.is_err() { return },
+            outcome = forwarded.next() => match outcome {
+                Some((true, ack)) => if acknowledge(handle, ack).await.is_err() { return },
                 Some((false, _)) => return,
                 None => break,
             },
             message = messages.recv() => if message.is_none() { return },
         }
     }
-    if publisher.disconnect().await.is_ok() {
+    if handle.disconnect().await.is_ok() {
         while messages.recv().await.is_some() {}
     }
 }

@@ -1,107 +1,118 @@
-//! How much of an outside broker's messages is here: bounded in memory, and in what the broker waits
-//! to hear of.
+//! Limits on the messages of an external broker that this process holds in memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
-/// So many messages at most are unacknowledged. Packet ids are counted to 65,535 and begin again, and
-/// Mosquitto 2.0 does not care whether one is still in use: to a client that comes back it sends all
-/// that waited, whatever its limit. Read no further, each id that is here is here once.
-const MESSAGES_MOST: usize = 30_000;
-/// And so many bytes of them.
-const BYTES_MOST: usize = 64 * 1024 * 1024;
+/// Maximum number of unacknowledged messages.
+///
+/// The limit keeps packet identifiers unique. They wrap around after 65,535, and Mosquitto 2.0 may
+/// reuse an identifier that is still unacknowledged: after a reconnect it sends all stored messages
+/// and ignores its own in-flight limit.
+const MAX_MESSAGES: usize = 30_000;
+/// Maximum size of the unacknowledged payloads.
+const MAX_BYTES: usize = 64 * 1024 * 1024;
+/// At a limit, reading resumes when messages and bytes have dropped below these values. Resuming
+/// after each acknowledgement would read one message at a time, which is slow.
+const RESUME_MESSAGES: usize = MAX_MESSAGES / 2;
+const RESUME_BYTES: usize = MAX_BYTES / 2;
 
-/// What messages with QoS 0 may take in memory: nobody holds the broker back from sending more.
-const UNKEPT_MOST_BYTES: usize = 32 * 1024 * 1024;
-/// What one takes besides its payload.
-const EACH_BYTES: usize = 512;
+/// Maximum memory for QoS 0 messages. MQTT has no flow control for them.
+const MAX_QOS0_BYTES: usize = 32 * 1024 * 1024;
+/// Memory that a QoS 0 message needs in addition to its payload.
+const QOS0_OVERHEAD_BYTES: usize = 512;
 
-/// Messages that the broker keeps until we acknowledge them. A clone is the same.
+/// Counts messages that are not acknowledged yet. Clones share the same counters.
 #[derive(Clone, Default)]
-pub(super) struct InFlight(Arc<Held>);
+pub(super) struct InFlight(Arc<Counters>);
 
 #[derive(Default)]
-struct Held {
+struct Counters {
     messages: AtomicUsize,
     bytes: AtomicUsize,
-    fewer: Notify,
+    decreased: Notify,
 }
 
 impl InFlight {
-    /// A share for a message of this size, until it is dropped.
-    pub fn take(&self, payload: usize) -> InFlightGuard {
+    /// Counts a message until the guard is dropped.
+    pub fn add(&self, payload_bytes: usize) -> InFlightGuard {
         self.0.messages.fetch_add(1, Ordering::Relaxed);
-        self.0.bytes.fetch_add(payload, Ordering::Relaxed);
+        self.0.bytes.fetch_add(payload_bytes, Ordering::Relaxed);
         InFlightGuard {
-            of: self.clone(),
-            payload,
+            in_flight: self.clone(),
+            payload_bytes,
         }
     }
 
-    /// Waits until there is room for more: where there was none, until there is much. Reading message
-    /// by message as each is acknowledged would be most of the work.
-    pub async fn room(&self) {
-        if !self.is_over(1) {
+    /// Returns at once below the limits. At a limit, waits until reading may resume.
+    pub async fn wait_for_capacity(&self) {
+        if !self.has_reached(MAX_MESSAGES, MAX_BYTES) {
             return;
         }
         loop {
-            let fewer = self.0.fewer.notified();
-            if !self.is_over(2) {
+            let decreased = self.0.decreased.notified();
+            if !self.has_reached(RESUME_MESSAGES, RESUME_BYTES) {
                 return;
             }
-            fewer.await;
+            decreased.await;
         }
     }
 
-    /// Whether more is here than this part of the most.
-    fn is_over(&self, part: usize) -> bool {
-        self.0.messages.load(Ordering::Relaxed) >= MESSAGES_MOST / part
-            || self.0.bytes.load(Ordering::Relaxed) >= BYTES_MOST / part
+    fn has_reached(&self, messages: usize, bytes: usize) -> bool {
+        self.0.messages.load(Ordering::Relaxed) >= messages
+            || self.0.bytes.load(Ordering::Relaxed) >= bytes
     }
 }
 
-/// A message's share.
+/// Counts one message in [`InFlight`] until the guard is dropped.
 pub(super) struct InFlightGuard {
-    of: InFlight,
-    payload: usize,
+    in_flight: InFlight,
+    payload_bytes: usize,
 }
 
 impl Drop for InFlightGuard {
     fn drop(&mut self) {
-        self.of.0.messages.fetch_sub(1, Ordering::Relaxed);
-        self.of.0.bytes.fetch_sub(self.payload, Ordering::Relaxed);
-        self.of.0.fewer.notify_one();
+        let counters = &self.in_flight.0;
+        counters.messages.fetch_sub(1, Ordering::Relaxed);
+        counters
+            .bytes
+            .fetch_sub(self.payload_bytes, Ordering::Relaxed);
+        counters.decreased.notify_one();
     }
 }
 
-/// Messages that the broker does not keep for us. A clone is the same.
+/// Memory budget of QoS 0 messages. Clones share the same budget.
 #[derive(Clone, Default)]
-pub(super) struct Qos0Budget(Arc<AtomicUsize>);
+pub(super) struct Qos0Budget {
+    used_bytes: Arc<AtomicUsize>,
+}
 
 impl Qos0Budget {
-    /// A share for a message of this size, until it is dropped; none if there is none left.
-    pub fn take(&self, payload: usize) -> Option<Qos0Guard> {
-        let bytes = payload + EACH_BYTES;
-        let share = Qos0Guard {
-            of: self.clone(),
+    /// Reserves memory for a message until the guard is dropped. Returns `None` if the budget is
+    /// used up.
+    pub fn try_reserve(&self, payload_bytes: usize) -> Option<Qos0Guard> {
+        let bytes = payload_bytes + QOS0_OVERHEAD_BYTES;
+        let guard = Qos0Guard {
+            budget: self.clone(),
             bytes,
         };
-        let before = self.0.fetch_add(bytes, Ordering::Relaxed);
-        (before + bytes <= UNKEPT_MOST_BYTES).then_some(share)
+        let before = self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
+        (before + bytes <= MAX_QOS0_BYTES).then_some(guard)
     }
 }
 
-/// A message's share.
+/// Reserves memory in a [`Qos0Budget`] until the guard is dropped.
 pub(super) struct Qos0Guard {
-    of: Qos0Budget,
+    budget: Qos0Budget,
     bytes: usize,
 }
 
 impl Drop for Qos0Guard {
     fn drop(&mut self) {
-        self.of.0.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.budget
+            .used_bytes
+            .fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -112,36 +123,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_there_was_no_room_there_is_some_when_half_is_acknowledged() {
-        let held = InFlight::default();
-        let mut shares: Vec<InFlightGuard> = (1..MESSAGES_MOST).map(|_| held.take(10)).collect();
-        assert!(held.room().now_or_never().is_some());
-        shares.push(held.take(10));
-        let waiting = held.room();
+    fn at_the_message_limit_capacity_returns_below_half() {
+        let in_flight = InFlight::default();
+        let mut guards: Vec<InFlightGuard> = (1..MAX_MESSAGES).map(|_| in_flight.add(10)).collect();
+        assert!(in_flight.wait_for_capacity().now_or_never().is_some());
+        guards.push(in_flight.add(10));
+        let waiting = in_flight.wait_for_capacity();
         let mut waiting = std::pin::pin!(waiting);
         assert!(waiting.as_mut().now_or_never().is_none());
-        shares.truncate(MESSAGES_MOST / 2);
+        guards.truncate(MAX_MESSAGES / 2);
         assert!(waiting.as_mut().now_or_never().is_none());
-        shares.pop();
+        guards.pop();
         assert!(waiting.now_or_never().is_some());
     }
 
     #[test]
-    fn few_large_messages_are_as_much_as_many_small_ones() {
-        let held = InFlight::default();
-        let shares = [held.take(BYTES_MOST / 2), held.take(BYTES_MOST / 2)];
-        assert!(held.room().now_or_never().is_none());
-        drop(shares);
-        assert!(held.room().now_or_never().is_some());
+    fn two_large_messages_reach_the_byte_limit() {
+        let in_flight = InFlight::default();
+        let guards = [in_flight.add(MAX_BYTES / 2), in_flight.add(MAX_BYTES / 2)];
+        assert!(in_flight.wait_for_capacity().now_or_never().is_none());
+        drop(guards);
+        assert!(in_flight.wait_for_capacity().now_or_never().is_some());
     }
 
     #[test]
-    fn what_the_broker_does_not_keep_is_taken_while_there_is_memory_for_it() {
-        let held = Qos0Budget::default();
-        let share = held.take(UNKEPT_MOST_BYTES - EACH_BYTES);
-        assert!(share.is_some());
-        assert!(held.take(0).is_none());
-        drop(share);
-        assert!(held.take(0).is_some());
+    fn qos0_message_over_the_budget_is_rejected() {
+        let budget = Qos0Budget::default();
+        let guard = budget.try_reserve(MAX_QOS0_BYTES - QOS0_OVERHEAD_BYTES);
+        assert!(guard.is_some());
+        assert!(budget.try_reserve(0).is_none());
+        drop(guard);
+        assert!(budget.try_reserve(0).is_some());
     }
 }

@@ -1,8 +1,10 @@
-//! From the queue to the recorder: in chunks, fenced by partition, offsets stored after the commit.
+//! Reads a Kafka topic and submits its messages to the recorder in chunks per partition. The offset
+//! of a chunk is stored after the recorder has committed the chunk.
 //!
-//! While too much is under way nothing is taken. If that lasts, as when the database is away,
-//! partitions are paused and polling goes on, so that the group does not take us for dead. Not
-//! sooner: pausing throws away what was read ahead.
+//! Backpressure: while too many messages are in flight, the reader does not poll. If that lasts
+//! longer than `PAUSE_DELAY`, for example because the database is down, the reader pauses its
+//! partitions and polls again, which keeps it in the consumer group. It does not pause earlier,
+//! because pausing discards prefetched messages.
 
 #[cfg(test)]
 mod tests;
@@ -16,139 +18,143 @@ use futures::{FutureExt as _, StreamExt as _};
 use tokio::time::{Instant, sleep_until};
 
 use super::next_stage::from_client;
-use crate::kafka::{Consumer, ConsumerEvent, QueuedMessage, header};
+use crate::kafka::header::{self, deprecated};
+use crate::kafka::{Consumer, ConsumerEvent, KafkaMessage};
 use crate::protocol::{InboundMessage, TopicScheme, Truncated};
 use crate::record::{PartitionLease, QueuePosition, QueueTopic, Recorder, RecorderInput};
 use crate::shutdown::TaskGroup;
 
-/// Most messages of one partition that are handed over at once.
-const CHUNK: usize = 500;
-/// With this many messages under way no more are taken; with this few, again.
-const UNDER_WAY_MOST: usize = 5_000;
-const UNDER_WAY_FEW: usize = 2_500;
-const TAKE_AGAIN: Duration = Duration::from_secs(1);
-/// How long nothing is taken before partitions are paused.
-const PAUSE_AFTER: Duration = Duration::from_secs(2);
+/// Maximum number of messages that are submitted together.
+const MAX_CHUNK_MESSAGES: usize = 500;
+/// The reader stops polling at this number of messages in flight.
+const MAX_IN_FLIGHT_MESSAGES: usize = 5_000;
+/// After a stop, the reader polls again when the messages in flight have dropped to this number.
+const RESUME_IN_FLIGHT_MESSAGES: usize = 2_500;
+const ACQUIRE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// How long the reader stops polling before it pauses its partitions.
+const PAUSE_DELAY: Duration = Duration::from_secs(2);
 
-/// What became of a chunk.
+/// Result of a chunk that was submitted to the recorder.
 #[derive(Clone, Copy)]
-struct Outcome {
-    fence: PartitionLease,
-    /// Its first and last offset.
-    first: i64,
-    last: i64,
-    /// How many messages it was.
-    count: usize,
-    durable: bool,
+struct ChunkOutcome {
+    lease: PartitionLease,
+    first_offset: i64,
+    last_offset: i64,
+    messages: usize,
+    is_durable: bool,
 }
 
-/// Reads a queue for the recorder.
+/// Reads one Kafka topic for the recorder.
 pub struct KafkaReader {
-    queue: QueueTopic,
+    topic: QueueTopic,
     consumer: Consumer,
     recorder: Recorder,
-    topics: TopicScheme,
-    /// This process, for people who look at the table of owners.
+    topic_scheme: TopicScheme,
+    /// Name of this process in the table of partition owners, for diagnosis.
     owner: String,
-    /// Partitions that are ours, and the right to write for them once we have it.
+    /// Partitions that Kafka assigned to this process. The lease is `None` until it is acquired.
     assigned: BTreeMap<i32, Option<PartitionLease>>,
-    /// Messages of partitions whose right we do not have yet.
-    waiting: Vec<QueuedMessage>,
-    taking: Option<BoxFuture<'static, Vec<PartitionLease>>>,
-    under_way: FuturesUnordered<BoxFuture<'static, Outcome>>,
-    /// Where the chunks under way begin, by partition.
-    beginnings: BTreeSet<(i32, i64)>,
-    /// Messages under way, since when they are too many, and whether partitions are paused for it.
-    messages: usize,
-    full_since: Option<Instant>,
+    /// Messages of partitions without a lease.
+    awaiting_lease: Vec<KafkaMessage>,
+    /// The running request for missing leases.
+    acquiring: Option<BoxFuture<'static, Vec<PartitionLease>>>,
+    in_flight: FuturesUnordered<BoxFuture<'static, ChunkOutcome>>,
+    in_flight_messages: usize,
+    /// Partition and first offset of each chunk in flight.
+    chunk_starts: BTreeSet<(i32, i64)>,
+    /// When the reader stopped polling because of backpressure.
+    backpressure_since: Option<Instant>,
     is_paused: bool,
     is_stopping: bool,
-    /// The furthest offset that is durable, by partition.
-    done: HashMap<i32, i64>,
+    /// The highest durable offset of each partition.
+    durable_offsets: HashMap<i32, i64>,
 }
 
 impl KafkaReader {
-    /// Reads with this consumer.
+    /// Creates a reader. `consumer` must be subscribed to `topic`.
     #[must_use]
     pub fn new(
-        queue: QueueTopic,
+        topic: QueueTopic,
         consumer: Consumer,
         recorder: Recorder,
-        topics: TopicScheme,
+        topic_scheme: TopicScheme,
         owner: String,
     ) -> Self {
         Self {
-            queue,
+            topic,
             consumer,
             recorder,
-            topics,
+            topic_scheme,
             owner,
             assigned: BTreeMap::new(),
-            waiting: Vec::new(),
-            taking: None,
-            under_way: FuturesUnordered::new(),
-            beginnings: BTreeSet::new(),
-            messages: 0,
-            full_since: None,
+            awaiting_lease: Vec::new(),
+            acquiring: None,
+            in_flight: FuturesUnordered::new(),
+            in_flight_messages: 0,
+            chunk_starts: BTreeSet::new(),
+            backpressure_since: None,
             is_paused: false,
             is_stopping: false,
-            done: HashMap::new(),
+            durable_offsets: HashMap::new(),
         }
     }
 
-    /// Reads until `stopper` asks; then what is under way is finished and its offsets committed.
-    pub async fn run(mut self, stopper: TaskGroup) {
+    /// Reads until `tasks` is cancelled, then waits for the chunks in flight and commits offsets.
+    pub async fn run(mut self, tasks: TaskGroup) {
         loop {
-            let takes = self.full_since.is_none() || self.is_paused;
-            let pause_at = self.full_since.unwrap_or_else(Instant::now) + PAUSE_AFTER;
+            let is_polling = self.backpressure_since.is_none() || self.is_paused;
+            let pause_at = self.backpressure_since.unwrap_or_else(Instant::now) + PAUSE_DELAY;
             tokio::select! {
-                happening = self.consumer.next(), if takes => self.on_event(happening),
-                () = sleep_until(pause_at), if !takes => self.pause(),
-                Some(outcome) = self.under_way.next(), if !self.under_way.is_empty() => {
-                    self.finished(outcome);
+                event = self.consumer.next(), if is_polling => self.on_event(event),
+                () = sleep_until(pause_at), if !is_polling => self.pause(),
+                Some(outcome) = self.in_flight.next(), if !self.in_flight.is_empty() => {
+                    self.on_chunk_finished(outcome);
                 }
-                fences = wait_for(&mut self.taking) => self.taken(fences),
-                () = stopper.asked() => break,
+                leases = wait_for(&mut self.acquiring) => self.on_acquired(leases),
+                () = tasks.cancelled() => break,
             }
         }
         self.is_stopping = true;
-        while let Some(outcome) = self.under_way.next().await {
-            self.finished(outcome);
+        while let Some(outcome) = self.in_flight.next().await {
+            self.on_chunk_finished(outcome);
         }
-        let leaving = tokio::task::spawn_blocking(move || self.consumer.leave());
-        let _ = leaving.await;
+        let closing = tokio::task::spawn_blocking(move || self.consumer.close());
+        let _ = closing.await;
     }
 
+    /// Handles an event and all further events that are ready, so that chunks are large under load.
     fn on_event(&mut self, first: ConsumerEvent) {
-        // What is there already is taken along: full batches in a storm.
-        let mut gathered: BTreeMap<i32, Vec<QueuedMessage>> = BTreeMap::new();
+        let mut by_partition: BTreeMap<i32, Vec<KafkaMessage>> = BTreeMap::new();
         let mut next = Some(first);
-        let mut count = 0;
-        while let Some(happening) = next.take() {
-            match happening {
+        let mut messages = 0;
+        while let Some(event) = next.take() {
+            match event {
                 ConsumerEvent::Message(message) => {
-                    count += 1;
-                    gathered.entry(message.partition).or_default().push(message);
+                    messages += 1;
+                    by_partition
+                        .entry(message.partition)
+                        .or_default()
+                        .push(message);
                 }
-                change => {
-                    self.hand_over(std::mem::take(&mut gathered));
-                    self.changed(change);
+                other => {
+                    self.submit_or_wait(std::mem::take(&mut by_partition));
+                    self.on_rebalance_or_error(other);
                 }
             }
-            if count < CHUNK {
+            if messages < MAX_CHUNK_MESSAGES {
                 next = self.consumer.next().now_or_never();
             }
         }
-        self.hand_over(gathered);
+        self.submit_or_wait(by_partition);
     }
 
-    fn changed(&mut self, change: ConsumerEvent) {
-        match change {
+    fn on_rebalance_or_error(&mut self, event: ConsumerEvent) {
+        match event {
             ConsumerEvent::Assigned(partitions) => {
-                tracing::info!(?partitions, "partitions are ours");
-                self.forget(&partitions);
-                // The crate keeps a partition paused over a rebalance, and one that is new here is
-                // not: each is set as all of ours are.
+                tracing::info!(?partitions, "partitions assigned");
+                self.discard_state(&partitions);
+                // rdkafka keeps the paused state of a partition over a rebalance, and a newly
+                // assigned partition is not paused. So the state is set for all of them.
                 if self.is_paused {
                     self.consumer.pause(&partitions);
                 } else {
@@ -160,227 +166,245 @@ impl KafkaReader {
                 self.acquire_missing();
             }
             ConsumerEvent::Revoked(partitions) => {
-                tracing::info!(?partitions, "partitions are no longer ours");
-                self.forget(&partitions);
+                tracing::info!(?partitions, "partitions revoked");
+                self.discard_state(&partitions);
                 for partition in partitions {
                     self.assigned.remove(&partition);
                 }
                 self.acquire_missing();
             }
             ConsumerEvent::Error(error) => {
-                tracing::debug!(error, "the queue is in trouble");
+                tracing::debug!(error, "Kafka error");
             }
             ConsumerEvent::Message(_) => {}
         }
     }
 
-    fn forget(&mut self, partitions: &[i32]) {
-        self.waiting
+    fn discard_state(&mut self, partitions: &[i32]) {
+        self.awaiting_lease
             .retain(|message| !partitions.contains(&message.partition));
         for partition in partitions {
-            self.done.remove(partition);
+            self.durable_offsets.remove(partition);
         }
     }
 
-    /// Raises the epoch of partitions that we have no right for yet, however long it takes.
+    /// Starts to acquire leases for the partitions that have none, with retries. Replaces a request
+    /// that is already running.
     fn acquire_missing(&mut self) {
         let missing: Vec<i32> = self
             .assigned
             .iter()
-            .filter(|(_, fence)| fence.is_none())
+            .filter(|(_, lease)| lease.is_none())
             .map(|(partition, _)| *partition)
             .collect();
         if missing.is_empty() {
-            self.taking = None;
+            self.acquiring = None;
             return;
         }
         let (recorder, owner) = (self.recorder.clone(), self.owner.clone());
-        let queue = self.queue;
-        let taking = async move {
+        let topic = self.topic;
+        let acquiring = async move {
             loop {
-                match recorder.acquire_partitions(queue, &missing, &owner).await {
-                    Ok(fences) => return fences,
+                match recorder.acquire_partitions(topic, &missing, &owner).await {
+                    Ok(leases) => return leases,
                     Err(error) => {
-                        tracing::warn!(%error, "cannot take partitions over; trying again");
-                        tokio::time::sleep(TAKE_AGAIN).await;
+                        tracing::warn!(%error, "failed to acquire partitions; retrying");
+                        tokio::time::sleep(ACQUIRE_RETRY_INTERVAL).await;
                     }
                 }
             }
         };
-        self.taking = Some(taking.boxed());
+        self.acquiring = Some(acquiring.boxed());
     }
 
-    fn taken(&mut self, fences: Vec<PartitionLease>) {
-        self.taking = None;
-        for fence in fences {
-            if let Some(place) = self.assigned.get_mut(&fence.partition) {
-                *place = Some(fence);
+    fn on_acquired(&mut self, leases: Vec<PartitionLease>) {
+        self.acquiring = None;
+        for lease in leases {
+            if let Some(assigned) = self.assigned.get_mut(&lease.partition) {
+                *assigned = Some(lease);
             }
         }
-        let mut gathered: BTreeMap<i32, Vec<QueuedMessage>> = BTreeMap::new();
-        for message in std::mem::take(&mut self.waiting) {
-            gathered.entry(message.partition).or_default().push(message);
+        let mut by_partition: BTreeMap<i32, Vec<KafkaMessage>> = BTreeMap::new();
+        for message in std::mem::take(&mut self.awaiting_lease) {
+            by_partition
+                .entry(message.partition)
+                .or_default()
+                .push(message);
         }
-        self.hand_over(gathered);
+        self.submit_or_wait(by_partition);
     }
 
-    fn hand_over(&mut self, gathered: BTreeMap<i32, Vec<QueuedMessage>>) {
-        for (partition, mut messages) in gathered {
+    /// Submits messages of partitions that have a lease. Keeps other messages in memory until the
+    /// lease is acquired.
+    fn submit_or_wait(&mut self, by_partition: BTreeMap<i32, Vec<KafkaMessage>>) {
+        for (partition, mut messages) in by_partition {
             match self.assigned.get(&partition) {
-                Some(Some(fence)) => {
-                    let fence = *fence;
+                Some(Some(lease)) => {
+                    let lease = *lease;
                     while !messages.is_empty() {
-                        let rest = messages.split_off(messages.len().min(CHUNK));
-                        self.submit(fence, &messages);
+                        let rest = messages.split_off(messages.len().min(MAX_CHUNK_MESSAGES));
+                        self.submit(lease, &messages);
                         messages = rest;
                     }
                 }
-                Some(None) => self.waiting.append(&mut messages),
-                // Not ours any more: whoever owns it reads it.
+                Some(None) => self.awaiting_lease.append(&mut messages),
+                // The partition was revoked. Its new owner reads these messages.
                 None => {}
             }
         }
         self.apply_backpressure();
     }
 
-    /// Takes nothing more while too much is here, under way or waiting for its right.
+    /// Stops or resumes polling, depending on the number of messages in flight or without a lease.
     fn apply_backpressure(&mut self) {
-        let here = self.messages + self.waiting.len();
-        if self.full_since.is_none() && here >= UNDER_WAY_MOST {
-            self.full_since = Some(Instant::now());
-        } else if self.full_since.is_some() && here <= UNDER_WAY_FEW {
-            self.full_since = None;
+        let messages = self.in_flight_messages + self.awaiting_lease.len();
+        if self.backpressure_since.is_none() && messages >= MAX_IN_FLIGHT_MESSAGES {
+            self.backpressure_since = Some(Instant::now());
+        } else if self.backpressure_since.is_some() && messages <= RESUME_IN_FLIGHT_MESSAGES {
+            self.backpressure_since = None;
             if std::mem::take(&mut self.is_paused) {
-                self.consumer.resume(&self.ours());
+                self.consumer.resume(&self.assigned_partitions());
             }
         }
     }
 
     fn pause(&mut self) {
         self.is_paused = true;
-        self.consumer.pause(&self.ours());
+        self.consumer.pause(&self.assigned_partitions());
     }
 
-    fn ours(&self) -> Vec<i32> {
+    fn assigned_partitions(&self) -> Vec<i32> {
         self.assigned.keys().copied().collect()
     }
 
-    fn submit(&mut self, fence: PartitionLease, messages: &[QueuedMessage]) {
+    fn submit(&mut self, lease: PartitionLease, messages: &[KafkaMessage]) {
         let (Some(first), Some(last)) = (messages.first(), messages.last()) else {
             return;
         };
-        let count = messages.len();
-        let events = messages
+        let (first_offset, last_offset) = (first.offset, last.offset);
+        let inputs = messages
             .iter()
-            .map(|message| event(self.queue, &self.topics, message))
+            .map(|message| to_input(self.topic, &self.topic_scheme, message))
             .collect();
-        let (first, last) = (first.offset, last.offset);
-        let receipt = self.recorder.submit_partition(fence, events);
-        self.messages += count;
-        self.beginnings.insert((fence.partition, first));
+        let messages = messages.len();
+        let receipt = self.recorder.submit_partition(lease, inputs);
+        self.in_flight_messages += messages;
+        self.chunk_starts.insert((lease.partition, first_offset));
         let outcome = async move {
-            Outcome {
-                fence,
-                first,
-                last,
-                count,
-                durable: receipt.durable().await.is_ok(),
+            ChunkOutcome {
+                lease,
+                first_offset,
+                last_offset,
+                messages,
+                is_durable: receipt.durable().await.is_ok(),
             }
         };
-        self.under_way.push(outcome.boxed());
+        self.in_flight.push(outcome.boxed());
     }
 
-    fn finished(&mut self, outcome: Outcome) {
-        let Outcome {
-            fence,
-            first,
-            last: offset,
-            count,
-            durable,
+    /// Stores the offset of a durable chunk. Rereads a chunk that was fenced although the partition
+    /// is still assigned to this process.
+    fn on_chunk_finished(&mut self, outcome: ChunkOutcome) {
+        let ChunkOutcome {
+            lease,
+            first_offset,
+            last_offset,
+            messages,
+            is_durable,
         } = outcome;
-        self.messages -= count;
-        // News of chunks may come out of order: the first of those under way is where to begin.
-        let earliest = self.beginnings.range((fence.partition, i64::MIN)..).next();
-        let earliest = earliest.filter(|(partition, _)| *partition == fence.partition);
-        let earliest = earliest.map_or(first, |(_, earliest)| first.min(*earliest));
-        self.beginnings.remove(&(fence.partition, first));
-        let is_ours = self.assigned.get(&fence.partition) == Some(&Some(fence));
-        if durable && is_ours {
-            // Chunks of a partition are recorded in order; the news of it may come out of order.
-            let done = self.done.entry(fence.partition).or_insert(offset);
-            *done = offset.max(*done);
-            self.consumer.done(fence.partition, *done);
-        } else if is_ours && !self.is_stopping {
-            self.reacquire_and_rewind(fence.partition, earliest);
+        let partition = lease.partition;
+        self.in_flight_messages -= messages;
+        // The recorder commits the chunks of a partition in order, but their outcomes can arrive
+        // here in any order. So a reread starts at the earliest chunk in flight, and the stored
+        // offset never decreases.
+        let reread_from = self
+            .chunk_starts
+            .range((partition, i64::MIN)..)
+            .next()
+            .filter(|(chunk_partition, _)| *chunk_partition == partition)
+            .map_or(first_offset, |(_, start)| first_offset.min(*start));
+        self.chunk_starts.remove(&(partition, first_offset));
+        let has_lease = self.assigned.get(&partition) == Some(&Some(lease));
+        if is_durable && has_lease {
+            let durable_offset = self.durable_offsets.entry(partition).or_insert(last_offset);
+            *durable_offset = last_offset.max(*durable_offset);
+            self.consumer.store_offset(partition, *durable_offset);
+        } else if has_lease && !self.is_stopping {
+            self.reacquire_and_rewind(partition, reread_from);
         }
         self.apply_backpressure();
     }
 
-    /// A chunk was fenced although the partition is ours: its epoch was raised behind our back, by a
-    /// takeover of before that came late. The right is taken again, and the chunk read again.
-    fn reacquire_and_rewind(&mut self, partition: i32, first: i64) {
-        tracing::warn!(
-            partition,
-            "the right to a partition was lost; taking it again"
-        );
-        self.forget(&[partition]);
+    /// Recovers from a lost lease of a partition that is still assigned to this process. The cause
+    /// is an acquire request of a previous owner that reached the database late.
+    fn reacquire_and_rewind(&mut self, partition: i32, offset: i64) {
+        tracing::warn!(partition, "partition epoch lost; reacquiring");
+        self.discard_state(&[partition]);
         self.assigned.insert(partition, None);
-        self.consumer.seek(partition, first);
+        self.consumer.seek(partition, offset);
         self.acquire_missing();
     }
 }
 
+/// Waits for the running request, or forever if there is none.
 async fn wait_for(
-    taking: &mut Option<BoxFuture<'static, Vec<PartitionLease>>>,
+    acquiring: &mut Option<BoxFuture<'static, Vec<PartitionLease>>>,
 ) -> Vec<PartitionLease> {
-    match taking {
-        Some(taking) => taking.await,
+    match acquiring {
+        Some(acquiring) => acquiring.await,
         None => std::future::pending().await,
     }
 }
 
-/// The event that a message is.
-fn event(queue: QueueTopic, topics: &TopicScheme, message: &QueuedMessage) -> RecorderInput {
-    let header = |name| message.headers.get(name).map_or("", String::as_str);
-    let received = header(header::RECEIVED)
+fn to_input(
+    queue_topic: QueueTopic,
+    topic_scheme: &TopicScheme,
+    kafka_message: &KafkaMessage,
+) -> RecorderInput {
+    let header = |name| kafka_message.headers.get(name).map_or("", String::as_str);
+    let renamed_header = |name, deprecated_name| match header(name) {
+        "" => header(deprecated_name),
+        value => value,
+    };
+    let received_at = header(header::RECEIVED_AT)
         .parse()
         .ok()
-        .or(message.queued)
+        .or(kafka_message.timestamp)
         .map(crate::domain::clock::truncate_to_micros)
         .unwrap_or_default();
-    let cut = header(header::TRUNCATED_FROM)
-        .parse()
-        .ok()
-        .map(|size| Truncated {
-            size,
-            sha256: header(header::TRUNCATED_SHA256).to_owned(),
-        });
-    let received = InboundMessage {
+    let size = renamed_header(header::TRUNCATED_FROM, deprecated::TRUNCATED_FROM);
+    let sha256 = renamed_header(header::TRUNCATED_SHA256, deprecated::TRUNCATED_SHA256);
+    let truncated = size.parse().ok().map(|size| Truncated {
+        size,
+        sha256: sha256.to_owned(),
+    });
+    let operator_replay = renamed_header(header::OPERATOR_REPLAY, deprecated::OPERATOR_REPLAY);
+    let message = InboundMessage {
         topic: header(header::TOPIC).to_owned(),
-        payload: message.payload.clone(),
-        replayed: header(header::RETAIN) == "true",
-        again: header(header::OPERATOR_REPLAY) == "true",
-        received,
-        cut,
+        payload: kafka_message.payload.clone(),
+        retained: header(header::RETAIN) == "true",
+        operator_replay: operator_replay == "true",
+        received_at,
+        truncated,
     };
-    let Some(topic) = from_client(topics, &received.topic) else {
-        return RecorderInput::UnknownTopic { message: received };
+    let Some(topic) = from_client(topic_scheme, &message.topic) else {
+        return RecorderInput::UnknownTopic { message };
     };
-    match queue {
+    match queue_topic {
         QueueTopic::Ingress => RecorderInput::Message {
             topic,
-            message: received,
-            place: Some(QueuePosition {
-                partition: message.partition,
-                offset: message.offset,
+            message,
+            position: Some(QueuePosition {
+                partition: kafka_message.partition,
+                offset: kafka_message.offset,
             }),
-            late: false,
+            unordered: false,
         },
         QueueTopic::Answers => RecorderInput::Message {
             topic,
-            message: received,
-            place: None,
-            late: true,
+            message,
+            position: None,
+            unordered: true,
         },
     }
 }

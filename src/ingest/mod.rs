@@ -1,7 +1,7 @@
-//! From MQTT to the queue, from the queue to the recorder, or straight from one to the other.
+//! Receives client messages from the embedded broker, an external broker or Kafka, and forwards
+//! them to Kafka or to the recorder.
 //!
-//! A source hands over what it was given and acknowledges it only when the next stage says that it
-//! is durable.
+//! A message is acknowledged only after the next stage has stored it durably.
 
 pub mod embedded_broker;
 pub mod external_broker;

@@ -1,5 +1,11 @@
-//! Periodic work on the store: what is due now, and the loop around it.
+//! Periodic jobs on the store (role `updaters`): tenant lookups, deletion of expired rows, store
+//! maintenance and connection counts.
+//!
+//! `schedule` has the timer loop, `retention` deletes expired rows, `tenant_lookups` looks up
+//! tenants and refreshes inventory.
 
+mod retention;
+mod schedule;
 mod tenant_lookups;
 
 use std::sync::Arc;
@@ -7,119 +13,96 @@ use std::time::Duration;
 
 use crate::domain::{Clock, clock};
 use crate::shutdown::TaskGroup;
-use crate::store::{DeadLetterFilter, Store, StoreError};
+use crate::store::Store;
 use crate::telemetry::metrics;
 
+use retention::{Deleted, delete_expired};
+
 pub use tenant_lookups::{
-    LookupJob, LookupSettings, RunOptions, StopReason, Summary, TenantLookupJob,
+    LookupJob, LookupJobConfig, RunOptions, RunSummary, StopReason, TenantLookupJob,
 };
 
-/// What the updaters work with.
+/// All periodic jobs, with their dependencies and settings.
 pub struct PeriodicJobs {
-    /// The store.
+    /// The store that the jobs work on.
     pub store: Arc<dyn Store>,
-    /// Now.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// How often there is work to look for.
+    /// Pause between two runs of all jobs.
     pub interval: Duration,
-    /// How long those who left are remembered.
+    /// Time after which a disconnected client is deleted.
     pub disconnected_retention: Duration,
-    /// How long messages that can never be processed are kept.
-    pub dead_letters_kept: Duration,
-    /// The two that look tenants up.
-    pub lookups: TenantLookupJob,
-}
-
-/// What a run forgot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Deleted {
-    /// Clients that left long ago.
-    pub departed: u64,
-    /// Dead letters that came long ago.
-    pub dead_letters: u64,
+    /// Time after which a dead letter is deleted.
+    pub dead_letter_retention: Duration,
+    /// The jobs that look up tenants.
+    pub tenant_lookups: TenantLookupJob,
 }
 
 impl PeriodicJobs {
-    /// Looks for work now and at every interval, until `stopper` asks.
-    pub async fn run(self, stopper: TaskGroup) {
-        loop {
-            match self.delete_expired().await {
-                Ok(Deleted {
-                    departed: 0,
-                    dead_letters: 0,
-                }) => {}
-                Ok(Deleted {
-                    departed,
-                    dead_letters,
-                }) => tracing::info!(departed, dead_letters, "forgotten, by their age"),
-                Err(error) => tracing::warn!(%error, "this run failed; the next one tries again"),
-            }
-            for which in [LookupJob::TenantlessClient, LookupJob::InventoryRefresh] {
-                tokio::select! {
-                    () = self.look_up(which) => {}
-                    () = stopper.asked() => return,
-                }
-            }
-            if let Err(error) = self.store.tidy().await {
-                tracing::warn!(%error, "the store was not tidied; the next run tries again");
-            }
-            self.count().await;
+    /// Runs all jobs now and then at every interval, until `tasks` is cancelled.
+    pub async fn run(self, tasks: TaskGroup) {
+        schedule::run_periodically(self.interval, &tasks, || self.run_all(&tasks)).await;
+    }
+
+    /// Runs each job once. A failed job is logged and does not stop the others. Cancellation
+    /// interrupts a tenant lookup job and skips the jobs after it.
+    async fn run_all(&self, tasks: &TaskGroup) {
+        self.delete_expired().await;
+        for job in [LookupJob::Tenantless, LookupJob::InventoryRefresh] {
             tokio::select! {
-                () = tokio::time::sleep(self.interval) => {}
-                () = stopper.asked() => return,
+                () = self.look_up_tenants(job) => {}
+                () = tasks.cancelled() => return,
             }
         }
+        if let Err(error) = self.store.run_maintenance().await {
+            tracing::warn!(%error, "store maintenance failed");
+        }
+        self.update_connection_metrics().await;
     }
 
-    /// Forgets those who left, and dead letters that came, long ago.
-    ///
-    /// # Errors
-    /// When the database does not answer.
-    pub async fn delete_expired(&self) -> Result<Deleted, StoreError> {
+    async fn delete_expired(&self) {
         let now = self.clock.now();
-        let old = DeadLetterFilter {
-            before: Some(clock::before(now, self.dead_letters_kept)),
-            ..DeadLetterFilter::default()
-        };
-        Ok(Deleted {
-            departed: self
-                .store
-                .delete_disconnected_before(clock::before(now, self.disconnected_retention))
-                .await?,
-            dead_letters: self.store.purge_dead_letters(&old).await?,
-        })
-    }
-
-    async fn look_up(&self, which: LookupJob) {
-        match self
-            .lookups
-            .run(which, RunOptions::default(), &|_| {})
-            .await
-        {
-            Ok(summary) if summary == Summary::default() => {}
-            Ok(summary) if summary.is_failure() => {
-                tracing::warn!(updater = which.name(), %summary, "the next run tries again");
-            }
-            Ok(summary) => tracing::info!(updater = which.name(), %summary),
-            Err(error) => {
-                tracing::warn!(updater = which.name(), %error, "the next run tries again");
-            }
+        let disconnected_before = clock::saturating_sub(now, self.disconnected_retention);
+        let dead_letters_before = clock::saturating_sub(now, self.dead_letter_retention);
+        let store = self.store.as_ref();
+        match delete_expired(store, disconnected_before, dead_letters_before).await {
+            Ok(deleted) if deleted == Deleted::default() => {}
+            Ok(Deleted {
+                disconnected_clients,
+                dead_letters,
+            }) => tracing::info!(disconnected_clients, dead_letters, "deleted expired rows"),
+            Err(error) => tracing::warn!(%error, "failed to delete expired rows"),
         }
     }
 
-    /// For the metrics: how many are connected, and how those without a tenant stand.
-    async fn count(&self) {
-        let most = self.lookups.settings.max_attempts;
-        let tenantless = self.store.count_tenantless(most).await;
-        if let (Ok(tenantless), Ok(with_tenant)) = (tenantless, self.store.count_connected().await)
-        {
+    async fn look_up_tenants(&self, job: LookupJob) {
+        let options = RunOptions::default();
+        let job_name = job.name();
+        match self.tenant_lookups.run(job, options, &|_| {}).await {
+            Ok(summary) if summary == RunSummary::default() => {}
+            Ok(summary) if summary.is_failure() => {
+                tracing::warn!(job = job_name, %summary, "tenant lookup job incomplete");
+            }
+            Ok(summary) => tracing::info!(job = job_name, %summary, "tenant lookup job finished"),
+            Err(error) => tracing::warn!(job = job_name, %error, "tenant lookup job failed"),
+        }
+    }
+
+    async fn update_connection_metrics(&self) {
+        let max_attempts = self.tenant_lookups.config.max_attempts;
+        let tenantless = self.store.count_tenantless(max_attempts).await;
+        let with_tenant = self.store.count_with_tenant().await;
+        // If the store is unavailable, the metrics keep their previous values.
+        if let (Ok(tenantless), Ok(with_tenant)) = (tenantless, with_tenant) {
             let now = self.clock.now();
-            let oldest = tenantless.oldest.map(|oldest| now.duration_since(oldest));
-            metrics::connections(
+            let oldest_lookup_age = tenantless
+                .oldest_lookup
+                .map(|oldest| now.duration_since(oldest));
+            metrics::set_connection_counts(
                 with_tenant,
-                tenantless.waiting,
+                tenantless.pending,
                 tenantless.exhausted,
-                oldest,
+                oldest_lookup_age,
             );
         }
     }

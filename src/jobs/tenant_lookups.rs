@@ -1,9 +1,9 @@
-//! The two updaters that ask to whom clients belong: for hosts that inventory should hear of again
-//! (stale), and for clients that belong to nobody yet (tenantless).
+//! The two jobs that look up tenants: one for hosts whose inventory report must be refreshed, one
+//! for tenantless clients.
 //!
-//! Rows are claimed in chunks until nothing is due. While one chunk is looked up, the next is claimed,
-//! and the one before is announced and written: the gateway never waits for the database. Several
-//! instances side by side never work on one row; a row that changed meanwhile is not overwritten.
+//! A run claims due rows in chunks until none is left. It looks up one chunk while it claims the
+//! next and saves the previous one, so the gateway never waits for the database. Claims prevent two
+//! processes from working on the same row. A row that changed after its claim is not overwritten.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use tokio::time::Instant;
 
-use crate::domain::{Clock, Timestamp, clock};
+use crate::domain::{Clock, LookupStatus, Timestamp, clock};
 use crate::integrations::inventory::message::Host;
 use crate::integrations::inventory::reporter::{InventoryReporter, ReportOutcome};
 use crate::store::{
@@ -20,350 +20,374 @@ use crate::store::{
 use crate::telemetry::metrics;
 use crate::tenant::{FoundTenant, MassLossCounter, TenantLookup, TenantLookupOutcome};
 
-/// Rows that are claimed at once.
-const CHUNK: u32 = 2000;
-/// A claim lasts longer than a chunk can take.
-const CLAIM: Duration = Duration::from_mins(15);
+/// Maximum number of rows per chunk.
+const CHUNK_ROWS: u32 = 2000;
+/// Duration of a claim. Longer than a chunk can take.
+const CLAIM_DURATION: Duration = Duration::from_mins(15);
 
-/// LookupJob of the two.
+/// One of the two lookup jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LookupJob {
-    /// Hosts that inventory should hear of again.
+    /// Reports hosts to inventory again, before inventory marks them stale.
     InventoryRefresh,
-    /// Clients that belong to nobody yet.
-    TenantlessClient,
+    /// Looks up clients without a tenant.
+    Tenantless,
 }
 
 impl LookupJob {
-    /// Its name in metrics and logs.
+    /// Returns the job's name in metrics and logs.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Self::InventoryRefresh => "stale",
-            Self::TenantlessClient => "tenantless",
+            Self::InventoryRefresh => "inventory_refresh",
+            Self::Tenantless => "tenantless",
         }
     }
 }
 
-/// What they work with.
+/// Runs the lookup jobs.
 #[derive(Clone)]
 pub struct TenantLookupJob {
-    /// The store.
+    /// The store with the connections.
     pub store: Arc<dyn Store>,
-    /// To whom clients belong.
-    pub tenants: Arc<dyn TenantLookup>,
-    /// Who is told of hosts, if anybody.
+    /// Looks up the tenants.
+    pub tenant_lookup: Arc<dyn TenantLookup>,
+    /// Reports hosts to inventory. `None` if inventory is disabled.
     pub inventory: Option<InventoryReporter>,
-    /// Now.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// How.
-    pub settings: LookupSettings,
+    /// Limits and intervals.
+    pub config: LookupJobConfig,
 }
 
-/// How.
+/// Limits and intervals of the lookup jobs.
 #[derive(Debug, Clone)]
-pub struct LookupSettings {
-    /// Lookups under way at once.
-    pub at_once: usize,
-    /// How long one may take.
-    pub within: Duration,
-    /// Inventory should hear of a host this long after it last did.
-    pub stale_after: Duration,
-    /// A client without a tenant is looked up again after this.
-    pub retry_after: Duration,
-    /// And this often at most.
+pub struct LookupJobConfig {
+    /// Maximum number of lookups in flight.
+    pub max_concurrency: usize,
+    /// Timeout of one lookup.
+    pub lookup_timeout: Duration,
+    /// Time after which a host is reported to inventory again.
+    pub refresh_after: Duration,
+    /// Minimum time between two lookups of a tenantless client.
+    pub retry_interval: Duration,
+    /// Number of "not found" results after which a tenantless client is no longer looked up.
     pub max_attempts: u32,
 }
 
-/// What a run is asked for.
+/// Options of one run.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RunOptions {
-    /// No more rows than this.
+    /// Maximum number of rows. `None` processes all due rows.
     pub limit: Option<u64>,
-    /// Believe the gateway even if it takes the tenants of many at once.
+    /// Applies "not found" results even if many clients would lose their tenant.
     pub force: bool,
 }
 
-/// How a run went.
+/// Counts of one run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Summary {
-    /// Rows that were looked at.
+pub struct RunSummary {
+    /// Clients that were looked up.
     pub looked_up: u64,
-    /// Belong to an organisation.
+    /// Clients that have an organization.
     pub found: u64,
-    /// Belong to nobody, definitely.
+    /// Clients that definitely have no organization.
     pub not_found: u64,
-    /// No answer.
+    /// Clients whose lookup gave no result.
     pub unavailable: u64,
-    /// Inventory heard of them.
-    pub announced: u64,
-    /// Inventory should have, and did not.
-    pub owed: u64,
-    /// Changed meanwhile, and were left alone.
-    pub changed: u64,
-    /// Why it ended.
-    pub ended: StopReason,
+    /// Hosts whose report to inventory was delivered.
+    pub reported_to_inventory: u64,
+    /// Hosts whose report to inventory was not delivered.
+    pub pending_inventory: u64,
+    /// Rows that changed after their claim. Their results were discarded.
+    pub conflicts: u64,
+    /// Why the run stopped.
+    pub stop_reason: StopReason,
 }
 
-/// Why a run ended.
+/// Why a run stopped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum StopReason {
-    /// Nothing is due any more, or the limit was reached.
+    /// No more rows are due, or the limit was reached.
     #[default]
     Done,
-    /// There are no answers.
+    /// At least half of the lookups of a chunk were unavailable.
     LookupUnavailable,
-    /// Too many would have lost their tenant.
+    /// Too many clients would have lost their tenant.
     MassLoss,
 }
 
-impl Summary {
-    /// Whether an operator should look at it.
+impl RunSummary {
+    /// Returns whether lookups were unavailable or the run stopped early.
     #[must_use]
     pub fn is_failure(&self) -> bool {
-        self.unavailable > 0 || self.ended != StopReason::Done
+        self.unavailable > 0 || self.stop_reason != StopReason::Done
+    }
+
+    fn count_lookup(&mut self, status: LookupStatus) {
+        match status {
+            LookupStatus::Found => self.found += 1,
+            LookupStatus::NotFound => self.not_found += 1,
+            LookupStatus::Unavailable => self.unavailable += 1,
+        }
     }
 }
 
-impl std::fmt::Display for Summary {
+impl std::fmt::Display for RunSummary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self {
             looked_up,
             found,
             not_found,
             unavailable,
-            announced,
-            owed,
-            changed,
-            ..
+            reported_to_inventory,
+            pending_inventory,
+            conflicts,
+            stop_reason,
         } = self;
         write!(
             f,
-            "{looked_up} looked up: {found} found, {not_found} belong to nobody, {unavailable} without an answer; {announced} announced to inventory, {owed} owed; {changed} changed meanwhile"
+            "{looked_up} looked up: {found} found, {not_found} not found, \
+             {unavailable} unavailable; {reported_to_inventory} reported to inventory, \
+             {pending_inventory} pending; {conflicts} skipped (row changed)"
         )?;
-        match self.ended {
+        match stop_reason {
             StopReason::Done => Ok(()),
             StopReason::LookupUnavailable => f.write_str(
-                "; ended early: the lookup service does not answer (tenants and attempts are as they were)",
+                "; stopped early: the lookup service is unavailable (clients without a result \
+                 keep their tenant and number of attempts)",
             ),
             StopReason::MassLoss => f.write_str(
-                "; ended early: too many would lose their tenant at once, so the answers are not believed (--force overrides)",
+                "; stopped early: mass tenant loss suppressed (clients keep their tenants; use \
+                 --force to apply)",
             ),
         }
     }
 }
 
-/// What a run takes.
+/// Which rows a run still has to claim.
 struct RunCursor {
-    /// What was due when it began; what becomes due meanwhile is the next run's.
-    due: LookupReason,
-    /// When it began. What was claimed, or given back, since then is not taken: each row is taken at
-    /// most once a run.
-    started: Timestamp,
-    /// So many more rows.
-    left: u64,
+    /// Fixed at the start: rows that become due during the run are left to the next run.
+    criteria: LookupReason,
+    /// Start of the run. Rows that were claimed or released since then are not claimed again, so a
+    /// run processes each row at most once.
+    started_at: Timestamp,
+    /// Number of rows until the limit.
+    remaining: u64,
 }
 
-/// Rows and what was found out about each.
-type LookedUp = Vec<(ClaimedConnection, TenantLookupOutcome)>;
+/// Claimed rows with their lookup outcomes.
+type LookedUpRows = Vec<(ClaimedConnection, TenantLookupOutcome)>;
 
 impl TenantLookupJob {
-    /// What is due for one of them now.
+    /// Returns the criteria that select the rows due now.
     #[must_use]
-    pub fn due(&self, which: LookupJob) -> LookupReason {
+    pub fn due_criteria(&self, job: LookupJob) -> LookupReason {
         let now = self.clock.now();
-        match which {
+        match job {
             LookupJob::InventoryRefresh => LookupReason::InventoryRefresh {
-                before: clock::before(now, self.settings.stale_after),
+                before: clock::saturating_sub(now, self.config.refresh_after),
             },
-            LookupJob::TenantlessClient => LookupReason::MissingTenant {
-                before: clock::before(now, self.settings.retry_after),
-                max_attempts: self.settings.max_attempts,
+            LookupJob::Tenantless => LookupReason::MissingTenant {
+                before: clock::saturating_sub(now, self.config.retry_interval),
+                max_attempts: self.config.max_attempts,
             },
         }
     }
 
-    /// Runs until nothing is due. `progress` is told after each chunk.
+    /// Runs a job until no row is due. Calls `progress` after each chunk.
     ///
     /// # Errors
-    /// When the database does not answer.
+    /// If the database is unavailable.
     pub async fn run(
         &self,
-        which: LookupJob,
-        request: RunOptions,
-        progress: &(dyn Fn(&Summary) + Sync),
-    ) -> Result<Summary, StoreError> {
-        let mut taking = RunCursor {
-            due: self.due(which),
-            started: self.clock.now(),
-            left: request.limit.unwrap_or(u64::MAX),
+        job: LookupJob,
+        options: RunOptions,
+        progress: &(dyn Fn(&RunSummary) + Sync),
+    ) -> Result<RunSummary, StoreError> {
+        let mut cursor = RunCursor {
+            criteria: self.due_criteria(job),
+            started_at: self.clock.now(),
+            remaining: options.limit.unwrap_or(u64::MAX),
         };
-        let mut summary = Summary::default();
-        let mut guard = MassLossCounter::default();
-        let mut looked_up = LookedUp::new();
-        let mut chunk = self.claim(&mut taking).await?;
+        let mut summary = RunSummary::default();
+        let mut loss_counter = MassLossCounter::default();
+        let mut looked_up = LookedUpRows::new();
+        let mut chunk = self.claim_chunk(&mut cursor).await?;
         while !chunk.is_empty() {
-            let (found, next, settled) = tokio::join!(
+            let (outcomes, next_chunk, saved) = tokio::join!(
                 self.look_up(chunk),
-                self.claim(&mut taking),
-                self.settle(looked_up, &mut summary)
+                self.claim_chunk(&mut cursor),
+                self.report_and_save(looked_up, &mut summary)
             );
-            settled?;
-            (looked_up, chunk) = (found, next?);
+            saved?;
+            (looked_up, chunk) = (outcomes, next_chunk?);
             summary.looked_up += looked_up.len() as u64;
-            summary.ended = judge(&mut looked_up, &mut guard, request.force);
-            if summary.ended != StopReason::Done {
-                self.give_back(std::mem::take(&mut chunk)).await?;
+            summary.stop_reason = check_outcomes(&mut looked_up, &mut loss_counter, options.force);
+            if summary.stop_reason != StopReason::Done {
+                self.release(std::mem::take(&mut chunk)).await?;
             }
             progress(&summary);
         }
-        self.settle(looked_up, &mut summary).await?;
-        metrics::updater_run(which.name(), summary.is_failure());
+        self.report_and_save(looked_up, &mut summary).await?;
+        metrics::updater_run_finished(job.name(), summary.is_failure());
         Ok(summary)
     }
 
-    /// Claims a chunk.
-    async fn claim(&self, taking: &mut RunCursor) -> Result<Vec<ClaimedConnection>, StoreError> {
-        let limit = u32::try_from(taking.left).unwrap_or(CHUNK).min(CHUNK);
+    async fn claim_chunk(
+        &self,
+        cursor: &mut RunCursor,
+    ) -> Result<Vec<ClaimedConnection>, StoreError> {
+        let limit = u32::try_from(cursor.remaining).unwrap_or(CHUNK_ROWS);
+        let limit = limit.min(CHUNK_ROWS);
         if limit == 0 {
             return Ok(Vec::new());
         }
-        let until = self.clock.now() + CLAIM;
+        let claimed_until = self.clock.now() + CLAIM_DURATION;
         let chunk = self
             .store
-            .claim_for_lookup(taking.due, limit, taking.started, until)
+            .claim_for_lookup(cursor.criteria, limit, cursor.started_at, claimed_until)
             .await?;
-        taking.left -= chunk.len() as u64;
+        cursor.remaining -= chunk.len() as u64;
         Ok(chunk)
     }
 
-    /// Gives a chunk back that nobody was asked about: as it was, and due.
-    async fn give_back(&self, chunk: Vec<ClaimedConnection>) -> Result<(), StoreError> {
-        let untouched = |due: ClaimedConnection| LookupResult {
-            client_id: due.client_id,
-            version: due.version,
+    /// Ends the claim of rows that were not looked up. The rows stay unchanged and due.
+    async fn release(&self, chunk: Vec<ClaimedConnection>) -> Result<(), StoreError> {
+        let unchanged = |row: ClaimedConnection| LookupResult {
+            client_id: row.client_id,
+            row_version: row.row_version,
             outcome: LookupOutcome::Unavailable,
         };
-        let findings: Vec<LookupResult> = chunk.into_iter().map(untouched).collect();
-        if !findings.is_empty() {
+        let results: Vec<LookupResult> = chunk.into_iter().map(unchanged).collect();
+        if !results.is_empty() {
             self.store
-                .save_lookup_results(&findings, self.clock.now())
+                .save_lookup_results(&results, self.clock.now())
                 .await?;
         }
         Ok(())
     }
 
-    /// Looks everybody in a chunk up.
-    async fn look_up(&self, chunk: Vec<ClaimedConnection>) -> LookedUp {
-        let lookups = futures::stream::iter(chunk).map(|due| async move {
-            let deadline = Instant::now() + self.settings.within;
-            let lookup = self.tenants.lookup(&due.client_id, deadline).await;
-            metrics::tenant_lookup(lookup.outcome());
-            (due, lookup)
+    /// Looks up every client in the chunk.
+    async fn look_up(&self, chunk: Vec<ClaimedConnection>) -> LookedUpRows {
+        let lookups = futures::stream::iter(chunk).map(|row| async move {
+            let deadline = Instant::now() + self.config.lookup_timeout;
+            let outcome = self.tenant_lookup.lookup(&row.client_id, deadline).await;
+            metrics::tenant_lookup_finished(outcome.status());
+            (row, outcome)
         });
         lookups
-            .buffer_unordered(self.settings.at_once.max(1))
+            .buffer_unordered(self.config.max_concurrency.max(1))
             .collect()
             .await
     }
 
-    /// Tells inventory, and writes.
-    async fn settle(&self, looked_up: LookedUp, summary: &mut Summary) -> Result<(), StoreError> {
+    /// Reports the found hosts to inventory and saves all results.
+    async fn report_and_save(
+        &self,
+        looked_up: LookedUpRows,
+        summary: &mut RunSummary,
+    ) -> Result<(), StoreError> {
         if looked_up.is_empty() {
             return Ok(());
         }
         let now = self.clock.now();
-        let told = self.tell(&looked_up, now).await;
-        let mut findings = Vec::with_capacity(looked_up.len());
-        for ((due, lookup), told) in looked_up.into_iter().zip(told) {
-            match told {
-                Some(ReportOutcome::Delivered) => summary.announced += 1,
-                Some(ReportOutcome::Pending) => summary.owed += 1,
+        let reports = self.report_to_inventory(&looked_up, now).await;
+        let mut results = Vec::with_capacity(looked_up.len());
+        for ((row, outcome), report) in looked_up.into_iter().zip(reports) {
+            summary.count_lookup(outcome.status());
+            match report {
+                Some(ReportOutcome::Delivered) => summary.reported_to_inventory += 1,
+                Some(ReportOutcome::Pending) => summary.pending_inventory += 1,
                 Some(ReportOutcome::NotEligible) | None => {}
             }
-            findings.push(LookupResult {
-                client_id: due.client_id,
-                version: due.version,
-                outcome: match lookup {
+            let is_delivered = report == Some(ReportOutcome::Delivered);
+            results.push(LookupResult {
+                client_id: row.client_id,
+                row_version: row.row_version,
+                outcome: match outcome {
                     TenantLookupOutcome::Found(FoundTenant { tenant, .. }) => {
-                        summary.found += 1;
                         LookupOutcome::Found {
                             tenant,
-                            reported_to_inventory_at: (told == Some(ReportOutcome::Delivered))
-                                .then_some(now),
-                            is_refused: told == Some(ReportOutcome::NotEligible),
+                            reported_to_inventory_at: is_delivered.then_some(now),
+                            inventory_eligible: report != Some(ReportOutcome::NotEligible),
                         }
                     }
-                    TenantLookupOutcome::NotFound => {
-                        summary.not_found += 1;
-                        LookupOutcome::NotFound
-                    }
-                    TenantLookupOutcome::Unavailable => {
-                        summary.unavailable += 1;
-                        LookupOutcome::Unavailable
-                    }
+                    TenantLookupOutcome::NotFound => LookupOutcome::NotFound,
+                    TenantLookupOutcome::Unavailable => LookupOutcome::Unavailable,
                 },
             });
         }
-        let definite = findings
+        let to_write = results
             .iter()
-            .filter(|finding| finding.outcome != LookupOutcome::Unavailable)
+            .filter(|result| result.outcome != LookupOutcome::Unavailable)
             .count() as u64;
-        let written = self.store.save_lookup_results(&findings, now).await?;
-        summary.changed += definite.saturating_sub(written);
+        let written = self.store.save_lookup_results(&results, now).await?;
+        summary.conflicts += to_write.saturating_sub(written);
         Ok(())
     }
 
-    /// What inventory was told of each; none where there was nothing to tell.
-    async fn tell(&self, looked_up: &LookedUp, now: Timestamp) -> Vec<Option<ReportOutcome>> {
-        let mut told = vec![None; looked_up.len()];
-        let Some(announcer) = &self.inventory else {
-            return told;
+    /// Reports the hosts that have a tenant. Returns one entry per row; `None` for rows that were
+    /// not reported.
+    async fn report_to_inventory(
+        &self,
+        looked_up: &LookedUpRows,
+        now: Timestamp,
+    ) -> Vec<Option<ReportOutcome>> {
+        let mut reports = vec![None; looked_up.len()];
+        let Some(inventory) = &self.inventory else {
+            return reports;
         };
-        let mut whom = Vec::new();
+        let mut reported_indexes = Vec::new();
         let mut hosts = Vec::new();
-        for (at, (due, lookup)) in looked_up.iter().enumerate() {
-            if let TenantLookupOutcome::Found(found) = lookup {
-                whom.push(at);
+        for (index, (row, outcome)) in looked_up.iter().enumerate() {
+            if let TenantLookupOutcome::Found(found) = outcome {
+                reported_indexes.push(index);
                 hosts.push(Host {
-                    client_id: &due.client_id,
+                    client_id: &row.client_id,
                     tenant: &found.tenant,
                     identity: &found.identity,
-                    dialect: due.dialect,
-                    kind: due.kind,
-                    reported: &due.reported,
+                    dialect: row.dialect,
+                    kind: row.kind,
+                    info: &row.info,
                 });
             }
         }
-        for (at, became) in whom.into_iter().zip(announcer.tell(&hosts, now).await) {
-            told[at] = Some(became);
+        let outcomes = inventory.report(&hosts, now).await;
+        for (index, outcome) in reported_indexes.into_iter().zip(outcomes) {
+            reports[index] = Some(outcome);
         }
-        told
+        reports
     }
 }
 
-/// Whether to go on. Where the answers are not to be believed, they are none.
-fn judge(looked_up: &mut LookedUp, guard: &mut MassLossCounter, force: bool) -> StopReason {
-    for (due, lookup) in looked_up.iter() {
-        if due.tenant.is_some() {
-            guard.note(lookup);
+/// Decides whether the run continues after a chunk. On a mass loss, changes the `NotFound` outcomes
+/// of clients that have a tenant to `Unavailable`.
+fn check_outcomes(
+    looked_up: &mut LookedUpRows,
+    loss_counter: &mut MassLossCounter,
+    force: bool,
+) -> StopReason {
+    for (row, outcome) in looked_up.iter() {
+        if row.tenant.is_some() {
+            loss_counter.record(outcome);
         }
     }
-    if guard.is_tripped() && !force {
-        metrics::mass_loss();
-        guard.log_suppressed();
-        for (due, lookup) in looked_up.iter_mut() {
-            if due.tenant.is_some() && *lookup == TenantLookupOutcome::NotFound {
-                *lookup = TenantLookupOutcome::Unavailable;
+    if loss_counter.is_mass_loss() && !force {
+        metrics::mass_loss_suppressed();
+        loss_counter.log_suppressed();
+        for (row, outcome) in looked_up.iter_mut() {
+            if row.tenant.is_some() && *outcome == TenantLookupOutcome::NotFound {
+                *outcome = TenantLookupOutcome::Unavailable;
             }
         }
         return StopReason::MassLoss;
     }
-    let silent = looked_up
+    let unavailable = looked_up
         .iter()
-        .filter(|(_, lookup)| *lookup == TenantLookupOutcome::Unavailable)
+        .filter(|(_, outcome)| *outcome == TenantLookupOutcome::Unavailable)
         .count();
-    if silent * 2 >= looked_up.len() {
+    if unavailable * 2 >= looked_up.len() {
         return StopReason::LookupUnavailable;
     }
     StopReason::Done

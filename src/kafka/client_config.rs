@@ -1,34 +1,38 @@
-//! What every connection to Kafka is made with.
+//! Configuration that all Kafka clients share, and errors of Kafka clients.
 
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::{ClientConfig, ClientContext};
 
 use crate::config::{Kafka, KafkaSecurity, SaslMechanism};
-use crate::telemetry::metrics::LogThrottle;
+use crate::telemetry::LogThrottle;
 
-/// Kafka cannot be used.
+/// Maximum size of a Kafka message. The Mosquitto configuration in `deploy/` accepts payloads of at
+/// most half this size, so its messages always fit.
+pub(super) const MAX_MESSAGE_BYTES: &str = "2097152";
+
+/// A Kafka client cannot be created, or the cluster rejected a request.
 #[derive(Debug, thiserror::Error)]
 pub enum KafkaError {
-    /// A setting cannot work.
+    /// A configuration value is invalid.
     #[error("kafka.{key}: {problem}")]
-    Setting {
-        /// The key.
+    InvalidSetting {
+        /// Configuration key in the section `kafka`.
         key: &'static str,
-        /// What is wrong.
+        /// Description of the problem.
         problem: String,
     },
-    /// The cluster does not answer, or refuses.
-    #[error("kafka: {problem}; {cure}")]
-    Refused {
-        /// What it says.
+    /// The cluster cannot be reached or rejected the request.
+    #[error("kafka: {problem}; {hint}")]
+    RequestFailed {
+        /// Description of the problem.
         problem: String,
-        /// What to look at.
-        cure: &'static str,
+        /// What to check.
+        hint: &'static str,
     },
 }
 
-/// What the crate complains of, said now and then: it repeats itself many times a second while the
-/// cluster is away.
+/// Logs errors of librdkafka, at most once per second: while the cluster is unreachable, librdkafka
+/// reports the same error many times per second.
 #[derive(Clone, Copy, Default)]
 pub(super) struct ErrorLogger;
 
@@ -38,27 +42,27 @@ impl ClientContext for ErrorLogger {
     }
 
     fn error(&self, error: rdkafka::error::KafkaError, reason: &str) {
-        static SAID: LogThrottle = LogThrottle::new();
-        if SAID.now() {
-            tracing::warn!(%error, reason, "the queue is in trouble");
+        static LOG_THROTTLE: LogThrottle = LogThrottle::new();
+        if LOG_THROTTLE.should_log() {
+            tracing::warn!(%error, reason, "Kafka error");
         }
     }
 }
 
-/// Settings that producer, consumer and administration share.
+/// Returns the settings that producers, consumers and admin clients share.
 pub(super) fn common(kafka: &Kafka) -> Result<ClientConfig, KafkaError> {
     let mut config = ClientConfig::new();
     config
         .set("bootstrap.servers", kafka.brokers.as_deref().unwrap_or(""))
         .set("client.id", "cloud-connector")
-        .set("security.protocol", security(kafka.security))
-        // A broker that comes back is found soon.
+        .set("security.protocol", security_protocol(kafka.security))
+        // Limits the delay until a restarted broker is used again.
         .set("reconnect.backoff.max.ms", "2000")
         .set("socket.keepalive.enable", "true");
     if let Some(ca) = &kafka.ca {
-        let pem = ca.read().map_err(|error| KafkaError::Setting {
+        let pem = ca.read().map_err(|error| KafkaError::InvalidSetting {
             key: "ca",
-            problem: format!("cannot be read: {error}; check the path"),
+            problem: format!("cannot read the file: {error}; check the path"),
         })?;
         config.set("ssl.ca.pem", pem);
     }
@@ -67,14 +71,14 @@ pub(super) fn common(kafka: &Kafka) -> Result<ClientConfig, KafkaError> {
         KafkaSecurity::SaslPlaintext | KafkaSecurity::SaslSsl
     ) {
         config
-            .set("sasl.mechanisms", mechanism(kafka.sasl_mechanism))
+            .set("sasl.mechanisms", sasl_mechanism(kafka.sasl_mechanism))
             .set("sasl.username", &kafka.username)
             .set("sasl.password", kafka.password.expose());
     }
     Ok(config)
 }
 
-fn security(security: KafkaSecurity) -> &'static str {
+fn security_protocol(security: KafkaSecurity) -> &'static str {
     match security {
         KafkaSecurity::Plaintext => "plaintext",
         KafkaSecurity::Ssl => "ssl",
@@ -83,7 +87,7 @@ fn security(security: KafkaSecurity) -> &'static str {
     }
 }
 
-fn mechanism(mechanism: SaslMechanism) -> &'static str {
+fn sasl_mechanism(mechanism: SaslMechanism) -> &'static str {
     match mechanism {
         SaslMechanism::Plain => "PLAIN",
         SaslMechanism::ScramSha256 => "SCRAM-SHA-256",
@@ -91,10 +95,10 @@ fn mechanism(mechanism: SaslMechanism) -> &'static str {
     }
 }
 
-/// A client that its crate refuses to make: a setting that librdkafka does not like.
-pub(super) fn unusable(error: &rdkafka::error::KafkaError) -> KafkaError {
-    KafkaError::Setting {
+/// Creates the error for settings that librdkafka rejects when it creates a client.
+pub(super) fn rejected_settings(error: &rdkafka::error::KafkaError) -> KafkaError {
+    KafkaError::InvalidSetting {
         key: "security",
-        problem: format!("the client cannot be made: {error}"),
+        problem: format!("cannot create a Kafka client: {error}"),
     }
 }

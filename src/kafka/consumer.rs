@@ -1,4 +1,4 @@
-//! Taking messages from the queue. Offsets are stored by the caller, after the database has them.
+//! Consuming a topic. The caller stores offsets after it has written the messages to the database.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,70 +6,74 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext, Rebalance, StreamConsumer};
-use rdkafka::message::{Headers as _, Message as _};
+use rdkafka::consumer::{
+    BaseConsumer, CommitMode, Consumer as _, ConsumerContext, Rebalance, StreamConsumer,
+};
+use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList, TopicPartitionListElem};
-use rdkafka::{ClientContext, Statistics, Timestamp as QueueTime};
+use rdkafka::{ClientContext, Statistics, Timestamp as KafkaTimestamp};
 use tokio::sync::mpsc;
 
-use super::client_config::{self, ErrorLogger, KafkaError};
+use super::client_config::{self, ErrorLogger, KafkaError, MAX_MESSAGE_BYTES};
 use crate::config::Kafka;
 use crate::domain::Timestamp;
 
-const SEEK_WITHIN: Duration = Duration::from_secs(1);
+const SEEK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How often the crate tells how far behind we are.
-const STATISTICS_MS: &str = "5000";
+/// How often librdkafka reports statistics, which contain the consumer lag.
+const STATISTICS_INTERVAL_MS: &str = "5000";
 
-/// A consumer of one topic, in a group of all `record` processes.
+/// Consumes one topic as a member of a consumer group.
 pub struct Consumer {
-    inner: Arc<StreamConsumer<Context>>,
-    rebalances: mpsc::UnboundedReceiver<Change>,
-    /// Taken from the crate before a change of partitions that must be told first was seen.
-    held: Option<QueuedMessage>,
+    inner: Arc<StreamConsumer<ConsumerCallbacks>>,
+    rebalances: mpsc::UnboundedReceiver<RebalanceEvent>,
+    /// A message that was received but not returned yet, because rebalances take precedence.
+    buffered: Option<KafkaMessage>,
     topic: String,
 }
 
-/// A message of the queue.
+/// A message read from Kafka.
 #[derive(Debug, Clone)]
-pub struct QueuedMessage {
-    /// Where it stood.
+pub struct KafkaMessage {
+    /// Partition number.
     pub partition: i32,
-    /// And at which place.
+    /// Offset in the partition.
     pub offset: i64,
-    /// Its bytes.
+    /// Payload of the message.
     pub payload: Bytes,
-    /// What travelled with it.
+    /// Headers. Values that are not valid UTF-8 are converted lossily.
     pub headers: HashMap<String, String>,
-    /// When it was put there.
-    pub queued: Option<Timestamp>,
+    /// Kafka's timestamp: when the message was produced or appended.
+    pub timestamp: Option<Timestamp>,
 }
 
-/// Something that happened.
+/// An event of a consumer.
 #[derive(Debug)]
 pub enum ConsumerEvent {
-    /// A message came.
-    Message(QueuedMessage),
-    /// These partitions are ours from here on; messages of theirs that came before count no more.
+    /// A message was received.
+    Message(KafkaMessage),
+    /// These partitions were assigned. The caller must discard messages of these partitions that it
+    /// received before this event and has not processed.
     Assigned(Vec<i32>),
-    /// These are no longer ours.
+    /// These partitions were revoked.
     Revoked(Vec<i32>),
-    /// The cluster is in trouble; the crate goes on trying.
+    /// The cluster reported an error. The consumer keeps retrying.
     Error(String),
 }
 
-enum Change {
+enum RebalanceEvent {
     Assigned(Vec<i32>),
     Revoked(Vec<i32>),
 }
 
-struct Context {
-    changes: mpsc::UnboundedSender<Change>,
-    /// Told how many messages wait in partitions that are ours.
-    lag: fn(i64),
+/// Callbacks that librdkafka invokes for the consumer.
+struct ConsumerCallbacks {
+    rebalances: mpsc::UnboundedSender<RebalanceEvent>,
+    /// Receives the number of unread messages in the assigned partitions.
+    report_lag: fn(i64),
 }
 
-impl ClientContext for Context {
+impl ClientContext for ConsumerCallbacks {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         ErrorLogger.log(level, facility, message);
     }
@@ -83,27 +87,29 @@ impl ClientContext for Context {
             .topics
             .values()
             .flat_map(|topic| &topic.partitions);
-        // Below 0 where it is not known, as for partitions of others.
+        // A negative lag means unknown, for example because the partition is not assigned.
         let lag = partitions.map(|(_, partition)| partition.consumer_lag_stored.max(0));
-        (self.lag)(lag.sum());
+        (self.report_lag)(lag.sum());
     }
 }
 
-impl ConsumerContext for Context {
+impl ConsumerContext for ConsumerCallbacks {
     fn pre_rebalance(&self, _: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
         if let Rebalance::Revoke(list) = rebalance {
-            let _ = self.changes.send(Change::Revoked(partitions(list)));
+            let event = RebalanceEvent::Revoked(partition_numbers(list));
+            let _ = self.rebalances.send(event);
         }
     }
 
     fn post_rebalance(&self, _: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
         if let Rebalance::Assign(list) = rebalance {
-            let _ = self.changes.send(Change::Assigned(partitions(list)));
+            let event = RebalanceEvent::Assigned(partition_numbers(list));
+            let _ = self.rebalances.send(event);
         }
     }
 }
 
-fn partitions(list: &TopicPartitionList) -> Vec<i32> {
+fn partition_numbers(list: &TopicPartitionList) -> Vec<i32> {
     list.elements()
         .iter()
         .map(TopicPartitionListElem::partition)
@@ -111,177 +117,191 @@ fn partitions(list: &TopicPartitionList) -> Vec<i32> {
 }
 
 impl Consumer {
-    /// Joins the group. Connects by itself, again and again.
+    /// Joins the consumer group. Connects in the background and reconnects forever.
     ///
     /// # Errors
-    /// When a setting cannot work.
-    pub fn new(kafka: &Kafka, topic: &str, group: &str, lag: fn(i64)) -> Result<Self, KafkaError> {
-        let (changes, rebalances) = mpsc::unbounded_channel();
-        let session = kafka.session_timeout.get();
-        let inner: StreamConsumer<Context> = client_config::common(kafka)?
+    /// When a setting is invalid.
+    pub fn new(
+        kafka: &Kafka,
+        topic: &str,
+        group: &str,
+        report_lag: fn(i64),
+    ) -> Result<Self, KafkaError> {
+        let (sender, rebalances) = mpsc::unbounded_channel();
+        let session_timeout = kafka.session_timeout.get();
+        let inner: StreamConsumer<ConsumerCallbacks> = client_config::common(kafka)?
             .set("group.id", group)
-            .set("statistics.interval.ms", STATISTICS_MS)
-            .set("session.timeout.ms", session.as_millis().to_string())
+            .set("statistics.interval.ms", STATISTICS_INTERVAL_MS)
+            .set(
+                "session.timeout.ms",
+                session_timeout.as_millis().to_string(),
+            )
             .set(
                 "heartbeat.interval.ms",
-                (session / 5).as_millis().to_string(),
+                (session_timeout / 5).as_millis().to_string(),
             )
             .set("auto.offset.reset", "earliest")
             .set("enable.auto.commit", "true")
             .set("auto.commit.interval.ms", "1000")
             .set("enable.auto.offset.store", "false")
-            // What is read ahead is memory: a backlog stays in the queue.
+            // These three bound the memory for prefetched messages.
             .set("queued.min.messages", "2000")
             .set("queued.max.messages.kbytes", "8192")
-            .set("fetch.message.max.bytes", "2097152")
-            // By default a partition with enough read ahead is not fetched from for a second,
-            // however soon that is used up.
+            .set("fetch.message.max.bytes", MAX_MESSAGE_BYTES)
+            // By default, librdkafka waits one second before it fetches again from a partition
+            // whose prefetch buffer was full, even if the buffer is empty sooner.
             .set("fetch.queue.backoff.ms", "10")
-            .create_with_context(Context { changes, lag })
-            .map_err(|error| client_config::unusable(&error))?;
+            .create_with_context(ConsumerCallbacks {
+                rebalances: sender,
+                report_lag,
+            })
+            .map_err(|error| client_config::rejected_settings(&error))?;
         inner
             .subscribe(&[topic])
-            .map_err(|error| client_config::unusable(&error))?;
+            .map_err(|error| client_config::rejected_settings(&error))?;
         Ok(Self {
             inner: Arc::new(inner),
             rebalances,
-            held: None,
+            buffered: None,
             topic: topic.to_owned(),
         })
     }
 
-    /// Waits for the next thing to happen. A change of partitions is told before any message that
-    /// came after it. May be dropped and called again: nothing is lost.
+    /// Waits for the next event. Returns a rebalance before any message that followed it. Cancel
+    /// safe: dropping the future loses no event.
     pub async fn next(&mut self) -> ConsumerEvent {
         loop {
-            if let Ok(change) = self.rebalances.try_recv() {
-                return self.changed(change);
+            if let Ok(event) = self.rebalances.try_recv() {
+                return self.on_rebalance(event);
             }
-            if let Some(message) = self.held.take() {
+            if let Some(message) = self.buffered.take() {
                 return ConsumerEvent::Message(message);
             }
             tokio::select! {
                 biased;
                 received = self.inner.recv() => match received {
-                    // Looked at again above, after the changes that came with it.
-                    Ok(message) => self.held = Some(owned(&message)),
+                    // The next iteration returns the message, after rebalances that happened in the
+                    // meantime.
+                    Ok(message) => self.buffered = Some(to_owned_message(&message)),
                     Err(error) => return ConsumerEvent::Error(error.to_string()),
                 },
-                Some(change) = self.rebalances.recv() => return self.changed(change),
+                Some(event) = self.rebalances.recv() => return self.on_rebalance(event),
             }
         }
     }
 
-    fn changed(&mut self, change: Change) -> ConsumerEvent {
-        match change {
-            Change::Assigned(partitions) => ConsumerEvent::Assigned(partitions),
-            Change::Revoked(partitions) => {
-                self.held = None;
+    fn on_rebalance(&mut self, event: RebalanceEvent) -> ConsumerEvent {
+        match event {
+            RebalanceEvent::Assigned(partitions) => ConsumerEvent::Assigned(partitions),
+            RebalanceEvent::Revoked(partitions) => {
+                self.buffered = None;
                 ConsumerEvent::Revoked(partitions)
             }
         }
     }
 
-    /// Takes note that everything up to this message is dealt with; committed to the group in the
-    /// background. For a partition that is no longer ours it does nothing.
-    pub fn done(&self, partition: i32, offset: i64) {
-        // The crate stores offset + 1 here: the next one to read.
+    /// Marks all messages of the partition up to this offset as processed. librdkafka commits the
+    /// offset in the background. Has no effect if the partition is not assigned.
+    pub fn store_offset(&self, partition: i32, offset: i64) {
+        // `rdkafka` stores `offset + 1`, the next offset to read.
         let _ = self.inner.store_offset(&self.topic, partition, offset);
     }
 
-    /// Reads a partition again from this message on.
+    /// Moves the read position of a partition to this offset.
     pub fn seek(&self, partition: i32, offset: i64) {
-        let to = Offset::Offset(offset);
-        if let Err(error) = self.inner.seek(&self.topic, partition, to, SEEK_WITHIN) {
-            tracing::warn!(partition, %error, "cannot read a partition again");
+        let position = Offset::Offset(offset);
+        if let Err(error) = self
+            .inner
+            .seek(&self.topic, partition, position, SEEK_TIMEOUT)
+        {
+            tracing::warn!(partition, offset, %error, "seek failed");
         }
     }
 
-    /// Stops taking messages of these partitions, and stays in the group.
+    /// Pauses fetching from these partitions. The consumer stays in the group.
     pub fn pause(&self, partitions: &[i32]) {
-        if let Err(error) = self.inner.pause(&self.list(partitions)) {
-            tracing::warn!(%error, "cannot pause partitions");
+        if let Err(error) = self.inner.pause(&self.partition_list(partitions)) {
+            tracing::warn!(?partitions, %error, "failed to pause partitions");
         }
     }
 
-    /// Takes messages of these partitions again.
+    /// Resumes fetching from these partitions.
     pub fn resume(&self, partitions: &[i32]) {
-        if let Err(error) = self.inner.resume(&self.list(partitions)) {
-            tracing::warn!(%error, "cannot resume partitions");
+        if let Err(error) = self.inner.resume(&self.partition_list(partitions)) {
+            tracing::warn!(?partitions, %error, "failed to resume partitions");
         }
     }
 
-    /// Asks whether the topic can be read, from anywhere and at any time.
+    /// Returns a health check that can be used while the consumer is in use.
     #[must_use]
-    pub fn checker(&self) -> Checker {
-        Checker {
+    pub fn health_check(&self) -> ConsumerHealthCheck {
+        ConsumerHealthCheck {
             inner: self.inner.clone(),
             topic: self.topic.clone(),
         }
     }
 
-    /// Commits what is done, and leaves the group.
-    pub fn leave(self) {
-        if let Err(error) = self
-            .inner
-            .commit_consumer_state(rdkafka::consumer::CommitMode::Sync)
-        {
-            tracing::debug!(%error, "nothing to commit at the end");
+    /// Commits the stored offsets and leaves the group. Blocks.
+    pub fn close(self) {
+        if let Err(error) = self.inner.commit_consumer_state(CommitMode::Sync) {
+            tracing::debug!(%error, "no offsets committed at shutdown");
         }
         self.inner.unsubscribe();
     }
 
-    fn list(&self, partitions: &[i32]) -> TopicPartitionList {
+    fn partition_list(&self, partitions: &[i32]) -> TopicPartitionList {
         let mut list = TopicPartitionList::new();
         for partition in partitions {
-            // The offset plays no part in pausing.
+            // Pausing and resuming ignore the offset.
             let _ = list.add_partition_offset(&self.topic, *partition, Offset::Invalid);
         }
         list
     }
 }
 
-/// Knows whether the topic can be read.
+/// Checks whether a consumer's topic can be read.
 #[derive(Clone)]
-pub struct Checker {
-    inner: Arc<StreamConsumer<Context>>,
+pub struct ConsumerHealthCheck {
+    inner: Arc<StreamConsumer<ConsumerCallbacks>>,
     topic: String,
 }
 
-impl Checker {
-    /// Whether the topic can be read now.
+impl ConsumerHealthCheck {
+    /// Checks that the topic exists and each partition has a leader.
     ///
     /// # Errors
-    /// When it cannot, with why.
+    /// When the topic cannot be read, with the reason.
     pub async fn check(self) -> Result<(), String> {
-        let asked = tokio::task::spawn_blocking(move || {
+        let check = tokio::task::spawn_blocking(move || {
             super::topics::check(self.inner.client(), &self.topic)
         });
-        asked.await.unwrap_or_else(|_| Err("not asked".to_owned()))
+        check
+            .await
+            .unwrap_or_else(|_| Err("the health check failed to run".to_owned()))
     }
 }
 
-fn owned(message: &rdkafka::message::BorrowedMessage<'_>) -> QueuedMessage {
+fn to_owned_message(message: &BorrowedMessage<'_>) -> KafkaMessage {
     let mut headers = HashMap::new();
-    if let Some(found) = message.headers() {
-        for header in found.iter() {
+    if let Some(borrowed_headers) = message.headers() {
+        for header in borrowed_headers.iter() {
             if let Some(value) = header.value {
                 let value = String::from_utf8_lossy(value).into_owned();
                 headers.insert(header.key.to_owned(), value);
             }
         }
     }
-    let queued = match message.timestamp() {
-        QueueTime::CreateTime(millis) | QueueTime::LogAppendTime(millis) => {
+    let timestamp = match message.timestamp() {
+        KafkaTimestamp::CreateTime(millis) | KafkaTimestamp::LogAppendTime(millis) => {
             Timestamp::from_millisecond(millis).ok()
         }
-        QueueTime::NotAvailable => None,
+        KafkaTimestamp::NotAvailable => None,
     };
-    QueuedMessage {
+    KafkaMessage {
         partition: message.partition(),
         offset: message.offset(),
         payload: Bytes::copy_from_slice(message.payload().unwrap_or_default()),
         headers,
-        queued,
+        timestamp,
     }
 }

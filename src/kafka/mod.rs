@@ -1,4 +1,4 @@
-//! Kafka: the only user of its crate.
+//! Kafka producer, consumer and topic administration. Only this module uses the `rdkafka` crate.
 
 mod client_config;
 mod consumer;
@@ -6,24 +6,35 @@ mod producer;
 mod topics;
 
 pub use client_config::KafkaError;
-pub use consumer::{Checker, Consumer, ConsumerEvent, QueuedMessage};
-pub use producer::{DeliveryHandle, Producer, SendError};
-pub use topics::{TopicState, create_topics, probe};
+pub use consumer::{Consumer, ConsumerEvent, ConsumerHealthCheck, KafkaMessage};
+pub use producer::{DeliveryHandle, ProduceError, Producer};
+pub use topics::{TopicCreation, create_topics, probe};
 
-/// Names of the headers that travel with a message.
+/// Names of Kafka record headers.
 pub mod header {
     /// The MQTT topic.
     pub const TOPIC: &str = "topic";
     /// The MQTT packet id, in decimal.
     pub const PACKET_ID: &str = "mqtt_message_id";
-    /// When the broker's message was taken in: RFC 3339 with nanoseconds, UTC.
-    pub const RECEIVED: &str = "date_received";
-    /// `true` where the broker replayed a retained message.
+    /// When the service received the message: RFC 3339 with nanoseconds, in UTC.
+    pub const RECEIVED_AT: &str = "date_received";
+    /// `true` if the broker replayed a retained message.
     pub const RETAIN: &str = "mqtt_retain";
-    /// `true` where an operator put a dead letter back.
-    pub const OPERATOR_REPLAY: &str = "again";
-    /// Set where the payload was too large to queue and was cut: its whole size in bytes.
-    pub const TRUNCATED_FROM: &str = "cut_from";
-    /// Of a cut payload: SHA-256 of the whole, in hexadecimal.
-    pub const TRUNCATED_SHA256: &str = "cut_sha256";
+    /// `true` if an operator replays a dead letter.
+    pub const OPERATOR_REPLAY: &str = "operator_replay";
+    /// Size of the complete payload in bytes. Present only if the payload was truncated.
+    pub const TRUNCATED_FROM: &str = "truncated_from";
+    /// SHA-256 of the complete payload, in hexadecimal. Present only if the payload was truncated.
+    pub const TRUNCATED_SHA256: &str = "truncated_sha256";
+
+    /// Header names that version 0.1.0 wrote. Producers no longer write them; the reader accepts
+    /// them for one release, because topics may still contain such records.
+    pub mod deprecated {
+        /// Former name of [`OPERATOR_REPLAY`](super::OPERATOR_REPLAY).
+        pub const OPERATOR_REPLAY: &str = "again";
+        /// Former name of [`TRUNCATED_FROM`](super::TRUNCATED_FROM).
+        pub const TRUNCATED_FROM: &str = "cut_from";
+        /// Former name of [`TRUNCATED_SHA256`](super::TRUNCATED_SHA256).
+        pub const TRUNCATED_SHA256: &str = "cut_sha256";
+    }
 }

@@ -1,4 +1,4 @@
-//! TopicScheme: made on request, looked at for health.
+//! Creating and checking topics.
 
 use std::time::Duration;
 
@@ -8,35 +8,38 @@ use rdkafka::client::{Client, DefaultClientContext};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::RDKafkaErrorCode;
 
-use super::client_config::{self, KafkaError};
+use super::client_config::{self, KafkaError, MAX_MESSAGE_BYTES};
 use crate::config::Kafka;
 
-/// Below the second that readiness has for an answer.
-const METADATA_WITHIN: Duration = Duration::from_millis(800);
-const ADMIN_WITHIN: Duration = Duration::from_secs(15);
-const MESSAGE_MAX: &str = "2097152";
+/// Timeout of a health check. Less than the one second after which readiness reports a timeout.
+const HEALTH_CHECK_TIMEOUT: Duration = Duration::from_millis(800);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+const CREATE_TIMEOUT: Duration = Duration::from_secs(15);
+const MISSING_TOPIC_HINT: &str = "create it with `cloud-connector migrate --topics`";
+const CREATE_FAILED_HINT: &str =
+    "check kafka.brokers, kafka.security and kafka.replication, and whether Kafka is running";
 
-/// What became of a topic.
+/// Result of [`create_topics`] for one topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TopicState {
-    /// It was made.
-    Made,
-    /// It was there.
-    Existed,
+pub enum TopicCreation {
+    /// The topic was created.
+    Created,
+    /// The topic existed before and was not changed.
+    AlreadyExisted,
 }
 
-/// Makes the topics that are not there yet. What is there is left as it is.
+/// Creates the topics that do not exist yet. Does not change existing topics.
 ///
 /// # Errors
-/// When the cluster does not answer, or refuses.
+/// When the cluster cannot be reached or rejects the request.
 pub async fn create_topics(
     kafka: &Kafka,
     topics: &[&str],
-) -> Result<Vec<(String, TopicState)>, KafkaError> {
+) -> Result<Vec<(String, TopicCreation)>, KafkaError> {
     let admin: AdminClient<DefaultClientContext> = client_config::common(kafka)?
         .create()
-        .map_err(|error| client_config::unusable(&error))?;
-    let wanted: Vec<NewTopic<'_>> = topics
+        .map_err(|error| client_config::rejected_settings(&error))?;
+    let new_topics: Vec<NewTopic<'_>> = topics
         .iter()
         .map(|topic| {
             NewTopic::new(
@@ -44,84 +47,87 @@ pub async fn create_topics(
                 kafka.partitions,
                 TopicReplication::Fixed(kafka.replication),
             )
-            .set("max.message.bytes", MESSAGE_MAX)
+            .set("max.message.bytes", MAX_MESSAGE_BYTES)
         })
         .collect();
     let options = AdminOptions::new()
-        .request_timeout(Some(ADMIN_WITHIN))
-        .operation_timeout(Some(ADMIN_WITHIN));
-    let refused = |problem: String| KafkaError::Refused {
+        .request_timeout(Some(CREATE_TIMEOUT))
+        .operation_timeout(Some(CREATE_TIMEOUT));
+    let request_failed = |problem: String| KafkaError::RequestFailed {
         problem,
-        cure: "check kafka.brokers, kafka.security and kafka.replication, and that the cluster runs",
+        hint: CREATE_FAILED_HINT,
     };
     let results = admin
-        .create_topics(&wanted, &options)
+        .create_topics(&new_topics, &options)
         .await
-        .map_err(|error| refused(error.to_string()))?;
+        .map_err(|error| request_failed(error.to_string()))?;
     results
         .into_iter()
         .map(|result| match result {
-            Ok(topic) => Ok((topic, TopicState::Made)),
-            Err((topic, RDKafkaErrorCode::TopicAlreadyExists)) => Ok((topic, TopicState::Existed)),
-            Err((topic, code)) => Err(refused(format!("topic {topic}: {code}"))),
+            Ok(topic) => Ok((topic, TopicCreation::Created)),
+            Err((topic, RDKafkaErrorCode::TopicAlreadyExists)) => {
+                Ok((topic, TopicCreation::AlreadyExisted))
+            }
+            Err((topic, code)) => Err(request_failed(format!("topic {topic}: {code}"))),
         })
         .collect()
 }
 
-/// Connects once and looks at the topics, for `doctor`. Says how many partitions they have.
+/// Connects once and checks the topics, for `doctor`. Returns the topics with their numbers of
+/// partitions.
 ///
 /// # Errors
-/// When the cluster does not answer, or a topic is not there.
+/// When the cluster cannot be reached, or a topic does not exist or has a partition without a
+/// leader.
 pub fn probe(kafka: &Kafka, topics: &[&str]) -> Result<String, String> {
     let consumer: BaseConsumer = client_config::common(kafka)
         .and_then(|config| {
             config
                 .create()
-                .map_err(|error| client_config::unusable(&error))
+                .map_err(|error| client_config::rejected_settings(&error))
         })
         .map_err(|error| error.to_string())?;
-    let mut found = Vec::new();
+    let mut descriptions = Vec::new();
     for topic in topics {
-        let partitions = partitions(consumer.client(), topic, ADMIN_WITHIN / 3)?;
-        found.push(format!("{topic} ({partitions} partitions)"));
+        let partitions = count_partitions(consumer.client(), topic, PROBE_TIMEOUT)?;
+        descriptions.push(format!("{topic} ({partitions} partitions)"));
     }
-    Ok(found.join(", "))
+    Ok(descriptions.join(", "))
 }
 
-/// Whether a topic is there, and every partition of it has a leader.
+/// Checks that a topic exists and each partition has a leader.
 pub(super) fn check<C: ClientContext>(client: &Client<C>, topic: &str) -> Result<(), String> {
-    partitions(client, topic, METADATA_WITHIN).map(drop)
+    count_partitions(client, topic, HEALTH_CHECK_TIMEOUT).map(drop)
 }
 
-fn partitions<C: ClientContext>(
+/// Returns the number of partitions. Fails if the topic does not exist or a partition has no
+/// leader.
+fn count_partitions<C: ClientContext>(
     client: &Client<C>,
     topic: &str,
-    within: Duration,
+    timeout: Duration,
 ) -> Result<usize, String> {
-    let metadata = client.fetch_metadata(Some(topic), within).map_err(|error| {
-        let cure = "check kafka.brokers, kafka.security, kafka.ca, kafka.username and kafka.password, and that the cluster runs";
-        format!("the cluster does not answer ({error}); {cure}")
-    })?;
-    let Some(topic) = metadata.topics().iter().find(|found| found.name() == topic) else {
-        return Err(format!("topic {topic} is not there; {MAKE}"));
-    };
-    if let Some(error) = topic.error() {
-        let code = RDKafkaErrorCode::from(error);
-        return Err(match code {
-            RDKafkaErrorCode::UnknownTopicOrPartition => {
-                format!("topic {} is not there; {MAKE}", topic.name())
-            }
-            code => format!("topic {}: {code}", topic.name()),
+    let metadata = client
+        .fetch_metadata(Some(topic), timeout)
+        .map_err(|error| {
+            format!(
+                "cannot reach Kafka ({error}); check kafka.brokers, kafka.security, kafka.ca, \
+             kafka.username and kafka.password, and whether Kafka is running"
+            )
+        })?;
+    let does_not_exist = || format!("topic {topic} does not exist; {MISSING_TOPIC_HINT}");
+    let metadata = metadata.topics().iter().find(|found| found.name() == topic);
+    let metadata = metadata.ok_or_else(does_not_exist)?;
+    if let Some(error) = metadata.error() {
+        return Err(match RDKafkaErrorCode::from(error) {
+            RDKafkaErrorCode::UnknownTopicOrPartition => does_not_exist(),
+            code => format!("topic {topic}: {code}"),
         });
     }
-    if let Some(partition) = topic.partitions().iter().find(|p| p.leader() < 0) {
-        return Err(format!(
-            "topic {}: partition {} has no leader",
-            topic.name(),
-            partition.id()
-        ));
+    let partitions = metadata.partitions();
+    if let Some(partition) = partitions.iter().find(|p| p.leader() < 0) {
+        let id = partition.id();
+        return Err(format!("topic {topic}: partition {id} has no leader"));
     }
-    Ok(topic.partitions().len())
+    Ok(partitions.len())
 }
-
-const MAKE: &str = "make it with `cloud-connector migrate --topics`";

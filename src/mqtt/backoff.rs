@@ -1,35 +1,38 @@
-//! How long to wait before connecting again.
+//! Delays between connection attempts.
 
 use std::time::Duration;
 
 use uuid::Uuid;
 
-const FIRST: Duration = Duration::from_millis(250);
-const LONGEST: Duration = Duration::from_secs(10);
+const INITIAL_DELAY: Duration = Duration::from_millis(250);
+const MAX_DELAY: Duration = Duration::from_secs(10);
 
-/// Ever longer pauses, each up to half shorter by chance, so that many who lost the same broker do
-/// not all come back at the same moment.
+/// Exponential back-off with jitter. The jitter spreads the reconnects of many clients that lost
+/// the same broker.
 #[derive(Debug, Clone, Default)]
 pub struct Backoff {
     last: Option<Duration>,
 }
 
 impl Backoff {
-    /// Starts over.
+    /// Starts again with the initial delay.
     pub fn reset(&mut self) {
         self.last = None;
     }
 
-    /// The next pause.
-    pub fn pause(&mut self) -> Duration {
-        let pause = self.last.map_or(FIRST, |last| (last * 2).min(LONGEST));
-        self.last = Some(pause);
-        pause / 2 + (pause / 2).mul_f64(chance())
+    /// Returns the next delay: twice the last one, up to a maximum, shortened by a random part of
+    /// up to one half.
+    pub fn next_delay(&mut self) -> Duration {
+        let delay = self
+            .last
+            .map_or(INITIAL_DELAY, |last| (last * 2).min(MAX_DELAY));
+        self.last = Some(delay);
+        delay / 2 + (delay / 2).mul_f64(random_fraction())
     }
 }
 
-/// Between 0 and 1. A random UUID is random enough to spread clients.
-fn chance() -> f64 {
+/// Returns a number between 0 and 1, taken from a random UUID.
+fn random_fraction() -> f64 {
     let (random, _) = Uuid::new_v4().as_u64_pair();
     (random >> 32) as f64 / f64::from(u32::MAX)
 }
@@ -39,15 +42,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_to_a_bound_and_start_over() {
+    fn delays_double_up_to_the_maximum_until_reset() {
         let mut backoff = Backoff::default();
-        let mut bound = FIRST;
+        let mut longest = INITIAL_DELAY;
         for _ in 0..12 {
-            let pause = backoff.pause();
-            assert!(pause >= bound / 2 && pause <= bound, "{pause:?} {bound:?}");
-            bound = (bound * 2).min(LONGEST);
+            let delay = backoff.next_delay();
+            assert!(
+                delay >= longest / 2 && delay <= longest,
+                "{delay:?} is not between half of {longest:?} and {longest:?}"
+            );
+            longest = (longest * 2).min(MAX_DELAY);
         }
         backoff.reset();
-        assert!(backoff.pause() <= FIRST);
+        assert!(backoff.next_delay() <= INITIAL_DELAY);
     }
 }

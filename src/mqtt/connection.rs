@@ -1,99 +1,104 @@
-//! One connection to a broker: one half to publish with, one half that hears what happens.
+//! One connection to a broker: a handle for requests and an event loop for incoming packets.
 
 use bytes::Bytes;
 use rumqttc::{AsyncClient, Event, ManualAck, Packet, PublishOptions, QoS, SubscribeReasonCode};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::options::{Options, OptionsError};
+use super::options::{ConnectOptions, ConnectOptionsError};
 
-/// Publishes and subscribes. A clone is the same connection.
+/// Publishes and subscribes on a connection. All clones use the same connection.
 #[derive(Clone)]
 pub struct MqttHandle {
     client: AsyncClient,
-    ended: CancellationToken,
+    closed: CancellationToken,
 }
 
-/// The half that must be polled for anything to happen.
+/// The network side of a connection. Nothing is sent or received unless it is polled.
 pub struct EventLoop {
     events: rumqttc::EventLoop,
     client: AsyncClient,
-    /// Whoever waits for the link must hear of its end: what is queued for it is kept by the
-    /// publishers, so that nothing else would tell them.
-    _ended: DropGuard,
+    /// Cancels `MqttHandle::closed` on drop. `rumqttc` keeps queued requests in the client, so
+    /// their callers would otherwise wait forever.
+    _close_on_drop: DropGuard,
 }
 
-/// The right to acknowledge one message, on the connection that it came on.
+/// Acknowledges one received message, on the connection that received it.
 #[derive(Debug)]
 pub struct Ack(ManualAck);
 
-/// Something that happened.
+/// An event on a connection.
 #[derive(Debug)]
 pub enum MqttEvent {
-    /// The broker accepted us.
+    /// The broker accepted the connection.
     Connected {
-        /// Whether it had kept our session: then our subscriptions are in force.
+        /// Whether the broker had stored the session. Its subscriptions are then still active.
         session_present: bool,
     },
-    /// A message came.
+    /// A message was received.
     Message {
-        /// On this topic.
+        /// Topic of the message.
         topic: String,
-        /// Its bytes.
+        /// Payload of the message.
         payload: Bytes,
-        /// Whether it is a replay of a retained message.
+        /// Whether the broker sent a retained message because of a new subscription.
         retain: bool,
-        /// Its packet id; 0 for QoS 0.
+        /// MQTT packet identifier; 0 for QoS 0.
         packet_id: u16,
-        /// For a kept session: acknowledge it with this.
+        /// `None` for QoS 0. In a persistent session, the caller must pass it to
+        /// [`MqttHandle::acknowledge`]. In a clean session, `rumqttc` acknowledges by itself.
         ack: Option<Ack>,
     },
-    /// A subscription was answered; false where it was refused.
-    Subscribed(bool),
-    /// The connection is gone, or could not be had. Nothing more will happen on it.
-    Lost(String),
+    /// The broker acknowledged a subscription.
+    SubAck {
+        /// Whether the broker granted the subscription.
+        granted: bool,
+    },
+    /// The connection failed or was closed, for this reason. No events follow.
+    Disconnected(String),
 }
 
-/// The connection has ended.
+/// The connection is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the MQTT connection has ended")]
+#[error("the MQTT connection is closed")]
 pub struct ConnectionClosed;
 
-/// Prepares a connection; the first poll of the [`EventLoop`] makes it.
+/// Prepares a connection. The first poll of the [`EventLoop`] opens it.
 ///
 /// # Errors
-/// When the settings cannot work.
-pub fn connect(options: &Options) -> Result<(MqttHandle, EventLoop), OptionsError> {
+/// When the options are invalid.
+pub fn connect(options: &ConnectOptions) -> Result<(MqttHandle, EventLoop), ConnectOptionsError> {
     let (client, mut events) = AsyncClient::builder(options.build()?)
-        .capacity(options.requests)
+        .capacity(options.max_queued_requests)
         .build();
-    // Small packets, each awaited by the other side: waiting to fill a segment only delays.
+    // The broker waits for each small packet, so Nagle's algorithm would only add latency.
     events.network_options.set_tcp_nodelay(true);
-    let within = options.connect_within.as_secs();
-    events.network_options.set_connection_timeout(within);
-    let ended = CancellationToken::new();
-    let link = EventLoop {
+    events
+        .network_options
+        .set_connection_timeout(options.connect_timeout.as_secs());
+    let closed = CancellationToken::new();
+    let event_loop = EventLoop {
         events,
         client: client.clone(),
-        _ended: ended.clone().drop_guard(),
+        _close_on_drop: closed.clone().drop_guard(),
     };
-    Ok((MqttHandle { client, ended }, link))
+    Ok((MqttHandle { client, closed }, event_loop))
 }
 
 impl MqttHandle {
-    /// Publishes with QoS 1 and waits for the broker's acknowledgement.
+    /// Publishes with QoS 1 and waits for the PUBACK.
     ///
     /// # Errors
-    /// When the connection ended before it: the broker may have the message or not.
+    /// When the connection closed before the PUBACK. The broker may or may not have the message.
     pub async fn publish(&self, topic: String, payload: Vec<u8>) -> Result<(), ConnectionClosed> {
         let options = PublishOptions::new(QoS::AtLeastOnce);
         self.publish_and_wait(topic, payload, options).await
     }
 
-    /// As [`MqttHandle::publish`], and the broker keeps the message for whoever subscribes later. An
-    /// empty payload removes what it kept.
+    /// Publishes a retained message with QoS 1 and waits for the PUBACK. An empty payload deletes
+    /// the retained message of the topic.
     ///
     /// # Errors
-    /// When the connection ended before the acknowledgement.
+    /// When the connection closed before the PUBACK. The broker may or may not have the message.
     pub async fn publish_retained(
         &self,
         topic: String,
@@ -109,74 +114,69 @@ impl MqttHandle {
         payload: Vec<u8>,
         options: PublishOptions,
     ) -> Result<(), ConnectionClosed> {
-        let acknowledged = async {
+        self.or_closed(async {
             let notice = self.client.publish_tracked(topic, payload, options).await;
             let notice = notice.map_err(|_| ConnectionClosed)?;
-            notice
-                .wait_async()
-                .await
-                .map(drop)
-                .map_err(|_| ConnectionClosed)
-        };
-        self.or_closed(acknowledged).await
+            let puback = notice.wait_async().await;
+            puback.map(drop).map_err(|_| ConnectionClosed)
+        })
+        .await
     }
 
-    /// Publishes with QoS 0: nobody says whether it arrived.
+    /// Publishes with QoS 0, without any acknowledgement.
     ///
     /// # Errors
-    /// When the connection has ended.
-    pub async fn publish_unacknowledged(
+    /// When the connection is closed.
+    pub async fn publish_qos0(
         &self,
         topic: String,
         payload: Vec<u8>,
     ) -> Result<(), ConnectionClosed> {
         let options = PublishOptions::new(QoS::AtMostOnce);
-        let handed_over = async {
-            let handed_over = self.client.publish(topic, payload, options).await;
-            handed_over.map_err(|_| ConnectionClosed)
-        };
-        self.or_closed(handed_over).await
+        self.or_closed(async {
+            let queued = self.client.publish(topic, payload, options).await;
+            queued.map_err(|_| ConnectionClosed)
+        })
+        .await
     }
 
-    /// Asks for a topic; the answer is a [`MqttEvent`].
+    /// Subscribes to a topic with QoS 1. The broker's response arrives as [`MqttEvent::SubAck`].
     ///
     /// # Errors
-    /// When the connection has ended.
+    /// When the connection is closed.
     pub async fn subscribe(&self, topic: String) -> Result<(), ConnectionClosed> {
-        let asked = async {
-            let asked = self.client.subscribe(topic, QoS::AtLeastOnce).await;
-            asked.map_err(|_| ConnectionClosed)
-        };
-        self.or_closed(asked).await
+        self.or_closed(async {
+            let queued = self.client.subscribe(topic, QoS::AtLeastOnce).await;
+            queued.map_err(|_| ConnectionClosed)
+        })
+        .await
     }
 
-    /// Asks for a topic, and waits for the broker's answer: false where it refuses.
+    /// Subscribes to a topic with QoS 1 and waits for the SUBACK. Returns false if the broker
+    /// rejected the subscription.
     ///
     /// # Errors
-    /// When the connection ended before it.
+    /// When the connection closed before the SUBACK.
     pub async fn subscribe_and_wait(&self, topic: String) -> Result<bool, ConnectionClosed> {
-        let answered = async {
+        self.or_closed(async {
             let notice = self.client.subscribe_tracked(topic, QoS::AtLeastOnce).await;
-            let answer = notice.map_err(|_| ConnectionClosed)?.wait_async().await;
-            let answer = answer.map_err(|_| ConnectionClosed)?;
-            Ok(are_granted(&answer.return_codes))
-        };
-        tokio::select! {
-            biased;
-            answered = answered => answered,
-            () = self.ended.cancelled() => Err(ConnectionClosed),
-        }
+            let suback = notice.map_err(|_| ConnectionClosed)?.wait_async().await;
+            let suback = suback.map_err(|_| ConnectionClosed)?;
+            Ok(all_granted(&suback.return_codes))
+        })
+        .await
     }
 
-    /// Lets go of a topic. If so much waits to be sent that this cannot, it stays subscribed.
+    /// Unsubscribes from a topic without waiting. If the request queue is full, the subscription
+    /// stays active.
     pub fn unsubscribe(&self, topic: String) {
         let _ = self.client.try_unsubscribe(topic);
     }
 
-    /// Acknowledges a message of this connection.
+    /// Acknowledges a message that this connection received.
     ///
     /// # Errors
-    /// When the connection has ended: the broker will send the message again.
+    /// When the connection is closed. The broker then resends the message.
     pub async fn acknowledge(&self, ack: Ack) -> Result<(), ConnectionClosed> {
         self.client
             .manual_ack(ack.0)
@@ -184,34 +184,35 @@ impl MqttHandle {
             .map_err(|_| ConnectionClosed)
     }
 
-    /// Leaves cleanly: the will does not fire.
+    /// Sends DISCONNECT, so that the broker does not publish the last will.
     ///
     /// # Errors
-    /// When the connection has ended already.
+    /// When the connection is already closed.
     pub async fn disconnect(&self) -> Result<(), ConnectionClosed> {
         self.client.disconnect().await.map_err(|_| ConnectionClosed)
     }
 
-    async fn or_closed(
+    /// Waits for `request`, or fails when the connection closes.
+    async fn or_closed<T>(
         &self,
-        done: impl Future<Output = Result<(), ConnectionClosed>>,
-    ) -> Result<(), ConnectionClosed> {
+        request: impl Future<Output = Result<T, ConnectionClosed>>,
+    ) -> Result<T, ConnectionClosed> {
         tokio::select! {
             biased;
-            done = done => done,
-            () = self.ended.cancelled() => Err(ConnectionClosed),
+            result = request => result,
+            () = self.closed.cancelled() => Err(ConnectionClosed),
         }
     }
 }
 
 impl EventLoop {
-    /// Waits for the next thing to happen. Must be polled on, in a task of its own.
+    /// Waits for the next event. The connection makes progress only while this is polled.
     pub async fn next(&mut self) -> MqttEvent {
         loop {
             match self.events.poll().await {
-                Ok(Event::Incoming(Packet::ConnAck(answer))) => {
+                Ok(Event::Incoming(Packet::ConnAck(connack))) => {
                     return MqttEvent::Connected {
-                        session_present: answer.session_present,
+                        session_present: connack.session_present,
                     };
                 }
                 Ok(Event::Incoming(Packet::Publish(publish))) => {
@@ -223,51 +224,54 @@ impl EventLoop {
                         payload: publish.payload,
                     };
                 }
-                Ok(Event::Incoming(Packet::SubAck(answer))) => {
-                    return MqttEvent::Subscribed(are_granted(&answer.return_codes));
+                Ok(Event::Incoming(Packet::SubAck(suback))) => {
+                    return MqttEvent::SubAck {
+                        granted: all_granted(&suback.return_codes),
+                    };
                 }
                 Ok(_) => {}
-                Err(error) => return MqttEvent::Lost(error.to_string()),
+                Err(error) => return MqttEvent::Disconnected(error.to_string()),
             }
         }
     }
 }
 
-fn are_granted(codes: &[SubscribeReasonCode]) -> bool {
-    let mut codes = codes.iter();
-    codes.all(|code| !matches!(code, SubscribeReasonCode::Failure))
+fn all_granted(codes: &[SubscribeReasonCode]) -> bool {
+    codes
+        .iter()
+        .all(|code| !matches!(code, SubscribeReasonCode::Failure))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mqtt::{ClientTls, Session};
+    use crate::mqtt::{ClientTls, SessionKind};
 
     #[tokio::test]
-    async fn whoever_waits_for_a_link_hears_of_its_end() {
-        let options = Options {
+    async fn publish_fails_when_the_event_loop_is_dropped() {
+        let options = ConnectOptions {
             url: "mqtt://127.0.0.1:1".into(),
             client_id: "me".into(),
-            session: Session::Clean,
+            session: SessionKind::Clean,
             tls: ClientTls::default(),
             credentials: None,
             token: None,
             will: None,
             max_packet_size: 1000,
-            requests: 1,
-            connect_within: std::time::Duration::from_secs(5),
+            max_queued_requests: 1,
+            connect_timeout: std::time::Duration::from_secs(5),
         };
-        let (publisher, link) = connect(&options).unwrap();
-        let first = tokio::spawn({
-            let publisher = publisher.clone();
-            async move { publisher.publish("a".into(), vec![]).await }
+        let (handle, event_loop) = connect(&options).unwrap();
+        let pending_publish = tokio::spawn({
+            let handle = handle.clone();
+            async move { handle.publish("a".into(), vec![]).await }
         });
         tokio::task::yield_now().await;
-        drop(link);
-        assert_eq!(first.await.unwrap(), Err(ConnectionClosed));
-        // Also when it was over before, and the queue is full.
+        drop(event_loop);
+        assert_eq!(pending_publish.await.unwrap(), Err(ConnectionClosed));
+        // A later publish fails as well, although the request queue is full.
         assert_eq!(
-            publisher.publish("b".into(), vec![]).await,
+            handle.publish("b".into(), vec![]).await,
             Err(ConnectionClosed)
         );
     }

@@ -1,8 +1,9 @@
-//! MQTT as a client: the only user of the client crate.
+//! MQTT client. Only this module uses the `rumqttc` crate.
 //!
-//! A `connect` is one connection. When it is lost it is over: the next one is made anew. So an
-//! acknowledgement can never reach a connection that it does not belong to, and a publish that was
-//! given up is never sent again behind the caller's back.
+//! [`connect`] creates exactly one connection and never reconnects. After a connection is lost, the
+//! caller creates a new one. Therefore an acknowledgement cannot reach a connection other than the
+//! one that received the message, and a publish whose caller gave up is never resent later.
+//! [`ReconnectingClient`] builds on this for callers that always need a connection.
 
 mod backoff;
 mod connection;
@@ -13,9 +14,9 @@ mod websocket_token;
 
 pub use backoff::Backoff;
 pub use connection::{Ack, ConnectionClosed, EventLoop, MqttEvent, MqttHandle, connect};
-pub use options::{Options, OptionsError, Session, Will};
+pub use options::{ConnectOptions, ConnectOptionsError, SessionKind, Will};
 pub use reconnecting::{
-    IncomingMessage, OnMessage, PublishError, ReconnectingClient, Subscription, probe,
+    IncomingMessage, OnMessage, ReconnectingClient, RequestError, SubscriptionGuard, probe,
 };
 pub use tls::{ClientTls, TlsFileError};
-pub use websocket_token::{Token, TokenError};
+pub use websocket_token::{TokenError, TokenSource};

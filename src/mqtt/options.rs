@@ -1,98 +1,97 @@
-//! Whom to connect to, and as whom.
+//! Options of one MQTT connection.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use rumqttc::{AckMode, Broker, LastWill, MqttOptions, QoS, TlsConfiguration, Transport};
 
 use super::tls::{ClientTls, TlsFileError};
-use super::websocket_token::{Token, TokenError};
+use super::websocket_token::{TokenError, TokenSource};
 use crate::config;
 
 const KEEP_ALIVE_SECONDS: u16 = 30;
-/// What may be under way from us to the broker at most.
-const OUTGOING_IN_FLIGHT: u16 = 10_000;
-/// More than a broker has in flight to us, so that whoever acknowledges never waits for whoever
-/// polls.
-const REQUESTS: usize = 70_000;
-/// So many packets that wait go in one write. By default the crate writes each alone, which was a
-/// quarter of the work of `ingest`, and wakes the broker for each.
-const WRITTEN_AT_ONCE: usize = 256;
-const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// Maximum number of outgoing messages in flight.
+const MAX_OUTGOING_IN_FLIGHT: u16 = 10_000;
+/// More than the 65,535 messages that a broker can have in flight to one client, so queueing their
+/// acknowledgements never blocks.
+const MAX_QUEUED_REQUESTS: usize = 70_000;
+/// Maximum number of queued packets that one write sends. By default `rumqttc` writes each packet
+/// separately, which took a quarter of the CPU time of `ingest`.
+const MAX_PACKETS_PER_WRITE: usize = 256;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// One connection's settings.
+/// Options of one connection.
 #[derive(Debug, Clone)]
-pub struct Options {
-    /// `mqtt://`, `mqtts://`, `ws://` or `wss://`.
+pub struct ConnectOptions {
+    /// URL of the broker with scheme `mqtt`, `mqtts`, `ws` or `wss`.
     pub url: String,
-    /// Our client id.
+    /// MQTT client ID.
     pub client_id: String,
-    /// What the broker keeps of us.
-    pub session: Session,
-    /// Certificates, for `mqtts://` and `wss://`.
+    /// Clean or persistent session.
+    pub session: SessionKind,
+    /// Certificates, for `mqtts` and `wss`.
     pub tls: ClientTls,
     /// User name and password.
     pub credentials: Option<(String, config::Secret)>,
-    /// A token in a websocket's header.
-    pub token: Option<Token>,
+    /// Token for the HTTP request that opens a WebSocket.
+    pub token: Option<TokenSource>,
     /// The last will.
     pub will: Option<Will>,
-    /// Largest packet, both ways.
+    /// Maximum packet size in bytes, in both directions.
     pub max_packet_size: usize,
-    /// Publishes, subscribes and acknowledgements that may wait for the link. A process that is
-    /// thousands of clients keeps it small.
-    pub requests: usize,
-    /// How long to wait for the broker to let us in.
-    pub connect_within: Duration,
+    /// Maximum number of publishes, subscribes and acknowledgements that wait for the event loop.
+    /// Processes with thousands of connections need a small value to save memory.
+    pub max_queued_requests: usize,
+    /// Timeout for opening the network connection.
+    pub connect_timeout: Duration,
 }
 
-/// What the broker keeps of us while we are away.
+/// Whether the broker keeps the session while the client is disconnected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Session {
-    /// Nothing. Messages are acknowledged as they come.
+pub enum SessionKind {
+    /// The broker keeps nothing. Received messages are acknowledged automatically.
     Clean,
-    /// Subscriptions and what they brought. Messages are acknowledged by us, when we have them.
+    /// The broker keeps subscriptions and queued messages. The caller acknowledges each received
+    /// message.
     Persistent,
 }
 
 /// A last will, published with QoS 1.
 #[derive(Debug, Clone)]
 pub struct Will {
-    /// Where.
+    /// Topic of the last will.
     pub topic: String,
-    /// What.
+    /// Payload of the last will.
     pub payload: Vec<u8>,
-    /// Whether the broker keeps it for whoever subscribes later.
+    /// Whether the broker retains the last will.
     pub retain: bool,
 }
 
-/// The settings cannot work.
+/// The options are invalid.
 #[derive(Debug, thiserror::Error)]
-pub enum OptionsError {
-    /// The address is malformed.
-    #[error("mqtt.url: {0:?} is not HOST:PORT behind its scheme; for example mqtts://broker:8883")]
-    Url(String),
+pub enum ConnectOptionsError {
+    /// The URL is malformed.
+    #[error("mqtt.url: invalid URL {0:?}; use SCHEME://HOST:PORT, such as mqtts://broker:8883")]
+    InvalidUrl(String),
     /// A certificate file cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsFileError),
-    /// The token cannot be had.
+    /// The token cannot be read or signed.
     #[error(transparent)]
     Token(#[from] TokenError),
 }
 
-impl Options {
-    /// From the configuration, for a connection with this id.
+impl ConnectOptions {
+    /// Creates options from the configuration, with this client ID.
     #[must_use]
-    pub fn from_config(mqtt: &config::Mqtt, client_id: &str, session: Session) -> Self {
+    pub fn from_config(mqtt: &config::Mqtt, client_id: &str, session: SessionKind) -> Self {
         let credentials =
             (!mqtt.username.is_empty()).then(|| (mqtt.username.clone(), mqtt.password.clone()));
-        let lifetime = mqtt.token_ttl.get();
         let token = match (&mqtt.token_file, &mqtt.token_key) {
-            (Some(file), _) => Some(Token::File(file.clone())),
-            (None, Some(key)) => Some(Token::Signed {
+            (Some(file), _) => Some(TokenSource::File(file.clone())),
+            (None, Some(key)) => Some(TokenSource::Signed {
                 key: key.clone(),
                 client_id: client_id.to_owned(),
-                lifetime,
+                ttl: mqtt.token_ttl.get(),
             }),
             (None, None) => None,
         };
@@ -102,26 +101,28 @@ impl Options {
             session,
             tls: ClientTls {
                 ca: mqtt.ca.clone(),
-                identity: pair(mqtt.certificate.as_ref(), mqtt.key.as_ref()),
+                identity: mqtt.certificate.clone().zip(mqtt.key.clone()),
             },
             credentials,
             token,
             will: None,
             max_packet_size: mqtt.max_packet_size,
-            requests: REQUESTS,
-            connect_within: CONNECT_WITHIN,
+            max_queued_requests: MAX_QUEUED_REQUESTS,
+            connect_timeout: CONNECT_TIMEOUT,
         }
     }
 
-    /// As the crate wants it. Files are read now: each connection has them as they are then.
-    pub(super) fn build(&self) -> Result<MqttOptions, OptionsError> {
-        let malformed = || OptionsError::Url(self.url.clone());
-        let (scheme, rest) = self.url.split_once("://").ok_or_else(malformed)?;
+    /// Converts to the options of `rumqttc`. Reads certificate and token files, so each connection
+    /// uses their current content.
+    pub(super) fn build(&self) -> Result<MqttOptions, ConnectOptionsError> {
+        let invalid_url = || ConnectOptionsError::InvalidUrl(self.url.clone());
+        let (scheme, authority) = self.url.split_once("://").ok_or_else(invalid_url)?;
         let id = self.client_id.clone();
         let mut options = match scheme {
             "mqtt" | "mqtts" => {
-                let default = if scheme == "mqtt" { 1883 } else { 8883 };
-                let (host, port) = host_and_port(rest, default).ok_or_else(malformed)?;
+                let default_port = if scheme == "mqtt" { 1883 } else { 8883 };
+                let (host, port) =
+                    parse_host_and_port(authority, default_port).ok_or_else(invalid_url)?;
                 let mut options = MqttOptions::new(id, (host, port));
                 if scheme == "mqtts" {
                     let config = TlsConfiguration::Rustls(self.tls.config()?);
@@ -130,7 +131,7 @@ impl Options {
                 options
             }
             "ws" => {
-                let broker = Broker::websocket(&self.url).map_err(|_| malformed())?;
+                let broker = Broker::websocket(&self.url).map_err(|_| invalid_url())?;
                 let mut options = MqttOptions::new(id, broker);
                 options.set_transport(Transport::Ws);
                 options
@@ -138,23 +139,23 @@ impl Options {
             "wss" => {
                 let config = TlsConfiguration::Rustls(self.tls.config()?);
                 MqttOptions::websocket_with_tls_config(id, &self.url, config)
-                    .map_err(|_| malformed())?
+                    .map_err(|_| invalid_url())?
             }
-            _ => return Err(malformed()),
+            _ => return Err(invalid_url()),
         };
-        self.finish(&mut options)?;
+        self.set_common_options(&mut options)?;
         Ok(options)
     }
 
-    fn finish(&self, options: &mut MqttOptions) -> Result<(), OptionsError> {
-        let requests = u16::try_from(self.requests).unwrap_or(u16::MAX);
+    fn set_common_options(&self, options: &mut MqttOptions) -> Result<(), ConnectOptionsError> {
+        let in_flight = u16::try_from(self.max_queued_requests).unwrap_or(u16::MAX);
         options
             .set_keep_alive(KEEP_ALIVE_SECONDS)
-            .set_clean_session(self.session == Session::Clean)
-            .set_inflight(requests.clamp(1, OUTGOING_IN_FLIGHT))
-            .set_max_request_batch(WRITTEN_AT_ONCE)
+            .set_clean_session(self.session == SessionKind::Clean)
+            .set_inflight(in_flight.clamp(1, MAX_OUTGOING_IN_FLIGHT))
+            .set_max_request_batch(MAX_PACKETS_PER_WRITE)
             .set_max_packet_size(self.max_packet_size, self.max_packet_size);
-        if self.session == Session::Persistent {
+        if self.session == SessionKind::Persistent {
             options.set_ack_mode(AckMode::Manual);
         }
         if let Some((user, password)) = &self.credentials {
@@ -180,18 +181,14 @@ impl Options {
     }
 }
 
-fn pair(certificate: Option<&PathBuf>, key: Option<&PathBuf>) -> Option<(PathBuf, PathBuf)> {
-    Some((certificate?.clone(), key?.clone()))
-}
-
-/// `host`, `host:port`, `[::1]:port`.
-fn host_and_port(text: &str, default: u16) -> Option<(String, u16)> {
+/// Parses `host`, `host:port`, `[ipv6]` or `[ipv6]:port`.
+fn parse_host_and_port(text: &str, default_port: u16) -> Option<(String, u16)> {
     let text = text.trim_end_matches('/');
     if let Some(inner) = text.strip_prefix('[') {
         let (host, rest) = inner.split_once(']')?;
         let port = match rest.strip_prefix(':') {
             Some(port) => port.parse().ok()?,
-            None => default,
+            None => default_port,
         };
         return Some((host.to_owned(), port));
     }
@@ -199,7 +196,7 @@ fn host_and_port(text: &str, default: u16) -> Option<(String, u16)> {
         Some((host, port)) if !host.is_empty() => Some((host.to_owned(), port.parse().ok()?)),
         Some(_) => None,
         None if text.is_empty() => None,
-        None => Some((text.to_owned(), default)),
+        None => Some((text.to_owned(), default_port)),
     }
 }
 
@@ -208,14 +205,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_have_ports_or_the_scheme_has_one_for_them() {
-        let read = |text| host_and_port(text, 1883);
-        assert_eq!(read("broker"), Some(("broker".into(), 1883)));
-        assert_eq!(read("broker:99/"), Some(("broker".into(), 99)));
-        assert_eq!(read("[::1]:99"), Some(("::1".into(), 99)));
-        assert_eq!(read("[::1]"), Some(("::1".into(), 1883)));
-        for bad in ["", ":99", "broker:port", "[::1"] {
-            assert_eq!(read(bad), None, "{bad}");
+    fn missing_port_is_the_default_port() {
+        let parse = |text| parse_host_and_port(text, 1883);
+        assert_eq!(parse("broker"), Some(("broker".into(), 1883)));
+        assert_eq!(parse("broker:99/"), Some(("broker".into(), 99)));
+        assert_eq!(parse("[::1]:99"), Some(("::1".into(), 99)));
+        assert_eq!(parse("[::1]"), Some(("::1".into(), 1883)));
+    }
+
+    #[test]
+    fn malformed_host_and_port_is_rejected() {
+        for text in ["", ":99", "broker:port", "[::1"] {
+            assert_eq!(parse_host_and_port(text, 1883), None, "{text}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! A connection that is kept up, for publishing and for hearing what comes back: made again whenever
-//! it is lost, with nothing of the one before.
+//! A client that opens a new connection whenever the current one is lost. Subscriptions and
+//! messages in flight are not carried over to the new connection.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,243 +7,265 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
-use tokio::time::timeout;
 
 use super::backoff::Backoff;
 use super::connection::{MqttEvent, MqttHandle, connect};
-use super::options::{Options, OptionsError};
+use super::options::{ConnectOptions, ConnectOptionsError};
 use crate::shutdown::TaskGroup;
 
-/// A broker that accepts a connection and says nothing is as good as gone after this.
-const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+/// Time limit for opening a connection, including the broker's CONNACK.
+const CONNACK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Publishes while there is a connection. A clone is the same.
+/// Publishes and subscribes while connected. All clones use the same connection.
 #[derive(Clone)]
 pub struct ReconnectingClient {
-    state: Arc<RwLock<State>>,
-    /// TopicScheme that are listened on, and by how many.
-    topics: Arc<Mutex<HashMap<String, usize>>>,
+    state: Arc<RwLock<ConnectionState>>,
+    /// Number of [`SubscriptionGuard`]s per topic.
+    guard_counts: Arc<Mutex<HashMap<String, usize>>>,
 }
 
-/// A message on a topic that is listened on.
+enum ConnectionState {
+    Connected(MqttHandle),
+    /// The reason why there is no connection.
+    Disconnected(String),
+}
+
+/// A message on a subscribed topic.
 #[derive(Debug, Clone)]
 pub struct IncomingMessage {
-    /// The topic.
+    /// Topic of the message.
     pub topic: String,
-    /// Its bytes.
+    /// Payload of the message.
     pub payload: Bytes,
-    /// The broker had kept it: nobody said it now.
+    /// Whether the broker sent a retained message because of a new subscription.
     pub retain: bool,
 }
 
-/// What is done with what is heard.
+/// Called for each received message. Must not block.
 pub type OnMessage = Arc<dyn Fn(IncomingMessage) + Send + Sync>;
 
-/// A topic is listened on while this is held, unless the connection is lost.
-pub struct Subscription {
-    connection: ReconnectingClient,
+/// Unsubscribes from the topic when the topic's last guard is dropped. The subscription also ends
+/// when the connection is lost.
+pub struct SubscriptionGuard {
+    client: ReconnectingClient,
     topic: String,
 }
 
-impl Drop for Subscription {
+impl Drop for SubscriptionGuard {
     fn drop(&mut self) {
-        // Under the lock until it is asked for: whoever listens next asks after this.
-        let mut topics = self.connection.topics.lock();
-        let Some(listeners) = topics.get_mut(&self.topic) else {
+        // The lock is held until UNSUBSCRIBE is queued. A concurrent `subscribe` therefore queues
+        // its SUBSCRIBE after it.
+        let mut guard_counts = self.client.guard_counts.lock();
+        let Some(count) = guard_counts.get_mut(&self.topic) else {
             return;
         };
-        *listeners -= 1;
-        if *listeners == 0 {
-            topics.remove(&self.topic);
-            if let State::Up(publisher) = &*self.connection.state.read() {
-                publisher.unsubscribe(self.topic.clone());
+        *count -= 1;
+        if *count == 0 {
+            guard_counts.remove(&self.topic);
+            if let ConnectionState::Connected(handle) = &*self.client.state.read() {
+                handle.unsubscribe(self.topic.clone());
             }
         }
     }
 }
 
-enum State {
-    Up(MqttHandle),
-    Down(String),
-}
-
-/// A message was not published, or not surely.
+/// A publish or subscribe request failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PublishError {
-    /// There is no connection: it was not sent.
-    #[error("no connection to the broker: {0}")]
-    Down(String),
-    /// The connection ended before the broker's answer: it may have it or not.
-    #[error("the connection to the broker ended before its answer")]
-    Lost,
-    /// The broker did not answer in time: it may have it or not.
-    #[error("the broker did not answer within {0:?}")]
+pub enum RequestError {
+    /// There is no connection. The request was not sent.
+    #[error("not connected to the MQTT broker: {0}")]
+    NotConnected(String),
+    /// The connection was lost before the acknowledgement. The broker may have processed the
+    /// request.
+    #[error("the connection to the MQTT broker was lost before its acknowledgement")]
+    ConnectionLost,
+    /// The acknowledgement did not arrive in time. The broker may have processed the request.
+    #[error("no acknowledgement from the MQTT broker within {0:?}")]
     TimedOut(Duration),
-    /// The broker does not let us listen there.
-    #[error("the broker does not let us subscribe to the topic; check what it lets our user read")]
-    Refused,
+    /// The broker rejected the subscription.
+    #[error("the MQTT broker rejected the subscription; check the access rules of mqtt.username")]
+    SubscriptionRejected,
 }
 
 impl ReconnectingClient {
-    /// Connects, and connects again, until `stopper` asks.
+    /// Connects in the background, and reconnects until `tasks` is cancelled.
     ///
     /// # Errors
-    /// When the settings cannot work.
+    /// When the options are invalid.
     pub fn start(
-        options: Options,
-        on_heard: OnMessage,
-        stopper: &TaskGroup,
-    ) -> Result<Self, OptionsError> {
-        // Tried once here, so that a wrong file is found at the start.
+        options: ConnectOptions,
+        on_message: OnMessage,
+        tasks: &TaskGroup,
+    ) -> Result<Self, ConnectOptionsError> {
+        // Reports invalid options and unusable files at startup. This does not open a connection.
         drop(connect(&options)?);
-        let state = Arc::new(RwLock::new(State::Down("not connected yet".to_owned())));
-        stopper.spawn(keep(options, on_heard, state.clone(), stopper.clone()));
+        let state = ConnectionState::Disconnected("not connected yet".to_owned());
+        let state = Arc::new(RwLock::new(state));
+        tasks.spawn(stay_connected(
+            options,
+            on_message,
+            state.clone(),
+            tasks.clone(),
+        ));
         Ok(Self {
             state,
-            topics: Arc::default(),
+            guard_counts: Arc::default(),
         })
     }
 
-    /// Publishes with QoS 1 and waits for the broker's acknowledgement, up to a bound.
+    /// Publishes with QoS 1 and waits for the PUBACK.
     ///
     /// # Errors
-    /// When there was none.
+    /// When there was no PUBACK within `timeout`.
     pub async fn publish(
         &self,
         topic: String,
         payload: Vec<u8>,
-        within: Duration,
-    ) -> Result<(), PublishError> {
-        let publisher = self.publisher()?;
-        match timeout(within, publisher.publish(topic, payload)).await {
+        timeout: Duration,
+    ) -> Result<(), RequestError> {
+        let handle = self.handle()?;
+        match tokio::time::timeout(timeout, handle.publish(topic, payload)).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err(PublishError::Lost),
-            Err(_) => Err(PublishError::TimedOut(within)),
+            Ok(Err(_)) => Err(RequestError::ConnectionLost),
+            Err(_) => Err(RequestError::TimedOut(timeout)),
         }
     }
 
-    /// Listens on a topic, from when this returns.
+    /// Subscribes to a topic and waits for the SUBACK.
     ///
     /// # Errors
-    /// When the broker did not agree within the time.
-    pub async fn listen(
+    /// When the broker did not grant the subscription within `timeout`.
+    pub async fn subscribe(
         &self,
         topic: String,
-        within: Duration,
-    ) -> Result<Subscription, PublishError> {
-        let publisher = self.publisher()?;
-        *self.topics.lock().entry(topic.clone()).or_default() += 1;
-        let listening = Subscription {
-            connection: self.clone(),
+        timeout: Duration,
+    ) -> Result<SubscriptionGuard, RequestError> {
+        let handle = self.handle()?;
+        *self.guard_counts.lock().entry(topic.clone()).or_default() += 1;
+        let guard = SubscriptionGuard {
+            client: self.clone(),
             topic: topic.clone(),
         };
-        match timeout(within, publisher.subscribe_and_wait(topic)).await {
-            Ok(Ok(true)) => Ok(listening),
-            Ok(Ok(false)) => Err(PublishError::Refused),
-            Ok(Err(_)) => Err(PublishError::Lost),
-            Err(_) => Err(PublishError::TimedOut(within)),
+        match tokio::time::timeout(timeout, handle.subscribe_and_wait(topic)).await {
+            Ok(Ok(true)) => Ok(guard),
+            Ok(Ok(false)) => Err(RequestError::SubscriptionRejected),
+            Ok(Err(_)) => Err(RequestError::ConnectionLost),
+            Err(_) => Err(RequestError::TimedOut(timeout)),
         }
     }
 
-    fn publisher(&self) -> Result<MqttHandle, PublishError> {
+    fn handle(&self) -> Result<MqttHandle, RequestError> {
         match &*self.state.read() {
-            State::Up(publisher) => Ok(publisher.clone()),
-            State::Down(why) => Err(PublishError::Down(why.clone())),
+            ConnectionState::Connected(handle) => Ok(handle.clone()),
+            ConnectionState::Disconnected(reason) => {
+                Err(RequestError::NotConnected(reason.clone()))
+            }
         }
     }
 
-    /// Whether there is a connection.
+    /// Returns whether there is a connection.
     ///
     /// # Errors
-    /// When there is none, with why.
-    pub fn standing(&self) -> Result<(), String> {
-        match &*self.state.read() {
-            State::Up(_) => Ok(()),
-            State::Down(why) => Err(format!("no connection to the broker: {why}")),
+    /// When there is no connection, with the reason.
+    pub fn health(&self) -> Result<(), String> {
+        match self.handle() {
+            Ok(_) => Ok(()),
+            Err(error) => Err(error.to_string()),
         }
     }
 }
 
-async fn keep(
-    options: Options,
-    on_heard: OnMessage,
-    state: Arc<RwLock<State>>,
-    stopper: TaskGroup,
+/// Opens connections one after the other, until `tasks` is cancelled.
+async fn stay_connected(
+    options: ConnectOptions,
+    on_message: OnMessage,
+    state: Arc<RwLock<ConnectionState>>,
+    tasks: TaskGroup,
 ) {
     let mut backoff = Backoff::default();
     loop {
-        let why = tokio::select! {
-            why = one_connection(&options, &on_heard, &state, &mut backoff) => why,
-            () = stopper.asked() => {
-                let last = std::mem::replace(&mut *state.write(), State::Down("stopping".to_owned()));
-                if let State::Up(publisher) = last {
-                    let _ = publisher.disconnect().await;
+        let reason = tokio::select! {
+            reason = run_connection(&options, &on_message, &state, &mut backoff) => reason,
+            () = tasks.cancelled() => {
+                let shutdown = ConnectionState::Disconnected("shutting down".to_owned());
+                let last = std::mem::replace(&mut *state.write(), shutdown);
+                if let ConnectionState::Connected(handle) = last {
+                    let _ = handle.disconnect().await;
                 }
                 return;
             }
         };
-        tracing::warn!(why, "no connection to the broker; connecting again");
-        *state.write() = State::Down(why);
+        tracing::warn!(reason, "MQTT connection lost; reconnecting");
+        *state.write() = ConnectionState::Disconnected(reason);
         tokio::select! {
-            () = tokio::time::sleep(backoff.pause()) => {}
-            () = stopper.asked() => return,
+            () = tokio::time::sleep(backoff.next_delay()) => {}
+            () = tasks.cancelled() => return,
         }
     }
 }
 
-/// Lives one connection through, and says why it ended.
-async fn one_connection(
-    options: &Options,
-    on_heard: &OnMessage,
-    state: &RwLock<State>,
+/// Runs one connection until it is lost. Returns the reason.
+async fn run_connection(
+    options: &ConnectOptions,
+    on_message: &OnMessage,
+    state: &RwLock<ConnectionState>,
     backoff: &mut Backoff,
 ) -> String {
-    let (publisher, mut link) = match connect(options) {
-        Ok(pair) => pair,
+    let (handle, mut event_loop) = match connect(options) {
+        Ok(connection) => connection,
         Err(error) => return error.to_string(),
     };
-    match timeout(CONNECT_WITHIN, link.next()).await {
+    match tokio::time::timeout(CONNACK_TIMEOUT, event_loop.next()).await {
         Ok(MqttEvent::Connected { .. }) => {
             backoff.reset();
-            tracing::info!("connected to the broker");
-            *state.write() = State::Up(publisher);
+            tracing::info!("connected to the MQTT broker");
+            *state.write() = ConnectionState::Connected(handle);
         }
-        Ok(MqttEvent::Lost(why)) => return why,
-        Ok(_) => return "the broker answered out of turn".to_owned(),
-        Err(_) => return format!("no answer within {CONNECT_WITHIN:?}"),
+        Ok(MqttEvent::Disconnected(reason)) => return reason,
+        Ok(_) => return unexpected_packet(),
+        Err(_) => return no_connack(),
     }
     loop {
-        match link.next().await {
-            MqttEvent::Lost(why) => return why,
+        match event_loop.next().await {
+            MqttEvent::Disconnected(reason) => return reason,
             MqttEvent::Message {
                 topic,
                 payload,
                 retain,
                 ..
-            } => on_heard(IncomingMessage {
+            } => on_message(IncomingMessage {
                 topic,
                 payload,
                 retain,
             }),
-            MqttEvent::Connected { .. } | MqttEvent::Subscribed(_) => {}
+            MqttEvent::Connected { .. } | MqttEvent::SubAck { .. } => {}
         }
     }
 }
 
-/// Connects once, for `doctor`.
+/// Connects and disconnects once, for `doctor`.
 ///
 /// # Errors
-/// When the broker does not let us in, with why.
-pub async fn probe(options: &Options) -> Result<(), String> {
-    let (publisher, mut link) = connect(options).map_err(|error| error.to_string())?;
-    match timeout(CONNECT_WITHIN, link.next()).await {
+/// When the connection cannot be opened, with the reason.
+pub async fn probe(options: &ConnectOptions) -> Result<(), String> {
+    let (handle, mut event_loop) = connect(options).map_err(|error| error.to_string())?;
+    match tokio::time::timeout(CONNACK_TIMEOUT, event_loop.next()).await {
         Ok(MqttEvent::Connected { .. }) => {
-            let _ = publisher.disconnect().await;
-            let _ = timeout(CONNECT_WITHIN, link.next()).await;
+            let _ = handle.disconnect().await;
+            // The event loop must be polled to send the DISCONNECT packet.
+            let _ = tokio::time::timeout(CONNACK_TIMEOUT, event_loop.next()).await;
             Ok(())
         }
-        Ok(MqttEvent::Lost(why)) => Err(why),
-        Ok(_) => Err("the broker answered out of turn".to_owned()),
-        Err(_) => Err(format!("no answer within {CONNECT_WITHIN:?}")),
+        Ok(MqttEvent::Disconnected(reason)) => Err(reason),
+        Ok(_) => Err(unexpected_packet()),
+        Err(_) => Err(no_connack()),
     }
+}
+
+fn unexpected_packet() -> String {
+    "the broker sent another packet before CONNACK".to_owned()
+}
+
+fn no_connack() -> String {
+    format!("no CONNACK from the broker within {CONNACK_TIMEOUT:?}")
 }

@@ -1,4 +1,4 @@
-//! Certificates of an MQTT client.
+//! TLS configuration of an MQTT client.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,88 +9,93 @@ use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use crate::config::Pem;
+use crate::config::PemSource;
 
-/// Whom to trust, and who we are.
+/// Certificates of a TLS client.
 #[derive(Debug, Clone, Default)]
 pub struct ClientTls {
-    /// Authorities that may sign the broker's certificate; none for those of the system.
-    pub ca: Option<Pem>,
-    /// Our certificate chain and its key (PEM files), where the broker wants them.
+    /// CA certificates that may sign the broker's certificate. `None` for the system's CAs.
+    pub ca: Option<PemSource>,
+    /// Paths of the client's certificate chain and private key, if the broker requires them.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// A file cannot be used.
+/// A certificate or key cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("{key}: cannot use {what}: {problem}; it must be in PEM form")]
+#[error("{key}: cannot use {input}: {problem}; use PEM format")]
 pub struct TlsFileError {
     key: &'static str,
-    what: String,
+    /// Path of the file, or a description of the input if it is not a file.
+    input: String,
     problem: String,
 }
 
 impl ClientTls {
     pub(super) fn config(&self) -> Result<Arc<ClientConfig>, TlsFileError> {
-        let roots = self.roots()?;
+        let roots = self.read_roots()?;
         let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
-            .map_err(|error| bad("mqtt.ca", "the protocol versions", &error))?
+            .map_err(|error| unusable("mqtt.ca", "the TLS protocol versions", &error))?
             .with_root_certificates(roots);
         let config = match &self.identity {
             None => builder.with_no_client_auth(),
             Some((certificate, key_file)) => {
-                let chain = pem_file("mqtt.certificate", certificate)?;
-                let key = PrivateKeyDer::from_pem_file(key_file)
-                    .map_err(|error| bad("mqtt.key", &key_file.display(), &error))?;
+                let chain = read_certificates("mqtt.certificate", certificate)?;
+                let private_key = PrivateKeyDer::from_pem_file(key_file)
+                    .map_err(|error| unusable("mqtt.key", &key_file.display(), &error))?;
                 builder
-                    .with_client_auth_cert(chain, key)
-                    .map_err(|error| bad("mqtt.certificate", &certificate.display(), &error))?
+                    .with_client_auth_cert(chain, private_key)
+                    .map_err(|error| unusable("mqtt.certificate", &certificate.display(), &error))?
             }
         };
         Ok(Arc::new(config))
     }
 
-    fn roots(&self) -> Result<RootCertStore, TlsFileError> {
+    fn read_roots(&self) -> Result<RootCertStore, TlsFileError> {
         let mut roots = RootCertStore::empty();
         let Some(ca) = &self.ca else {
             let system = rustls_native_certs::load_native_certs();
             roots.add_parsable_certificates(system.certs);
             return Ok(roots);
         };
-        let what = match ca {
-            Pem::File(path) => path.display().to_string(),
-            Pem::Text(_) => "the given text".to_owned(),
+        let input = match ca {
+            PemSource::File(path) => path.display().to_string(),
+            PemSource::Inline(_) => "the text in the configuration".to_owned(),
         };
-        let text = ca.read().map_err(|error| bad("mqtt.ca", &what, &error))?;
-        let found: Vec<_> = CertificateDer::pem_slice_iter(text.as_bytes())
+        let unusable_ca = |problem: &dyn std::fmt::Display| unusable("mqtt.ca", &input, problem);
+        let text = ca.read().map_err(|error| unusable_ca(&error))?;
+        let certificates: Vec<_> = CertificateDer::pem_slice_iter(text.as_bytes())
             .collect::<Result<_, _>>()
-            .map_err(|error| bad("mqtt.ca", &what, &error))?;
-        if found.is_empty() {
-            return Err(bad("mqtt.ca", &what, &"it holds no certificate"));
+            .map_err(|error| unusable_ca(&error))?;
+        if certificates.is_empty() {
+            return Err(unusable_ca(&"it contains no certificate"));
         }
-        for root in found {
+        for certificate in certificates {
             roots
-                .add(root)
-                .map_err(|error| bad("mqtt.ca", &what, &error))?;
+                .add(certificate)
+                .map_err(|error| unusable_ca(&error))?;
         }
         Ok(roots)
     }
 }
 
-fn pem_file(key: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsFileError> {
+fn read_certificates(
+    key: &'static str,
+    path: &Path,
+) -> Result<Vec<CertificateDer<'static>>, TlsFileError> {
     CertificateDer::pem_file_iter(path)
         .and_then(Iterator::collect)
-        .map_err(|error| bad(key, &path.display(), &error))
+        .map_err(|error| unusable(key, &path.display(), &error))
 }
 
-fn bad(
+fn unusable(
     key: &'static str,
-    what: &(impl std::fmt::Display + ?Sized),
+    input: &(impl std::fmt::Display + ?Sized),
     problem: &dyn std::fmt::Display,
 ) -> TlsFileError {
     TlsFileError {
         key,
-        what: what.to_string(),
+        input: input.to_string(),
         problem: problem.to_string(),
     }
 }

@@ -1,6 +1,7 @@
-//! A token in a websocket's header, where a broker wants one: read from a file, or signed by us.
+//! Authentication token in the HTTP request that opens a WebSocket: read from a file, or signed
+//! with a private key.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
@@ -15,95 +16,100 @@ use serde_json::{Value, json};
 const HEADER: HeaderName = HeaderName::from_static("x-akamai-dcp-token");
 const KEY_ID: &str = "rhcloud-connector";
 
-/// Where the token of the next connection comes from.
+/// Where the token of each new connection comes from.
 #[derive(Debug, Clone)]
-pub enum Token {
-    /// The file as it is then.
+pub enum TokenSource {
+    /// The current content of a file.
     File(PathBuf),
-    /// Signed (RS256) with this key.
+    /// A JSON Web Token that is signed (RS256) for each connection.
     Signed {
-        /// PEM file of an RSA key.
+        /// PEM file with an RSA private key.
         key: PathBuf,
-        /// Whom it names.
+        /// Value of the claim `client-id`.
         client_id: String,
-        /// How long it is valid.
-        lifetime: Duration,
+        /// Time until the token expires.
+        ttl: Duration,
     },
 }
 
-/// There is no token to be had.
+/// The token cannot be read or signed.
 #[derive(Debug, thiserror::Error)]
-#[error("{key}: {}: {problem}", file.display())]
+#[error("{key}: cannot use {}: {problem}", file.display())]
 pub struct TokenError {
     key: &'static str,
     file: PathBuf,
     problem: String,
 }
 
-impl Token {
-    /// The token for a connection that is made now.
+impl TokenSource {
+    /// Returns a token for a new connection.
     ///
     /// # Errors
-    /// When the file cannot be read, or is not a key that can sign.
-    pub fn read(&self) -> Result<String, TokenError> {
+    /// When the file cannot be read, or contains neither a token nor a usable private key.
+    pub fn token(&self) -> Result<String, TokenError> {
+        self.header_value().map(|(token, _)| token)
+    }
+
+    pub(super) fn header(&self) -> Result<(HeaderName, HeaderValue), TokenError> {
+        let (_, mut value) = self.header_value()?;
+        value.set_sensitive(true);
+        Ok((HEADER, value))
+    }
+
+    fn header_value(&self) -> Result<(String, HeaderValue), TokenError> {
         let (key, file, token) = match self {
             Self::File(file) => {
-                let read = std::fs::read_to_string(file).map_err(|error| error.to_string());
-                ("mqtt.token_file", file, read)
+                let content = std::fs::read_to_string(file).map_err(|error| error.to_string());
+                ("mqtt.token_file", file, content)
             }
             Self::Signed {
                 key,
                 client_id,
-                lifetime,
-            } => ("mqtt.token_key", key, sign(key, client_id, *lifetime)),
+                ttl,
+            } => ("mqtt.token_key", key, sign(key, client_id, *ttl)),
         };
-        let bad = |problem: String| TokenError {
+        let error = |problem: String| TokenError {
             key,
             file: file.clone(),
             problem,
         };
-        let token = token.map_err(bad)?.trim().to_owned();
-        if HeaderValue::from_str(&token).is_err() {
-            return Err(bad("it does not hold a token".to_owned()));
+        let token = token.map_err(error)?.trim().to_owned();
+        match HeaderValue::from_str(&token) {
+            Ok(value) => Ok((token, value)),
+            Err(_) => Err(error("it does not contain a token".to_owned())),
         }
-        Ok(token)
-    }
-
-    pub(super) fn header(&self) -> Result<(HeaderName, HeaderValue), TokenError> {
-        let mut value =
-            HeaderValue::from_str(&self.read()?).unwrap_or_else(|_| HeaderValue::from_static(""));
-        value.set_sensitive(true);
-        Ok((HEADER, value))
     }
 }
 
-fn sign(file: &PathBuf, client_id: &str, lifetime: Duration) -> Result<String, String> {
-    let key = PrivateKeyDer::from_pem_file(file).map_err(|error| error.to_string())?;
-    let pair = match &key {
+fn sign(key_file: &Path, client_id: &str, ttl: Duration) -> Result<String, String> {
+    let key = PrivateKeyDer::from_pem_file(key_file).map_err(|error| error.to_string())?;
+    let key_pair = match &key {
         PrivateKeyDer::Pkcs8(der) => RsaKeyPair::from_pkcs8(der.secret_pkcs8_der()),
         PrivateKeyDer::Pkcs1(der) => RsaKeyPair::from_der(der.secret_pkcs1_der()),
-        _ => return Err("it is not an RSA key".to_owned()),
+        _ => return Err("it is not an RSA private key".to_owned()),
     }
-    .map_err(|error| format!("it is not an RSA key that can sign: {error}"))?;
-    let expires = SystemTime::now()
+    .map_err(|error| format!("it is not an RSA private key that can sign: {error}"))?;
+    let expiration = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()
-        + lifetime;
-    let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
-    let header = part(&json!({"alg": "RS256", "typ": "JWT", "kid": KEY_ID}));
-    let claims = part(&json!({
+        + ttl;
+    let encode = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
+    let header = encode(&json!({"alg": "RS256", "typ": "JWT", "kid": KEY_ID}));
+    let claims = encode(&json!({
         "client-id": client_id,
         "auth-group": "admin",
-        "exp": expires.as_secs(),
+        "exp": expiration.as_secs(),
     }));
-    let signed = format!("{header}.{claims}");
-    let mut signature = vec![0; pair.public().modulus_len()];
-    pair.sign(
-        &RSA_PKCS1_SHA256,
-        &SystemRandom::new(),
-        signed.as_bytes(),
-        &mut signature,
-    )
-    .map_err(|_| "signing failed".to_owned())?;
-    Ok(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)))
+    let signed_part = format!("{header}.{claims}");
+    let mut signature = vec![0; key_pair.public().modulus_len()];
+    key_pair
+        .sign(
+            &RSA_PKCS1_SHA256,
+            &SystemRandom::new(),
+            signed_part.as_bytes(),
+            &mut signature,
+        )
+        .map_err(|_| "signing failed".to_owned())?;
+    let signature = URL_SAFE_NO_PAD.encode(signature);
+    Ok(format!("{signed_part}.{signature}"))
 }

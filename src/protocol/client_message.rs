@@ -1,68 +1,71 @@
-//! What a client can say, whatever its dialect.
+//! Decoded messages from clients, independent of the dialect.
 
 use crate::domain::{ClientInfo, ClientKind, MessageId, Timestamp};
 use crate::protocol::Rejection;
 
-/// What a client said.
+/// A message from a client.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ClientMessage {
-    /// It is there, and this is what it is.
+    /// The client is connected and reports its information.
     Online(Box<Online>),
-    /// It is gone. Carries nothing: a will is built once at the client's start, so neither its
-    /// `sent` nor its `message_id` says anything about when it left.
+    /// The client is disconnected.
+    ///
+    /// The variant has no data. A client builds its last will once, at process start, so the will's
+    /// `sent` and `message_id` do not tell when the client disconnected.
     Offline,
-    /// It has just connected. It may have been online before; this alone registers nobody.
+    /// The client has connected to the broker. A heartbeat can restore a disconnected client, but
+    /// it never registers a new one.
     Heartbeat,
-    /// An answer to something that it was sent. It lives, too.
+    /// A response to a message from the service. It also counts as a heartbeat.
     Response(ClientResponse),
-    /// It wanted to register and cannot: it is to be told why.
+    /// A handshake that cannot be accepted. The service replies with a `handshake-error`.
     InvalidHandshake(HandshakeError),
-    /// A type or event that we do not know, or an empty payload: no effect, by design.
+    /// An unknown message type or event, or the empty payload that clears a retained message.
     Ignored,
 }
 
-/// An online message, or a handshake.
+/// An online message of the status dialect, or a handshake of the handshake dialect.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Online {
-    /// What it is.
+    /// The kind of the client.
     pub kind: ClientKind,
-    /// The sender's id of it, if it gave one.
+    /// The message id, if the client sent one.
     pub message_id: Option<MessageId>,
-    /// The sender's clock, if it could be read. Not to be trusted: see `record::fold`.
+    /// When the client sent the message, if that is readable. The client's clock may be wrong.
     pub sent: Option<Timestamp>,
-    /// What it says of itself.
-    pub reported: ClientInfo,
+    /// The information that the client reports about itself.
+    pub info: ClientInfo,
 }
 
-/// An answer of a client.
+/// A client's response to a message from the service.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ClientResponse {
-    /// To a ping.
+    /// The response to a ping.
     Pong {
-        /// The command that it answers.
-        to: Option<MessageId>,
+        /// Id of the ping.
+        response_to: Option<MessageId>,
     },
-    /// Of an application.
+    /// A response from an application on the client.
     Data {
-        /// The message that it answers.
-        to: Option<MessageId>,
-        /// What the application goes by.
+        /// Id of the message that the application responds to.
+        response_to: Option<MessageId>,
+        /// Names the application that responds.
         directive: String,
     },
     /// The client could not handle a message.
     Error {
-        /// Which.
-        to: Option<MessageId>,
-        /// Why, in the client's words.
+        /// Id of that message.
+        response_to: Option<MessageId>,
+        /// The client's description of the error.
         details: String,
     },
 }
 
-/// A handshake that cannot be taken.
+/// Why a handshake cannot be accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandshakeError {
-    /// The handshake's id, if it had one.
+    /// Id of the handshake, if it is valid.
     pub in_response_to: Option<MessageId>,
-    /// What is wrong with it.
-    pub why: Rejection,
+    /// The problem with the handshake.
+    pub rejection: Rejection,
 }

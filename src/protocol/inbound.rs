@@ -1,110 +1,71 @@
-//! A message as the broker handed it over, and why one cannot be used.
+//! Messages from clients, before decoding.
 
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
 use crate::domain::Timestamp;
 
-/// What is kept of a message that is too large to keep whole.
+/// Number of payload bytes that remain after truncation.
 pub const TRUNCATE_TO_BYTES: usize = 64 * 1024;
 
-/// A message as it came: not parsed, so that taking it in cannot fail.
+/// A message from the broker. Its payload is not decoded, so receiving a message cannot fail.
 #[derive(Debug, Clone)]
 pub struct InboundMessage {
-    /// The topic it was published on; names the sender.
+    /// The MQTT topic, which identifies the client that published the message.
     pub topic: String,
-    /// Its bytes; only their beginning if it was cut.
+    /// The payload; only its first [`TRUNCATE_TO_BYTES`] bytes if it was truncated.
     pub payload: Bytes,
-    /// The broker had kept it, and sent it because of our subscription: nobody said it now.
-    pub replayed: bool,
-    /// An operator wants it processed again: it says nothing about now either.
-    pub again: bool,
-    /// When the broker had it.
-    pub received: Timestamp,
-    /// What it was before it was cut.
-    pub cut: Option<Truncated>,
+    /// Whether the broker replayed a retained message because of a new subscription. The client
+    /// may have published it long ago.
+    pub retained: bool,
+    /// Whether an operator replays a dead letter. The client may have published it long ago.
+    pub operator_replay: bool,
+    /// When the broker or the service received the message.
+    pub received_at: Timestamp,
+    /// Size and hash of the complete payload, if the payload was truncated.
+    pub truncated: Option<Truncated>,
 }
 
-/// What a message was before it was cut: enough to see what it was.
+/// Size and hash of a payload before it was truncated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Truncated {
-    /// Its size in bytes.
+    /// Size of the complete payload in bytes.
     pub size: u64,
-    /// The SHA-256 of all of it, in hexadecimal digits.
+    /// SHA-256 of the complete payload, in hexadecimal.
     pub sha256: String,
 }
 
 impl InboundMessage {
-    /// Cuts it to what is kept, if it is larger than that.
+    /// Truncates a payload that is larger than [`TRUNCATE_TO_BYTES`].
     #[must_use]
-    pub fn cut(mut self) -> Self {
-        if self.cut.is_none() && self.payload.len() > TRUNCATE_TO_BYTES {
-            self.cut = Some(Truncated {
+    pub fn with_truncated_payload(mut self) -> Self {
+        if self.truncated.is_none() && self.payload.len() > TRUNCATE_TO_BYTES {
+            self.truncated = Some(Truncated {
                 size: self.payload.len() as u64,
                 sha256: self.sha256(),
             });
-            // A copy, so that the whole is let go of.
+            // A slice of `Bytes` would keep the complete payload in memory.
             self.payload = Bytes::copy_from_slice(&self.payload[..TRUNCATE_TO_BYTES]);
         }
         self
     }
 
-    /// Its size before it was cut.
+    /// Size of the complete payload in bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
-        match &self.cut {
-            Some(cut) => cut.size,
+        match &self.truncated {
+            Some(complete) => complete.size,
             None => self.payload.len() as u64,
         }
     }
 
-    /// The SHA-256 of all of it, in hexadecimal digits.
+    /// SHA-256 of the complete payload, in hexadecimal.
     #[must_use]
     pub fn sha256(&self) -> String {
-        match &self.cut {
-            Some(cut) => cut.sha256.clone(),
+        match &self.truncated {
+            Some(complete) => complete.sha256.clone(),
             None => format!("{:x}", Sha256::digest(&self.payload)),
         }
-    }
-}
-
-/// Why a message can never be processed. The reason is one of few words, because it is a metric's
-/// label; the detail is for people.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{reason}: {detail}")]
-pub struct Rejection {
-    /// One of a fixed set of words.
-    pub reason: &'static str,
-    /// What exactly was wrong. Never the payload itself.
-    pub detail: String,
-}
-
-impl Rejection {
-    /// A rejection for that reason.
-    #[must_use]
-    pub fn new(reason: &'static str, detail: impl Into<String>) -> Self {
-        Self {
-            reason,
-            detail: detail.into(),
-        }
-    }
-
-    /// It has a shape that no message has.
-    #[must_use]
-    pub fn wrong_shape(detail: impl Into<String>) -> Self {
-        Self::new("wrong_shape", detail)
-    }
-
-    /// Nobody has this topic.
-    #[must_use]
-    pub fn unknown_topic() -> Self {
-        Self::new("unknown_topic", "no client publishes on this topic")
-    }
-
-    /// It is larger than any honest message.
-    #[must_use]
-    pub fn too_large(size: u64, most: usize) -> Self {
-        Self::new("too_large", format!("{size} bytes, over {most}"))
     }
 }
 
@@ -113,24 +74,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_large_message_is_cut_once_and_tells_what_it_was() {
-        let whole = InboundMessage {
+    fn truncated_message_keeps_the_size_and_hash_of_the_complete_payload() {
+        let message = InboundMessage {
             topic: "t".into(),
             payload: Bytes::from(vec![b'x'; TRUNCATE_TO_BYTES + 1]),
-            replayed: false,
-            again: false,
-            received: Timestamp::UNIX_EPOCH,
-            cut: None,
+            retained: false,
+            operator_replay: false,
+            received_at: Timestamp::UNIX_EPOCH,
+            truncated: None,
         };
-        let hash = whole.sha256();
-        let cut = whole.clone().cut().cut();
-        assert_eq!(cut.payload.len(), TRUNCATE_TO_BYTES);
-        assert_eq!(
-            (cut.size(), cut.sha256()),
-            (TRUNCATE_TO_BYTES as u64 + 1, hash)
-        );
-        let mut small = whole;
+        let sha256 = message.sha256();
+        let once = message.clone().with_truncated_payload();
+        let twice = once.clone().with_truncated_payload();
+        for truncated in [once, twice] {
+            assert_eq!(truncated.payload.len(), TRUNCATE_TO_BYTES);
+            assert_eq!(truncated.size(), TRUNCATE_TO_BYTES as u64 + 1);
+            assert_eq!(truncated.sha256(), sha256);
+        }
+        let mut small = message;
         small.payload.truncate(TRUNCATE_TO_BYTES);
-        assert_eq!(small.cut().cut, None);
+        assert_eq!(small.with_truncated_payload().truncated, None);
     }
 }

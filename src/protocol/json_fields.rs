@@ -1,146 +1,153 @@
-//! Fields of messages: read leniently where real clients are odd, strictly where a wrong shape
-//! would end up in the store.
+//! Fields of JSON messages.
+//!
+//! These functions accept the irregular values that real clients send, such as null instead of an
+//! absent field. They reject values that the databases cannot store.
 
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use crate::domain::clock::truncate_to_micros;
-use crate::domain::{InvalidId, MessageId, Timestamp};
+use crate::domain::{InvalidId, MessageId, RejectReason, Timestamp};
 use crate::protocol::Rejection;
 
 pub(super) type Fields = Map<String, Value>;
 
-/// How deep facts, dispatchers and tags may be nested. Real ones have two or three levels.
-const DEPTH_MAX: usize = 32;
-/// Longest name, version or type, in characters.
-const WORD_MAX_CHARS: usize = 255;
+/// Maximum nesting depth of facts, dispatchers and tags. Real ones have two or three levels.
+const MAX_DEPTH: usize = 32;
+/// Maximum length of a short text, such as a name, version or directive, in characters.
+const MAX_TEXT_CHARS: usize = 255;
 
-/// The message's fields and its type.
-pub(super) fn envelope(payload: &[u8], most: usize) -> Result<(String, Fields), Rejection> {
-    if payload.len() > most {
-        return Err(Rejection::too_large(payload.len() as u64, most));
+/// Parses the payload. Returns the message type and the other fields of the envelope.
+pub(super) fn envelope(payload: &[u8], max_bytes: usize) -> Result<(String, Fields), Rejection> {
+    if payload.len() > max_bytes {
+        return Err(Rejection::payload_too_large(
+            payload.len() as u64,
+            max_bytes,
+        ));
     }
-    let value: Value = serde_json::from_slice(payload).map_err(|e| not_json(&e))?;
+    let value: Value = serde_json::from_slice(payload).map_err(|e| invalid_json(&e))?;
     let Value::Object(mut fields) = value else {
-        return Err(Rejection::wrong_shape("the message is not an object"));
+        return Err(Rejection::invalid_schema("the message is not an object"));
     };
     match fields.remove("type") {
         Some(Value::String(kind)) => Ok((kind, fields)),
-        _ => Err(Rejection::wrong_shape("type is not a string")),
+        _ => Err(Rejection::invalid_schema("type is not a string")),
     }
 }
 
-/// An id: absent, null and empty are none.
+/// Removes a message id. Returns `None` if it is absent, null or empty.
 pub(super) fn message_id(fields: &mut Fields, key: &str) -> Result<Option<MessageId>, Rejection> {
     match fields.remove(key) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(id)) => match MessageId::new(&id) {
             Ok(id) => Ok(Some(id)),
             Err(InvalidId::Empty) => Ok(None),
-            Err(InvalidId::TooLong(most)) => {
-                Err(Rejection::new("too_long", format!("{key} is over {most}")))
-            }
-            Err(InvalidId::Character(_)) => {
-                Err(Rejection::new("characters", format!("{key} holds NUL")))
-            }
+            Err(InvalidId::TooLong(max_chars)) => Err(value_too_long(key, max_chars)),
+            Err(InvalidId::ForbiddenChar(_)) => Err(contains_nul(key)),
         },
-        Some(_) => Err(Rejection::wrong_shape(format!("{key} is not a string"))),
+        Some(_) => Err(Rejection::invalid_schema(format!("{key} is not a string"))),
     }
 }
 
-/// A short text: absent and null are empty.
+/// Removes a short text. Returns an empty text if it is absent or null.
 pub(super) fn short_text(fields: &mut Fields, key: &str) -> Result<String, Rejection> {
     match fields.remove(key) {
         None | Some(Value::Null) => Ok(String::new()),
-        Some(Value::String(text)) if text.contains('\0') => {
-            Err(Rejection::new("characters", format!("{key} holds NUL")))
+        Some(Value::String(text)) if text.contains('\0') => Err(contains_nul(key)),
+        Some(Value::String(text)) if text.chars().count() > MAX_TEXT_CHARS => {
+            Err(value_too_long(key, MAX_TEXT_CHARS))
         }
-        Some(Value::String(text)) if text.chars().count() > WORD_MAX_CHARS => Err(Rejection::new(
-            "too_long",
-            format!("{key} is over {WORD_MAX_CHARS}"),
-        )),
         Some(Value::String(text)) => Ok(text),
-        Some(_) => Err(Rejection::wrong_shape(format!("{key} is not a string"))),
+        Some(_) => Err(Rejection::invalid_schema(format!("{key} is not a string"))),
     }
 }
 
+/// Removes an object. Returns null if it is absent or null.
 pub(super) fn object_or_null(fields: &mut Fields, key: &str) -> Result<Value, Rejection> {
     match fields.remove(key) {
         None | Some(Value::Null) => Ok(Value::Null),
         Some(object @ Value::Object(_)) => check_storable(key, object),
-        Some(_) => Err(Rejection::wrong_shape(format!("{key} is not an object"))),
+        Some(_) => Err(Rejection::invalid_schema(format!("{key} is not an object"))),
     }
 }
 
-/// Facts as they are stored: an `insights_id` that is no UUID is dropped.
-pub(super) fn facts(mut facts: Fields) -> Result<Value, Rejection> {
+/// Checks canonical facts, and removes an `insights_id` that is not a UUID.
+pub(super) fn sanitize_facts(mut facts: Fields) -> Result<Value, Rejection> {
     if facts.get("insights_id").is_some_and(|id| !is_uuid(id)) {
         facts.remove("insights_id");
     }
     check_storable("canonical_facts", Value::Object(facts))
 }
 
-/// The sender's clock. A date before the year 0 is none that RFC 3339 can write.
-pub(super) fn time(fields: &Fields, key: &str) -> Option<Timestamp> {
+/// Returns a timestamp, or `None` if it is absent or not a valid RFC 3339 time.
+pub(super) fn timestamp(fields: &Fields, key: &str) -> Option<Timestamp> {
+    // jiff also parses negative years, which RFC 3339 does not allow.
     const YEAR_0: Timestamp = Timestamp::constant(-62_167_219_200, 0);
-    let at: Timestamp = fields.get(key)?.as_str()?.parse().ok()?;
-    (at >= YEAR_0).then(|| truncate_to_micros(at))
+    let time: Timestamp = fields.get(key)?.as_str()?.parse().ok()?;
+    (time >= YEAR_0).then(|| truncate_to_micros(time))
 }
 
-/// With dashes or without; not in the braces or behind the `urn:` that the crate takes, too.
+/// Accepts UUIDs with and without dashes. The length check excludes braces and the prefix
+/// `urn:uuid:`, which `Uuid::try_parse` accepts.
 fn is_uuid(value: &Value) -> bool {
     value
         .as_str()
         .is_some_and(|text| matches!(text.len(), 32 | 36) && Uuid::try_parse(text).is_ok())
 }
 
-/// Both databases must agree on what they take, and PostgreSQL takes no NUL in text or JSON. Callers
-/// are shown it inside of a list: what is nested deeper than their parsers go would take everybody
-/// else's rows from them.
+/// Rejects JSON that contains NUL or is nested too deeply.
+///
+/// PostgreSQL cannot store NUL in text or JSON, and both databases must accept the same values.
+/// A deeply nested value could exceed the limit of an API caller's JSON parser, and the caller
+/// would lose the complete list that contains it.
 pub(super) fn check_storable(key: &str, value: Value) -> Result<Value, Rejection> {
-    if is_deeper_than(&value, DEPTH_MAX) {
-        let detail = format!("{key} is nested deeper than {DEPTH_MAX} levels");
-        return Err(Rejection::wrong_shape(detail));
+    if is_deeper_than(&value, MAX_DEPTH) {
+        let detail = format!("{key} is nested deeper than {MAX_DEPTH} levels");
+        return Err(Rejection::invalid_schema(detail));
     }
-    if holds_nul(&value) {
-        let detail = format!("a string in {key} holds NUL");
-        return Err(Rejection::new("characters", detail));
+    if has_nul(&value) {
+        return Err(contains_nul(&format!("a string in {key}")));
     }
     Ok(value)
 }
 
 fn is_deeper_than(value: &Value, levels: usize) -> bool {
-    let Some(below) = levels.checked_sub(1) else {
+    let Some(remaining) = levels.checked_sub(1) else {
         return value.is_array() || value.is_object();
     };
     match value {
-        Value::Array(items) => items.iter().any(|item| is_deeper_than(item, below)),
-        Value::Object(map) => map.values().any(|item| is_deeper_than(item, below)),
+        Value::Array(items) => items.iter().any(|item| is_deeper_than(item, remaining)),
+        Value::Object(map) => map.values().any(|item| is_deeper_than(item, remaining)),
         _ => false,
     }
 }
 
-/// The parser has bounded the depth already.
-fn holds_nul(value: &Value) -> bool {
+/// The recursion is bounded, because the caller has checked the depth.
+fn has_nul(value: &Value) -> bool {
     match value {
         Value::String(text) => text.contains('\0'),
-        Value::Array(items) => items.iter().any(holds_nul),
+        Value::Array(items) => items.iter().any(has_nul),
         Value::Object(map) => map
             .iter()
-            .any(|(key, value)| key.contains('\0') || holds_nul(value)),
+            .any(|(key, value)| key.contains('\0') || has_nul(value)),
         Value::Null | Value::Bool(_) | Value::Number(_) => false,
     }
 }
 
-fn not_json(error: &serde_json::Error) -> Rejection {
-    Rejection::new(
-        "not_json",
-        format!(
-            "the payload is not JSON at line {} column {}",
-            error.line(),
-            error.column()
-        ),
-    )
+fn value_too_long(key: &str, max_chars: usize) -> Rejection {
+    let detail = format!("{key} is longer than {max_chars} characters");
+    Rejection::new(RejectReason::ValueTooLong, detail)
+}
+
+fn contains_nul(subject: &str) -> Rejection {
+    let detail = format!("{subject} contains NUL");
+    Rejection::new(RejectReason::InvalidCharacters, detail)
+}
+
+fn invalid_json(error: &serde_json::Error) -> Rejection {
+    let (line, column) = (error.line(), error.column());
+    let detail = format!("the payload is not valid JSON at line {line} column {column}");
+    Rejection::new(RejectReason::InvalidJson, detail)
 }
 
 #[cfg(test)]
@@ -148,14 +155,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn depth_is_counted_in_levels() {
+    fn nesting_is_limited_to_the_maximum_depth() {
         let nested = |levels: usize| {
             let text = format!("{}{}", "[".repeat(levels), "]".repeat(levels));
             serde_json::from_str::<Value>(&text).unwrap()
         };
-        assert!(check_storable("x", nested(DEPTH_MAX)).is_ok());
-        let over = check_storable("x", nested(DEPTH_MAX + 1)).unwrap_err();
-        assert_eq!(over.reason, "wrong_shape");
+        assert!(check_storable("x", nested(MAX_DEPTH)).is_ok());
+        let rejection = check_storable("x", nested(MAX_DEPTH + 1)).unwrap_err();
+        assert_eq!(rejection.reason, RejectReason::InvalidSchema);
         assert!(check_storable("x", Value::Bool(true)).is_ok());
     }
 }

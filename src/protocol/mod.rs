@@ -1,18 +1,20 @@
-//! TopicScheme and messages: bytes ↔ types, no I/O.
+//! Topics and messages: decoding bytes into types and encoding types into bytes, without I/O.
 //!
-//! Everything here is total: no input makes it panic, and what it keeps is bounded by the size of
-//! the input. A dialect has a folder of its own; the topics of both are in `topics`; what a client
-//! can say in either is in `said`.
+//! Each dialect has its own module. `topics` has the topic names of both dialects, and
+//! `client_message` the messages that either dialect decodes to. No input makes a decoder panic,
+//! and a decoded message is never larger than a fixed multiple of its input.
 
 pub mod client_message;
 pub mod handshake;
 pub mod inbound;
 mod json_fields;
+pub mod rejection;
 pub mod status;
 pub mod topics;
 
 pub use client_message::{ClientMessage, ClientResponse, HandshakeError, Online};
-pub use inbound::{InboundMessage, Rejection, Truncated};
+pub use inbound::{InboundMessage, Truncated};
+pub use rejection::Rejection;
 pub use topics::{Channel, ClientTopic, Direction, HandshakeSegments, TopicScheme};
 
 use serde_json::Value;
@@ -20,62 +22,69 @@ use uuid::Uuid;
 
 use crate::domain::{Dialect, OutgoingMessage, Timestamp};
 
-/// Largest message that changes who is connected. Real ones are a few kilobytes; a parsed one
-/// takes many times its size.
-pub const PRESENCE_MAX_BYTES: usize = 128 * 1024;
-/// Largest answer of an application. No broker that we ship a configuration for lets more through.
-pub const ANSWER_MAX_BYTES: usize = 1024 * 1024;
+/// Maximum size of a presence message. Real ones have a few kilobytes; a larger limit would cost
+/// memory, because a decoded message takes many times the size of its payload.
+pub const MAX_PRESENCE_BYTES: usize = 128 * 1024;
+/// Maximum size of a response. By default, neither the embedded broker nor the shipped Mosquitto
+/// configuration accepts a larger message.
+pub const MAX_RESPONSE_BYTES: usize = 1024 * 1024;
 
-/// Reads what a client said on one of its topics.
+/// Decodes a message that a client published on this channel.
 ///
 /// # Errors
-/// [`Rejection`] when it can never be processed.
-pub fn read(route: Channel, message: &InboundMessage) -> Result<ClientMessage, Rejection> {
+/// [`Rejection`] if the message can never be processed.
+pub fn decode(channel: Channel, message: &InboundMessage) -> Result<ClientMessage, Rejection> {
     let payload = &message.payload;
-    if let Some(cut) = &message.cut {
-        return Err(Rejection::too_large(cut.size, PRESENCE_MAX_BYTES));
+    if let Some(complete) = &message.truncated {
+        return Err(Rejection::payload_too_large(
+            complete.size,
+            MAX_PRESENCE_BYTES,
+        ));
     }
-    match route {
+    match channel {
         Channel::Control(Direction::FromClient) => status::decode_control(payload),
         Channel::Data(Direction::FromClient) => status::decode_data(payload),
-        Channel::Handshake(Direction::FromClient) | Channel::State => handshake::read(payload),
+        Channel::Handshake(Direction::FromClient) | Channel::HandshakeStatus => {
+            handshake::decode(payload)
+        }
         Channel::Control(_) | Channel::Data(_) | Channel::Handshake(_) => {
             Err(Rejection::unknown_topic())
         }
     }
 }
 
-/// Whether a message can only be an answer or a sign of life, so that it never registers anybody.
-/// A guess at its type, without reading all of it: what cannot be told is presence.
+/// Returns whether a message can only be a response or a heartbeat, which never register a client.
+///
+/// Decodes at most the message type. Returns false if the type is unreadable.
 #[must_use]
-pub fn is_response(route: Channel, payload: &[u8]) -> bool {
-    match route {
+pub fn is_response(channel: Channel, payload: &[u8]) -> bool {
+    match channel {
         Channel::Data(_) => true,
-        Channel::Handshake(_) | Channel::State => handshake::is_response(payload),
+        Channel::Handshake(_) | Channel::HandshakeStatus => handshake::is_response(payload),
         Channel::Control(_) => false,
     }
 }
 
-/// What the service asks a client to do with its connection.
+/// A command from the service about the client's connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// Say that you are there.
+    /// The client must respond with a pong.
     Ping,
-    /// Leave, and come back after so many seconds.
+    /// The client must disconnect, and reconnect after a delay.
     Reconnect {
-        /// How long to stay away.
+        /// Seconds to wait before reconnecting.
         delay_seconds: u64,
-        /// Why, for people.
+        /// Human-readable reason; may be empty.
         message: String,
     },
-    /// Leave, and stay away.
+    /// The client must disconnect and not reconnect.
     Disconnect {
-        /// Why, for people.
+        /// Human-readable reason; may be empty.
         message: String,
     },
 }
 
-/// The route and the bytes of a message to a client, in its dialect.
+/// Encodes a message in the client's dialect. Returns the channel to publish on and the payload.
 #[must_use]
 pub fn encode_message(dialect: Dialect, message: &OutgoingMessage) -> (Channel, Vec<u8>) {
     match dialect {
@@ -90,8 +99,8 @@ pub fn encode_message(dialect: Dialect, message: &OutgoingMessage) -> (Channel, 
     }
 }
 
-/// The route and the bytes of a command to a client, in its dialect. None where the dialect has no
-/// such thing: the handshake dialect has no ping of its own.
+/// Encodes a command in the client's dialect. Returns the channel to publish on and the payload, or
+/// `None` for a ping in the handshake dialect, which has no ping.
 #[must_use]
 pub fn encode_command(
     dialect: Dialect,
@@ -105,19 +114,19 @@ pub fn encode_command(
             status::encode_command(command, id, now),
         )),
         Dialect::Handshake => {
-            let bytes = handshake::encode_command(command, id, now)?;
-            Some((Channel::Handshake(Direction::ToClient), bytes))
+            let payload = handshake::encode_command(command, id, now)?;
+            Some((Channel::Handshake(Direction::ToClient), payload))
         }
     }
 }
 
-/// Serialising strings, numbers and JSON values into memory has nothing to fail at.
+/// Serializing strings, numbers and JSON values into memory cannot fail.
 fn to_bytes(message: &impl serde::Serialize) -> Vec<u8> {
     serde_json::to_vec(message).unwrap_or_default()
 }
 
-/// Whether metadata is what clients take: null, or a map of string to string. They drop a message
-/// with anything else without a short_text.
+/// Returns whether clients accept this metadata: null, or a map of string to string. They silently
+/// drop a message with any other metadata.
 #[must_use]
 pub fn is_valid_metadata(metadata: &Value) -> bool {
     match metadata {

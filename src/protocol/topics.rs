@@ -1,59 +1,62 @@
-//! Topic names. The topic is the only thing that names a client, so this is where a client's reach
-//! is decided: what does not parse here is nobody's.
+//! Names of MQTT topics.
+//!
+//! Only the topic identifies the client that a message comes from or goes to. The parser in this
+//! module therefore also decides which topics a client may use.
 
 use crate::domain::{ClientId, Dialect};
 
-/// Which way a message goes.
+/// The direction of the messages on a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// To the client.
+    /// From the service to the client.
     ToClient,
-    /// From the client.
+    /// From the client to the service.
     FromClient,
 }
 
-/// Which of a client's topics.
+/// One of a client's topics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Channel {
-    /// Status dialect: presence and commands.
+    /// Status dialect: presence messages and commands.
     Control(Direction),
-    /// Status dialect: messages of applications.
+    /// Status dialect: messages to and responses from applications.
     Data(Direction),
-    /// Handshake dialect: everything.
+    /// Handshake dialect: all messages.
     Handshake(Direction),
-    /// Handshake dialect: connection state from the client, where that has a topic of its own.
-    State,
+    /// Handshake dialect: presence messages from the client, if the deployment configures a
+    /// separate topic for them.
+    HandshakeStatus,
 }
 
 impl Channel {
-    /// Which way.
+    /// The direction of messages on this channel.
     #[must_use]
     pub fn direction(self) -> Direction {
         match self {
             Self::Control(direction) | Self::Data(direction) | Self::Handshake(direction) => {
                 direction
             }
-            Self::State => Direction::FromClient,
+            Self::HandshakeStatus => Direction::FromClient,
         }
     }
 
-    /// Whose words are spoken there.
+    /// The dialect that uses this channel.
     #[must_use]
     pub fn dialect(self) -> Dialect {
         match self {
             Self::Control(_) | Self::Data(_) => Dialect::Status,
-            Self::Handshake(_) | Self::State => Dialect::Handshake,
+            Self::Handshake(_) | Self::HandshakeStatus => Dialect::Handshake,
         }
     }
 
-    /// Its name as a metric's label.
+    /// The name as a metric label.
     #[must_use]
     pub fn label(self) -> &'static str {
         match self {
             Self::Control(_) => "control",
             Self::Data(_) => "data",
             Self::Handshake(_) => "handshake",
-            Self::State => "state",
+            Self::HandshakeStatus => "status",
         }
     }
 }
@@ -61,137 +64,137 @@ impl Channel {
 /// A topic of one client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientTopic {
-    /// The prefix that it was heard under.
+    /// The topic prefix, for example `redhat/insights`.
     pub prefix: String,
-    /// Whose it is.
+    /// The client that the topic belongs to.
     pub client: ClientId,
-    /// Which one.
-    pub route: Channel,
+    /// Which of the client's topics.
+    pub channel: Channel,
 }
 
-/// The handshake dialect's words in topics; a deployment may have its own.
+/// The topic levels that the handshake dialect uses between the prefix and the client id.
+/// A deployment can configure them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandshakeSegments {
-    /// What clients publish on.
-    pub to_service: String,
-    /// What clients listen on.
-    pub to_client: String,
-    /// What clients publish connection state on, if that has a topic of its own.
-    pub state: Option<String>,
+    /// Level of the topics that clients publish to; `in` by default.
+    pub inbound: String,
+    /// Level of the topics that clients subscribe to; `out` by default.
+    pub outbound: String,
+    /// Level of separate topics for presence messages; none by default.
+    pub status: Option<String>,
 }
 
 impl Default for HandshakeSegments {
     fn default() -> Self {
         Self {
-            to_service: "in".to_owned(),
-            to_client: "out".to_owned(),
-            state: None,
+            inbound: "in".to_owned(),
+            outbound: "out".to_owned(),
+            status: None,
         }
     }
 }
 
-/// The topics of a deployment: the prefixes that it listens on, and its words.
+/// The topic names of a deployment.
 #[derive(Debug, Clone)]
 pub struct TopicScheme {
     prefixes: Vec<String>,
-    words: HandshakeSegments,
+    segments: HandshakeSegments,
 }
 
 impl TopicScheme {
-    /// TopicScheme under these prefixes (checked by `config`: no wildcard, no empty level at the ends).
+    /// Creates the scheme. `config` has checked that no prefix has a wildcard, and that no prefix
+    /// begins or ends with an empty level.
     #[must_use]
-    pub fn new(prefixes: Vec<String>, words: HandshakeSegments) -> Self {
-        Self { prefixes, words }
+    pub fn new(prefixes: Vec<String>, segments: HandshakeSegments) -> Self {
+        Self { prefixes, segments }
     }
 
-    /// Whose topic this is, or none if it is not a client's.
+    /// Parses the name of a client's topic.
     ///
-    /// A filter with a wildcard is not a topic of any client: a client id can hold none and every
-    /// other level is a fixed short_text.
+    /// Returns `None` for a topic filter with a wildcard: a client id contains no wildcard, and
+    /// every other level is fixed.
     #[must_use]
     pub fn parse(&self, topic: &str) -> Option<ClientTopic> {
         self.prefixes.iter().find_map(|prefix| {
-            let rest = topic.strip_prefix(prefix.as_str())?.strip_prefix('/')?;
-            let mut levels = rest.split('/');
+            let suffix = topic.strip_prefix(prefix.as_str())?.strip_prefix('/')?;
+            let mut levels = suffix.split('/');
             let first = levels.next()?;
             let second = levels.next()?;
             let third = levels.next();
             if levels.next().is_some() {
                 return None;
             }
-            let (client, route) = match third {
-                Some(third) => (first, status_route(second, third)?),
-                None => (second, self.handshake_route(first)?),
+            let (client, channel) = match third {
+                Some(third) => (first, status_channel(second, third)?),
+                None => (second, self.handshake_channel(first)?),
             };
             Some(ClientTopic {
                 prefix: prefix.clone(),
                 client: ClientId::new(client).ok()?,
-                route,
+                channel,
             })
         })
     }
 
-    fn handshake_route(&self, short_text: &str) -> Option<Channel> {
-        let words = &self.words;
-        if short_text == words.to_service {
+    fn handshake_channel(&self, level: &str) -> Option<Channel> {
+        let segments = &self.segments;
+        if level == segments.inbound {
             Some(Channel::Handshake(Direction::FromClient))
-        } else if short_text == words.to_client {
+        } else if level == segments.outbound {
             Some(Channel::Handshake(Direction::ToClient))
-        } else if words.state.as_deref() == Some(short_text) {
-            Some(Channel::State)
+        } else if segments.status.as_deref() == Some(level) {
+            Some(Channel::HandshakeStatus)
         } else {
             None
         }
     }
 
-    /// The topic's name on the wire.
+    /// The MQTT name of a topic.
     #[must_use]
-    pub fn name(&self, topic: &ClientTopic) -> String {
+    pub fn topic_name(&self, topic: &ClientTopic) -> String {
         let ClientTopic { prefix, client, .. } = topic;
-        let words = &self.words;
-        let status = |channel: &str, direction| match direction {
-            Direction::ToClient => format!("{prefix}/{client}/{channel}/in"),
-            Direction::FromClient => format!("{prefix}/{client}/{channel}/out"),
+        let segments = &self.segments;
+        let status_topic = |level: &str, direction| match direction {
+            Direction::ToClient => format!("{prefix}/{client}/{level}/in"),
+            Direction::FromClient => format!("{prefix}/{client}/{level}/out"),
         };
-        match topic.route {
-            Channel::Control(direction) => status("control", direction),
-            Channel::Data(direction) => status("data", direction),
-            Channel::Handshake(Direction::FromClient) => {
-                format!("{prefix}/{}/{client}", words.to_service)
-            }
-            Channel::Handshake(Direction::ToClient) => {
-                format!("{prefix}/{}/{client}", words.to_client)
-            }
-            Channel::State => {
-                let short_text = words.state.as_deref().unwrap_or(&words.to_service);
-                format!("{prefix}/{short_text}/{client}")
+        let handshake_topic = |level: &str| format!("{prefix}/{level}/{client}");
+        match topic.channel {
+            Channel::Control(direction) => status_topic("control", direction),
+            Channel::Data(direction) => status_topic("data", direction),
+            Channel::Handshake(Direction::FromClient) => handshake_topic(&segments.inbound),
+            Channel::Handshake(Direction::ToClient) => handshake_topic(&segments.outbound),
+            // Without a separate topic, presence messages share the inbound topic.
+            Channel::HandshakeStatus => {
+                handshake_topic(segments.status.as_deref().unwrap_or(&segments.inbound))
             }
         }
     }
 
-    /// What the service subscribes to.
+    /// The topic filters that the service subscribes to.
     #[must_use]
-    pub fn filters(&self) -> Vec<String> {
+    pub fn subscription_filters(&self) -> Vec<String> {
         let mut filters = Vec::new();
         for prefix in &self.prefixes {
             filters.push(format!("{prefix}/+/control/out"));
             filters.push(format!("{prefix}/+/data/out"));
-            filters.push(format!("{prefix}/{}/+", self.words.to_service));
-            if let Some(short_text) = &self.words.state {
-                filters.push(format!("{prefix}/{short_text}/+"));
+            filters.push(format!("{prefix}/{}/+", self.segments.inbound));
+            if let Some(level) = &self.segments.status {
+                filters.push(format!("{prefix}/{level}/+"));
             }
         }
         filters
     }
 
-    /// Whether this client may publish there: its own topics from the client.
+    /// Returns whether the client may publish to this topic: only to its own topics, and only in
+    /// the direction from the client.
     #[must_use]
     pub fn may_publish(&self, client: &ClientId, topic: &str) -> bool {
         self.is_own(client, topic, Direction::FromClient)
     }
 
-    /// Whether this client may subscribe to that: its own topics to the client, each by its full
-    /// name.
+    /// Returns whether the client may subscribe to this filter: only to the full names of its own
+    /// topics, and only in the direction to the client.
     #[must_use]
     pub fn may_subscribe(&self, client: &ClientId, filter: &str) -> bool {
         self.is_own(client, filter, Direction::ToClient)
@@ -199,17 +202,17 @@ impl TopicScheme {
 
     fn is_own(&self, client: &ClientId, topic: &str, direction: Direction) -> bool {
         self.parse(topic)
-            .is_some_and(|own| own.client == *client && own.route.direction() == direction)
+            .is_some_and(|topic| topic.client == *client && topic.channel.direction() == direction)
     }
 }
 
-fn status_route(channel: &str, direction: &str) -> Option<Channel> {
+fn status_channel(level: &str, direction: &str) -> Option<Channel> {
     let direction = match direction {
         "in" => Direction::ToClient,
         "out" => Direction::FromClient,
         _ => return None,
     };
-    match channel {
+    match level {
         "control" => Some(Channel::Control(direction)),
         "data" => Some(Channel::Data(direction)),
         _ => None,
@@ -221,11 +224,14 @@ mod tests {
     use super::*;
 
     fn topics() -> TopicScheme {
-        let words = HandshakeSegments {
-            state: Some("status".into()),
+        let segments = HandshakeSegments {
+            status: Some("status".into()),
             ..HandshakeSegments::default()
         };
-        TopicScheme::new(vec!["redhat/insights".into(), "qa/insights".into()], words)
+        TopicScheme::new(
+            vec!["redhat/insights".into(), "qa/insights".into()],
+            segments,
+        )
     }
 
     fn client(name: &str) -> ClientId {
@@ -233,8 +239,8 @@ mod tests {
     }
 
     #[test]
-    fn every_topic_of_a_client_has_one_name_and_is_read_back_from_it() {
-        for (name, route) in [
+    fn every_client_topic_is_parsed_and_formatted_to_the_same_name() {
+        for (name, channel) in [
             (
                 "redhat/insights/me/control/out",
                 Channel::Control(Direction::FromClient),
@@ -259,17 +265,17 @@ mod tests {
                 "qa/insights/out/me",
                 Channel::Handshake(Direction::ToClient),
             ),
-            ("redhat/insights/status/me", Channel::State),
+            ("redhat/insights/status/me", Channel::HandshakeStatus),
         ] {
             let topic = topics().parse(name).unwrap();
             assert_eq!(topic.client, client("me"), "{name}");
-            assert_eq!(topic.route, route, "{name}");
-            assert_eq!(topics().name(&topic), name);
+            assert_eq!(topic.channel, channel, "{name}");
+            assert_eq!(topics().topic_name(&topic), name);
         }
     }
 
     #[test]
-    fn what_is_not_exactly_a_clients_topic_is_nobodys() {
+    fn topics_of_no_client_are_not_parsed() {
         for topic in [
             "",
             "redhat/insights",
@@ -294,45 +300,45 @@ mod tests {
     }
 
     #[test]
-    fn without_a_word_for_state_its_topic_is_nobodys() {
+    fn status_topic_is_unknown_unless_configured() {
         let topics = TopicScheme::new(vec!["p".into()], HandshakeSegments::default());
         assert_eq!(topics.parse("p/status/me"), None);
         assert!(topics.parse("p/in/me").is_some());
     }
 
     #[test]
-    fn a_deployment_may_have_words_of_its_own() {
-        let words = HandshakeSegments {
-            to_service: "up".into(),
-            to_client: "down".into(),
-            state: None,
+    fn handshake_segments_are_configurable() {
+        let segments = HandshakeSegments {
+            inbound: "up".into(),
+            outbound: "down".into(),
+            status: None,
         };
-        let topics = TopicScheme::new(vec!["p".into()], words);
+        let topics = TopicScheme::new(vec!["p".into()], segments);
         assert!(topics.may_publish(&client("me"), "p/up/me"));
         assert!(topics.may_subscribe(&client("me"), "p/down/me"));
         assert!(!topics.may_publish(&client("me"), "p/in/me"));
-        assert_eq!(topics.filters()[2], "p/up/+");
+        assert_eq!(topics.subscription_filters()[2], "p/up/+");
     }
 
     #[test]
-    fn a_client_reaches_its_own_topics_only() {
+    fn client_may_use_only_its_own_topics() {
         let (me, topics) = (client("me"), topics());
-        for own in [
+        for publishable in [
             "redhat/insights/me/control/out",
             "qa/insights/me/data/out",
             "redhat/insights/in/me",
             "redhat/insights/status/me",
         ] {
-            assert!(topics.may_publish(&me, own), "{own}");
-            assert!(!topics.may_subscribe(&me, own), "{own}");
+            assert!(topics.may_publish(&me, publishable), "{publishable}");
+            assert!(!topics.may_subscribe(&me, publishable), "{publishable}");
         }
-        for own in [
+        for subscribable in [
             "redhat/insights/me/control/in",
             "qa/insights/me/data/in",
             "redhat/insights/out/me",
         ] {
-            assert!(topics.may_subscribe(&me, own), "{own}");
-            assert!(!topics.may_publish(&me, own), "{own}");
+            assert!(topics.may_subscribe(&me, subscribable), "{subscribable}");
+            assert!(!topics.may_publish(&me, subscribable), "{subscribable}");
         }
         for other in [
             "redhat/insights/you/control/out",

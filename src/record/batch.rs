@@ -1,4 +1,5 @@
-//! The steps of one batch: parse, read what is known, apply, look tenants up, write.
+//! Processes one batch: decode the messages, load the stored states, apply the presence rules, look
+//! up tenants, report hosts to inventory, and write everything in one transaction.
 
 use std::collections::HashMap;
 
@@ -6,7 +7,6 @@ use futures::future::join_all;
 use tokio::time::Instant;
 
 use super::inventory_step::{ConnectedHost, ReportedHosts};
-use super::losses::MassLossVerdict;
 use super::presence::{self, PresenceChange, PresenceSignal, ReplayKind, ResolvedOnline};
 use super::{RecorderDeps, RecorderInput, bisect};
 use crate::domain::{ClientId, Tenant, Timestamp};
@@ -18,337 +18,376 @@ use crate::store::{
     ReceivedAt, StoreError, StoredState, TenantChange, WriteOutcome,
 };
 use crate::telemetry::metrics;
-use crate::tenant::TenantLookupOutcome;
+use crate::tenant::{MassLossVerdict, TenantLookupOutcome};
 
-/// A batch's messages, gone through once.
+/// The decoded messages of a batch.
 #[derive(Default)]
 struct ParsedBatch {
-    /// Each client's steps, in order.
-    steps: HashMap<ClientId, Vec<PresenceSignal>>,
-    /// What can never be processed.
+    /// Each client's messages, in order.
+    signals: HashMap<ClientId, Vec<PresenceSignal>>,
+    /// Messages that cannot be processed.
     dead_letters: Vec<DeadLetter>,
-    /// Clients to be told that their handshake was not taken.
-    refusals: Vec<(ClientTopic, HandshakeError)>,
+    /// Handshake errors to publish after the commit, each with its outbound topic.
+    handshake_errors: Vec<(ClientTopic, HandshakeError)>,
 }
 
-/// Records events in one transaction.
+/// The rows to write for a batch, except its dead letters.
+struct BuiltBatch {
+    rows: PresenceBatch,
+    /// For each client in `rows.upserts`, the index of its online message in the batch's inputs.
+    upsert_inputs: HashMap<ClientId, usize>,
+    mass_loss: MassLossVerdict,
+}
+
+/// Writes the inputs to the database in one transaction.
+///
+/// The caller retries after an error and passes the same `reported_hosts` again.
 pub(super) async fn record(
-    parts: &RecorderDeps,
-    events: &[&RecorderInput],
-    fences: &[PartitionLease],
-    heard_of: &mut ReportedHosts,
+    deps: &RecorderDeps,
+    inputs: &[&RecorderInput],
+    leases: &[PartitionLease],
+    reported_hosts: &mut ReportedHosts,
 ) -> Result<WriteOutcome, StoreError> {
-    let now = parts.clock.now();
-    let parsed = parse(events, now);
-    let clients: Vec<ClientId> = parsed.steps.keys().cloned().collect();
-    let known = if clients.is_empty() {
+    let now = deps.clock.now();
+    let parsed = parse(inputs, now);
+    let clients: Vec<ClientId> = parsed.signals.keys().cloned().collect();
+    let stored = if clients.is_empty() {
         HashMap::new()
     } else {
-        parts.store.load_states(&clients).await?
+        deps.store.load_states(&clients).await?
     };
-    let (mut batch, sources, judgement) =
-        build_batch(parts, &known, parsed.steps, heard_of, now).await;
-    batch.dead_letters = parsed.dead_letters;
-    batch.letters = parts.settings.letters;
-    let arrived = batch.arrivals.len();
-    let (seen, left) = (batch.sightings.len(), batch.departures.len());
-    let written = if batch.is_empty() {
+    let BuiltBatch {
+        mut rows,
+        upsert_inputs,
+        mass_loss,
+    } = build_batch(deps, &stored, parsed.signals, reported_hosts, now).await;
+    rows.dead_letters = parsed.dead_letters;
+    rows.dead_letter_limits = deps.config.dead_letter_limits;
+    let (upserts, heartbeats) = (rows.upserts.len(), rows.heartbeats.len());
+    let ends = rows.ends.len();
+    let outcome = if rows.is_empty() {
         WriteOutcome::Committed
     } else {
-        bisect::write(parts, batch, events, &sources, fences, now).await?
+        bisect::write(deps, rows, inputs, &upsert_inputs, leases, now).await?
     };
-    if written == WriteOutcome::Committed && parts.losses.is_overruled_since(&judgement) {
-        restore_tenants(parts, &judgement.taken, now).await;
-    }
-    if written == WriteOutcome::Committed {
-        metrics::recorded("online", arrived);
-        metrics::recorded("alive", seen);
-        metrics::recorded("offline", left);
-        for refusal in parsed.refusals {
-            parts.refusals.tell(refusal);
+    if outcome == WriteOutcome::Committed {
+        // Another batch may have detected a mass loss while this one was written.
+        if deps.mass_loss.is_overruled_since(&mass_loss) {
+            restore_tenants(deps, &mass_loss.cleared, now).await;
+        }
+        metrics::messages_applied("online", upserts);
+        metrics::messages_applied("heartbeat", heartbeats);
+        metrics::messages_applied("offline", ends);
+        for handshake_error in parsed.handshake_errors {
+            deps.handshake_errors.send(handshake_error);
         }
     }
-    Ok(written)
+    Ok(outcome)
 }
 
-/// Parses every message. What can never be processed is set aside here, with its reason.
-fn parse(events: &[&RecorderInput], now: Timestamp) -> ParsedBatch {
+/// Decodes all messages. Messages that cannot be processed become dead letters.
+fn parse(inputs: &[&RecorderInput], now: Timestamp) -> ParsedBatch {
     let mut parsed = ParsedBatch::default();
-    for (at, event) in events.iter().enumerate() {
-        match event {
+    for (input_index, input) in inputs.iter().enumerate() {
+        match input {
             RecorderInput::ConnectionClosed { client } => {
-                let step = PresenceSignal::ConnectionClosed { at: now };
-                parsed.steps.entry(client.clone()).or_default().push(step);
+                parsed.add_signal(client, PresenceSignal::ConnectionClosed { at: now });
             }
             RecorderInput::UnknownTopic { message } => {
                 parsed.dead_letter(None, message, &Rejection::unknown_topic());
             }
-            RecorderInput::Message { topic, message, .. } => parsed.take(at, event, topic, message),
+            RecorderInput::Message { topic, message, .. } => {
+                parsed.add_message(input_index, input, topic, message);
+            }
         }
     }
     parsed
 }
 
 impl ParsedBatch {
-    fn take(
+    fn add_message(
         &mut self,
-        at: usize,
-        event: &RecorderInput,
+        input_index: usize,
+        input: &RecorderInput,
         topic: &ClientTopic,
         message: &InboundMessage,
     ) {
         let client = &topic.client;
-        match protocol::read(topic.route, message) {
-            Ok(ClientMessage::InvalidHandshake(refusal)) => {
-                self.dead_letter(Some(client), message, &refusal.why);
-                let back = ClientTopic {
-                    route: protocol::Channel::Handshake(Direction::ToClient),
+        match protocol::decode(topic.channel, message) {
+            Ok(ClientMessage::InvalidHandshake(error)) => {
+                self.dead_letter(Some(client), message, &error.rejection);
+                let outbound_topic = ClientTopic {
+                    channel: protocol::Channel::Handshake(Direction::ToClient),
                     ..topic.clone()
                 };
-                self.refusals.push((back, refusal));
+                self.handshake_errors.push((outbound_topic, error));
             }
-            Ok(said) => match step(at, event, topic, message, said) {
-                Some(step) => self.steps.entry(client.clone()).or_default().push(step),
-                None => metrics::without_effect(client, "not_presence"),
+            Ok(decoded) => match to_signal(input_index, input, topic, message, decoded) {
+                Some(signal) => self.add_signal(client, signal),
+                None => metrics::message_ignored(client, "not_presence"),
             },
-            Err(why) => self.dead_letter(Some(client), message, &why),
+            Err(rejection) => self.dead_letter(Some(client), message, &rejection),
         }
     }
 
-    /// The same message twice in a batch is one letter: a statement can touch a row once.
+    fn add_signal(&mut self, client: &ClientId, signal: PresenceSignal) {
+        self.signals.entry(client.clone()).or_default().push(signal);
+    }
+
+    /// Adds a dead letter unless the batch already has an equal one: one upsert statement cannot
+    /// change the same row twice.
     fn dead_letter(
         &mut self,
         client: Option<&ClientId>,
         message: &InboundMessage,
-        why: &Rejection,
+        rejection: &Rejection,
     ) {
-        metrics::dead_letter(&message.topic, why);
-        let letter = DeadLetter::new(client.cloned(), message, why);
-        let same = |other: &DeadLetter| {
-            other.sha256 == letter.sha256
-                && other.topic == letter.topic
-                && other.client == letter.client
+        metrics::dead_letter(&message.topic, rejection);
+        let new = DeadLetter::new(client.cloned(), message, rejection);
+        let is_equal = |other: &DeadLetter| {
+            other.sha256 == new.sha256 && other.topic == new.topic && other.client == new.client
         };
-        if !self.dead_letters.iter().any(same) {
-            self.dead_letters.push(letter);
+        if !self.dead_letters.iter().any(is_equal) {
+            self.dead_letters.push(new);
         }
     }
 }
 
-fn step(
-    at: usize,
-    event: &RecorderInput,
+/// Converts a decoded message. Returns `None` if the message does not affect presence.
+fn to_signal(
+    input_index: usize,
+    input: &RecorderInput,
     topic: &ClientTopic,
     message: &InboundMessage,
-    said: ClientMessage,
+    decoded: ClientMessage,
 ) -> Option<PresenceSignal> {
-    let RecorderInput::Message { place, late, .. } = event else {
+    let RecorderInput::Message {
+        position,
+        unordered,
+        ..
+    } = input
+    else {
         return None;
     };
-    let heard = ReceivedAt {
-        at: message.received,
-        place: *place,
+    let received = ReceivedAt {
+        time: message.received_at,
+        position: *position,
     };
-    match said {
+    match decoded {
         ClientMessage::Online(online) => Some(PresenceSignal::Online {
             online,
-            dialect: topic.route.dialect(),
-            prefix: topic.prefix.clone(),
-            heard,
-            voice: match message {
-                InboundMessage { again: true, .. } => ReplayKind::RequestedByOperator,
-                InboundMessage { replayed: true, .. } => ReplayKind::RetainedByBroker,
-                _ => ReplayKind::Now,
+            dialect: topic.channel.dialect(),
+            topic_prefix: topic.prefix.clone(),
+            received,
+            replay: if message.operator_replay {
+                ReplayKind::RequestedByOperator
+            } else if message.retained {
+                ReplayKind::RetainedByBroker
+            } else {
+                ReplayKind::NotReplayed
             },
-            event: at,
+            input_index,
         }),
-        // An old farewell must not take a client away that has come back.
-        ClientMessage::Offline if message.again => None,
-        ClientMessage::Offline => Some(PresenceSignal::Offline { heard }),
-        // What was kept says nothing about now.
+        // A replayed offline message must not remove a client that has reconnected since.
+        ClientMessage::Offline if message.operator_replay => None,
+        ClientMessage::Offline => Some(PresenceSignal::Offline { received }),
+        // A replayed heartbeat does not prove that the client is connected now.
         ClientMessage::Heartbeat | ClientMessage::Response(_)
-            if message.replayed || message.again =>
+            if message.retained || message.operator_replay =>
         {
             None
         }
-        ClientMessage::Heartbeat | ClientMessage::Response(_) => Some(PresenceSignal::Alive {
-            at: message.received,
-            late: *late,
+        ClientMessage::Heartbeat | ClientMessage::Response(_) => Some(PresenceSignal::Heartbeat {
+            received_at: message.received_at,
+            unordered: *unordered,
         }),
         ClientMessage::InvalidHandshake(_) | ClientMessage::Ignored => None,
     }
 }
 
-/// Folds each client's messages, and looks up the tenants of those that end connected. Says, too,
-/// which event each arrival is of.
+/// Applies each client's messages, looks up tenants, reports hosts to inventory, and builds the
+/// rows.
 async fn build_batch(
-    parts: &RecorderDeps,
-    known: &HashMap<ClientId, StoredState>,
-    steps: HashMap<ClientId, Vec<PresenceSignal>>,
-    heard_of: &mut ReportedHosts,
+    deps: &RecorderDeps,
+    stored: &HashMap<ClientId, StoredState>,
+    signals: HashMap<ClientId, Vec<PresenceSignal>>,
+    reported_hosts: &mut ReportedHosts,
     now: Timestamp,
-) -> (PresenceBatch, HashMap<ClientId, usize>, MassLossVerdict) {
-    let mut fates = Vec::with_capacity(steps.len());
-    for (client, steps) in steps {
-        let fate = presence::apply(
-            known.get(&client),
-            steps,
-            parts.settings.stale_online_window,
-            |why| metrics::without_effect(&client, why.reason()),
+) -> BuiltBatch {
+    let mut changes = Vec::with_capacity(signals.len());
+    for (client, signals) in signals {
+        let change = presence::apply(
+            stored.get(&client),
+            signals,
+            deps.config.stale_online_window,
+            |ignored| metrics::message_ignored(&client, ignored.reason()),
         );
-        if fate != PresenceChange::default() {
-            fates.push((client, fate));
+        if change != PresenceChange::default() {
+            changes.push((client, change));
         }
     }
-    // In order, so that writers side by side never wait for each other in a circle.
-    fates.sort_by(|a, b| a.0.cmp(&b.0));
-    let mut lookups = look_up(parts, &fates).await;
-    let had = fates
-        .iter()
-        .zip(&mut lookups)
-        .filter_map(|((client, _), lookup)| {
-            let tenant = known.get(client).and_then(known_tenant)?;
-            Some((client, tenant, lookup.as_mut()?))
-        });
-    let judgement = parts.losses.judge(had);
-    restore_tenants(parts, &judgement.back, now).await;
-    announce(parts, &fates, &lookups, heard_of, now).await;
-    let mut batch = PresenceBatch::default();
-    let mut sources = HashMap::new();
-    for ((client, fate), lookup) in fates.into_iter().zip(lookups) {
-        let tenant = lookup.map(|lookup| change(lookup, known.get(&client), now));
-        if let Some(settled) = fate.arrival {
-            sources.insert(client.clone(), settled.event);
-            let tenant = tenant.unwrap_or_else(|| keep_tenant(known.get(&client)));
-            let inventory = parts.inventory.as_ref();
-            let is_host = inventory.is_some_and(|inventory| {
-                let online = &settled.online;
-                inventory.is_eligible(settled.dialect, online.kind, &online.reported)
+    // Concurrent writers lock rows in the same order, which prevents deadlocks.
+    changes.sort_by(|a, b| a.0.cmp(&b.0));
+    let mut lookups = look_up_tenants(deps, &changes).await;
+    let clients_with_tenant =
+        changes
+            .iter()
+            .zip(&mut lookups)
+            .filter_map(|((client, _), lookup)| {
+                let tenant = stored.get(client).and_then(known_tenant)?;
+                Some((client, tenant, lookup.as_mut()?))
             });
-            let mut arrival = arrival(&client, *settled, tenant, is_host);
-            arrival.reported_to_inventory_at = heard_of.at(&client, sources[&client]);
-            batch.arrivals.push(arrival);
-        } else if let Some(at) = fate.sighting {
-            batch.sightings.push(HeartbeatUpdate {
+    let mass_loss = deps.mass_loss.evaluate(clients_with_tenant);
+    restore_tenants(deps, &mass_loss.restore, now).await;
+    report_hosts(deps, &changes, &lookups, reported_hosts, now).await;
+    let mut rows = PresenceBatch::default();
+    let mut upsert_inputs = HashMap::new();
+    for ((client, change), lookup) in changes.into_iter().zip(lookups) {
+        let tenant = lookup.map(|lookup| tenant_change(lookup, stored.get(&client), now));
+        if let Some(resolved) = change.upsert {
+            upsert_inputs.insert(client.clone(), resolved.input_index);
+            let tenant = tenant.unwrap_or_else(|| keep_tenant(stored.get(&client)));
+            let reported_at = reported_hosts.reported_at(&client, resolved.input_index);
+            let upsert = connection_upsert(deps, &client, *resolved, tenant, reported_at);
+            rows.upserts.push(upsert);
+        } else if let Some(received_at) = change.heartbeat {
+            rows.heartbeats.push(HeartbeatUpdate {
                 client_id: client.clone(),
-                at,
+                received_at,
                 tenant,
             });
         }
-        if let Some(heard) = fate.departure {
-            let client_id = client;
-            batch.departures.push(ConnectionEnd { client_id, heard });
+        if let Some(received) = change.end {
+            rows.ends.push(ConnectionEnd {
+                client_id: client,
+                received,
+            });
         }
     }
-    (batch, sources, judgement)
+    BuiltBatch {
+        rows,
+        upsert_inputs,
+        mass_loss,
+    }
 }
 
-fn arrival(
+fn connection_upsert(
+    deps: &RecorderDeps,
     client: &ClientId,
-    settled: ResolvedOnline,
+    resolved: ResolvedOnline,
     tenant: TenantChange,
-    inventory_eligible: bool,
+    reported_to_inventory_at: Option<Timestamp>,
 ) -> ConnectionUpsert {
-    let online = settled.online;
+    let online = resolved.online;
+    let inventory_eligible = deps.inventory.as_ref().is_some_and(|inventory| {
+        inventory.is_eligible(resolved.dialect, online.kind, &online.info)
+    });
     ConnectionUpsert {
         inventory_eligible,
-        reported_to_inventory_at: None,
+        reported_to_inventory_at,
         client_id: client.clone(),
-        dialect: settled.dialect,
+        dialect: resolved.dialect,
         kind: online.kind,
-        topic_prefix: settled.prefix,
-        reported: online.reported,
+        topic_prefix: resolved.topic_prefix,
+        info: online.info,
         message_id: online.message_id,
-        message_sent: settled.sent,
-        heard: settled.heard,
-        last_heartbeat_at: settled.last_heartbeat_at,
+        message_sent: resolved.sent,
+        received: resolved.received,
+        last_heartbeat_at: resolved.last_heartbeat_at,
         tenant,
     }
 }
 
-/// Looks everybody up at once, until the deadline. No answer in time is no answer. Nobody is looked
-/// up who is gone in the end, or stays as it was.
-async fn look_up(
-    parts: &RecorderDeps,
-    fates: &[(ClientId, PresenceChange)],
+/// Looks up tenants concurrently, with one deadline for all. Returns one element per change: `None`
+/// where no lookup is necessary.
+async fn look_up_tenants(
+    deps: &RecorderDeps,
+    changes: &[(ClientId, PresenceChange)],
 ) -> Vec<Option<TenantLookupOutcome>> {
-    let deadline = Instant::now() + parts.settings.tenant_lookup_timeout;
-    let lookups = fates.iter().map(|(client, fate)| async move {
-        if !fate.comes {
+    let deadline = Instant::now() + deps.config.tenant_lookup_timeout;
+    let lookups = changes.iter().map(|(client, change)| async move {
+        if !change.needs_tenant_lookup {
             return None;
         }
-        let lookup = parts.tenants.lookup(client, deadline).await;
-        metrics::tenant_lookup(lookup.outcome());
+        let lookup = deps.tenant_lookup.lookup(client, deadline).await;
+        metrics::tenant_lookup_finished(lookup.status());
         Some(lookup)
     });
     join_all(lookups).await
 }
 
-/// Gives tenants back that were taken because of answers that are not believed any more.
-async fn restore_tenants(parts: &RecorderDeps, back: &[(ClientId, Tenant)], now: Timestamp) {
-    if !back.is_empty()
-        && let Err(error) = parts.store.restore_tenants(back, now).await
+/// Restores tenants that were cleared before the mass loss was detected.
+async fn restore_tenants(deps: &RecorderDeps, tenants: &[(ClientId, Tenant)], now: Timestamp) {
+    if !tenants.is_empty()
+        && let Err(error) = deps.store.restore_tenants(tenants, now).await
     {
-        let clients = back.len();
-        tracing::error!(%error, clients, "tenants that were wrongly taken are not given back");
+        let clients = tenants.len();
+        tracing::error!(
+            %error,
+            clients,
+            "failed to restore tenants after mass-loss detection"
+        );
     }
 }
 
-/// Tells inventory of those that were found. Who comes back by a sign of life is owed: what it is
-/// stands in the store, and the stale updater reads it there.
-async fn announce(
-    parts: &RecorderDeps,
-    fates: &[(ClientId, PresenceChange)],
+/// Reports clients that sent an online message, and whose tenant was found, to inventory and to the
+/// sources service. A client that reconnected by a heartbeat is not reported here, because its
+/// facts are only in the database. The inventory refresh job reports it later.
+async fn report_hosts(
+    deps: &RecorderDeps,
+    changes: &[(ClientId, PresenceChange)],
     lookups: &[Option<TenantLookupOutcome>],
-    heard_of: &mut ReportedHosts,
+    reported_hosts: &mut ReportedHosts,
     now: Timestamp,
 ) {
-    let found = fates.iter().zip(lookups);
-    let arrived: Vec<ConnectedHost<'_>> = found
-        .filter_map(|((client, fate), lookup)| {
-            let (Some(settled), Some(TenantLookupOutcome::Found(found))) = (&fate.arrival, lookup)
+    let hosts: Vec<ConnectedHost<'_>> = changes
+        .iter()
+        .zip(lookups)
+        .filter_map(|((client, change), lookup)| {
+            let (Some(resolved), Some(TenantLookupOutcome::Found(found))) =
+                (&change.upsert, lookup)
             else {
                 return None;
             };
             Some(ConnectedHost {
                 client,
-                settled,
+                resolved,
                 found,
             })
         })
         .collect();
-    if let Some(registrar) = &parts.sources {
-        heard_of.register(registrar, &arrived);
+    if let Some(registrar) = &deps.source_registrar {
+        reported_hosts.register_sources(registrar, &hosts);
     }
-    if let Some(inventory) = &parts.inventory {
-        heard_of.tell(inventory, arrived.into_iter(), now).await;
+    if let Some(inventory) = &deps.inventory {
+        reported_hosts.report(inventory, hosts, now).await;
     }
 }
 
-fn change(
+fn tenant_change(
     lookup: TenantLookupOutcome,
-    known: Option<&StoredState>,
+    stored: Option<&StoredState>,
     now: Timestamp,
 ) -> TenantChange {
     match lookup {
         TenantLookupOutcome::Found(found) => TenantChange::Found(found.tenant),
         TenantLookupOutcome::NotFound => TenantChange::NotFound(now),
-        TenantLookupOutcome::Unavailable => keep_tenant(known),
+        TenantLookupOutcome::Unavailable => keep_tenant(stored),
     }
 }
 
-/// The row's tenant; for a client that had left, the one it left with.
-fn keep_tenant(known: Option<&StoredState>) -> TenantChange {
-    match known.and_then(known_tenant) {
+fn keep_tenant(stored: Option<&StoredState>) -> TenantChange {
+    match stored.and_then(known_tenant) {
         Some(tenant) => TenantChange::Keep(tenant),
         None => TenantChange::PendingLookup,
     }
 }
 
-fn known_tenant(known: &StoredState) -> Option<Tenant> {
-    match (&known.connected, &known.departed) {
-        (Some(row), _) => row.tenant.clone(),
-        (None, Some(left)) => left.tenant.clone(),
+/// Returns the stored tenant of a connected or disconnected client.
+fn known_tenant(stored: &StoredState) -> Option<Tenant> {
+    match (&stored.connection, &stored.disconnect) {
+        (Some(connection), _) => connection.tenant.clone(),
+        (None, Some(disconnect)) => disconnect.tenant.clone(),
         (None, None) => None,
     }
 }

@@ -1,38 +1,39 @@
-//! Writing a batch although the database refuses a row of it.
+//! Writes a batch even if the database rejects one of its rows.
 //!
-//! What either database would refuse is found in Rust first, so this is for what nobody thought of:
-//! the batch is halved until the row is found, and that one goes to the dead letters.
+//! Decoding already rejects all values that the databases are known to reject, so this is rare. The
+//! batch is split in half repeatedly until the rejected row is alone. The message of that row
+//! becomes a dead letter, and all other rows are written.
 
 use std::collections::{BTreeSet, HashMap};
 
 use super::{RecorderDeps, RecorderInput};
-use crate::domain::{ClientId, Timestamp};
+use crate::domain::{ClientId, RejectReason, Timestamp};
 use crate::protocol::Rejection;
 use crate::store::{
     DeadLetter, DeadLetterLimits, PartitionLease, PresenceBatch, StoreError, WriteOutcome,
 };
 use crate::telemetry::metrics;
 
-/// Writes a batch, in one transaction if the database takes it. `sources` says which event each
-/// arrival is of.
+/// Writes a batch, in one transaction unless the database rejects a row. `upsert_inputs` maps each
+/// client in `batch.upserts` to the index of its message in `inputs`.
 pub(super) async fn write(
-    parts: &RecorderDeps,
+    deps: &RecorderDeps,
     batch: PresenceBatch,
-    events: &[&RecorderInput],
-    sources: &HashMap<ClientId, usize>,
-    fences: &[PartitionLease],
+    inputs: &[&RecorderInput],
+    upsert_inputs: &HashMap<ClientId, usize>,
+    leases: &[PartitionLease],
     now: Timestamp,
 ) -> Result<WriteOutcome, StoreError> {
-    let mut left = vec![batch];
-    while let Some(batch) = left.pop() {
-        match parts.store.record_batch(&batch, fences, now).await {
+    let mut pending = vec![batch];
+    while let Some(batch) = pending.pop() {
+        match deps.store.record_batch(&batch, leases, now).await {
             Ok(WriteOutcome::Committed) => {}
-            Ok(WriteOutcome::Fenced(lost)) => return Ok(WriteOutcome::Fenced(lost)),
+            Ok(WriteOutcome::Fenced(lost_leases)) => return Ok(WriteOutcome::Fenced(lost_leases)),
             Err(StoreError::RowRejected(error)) => {
-                let why = error.to_string();
-                left.extend(smaller(batch, &why, |client| {
-                    sources.get(client).map(|at| events[*at])
-                }));
+                let smaller = split_rejected(batch, &error.to_string(), |client| {
+                    upsert_inputs.get(client).map(|index| inputs[*index])
+                });
+                pending.extend(smaller);
             }
             Err(error) => return Err(error),
         }
@@ -40,97 +41,94 @@ pub(super) async fn write(
     Ok(WriteOutcome::Committed)
 }
 
-/// What to try instead of a batch that was refused. Nothing, if it was one row that is given up.
-fn smaller<'a>(
+/// Returns the batches to write instead of a rejected one. Empty if the rejected batch was a single
+/// row that had to be discarded.
+fn split_rejected<'a>(
     mut batch: PresenceBatch,
-    why: &str,
-    event_of: impl Fn(&ClientId) -> Option<&'a RecorderInput>,
+    error: &str,
+    upsert_input: impl Fn(&ClientId) -> Option<&'a RecorderInput>,
 ) -> Vec<PresenceBatch> {
     let clients = clients(&batch);
     if clients.len() > 1 {
         return halves(batch, &clients);
     }
-    let letters = std::mem::take(&mut batch.dead_letters);
-    if letters.len() > 1 || (!letters.is_empty() && !batch.is_empty()) {
-        let mut apart = one_letter_each(letters, batch.letters);
-        apart.push(batch);
-        return apart;
+    let dead_letters = std::mem::take(&mut batch.dead_letters);
+    if dead_letters.len() > 1 || (!dead_letters.is_empty() && !batch.is_empty()) {
+        let mut parts = one_batch_per_dead_letter(dead_letters, batch.dead_letter_limits);
+        parts.push(batch);
+        return parts;
     }
-    let Some(arrival) = batch.arrivals.pop() else {
-        // Names and times that were read from messages that parse: not known to happen.
-        metrics::row_given_up(why);
+    let Some(upsert) = batch.upserts.pop() else {
+        // The rejected row is a dead letter, a heartbeat or the end of a connection, so it cannot
+        // become a dead letter. No known message causes this.
+        metrics::row_discarded(error);
         return Vec::new();
     };
-    let rejected = Rejection::new("refused", format!("the database refuses the row: {why}"));
-    if let Some(RecorderInput::Message { message, .. }) = event_of(&arrival.client_id) {
-        metrics::dead_letter(&message.topic, &rejected);
-        let client = Some(arrival.client_id);
+    let rejection = Rejection::new(
+        RejectReason::RejectedByDatabase,
+        format!("the database rejected the row: {error}"),
+    );
+    if let Some(RecorderInput::Message { message, .. }) = upsert_input(&upsert.client_id) {
+        metrics::dead_letter(&message.topic, &rejection);
+        let client = Some(upsert.client_id);
         batch
             .dead_letters
-            .push(DeadLetter::new(client, message, &rejected));
+            .push(DeadLetter::new(client, message, &rejection));
     }
     vec![batch]
 }
 
-fn one_letter_each(letters: Vec<DeadLetter>, limits: DeadLetterLimits) -> Vec<PresenceBatch> {
-    let one = |letter| PresenceBatch {
-        dead_letters: vec![letter],
-        letters: limits,
-        ..PresenceBatch::default()
-    };
-    letters.into_iter().map(one).collect()
+fn one_batch_per_dead_letter(
+    dead_letters: Vec<DeadLetter>,
+    limits: DeadLetterLimits,
+) -> Vec<PresenceBatch> {
+    dead_letters
+        .into_iter()
+        .map(|dead_letter| PresenceBatch {
+            dead_letters: vec![dead_letter],
+            dead_letter_limits: limits,
+            ..PresenceBatch::default()
+        })
+        .collect()
 }
 
+/// Returns the clients in the batch. `None` stands for dead letters without a client.
 fn clients(batch: &PresenceBatch) -> BTreeSet<Option<ClientId>> {
-    let arrivals = batch.arrivals.iter().map(|row| &row.client_id);
-    let sightings = batch.sightings.iter().map(|row| &row.client_id);
-    let departures = batch.departures.iter().map(|row| &row.client_id);
-    let named = arrivals.chain(sightings).chain(departures);
-    let letters = batch.dead_letters.iter().map(|row| row.client.clone());
-    named.cloned().map(Some).chain(letters).collect()
+    let upserts = batch.upserts.iter().map(|row| &row.client_id);
+    let heartbeats = batch.heartbeats.iter().map(|row| &row.client_id);
+    let ends = batch.ends.iter().map(|row| &row.client_id);
+    let presence_clients = upserts.chain(heartbeats).chain(ends);
+    let dead_letter_clients = batch.dead_letters.iter().map(|row| row.client.clone());
+    presence_clients
+        .cloned()
+        .map(Some)
+        .chain(dead_letter_clients)
+        .collect()
 }
 
-/// Half of the clients each: what is written of one client stays together.
+/// Splits a batch in two with half of the clients each. All rows of one client stay together.
 fn halves(batch: PresenceBatch, clients: &BTreeSet<Option<ClientId>>) -> Vec<PresenceBatch> {
-    let first: BTreeSet<_> = clients.iter().take(clients.len() / 2).collect();
-    let is_first = |client: &Option<ClientId>| first.contains(client);
-    let named = |client: &ClientId| is_first(&Some(client.clone()));
+    let first_half: BTreeSet<_> = clients.iter().take(clients.len() / 2).collect();
+    let limits = batch.dead_letter_limits;
     let mut halves = [PresenceBatch::default(), PresenceBatch::default()];
     for half in &mut halves {
-        half.letters = batch.letters;
+        half.dead_letter_limits = limits;
     }
-    let [a, b] = &mut halves;
-    for row in batch.arrivals {
-        let half = if named(&row.client_id) {
-            &mut *a
-        } else {
-            &mut *b
-        };
-        half.arrivals.push(row);
+    let index = |client: &Option<ClientId>| usize::from(!first_half.contains(client));
+    for row in batch.upserts {
+        let half = index(&Some(row.client_id.clone()));
+        halves[half].upserts.push(row);
     }
-    for row in batch.sightings {
-        let half = if named(&row.client_id) {
-            &mut *a
-        } else {
-            &mut *b
-        };
-        half.sightings.push(row);
+    for row in batch.heartbeats {
+        let half = index(&Some(row.client_id.clone()));
+        halves[half].heartbeats.push(row);
     }
-    for row in batch.departures {
-        let half = if named(&row.client_id) {
-            &mut *a
-        } else {
-            &mut *b
-        };
-        half.departures.push(row);
+    for row in batch.ends {
+        let half = index(&Some(row.client_id.clone()));
+        halves[half].ends.push(row);
     }
     for row in batch.dead_letters {
-        let half = if is_first(&row.client) {
-            &mut *a
-        } else {
-            &mut *b
-        };
-        half.dead_letters.push(row);
+        halves[index(&row.client)].dead_letters.push(row);
     }
     halves.into()
 }

@@ -1,5 +1,5 @@
-//! Dead letters that an operator wants processed again: taken through the recorder like anything
-//! else, so that they stand in one order with what the client says meanwhile.
+//! Replays dead letters that an operator selected. The recorder processes a replay like any other
+//! message, so it is ordered with the client's new messages.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -11,40 +11,40 @@ use crate::protocol::{Direction, InboundMessage, TopicScheme, Truncated};
 use crate::shutdown::TaskGroup;
 use crate::store::{DeadLetterFilter, Store, StoreError, StoredDeadLetter};
 
-/// How often there is one to look for. An operator waits for it.
-const LOOK: Duration = Duration::from_secs(1);
-const AT_ONCE: u32 = 100;
+/// The interval is short because an operator waits for the replay.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+const MAX_REPLAYS_PER_POLL: u32 = 100;
 
-/// Looks for dead letters to process again, until `stopper` asks.
+/// Polls for requested replays until `tasks` is cancelled.
 ///
-/// `end_if_not_connected` is asked about each client afterwards: one that the embedded broker knows to be gone
-/// is not brought back by what it said long ago.
+/// After each replay, `end_if_not_connected` is called for the client: a replayed online message
+/// must not mark a client as connected if it has no connection to the embedded broker.
 pub async fn replay_dead_letters<E, F>(
     store: Arc<dyn Store>,
     recorder: Recorder,
     topics: TopicScheme,
     end_if_not_connected: E,
-    stopper: TaskGroup,
+    tasks: TaskGroup,
 ) where
     E: Fn(&ClientId) -> Option<F>,
     F: Future<Output = bool>,
 {
     loop {
         tokio::select! {
-            () = tokio::time::sleep(LOOK) => {}
-            () = stopper.asked() => return,
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
+            () = tasks.cancelled() => return,
         }
-        let replayed = tokio::select! {
-            replayed = replay_asked(&*store, &recorder, &topics, &end_if_not_connected) => replayed,
-            () = stopper.asked() => return,
+        let result = tokio::select! {
+            result = replay_requested(&*store, &recorder, &topics, &end_if_not_connected) => result,
+            () = tasks.cancelled() => return,
         };
-        if let Err(error) = replayed {
-            tracing::debug!(%error, "cannot look for dead letters to process again");
+        if let Err(error) = result {
+            tracing::debug!(%error, "dead letter replay failed; retrying");
         }
     }
 }
 
-async fn replay_asked<E, F>(
+async fn replay_requested<E, F>(
     store: &dyn Store,
     recorder: &Recorder,
     topics: &TopicScheme,
@@ -54,43 +54,52 @@ where
     E: Fn(&ClientId) -> Option<F>,
     F: Future<Output = bool>,
 {
-    let asked = DeadLetterFilter {
-        replay_asked: true,
+    let filter = DeadLetterFilter {
+        replay_requested: true,
         ..DeadLetterFilter::default()
     };
-    for listed in store.list_dead_letters(&asked, AT_ONCE).await? {
-        let Some(kept) = store.dead_letter(listed.id).await? else {
+    for listed in store
+        .list_dead_letters(&filter, MAX_REPLAYS_PER_POLL)
+        .await?
+    {
+        // The list has no payloads.
+        let Some(dead_letter) = store.find_dead_letter(listed.id).await? else {
             continue;
         };
-        let receipt = recorder.submit(event(topics, &kept));
-        // Dropped only at shutdown: it stays asked for.
+        let receipt = recorder.submit(to_input(topics, &dead_letter));
+        // The receipt fails only at shutdown. The request then stays stored for the next start.
         if receipt.durable().await.is_ok() {
-            if let Some(ending) = kept.letter.client.as_ref().and_then(end_if_not_connected) {
+            if let Some(ending) = dead_letter.client.as_ref().and_then(end_if_not_connected) {
                 ending.await;
             }
-            let forgotten = store.finish_replay(kept.id, kept.times).await?;
-            tracing::info!(id = kept.id, processed = forgotten, "dead letter replayed");
+            let is_deleted = store
+                .finish_replay(dead_letter.id, dead_letter.occurrences)
+                .await?;
+            tracing::info!(
+                id = dead_letter.id,
+                processed = is_deleted,
+                "dead letter replayed"
+            );
         }
     }
     Ok(())
 }
 
-fn event(topics: &TopicScheme, kept: &StoredDeadLetter) -> RecorderInput {
-    let letter = &kept.letter;
+fn to_input(topics: &TopicScheme, dead_letter: &StoredDeadLetter) -> RecorderInput {
     let message = InboundMessage {
-        topic: letter.topic.clone(),
-        payload: letter.payload.clone(),
-        replayed: false,
-        again: true,
-        received: letter.received,
-        cut: (!letter.is_whole()).then(|| Truncated {
-            size: letter.size,
-            sha256: letter.sha256.clone(),
+        topic: dead_letter.topic.clone(),
+        payload: dead_letter.payload.clone(),
+        retained: false,
+        operator_replay: true,
+        received_at: dead_letter.last_received,
+        truncated: (!dead_letter.is_complete()).then(|| Truncated {
+            size: dead_letter.size,
+            sha256: dead_letter.sha256.clone(),
         }),
     };
-    let topic = topics.parse(&letter.topic);
-    match topic.filter(|topic| topic.route.direction() == Direction::FromClient) {
-        Some(topic) => RecorderInput::message(topic, message),
+    let topic = topics.parse(&dead_letter.topic);
+    match topic.filter(|topic| topic.channel.direction() == Direction::FromClient) {
+        Some(topic) => RecorderInput::ordered_message(topic, message),
         None => RecorderInput::UnknownTopic { message },
     }
 }

@@ -1,31 +1,32 @@
-//! News for clients whose handshake was not taken. The recorder never waits for a broker, so they
-//! go through a bounded channel to whoever publishes them.
+//! Channel from the recorder to the task that publishes handshake errors, so the recorder never
+//! waits for the broker.
 
 use tokio::sync::mpsc;
 
 use crate::protocol::{ClientTopic, HandshakeError};
 use crate::telemetry::metrics;
 
-/// More than this on their way are dropped: a client that hears nothing tries again.
-const UNDER_WAY: usize = 1000;
+/// Further errors are dropped: a client that receives no response retries its handshake.
+const MAX_QUEUED_ERRORS: usize = 1000;
 
-/// Where refusals come out: the topic to publish each on, and what was wrong.
+/// Receives each error with the topic to publish it on.
 pub type HandshakeErrorReceiver = mpsc::Receiver<(ClientTopic, HandshakeError)>;
 
-/// Where refusals go in.
+/// Queues handshake errors for publishing.
 #[derive(Debug, Clone)]
 pub struct HandshakeErrorSender(mpsc::Sender<(ClientTopic, HandshakeError)>);
 
 impl HandshakeErrorSender {
-    /// Both ends.
+    /// Creates a channel.
     #[must_use]
     pub fn channel() -> (Self, HandshakeErrorReceiver) {
-        let (sender, receiver) = mpsc::channel(UNDER_WAY);
+        let (sender, receiver) = mpsc::channel(MAX_QUEUED_ERRORS);
         (Self(sender), receiver)
     }
 
-    pub(super) fn tell(&self, refusal: (ClientTopic, HandshakeError)) {
-        let told = self.0.try_send(refusal).is_ok();
-        metrics::handshake_refused(told);
+    /// Queues an error, or drops it if the queue is full.
+    pub(super) fn send(&self, error: (ClientTopic, HandshakeError)) {
+        let queued = self.0.try_send(error).is_ok();
+        metrics::handshake_error(queued);
     }
 }

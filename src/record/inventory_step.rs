@@ -1,4 +1,5 @@
-//! Telling inventory of the hosts of a batch: once a batch, however often it is tried to be written.
+//! Reports the connected hosts of a batch to inventory and to the sources service. Each host is
+//! reported once per batch, even if writing the batch is retried.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,75 +7,78 @@ use super::presence::ResolvedOnline;
 use crate::domain::{ClientId, Timestamp};
 use crate::integrations::inventory::message::Host;
 use crate::integrations::inventory::reporter::{InventoryReporter, ReportOutcome};
-use crate::integrations::sources::{SourceRegistrar, source_of};
+use crate::integrations::sources::{SourceRegistrar, catalog_source};
 use crate::tenant::FoundTenant;
 
-/// What inventory has heard of a batch, over all the attempts to write it: the client, and which
-/// event made it known.
+/// Hosts that were already reported in an earlier attempt to write the same batch. The key is the
+/// client and the index of its online message in the batch's inputs.
 #[derive(Default)]
 pub(super) struct ReportedHosts {
-    heard: HashMap<(ClientId, usize), Timestamp>,
-    registered: HashSet<(ClientId, usize)>,
+    /// When inventory received the host.
+    delivered: HashMap<(ClientId, usize), Timestamp>,
+    registered_sources: HashSet<(ClientId, usize)>,
 }
 
-/// A host that has arrived, and who it is.
+/// A client that sent an online message and whose tenant was found.
 #[derive(Clone, Copy)]
 pub(super) struct ConnectedHost<'a> {
     pub client: &'a ClientId,
-    pub settled: &'a ResolvedOnline,
+    pub resolved: &'a ResolvedOnline,
     pub found: &'a FoundTenant,
 }
 
 impl ReportedHosts {
-    /// When inventory heard of what this event says of the client.
-    pub fn at(&self, client: &ClientId, event: usize) -> Option<Timestamp> {
-        self.heard.get(&(client.clone(), event)).copied()
+    /// When inventory received the client's data from this online message.
+    pub fn reported_at(&self, client: &ClientId, input_index: usize) -> Option<Timestamp> {
+        self.delivered.get(&(client.clone(), input_index)).copied()
     }
 
-    /// Has those that are catalog proxies registered. What does not get through is counted there.
-    pub fn register(&mut self, registrar: &SourceRegistrar, arrived: &[ConnectedHost<'_>]) {
+    /// Registers the catalog proxies among the hosts. The registrar counts failures.
+    pub fn register_sources(&mut self, registrar: &SourceRegistrar, hosts: &[ConnectedHost<'_>]) {
         for ConnectedHost {
             client,
-            settled,
+            resolved,
             found,
-        } in arrived
+        } in hosts
         {
-            let online = &settled.online;
-            let source = source_of(client, settled.dialect, online.kind, &online.reported);
+            let online = &resolved.online;
+            let source = catalog_source(client, resolved.dialect, online.kind, &online.info);
+            let key = ((*client).clone(), resolved.input_index);
             if let Some(source) = source
-                && self.registered.insert(((*client).clone(), settled.event))
+                && self.registered_sources.insert(key)
             {
                 registrar.try_register(&found.identity, source, client);
             }
         }
     }
 
-    /// Tells inventory of those that it has not heard of yet, and notes who was heard.
-    pub async fn tell(
+    /// Reports the hosts that inventory has not received yet.
+    pub async fn report(
         &mut self,
-        announcer: &InventoryReporter,
-        arrived: impl Iterator<Item = ConnectedHost<'_>>,
+        reporter: &InventoryReporter,
+        mut hosts: Vec<ConnectedHost<'_>>,
         now: Timestamp,
     ) {
-        let new: Vec<ConnectedHost<'_>> = arrived
-            .filter(|new| self.at(new.client, new.settled.event).is_none())
-            .collect();
-        let hosts: Vec<Host<'_>> = new
+        hosts.retain(|host| {
+            self.reported_at(host.client, host.resolved.input_index)
+                .is_none()
+        });
+        let inventory_hosts: Vec<Host<'_>> = hosts
             .iter()
-            .map(|arrived| Host {
-                client_id: arrived.client,
-                tenant: &arrived.found.tenant,
-                identity: &arrived.found.identity,
-                dialect: arrived.settled.dialect,
-                kind: arrived.settled.online.kind,
-                reported: &arrived.settled.online.reported,
+            .map(|host| Host {
+                client_id: host.client,
+                tenant: &host.found.tenant,
+                identity: &host.found.identity,
+                dialect: host.resolved.dialect,
+                kind: host.resolved.online.kind,
+                info: &host.resolved.online.info,
             })
             .collect();
-        let told = announcer.tell(&hosts, now).await;
-        for (arrived, told) in new.iter().zip(told) {
-            if told == ReportOutcome::Delivered {
-                let heard = (arrived.client.clone(), arrived.settled.event);
-                self.heard.insert(heard, now);
+        let outcomes = reporter.report(&inventory_hosts, now).await;
+        for (host, outcome) in hosts.iter().zip(outcomes) {
+            if outcome == ReportOutcome::Delivered {
+                let key = (host.client.clone(), host.resolved.input_index);
+                self.delivered.insert(key, now);
             }
         }
     }

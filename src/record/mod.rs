@@ -1,16 +1,15 @@
-//! Recording: from messages to rows, a batch at a time.
+//! Recorder: turns client messages into database rows, one batch per transaction.
 //!
-//! Group commit: a writer that is free takes what has gathered and writes it. When quiet that is
-//! one message at once, in a storm it is full batches; there is no timer to tune. Writers run side
-//! by side over disjoint sets of clients. The steps of a batch are in `batch`, what a client's
-//! messages end in is in `apply`.
+//! Group commit without a timer: an idle writer takes all queued messages and writes them in one
+//! transaction. Under low load a batch is a single message; under high load batches are full.
+//! Writers run concurrently, and all messages of one client go to the same writer. `batch` contains
+//! the steps of a batch. `presence` contains the rules that decide whether a client is connected.
 
 mod batch;
 mod bisect;
 mod dead_letter_replay;
 mod handshake_errors;
 mod inventory_step;
-mod losses;
 mod presence;
 mod startup_sweep;
 mod writer;
@@ -29,56 +28,57 @@ use crate::protocol::{ClientTopic, InboundMessage};
 use crate::shutdown::TaskGroup;
 use crate::store::{Store, StoreError};
 use crate::telemetry::health::HealthResult;
-use crate::tenant::TenantLookup;
+use crate::tenant::{MassLossDetector, TenantLookup};
 
 pub use dead_letter_replay::replay_dead_letters;
 pub use handshake_errors::{HandshakeErrorReceiver, HandshakeErrorSender};
-pub use losses::MassLossDetector;
 pub use startup_sweep::startup_sweep;
 
 pub use crate::store::{DeadLetterLimits, PartitionLease, QueuePosition, QueueTopic};
 
 use writer::{Job, WriterStatus};
 
-/// Something that may change who is connected.
+/// A message or a broker event that the recorder processes.
 #[derive(Debug, Clone)]
 pub enum RecorderInput {
-    /// A client said something.
+    /// A client's message.
     Message {
-        /// Which of whose topics it came on.
+        /// The parsed MQTT topic, which names the client.
         topic: ClientTopic,
         /// The message.
         message: InboundMessage,
-        /// Where it stood in the queue of presence, if it came from there.
-        place: Option<QueuePosition>,
-        /// It came by a way of its own, and may have overtaken other messages of its client.
-        late: bool,
+        /// Position in the Kafka ingress topic. `None` if the message did not come from there.
+        position: Option<QueuePosition>,
+        /// Whether the message came through the Kafka answers topic, so it may be out of order with
+        /// the client's messages in the ingress topic.
+        unordered: bool,
     },
-    /// A message on a topic that is nobody's.
+    /// A message on a topic that is not a client topic.
     UnknownTopic {
         /// The message.
         message: InboundMessage,
     },
-    /// A client's last link to the embedded broker has ended, whatever it said before.
+    /// The client's last connection to the embedded broker was closed.
     ConnectionClosed {
-        /// Whose.
+        /// The client.
         client: ClientId,
     },
 }
 
 impl RecorderInput {
-    /// A message that comes in the order in which its client sent it, straight from a broker.
+    /// Creates the input for a message that did not pass through Kafka, so it is in the order in
+    /// which the client sent it.
     #[must_use]
-    pub fn message(topic: ClientTopic, message: InboundMessage) -> Self {
+    pub fn ordered_message(topic: ClientTopic, message: InboundMessage) -> Self {
         Self::Message {
             topic,
             message,
-            place: None,
-            late: false,
+            position: None,
+            unordered: false,
         }
     }
 
-    /// Whom it is about.
+    /// The client, unless the topic is unknown.
     #[must_use]
     pub fn client(&self) -> Option<&ClientId> {
         match self {
@@ -88,152 +88,160 @@ impl RecorderInput {
         }
     }
 
-    /// The message, if it is one.
+    /// The message, unless the input is a closed connection.
     #[must_use]
-    pub fn received(&self) -> Option<&InboundMessage> {
+    pub fn inbound_message(&self) -> Option<&InboundMessage> {
         match self {
             Self::Message { message, .. } | Self::UnknownTopic { message } => Some(message),
             Self::ConnectionClosed { .. } => None,
         }
     }
 
-    /// What it takes in memory, roughly.
-    fn bytes(&self) -> usize {
-        self.received()
+    /// Approximate memory use in bytes.
+    fn size_bytes(&self) -> usize {
+        self.inbound_message()
             .map_or(0, |message| message.payload.len() + message.topic.len())
     }
 }
 
-/// While more than this waits for the database, sources let nobody new in. What is connected already
-/// may still add a message, a will and an end each, of bounded size: so memory stays bounded.
+/// While at least this many messages are queued, [`Recorder::is_overloaded`] returns true and the
+/// embedded broker rejects new connections. Memory stays bounded, because each client that is
+/// already connected can add only one message, its last will and its closed connection.
 const MAX_QUEUED_MESSAGES: usize = 20_000;
+/// The same limit in bytes.
 const MAX_QUEUED_BYTES: usize = 64 * 1024 * 1024;
 
-/// How to record.
+/// Settings of the recorder.
 pub struct RecorderConfig {
-    /// Most messages in one transaction.
+    /// Maximum number of messages in one transaction.
     pub max_batch_size: usize,
-    /// How long a batch waits for tenants.
+    /// Maximum time that a batch waits for tenant lookups.
     pub tenant_lookup_timeout: Duration,
-    /// How far before the recorded `sent` an online is old.
+    /// Maximum time by which the `sent` of a stale online message precedes the stored `sent`.
     pub stale_online_window: Duration,
-    /// Writers side by side.
+    /// Number of concurrent writers.
     pub writers: usize,
-    /// How many dead letters are kept.
-    pub letters: DeadLetterLimits,
+    /// Maximum number of stored dead letters.
+    pub dead_letter_limits: DeadLetterLimits,
 }
 
-/// What recording works with.
+/// Dependencies of the recorder.
 pub struct RecorderDeps {
-    /// Where rows go.
+    /// The database.
     pub store: Arc<dyn Store>,
-    /// To whom clients belong.
-    pub tenants: Arc<dyn TenantLookup>,
-    /// Whether many lose their tenant at once.
-    pub losses: MassLossDetector,
-    /// Who is told of hosts, if anybody.
+    /// Looks up the organization of a client.
+    pub tenant_lookup: Arc<dyn TenantLookup>,
+    /// Suppresses "not found" results when too many clients would lose their tenant.
+    pub mass_loss: MassLossDetector,
+    /// Reports connected hosts to inventory, if configured.
     pub inventory: Option<InventoryReporter>,
-    /// Who registers catalog proxies, if anybody.
-    pub sources: Option<SourceRegistrar>,
-    /// Where clients are told that their handshake was not taken.
-    pub refusals: HandshakeErrorSender,
-    /// Now.
+    /// Registers catalog proxies with the sources service, if configured.
+    pub source_registrar: Option<SourceRegistrar>,
+    /// Sends handshake errors to clients.
+    pub handshake_errors: HandshakeErrorSender,
+    /// Source of the current time.
     pub clock: Arc<dyn Clock>,
-    /// How.
-    pub settings: RecorderConfig,
+    /// Settings.
+    pub config: RecorderConfig,
 }
 
-/// Takes events in, and says when each is durable. A clone is the same recorder.
+/// Handle of the running recorder. Clones share the same writers.
 #[derive(Clone)]
 pub struct Recorder {
     store: Arc<dyn Store>,
-    lanes: Arc<[mpsc::UnboundedSender<Job>]>,
-    standing: Arc<WriterStatus>,
+    writer_queues: Arc<[mpsc::UnboundedSender<Job>]>,
+    status: Arc<WriterStatus>,
 }
 
-/// The recorder stopped before the event was durable, or another owns its partition by now: it must
-/// not be acknowledged.
+/// The input was not written: the recorder stopped, or the Kafka partition has a new owner. The
+/// caller must not acknowledge the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not recorded")]
 pub struct NotRecorded;
 
-/// Resolves when the event is durable.
+/// Receipt for submitted input, which resolves when the input is durable.
 #[derive(Debug)]
 pub struct Receipt(oneshot::Receiver<()>);
 
 impl Receipt {
-    /// Waits until it is durable.
+    /// Waits until the input is durable.
     ///
     /// # Errors
-    /// When it will never be.
+    /// [`NotRecorded`] if the input was not written.
     pub async fn durable(self) -> Result<(), NotRecorded> {
         self.0.await.map_err(|_| NotRecorded)
     }
 }
 
 impl Recorder {
-    /// Starts the writers. They end when `stopper` asks, after what they had taken in.
+    /// Starts the writers. When `tasks` is cancelled, they write what is queued and exit.
     #[must_use]
-    pub fn start(parts: RecorderDeps, stopper: &TaskGroup) -> Self {
-        let standing = Arc::new(WriterStatus::default());
-        let writers = parts.settings.writers.max(1);
-        let parts = Arc::new(parts);
-        let lanes = (0..writers)
+    pub fn start(deps: RecorderDeps, tasks: &TaskGroup) -> Self {
+        let status = Arc::new(WriterStatus::default());
+        let writers = deps.config.writers.max(1);
+        let deps = Arc::new(deps);
+        let writer_queues = (0..writers)
             .map(|_| {
-                // Unbounded, and bounded by whom it serves: a source hands over a client's next
-                // message only when the one before is durable.
+                // An unbounded channel is safe, because callers bound what they submit: the
+                // embedded broker submits a client's next message only after the previous one is
+                // durable, and the other callers limit their messages in flight.
                 let (sender, jobs) = mpsc::unbounded_channel();
-                let writer = writer::run(parts.clone(), standing.clone(), jobs, stopper.clone());
-                stopper.spawn(writer);
+                tasks.spawn(writer::run(
+                    deps.clone(),
+                    status.clone(),
+                    jobs,
+                    tasks.clone(),
+                ));
                 sender
             })
             .collect();
         Self {
-            store: parts.store.clone(),
-            lanes,
-            standing,
+            store: deps.store.clone(),
+            writer_queues,
+            status,
         }
     }
 
-    /// Hands an event over. Events of one client take effect in the order of these calls.
+    /// Queues one input. Inputs of the same client are applied in the order of the calls.
     #[must_use]
-    pub fn submit(&self, event: RecorderInput) -> Receipt {
+    pub fn submit(&self, input: RecorderInput) -> Receipt {
         let mut hasher = DefaultHasher::new();
-        event.client().hash(&mut hasher);
-        self.hand_over(hasher.finish(), vec![event], None)
+        input.client().hash(&mut hasher);
+        self.enqueue(hasher.finish(), vec![input], None)
     }
 
-    /// Hands events over that came in this order from one partition of the queue. They are
-    /// recorded together or not at all: not, if the partition has another owner by then.
+    /// Queues consecutive messages of one Kafka partition. They are committed together, or not at
+    /// all if the partition has a new owner by then.
     #[must_use]
-    pub fn submit_partition(&self, fence: PartitionLease, events: Vec<RecorderInput>) -> Receipt {
-        self.hand_over(
-            u64::from(fence.partition.unsigned_abs()),
-            events,
-            Some(fence),
+    pub fn submit_partition(&self, lease: PartitionLease, inputs: Vec<RecorderInput>) -> Receipt {
+        self.enqueue(
+            u64::from(lease.partition.unsigned_abs()),
+            inputs,
+            Some(lease),
         )
     }
 
-    fn hand_over(
+    /// Inputs with the same `shard_key` go to the same writer.
+    fn enqueue(
         &self,
-        spread: u64,
-        events: Vec<RecorderInput>,
-        fence: Option<PartitionLease>,
+        shard_key: u64,
+        inputs: Vec<RecorderInput>,
+        lease: Option<PartitionLease>,
     ) -> Receipt {
-        let (done, receipt) = oneshot::channel();
-        let lane = usize::try_from(spread % self.lanes.len() as u64).unwrap_or(0);
-        let job = Job::new(events, fence, done);
-        self.standing.add_waiting(&job);
-        // If the writer is gone, `done` is dropped with the job and the receipt says so.
-        let _ = self.lanes[lane].send(job);
+        let (committed, receipt) = oneshot::channel();
+        let writer = usize::try_from(shard_key % self.writer_queues.len() as u64).unwrap_or(0);
+        let job = Job::new(inputs, lease, committed);
+        self.status.add_queued(&job);
+        // If the writer has exited, the job is dropped with `committed`, and the receipt fails.
+        let _ = self.writer_queues[writer].send(job);
         Receipt(receipt)
     }
 
-    /// Takes partitions of the queue over, for [`Recorder::submit_partition`]: what their former owner
-    /// still holds is not recorded any more.
+    /// Acquires partitions of a Kafka topic for [`Recorder::submit_partition`]. From then on,
+    /// writes of the previous owner are fenced.
     ///
     /// # Errors
-    /// When the database does not answer.
+    /// When the database is unavailable.
     pub async fn acquire_partitions(
         &self,
         queue: QueueTopic,
@@ -245,27 +253,34 @@ impl Recorder {
             .await
     }
 
-    /// Whether so much is waiting that no new client should be let in.
+    /// Whether so many messages are queued that the broker should reject new connections.
     #[must_use]
-    pub fn is_full(&self) -> bool {
-        let (events, bytes) = self.standing.waiting();
-        events >= MAX_QUEUED_MESSAGES || bytes >= MAX_QUEUED_BYTES
+    pub fn is_overloaded(&self) -> bool {
+        let (messages, bytes) = self.status.queued();
+        messages >= MAX_QUEUED_MESSAGES || bytes >= MAX_QUEUED_BYTES
     }
 
-    /// For readiness: is the database taking batches?
+    /// Health for the readiness endpoint.
     ///
     /// # Errors
-    /// When batches are held, with why.
-    pub fn standing(&self) -> HealthResult {
-        if self.lanes.iter().any(mpsc::UnboundedSender::is_closed) {
-            return Err("a writer has ended".to_owned());
+    /// When a writer has exited or is retrying a batch.
+    pub fn health(&self) -> HealthResult {
+        if self
+            .writer_queues
+            .iter()
+            .any(mpsc::UnboundedSender::is_closed)
+        {
+            return Err("a database writer has exited".to_owned());
         }
-        self.standing.verdict()
+        self.status.health()
     }
 
-    /// Resolves when a writer has ended: because it was asked to, or because of a bug of ours.
-    pub async fn ended(&self) {
-        let lanes = self.lanes.iter().map(|lane| lane.closed().boxed());
-        futures::future::select_all(lanes).await;
+    /// Resolves when a writer exits: after cancellation, or unexpectedly because of a bug.
+    pub async fn writer_exited(&self) {
+        let exits = self
+            .writer_queues
+            .iter()
+            .map(|queue| queue.closed().boxed());
+        futures::future::select_all(exits).await;
     }
 }

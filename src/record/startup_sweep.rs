@@ -1,6 +1,5 @@
-//! After a start: whoever was connected before and does not come back is gone.
-//!
-//! A crash of the embedded broker cut every connection without a word, so no will told of it.
+//! Startup sweep: ends connections that were recorded before a restart of the embedded broker and
+//! whose clients have not reconnected. A crash of the broker publishes no last wills.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -12,51 +11,48 @@ use crate::domain::ClientId;
 use crate::shutdown::TaskGroup;
 use crate::store::Store;
 
-/// How many rows are looked at, at a time.
-const CHUNK: u32 = 1000;
-/// How long to wait before asking a database again that did not answer.
-const ASK_AGAIN: Duration = Duration::from_secs(5);
+/// Number of rows per query. Limits how many connections are ended concurrently.
+const CHUNK_ROWS: u32 = 1000;
+const QUERY_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Waits for the grace, then asks `end_if_not_connected` about every client that has a row. A client that is
-/// back has a link, whether or not it said online again, and whatever any clock says.
+/// Waits for `reconnect_grace`, then calls `end_if_not_connected` for each recorded connection.
+///
+/// `end_if_not_connected` returns `None` if the client is connected to the broker. It must not rely
+/// on online messages, because some clients send none after a reconnect.
 pub async fn startup_sweep<E, F>(
     store: Arc<dyn Store>,
-    grace: Duration,
+    reconnect_grace: Duration,
     end_if_not_connected: E,
-    stopper: TaskGroup,
+    tasks: TaskGroup,
 ) where
     E: Fn(&ClientId) -> Option<F>,
     F: Future<Output = bool>,
 {
     let sweep = async {
-        tokio::time::sleep(grace).await;
+        tokio::time::sleep(reconnect_grace).await;
         let mut ended = 0_usize;
         let mut after: Option<ClientId> = None;
         loop {
-            let chunk = match store.client_ids(after.as_ref(), CHUNK).await {
+            let chunk = match store.list_client_ids(after.as_ref(), CHUNK_ROWS).await {
                 Ok(chunk) => chunk,
                 Err(error) => {
-                    tracing::warn!(%error, "cannot look for clients that stayed away; trying again");
-                    tokio::time::sleep(ASK_AGAIN).await;
+                    tracing::warn!(%error, "startup sweep query failed; retrying");
+                    tokio::time::sleep(QUERY_RETRY_INTERVAL).await;
                     continue;
                 }
             };
             let Some(last) = chunk.last().cloned() else {
                 break;
             };
-            // One chunk at a time is under way, so memory stays bounded.
             ended += join_all(chunk.iter().filter_map(&end_if_not_connected))
                 .await
                 .len();
             after = Some(last);
         }
-        tracing::info!(
-            ended,
-            "clients that did not come back after the start are gone"
-        );
+        tracing::info!(ended, "startup sweep finished");
     };
     tokio::select! {
         () = sweep => {}
-        () = stopper.asked() => {}
+        () = tasks.cancelled() => {}
     }
 }

@@ -1,4 +1,5 @@
-//! A writer: takes what has gathered, has it recorded, lets the waiting go.
+//! Database writer task: collects queued jobs into a batch, writes the batch, and completes the
+//! receipts.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,171 +17,178 @@ use crate::store::{PartitionLease, StoreError, WriteOutcome};
 use crate::telemetry::health::HealthResult;
 use crate::telemetry::metrics;
 
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// A batch takes several times this in memory while it is parsed and written.
-const BATCH_MAX_BYTES: usize = 8 * 1024 * 1024;
+const MIN_RETRY_DELAY: Duration = Duration::from_millis(50);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(2);
+/// Maximum size of a batch's messages. Decoding and writing need several times as much memory.
+const MAX_BATCH_BYTES: usize = 8 * 1024 * 1024;
 
-/// Events, the partition that they came from, and who waits for them.
+/// Inputs that must be committed in the same transaction.
 pub(super) struct Job {
-    pub events: Vec<RecorderInput>,
-    pub fence: Option<PartitionLease>,
-    pub done: oneshot::Sender<()>,
+    pub inputs: Vec<RecorderInput>,
+    /// Lease of the Kafka partition that the inputs came from.
+    pub lease: Option<PartitionLease>,
+    /// Completes the caller's receipt.
+    pub committed: oneshot::Sender<()>,
     bytes: usize,
 }
 
 impl Job {
     pub fn new(
-        events: Vec<RecorderInput>,
-        fence: Option<PartitionLease>,
-        done: oneshot::Sender<()>,
+        inputs: Vec<RecorderInput>,
+        lease: Option<PartitionLease>,
+        committed: oneshot::Sender<()>,
     ) -> Self {
-        let bytes = events.iter().map(RecorderInput::bytes).sum();
+        let bytes = inputs.iter().map(RecorderInput::size_bytes).sum();
         Self {
-            events,
-            fence,
-            done,
+            inputs,
+            lease,
+            committed,
             bytes,
         }
     }
 }
 
-/// How much waits to be written, which writers hold a batch, and why.
+/// Status shared by all writers: how much is queued, and which writers are retrying a batch.
 #[derive(Default)]
 pub(super) struct WriterStatus {
-    events: AtomicUsize,
-    bytes: AtomicUsize,
-    held: Mutex<RetryingWriters>,
+    queued_messages: AtomicUsize,
+    queued_bytes: AtomicUsize,
+    retrying: Mutex<RetryingWriters>,
 }
 
 #[derive(Default)]
 struct RetryingWriters {
     writers: HashSet<tokio::task::Id>,
-    why: String,
+    last_error: String,
 }
 
 impl WriterStatus {
-    pub fn verdict(&self) -> HealthResult {
-        let held = self.held.lock();
-        if held.writers.is_empty() {
+    pub fn health(&self) -> HealthResult {
+        let retrying = self.retrying.lock();
+        if retrying.writers.is_empty() {
             Ok(())
         } else {
-            Err(format!("holding messages: {}", held.why))
+            let error = &retrying.last_error;
+            Err(format!("batch write failed; retrying: {error}"))
         }
     }
 
-    /// Events that wait, and their bytes.
-    pub fn waiting(&self) -> (usize, usize) {
+    /// Returns the number and the bytes of messages that are queued or being written.
+    pub fn queued(&self) -> (usize, usize) {
         (
-            self.events.load(Ordering::Relaxed),
-            self.bytes.load(Ordering::Relaxed),
+            self.queued_messages.load(Ordering::Relaxed),
+            self.queued_bytes.load(Ordering::Relaxed),
         )
     }
 
-    pub fn add_waiting(&self, job: &Job) {
-        let before = self.events.fetch_add(job.events.len(), Ordering::Relaxed);
-        metrics::in_flight(before + job.events.len());
-        self.bytes.fetch_add(job.bytes, Ordering::Relaxed);
+    pub fn add_queued(&self, job: &Job) {
+        let messages = job.inputs.len();
+        let before = self.queued_messages.fetch_add(messages, Ordering::Relaxed);
+        metrics::set_in_flight_messages(before + messages);
+        self.queued_bytes.fetch_add(job.bytes, Ordering::Relaxed);
     }
 
-    fn take_waiting(&self, events: usize, bytes: usize) {
-        let before = self.events.fetch_sub(events, Ordering::Relaxed);
-        metrics::in_flight(before.saturating_sub(events));
-        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    fn remove_queued(&self, messages: usize, bytes: usize) {
+        let before = self.queued_messages.fetch_sub(messages, Ordering::Relaxed);
+        metrics::set_in_flight_messages(before.saturating_sub(messages));
+        self.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    fn hold(&self, error: &StoreError) {
-        let mut held = self.held.lock();
-        held.writers.insert(tokio::task::id());
-        held.why = error.to_string();
+    fn mark_retrying(&self, error: &StoreError) {
+        let mut retrying = self.retrying.lock();
+        retrying.writers.insert(tokio::task::id());
+        retrying.last_error = error.to_string();
     }
 
-    fn release(&self) {
-        self.held.lock().writers.remove(&tokio::task::id());
+    fn mark_ok(&self) {
+        self.retrying.lock().writers.remove(&tokio::task::id());
     }
 }
 
+/// Writes batches until `tasks` is cancelled and the queue is empty.
 pub(super) async fn run(
-    parts: Arc<RecorderDeps>,
-    standing: Arc<WriterStatus>,
+    deps: Arc<RecorderDeps>,
+    status: Arc<WriterStatus>,
     mut jobs: mpsc::UnboundedReceiver<Job>,
-    stopper: TaskGroup,
+    tasks: TaskGroup,
 ) {
-    // A job that was taken and did not fit the batch any more.
-    let mut over: Option<Job> = None;
+    // A received job that did not fit into the previous batch.
+    let mut leftover: Option<Job> = None;
     loop {
-        let first = if let Some(job) = over.take() {
+        let first = if let Some(job) = leftover.take() {
             job
         } else {
             let job = tokio::select! {
                 job = jobs.recv() => job,
-                // Once closed, what was taken in before still comes out, then nothing.
-                () = stopper.asked(), if !jobs.is_closed() => { jobs.close(); continue }
+                // After `close`, `recv` still returns the queued jobs, then `None`.
+                () = tasks.cancelled(), if !jobs.is_closed() => { jobs.close(); continue }
             };
             let Some(job) = job else { return };
             job
         };
-        let (mut events, mut bytes) = (first.events.len(), first.bytes);
-        let mut taken = vec![first];
+        let (mut messages, mut bytes) = (first.inputs.len(), first.bytes);
+        let mut batch = vec![first];
         while let Ok(job) = jobs.try_recv() {
-            let fits = events + job.events.len() <= parts.settings.max_batch_size
-                && bytes + job.bytes <= BATCH_MAX_BYTES;
+            let fits = messages + job.inputs.len() <= deps.config.max_batch_size
+                && bytes + job.bytes <= MAX_BATCH_BYTES;
             if !fits {
-                over = Some(job);
+                leftover = Some(job);
                 break;
             }
-            events += job.events.len();
+            messages += job.inputs.len();
             bytes += job.bytes;
-            taken.push(job);
+            batch.push(job);
         }
-        write(&parts, &standing, taken).await;
-        standing.take_waiting(events, bytes);
+        write(&deps, &status, batch).await;
+        status.remove_queued(messages, bytes);
     }
 }
 
-/// Records a batch, however long it takes: nothing is skipped, nobody is let go early.
-async fn write(parts: &RecorderDeps, standing: &WriterStatus, mut jobs: Vec<Job>) {
+/// Writes a batch and retries until every job is committed or fenced.
+async fn write(deps: &RecorderDeps, status: &WriterStatus, mut jobs: Vec<Job>) {
     let started = Instant::now();
-    let mut pause = FIRST_PAUSE;
+    let mut retry_delay = MIN_RETRY_DELAY;
     let mut attempt = 0;
-    let mut heard_of = ReportedHosts::default();
+    let mut reported_hosts = ReportedHosts::default();
     while !jobs.is_empty() {
-        let events: Vec<&RecorderInput> = jobs.iter().flat_map(|job| &job.events).collect();
-        let mut fences: Vec<PartitionLease> = jobs.iter().filter_map(|job| job.fence).collect();
-        fences.sort_unstable();
-        fences.dedup();
-        let messages = events.len();
-        match batch::record(parts, &events, &fences, &mut heard_of).await {
+        let inputs: Vec<&RecorderInput> = jobs.iter().flat_map(|job| &job.inputs).collect();
+        let mut leases: Vec<PartitionLease> = jobs.iter().filter_map(|job| job.lease).collect();
+        leases.sort_unstable();
+        leases.dedup();
+        let messages = inputs.len();
+        match batch::record(deps, &inputs, &leases, &mut reported_hosts).await {
             Ok(WriteOutcome::Committed) => {
-                metrics::batch(messages, started.elapsed());
-                let now = parts.clock.now();
-                for message in events.iter().filter_map(|event| event.received()) {
-                    metrics::waited(now.duration_since(message.received));
+                metrics::batch_committed(messages, started.elapsed());
+                let now = deps.clock.now();
+                for message in inputs.iter().filter_map(|input| input.inbound_message()) {
+                    metrics::record_latency(now.duration_since(message.received_at));
                 }
                 break;
             }
-            Ok(WriteOutcome::Fenced(lost)) => {
-                // Their new owner has read them again. Dropping the jobs tells who waits.
-                let partitions: Vec<i32> = lost.iter().map(|fence| fence.partition).collect();
-                metrics::fenced(&partitions);
-                jobs.retain(|job| job.fence.is_none_or(|fence| !lost.contains(&fence)));
+            Ok(WriteOutcome::Fenced(lost_leases)) => {
+                // The new owner of the partitions reads these messages from Kafka again. Dropping
+                // the jobs fails their receipts.
+                let partitions: Vec<i32> = lost_leases.iter().map(|l| l.partition).collect();
+                metrics::partitions_fenced(&partitions);
+                jobs.retain(|job| job.lease.is_none_or(|lease| !lost_leases.contains(&lease)));
             }
             Err(error) => {
                 attempt += 1;
-                standing.hold(&error);
-                metrics::batch_held(attempt, messages, &error);
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(LONGEST_PAUSE);
+                status.mark_retrying(&error);
+                metrics::batch_retrying(attempt, messages, &error);
+                tokio::time::sleep(retry_delay).await;
+                retry_delay = (retry_delay * 2).min(MAX_RETRY_DELAY);
             }
         }
     }
     if attempt > 0 {
-        standing.release();
-        metrics::batch_released();
-        tracing::info!(attempt, "the held batch is dealt with");
+        status.mark_ok();
+        metrics::batch_retry_ended();
+        tracing::info!(attempt, "batch written after retries");
     }
     for job in jobs {
-        // Whoever stopped waiting has dropped its end, and will send again.
-        let _ = job.done.send(());
+        // The send fails if the caller no longer waits for the receipt. The message is then
+        // delivered again, which is harmless.
+        let _ = job.committed.send(());
     }
 }

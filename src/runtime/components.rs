@@ -1,4 +1,4 @@
-//! Parts that the running connector and operators' commands both make from the configuration.
+//! Components that both the running connector and CLI commands create from the configuration.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,32 +10,33 @@ use crate::config::Config;
 use crate::domain::{Clock, OrgId, Tenant};
 use crate::integrations::inventory::reporter::InventoryReporter;
 use crate::integrations::inventory::{message, sink};
-use crate::jobs::{LookupSettings, TenantLookupJob};
+use crate::jobs::{LookupJobConfig, TenantLookupJob};
 use crate::kafka::Producer;
 use crate::protocol::{HandshakeSegments, TopicScheme};
 use crate::store::Store;
 use crate::store::postgres::PostgresStore;
 use crate::store::sqlite::{self, SqliteStore};
 use crate::tenant::{AccountTranslator, HttpTranslator, StaticTranslator};
-use crate::tenant::{Gateway, LookupClient, LookupLimits, StaticTenants, TenantLookup};
+use crate::tenant::{GatewayClient, LookupClient, LookupLimits, StaticTenants, TenantLookup};
 
 const INVENTORY_FILE: &str = "inventory.ndjson";
 
-/// Who knows to whom clients belong: the gateway where there is one, else the file and the default.
+/// Creates the tenant lookup: the gateway if `tenant.gateway_url` is set, else the static file and
+/// the default tenant.
 ///
 /// # Errors
-/// When the settings cannot work.
-pub fn tenants(config: &Config) -> Result<Arc<dyn TenantLookup>> {
+/// When a `tenant.*` setting is invalid.
+pub fn tenant_lookup(config: &Config) -> Result<Arc<dyn TenantLookup>> {
     let settings = &config.tenant;
     let Some(url) = &settings.gateway_url else {
         return Ok(Arc::new(StaticTenants::read(settings)?));
     };
     let timeout = settings.gateway_timeout.get();
-    let gateway = Gateway::new(url, settings.gateway_ca.as_ref(), timeout)?;
+    let gateway = GatewayClient::new(url, settings.gateway_ca.as_ref(), timeout)?;
     let limits = LookupLimits {
-        at_once: settings.gateway_max_concurrency,
+        max_concurrency: settings.gateway_max_concurrency,
         timeout,
-        slow_after: config.record.tenant_lookup_timeout.get(),
+        slow_threshold: config.record.tenant_lookup_timeout.get(),
         cache_ttl: settings.cache_ttl.get(),
         negative_cache_ttl: settings.negative_cache_ttl.get(),
         breaker_probe_interval: settings.breaker_probe_interval.get(),
@@ -43,12 +44,12 @@ pub fn tenants(config: &Config) -> Result<Arc<dyn TenantLookup>> {
     Ok(Arc::new(LookupClient::new(gateway, limits)))
 }
 
-/// Who knows which account number and which organisation belong together: the translator where there
-/// is one, else the file and the default tenant.
+/// Creates the translator between account numbers and organization ids: the service if
+/// `tenant.translator_url` is set, else the translation file and the default tenant.
 ///
 /// # Errors
-/// When the settings cannot work.
-pub fn translator(config: &Config) -> Result<Arc<dyn AccountTranslator>> {
+/// When a `tenant.*` setting is invalid.
+pub fn account_translator(config: &Config) -> Result<Arc<dyn AccountTranslator>> {
     let settings = &config.tenant;
     if let Some(url) = &settings.translator_url {
         let timeout = settings.translator_timeout.get();
@@ -63,14 +64,17 @@ pub fn translator(config: &Config) -> Result<Arc<dyn AccountTranslator>> {
     Ok(Arc::new(StaticTranslator::read(file, default.as_ref())?))
 }
 
-/// Who is told of hosts: inventory's topic where there is a queue, a file where there is a data
-/// folder, else nobody.
+/// Creates the inventory reporter. With Kafka it writes to inventory's topic, else to a file in the
+/// data folder. Returns `None` without both, or if `inventory.enabled` is false.
 ///
 /// # Errors
-/// When the settings cannot work.
-pub fn announcer(config: &Config, data_dir: Option<&Path>) -> Result<Option<InventoryReporter>> {
+/// When a `kafka.*` setting is invalid.
+pub fn inventory_reporter(
+    config: &Config,
+    data_dir: Option<&Path>,
+) -> Result<Option<InventoryReporter>> {
     let settings = &config.inventory;
-    let outlet: Arc<dyn sink::InventorySink> = match (&config.kafka.brokers, data_dir) {
+    let sink: Arc<dyn sink::InventorySink> = match (&config.kafka.brokers, data_dir) {
         _ if !settings.enabled => return Ok(None),
         (Some(_), _) => {
             let producer = Producer::best_effort(&config.kafka)?;
@@ -84,20 +88,20 @@ pub fn announcer(config: &Config, data_dir: Option<&Path>) -> Result<Option<Inve
         (None, None) => return Ok(None),
     };
     Ok(Some(InventoryReporter {
-        outlet,
-        terms: message::ReportPolicy {
+        sink,
+        policy: message::ReportPolicy {
             stale_after: settings.stale_after.get(),
             include_handshake_hosts: settings.include_handshake_hosts,
         },
-        within: settings.delivery_timeout.get(),
+        delivery_timeout: settings.delivery_timeout.get(),
     }))
 }
 
-/// The updaters that look tenants up.
+/// Creates the periodic job that looks up tenants.
 ///
 /// # Errors
-/// When the settings cannot work.
-pub fn lookup_updater(
+/// When a `kafka.*` setting is invalid.
+pub fn tenant_lookup_job(
     config: &Config,
     store: Arc<dyn Store>,
     tenants: Arc<dyn TenantLookup>,
@@ -107,53 +111,56 @@ pub fn lookup_updater(
     let stale_after = config.inventory.stale_after.get();
     Ok(TenantLookupJob {
         store,
-        tenants,
-        inventory: announcer(config, data_dir)?,
+        tenant_lookup: tenants,
+        inventory: inventory_reporter(config, data_dir)?,
         clock,
-        settings: LookupSettings {
-            at_once: config.tenant.gateway_max_concurrency,
-            within: config.tenant.gateway_timeout.get(),
-            stale_after: stale_after.saturating_sub(config.updaters.inventory_refresh_margin.get()),
-            retry_after: config.updaters.tenant_retry_interval.get(),
+        config: LookupJobConfig {
+            max_concurrency: config.tenant.gateway_max_concurrency,
+            lookup_timeout: config.tenant.gateway_timeout.get(),
+            refresh_after: stale_after
+                .saturating_sub(config.updaters.inventory_refresh_margin.get()),
+            retry_interval: config.updaters.tenant_retry_interval.get(),
             max_attempts: config.updaters.tenant_max_attempts,
         },
     })
 }
 
-/// The topics of the deployment.
+/// Returns the MQTT topic scheme: prefixes and the topic segments of the handshake dialect.
 #[must_use]
-pub fn topics(config: &Config) -> TopicScheme {
-    let words = HandshakeSegments {
-        to_service: config.mqtt.handshake_topics.inbound.clone(),
-        to_client: config.mqtt.handshake_topics.outbound.clone(),
-        state: config.mqtt.handshake_topics.status.clone(),
+pub fn topic_scheme(config: &Config) -> TopicScheme {
+    let segments = HandshakeSegments {
+        inbound: config.mqtt.handshake_topics.inbound.clone(),
+        outbound: config.mqtt.handshake_topics.outbound.clone(),
+        status: config.mqtt.handshake_topics.status.clone(),
     };
-    TopicScheme::new(config.mqtt.prefixes.clone(), words)
+    TopicScheme::new(config.mqtt.prefixes.clone(), segments)
 }
 
-/// Opens the database for an operator's command, beside a connector that may be running. Makes and
-/// changes nothing.
+/// Opens the database for a CLI command, while a connector may be running. Neither creates nor
+/// migrates the database.
 ///
 /// # Errors
-/// When there is none, or it is not up to date.
+/// When the database does not exist, is unreachable, or has pending migrations.
 pub async fn open_for_cli(config: &Config) -> Result<Arc<dyn Store>> {
     if !config.postgres.host.is_empty() {
         let store = PostgresStore::new(&config.postgres);
         store.ping().await.context(
-            "postgres: cannot be asked; check its settings, or run `cloud-connector doctor`",
+            "postgres: cannot connect to the database; check the [postgres] settings, or run \
+             `cloud-connector doctor`",
         )?;
         return Ok(Arc::new(store));
     }
     let file = database_path(&config.data.dir);
     if !file.exists() {
         bail!(
-            "data.dir: there is no database in {}; name the connector's data folder with --data-dir",
+            "data.dir: no database found in {}; set --data-dir to the data folder of the connector",
             config.data.dir.display()
         );
     }
-    if !sqlite::schema_is_current(&file).await? {
+    if !sqlite::is_schema_current(&file).await? {
         bail!(
-            "the database {} is of an older version; start the connector, or run `cloud-connector migrate`",
+            "the database {} has pending migrations; start the connector, or run \
+             `cloud-connector migrate`",
             file.display()
         );
     }

@@ -1,13 +1,16 @@
-//! Configuration → store → recorder → sources → API, and the same way back when it stops.
+//! Startup and shutdown of the connector.
 //!
-//! Everything that may fail for the user's reasons (files, ports, certificates) is tried before
-//! anything is written.
+//! Startup order: store, recorder, ingest, jobs, API. `shutdown_order` has the order of shutdown.
+//! Startup reads all configured files and binds all ports before it writes anything, so that a
+//! wrong setting leaves no files behind.
 
 mod components;
 mod data_dir;
 mod roles;
 mod shutdown_order;
+mod start_api;
 mod start_ingest;
+mod start_recorder;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -18,173 +21,170 @@ use anyhow::{Context as _, Result};
 use futures::FutureExt as _;
 use tokio::net::TcpListener;
 
-use crate::api::{self, Keys, Probes};
+use crate::api::{self, Keys};
 use crate::broker::{self, Broker, Listeners};
 use crate::config::{Config, Scope, Secret};
-use crate::delivery::{
-    ClientPublisher, Delivery, EmbeddedPublisher, MqttPublisher, PendingResponses,
-    publish_handshake_errors,
-};
+use crate::delivery::PendingResponses;
 use crate::domain::Clock;
-use crate::integrations::sources::{self as catalog, SourceRegistrar, Sources};
 use crate::jobs::PeriodicJobs;
-use crate::mqtt::{IncomingMessage, Options, ReconnectingClient, Session};
-use crate::protocol::{InboundMessage, TopicScheme};
-use crate::record::{self, HandshakeErrorReceiver, HandshakeErrorSender, Recorder};
+use crate::record::Recorder;
 use crate::shutdown::TaskGroup;
 use crate::store::Store;
 use crate::store::postgres::{self, PostgresStore};
 use crate::store::sqlite::SqliteStore;
-use crate::telemetry::{Health, metrics};
+use crate::telemetry::health::{Component, Health};
+use crate::telemetry::metrics;
 use crate::tenant::TenantLookup;
 use crate::tls_server::{self, ServerTls};
 
-pub use components::{announcer, lookup_updater, open_for_cli, tenants, topics, translator};
+pub use components::{
+    account_translator, inventory_reporter, open_for_cli, tenant_lookup, tenant_lookup_job,
+    topic_scheme,
+};
 pub use data_dir::{DataDir, LOCAL_CALLER, database_path};
 pub use roles::{Role, Roles};
 
-/// What MQTT itself allows, in bytes.
-const MQTT_MAX_PACKET: usize = 256 * 1024 * 1024;
-const METRICS_UPKEEP: Duration = Duration::from_secs(5);
-/// PostgreSQL takes batches side by side, and two nearly double the throughput; SQLite has one
-/// writer, and a second would only wait for it.
-const POSTGRES_WRITERS: usize = 2;
+/// How often recorded histogram samples are aggregated. Without this, they accumulate in memory.
+const METRICS_UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A connector that runs. Ends with [`App::stop`].
+/// A running connector. Stop it with [`App::stop`].
 pub struct App {
-    /// Where it listens, and what it made.
+    /// Addresses, roles and the local key.
     pub info: AppInfo,
     health: Health,
     recorder: Option<Recorder>,
-    http: TaskGroup,
-    sources: TaskGroup,
-    recording: TaskGroup,
-    background: TaskGroup,
-    /// The connection that messages to clients go through.
-    outlet: TaskGroup,
+    http_tasks: TaskGroup,
+    ingest_tasks: TaskGroup,
+    recorder_tasks: TaskGroup,
+    background_tasks: TaskGroup,
+    /// The connection to the external broker that publishes messages to clients.
+    publisher_tasks: TaskGroup,
     store: Arc<dyn Store>,
     broker: Option<Arc<Broker>>,
-    grace: Duration,
-    /// Held until the end: one process a data folder.
+    grace_period: Duration,
+    /// Keeps the data folder locked until the process ends.
     _data_dir: Option<DataDir>,
 }
 
 impl App {
-    /// Resolves when a part has ended that should run: a bug of ours, and a reason to start anew.
-    pub async fn failed(&self) {
+    /// Resolves when a task has exited that must run until shutdown. This is a bug; the process
+    /// should exit and be restarted.
+    pub async fn essential_task_exited(&self) {
         match &self.recorder {
-            Some(recorder) => recorder.ended().await,
+            Some(recorder) => recorder.writer_exited().await,
             None => std::future::pending().await,
         }
     }
+
+    fn has(&self, role: Role) -> bool {
+        self.info.roles.has(role)
+    }
 }
 
-/// Where a running connector can be reached.
+/// Addresses and credentials of a running connector, for the startup banner.
 #[derive(Debug, Clone)]
 pub struct AppInfo {
-    /// What it does.
+    /// The roles of this process.
     pub roles: Roles,
-    /// REST, probes, metrics.
+    /// Address of the REST API, probes and metrics.
     pub http: SocketAddr,
-    /// Whether that is HTTPS.
+    /// Whether `http` uses TLS.
     pub has_https: bool,
-    /// MQTT without TLS.
+    /// Address of the embedded broker without TLS.
     pub mqtt: Option<SocketAddr>,
-    /// MQTT with TLS.
+    /// Address of the embedded broker with TLS.
     pub mqtts: Option<SocketAddr>,
-    /// The data folder, where it is used.
+    /// The data folder. `None` with PostgreSQL.
     pub data_dir: Option<PathBuf>,
-    /// The key of the caller `local`, if it has one.
+    /// The key of the caller `local`, if there is one.
     pub local_key: Option<Secret>,
 }
 
-/// What was read and bound before anything was written.
+/// Everything that was read from files and bound to ports before startup writes anything.
 struct Bound {
-    tenants: Arc<dyn TenantLookup>,
+    tenant_lookup: Arc<dyn TenantLookup>,
     http: TcpListener,
     https: Option<Arc<ServerTls>>,
     metrics: Option<TcpListener>,
-    listeners: Listeners,
+    mqtt: Listeners,
 }
 
-/// Starts these roles in this process.
+/// Starts the roles in this process.
 ///
 /// # Errors
-/// The first thing that stands in the way, naming its key and the cure.
+/// The first problem, with the setting that causes it and how to fix it.
 pub async fn start(config: Config, roles: Roles, clock: Arc<dyn Clock>) -> Result<App> {
     roles.check(&config)?;
-    let prepared = prepare(&config).await?;
+    let bound = bind_all(&config).await?;
     let (store, data_dir) = open_store(&config, &roles).await?;
+    let mqtts = bound.mqtt.tls.as_ref().map(|(listener, _)| listener);
     let mut info = AppInfo {
         roles,
-        http: prepared.http.local_addr()?,
-        has_https: prepared.https.is_some(),
-        mqtt: local_addr(prepared.listeners.plain.as_ref())?,
-        mqtts: local_addr(
-            prepared
-                .listeners
-                .tls
-                .as_ref()
-                .map(|(listener, _)| listener),
-        )?,
+        http: bound.http.local_addr()?,
+        has_https: bound.https.is_some(),
+        mqtt: local_addr(bound.mqtt.plain.as_ref())?,
+        mqtts: local_addr(mqtts)?,
         data_dir: data_dir.as_ref().map(|data| data.path().to_owned()),
         local_key: None,
     };
-    let keys = keys(&config, data_dir.as_ref(), &mut info)?;
-    let mut running = App {
+    let keys = api_keys(&config, data_dir.as_ref(), &mut info)?;
+    let mut app = App {
         health: Health::new(),
         recorder: None,
-        http: TaskGroup::new(),
-        sources: TaskGroup::new(),
-        recording: TaskGroup::new(),
-        background: TaskGroup::new(),
-        outlet: TaskGroup::new(),
+        http_tasks: TaskGroup::new(),
+        ingest_tasks: TaskGroup::new(),
+        recorder_tasks: TaskGroup::new(),
+        background_tasks: TaskGroup::new(),
+        publisher_tasks: TaskGroup::new(),
         store,
         broker: None,
-        grace: config.shutdown.grace_period.get(),
+        grace_period: config.shutdown.grace_period.get(),
         _data_dir: data_dir,
         info,
     };
     if [Role::Record, Role::Api, Role::Updaters]
-        .map(|role| running.has(role))
+        .map(|role| app.has(role))
         .contains(&true)
     {
-        running.watch_store();
+        app.add_store_check();
     }
-    let topics = topics(&config);
-    let tenants = prepared.tenants.clone();
-    let refused = if running.has(Role::Record) {
-        Some(running.start_recorder(&config, prepared.tenants, &clock)?)
+    let topics = topic_scheme(&config);
+    let handshake_errors = if app.has(Role::Record) {
+        Some(app.start_recorder(&config, bound.tenant_lookup.clone(), &clock)?)
     } else {
         None
     };
-    let answers = PendingResponses::new(topics.clone());
-    running.start_sources(&config, prepared.listeners, &topics, &answers, &clock)?;
-    running.start_background(&config, tenants, &clock)?;
-    let router = running.start_api(&config, refused, topics, answers, keys, &clock)?;
-    let http = running.http.clone();
-    if let Some(listener) = prepared.metrics {
-        let probes = api::probes(running.probes(), &config.http);
-        http.spawn(api::serve(listener, None, probes, http.clone()));
+    let responses = PendingResponses::new(topics.clone());
+    app.start_ingest(&config, bound.mqtt, &topics, &responses, &clock)?;
+    app.start_background(&config, bound.tenant_lookup, &clock)?;
+    let router = app.start_api(&config, handshake_errors, topics, responses, keys, &clock)?;
+    let http_tasks = app.http_tasks.clone();
+    if let Some(listener) = bound.metrics {
+        let probes = api::probe_router(app.probe_state(), &config.http);
+        http_tasks.spawn(api::serve(listener, None, probes, http_tasks.clone()));
     }
-    if let Some(tls) = &prepared.https {
-        let reload = config.http.tls.reload_interval.get();
-        let watch = tls_server::keep_current(tls.clone(), reload, running.background.clone());
-        running.background.spawn(watch);
+    if let Some(tls) = &bound.https {
+        let tasks = &app.background_tasks;
+        let interval = config.http.tls.reload_interval.get();
+        tasks.spawn(tls_server::reload_on_change(
+            tls.clone(),
+            interval,
+            tasks.clone(),
+        ));
     }
-    http.spawn(api::serve(
-        prepared.http,
-        prepared.https,
+    http_tasks.spawn(api::serve(
+        bound.http,
+        bound.https,
         router,
-        http.clone(),
+        http_tasks.clone(),
     ));
-    Ok(running)
+    Ok(app)
 }
 
-/// Brings the database up to date, and does nothing else. Says what it worked on.
+/// Applies pending database migrations. Returns the name of the database.
 ///
 /// # Errors
-/// When it cannot be opened, or another process has the data folder.
+/// When the database cannot be opened or migrated, or another process uses the data folder.
 pub async fn migrate(config: &Config) -> Result<String> {
     if config.postgres.host.is_empty() {
         let data_dir = DataDir::open(&config.data.dir)?;
@@ -200,8 +200,8 @@ pub async fn migrate(config: &Config) -> Result<String> {
     ))
 }
 
-async fn prepare(config: &Config) -> Result<Bound> {
-    let tenants = tenants(config)?;
+async fn bind_all(config: &Config) -> Result<Bound> {
+    let tenant_lookup = tenant_lookup(config)?;
     let is_embedded = config.mqtt.url.is_none();
     let tls = match config.broker.tls.listen.filter(|_| is_embedded) {
         Some(address) => Some((address, Arc::new(broker::read_tls(&config.broker.tls)?))),
@@ -210,7 +210,7 @@ async fn prepare(config: &Config) -> Result<Bound> {
     let https = api::read_tls(&config.http.tls)?.map(Arc::new);
     let http = bind("http.listen", "--http", config.http.listen).await?;
     let metrics = match config.http.metrics_listen {
-        Some(address) => Some(bind("http.metrics_listen", "the configuration", address).await?),
+        Some(address) => Some(bind("http.metrics_listen", "http.metrics_listen", address).await?),
         None => None,
     };
     let plain = match config.broker.listen.filter(|_| is_embedded) {
@@ -222,27 +222,31 @@ async fn prepare(config: &Config) -> Result<Bound> {
         None => None,
     };
     Ok(Bound {
-        tenants,
+        tenant_lookup,
         http,
         https,
         metrics,
-        listeners: Listeners { plain, tls },
+        mqtt: Listeners { plain, tls },
     })
 }
 
-async fn bind(key: &str, by: &str, address: SocketAddr) -> Result<TcpListener> {
+/// Binds a port. `changed_by` is the flag or setting with which the user can choose another
+/// address.
+async fn bind(key: &str, changed_by: &str, address: SocketAddr) -> Result<TcpListener> {
     TcpListener::bind(address).await.with_context(|| {
         format!(
-            "{key}: cannot listen on {address}; stop what listens there, or choose another address with {by}"
+            "{key}: cannot listen on {address}; stop the process that uses the address, or choose \
+             another address with {changed_by}"
         )
     })
 }
 
-/// PostgreSQL is connected to when it is first asked something: away at the start is waited for.
+/// Opens the database. SQLite must exist or be creatable now. PostgreSQL is connected at the first
+/// query, so the connector starts while the server is down.
 async fn open_store(config: &Config, roles: &Roles) -> Result<(Arc<dyn Store>, Option<DataDir>)> {
     if !config.postgres.host.is_empty() {
         let store = if roles.has(Role::Api) {
-            PostgresStore::for_callers(&config.postgres)
+            PostgresStore::for_api(&config.postgres)
         } else {
             PostgresStore::new(&config.postgres)
         };
@@ -253,8 +257,8 @@ async fn open_store(config: &Config, roles: &Roles) -> Result<(Arc<dyn Store>, O
     Ok((Arc::new(store), Some(data_dir)))
 }
 
-/// Configured keys, and the local one where there is a data folder to keep it in.
-fn keys(config: &Config, data_dir: Option<&DataDir>, info: &mut AppInfo) -> Result<Keys> {
+/// Returns the configured keys, and the local key if there is a data folder to store it in.
+fn api_keys(config: &Config, data_dir: Option<&DataDir>, info: &mut AppInfo) -> Result<Keys> {
     let mut keys = Keys::default();
     for (caller, key) in &config.api.keys {
         keys.add(caller, key.secrets().to_vec(), key.scopes().to_vec());
@@ -271,187 +275,48 @@ fn keys(config: &Config, data_dir: Option<&DataDir>, info: &mut AppInfo) -> Resu
 }
 
 impl App {
-    fn has(&self, role: Role) -> bool {
-        self.info.roles.has(role)
-    }
-
-    fn start_recorder(
-        &mut self,
-        config: &Config,
-        tenants: Arc<dyn TenantLookup>,
-        clock: &Arc<dyn Clock>,
-    ) -> Result<HandshakeErrorReceiver> {
-        let (refusals, refused) = HandshakeErrorSender::channel();
-        let announcer = announcer(config, self.info.data_dir.as_deref())?;
-        let settings = &config.sources;
-        let registrar = match &settings.url {
-            Some(url) => {
-                let service = Sources::new(url, settings.timeout.get())?;
-                let (registrar, orders) = SourceRegistrar::channel();
-                let stopper = self.background.clone();
-                self.background
-                    .spawn(catalog::run(orders, service, stopper));
-                Some(registrar)
-            }
-            None => None,
-        };
-        let is_sqlite = config.postgres.host.is_empty();
-        let parts = record::RecorderDeps {
-            store: self.store.clone(),
-            tenants: tenants.clone(),
-            inventory: announcer,
-            losses: record::MassLossDetector::new(config.tenant.allow_mass_loss),
-            sources: registrar,
-            refusals,
-            clock: clock.clone(),
-            settings: record::RecorderConfig {
-                max_batch_size: config.record.max_batch_size,
-                tenant_lookup_timeout: config.record.tenant_lookup_timeout.get(),
-                stale_online_window: config.record.stale_online_window.get(),
-                writers: if is_sqlite { 1 } else { POSTGRES_WRITERS },
-                letters: record::DeadLetterLimits {
-                    max_per_client: config.dead_letters.max_per_client,
-                    max_total: config.dead_letters.max_total,
-                },
-            },
-        };
-        self.health
-            .add_note("tenant_lookup", move || tenants.note());
-        let recorder = Recorder::start(parts, &self.recording);
-        let watched = recorder.clone();
-        self.health.add("record", move || {
-            let standing = watched.standing();
-            async move { standing }.boxed()
-        });
-        self.recorder = Some(recorder);
-        Ok(refused)
-    }
-
     fn start_background(
         &self,
         config: &Config,
-        tenants: Arc<dyn TenantLookup>,
+        tenant_lookup: Arc<dyn TenantLookup>,
         clock: &Arc<dyn Clock>,
     ) -> Result<()> {
-        self.background.spawn(keep_metrics(self.background.clone()));
+        let tasks = &self.background_tasks;
+        tasks.spawn(run_metrics_upkeep(tasks.clone()));
         if self.has(Role::Updaters) {
-            let updaters = PeriodicJobs {
+            let jobs = PeriodicJobs {
                 store: self.store.clone(),
                 clock: clock.clone(),
                 interval: config.updaters.interval.get(),
                 disconnected_retention: config.updaters.disconnected_retention.get(),
-                dead_letters_kept: config.dead_letters.retention.get(),
-                lookups: lookup_updater(
+                dead_letter_retention: config.dead_letters.retention.get(),
+                tenant_lookups: tenant_lookup_job(
                     config,
                     self.store.clone(),
-                    tenants,
+                    tenant_lookup,
                     self.info.data_dir.as_deref(),
                     clock.clone(),
                 )?,
             };
-            self.background.spawn(updaters.run(self.background.clone()));
+            tasks.spawn(jobs.run(tasks.clone()));
         }
         Ok(())
     }
 
-    /// Starts what publishes to clients, and makes the HTTP interface: the whole of it for `api`,
-    /// probes and metrics for the others.
-    fn start_api(
-        &self,
-        config: &Config,
-        refused: Option<HandshakeErrorReceiver>,
-        topics: TopicScheme,
-        answers: PendingResponses,
-        keys: Keys,
-        clock: &Arc<dyn Clock>,
-    ) -> Result<api::Router> {
-        let has_api = self.has(Role::Api);
-        if !has_api && refused.is_none() {
-            return Ok(api::probes(self.probes(), &config.http));
-        }
-        let outlet = self.outlet(config, &answers, clock)?;
-        if let Some(refused) = refused {
-            self.background.spawn(publish_handshake_errors(
-                refused,
-                outlet.clone(),
-                topics.clone(),
-                clock.clone(),
-                self.background.clone(),
-            ));
-        }
-        if !has_api {
-            return Ok(api::probes(self.probes(), &config.http));
-        }
-        let parts = api::ApiState::new(
-            self.store.clone(),
-            Delivery::new(outlet, answers, topics, clock.clone()),
-            clock.clone(),
-            keys,
-            translator(config)?,
-            &config.api,
-        );
-        Ok(api::router(parts, self.probes(), &config.http))
-    }
-
-    fn outlet(
-        &self,
-        config: &Config,
-        answers: &PendingResponses,
-        clock: &Arc<dyn Clock>,
-    ) -> Result<Arc<dyn ClientPublisher>> {
-        let within = config.mqtt.publish_timeout.get();
-        if let Some(broker) = &self.broker {
-            return Ok(Arc::new(EmbeddedPublisher::new(broker.clone(), within)));
-        }
-        let id = format!("cloud-connector-out-{}", uuid::Uuid::new_v4().simple());
-        let mut options = Options::from_config(&config.mqtt, &id, Session::Clean);
-        // A client's answer must not end the connection that everybody's messages go out on, however
-        // large the broker lets it be.
-        options.max_packet_size = MQTT_MAX_PACKET;
-        let (answers, clock) = (answers.clone(), clock.clone());
-        let on_heard = Arc::new(move |heard: IncomingMessage| {
-            answers.hear(&InboundMessage {
-                topic: heard.topic,
-                payload: heard.payload,
-                replayed: heard.retain,
-                again: false,
-                received: clock.now(),
-                cut: None,
-            });
-        });
-        let connection = ReconnectingClient::start(options, on_heard, &self.outlet)?;
-        // Recording goes on without it: a refusal that is not told costs nobody anything.
-        if self.has(Role::Api) {
-            let watched = connection.clone();
-            self.health.add("mqtt_api", move || {
-                let standing = watched.standing();
-                async move { standing }.boxed()
-            });
-        }
-        Ok(Arc::new(MqttPublisher::new(connection, within)))
-    }
-
-    fn probes(&self) -> Probes {
-        Probes {
-            health: self.health.clone(),
-            render_metrics: || metrics::handle().render(),
-        }
-    }
-
-    fn watch_store(&self) {
+    fn add_store_check(&self) {
         let store = self.store.clone();
-        self.health.add("store", move || {
+        self.health.add(Component::Store, move || {
             let store = store.clone();
             async move { store.ping().await.map_err(|error| error.to_string()) }.boxed()
         });
     }
 }
 
-async fn keep_metrics(stopper: TaskGroup) {
+async fn run_metrics_upkeep(tasks: TaskGroup) {
     loop {
         tokio::select! {
-            () = tokio::time::sleep(METRICS_UPKEEP) => metrics::handle().run_upkeep(),
-            () = stopper.asked() => return,
+            () = tokio::time::sleep(METRICS_UPKEEP_INTERVAL) => metrics::handle().run_upkeep(),
+            () = tasks.cancelled() => return,
         }
     }
 }

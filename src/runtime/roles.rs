@@ -1,27 +1,27 @@
-//! Which parts of the flow this process runs.
+//! Roles: the stages of the message flow that can run as separate processes.
 
 use anyhow::{Result, bail};
 
 use crate::config::Config;
 
-/// A part of the flow that can be a process of its own.
+/// A stage of the message flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// From MQTT to the queue.
+    /// Receives messages from MQTT and produces them to Kafka.
     Ingest,
-    /// From the queue to the store.
+    /// Consumes messages from Kafka and writes them to the database.
     Record,
-    /// REST, and messages to clients.
+    /// Serves the REST API and publishes messages to clients.
     Api,
-    /// Periodic work.
+    /// Runs periodic jobs.
     Updaters,
 }
 
 impl Role {
-    /// Every role there is.
+    /// All roles.
     pub const ALL: [Self; 4] = [Self::Ingest, Self::Record, Self::Api, Self::Updaters];
 
-    /// Its name on the command line.
+    /// The name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -38,53 +38,56 @@ impl Role {
 pub struct Roles(Vec<Role>);
 
 impl Roles {
-    /// These; all of them if none is named.
+    /// Creates a set of these roles. An empty slice means all roles.
     #[must_use]
-    pub fn new(named: &[Role]) -> Self {
-        let mut roles = if named.is_empty() {
+    pub fn new(roles: &[Role]) -> Self {
+        let mut roles = if roles.is_empty() {
             Role::ALL.to_vec()
         } else {
-            named.to_vec()
+            roles.to_vec()
         };
         roles.sort();
         roles.dedup();
         Self(roles)
     }
 
-    /// Whether this one is among them.
+    /// Returns whether the set contains this role.
     #[must_use]
     pub fn has(&self, role: Role) -> bool {
         self.0.contains(&role)
     }
 
-    /// Their names.
+    /// The names of the roles, separated by commas.
     #[must_use]
     pub fn names(&self) -> String {
         let names: Vec<_> = self.0.iter().map(|role| role.name()).collect();
         names.join(", ")
     }
 
-    /// Whether these can be a process of their own with this configuration.
+    /// Checks that these roles can run without the other roles in the same process.
     ///
     /// # Errors
-    /// When they share something with the others that lives in one process.
+    /// When the configuration contains something that all roles share within one process: the
+    /// embedded broker, SQLite, or no Kafka between ingest and record.
     pub fn check(&self, config: &Config) -> Result<()> {
         if self.0.len() == Role::ALL.len() {
             return Ok(());
         }
         if config.mqtt.url.is_none() {
             bail!(
-                "--role: the embedded broker lives in one process, so all roles run together; leave --role out, or set mqtt.url to an outside broker"
+                "--role: the embedded broker needs all roles in one process; omit --role, or set \
+                 mqtt.url to an external broker"
             );
         }
         if config.postgres.host.is_empty() {
             bail!(
-                "--role: SQLite lives in one process, so all roles run together; leave --role out, or set postgres.host"
+                "--role: SQLite needs all roles in one process; omit --role, or set postgres.host"
             );
         }
         if config.kafka.brokers.is_none() && self.has(Role::Ingest) != self.has(Role::Record) {
             bail!(
-                "--role: without a queue, ingest and record are one process; give both, or set kafka.brokers"
+                "--role: without Kafka, ingest and record must run in one process; specify both \
+                 roles, or set kafka.brokers"
             );
         }
         Ok(())

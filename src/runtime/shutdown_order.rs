@@ -1,4 +1,5 @@
-//! Stopping, in the order that loses nothing: what comes in first, what others wait for last.
+//! Shutdown order: HTTP and publisher, then ingest, which produces work for the recorder, then the
+//! recorder, the database, and last the embedded broker.
 
 use std::time::Duration;
 
@@ -6,46 +7,48 @@ use tokio::time::Instant;
 
 use super::App;
 
-/// Even without time left, closing files takes only this.
-const AT_LEAST: Duration = Duration::from_millis(500);
+/// Minimum time for a stage that runs after the grace period has ended.
+const MIN_STAGE_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl App {
-    /// Stops everything within the grace. False if something had to be left behind.
+    /// Stops all tasks within `shutdown.grace_period`. Returns false if a stage timed out.
     pub async fn stop(self) -> bool {
-        let deadline = Instant::now() + self.grace;
-        let left = || deadline.saturating_duration_since(Instant::now());
+        let deadline = Instant::now() + self.grace_period;
+        let remaining = || deadline.saturating_duration_since(Instant::now());
         let mut clean = true;
-        let mut stage = |name: &'static str, done: bool| {
-            if done {
-                tracing::debug!(stage = name, "stopped");
+        let mut report = |stage: &'static str, finished: bool| {
+            if finished {
+                tracing::debug!(stage, "shutdown stage finished");
             } else {
-                tracing::error!(stage = name, "did not stop within the grace; leaving it");
+                tracing::error!(stage, "shutdown stage timed out");
                 clean = false;
             }
         };
 
-        tracing::info!(grace = ?self.grace, "stopping");
-        self.health.stopping();
-        // A caller that does not finish must not use up the time of those who wait for a commit.
-        let http = self.http.stop(self.grace / 4).await;
-        if !http {
-            tracing::warn!("requests were cut off that did not end in time");
+        tracing::info!(grace_period = ?self.grace_period, "shutting down");
+        self.health.begin_shutdown();
+        // A slow HTTP client must not use up the time that the recorder needs for its last commit.
+        if !self.http_tasks.stop(self.grace_period / 4).await {
+            tracing::warn!("requests aborted at shutdown");
         }
-        self.outlet.stop(AT_LEAST).await;
+        self.publisher_tasks.stop(MIN_STAGE_TIMEOUT).await;
         if let Some(broker) = &self.broker {
             broker.stop_accepting_messages();
         }
-        // What is under way there waits for the recorder, which still runs.
-        stage("sources", self.sources.stop(left() / 2).await);
-        stage("background", self.background.stop(left()).await);
-        stage("record", self.recording.stop(left()).await);
-        // What the queue does not have by now, nobody was told of: the broker sends it again.
-        let closing = tokio::time::timeout(left().max(AT_LEAST), self.store.close()).await;
-        stage("store", closing.is_ok());
+        // Messages in flight here wait for the recorder, which therefore stops later.
+        report("ingest", self.ingest_tasks.stop(remaining() / 2).await);
+        report("background", self.background_tasks.stop(remaining()).await);
+        report("recorder", self.recorder_tasks.stop(remaining()).await);
+        // Messages that are not committed by now were not acknowledged: their sender resends them.
+        let close_store =
+            tokio::time::timeout(remaining().max(MIN_STAGE_TIMEOUT), self.store.close());
+        report("store", close_store.await.is_ok());
+        // The broker stops last: until then, it acknowledges the messages that the recorder
+        // commits.
         if let Some(broker) = &self.broker {
             broker.stop().await;
         }
-        tracing::info!(clean, "stopped");
+        tracing::info!(clean, "shutdown finished");
         clean
     }
 }

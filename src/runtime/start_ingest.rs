@@ -1,4 +1,4 @@
-//! Where messages come from: the embedded broker, an outside one, the queue.
+//! Starts the sources of messages: the embedded broker, an external broker, and Kafka.
 
 use std::sync::Arc;
 
@@ -8,140 +8,149 @@ use futures::future::Ready;
 use uuid::Uuid;
 
 use super::{App, Role};
-use crate::broker::{Broker, Listeners, MessageSink, Receipt};
+use crate::broker::{Broker, Listeners, MessageSink, PendingWrite};
 use crate::config::Config;
 use crate::delivery::{PendingResponses, ResponseTap};
 use crate::domain::Clock;
 use crate::ingest::NextStage;
-use crate::ingest::embedded_broker::EmbeddedIntake;
+use crate::ingest::embedded_broker::RecorderSink;
 use crate::ingest::external_broker::{self, ExternalIngest};
 use crate::ingest::kafka_reader::KafkaReader;
 use crate::kafka::{Consumer, Producer};
-use crate::mqtt::{Options, Session};
+use crate::mqtt::{ConnectOptions, SessionKind};
 use crate::protocol::TopicScheme;
 use crate::record::{self, QueueTopic, Recorder};
+use crate::telemetry::health::Component;
 use crate::telemetry::metrics;
 
 impl App {
-    pub(super) fn start_sources(
+    pub(super) fn start_ingest(
         &mut self,
         config: &Config,
         listeners: Listeners,
         topics: &TopicScheme,
-        answers: &PendingResponses,
+        responses: &PendingResponses,
         clock: &Arc<dyn Clock>,
     ) -> Result<()> {
         if config.mqtt.url.is_none() {
             if let Some(recorder) = self.recorder.clone() {
-                let intake = EmbeddedIntake::new(recorder.clone(), topics.clone());
-                let intake = ResponseTap::new(intake, answers.clone());
-                self.start_broker(config, listeners, topics, clock, intake, recorder);
+                let sink = RecorderSink::new(recorder.clone(), topics.clone());
+                let sink = ResponseTap::new(sink, responses.clone());
+                self.start_embedded_broker(config, listeners, topics, clock, sink, recorder);
             }
             return Ok(());
         }
         if self.has(Role::Ingest) {
-            self.start_ingest(config, topics, clock)?;
+            self.start_external_ingest(config, topics, clock)?;
         }
         if config.kafka.brokers.is_some()
             && let Some(recorder) = self.recorder.clone()
         {
-            self.start_queue_readers(config, topics, &recorder)?;
+            self.start_kafka_readers(config, topics, &recorder)?;
         }
         Ok(())
     }
 
-    fn start_broker(
+    fn start_embedded_broker(
         &mut self,
         config: &Config,
         listeners: Listeners,
         topics: &TopicScheme,
         clock: &Arc<dyn Clock>,
-        intake: impl MessageSink,
+        sink: impl MessageSink,
         recorder: Recorder,
     ) {
         let broker = Arc::new(Broker::start(
             config.broker.clone(),
             topics.clone(),
             listeners,
-            Arc::new(intake),
+            Arc::new(sink),
             clock.clone(),
         ));
-        let watched = broker.clone();
-        self.health.add("broker", move || {
-            let standing = watched.standing();
-            async move { standing }.boxed()
+        let checked = broker.clone();
+        self.health.add(Component::EmbeddedBroker, move || {
+            let health = checked.health();
+            async move { health }.boxed()
         });
-        let linked = broker.clone();
-        self.sources.spawn(record::replay_dead_letters(
+        let replay_broker = broker.clone();
+        self.ingest_tasks.spawn(record::replay_dead_letters(
             self.store.clone(),
             recorder,
             topics.clone(),
-            move |client| linked.end_if_not_connected(client).map(Receipt::durable),
-            self.sources.clone(),
+            move |client| {
+                replay_broker
+                    .end_if_not_connected(client)
+                    .map(PendingWrite::durable)
+            },
+            self.ingest_tasks.clone(),
         ));
-        let linked = broker.clone();
-        self.sources.spawn(record::startup_sweep(
+        let sweep_broker = broker.clone();
+        self.ingest_tasks.spawn(record::startup_sweep(
             self.store.clone(),
             config.broker.reconnect_grace.get(),
-            move |client| linked.end_if_not_connected(client).map(Receipt::durable),
-            self.sources.clone(),
+            move |client| {
+                sweep_broker
+                    .end_if_not_connected(client)
+                    .map(PendingWrite::durable)
+            },
+            self.ingest_tasks.clone(),
         ));
         self.broker = Some(broker);
     }
 
-    fn start_ingest(
+    fn start_external_ingest(
         &mut self,
         config: &Config,
         topics: &TopicScheme,
         clock: &Arc<dyn Clock>,
     ) -> Result<()> {
-        let destination = match (&config.kafka.brokers, &self.recorder) {
+        let next_stage = match (&config.kafka.brokers, &self.recorder) {
             (None, Some(recorder)) => {
-                // With a queue, whoever asks for a replay puts the message there.
-                self.sources.spawn(record::replay_dead_letters(
+                // With Kafka this task is not needed: `dead-letters replay` produces to Kafka.
+                self.ingest_tasks.spawn(record::replay_dead_letters(
                     self.store.clone(),
                     recorder.clone(),
                     topics.clone(),
                     |_| None::<Ready<bool>>,
-                    self.sources.clone(),
+                    self.ingest_tasks.clone(),
                 ));
                 NextStage::Recorder(recorder.clone())
             }
-            _ => self.queue(config)?,
+            _ => self.kafka_stage(config)?,
         };
         let mqtt = &config.mqtt;
-        let parts = external_broker::IngestDeps {
-            options: Options::from_config(mqtt, &mqtt.client_id, Session::Persistent),
+        let deps = external_broker::IngestDeps {
+            options: ConnectOptions::from_config(mqtt, &mqtt.client_id, SessionKind::Persistent),
             topics: topics.clone(),
             shared_subscription_group: mqtt.shared_subscription_group.clone(),
-            destination,
+            next_stage,
             clock: clock.clone(),
-            last: parking_lot::Mutex::default(),
+            last_received_at: parking_lot::Mutex::default(),
         };
-        let ingest = ExternalIngest::start(parts, &self.sources)?;
-        self.health.add("mqtt_ingest", move || {
-            let standing = ingest.standing();
-            async move { standing }.boxed()
+        let ingest = ExternalIngest::start(deps, &self.ingest_tasks)?;
+        self.health.add(Component::MqttIngest, move || {
+            let health = ingest.health();
+            async move { health }.boxed()
         });
         Ok(())
     }
 
-    fn queue(&mut self, config: &Config) -> Result<NextStage> {
+    fn kafka_stage(&mut self, config: &Config) -> Result<NextStage> {
         let kafka = &config.kafka;
         let producer = Producer::new(kafka)?;
-        let (watched, topic) = (producer.clone(), kafka.ingress_topic.clone());
-        self.health.add("kafka", move || {
-            let (watched, topic) = (watched.clone(), topic.clone());
-            async move { watched.check(&topic).await }.boxed()
+        let (checked, topic) = (producer.clone(), kafka.ingress_topic.clone());
+        self.health.add(Component::KafkaProducer, move || {
+            let (checked, topic) = (checked.clone(), topic.clone());
+            async move { checked.check(&topic).await }.boxed()
         });
         Ok(NextStage::Kafka {
             producer,
-            ingress: kafka.ingress_topic.as_str().into(),
-            answers: kafka.answers_topic.as_str().into(),
+            ingress_topic: kafka.ingress_topic.as_str().into(),
+            answers_topic: kafka.answers_topic.as_str().into(),
         })
     }
 
-    fn start_queue_readers(
+    fn start_kafka_readers(
         &mut self,
         config: &Config,
         topics: &TopicScheme,
@@ -149,28 +158,30 @@ impl App {
     ) -> Result<()> {
         let kafka = &config.kafka;
         let owner = format!("{}-{}", std::process::id(), Uuid::new_v4().simple());
-        let presence: fn(i64) = |lag| metrics::lag(QueueTopic::Ingress.as_str(), lag);
-        let answers: fn(i64) = |lag| metrics::lag(QueueTopic::Answers.as_str(), lag);
-        for (queue, topic, group, lag) in [
+        let report_ingress_lag: fn(i64) =
+            |messages| metrics::set_consumer_lag(QueueTopic::Ingress.as_str(), messages);
+        let report_answers_lag: fn(i64) =
+            |messages| metrics::set_consumer_lag(QueueTopic::Answers.as_str(), messages);
+        for (queue, component, topic, group, report_lag) in [
             (
                 QueueTopic::Ingress,
+                Component::KafkaIngress,
                 &kafka.ingress_topic,
                 &kafka.group,
-                presence,
+                report_ingress_lag,
             ),
             (
                 QueueTopic::Answers,
+                Component::KafkaAnswers,
                 &kafka.answers_topic,
                 &kafka.answers_group,
-                answers,
+                report_answers_lag,
             ),
         ] {
-            let consumer = Consumer::new(kafka, topic, group, lag)?;
-            if queue == QueueTopic::Ingress {
-                let checker = consumer.checker();
-                self.health
-                    .add("kafka", move || checker.clone().check().boxed());
-            }
+            let consumer = Consumer::new(kafka, topic, group, report_lag)?;
+            let health_check = consumer.health_check();
+            self.health
+                .add(component, move || health_check.clone().check().boxed());
             let reader = KafkaReader::new(
                 queue,
                 consumer,
@@ -178,7 +189,8 @@ impl App {
                 topics.clone(),
                 owner.clone(),
             );
-            self.sources.spawn(reader.run(self.sources.clone()));
+            self.ingest_tasks
+                .spawn(reader.run(self.ingest_tasks.clone()));
         }
         Ok(())
     }

@@ -1,74 +1,70 @@
-//! Messages that can never be processed, as an operator may look at them.
+//! Dead letters: messages that can never be processed.
 
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
-use crate::domain::{ClientId, Timestamp};
+use crate::domain::{ClientId, RejectReason, Timestamp};
 use crate::protocol::{InboundMessage, Rejection};
 
-/// Longest topic that is kept, in characters. MQTT allows 65,535 bytes.
-const TOPIC_MAX_CHARS: usize = 1000;
-const DETAIL_MAX_CHARS: usize = 1000;
+/// Maximum number of characters that are stored of a topic. MQTT allows 65,535 bytes.
+const MAX_TOPIC_CHARS: usize = 1000;
+const MAX_DETAIL_CHARS: usize = 1000;
 
-/// A message that can never be processed, and why.
+/// A message that can never be processed, before it is stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeadLetter {
-    /// Whose topic it came on; none where that is no client's.
+    /// The client that the topic belongs to, if any.
     pub client: Option<ClientId>,
-    /// The topic.
+    /// Topic, truncated if it is very long.
     pub topic: String,
-    /// The payload, or its beginning.
+    /// Payload, truncated if it is too large to store.
     pub payload: Bytes,
-    /// The payload's size, before it was cut.
+    /// Size of the complete payload in bytes.
     pub size: u64,
-    /// The SHA-256 of the whole payload, in hexadecimal digits.
+    /// SHA-256 of the complete payload, in hexadecimal.
     pub sha256: String,
-    /// One of a fixed set of words.
-    pub reason: String,
-    /// What exactly was wrong.
+    /// Why the message was rejected.
+    pub reason: RejectReason,
+    /// What is wrong with the message.
     pub detail: String,
-    /// When the broker had it.
-    pub received: Timestamp,
+    /// Receive time.
+    pub received_at: Timestamp,
 }
 
 impl DeadLetter {
-    /// The letter that this message is.
+    /// Creates a dead letter from a rejected message.
     #[must_use]
-    pub fn new(client: Option<ClientId>, message: &InboundMessage, why: &Rejection) -> Self {
-        let message = message.clone().cut();
+    pub fn new(client: Option<ClientId>, message: &InboundMessage, rejection: &Rejection) -> Self {
+        let message = message.clone().with_truncated_payload();
         Self {
             client,
-            topic: storable(&message.topic, TOPIC_MAX_CHARS),
+            topic: storable_text(&message.topic, MAX_TOPIC_CHARS),
             size: message.size(),
             sha256: message.sha256(),
             payload: message.payload,
-            reason: why.reason.to_owned(),
-            detail: storable(&why.detail, DETAIL_MAX_CHARS),
-            received: message.received,
+            reason: rejection.reason,
+            detail: storable_text(&rejection.detail, MAX_DETAIL_CHARS),
+            received_at: message.received_at,
         }
     }
 
-    /// Whether all of it was kept, so that it can be processed again.
-    #[must_use]
-    pub fn is_whole(&self) -> bool {
-        self.size == self.payload.len() as u64
-    }
-
-    pub(super) fn client_name(&self) -> &str {
+    /// Returns the value of the column `client_id`, which is empty if the topic belongs to no
+    /// client.
+    pub(super) fn client_id_column(&self) -> &str {
         self.client.as_ref().map_or("", ClientId::as_str)
     }
 
-    /// Tells letters of one client apart. Of bounded length, whatever the topic.
+    /// Returns a hash of topic and payload. Equal messages of a client have equal fingerprints.
     pub(super) fn fingerprint(&self) -> String {
-        let both = format!("{}\n{}", self.sha256, self.topic);
-        format!("{:x}", Sha256::digest(both))
+        let content = format!("{}\n{}", self.sha256, self.topic);
+        format!("{:x}", Sha256::digest(content))
     }
 }
 
-/// What both databases take, of bounded length.
-fn storable(text: &str, most: usize) -> String {
+/// Truncates a text and replaces NUL, which PostgreSQL cannot store.
+fn storable_text(text: &str, max_chars: usize) -> String {
     text.chars()
-        .take(most)
+        .take(max_chars)
         .map(|c| {
             if c == '\0' {
                 char::REPLACEMENT_CHARACTER
@@ -79,39 +75,63 @@ fn storable(text: &str, most: usize) -> String {
         .collect()
 }
 
-/// A dead letter in the store.
+/// A dead letter in the database.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredDeadLetter {
-    /// Its number, by which an operator names it.
+    /// Number that operator commands use to select the dead letter.
     pub id: i64,
-    /// The message, when it last came, and why it was refused then.
-    pub letter: DeadLetter,
-    /// How often it came.
-    pub times: u64,
-    /// When it first came.
+    /// The client that the topic belongs to, if any.
+    pub client: Option<ClientId>,
+    /// Topic.
+    pub topic: String,
+    /// Payload, truncated if it was too large. Empty in lists.
+    pub payload: Bytes,
+    /// Size of the complete payload in bytes.
+    pub size: u64,
+    /// SHA-256 of the complete payload, in hexadecimal.
+    pub sha256: String,
+    /// Why the message was rejected the last time. A text, because another version of the program
+    /// can have stored a reason that this version does not define.
+    pub reason: String,
+    /// What was wrong with the message the last time.
+    pub detail: String,
+    /// Number of times that the message was received.
+    pub occurrences: u64,
+    /// Time at which the message was first received.
     pub first_received: Timestamp,
-    /// When an operator asked for it to be processed again, if that is still to be done.
-    pub replay_asked: Option<Timestamp>,
+    /// Time at which the message was last received.
+    pub last_received: Timestamp,
+    /// Time at which an operator requested a replay, if a replay is pending.
+    pub replay_requested_at: Option<Timestamp>,
 }
 
-/// How many dead letters are kept.
+impl StoredDeadLetter {
+    /// Whether the payload is complete. Only a complete message can be replayed.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.size == self.payload.len() as u64
+    }
+}
+
+/// Limits on the number of stored dead letters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DeadLetterLimits {
-    /// Of one client.
+    /// Maximum per client.
     pub max_per_client: u32,
-    /// In all: names of clients may be anybody's invention.
+    /// Maximum for all clients together. Needed because a client can publish under invented client
+    /// ids.
     pub max_total: u32,
 }
 
-/// Which dead letters.
+/// Selects dead letters. An empty filter selects all.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DeadLetterFilter {
-    /// Of this client only.
+    /// Selects dead letters of this client.
     pub client: Option<ClientId>,
-    /// For this reason only.
-    pub reason: Option<String>,
-    /// That came last before this moment only.
-    pub before: Option<Timestamp>,
-    /// Those that wait to be processed again only.
-    pub replay_asked: bool,
+    /// Selects dead letters with this reason.
+    pub reason: Option<RejectReason>,
+    /// Selects dead letters that were last received before this time.
+    pub received_before: Option<Timestamp>,
+    /// Selects only dead letters with a pending replay request.
+    pub replay_requested: bool,
 }

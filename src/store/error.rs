@@ -1,27 +1,27 @@
-//! What can go wrong with a database, sorted by what is to be done about it.
+//! Database errors, classified by the caller's reaction.
 
 use std::path::PathBuf;
 
 /// A statement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Trying again may help: it is away, busy, full.
-    #[error("the database does not answer: {0}")]
+    /// The database is down, busy or full. A retry can succeed.
+    #[error("the database is unavailable: {0}")]
     Unavailable(#[source] sqlx::Error),
-    /// It will never take this, whenever it is asked: a value, a length, a constraint.
-    #[error("the database refuses a row: {0}")]
+    /// The database rejected a value or a constraint. A retry of the same row fails again.
+    #[error("the database rejected a row: {0}")]
     RowRejected(#[source] sqlx::Error),
-    /// The schema is not the one that this program writes.
+    /// The schema is not the one of this version.
     #[error("{0}")]
     Schema(String),
-    /// A row reads as nothing that was ever written.
-    #[error("the database holds what was never written there: {0}")]
+    /// A row contains a value that no version of the program writes.
+    #[error("unexpected value in the database: {0}")]
     CorruptRow(String),
 }
 
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
-        if is_refusal(&error) {
+        if is_row_rejection(&error) {
             Self::RowRejected(error)
         } else {
             Self::Unavailable(error)
@@ -29,13 +29,13 @@ impl From<sqlx::Error> for StoreError {
     }
 }
 
-/// Whether the statement's values were at fault. Whatever is not known to be so is worth another
-/// try: wrongly waiting loses nothing.
-fn is_refusal(error: &sqlx::Error) -> bool {
-    // SQLite's result codes.
-    const TOO_BIG: i32 = 18;
-    const CONSTRAINT: i32 = 19;
-    const MISMATCH: i32 = 20;
+/// Whether the database rejected the values of the statement. Returns false for unknown errors,
+/// because a needless retry loses no data.
+fn is_row_rejection(error: &sqlx::Error) -> bool {
+    // SQLite result codes.
+    const SQLITE_TOOBIG: i32 = 18;
+    const SQLITE_CONSTRAINT: i32 = 19;
+    const SQLITE_MISMATCH: i32 = 20;
     let sqlx::Error::Database(error) = error else {
         return matches!(error, sqlx::Error::Encode(_));
     };
@@ -44,41 +44,54 @@ fn is_refusal(error: &sqlx::Error) -> bool {
         .try_downcast_ref::<sqlx::postgres::PgDatabaseError>()
         .is_some()
     {
-        // Data exceptions, broken constraints, limits of the program such as an index row's size.
+        // Classes of PostgreSQL error codes: data exception, integrity constraint violation,
+        // program limit exceeded (for example the size of an index row).
         return ["22", "23", "54"]
             .iter()
             .any(|class| code.starts_with(class));
     }
-    // SQLite's extended codes keep the primary one in the lowest byte.
+    // The lowest byte of an extended SQLite result code is the primary code.
     let primary = code.parse::<i32>().map_or(0, |code| code & 0xff);
-    matches!(primary, TOO_BIG | CONSTRAINT | MISMATCH)
+    matches!(primary, SQLITE_TOOBIG | SQLITE_CONSTRAINT | SQLITE_MISMATCH)
 }
 
-/// The database could not be opened. Each says what to do.
+/// The SQLite database cannot be opened. Each message contains the fix.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenSqliteError {
-    /// The file is damaged, or is no database.
-    #[error("the database {} is damaged ({problem}); restore it from a copy, or move it away to start empty (connected clients register again when they reconnect)", path.display())]
+    /// The file is damaged or is not a database.
+    #[error(
+        "the database {} is damaged ({problem}); restore it from a backup, or move it away to \
+         start with an empty one (connected clients are recorded again when they reconnect)",
+        path.display()
+    )]
     Damaged {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What SQLite says.
+        /// Error message of SQLite.
         problem: String,
     },
-    /// A newer program wrote it.
-    #[error("the database {} was made by a newer version of this program (schema {version}); run that version, or restore a copy from before it", path.display())]
+    /// A newer version of the program created the schema.
+    #[error(
+        "the database {} was created by a newer version of this program (schema {version}); run \
+         that version, or restore a backup made before the upgrade",
+        path.display()
+    )]
     Newer {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its schema.
+        /// Version of the schema.
         version: i64,
     },
-    /// It cannot be opened or brought up to date.
-    #[error("cannot open the database {}: {problem}; check that its folder is writable and has space", path.display())]
+    /// The file cannot be opened or migrated.
+    #[error(
+        "cannot open the database {}: {problem}; check that its directory is writable and that the \
+         disk is not full",
+        path.display()
+    )]
     Unusable {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error message.
         problem: String,
     },
 }

@@ -1,94 +1,95 @@
-//! Rows that an updater is to look at, and what came of it.
+//! Types of the tenant lookup jobs: rows that are due for a lookup, and lookup results.
 
 use crate::domain::{ClientId, ClientInfo, ClientKind, Dialect, OrgId, Tenant, Timestamp};
 
-/// Which rows are due.
+/// Why a row is due for a tenant lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LookupReason {
-    /// Hosts with a tenant that inventory last heard of before this moment, the longest ago first.
+    /// The host has a tenant, and its latest report to inventory is old or pending. The oldest
+    /// report is first.
     InventoryRefresh {
-        /// The moment.
+        /// Selects hosts whose latest report was delivered before this time.
         before: Timestamp,
     },
-    /// Clients without a tenant that were last looked up before this moment, the longest ago first,
-    /// and not in vain this often.
+    /// The client is tenantless. The earliest lookup is first.
     MissingTenant {
-        /// The moment.
+        /// Selects clients whose latest lookup was before this time.
         before: Timestamp,
-        /// After so many definite failures a client is left alone.
+        /// Selects clients with fewer failed lookups than this.
         max_attempts: u32,
     },
 }
 
-/// A row that is due. It is claimed: nobody else is given it for a while.
+/// A row that is due for a tenant lookup. Other jobs skip the row until the claim ends.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClaimedConnection {
-    /// Who.
+    /// Client id.
     pub client_id: ClientId,
-    /// To whom it belongs, if to anybody.
+    /// The tenant, if known.
     pub tenant: Option<Tenant>,
-    /// How it speaks.
+    /// Dialect of the latest online message.
     pub dialect: Dialect,
-    /// What it is.
+    /// Host or proxy.
     pub kind: ClientKind,
-    /// What it said of itself.
-    pub reported: ClientInfo,
-    /// The row as it was then: a result is dropped if it has changed since.
-    pub version: Timestamp,
+    /// What the client reports about itself.
+    pub info: ClientInfo,
+    /// Version of the row. A lookup result is discarded if the row has changed since.
+    pub row_version: Timestamp,
 }
 
-/// What an updater found out about a row.
+/// Result of the tenant lookup for one row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LookupResult {
-    /// Who.
+    /// Client id.
     pub client_id: ClientId,
-    /// Of which version of the row.
-    pub version: Timestamp,
-    /// What.
+    /// The [`ClaimedConnection::row_version`] that the lookup was made for.
+    pub row_version: Timestamp,
+    /// What the lookup returned.
     pub outcome: LookupOutcome,
 }
 
-/// What is to be written.
+/// What a tenant lookup returned.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LookupOutcome {
-    /// It belongs to this one, and inventory heard of it, if it did.
+    /// The client has a tenant.
     Found {
         /// The tenant.
         tenant: Tenant,
-        /// When inventory received it; the row says what it said if it did not.
+        /// Time at which the report to inventory was delivered. `None` leaves the stored time
+        /// unchanged.
         reported_to_inventory_at: Option<Timestamp>,
-        /// Inventory would refuse it: it is not owed.
-        is_refused: bool,
+        /// False if inventory does not accept this host. The host is then no longer reported.
+        inventory_eligible: bool,
     },
-    /// A definite answer: it belongs to nobody.
+    /// The client has no tenant. This result is definitive.
     NotFound,
-    /// No answer: the row is as it was, and due.
+    /// The lookup was not possible. The row stays unchanged and due.
     Unavailable,
 }
 
-/// How clients without a tenant stand.
+/// Numbers of tenantless clients.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TenantlessCounts {
-    /// Will be looked up again.
-    pub waiting: u64,
-    /// Were looked up in vain as often as they may be.
+    /// Clients that will be looked up again.
+    pub pending: u64,
+    /// Clients that reached the maximum number of failed lookups.
     pub exhausted: u64,
-    /// The one that waits longest was last looked up then.
-    pub oldest: Option<Timestamp>,
+    /// Time of the latest lookup of the pending client that has waited longest.
+    pub oldest_lookup: Option<Timestamp>,
 }
 
-/// A client without a tenant, for operators.
+/// A tenantless client, as operator commands show it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TenantlessClient {
-    /// Who.
+    /// Client id.
     pub client_id: ClientId,
-    /// When it was last looked up in vain.
-    pub looked_up: Option<Timestamp>,
-    /// How often.
-    pub failures: u32,
-    /// When it was last heard of.
+    /// Time of the latest lookup that found no tenant.
+    pub last_lookup: Option<Timestamp>,
+    /// Number of lookups by the tenantless job that found no tenant.
+    pub failed_lookups: u32,
+    /// Receive time of the latest online message.
     pub online_received_at: Timestamp,
 }
 
-/// Connections of an organisation, counted.
+/// An organization and the number of its connections.
 pub type OrgCount = (OrgId, u64);

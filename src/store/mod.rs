@@ -1,8 +1,10 @@
-//! All SQL. One trait in whole use cases, an implementation a database, one contract suite for all
-//! of them (`tests/it/store_contract.rs`).
+//! The database: every SQL statement of the program, behind the [`Store`] trait.
 //!
-//! A method that serves callers takes the organisation first. A connection without a tenant has no
-//! `OrgId`, so no such method can return it.
+//! Each database has one implementation (`sqlite`, `postgres`). Both pass the same contract tests
+//! (`tests/it/store_contract.rs`).
+//!
+//! Methods that serve API callers take the organization as the first argument. A tenantless client
+//! has no [`OrgId`], so these methods cannot return it.
 
 mod dead_letters;
 mod error;
@@ -27,60 +29,62 @@ pub use lookup_queue::{
 };
 pub use page::{ClientPage, ConnectionPage, Filter, PageRequest, PageStart};
 
-/// What the store knows of a client before a batch is folded.
+/// What is stored about a client before a batch is applied.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StoredState {
-    /// Its row, if it is connected.
-    pub connected: Option<StoredConnection>,
-    /// What is remembered of it, if it left.
-    pub departed: Option<StoredDisconnect>,
+    /// The client's row in `connections`, if it is connected.
+    pub connection: Option<StoredConnection>,
+    /// The client's row in `disconnected_clients`, if it has disconnected.
+    pub disconnect: Option<StoredDisconnect>,
 }
 
-/// The part of a row that decides what a new message means.
+/// The columns of `connections` that decide how a new message is applied.
+///
+/// A presence message is an online or an offline message.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredConnection {
-    /// The online message that the row is of.
+    /// Id of the latest online message.
     pub message_id: Option<MessageId>,
-    /// When that was sent.
+    /// Send time of the latest online message.
     pub message_sent: Timestamp,
-    /// To whom it belongs.
+    /// The tenant, if known.
     pub tenant: Option<Tenant>,
-    /// When its last word about presence was heard, and where in the queue.
-    pub heard: ReceivedAt,
-    /// That word was a farewell: a later sign of life holds it.
-    pub has_left: bool,
-    /// The latest sign of life that matters.
+    /// Receive time and queue position of the latest presence message.
+    pub received: ReceivedAt,
+    /// Whether the latest presence message is an offline message that a later heartbeat overruled.
+    pub offline_overruled: bool,
+    /// Time of the latest heartbeat after the latest presence message.
     pub last_heartbeat_at: Option<Timestamp>,
 }
 
-/// The part of what is remembered that decides what a new message means.
+/// The columns of `disconnected_clients` that decide how a new message is applied.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredDisconnect {
-    /// The online message that it was connected by.
+    /// Id of the online message of the ended connection.
     pub message_id: Option<MessageId>,
-    /// When that was sent.
+    /// Send time of that online message.
     pub message_sent: Timestamp,
-    /// To whom it belonged.
+    /// The tenant that the client had, if known.
     pub tenant: Option<Tenant>,
-    /// When it left, and where in the queue that was said.
-    pub heard: ReceivedAt,
+    /// Receive time and queue position of the offline message.
+    pub received: ReceivedAt,
 }
 
-/// When the broker had a message, and where in the queue it stood, if there is one.
+/// When and where a message was received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReceivedAt {
-    /// When the broker had it.
-    pub at: Timestamp,
-    /// Its place in the queue.
-    pub place: Option<QueuePosition>,
+    /// Receive time.
+    pub time: Timestamp,
+    /// Position in Kafka. `None` without Kafka.
+    pub position: Option<QueuePosition>,
 }
 
-/// A place in the queue.
+/// Position of a message in a Kafka topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueuePosition {
-    /// The partition.
+    /// Partition number.
     pub partition: i32,
-    /// The offset in it.
+    /// Offset in the partition.
     pub offset: i64,
 }
 
@@ -91,113 +95,119 @@ impl QueuePosition {
     }
 }
 
-/// The tenant of a row: `''` is no organisation at all.
+/// Returns the tenant of a row, or `None` if `org_id` is empty.
 fn tenant_of(org_id: &str, account: String) -> Option<Tenant> {
     let org_id = OrgId::new(org_id).ok()?;
     Some(Tenant { org_id, account })
 }
 
-/// A client that is connected at the end of a batch.
+/// Inserts or updates the row of a client that sent an online message.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ConnectionUpsert {
-    /// Who.
+    /// Client id.
     pub client_id: ClientId,
-    /// How to speak to it.
+    /// Dialect of the online message.
     pub dialect: Dialect,
-    /// What it is.
+    /// Host or proxy.
     pub kind: ClientKind,
-    /// Where it was heard.
+    /// Topic prefix of the online message.
     pub topic_prefix: String,
-    /// What it said of itself.
-    pub reported: ClientInfo,
-    /// The online message's id.
+    /// What the client reports about itself.
+    pub info: ClientInfo,
+    /// Id of the online message.
     pub message_id: Option<MessageId>,
-    /// When it was sent.
+    /// Send time of the online message.
     pub message_sent: Timestamp,
-    /// When the broker had it, and where in the queue it stood.
-    pub heard: ReceivedAt,
-    /// A later sign of life, that has overtaken this message.
+    /// Receive time and queue position of the online message.
+    pub received: ReceivedAt,
+    /// Time of a heartbeat that was received later than the online message but processed earlier.
     pub last_heartbeat_at: Option<Timestamp>,
-    /// What the tenant step found.
+    /// Result of the tenant lookup.
     pub tenant: TenantChange,
-    /// Whether inventory would take it.
+    /// Whether inventory accepts this host.
     pub inventory_eligible: bool,
-    /// When inventory received it, if it has; otherwise it is owed.
+    /// Time at which the report to inventory was delivered. `None` leaves the report pending.
     pub reported_to_inventory_at: Option<Timestamp>,
 }
 
-/// A client that showed life without saying what it is. One that left is brought back as it was;
-/// one that is connected stays so, whatever an older message says; anybody else stays unknown.
+/// Records a heartbeat.
+///
+/// The heartbeat has an effect only if it is newer than the client's latest presence message. A
+/// connected client then stays connected even if an older offline message is processed later. A
+/// disconnected client is connected again with its previous data. An unknown client is ignored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeartbeatUpdate {
-    /// Who.
+    /// Client id.
     pub client_id: ClientId,
-    /// When the broker had the sign. It counts if that is after its last word about presence.
-    pub at: Timestamp,
-    /// What the tenant step found, if there was one. Otherwise the tenant is as it was.
+    /// Receive time of the heartbeat.
+    pub received_at: Timestamp,
+    /// Result of the tenant lookup. `None` leaves the tenant unchanged.
     pub tenant: Option<TenantChange>,
 }
 
-/// A client that said that it left. It is not connected any more, unless it showed life later.
+/// Ends a connection after an offline message, unless a later heartbeat is stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ConnectionEnd {
-    /// Who.
+    /// Client id.
     pub client_id: ClientId,
-    /// When the broker had the news, and where in the queue it stood.
-    pub heard: ReceivedAt,
+    /// Receive time and queue position of the offline message.
+    pub received: ReceivedAt,
 }
 
-/// What a tenant lookup does to a row.
+/// How a tenant lookup changes a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TenantChange {
-    /// It belongs to this one: set it, nothing is due, the count of failures starts over.
+    /// The lookup found this tenant. Resets the number of failed lookups.
     Found(Tenant),
-    /// Belongs to nobody, as of this moment.
+    /// The lookup found no tenant at this time. Makes the client tenantless.
     NotFound(Timestamp),
-    /// No answer, but this one was known: keep it.
+    /// The lookup was not possible. Keeps this tenant, which is already stored.
     Keep(Tenant),
-    /// No answer and none known: belongs to nobody for now, and is due for a lookup at once.
+    /// The lookup was not possible and no tenant is stored. Makes the client tenantless and due for
+    /// a lookup at once.
     PendingLookup,
 }
 
-/// The outcome of a batch, written in one transaction and in this order. A client stands at most
-/// once in each list; in two, if it came and went.
+/// The changes of one batch, written in one transaction in the order of the fields.
+///
+/// A client occurs at most once in each list. It can occur in two lists, for example if it
+/// connected and disconnected within the batch.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PresenceBatch {
-    /// Clients that are connected now, by their own word.
-    pub arrivals: Vec<ConnectionUpsert>,
-    /// Clients that showed life.
-    pub sightings: Vec<HeartbeatUpdate>,
-    /// Clients that said that they left.
-    pub departures: Vec<ConnectionEnd>,
+    /// Clients that sent an online message.
+    pub upserts: Vec<ConnectionUpsert>,
+    /// Clients that sent a heartbeat.
+    pub heartbeats: Vec<HeartbeatUpdate>,
+    /// Clients that sent an offline message.
+    pub ends: Vec<ConnectionEnd>,
     /// Messages that can never be processed.
     pub dead_letters: Vec<DeadLetter>,
-    /// How many dead letters are kept: the latest.
-    pub letters: DeadLetterLimits,
+    /// Limits on the number of stored dead letters. The oldest above a limit are deleted.
+    pub dead_letter_limits: DeadLetterLimits,
 }
 
 impl PresenceBatch {
-    /// Whether there is nothing to write.
+    /// Whether the batch contains no changes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.arrivals.is_empty()
-            && self.sightings.is_empty()
-            && self.departures.is_empty()
+        self.upserts.is_empty()
+            && self.heartbeats.is_empty()
+            && self.ends.is_empty()
             && self.dead_letters.is_empty()
     }
 }
 
-/// The queues whose partitions are fenced. Their topics' names may differ by deployment.
+/// A Kafka topic whose partitions are fenced. Deployments can configure other topic names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum QueueTopic {
-    /// Presence.
+    /// Presence messages.
     Ingress,
-    /// Answers and signs of life.
+    /// Responses and heartbeats.
     Answers,
 }
 
 impl QueueTopic {
-    /// Its name in the store and in logs.
+    /// Returns the name in the database and in logs.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -207,45 +217,46 @@ impl QueueTopic {
     }
 }
 
-/// The right to write for one partition of the queue, as it was when the batch was taken.
+/// Ownership of a partition: permits writing its messages until another process acquires it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PartitionLease {
-    /// The queue.
+    /// Kafka topic.
     pub queue: QueueTopic,
-    /// The partition.
+    /// Partition number.
     pub partition: i32,
-    /// What [`Store::acquire_partitions`] gave for it.
+    /// Epoch that [`Store::acquire_partitions`] returned.
     pub epoch: i64,
 }
 
-/// What became of a batch.
+/// Outcome of [`Store::record_batch`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WriteOutcome {
-    /// It is durable.
+    /// The batch is durable.
     Committed,
-    /// Nothing was written: these partitions have another owner by now.
+    /// Nothing was written, because another process acquired these partitions.
     Fenced(Vec<PartitionLease>),
 }
 
-/// What the rest of the program may ask of a database.
+/// Operations that the rest of the program runs on a database.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// What is known of these clients, in one query. Who is not in the answer is not known.
+    /// Loads the stored state of clients in one query. Unknown clients are absent from the map.
     async fn load_states(
         &self,
         clients: &[ClientId],
     ) -> Result<HashMap<ClientId, StoredState>, StoreError>;
 
-    /// Writes a batch: all of it or nothing, durable when it returns. Nothing, if a partition that
-    /// it came from was taken over meanwhile.
+    /// Writes a batch in one transaction. The batch is durable when this returns.
+    ///
+    /// Writes nothing if another process has acquired a partition of `leases`.
     async fn record_batch(
         &self,
         batch: &PresenceBatch,
-        fences: &[PartitionLease],
+        leases: &[PartitionLease],
         now: Timestamp,
     ) -> Result<WriteOutcome, StoreError>;
 
-    /// Takes partitions of the queue over: from now on batches under an older epoch are fenced.
+    /// Acquires partitions: increments their epochs, which fences the previous owners.
     async fn acquire_partitions(
         &self,
         queue: QueueTopic,
@@ -253,123 +264,131 @@ pub trait Store: Send + Sync + 'static {
         owner: &str,
     ) -> Result<Vec<PartitionLease>, StoreError>;
 
-    /// Forgets clients that left before a moment. Returns how many.
+    /// Deletes the data of clients that disconnected before a time. Returns the number of clients.
     async fn delete_disconnected_before(&self, before: Timestamp) -> Result<u64, StoreError>;
 
-    /// Housekeeping that keeps questions fast. Changes no answer.
-    async fn tidy(&self) -> Result<(), StoreError>;
+    /// Compacts internal tables to keep queries fast. Does not change the result of any query.
+    async fn run_maintenance(&self) -> Result<(), StoreError>;
 
-    /// An organisation's connection to a client.
+    /// Finds a connection of an organization.
     async fn find_for_org(
         &self,
         org: &OrgId,
         client: &ClientId,
     ) -> Result<Option<Connection>, StoreError>;
 
-    /// An organisation's connections to any of these clients, in one query, in no order.
+    /// Finds the connections of an organization among `clients`, in one query and in any order.
     async fn find_many_for_org(
         &self,
         org: &OrgId,
         clients: &[ClientId],
     ) -> Result<Vec<Connection>, StoreError>;
 
-    /// As [`Store::find_for_org`]; also a Satellite server of another organisation.
+    /// Like [`Store::find_for_org`], but also finds a Satellite server of another organization.
     async fn find_for_org_or_satellite(
         &self,
         org: &OrgId,
         client: &ClientId,
     ) -> Result<Option<Connection>, StoreError>;
 
-    /// A page of an organisation's connections, ordered by client id.
+    /// Lists a page of an organization's connections, ordered by client id.
     async fn list_for_org(
         &self,
         org: &OrgId,
-        wanted: &PageRequest,
+        request: &PageRequest,
     ) -> Result<ConnectionPage, StoreError>;
 
-    /// A page of everybody who belongs to an organisation, ordered by that and client id, and how many
-    /// there are. For callers who manage all of them.
+    /// Lists a page of the connected clients that have a tenant, ordered by organization and client
+    /// id. Only management endpoints may call this.
     async fn list_all(&self, offset: u64, limit: u64) -> Result<ClientPage, StoreError>;
 
-    /// Clients in order, whoever they belong to. For the connector's own housekeeping; nothing of it
-    /// reaches a caller.
-    async fn client_ids(
+    /// Lists the ids of connected clients in ascending order, including tenantless clients.
+    ///
+    /// For internal jobs only. API endpoints must not call this.
+    async fn list_client_ids(
         &self,
         after: Option<&ClientId>,
         limit: u32,
     ) -> Result<Vec<ClientId>, StoreError>;
 
-    /// Claims rows that are due, until a moment, so that nobody else is given them. Rows whose claim
-    /// ended before `unclaimed` are given, and those that were never claimed.
+    /// Claims rows that are due for a tenant lookup. Other jobs skip the rows until `claim_until`.
+    ///
+    /// Skips rows whose claim ends at `claims_ended_before` or later.
     async fn claim_for_lookup(
         &self,
-        due: LookupReason,
+        reason: LookupReason,
         limit: u32,
-        unclaimed: Timestamp,
-        until: Timestamp,
+        claims_ended_before: Timestamp,
+        claim_until: Timestamp,
     ) -> Result<Vec<ClaimedConnection>, StoreError>;
 
-    /// How many rows are due.
-    async fn count_due(&self, due: LookupReason, now: Timestamp) -> Result<u64, StoreError>;
+    /// Counts the rows that are due for a tenant lookup and not claimed at `now`.
+    async fn count_due(&self, reason: LookupReason, now: Timestamp) -> Result<u64, StoreError>;
 
-    /// Writes what was found out. What has changed meanwhile stays. Returns how many were written. The
-    /// claim of a row without an answer ends now.
+    /// Writes the results of tenant lookups and returns the number of changed rows.
+    ///
+    /// Skips rows that changed since they were claimed. [`LookupOutcome::Unavailable`] only ends
+    /// the claim and is not counted.
     async fn save_lookup_results(
         &self,
-        findings: &[LookupResult],
+        results: &[LookupResult],
         now: Timestamp,
     ) -> Result<u64, StoreError>;
 
-    /// Gives clients the tenant back that they were recorded without in the last minutes. Who has one
-    /// by now, or is gone, is left alone.
+    /// Restores the tenants of clients that are connected and tenantless. Skips all other clients.
     async fn restore_tenants(
         &self,
         clients: &[(ClientId, Tenant)],
         now: Timestamp,
     ) -> Result<u64, StoreError>;
 
-    /// How clients without a tenant stand, for operators.
+    /// Counts the tenantless clients.
     async fn count_tenantless(&self, max_attempts: u32) -> Result<TenantlessCounts, StoreError>;
 
-    /// Clients without a tenant, for operators; nothing of it reaches a caller. Those that wait
-    /// longest first.
+    /// Lists tenantless clients, the earliest lookup first.
+    ///
+    /// For operator commands only. API endpoints must not call this.
     async fn list_tenantless(&self, limit: u32) -> Result<Vec<TenantlessClient>, StoreError>;
 
-    /// Makes clients without a tenant due at once, with all their attempts: these, or all of them.
+    /// Makes tenantless clients due for a lookup at once and resets their number of failed lookups.
+    /// `None` selects all tenantless clients. Returns the number of clients.
     async fn reset_tenantless(&self, clients: Option<&[ClientId]>) -> Result<u64, StoreError>;
 
-    /// Removes the rows of clients without a tenant: these.
+    /// Deletes the rows of these clients if they are tenantless. Returns the number of rows.
     async fn delete_tenantless(&self, clients: &[ClientId]) -> Result<u64, StoreError>;
 
-    /// How many connections belong to an organisation.
-    async fn count_connected(&self) -> Result<u64, StoreError>;
+    /// Counts the connections that have a tenant.
+    async fn count_with_tenant(&self) -> Result<u64, StoreError>;
 
-    /// Connections by organisation, the largest first; and how many have none.
+    /// Counts connections per organization, the largest organization first, and the tenantless
+    /// connections.
     async fn count_by_org(&self, limit: u32) -> Result<(Vec<OrgCount>, u64), StoreError>;
 
-    /// Dead letters without their payloads, the latest number first.
+    /// Lists dead letters without their payloads, the highest id first.
     async fn list_dead_letters(
         &self,
         filter: &DeadLetterFilter,
         limit: u32,
     ) -> Result<Vec<StoredDeadLetter>, StoreError>;
 
-    /// A dead letter, with its payload.
-    async fn dead_letter(&self, id: i64) -> Result<Option<StoredDeadLetter>, StoreError>;
+    /// Finds a dead letter with its payload.
+    async fn find_dead_letter(&self, id: i64) -> Result<Option<StoredDeadLetter>, StoreError>;
 
-    /// Notes that a dead letter is to be processed again. False if there is none of that number.
+    /// Requests the replay of a dead letter. Returns false if the id does not exist.
     async fn request_replay(&self, id: i64, now: Timestamp) -> Result<bool, StoreError>;
 
-    /// A dead letter was processed again: forgets it, unless it was refused again meanwhile
-    /// (`times` has changed). True if it is forgotten.
-    async fn finish_replay(&self, id: i64, times: u64) -> Result<bool, StoreError>;
+    /// Deletes a dead letter after its replay. Returns whether it was deleted.
+    ///
+    /// Keeps the dead letter if its number of occurrences differs from `occurrences`: then the
+    /// message was rejected again.
+    async fn finish_replay(&self, id: i64, occurrences: u64) -> Result<bool, StoreError>;
 
-    /// Forgets dead letters. Returns how many.
+    /// Deletes the dead letters that match the filter. Returns their number.
     async fn purge_dead_letters(&self, filter: &DeadLetterFilter) -> Result<u64, StoreError>;
 
-    /// Whether the database answers, and holds the schema that this program writes.
+    /// Checks that the database responds and has the schema of this version.
     async fn ping(&self) -> Result<(), StoreError>;
 
-    /// Lets go of the database. Nothing works after it.
+    /// Closes all connections to the database. Every later call fails.
     async fn close(&self);
 }

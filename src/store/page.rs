@@ -1,91 +1,91 @@
-//! Which of an organisation's connections are wanted, and in which pages.
+//! Types of paged lists: filter, requested page and returned page.
 
 use crate::domain::{ClientId, Connection, Tenant};
 
-/// Only those that all of this is true of. Empty: everybody.
+/// Conditions that a connection must all meet. An empty filter matches every connection.
 ///
-/// WriteOutcome as they are compared: see each field's constructor.
+/// The values are stored in the form in which the database compares them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Has a worker of this name; `-` is written for `_`.
+    /// Dispatcher names, with `-` in place of `_`.
     pub(super) dispatchers: Vec<String>,
-    /// Has this tag with this value.
+    /// Tag keys and values.
     pub(super) tags: Vec<(String, String)>,
-    /// Has this fact with this value, or with a list that holds it: in lower case, a UUID without its
-    /// dashes.
+    /// Fact keys and values. Values are in lower case, and UUIDs have no dashes.
     pub(super) facts: Vec<(String, String)>,
-    /// Its client id begins like this, or its FQDN does in lower case.
-    pub(super) beginnings: Vec<String>,
+    /// Prefixes of the client id or of the FQDN.
+    pub(super) prefixes: Vec<String>,
 }
 
 impl Filter {
-    /// With a worker of this name, in either spelling.
-    pub fn dispatcher(&mut self, name: &str) {
+    /// Requires a dispatcher. `-` and `_` in the name are equal.
+    pub fn require_dispatcher(&mut self, name: &str) {
         self.dispatchers.push(name.replace('_', "-"));
     }
 
-    /// With this tag.
-    pub fn tag(&mut self, key: &str, value: &str) {
+    /// Requires a tag with this value, or with a list that contains this value.
+    pub fn require_tag(&mut self, key: &str, value: &str) {
         self.tags.push((key.to_owned(), value.to_owned()));
     }
 
-    /// With this fact. Letters' case does not matter, nor do the dashes of a UUID.
-    pub fn fact(&mut self, key: &str, value: &str) {
+    /// Requires a fact with this value, or with a list that contains this value. Ignores letter
+    /// case and the dashes of a UUID.
+    pub fn require_fact(&mut self, key: &str, value: &str) {
         let lower = value.to_ascii_lowercase();
-        let bare = lower.replace('-', "");
-        // With its four dashes, or without any.
-        let is_uuid = matches!(lower.len(), 32 | 36) && Self::is_bare_uuid(&bare);
-        let value = if is_uuid { bare } else { lower };
+        let without_dashes = lower.replace('-', "");
+        // A UUID has 32 characters without dashes and 36 with dashes.
+        let is_uuid =
+            matches!(lower.len(), 32 | 36) && Self::is_uuid_without_dashes(&without_dashes);
+        let value = if is_uuid { without_dashes } else { lower };
         self.facts.push((key.to_owned(), value));
     }
 
-    /// With a client id or an FQDN that begins like this.
-    pub fn beginning(&mut self, text: &str) {
-        self.beginnings.push(text.to_owned());
+    /// Requires a client id or an FQDN with this prefix. Ignores the letter case of the FQDN.
+    pub fn require_prefix(&mut self, prefix: &str) {
+        self.prefixes.push(prefix.to_owned());
     }
 
-    /// Whether it lets everybody through.
+    /// Whether the filter matches every connection.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether it is a UUID without its dashes.
-    pub(super) fn is_bare_uuid(text: &str) -> bool {
+    pub(super) fn is_uuid_without_dashes(text: &str) -> bool {
         text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
     }
 
-    /// The first text after all that begin like this, byte for byte.
-    pub(super) fn after(beginning: &str) -> String {
-        format!("{beginning}{}", char::MAX)
+    /// Returns an exclusive upper bound of all texts with this prefix, compared byte by byte.
+    pub(super) fn end_of_prefix_range(prefix: &str) -> String {
+        format!("{prefix}{}", char::MAX)
     }
 }
 
-/// Where a page begins.
+/// Start of a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PageStart {
-    /// After so many. The page comes with how many there are in all.
+    /// Skips this number of connections. The page contains the total count.
     Offset(u64),
-    /// After the one of this name, or where it would stand; `""` is before everybody. Costs the same
-    /// wherever that is; nobody is counted.
+    /// Starts after this client id, which need not exist. `""` starts at the first connection. The
+    /// cost does not depend on the position. The page contains no total count.
     After(String),
 }
 
-/// A page of an organisation's connections that is asked for.
+/// A request for a page of an organization's connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageRequest {
-    /// Of these.
+    /// Which connections to list.
     pub filter: Filter,
-    /// From here.
+    /// Start of the page.
     pub start: PageStart,
-    /// At most so many.
+    /// Maximum number of connections on the page.
     pub limit: u64,
 }
 
 impl PageRequest {
-    /// Of everybody.
+    /// Creates a request without filter.
     #[must_use]
-    pub fn page(offset: u64, limit: u64) -> Self {
+    pub fn at_offset(offset: u64, limit: u64) -> Self {
         Self {
             filter: Filter::default(),
             start: PageStart::Offset(offset),
@@ -94,20 +94,21 @@ impl PageRequest {
     }
 }
 
-/// A page of an organisation's connections.
+/// A page of an organization's connections.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ConnectionPage {
-    /// How many there are in all, whatever the page: where the page starts at an offset. Otherwise 0.
+    /// Number of connections that match the filter, on all pages. 0 if the request started after a
+    /// client id.
     pub count: u64,
-    /// This page, ordered by client id.
+    /// Connections on this page, ordered by client id.
     pub connections: Vec<Connection>,
 }
 
-/// A page of everybody who belongs to an organisation.
+/// A page of the connected clients of all organizations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientPage {
-    /// How many there are in all, whatever the page.
+    /// Number of clients on all pages.
     pub count: u64,
-    /// This page, ordered by organisation and client id.
+    /// Clients on this page, ordered by organization and client id.
     pub clients: Vec<(Tenant, ClientId)>,
 }

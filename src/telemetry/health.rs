@@ -1,6 +1,7 @@
-//! Readiness: the parts of this process and what each says of itself now.
+//! Readiness: the components of this process and their current health.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -8,16 +9,60 @@ use std::time::Duration;
 use futures::future::{BoxFuture, join_all};
 use parking_lot::RwLock;
 
-/// What a part says: well, or what is wrong.
+/// The health of a component: `Ok`, or a description of the problem.
 pub type HealthResult = Result<(), String>;
 
-type Note = Arc<dyn Fn() -> String + Send + Sync>;
 type Check = Arc<dyn Fn() -> BoxFuture<'static, HealthResult> + Send + Sync>;
+type Info = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// A part that does not answer within this is not well.
-const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+/// A component whose check takes longer is unhealthy.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The parts that readiness depends on. A clone is the same health.
+/// A part of the process that has its own entry in the response of `/readiness`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Component {
+    /// The database.
+    Store,
+    /// The writers that apply messages to the database.
+    Recorder,
+    /// The embedded MQTT broker.
+    EmbeddedBroker,
+    /// The connection on which `ingest` receives messages from an external MQTT broker.
+    MqttIngest,
+    /// The connection on which `api` publishes messages to an external MQTT broker.
+    MqttApi,
+    /// The Kafka producer of `ingest`.
+    KafkaProducer,
+    /// The consumer of the ingress topic.
+    KafkaIngress,
+    /// The consumer of the answers topic.
+    KafkaAnswers,
+    /// The tenant lookup service.
+    TenantLookup,
+    /// The process itself. Listed only while it shuts down.
+    Process,
+}
+
+impl Component {
+    /// The name in the response of `/readiness`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+            Self::Recorder => "recorder",
+            Self::EmbeddedBroker => "embedded_broker",
+            Self::MqttIngest => "mqtt_ingest",
+            Self::MqttApi => "mqtt_api",
+            Self::KafkaProducer => "kafka_producer",
+            Self::KafkaIngress => "kafka_ingress",
+            Self::KafkaAnswers => "kafka_answers",
+            Self::TenantLookup => "tenant_lookup",
+            Self::Process => "process",
+        }
+    }
+}
+
+/// The components of the process. All clones refer to the same set.
 #[derive(Clone, Default)]
 pub struct Health {
     inner: Arc<Inner>,
@@ -25,63 +70,81 @@ pub struct Health {
 
 #[derive(Default)]
 struct Inner {
-    parts: RwLock<BTreeMap<&'static str, Check>>,
-    notes: RwLock<BTreeMap<&'static str, Note>>,
-    stopping: AtomicBool,
+    checks: RwLock<BTreeMap<Component, Check>>,
+    info: RwLock<BTreeMap<Component, Info>>,
+    is_shutting_down: AtomicBool,
 }
 
 impl Health {
-    /// A process without parts: ready.
+    /// Creates a set without components, which is ready.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a part that is asked each time somebody wants to know.
-    pub fn add<F>(&self, part: &'static str, check: F)
+    /// Adds a component that readiness depends on. Each readiness request calls `check`.
+    ///
+    /// Each component may be added once: a second check would hide the first.
+    pub fn add<F>(&self, component: Component, check: F)
     where
         F: Fn() -> BoxFuture<'static, HealthResult> + Send + Sync + 'static,
     {
-        self.inner.parts.write().insert(part, Arc::new(check));
+        match self.inner.checks.write().entry(component) {
+            Entry::Vacant(entry) => {
+                entry.insert(Arc::new(check));
+            }
+            Entry::Occupied(_) => debug_assert!(false, "{component:?} was added twice"),
+        }
     }
 
-    /// Adds a part that is shown and that readiness does not depend on.
-    pub fn add_note(&self, part: &'static str, note: impl Fn() -> String + Send + Sync + 'static) {
-        self.inner.notes.write().insert(part, Arc::new(note));
+    /// Adds a component that is listed but does not affect readiness.
+    pub fn add_info(
+        &self,
+        component: Component,
+        describe: impl Fn() -> String + Send + Sync + 'static,
+    ) {
+        match self.inner.info.write().entry(component) {
+            Entry::Vacant(entry) => {
+                entry.insert(Arc::new(describe));
+            }
+            Entry::Occupied(_) => debug_assert!(false, "{component:?} was added twice"),
+        }
     }
 
-    /// What those parts say now.
+    /// Returns the current descriptions of the components that do not affect readiness.
     #[must_use]
-    pub fn notes(&self) -> BTreeMap<&'static str, String> {
-        let notes = self.inner.notes.read();
-        notes.iter().map(|(part, note)| (*part, note())).collect()
+    pub fn info(&self) -> BTreeMap<Component, String> {
+        let info = self.inner.info.read();
+        info.iter()
+            .map(|(component, describe)| (*component, describe()))
+            .collect()
     }
 
-    /// From now on not ready: the process is about to stop.
-    pub fn stopping(&self) {
-        self.inner.stopping.store(true, Ordering::Release);
+    /// Makes the process permanently not ready.
+    pub fn begin_shutdown(&self) {
+        self.inner.is_shutting_down.store(true, Ordering::Release);
     }
 
-    /// Asks every part at once.
-    pub async fn ask(&self) -> BTreeMap<&'static str, HealthResult> {
-        let parts: Vec<_> = {
-            let parts = self.inner.parts.read();
-            parts
+    /// Checks all components concurrently.
+    pub async fn check(&self) -> BTreeMap<Component, HealthResult> {
+        let checks: Vec<_> = {
+            let checks = self.inner.checks.read();
+            checks
                 .iter()
-                .map(|(name, check)| (*name, check.clone()))
+                .map(|(component, check)| (*component, check.clone()))
                 .collect()
         };
-        let asked = parts.into_iter().map(|(name, check)| async move {
-            let verdict = tokio::time::timeout(ANSWER_WITHIN, check())
+        let results = checks.into_iter().map(|(component, check)| async move {
+            let result = tokio::time::timeout(CHECK_TIMEOUT, check())
                 .await
-                .unwrap_or_else(|_| Err(format!("no answer within {ANSWER_WITHIN:?}")));
-            (name, verdict)
+                .unwrap_or_else(|_| Err(format!("health check timed out after {CHECK_TIMEOUT:?}")));
+            (component, result)
         });
-        let mut verdicts: BTreeMap<_, _> = join_all(asked).await.into_iter().collect();
-        if self.inner.stopping.load(Ordering::Acquire) {
-            verdicts.insert("process", Err("stopping".to_owned()));
+        let mut results: BTreeMap<_, _> = join_all(results).await.into_iter().collect();
+        if self.inner.is_shutting_down.load(Ordering::Acquire) {
+            results.insert(Component::Process, Err("shutting down".to_owned()));
         }
-        verdicts
+        results
     }
 }
 
@@ -91,17 +154,33 @@ mod tests {
     use futures::FutureExt as _;
 
     #[tokio::test(start_paused = true)]
-    async fn each_part_speaks_for_itself_and_silence_is_not_well() {
+    async fn check_reports_each_component_and_treats_a_timeout_as_unhealthy() {
         let health = Health::new();
-        health.add("well", || async { Ok(()) }.boxed());
-        health.add("ill", || async { Err("it hurts".to_owned()) }.boxed());
-        health.add("silent", || std::future::pending().boxed());
-        let verdicts = health.ask().await;
-        assert_eq!(verdicts["well"], Ok(()));
-        assert_eq!(verdicts["ill"], Err("it hurts".to_owned()));
-        assert!(verdicts["silent"].is_err());
-        assert!(!verdicts.contains_key("process"));
-        health.stopping();
-        assert!(health.ask().await["process"].is_err());
+        health.add(Component::Store, || async { Ok(()) }.boxed());
+        health.add(Component::Recorder, || {
+            async { Err("disk full".to_owned()) }.boxed()
+        });
+        health.add(Component::MqttIngest, || std::future::pending().boxed());
+        let results = health.check().await;
+        assert_eq!(results[&Component::Store], Ok(()));
+        assert_eq!(results[&Component::Recorder], Err("disk full".to_owned()));
+        assert!(results[&Component::MqttIngest].is_err());
+        assert!(!results.contains_key(&Component::Process));
+    }
+
+    #[tokio::test]
+    async fn the_process_is_not_ready_after_begin_shutdown() {
+        let health = Health::new();
+        health.begin_shutdown();
+        assert!(health.check().await[&Component::Process].is_err());
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "Store was added twice")]
+    fn adding_a_component_twice_is_a_bug() {
+        let health = Health::new();
+        health.add(Component::Store, || async { Ok(()) }.boxed());
+        health.add(Component::Store, || async { Ok(()) }.boxed());
     }
 }

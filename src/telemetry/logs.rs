@@ -1,4 +1,4 @@
-//! Structured logs on standard error: text for people, JSON for machines.
+//! Structured logs on standard error, as text or JSON.
 
 use std::io::IsTerminal;
 
@@ -6,21 +6,27 @@ use tracing_subscriber::EnvFilter;
 
 use crate::config::{Log, LogFormat};
 
-/// Why logging could not start.
+/// Default levels of dependencies. The embedded broker's crate, for example, logs several lines per
+/// client connection. `log.level` can override each entry.
+const DEPENDENCY_LEVELS: &str = "mqtt5=error,mqtt5_protocol=error,rumqttc=error,sqlx=error,\
+     rustls=error,hyper=warn,rdkafka=off,librdkafka=off";
+
+/// Keeps the audit log on at every `log.level` that does not name this target.
+const AUDIT_LEVEL: &str = "cloud_connector::audit=info";
+
+/// `log.level` is invalid.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "log.level: {level:?} is not understood ({problem}); use error, warn, info, debug or trace"
-)]
-pub struct BadLevel {
+#[error("log.level: invalid level {level:?} ({problem}); use error, warn, info, debug or trace")]
+pub struct InvalidLevel {
     level: String,
     problem: String,
 }
 
-/// Starts logging for the process. A second call in one process (tests) changes nothing.
+/// Starts logging for the process. A second call in the same process, as in tests, has no effect.
 ///
 /// # Errors
-/// When the level cannot be read.
-pub fn init(log: &Log) -> Result<(), BadLevel> {
+/// When `log.level` is invalid.
+pub fn init(log: &Log) -> Result<(), InvalidLevel> {
     let filter = filter(&log.level)?;
     let json = match log.format {
         LogFormat::Json => true,
@@ -30,10 +36,10 @@ pub fn init(log: &Log) -> Result<(), BadLevel> {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        // Whoever read them may be gone. Complaining about that on the same stream would panic.
+        // If standard error is closed, reporting the failed write there would panic.
         .log_internal_errors(false);
-    let started = if json {
-        // Spans do not nest here: the list of them would only repeat the one.
+    let result = if json {
+        // Spans are never nested here, so the span list would only repeat the current span.
         let builder = builder.json().flatten_event(true).with_span_list(false);
         builder.try_init()
     } else {
@@ -42,26 +48,22 @@ pub fn init(log: &Log) -> Result<(), BadLevel> {
             .with_target(false)
             .try_init()
     };
-    // Only tests start it twice, and then the first one's choice stands.
-    drop(started);
+    // Fails only if logging was started before. The first call's settings then stay in effect.
+    drop(result);
     Ok(())
 }
 
-/// Outside crates are quiet unless named: the broker's crate would write lines for every
-/// connection of every client, which ours already counts.
-fn filter(level: &str) -> Result<EnvFilter, BadLevel> {
-    let bad = |problem: String| BadLevel {
+fn filter(level: &str) -> Result<EnvFilter, InvalidLevel> {
+    let invalid = |problem: String| InvalidLevel {
         level: level.to_owned(),
         problem,
     };
-    let plain = matches!(level, "error" | "warn" | "info" | "debug" | "trace");
-    if !plain && !level.contains(['=', ',']) {
-        return Err(bad("not a level".to_owned()));
+    let is_plain_level = matches!(level, "error" | "warn" | "info" | "debug" | "trace");
+    if !is_plain_level && !level.contains(['=', ',']) {
+        return Err(invalid("not a level".to_owned()));
     }
-    let quiet = "mqtt5=error,mqtt5_protocol=error,rumqttc=error,sqlx=error,rustls=error,hyper=warn,rdkafka=off,librdkafka=off";
-    // What was done to other people's connections is told at any level, unless it is named itself.
-    let audit = "cloud_connector::audit=info";
-    EnvFilter::try_new(format!("{quiet},{audit},{level}")).map_err(|error| bad(error.to_string()))
+    EnvFilter::try_new(format!("{DEPENDENCY_LEVELS},{AUDIT_LEVEL},{level}"))
+        .map_err(|error| invalid(error.to_string()))
 }
 
 #[cfg(test)]
@@ -69,13 +71,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_level_or_directives_are_taken_and_nonsense_is_named() {
+    fn filter_accepts_levels_and_directives_and_reports_invalid_levels() {
         assert!(filter("debug").is_ok());
         assert!(filter("info,cloud_connector::record=debug").is_ok());
-        let text = filter("loud").unwrap_err().to_string();
+        let error = filter("loud").unwrap_err().to_string();
         assert!(
-            text.contains("log.level") && text.contains("loud"),
-            "{text}"
+            error.contains("log.level") && error.contains("loud"),
+            "{error}"
         );
     }
 }

@@ -1,86 +1,67 @@
-//! Every metric of the process, in one place: its name, its help and the function that counts it.
+//! All metrics of the process: name, help text, and the function that updates each.
+//!
+//! Functions that write a log line as well do so only where the number of lines is bounded.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
-use crate::domain::ClientId;
+use super::LogThrottle;
+use crate::domain::{ClientId, LookupStatus};
 use crate::protocol::Rejection;
 
-const RECEIVED: &str = "cloud_connector_messages_received_total";
-const RECORDED: &str = "cloud_connector_messages_applied_total";
-const NO_EFFECT: &str = "cloud_connector_messages_ignored_total";
+const MESSAGES_RECEIVED: &str = "cloud_connector_messages_received_total";
+const MESSAGES_APPLIED: &str = "cloud_connector_messages_applied_total";
+const MESSAGES_IGNORED: &str = "cloud_connector_messages_ignored_total";
 const DEAD_LETTERS: &str = "cloud_connector_dead_letters_total";
-const ROWS_GIVEN_UP: &str = "cloud_connector_record_rows_discarded_total";
-const REFUSALS: &str = "cloud_connector_handshake_errors_total";
-const WAITED: &str = "cloud_connector_record_latency_seconds";
-const IN_FLIGHT: &str = "cloud_connector_record_in_flight_messages";
-const LAG: &str = "cloud_connector_kafka_consumer_lag_messages";
+const ROWS_DISCARDED: &str = "cloud_connector_record_rows_discarded_total";
+const HANDSHAKE_ERRORS: &str = "cloud_connector_handshake_errors_total";
+const RECORD_LATENCY: &str = "cloud_connector_record_latency_seconds";
+const IN_FLIGHT_MESSAGES: &str = "cloud_connector_record_in_flight_messages";
+const CONSUMER_LAG: &str = "cloud_connector_kafka_consumer_lag_messages";
 const BATCH_SIZE: &str = "cloud_connector_record_batch_messages";
-const BATCH_TIME: &str = "cloud_connector_record_batch_duration_seconds";
-const HELD: &str = "cloud_connector_record_batches_retrying";
-const FENCED: &str = "cloud_connector_record_partitions_fenced_total";
-const TENANT: &str = "cloud_connector_tenant_lookups_total";
-const LOOKUPS_ASKED: &str = "cloud_connector_tenant_gateway_requests_total";
-const BREAKER: &str = "cloud_connector_tenant_breaker_open";
-const OVERFLOWED: &str = "cloud_connector_ingest_qos0_dropped_total";
-const ANNOUNCED: &str = "cloud_connector_inventory_messages_total";
-const NOT_ANNOUNCED: &str = "cloud_connector_inventory_hosts_ineligible_total";
-const SOURCES: &str = "cloud_connector_sources_registrations_total";
+const BATCH_DURATION: &str = "cloud_connector_record_batch_duration_seconds";
+const BATCHES_RETRYING: &str = "cloud_connector_record_batches_retrying";
+const PARTITIONS_FENCED: &str = "cloud_connector_record_partitions_fenced_total";
+const TENANT_LOOKUPS: &str = "cloud_connector_tenant_lookups_total";
+const GATEWAY_REQUESTS: &str = "cloud_connector_tenant_gateway_requests_total";
+const BREAKER_OPEN: &str = "cloud_connector_tenant_breaker_open";
+const QOS0_DROPPED: &str = "cloud_connector_ingest_qos0_dropped_total";
+const INVENTORY_MESSAGES: &str = "cloud_connector_inventory_messages_total";
+const HOSTS_INELIGIBLE: &str = "cloud_connector_inventory_hosts_ineligible_total";
+const SOURCES_REGISTRATIONS: &str = "cloud_connector_sources_registrations_total";
 const CONNECTIONS: &str = "cloud_connector_connections";
 const TENANTLESS: &str = "cloud_connector_tenantless_connections";
 const TENANTLESS_AGE: &str = "cloud_connector_tenantless_oldest_lookup_age_seconds";
-const MASS_LOSS: &str = "cloud_connector_tenant_mass_loss_suppressed_total";
+const MASS_LOSS_SUPPRESSED: &str = "cloud_connector_tenant_mass_loss_suppressed_total";
 const UPDATER_RUNS: &str = "cloud_connector_updater_runs_total";
-const LINKS: &str = "cloud_connector_broker_connections";
-const REFUSED: &str = "cloud_connector_broker_rejections_total";
-const SEVERED: &str = "cloud_connector_broker_connections_aborted_total";
-const CERTIFICATES: &str = "cloud_connector_tls_certificate_reloads_total";
-const SENT: &str = "cloud_connector_messages_sent_total";
-const REQUESTS: &str = "cloud_connector_http_requests_total";
-const REQUEST_TIME: &str = "cloud_connector_http_request_duration_seconds";
+const BROKER_CONNECTIONS: &str = "cloud_connector_broker_connections";
+const BROKER_REJECTIONS: &str = "cloud_connector_broker_rejections_total";
+const CONNECTIONS_ABORTED: &str = "cloud_connector_broker_connections_aborted_total";
+const CERTIFICATE_RELOADS: &str = "cloud_connector_tls_certificate_reloads_total";
+const MESSAGES_SENT: &str = "cloud_connector_messages_sent_total";
+const HTTP_REQUESTS: &str = "cloud_connector_http_requests_total";
+const HTTP_REQUEST_DURATION: &str = "cloud_connector_http_request_duration_seconds";
 
-const SECONDS: &[f64] = &[
+const DURATION_BUCKETS_SECONDS: &[f64] = &[
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 ];
-const COUNTS: &[f64] = &[1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0];
+const BATCH_SIZE_BUCKETS: &[f64] = &[1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0];
 
-/// Says yes about once a second.
-pub struct LogThrottle(AtomicU64);
-
-impl LogThrottle {
-    /// One that has not said anything yet.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self(AtomicU64::new(0))
-    }
-
-    /// Whether it is time again.
-    pub fn now(&self) -> bool {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now = now.map_or(0, |since| since.as_secs());
-        self.0.swap(now, Ordering::Relaxed) != now
-    }
-}
-
-impl Default for LogThrottle {
-    fn default() -> Self {
-        Self::new()
-    }
-}
+/// Maximum number of characters of a topic in a log line. The sender chooses the topic.
+const MAX_LOGGED_TOPIC_CHARS: usize = 300;
 
 static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
 
-/// What renders the metrics. The first call starts collecting, for the whole process: that is how
-/// the `metrics` crate works.
+/// Returns the handle that renders the metrics. The first call installs the process-wide recorder;
+/// metrics that were updated before are lost.
 pub fn handle() -> &'static PrometheusHandle {
     HANDLE.get_or_init(|| {
         let recorder = builder().build_recorder();
         let handle = recorder.handle();
-        // Fails only if another recorder was set, and this is the only place that sets one.
+        // Fails only if another recorder is installed, and no other code installs one.
         let _ = ::metrics::set_global_recorder(recorder);
         describe();
         handle
@@ -88,301 +69,343 @@ pub fn handle() -> &'static PrometheusHandle {
 }
 
 fn builder() -> PrometheusBuilder {
+    let durations = Matcher::Suffix("_seconds".to_owned());
+    let batch_size = Matcher::Full(BATCH_SIZE.to_owned());
     PrometheusBuilder::new()
-        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), SECONDS)
-        .and_then(|b| b.set_buckets_for_metric(Matcher::Full(BATCH_SIZE.to_owned()), COUNTS))
-        .expect("the buckets are constants, and not empty")
+        .set_buckets_for_metric(durations, DURATION_BUCKETS_SECONDS)
+        .and_then(|builder| builder.set_buckets_for_metric(batch_size, BATCH_SIZE_BUCKETS))
+        .expect("the bucket lists are constants and not empty")
 }
 
 fn describe() {
-    describe_counter!(RECEIVED, "Messages taken from the broker, by channel");
-    describe_counter!(RECORDED, "Messages that took effect, by what they said");
-    describe_counter!(NO_EFFECT, "Messages without effect, by reason");
+    describe_recording();
+    describe_tenancy();
+    describe_broker_and_api();
+}
+
+fn describe_recording() {
+    describe_counter!(
+        MESSAGES_RECEIVED,
+        "Messages received from the MQTT broker, by channel"
+    );
+    describe_counter!(
+        MESSAGES_APPLIED,
+        "Presence messages that changed the database, by kind"
+    );
+    describe_counter!(MESSAGES_IGNORED, "Messages that changed nothing, by reason");
     describe_counter!(
         DEAD_LETTERS,
-        "Messages that can never be processed, by reason; `cloud-connector dead-letters` shows them"
+        "Messages that can never be processed, by reason (see `cloud-connector dead-letters`)"
     );
     describe_counter!(
-        ROWS_GIVEN_UP,
-        "Rows that the database refused and that could not be kept as dead letters either"
+        ROWS_DISCARDED,
+        "Rows rejected by the database that could not be stored as dead letters either"
     );
     describe_counter!(
-        REFUSALS,
-        "Handshakes that were refused, by whether the client is told"
+        HANDSHAKE_ERRORS,
+        "Invalid handshakes, by whether an error message was queued for the client"
     );
     describe_histogram!(
-        WAITED,
-        "Time from the broker's receipt of a message to its commit"
+        RECORD_LATENCY,
+        "Time from receiving a message to committing it to the database"
     );
-    describe_gauge!(IN_FLIGHT, "Messages taken in and not committed yet");
     describe_gauge!(
-        LAG,
-        "Messages that wait in partitions of this process, by queue"
+        IN_FLIGHT_MESSAGES,
+        "Messages accepted by the recorder and not yet committed"
     );
-    describe_histogram!(BATCH_SIZE, "Messages in a batch");
-    describe_histogram!(BATCH_TIME, "Time from a batch's start to its commit");
-    describe_gauge!(HELD, "Batches that wait for the database to come back");
-    describe_counter!(
-        FENCED,
-        "Partitions whose batch was dropped because another process owned them by then"
-    );
-    describe_counter!(TENANT, "Tenant lookups, by outcome");
-    describe_counter!(LOOKUPS_ASKED, "Requests to the tenant lookup service");
     describe_gauge!(
-        BREAKER,
-        "1 while the tenant lookup service does not answer and is not asked but for probes"
+        CONSUMER_LAG,
+        "Messages not yet consumed in the partitions assigned to this process, by topic"
+    );
+    describe_histogram!(BATCH_SIZE, "Messages per database batch");
+    describe_histogram!(
+        BATCH_DURATION,
+        "Time from the start of a batch to its commit, including retries"
+    );
+    describe_gauge!(
+        BATCHES_RETRYING,
+        "Batches being retried because the database write failed"
     );
     describe_counter!(
-        OVERFLOWED,
-        "Messages with QoS 0 dropped because too much of them waited"
+        PARTITIONS_FENCED,
+        "Partitions whose batch was dropped because another process owns them now"
     );
-    describe_counter!(ANNOUNCED, "Hosts announced to inventory, by outcome");
-    describe_counter!(
-        NOT_ANNOUNCED,
-        "Hosts that inventory would refuse and that it was not told of, by reason"
+}
+
+fn describe_tenancy() {
+    describe_counter!(TENANT_LOOKUPS, "Tenant lookups, by outcome");
+    describe_counter!(GATEWAY_REQUESTS, "Requests to the tenant gateway");
+    describe_gauge!(
+        BREAKER_OPEN,
+        "1 while the circuit breaker of the tenant lookup is open, else 0"
     );
     describe_counter!(
-        SOURCES,
+        QOS0_DROPPED,
+        "QoS 0 messages dropped because the ingest buffer was full"
+    );
+    describe_counter!(INVENTORY_MESSAGES, "Host messages to inventory, by outcome");
+    describe_counter!(
+        HOSTS_INELIGIBLE,
+        "Hosts not reported because inventory would reject them, by reason"
+    );
+    describe_counter!(
+        SOURCES_REGISTRATIONS,
         "Registrations of catalog proxies with the sources service, by outcome"
     );
-    describe_gauge!(CONNECTIONS, "Connections that belong to an organisation");
+    describe_gauge!(CONNECTIONS, "Connected clients that have a tenant");
     describe_gauge!(
         TENANTLESS,
-        "Connections that belong to nobody, by whether they are looked up again"
+        "Connected clients without a tenant, by state: pending (lookup is retried) or gave_up"
     );
     describe_gauge!(
         TENANTLESS_AGE,
-        "Time since the connection that waits longest for an organisation was last looked up"
+        "Time since the last lookup of the tenantless client that has waited longest"
     );
     describe_counter!(
-        MASS_LOSS,
-        "Times that too many clients would have lost their organisation at once, and did not"
+        MASS_LOSS_SUPPRESSED,
+        "Times that too many clients would have lost their tenant at once and kept it instead"
     );
-    describe_counter!(UPDATER_RUNS, "Runs of the updaters, by outcome");
+    describe_counter!(UPDATER_RUNS, "Runs of periodic jobs, by job and outcome");
+}
+
+fn describe_broker_and_api() {
     describe_gauge!(
-        LINKS,
-        "Clients that hold a connection to the embedded broker"
-    );
-    describe_counter!(REFUSED, "MQTT connections and publishes refused, by reason");
-    describe_counter!(
-        SEVERED,
-        "MQTT connections closed because a message could not be stored in time"
+        BROKER_CONNECTIONS,
+        "Clients connected to the embedded broker"
     );
     describe_counter!(
-        CERTIFICATES,
-        "Times that certificates were read again, by outcome"
+        BROKER_REJECTIONS,
+        "MQTT connections, publishes and subscriptions rejected by the embedded broker, by reason"
     );
-    describe_counter!(SENT, "Messages from callers to clients, by outcome");
-    describe_counter!(REQUESTS, "HTTP requests, by route and status");
-    describe_histogram!(REQUEST_TIME, "Time to answer an HTTP request, by route");
+    describe_counter!(
+        CONNECTIONS_ABORTED,
+        "MQTT connections closed because a message was not stored within broker.ack_timeout"
+    );
+    describe_counter!(
+        CERTIFICATE_RELOADS,
+        "Reloads of TLS server certificates, by listener and outcome"
+    );
+    describe_counter!(MESSAGES_SENT, "Messages sent to clients, by outcome");
+    describe_counter!(HTTP_REQUESTS, "HTTP requests, by route and status");
+    describe_histogram!(
+        HTTP_REQUEST_DURATION,
+        "Time from receiving an HTTP request to its response, by route"
+    );
 }
 
-/// A message was taken from the broker.
-pub fn received(channel: &'static str) {
-    counter!(RECEIVED, "channel" => channel).increment(1);
+/// Counts a message received from the MQTT broker.
+pub fn message_received(channel: &'static str) {
+    counter!(MESSAGES_RECEIVED, "channel" => channel).increment(1);
 }
 
-/// Messages took effect.
-pub fn recorded(what: &'static str, count: usize) {
-    counter!(RECORDED, "what" => what).increment(count as u64);
+/// Counts presence messages that changed the database. `kind` is `online`, `heartbeat` or
+/// `offline`.
+pub fn messages_applied(kind: &'static str, count: usize) {
+    counter!(MESSAGES_APPLIED, "kind" => kind).increment(count as u64);
 }
 
-/// A message had no effect.
-pub fn without_effect(client: &ClientId, reason: &'static str) {
-    counter!(NO_EFFECT, "reason" => reason).increment(1);
-    tracing::debug!(client_id = %client, reason, "message has no effect");
+/// Counts a message that changed nothing.
+pub fn message_ignored(client: &ClientId, reason: &'static str) {
+    counter!(MESSAGES_IGNORED, "reason" => reason).increment(1);
+    tracing::debug!(client_id = %client, reason, "message ignored");
 }
 
-/// A message was committed, so long after the broker had it. Clocks of machines differ.
-pub fn waited(since: jiff::SignedDuration) {
-    histogram!(WAITED).record(since.as_secs_f64().max(0.0));
+/// Records the time from receiving a message to committing it. A negative value counts as zero: the
+/// clocks of two machines may differ.
+pub fn record_latency(latency: jiff::SignedDuration) {
+    histogram!(RECORD_LATENCY).record(latency.as_secs_f64().max(0.0));
 }
 
-/// How many messages are taken in and not committed.
-pub fn in_flight(count: usize) {
-    gauge!(IN_FLIGHT).set(count as f64);
+/// Sets the number of messages accepted by the recorder and not yet committed.
+pub fn set_in_flight_messages(count: usize) {
+    gauge!(IN_FLIGHT_MESSAGES).set(count as f64);
 }
 
-/// How many messages wait in the queue.
-pub fn lag(queue: &'static str, messages: i64) {
-    gauge!(LAG, "queue" => queue).set(messages as f64);
+/// Sets the consumer lag. `topic` is `ingress` or `answers`, not the configured topic name.
+pub fn set_consumer_lag(topic: &'static str, messages: i64) {
+    gauge!(CONSUMER_LAG, "topic" => topic).set(messages as f64);
 }
 
-/// A handshake was refused; told means that the client hears of it.
-pub fn handshake_refused(told: bool) {
-    counter!(REFUSALS, "told" => if told { "yes" } else { "no" }).increment(1);
+/// Counts an invalid handshake. `sent` is false if the queue of error messages to clients was full.
+pub fn handshake_error(sent: bool) {
+    counter!(HANDSHAKE_ERRORS, "sent" => if sent { "yes" } else { "no" }).increment(1);
 }
 
-/// The database refused a row, and its dead letter, too.
-pub fn row_given_up(why: &str) {
-    counter!(ROWS_GIVEN_UP).increment(1);
+/// Counts a row that the database rejected and that could not be stored as a dead letter.
+pub fn row_discarded(error: &str) {
+    counter!(ROWS_DISCARDED).increment(1);
     tracing::error!(
-        why,
-        "the database refuses a row that cannot be kept apart; given up"
+        error,
+        "row rejected by the database and not storable as a dead letter; discarded"
     );
 }
 
-/// A message can never be processed. The topic is cut: it is the sender's text.
-pub fn dead_letter(topic: &str, rejected: &Rejection) {
-    static SAID: LogThrottle = LogThrottle::new();
-    counter!(DEAD_LETTERS, "reason" => rejected.reason).increment(1);
-    let topic: String = topic.chars().take(300).collect();
-    let (reason, detail) = (rejected.reason, &rejected.detail);
-    // A line for each would let one client fill the disk.
-    if SAID.now() {
+/// Counts a dead letter. Logs at most one per second at level warn, the others at debug, because
+/// one client could otherwise fill the disk.
+pub fn dead_letter(topic: &str, rejection: &Rejection) {
+    static LOG_THROTTLE: LogThrottle = LogThrottle::new();
+    let (reason, detail) = (rejection.reason.as_str(), &rejection.detail);
+    counter!(DEAD_LETTERS, "reason" => reason).increment(1);
+    let topic: String = topic.chars().take(MAX_LOGGED_TOPIC_CHARS).collect();
+    if LOG_THROTTLE.should_log() {
         tracing::warn!(
             topic,
             reason,
             detail,
-            "dead letter (others are only counted)"
+            "dead letter (at most one logged per second)"
         );
     } else {
         tracing::debug!(topic, reason, detail, "dead letter");
     }
 }
 
-/// A batch was committed.
-pub fn batch(messages: usize, took: Duration) {
+/// Records size and duration of a committed batch.
+pub fn batch_committed(messages: usize, duration: Duration) {
     histogram!(BATCH_SIZE).record(messages as f64);
-    histogram!(BATCH_TIME).record(took);
+    histogram!(BATCH_DURATION).record(duration);
 }
 
-/// A batch could not be written and is held. Logged at its first failure and then ever more rarely.
-pub fn batch_held(attempt: u32, messages: usize, error: &dyn std::error::Error) {
+/// Reports a failed write of a batch that will be retried. Logs attempts 1, 2, 4, 8, and so on.
+pub fn batch_retrying(attempt: u32, messages: usize, error: &dyn std::error::Error) {
     if attempt == 1 {
-        gauge!(HELD).increment(1.0);
+        gauge!(BATCHES_RETRYING).increment(1.0);
     }
     if attempt.is_power_of_two() {
-        tracing::error!(attempt, messages, %error, "batch held: the database does not take it");
+        tracing::error!(attempt, messages, %error, "batch write failed; retrying");
     }
 }
 
-/// A held batch was written, or given up at shutdown.
-pub fn batch_released() {
-    gauge!(HELD).decrement(1.0);
+/// Reports that a retried batch was written or fenced.
+pub fn batch_retry_ended() {
+    gauge!(BATCHES_RETRYING).decrement(1.0);
 }
 
-/// Partitions whose batch was dropped, because another owns them by now.
-pub fn fenced(partitions: &[i32]) {
-    counter!(FENCED).increment(partitions.len() as u64);
-    tracing::warn!(
-        ?partitions,
-        "batch dropped: another process owns the partitions by now"
-    );
+/// Counts partitions whose batch was dropped because another process owns them now.
+pub fn partitions_fenced(partitions: &[i32]) {
+    counter!(PARTITIONS_FENCED).increment(partitions.len() as u64);
+    tracing::warn!(?partitions, "batch fenced: partitions were reassigned");
 }
 
-/// A tenant lookup ended.
-pub fn tenant_lookup(outcome: &'static str) {
-    counter!(TENANT, "outcome" => outcome).increment(1);
+/// Counts a finished tenant lookup.
+pub fn tenant_lookup_finished(status: LookupStatus) {
+    counter!(TENANT_LOOKUPS, "outcome" => status.as_str()).increment(1);
 }
 
-/// The lookup service was asked.
-pub fn lookup_asked() {
-    counter!(LOOKUPS_ASKED).increment(1);
+/// Counts a request to the tenant gateway.
+pub fn tenant_gateway_request() {
+    counter!(GATEWAY_REQUESTS).increment(1);
 }
 
-/// The lookup service is not asked any more, or again.
-pub fn lookup_breaker(open: bool) {
-    gauge!(BREAKER).set(if open { 1.0 } else { 0.0 });
+/// Sets whether the circuit breaker of the tenant lookup is open.
+pub fn set_tenant_breaker_open(open: bool) {
+    gauge!(BREAKER_OPEN).set(if open { 1.0 } else { 0.0 });
 }
 
-/// A message that the broker does not keep for us was dropped.
-pub fn overflowed() {
-    static SAID: LogThrottle = LogThrottle::new();
-    counter!(OVERFLOWED).increment(1);
-    if SAID.now() {
-        tracing::warn!("signs of life and other messages with QoS 0 are dropped: too many wait");
+/// Counts a QoS 0 message that was dropped. The broker does not resend QoS 0 messages.
+pub fn qos0_message_dropped() {
+    static LOG_THROTTLE: LogThrottle = LogThrottle::new();
+    counter!(QOS0_DROPPED).increment(1);
+    if LOG_THROTTLE.should_log() {
+        tracing::warn!("QoS 0 messages dropped: buffer full");
     }
 }
 
-/// Hosts were announced to inventory, each delivered or not.
-pub fn announced(delivered: &[bool]) {
-    let heard = delivered.iter().filter(|heard| **heard).count();
-    let missed = delivered.len() - heard;
-    counter!(ANNOUNCED, "outcome" => "delivered").increment(heard as u64);
-    counter!(ANNOUNCED, "outcome" => "not_delivered").increment(missed as u64);
-    if missed > 0 {
+/// Counts messages to inventory. `delivered` has one element per message.
+pub fn inventory_deliveries(delivered: &[bool]) {
+    let delivered_count = delivered.iter().filter(|delivered| **delivered).count();
+    let failed = delivered.len() - delivered_count;
+    counter!(INVENTORY_MESSAGES, "outcome" => "delivered").increment(delivered_count as u64);
+    counter!(INVENTORY_MESSAGES, "outcome" => "not_delivered").increment(failed as u64);
+    if failed > 0 {
         tracing::warn!(
-            missed,
-            "inventory was not told of hosts; the stale updater tells it later"
+            hosts = failed,
+            "inventory delivery failed; will retry in the inventory refresh job"
         );
     }
 }
 
-/// Inventory would refuse a host.
-pub fn not_announced(client: &ClientId, reason: &'static str) {
-    counter!(NOT_ANNOUNCED, "reason" => reason).increment(1);
-    tracing::debug!(client_id = %client, reason, "inventory would refuse this host");
+/// Counts a host that was not reported because inventory would reject it.
+pub fn inventory_host_ineligible(client: &ClientId, reason: &'static str) {
+    counter!(HOSTS_INELIGIBLE, "reason" => reason).increment(1);
+    tracing::debug!(client_id = %client, reason, "host not reported: inventory would reject it");
 }
 
-/// A catalog proxy was registered with the sources service, or not.
-pub fn source_registered(outcome: &'static str) {
-    counter!(SOURCES, "outcome" => outcome).increment(1);
+/// Counts an attempt to register a catalog proxy with the sources service.
+pub fn source_registration(outcome: &'static str) {
+    counter!(SOURCES_REGISTRATIONS, "outcome" => outcome).increment(1);
 }
 
-/// How many are connected, and how those without an organisation stand.
-pub fn connections(
+/// Sets the numbers of connected clients: with a tenant, tenantless and still looked up
+/// (`pending`), tenantless after the last attempt (`gave_up`). `oldest_lookup_age` is the time
+/// since the last lookup of the pending client that has waited longest.
+pub fn set_connection_counts(
     with_tenant: u64,
-    waiting: u64,
-    exhausted: u64,
-    oldest: Option<jiff::SignedDuration>,
+    pending: u64,
+    gave_up: u64,
+    oldest_lookup_age: Option<jiff::SignedDuration>,
 ) {
     gauge!(CONNECTIONS).set(with_tenant as f64);
-    gauge!(TENANTLESS, "state" => "waiting").set(waiting as f64);
-    gauge!(TENANTLESS, "state" => "exhausted").set(exhausted as f64);
-    let age = oldest.map_or(0.0, |age| age.as_secs_f64().max(0.0));
+    gauge!(TENANTLESS, "state" => "pending").set(pending as f64);
+    gauge!(TENANTLESS, "state" => "gave_up").set(gave_up as f64);
+    let age = oldest_lookup_age.map_or(0.0, |age| age.as_secs_f64().max(0.0));
     gauge!(TENANTLESS_AGE).set(age);
 }
 
-/// Too many would have lost their organisation at once.
-pub fn mass_loss() {
-    counter!(MASS_LOSS).increment(1);
+/// Counts a suppressed mass loss: too many clients would have lost their tenant at once.
+pub fn mass_loss_suppressed() {
+    counter!(MASS_LOSS_SUPPRESSED).increment(1);
 }
 
-/// An updater has run.
-pub fn updater_run(updater: &'static str, failed: bool) {
-    let outcome = if failed { "failed" } else { "done" };
+/// Counts a finished run of a periodic job.
+pub fn updater_run_finished(updater: &'static str, failed: bool) {
+    let outcome = if failed { "failed" } else { "succeeded" };
     counter!(UPDATER_RUNS, "updater" => updater, "outcome" => outcome).increment(1);
 }
 
-/// The number of clients that hold an MQTT connection.
-pub fn links(count: usize) {
-    gauge!(LINKS).set(count as f64);
+/// Sets the number of clients connected to the embedded broker.
+pub fn set_broker_connections(count: usize) {
+    gauge!(BROKER_CONNECTIONS).set(count as f64);
 }
 
-/// A connection or a publish was refused. One line each would let a storm fill the disk.
-pub fn refused(reason: &'static str, who: &dyn std::fmt::Display) {
-    counter!(REFUSED, "reason" => reason).increment(1);
-    tracing::debug!(reason, %who, "refused");
+/// Counts a rejected MQTT connection, publish or subscription. `peer` is the client id, or the
+/// socket address before the client is authenticated. Logged at debug: a reconnect storm would fill
+/// the disk.
+pub fn broker_rejection(reason: &'static str, peer: &dyn std::fmt::Display) {
+    counter!(BROKER_REJECTIONS, "reason" => reason).increment(1);
+    tracing::debug!(reason, %peer, "rejected by the broker");
 }
 
-/// A connection was closed because its message could not be stored in time.
-pub fn severed(client: &ClientId) {
-    counter!(SEVERED).increment(1);
-    tracing::debug!(client_id = %client, "connection closed: its message could not be stored in time");
+/// Counts a connection that was closed because its message was not stored in time.
+pub fn connection_aborted(client: &ClientId) {
+    counter!(CONNECTIONS_ABORTED).increment(1);
+    tracing::debug!(
+        client_id = %client,
+        "connection closed: message not stored within broker.ack_timeout"
+    );
 }
 
-/// A server's certificates were read again, or could not be and the old ones stay.
-pub fn certificates_read(section: &'static str, outcome: Result<(), &dyn std::error::Error>) {
-    match outcome {
-        Ok(()) => {
-            counter!(CERTIFICATES, "outcome" => "read").increment(1);
-            tracing::info!(section, "the certificates were read again");
-        }
-        Err(error) => {
-            counter!(CERTIFICATES, "outcome" => "kept_old").increment(1);
-            tracing::error!(section, %error, "keeping the old certificates");
-        }
+/// Counts a reload of TLS certificates. After a failure the previous certificates stay in use.
+pub fn certificate_reload(listener: &'static str, result: Result<(), &dyn std::error::Error>) {
+    let outcome = if result.is_ok() { "reloaded" } else { "failed" };
+    counter!(CERTIFICATE_RELOADS, "listener" => listener, "outcome" => outcome).increment(1);
+    match result {
+        Ok(()) => tracing::info!(listener, "TLS certificates reloaded"),
+        Err(error) => tracing::error!(
+            listener,
+            %error,
+            "failed to reload TLS certificates; the previous ones stay in use"
+        ),
     }
 }
 
-/// A message to a client was handed to the broker, or not.
-pub fn sent(outcome: &'static str) {
-    counter!(SENT, "outcome" => outcome).increment(1);
+/// Counts a message to a client.
+pub fn message_sent(outcome: &'static str) {
+    counter!(MESSAGES_SENT, "outcome" => outcome).increment(1);
 }
 
-/// A request was answered. `route` is the route's pattern, never the path.
-pub fn request(route: &str, status: u16, took: Duration) {
-    counter!(REQUESTS, "route" => route.to_owned(), "status" => status.to_string()).increment(1);
-    histogram!(REQUEST_TIME, "route" => route.to_owned()).record(took);
+/// Records an HTTP response. `route` is the route's pattern, because paths are unbounded.
+pub fn http_request(route: &str, status: u16, duration: Duration) {
+    counter!(HTTP_REQUESTS, "route" => route.to_owned(), "status" => status.to_string())
+        .increment(1);
+    histogram!(HTTP_REQUEST_DURATION, "route" => route.to_owned()).record(duration);
 }

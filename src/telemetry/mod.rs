@@ -1,11 +1,13 @@
-//! Logs, metrics, health.
+//! Logs, metrics and health.
 //!
-//! One function a happening (`metrics::*`), called where it is handled: counter and log line leave
-//! together, or the counter alone where a line each would flood. Labels take few values.
+//! Each function in [`metrics`] reports one event: it updates the metric and, where the number of
+//! lines is bounded, writes the log line. Metric labels have a fixed set of values.
 
 pub mod health;
+mod log_throttle;
 pub mod logs;
 pub mod metrics;
 pub mod request_id;
 
 pub use health::Health;
+pub use log_throttle::LogThrottle;

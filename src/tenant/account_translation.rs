@@ -1,6 +1,7 @@
-//! Account number ↔ organisation: callers of the old interface know accounts, we know organisations.
+//! Converts between account numbers and organizations. v1 callers identify tenants by account
+//! number; the store identifies them by organization.
 //!
-//! As with tenants, "there is none" is an answer and "I could not ask" is not.
+//! As for tenant lookups, `NotFound` is definitive and `Unavailable` is not.
 
 #[cfg(test)]
 mod tests;
@@ -18,68 +19,78 @@ use crate::domain::{OrgId, Tenant};
 use crate::http_client;
 use crate::telemetry::request_id;
 
-/// Largest answer that is read. Real ones name a single pair.
-const ANSWER_MAX_BYTES: usize = 64 * 1024;
-/// Longest account number in bytes; no store would keep a longer one.
-const ACCOUNT_MAX_BYTES: usize = 255;
-/// How many answers of each direction are remembered.
-const REMEMBERED: u64 = 10_000;
-/// How long they are. "There is none" is not remembered: whoever was just made is known at once.
-const REMEMBERED_FOR: Duration = Duration::from_mins(10);
+/// Maximum size of a response body that is read. Real responses contain a single pair.
+const MAX_RESPONSE_BYTES: usize = 64 * 1024;
+/// Maximum length of an account number. The stores accept no longer one.
+const MAX_ACCOUNT_BYTES: usize = 255;
+/// Maximum number of cached pairs per direction.
+const CACHE_CAPACITY: u64 = 10_000;
+/// How long a found pair is cached. `NotFound` is not cached, so a new tenant is usable
+/// immediately.
+const CACHE_TTL: Duration = Duration::from_mins(10);
 
-/// What a translation came to.
+/// Result of a translation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TranslationOutcome<T> {
-    /// This.
+    /// The matching organization or account number.
     Found(T),
-    /// A definite answer: there is no such tenant.
+    /// There definitely is no such tenant.
     NotFound,
-    /// No answer.
+    /// The translator gave no usable response.
     Unavailable,
 }
 
-/// Something that knows which account number and which organisation belong together.
+/// Translates between account numbers and organizations.
 #[async_trait]
 pub trait AccountTranslator: Send + Sync + 'static {
-    /// The organisation with this account number.
+    /// Returns the organization with this account number.
     async fn org_of(&self, account: &str) -> TranslationOutcome<OrgId>;
 
-    /// The account number of this organisation.
+    /// Returns the account number of this organization.
     async fn account_of(&self, org: &OrgId) -> TranslationOutcome<String>;
 }
 
-/// Why a translator cannot be used.
+/// Invalid translator settings.
 #[derive(Debug, thiserror::Error)]
 pub enum TranslatorError {
-    /// The address is malformed.
+    /// The URL is malformed.
     #[error(
-        "tenant.translator_url: {url:?} is not an address: {problem}; write it as in \"http://translator.example:8892\", or set it to \"\" to do without"
+        "tenant.translator_url: {url:?} is not a valid URL: {problem}; \
+         example: \"http://translator.example:8892\", or set it to \"\" to use no translator"
     )]
     Url {
-        /// The address.
+        /// The configured URL.
         url: String,
-        /// What is wrong.
+        /// Why it is invalid.
         problem: String,
     },
     /// The file cannot be read.
-    #[error("tenant.translator_file: cannot read {}: {source}; check the path, or set it to \"\" to do without", path.display())]
+    #[error(
+        "tenant.translator_file: cannot read {}: {source}; check the path, or set it to \"\" to \
+         use no file",
+        path.display()
+    )]
     Unreadable {
-        /// The file.
+        /// The configured file.
         path: PathBuf,
-        /// Why.
+        /// The I/O error.
         source: std::io::Error,
     },
-    /// The file does not hold what it should.
-    #[error("tenant.translator_file: {} is not a map of account numbers: {problem}; write it as {{\"<account>\": \"<organisation>\", …}}", path.display())]
+    /// The file's content is invalid.
+    #[error(
+        "tenant.translator_file: {} is invalid: {problem}; \
+         expected {{\"<account>\": \"<organization>\", …}}",
+        path.display()
+    )]
     Malformed {
-        /// The file.
+        /// The configured file.
         path: PathBuf,
-        /// Where and what.
+        /// The position and the kind of the problem.
         problem: String,
     },
 }
 
-/// The tenant translator, over HTTP. What it found is remembered for a while.
+/// HTTP client of the tenant translator, with a cache of found pairs.
 pub struct HttpTranslator {
     orgs_url: reqwest::Url,
     accounts_url: reqwest::Url,
@@ -89,28 +100,29 @@ pub struct HttpTranslator {
 }
 
 impl HttpTranslator {
-    /// A translator at this address, which has so long to answer.
+    /// Creates a client. `timeout` applies to each request.
     ///
     /// # Errors
-    /// When the address cannot be one.
+    /// If the URL is invalid.
     pub fn new(url: &str, timeout: Duration) -> Result<Self, TranslatorError> {
         let bad_url = |problem: String| TranslatorError::Url {
             url: url.to_owned(),
             problem,
         };
-        let http = http_client::client(timeout).build();
-        let http = http.map_err(|why| bad_url(why.to_string()))?;
+        let http = http_client::client_builder(timeout).build();
+        let http = http.map_err(|error| bad_url(error.to_string()))?;
         Ok(Self {
-            orgs_url: http_client::below(url, &["internal", "orgIds"]).map_err(bad_url)?,
-            accounts_url: http_client::below(url, &["internal", "ebsNumbers"]).map_err(bad_url)?,
+            orgs_url: http_client::join_path(url, &["internal", "orgIds"]).map_err(bad_url)?,
+            accounts_url: http_client::join_path(url, &["internal", "ebsNumbers"])
+                .map_err(bad_url)?,
             http,
-            orgs: remembering(),
-            accounts: remembering(),
+            orgs: new_cache(),
+            accounts: new_cache(),
         })
     }
 
-    async fn ask(&self, url: &reqwest::Url, wanted: &str) -> TranslationOutcome<String> {
-        // The caller's, so that its request can be followed through all services.
+    async fn request(&self, url: &reqwest::Url, key: &str) -> TranslationOutcome<String> {
+        // Forwards the API caller's request id, to trace the request through all services.
         let request_id = request_id::current();
         let request_id = request_id.unwrap_or_else(|| Uuid::new_v4().simple().to_string());
         let request = self
@@ -118,11 +130,11 @@ impl HttpTranslator {
             .post(url.clone())
             .header("content-type", "application/json")
             .header("x-rh-insights-request-id", request_id)
-            .body(json!([wanted]).to_string());
-        match http_client::ask(request, ANSWER_MAX_BYTES).await {
-            Ok((status, body)) => judge(status, &body, wanted),
+            .body(json!([key]).to_string());
+        match http_client::send(request, MAX_RESPONSE_BYTES).await {
+            Ok((status, body)) => classify_response(status, &body, key),
             Err(error) => {
-                tracing::debug!(%error, "the tenant translator does not answer");
+                tracing::debug!(%error, "tenant translator request failed");
                 TranslationOutcome::Unavailable
             }
         }
@@ -132,18 +144,18 @@ impl HttpTranslator {
 #[async_trait]
 impl AccountTranslator for HttpTranslator {
     async fn org_of(&self, account: &str) -> TranslationOutcome<OrgId> {
-        if !can_be_account(account) {
+        if !is_valid_account(account) {
             return TranslationOutcome::NotFound;
         }
-        if let Some(known) = self.orgs.get(account) {
-            return TranslationOutcome::Found(known);
+        if let Some(cached) = self.orgs.get(account) {
+            return TranslationOutcome::Found(cached);
         }
-        let org = match self.ask(&self.orgs_url, account).await {
+        let org = match self.request(&self.orgs_url, account).await {
             TranslationOutcome::Found(org) => OrgId::new(&org),
             TranslationOutcome::NotFound => return TranslationOutcome::NotFound,
             TranslationOutcome::Unavailable => return TranslationOutcome::Unavailable,
         };
-        // What cannot be an organisation's name was not said by the translator.
+        // An invalid organization is a malformed response, not a definite "not found".
         let Ok(org) = org else {
             return TranslationOutcome::Unavailable;
         };
@@ -152,56 +164,56 @@ impl AccountTranslator for HttpTranslator {
     }
 
     async fn account_of(&self, org: &OrgId) -> TranslationOutcome<String> {
-        if let Some(known) = self.accounts.get(org) {
-            return TranslationOutcome::Found(known);
+        if let Some(cached) = self.accounts.get(org) {
+            return TranslationOutcome::Found(cached);
         }
-        let answer = self.ask(&self.accounts_url, org.as_str()).await;
-        match &answer {
-            TranslationOutcome::Found(account) if !can_be_account(account) => {
+        let outcome = self.request(&self.accounts_url, org.as_str()).await;
+        match &outcome {
+            TranslationOutcome::Found(account) if !is_valid_account(account) => {
                 return TranslationOutcome::Unavailable;
             }
             TranslationOutcome::Found(account) => {
-                self.accounts.insert(org.clone(), account.clone())
+                self.accounts.insert(org.clone(), account.clone());
             }
             TranslationOutcome::NotFound | TranslationOutcome::Unavailable => {}
         }
-        answer
+        outcome
     }
 }
 
-fn remembering<K, V>() -> Cache<K, V>
+fn new_cache<K, V>() -> Cache<K, V>
 where
     K: std::hash::Hash + Eq + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
 {
     Cache::builder()
-        .max_capacity(REMEMBERED)
-        .time_to_live(REMEMBERED_FOR)
+        .max_capacity(CACHE_CAPACITY)
+        .time_to_live(CACHE_TTL)
         .build()
 }
 
-/// What an answer means. Only a map is the translator's own word: a proxy's page or a wrong address
-/// must not make a tenant vanish.
-fn judge(status: u16, body: &[u8], wanted: &str) -> TranslationOutcome<String> {
+/// Classifies a response. `NotFound` needs status 200 and a JSON object. An error page of a proxy,
+/// or of a wrong URL, is `Unavailable`.
+fn classify_response(status: u16, body: &[u8], key: &str) -> TranslationOutcome<String> {
     if status != 200 {
         return TranslationOutcome::Unavailable;
     }
     let Ok(pairs) = serde_json::from_slice::<Map<String, Value>>(body) else {
         return TranslationOutcome::Unavailable;
     };
-    match pairs.get(wanted) {
+    match pairs.get(key) {
         None | Some(Value::Null) => TranslationOutcome::NotFound,
-        Some(Value::String(found)) if found.trim().is_empty() => TranslationOutcome::NotFound,
-        Some(Value::String(found)) => TranslationOutcome::Found(found.clone()),
+        Some(Value::String(text)) if text.trim().is_empty() => TranslationOutcome::NotFound,
+        Some(Value::String(text)) => TranslationOutcome::Found(text.clone()),
         Some(_) => TranslationOutcome::Unavailable,
     }
 }
 
-fn can_be_account(account: &str) -> bool {
-    !account.trim().is_empty() && account.len() <= ACCOUNT_MAX_BYTES && !account.contains('\0')
+fn is_valid_account(account: &str) -> bool {
+    !account.trim().is_empty() && account.len() <= MAX_ACCOUNT_BYTES && !account.contains('\0')
 }
 
-/// A map that was read once, for set-ups without a translator.
+/// Account numbers from a file that is read at startup, for deployments without a translator.
 #[derive(Debug, Default)]
 pub struct StaticTranslator {
     orgs: HashMap<String, OrgId>,
@@ -209,26 +221,26 @@ pub struct StaticTranslator {
 }
 
 impl StaticTranslator {
-    /// Reads a JSON file `{"<account>": "<organisation>", …}`, where one is named, and adds the
-    /// default tenant's pair; the file's word goes before it. Of several accounts of one
-    /// organisation, the first in order of the alphabet is the one that the organisation has.
+    /// Reads a JSON file `{"<account>": "<organization>", …}`, if given, and adds the default
+    /// tenant. The file has precedence over the default tenant. If several accounts have the same
+    /// organization, `account_of` returns the alphabetically first.
     ///
     /// # Errors
-    /// When the file cannot be read or is malformed.
+    /// If the file cannot be read or is malformed.
     pub fn read(file: Option<&Path>, default: Option<&Tenant>) -> Result<Self, TranslatorError> {
         let mut translator = Self::default();
         for (account, org) in file.map(read_file).transpose()?.unwrap_or_default() {
             translator.add(&account, &org);
         }
         if let Some(Tenant { org_id, account }) = default
-            && can_be_account(account)
+            && is_valid_account(account)
         {
             translator.add(account, org_id);
         }
         Ok(translator)
     }
 
-    /// What was said first stays, in both directions.
+    /// Adds a pair. Earlier pairs have precedence, in both directions.
     fn add(&mut self, account: &str, org: &OrgId) {
         if !self.orgs.contains_key(account) {
             self.orgs.insert(account.to_owned(), org.clone());
@@ -252,11 +264,15 @@ fn read_file(path: &Path) -> Result<BTreeMap<String, OrgId>, TranslatorError> {
     pairs
         .into_iter()
         .map(|(account, org)| {
-            if !can_be_account(&account) {
-                return Err(malformed(format!("{account:?} is not an account number")));
+            if !is_valid_account(&account) {
+                return Err(malformed(format!(
+                    "{account:?} is not a valid account number"
+                )));
             }
-            let org = OrgId::new(&org).map_err(|why| {
-                malformed(format!("the organisation of {account:?} is not one: {why}"))
+            let org = OrgId::new(&org).map_err(|error| {
+                malformed(format!(
+                    "invalid organization for account {account:?}: {error}"
+                ))
             })?;
             Ok((account, org))
         })
@@ -266,17 +282,17 @@ fn read_file(path: &Path) -> Result<BTreeMap<String, OrgId>, TranslatorError> {
 #[async_trait]
 impl AccountTranslator for StaticTranslator {
     async fn org_of(&self, account: &str) -> TranslationOutcome<OrgId> {
-        named(self.orgs.get(account))
+        found_or_not(self.orgs.get(account))
     }
 
     async fn account_of(&self, org: &OrgId) -> TranslationOutcome<String> {
-        named(self.accounts.get(org))
+        found_or_not(self.accounts.get(org))
     }
 }
 
-fn named<T: Clone>(found: Option<&T>) -> TranslationOutcome<T> {
-    match found {
-        Some(found) => TranslationOutcome::Found(found.clone()),
+fn found_or_not<T: Clone>(value: Option<&T>) -> TranslationOutcome<T> {
+    match value {
+        Some(value) => TranslationOutcome::Found(value.clone()),
         None => TranslationOutcome::NotFound,
     }
 }

@@ -1,8 +1,8 @@
-//! Stops asking a lookup service that does not answer, and finds out when it does again.
+//! Circuit breaker for the lookup service.
 //!
-//! It opens when at least half of the latest lookups of DIFFERENT clients had no answer: one odd
-//! client cannot open it. While open, nobody is asked but one probe now and then; an answer to a
-//! probe, whatever it says, closes it.
+//! The breaker opens when at least half of the latest lookups of 20 DIFFERENT clients failed, so a
+//! single client cannot open it. While open, it rejects all lookups except one probe at a time. A
+//! successful probe closes the breaker, whether the response was "found" or "not found".
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,130 +14,131 @@ use tokio::time::Instant;
 use crate::domain::ClientId;
 use crate::telemetry::metrics;
 
-/// How many clients' latest lookups are looked at.
-const WINDOW: usize = 20;
-const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+/// Number of clients whose latest lookup is considered.
+const WINDOW_CLIENTS: usize = 20;
+const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(15);
 
-/// Whether a lookup may be made.
+/// Whether a lookup may be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Admission {
-    /// Ask.
+    /// The breaker is closed: send the lookup.
     Granted,
-    /// Ask, as the one who finds out whether there is an answer again.
+    /// The breaker is open and this lookup is the probe: send it.
     Probe,
-    /// Do not ask.
-    Refused,
+    /// The breaker is open: do not send the lookup.
+    Rejected,
 }
 
 pub(super) struct Breaker {
     state: Mutex<State>,
-    /// True while open. Whoever waits for an answer hears of it.
-    open: watch::Sender<bool>,
-    first_pause: Duration,
+    /// True while the breaker is open. Wakes the tasks in [`Breaker::wait_until_open`].
+    is_open: watch::Sender<bool>,
+    initial_probe_interval: Duration,
 }
 
 #[derive(Default)]
 struct State {
-    /// Each client once, the latest last: whether its lookup had no answer.
-    latest: VecDeque<(ClientId, bool)>,
+    /// The latest lookup of each client and whether it failed, oldest first.
+    latest_lookups: VecDeque<(ClientId, bool)>,
     open: Option<Open>,
 }
 
 struct Open {
     since: Instant,
-    probe_at: Instant,
-    pause: Duration,
+    next_probe_at: Instant,
+    probe_interval: Duration,
     is_probing: bool,
 }
 
 impl Breaker {
-    /// A closed one, which probes so long after it opened.
-    pub fn new(first_pause: Duration) -> Self {
+    /// Creates a closed breaker. The first probe is admitted `initial_probe_interval` after
+    /// opening.
+    pub fn new(initial_probe_interval: Duration) -> Self {
         Self {
             state: Mutex::default(),
-            open: watch::Sender::new(false),
-            first_pause,
+            is_open: watch::Sender::new(false),
+            initial_probe_interval,
         }
     }
 
-    /// Whether to ask now.
-    pub fn leave(&self) -> Admission {
+    /// Decides whether a lookup may be sent now. The caller must finish a `Probe` with
+    /// `record_success`, `record_failure` or `cancel_probe`.
+    pub fn admit(&self) -> Admission {
         let mut state = self.state.lock();
         let Some(open) = &mut state.open else {
             return Admission::Granted;
         };
-        if open.is_probing || Instant::now() < open.probe_at {
-            return Admission::Refused;
+        if open.is_probing || Instant::now() < open.next_probe_at {
+            return Admission::Rejected;
         }
         open.is_probing = true;
         Admission::Probe
     }
 
-    /// There was an answer. Once it is open, only a probe's counts: a late one says little.
-    pub fn answered(&self, client: &ClientId, leave: Admission) {
+    /// Records a response. While the breaker is open, only the probe's response closes it: other
+    /// late responses belong to requests from before the outage.
+    pub fn record_success(&self, client: &ClientId, admission: Admission) {
         let mut state = self.state.lock();
-        if state.open.is_some() && leave != Admission::Probe {
+        if state.open.is_some() && admission != Admission::Probe {
             return;
         }
         if let Some(open) = state.open.take() {
-            state.latest.clear();
-            let for_seconds = open.since.elapsed().as_secs();
-            tracing::info!(for_seconds, "the tenant lookup answers again");
-            metrics::lookup_breaker(false);
-            self.open.send_replace(false);
+            state.latest_lookups.clear();
+            let open_seconds = open.since.elapsed().as_secs();
+            tracing::info!(open_seconds, "tenant lookup breaker closed");
+            metrics::set_tenant_breaker_open(false);
+            self.is_open.send_replace(false);
             return;
         }
-        note(&mut state.latest, client, false);
+        record_lookup(&mut state.latest_lookups, client, false);
     }
 
-    /// There was none.
-    pub fn record_failure(&self, client: &ClientId, leave: Admission) {
+    /// Records a lookup without a usable response. Opens the breaker, or delays the next probe.
+    pub fn record_failure(&self, client: &ClientId, admission: Admission) {
         let mut state = self.state.lock();
         let now = Instant::now();
         if let Some(open) = &mut state.open {
-            if leave == Admission::Probe {
-                open.pause = (open.pause * 2).min(LONGEST_PAUSE);
-                open.probe_at = now + open.pause;
+            if admission == Admission::Probe {
+                open.probe_interval = (open.probe_interval * 2).min(MAX_PROBE_INTERVAL);
+                open.next_probe_at = now + open.probe_interval;
                 open.is_probing = false;
             }
             return;
         }
-        note(&mut state.latest, client, true);
-        let silent = state.latest.iter().filter(|(_, silent)| *silent).count();
-        if state.latest.len() < WINDOW || silent * 2 < state.latest.len() {
+        record_lookup(&mut state.latest_lookups, client, true);
+        let lookups = state.latest_lookups.len();
+        let failed = state.latest_lookups.iter().filter(|(_, failed)| *failed);
+        let failed = failed.count();
+        if lookups < WINDOW_CLIENTS || failed * 2 < lookups {
             return;
         }
         state.open = Some(Open {
             since: now,
-            probe_at: now + self.first_pause,
-            pause: self.first_pause,
+            next_probe_at: now + self.initial_probe_interval,
+            probe_interval: self.initial_probe_interval,
             is_probing: false,
         });
-        tracing::error!(
-            silent,
-            of = WINDOW,
-            "the tenant lookup does not answer; not asking but for a probe now and then"
-        );
-        metrics::lookup_breaker(true);
-        self.open.send_replace(true);
+        tracing::error!(failed, lookups, "tenant lookup breaker opened");
+        metrics::set_tenant_breaker_open(true);
+        self.is_open.send_replace(true);
     }
 
-    /// A probe was given up before it had an answer or none.
+    /// Releases a probe that was admitted but not sent. The next lookup becomes the probe.
     pub fn cancel_probe(&self) {
         if let Some(open) = &mut self.state.lock().open {
             open.is_probing = false;
         }
     }
 
-    /// Resolves when it is open.
-    pub async fn opened(&self) {
-        let mut open = self.open.subscribe();
-        // The sender lives as long as we do.
-        let _ = open.wait_for(|open| *open).await;
+    /// Waits until the breaker is open.
+    pub async fn wait_until_open(&self) {
+        let mut is_open = self.is_open.subscribe();
+        // Cannot fail: `self` owns the sender.
+        let _ = is_open.wait_for(|is_open| *is_open).await;
     }
 
-    /// Since when it is open.
-    pub fn open_for(&self) -> Option<Duration> {
+    /// Returns how long the breaker has been open, or `None` if it is closed.
+    pub fn open_duration(&self) -> Option<Duration> {
         self.state
             .lock()
             .open
@@ -146,93 +147,93 @@ impl Breaker {
     }
 }
 
-fn note(latest: &mut VecDeque<(ClientId, bool)>, client: &ClientId, silent: bool) {
-    latest.retain(|(known, _)| known != client);
-    if latest.len() == WINDOW {
+fn record_lookup(latest: &mut VecDeque<(ClientId, bool)>, client: &ClientId, failed: bool) {
+    latest.retain(|(other, _)| other != client);
+    if latest.len() == WINDOW_CLIENTS {
         latest.pop_front();
     }
-    latest.push_back((client.clone(), silent));
+    latest.push_back((client.clone(), failed));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const PAUSE: Duration = Duration::from_secs(5);
+    const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 
     fn client(n: usize) -> ClientId {
         ClientId::new(&format!("c{n}")).unwrap()
     }
 
-    fn opened() -> Breaker {
-        let breaker = Breaker::new(PAUSE);
-        for n in 0..WINDOW {
+    fn open_breaker() -> Breaker {
+        let breaker = Breaker::new(PROBE_INTERVAL);
+        for n in 0..WINDOW_CLIENTS {
             breaker.record_failure(&client(n), Admission::Granted);
         }
         breaker
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_odd_client_cannot_open_it() {
-        let breaker = Breaker::new(PAUSE);
+    async fn failures_of_one_client_do_not_open_the_breaker() {
+        let breaker = Breaker::new(PROBE_INTERVAL);
         for _ in 0..1000 {
             breaker.record_failure(&client(0), Admission::Granted);
         }
-        assert_eq!(breaker.leave(), Admission::Granted);
+        assert_eq!(breaker.admit(), Admission::Granted);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_opens_when_half_of_the_latest_clients_had_no_answer() {
-        let breaker = Breaker::new(PAUSE);
-        for n in 0..=WINDOW / 2 {
-            breaker.answered(&client(n), Admission::Granted);
+    async fn breaker_opens_when_half_of_the_latest_clients_failed() {
+        let breaker = Breaker::new(PROBE_INTERVAL);
+        for n in 0..=WINDOW_CLIENTS / 2 {
+            breaker.record_success(&client(n), Admission::Granted);
         }
-        for n in 0..WINDOW / 2 - 1 {
+        for n in 0..WINDOW_CLIENTS / 2 - 1 {
             breaker.record_failure(&client(100 + n), Admission::Granted);
         }
-        assert_eq!(breaker.leave(), Admission::Granted, "9 of 20");
+        assert_eq!(breaker.admit(), Admission::Granted, "9 of 20 failed");
         breaker.record_failure(&client(200), Admission::Granted);
-        assert_eq!(breaker.leave(), Admission::Refused, "10 of the latest 20");
-        breaker.opened().await;
-        assert!(breaker.open_for().is_some());
+        assert_eq!(breaker.admit(), Admission::Rejected, "10 of 20 failed");
+        breaker.wait_until_open().await;
+        assert!(breaker.open_duration().is_some());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn while_open_one_probe_at_a_time_is_let_through_ever_more_rarely() {
-        let breaker = opened();
-        assert_eq!(breaker.leave(), Admission::Refused);
-        tokio::time::advance(PAUSE).await;
-        assert_eq!(breaker.leave(), Admission::Probe);
-        assert_eq!(breaker.leave(), Admission::Refused);
+    async fn open_breaker_admits_one_probe_at_a_time_with_growing_intervals() {
+        let breaker = open_breaker();
+        assert_eq!(breaker.admit(), Admission::Rejected);
+        tokio::time::advance(PROBE_INTERVAL).await;
+        assert_eq!(breaker.admit(), Admission::Probe);
+        assert_eq!(breaker.admit(), Admission::Rejected);
         breaker.record_failure(&client(8), Admission::Granted);
         assert_eq!(
-            breaker.leave(),
-            Admission::Refused,
-            "a straggler is no probe"
+            breaker.admit(),
+            Admission::Rejected,
+            "a late failure from before the breaker opened does not end the probe"
         );
         breaker.record_failure(&client(7), Admission::Probe);
-        tokio::time::advance(PAUSE).await;
-        assert_eq!(breaker.leave(), Admission::Refused);
-        tokio::time::advance(PAUSE).await;
-        assert_eq!(breaker.leave(), Admission::Probe);
+        tokio::time::advance(PROBE_INTERVAL).await;
+        assert_eq!(breaker.admit(), Admission::Rejected);
+        tokio::time::advance(PROBE_INTERVAL).await;
+        assert_eq!(breaker.admit(), Admission::Probe);
         breaker.cancel_probe();
-        assert_eq!(breaker.leave(), Admission::Probe);
+        assert_eq!(breaker.admit(), Admission::Probe);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_closes_it_and_it_starts_over() {
-        let breaker = opened();
-        tokio::time::advance(PAUSE).await;
-        assert_eq!(breaker.leave(), Admission::Probe);
-        breaker.answered(&client(3), Admission::Granted);
+    async fn only_a_successful_probe_closes_the_breaker_and_clears_its_failures() {
+        let breaker = open_breaker();
+        tokio::time::advance(PROBE_INTERVAL).await;
+        assert_eq!(breaker.admit(), Admission::Probe);
+        breaker.record_success(&client(3), Admission::Granted);
         assert_eq!(
-            breaker.leave(),
-            Admission::Refused,
-            "a late answer is no probe's"
+            breaker.admit(),
+            Admission::Rejected,
+            "a late success from before the breaker opened does not close it"
         );
-        breaker.answered(&client(1), Admission::Probe);
-        assert_eq!(breaker.leave(), Admission::Granted);
+        breaker.record_success(&client(1), Admission::Probe);
+        assert_eq!(breaker.admit(), Admission::Granted);
         breaker.record_failure(&client(2), Admission::Granted);
-        assert_eq!(breaker.leave(), Admission::Granted);
+        assert_eq!(breaker.admit(), Admission::Granted);
     }
 }

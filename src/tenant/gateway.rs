@@ -1,4 +1,4 @@
-//! The certificate gateway: names the identity that a client's certificate stands for.
+//! HTTP client of the certificate gateway, which returns the identity of a client's certificate.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,131 +8,137 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::TenantLookupOutcome;
-use crate::config::Pem;
+use crate::config::PemSource;
 use crate::domain::{ClientId, Identity};
 use crate::http_client;
 
-/// Largest answer that is read. Real ones have about a kilobyte.
-const ANSWER_MAX_BYTES: usize = 256 * 1024;
+/// Maximum size of a response body that is read. Real responses have about 1 KiB.
+const MAX_RESPONSE_BYTES: usize = 256 * 1024;
 
-/// Why the gateway cannot be used.
+/// Invalid gateway settings.
 #[derive(Debug, thiserror::Error)]
 pub enum GatewayError {
-    /// The address is malformed.
+    /// The URL is malformed.
     #[error(
-        "tenant.gateway_url: {url:?} is not an address: {problem}; write it as in \"https://gateway.example/v1\""
+        "tenant.gateway_url: {url:?} is not a valid URL: {problem}; \
+         example: \"https://gateway.example/v1\""
     )]
     Url {
-        /// The address.
+        /// The configured URL.
         url: String,
-        /// What is wrong.
+        /// Why it is invalid.
         problem: String,
     },
-    /// The authorities' file cannot be used.
-    #[error("tenant.gateway_ca: {} cannot be used: {problem}; name a PEM file", path.display())]
+    /// The CA certificates cannot be loaded.
+    #[error(
+        "tenant.gateway_ca: cannot load {}: {problem}; set it to a PEM file with CA certificates",
+        path.display()
+    )]
     Ca {
-        /// The file.
+        /// The configured file.
         path: PathBuf,
-        /// What is wrong.
+        /// Why it cannot be loaded.
         problem: String,
     },
 }
 
-/// The gateway, over HTTP.
-pub struct Gateway {
+/// HTTP client of the certificate gateway, without cache and limits.
+pub struct GatewayClient {
     url: reqwest::Url,
     http: reqwest::Client,
 }
 
-impl Gateway {
-    /// A gateway at this address, which has so long to answer.
+impl GatewayClient {
+    /// Creates a client. `timeout` applies to each request.
     ///
     /// # Errors
-    /// When the settings cannot work.
-    pub fn new(url: &str, ca: Option<&Pem>, timeout: Duration) -> Result<Self, GatewayError> {
+    /// If the URL or the CA certificates are invalid.
+    pub fn new(url: &str, ca: Option<&PemSource>, timeout: Duration) -> Result<Self, GatewayError> {
         let bad_url = |problem: String| GatewayError::Url {
             url: url.to_owned(),
             problem,
         };
-        let parsed = http_client::address(url).map_err(bad_url)?;
-        let mut builder = http_client::client(timeout);
+        let parsed = http_client::parse_url(url).map_err(bad_url)?;
+        let mut builder = http_client::client_builder(timeout);
         if let Some(ca) = ca {
-            builder = builder.tls_certs_merge(authorities(ca)?);
+            builder = builder.tls_certs_merge(load_ca_certificates(ca)?);
         }
-        let http = builder.build().map_err(|why| bad_url(why.to_string()))?;
+        let http = builder
+            .build()
+            .map_err(|error| bad_url(error.to_string()))?;
         Ok(Self { url: parsed, http })
     }
 
-    /// Where it is.
+    /// Returns the gateway's URL.
     #[must_use]
     pub fn url(&self) -> &str {
         self.url.as_str()
     }
 
-    /// Asks for one client.
-    pub async fn ask(&self, client: &ClientId) -> TenantLookupOutcome {
+    /// Requests the identity of one client.
+    pub async fn lookup(&self, client: &ClientId) -> TenantLookupOutcome {
         let request_id = Uuid::new_v4().simple().to_string();
         let request = self
             .http
             .get(self.url.clone())
             .header("x-rh-certauth-cn", format!("/CN={client}"))
             .header("x-rh-insights-request-id", request_id);
-        match http_client::ask(request, ANSWER_MAX_BYTES).await {
-            Ok((status, body)) => judge(status, &body),
+        match http_client::send(request, MAX_RESPONSE_BYTES).await {
+            Ok((status, body)) => classify_response(status, &body),
             Err(error) => {
-                tracing::debug!(client_id = %client, %error, "the gateway does not answer");
+                tracing::debug!(client_id = %client, %error, "gateway request failed");
                 TenantLookupOutcome::Unavailable
             }
         }
     }
 }
 
-fn authorities(ca: &Pem) -> Result<Vec<reqwest::Certificate>, GatewayError> {
+fn load_ca_certificates(ca: &PemSource) -> Result<Vec<reqwest::Certificate>, GatewayError> {
     let path = match ca {
-        Pem::File(path) => path.clone(),
-        Pem::Text(_) => PathBuf::from("(given as text)"),
+        PemSource::File(path) => path.clone(),
+        PemSource::Inline(_) => PathBuf::from("(inline PEM)"),
     };
-    let unusable = |problem: String| GatewayError::Ca {
+    let invalid = |problem: String| GatewayError::Ca {
         path: path.clone(),
         problem,
     };
-    let text = ca.read().map_err(|error| unusable(error.to_string()))?;
-    let found = reqwest::Certificate::from_pem_bundle(text.as_bytes())
-        .map_err(|error| unusable(error.to_string()))?;
-    if found.is_empty() {
-        return Err(unusable("it holds no certificate".to_owned()));
+    let text = ca.read().map_err(|error| invalid(error.to_string()))?;
+    let certificates = reqwest::Certificate::from_pem_bundle(text.as_bytes())
+        .map_err(|error| invalid(error.to_string()))?;
+    if certificates.is_empty() {
+        return Err(invalid("it contains no certificate".to_owned()));
     }
-    Ok(found)
+    Ok(certificates)
 }
 
 #[derive(Deserialize)]
-struct Named {
+struct IdentityResponse {
     #[serde(rename = "x-rh-identity")]
     identity: String,
 }
 
-/// What an answer means. Only what is certainly the gateway's own word is definite: a proxy's page or
-/// a wrong address must cost nobody its tenant.
-fn judge(status: u16, body: &[u8]) -> TenantLookupOutcome {
+/// Classifies a response. `NotFound` needs a body in the gateway's own format. An error page of a
+/// proxy, or of a wrong URL, is `Unavailable`: it must not clear tenants.
+fn classify_response(status: u16, body: &[u8]) -> TenantLookupOutcome {
     match status {
         200 => {
-            let named: Result<Named, _> = serde_json::from_slice(body);
-            let identity = named
+            let response: Result<IdentityResponse, _> = serde_json::from_slice(body);
+            let identity = response
                 .ok()
-                .map(|named| Identity::from_base64(&named.identity));
+                .map(|response| Identity::from_base64(&response.identity));
             match identity {
-                Some(Ok(identity)) => TenantLookupOutcome::of(identity),
+                Some(Ok(identity)) => TenantLookupOutcome::from_identity(identity),
                 Some(Err(_)) | None => TenantLookupOutcome::Unavailable,
             }
         }
         408 | 425 | 429 => TenantLookupOutcome::Unavailable,
-        400..=499 if is_refusal(body) => TenantLookupOutcome::NotFound,
+        400..=499 if has_error_list(body) => TenantLookupOutcome::NotFound,
         _ => TenantLookupOutcome::Unavailable,
     }
 }
 
-/// `{"errors": [{…}, …]}`.
-fn is_refusal(body: &[u8]) -> bool {
+/// Returns whether the body has the gateway's error format: `{"errors": [{…}, …]}`.
+fn has_error_list(body: &[u8]) -> bool {
     let body: Result<Value, _> = serde_json::from_slice(body);
     let errors = body
         .ok()
@@ -150,18 +156,18 @@ mod tests {
     use base64::prelude::BASE64_STANDARD;
     use serde_json::json;
 
-    fn named(identity: &Value) -> Vec<u8> {
-        let text = BASE64_STANDARD.encode(json!({ "identity": identity }).to_string());
-        json!({"x-rh-identity": text}).to_string().into_bytes()
+    fn identity_body(identity: &Value) -> Vec<u8> {
+        let base64 = BASE64_STANDARD.encode(json!({ "identity": identity }).to_string());
+        json!({"x-rh-identity": base64}).to_string().into_bytes()
     }
 
     #[test]
-    fn an_organisation_in_either_place_is_found() {
+    fn org_id_at_top_level_or_in_internal_is_found() {
         for identity in [
             json!({"type": "System", "org_id": "1", "account_number": "42"}),
             json!({"type": "System", "account_number": "42", "internal": {"org_id": "1"}}),
         ] {
-            match judge(200, &named(&identity)) {
+            match classify_response(200, &identity_body(&identity)) {
                 TenantLookupOutcome::Found(found) => {
                     assert_eq!(found.tenant.org_id.as_str(), "1");
                     assert_eq!(found.tenant.account, "42");
@@ -172,13 +178,13 @@ mod tests {
     }
 
     #[test]
-    fn a_definite_answer_is_the_gateways_own_word() {
-        let refusal = json!({"errors": [{"meta": {"response_by": "gateway"}, "status": 401,
+    fn not_found_needs_a_4xx_error_list_or_an_identity_without_organization() {
+        let errors = json!({"errors": [{"meta": {"response_by": "gateway"}, "status": 401,
             "detail": "no such certificate"}]});
-        let refusal = refusal.to_string().into_bytes();
+        let errors = errors.to_string().into_bytes();
         for status in [400, 401, 403, 404, 410, 422] {
             assert_eq!(
-                judge(status, &refusal),
+                classify_response(status, &errors),
                 TenantLookupOutcome::NotFound,
                 "{status}"
             );
@@ -188,14 +194,14 @@ mod tests {
             json!({"type": "System", "org_id": ""}),
         ] {
             assert_eq!(
-                judge(200, &named(&identity)),
+                classify_response(200, &identity_body(&identity)),
                 TenantLookupOutcome::NotFound,
                 "{identity}"
             );
         }
         for status in [408, 425, 429, 500, 502, 503, 504, 301, 204] {
             assert_eq!(
-                judge(status, &refusal),
+                classify_response(status, &errors),
                 TenantLookupOutcome::Unavailable,
                 "{status}"
             );
@@ -203,10 +209,10 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_cannot_be_read_is_no_answer() {
-        let page = b"<html><body>Sign in to the network</body></html>".to_vec();
+    fn unparsable_body_is_unavailable() {
+        let html_page = b"<html><body>Sign in to the network</body></html>".to_vec();
         for body in [
-            page,
+            html_page,
             b"{}".to_vec(),
             b"".to_vec(),
             b"[]".to_vec(),
@@ -220,7 +226,7 @@ mod tests {
             for status in [200, 401, 404] {
                 let text = String::from_utf8_lossy(&body).into_owned();
                 assert_eq!(
-                    judge(status, &body),
+                    classify_response(status, &body),
                     TenantLookupOutcome::Unavailable,
                     "{status} {text}"
                 );
@@ -229,12 +235,12 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_address_is_named_with_its_cure() {
+    fn invalid_url_error_names_the_setting() {
         for bad in ["gateway", "ftp://gateway", "http://"] {
-            let text = Gateway::new(bad, None, Duration::from_secs(1))
+            let error = GatewayClient::new(bad, None, Duration::from_secs(1))
                 .err()
                 .unwrap();
-            assert!(text.to_string().contains("tenant.gateway_url"), "{text}");
+            assert!(error.to_string().contains("tenant.gateway_url"), "{error}");
         }
     }
 }

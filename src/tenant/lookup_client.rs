@@ -1,4 +1,5 @@
-//! Asking with care: cached, once per client at a time, bounded, and not while nobody answers.
+//! Limits the load on the certificate gateway: caches results, shares one request between
+//! concurrent lookups of a client, bounds concurrency, and stops during outages (circuit breaker).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,40 +13,43 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::breaker::{Admission, Breaker};
-use super::{Gateway, TenantLookup, TenantLookupOutcome};
+use super::{GatewayClient, TenantLookup, TenantLookupOutcome};
 use crate::domain::ClientId;
 use crate::telemetry::metrics;
 
-/// How many clients' answers are remembered.
-const REMEMBERED: u64 = 200_000;
+/// Maximum number of clients in the cache.
+const CACHE_CAPACITY: u64 = 200_000;
 
-/// How to ask.
+/// Limits of a [`LookupClient`].
 #[derive(Debug, Clone)]
 pub struct LookupLimits {
-    /// Requests under way at once.
-    pub at_once: usize,
-    /// How long one may take.
+    /// Maximum number of requests in flight.
+    pub max_concurrency: usize,
+    /// Timeout of one request.
     pub timeout: Duration,
-    /// One that takes longer than this counts as record_failure, for the breaker.
-    pub slow_after: Duration,
-    /// How long a found tenant is remembered.
+    /// The breaker counts a slower request as a failure, even if a response follows.
+    pub slow_threshold: Duration,
+    /// How long a found tenant is cached.
     pub cache_ttl: Duration,
-    /// How long "nobody" is remembered.
+    /// How long "not found" is cached.
     pub negative_cache_ttl: Duration,
-    /// How long after it opened the breaker lets a first probe through.
+    /// Time from the breaker's opening to its first probe.
     pub breaker_probe_interval: Duration,
 }
 
-/// A gateway, asked with care. A clone is the same.
+/// Looks up tenants at the gateway. Clones share the cache, the limits and the breaker.
 #[derive(Clone)]
 pub struct LookupClient(Arc<Inner>);
 
+/// Receives the outcome of a request in flight; `None` until the request has finished.
+type OutcomeReceiver = watch::Receiver<Option<TenantLookupOutcome>>;
+
 struct Inner {
-    gateway: Gateway,
+    gateway: GatewayClient,
     limits: LookupLimits,
-    answers: Cache<ClientId, TenantLookupOutcome>,
-    /// Requests under way, by client: whoever else wants to know waits for the same.
-    flights: Mutex<HashMap<ClientId, watch::Receiver<Option<TenantLookupOutcome>>>>,
+    cache: Cache<ClientId, TenantLookupOutcome>,
+    /// Requests in flight by client. Concurrent lookups of a client wait for the same request.
+    inflight_requests: Mutex<HashMap<ClientId, OutcomeReceiver>>,
     permits: Semaphore,
     breaker: Breaker,
 }
@@ -59,10 +63,10 @@ impl Expiry<ClientId, TenantLookupOutcome> for CacheTtl {
     fn expire_after_create(
         &self,
         _: &ClientId,
-        answer: &TenantLookupOutcome,
+        outcome: &TenantLookupOutcome,
         _: std::time::Instant,
     ) -> Option<Duration> {
-        Some(match answer {
+        Some(match outcome {
             TenantLookupOutcome::Found(_) => self.found,
             TenantLookupOutcome::NotFound => self.not_found,
             TenantLookupOutcome::Unavailable => Duration::ZERO,
@@ -71,131 +75,132 @@ impl Expiry<ClientId, TenantLookupOutcome> for CacheTtl {
 }
 
 impl LookupClient {
-    /// Asks this gateway within these limits.
+    /// Creates a lookup client with an empty cache and a closed breaker.
     #[must_use]
-    pub fn new(gateway: Gateway, limits: LookupLimits) -> Self {
-        let lifetimes = CacheTtl {
+    pub fn new(gateway: GatewayClient, limits: LookupLimits) -> Self {
+        let ttl = CacheTtl {
             found: limits.cache_ttl,
             not_found: limits.negative_cache_ttl,
         };
         Self(Arc::new(Inner {
             gateway,
-            answers: Cache::builder()
-                .max_capacity(REMEMBERED)
-                .expire_after(lifetimes)
+            cache: Cache::builder()
+                .max_capacity(CACHE_CAPACITY)
+                .expire_after(ttl)
                 .build(),
-            flights: Mutex::default(),
-            permits: Semaphore::new(limits.at_once),
+            inflight_requests: Mutex::default(),
+            permits: Semaphore::new(limits.max_concurrency),
             breaker: Breaker::new(limits.breaker_probe_interval),
             limits,
         }))
     }
 
-    /// The request under way for this client, or a new one. It goes on when nobody waits for it any
-    /// more: its answer is remembered for whoever asks next.
-    fn flight(
-        &self,
-        client: &ClientId,
-        leave: Admission,
-    ) -> watch::Receiver<Option<TenantLookupOutcome>> {
-        let mut flights = self.0.flights.lock();
-        if let Some(flight) = flights.get(client) {
-            if leave == Admission::Probe {
+    /// Returns the request in flight for this client, or starts one. The request continues after
+    /// all waiting lookups have reached their deadline, and its result is cached.
+    fn inflight_request(&self, client: &ClientId, admission: Admission) -> OutcomeReceiver {
+        let mut requests = self.0.inflight_requests.lock();
+        if let Some(outcome) = requests.get(client) {
+            if admission == Admission::Probe {
                 self.0.breaker.cancel_probe();
             }
-            return flight.clone();
+            return outcome.clone();
         }
-        let (answer, flight) = watch::channel(None);
-        flights.insert(client.clone(), flight.clone());
+        let (sender, receiver) = watch::channel(None);
+        requests.insert(client.clone(), receiver.clone());
         let (inner, client) = (self.0.clone(), client.clone());
         tokio::spawn(async move {
-            let found = inner.ask(&client, leave).await;
-            if found != TenantLookupOutcome::Unavailable {
-                inner.answers.insert(client.clone(), found.clone());
+            let outcome = inner.request(&client, admission).await;
+            if outcome != TenantLookupOutcome::Unavailable {
+                inner.cache.insert(client.clone(), outcome.clone());
             }
-            inner.flights.lock().remove(&client);
-            // Nobody waits any more: it is remembered.
-            let _ = answer.send(Some(found));
+            inner.inflight_requests.lock().remove(&client);
+            // Fails if no lookup waits any more.
+            let _ = sender.send(Some(outcome));
         });
-        flight
+        receiver
     }
 }
 
 impl Inner {
-    async fn ask(&self, client: &ClientId, leave: Admission) -> TenantLookupOutcome {
-        let _permit = if leave == Admission::Probe {
-            // Past the queue: those before it may hang.
+    async fn request(&self, client: &ClientId, admission: Admission) -> TenantLookupOutcome {
+        let _permit = if admission == Admission::Probe {
+            // A probe needs no permit: requests that hang may hold all of them.
             None
         } else {
             let permit = self.permits.acquire().await.ok();
-            if self.breaker.open_for().is_some() {
+            if self.breaker.open_duration().is_some() {
                 return TenantLookupOutcome::Unavailable;
             }
             permit
         };
-        metrics::lookup_asked();
-        let mut asking = Box::pin(timeout(self.limits.timeout, self.gateway.ask(client)));
-        let in_time = timeout(self.limits.slow_after, &mut asking).await;
-        let Ok(found) = in_time else {
-            // Too late for whoever waited; its answer is remembered all the same.
-            self.breaker.record_failure(client, leave);
-            return asking.await.unwrap_or(TenantLookupOutcome::Unavailable);
+        metrics::tenant_gateway_request();
+        let mut request = Box::pin(timeout(self.limits.timeout, self.gateway.lookup(client)));
+        let Ok(response) = timeout(self.limits.slow_threshold, &mut request).await else {
+            // Too slow for the breaker, but a late response is still cached.
+            self.breaker.record_failure(client, admission);
+            return request.await.unwrap_or(TenantLookupOutcome::Unavailable);
         };
-        let found = found.unwrap_or(TenantLookupOutcome::Unavailable);
-        match found {
+        let outcome = response.unwrap_or(TenantLookupOutcome::Unavailable);
+        match outcome {
             TenantLookupOutcome::Found(_) | TenantLookupOutcome::NotFound => {
-                self.breaker.answered(client, leave)
+                self.breaker.record_success(client, admission);
             }
-            TenantLookupOutcome::Unavailable => self.breaker.record_failure(client, leave),
+            TenantLookupOutcome::Unavailable => self.breaker.record_failure(client, admission),
         }
-        found
+        outcome
     }
 }
 
 #[async_trait]
 impl TenantLookup for LookupClient {
     async fn lookup(&self, client: &ClientId, deadline: Instant) -> TenantLookupOutcome {
-        if let Some(known) = self.0.answers.get(client) {
-            return known;
+        if let Some(cached) = self.0.cache.get(client) {
+            return cached;
         }
-        let leave = self.0.breaker.leave();
-        if leave == Admission::Refused {
+        let admission = self.0.breaker.admit();
+        if admission == Admission::Rejected {
             return TenantLookupOutcome::Unavailable;
         }
-        let mut flight = self.flight(client, leave);
-        let answer = async {
-            let landed = flight.wait_for(Option::is_some).await;
-            landed.ok().and_then(|answer| answer.clone())
+        let mut request = self.inflight_request(client, admission);
+        let outcome = async {
+            let finished = request.wait_for(Option::is_some).await;
+            finished.ok().and_then(|outcome| outcome.clone())
         };
+        let breaker = &self.0.breaker;
         tokio::select! {
-            answer = answer => answer.unwrap_or(TenantLookupOutcome::Unavailable),
+            outcome = outcome => outcome.unwrap_or(TenantLookupOutcome::Unavailable),
             () = sleep_until(deadline) => TenantLookupOutcome::Unavailable,
-            // Who stands in line need not wait for what will not come.
-            () = self.0.breaker.opened(), if leave == Admission::Granted => TenantLookupOutcome::Unavailable,
+            // Lookups that wait for a permit stop waiting when the breaker opens.
+            () = breaker.wait_until_open(), if admission == Admission::Granted => {
+                TenantLookupOutcome::Unavailable
+            }
         }
     }
 
-    async fn probe(&self) -> Result<String, String> {
+    async fn check(&self) -> Result<String, String> {
         let url = self.0.gateway.url();
-        // No certificate has this name, so any definite answer will do.
-        let nobody = ClientId::new("cloud-connector-doctor").map_err(|why| why.to_string())?;
-        let asked = timeout(self.0.limits.timeout, self.0.gateway.ask(&nobody)).await;
-        match asked.unwrap_or(TenantLookupOutcome::Unavailable) {
+        // No certificate has this common name, so the gateway should respond "not found".
+        let test_client =
+            ClientId::new("cloud-connector-doctor").map_err(|error| error.to_string())?;
+        let request = self.0.gateway.lookup(&test_client);
+        let response = timeout(self.0.limits.timeout, request).await;
+        match response.unwrap_or(TenantLookupOutcome::Unavailable) {
             TenantLookupOutcome::Found(_) | TenantLookupOutcome::NotFound => {
-                Ok(format!("{url} answers"))
+                Ok(format!("{url} responds"))
             }
             TenantLookupOutcome::Unavailable => Err(format!(
-                "tenant.gateway_url: {url} gives no answer that can be read; check the address and tenant.gateway_ca. Clients keep the tenants they have meanwhile"
+                "tenant.gateway_url: no valid response from {url}; check the URL and \
+                 tenant.gateway_ca. Clients keep their current tenants meanwhile"
             )),
         }
     }
 
-    fn note(&self) -> String {
-        match self.0.breaker.open_for() {
+    fn health_note(&self) -> String {
+        match self.0.breaker.open_duration() {
             None => "ok".to_owned(),
-            Some(silent) => format!(
-                "no answers for {} s: not asked but for probes; clients keep the tenants they have",
-                silent.as_secs()
+            Some(open) => format!(
+                "unavailable: breaker open for {} s; clients keep their current tenants",
+                open.as_secs()
             ),
         }
     }

@@ -1,67 +1,67 @@
-//! To whom does a client belong?
+//! Looks up the tenant (organization and account number) of a client.
 //!
-//! Three outcomes, and the difference between the last two is why this room exists: "nobody" is
-//! an answer, "I could not ask" is not, and must cost no client its tenant.
+//! `NotFound` is definitive. `Unavailable` is not, and must never clear a stored tenant.
 //!
-//! `fixed` is a file, `gateway` the certificate gateway over HTTP. `careful` stands before the
-//! gateway: what is known for a while is not asked again, one client is asked for once at a time,
-//! not too many at once, and not at all while there are no answers (`breaker`). `translator` is for
-//! callers who know a tenant by its account number.
+//! `static_file` reads tenants from a JSON file. `gateway` requests them from the certificate
+//! gateway over HTTP. `lookup_client` adds a cache, a concurrency limit and a circuit breaker
+//! (`breaker`) to the gateway. `mass_loss` detects gateway faults that would clear the tenants of
+//! many clients. `account_translation` converts between account numbers and organizations for API
+//! callers.
 
 mod account_translation;
 mod breaker;
 mod gateway;
-mod guard;
 mod lookup_client;
+mod mass_loss;
 mod static_file;
 
 use async_trait::async_trait;
 use tokio::time::Instant;
 
-use crate::domain::{ClientId, Identity, Tenant};
+use crate::domain::{ClientId, Identity, LookupStatus, Tenant};
 
 pub use account_translation::{
     AccountTranslator, HttpTranslator, StaticTranslator, TranslationOutcome, TranslatorError,
 };
-pub use gateway::{Gateway, GatewayError};
-pub use guard::MassLossCounter;
+pub use gateway::{GatewayClient, GatewayError};
 pub use lookup_client::{LookupClient, LookupLimits};
-pub use static_file::{ReadError, StaticTenants};
+pub use mass_loss::{MassLossCounter, MassLossDetector, MassLossVerdict};
+pub use static_file::{StaticTenants, StaticTenantsError};
 
-/// What a lookup found.
+/// Result of a tenant lookup.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TenantLookupOutcome {
-    /// It belongs to an organisation.
+    /// The client has an organization.
     Found(FoundTenant),
-    /// A definite answer: it belongs to none.
+    /// The client definitely has no organization.
     NotFound,
-    /// No answer. Never counts against the client.
+    /// The lookup service gave no usable response. Does not count as a failed attempt.
     Unavailable,
 }
 
-/// To whom a client belongs, and as whom it is known there.
+/// A client's tenant and the identity that names it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FoundTenant {
-    /// The organisation and account.
+    /// Organization and account number.
     pub tenant: Tenant,
-    /// The identity as it came: other services want it.
+    /// The gateway's identity document, with unknown fields: inventory needs all of it.
     pub identity: Identity,
 }
 
 impl TenantLookupOutcome {
-    /// Its name as a metric's label.
+    /// Returns the outcome without the tenant, for metrics and logs.
     #[must_use]
-    pub fn outcome(&self) -> &'static str {
+    pub fn status(&self) -> LookupStatus {
         match self {
-            Self::Found(_) => "found",
-            Self::NotFound => "not_found",
-            Self::Unavailable => "unavailable",
+            Self::Found(_) => LookupStatus::Found,
+            Self::NotFound => LookupStatus::NotFound,
+            Self::Unavailable => LookupStatus::Unavailable,
         }
     }
 
-    /// What an identity says: one without an organisation is a definite "nobody".
+    /// Returns `Found` if the identity names an organization, otherwise `NotFound`.
     #[must_use]
-    pub fn of(identity: Identity) -> Self {
+    pub fn from_identity(identity: Identity) -> Self {
         match identity.tenant().cloned() {
             Some(tenant) => Self::Found(FoundTenant { tenant, identity }),
             None => Self::NotFound,
@@ -69,18 +69,19 @@ impl TenantLookupOutcome {
     }
 }
 
-/// Something that knows to whom clients belong.
+/// Looks up the tenants of clients, at the gateway or in a static file.
 #[async_trait]
 pub trait TenantLookup: Send + Sync + 'static {
-    /// Looks one client up. No answer by the deadline is none.
+    /// Looks up the tenant of a client. Returns `Unavailable` at the deadline.
     async fn lookup(&self, client: &ClientId, deadline: Instant) -> TenantLookupOutcome;
 
-    /// Whether it could answer now, for `doctor`: a line that says what it is, or what is wrong.
-    async fn probe(&self) -> Result<String, String>;
+    /// Checks for the `doctor` command that lookups work. Returns a one-line description, or the
+    /// problem and its fix.
+    async fn check(&self) -> Result<String, String>;
 
-    /// How it stands, for people who look at readiness. Nothing depends on it: without answers,
-    /// clients keep the tenants they have.
-    fn note(&self) -> String {
+    /// Returns a one-line status for the readiness endpoint. The status never makes the process
+    /// unready, because clients keep their tenants while lookups are unavailable.
+    fn health_note(&self) -> String {
         "ok".to_owned()
     }
 }

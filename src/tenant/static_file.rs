@@ -1,4 +1,4 @@
-//! TenantLookup from a JSON file, for set-ups without a lookup service.
+//! Tenants from a JSON file, for deployments without a lookup service.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -11,33 +11,41 @@ use super::{FoundTenant, TenantLookup, TenantLookupOutcome};
 use crate::config::TenantConfig;
 use crate::domain::{ClientId, Identity, OrgId, Tenant};
 
-/// Why the file cannot be used.
+/// `tenant.static_file` cannot be loaded.
 #[derive(Debug, thiserror::Error)]
-pub enum ReadError {
-    /// It cannot be read.
-    #[error("tenant.static_file: cannot read {}: {source}; check the path, or set it to \"\" to do without", path.display())]
+pub enum StaticTenantsError {
+    /// The file cannot be read.
+    #[error(
+        "tenant.static_file: cannot read {}: {source}; check the path, or set it to \"\" to use \
+         no file",
+        path.display()
+    )]
     Unreadable {
-        /// The file.
+        /// The configured file.
         path: PathBuf,
-        /// Why.
+        /// The I/O error.
         source: std::io::Error,
     },
-    /// It does not hold what it should.
-    #[error("tenant.static_file: {} is not a map of tenants: {problem}; each client id has {{\"accountId\", \"orgId\"}} or {{\"error\"}}", path.display())]
+    /// The file's content is invalid.
+    #[error(
+        "tenant.static_file: {} is invalid: {problem}; \
+         map each client id to {{\"accountId\", \"orgId\"}} or {{\"error\"}}",
+        path.display()
+    )]
     Malformed {
-        /// The file.
+        /// The configured file.
         path: PathBuf,
-        /// Where and what.
+        /// The position and the kind of the problem.
         problem: String,
     },
 }
 
-/// A map that was read once, and a default for whom it does not name.
+/// Tenants from a file that is read at startup, with a default for clients that are not in it.
 #[derive(Debug)]
 pub struct StaticTenants {
-    named: HashMap<String, TenantLookupOutcome>,
-    others: TenantLookupOutcome,
-    source: Option<PathBuf>,
+    outcomes: HashMap<String, TenantLookupOutcome>,
+    default_outcome: TenantLookupOutcome,
+    path: Option<PathBuf>,
 }
 
 #[derive(Deserialize)]
@@ -52,57 +60,57 @@ struct Entry {
 }
 
 impl StaticTenants {
-    /// Reads what the configuration names.
+    /// Reads the configured file, if any, and the configured default tenant.
     ///
     /// # Errors
-    /// When the file cannot be read or is malformed.
-    pub fn read(settings: &TenantConfig) -> Result<Self, ReadError> {
-        let named = match &settings.static_file {
+    /// If the file cannot be read or is malformed.
+    pub fn read(config: &TenantConfig) -> Result<Self, StaticTenantsError> {
+        let outcomes = match &config.static_file {
             Some(path) => read_file(path)?,
             None => HashMap::new(),
         };
         Ok(Self {
-            named,
-            others: answer(&settings.default_org_id, &settings.default_account),
-            source: settings.static_file.clone(),
+            outcomes,
+            default_outcome: outcome_for(&config.default_org_id, &config.default_account),
+            path: config.static_file.clone(),
         })
     }
 }
 
-fn read_file(path: &Path) -> Result<HashMap<String, TenantLookupOutcome>, ReadError> {
-    let bytes = std::fs::read(path).map_err(|source| ReadError::Unreadable {
+fn read_file(path: &Path) -> Result<HashMap<String, TenantLookupOutcome>, StaticTenantsError> {
+    let bytes = std::fs::read(path).map_err(|source| StaticTenantsError::Unreadable {
         path: path.into(),
         source,
     })?;
     let entries: HashMap<String, Entry> =
-        serde_json::from_slice(&bytes).map_err(|error| ReadError::Malformed {
+        serde_json::from_slice(&bytes).map_err(|error| StaticTenantsError::Malformed {
             path: path.into(),
             problem: error.to_string(),
         })?;
     Ok(entries
         .into_iter()
         .map(|(client, entry)| {
-            let found = match entry.error {
+            let outcome = match entry.error {
                 Some(_) => TenantLookupOutcome::NotFound,
-                None => answer(
+                None => outcome_for(
                     entry.org_id.as_deref().unwrap_or_default(),
                     entry.account_id.as_deref().unwrap_or_default(),
                 ),
             };
-            (client, found)
+            (client, outcome)
         })
         .collect())
 }
 
-/// An organisation that is missing or blank is a definite "nobody".
-fn answer(org_id: &str, account: &str) -> TenantLookupOutcome {
+/// Returns the outcome for an organization and account. A blank organization is `NotFound`.
+fn outcome_for(org_id: &str, account: &str) -> TenantLookupOutcome {
     match OrgId::new(org_id) {
         Ok(org_id) => {
             let tenant = Tenant {
                 org_id,
                 account: account.to_owned(),
             };
-            let identity = Identity::made_for(&tenant);
+            let identity = Identity::for_tenant(&tenant);
             TenantLookupOutcome::Found(FoundTenant { tenant, identity })
         }
         Err(_) => TenantLookupOutcome::NotFound,
@@ -112,23 +120,18 @@ fn answer(org_id: &str, account: &str) -> TenantLookupOutcome {
 #[async_trait]
 impl TenantLookup for StaticTenants {
     async fn lookup(&self, client: &ClientId, _: Instant) -> TenantLookupOutcome {
-        self.named
-            .get(client.as_str())
-            .unwrap_or(&self.others)
-            .clone()
+        let outcome = self.outcomes.get(client.as_str());
+        outcome.unwrap_or(&self.default_outcome).clone()
     }
 
-    async fn probe(&self) -> Result<String, String> {
-        Ok(match &self.source {
-            Some(path) => format!("{} clients from {}", self.named.len(), path.display()),
-            None => match &self.others {
+    async fn check(&self) -> Result<String, String> {
+        Ok(match &self.path {
+            Some(path) => format!("{} clients from {}", self.outcomes.len(), path.display()),
+            None => match &self.default_outcome {
                 TenantLookupOutcome::Found(found) => {
-                    format!(
-                        "every client belongs to organisation {}",
-                        found.tenant.org_id
-                    )
+                    format!("all clients belong to organization {}", found.tenant.org_id)
                 }
-                _ => "no client belongs to any organisation".to_owned(),
+                _ => "no client belongs to an organization".to_owned(),
             },
         })
     }
@@ -139,19 +142,19 @@ mod tests {
     use super::*;
     use crate::config::Overrides;
 
-    fn defaults() -> TenantConfig {
-        let none = std::iter::empty();
-        let loaded = crate::config::load_with(&Overrides::default(), none);
+    fn default_config() -> TenantConfig {
+        let no_environment = std::iter::empty();
+        let loaded = crate::config::load_with(&Overrides::default(), no_environment);
         loaded.unwrap().config.tenant
     }
 
-    fn read(text: &str) -> Result<StaticTenants, ReadError> {
+    fn read(json: &str) -> Result<StaticTenants, StaticTenantsError> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tenants.json");
-        std::fs::write(&path, text).unwrap();
+        std::fs::write(&path, json).unwrap();
         StaticTenants::read(&TenantConfig {
             static_file: Some(path),
-            ..defaults()
+            ..default_config()
         })
     }
 
@@ -161,23 +164,23 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_map_names_tenants_errors_and_leaves_the_rest_to_the_default() {
+    async fn lookup_uses_the_file_then_the_default_tenant() {
         let tenants = read(
             r#"{"a": {"accountId": "010101", "orgId": "10001"}, "b": {"error": "no longer valid"},
                 "c": {"orgId": "10002"}, "d": {"accountId": "1", "orgId": ""}}"#,
         )
         .unwrap();
-        assert_eq!(lookup(&tenants, "a").await, answer("10001", "010101"));
+        assert_eq!(lookup(&tenants, "a").await, outcome_for("10001", "010101"));
         assert_eq!(lookup(&tenants, "b").await, TenantLookupOutcome::NotFound);
-        assert_eq!(lookup(&tenants, "c").await, answer("10002", ""));
+        assert_eq!(lookup(&tenants, "c").await, outcome_for("10002", ""));
         assert_eq!(lookup(&tenants, "d").await, TenantLookupOutcome::NotFound);
-        assert_eq!(lookup(&tenants, "e").await, answer("10000", "111000"));
+        assert_eq!(lookup(&tenants, "e").await, outcome_for("10000", "111000"));
     }
 
     #[test]
-    fn a_malformed_map_names_its_key_and_its_shape() {
-        let text = read(r#"{"a": {"org": "1"}}"#).unwrap_err().to_string();
-        assert!(text.contains("tenant.static_file"), "{text}");
-        assert!(text.contains("orgId"), "{text}");
+    fn malformed_file_error_names_the_setting_and_the_expected_keys() {
+        let error = read(r#"{"a": {"org": "1"}}"#).unwrap_err().to_string();
+        assert!(error.contains("tenant.static_file"), "{error}");
+        assert!(error.contains("orgId"), "{error}");
     }
 }

@@ -1,40 +1,43 @@
-//! Why certificates cannot be used.
+//! Errors in certificate files.
 
 use std::path::PathBuf;
 
-/// A certificate, key or list cannot be used.
+/// A certificate, private key or certificate revocation list cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// The file cannot be read.
-    #[error("{key}: cannot read {}: {source}; check the path and its permissions", path.display())]
-    Unreadable {
-        /// The setting.
+    #[error("{key}: cannot read {}: {source}; check the path and the permissions", path.display())]
+    CannotRead {
+        /// Configuration key.
         key: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// The operating system's error.
         source: std::io::Error,
     },
-    /// It holds nothing that could be used.
-    #[error("{key}: {} {problem}; `cloud-connector certs` makes files that do", path.display())]
+    /// The file has no usable content.
+    #[error(
+        "{key}: cannot use {}: {problem}; create valid files with `cloud-connector certs`",
+        path.display()
+    )]
     Unusable {
-        /// The setting.
+        /// Configuration key.
         key: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the problem.
         problem: String,
     },
-    /// Its time is over, or has not come.
-    #[error("{key}: the certificate {} {problem}; {cure}", path.display())]
-    Validity {
-        /// The setting.
+    /// The certificate has expired or is not valid yet.
+    #[error("{key}: the certificate {} {problem}; {hint}", path.display())]
+    NotValidNow {
+        /// Configuration key.
         key: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// "expired on …" or "is not valid before …".
         problem: String,
-        /// How to replace it.
-        cure: &'static str,
+        /// How to replace the certificate.
+        hint: &'static str,
     },
 }

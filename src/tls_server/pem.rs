@@ -1,108 +1,119 @@
-//! Files in PEM form. Every error names the setting that the file stands in.
+//! Reading PEM files and checking certificates. Every error names the configuration key of the
+//! file.
 
 use std::path::Path;
 
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
+use x509_parser::time::ASN1Time;
 
 use super::TlsError;
 
-/// The bytes of a file.
+/// Reads a file.
 ///
 /// # Errors
-/// When it cannot be read.
-pub fn read(key: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
-    std::fs::read(path).map_err(|source| TlsError::Unreadable {
+/// When the file cannot be read.
+pub fn read_file(key: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
+    std::fs::read(path).map_err(|source| TlsError::CannotRead {
         key,
         path: path.into(),
         source,
     })
 }
 
-/// The certificates of a file, at least one.
+/// Reads the certificates in a file.
 ///
 /// # Errors
-/// When there is none.
-pub fn certificates(
+/// When the file cannot be read or contains no certificate.
+pub fn read_certificates(
     key: &'static str,
     path: &Path,
 ) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let bytes = read(key, path)?;
+    let bytes = read_file(key, path)?;
     let chain: Vec<_> = CertificateDer::pem_slice_iter(&bytes)
         .collect::<Result<_, _>>()
-        .map_err(|error| unusable(key, path, &error))?;
+        .map_err(|error| unusable_file(key, path, &error))?;
     if chain.is_empty() {
-        return Err(unusable(key, path, &"holds no certificate in PEM form"));
+        let problem = "the file contains no certificate in PEM format";
+        return Err(unusable_file(key, path, &problem));
     }
     Ok(chain)
 }
 
-/// The private key of a file.
+/// Reads the private key in a file.
 ///
 /// # Errors
-/// When there is none.
-pub fn private_key(key: &'static str, path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
-    let bytes = read(key, path)?;
-    PrivateKeyDer::from_pem_slice(&bytes)
-        .map_err(|_| unusable(key, path, &"holds no private key in PEM form"))
+/// When the file cannot be read or contains no private key.
+pub fn read_private_key(
+    key: &'static str,
+    path: &Path,
+) -> Result<PrivateKeyDer<'static>, TlsError> {
+    let bytes = read_file(key, path)?;
+    PrivateKeyDer::from_pem_slice(&bytes).map_err(|_| {
+        let problem = "the file contains no private key in PEM format";
+        unusable_file(key, path, &problem)
+    })
 }
 
-/// Reads a certificate file and checks that it is valid now. Says until when.
+/// Checks that all certificates in a file are valid now. Returns "valid until …" with the earliest
+/// expiration time.
 ///
 /// # Errors
-/// When it is not, or cannot be read.
-pub fn check_certificate(key: &'static str, path: &Path) -> Result<String, TlsError> {
-    let chain = certificates(key, path)?;
+/// When the file cannot be read, or a certificate has expired or is not valid yet.
+pub fn check_certificate_file(key: &'static str, path: &Path) -> Result<String, TlsError> {
+    let chain = read_certificates(key, path)?;
     for certificate in &chain {
-        check_validity(key, path, certificate)?;
+        check_valid_now(key, path, certificate)?;
     }
-    let until = chain
+    let expiration = chain
         .iter()
         .filter_map(|der| X509Certificate::from_der(der).ok())
         .map(|(_, certificate)| certificate.validity().not_after)
-        .min_by_key(x509_parser::time::ASN1Time::timestamp);
-    Ok(until.map_or_else(String::new, |until| format!("valid until {until}")))
+        .min_by_key(ASN1Time::timestamp);
+    Ok(expiration.map_or_else(String::new, |expiration| {
+        format!("valid until {expiration}")
+    }))
 }
 
-/// Whether a certificate is valid now.
+/// Checks that a certificate is valid now.
 ///
 /// # Errors
-/// When its time is over, or has not come.
-pub fn check_validity(
+/// When the certificate has expired or is not valid yet.
+pub fn check_valid_now(
     key: &'static str,
     path: &Path,
     der: &CertificateDer<'_>,
 ) -> Result<(), TlsError> {
     let (_, certificate) =
-        X509Certificate::from_der(der).map_err(|error| unusable(key, path, &error))?;
+        X509Certificate::from_der(der).map_err(|error| unusable_file(key, path, &error))?;
     let validity = certificate.validity();
     let problem = match validity.time_to_expiration() {
         Some(_) => return Ok(()),
-        None if validity.not_after < x509_parser::time::ASN1Time::now() => {
+        None if validity.not_after < ASN1Time::now() => {
             format!("expired on {}", validity.not_after)
         }
         None => format!("is not valid before {}", validity.not_before),
     };
-    let cure = if key.ends_with(".certificate") {
+    let hint = if key.ends_with(".certificate") {
         "replace it, for example with `cloud-connector certs issue --server`"
     } else {
-        "replace it by one that is valid"
+        "replace it with a valid one"
     };
-    Err(TlsError::Validity {
+    Err(TlsError::NotValidNow {
         key,
         path: path.into(),
         problem,
-        cure,
+        hint,
     })
 }
 
-/// A file that is there and does not hold what it should.
+/// Creates an error for a file that was read but has no usable content.
 #[must_use]
-pub fn unusable(key: &'static str, path: &Path, problem: &dyn std::fmt::Display) -> TlsError {
+pub fn unusable_file(key: &'static str, path: &Path, problem: &dyn std::fmt::Display) -> TlsError {
     TlsError::Unusable {
         key,
         path: path.into(),
-        problem: format!("cannot be used: {problem}"),
+        problem: problem.to_string(),
     }
 }

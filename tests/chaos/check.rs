@@ -1,4 +1,4 @@
-//! Table, API and dead letters against the model, client by client.
+//! Compares database, API and dead letters with the expected state of each client.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,20 +9,20 @@ use serde_json::Value;
 use sqlx::Row as _;
 
 use crate::clients::History;
-use crate::model::Word;
-use crate::plan::{Profile, Tenant};
-use crate::setup::SetUp;
-use crate::support::fleet::KEY;
+use crate::deployment::ChaosDeployment;
+use crate::model::Online;
+use crate::plan::{Profile, TenantKind};
+use crate::support::cluster::API_KEY;
 
-/// A client, and what is known of it.
+/// A client's profile and history, for the check.
 pub struct TrackedClient {
-    pub manner: Profile,
-    pub story: Arc<Mutex<History>>,
+    pub profile: Profile,
+    pub history: Arc<Mutex<History>>,
 }
 
-/// A row of the table.
+/// A row of the table `connections`.
 #[derive(Debug, Clone)]
-pub struct Row {
+pub struct ConnectionRow {
     org_id: String,
     account: String,
     dialect: String,
@@ -33,58 +33,65 @@ pub struct Row {
     sent: Timestamp,
 }
 
-/// All that the set-up shows.
+/// The contents of the database and the API at one time.
 pub struct ObservedState {
-    pub rows: BTreeMap<String, Row>,
-    pub letters: BTreeMap<String, BTreeSet<(String, String)>>,
-    /// By organisation and client.
-    pub listed: BTreeMap<(String, String), Value>,
+    /// By client ID.
+    pub rows: BTreeMap<String, ConnectionRow>,
+    /// Topic and SHA-256 of the dead letters, by client ID.
+    pub dead_letters: BTreeMap<String, BTreeSet<(String, String)>>,
+    /// Connections that the API lists, by organization ID and client ID.
+    pub api_list: BTreeMap<(String, String), Value>,
 }
 
-/// What is not as it should be.
+/// A difference between expected and observed state.
 pub struct Mismatch {
-    pub client: String,
-    pub what: String,
+    pub client_id: String,
+    pub description: String,
 }
 
-const ROWS: &str =
+const SELECT_ROWS: &str =
     "SELECT client_id, org_id, coalesce(account, ''), dialect, CAST(canonical_facts AS text),
      CAST(dispatchers AS text), CAST(tags AS text), message_id, ";
-const LETTERS: &str = "SELECT client_id, topic, sha256 FROM dead_letters";
+const SELECT_DEAD_LETTERS: &str = "SELECT client_id, topic, sha256 FROM dead_letters";
 
 impl ObservedState {
-    pub async fn now(set_up: &SetUp) -> Result<Self, String> {
-        let (rows, letters) = match set_up.services() {
-            None => from_sqlite(set_up).await,
-            Some(fleet) => from_postgres(&mut fleet.connect().await).await,
+    pub async fn read(deployment: &ChaosDeployment) -> Result<Self, String> {
+        let (rows, dead_letters) = match deployment.cluster() {
+            None => read_sqlite(deployment).await,
+            Some(cluster) => read_postgres(&mut cluster.connect_to_database().await).await,
         }
         .map_err(|error| error.to_string())?;
-        let mut listed = BTreeMap::new();
-        for tenant in [Tenant::Default, Tenant::Other] {
-            let (org, _) = tenant.names();
-            for row in list(set_up, org).await? {
-                let client = row["client_id"].as_str().unwrap_or_default().to_owned();
-                listed.insert((org.to_owned(), client), row);
+        let mut api_list = BTreeMap::new();
+        for tenant in [TenantKind::Default, TenantKind::Other] {
+            let (org_id, _) = tenant.org_and_account();
+            for item in list_connections(deployment, org_id).await? {
+                let client_id = item["client_id"].as_str().unwrap_or_default().to_owned();
+                api_list.insert((org_id.to_owned(), client_id), item);
             }
         }
         let mut by_client: BTreeMap<String, BTreeSet<(String, String)>> = BTreeMap::new();
-        for (client, topic, hash) in letters {
-            by_client.entry(client).or_default().insert((topic, hash));
+        for (client_id, topic, sha256) in dead_letters {
+            by_client
+                .entry(client_id)
+                .or_default()
+                .insert((topic, sha256));
         }
         Ok(Self {
             rows: rows.into_iter().collect(),
-            letters: by_client,
-            listed,
+            dead_letters: by_client,
+            api_list,
         })
     }
 }
 
-type Letters = Vec<(String, String, String)>;
-type Rows = Vec<(String, Row)>;
+/// Client ID, topic and SHA-256.
+type DeadLetters = Vec<(String, String, String)>;
+type Rows = Vec<(String, ConnectionRow)>;
 
-macro_rules! read {
-    ($database:expr, $sent:literal) => {{
-        let sql = sqlx::AssertSqlSafe(format!("{ROWS} {} FROM connections", $sent));
+/// Reads both tables. A macro, because the connection types of SQLite and PostgreSQL differ.
+macro_rules! read_tables {
+    ($database:expr, $sent_micros:literal) => {{
+        let sql = sqlx::AssertSqlSafe(format!("{SELECT_ROWS} {} FROM connections", $sent_micros));
         let rows = sqlx::query(sql).fetch_all(&mut *$database).await?;
         let rows = rows.iter().map(|row| {
             let json = |column: usize| {
@@ -93,7 +100,7 @@ macro_rules! read {
                     serde_json::from_str(&text).unwrap_or(Value::String(text))
                 })
             };
-            let kept = Row {
+            let connection = ConnectionRow {
                 org_id: row.get(1),
                 account: row.get(2),
                 dialect: row.get(3),
@@ -103,153 +110,171 @@ macro_rules! read {
                 message_id: row.get(7),
                 sent: Timestamp::from_microsecond(row.get(8)).unwrap_or_default(),
             };
-            (row.get(0), kept)
+            (row.get(0), connection)
         });
         let rows = rows.collect();
-        let letters = sqlx::query(LETTERS).fetch_all(&mut *$database).await?;
-        let letters = letters
+        let dead_letters = sqlx::query(SELECT_DEAD_LETTERS)
+            .fetch_all(&mut *$database)
+            .await?;
+        let dead_letters = dead_letters
             .iter()
             .map(|row| (row.get(0), row.get(1), row.get(2)));
-        Ok((rows, letters.collect()))
+        Ok((rows, dead_letters.collect()))
     }};
 }
 
-async fn from_sqlite(set_up: &SetUp) -> sqlx::Result<(Rows, Letters)> {
+async fn read_sqlite(deployment: &ChaosDeployment) -> sqlx::Result<(Rows, DeadLetters)> {
     use sqlx::Connection as _;
-    let url = format!("sqlite://{}", set_up.database_file().display());
+    let url = format!("sqlite://{}", deployment.database_file().display());
     let mut database = sqlx::SqliteConnection::connect(&url).await?;
-    read!(&mut database, "message_sent")
+    read_tables!(&mut database, "message_sent")
 }
 
-async fn from_postgres(database: &mut sqlx::PgConnection) -> sqlx::Result<(Rows, Letters)> {
-    read!(
+async fn read_postgres(database: &mut sqlx::PgConnection) -> sqlx::Result<(Rows, DeadLetters)> {
+    read_tables!(
         database,
         "(EXTRACT(epoch FROM message_sent) * 1000000)::bigint"
     )
 }
 
-async fn list(set_up: &SetUp, org: &str) -> Result<Vec<Value>, String> {
+async fn list_connections(
+    deployment: &ChaosDeployment,
+    org_id: &str,
+) -> Result<Vec<Value>, String> {
     let path = "/api/cloud-connector/v2/connections?limit=10000";
-    let answer = crate::support::http()
-        .get(format!("{}{path}", set_up.api))
+    let response = crate::support::http_client()
+        .get(format!("{}{path}", deployment.api_url))
         .header("x-rh-cloud-connector-client-id", "tester")
-        .header("x-rh-cloud-connector-psk", KEY)
-        .header("x-rh-cloud-connector-org-id", org)
+        .header("x-rh-cloud-connector-psk", API_KEY)
+        .header("x-rh-cloud-connector-org-id", org_id)
         .send()
         .await
-        .map_err(|error| format!("the API does not answer: {error}"))?;
-    let status = answer.status();
-    let body = answer.text().await.map_err(|error| error.to_string())?;
+        .map_err(|error| format!("the API request failed: {error}"))?;
+    let status = response.status();
+    let body = response.text().await.map_err(|error| error.to_string())?;
     if status != 200 {
-        return Err(format!("the API answers {status}: {body}"));
+        return Err(format!("the API returned {status}: {body}"));
     }
     let mut body: Value = serde_json::from_str(&body).map_err(|error| error.to_string())?;
     match body["data"].take() {
-        Value::Array(rows) => Ok(rows),
-        other => Err(format!("the API lists {other}")),
+        Value::Array(items) => Ok(items),
+        other => Err(format!("the API returned `data` that is no array: {other}")),
     }
 }
 
-/// Everything that differs from the model.
-pub fn differences(fleet: &[TrackedClient], seen: &ObservedState) -> Vec<Mismatch> {
-    let mut found = Vec::new();
-    let mut known = BTreeSet::new();
-    for client in fleet {
-        let name = &client.manner.name;
-        known.insert(name);
-        let story = client.story.lock();
-        let mut tell = |what: String| {
-            found.push(Mismatch {
-                client: name.clone(),
-                what,
+/// Returns all differences between the expected and the observed state.
+pub fn find_mismatches(clients: &[TrackedClient], observed: &ObservedState) -> Vec<Mismatch> {
+    let mut mismatches = Vec::new();
+    let mut known_ids = BTreeSet::new();
+    for client in clients {
+        let client_id = &client.profile.client_id;
+        known_ids.insert(client_id);
+        let history = client.history.lock();
+        let mut add = |description: String| {
+            mismatches.push(Mismatch {
+                client_id: client_id.clone(),
+                description,
             });
         };
-        if story.model.is_open {
-            tell("has not settled: a message of it is not acknowledged".to_owned());
+        if history.expected.is_pending {
+            add("pending: a message is not acknowledged yet".to_owned());
             continue;
         }
-        for what in of_client(&client.manner, story.model.row(), seen) {
-            tell(what);
+        for description in compare_client(&client.profile, history.expected.row(), observed) {
+            add(description);
         }
         let none = BTreeSet::new();
-        let letters = seen.letters.get(name).unwrap_or(&none);
-        for (topic, hash) in story.model.letters.difference(letters) {
-            tell(format!("a dead letter is missing: {topic} {hash}"));
+        let stored = observed.dead_letters.get(client_id).unwrap_or(&none);
+        for (topic, sha256) in history.expected.dead_letters.difference(stored) {
+            add(format!("missing dead letter: {topic} {sha256}"));
         }
-        for (topic, hash) in letters.difference(&story.model.letters) {
-            tell(format!("a dead letter that should not be: {topic} {hash}"));
+        for (topic, sha256) in stored.difference(&history.expected.dead_letters) {
+            add(format!("unexpected dead letter: {topic} {sha256}"));
         }
     }
-    let rows = seen.rows.keys().chain(seen.letters.keys());
-    for name in rows.chain(seen.listed.keys().map(|(_, name)| name)) {
-        if !known.contains(name) {
-            found.push(Mismatch {
-                client: name.clone(),
-                what: "a stranger".to_owned(),
+    let stored_ids = observed.rows.keys().chain(observed.dead_letters.keys());
+    for client_id in stored_ids.chain(observed.api_list.keys().map(|(_, id)| id)) {
+        if !known_ids.contains(client_id) {
+            mismatches.push(Mismatch {
+                client_id: client_id.clone(),
+                description: "unknown client".to_owned(),
             });
         }
     }
-    found
+    mismatches
 }
 
-fn of_client(manner: &Profile, expected: Option<&Word>, seen: &ObservedState) -> Vec<String> {
-    let (org, account) = manner.tenant.names();
-    let row = seen.rows.get(&manner.name);
-    let mut found = Vec::new();
+/// Compares row and API list of one client. `expected` is `None` if the client must have no row.
+fn compare_client(
+    profile: &Profile,
+    expected: Option<&Online>,
+    observed: &ObservedState,
+) -> Vec<String> {
+    let (org_id, account) = profile.tenant.org_and_account();
+    let row = observed.rows.get(&profile.client_id);
+    let mut descriptions = Vec::new();
     match (expected, row) {
         (None, None) => {}
-        (None, Some(_)) => found.push("a ghost: it has a row, and is gone".to_owned()),
-        (Some(_), None) => found.push("lost: it is connected, and has no row".to_owned()),
-        (Some(word), Some(row)) => compare(&mut found, manner, word, row),
+        (None, Some(_)) => descriptions.push("disconnected, but has a row".to_owned()),
+        (Some(_), None) => descriptions.push("connected, but has no row".to_owned()),
+        (Some(online), Some(row)) => compare_row(&mut descriptions, profile, online, row),
     }
-    for tenant in [Tenant::Default, Tenant::Other] {
-        let its = tenant.names().0;
-        let key = (its.to_owned(), manner.name.clone());
-        match (seen.listed.get(&key), expected.filter(|_| its == org)) {
+    for tenant in [TenantKind::Default, TenantKind::Other] {
+        let list_org = tenant.org_and_account().0;
+        let key = (list_org.to_owned(), profile.client_id.clone());
+        let expected_in_list = expected.filter(|_| list_org == org_id);
+        match (observed.api_list.get(&key), expected_in_list) {
             (None, None) => {}
-            (Some(_), None) => found.push(format!("a ghost in the list of {its}")),
-            (None, Some(_)) => found.push(format!("not in the list of {its}")),
-            (Some(shown), Some(word)) => {
-                let empty = |value: &Value| value.is_null() || *value == serde_json::json!({});
-                let same = |key: &str, wanted: &Value| {
-                    shown[key] == *wanted || (empty(&shown[key]) && empty(wanted))
+            (Some(_), None) => {
+                descriptions.push(format!("must not be in the list of {list_org}"));
+            }
+            (None, Some(_)) => descriptions.push(format!("missing in the list of {list_org}")),
+            (Some(item), Some(online)) => {
+                let is_empty = |value: &Value| value.is_null() || *value == serde_json::json!({});
+                let is_same = |field: &str, expected: &Value| {
+                    item[field] == *expected || (is_empty(&item[field]) && is_empty(expected))
                 };
-                let is_right = same("canonical_facts", &word.facts)
-                    && same("dispatchers", &word.dispatchers)
-                    && same("tags", &word.tags)
-                    && shown["account"] == *account
-                    && shown["org_id"] == *org;
-                if !is_right {
-                    found.push(format!("the list of {its} shows {shown}"));
+                let is_correct = is_same("canonical_facts", &online.facts)
+                    && is_same("dispatchers", &online.dispatchers)
+                    && is_same("tags", &online.tags)
+                    && item["account"] == *account
+                    && item["org_id"] == *org_id;
+                if !is_correct {
+                    descriptions.push(format!("wrong item in the list of {list_org}: {item}"));
                 }
             }
         }
     }
-    found
+    descriptions
 }
 
-fn compare(found: &mut Vec<String>, manner: &Profile, word: &Word, row: &Row) {
-    let (org, account) = manner.tenant.names();
-    let dialect = if manner.handshake {
+fn compare_row(
+    descriptions: &mut Vec<String>,
+    profile: &Profile,
+    online: &Online,
+    row: &ConnectionRow,
+) {
+    let (org_id, account) = profile.tenant.org_and_account();
+    let dialect = if profile.uses_handshake {
         "handshake"
     } else {
         "status"
     };
-    let mut demand = |what: &str, is_right: bool| {
-        if !is_right {
-            found.push(format!("{what} differs"));
+    let mut expect = |column: &str, is_correct: bool| {
+        if !is_correct {
+            descriptions.push(format!("wrong value in column {column}"));
         }
     };
-    demand("org_id", row.org_id == org);
-    demand("account", row.account == account);
-    demand("dialect", row.dialect == dialect);
-    demand("canonical_facts", row.facts == word.facts);
-    demand("dispatchers", row.dispatchers == word.dispatchers);
-    demand("tags", row.tags == word.tags);
-    demand("message_id", row.message_id == word.id);
-    let sent = match word.received_after {
-        Some(after) => row.sent >= after && row.sent <= Timestamp::now(),
-        None => row.sent == word.sent,
+    expect("org_id", row.org_id == org_id);
+    expect("account", row.account == account);
+    expect("dialect", row.dialect == dialect);
+    expect("canonical_facts", row.facts == online.facts);
+    expect("dispatchers", row.dispatchers == online.dispatchers);
+    expect("tags", row.tags == online.tags);
+    expect("message_id", row.message_id == online.message_id);
+    let is_sent_correct = match online.received_after {
+        Some(earliest) => row.sent >= earliest && row.sent <= Timestamp::now(),
+        None => row.sent == online.sent,
     };
-    demand("message_sent", sent);
+    expect("message_sent", is_sent_correct);
 }

@@ -1,5 +1,5 @@
-//! A client that follows its script, whatever happens to its connection: what is not acknowledged it
-//! says again, until it is.
+//! A simulated client that performs its planned actions. When its connection closes, it reconnects
+//! and resends messages until they are acknowledged.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,293 +11,307 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use crate::dialect::{self, Meaning, Message};
-use crate::gate::Gate;
-use crate::link::{Entry, Link, entry};
-use crate::model::{Model, Word};
-use crate::plan::{Action, Clock, Profile, Step};
+use crate::connection::{Connection, LogEntry};
+use crate::dialect::{self, Effect, Message};
+use crate::gate::ProgressGate;
+use crate::model::{ExpectedState, Online};
+use crate::plan::{Action, ClockKind, Profile, Step};
 use crate::random::Random;
 
-/// What is known of a client from outside: read by the check while the client rests.
+/// The expected state and the log of a client. The check reads it at the end of a round.
 #[derive(Default)]
 pub struct History {
-    pub model: Model,
-    pub log: Vec<Entry>,
+    pub expected: ExpectedState,
+    pub log: Vec<LogEntry>,
 }
 
-/// What clients share.
-pub struct World {
-    /// Where the broker is.
-    pub address: String,
+/// State that all clients share.
+pub struct FleetContext {
+    pub broker_address: String,
+    /// Number of acknowledged messages.
     pub acknowledged: AtomicU64,
 }
 
-pub struct Client {
-    pub manner: Profile,
-    pub story: Arc<Mutex<History>>,
-    world: Arc<World>,
+pub struct SimulatedClient {
+    pub profile: Profile,
+    pub history: Arc<Mutex<History>>,
+    context: Arc<FleetContext>,
     random: Random,
-    link: Option<Link>,
-    connections: u32,
-    /// The connection that its last word was acknowledged on.
-    word_on: u32,
-    marks: u64,
-    set_back: SignedDuration,
+    connection: Option<Connection>,
+    /// Number of connection attempts, which is also the number of the latest connection.
+    connection_attempts: u32,
+    /// Number of the connection on which the latest online message was acknowledged.
+    online_connection: u32,
+    last_revision: u64,
+    clock_setback: SignedDuration,
     last_sent: Timestamp,
 }
 
-impl Client {
-    pub fn new(manner: Profile, world: Arc<World>, random: Random) -> Self {
+impl SimulatedClient {
+    pub fn new(profile: Profile, context: Arc<FleetContext>, random: Random) -> Self {
         Self {
-            manner,
-            story: Arc::default(),
-            world,
+            profile,
+            history: Arc::default(),
+            context,
             random,
-            link: None,
-            connections: 0,
-            word_on: 0,
-            marks: 0,
-            set_back: SignedDuration::ZERO,
+            connection: None,
+            connection_attempts: 0,
+            online_connection: 0,
+            last_revision: 0,
+            clock_setback: SignedDuration::ZERO,
             last_sent: Timestamp::UNIX_EPOCH,
         }
     }
 
-    /// Goes through its script, then holds its connection until the round is over.
-    pub async fn live(&mut self, script: Vec<Step>, gate: &Gate, over: watch::Receiver<bool>) {
+    /// Performs the steps of a round, then stays connected until the round is over.
+    pub async fn run_round(
+        &mut self,
+        steps: Vec<Step>,
+        gate: &ProgressGate,
+        round_over: watch::Receiver<bool>,
+    ) {
         {
-            let mut story = self.story.lock();
-            story.log.clear();
-            story.model.is_open = false;
+            let mut history = self.history.lock();
+            history.log.clear();
+            history.expected.is_pending = false;
         }
-        for Step { wait, act } in script {
-            let messages = act.messages();
-            gate.enter(messages).await;
-            sleep(wait).await;
-            self.perform(act).await;
-            gate.leave(messages);
+        for Step { delay, action } in steps {
+            let messages = action.message_count();
+            gate.start(messages).await;
+            sleep(delay).await;
+            self.perform(action).await;
+            gate.finish(messages);
         }
-        self.rest(over).await;
+        self.stay_connected(round_over).await;
     }
 
-    async fn perform(&mut self, act: Action) {
-        match act {
-            Action::Online { with_id } => {
-                let online = self.online(with_id);
-                self.say(vec![online]).await;
+    async fn perform(&mut self, action: Action) {
+        match action {
+            Action::SendOnline { with_id } => {
+                let online = self.new_online(with_id);
+                self.send(vec![online]).await;
             }
-            Action::Burst(count) => {
-                let burst = (0..count).map(|_| self.online(true)).collect();
-                self.say(burst).await;
+            Action::SendOnlineBurst(count) => {
+                let burst = (0..count).map(|_| self.new_online(true)).collect();
+                self.send(burst).await;
             }
-            Action::ClockSet { back_hours } => {
-                self.set_back = SignedDuration::from_hours(i64::try_from(back_hours).unwrap());
-                // What it said before may be later than what it says now.
+            Action::SetClockBack { hours } => {
+                self.clock_setback = SignedDuration::from_hours(i64::try_from(hours).unwrap());
+                // Lets the next `sent` time be before that of earlier messages.
                 self.last_sent = Timestamp::UNIX_EPOCH;
-                let online = self.online(true);
-                self.say(vec![online]).await;
+                let online = self.new_online(true);
+                self.send(vec![online]).await;
             }
-            Action::Again => {
-                let word = self.word().expect("it has said what it is");
-                self.say(vec![dialect::again(&self.manner, &word)]).await;
+            Action::Resend => {
+                let latest = self.latest_online();
+                self.send(vec![dialect::resent_message(&self.profile, &latest)])
+                    .await;
             }
-            Action::Old { seconds } => self.say_something_old(seconds).await,
-            Action::Garbage(kind, variant) => {
-                self.say(vec![dialect::garbage(&self.manner, kind, variant)])
+            Action::SendStaleOnline { seconds } => self.send_stale_online(seconds).await,
+            Action::SendInvalid { kind, variant } => {
+                self.send(vec![dialect::invalid_message(&self.profile, kind, variant)])
                     .await;
             }
             Action::Takeover => {
-                let first = self.link.take();
-                let online = self.online(true);
-                self.say(vec![online]).await;
-                drop(first);
+                let first_connection = self.connection.take();
+                let online = self.new_online(true);
+                self.send(vec![online]).await;
+                drop(first_connection);
             }
-            Action::Leave => {
-                let farewell = dialect::farewell(&self.manner, Timestamp::now());
-                self.say(farewell).await;
-                if let Some(link) = self.link.take() {
-                    link.disconnect().await;
+            Action::GoOffline => {
+                let messages = dialect::offline_messages(&self.profile, Timestamp::now());
+                self.send(messages).await;
+                if let Some(connection) = self.connection.take() {
+                    connection.disconnect().await;
                 }
             }
-            Action::Truncated => self.cut(),
+            Action::DropConnection => self.drop_connection(),
         }
     }
 
-    /// Ends the connection without a word: the will speaks. If the broker died meanwhile, it was cut
-    /// before, and whoever stays away is gone all the same.
-    fn cut(&mut self) {
-        let mut story = self.story.lock();
-        let line = entry(self.connections, "cut".to_owned(), None);
-        story.log.push(line);
-        story.model.gone();
-        self.link = None;
+    /// Closes the connection without DISCONNECT. The client must end up disconnected: either the
+    /// broker publishes the last will, or the broker was killed and the startup sweep ends the
+    /// client.
+    fn drop_connection(&mut self) {
+        let mut history = self.history.lock();
+        let entry = LogEntry::new(self.connection_attempts, "dropped the connection");
+        history.log.push(entry);
+        history.expected.set_offline();
+        self.connection = None;
     }
 
-    /// It has no effect while its last word stands. If the connection ended in between, its will may
-    /// have spoken, and then it has one: the client settles that by another word.
-    async fn say_something_old(&mut self, seconds: u64) {
-        let last = self.word().expect("it has said what it is");
-        let (mark, id) = (self.mark(), self.id());
-        let old = dialect::old(&self.manner, &last, seconds, mark, id);
-        self.story.lock().model.is_open = true;
-        let before = self.connections;
-        self.say(vec![old]).await;
-        if self.connections != before || self.word_on != before {
-            let online = self.online(true);
-            self.say(vec![online]).await;
+    /// Sends a stale online message, which has no effect while the latest online message is in
+    /// force. If a connection closed in the meantime, its last will may have been published. The
+    /// stale message then has an effect, so the client sends a new online message to make its state
+    /// unambiguous.
+    async fn send_stale_online(&mut self, seconds: u64) {
+        let latest = self.latest_online();
+        let (revision, message_id) = (self.next_revision(), self.new_message_id());
+        let stale = dialect::stale_message(&self.profile, &latest, seconds, revision, message_id);
+        self.history.lock().expected.is_pending = true;
+        let connection_before = self.connection_attempts;
+        self.send(vec![stale]).await;
+        if self.connection_attempts != connection_before
+            || self.online_connection != connection_before
+        {
+            let online = self.new_online(true);
+            self.send(vec![online]).await;
         }
-        self.story.lock().model.is_open = false;
+        self.history.lock().expected.is_pending = false;
     }
 
-    /// Says it all, in order, until all of it is acknowledged.
-    async fn say(&mut self, messages: Vec<Message>) {
-        let was_open = std::mem::replace(&mut self.story.lock().model.is_open, true);
-        let mut waiting = VecDeque::from(messages);
-        while !waiting.is_empty() {
-            if self.link.is_none() {
-                let link = self.connect().await;
-                self.link = Some(link);
-                let has_to_tell = self.story.lock().model.is_here && !self.manner.quiet;
-                if has_to_tell && !waiting[0].is_presence() {
-                    waiting.push_front(self.same_again());
+    /// Sends the messages in order and resends them until all are acknowledged.
+    async fn send(&mut self, messages: Vec<Message>) {
+        let was_pending = std::mem::replace(&mut self.history.lock().expected.is_pending, true);
+        let mut unacknowledged = VecDeque::from(messages);
+        while !unacknowledged.is_empty() {
+            if self.connection.is_none() {
+                let connection = self.connect().await;
+                self.connection = Some(connection);
+                let is_connected = self.history.lock().expected.is_connected;
+                let needs_online = is_connected && !self.profile.heartbeat_only;
+                if needs_online && !unacknowledged[0].is_presence() {
+                    unacknowledged.push_front(self.repeat_online());
                 }
             }
-            let link = self.link.as_mut().expect("it was just made");
-            let number = link.number;
-            let acknowledged = link.publish(waiting.make_contiguous()).await;
+            let connection = self.connection.as_mut().expect("it was just opened");
+            let number = connection.number;
+            let acknowledged = connection.publish(unacknowledged.make_contiguous()).await;
             if acknowledged.contains(&false) {
-                self.link = None;
+                self.connection = None;
             }
-            let mut unheard = VecDeque::new();
-            for (message, is_heard) in waiting.into_iter().zip(acknowledged) {
-                self.note(number, &message, is_heard);
-                if !is_heard {
-                    unheard.push_back(message);
+            let mut remaining = VecDeque::new();
+            for (message, is_acknowledged) in unacknowledged.into_iter().zip(acknowledged) {
+                self.record_result(number, &message, is_acknowledged);
+                if !is_acknowledged {
+                    remaining.push_back(message);
                 }
             }
-            waiting = unheard;
+            unacknowledged = remaining;
         }
-        self.story.lock().model.is_open = was_open;
+        self.history.lock().expected.is_pending = was_pending;
     }
 
-    fn note(&mut self, number: u32, message: &Message, is_heard: bool) {
-        let what = if is_heard {
-            "said, acknowledged"
+    /// Logs the result of a publish and applies the effect of an acknowledged message.
+    fn record_result(&mut self, connection: u32, message: &Message, is_acknowledged: bool) {
+        let event = if is_acknowledged {
+            "published, acknowledged"
         } else {
-            "said, NOT acknowledged"
+            "published, NOT acknowledged"
         };
-        let mut story = self.story.lock();
-        let line = entry(number, what.to_owned(), Some(message));
-        story.log.push(line);
-        if !is_heard {
+        let mut history = self.history.lock();
+        let entry = LogEntry::with_message(connection, event, message);
+        history.log.push(entry);
+        if !is_acknowledged {
             return;
         }
-        self.world.acknowledged.fetch_add(1, Ordering::Relaxed);
-        match &message.means {
-            Meaning::Online(word) => {
-                self.word_on = number;
-                story.model.online(word.clone());
+        self.context.acknowledged.fetch_add(1, Ordering::Relaxed);
+        match &message.effect {
+            Effect::Online(online) => {
+                self.online_connection = connection;
+                history.expected.set_online(online.clone());
             }
-            Meaning::Offline => story.model.gone(),
-            Meaning::Garbage => {
-                let hash = format!("{:x}", Sha256::digest(&message.bytes));
-                story.model.letters.insert((message.topic.clone(), hash));
+            Effect::Offline => history.expected.set_offline(),
+            Effect::DeadLetter => {
+                let sha256 = format!("{:x}", Sha256::digest(&message.payload));
+                let dead_letter = (message.topic.clone(), sha256);
+                history.expected.dead_letters.insert(dead_letter);
             }
-            Meaning::Nothing => {}
+            Effect::None => {}
         }
     }
 
-    async fn connect(&mut self) -> Link {
-        let story = self.story.clone();
-        Link::make(
-            &self.world.address,
-            &self.manner,
-            &mut self.connections,
+    async fn connect(&mut self) -> Connection {
+        let history = self.history.clone();
+        Connection::open(
+            &self.context.broker_address,
+            &self.profile,
+            &mut self.connection_attempts,
             &mut self.random,
-            &mut |entry| story.lock().log.push(entry),
+            &mut |entry| history.lock().log.push(entry),
         )
         .await
     }
 
-    /// Holds its connection, and comes back if it is cut.
-    async fn rest(&mut self, mut over: watch::Receiver<bool>) {
-        let work = async {
+    /// Stays connected until the round is over, and reconnects if the connection closes.
+    async fn stay_connected(&mut self, mut round_over: watch::Receiver<bool>) {
+        let reconnect = async {
             loop {
-                let is_here = self.story.lock().model.is_here;
-                if !is_here {
+                let is_connected = self.history.lock().expected.is_connected;
+                if !is_connected {
                     return std::future::pending().await;
                 }
-                match &mut self.link {
-                    Some(link) => {
-                        link.ended().await;
-                        let what = "the connection has ended".to_owned();
-                        let mut story = self.story.lock();
-                        story.log.push(entry(link.number, what, None));
-                        // Until it is back, nobody can say what the table holds.
-                        story.model.is_open = true;
-                        drop(story);
-                        self.link = None;
+                match &mut self.connection {
+                    Some(connection) => {
+                        connection.closed().await;
+                        let mut history = self.history.lock();
+                        let entry = LogEntry::new(connection.number, "the connection closed");
+                        history.log.push(entry);
+                        history.expected.is_pending = true;
+                        drop(history);
+                        self.connection = None;
                     }
-                    None if self.manner.quiet => {
-                        let link = self.connect().await;
-                        self.link = Some(link);
-                        self.story.lock().model.is_open = false;
+                    None if self.profile.heartbeat_only => {
+                        let connection = self.connect().await;
+                        self.connection = Some(connection);
+                        self.history.lock().expected.is_pending = false;
                     }
                     None => {
-                        self.story.lock().model.is_open = false;
-                        let online = self.same_again();
-                        self.say(vec![online]).await;
+                        self.history.lock().expected.is_pending = false;
+                        let online = self.repeat_online();
+                        self.send(vec![online]).await;
                     }
                 }
             }
         };
         tokio::select! {
-            () = work => {}
-            _ = over.wait_for(|over| *over) => {}
+            () = reconnect => {}
+            _ = round_over.wait_for(|is_over| *is_over) => {}
         }
     }
 
-    // --- what it says ----------------------------------------------------------------------------
-
-    fn word(&self) -> Option<Word> {
-        self.story.lock().model.word.clone()
+    fn latest_online(&self) -> Online {
+        let latest = self.history.lock().expected.online.clone();
+        latest.expect("the plan starts with an online message")
     }
 
-    fn mark(&mut self) -> u64 {
-        self.marks += 1;
-        self.marks
+    fn next_revision(&mut self) -> u64 {
+        self.last_revision += 1;
+        self.last_revision
     }
 
-    fn id(&mut self) -> String {
+    fn new_message_id(&mut self) -> String {
         format!("{:016x}{:016x}", self.random.next(), self.random.next())
     }
 
-    /// A new description of itself.
-    fn online(&mut self, with_id: bool) -> Message {
-        let mark = self.mark();
-        let id = with_id.then(|| self.id());
-        self.tell(mark, id)
+    /// Creates an online message with new content.
+    fn new_online(&mut self, with_id: bool) -> Message {
+        let revision = self.next_revision();
+        let message_id = with_id.then(|| self.new_message_id());
+        self.online_message(revision, message_id)
     }
 
-    /// The description that it gave last, said anew.
-    fn same_again(&mut self) -> Message {
-        let word = self.word().expect("it has said what it is");
-        let mark = word.facts["mark"].as_u64().expect("every word has one");
-        let id = self.id();
-        self.tell(mark, Some(id))
+    /// Creates a new online message with the content of the latest one.
+    fn repeat_online(&mut self) -> Message {
+        let latest = self.latest_online();
+        let revision = latest.facts["revision"].as_u64();
+        let revision = revision.expect("every online message has a revision");
+        let message_id = self.new_message_id();
+        self.online_message(revision, Some(message_id))
     }
 
-    fn tell(&mut self, mark: u64, id: Option<String>) -> Message {
+    fn online_message(&mut self, revision: u64, message_id: Option<String>) -> Message {
         let now = Timestamp::from_microsecond(Timestamp::now().as_microsecond()).unwrap();
-        let by_its_clock = match self.manner.clock {
-            Clock::Fast => now + SignedDuration::from_hours(1),
-            Clock::Right | Clock::Set => now - self.set_back,
+        let client_time = match self.profile.clock {
+            ClockKind::Fast => now + SignedDuration::from_hours(1),
+            ClockKind::Correct | ClockKind::Adjusted => now - self.clock_setback,
         };
-        let next = self.last_sent + SignedDuration::from_micros(1);
-        self.last_sent = by_its_clock.max(next);
-        let mut word = dialect::word(&self.manner, mark, id, self.last_sent);
-        if self.manner.clock == Clock::Fast {
-            word.received_after = Some(now);
+        let next_microsecond = self.last_sent + SignedDuration::from_micros(1);
+        self.last_sent = client_time.max(next_microsecond);
+        let mut online = dialect::online(&self.profile, revision, message_id, self.last_sent);
+        if self.profile.clock == ClockKind::Fast {
+            online.received_after = Some(now);
         }
-        dialect::online(&self.manner, word)
+        dialect::online_message(&self.profile, online)
     }
 }

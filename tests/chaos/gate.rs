@@ -1,56 +1,59 @@
-//! How far the fleet is, and how far it may go. Clients of an outside broker are served whatever
-//! happens to us: without a bound they would be done before the second fault.
+//! Limits how far the fleet may get before the next fault.
+//!
+//! An external broker serves the clients during every fault of the connector. Without a limit, the
+//! fleet would send all its messages before the second fault.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::watch;
 
-/// Counts messages of the plan.
-pub struct Gate {
-    begun: AtomicU64,
-    done: watch::Sender<u64>,
-    bound: watch::Sender<u64>,
+/// Counts the planned messages that were started and finished.
+pub struct ProgressGate {
+    started: AtomicU64,
+    finished: watch::Sender<u64>,
+    limit: watch::Sender<u64>,
 }
 
-impl Gate {
+impl ProgressGate {
     pub fn new() -> Self {
         Self {
-            begun: AtomicU64::new(0),
-            done: watch::Sender::new(0),
-            bound: watch::Sender::new(0),
+            started: AtomicU64::new(0),
+            finished: watch::Sender::new(0),
+            limit: watch::Sender::new(0),
         }
     }
 
-    /// Waits until so many more messages may be said.
-    pub async fn enter(&self, messages: u64) {
-        let mut bound = self.bound.subscribe();
+    /// Waits until the number of started messages is below the limit, then adds `messages` to it.
+    pub async fn start(&self, messages: u64) {
+        let mut limit = self.limit.subscribe();
         loop {
-            let most = *bound.borrow_and_update();
-            let may = |begun: u64| (begun < most).then_some(begun + messages);
-            let tried = self
-                .begun
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, may);
-            if tried.is_ok() {
+            let max_started = *limit.borrow_and_update();
+            let add_messages = |started: u64| (started < max_started).then_some(started + messages);
+            let added =
+                self.started
+                    .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add_messages);
+            if added.is_ok() {
                 return;
             }
-            let changed = bound.changed().await;
-            changed.expect("the gate is there");
+            let changed = limit.changed().await;
+            changed.expect("the gate owns the sender");
         }
     }
 
-    pub fn leave(&self, messages: u64) {
-        self.done.send_modify(|done| *done += messages);
+    pub fn finish(&self, messages: u64) {
+        self.finished.send_modify(|finished| *finished += messages);
     }
 
-    /// Lets the fleet go so far.
-    pub fn open_to(&self, bound: u64) {
-        self.bound.send_modify(|most| *most = bound.max(*most));
+    /// Raises the limit. A lower limit has no effect.
+    pub fn raise_limit(&self, limit: u64) {
+        self.limit
+            .send_modify(|current| *current = limit.max(*current));
     }
 
-    /// Waits until so many messages have been acknowledged.
-    pub async fn reached(&self, messages: u64) {
-        let mut done = self.done.subscribe();
-        let waited = done.wait_for(|done| *done >= messages).await;
-        waited.expect("the gate is there");
+    /// Waits until this many messages are finished.
+    pub async fn wait_for(&self, messages: u64) {
+        let mut finished = self.finished.subscribe();
+        let waited = finished.wait_for(|finished| *finished >= messages).await;
+        waited.expect("the gate owns the sender");
     }
 }

@@ -1,16 +1,19 @@
-//! Nothing that was acknowledged is lost: a fleet at work while our processes are killed, paused and
-//! restarted and the services around them restart. At the end table, API and dead letters are what
-//! the model says, client by client.
+//! Verifies that no acknowledged message is lost.
 //!
-//! Without arguments this is the short form, which `make test` runs: one round on both set-ups at
-//! once. `make chaos` is the long one. What happens comes from a seed, which is printed and can be
-//! given; the machine's timing is the only thing that it cannot repeat.
+//! A fleet of clients sends messages while connector processes are killed, paused and restarted and
+//! their services restart. At the end of each round, database, API and dead letters must match the
+//! expected state of every client.
+//!
+//! Without arguments, both deployment modes run one round at the same time; `make test` does this.
+//! `make chaos` runs for longer. A seed determines all actions and faults. The seed is printed, and
+//! `--seed` repeats a run, except for its exact timing.
 
 mod check;
 mod clients;
+mod connection;
+mod deployment;
 mod dialect;
 mod gate;
-mod link;
 mod model;
 mod options;
 mod plan;
@@ -18,7 +21,6 @@ mod process;
 mod random;
 mod report;
 mod run;
-mod setup;
 #[allow(
     dead_code,
     unused_imports,
@@ -33,103 +35,105 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use options::Options;
-use plan::Kind;
+use plan::DeploymentMode;
 use run::Run;
 
-/// From so many minutes on a run counts as a long one, and a slow machine takes longer for it: a set-up
-/// has to live through this many kills.
-const LONG: f64 = 20.0;
-const LONG_KILLS: u64 = 100;
+/// Runs of at least this many minutes continue until they have [`MIN_KILLS_OF_LONG_RUN`] kills,
+/// even if a slow machine needs longer for them.
+const LONG_RUN_MINUTES: f64 = 20.0;
+const MIN_KILLS_OF_LONG_RUN: u64 = 100;
+/// Enough for one socket per client in both deployment modes.
+const OPEN_FILE_LIMIT: u64 = 20_000;
 
 fn main() -> ExitCode {
-    let options = match Options::read(std::env::args().skip(1)) {
+    let options = match Options::parse(std::env::args().skip(1)) {
         Ok(Some(options)) => options,
         Ok(None) => return ExitCode::SUCCESS,
-        Err(why) => {
-            eprintln!("chaos: {why}");
+        Err(error) => {
+            eprintln!("chaos: {error}");
             return ExitCode::from(2);
         }
     };
-    // A socket for each client, on both set-ups.
-    let _ = rlimit::increase_nofile_limit(20_000);
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let all_well = runtime.block_on(async {
+    let _ = rlimit::increase_nofile_limit(OPEN_FILE_LIMIT);
+    let runtime = tokio::runtime::Runtime::new().expect("create a tokio runtime");
+    let is_success = runtime.block_on(async {
         println!("chaos: seed {}", options.seed);
-        let runs = options.kinds.iter().map(|kind| {
-            let (kind, options) = (*kind, options.clone());
-            tokio::spawn(async move { run(kind, &options).await })
+        let runs = options.modes.iter().map(|mode| {
+            let (mode, options) = (*mode, options.clone());
+            tokio::spawn(async move { run_mode(mode, &options).await })
         });
         let runs: Vec<_> = runs.collect();
-        let outcomes = async {
-            let mut all_well = true;
-            for outcome in runs {
-                all_well &= outcome.await.unwrap_or(false);
+        let all_runs = async {
+            let mut is_success = true;
+            for run in runs {
+                is_success &= run.await.unwrap_or(false);
             }
-            all_well
+            is_success
         };
         tokio::select! {
-            all_well = outcomes => all_well,
-            () = told_to_end() => false,
+            is_success = all_runs => is_success,
+            () = termination_signal() => false,
         }
     });
-    // Ends what still runs: our processes and the services, each with its task.
+    // Drops all tasks. The tasks own the connector processes and services, which end with them.
     drop(runtime);
-    if all_well {
+    if is_success {
         ExitCode::SUCCESS
     } else {
-        println!("chaos: to repeat it: {}", options.command());
+        println!("chaos: to repeat this run: {}", options.command());
         ExitCode::FAILURE
     }
 }
 
-/// Somebody wants it to end: the processes that it started must not be left behind.
-async fn told_to_end() {
+/// Waits for SIGINT, SIGTERM or SIGHUP. Handling them lets `main` end the processes it started.
+async fn termination_signal() {
     use tokio::signal::unix::{SignalKind, signal};
     let kinds = [
         SignalKind::interrupt(),
         SignalKind::terminate(),
         SignalKind::hangup(),
     ];
-    let mut signals = kinds.map(|kind| signal(kind).expect("a signal"));
-    let waits = signals.iter_mut().map(|signal| Box::pin(signal.recv()));
-    futures::future::select_all(waits).await;
+    let mut signals = kinds.map(|kind| signal(kind).expect("install a signal handler"));
+    let received = signals.iter_mut().map(|signal| Box::pin(signal.recv()));
+    futures::future::select_all(received).await;
 }
 
-/// Runs one set-up and tells how it went.
-async fn run(kind: Kind, options: &Options) -> bool {
-    let began = Instant::now();
-    let until = began + options.minutes.map_or(Duration::ZERO, minutes);
-    let name = format!("chaos-{}-{}", kind.name(), std::process::id());
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    std::fs::create_dir_all(&folder).expect("a folder for logs");
-    let mut run = match Run::start(kind, options.seed, &folder).await {
+/// Runs one deployment mode and prints the result. Returns whether it succeeded.
+async fn run_mode(mode: DeploymentMode, options: &Options) -> bool {
+    let start = Instant::now();
+    let deadline = start + options.minutes.map_or(Duration::ZERO, minutes);
+    let folder = format!("chaos-{}-{}", mode.name(), std::process::id());
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(folder);
+    std::fs::create_dir_all(&folder).expect("create a folder for logs");
+    let mut run = match Run::start(mode, options.seed, &folder).await {
         Ok(run) => run,
-        Err(why) => {
-            println!("chaos {}: did not start: {why}", kind.name());
+        Err(error) => {
+            println!("chaos {}: failed to start: {error}", mode.name());
             println!("  logs: {}", folder.display());
             return false;
         }
     };
-    let is_long = options.minutes.is_some_and(|minutes| minutes >= LONG);
-    let outcome = run
-        .rounds(until, if is_long { LONG_KILLS } else { 0 })
-        .await;
-    let line = run.line();
-    let seconds = began.elapsed().as_secs();
+    let is_long = options
+        .minutes
+        .is_some_and(|minutes| minutes >= LONG_RUN_MINUTES);
+    let min_kills = if is_long { MIN_KILLS_OF_LONG_RUN } else { 0 };
+    let outcome = run.run_rounds(deadline, min_kills).await;
+    let summary = run.summary();
+    let seconds = start.elapsed().as_secs();
     match outcome {
         Ok(()) => {
-            println!("{line}, 0 differences, {seconds} s");
+            println!("{summary}, 0 mismatches, {seconds} s");
             drop(run);
             let _ = std::fs::remove_dir_all(&folder);
             true
         }
         Err(failure) => {
-            report::failure(&run, &failure);
+            report::print_failure(&run, &failure);
             println!(
-                "{line}, {} differences, {seconds} s",
-                failure.differences.len()
+                "{summary}, {} mismatches, {seconds} s",
+                failure.mismatches.len()
             );
-            run.keep_logs();
+            run.copy_service_logs();
             println!("  logs: {}", folder.display());
             false
         }

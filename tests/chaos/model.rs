@@ -1,48 +1,53 @@
-//! What the table must hold of a client, by the rules of order in the spec: what was acknowledged
-//! has happened. A client goes on only when its message is acknowledged, so there is nothing to
-//! guess, but for one case that the client itself sees to (see `Action::Old` in `clients.rs`).
+//! The state that the database must contain for a client, according to the message-order rules of
+//! the specification.
+//!
+//! Every acknowledged message must have taken effect. A client sends its next message only after
+//! the previous one is acknowledged, so the expected state is unambiguous. The one exception is
+//! `Action::SendStaleOnline`: there the client itself removes the ambiguity (see `clients.rs`).
 
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use serde_json::Value;
 
-/// An online, or a handshake.
+/// The content of an online message or handshake.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Word {
-    pub id: Option<String>,
+pub struct Online {
+    pub message_id: Option<String>,
     pub sent: Timestamp,
-    /// The sender's clock is ahead of everybody's: the time of receipt counts, which is after this.
+    /// Set if the client's clock is fast. The connector then stores the time of receipt, which must
+    /// be after this time, instead of `sent`.
     pub received_after: Option<Timestamp>,
     pub facts: Value,
     pub dispatchers: Value,
     pub tags: Value,
 }
 
-/// A client as it must be in the end.
+/// The expected state of one client.
 #[derive(Debug, Clone, Default)]
-pub struct Model {
-    /// The online that it is or was connected by.
-    pub word: Option<Word>,
-    pub is_here: bool,
-    /// Something is not acknowledged yet, or it is still to be seen what holds.
-    pub is_open: bool,
-    /// Topic and hash of what can never be processed.
-    pub letters: BTreeSet<(String, String)>,
+pub struct ExpectedState {
+    /// The latest online message, even if the client has disconnected since.
+    pub online: Option<Online>,
+    pub is_connected: bool,
+    /// Whether the state is uncertain, because a message is not acknowledged yet or the client is
+    /// reconnecting.
+    pub is_pending: bool,
+    /// Topic and SHA-256 of each acknowledged message that must be stored as a dead letter.
+    pub dead_letters: BTreeSet<(String, String)>,
 }
 
-impl Model {
-    pub fn online(&mut self, word: Word) {
-        self.word = Some(word);
-        self.is_here = true;
+impl ExpectedState {
+    pub fn set_online(&mut self, online: Online) {
+        self.online = Some(online);
+        self.is_connected = true;
     }
 
-    pub fn gone(&mut self) {
-        self.is_here = false;
+    pub fn set_offline(&mut self) {
+        self.is_connected = false;
     }
 
-    /// What the row must be of; none if there must be no row.
-    pub fn row(&self) -> Option<&Word> {
-        self.word.as_ref().filter(|_| self.is_here)
+    /// Returns the message that the client's row must reflect, or `None` if it must have no row.
+    pub fn row(&self) -> Option<&Online> {
+        self.online.as_ref().filter(|_| self.is_connected)
     }
 }

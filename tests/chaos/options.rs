@@ -1,40 +1,40 @@
-//! The command line. `cargo test` hands its own arguments to every test program, so those are taken
-//! for what they mean there.
+//! Command line options. `cargo test` passes its own arguments to every test program, so the
+//! options of the standard test harness are accepted, too.
 
-use crate::plan::Kind;
+use crate::plan::DeploymentMode;
 
 #[derive(Debug, Clone)]
 pub struct Options {
     pub seed: u64,
-    /// None for the short form.
+    /// Minimum duration. `None` for the short form: one round.
     pub minutes: Option<f64>,
-    pub kinds: Vec<Kind>,
+    pub modes: Vec<DeploymentMode>,
 }
 
 impl Options {
-    /// None if there is nothing to do.
-    pub fn read(mut args: impl Iterator<Item = String>) -> Result<Option<Self>, String> {
+    /// Parses the arguments. Returns `None` if they select no test to run.
+    pub fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Self>, String> {
         let bytes = uuid::Uuid::new_v4().into_bytes();
         let mut options = Self {
-            // Short enough to be typed.
+            // 32 bits are enough, and short enough to type.
             seed: u64::from(u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
             minutes: None,
-            kinds: vec![Kind::Embedded, Kind::Distributed],
+            modes: vec![DeploymentMode::Embedded, DeploymentMode::Distributed],
         };
         let mut filters = Vec::new();
         while let Some(arg) = args.next() {
-            let (name, given) = match arg.split_once('=') {
+            let (name, inline_value) = match arg.split_once('=') {
                 Some((name, value)) if name.starts_with("--") => (name, Some(value.to_owned())),
                 _ => (arg.as_str(), None),
             };
             let mut value = || {
-                let next = given.clone().or_else(|| args.next());
-                next.ok_or(format!("{name} wants a value"))
+                let value = inline_value.clone().or_else(|| args.next());
+                value.ok_or(format!("{name} needs a value"))
             };
             match name {
-                "--seed" => options.seed = number(name, &value()?)?,
-                "--minutes" => options.minutes = Some(number(name, &value()?)?),
-                "--set-up" => options.kinds = kinds(&value()?)?,
+                "--seed" => options.seed = parse_number(name, &value()?)?,
+                "--minutes" => options.minutes = Some(parse_number(name, &value()?)?),
+                "--mode" => options.modes = parse_modes(&value()?)?,
                 "--list" => {
                     println!("chaos: test");
                     return Ok(None);
@@ -44,7 +44,7 @@ impl Options {
                         return Ok(None);
                     }
                 }
-                // Only some of the tests, of which this is none.
+                // Selects only ignored tests; this test is not ignored.
                 "--ignored" => return Ok(None),
                 "--test-threads" | "--color" | "--format" | "--logfile" | "-Z" => {
                     value()?;
@@ -53,40 +53,40 @@ impl Options {
                 filter => filters.push(filter.to_owned()),
             }
         }
-        let is_meant = filters.is_empty()
+        let is_selected = filters.is_empty()
             || filters
                 .iter()
                 .any(|filter| "chaos".contains(filter.as_str()));
-        Ok(is_meant.then_some(options))
+        Ok(is_selected.then_some(options))
     }
 
-    /// What repeats the run.
+    /// Returns the command that repeats the run.
     pub fn command(&self) -> String {
-        let set_up = match self.kinds[..] {
-            [kind] => kind.name(),
+        let mode = match self.modes[..] {
+            [mode] => mode.name(),
             _ => "both",
         };
-        // The short form is one round, and so is the long one if it has no time.
+        // `make chaos` sets a duration, so the short form needs an explicit 0.
         let minutes = self.minutes.unwrap_or(0.0);
         format!(
-            "make chaos ARGS=\"--seed {} --minutes {minutes} --set-up {set_up}\"",
+            "make chaos ARGS=\"--seed {} --minutes {minutes} --mode {mode}\"",
             self.seed
         )
     }
 }
 
-fn number<T: std::str::FromStr>(name: &str, text: &str) -> Result<T, String> {
-    let read = text.parse();
-    read.map_err(|_| format!("{name} wants a number, not {text}"))
+fn parse_number<T: std::str::FromStr>(name: &str, text: &str) -> Result<T, String> {
+    text.parse()
+        .map_err(|_| format!("{name} needs a number, not {text}"))
 }
 
-fn kinds(text: &str) -> Result<Vec<Kind>, String> {
+fn parse_modes(text: &str) -> Result<Vec<DeploymentMode>, String> {
     match text {
-        "embedded" => Ok(vec![Kind::Embedded]),
-        "distributed" => Ok(vec![Kind::Distributed]),
-        "both" => Ok(vec![Kind::Embedded, Kind::Distributed]),
+        "embedded" => Ok(vec![DeploymentMode::Embedded]),
+        "distributed" => Ok(vec![DeploymentMode::Distributed]),
+        "both" => Ok(vec![DeploymentMode::Embedded, DeploymentMode::Distributed]),
         other => Err(format!(
-            "--set-up is embedded, distributed or both, not {other}"
+            "--mode must be embedded, distributed or both, not {other}"
         )),
     }
 }

@@ -1,22 +1,31 @@
-//! What every client does and which faults strike when: from the seed alone. Faults are tied to how
-//! many messages have been acknowledged, so that a slow machine gets the same plan as a fast one.
+//! The actions of every client and the schedule of faults, derived from the seed alone.
+//!
+//! Faults are scheduled by the number of acknowledged messages, not by time, so slow and fast
+//! machines run the same plan.
 
 use std::time::Duration;
 
 use crate::random::Random;
 
 pub const CLIENTS: usize = 2000;
-/// Messages of each client in a round.
-const MESSAGES_EACH: u64 = 10;
+const MESSAGES_PER_CLIENT_AND_ROUND: u64 = 10;
 
-/// Which set-up is meant.
+/// Roles of the processes in distributed mode. Faults name a process by its index here.
+pub const ROLES: [&str; 5] = ["ingest", "record", "record", "api", "updaters"];
+const INGEST: usize = 0;
+const RECORD: [usize; 2] = [1, 2];
+const API: usize = 3;
+const UPDATERS: usize = 4;
+/// Index of the only process in embedded mode.
+const EMBEDDED_PROCESS: usize = 0;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum DeploymentMode {
     Embedded,
     Distributed,
 }
 
-impl Kind {
+impl DeploymentMode {
     pub fn name(self) -> &'static str {
         match self {
             Self::Embedded => "embedded",
@@ -25,302 +34,323 @@ impl Kind {
     }
 }
 
-/// What a client is, for as long as it lives.
+/// Properties of a client that stay the same for the whole run.
 #[derive(Debug, Clone)]
 pub struct Profile {
-    pub name: String,
-    pub handshake: bool,
-    /// Says nothing when it reconnects, but for a sign of life.
-    pub quiet: bool,
-    pub clock: Clock,
-    pub tenant: Tenant,
+    pub client_id: String,
+    /// Uses the handshake dialect instead of the status dialect.
+    pub uses_handshake: bool,
+    /// Sends only a heartbeat after a reconnect, and no online message.
+    pub heartbeat_only: bool,
+    pub clock: ClockKind,
+    pub tenant: TenantKind,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Clock {
-    Right,
-    /// An hour fast, always.
+pub enum ClockKind {
+    Correct,
+    /// Always one hour fast.
     Fast,
-    /// Now and then it is set back by hours, and right again.
-    Set,
+    /// Sometimes set back by hours, and later corrected.
+    Adjusted,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tenant {
+pub enum TenantKind {
+    /// The organization that the connector assigns by default.
     Default,
+    /// Another organization.
     Other,
-    Nobody,
+    /// The client has no tenant.
+    None,
 }
 
-impl Tenant {
-    /// Organisation and account.
-    pub fn names(self) -> (&'static str, &'static str) {
+impl TenantKind {
+    /// Returns the organization ID and the account number.
+    pub fn org_and_account(self) -> (&'static str, &'static str) {
         match self {
             Self::Default => ("10000", "111000"),
             Self::Other => ("10001", "010101"),
-            Self::Nobody => ("", ""),
+            Self::None => ("", ""),
         }
     }
 }
 
-/// One thing that a client does.
+/// One action of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// Says what it is; with a message id or without.
-    Online { with_id: bool },
-    /// Says so several times without waiting for the answers.
-    Burst(u64),
-    /// Says its last word again, byte for byte.
-    Again,
-    /// Says something that was sent a little before its last word.
-    Old { seconds: u64 },
-    /// The clock is set, and then it says what it is.
-    ClockSet { back_hours: u64 },
-    /// Something that can never be processed: which kind, and which of that kind.
-    Garbage(u64, u64),
-    /// A second connection takes over from the first, and says what it is.
+    /// Sends an online message, with or without a message ID.
+    SendOnline { with_id: bool },
+    /// Sends this many online messages without waiting for acknowledgements in between.
+    SendOnlineBurst(u64),
+    /// Sends the latest online message again, byte for byte.
+    Resend,
+    /// Sends an online message whose `sent` time is before that of the latest one.
+    SendStaleOnline { seconds: u64 },
+    /// Sets the clock back by this many hours (0 corrects it), then sends an online message.
+    SetClockBack { hours: u64 },
+    /// Sends a message that can never be processed.
+    SendInvalid { kind: u64, variant: u64 },
+    /// Opens a second connection, which takes over from the first, and sends an online message.
     Takeover,
-    /// Says farewell and disconnects.
-    Leave,
-    /// The connection is cut: the will speaks.
-    Truncated,
+    /// Sends an offline message and disconnects.
+    GoOffline,
+    /// Drops the connection without DISCONNECT, so the broker publishes the last will.
+    DropConnection,
 }
 
 impl Action {
-    pub fn messages(self) -> u64 {
+    pub fn message_count(self) -> u64 {
         match self {
-            Self::Burst(count) => count,
-            Self::Truncated => 0,
+            Self::SendOnlineBurst(count) => count,
+            Self::DropConnection => 0,
             _ => 1,
         }
     }
 }
 
-pub const GARBAGE_KINDS: u64 = 6;
+/// Number of kinds of [`Action::SendInvalid`].
+pub const INVALID_KINDS: u64 = 6;
 
-/// An act, and how long the client waits before it.
+/// An action and the delay before it.
 #[derive(Debug, Clone, Copy)]
 pub struct Step {
-    pub wait: Duration,
-    pub act: Action,
+    pub delay: Duration,
+    pub action: Action,
 }
 
-pub fn manner(seed: u64, kind: Kind, client: usize) -> Profile {
+pub fn profile(seed: u64, mode: DeploymentMode, client: usize) -> Profile {
     let mut random = Random::new(seed, &[1, client as u64]);
-    let handshake = random.chance(15);
-    // Through a queue a sign of life can be lost (see the known limits in docs/ARCHITECTURE.md); in
-    // one process it cannot, and a client that stays quiet hides nothing that was lost.
-    let quiet = kind == Kind::Embedded && !handshake && random.chance(75);
+    let uses_handshake = random.chance(15);
+    // In distributed mode a heartbeat can be lost (see the known limits in docs/ARCHITECTURE.md).
+    // In embedded mode it cannot. There, clients that send no online message after a reconnect make
+    // sure that a lost row is noticed instead of being created again.
+    let heartbeat_only = mode == DeploymentMode::Embedded && !uses_handshake && random.chance(75);
     let clock = match random.between(1, 100) {
-        1..=5 => Clock::Fast,
-        6..=15 => Clock::Set,
-        _ => Clock::Right,
+        1..=5 => ClockKind::Fast,
+        6..=15 => ClockKind::Adjusted,
+        _ => ClockKind::Correct,
     };
     let tenant = match random.between(1, 100) {
-        1..=6 => Tenant::Nobody,
-        7..=20 => Tenant::Other,
-        _ => Tenant::Default,
+        1..=6 => TenantKind::None,
+        7..=20 => TenantKind::Other,
+        _ => TenantKind::Default,
     };
     Profile {
-        name: format!("chaos-{client:04}"),
-        handshake,
-        quiet,
+        client_id: format!("chaos-{client:04}"),
+        uses_handshake,
+        heartbeat_only,
         clock,
         tenant,
     }
 }
 
-/// What a client does in a round. It ends connected, gone by its own word, or cut.
-pub fn script(seed: u64, round: u64, client: usize, manner: &Profile) -> Vec<Step> {
+/// Returns the actions of a client in one round. At the end the client is connected, offline, or
+/// has dropped its connection.
+pub fn steps(seed: u64, round: u64, client: usize, profile: &Profile) -> Vec<Step> {
     let mut random = Random::new(seed, &[2, round, client as u64]);
-    let end = match random.between(1, 100) {
-        1..=14 => Some(Action::Leave),
-        15..=28 => Some(Action::Truncated),
+    let last_action = match random.between(1, 100) {
+        1..=14 => Some(Action::GoOffline),
+        15..=28 => Some(Action::DropConnection),
         _ => None,
     };
-    let budget = MESSAGES_EACH - end.map_or(0, Action::messages);
-    let mut acts = Vec::new();
-    let mut used = 0;
-    // Whoever left says what it is before anything else.
-    let mut is_here = false;
-    while used < budget {
-        let act = if is_here {
-            next_act(&mut random, manner, budget - used)
+    let budget = MESSAGES_PER_CLIENT_AND_ROUND - last_action.map_or(0, Action::message_count);
+    let mut actions = Vec::new();
+    let mut planned = 0;
+    // A client that is not connected must send an online message first.
+    let mut is_connected = false;
+    while planned < budget {
+        let action = if is_connected {
+            connected_action(&mut random, profile, budget - planned)
         } else {
-            online(&mut random, manner)
+            send_online(&mut random, profile)
         };
-        is_here = !matches!(act, Action::Leave | Action::Truncated);
-        used += act.messages();
-        acts.push(act);
+        is_connected = !matches!(action, Action::GoOffline | Action::DropConnection);
+        planned += action.message_count();
+        actions.push(action);
     }
-    if end.is_none() && !is_here {
-        // It meant to end connected: staying is enough.
-        acts.pop();
-        acts.push(Action::Online { with_id: true });
+    if last_action.is_none() && !is_connected {
+        // The client should end connected, so an online message replaces its disconnect.
+        actions.pop();
+        actions.push(Action::SendOnline { with_id: true });
     }
-    acts.extend(end.filter(|_| is_here));
-    let pad = MESSAGES_EACH.saturating_sub(acts.iter().map(|act| act.messages()).sum());
-    let front = std::iter::repeat_n(
-        Action::Online { with_id: true },
-        usize::try_from(pad).unwrap(),
+    actions.extend(last_action.filter(|_| is_connected));
+    let planned: u64 = actions.iter().map(|action| action.message_count()).sum();
+    let missing = MESSAGES_PER_CLIENT_AND_ROUND.saturating_sub(planned);
+    let padding = std::iter::repeat_n(
+        Action::SendOnline { with_id: true },
+        usize::try_from(missing).unwrap(),
     );
-    front
-        .chain(acts)
-        .map(|act| Step {
-            wait: Duration::from_millis(random.between(0, 1000)),
-            act,
+    padding
+        .chain(actions)
+        .map(|action| Step {
+            delay: Duration::from_millis(random.between(0, 1000)),
+            action,
         })
         .collect()
 }
 
-fn online(random: &mut Random, manner: &Profile) -> Action {
-    Action::Online {
-        // A handshake needs one.
-        with_id: manner.handshake || !random.chance(5),
+fn send_online(random: &mut Random, profile: &Profile) -> Action {
+    Action::SendOnline {
+        // A handshake requires a message ID.
+        with_id: profile.uses_handshake || !random.chance(5),
     }
 }
 
-fn next_act(random: &mut Random, manner: &Profile, most: u64) -> Action {
-    let is_right = manner.clock == Clock::Right;
+fn connected_action(random: &mut Random, profile: &Profile, max_messages: u64) -> Action {
+    let is_correct = profile.clock == ClockKind::Correct;
     match random.between(1, 100) {
-        1..=10 => Action::Burst(random.between(2, 4).min(most)),
-        // With a fast clock every message counts as sent when it comes: a repetition would be news.
-        11..=18 if manner.clock != Clock::Fast => Action::Again,
-        19..=24 if is_right && !manner.handshake => Action::Old {
+        1..=10 => Action::SendOnlineBurst(random.between(2, 4).min(max_messages)),
+        // For a client with a fast clock, the connector orders messages by their time of receipt. A
+        // resent message would count as a new one.
+        11..=18 if profile.clock != ClockKind::Fast => Action::Resend,
+        19..=24 if is_correct && !profile.uses_handshake => Action::SendStaleOnline {
             seconds: random.between(1, 500),
         },
-        25..=29 => Action::Garbage(random.between(1, GARBAGE_KINDS), random.between(1, 2)),
-        30..=36 => Action::Takeover,
-        37..=43 => Action::Leave,
-        44..=52 => Action::Truncated,
-        53..=80 if manner.clock == Clock::Set => Action::ClockSet {
-            back_hours: if random.chance(50) { 5 } else { 0 },
+        25..=29 => Action::SendInvalid {
+            kind: random.between(1, INVALID_KINDS),
+            variant: random.between(1, 2),
         },
-        _ => online(random, manner),
+        30..=36 => Action::Takeover,
+        37..=43 => Action::GoOffline,
+        44..=52 => Action::DropConnection,
+        53..=80 if profile.clock == ClockKind::Adjusted => Action::SetClockBack {
+            hours: if random.chance(50) { 5 } else { 0 },
+        },
+        _ => send_online(random, profile),
     }
 }
 
-/// What strikes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// kill -9 of this process, and a start after a while.
-    Kill { process: usize, away: Duration },
-    /// SIGSTOP, and SIGCONT after a while.
-    Pause { process: usize, length: Duration },
+    /// SIGKILL, and a start after the downtime.
+    Kill { process: usize, downtime: Duration },
+    /// SIGSTOP, and SIGCONT after the duration.
+    Pause { process: usize, duration: Duration },
     /// SIGTERM, and a start.
     Restart { process: usize },
-    /// A service ends, in order or not, and starts again.
-    Service {
-        service: Service,
-        hard: bool,
-        away: Duration,
+    /// Stops or kills a service, and starts it after the downtime.
+    RestartService {
+        service: ServiceKind,
+        kill: bool,
+        downtime: Duration,
     },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Service {
+pub enum ServiceKind {
     Mosquitto,
     Kafka,
     Postgres,
 }
 
-/// A fault and its moment: after so many messages, and a little later.
+/// A fault and its time: a delay after this many messages are acknowledged.
 #[derive(Debug, Clone, Copy)]
-pub struct Strike {
-    pub after: u64,
-    pub later: Duration,
+pub struct ScheduledFault {
+    pub after_messages: u64,
+    pub delay: Duration,
     pub fault: Fault,
 }
 
-/// The processes of the distributed set-up, by role.
-pub const ROLES: [&str; 5] = ["ingest", "record", "record", "api", "updaters"];
-
-/// `messages` is how many all clients have to say.
-pub fn strikes(seed: u64, round: u64, kind: Kind, messages: u64) -> Vec<Strike> {
+/// Returns the faults of one round. `total_messages` is the number of messages that all clients
+/// send in the round.
+pub fn fault_schedule(
+    seed: u64,
+    round: u64,
+    mode: DeploymentMode,
+    total_messages: u64,
+) -> Vec<ScheduledFault> {
     let mut random = Random::new(seed, &[3, round]);
-    let mut faults = match kind {
-        Kind::Embedded => embedded_faults(&mut random),
-        Kind::Distributed => distributed_faults(&mut random),
+    let mut faults = match mode {
+        DeploymentMode::Embedded => embedded_faults(&mut random),
+        DeploymentMode::Distributed => distributed_faults(&mut random),
     };
     random.shuffle(&mut faults);
-    // A restart of the broker cuts everybody, and who comes back says again what it is. So it comes
-    // early: what is lost later must show.
+    // A restart of the broker disconnects all clients, and most send an online message again. That
+    // hides earlier losses, so the restart is among the first four faults.
     faults.sort_by_key(|fault| !is_broker_restart(fault));
-    let front = usize::try_from(random.between(0, 3)).unwrap();
-    let broker = faults.iter().filter(|fault| is_broker_restart(fault));
-    let count = broker.count();
-    faults[..count + front].rotate_left(count);
-    // The last words of many have just been acknowledged then.
-    let last: &[usize] = match kind {
-        Kind::Embedded => &[0],
-        Kind::Distributed => &[1, 0, 2],
+    let faults_before = usize::try_from(random.between(0, 3)).unwrap();
+    let broker_restarts = faults.iter().filter(|fault| is_broker_restart(fault));
+    let broker_restarts = broker_restarts.count();
+    faults[..broker_restarts + faults_before].rotate_left(broker_restarts);
+    // The round ends with kills, right after the last messages of many clients were acknowledged.
+    let last_kills: &[usize] = match mode {
+        DeploymentMode::Embedded => &[EMBEDDED_PROCESS],
+        DeploymentMode::Distributed => &[RECORD[0], INGEST, RECORD[1]],
     };
-    let spacing = messages / faults.len() as u64;
-    let mut strikes: Vec<Strike> = Vec::new();
+    let spacing = total_messages / faults.len() as u64;
+    let mut schedule: Vec<ScheduledFault> = Vec::new();
     for (n, fault) in faults.into_iter().enumerate() {
-        strikes.push(Strike {
-            after: spacing * n as u64 + random.between(spacing / 4, spacing),
-            later: Duration::from_millis(random.between(0, 300)),
+        schedule.push(ScheduledFault {
+            after_messages: spacing * n as u64 + random.between(spacing / 4, spacing),
+            delay: Duration::from_millis(random.between(0, 300)),
             fault,
         });
     }
-    for process in last {
-        strikes.push(Strike {
-            after: messages,
-            later: Duration::from_millis(random.between(0, 100)),
+    for process in last_kills {
+        schedule.push(ScheduledFault {
+            after_messages: total_messages,
+            delay: Duration::from_millis(random.between(0, 100)),
             fault: kill(&mut random, *process),
         });
     }
-    strikes
+    schedule
 }
 
 fn is_broker_restart(fault: &Fault) -> bool {
-    let broker = Service::Mosquitto;
-    matches!(fault, Fault::Service { service, .. } if *service == broker)
+    let broker = ServiceKind::Mosquitto;
+    matches!(fault, Fault::RestartService { service, .. } if *service == broker)
 }
 
 fn kill(random: &mut Random, process: usize) -> Fault {
     Fault::Kill {
         process,
-        away: Duration::from_millis(random.between(0, 1000)),
+        downtime: Duration::from_millis(random.between(0, 1000)),
     }
 }
 
-fn pause(random: &mut Random, process: usize, most: u64) -> Fault {
+fn pause(random: &mut Random, process: usize, max_millis: u64) -> Fault {
     Fault::Pause {
         process,
-        length: Duration::from_millis(random.between(1000, most)),
+        duration: Duration::from_millis(random.between(1000, max_millis)),
     }
 }
 
 fn embedded_faults(random: &mut Random) -> Vec<Fault> {
-    let mut faults: Vec<Fault> = (0..7).map(|_| kill(random, 0)).collect();
-    faults.extend((0..2).map(|_| pause(random, 0, 6000)));
-    faults.push(Fault::Restart { process: 0 });
+    let process = EMBEDDED_PROCESS;
+    let mut faults: Vec<Fault> = (0..7).map(|_| kill(random, process)).collect();
+    faults.extend((0..2).map(|_| pause(random, process, 6000)));
+    faults.push(Fault::Restart { process });
     faults
 }
 
 fn distributed_faults(random: &mut Random) -> Vec<Fault> {
     let mut faults = Vec::new();
-    for process in [0, 0, 1, 2, 3, 4] {
+    for process in [INGEST, INGEST, RECORD[0], RECORD[1], API, UPDATERS] {
         faults.push(kill(random, process));
     }
-    let ours = ROLES.len() as u64 - 1;
-    let any = usize::try_from(random.between(0, ours)).unwrap();
+    let last_process = ROLES.len() as u64 - 1;
+    let any = usize::try_from(random.between(0, last_process)).unwrap();
     faults.push(kill(random, any));
-    // Longer than a group waits for its member, now and then: then its partitions go to the other.
-    faults.push(pause(random, 1, 12_000));
-    for process in [0, any] {
+    // Sometimes longer than the session timeout of the consumer group. The other `record` process
+    // is then assigned the partitions.
+    faults.push(pause(random, RECORD[0], 12_000));
+    for process in [INGEST, any] {
         faults.push(pause(random, process, 5000));
     }
-    let process = usize::try_from(random.between(0, ours)).unwrap();
+    let process = usize::try_from(random.between(0, last_process)).unwrap();
     faults.push(Fault::Restart { process });
-    for service in [Service::Mosquitto, Service::Kafka, Service::Postgres] {
-        faults.push(Fault::Service {
+    for service in [
+        ServiceKind::Mosquitto,
+        ServiceKind::Kafka,
+        ServiceKind::Postgres,
+    ] {
+        faults.push(Fault::RestartService {
             service,
-            // Killed, Mosquitto loses what it has not saved: a known limit.
-            hard: service != Service::Mosquitto && random.chance(50),
-            away: Duration::from_millis(random.between(0, 2000)),
+            // Mosquitto is never killed: it would lose messages since its last save, which is a
+            // known limit.
+            kill: service != ServiceKind::Mosquitto && random.chance(50),
+            downtime: Duration::from_millis(random.between(0, 2000)),
         });
     }
     faults

@@ -1,5 +1,5 @@
-//! One process of ours: killed, paused, stopped, started again on the same ports. What it says goes
-//! to a file.
+//! One connector process that can be killed, paused, stopped and started again on the same port.
+//! Its output is appended to a log file.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -11,104 +11,107 @@ use tokio::time::{sleep, timeout};
 
 use crate::support::connector::send_signal;
 
-/// Nobody waits it out unless something is broken.
-const START_WAIT: Duration = Duration::from_mins(3);
+/// Time limit for a start or an orderly stop. Reached only if something is broken.
+const START_STOP_TIMEOUT: Duration = Duration::from_mins(3);
 
 pub struct Process {
     pub name: String,
-    /// How to start it.
     command: Box<dyn Fn() -> Command + Send + Sync>,
     log: PathBuf,
-    /// Where it listens for HTTP, without a path.
-    pub http: String,
-    client: reqwest::Client,
+    /// Base URL of the HTTP listener.
+    pub url: String,
+    http_client: reqwest::Client,
     child: Option<Child>,
 }
 
 impl Process {
     pub fn new(
         name: &str,
-        http: String,
-        folder: &Path,
+        url: String,
+        log_folder: &Path,
         command: impl Fn() -> Command + Send + Sync + 'static,
     ) -> Self {
         Self {
             name: name.to_owned(),
             command: Box::new(command),
-            log: folder.join(format!("{name}.log")),
-            http,
-            client: crate::support::http(),
+            log: log_folder.join(format!("{name}.log")),
+            url,
+            http_client: crate::support::http_client(),
             child: None,
         }
     }
 
-    /// Starts it, and returns how long it took to be ready.
+    /// Starts the process and returns the time until it was ready.
     pub async fn start(&mut self) -> Result<Duration, String> {
-        let began = Instant::now();
+        let start = Instant::now();
         let log = File::options().create(true).append(true).open(&self.log);
-        let log = log.map_err(|error| error.to_string())?;
-        let also = log.try_clone().map_err(|error| error.to_string())?;
+        let stderr = log.map_err(|error| error.to_string())?;
+        let stdout = stderr.try_clone().map_err(|error| error.to_string())?;
         let mut command = (self.command)();
-        command.stdout(Stdio::from(also)).stderr(Stdio::from(log));
+        command
+            .stdout(Stdio::from(stdout))
+            .stderr(Stdio::from(stderr));
         let child = command.spawn().map_err(|error| error.to_string())?;
         self.child = Some(child);
         while !self.is_ready().await {
-            self.check_alive()?;
-            if began.elapsed() > START_WAIT {
-                let (name, waited) = (&self.name, began.elapsed().as_secs());
-                return Err(format!("{name} is not ready {waited} s after its start"));
+            self.check_running()?;
+            if start.elapsed() > START_STOP_TIMEOUT {
+                let (name, seconds) = (&self.name, start.elapsed().as_secs());
+                return Err(format!("{name} is not ready {seconds} s after its start"));
             }
             sleep(Duration::from_millis(20)).await;
         }
-        Ok(began.elapsed())
+        Ok(start.elapsed())
     }
 
     pub async fn is_ready(&self) -> bool {
-        let asked = self.client.get(format!("{}/readiness", self.http));
-        let answer = asked.timeout(Duration::from_secs(5)).send().await;
-        answer.is_ok_and(|answer| answer.status() == 200)
+        let request = self.http_client.get(format!("{}/readiness", self.url));
+        let response = request.timeout(Duration::from_secs(5)).send().await;
+        response.is_ok_and(|response| response.status() == 200)
     }
 
-    /// It ends by our hand only.
-    pub fn check_alive(&mut self) -> Result<(), String> {
+    /// Returns an error if the process exited although the test did not stop it.
+    pub fn check_running(&mut self) -> Result<(), String> {
         let child = self.child.as_mut().expect("it was started");
         match child.try_wait() {
             Ok(None) => Ok(()),
-            Ok(Some(status)) => Err(format!("{} ended by itself: {status}", self.name)),
+            Ok(Some(status)) => Err(format!("{} exited unexpectedly: {status}", self.name)),
             Err(error) => Err(format!("{}: {error}", self.name)),
         }
     }
 
     fn pid(&mut self) -> Result<i32, String> {
-        self.check_alive()?;
+        self.check_running()?;
         let pid = self.child.as_ref().and_then(Child::id);
-        Ok(i32::try_from(pid.expect("it runs")).expect("it is a process number"))
+        Ok(i32::try_from(pid.expect("it is running")).expect("process IDs fit into i32"))
     }
 
     pub async fn kill(&mut self) -> Result<(), String> {
-        self.check_alive()?;
+        self.check_running()?;
         let child = self.child.as_mut().expect("it was started");
         child.kill().await.map_err(|error| error.to_string())
     }
 
-    pub async fn pause(&mut self, length: Duration) -> Result<(), String> {
+    pub async fn pause(&mut self, duration: Duration) -> Result<(), String> {
         let pid = self.pid()?;
         send_signal(pid, "STOP");
-        sleep(length).await;
+        sleep(duration).await;
         send_signal(pid, "CONT");
         Ok(())
     }
 
-    /// Asks it to end, and demands that it does so in order.
+    /// Sends SIGTERM and waits for a successful exit.
     pub async fn stop(&mut self) -> Result<(), String> {
         send_signal(self.pid()?, "TERM");
         let child = self.child.as_mut().expect("it was started");
-        let ended = timeout(START_WAIT, child.wait()).await;
-        match ended {
+        match timeout(START_STOP_TIMEOUT, child.wait()).await {
             Ok(Ok(status)) if status.success() => Ok(()),
             Ok(Ok(status)) => Err(format!("{} stopped with {status}", self.name)),
             Ok(Err(error)) => Err(format!("{}: {error}", self.name)),
-            Err(_) => Err(format!("{} does not stop", self.name)),
+            Err(_) => Err(format!(
+                "{} did not stop within {START_STOP_TIMEOUT:?}",
+                self.name
+            )),
         }
     }
 }

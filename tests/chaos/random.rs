@@ -1,16 +1,16 @@
-//! Numbers that come from the seed alone (splitmix64), so that a run can be had again.
+//! Random numbers that depend only on the seed (splitmix64), so that a run can be repeated.
 
-/// A stream of numbers.
+/// A stream of pseudo-random numbers.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
 impl Random {
-    /// The stream of this seed and of what it is for, so that one stream taking more numbers does
-    /// not change the others.
+    /// Creates a stream from the seed and a purpose. Each purpose has its own stream, so drawing
+    /// more numbers from one stream does not change the others.
     pub fn new(seed: u64, purpose: &[u64]) -> Self {
         let mut random = Self(seed);
-        for word in purpose {
-            random.0 = random.next().wrapping_add(*word);
+        for part in purpose {
+            random.0 = random.next().wrapping_add(*part);
         }
         random
     }
@@ -23,11 +23,12 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// From the first to the last, both included.
+    /// Returns a number from `first` to `last`, both included.
     pub fn between(&mut self, first: u64, last: u64) -> u64 {
         first + self.next() % (last - first + 1)
     }
 
+    /// Returns true with this probability.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.between(1, 100) <= percent
     }

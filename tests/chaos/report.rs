@@ -1,90 +1,94 @@
-//! What a failure prints: for some of the clients, all that they said and all that is known of them.
+//! Failure report: for some of the clients, expected state, observed state and log.
 
 use std::collections::BTreeSet;
 
-use crate::check::{ObservedState, Row};
-use crate::link::Entry;
+use crate::check::{ConnectionRow, ObservedState};
+use crate::connection::LogEntry;
 use crate::run::{Failure, Run};
 
-/// More of them would only hide the first.
-const CLIENTS_SHOWN: usize = 5;
-const BYTES_SHOWN: usize = 300;
+/// More clients would make the report too long to read.
+const MAX_CLIENTS: usize = 5;
+const MAX_PAYLOAD_CHARS: usize = 300;
 
-pub fn failure(run: &Run, failure: &Failure) {
-    let kind = run.kind.name();
-    println!("chaos {kind}: FAILED: {}", failure.why);
-    let mut names: Vec<&str> = Vec::new();
-    for difference in &failure.differences {
-        if !names.contains(&difference.client.as_str()) {
-            names.push(&difference.client);
+pub fn print_failure(run: &Run, failure: &Failure) {
+    println!("chaos {}: FAILED: {}", run.mode.name(), failure.reason);
+    let mut client_ids: Vec<&str> = Vec::new();
+    for mismatch in &failure.mismatches {
+        if !client_ids.contains(&mismatch.client_id.as_str()) {
+            client_ids.push(&mismatch.client_id);
         }
     }
-    if !names.is_empty() {
+    if !client_ids.is_empty() {
         println!(
-            "  {} differences in {} clients",
-            failure.differences.len(),
-            names.len()
+            "  {} mismatches in {} clients",
+            failure.mismatches.len(),
+            client_ids.len()
         );
     }
-    let round = run.tally.rounds;
+    let round = run.totals.rounds;
     println!("  faults of round {round}:");
-    for fault in run.faults.lock().iter() {
+    for fault in run.fault_log.lock().iter() {
         println!("    {fault}");
     }
-    for name in names.iter().take(CLIENTS_SHOWN) {
-        println!("  client {name} (round {round}):");
-        for difference in failure.differences.iter().filter(|d| d.client == *name) {
-            println!("    {}", difference.what);
+    for client_id in client_ids.iter().take(MAX_CLIENTS) {
+        println!("  client {client_id} (round {round}):");
+        let mismatches = failure.mismatches.iter();
+        for mismatch in mismatches.filter(|mismatch| mismatch.client_id == *client_id) {
+            println!("    {}", mismatch.description);
         }
-        client(run, name, failure.seen.as_ref());
+        print_client(run, client_id, failure.observed.as_ref());
     }
 }
 
-fn client(run: &Run, name: &str, seen: Option<&ObservedState>) {
-    let Some(watched) = run.fleet.iter().find(|watched| watched.manner.name == name) else {
+fn print_client(run: &Run, client_id: &str, observed: Option<&ObservedState>) {
+    let mut clients = run.tracked_clients.iter();
+    let Some(client) = clients.find(|client| client.profile.client_id == client_id) else {
         return;
     };
-    let story = watched.story.lock();
-    println!("    is        {:?}", watched.manner);
-    match story.model.row() {
-        Some(word) => println!("    expected  {word:?}"),
+    let history = client.history.lock();
+    println!("    profile   {:?}", client.profile);
+    match history.expected.row() {
+        Some(online) => println!("    expected  {online:?}"),
         None => println!(
-            "    expected  no row; its last online was {:?}",
-            story.model.word
+            "    expected  no row; the latest online message was {:?}",
+            history.expected.online
         ),
     }
-    if let Some(seen) = seen {
-        let row = seen.rows.get(name).map(|row: &Row| format!("{row:?}"));
+    if let Some(observed) = observed {
+        let row = observed.rows.get(client_id);
+        let row = row.map(|row: &ConnectionRow| format!("{row:?}"));
         println!("    row       {}", row.unwrap_or_else(|| "none".to_owned()));
-        for ((org, _), shown) in seen.listed.iter().filter(|((_, client), _)| client == name) {
-            println!("    list of {org}  {shown}");
+        for ((org_id, id), item) in &observed.api_list {
+            if id == client_id {
+                println!("    list of {org_id}  {item}");
+            }
         }
         let none = BTreeSet::new();
-        for (topic, hash) in seen.letters.get(name).unwrap_or(&none) {
-            println!("    dead letter  {topic} sha256 {hash}");
+        for (topic, sha256) in observed.dead_letters.get(client_id).unwrap_or(&none) {
+            println!("    dead letter  {topic} sha256 {sha256}");
         }
     }
-    println!("    what it did, by connection:");
-    for entry in &story.log {
-        print_entry(entry);
+    println!("    log (time, connection, event):");
+    for entry in &history.log {
+        print_log_entry(entry);
     }
 }
 
-fn print_entry(entry: &Entry) {
-    let Entry {
-        at,
+fn print_log_entry(entry: &LogEntry) {
+    let LogEntry {
+        time,
         connection,
-        what,
+        event,
         message,
     } = entry;
     match message {
-        None => println!("      {at:.6} #{connection} {what}"),
+        None => println!("      {time:.6} #{connection} {event}"),
         Some(message) => {
-            let text = String::from_utf8_lossy(&message.bytes);
-            let text: String = text.chars().take(BYTES_SHOWN).collect();
+            let payload = String::from_utf8_lossy(&message.payload);
+            let payload: String = payload.chars().take(MAX_PAYLOAD_CHARS).collect();
             let retained = if message.retain { " retained" } else { "" };
             println!(
-                "      {at:.6} #{connection} {what}: {}{retained} {text:?}",
+                "      {time:.6} #{connection} {event}: {}{retained} {payload:?}",
                 message.topic
             );
         }

@@ -1,5 +1,4 @@
-//! One set-up from its start to its end: rounds of a fleet at work under faults, each closed by the
-//! check.
+//! One run: rounds in which the fleet sends messages while faults happen. A check ends each round.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,273 +12,300 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::check::{self, Mismatch, ObservedState, TrackedClient};
-use crate::clients::{Client, World};
-use crate::gate::Gate;
-use crate::plan::{self, Fault, Kind, Strike};
+use crate::clients::{FleetContext, SimulatedClient};
+use crate::deployment::ChaosDeployment;
+use crate::gate::ProgressGate;
+use crate::plan::{self, DeploymentMode, Fault, ScheduledFault};
 use crate::random::Random;
-use crate::setup::SetUp;
 
-/// How many faults may strike at once.
-const AT_ONCE: usize = 2;
-/// How long the table may take to be as the model says, once nothing happens any more. Nobody waits
-/// it out unless something is lost.
-const SETTLE_WAIT: Duration = Duration::from_mins(2);
-/// A fleet that gets no further for this long never will.
-const STALL: Duration = Duration::from_mins(5);
+const MAX_CONCURRENT_FAULTS: usize = 2;
+/// Time limit, after the last fault and message, for the observed state to match the expected one.
+/// Reached only if something is lost.
+const CONVERGENCE_TIMEOUT: Duration = Duration::from_mins(2);
+/// Time limit for the fleet to get from one fault to the next.
+const PROGRESS_TIMEOUT: Duration = Duration::from_mins(5);
 
-/// What happened, for the last line.
+/// Totals of the run, for the summary line.
 #[derive(Debug, Default, Clone)]
-pub struct Tally {
+pub struct Totals {
     pub rounds: u64,
     pub acknowledged: u64,
     pub kills: u64,
     pub restarts: u64,
-    pub services: u64,
+    pub service_restarts: u64,
     pub pauses: u64,
-    pub letters: usize,
+    pub dead_letters: usize,
     pub connected: usize,
-    pub slowest: Duration,
+    pub longest_recovery: Duration,
 }
 
-/// How a run ended that did not end well.
+/// Why the run failed.
 pub struct Failure {
-    pub why: String,
-    pub differences: Vec<Mismatch>,
-    pub seen: Option<ObservedState>,
+    pub reason: String,
+    pub mismatches: Vec<Mismatch>,
+    pub observed: Option<ObservedState>,
 }
 
 impl From<String> for Failure {
-    fn from(why: String) -> Self {
+    fn from(reason: String) -> Self {
         Self {
-            why,
-            differences: Vec::new(),
-            seen: None,
+            reason,
+            mismatches: Vec::new(),
+            observed: None,
         }
     }
 }
 
-/// A run of one set-up.
+/// A run in one deployment mode.
 pub struct Run {
-    pub kind: Kind,
+    pub mode: DeploymentMode,
     pub seed: u64,
-    pub tally: Tally,
-    pub fleet: Vec<TrackedClient>,
-    /// What struck, and when it was over.
-    pub faults: Arc<Mutex<Vec<String>>>,
-    clients: Vec<Client>,
-    set_up: Arc<SetUp>,
-    world: Arc<World>,
+    pub totals: Totals,
+    pub tracked_clients: Vec<TrackedClient>,
+    /// Descriptions of the faults of the current round, for the failure report.
+    pub fault_log: Arc<Mutex<Vec<String>>>,
+    clients: Vec<SimulatedClient>,
+    deployment: Arc<ChaosDeployment>,
+    context: Arc<FleetContext>,
 }
 
 impl Run {
-    pub async fn start(kind: Kind, seed: u64, folder: &Path) -> Result<Self, String> {
-        let manners: Vec<_> = (0..plan::CLIENTS)
-            .map(|client| plan::manner(seed, kind, client))
+    pub async fn start(mode: DeploymentMode, seed: u64, folder: &Path) -> Result<Self, String> {
+        let profiles: Vec<_> = (0..plan::CLIENTS)
+            .map(|client| plan::profile(seed, mode, client))
             .collect();
-        let set_up = SetUp::start(kind, folder, &manners).await?;
-        let world = Arc::new(World {
-            address: set_up.mqtt.clone(),
+        let deployment = ChaosDeployment::start(mode, folder, &profiles).await?;
+        let context = Arc::new(FleetContext {
+            broker_address: deployment.broker_address.clone(),
             acknowledged: AtomicU64::new(0),
         });
-        let clients: Vec<_> = manners
+        let clients: Vec<_> = profiles
             .into_iter()
             .enumerate()
-            .map(|(n, manner)| {
+            .map(|(n, profile)| {
                 let random = Random::new(seed, &[4, n as u64]);
-                Client::new(manner, world.clone(), random)
+                SimulatedClient::new(profile, context.clone(), random)
             })
             .collect();
-        let fleet = clients.iter().map(|client| TrackedClient {
-            manner: client.manner.clone(),
-            story: client.story.clone(),
+        let tracked_clients = clients.iter().map(|client| TrackedClient {
+            profile: client.profile.clone(),
+            history: client.history.clone(),
         });
         Ok(Self {
-            kind,
+            mode,
             seed,
-            tally: Tally::default(),
-            fleet: fleet.collect(),
-            faults: Arc::default(),
+            totals: Totals::default(),
+            tracked_clients: tracked_clients.collect(),
+            fault_log: Arc::default(),
             clients,
-            set_up: Arc::new(set_up),
-            world,
+            deployment: Arc::new(deployment),
+            context,
         })
     }
 
-    /// Rounds until the time is up and there were so many kills; one at least.
-    pub async fn rounds(&mut self, until: Instant, kills: u64) -> Result<(), Failure> {
-        let began = Instant::now();
+    /// Runs rounds until `deadline` has passed and there were `min_kills` kills, but at least one
+    /// round.
+    pub async fn run_rounds(&mut self, deadline: Instant, min_kills: u64) -> Result<(), Failure> {
+        let start = Instant::now();
         for round in 0.. {
-            let outcome = self.round(round).await;
-            self.tally.acknowledged = self.world.acknowledged.load(Ordering::Relaxed);
+            let outcome = self.run_round(round).await;
+            self.totals.acknowledged = self.context.acknowledged.load(Ordering::Relaxed);
             outcome?;
-            self.tally.rounds += 1;
-            if Instant::now() >= until && self.tally.kills >= kills {
+            self.totals.rounds += 1;
+            if Instant::now() >= deadline && self.totals.kills >= min_kills {
                 break;
             }
-            println!("{}, {} s so far", self.line(), began.elapsed().as_secs());
+            println!("{}, {} s so far", self.summary(), start.elapsed().as_secs());
         }
         Ok(())
     }
 
-    async fn round(&mut self, round: u64) -> Result<(), Failure> {
-        let gate = Arc::new(Gate::new());
-        let (end, over) = watch::channel(false);
-        let mut working = JoinSet::new();
-        let mut messages = 0;
+    async fn run_round(&mut self, round: u64) -> Result<(), Failure> {
+        let gate = Arc::new(ProgressGate::new());
+        let (end_round, round_over) = watch::channel(false);
+        let mut client_tasks = JoinSet::new();
+        let mut total_messages = 0;
         for (n, mut client) in self.clients.drain(..).enumerate() {
-            let script = plan::script(self.seed, round, n, &client.manner);
-            messages += script.iter().map(|step| step.act.messages()).sum::<u64>();
-            let (gate, over) = (gate.clone(), over.clone());
-            working.spawn(async move {
-                client.live(script, &gate, over).await;
+            let steps = plan::steps(self.seed, round, n, &client.profile);
+            total_messages += steps
+                .iter()
+                .map(|step| step.action.message_count())
+                .sum::<u64>();
+            let (gate, round_over) = (gate.clone(), round_over.clone());
+            client_tasks.spawn(async move {
+                client.run_round(steps, &gate, round_over).await;
                 client
             });
         }
-        self.faults.lock().clear();
-        let strikes = plan::strikes(self.seed, round, self.kind, messages);
+        self.fault_log.lock().clear();
+        let schedule = plan::fault_schedule(self.seed, round, self.mode, total_messages);
         tokio::select! {
-            struck = self.strike(strikes, &gate, messages) => struck?,
-            // Clients rest until they are told that the round is over.
-            Some(ended) = working.join_next() => {
-                let why = ended.err().map_or(String::new(), |error| error.to_string());
-                return Err(format!("a client of the test ended: {why}").into());
+            result = self.inject_faults(schedule, &gate, total_messages) => result?,
+            // A client returns only after `end_round`, so this is a panic.
+            Some(ended) = client_tasks.join_next() => {
+                let error = ended.err().map_or(String::new(), |error| error.to_string());
+                return Err(format!("a simulated client ended early: {error}").into());
             }
         }
-        let checked = self.check().await;
-        end.send_replace(true);
-        while let Some(client) = working.join_next().await {
-            let client = client.map_err(|error| format!("a client of the test failed: {error}"))?;
+        let result = self.check().await;
+        end_round.send_replace(true);
+        while let Some(client) = client_tasks.join_next().await {
+            let client = client.map_err(|error| format!("a simulated client failed: {error}"))?;
             self.clients.push(client);
         }
         self.clients
-            .sort_by(|one, other| one.manner.name.cmp(&other.manner.name));
-        checked
+            .sort_by(|a, b| a.profile.client_id.cmp(&b.profile.client_id));
+        result
     }
 
-    /// Lets the faults strike, each at its moment, and the fleet go on no further than the next.
-    async fn strike(&mut self, strikes: Vec<Strike>, gate: &Gate, all: u64) -> Result<(), String> {
-        let lead = all / strikes.len() as u64;
-        let places = Arc::new(Semaphore::new(AT_ONCE));
-        let mut striking: JoinSet<Result<Duration, String>> = JoinSet::new();
-        for strike in strikes {
-            let place = places.clone().acquire_owned().await;
-            let place = place.expect("it is never closed");
-            gate.open_to(strike.after + lead);
-            reached(gate, strike.after).await?;
-            tokio::time::sleep(strike.later).await;
-            self.count(strike.fault);
-            let (set_up, faults) = (self.set_up.clone(), self.faults.clone());
-            striking.spawn(async move {
-                let _place = place;
-                let began = Timestamp::now();
-                let suffered = set_up.suffer(strike.fault).await;
-                let Strike { after, fault, .. } = strike;
-                let told = format!("{began:.3} to {:.3} {fault:?}", Timestamp::now());
-                let line = format!("{told}, after {after} messages");
-                faults.lock().push(line);
-                suffered.map_err(|why| format!("{why} ({told})"))
+    /// Injects each fault at its scheduled time. The gate keeps the fleet from getting much further
+    /// than the next fault.
+    async fn inject_faults(
+        &mut self,
+        schedule: Vec<ScheduledFault>,
+        gate: &ProgressGate,
+        total_messages: u64,
+    ) -> Result<(), String> {
+        let lead = total_messages / schedule.len() as u64;
+        let permits = Arc::new(Semaphore::new(MAX_CONCURRENT_FAULTS));
+        let mut faults: JoinSet<Result<Duration, String>> = JoinSet::new();
+        for scheduled in schedule {
+            let permit = permits.clone().acquire_owned().await;
+            let permit = permit.expect("the semaphore is never closed");
+            gate.raise_limit(scheduled.after_messages + lead);
+            wait_for_messages(gate, scheduled.after_messages).await?;
+            tokio::time::sleep(scheduled.delay).await;
+            self.count(scheduled.fault);
+            let (deployment, fault_log) = (self.deployment.clone(), self.fault_log.clone());
+            faults.spawn(async move {
+                let _permit = permit;
+                let start = Timestamp::now();
+                let result = deployment.inject(scheduled.fault).await;
+                let ScheduledFault {
+                    after_messages,
+                    fault,
+                    ..
+                } = scheduled;
+                let description = format!("{start:.3} to {:.3} {fault:?}", Timestamp::now());
+                let line = format!("{description}, after {after_messages} messages");
+                fault_log.lock().push(line);
+                result.map_err(|error| format!("{error} ({description})"))
             });
-            while let Some(over) = striking.try_join_next() {
-                self.recovered(over.map_err(|error| error.to_string())??);
+            while let Some(result) = faults.try_join_next() {
+                self.count_recovery(result.map_err(|error| error.to_string())??);
             }
         }
-        gate.open_to(u64::MAX);
-        reached(gate, all).await?;
-        while let Some(over) = striking.join_next().await {
-            self.recovered(over.map_err(|error| error.to_string())??);
+        gate.raise_limit(u64::MAX);
+        wait_for_messages(gate, total_messages).await?;
+        while let Some(result) = faults.join_next().await {
+            self.count_recovery(result.map_err(|error| error.to_string())??);
         }
         Ok(())
     }
 
     fn count(&mut self, fault: Fault) {
         match fault {
-            Fault::Kill { .. } => self.tally.kills += 1,
-            Fault::Pause { .. } => self.tally.pauses += 1,
-            Fault::Restart { .. } => self.tally.restarts += 1,
-            Fault::Service { .. } => self.tally.services += 1,
+            Fault::Kill { .. } => self.totals.kills += 1,
+            Fault::Pause { .. } => self.totals.pauses += 1,
+            Fault::Restart { .. } => self.totals.restarts += 1,
+            Fault::RestartService { .. } => self.totals.service_restarts += 1,
         }
     }
 
-    fn recovered(&mut self, within: Duration) {
-        self.tally.slowest = self.tally.slowest.max(within);
+    fn count_recovery(&mut self, duration: Duration) {
+        self.totals.longest_recovery = self.totals.longest_recovery.max(duration);
     }
 
-    /// The table must come to what the model says, and stay so.
+    /// Waits until the observed state matches the expected state, and checks that it stays so.
     async fn check(&mut self) -> Result<(), Failure> {
-        self.set_up.all_ready(SETTLE_WAIT).await?;
-        let deadline = Instant::now() + SETTLE_WAIT;
-        let mut right_since = None;
+        self.deployment
+            .wait_until_ready(CONVERGENCE_TIMEOUT)
+            .await?;
+        let deadline = Instant::now() + CONVERGENCE_TIMEOUT;
+        let mut correct_since = None;
         loop {
             let is_late = Instant::now() > deadline;
-            match ObservedState::now(&self.set_up).await {
-                Ok(seen) => {
-                    let differences = check::differences(&self.fleet, &seen);
-                    let was_right = right_since.is_some();
-                    if differences.is_empty() {
-                        self.tally.connected = seen.rows.len();
-                        self.tally.letters = seen.letters.values().map(BTreeSet::len).sum();
-                        let since = *right_since.get_or_insert_with(Instant::now);
-                        if since.elapsed() >= self.set_up.must_hold_for() {
+            match ObservedState::read(&self.deployment).await {
+                Ok(observed) => {
+                    let mismatches = check::find_mismatches(&self.tracked_clients, &observed);
+                    let was_correct = correct_since.is_some();
+                    if mismatches.is_empty() {
+                        self.totals.connected = observed.rows.len();
+                        self.totals.dead_letters =
+                            observed.dead_letters.values().map(BTreeSet::len).sum();
+                        let since = *correct_since.get_or_insert_with(Instant::now);
+                        if since.elapsed() >= self.deployment.stable_duration() {
                             break;
                         }
-                    } else if is_late || was_right {
-                        return Err(differs(was_right, differences, seen));
+                    } else if is_late || was_correct {
+                        return Err(mismatch_failure(was_correct, mismatches, observed));
                     }
                 }
-                // A busy machine may answer late.
-                Err(why) if is_late => return Err(why.into()),
+                // A request may time out on a busy machine, so errors are retried until the
+                // deadline.
+                Err(error) if is_late => return Err(error.into()),
                 Err(_) => {}
             }
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
-        Ok(self.set_up.all_ready(SETTLE_WAIT).await?)
+        Ok(self
+            .deployment
+            .wait_until_ready(CONVERGENCE_TIMEOUT)
+            .await?)
     }
 
-    pub fn keep_logs(&self) {
-        self.set_up.keep_logs();
+    pub fn copy_service_logs(&self) {
+        self.deployment.copy_service_logs();
     }
 
-    /// What happened so far, in a line.
-    pub fn line(&self) -> String {
-        let Tally {
+    /// Returns the totals so far, in one line.
+    pub fn summary(&self) -> String {
+        let Totals {
             rounds,
             acknowledged,
             kills,
             restarts,
-            services,
+            service_restarts,
             pauses,
-            letters,
+            dead_letters,
             connected,
-            slowest,
-        } = &self.tally;
+            longest_recovery,
+        } = &self.totals;
         format!(
             "chaos {}: seed {}: {} clients ({connected} connected), {acknowledged} messages \
-             acknowledged, {letters} dead letters, {kills} kills, {pauses} pauses, {restarts} \
-             restarts, {services} restarts of services, {rounds} rounds, longest recovery {:.1} s",
-            self.kind.name(),
+             acknowledged, {dead_letters} dead letters, {kills} kills, {pauses} pauses, \
+             {restarts} restarts, {service_restarts} service restarts, {rounds} rounds, \
+             longest recovery {:.1} s",
+            self.mode.name(),
             self.seed,
             plan::CLIENTS,
-            slowest.as_secs_f64(),
+            longest_recovery.as_secs_f64(),
         )
     }
 }
 
-fn differs(was_right: bool, differences: Vec<Mismatch>, seen: ObservedState) -> Failure {
-    let why = if was_right {
-        "the table was right, and is no more"
+fn mismatch_failure(
+    was_correct: bool,
+    mismatches: Vec<Mismatch>,
+    observed: ObservedState,
+) -> Failure {
+    let reason = if was_correct {
+        "the observed state was correct, and then changed"
     } else {
-        "the table differs from the model"
+        "the observed state differs from the expected state"
     };
     Failure {
-        why: why.to_owned(),
-        differences,
-        seen: Some(seen),
+        reason: reason.to_owned(),
+        mismatches,
+        observed: Some(observed),
     }
 }
 
-async fn reached(gate: &Gate, messages: u64) -> Result<(), String> {
-    match tokio::time::timeout(STALL, gate.reached(messages)).await {
+async fn wait_for_messages(gate: &ProgressGate, messages: u64) -> Result<(), String> {
+    match tokio::time::timeout(PROGRESS_TIMEOUT, gate.wait_for(messages)).await {
         Ok(()) => Ok(()),
-        Err(_) => Err(format!("the fleet does not get to {messages} messages")),
+        Err(_) => Err(format!(
+            "timed out waiting for {messages} acknowledged messages"
+        )),
     }
 }

@@ -1,13 +1,13 @@
-"""An MQTT client of another make, driven by the integration tests.
+"""A third-party MQTT client (paho), controlled by the integration tests.
 
-It behaves as a machine does: connects with a last will, subscribes to its own
-topics and reports itself online. After that it does what the test asks for.
+It connects with a last will, subscribes to its own topics and publishes an online message. Then it executes
+the commands of the test.
 
 The test reads events from stdout and writes commands to stdin, one JSON object
 per line.
 
     events    {"event": "connected"}
-              {"event": "subscribed", "reason_codes": [1, 1]}    128 and above: refused
+              {"event": "subscribed", "reason_codes": [1, 1]}    128 and above: rejected
               {"event": "online-acknowledged"}
               {"event": "message", "topic": "...", "payload": ...}
               {"event": "published", "reason_code": 0}
@@ -19,8 +19,7 @@ per line.
               {"do": "subscribe", "topic": "..."}
               {"do": "disconnect"}                               then exit code 0
 
-The end of stdin ends the process without an MQTT disconnect, as a machine that
-lost its power would, so that the broker publishes the will.
+When stdin closes, the process exits without an MQTT DISCONNECT, so that the broker publishes the last will.
 """
 
 import argparse
@@ -35,15 +34,14 @@ from datetime import datetime, timezone
 import paho.mqtt
 import paho.mqtt.client as mqtt
 
-LIFETIME_SECONDS = 120
-ANSWER_SECONDS = 20
+MAX_RUN_SECONDS = 120
+RESPONSE_TIMEOUT_SECONDS = 20
 
 EXIT_REFUSED = 3
 EXIT_DISCONNECTED = 4
 EXIT_FAILED = 5
 
-# Messages are reported from the network thread and all else from the main
-# thread; a line must not be cut in two.
+# Both the network thread and the main thread print lines.
 _output = threading.Lock()
 
 
@@ -54,15 +52,14 @@ def report(event, **fields):
         sys.stdout.flush()
 
 
-def leave(code):
-    # Not sys.exit: that would end only the calling thread when called from a
-    # callback, and would let the library say goodbye to the broker.
+def exit_now(code):
+    # In a callback, sys.exit would end only the calling thread, and the library would send a DISCONNECT.
     os._exit(code)
 
 
 def fail(reason):
     report("failed", reason=reason)
-    leave(EXIT_FAILED)
+    exit_now(EXIT_FAILED)
 
 
 def connection_status(content):
@@ -106,22 +103,22 @@ class Machine:
         self.options = options
         self.topics = f"{options.prefix}/{options.client_id}"
         self.connected = False
-        self.leaving = False
-        # What the network thread tells the main thread, as (kind, mid, value).
-        # The main thread asks one thing at a time and waits for its answer.
-        self.answers = queue.Queue()
-        self.client = self.make_client()
+        self.disconnecting = False
+        # Results from the network thread for the main thread, as (kind, mid, value). The main thread has
+        # one operation in flight at a time.
+        self.results = queue.Queue()
+        self.client = self.create_client()
 
-    def make_client(self):
+    def create_client(self):
         options = self.options
         is_v5 = options.protocol == "5"
         client = mqtt.Client(
             mqtt.CallbackAPIVersion.VERSION2,
             client_id=options.client_id,
-            # In MQTT 5 the library takes this from connect() instead.
+            # For MQTT 5, the library expects this option in connect().
             clean_session=None if is_v5 else True,
             protocol=mqtt.MQTTv5 if is_v5 else mqtt.MQTTv311,
-            # A test must see a lost connection, not the library's repair of it.
+            # A test must observe a lost connection.
             reconnect_on_failure=False,
         )
         client.on_connect = self.on_connect
@@ -143,27 +140,27 @@ class Machine:
     def on_connect(self, _client, _userdata, _flags, reason_code, _properties):
         if reason_code.is_failure:
             report("refused", reason=str(reason_code))
-            leave(EXIT_REFUSED)
+            exit_now(EXIT_REFUSED)
         self.connected = True
-        self.answers.put(("connect", None, None))
+        self.results.put(("connect", None, None))
 
     def on_disconnect(self, _client, _userdata, _flags, reason_code, _properties):
-        if self.leaving:
-            self.answers.put(("disconnect", None, None))
+        if self.disconnecting:
+            self.results.put(("disconnect", None, None))
         elif self.connected:
             report("disconnected", reason=str(reason_code))
-            leave(EXIT_DISCONNECTED)
+            exit_now(EXIT_DISCONNECTED)
         else:
-            # A broker may close the connection instead of answering, as one
-            # that rejects a client certificate under TLS 1.3 does.
+            # A broker may close the connection without a CONNACK, for example if it rejects a client
+            # certificate with TLS 1.3.
             report("refused", reason=str(reason_code))
-            leave(EXIT_REFUSED)
+            exit_now(EXIT_REFUSED)
 
     def on_subscribe(self, _client, _userdata, mid, reason_codes, _properties):
-        self.answers.put(("subscribe", mid, [code.value for code in reason_codes]))
+        self.results.put(("subscribe", mid, [code.value for code in reason_codes]))
 
     def on_publish(self, _client, _userdata, mid, reason_code, _properties):
-        self.answers.put(("publish", mid, reason_code.value))
+        self.results.put(("publish", mid, reason_code.value))
 
     def on_message(self, _client, _userdata, message):
         text = message.payload.decode("utf-8", errors="replace")
@@ -177,9 +174,9 @@ class Machine:
 
     def wait_for(self, kind, mid=None):
         try:
-            got_kind, got_mid, value = self.answers.get(timeout=ANSWER_SECONDS)
+            got_kind, got_mid, value = self.results.get(timeout=RESPONSE_TIMEOUT_SECONDS)
         except queue.Empty:
-            fail(f"no answer to {kind} within {ANSWER_SECONDS} s")
+            fail(f"no response to {kind} within {RESPONSE_TIMEOUT_SECONDS} s")
         if (got_kind, got_mid) != (kind, mid):
             fail(f"waited for {kind} {mid}, got {got_kind} {got_mid}")
         return value
@@ -190,9 +187,9 @@ class Machine:
             self.client.connect(
                 self.options.host, self.options.port, keepalive=30, **arguments
             )
-        except OSError as error:  # includes every error of TLS
+        except OSError as error:  # includes TLS errors
             report("refused", reason=str(error))
-            leave(EXIT_REFUSED)
+            exit_now(EXIT_REFUSED)
         self.client.loop_start()
         self.wait_for("connect")
         report("connected")
@@ -209,21 +206,21 @@ class Machine:
             fail(f"publish: {mqtt.error_string(sent.rc)}")
         return self.wait_for("publish", sent.mid)
 
-    def come_online(self):
+    def go_online(self):
         self.connect()
         self.subscribe(f"{self.topics}/control/in", f"{self.topics}/data/in")
         reason_code = self.publish(f"{self.topics}/control/out", online(), 1)
         if reason_code >= 128:
-            fail(f"the online message was refused with reason code {reason_code}")
+            fail(f"the online message was rejected with reason code {reason_code}")
         report("online-acknowledged")
 
     def disconnect(self):
-        self.leaving = True
+        self.disconnecting = True
         self.client.disconnect()
         self.wait_for("disconnect")
-        leave(0)
+        exit_now(0)
 
-    def obey(self, command):
+    def execute(self, command):
         action = command.get("do")
         if action == "publish":
             reason_code = self.publish(
@@ -252,25 +249,25 @@ def parse_options():
 
 
 def main():
-    # A test that was itself cut short must not leave this process behind.
+    # An interrupted test must not leave this process running.
     limit = threading.Timer(
-        LIFETIME_SECONDS, fail, [f"still running after {LIFETIME_SECONDS} s"]
+        MAX_RUN_SECONDS, fail, [f"still running after {MAX_RUN_SECONDS} s"]
     )
     limit.daemon = True
     machine = Machine(parse_options())
     limit.start()
 
-    machine.come_online()
+    machine.go_online()
     for line in sys.stdin:
         if line.strip():
-            machine.obey(json.loads(line))
-    leave(0)
+            machine.execute(json.loads(line))
+    exit_now(0)
 
 
 if __name__ == "__main__":
     try:
         main()
     except Exception as error:
-        # Without this the network thread's goodbye could follow a traceback
-        # and the test would see an orderly end that never was.
+        # A normal exit would let the network thread send a DISCONNECT, and the test would see an orderly
+        # disconnect.
         fail(f"{type(error).__name__}: {error}")

@@ -1,8 +1,9 @@
-//! The acceptance list of tenancy: a test a line, named by its id, on every store. `make acceptance`
-//! runs just these. Lines about migration are in `adoption.rs`.
+//! The acceptance list of tenancy. Each test name starts with the id of its item, and each test runs
+//! on SQLite and on PostgreSQL. `make acceptance` runs only these tests. The items M1 to M3, about
+//! migration, are in `distributed/adoption.rs`.
 
 mod recording;
-mod updating;
+mod updaters;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,15 +18,18 @@ use cloud_connector::tenant::{TenantLookup, TenantLookupOutcome};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Makes a test of each case, for each store. A case takes a [`UpdaterFixture`].
-macro_rules! on_every_store {
-    ($($case:ident),* $(,)?) => {
+use crate::store_contract::TestStore;
+
+/// Creates two tests from each test function: `sqlite::<name>` and `postgres::<name>`. A test function
+/// takes an [`UpdaterFixture`].
+macro_rules! each_store {
+    ($($test:ident),* $(,)?) => {
         mod sqlite {
             $(
                 #[tokio::test]
-                async fn $case() {
-                    let subject = crate::store_contract::sqlite().await;
-                    super::$case(super::UpdaterFixture::new(subject)).await;
+                async fn $test() {
+                    let store = crate::store_contract::open_sqlite().await;
+                    super::$test(super::UpdaterFixture::new(store)).await;
                 }
             )*
         }
@@ -34,85 +38,90 @@ macro_rules! on_every_store {
         mod postgres {
             $(
                 #[tokio::test]
-                async fn $case() {
-                    let subject = crate::store_contract::postgres().await;
-                    super::$case(super::UpdaterFixture::new(subject)).await;
+                async fn $test() {
+                    let store = crate::store_contract::open_postgres().await;
+                    super::$test(super::UpdaterFixture::new(store)).await;
                 }
             )*
         }
     };
 }
-pub(crate) use on_every_store;
+pub(crate) use each_store;
 
-const NOW: i64 = 1_800_000_000;
+/// Initial time of the fixture's clock, in seconds since 1970.
+const START_TIME: i64 = 1_800_000_000;
 
-fn at(second: i64) -> Timestamp {
-    Timestamp::from_second(NOW + second).unwrap()
+/// Time `seconds` after [`START_TIME`].
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(START_TIME + seconds).unwrap()
 }
 
-fn client(name: &str) -> ClientId {
+fn client_id(name: &str) -> ClientId {
     ClientId::new(name).unwrap()
 }
 
-fn tenant(org: &str) -> Tenant {
+fn tenant(org_id: &str) -> Tenant {
     Tenant {
-        org_id: OrgId::new(org).unwrap(),
+        org_id: OrgId::new(org_id).unwrap(),
         account: "42".into(),
     }
 }
 
-/// GatewayReply what a test wants said, and counts.
+/// A tenant lookup that returns the outcomes that the test sets, and records its calls. Clients
+/// without a set outcome get `Unavailable`.
 #[derive(Default)]
 struct FakeTenantLookup {
-    answers: Mutex<HashMap<String, TenantLookupOutcome>>,
-    asked: Mutex<Vec<String>>,
+    outcomes: Mutex<HashMap<String, TenantLookupOutcome>>,
+    requested_clients: Mutex<Vec<String>>,
 }
 
 impl FakeTenantLookup {
-    fn answer(&self, name: &str, lookup: TenantLookupOutcome) {
-        self.answers.lock().insert(name.to_owned(), lookup);
+    fn set_outcome(&self, client_id: &str, outcome: TenantLookupOutcome) {
+        self.outcomes.lock().insert(client_id.to_owned(), outcome);
     }
 
-    fn found(org: &str) -> TenantLookupOutcome {
-        TenantLookupOutcome::of(Identity::made_for(&tenant(org)))
+    fn found(org_id: &str) -> TenantLookupOutcome {
+        TenantLookupOutcome::from_identity(Identity::for_tenant(&tenant(org_id)))
     }
 }
 
 #[async_trait]
 impl TenantLookup for FakeTenantLookup {
     async fn lookup(&self, client: &ClientId, _: Instant) -> TenantLookupOutcome {
-        self.asked.lock().push(client.to_string());
-        let answers = self.answers.lock();
-        answers
+        self.requested_clients.lock().push(client.to_string());
+        let outcomes = self.outcomes.lock();
+        outcomes
             .get(client.as_str())
             .cloned()
             .unwrap_or(TenantLookupOutcome::Unavailable)
     }
 
-    async fn probe(&self) -> Result<String, String> {
+    async fn check(&self) -> Result<String, String> {
         Ok(String::new())
     }
 }
 
-/// Hears what inventory is told, unless it is away.
+/// An inventory that stores the messages it receives. While unavailable, it accepts none.
 #[derive(Default)]
 struct FakeInventory {
-    heard: Mutex<Vec<serde_json::Value>>,
-    is_away: Mutex<bool>,
+    messages: Mutex<Vec<serde_json::Value>>,
+    is_unavailable: Mutex<bool>,
 }
 
 #[async_trait]
 impl InventorySink for FakeInventory {
-    async fn send(&self, announcements: Vec<InventoryMessage>, _: Instant) -> Vec<bool> {
-        let away = *self.is_away.lock();
-        if !away {
-            let read = |a: &InventoryMessage| serde_json::from_slice(&a.value).unwrap();
-            self.heard.lock().extend(announcements.iter().map(read));
+    async fn send(&self, messages: Vec<InventoryMessage>, _: Instant) -> Vec<bool> {
+        let is_unavailable = *self.is_unavailable.lock();
+        if !is_unavailable {
+            let parse =
+                |message: &InventoryMessage| serde_json::from_slice(&message.value).unwrap();
+            self.messages.lock().extend(messages.iter().map(parse));
         }
-        vec![!away; announcements.len()]
+        vec![!is_unavailable; messages.len()]
     }
 }
 
+/// A clock that only the test advances.
 struct FixedClock(Mutex<Timestamp>);
 
 impl Clock for FixedClock {
@@ -121,36 +130,36 @@ impl Clock for FixedClock {
     }
 }
 
-/// A store, and everything around it in the test's hand.
+/// A real store, with fakes for everything else that the updaters use.
 struct UpdaterFixture {
-    subject: crate::store_contract::Deployment,
-    script: Arc<FakeTenantLookup>,
-    ear: Arc<FakeInventory>,
+    test_store: TestStore,
+    tenant_lookup: Arc<FakeTenantLookup>,
+    inventory: Arc<FakeInventory>,
     clock: Arc<FixedClock>,
 }
 
 impl UpdaterFixture {
-    fn new(subject: crate::store_contract::Deployment) -> Self {
+    fn new(test_store: TestStore) -> Self {
         Self {
-            subject,
-            script: Arc::default(),
-            ear: Arc::default(),
+            test_store,
+            tenant_lookup: Arc::default(),
+            inventory: Arc::default(),
             clock: Arc::new(FixedClock(Mutex::new(at(0)))),
         }
     }
 
-    fn announcer(&self) -> InventoryReporter {
+    fn inventory_reporter(&self) -> InventoryReporter {
         InventoryReporter {
-            outlet: self.ear.clone(),
-            terms: ReportPolicy {
+            sink: self.inventory.clone(),
+            policy: ReportPolicy {
                 stale_after: Duration::from_hours(26),
                 include_handshake_hosts: true,
             },
-            within: Duration::from_secs(5),
+            delivery_timeout: Duration::from_secs(5),
         }
     }
 
-    fn later(&self, seconds: i64) {
+    fn advance_clock(&self, seconds: i64) {
         *self.clock.0.lock() += jiff::SignedDuration::from_secs(seconds);
     }
 }

@@ -1,10 +1,13 @@
-//! A client reaches its own topics and nothing else, and cannot be another client.
+//! The embedded broker restricts a client to its own topics and to the client id of its
+//! certificate.
 
 use serde_json::json;
 
-use crate::support::mqtt::{Connect, control_out, data_in, offline, online};
-use crate::support::{Certs, Connector, RawClient, unique};
+use crate::support::connector::DEFAULT_ORG_ID;
+use crate::support::mqtt::{CLOSED_WITHOUT_REASON, Connect, control_out, data_in, offline, online};
+use crate::support::{Certs, Connector, RawClient, unique_id};
 
+const CLIENT_ID_INVALID_V5: u8 = 0x85;
 const NOT_AUTHORIZED_V5: u8 = 0x87;
 const NOT_AUTHORIZED_V311: u8 = 5;
 const SUBSCRIBE_FAILURE_V311: u8 = 0x80;
@@ -12,11 +15,14 @@ const SUBSCRIBE_FAILURE_V311: u8 = 0x80;
 #[tokio::test]
 async fn a_client_cannot_publish_outside_its_topics() {
     let connector = Connector::start().await;
-    let (victim, attacker) = (unique("victim"), unique("attacker"));
-    let address = &connector.mqtt;
-    let mut there = RawClient::connect(address, &Connect::new(&victim).offline_will()).await;
-    there.must_publish(&control_out(&victim), &online()).await;
-    assert_eq!(there.subscribe(&data_in(&victim)).await, 1);
+    let (victim, attacker) = (unique_id("victim"), unique_id("attacker"));
+    let address = &connector.mqtt_address;
+    let mut victim_client =
+        RawClient::connect(address, &Connect::new(&victim).offline_will()).await;
+    victim_client
+        .must_publish(&control_out(&victim), &online())
+        .await;
+    assert_eq!(victim_client.subscribe(&data_in(&victim)).await, 1);
 
     let offline = offline().to_string();
     for version in [4, 5] {
@@ -31,35 +37,45 @@ async fn a_client_cannot_publish_outside_its_topics() {
             "$SYS/x".to_owned(),
             "other/topic".to_owned(),
         ] {
-            let answer = client.publish(&topic, offline.as_bytes()).await;
-            let answer = answer.expect("the connection stays");
+            let response = client.publish(&topic, offline.as_bytes()).await;
+            let response = response.expect("the broker closed the connection");
             if version == 5 {
-                assert_eq!(answer.body[2], NOT_AUTHORIZED_V5, "{topic}");
+                assert_eq!(response.body[2], NOT_AUTHORIZED_V5, "{topic}");
             } else {
-                // A 3.1.1 client must be able to read it: two bytes, no reason code.
-                assert_eq!(answer.body.len(), 2, "{topic}");
+                // A PUBACK of MQTT 3.1.1 has two bytes and no reason code.
+                assert_eq!(response.body.len(), 2, "{topic}");
             }
         }
-        // Retained, too, and whatever the quality of service.
+        // A retained publish is rejected, too.
         client
-            .publish_only(&data_in(&victim), offline.as_bytes(), true)
+            .send_publish(&data_in(&victim), offline.as_bytes(), true)
             .await;
-        assert!(client.read().await.is_some());
-        // It can still do what it may.
+        assert!(client.read_packet().await.is_some());
+        // The attacker can still publish to its own topics.
         client
             .must_publish(&control_out(&attacker), &online())
             .await;
         client.disconnect().await;
     }
-    assert!(connector.listed("10000").await.contains(&victim));
-    // The first thing that the victim hears is ours.
-    let (status, sent) = connector.send(&victim, json!({"directive": "x"})).await;
+    assert!(
+        connector
+            .list_client_ids(DEFAULT_ORG_ID)
+            .await
+            .contains(&victim)
+    );
+    // The first message that the victim receives is from the connector, not from the attacker.
+    let (status, sent) = connector
+        .send_message(&victim, json!({"directive": "x"}))
+        .await;
     assert_eq!(status, 201);
-    let (_, message) = there.message().await;
+    let (_, message) = victim_client.next_message().await;
     assert_eq!(message["message_id"], sent["id"]);
     assert!(
         connector
-            .metric("cloud_connector_broker_rejections_total", "publish_topic")
+            .metric(
+                "cloud_connector_broker_rejections_total",
+                "forbidden_publish_topic"
+            )
             .await
             >= 12.0
     );
@@ -68,39 +84,42 @@ async fn a_client_cannot_publish_outside_its_topics() {
 #[tokio::test]
 async fn a_client_cannot_subscribe_outside_its_topics() {
     let connector = Connector::start().await;
-    let me = unique("listener");
-    for (version, refused) in [(4, SUBSCRIBE_FAILURE_V311), (5, NOT_AUTHORIZED_V5)] {
-        let mut connect = Connect::new(&me);
+    let client_id = unique_id("subscriber");
+    for (version, rejection_code) in [(4, SUBSCRIBE_FAILURE_V311), (5, NOT_AUTHORIZED_V5)] {
+        let mut connect = Connect::new(&client_id);
         connect.version = version;
-        let mut client = RawClient::connect(&connector.mqtt, &connect).await;
+        let mut client = RawClient::connect(&connector.mqtt_address, &connect).await;
         for filter in [
             data_in("another"),
             control_out("another"),
-            control_out(&me),
+            control_out(&client_id),
             "redhat/insights/+/data/in".to_owned(),
-            format!("redhat/insights/{me}/#"),
-            format!("redhat/insights/{me}/+/in"),
+            format!("redhat/insights/{client_id}/#"),
+            format!("redhat/insights/{client_id}/+/in"),
             "#".to_owned(),
             "$SYS/#".to_owned(),
         ] {
             let code = client.subscribe(&filter).await;
             assert!(
-                code == refused || (version == 5 && code >= 0x80),
+                code == rejection_code || (version == 5 && code >= 0x80),
                 "{filter}: {code:#x}"
             );
         }
-        assert_eq!(client.subscribe(&data_in(&me)).await, 1);
+        assert_eq!(client.subscribe(&data_in(&client_id)).await, 1);
         client.disconnect().await;
     }
 }
 
 #[tokio::test]
-async fn a_client_cannot_set_a_will_outside_its_topics() {
+async fn a_client_cannot_set_a_last_will_outside_its_topics() {
     let connector = Connector::start().await;
-    let (victim, attacker) = (unique("victim"), unique("attacker"));
-    let mut there = RawClient::connect(&connector.mqtt, &Connect::new(&victim)).await;
-    there.must_publish(&control_out(&victim), &online()).await;
-    for (connect, refused) in [
+    let (victim, attacker) = (unique_id("victim"), unique_id("attacker"));
+    let mut victim_client =
+        RawClient::connect(&connector.mqtt_address, &Connect::new(&victim)).await;
+    victim_client
+        .must_publish(&control_out(&victim), &online())
+        .await;
+    for (connect, rejection_code) in [
         (Connect::new(&attacker), NOT_AUTHORIZED_V311),
         (Connect::new(&attacker).v5(), NOT_AUTHORIZED_V5),
     ] {
@@ -108,71 +127,95 @@ async fn a_client_cannot_set_a_will_outside_its_topics() {
             let connect = connect
                 .clone()
                 .will(&topic, offline().to_string().as_bytes());
-            let mut client = RawClient::dial(&connector.mqtt).await;
-            assert_eq!(client.handshake(&connect).await, refused, "{topic}");
-            client.closed().await;
+            let mut client = RawClient::connect_tcp(&connector.mqtt_address).await;
+            assert_eq!(
+                client.send_connect(&connect).await,
+                rejection_code,
+                "{topic}"
+            );
+            client.wait_for_close().await;
         }
     }
-    assert!(connector.listed("10000").await.contains(&victim));
+    assert!(
+        connector
+            .list_client_ids(DEFAULT_ORG_ID)
+            .await
+            .contains(&victim)
+    );
 }
 
 #[tokio::test]
-async fn a_client_cannot_connect_under_anothers_id() {
-    let (certs, setup) = Certs::setup().await;
-    let connector = setup.start().await;
-    let address = connector.mqtts.clone().unwrap();
-    let (me, other) = (unique("me"), unique("other"));
-    certs.issue(&me).await;
-    for (name, v5, refused) in [
+async fn client_id_must_match_the_certificate() {
+    let (certs, builder) = Certs::connector_builder().await;
+    let connector = builder.start().await;
+    let address = connector.mqtts_address.clone().unwrap();
+    let (client_id, other) = (unique_id("certified"), unique_id("other"));
+    certs.issue(&client_id).await;
+    for (claimed_id, is_v5, rejection_code) in [
         (&other, false, NOT_AUTHORIZED_V311),
         (&other, true, NOT_AUTHORIZED_V5),
-        (&me.to_uppercase(), true, NOT_AUTHORIZED_V5),
+        (&client_id.to_uppercase(), true, NOT_AUTHORIZED_V5),
     ] {
-        let connect = Connect::new(name);
-        let connect = if v5 { connect.v5() } else { connect };
-        let config = certs.client_config(Some(&me));
-        let mut client = RawClient::dial_tls(&address, config).await.unwrap();
-        assert_eq!(client.handshake(&connect).await, refused, "{name}");
+        let connect = Connect::new(claimed_id);
+        let connect = if is_v5 { connect.v5() } else { connect };
+        let config = certs.client_config(Some(&client_id));
+        let mut client = RawClient::connect_tls(&address, config).await.unwrap();
+        assert_eq!(
+            client.send_connect(&connect).await,
+            rejection_code,
+            "{claimed_id}"
+        );
     }
-    let config = certs.client_config(Some(&me));
-    let mut client = RawClient::dial_tls(&address, config).await.unwrap();
-    assert_eq!(client.handshake(&Connect::new(&me)).await, 0);
-    client.must_publish(&control_out(&me), &online()).await;
-    assert_eq!(connector.listed("10000").await, [me]);
+    let config = certs.client_config(Some(&client_id));
+    let mut client = RawClient::connect_tls(&address, config).await.unwrap();
+    assert_eq!(client.send_connect(&Connect::new(&client_id)).await, 0);
+    client
+        .must_publish(&control_out(&client_id), &online())
+        .await;
+    assert_eq!(connector.list_client_ids(DEFAULT_ORG_ID).await, [client_id]);
 }
 
 #[tokio::test]
-async fn who_shows_no_certificate_or_one_of_another_authority_stays_outside() {
-    let (certs, setup) = Certs::setup().await;
-    let elsewhere = tempfile::tempdir().unwrap();
-    let connector = setup.start().await;
-    let address = connector.mqtts.clone().unwrap();
-    let me = unique("me");
-    let strangers = Certs::init(elsewhere.path()).await;
-    strangers.issue(&me).await;
-    // The stranger trusts our broker and shows a certificate that its own authority signed.
-    for name in ["pem", "key"] {
-        let file = format!("{me}.{name}");
-        std::fs::copy(strangers.file(&file), certs.file(&file)).unwrap();
+async fn missing_or_foreign_client_certificates_are_rejected() {
+    let (certs, builder) = Certs::connector_builder().await;
+    let other_dir = tempfile::tempdir().unwrap();
+    let connector = builder.start().await;
+    let address = connector.mqtts_address.clone().unwrap();
+    let client_id = unique_id("foreign");
+    let other_certs = Certs::init(other_dir.path()).await;
+    other_certs.issue(&client_id).await;
+    // The client trusts the broker, but another CA issued its certificate.
+    for extension in ["pem", "key"] {
+        let file = format!("{client_id}.{extension}");
+        std::fs::copy(other_certs.file(&file), certs.file(&file)).unwrap();
     }
-    for config in [certs.client_config(None), certs.client_config(Some(&me))] {
-        // In TLS 1.3 the client hears of the refusal only when it reads.
-        if let Ok(mut client) = RawClient::dial_tls(&address, config).await {
-            assert_eq!(client.handshake(&Connect::new(&me)).await, 255);
+    for config in [
+        certs.client_config(None),
+        certs.client_config(Some(&client_id)),
+    ] {
+        // In TLS 1.3 the client detects the rejection only when it reads.
+        if let Ok(mut client) = RawClient::connect_tls(&address, config).await {
+            assert_eq!(
+                client.send_connect(&Connect::new(&client_id)).await,
+                CLOSED_WITHOUT_REASON
+            );
         }
     }
-    let refused = connector
-        .metric("cloud_connector_broker_rejections_total", "tls_handshake")
+    let rejections = connector
+        .metric(
+            "cloud_connector_broker_rejections_total",
+            "tls_handshake_failed",
+        )
         .await;
-    assert!(refused >= 2.0, "{refused}");
+    assert!(rejections >= 2.0, "{rejections}");
 }
 
 #[tokio::test]
-async fn odd_client_ids_are_refused() {
+async fn invalid_client_ids_are_rejected() {
     let connector = Connector::start().await;
-    for name in ["a/b", "+", "#", "a+b", &"x".repeat(256)] {
-        let mut client = RawClient::dial(&connector.mqtt).await;
-        let code = client.handshake(&Connect::new(name).v5()).await;
-        assert_eq!(code, 0x85, "{name:?}");
+    for client_id in ["a/b", "+", "#", "a+b", &"x".repeat(256)] {
+        let mut client = RawClient::connect_tcp(&connector.mqtt_address).await;
+        let code = client.send_connect(&Connect::new(client_id).v5()).await;
+        assert_eq!(code, CLIENT_ID_INVALID_V5, "{client_id:?}");
     }
 }

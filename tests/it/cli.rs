@@ -1,99 +1,128 @@
-//! Commands beside `run`.
+//! Commands that need no running connector: `version`, `config`, `migrate`, `certs`.
 
 use std::os::unix::fs::PermissionsExt as _;
 
-use crate::support::program;
+use crate::support::connector_command;
 
-async fn output(args: &[&str]) -> (bool, String, String) {
-    let done = program().args(args).output().await.unwrap();
+/// Runs a command. Returns whether it succeeded, its standard output and its standard error.
+async fn run(args: &[&str]) -> (bool, String, String) {
+    let output = connector_command().args(args).output().await.unwrap();
     (
-        done.status.success(),
-        String::from_utf8(done.stdout).unwrap(),
-        String::from_utf8(done.stderr).unwrap(),
+        output.status.success(),
+        String::from_utf8(output.stdout).unwrap(),
+        String::from_utf8(output.stderr).unwrap(),
     )
 }
 
 #[tokio::test]
-async fn version_and_help_say_what_it_is() {
-    let (ok, said, _) = output(&["version"]).await;
-    assert!(ok);
+async fn version_prints_the_version_and_help_lists_the_commands() {
+    let (success, stdout, _) = run(&["version"]).await;
+    assert!(success);
     assert_eq!(
-        said.trim(),
+        stdout.trim(),
         format!("cloud-connector {}", env!("CARGO_PKG_VERSION"))
     );
-    let (ok, said, _) = output(&["--help"]).await;
-    assert!(ok);
+    let (success, stdout, _) = run(&["--help"]).await;
+    assert!(success);
     for command in [
-        "run", "migrate", "config", "doctor", "simulate", "certs", "version",
+        "run",
+        "migrate",
+        "config",
+        "doctor",
+        "update-inventory",
+        "update-tenantless",
+        "tenantless",
+        "report",
+        "dead-letters",
+        "simulate",
+        "certs",
+        "openapi",
+        "version",
     ] {
-        assert!(said.contains(command), "{said}");
+        let is_listed = stdout
+            .lines()
+            .any(|line| line.split_whitespace().next() == Some(command));
+        assert!(is_listed, "{command}: {stdout}");
     }
 }
 
 #[tokio::test]
-async fn config_prints_what_is_in_effect_and_where_it_came_from() {
-    let done = program()
+async fn config_prints_the_effective_values_with_their_origin() {
+    let output = connector_command()
         .args(["config", "--http", "127.0.0.1:9"])
         .env("CLOUD_CONNECTOR__API__KEYS__CALLER", "a-very-secret-secret")
         .output()
         .await
         .unwrap();
-    let said = String::from_utf8(done.stdout).unwrap();
-    assert!(done.status.success());
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success());
     assert!(
-        said.contains("listen = \"127.0.0.1:9\"  # flag --http"),
-        "{said}"
+        stdout.contains("listen = \"127.0.0.1:9\"  # flag --http"),
+        "{stdout}"
     );
     assert!(
-        said.contains("caller = \"********\"  # environment"),
-        "{said}"
+        stdout.contains("caller = \"********\"  # environment"),
+        "{stdout}"
     );
-    assert!(!said.contains("a-very-secret"), "{said}");
-    let (ok, defaults, _) = output(&["config", "--defaults"]).await;
-    assert!(ok);
+    assert!(!stdout.contains("a-very-secret"), "{stdout}");
+    let (success, defaults, _) = run(&["config", "--defaults"]).await;
+    assert!(success);
     assert_eq!(defaults, include_str!("../../config.default.toml"));
 }
 
 #[tokio::test]
-async fn migrate_makes_the_database_and_says_so() {
+async fn migrate_creates_the_database_and_is_idempotent() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
-    let (ok, said, _) = output(&["migrate", "--data-dir", data.to_str().unwrap()]).await;
-    assert!(ok);
-    assert!(said.contains("cloud-connector.db is up to date"), "{said}");
-    assert!(data.join("cloud-connector.db").exists());
-    let (ok, _, _) = output(&["migrate", "--data-dir", data.to_str().unwrap()]).await;
-    assert!(ok, "a second time changes nothing");
+    let migrate = ["migrate", "--data-dir", data.to_str().unwrap()];
+    for _ in 0..2 {
+        let (success, stdout, stderr) = run(&migrate).await;
+        assert!(success, "{stderr}");
+        assert!(
+            stdout.contains("cloud-connector.db is up to date"),
+            "{stdout}"
+        );
+        assert!(data.join("cloud-connector.db").exists());
+    }
 }
 
 #[tokio::test]
-async fn roles_of_the_embedded_set_up_run_together() {
-    let (ok, _, said) = output(&["run", "--role", "api"]).await;
-    assert!(!ok);
+async fn embedded_mode_rejects_a_single_role() {
+    let (success, _, stderr) = run(&["run", "--role", "api"]).await;
+    assert!(!success);
     assert!(
-        said.contains("--role") && said.contains("leave --role out"),
-        "{said}"
+        stderr.contains("--role") && stderr.contains("omit --role"),
+        "{stderr}"
     );
 }
 
 #[tokio::test]
-async fn certs_are_private_and_never_overwrite_the_authority() {
+async fn an_unknown_dead_letter_reason_prints_the_valid_reasons() {
+    let (success, _, stderr) = run(&["dead-letters", "list", "--reason", "unknown"]).await;
+    assert!(!success);
+    for reason in cloud_connector::domain::RejectReason::ALL {
+        assert!(stderr.contains(reason.as_str()), "{stderr}");
+    }
+}
+
+#[tokio::test]
+async fn certs_keys_are_private_and_the_ca_is_never_overwritten() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("c");
     let dir = dir.to_str().unwrap();
-    let (ok, said, _) = output(&["certs", "init", "--dir", dir]).await;
-    assert!(ok && said.contains("[broker.tls]"), "{said}");
+    let (success, stdout, _) = run(&["certs", "init", "--dir", dir]).await;
+    assert!(success && stdout.contains("[broker.tls]"), "{stdout}");
     for (file, mode) in [("ca.key", 0o600), ("server.key", 0o600), ("ca.pem", 0o644)] {
-        let found = std::fs::metadata(format!("{dir}/{file}")).unwrap();
-        assert_eq!(found.permissions().mode() & 0o777, mode, "{file}");
+        let metadata = std::fs::metadata(format!("{dir}/{file}")).unwrap();
+        assert_eq!(metadata.permissions().mode() & 0o777, mode, "{file}");
     }
-    let (ok, _, said) = output(&["certs", "init", "--dir", dir]).await;
-    assert!(!ok && said.contains("exists"), "{said}");
-    for name in ["ca", "server", "a/b", "", ".."] {
-        let (ok, _, said) = output(&["certs", "issue", "--dir", dir, name]).await;
-        assert!(!ok, "{name:?} was issued");
-        assert!(said.contains("client id"), "{said}");
+    let (success, _, stderr) = run(&["certs", "init", "--dir", dir]).await;
+    assert!(!success && stderr.contains("exists"), "{stderr}");
+    for client_id in ["ca", "server", "a/b", "", ".."] {
+        let (success, _, stderr) = run(&["certs", "issue", "--dir", dir, client_id]).await;
+        assert!(!success, "{client_id:?} was issued");
+        assert!(stderr.contains("client id"), "{stderr}");
     }
-    let (ok, _, said) = output(&["certs", "issue", "--dir", "/nowhere", "x"]).await;
-    assert!(!ok && said.contains("certs init"), "{said}");
+    let (success, _, stderr) = run(&["certs", "issue", "--dir", "/nowhere", "x"]).await;
+    assert!(!success && stderr.contains("certs init"), "{stderr}");
 }

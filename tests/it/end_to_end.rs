@@ -1,4 +1,5 @@
-//! The slice: a client comes online, is listed with its tenant, is sent a message, dies, is gone.
+//! The lifecycle of a client on an embedded connector: online, listed with its tenant, message
+//! received, killed, no longer listed.
 
 use std::process::Stdio;
 
@@ -7,16 +8,16 @@ use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
 
-use crate::support::connector::ORG;
-use crate::support::{Certs, Connector, TIMEOUT, program, unique};
+use crate::support::connector::DEFAULT_ORG_ID;
+use crate::support::{Certs, Connector, TIMEOUT, connector_command, unique_id};
 
-/// A `simulate` process and what it prints.
-pub struct Simulated {
+/// A running `cloud-connector simulate` process.
+pub struct SimulatedClient {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
-impl Simulated {
+impl SimulatedClient {
     pub fn start(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -27,57 +28,58 @@ impl Simulated {
         self.child.kill().await.unwrap();
     }
 
-    /// The next line that contains this.
-    pub async fn line(&mut self, part: &str) -> String {
+    /// Reads stdout up to the next line that contains `text`. Returns that line.
+    pub async fn next_line_with(&mut self, text: &str) -> String {
         let read = async {
             loop {
                 let line = self.lines.next_line().await.unwrap();
-                let line = line.expect("the client ended");
-                if line.contains(part) {
+                let line = line.expect("the simulated client exited");
+                if line.contains(text) {
                     return line;
                 }
             }
         };
         timeout(TIMEOUT, read)
             .await
-            .expect("the client says nothing")
+            .expect("the simulated client printed no such line")
     }
 }
 
-async fn slice(connector: &Connector, client: &str, simulate: Command) {
-    let mut simulated = Simulated::start(simulate);
-    simulated.line("online").await;
+/// Runs the lifecycle of the client that the command `simulate` starts.
+async fn run_client_lifecycle(connector: &Connector, client_id: &str, simulate: Command) {
+    let mut simulated_client = SimulatedClient::start(simulate);
+    simulated_client.next_line_with("online").await;
 
-    // Acknowledged is recorded: no waiting.
-    let answer = connector
+    // The connector acknowledges a message after recording it, so the list is complete.
+    let response = connector
         .request("GET", "/v2/connections")
         .send()
         .await
         .unwrap();
-    assert_eq!(answer.status(), 200);
-    let kind = answer.headers()["content-type"]
+    assert_eq!(response.status(), 200);
+    let content_type = response.headers()["content-type"]
         .to_str()
         .unwrap()
         .to_owned();
-    assert_eq!(kind, "application/json; charset=UTF-8");
-    let body: Value = answer.json().await.unwrap();
+    assert_eq!(content_type, "application/json; charset=UTF-8");
+    let body: Value = response.json().await.unwrap();
     assert_eq!(body["meta"]["count"], 1);
     let row = &body["data"][0];
-    assert_eq!(row["client_id"], client);
-    assert_eq!(row["org_id"], ORG);
+    assert_eq!(row["client_id"], client_id);
+    assert_eq!(row["org_id"], DEFAULT_ORG_ID);
     assert_eq!(row["account"], "111000");
     assert_eq!(row["tags"], json!({"simulated": "true"}));
 
     let (status, sent) = connector
-        .send(
-            client,
+        .send_message(
+            client_id,
             json!({"directive": "echo", "payload": {"a": [1, "<&>"]}}),
         )
         .await;
     assert_eq!(status, 201, "{sent}");
-    let line = simulated.line("received on").await;
-    let topic = format!("redhat/insights/{client}/data/in: ");
-    let (_, payload) = line.split_once(&topic).expect("another topic");
+    let line = simulated_client.next_line_with("received on").await;
+    let topic = format!("redhat/insights/{client_id}/data/in: ");
+    let (_, payload) = line.split_once(&topic).expect("unexpected topic");
     let message: Value = serde_json::from_str(payload).unwrap();
     assert_eq!(message["type"], "data");
     assert_eq!(message["message_id"], sent["id"]);
@@ -85,9 +87,11 @@ async fn slice(connector: &Connector, client: &str, simulate: Command) {
     assert_eq!(message["metadata"], Value::Null);
     assert_eq!(message["content"], json!({"a": [1, "<&>"]}));
 
-    simulated.child.kill().await.unwrap();
-    connector.wait_for(client, false).await;
-    let (status, body) = connector.send(client, json!({"directive": "echo"})).await;
+    simulated_client.child.kill().await.unwrap();
+    connector.wait_until_disconnected(client_id).await;
+    let (status, body) = connector
+        .send_message(client_id, json!({"directive": "echo"}))
+        .await;
     assert_eq!(
         (status, &body["title"]),
         (404, &json!("No connection to the rhc client"))
@@ -95,56 +99,74 @@ async fn slice(connector: &Connector, client: &str, simulate: Command) {
 }
 
 #[tokio::test]
-async fn embedded_end_to_end() {
+async fn client_lifecycle_without_tls() {
     let connector = Connector::start().await;
-    let client = unique("plain");
-    let mut simulate = program();
-    simulate.args(["simulate", "--mqtt", &connector.mqtt, "--id", &client]);
-    slice(&connector, &client, simulate).await;
+    let client_id = unique_id("plain");
+    let mut simulate = connector_command();
+    simulate.args([
+        "simulate",
+        "--mqtt",
+        &connector.mqtt_address,
+        "--id",
+        &client_id,
+    ]);
+    run_client_lifecycle(&connector, &client_id, simulate).await;
 }
 
 #[tokio::test]
-async fn embedded_end_to_end_mtls() {
-    let (certs, setup) = Certs::setup().await;
-    let connector = setup.start().await;
-    let client = unique("mtls");
-    certs.issue(&client).await;
-    let address = connector.mqtts.as_ref().unwrap();
+async fn client_lifecycle_over_mtls() {
+    let (certs, builder) = Certs::connector_builder().await;
+    let connector = builder.start().await;
+    let client_id = unique_id("mtls");
+    certs.issue(&client_id).await;
+    let address = connector.mqtts_address.as_ref().unwrap();
     let address = address.replace("127.0.0.1", "localhost");
-    let mut simulate = program();
+    let mut simulate = connector_command();
     simulate
-        .args(["simulate", "--mqtt", &address, "--id", &client, "--ca"])
+        .args(["simulate", "--mqtt", &address, "--id", &client_id, "--ca"])
         .arg(certs.file("ca.pem"))
         .arg("--cert")
-        .arg(certs.file(&format!("{client}.pem")))
+        .arg(certs.file(&format!("{client_id}.pem")))
         .arg("--key")
-        .arg(certs.file(&format!("{client}.key")));
-    slice(&connector, &client, simulate).await;
+        .arg(certs.file(&format!("{client_id}.key")));
+    run_client_lifecycle(&connector, &client_id, simulate).await;
 }
 
 #[tokio::test]
-async fn tenants_come_from_the_static_map_and_nobody_elses_client_is_shown() {
-    let setup = Connector::setup();
-    let map = setup.folder().join("tenants.json");
+async fn static_tenant_file_assigns_tenants_and_hides_clients_of_others() {
+    let builder = Connector::builder();
+    let tenants_file = builder.temp_dir().join("tenants.json");
     std::fs::write(
-        &map,
+        &tenants_file,
         r#"{"map-a": {"accountId": "1", "orgId": "org-a"}, "map-none": {"error": "revoked"}}"#,
     )
     .unwrap();
-    let connector = setup.set("tenant.static_file", map.display()).start().await;
+    let connector = builder
+        .set("tenant.static_file", tenants_file.display())
+        .start()
+        .await;
     let mut clients = Vec::new();
-    for id in ["map-a", "map-none", "map-default"] {
-        let mut simulate = program();
-        simulate.args(["simulate", "--mqtt", &connector.mqtt, "--id", id]);
-        let mut simulated = Simulated::start(simulate);
-        simulated.line("online").await;
-        clients.push(simulated);
+    for client_id in ["map-a", "map-none", "map-default"] {
+        let mut simulate = connector_command();
+        simulate.args([
+            "simulate",
+            "--mqtt",
+            &connector.mqtt_address,
+            "--id",
+            client_id,
+        ]);
+        let mut simulated_client = SimulatedClient::start(simulate);
+        simulated_client.next_line_with("online").await;
+        clients.push(simulated_client);
     }
-    assert_eq!(connector.listed("org-a").await, ["map-a"]);
-    assert_eq!(connector.listed(ORG).await, ["map-default"]);
-    assert!(connector.listed("nobody").await.is_empty());
-    for org in ["org-a", ORG] {
-        // The tenantless one is nobody's, by any way of asking.
+    assert_eq!(connector.list_client_ids("org-a").await, ["map-a"]);
+    assert_eq!(
+        connector.list_client_ids(DEFAULT_ORG_ID).await,
+        ["map-default"]
+    );
+    assert!(connector.list_client_ids("other-org").await.is_empty());
+    for org in ["org-a", DEFAULT_ORG_ID] {
+        // No organization can see or reach the client without a tenant.
         let status = connector
             .request_for(org, "GET", "/v2/connections/map-none/status")
             .send()
@@ -160,26 +182,32 @@ async fn tenants_come_from_the_static_map_and_nobody_elses_client_is_shown() {
             .unwrap();
         assert_eq!(sent.status(), 404);
     }
-    let foreign = connector
-        .request_for(ORG, "POST", "/v2/connections/map-a/message")
+    let to_other_org = connector
+        .request_for(DEFAULT_ORG_ID, "POST", "/v2/connections/map-a/message")
         .json(&json!({"directive": "echo"}))
         .send()
         .await
         .unwrap();
-    assert_eq!(foreign.status(), 404);
+    assert_eq!(to_other_org.status(), 404);
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_cleanly_is_gone_too() {
+async fn graceful_exit_ends_the_connection() {
     let connector = Connector::start().await;
-    let client = unique("leaver");
-    let mut simulate = program();
-    simulate.args(["simulate", "--mqtt", &connector.mqtt, "--id", &client]);
-    let mut simulated = Simulated::start(simulate);
-    simulated.line("online").await;
-    let pid = i32::try_from(simulated.child.id().unwrap()).unwrap();
+    let client_id = unique_id("graceful");
+    let mut simulate = connector_command();
+    simulate.args([
+        "simulate",
+        "--mqtt",
+        &connector.mqtt_address,
+        "--id",
+        &client_id,
+    ]);
+    let mut simulated_client = SimulatedClient::start(simulate);
+    simulated_client.next_line_with("online").await;
+    let pid = i32::try_from(simulated_client.child.id().unwrap()).unwrap();
     crate::support::connector::send_signal(pid, "INT");
-    simulated.line("offline").await;
-    assert!(simulated.child.wait().await.unwrap().success());
-    connector.wait_for(&client, false).await;
+    simulated_client.next_line_with("offline").await;
+    assert!(simulated_client.child.wait().await.unwrap().success());
+    connector.wait_until_disconnected(&client_id).await;
 }

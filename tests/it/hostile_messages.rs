@@ -1,5 +1,6 @@
-//! Hostile messages through real brokers, each between good ones: what must become of each does,
-//! and every good one is recorded. The messages are in `tests/corpus/hostile.json`.
+//! Publishes the hostile messages of `tests/corpus/hostile.json` through real brokers, each
+//! followed by a valid message. Each hostile message must have its expected result, and every
+//! valid message must be recorded.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -10,10 +11,12 @@ use tokio::time::{Duration, timeout};
 use crate::each_deployment;
 use crate::support::deployment::Settings;
 use crate::support::mqtt::{Connect, RawClient, control_out, online};
-use crate::support::{Deployment, TIMEOUT, unique};
+use crate::support::{Deployment, TIMEOUT, unique_id};
 
-/// Side by side.
-const LANES: usize = 8;
+/// Number of tasks that publish concurrently.
+const PUBLISHER_TASKS: usize = 8;
+/// The store truncates the topics of dead letters to this length.
+const STORED_TOPIC_CHARS: usize = 1000;
 
 const SETTINGS: Settings<'static> = &[
     ("mqtt.prefixes", r#"["redhat/insights", "qa/insights"]"#),
@@ -21,53 +24,54 @@ const SETTINGS: Settings<'static> = &[
     ("dead_letters.max_per_client", "100"),
 ];
 
-each_deployment!(hostile_messages_between_good_ones with SETTINGS);
+each_deployment!(hostile_messages_do_not_affect_valid_ones with SETTINGS);
 
-/// A message, and what must become of it.
+/// A hostile message and its expected result. `tests/corpus/README.md` describes the fields.
 struct Case {
     name: String,
     topic: String,
     payload: Vec<u8>,
-    becomes: String,
+    expect: String,
     reason: Option<String>,
-    refused: bool,
+    handshake_error: bool,
     needs_open_broker: bool,
-    broker_may_refuse: bool,
-    /// Who publishes it, and whose it is.
+    broker_may_reject: bool,
+    /// The client that publishes the message.
     publisher: String,
+    /// The client that the topic belongs to.
     client: Option<String>,
 }
 
-fn cases() -> Vec<Case> {
+fn load_cases() -> Vec<Case> {
     let text = include_str!("../corpus/hostile.json");
-    let all: Vec<Value> = serde_json::from_str(text).unwrap();
-    assert!(all.len() >= 60, "only {} cases", all.len());
-    all.iter().map(Case::read).collect()
+    let cases: Vec<Value> = serde_json::from_str(text).unwrap();
+    assert!(cases.len() >= 60, "only {} cases", cases.len());
+    cases.iter().map(Case::from_json).collect()
 }
 
 impl Case {
-    fn read(case: &Value) -> Self {
-        let id = unique("h");
+    fn from_json(case: &Value) -> Self {
+        let id = unique_id("h");
         let name = case["name"].as_str().unwrap().to_owned();
-        let fill = |text: &Value| text.as_str().map(|text| text.replace("{id}", &id));
-        let topic = match case["route"].as_str() {
+        let with_id = |text: &Value| text.as_str().map(|text| text.replace("{id}", &id));
+        let topic = match case["channel"].as_str() {
             Some("control") => format!("redhat/insights/{id}/control/out"),
             Some("data") => format!("redhat/insights/{id}/data/out"),
             Some("handshake") => format!("redhat/insights/in/{id}"),
-            Some("state") => format!("redhat/insights/status/{id}"),
-            _ => fill(&case["topic"]).unwrap_or_else(|| panic!("{name} has no topic")),
+            Some("status") => format!("redhat/insights/status/{id}"),
+            _ => with_id(&case["topic"]).unwrap_or_else(|| panic!("{name} has no topic")),
         };
-        let client = match case["route"] {
-            Value::Null => fill(&case["client"]),
+        let client = match case["channel"] {
+            Value::Null => with_id(&case["client"]),
             _ => Some(id.clone()),
         };
         Self {
-            payload: payload(case),
-            becomes: case["becomes"].as_str().unwrap().to_owned(),
+            payload: payload_bytes(case),
+            expect: case["expect"].as_str().unwrap().to_owned(),
             reason: case["reason"].as_str().map(str::to_owned),
-            refused: case["refused"] == true,
-            needs_open_broker: case["needs"] == "open_broker",
-            broker_may_refuse: case["broker_may_refuse"] == true,
+            handshake_error: case["handshake_error"] == true,
+            needs_open_broker: case["needs_open_broker"] == true,
+            broker_may_reject: case["broker_may_reject"] == true,
             publisher: id,
             name,
             topic,
@@ -76,15 +80,15 @@ impl Case {
     }
 }
 
-fn payload(case: &Value) -> Vec<u8> {
+fn payload_bytes(case: &Value) -> Vec<u8> {
     if let Some(text) = case["payload"].as_str() {
         return text.as_bytes().to_vec();
     }
     if let Some(hex) = case["payload_hex"].as_str() {
-        let digits = hex.as_bytes().chunks(2);
-        let byte =
+        let pairs = hex.as_bytes().chunks(2);
+        let decode_byte =
             |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
-        return digits.map(byte).collect();
+        return pairs.map(decode_byte).collect();
     }
     let repeat = &case["payload_repeat"];
     let text = |key: &str| repeat[key].as_str().unwrap_or_default();
@@ -94,136 +98,162 @@ fn payload(case: &Value) -> Vec<u8> {
         .into_bytes()
 }
 
-/// Publishes a case and then a good message of somebody else. Returns whether the broker took the
-/// hostile one, the good one's name, and both connections: in the embedded set-up a client is
-/// connected while its connection is.
-async fn publish(address: &str, case: &Case) -> (bool, String, [RawClient; 2]) {
-    let (taken, hostile) = publish_hostile(address, case).await;
-    let good = unique("good");
-    let mut client = RawClient::connect(address, &Connect::new(&good).patient()).await;
-    client.must_publish(&control_out(&good), &online()).await;
-    (taken, good, [hostile, client])
+/// A published case.
+struct Published {
+    /// Whether the broker acknowledged the hostile message.
+    acknowledged: bool,
+    /// The client that published the valid message.
+    valid_client: String,
+    /// Kept open, because the embedded broker marks a client as disconnected when its connection
+    /// closes.
+    _connections: [RawClient; 2],
+}
+
+/// Publishes the hostile message, and then a valid message of another client.
+async fn publish(address: &str, case: &Case) -> Published {
+    let (acknowledged, hostile_connection) = publish_hostile(address, case).await;
+    let valid_client = unique_id("good");
+    let connect = Connect::new(&valid_client).without_keep_alive();
+    let mut connection = RawClient::connect(address, &connect).await;
+    connection
+        .must_publish(&control_out(&valid_client), &online())
+        .await;
+    Published {
+        acknowledged,
+        valid_client,
+        _connections: [hostile_connection, connection],
+    }
 }
 
 async fn publish_hostile(address: &str, case: &Case) -> (bool, RawClient) {
     let connect = if case.needs_open_broker {
-        // The service itself may publish anywhere, so through it these get past the broker's rules.
+        // The access control lists allow the service to publish to any topic.
         Connect::new(&case.publisher).user("cloud-connector", "cc-secret")
     } else {
         Connect::new(&case.publisher)
     };
-    let mut client = RawClient::connect(address, &connect.patient()).await;
-    if case.becomes == "offline" {
+    let mut client = RawClient::connect(address, &connect.without_keep_alive()).await;
+    if case.expect == "offline" {
         client
             .must_publish(&control_out(&case.publisher), &online())
             .await;
     }
-    if case.refused {
-        let heard_on = format!("redhat/insights/out/{}", case.publisher);
-        assert_eq!(client.subscribe(&heard_on).await, 1);
+    if case.handshake_error {
+        let outbound_topic = format!("redhat/insights/out/{}", case.publisher);
+        assert_eq!(client.subscribe(&outbound_topic).await, 1);
     }
-    let taken = client.publish(&case.topic, &case.payload).await.is_some();
-    if case.refused {
-        let told = timeout(TIMEOUT, client.message()).await;
-        let (_, told) = told.unwrap_or_else(|_| panic!("{}: the client is not told", case.name));
-        assert_eq!(told["type"], "handshake-error", "{}", case.name);
+    let acknowledged = client.publish(&case.topic, &case.payload).await.is_some();
+    if case.handshake_error {
+        let received = timeout(TIMEOUT, client.next_message()).await;
+        let (_, message) =
+            received.unwrap_or_else(|_| panic!("{}: no handshake-error received", case.name));
+        assert_eq!(message["type"], "handshake-error", "{}", case.name);
     }
-    (taken, client)
+    (acknowledged, client)
 }
 
-async fn hostile_messages_between_good_ones(subject: Deployment) {
-    let mut cases = cases();
-    if !subject.has_outside_broker() {
+async fn hostile_messages_do_not_affect_valid_ones(deployment: Deployment) {
+    let mut cases = load_cases();
+    if !deployment.has_external_broker() {
         cases.retain(|case| !case.needs_open_broker);
     }
     let cases = Arc::new(cases);
-    let mut lanes = Vec::new();
-    for lane in 0..LANES {
-        let (cases, address) = (cases.clone(), subject.mqtt());
-        lanes.push(tokio::spawn(async move {
-            let mut done = Vec::new();
-            for (n, case) in cases.iter().enumerate() {
-                if n % LANES == lane {
-                    done.push((n, publish(&address, case).await));
+    let mut tasks = Vec::new();
+    for task in 0..PUBLISHER_TASKS {
+        let (cases, address) = (cases.clone(), deployment.mqtt_address());
+        tasks.push(tokio::spawn(async move {
+            let mut published = Vec::new();
+            for (index, case) in cases.iter().enumerate() {
+                if index % PUBLISHER_TASKS == task {
+                    published.push((index, publish(&address, case).await));
                 }
             }
-            done
+            published
         }));
     }
-    let mut taken = HashMap::new();
-    let mut good = Vec::new();
-    for lane in lanes {
-        for (n, (was_taken, name, clients)) in lane.await.unwrap() {
-            taken.insert(n, was_taken);
-            good.push((name, clients));
-        }
+    let mut published = HashMap::new();
+    for task in tasks {
+        published.extend(task.await.unwrap());
     }
-    check(&subject, &cases, &taken, &good).await;
+    check_results(&deployment, &cases, &published).await;
 }
 
-/// Waits until everything that must show does, and then looks for what must not.
-async fn check(
-    subject: &Deployment,
+/// Waits for the expected results, and then checks that there are no others.
+async fn check_results(
+    deployment: &Deployment,
     cases: &[Case],
-    taken: &HashMap<usize, bool>,
-    good: &[(String, [RawClient; 2])],
+    published: &HashMap<usize, Published>,
 ) {
-    let counts = |n: usize| taken[&n] || !cases[n].broker_may_refuse;
+    let was_delivered = |index: usize| {
+        let published = &published[&index];
+        published.acknowledged || !cases[index].broker_may_reject
+    };
     let deadline = std::time::Instant::now() + TIMEOUT;
     loop {
-        let state = State::of(subject).await;
-        let missing: Vec<String> = cases
+        let state = RecordedState::load(deployment).await;
+        let hostile = cases
             .iter()
             .enumerate()
-            .filter(|(n, _)| counts(*n))
-            .filter_map(|(_, case)| state.missing(case))
-            .chain(good.iter().filter_map(|(name, _)| state.missing_good(name)))
-            .collect();
+            .filter(|(index, _)| was_delivered(*index))
+            .filter_map(|(_, case)| state.missing_result(case));
+        let valid = published
+            .values()
+            .filter_map(|published| state.missing_client(&published.valid_client));
+        let missing: Vec<String> = hostile.chain(valid).collect();
         if missing.is_empty() {
             break;
         }
-        let late = std::time::Instant::now() > deadline;
-        assert!(!late, "{} wrong:\n{}", missing.len(), missing.join("\n"));
+        assert!(
+            std::time::Instant::now() <= deadline,
+            "{} results missing:\n{}",
+            missing.len(),
+            missing.join("\n")
+        );
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    let state = State::of(subject).await;
-    let wrong: Vec<String> = cases
+    let state = RecordedState::load(deployment).await;
+    let unexpected: Vec<String> = cases
         .iter()
-        .filter_map(|case| state.too_much(case))
+        .filter_map(|case| state.unexpected_result(case))
         .collect();
     assert!(
-        wrong.is_empty(),
-        "{} wrong:\n{}",
-        wrong.len(),
-        wrong.join("\n")
+        unexpected.is_empty(),
+        "{} unexpected results:\n{}",
+        unexpected.len(),
+        unexpected.join("\n")
     );
-    assert!(subject.is_ready().await);
-    println!("{} hostile and {} good messages", cases.len(), good.len());
+    assert!(deployment.is_ready().await);
+    println!(
+        "{} hostile and {} valid messages",
+        cases.len(),
+        published.len()
+    );
 }
 
-/// Who is connected, and the dead letters' reasons by client and topic.
-struct State {
+/// The connected clients and the dead letters.
+struct RecordedState {
     connected: HashSet<String>,
-    letters: HashMap<(Option<String>, String), String>,
+    /// The reason by client and topic.
+    dead_letters: HashMap<(Option<String>, String), String>,
 }
 
-impl State {
-    async fn of(subject: &Deployment) -> Self {
-        let letters = subject.dead_letters().await;
-        let letters = letters.iter().map(|letter| {
-            let text = |key: &str| letter[key].as_str().map(str::to_owned);
-            let topic: String = text("topic").unwrap().chars().take(1000).collect();
+impl RecordedState {
+    async fn load(deployment: &Deployment) -> Self {
+        let dead_letters = deployment.dead_letters().await;
+        let dead_letters = dead_letters.iter().map(|dead_letter| {
+            let text = |key: &str| dead_letter[key].as_str().map(str::to_owned);
+            let topic = stored_topic(&text("topic").unwrap());
             ((text("client_id"), topic), text("reason").unwrap())
         });
         Self {
-            letters: letters.collect(),
-            connected: subject.listed().await,
+            dead_letters: dead_letters.collect(),
+            connected: deployment.list_client_ids().await,
         }
     }
 
     fn reason(&self, case: &Case) -> Option<&String> {
-        let topic: String = case.topic.chars().take(1000).collect();
-        self.letters.get(&(case.client.clone(), topic))
+        let key = (case.client.clone(), stored_topic(&case.topic));
+        self.dead_letters.get(&key)
     }
 
     fn is_connected(&self, case: &Case) -> bool {
@@ -231,39 +261,43 @@ impl State {
         client.is_some_and(|client| self.connected.contains(client))
     }
 
-    fn missing(&self, case: &Case) -> Option<String> {
-        let (name, becomes) = (&case.name, &case.becomes);
-        match becomes.as_str() {
+    fn missing_result(&self, case: &Case) -> Option<String> {
+        let name = &case.name;
+        match case.expect.as_str() {
             "dead_letter" if self.reason(case) != case.reason.as_ref() => Some(format!(
-                "{name}: no dead letter for {:?} but for {:?}",
+                "{name}: expected a dead letter with reason {:?}, found {:?}",
                 case.reason,
                 self.reason(case)
             )),
-            "online" if !self.is_connected(case) => Some(format!("{name}: not online")),
-            "offline" if self.is_connected(case) => Some(format!("{name}: not offline")),
+            "online" if !self.is_connected(case) => Some(format!("{name}: not connected")),
+            "offline" if self.is_connected(case) => Some(format!("{name}: still connected")),
             _ => None,
         }
     }
 
-    fn missing_good(&self, name: &String) -> Option<String> {
-        (!self.connected.contains(name)).then(|| format!("{name} was not recorded"))
+    fn missing_client(&self, client: &str) -> Option<String> {
+        (!self.connected.contains(client)).then(|| format!("{client} was not recorded"))
     }
 
-    fn too_much(&self, case: &Case) -> Option<String> {
-        let (name, becomes) = (&case.name, &case.becomes);
-        if becomes != "dead_letter" && self.reason(case).is_some() {
-            return Some(format!("{name}: a dead letter, and should be {becomes}"));
+    fn unexpected_result(&self, case: &Case) -> Option<String> {
+        let (name, expect) = (&case.name, &case.expect);
+        if expect != "dead_letter" && self.reason(case).is_some() {
+            return Some(format!("{name}: expected {expect}, found a dead letter"));
         }
-        if becomes != "online" && self.is_connected(case) {
-            return Some(format!("{name}: connected, and should be {becomes}"));
+        if expect != "online" && self.is_connected(case) {
+            return Some(format!("{name}: expected {expect}, but it is connected"));
         }
         None
     }
 }
 
+fn stored_topic(topic: &str) -> String {
+    topic.chars().take(STORED_TOPIC_CHARS).collect()
+}
+
 #[test]
-fn names_are_unique() {
-    let cases = cases();
+fn case_names_are_unique() {
+    let cases = load_cases();
     let names: HashSet<&String> = cases.iter().map(|case| &case.name).collect();
     assert_eq!(names.len(), cases.len());
 }

@@ -1,19 +1,20 @@
-//! Inventory hears of hosts that come online: in its topic, or in a file.
+//! Reports of connected hosts to inventory: to a Kafka topic in distributed mode, to a file in embedded
+//! mode.
 
 use serde_json::{Value, json};
 
 use crate::each_deployment;
 use crate::support::mqtt::{Connect, RawClient, control_out, online};
-use crate::support::{Deployment, eventually, unique};
+use crate::support::{Deployment, eventually, unique_id};
 
 each_deployment!(
-    a_host_that_comes_online_is_announced,
-    who_belongs_to_nobody_is_not_announced with &[("tenant.default_org_id", "")],
-    who_has_no_worker_for_it_is_not_announced,
+    a_host_that_comes_online_is_reported,
+    a_tenantless_client_is_not_reported with &[("tenant.default_org_id", "")],
+    a_host_without_a_relevant_dispatcher_is_not_reported,
 );
 
-/// An online of a host that inventory would take.
-fn host() -> Value {
+/// An online message of a host that is eligible for inventory.
+fn host_online() -> Value {
     let mut online = online();
     online["content"]["canonical_facts"] = json!({
         "insights_id": "cabb61b6e61d4d70b47501f5c009e93c", "fqdn": "a.example",
@@ -24,83 +25,99 @@ fn host() -> Value {
     online
 }
 
-async fn a_host_that_comes_online_is_announced(subject: Deployment) {
-    let me = uuid::Uuid::new_v4().to_string();
-    let mut client = RawClient::connect(&subject.mqtt(), &Connect::new(&me)).await;
-    client.must_publish(&control_out(&me), &host()).await;
-    subject.wait_for(&me, true).await;
-    let heard = eventually("inventory hears of it", || async {
-        let all = subject.inventory().await;
-        all.into_iter()
-            .find(|told| told["data"]["system_profile"]["rhc_client_id"] == *me)
+async fn a_host_that_comes_online_is_reported(deployment: Deployment) {
+    let client_id = uuid::Uuid::new_v4().to_string();
+    let mut client =
+        RawClient::connect(&deployment.mqtt_address(), &Connect::new(&client_id)).await;
+    client
+        .must_publish(&control_out(&client_id), &host_online())
+        .await;
+    deployment.wait_until_connected(&client_id).await;
+    let message = eventually("the inventory message", || async {
+        let messages = deployment.inventory_messages().await;
+        messages
+            .into_iter()
+            .find(|message| message["data"]["system_profile"]["rhc_client_id"] == *client_id)
     })
     .await;
-    assert_eq!(heard["operation"], "add_host");
-    let data = &heard["data"];
+    assert_eq!(message["operation"], "add_host");
+    let data = &message["data"];
     assert_eq!(data["org_id"], "10000");
     assert_eq!(data["account"], "111000");
     assert_eq!(data["reporter"], "cloud-connector");
     assert_eq!(data["insights_id"], "cabb61b6-e61d-4d70-b475-01f5c009e93c");
     assert_eq!(data.get("mac_addresses"), None);
     assert_eq!(data["tags"], json!({"rhc_client": {"region": ["us1"]}}));
-    let stale: jiff::Timestamp = data["stale_timestamp"].as_str().unwrap().parse().unwrap();
-    let ahead = stale.duration_since(jiff::Timestamp::now()).as_hours();
-    assert!((25..=26).contains(&ahead), "{stale}");
-    // Another message is told, too; the same one again is not.
-    let before = subject.inventory().await.len();
-    let mut another = host();
-    another["message_id"] = json!("another");
+    let stale_at: jiff::Timestamp = data["stale_timestamp"].as_str().unwrap().parse().unwrap();
+    let hours = stale_at.duration_since(jiff::Timestamp::now()).as_hours();
+    assert!((25..=26).contains(&hours), "{stale_at}");
+    // A later online message is reported, too. A duplicate is not.
+    let count_before = deployment.inventory_messages().await.len();
+    let mut later = host_online();
+    later["message_id"] = json!("later");
     for _ in 0..3 {
-        client.must_publish(&control_out(&me), &another).await;
+        client.must_publish(&control_out(&client_id), &later).await;
     }
-    let mut last = host();
+    let mut last = host_online();
     last["content"]["tags"] = json!({"region": "last"});
-    client.must_publish(&control_out(&me), &last).await;
-    let all = eventually("the last one", || async {
-        let all = subject.inventory().await;
-        let told = |told: &Value| told["data"]["tags"]["rhc_client"]["region"][0] == "last";
-        all.iter().any(told).then_some(all)
+    client.must_publish(&control_out(&client_id), &last).await;
+    let messages = eventually("the last inventory message", || async {
+        let messages = deployment.inventory_messages().await;
+        let is_last =
+            |message: &Value| message["data"]["tags"]["rhc_client"]["region"][0] == "last";
+        messages.iter().any(is_last).then_some(messages)
     })
     .await;
-    assert!(all.len() <= before + 2, "{} more", all.len() - before);
+    let added = messages.len() - count_before;
+    assert!(
+        added <= 2,
+        "{added} inventory messages for 2 new online messages"
+    );
 }
 
-async fn who_belongs_to_nobody_is_not_announced(subject: Deployment) {
-    let me = unique("nobodys");
-    let mut client = RawClient::connect(&subject.mqtt(), &Connect::new(&me)).await;
-    client.must_publish(&control_out(&me), &host()).await;
-    recorded(&subject, 1.0).await;
-    assert!(subject.inventory().await.is_empty());
+async fn a_tenantless_client_is_not_reported(deployment: Deployment) {
+    let client_id = unique_id("tenantless");
+    let mut client =
+        RawClient::connect(&deployment.mqtt_address(), &Connect::new(&client_id)).await;
+    client
+        .must_publish(&control_out(&client_id), &host_online())
+        .await;
+    wait_for_recorded_onlines(&deployment, 1.0).await;
+    assert!(deployment.inventory_messages().await.is_empty());
 }
 
-async fn who_has_no_worker_for_it_is_not_announced(subject: Deployment) {
-    let me = unique("worker");
-    let mut client = RawClient::connect(&subject.mqtt(), &Connect::new(&me)).await;
-    let mut other = host();
-    other["content"]["dispatchers"] = json!({"echo": {}});
-    client.must_publish(&control_out(&me), &other).await;
-    subject.wait_for(&me, true).await;
-    assert!(subject.inventory().await.is_empty());
+async fn a_host_without_a_relevant_dispatcher_is_not_reported(deployment: Deployment) {
+    let client_id = unique_id("no-worker");
+    let mut client =
+        RawClient::connect(&deployment.mqtt_address(), &Connect::new(&client_id)).await;
+    let mut online = host_online();
+    online["content"]["dispatchers"] = json!({"echo": {}});
+    client.must_publish(&control_out(&client_id), &online).await;
+    deployment.wait_until_connected(&client_id).await;
+    assert!(deployment.inventory_messages().await.is_empty());
 }
 
 #[cfg(feature = "external-services")]
 #[tokio::test]
-async fn an_inventory_that_is_away_holds_nobody_up() {
-    let subject = Deployment::distributed(&[("inventory.topic", "nowhere")]).await;
-    let me = unique("away");
-    let mut client = RawClient::connect(&subject.mqtt(), &Connect::new(&me)).await;
-    client.must_publish(&control_out(&me), &host()).await;
-    subject.wait_for(&me, true).await;
-    let missed = subject
+async fn an_unavailable_inventory_does_not_delay_recording() {
+    let deployment = Deployment::distributed(&[("inventory.topic", "nowhere")]).await;
+    let client_id = unique_id("unavailable");
+    let mut client =
+        RawClient::connect(&deployment.mqtt_address(), &Connect::new(&client_id)).await;
+    client
+        .must_publish(&control_out(&client_id), &host_online())
+        .await;
+    deployment.wait_until_connected(&client_id).await;
+    let not_delivered = deployment
         .metric("cloud_connector_inventory_messages_total", "not_delivered")
         .await;
-    assert!(missed > 0.5, "{missed}");
+    assert!(not_delivered > 0.5, "{not_delivered}");
 }
 
-async fn recorded(subject: &Deployment, count: f64) {
-    eventually("it is recorded", || async {
-        let recorded = "cloud_connector_messages_applied_total";
-        (subject.metric(recorded, "online").await > count - 0.5).then_some(())
+async fn wait_for_recorded_onlines(deployment: &Deployment, count: f64) {
+    eventually("online messages to be recorded", || async {
+        let applied = "cloud_connector_messages_applied_total";
+        (deployment.metric(applied, "online").await > count - 0.5).then_some(())
     })
     .await;
 }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::each_deployment;
-use crate::support::gateway::{Gateway, GatewayReply};
+use crate::support::gateway::{FakeGateway, GatewayReply};
 use crate::support::mqtt::{Connect, RawClient, control_out, offline, online};
-use crate::support::{Deployment, TIMEOUT, eventually, unique};
+use crate::support::{Deployment, TIMEOUT, eventually, unique_id};
 
 each_deployment!(
     the_gateway_goes_away_while_everybody_reconnects,
@@ -21,7 +21,7 @@ const BATCH_DEADLINE: Duration = Duration::from_secs(1);
 
 /// `make drills`: times are held to there only, for a test run shares its machine with other tests.
 fn is_full_size() -> bool {
-    std::env::var_os("FULL_SIZE_DRILLS").is_some()
+    std::env::var_os("FULL_SIZE_OUTAGE_TESTS").is_some()
 }
 
 fn size(small: usize, full: usize) -> usize {
@@ -42,7 +42,7 @@ impl Fleet {
             let address = address.to_owned();
             let turn = at_once.clone().acquire_owned().await.unwrap();
             connecting.push(tokio::spawn(async move {
-                let connect = Connect::new(&name).offline_will().patient();
+                let connect = Connect::new(&name).offline_will().without_keep_alive();
                 let mut client = RawClient::connect(&address, &connect).await;
                 client.must_publish(&control_out(&name), &online()).await;
                 drop(turn);
@@ -60,7 +60,7 @@ impl Fleet {
     /// a batch's time; the updater finds the rest.
     async fn settle(&self, subject: &Deployment) {
         eventually("all have a tenant", || async {
-            subject.command(&["update-tenantless"]).await;
+            subject.run_command(&["update-tenantless"]).await;
             let sql = "SELECT count(*) FROM connections WHERE org_id <> ''";
             let found = subject.count(sql).await;
             (usize::try_from(found).unwrap() == self.names.len()).then_some(())
@@ -73,7 +73,7 @@ impl Fleet {
         let started = Instant::now();
         drop(self.clients);
         wait_for_tenants(subject, 0).await;
-        let fleet = Self::connect(&subject.mqtt(), self.names).await;
+        let fleet = Self::connect(&subject.mqtt_address(), self.names).await;
         wait_for_tenants(subject, fleet.names.len()).await;
         (fleet, started.elapsed())
     }
@@ -81,7 +81,7 @@ impl Fleet {
     /// Each of them, and nobody else.
     async fn must_be_listed(&self, subject: &Deployment) {
         let names: HashSet<String> = self.names.iter().cloned().collect();
-        assert_eq!(subject.listed().await, names);
+        assert_eq!(subject.list_client_ids().await, names);
     }
 }
 
@@ -102,12 +102,12 @@ async fn wait_for_tenants(subject: &Deployment, count: usize) {
 }
 
 async fn the_gateway_goes_away_while_everybody_reconnects(subject: Deployment) {
-    let gateway = Gateway::start(GatewayReply::Found("10000")).await;
-    let subject = subject.asking(&gateway, &[]).await;
+    let gateway = FakeGateway::start(GatewayReply::Found("10000")).await;
+    let subject = subject.recreate_with_gateway(&gateway, &[]).await;
     let names: Vec<String> = (0..size(300, 5000))
-        .map(|n| unique(&format!("d{n}")))
+        .map(|n| unique_id(&format!("d{n}")))
         .collect();
-    let mut fleet = Fleet::connect(&subject.mqtt(), names).await;
+    let mut fleet = Fleet::connect(&subject.mqtt_address(), names).await;
     fleet.settle(&subject).await;
     let mut healthy = Duration::ZERO;
     for _ in 0..2 {
@@ -117,16 +117,16 @@ async fn the_gateway_goes_away_while_everybody_reconnects(subject: Deployment) {
     }
     println!("healthy: all recorded after {healthy:.1?}");
     for silence in [
-        GatewayReply::Busy,
-        GatewayReply::Nothing,
-        GatewayReply::Page(200),
-        GatewayReply::Page(404),
+        GatewayReply::Overloaded,
+        GatewayReply::NoReply,
+        GatewayReply::HtmlPage(200),
+        GatewayReply::HtmlPage(404),
     ] {
-        gateway.says_of_others(silence.clone());
-        let before = gateway.asked().len();
+        gateway.set_default_reply(silence.clone());
+        let before = gateway.requested_clients().len();
         let took;
         (fleet, took) = fleet.reconnect(&subject).await;
-        let asked = gateway.asked().len() - before;
+        let asked = gateway.requested_clients().len() - before;
         println!("{silence:?}: all recorded after {took:.1?}; the gateway was asked {asked} times");
         if is_full_size() {
             assert!(took <= healthy + 2 * BATCH_DEADLINE, "{took:?}");
@@ -138,17 +138,21 @@ async fn the_gateway_goes_away_while_everybody_reconnects(subject: Deployment) {
         let used = "SELECT count(*) FROM connections WHERE tenant_lookup_failure_count > 0";
         assert_eq!(subject.count(used).await, 0);
         // New clients arrive meanwhile: they belong to nobody yet, and have lost nothing.
-        let newcomer = unique("new");
-        let mut client = RawClient::connect(&subject.mqtt(), &Connect::new(&newcomer)).await;
+        let newcomer = unique_id("new");
+        let mut client =
+            RawClient::connect(&subject.mqtt_address(), &Connect::new(&newcomer)).await;
         client
             .must_publish(&control_out(&newcomer), &online())
             .await;
         let row = eventually("the newcomer's row", || subject.row(&newcomer)).await;
-        assert_eq!((row.org_id.as_str(), row.failures), ("", 0));
+        assert_eq!(
+            (row.org_id.as_str(), row.tenant_lookup_failure_count),
+            ("", 0)
+        );
         // When it is back, they get their tenants at the next run.
-        gateway.says_of_others(GatewayReply::Found("10000"));
+        gateway.set_default_reply(GatewayReply::Found("10000"));
         eventually("the updater finds it", || async {
-            subject.command(&["update-tenantless"]).await;
+            subject.run_command(&["update-tenantless"]).await;
             let row = subject.row(&newcomer).await.unwrap();
             (row.org_id == "10000").then_some(())
         })
@@ -175,18 +179,18 @@ async fn the_gateway_goes_away_while_everybody_reconnects(subject: Deployment) {
 }
 
 async fn tenantless_clients_that_reconnect_as_fast_as_they_can(subject: Deployment) {
-    let gateway = Gateway::start(GatewayReply::NotFound).await;
+    let gateway = FakeGateway::start(GatewayReply::NotFound).await;
     let subject = subject
-        .asking(&gateway, &[("tenant.negative_cache_ttl", "60s")])
+        .recreate_with_gateway(&gateway, &[("tenant.negative_cache_ttl", "60s")])
         .await;
     let names: Vec<String> = (0..size(50, 500))
-        .map(|n| unique(&format!("s{n}")))
+        .map(|n| unique_id(&format!("s{n}")))
         .collect();
     let lasts = Duration::from_secs(if is_full_size() { 30 } else { 5 });
     let until = Instant::now() + lasts;
     let mut storm = Vec::new();
     for name in names.clone() {
-        let address = subject.mqtt();
+        let address = subject.mqtt_address();
         storm.push(tokio::spawn(async move {
             let mut times = 0;
             let heard_on = format!("redhat/insights/{name}/control/in");
@@ -196,11 +200,11 @@ async fn tenantless_clients_that_reconnect_as_fast_as_they_can(subject: Deployme
                 client.subscribe(&heard_on).await;
                 let online = online().to_string();
                 let topic = control_out(&name);
-                client.publish_only(&topic, online.as_bytes(), false).await;
+                client.send_publish(&topic, online.as_bytes(), false).await;
                 client.ping().await;
                 // Nothing is sent to it because of it: these are the broker's own answers.
-                assert_eq!(client.read().await.unwrap().kind(), 4, "PUBACK");
-                assert_eq!(client.read().await.unwrap().kind(), 13, "PINGRESP");
+                assert_eq!(client.read_packet().await.unwrap().kind(), 4, "PUBACK");
+                assert_eq!(client.read_packet().await.unwrap().kind(), 13, "PINGRESP");
                 times += 1;
             }
             times
@@ -208,13 +212,13 @@ async fn tenantless_clients_that_reconnect_as_fast_as_they_can(subject: Deployme
     }
     // The first third warms it up; what it holds then, it holds at the end.
     tokio::time::sleep(lasts / 3).await;
-    let early = subject.memory();
+    let early = subject.resident_memory_mib();
     let mut times = 0;
     for client in storm {
         times += client.await.unwrap();
     }
-    let late = subject.memory();
-    let asked = gateway.asked();
+    let late = subject.resident_memory_mib();
+    let asked = gateway.requested_clients();
     println!(
         "{times} reconnects, {} lookups, {early} MiB after a third, {late} MiB at the end",
         asked.len()
@@ -222,22 +226,22 @@ async fn tenantless_clients_that_reconnect_as_fast_as_they_can(subject: Deployme
     assert!(late <= early + early / 4 + 16, "{early} MiB, then {late}");
     let different: HashSet<&String> = asked.iter().collect();
     assert_eq!(asked.len(), different.len(), "one lookup a client");
-    assert!(subject.listed().await.is_empty());
+    assert!(subject.list_client_ids().await.is_empty());
     assert!(times > 100, "{times}");
 }
 
 async fn the_gateway_forgets_everybody_at_once(subject: Deployment) {
-    let gateway = Gateway::start(GatewayReply::Found("10000")).await;
+    let gateway = FakeGateway::start(GatewayReply::Found("10000")).await;
     let subject = subject
-        .asking(&gateway, &[("tenant.negative_cache_ttl", "1ms")])
+        .recreate_with_gateway(&gateway, &[("tenant.negative_cache_ttl", "1ms")])
         .await;
     let names: Vec<String> = (0..size(120, 1000))
-        .map(|n| unique(&format!("g{n}")))
+        .map(|n| unique_id(&format!("g{n}")))
         .collect();
-    let mut fleet = Fleet::connect(&subject.mqtt(), names).await;
+    let mut fleet = Fleet::connect(&subject.mqtt_address(), names).await;
     fleet.settle(&subject).await;
-    let before = gateway.asked().len();
-    gateway.says_of_others(GatewayReply::NotFound);
+    let before = gateway.requested_clients().len();
+    gateway.set_default_reply(GatewayReply::NotFound);
     for (name, client) in fleet.names.iter().zip(&mut fleet.clients) {
         client.must_publish(&control_out(name), &online()).await;
     }
@@ -248,7 +252,7 @@ async fn the_gateway_forgets_everybody_at_once(subject: Deployment) {
     .await;
     // All second onlines have been dealt with before anybody is counted.
     eventually("every lookup", || async {
-        (gateway.asked().len() >= before + fleet.names.len()).then_some(())
+        (gateway.requested_clients().len() >= before + fleet.names.len()).then_some(())
     })
     .await;
     wait_for_tenants(&subject, fleet.names.len()).await;
@@ -256,7 +260,7 @@ async fn the_gateway_forgets_everybody_at_once(subject: Deployment) {
     // One that leaves and comes back keeps its own, too.
     let (name, client) = (&fleet.names[0], &mut fleet.clients[0]);
     client.must_publish(&control_out(name), &offline()).await;
-    subject.wait_for(name, false).await;
+    subject.wait_until_disconnected(name).await;
     client.must_publish(&control_out(name), &online()).await;
-    subject.wait_for(name, true).await;
+    subject.wait_until_connected(name).await;
 }

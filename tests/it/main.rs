@@ -1,5 +1,5 @@
-//! Integration tests: one binary, real processes and sockets, everything on free ports and in
-//! folders of its own, so that all of it runs side by side.
+//! Integration tests, built as one binary. They run real processes and real sockets. Each test uses
+//! its own ports and its own data directory, so all tests can run in parallel.
 
 mod support;
 
@@ -10,6 +10,7 @@ mod broker_lifecycle;
 mod cli;
 #[cfg(feature = "external-services")]
 mod distributed;
+mod documentation;
 mod end_to_end;
 mod hostile_messages;
 mod inventory;
@@ -26,3 +27,4 @@ mod startup_errors;
 mod store_contract;
 #[cfg(feature = "external-services")]
 mod third_party_clients;
+mod upgrade;

@@ -10,12 +10,12 @@ use bytes::Bytes;
 use cloud_connector::domain::{ClientId, Clock, Identity, OrgId, Tenant, Timestamp};
 use cloud_connector::protocol::{HandshakeSegments, InboundMessage, TopicScheme};
 use cloud_connector::record::{
-    HandshakeErrorSender, MassLossDetector, PartitionLease, QueuePosition, QueueTopic, Recorder,
-    RecorderConfig, RecorderDeps, RecorderInput,
+    HandshakeErrorSender, PartitionLease, QueuePosition, QueueTopic, Recorder, RecorderConfig,
+    RecorderDeps, RecorderInput,
 };
 use cloud_connector::shutdown::TaskGroup;
 use cloud_connector::store::{DeadLetterFilter, DeadLetterLimits, Store};
-use cloud_connector::tenant::{TenantLookup, TenantLookupOutcome};
+use cloud_connector::tenant::{MassLossDetector, TenantLookup, TenantLookupOutcome};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use serde_json::{Value, json};
@@ -198,13 +198,13 @@ struct SingleTenant;
 #[async_trait]
 impl TenantLookup for SingleTenant {
     async fn lookup(&self, _: &ClientId, _: tokio::time::Instant) -> TenantLookupOutcome {
-        TenantLookupOutcome::of(Identity::made_for(&Tenant {
+        TenantLookupOutcome::from_identity(Identity::for_tenant(&Tenant {
             org_id: OrgId::new(ORG).unwrap(),
             account: String::new(),
         }))
     }
 
-    async fn probe(&self) -> Result<String, String> {
+    async fn check(&self) -> Result<String, String> {
         Ok(String::new())
     }
 }
@@ -231,27 +231,27 @@ struct Run {
 }
 
 impl Run {
-    async fn new(store: Arc<dyn Store>, stopper: &TaskGroup) -> Self {
+    async fn new(store: Arc<dyn Store>, tasks: &TaskGroup) -> Self {
         let parts = RecorderDeps {
             store,
-            tenants: Arc::new(SingleTenant),
+            tenant_lookup: Arc::new(SingleTenant),
             inventory: None,
-            losses: MassLossDetector::default(),
-            sources: None,
-            refusals: HandshakeErrorSender::channel().0,
+            mass_loss: MassLossDetector::default(),
+            source_registrar: None,
+            handshake_errors: HandshakeErrorSender::channel().0,
             clock: Arc::new(FixedClock),
-            settings: RecorderConfig {
+            config: RecorderConfig {
                 max_batch_size: 1000,
                 tenant_lookup_timeout: Duration::from_secs(5),
                 stale_online_window: Duration::from_secs(STALE_ONLINE_WINDOW.unsigned_abs()),
                 writers: 1,
-                letters: DeadLetterLimits {
+                dead_letter_limits: DeadLetterLimits {
                     max_per_client: 20,
                     max_total: 1_000_000,
                 },
             },
         };
-        let recorder = Recorder::start(parts, stopper);
+        let recorder = Recorder::start(parts, tasks);
         let take = async |queue| {
             recorder
                 .acquire_partitions(queue, &[0], "me")
@@ -285,16 +285,16 @@ impl Run {
             message: InboundMessage {
                 topic,
                 payload,
-                replayed,
-                again: false,
-                received: at(second),
-                cut: None,
+                retained: replayed,
+                operator_replay: false,
+                received_at: at(second),
+                truncated: None,
             },
-            place: offset.map(|offset| QueuePosition {
+            position: offset.map(|offset| QueuePosition {
                 partition: 0,
                 offset,
             }),
-            late: offset.is_none(),
+            unordered: offset.is_none(),
         }
     }
 
@@ -408,7 +408,7 @@ impl Run {
         for (client, expected) in model(case).iter().enumerate() {
             let id = ClientId::new(&self.names[client]).unwrap();
             let found = store.find_for_org(&org, &id).await.unwrap();
-            let shown = found.as_ref().map(|row| &row.reported.canonical_facts);
+            let shown = found.as_ref().map(|row| &row.info.canonical_facts);
             let facts = expected
                 .shows()
                 .map(|mark| json!({"mark": mark, "of": self.names[client]}));
@@ -416,7 +416,10 @@ impl Run {
             // What is known of it decides what comes next, so that must be right, too.
             let known = store.load_states(std::slice::from_ref(&id)).await.unwrap();
             let known = &known[&id];
-            let left = known.connected.as_ref().is_none_or(|row| row.has_left);
+            let left = known
+                .connection
+                .as_ref()
+                .is_none_or(|row| row.offline_overruled);
             prop_assert_eq!(
                 left,
                 expected.offline_received_at.is_some(),
@@ -452,11 +455,11 @@ impl Run {
 }
 
 async fn holds(store: Arc<dyn Store>, case: &Case) -> Result<(), TestCaseError> {
-    let stopper = TaskGroup::new();
-    let run = Run::new(store.clone(), &stopper).await;
+    let tasks = TaskGroup::new();
+    let run = Run::new(store.clone(), &tasks).await;
     run.play(case).await;
     let verdict = run.check(&*store, case).await;
-    stopper.stop(Duration::from_secs(5)).await;
+    tasks.stop(Duration::from_secs(5)).await;
     verdict
 }
 
@@ -501,7 +504,7 @@ fn runtime() -> tokio::runtime::Runtime {
 #[test]
 fn any_sequence_ends_as_the_model_says_on_sqlite() {
     let runtime = runtime();
-    let subject = runtime.block_on(crate::store_contract::sqlite());
+    let subject = runtime.block_on(crate::store_contract::open_sqlite());
     run(|| subject.store.clone(), &runtime);
 }
 
@@ -509,6 +512,6 @@ fn any_sequence_ends_as_the_model_says_on_sqlite() {
 #[test]
 fn any_sequence_ends_as_the_model_says_on_postgres() {
     let runtime = runtime();
-    let subject = runtime.block_on(crate::store_contract::postgres());
+    let subject = runtime.block_on(crate::store_contract::open_postgres());
     run(|| subject.store.clone(), &runtime);
 }

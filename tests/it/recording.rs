@@ -1,13 +1,13 @@
-//! What is acknowledged is durable, and what is not durable is not acknowledged.
+//! The embedded broker acknowledges a message only after it is stored in the database.
 
 use serde_json::json;
 use sqlx::{Connection as _, SqliteConnection};
 
 use crate::support::mqtt::{Connect, control_out, offline, online};
-use crate::support::{Connector, RawClient, eventually, unique};
+use crate::support::{Connector, RawClient, eventually, unique_id};
 
-/// Keeps everybody else from writing to the connector's database.
-async fn stall(connector: &Connector) -> SqliteConnection {
+/// Blocks all writes to the connector's database until the returned connection is closed.
+async fn block_writes(connector: &Connector) -> SqliteConnection {
     let path = connector.data_dir().join("cloud-connector.db");
     let url = format!("sqlite://{}", path.display());
     let mut blocker = SqliteConnection::connect(&url).await.unwrap();
@@ -19,78 +19,79 @@ async fn stall(connector: &Connector) -> SqliteConnection {
 }
 
 #[tokio::test]
-async fn while_the_database_stalls_nothing_is_acknowledged_and_readiness_says_so() {
+async fn a_blocked_database_delays_acknowledgments_and_fails_readiness() {
     let connector = Connector::start().await;
-    let me = unique("patient");
-    let mut client = RawClient::connect(&connector.mqtt, &Connect::new(&me)).await;
+    let client_id = unique_id("delayed");
+    let mut client = RawClient::connect(&connector.mqtt_address, &Connect::new(&client_id)).await;
     assert_eq!(connector.readiness().await.0, 200);
 
-    let blocker = stall(&connector).await;
+    let blocker = block_writes(&connector).await;
     let payload = online().to_string();
-    let waiting = tokio::spawn(async move {
-        let answer = client.publish(&control_out(&me), payload.as_bytes()).await;
-        (client, answer)
+    let publishing = tokio::spawn(async move {
+        let puback = client
+            .publish(&control_out(&client_id), payload.as_bytes())
+            .await;
+        (client, puback)
     });
-    let (_, told) = eventually("readiness that tells", || async {
+    let body = eventually("the readiness probe to fail", || async {
         let (status, body) = connector.readiness().await;
-        (status == 503).then_some((status, body))
+        (status == 503).then_some(body)
     })
     .await;
+    let recorder = body["components"]["recorder"].as_str().unwrap();
+    assert!(recorder.contains("batch write failed"), "{body}");
     assert!(
-        told["parts"]["record"]
-            .as_str()
-            .unwrap()
-            .contains("holding"),
-        "{told}"
+        !publishing.is_finished(),
+        "the broker acknowledged a message that is not stored"
     );
-    assert!(!waiting.is_finished(), "acknowledged before it was durable");
-    assert_eq!(
-        connector
-            .bare("GET", "/liveness")
-            .send()
-            .await
-            .unwrap()
-            .status(),
-        200
-    );
+    let liveness = connector.unauthenticated_request("GET", "/liveness");
+    assert_eq!(liveness.send().await.unwrap().status(), 200);
 
     blocker.close().await.unwrap();
-    let (_client, answer) = waiting.await.unwrap();
-    assert!(answer.is_some(), "the broker hung up");
-    assert_eq!(connector.listed("10000").await.len(), 1);
-    eventually("readiness", || async {
+    let (_client, puback) = publishing.await.unwrap();
+    assert!(puback.is_some(), "the broker closed the connection");
+    assert_eq!(connector.list_client_ids("10000").await.len(), 1);
+    eventually("the readiness probe to succeed", || async {
         (connector.readiness().await.0 == 200).then_some(())
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_wait_that_is_too_long_closes_the_connection_unacknowledged() {
-    let connector = Connector::setup()
+async fn ack_timeout_closes_the_connection_without_an_acknowledgment() {
+    let connector = Connector::builder()
         .set("broker.ack_timeout", "300ms")
         .start()
         .await;
-    let me = unique("cut-off");
-    let mut client = RawClient::connect(&connector.mqtt, &Connect::new(&me)).await;
-    let blocker = stall(&connector).await;
+    let client_id = unique_id("ack-timeout");
+    let mut client = RawClient::connect(&connector.mqtt_address, &Connect::new(&client_id)).await;
+    let blocker = block_writes(&connector).await;
     let payload = online().to_string();
-    let answer = client.publish(&control_out(&me), payload.as_bytes()).await;
-    assert_eq!(answer, None, "acknowledged what is not stored");
+    let puback = client
+        .publish(&control_out(&client_id), payload.as_bytes())
+        .await;
+    assert_eq!(
+        puback, None,
+        "the broker acknowledged a message that is not stored"
+    );
     blocker.close().await.unwrap();
-    // It comes again, and is recorded.
-    let mut client = RawClient::connect(&connector.mqtt, &Connect::new(&me)).await;
-    client.must_publish(&control_out(&me), &online()).await;
-    assert_eq!(connector.listed("10000").await, [me]);
+    // After a reconnect the message is recorded.
+    let mut client = RawClient::connect(&connector.mqtt_address, &Connect::new(&client_id)).await;
+    client
+        .must_publish(&control_out(&client_id), &online())
+        .await;
+    assert_eq!(connector.list_client_ids("10000").await, [client_id]);
 }
 
 #[tokio::test]
-async fn bad_messages_between_good_ones_stop_nobody() {
+async fn invalid_messages_do_not_affect_other_messages() {
     let connector = Connector::start().await;
-    let (good, bad) = (unique("good"), unique("bad"));
-    let mut one = RawClient::connect(&connector.mqtt, &Connect::new(&good)).await;
-    let mut other = RawClient::connect(&connector.mqtt, &Connect::new(&bad)).await;
-    let deep = "[".repeat(100_000);
-    let hostile: &[&[u8]] = &[
+    let (valid_id, invalid_id) = (unique_id("valid"), unique_id("invalid"));
+    let address = &connector.mqtt_address;
+    let mut valid_client = RawClient::connect(address, &Connect::new(&valid_id)).await;
+    let mut invalid_client = RawClient::connect(address, &Connect::new(&invalid_id)).await;
+    let deeply_nested = "[".repeat(100_000);
+    let payloads: &[&[u8]] = &[
         b"",
         b"\xff\xfe\x00",
         b"null",
@@ -98,86 +99,110 @@ async fn bad_messages_between_good_ones_stop_nobody() {
         b"{\"type\":7}",
         b"{\"type\":\"connection-status\",\"content\":{\"state\":\"online\",\"tags\":{\"a\":\"\\u0000\"}}}",
         b"{\"type\":\"connection-status\",\"content\":{\"state\":\"online\",\"dispatchers\":[]}}",
-        deep.as_bytes(),
+        deeply_nested.as_bytes(),
     ];
-    for payload in hostile {
-        assert!(other.publish(&control_out(&bad), payload).await.is_some());
-        one.must_publish(&control_out(&good), &online()).await;
+    for payload in payloads {
+        let puback = invalid_client
+            .publish(&control_out(&invalid_id), payload)
+            .await;
+        assert!(puback.is_some(), "the broker closed the connection");
+        valid_client
+            .must_publish(&control_out(&valid_id), &online())
+            .await;
     }
-    assert_eq!(connector.listed("10000").await, [good]);
-    let rejected = connector
+    assert_eq!(connector.list_client_ids("10000").await, [valid_id]);
+    let dead_letters = connector
         .metric("cloud_connector_dead_letters_total", "")
         .await;
     assert!(
-        (rejected - 7.0).abs() < 0.5,
-        "{rejected}: all but the empty one"
+        (dead_letters - 7.0).abs() < 0.5,
+        "expected a dead letter for each payload except the empty one, got {dead_letters}"
     );
 }
 
 #[tokio::test]
-async fn the_latest_online_is_what_is_shown() {
+async fn the_status_shows_the_latest_online() {
     let connector = Connector::start().await;
-    let me = unique("changing");
-    let mut client = RawClient::connect(&connector.mqtt, &Connect::new(&me)).await;
-    client.must_publish(&control_out(&me), &online()).await;
+    let client_id = unique_id("changing");
+    let mut client = RawClient::connect(&connector.mqtt_address, &Connect::new(&client_id)).await;
+    client
+        .must_publish(&control_out(&client_id), &online())
+        .await;
     let mut changed = online();
     changed["content"]["tags"] = json!({"make": "new"});
     changed["content"]["dispatchers"] = json!({"echo": {"version": "2"}});
-    client.must_publish(&control_out(&me), &changed).await;
-    // The same message again has no effect, whatever it says now.
-    changed["content"]["tags"] = json!({"make": "forged"});
-    client.must_publish(&control_out(&me), &changed).await;
-    let path = format!("/v2/connections/{me}/status");
+    client
+        .must_publish(&control_out(&client_id), &changed)
+        .await;
+    // A message with the recorded message id is a duplicate, even if its content differs.
+    changed["content"]["tags"] = json!({"make": "duplicate"});
+    client
+        .must_publish(&control_out(&client_id), &changed)
+        .await;
+    let path = format!("/v2/connections/{client_id}/status");
     let status = connector.request("GET", &path).send().await.unwrap();
     let status: serde_json::Value = status.json().await.unwrap();
     assert_eq!(status["status"], "connected");
     assert_eq!(status["tags"], json!({"make": "new"}));
     assert_eq!(status["dispatchers"], json!({"echo": {"version": "2"}}));
 
-    client.must_publish(&control_out(&me), &offline()).await;
-    assert!(connector.listed("10000").await.is_empty());
-    client.must_publish(&control_out(&me), &online()).await;
-    assert_eq!(connector.listed("10000").await, [me]);
+    client
+        .must_publish(&control_out(&client_id), &offline())
+        .await;
+    assert!(connector.list_client_ids("10000").await.is_empty());
+    client
+        .must_publish(&control_out(&client_id), &online())
+        .await;
+    assert_eq!(connector.list_client_ids("10000").await, [client_id]);
 }
 
 #[tokio::test]
-async fn a_storm_of_clients_is_recorded_whole() {
+async fn all_clients_of_a_connection_storm_are_recorded() {
     let connector = Connector::start().await;
-    let storm = (0..200).map(|n| {
-        let address = connector.mqtt.clone();
+    let tasks = (0..200).map(|n| {
+        let address = connector.mqtt_address.clone();
         tokio::spawn(async move {
-            let me = format!("storm-{n:03}");
-            let mut client = RawClient::connect(&address, &Connect::new(&me).offline_will()).await;
+            let client_id = format!("storm-{n:03}");
+            let mut client =
+                RawClient::connect(&address, &Connect::new(&client_id).offline_will()).await;
             for _ in 0..5 {
-                client.must_publish(&control_out(&me), &online()).await;
+                client
+                    .must_publish(&control_out(&client_id), &online())
+                    .await;
             }
             client
         })
     });
     let mut clients = Vec::new();
-    for client in storm.collect::<Vec<_>>() {
-        clients.push(client.await.unwrap());
+    for task in tasks.collect::<Vec<_>>() {
+        clients.push(task.await.unwrap());
     }
-    assert_eq!(connector.listed("10000").await.len(), 200);
+    assert_eq!(connector.list_client_ids("10000").await.len(), 200);
     drop(clients);
-    eventually("all gone", || async {
-        connector.listed("10000").await.is_empty().then_some(())
+    eventually("all clients to be disconnected", || async {
+        connector
+            .list_client_ids("10000")
+            .await
+            .is_empty()
+            .then_some(())
     })
     .await;
     assert_eq!(connector.readiness().await.0, 200);
 }
 
 #[tokio::test]
-async fn a_message_that_is_too_large_to_be_honest_is_refused_and_stops_nobody() {
+async fn a_too_large_message_becomes_a_dead_letter_and_the_connection_stays_open() {
     let connector = Connector::start().await;
-    let me = unique("large");
-    let mut client = RawClient::connect(&connector.mqtt, &Connect::new(&me)).await;
+    let client_id = unique_id("large");
+    let mut client = RawClient::connect(&connector.mqtt_address, &Connect::new(&client_id)).await;
     let mut large = online();
     large["content"]["tags"] = json!({"a": "x".repeat(200_000)});
-    client.must_publish(&control_out(&me), &large).await;
-    assert!(connector.listed("10000").await.is_empty());
-    let rejected = connector.metric("cloud_connector_dead_letters_total", "too_large");
-    assert!(rejected.await > 0.0);
-    client.must_publish(&control_out(&me), &online()).await;
-    assert_eq!(connector.listed("10000").await, [me]);
+    client.must_publish(&control_out(&client_id), &large).await;
+    assert!(connector.list_client_ids("10000").await.is_empty());
+    let dead_letters = connector.metric("cloud_connector_dead_letters_total", "payload_too_large");
+    assert!(dead_letters.await > 0.0);
+    client
+        .must_publish(&control_out(&client_id), &online())
+        .await;
+    assert_eq!(connector.list_client_ids("10000").await, [client_id]);
 }

@@ -1,4 +1,5 @@
-//! The REST interface as its callers know it, sentence by sentence, in both set-ups.
+//! Tests of the REST API in both deployment modes: authentication, endpoints, error responses,
+//! isolation of organizations, and behavior during outages.
 
 mod auth;
 mod docs;
@@ -18,154 +19,180 @@ use serde_json::{Value, json};
 
 use crate::support::deployment::Settings;
 use crate::support::mqtt::{Connect, RawClient, control_out, online};
-use crate::support::{Deployment, eventually, unique};
+use crate::support::{Deployment, eventually, unique_id};
 
-const SECRET: &str = "a-secret-of-the-caller";
-const OPERATIONS: &str = "a-secret-of-operations";
-/// Our organisation and account, and another.
-const US: (&str, &str) = ("10001", "010101");
-const THEM: (&str, &str) = ("10002", "020202");
+/// Secret of the API key `caller`, which has the scope `tenant`.
+const CALLER_SECRET: &str = "caller-secret-caller-secret";
+/// Secret of the API key `operations`, which has the scope `management`.
+const OPERATIONS_SECRET: &str = "operations-secret-operations";
 
-/// A connector with clients of two organisations, one of nobody, and a Satellite server of theirs.
+/// Organization that the tests send requests for.
+const OWN_ORG: &str = "10001";
+const OWN_ACCOUNT: &str = "010101";
+/// Organization whose clients `OWN_ORG` must not see.
+const OTHER_ORG: &str = "10002";
+const OTHER_ACCOUNT: &str = "020202";
+
+const OK: u16 = StatusCode::OK.as_u16();
+
+/// A connector with four connected clients.
 struct ApiFixture {
-    subject: Deployment,
-    ours: String,
-    theirs: String,
-    satellite: String,
-    nobodys: String,
-    /// The client that is ours; it listens on all of its topics.
-    client: RawClient,
-    _others: Vec<RawClient>,
-    _files: tempfile::TempDir,
+    deployment: Deployment,
+    /// Id of the client of `OWN_ORG`.
+    own_id: String,
+    /// Id of a client of `OTHER_ORG`.
+    other_id: String,
+    /// Id of a Satellite server of `OTHER_ORG`.
+    satellite_id: String,
+    /// Id of a client whose tenant lookup fails.
+    tenantless_id: String,
+    /// The MQTT client with the id `own_id`. It is subscribed to its control and data topics.
+    own_client: RawClient,
+    _other_clients: Vec<RawClient>,
+    _temp_dir: tempfile::TempDir,
 }
 
 impl ApiFixture {
-    async fn start(subject: Deployment, more: Settings<'_>) -> Self {
-        Self::made(async |settings| subject.anew(settings).await, more).await
+    /// Restarts the deployment with the settings of the fixture and `extra_settings`.
+    async fn start(deployment: Deployment, extra_settings: Settings<'_>) -> Self {
+        let recreate = async |settings: Settings<'_>| deployment.recreate_with(settings).await;
+        Self::start_with(recreate, extra_settings).await
     }
 
-    /// On a connector that is made with its settings.
-    async fn made(make: impl AsyncFnOnce(Settings<'_>) -> Deployment, more: Settings<'_>) -> Self {
-        let [ours, theirs, satellite, nobodys] =
-            ["ours", "theirs", "satellite", "nobodys"].map(unique);
-        let tenant = |(org, account)| json!({"orgId": org, "accountId": account});
+    /// Passes the settings of the fixture and `extra_settings` to `create_deployment`.
+    async fn start_with(
+        create_deployment: impl AsyncFnOnce(Settings<'_>) -> Deployment,
+        extra_settings: Settings<'_>,
+    ) -> Self {
+        let [own_id, other_id, satellite_id, tenantless_id] =
+            ["own", "other", "satellite", "tenantless"].map(unique_id);
+        let own_tenant = json!({"orgId": OWN_ORG, "accountId": OWN_ACCOUNT});
+        let other_tenant = json!({"orgId": OTHER_ORG, "accountId": OTHER_ACCOUNT});
         let tenants = json!({
-            ours.as_str(): tenant(US),
-            theirs.as_str(): tenant(THEM),
-            satellite.as_str(): tenant(THEM),
-            nobodys.as_str(): {"error": "no longer valid"},
+            own_id.as_str(): own_tenant,
+            other_id.as_str(): other_tenant,
+            satellite_id.as_str(): other_tenant,
+            tenantless_id.as_str(): {"error": "no longer valid"},
         });
-        let files = tempfile::tempdir().unwrap();
-        let write = |name: &str, content: Value| {
-            let path = files.path().join(name);
+        let temp_dir = tempfile::tempdir().unwrap();
+        let write_file = |name: &str, content: Value| {
+            let path = temp_dir.path().join(name);
             std::fs::write(&path, content.to_string()).unwrap();
             path.to_str().unwrap().to_owned()
         };
-        let tenants = write("tenants.json", tenants);
-        let accounts = write("accounts.json", json!({US.1: US.0, THEM.1: THEM.0}));
-        let operations = format!(r#"{{ secrets = ["{OPERATIONS}"], scopes = ["management"] }}"#);
+        let tenants_file = write_file("tenants.json", tenants);
+        let accounts = json!({OWN_ACCOUNT: OWN_ORG, OTHER_ACCOUNT: OTHER_ORG});
+        let accounts_file = write_file("accounts.json", accounts);
+        let operations_key =
+            format!(r#"{{ secrets = ["{OPERATIONS_SECRET}"], scopes = ["management"] }}"#);
         let mut settings = vec![
-            ("tenant.static_file", tenants.as_str()),
-            ("tenant.translator_file", accounts.as_str()),
-            ("api.keys.caller", SECRET),
-            ("api.keys.operations", operations.as_str()),
+            ("tenant.static_file", tenants_file.as_str()),
+            ("tenant.translator_file", accounts_file.as_str()),
+            ("api.keys.caller", CALLER_SECRET),
+            ("api.keys.operations", operations_key.as_str()),
         ];
-        settings.extend(more);
-        let subject = make(&settings).await;
-        let client = arrive(&subject, &ours, "echo").await;
-        let others = vec![
-            arrive(&subject, &theirs, "echo").await,
-            arrive(&subject, &satellite, "foreman_rh_cloud").await,
-            arrive(&subject, &nobodys, "echo").await,
+        settings.extend(extra_settings);
+        let deployment = create_deployment(&settings).await;
+        let own_client = connect_client(&deployment, &own_id, "echo").await;
+        let other_clients = vec![
+            connect_client(&deployment, &other_id, "echo").await,
+            connect_client(&deployment, &satellite_id, "foreman_rh_cloud").await,
+            connect_client(&deployment, &tenantless_id, "echo").await,
         ];
         Self {
-            subject,
-            ours,
-            theirs,
-            satellite,
-            nobodys,
-            client,
-            _others: others,
-            _files: files,
+            deployment,
+            own_id,
+            other_id,
+            satellite_id,
+            tenantless_id,
+            own_client,
+            _other_clients: other_clients,
+            _temp_dir: temp_dir,
         }
     }
 
-    /// A request of the second generation, for an organisation.
+    /// A v2 request of the key `caller` for an organization.
     fn v2(&self, org: &str, method: &str, path: &str) -> RequestBuilder {
-        key(
-            self.subject.bare(method, &format!("/v2{path}")),
-            "caller",
-            SECRET,
-        )
-        .header("x-rh-cloud-connector-org-id", org)
+        let path = format!("/v2{path}");
+        let request = self.deployment.unauthenticated_request(method, &path);
+        with_api_key(request, "caller", CALLER_SECRET).header("x-rh-cloud-connector-org-id", org)
     }
 
-    /// A request of the first generation, for an account.
+    /// A v1 POST request of the key `caller` for an account.
     fn v1(&self, account: &str, path: &str, body: &Value) -> RequestBuilder {
-        key(
-            self.subject.bare("POST", &format!("/v1{path}")),
-            "caller",
-            SECRET,
-        )
-        .header("x-rh-cloud-connector-account", account)
-        .json(body)
+        let path = format!("/v1{path}");
+        let request = self.deployment.unauthenticated_request("POST", &path);
+        with_api_key(request, "caller", CALLER_SECRET)
+            .header("x-rh-cloud-connector-account", account)
+            .json(body)
     }
 
-    /// A request to a management endpoint.
-    fn managed(&self, method: &str, path: &str) -> RequestBuilder {
-        let request = self.subject.bare(method, &format!("/v1{path}"));
-        key(request, "operations", OPERATIONS)
+    /// A request of the key `operations` to a v1 management endpoint.
+    fn management(&self, method: &str, path: &str) -> RequestBuilder {
+        let path = format!("/v1{path}");
+        let request = self.deployment.unauthenticated_request(method, &path);
+        with_api_key(request, "operations", OPERATIONS_SECRET)
     }
 }
 
-fn key(request: RequestBuilder, caller: &str, secret: &str) -> RequestBuilder {
+fn with_api_key(request: RequestBuilder, key_name: &str, secret: &str) -> RequestBuilder {
     request
-        .header("x-rh-cloud-connector-client-id", caller)
+        .header("x-rh-cloud-connector-client-id", key_name)
         .header("x-rh-cloud-connector-psk", secret)
 }
 
-/// A client that listens, and has a row.
-async fn arrive(subject: &Deployment, name: &str, worker: &str) -> RawClient {
-    arrive_as(subject, &Connect::new(name), worker).await
+/// Connects a client as [`connect_client_with`] does, with default CONNECT options.
+async fn connect_client(deployment: &Deployment, client_id: &str, dispatcher: &str) -> RawClient {
+    connect_client_with(deployment, &Connect::new(client_id), dispatcher).await
 }
 
-async fn arrive_as(subject: &Deployment, connect: &Connect, worker: &str) -> RawClient {
-    let name = &connect.client_id;
-    let mut client = RawClient::connect(&subject.mqtt(), connect).await;
-    for way in ["control", "data"] {
+/// Connects a client, subscribes it to its topics and publishes an online message with one
+/// dispatcher. Returns when the connection is stored.
+async fn connect_client_with(
+    deployment: &Deployment,
+    connect: &Connect,
+    dispatcher: &str,
+) -> RawClient {
+    let client_id = &connect.client_id;
+    let mut client = RawClient::connect(&deployment.mqtt_address(), connect).await;
+    for channel in ["control", "data"] {
         client
-            .subscribe(&format!("redhat/insights/{name}/{way}/in"))
+            .subscribe(&format!("redhat/insights/{client_id}/{channel}/in"))
             .await;
     }
-    let mut said = online();
-    said["content"]["dispatchers"] = json!({worker: {}});
-    client.must_publish(&control_out(name), &said).await;
-    eventually("its row", || subject.row(name)).await;
+    let mut message = online();
+    message["content"]["dispatchers"] = json!({dispatcher: {}});
+    client.must_publish(&control_out(client_id), &message).await;
+    eventually("the client's row", || deployment.row(client_id)).await;
     client
 }
 
-/// The status and the body, which must be of the type that every answer has.
-async fn answered(request: RequestBuilder) -> (u16, Value) {
-    let (status, text) = text_of(request).await;
+/// Sends the request. Returns the status and the JSON body.
+async fn json_response(request: RequestBuilder) -> (u16, Value) {
+    let (status, text) = text_response(request).await;
     let body = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{status}: {text}"));
     (status, body)
 }
 
-async fn text_of(request: RequestBuilder) -> (u16, String) {
-    let answer = request.send().await.unwrap();
-    let status = answer.status();
-    let kind = answer.headers().get("content-type").cloned();
-    let text = answer.text().await.unwrap();
+/// Sends the request. Returns the status and the body, which must be empty or JSON.
+async fn text_response(request: RequestBuilder) -> (u16, String) {
+    let response = request.send().await.unwrap();
+    let status = response.status();
+    let content_type = response.headers().get("content-type").cloned();
+    let text = response.text().await.unwrap();
     if !text.is_empty() {
-        let kind = kind.unwrap();
-        assert_eq!(kind, "application/json; charset=UTF-8", "{status} {text}");
+        let content_type = content_type.unwrap();
+        assert_eq!(
+            content_type, "application/json; charset=UTF-8",
+            "{status} {text}"
+        );
     }
     (status.as_u16(), text)
 }
 
-/// An error's status and title; it must be of the one shape.
-async fn error(request: RequestBuilder) -> (u16, String) {
-    let (status, body) = answered(request).await;
+/// Sends the request and checks that the response is an error envelope. Returns status and title.
+async fn error_response(request: RequestBuilder) -> (u16, String) {
+    let (status, body) = json_response(request).await;
     assert!(status >= 400, "{status} {body}");
     assert_eq!(body["status"], status, "{body}");
     assert!(
@@ -175,17 +202,18 @@ async fn error(request: RequestBuilder) -> (u16, String) {
     (status, body["title"].as_str().unwrap().to_owned())
 }
 
-/// The status and the text of an answer that is no JSON.
-async fn plain(request: RequestBuilder) -> (u16, String) {
-    let answer = request.send().await.unwrap();
-    let status = answer.status();
-    let kind = answer.headers()["content-type"]
+/// Sends the request. Returns the status and the body, which must be plain text.
+async fn plain_text_response(request: RequestBuilder) -> (u16, String) {
+    let response = request.send().await.unwrap();
+    let status = response.status();
+    let content_type = response.headers()["content-type"]
         .to_str()
         .unwrap()
         .to_owned();
-    let text = answer.text().await.unwrap();
-    assert!(kind.starts_with("text/plain"), "{status} {kind} {text}");
+    let text = response.text().await.unwrap();
+    assert!(
+        content_type.starts_with("text/plain"),
+        "{status} {content_type} {text}"
+    );
     (status.as_u16(), text)
 }
-
-const OK: u16 = StatusCode::OK.as_u16();

@@ -1,38 +1,43 @@
-//! Stopping, dying, starting again.
+//! Shutdown, crash and restart in embedded mode.
 
 use std::time::Duration;
 
 use crate::support::mqtt::{Connect, control_out, online};
-use crate::support::{Connector, RawClient, eventually, unique};
+use crate::support::{Connector, RawClient, eventually, unique_id};
 
-async fn connected(connector: &Connector, name: &str) -> RawClient {
-    let mut client = RawClient::connect(&connector.mqtt, &Connect::new(name).offline_will()).await;
-    client.must_publish(&control_out(name), &online()).await;
+/// Connects a client with a last will and publishes its online message.
+async fn connect_online(connector: &Connector, client_id: &str) -> RawClient {
+    let connect = Connect::new(client_id).offline_will();
+    let mut client = RawClient::connect(&connector.mqtt_address, &connect).await;
+    client
+        .must_publish(&control_out(client_id), &online())
+        .await;
     client
 }
 
 #[tokio::test]
-async fn sigterm_drains_and_exits_0_and_wills_at_shutdown_are_discarded() {
+async fn sigterm_exits_0_and_last_wills_at_shutdown_are_discarded() {
     let mut connector = Connector::start().await;
-    let me = unique("survivor");
-    let mut client = connected(&connector, &me).await;
+    let client_id = unique_id("connected");
+    let mut client = connect_online(&connector, &client_id).await;
     connector.signal("TERM");
-    client.closed().await;
-    assert_eq!(connector.ended().await.code(), Some(0));
-    // The client did not leave; the connector did.
-    connector.start_again().await;
-    assert_eq!(connector.listed("10000").await, [me]);
+    client.wait_for_close().await;
+    assert_eq!(connector.wait_for_exit().await.code(), Some(0));
+    // The connector closed the connection, so the client still counts as connected.
+    connector.start_process().await;
+    assert_eq!(connector.list_client_ids("10000").await, [client_id]);
 }
 
 #[tokio::test]
-async fn a_second_signal_ends_it_at_once() {
-    let mut connector = Connector::setup()
+async fn a_second_signal_exits_immediately() {
+    let mut connector = Connector::builder()
         .set("shutdown.grace_period", "10m")
         .start()
         .await;
-    let me = unique("stuck");
-    let mut client = RawClient::connect(&connector.mqtt, &Connect::new(&me)).await;
-    // A database that does not take the last batch: the drain would wait for the whole grace.
+    let client_id = unique_id("blocked");
+    let mut client = RawClient::connect(&connector.mqtt_address, &Connect::new(&client_id)).await;
+    // While database writes are blocked, the shutdown waits for the last batch until the grace period
+    // ends.
     let path = connector.data_dir().join("cloud-connector.db");
     let url = format!("sqlite://{}", path.display());
     let mut blocker = <sqlx::SqliteConnection as sqlx::Connection>::connect(&url)
@@ -43,17 +48,21 @@ async fn a_second_signal_ends_it_at_once() {
         .await
         .unwrap();
     client
-        .publish_only(&control_out(&me), online().to_string().as_bytes(), false)
+        .send_publish(
+            &control_out(&client_id),
+            online().to_string().as_bytes(),
+            false,
+        )
         .await;
-    eventually("a held batch", || async {
+    eventually("the readiness probe to fail", || async {
         (connector.readiness().await.0 == 503).then_some(())
     })
     .await;
     connector.signal("INT");
-    // Not serving any more: it is draining.
-    eventually("the end of HTTP", || async {
+    // The HTTP listener closes first. After that the connector waits for the batch.
+    eventually("the HTTP listener to close", || async {
         connector
-            .bare("GET", "/liveness")
+            .unauthenticated_request("GET", "/liveness")
             .send()
             .await
             .is_err()
@@ -61,39 +70,43 @@ async fn a_second_signal_ends_it_at_once() {
     })
     .await;
     connector.signal("INT");
-    assert_eq!(connector.ended().await.code(), Some(130));
+    assert_eq!(connector.wait_for_exit().await.code(), Some(130));
 }
 
 #[tokio::test]
-async fn after_a_crash_what_was_acknowledged_is_there_and_who_stays_away_is_gone() {
-    let mut connector = Connector::setup()
+async fn after_a_crash_acknowledged_messages_are_stored_and_absent_clients_are_disconnected() {
+    let mut connector = Connector::builder()
         .set("broker.reconnect_grace", "10s")
         .start()
         .await;
-    let (back, away) = (unique("back"), unique("away"));
+    let (present, absent) = (unique_id("present"), unique_id("absent"));
     let clients = (
-        connected(&connector, &back).await,
-        connected(&connector, &away).await,
+        connect_online(&connector, &present).await,
+        connect_online(&connector, &absent).await,
     );
     connector.kill().await;
     drop(clients);
-    connector.start_again().await;
-    let mut listed = connector.listed("10000").await;
+    connector.start_process().await;
+    let mut listed = connector.list_client_ids("10000").await;
     listed.sort();
-    let mut both = [back.clone(), away.clone()];
-    both.sort();
-    assert_eq!(listed, both);
-    // It is back and says nothing, as newer clients do after an automatic reconnect.
-    let _client = RawClient::connect(&connector.mqtt, &Connect::new(&back).offline_will()).await;
-    connector.wait_for(&away, false).await;
-    assert_eq!(connector.listed("10000").await, [back]);
+    let mut expected = [present.clone(), absent.clone()];
+    expected.sort();
+    assert_eq!(listed, expected);
+    // One client reconnects without an online message, as newer clients do after an automatic reconnect.
+    let _client = RawClient::connect(
+        &connector.mqtt_address,
+        &Connect::new(&present).offline_will(),
+    )
+    .await;
+    connector.wait_until_disconnected(&absent).await;
+    assert_eq!(connector.list_client_ids("10000").await, [present]);
 }
 
 #[tokio::test]
-async fn a_second_instance_on_the_same_folder_or_port_is_told_clearly() {
+async fn a_second_instance_with_the_same_data_directory_reports_the_first() {
     let connector = Connector::start().await;
-    let data = connector.data_dir();
-    let second = crate::support::program()
+    let data_dir = connector.data_dir();
+    let second = crate::support::connector_command()
         .args([
             "run",
             "--http",
@@ -102,54 +115,54 @@ async fn a_second_instance_on_the_same_folder_or_port_is_told_clearly() {
             "127.0.0.1:0",
             "--data-dir",
         ])
-        .arg(&data)
+        .arg(&data_dir)
         .output();
     let second = tokio::time::timeout(Duration::from_secs(30), second)
         .await
         .unwrap()
         .unwrap();
-    let said = String::from_utf8(second.stderr).unwrap();
-    assert_eq!(second.status.code(), Some(1), "{said}");
-    assert_eq!(said.lines().count(), 1, "{said}");
-    assert!(said.contains("in use by another"), "{said}");
-    assert!(said.contains(&connector.pid().to_string()), "{said}");
-    assert!(said.contains("--data-dir"), "{said}");
+    let error = String::from_utf8(second.stderr).unwrap();
+    assert_eq!(second.status.code(), Some(1), "{error}");
+    assert_eq!(error.lines().count(), 1, "{error}");
+    assert!(error.contains("in use by another"), "{error}");
+    assert!(error.contains(&connector.pid().to_string()), "{error}");
+    assert!(error.contains("--data-dir"), "{error}");
     assert_eq!(connector.readiness().await.0, 200);
 }
 
 #[tokio::test]
-async fn peers_that_do_not_finish_hold_the_end_up_for_a_moment_only() {
+async fn unfinished_requests_delay_shutdown_for_a_limited_time() {
     use tokio::io::AsyncWriteExt as _;
-    let mut connector = Connector::setup()
+    let mut connector = Connector::builder()
         .set("shutdown.grace_period", "8s")
         .start()
         .await;
-    let http = connector.http.trim_start_matches("http://").to_owned();
-    // Half a request, a silent MQTT peer, half a CONNECT.
-    let mut half = tokio::net::TcpStream::connect(&http).await.unwrap();
-    half.write_all(b"GET /live").await.unwrap();
-    let _silent = RawClient::dial(&connector.mqtt).await;
-    let mut stuck = RawClient::dial(&connector.mqtt).await;
-    stuck.write(&[0x10, 60, 0, 4]).await;
-    let me = unique("there");
-    let _client = connected(&connector, &me).await;
+    let http = connector.http_url.trim_start_matches("http://").to_owned();
+    // Half an HTTP request, an MQTT connection without CONNECT, and half a CONNECT packet.
+    let mut half_request = tokio::net::TcpStream::connect(&http).await.unwrap();
+    half_request.write_all(b"GET /live").await.unwrap();
+    let _without_connect = RawClient::connect_tcp(&connector.mqtt_address).await;
+    let mut half_connect = RawClient::connect_tcp(&connector.mqtt_address).await;
+    half_connect.write(&[0x10, 60, 0, 4]).await;
+    let client_id = unique_id("connected");
+    let _client = connect_online(&connector, &client_id).await;
     let started = std::time::Instant::now();
     connector.signal("TERM");
-    assert_eq!(connector.ended().await.code(), Some(0));
+    assert_eq!(connector.wait_for_exit().await.code(), Some(0));
     assert!(
         started.elapsed() < Duration::from_secs(7),
         "{:?}",
         started.elapsed()
     );
-    connector.start_again().await;
-    assert_eq!(connector.listed("10000").await, [me]);
+    connector.start_process().await;
+    assert_eq!(connector.list_client_ids("10000").await, [client_id]);
 }
 
 #[tokio::test]
-async fn nobody_reading_its_output_harms_nothing() {
+async fn closed_output_streams_do_not_affect_the_connector() {
     use std::process::Stdio;
-    let folder = tempfile::tempdir().unwrap();
-    let mut child = crate::support::program()
+    let temp_dir = tempfile::tempdir().unwrap();
+    let mut child = crate::support::connector_command()
         .args([
             "run",
             "--http",
@@ -158,7 +171,7 @@ async fn nobody_reading_its_output_harms_nothing() {
             "127.0.0.1:0",
             "--data-dir",
         ])
-        .arg(folder.path().join("data"))
+        .arg(temp_dir.path().join("data"))
         .env("CLOUD_CONNECTOR__LOG__LEVEL", "trace")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -174,17 +187,19 @@ async fn nobody_reading_its_output_harms_nothing() {
             }
         }
     };
-    // Both ends are closed now; every line that it logs from here on cannot be written.
+    // Both output streams are closed now, so the connector cannot write its log.
     drop(child.stderr.take());
-    let me = unique("unheard");
-    let mut client = RawClient::connect(&mqtt, &Connect::new(&me)).await;
+    let client_id = unique_id("closed-output");
+    let mut client = RawClient::connect(&mqtt, &Connect::new(&client_id)).await;
     assert!(
         client
-            .publish(&control_out(&me), b"garbage")
+            .publish(&control_out(&client_id), b"garbage")
             .await
             .is_some()
     );
-    client.must_publish(&control_out(&me), &online()).await;
+    client
+        .must_publish(&control_out(&client_id), &online())
+        .await;
     let pid = i32::try_from(child.id().unwrap()).unwrap();
     crate::support::connector::send_signal(pid, "TERM");
     assert_eq!(child.wait().await.unwrap().code(), Some(0));

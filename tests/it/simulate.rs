@@ -1,4 +1,5 @@
-//! `simulate` as a fleet: everybody is listed, whatever they do, and gone when they have left.
+//! `simulate` against the embedded broker: all clients are listed while they are connected, and
+//! none afterwards.
 
 use std::process::Stdio;
 
@@ -7,10 +8,10 @@ use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStderr};
 use tokio::time::timeout;
 
-use crate::support::connector::{ORG, send_signal};
-use crate::support::{Certs, Connector, TIMEOUT, eventually, program, unique};
+use crate::support::connector::{DEFAULT_ORG_ID, send_signal};
+use crate::support::{Certs, Connector, TIMEOUT, connector_command, eventually, unique_id};
 
-/// A fleet that runs, and what it says of its progress.
+/// A running `simulate` process and the progress lines on its standard error.
 struct Fleet {
     child: Child,
     progress: Lines<BufReader<ChildStderr>>,
@@ -18,7 +19,7 @@ struct Fleet {
 
 impl Fleet {
     fn start(mqtt: &str, args: &str) -> Self {
-        let mut child = program()
+        let mut child = connector_command()
             .args(["simulate", "--output", "json", "--mqtt", mqtt])
             .args(args.split_whitespace())
             .stdout(Stdio::piped())
@@ -29,216 +30,221 @@ impl Fleet {
         Self { child, progress }
     }
 
-    /// Waits for a line of its progress.
-    async fn says(&mut self, part: &str) {
+    /// Waits for a progress line that contains `text`.
+    async fn wait_for_progress(&mut self, text: &str) {
         let read = async {
             while let Some(line) = self.progress.next_line().await.unwrap() {
-                if line.contains(part) {
+                if line.contains(text) {
                     return;
                 }
             }
-            panic!("it ended without {part:?}");
+            panic!("simulate ended without printing {text:?}");
         };
         timeout(TIMEOUT, read)
             .await
-            .expect("it says something else");
+            .unwrap_or_else(|_| panic!("timed out waiting for {text:?}"));
     }
 
-    /// Ctrl-C, and the summary.
+    /// Sends SIGINT and returns the summary.
     async fn stop(self) -> Value {
         let pid = i32::try_from(self.child.id().unwrap()).unwrap();
         send_signal(pid, "INT");
-        self.end().await
+        self.wait().await
     }
 
-    /// Waits for its end. The summary is all that it prints.
-    async fn end(mut self) -> Value {
+    /// Waits for the end of the process and returns the summary, which must be the only output.
+    async fn wait(mut self) -> Value {
         let mut progress = self.progress;
-        let reading = tokio::spawn(async move {
+        let print_progress = tokio::spawn(async move {
             while let Ok(Some(line)) = progress.next_line().await {
                 eprintln!("simulate: {line}");
             }
         });
         self.child.stdin = None;
-        let done = timeout(TIMEOUT, self.child.wait_with_output()).await;
-        let done = done.expect("it does not end").unwrap();
-        reading.await.unwrap();
-        assert!(done.status.success());
-        serde_json::from_slice(&done.stdout).expect("one JSON object and nothing else")
+        let output = timeout(TIMEOUT, self.child.wait_with_output()).await;
+        let output = output
+            .expect("timed out waiting for simulate to exit")
+            .unwrap();
+        print_progress.await.unwrap();
+        assert!(output.status.success());
+        serde_json::from_slice(&output.stdout).expect("standard output is one JSON object")
     }
 }
 
 async fn wait_for_listed(connector: &Connector, clients: usize) {
-    let what = format!("{clients} clients listed");
-    eventually(&what, || async {
-        (connector.listed(ORG).await.len() == clients).then_some(())
+    let description = format!("{clients} clients listed");
+    eventually(&description, || async {
+        (connector.list_client_ids(DEFAULT_ORG_ID).await.len() == clients).then_some(())
     })
     .await;
 }
 
-fn number(summary: &Value, name: &str) -> u64 {
-    summary[name]
+fn count(summary: &Value, field: &str) -> u64 {
+    summary[field]
         .as_u64()
-        .unwrap_or_else(|| panic!("{name}: {summary}"))
+        .unwrap_or_else(|| panic!("{field}: {summary}"))
 }
 
 #[tokio::test]
-async fn a_mixed_fleet_is_listed_and_its_summary_is_right() {
+async fn mixed_fleet_is_listed_and_the_summary_counts_are_exact() {
     let connector = Connector::start().await;
-    let name = unique("mixed");
-    let args = format!("--clients 200 --dialect mixed --id {name}");
-    let fleet = Fleet::start(&connector.mqtt, &args);
+    let id = unique_id("mixed");
+    let args = format!("--clients 200 --dialect mixed --id {id}");
+    let fleet = Fleet::start(&connector.mqtt_address, &args);
     wait_for_listed(&connector, 200).await;
-    let listed = connector.listed(ORG).await;
-    assert!(listed.contains(&format!("{name}-199")), "{listed:?}");
+    let listed = connector.list_client_ids(DEFAULT_ORG_ID).await;
+    assert!(listed.contains(&format!("{id}-199")), "{listed:?}");
     let summary = fleet.stop().await;
-    for (name, expected) in [
+    for (field, expected) in [
         ("clients", 200),
-        ("connected_peak", 200),
+        ("peak_connected", 200),
         ("connects", 200),
-        ("connection_losses", 0),
-        ("connections_cut", 0),
-        ("left_cleanly", 200),
-        // Each comes once; in one dialect it leaves with one message, in the other with two.
+        ("connections_lost", 0),
+        ("storm_drops", 0),
+        ("clean_disconnects", 200),
+        // 200 online messages; one offline message per status client, two per handshake client.
         ("published", 200 + 100 + 2 * 100),
         ("acknowledged", 500),
-        ("signs_of_life", 100),
+        ("heartbeats", 100),
         ("received", 0),
     ] {
-        assert_eq!(number(&summary, name), expected, "{name}: {summary}");
+        assert_eq!(count(&summary, field), expected, "{field}: {summary}");
     }
-    for took in ["connect_ms", "publish_ms"] {
-        let at = |share: &str| summary[took][share].as_f64().unwrap();
-        assert!(at("p50") > 0.0 && at("p50") <= at("p99") && at("p99") <= at("max"));
+    for field in ["connect_ms", "publish_ms"] {
+        let percentile = |name: &str| summary[field][name].as_f64().unwrap();
+        let (p50, p99, max) = (percentile("p50"), percentile("p99"), percentile("max"));
+        assert!(0.0 < p50 && p50 <= p99 && p99 <= max, "{summary}");
     }
     wait_for_listed(&connector, 0).await;
 }
 
 #[tokio::test]
-async fn it_ends_by_itself_after_its_duration_and_nobody_stays() {
+async fn simulate_ends_after_its_duration_and_all_clients_disconnect() {
     let connector = Connector::start().await;
-    let args = "--clients 20 --dialect mixed --rate 50 --duration 3s --quiet";
-    let summary = Fleet::start(&connector.mqtt, args).end().await;
-    assert_eq!(number(&summary, "clients"), 20);
-    assert!(summary["seconds"].as_f64().unwrap() >= 3.0, "{summary}");
-    // They came, they left, and in between they reported changes.
-    assert!(number(&summary, "acknowledged") > 50, "{summary}");
+    let args = "--clients 20 --dialect mixed --update-rate 50 --duration 3s --quiet";
+    let summary = Fleet::start(&connector.mqtt_address, args).wait().await;
+    assert_eq!(count(&summary, "clients"), 20);
+    let seconds = summary["duration_seconds"].as_f64().unwrap();
+    assert!(seconds >= 3.0, "{summary}");
+    // 20 online messages, 30 offline messages, and updates.
+    assert!(count(&summary, "acknowledged") > 50, "{summary}");
     assert_eq!(summary["published"], summary["acknowledged"]);
     wait_for_listed(&connector, 0).await;
 }
 
 #[tokio::test]
-async fn after_a_storm_the_connector_is_ready_and_the_fleet_is_listed() {
+async fn after_a_storm_the_connector_is_ready_and_all_clients_are_listed() {
     let connector = Connector::start().await;
     let args = "--clients 60 --dialect mixed --storm 2s";
-    let mut fleet = Fleet::start(&connector.mqtt, args);
-    fleet.says("the storm is over").await;
-    // Rows of those that were cut last may stand for a moment: only the fleet knows who is back.
-    fleet.says("60/60 connected").await;
+    let mut fleet = Fleet::start(&connector.mqtt_address, args);
+    fleet.wait_for_progress("reconnect storm ended").await;
+    // The list can still contain clients whose connection was just dropped. Only the simulator
+    // reports when all clients have reconnected.
+    fleet.wait_for_progress("60/60 connected").await;
     wait_for_listed(&connector, 60).await;
     assert_eq!(connector.readiness().await.0, 200);
     let summary = fleet.stop().await;
-    assert!(number(&summary, "connections_cut") >= 60, "{summary}");
-    assert_eq!(number(&summary, "left_cleanly"), 60);
+    assert!(count(&summary, "storm_drops") >= 60, "{summary}");
+    assert_eq!(count(&summary, "clean_disconnects"), 60);
     wait_for_listed(&connector, 0).await;
 }
 
 #[tokio::test]
-async fn clients_that_say_online_only_once_are_listed_again_after_their_connection_was_cut() {
+async fn clients_without_online_after_a_reconnect_are_listed_because_of_their_heartbeat() {
     let connector = Connector::start().await;
     let args = "--clients 30 --storm 2s --misbehave no-online";
-    let mut fleet = Fleet::start(&connector.mqtt, args);
-    fleet.says("the storm is over").await;
-    fleet.says("30/30 connected").await;
+    let mut fleet = Fleet::start(&connector.mqtt_address, args);
+    fleet.wait_for_progress("reconnect storm ended").await;
+    fleet.wait_for_progress("30/30 connected").await;
     wait_for_listed(&connector, 30).await;
     let summary = fleet.stop().await;
-    let count = |name| number(&summary, name);
-    assert!(count("connections_cut") >= 30, "{summary}");
-    let onlines = count("acknowledged") - count("left_cleanly");
-    assert!(onlines < count("connects"), "{summary}");
+    assert!(count(&summary, "storm_drops") >= 30, "{summary}");
+    let onlines = count(&summary, "acknowledged") - count(&summary, "clean_disconnects");
+    assert!(onlines < count(&summary, "connects"), "{summary}");
 }
 
 #[tokio::test]
-async fn garbage_becomes_dead_letters_and_costs_nobody_anything() {
+async fn invalid_messages_become_dead_letters_and_no_client_is_lost() {
     let connector = Connector::start().await;
-    let args = "--clients 20 --dialect mixed --rate 40 --misbehave garbage --misbehave burst \
-                --misbehave duplicate --misbehave lying-clock";
-    let fleet = Fleet::start(&connector.mqtt, args);
+    let args = "--clients 20 --dialect mixed --update-rate 40 --misbehave garbage \
+                --misbehave burst --misbehave duplicate --misbehave clock-skew";
+    let fleet = Fleet::start(&connector.mqtt_address, args);
     wait_for_listed(&connector, 20).await;
-    eventually("dead letters", || async {
-        let found = connector
+    eventually("100 dead letters", || async {
+        let dead_letters = connector
             .metric("cloud_connector_dead_letters_total", "")
             .await;
-        (found > 100.0).then_some(())
+        (dead_letters > 100.0).then_some(())
     })
     .await;
-    assert_eq!(connector.listed(ORG).await.len(), 20);
+    assert_eq!(connector.list_client_ids(DEFAULT_ORG_ID).await.len(), 20);
     assert_eq!(connector.readiness().await.0, 200);
     let summary = fleet.stop().await;
-    assert_eq!(number(&summary, "connection_losses"), 0, "{summary}");
+    assert_eq!(count(&summary, "connections_lost"), 0, "{summary}");
     assert_eq!(summary["published"], summary["acknowledged"]);
     wait_for_listed(&connector, 0).await;
 }
 
 #[tokio::test]
-async fn many_clients_have_a_certificate_each() {
-    let (certs, setup) = Certs::setup().await;
-    let connector = setup.start().await;
-    let name = unique("tls");
-    let address = connector.mqtts.as_ref().unwrap();
+async fn tls_dir_issues_one_certificate_per_client_and_reuses_it() {
+    let (certs, builder) = Certs::connector_builder().await;
+    let connector = builder.start().await;
+    let id = unique_id("tls");
+    let address = connector.mqtts_address.as_ref().unwrap();
     let address = address.replace("127.0.0.1", "localhost");
     let dir = certs.file("");
-    let args = format!("--clients 5 --id {name} --tls-dir {}", dir.display());
+    let args = format!("--clients 5 --id {id} --tls-dir {}", dir.display());
+    let mut certificates = Vec::new();
     for _ in 0..2 {
-        // The second time they have their certificates.
         let fleet = Fleet::start(&address, &args);
         wait_for_listed(&connector, 5).await;
-        assert!(certs.file(&format!("{name}-4.pem")).exists());
-        assert_eq!(number(&fleet.stop().await, "left_cleanly"), 5);
+        certificates.push(std::fs::read(certs.file(&format!("{id}-4.pem"))).unwrap());
+        assert_eq!(count(&fleet.stop().await, "clean_disconnects"), 5);
         wait_for_listed(&connector, 0).await;
     }
+    assert_eq!(certificates[0], certificates[1]);
 }
 
 #[tokio::test]
-async fn handshakes_may_go_to_a_topic_of_their_own() {
-    let setup = Connector::setup().set("mqtt.handshake_topics.status", "status");
-    let connector = setup.start().await;
+async fn handshakes_on_the_status_topic_are_recorded() {
+    let builder = Connector::builder().set("mqtt.handshake_topics.status", "status");
+    let connector = builder.start().await;
     let args = "--clients 5 --dialect handshake --handshake-status-topic";
-    let fleet = Fleet::start(&connector.mqtt, args);
+    let fleet = Fleet::start(&connector.mqtt_address, args);
     wait_for_listed(&connector, 5).await;
-    let (status, sent) = connector
+    let (status, body) = connector
         .send(
-            &connector.listed(ORG).await[0],
+            &connector.list_client_ids(DEFAULT_ORG_ID).await[0],
             serde_json::json!({"directive": "echo"}),
         )
         .await;
-    assert_eq!(status, 201, "{sent}");
+    assert_eq!(status, 201, "{body}");
     let summary = fleet.stop().await;
-    assert_eq!(number(&summary, "left_cleanly"), 5);
+    assert_eq!(count(&summary, "clean_disconnects"), 5);
     wait_for_listed(&connector, 0).await;
 }
 
 #[tokio::test]
-async fn what_cannot_work_is_said_in_one_line_with_its_cure() {
-    let nobody = "--mqtt 127.0.0.1:1 --duration 1s --quiet --clients 3";
+async fn errors_are_one_line_with_the_fix() {
+    let unreachable = "--mqtt 127.0.0.1:1 --duration 1s --quiet --clients 3";
     for (args, parts) in [
-        (nobody, ["no client could connect", "--mqtt"]),
+        (unreachable, ["no client could connect", "--mqtt"]),
         ("--clients 4000000000", ["open files", "ulimit -n"]),
         ("--mqtt nowhere", ["HOST:PORT", "127.0.0.1:1883"]),
         ("--tls-dir /nowhere", ["/nowhere", "certs init"]),
         ("--id a/b", ["--id", "choose another"]),
     ] {
-        let done = program()
+        let output = connector_command()
             .arg("simulate")
             .args(args.split_whitespace())
             .output()
             .await
             .unwrap();
-        let said = String::from_utf8(done.stderr).unwrap();
-        assert_eq!(done.status.code(), Some(1), "{args}: {said}");
-        assert_eq!(said.lines().count(), 1, "{said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args}: {stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
         for part in parts {
-            assert!(said.contains(part), "{args}: {said}");
+            assert!(stderr.contains(part), "{args}: {stderr}");
         }
     }
 }

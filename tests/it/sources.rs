@@ -1,4 +1,4 @@
-//! Catalog proxies are registered with the sources service, where a deployment wants it.
+//! Registration of catalog proxies with the sources service, if `sources.url` is set.
 
 use std::sync::Arc;
 
@@ -11,55 +11,62 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::support::mqtt::{Connect, RawClient, control_out, online};
-use crate::support::{Deployment, eventually, unique};
+use crate::support::{Deployment, eventually, unique_id};
 
-type Heard = Arc<Mutex<Vec<(String, Value)>>>;
+/// Identity header and body of each bulk create request.
+type Registrations = Arc<Mutex<Vec<(String, Value)>>>;
 
-/// A sources service that knows nobody. It is not ours, so it may be made up.
-async fn service() -> (String, Heard) {
-    let heard = Heard::default();
+/// Starts a fake of the external sources service that has no sources yet. Returns its URL, and the
+/// registrations that it receives.
+async fn start_fake_sources() -> (String, Registrations) {
+    let registrations = Registrations::default();
     let router = Router::new()
         .route("/api/sources/v3.0/sources", get(async || r#"{"data": []}"#))
         .route("/api/sources/v3.1/bulk_create", post(bulk_create))
-        .with_state(heard.clone());
+        .with_state(registrations.clone());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
-    (url, heard)
+    (url, registrations)
 }
 
-async fn bulk_create(State(heard): State<Heard>, headers: HeaderMap, body: Bytes) -> StatusCode {
+async fn bulk_create(
+    State(registrations): State<Registrations>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> StatusCode {
     let identity = headers["x-rh-identity"].to_str().unwrap().to_owned();
     let body = serde_json::from_slice(&body).unwrap();
-    heard.lock().push((identity, body));
+    registrations.lock().push((identity, body));
     StatusCode::CREATED
 }
 
 #[tokio::test]
-async fn a_catalog_proxy_is_registered_once_and_others_are_not() {
-    let (url, heard) = service().await;
-    let subject = Deployment::embedded(&[("sources.url", &url)]).await;
-    let (me, other) = (unique("catalog"), unique("other"));
-    let mut client = RawClient::connect(&subject.mqtt(), &Connect::new(&other)).await;
-    client.must_publish(&control_out(&other), &online()).await;
-    let mut client = RawClient::connect(&subject.mqtt(), &Connect::new(&me)).await;
+async fn a_catalog_proxy_is_registered_once_and_other_clients_are_not() {
+    let (url, registrations) = start_fake_sources().await;
+    let deployment = Deployment::embedded(&[("sources.url", &url)]).await;
+    let (proxy_id, host_id) = (unique_id("catalog"), unique_id("host"));
+    let address = deployment.mqtt_address();
+    let mut client = RawClient::connect(&address, &Connect::new(&host_id)).await;
+    client.must_publish(&control_out(&host_id), &online()).await;
+    let mut client = RawClient::connect(&address, &Connect::new(&proxy_id)).await;
     let mut proxy = online();
     proxy["content"]["dispatchers"] = json!({"catalog": {"ApplicationType": "/insights/platform/catalog",
         "SrcName": "tower one", "SourceRef": "ref-1", "SrcType": "ansible-tower"}});
     for _ in 0..3 {
-        proxy["message_id"] = json!(unique("m"));
-        client.must_publish(&control_out(&me), &proxy).await;
+        proxy["message_id"] = json!(unique_id("m"));
+        client.must_publish(&control_out(&proxy_id), &proxy).await;
     }
-    eventually("it is registered", || async {
-        (!heard.lock().is_empty()).then_some(())
+    eventually("the registration", || async {
+        (!registrations.lock().is_empty()).then_some(())
     })
     .await;
-    let (identity, body) = heard.lock()[0].clone();
+    let (identity, body) = registrations.lock()[0].clone();
     assert!(!identity.is_empty());
     assert_eq!(body["sources"][0]["source_ref"], "ref-1");
-    assert_eq!(body["endpoints"][0]["receptor_node"], me.as_str());
-    let remembered = subject
+    assert_eq!(body["endpoints"][0]["receptor_node"], proxy_id.as_str());
+    let counted = deployment
         .metric("cloud_connector_sources_registrations_total", "")
         .await;
-    assert_eq!(heard.lock().len(), 1, "{remembered}");
+    assert_eq!(registrations.lock().len(), 1, "the metric counts {counted}");
 }

@@ -1,5 +1,5 @@
-//! What a person can get wrong: one clear line that names the key and the cure, an exit code that
-//! is not 0, and nothing half-written.
+//! Configuration and environment errors: `run` prints one line with the setting and the fix, exits
+//! with code 1 and writes nothing; `doctor` reports the same problems.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -7,154 +7,158 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 
-use crate::support::{Certs, Connector, program};
+use crate::support::{Certs, Connector, connector_command};
 
-/// Runs the connector, which must fail, and returns its one line.
-async fn fails(data: &Path, more: &[&str], variables: &[(&str, &str)]) -> String {
-    let mut command = program();
+/// Runs the connector, which must fail with one line on standard error. Returns that line.
+async fn startup_error(data: &Path, args: &[&str], variables: &[(&str, &str)]) -> String {
+    let mut command = connector_command();
     command
         .args(["run", "--data-dir"])
         .arg(data)
-        .args(more)
+        .args(args)
         .env("CLOUD_CONNECTOR__HTTP__LISTEN", "127.0.0.1:0")
         .env("CLOUD_CONNECTOR__BROKER__LISTEN", "127.0.0.1:0")
         .envs(variables.iter().copied());
-    let done = tokio::time::timeout(Duration::from_secs(30), command.output());
-    let done = done.await.expect("it runs on").unwrap();
-    let said = String::from_utf8(done.stderr).unwrap();
-    assert_eq!(done.status.code(), Some(1), "{said}");
-    assert_eq!(said.trim_end().lines().count(), 1, "{said}");
-    assert!(done.stdout.is_empty(), "it greeted before it failed");
-    said
+    let output = tokio::time::timeout(Duration::from_secs(30), command.output());
+    let output = output
+        .await
+        .expect("the connector started instead of failing")
+        .unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert_eq!(stderr.trim_end().lines().count(), 1, "{stderr}");
+    assert!(
+        output.stdout.is_empty(),
+        "the startup banner was printed before the error"
+    );
+    stderr
 }
 
 #[tokio::test]
-async fn a_wrong_configuration_value() {
+async fn invalid_configuration_value() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
-    let said = fails(
+    let error = startup_error(
         &data,
         &[],
         &[("CLOUD_CONNECTOR__RECORD__MAX_BATCH_SIZE", "lots")],
     )
     .await;
-    assert!(said.contains("record.max_batch_size"), "{said}");
+    assert!(error.contains("record.max_batch_size"), "{error}");
     assert!(
-        said.contains("CLOUD_CONNECTOR__RECORD__MAX_BATCH_SIZE"),
-        "{said}"
+        error.contains("CLOUD_CONNECTOR__RECORD__MAX_BATCH_SIZE"),
+        "{error}"
     );
-    assert!(said.contains("the default is 1000"), "{said}");
-    let said = fails(&data, &["--http", "nowhere"], &[]).await;
+    assert!(error.contains("the default is 1000"), "{error}");
+    let error = startup_error(&data, &["--http", "nowhere"], &[]).await;
     assert!(
-        said.contains("http.listen") && said.contains("--http"),
-        "{said}"
+        error.contains("http.listen") && error.contains("--http"),
+        "{error}"
     );
-    let said = fails(&data, &["--config", "/does/not/exist.toml"], &[]).await;
+    let error = startup_error(&data, &["--config", "/does/not/exist.toml"], &[]).await;
     assert!(
-        said.contains("/does/not/exist.toml") && said.contains("--config"),
-        "{said}"
+        error.contains("/does/not/exist.toml") && error.contains("--config"),
+        "{error}"
     );
-    let said = fails(&data, &[], &[("CLOUD_CONNECTOR__LOG__LEVEL", "loud")]).await;
+    let error = startup_error(&data, &[], &[("CLOUD_CONNECTOR__LOG__LEVEL", "loud")]).await;
     assert!(
-        said.contains("log.level") && said.contains("debug"),
-        "{said}"
+        error.contains("log.level") && error.contains("debug"),
+        "{error}"
     );
-    let said = fails(
+    let error = startup_error(
         &data,
         &[],
         &[("CLOUD_CONNECTOR__TENANT__STATIC_FILE", "/no/map.json")],
     )
     .await;
-    assert!(said.contains("tenant.static_file"), "{said}");
-    assert!(!data.exists(), "something was written");
+    assert!(error.contains("tenant.static_file"), "{error}");
+    assert!(!data.exists(), "the data folder was created");
 }
 
 #[tokio::test]
-async fn an_unwritable_data_folder() {
+async fn unwritable_data_folder() {
     let folder = tempfile::tempdir().unwrap();
-    // A file where the folder should be is in everybody's way, root included.
+    // A file in place of the parent folder also stops root, unlike file permissions.
     let file = folder.path().join("file");
     std::fs::write(&file, "").unwrap();
-    let said = fails(&file.join("data"), &[], &[]).await;
+    let error = startup_error(&file.join("data"), &[], &[]).await;
     assert!(
-        said.contains("data.dir") && said.contains("--data-dir"),
-        "{said}"
+        error.contains("data.dir") && error.contains("--data-dir"),
+        "{error}"
     );
-    assert!(said.contains("Not a directory"), "{said}");
+    assert!(error.contains("Not a directory"), "{error}");
 
-    let closed = folder.path().join("closed");
-    std::fs::create_dir(&closed).unwrap();
-    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o555)).unwrap();
-    if std::fs::write(closed.join("probe"), "").is_err() {
-        let said = fails(&closed, &[], &[]).await;
+    let read_only = folder.path().join("read-only");
+    std::fs::create_dir(&read_only).unwrap();
+    std::fs::set_permissions(&read_only, std::fs::Permissions::from_mode(0o555)).unwrap();
+    let is_root = std::fs::write(read_only.join("probe"), "").is_ok();
+    if !is_root {
+        let error = startup_error(&read_only, &[], &[]).await;
         assert!(
-            said.contains("data.dir") && said.contains("denied"),
-            "{said}"
+            error.contains("data.dir") && error.contains("denied"),
+            "{error}"
         );
     }
 }
 
 #[tokio::test]
-async fn a_port_in_use() {
+async fn port_in_use() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
-    let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = taken.local_addr().unwrap().to_string();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
     for (flag, key) in [("--http", "http.listen"), ("--mqtt", "broker.listen")] {
-        let said = fails(&data, &[flag, &address], &[]).await;
-        assert!(said.contains(key) && said.contains(&address), "{said}");
-        assert!(said.contains("Address already in use"), "{said}");
-        assert!(said.contains("choose another"), "{said}");
+        let error = startup_error(&data, &[flag, &address], &[]).await;
+        assert!(error.contains(key) && error.contains(&address), "{error}");
+        assert!(error.contains("Address already in use"), "{error}");
+        assert!(error.contains("choose another"), "{error}");
     }
-    assert!(!data.exists(), "something was written");
+    assert!(!data.exists(), "the data folder was created");
 }
 
 #[tokio::test]
-async fn a_damaged_database_file() {
+async fn damaged_database_file() {
     for damage in [
         |bytes: &mut Vec<u8>| bytes[..100].fill(0x55),
         |bytes: &mut Vec<u8>| {
-            // The first page still says what it is; the rest is noise.
-            for (at, byte) in bytes.iter_mut().enumerate().skip(4096) {
-                *byte = u8::try_from(at % 251).unwrap();
+            // Keeps the first page, which contains the SQLite header and the schema.
+            for (offset, byte) in bytes.iter_mut().enumerate().skip(4096) {
+                *byte = u8::try_from(offset % 251).unwrap();
             }
         },
         |bytes: &mut Vec<u8>| bytes.truncate(5000),
     ] {
         let mut connector = Connector::start().await;
         connector.signal("TERM");
-        assert!(connector.ended().await.success());
+        assert!(connector.wait_for_exit().await.success());
         let database = connector.data_dir().join("cloud-connector.db");
         let mut bytes = std::fs::read(&database).unwrap();
         damage(&mut bytes);
         std::fs::write(&database, &bytes).unwrap();
-        let said = fails(&connector.data_dir(), &[], &[]).await;
+        let error = startup_error(&connector.data_dir(), &[], &[]).await;
         assert!(
-            said.contains("cloud-connector.db") && said.contains("damaged"),
-            "{said}"
+            error.contains("cloud-connector.db") && error.contains("damaged"),
+            "{error}"
         );
-        assert!(said.contains("restore it"), "{said}");
-        assert_eq!(
-            std::fs::read(&database).unwrap(),
-            bytes,
-            "it was written to"
-        );
+        assert!(error.contains("restore it"), "{error}");
+        let unchanged = std::fs::read(&database).unwrap() == bytes;
+        assert!(unchanged, "the damaged file was modified");
     }
 }
 
 #[tokio::test]
-async fn an_expired_certificate() {
+async fn expired_certificate_wrong_key_and_wrong_file() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let certs = Certs::init(folder.path()).await;
-    let days = ["certs", "issue", "--server", "--days", "0", "--dir"];
-    let done = program()
-        .args(days)
+    let issue_expired = ["certs", "issue", "--server", "--days", "0", "--dir"];
+    let output = connector_command()
+        .args(issue_expired)
         .arg(certs.file(""))
         .output()
         .await
         .unwrap();
-    assert!(done.status.success());
+    assert!(output.status.success());
     let file = |name: &str| certs.file(name).display().to_string();
     let (certificate, key, ca) = (file("server.pem"), file("server.key"), file("ca.pem"));
     let tls = [
@@ -166,37 +170,38 @@ async fn an_expired_certificate() {
         ("CLOUD_CONNECTOR__BROKER__TLS__KEY", key.as_str()),
         ("CLOUD_CONNECTOR__BROKER__TLS__CLIENT_CA", ca.as_str()),
     ];
-    let said = fails(&data, &[], &tls).await;
+    let error = startup_error(&data, &[], &tls).await;
     assert!(
-        said.contains("broker.tls.certificate") && said.contains("expired on"),
-        "{said}"
+        error.contains("broker.tls.certificate") && error.contains("expired on"),
+        "{error}"
     );
-    assert!(said.contains("certs issue --server"), "{said}");
+    assert!(error.contains("certs issue --server"), "{error}");
 
-    // A key that is not the certificate's, and files that are none.
-    let mut wrong = tls;
-    let done = program()
+    let output = connector_command()
         .args(["certs", "issue", "--server", "--dir"])
         .arg(certs.file(""))
         .output();
-    assert!(done.await.unwrap().status.success());
+    assert!(output.await.unwrap().status.success());
+    // The CA's key does not match the server certificate.
     let ca_key = file("ca.key");
-    wrong[2].1 = &ca_key;
-    let said = fails(&data, &[], &wrong).await;
-    assert!(said.contains("broker.tls.key"), "{said}");
-    let mut wrong = tls;
-    wrong[3].1 = &ca_key;
-    let said = fails(&data, &[], &wrong).await;
-    assert!(said.contains("broker.tls.client_ca"), "{said}");
-    assert!(!data.exists(), "something was written");
+    let mut wrong_key = tls;
+    wrong_key[2].1 = &ca_key;
+    let error = startup_error(&data, &[], &wrong_key).await;
+    assert!(error.contains("broker.tls.key"), "{error}");
+    // A key file is not a CA certificate.
+    let mut wrong_ca = tls;
+    wrong_ca[3].1 = &ca_key;
+    let error = startup_error(&data, &[], &wrong_ca).await;
+    assert!(error.contains("broker.tls.client_ca"), "{error}");
+    assert!(!data.exists(), "the data folder was created");
 }
 
 #[tokio::test]
-async fn doctor_names_each_broken_part_with_its_cure() {
+async fn doctor_prints_one_line_per_check_with_the_fix() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let doctor = |variables: Vec<(&'static str, String)>| {
-        let mut command = program();
+        let mut command = connector_command();
         command
             .args([
                 "doctor",
@@ -209,77 +214,78 @@ async fn doctor_names_each_broken_part_with_its_cure() {
             .arg(&data)
             .envs(variables);
         async move {
-            let done = command.output().await.unwrap();
-            (done.status.code(), String::from_utf8(done.stdout).unwrap())
+            let output = command.output().await.unwrap();
+            let stdout = String::from_utf8(output.stdout).unwrap();
+            (output.status.code(), stdout)
         }
     };
-    let (code, said) = doctor(vec![]).await;
-    assert_eq!(code, Some(0), "{said}");
-    assert!(!data.exists(), "looking made something");
-    for part in [
+    let (code, report) = doctor(vec![]).await;
+    assert_eq!(code, Some(0), "{report}");
+    assert!(!data.exists(), "doctor created the data folder");
+    for check in [
+        "configuration",
         "data folder",
         "database",
-        "broker",
+        "HTTP",
+        "MQTT broker",
         "tenant lookup",
-        "translator",
+        "account translator",
         "certificates",
     ] {
-        assert!(
-            said.lines()
-                .any(|line| line.starts_with("ok") && line.contains(part)),
-            "{said}"
-        );
+        let ok_line = format!("ok    {check} ");
+        let lines = report.lines().filter(|line| line.starts_with(&ok_line));
+        assert!(lines.count() > 0, "{check}: {report}");
     }
-    let (code, said) = doctor(vec![("CLOUD_CONNECTOR__TENANT__STATIC_FILE", "/no".into())]).await;
+    let (code, report) = doctor(vec![("CLOUD_CONNECTOR__TENANT__STATIC_FILE", "/no".into())]).await;
     assert_eq!(code, Some(1));
-    assert!(said.contains("FAIL  tenant lookup"), "{said}");
-    let address = "CLOUD_CONNECTOR__TENANT__TRANSLATOR_URL";
-    let (code, said) = doctor(vec![(address, "http://127.0.0.1:1".into())]).await;
+    assert!(report.contains("FAIL  tenant lookup"), "{report}");
+    let translator_url = "CLOUD_CONNECTOR__TENANT__TRANSLATOR_URL";
+    let (code, report) = doctor(vec![(translator_url, "http://127.0.0.1:1".into())]).await;
     assert_eq!(code, Some(1));
-    assert!(said.contains("FAIL  translator"), "{said}");
-    assert!(said.contains("tenant.translator_url"), "{said}");
+    assert!(report.contains("FAIL  account translator"), "{report}");
+    assert!(report.contains("tenant.translator_url"), "{report}");
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let route = axum::routing::post(async || "{}");
     let router = axum::Router::new().route("/internal/orgIds", route);
-    let serving = tokio::spawn(async move { axum::serve(listener, router).await });
-    let (code, said) = doctor(vec![(address, url)]).await;
-    assert_eq!(code, Some(0), "{said}");
-    serving.abort();
-    let file = "CLOUD_CONNECTOR__TENANT__TRANSLATOR_FILE";
-    let (code, said) = doctor(vec![(file, "/no".into())]).await;
+    let translator = tokio::spawn(async move { axum::serve(listener, router).await });
+    let (code, report) = doctor(vec![(translator_url, url)]).await;
+    assert_eq!(code, Some(0), "{report}");
+    translator.abort();
+    let translator_file = "CLOUD_CONNECTOR__TENANT__TRANSLATOR_FILE";
+    let (code, report) = doctor(vec![(translator_file, "/no".into())]).await;
     assert_eq!(code, Some(1));
     assert!(
-        said.contains("tenant.translator_file: cannot read /no"),
-        "{said}"
+        report.contains("tenant.translator_file: cannot read /no"),
+        "{report}"
     );
 
     std::fs::create_dir(&data).unwrap();
     std::fs::write(data.join("cloud-connector.db"), [0x55; 8192]).unwrap();
-    let (code, said) = doctor(vec![]).await;
+    let (code, report) = doctor(vec![]).await;
     assert_eq!(code, Some(1));
-    assert!(said.contains("FAIL  database"), "{said}");
-    let (code, said) = doctor(vec![("CLOUD_CONNECTOR__HTTP__LISTN", "x".into())]).await;
+    assert!(report.contains("FAIL  database"), "{report}");
+    let (code, report) = doctor(vec![("CLOUD_CONNECTOR__HTTP__LISTN", "x".into())]).await;
     assert_eq!(code, Some(1));
-    assert!(said.contains("did you mean http.listen?"), "{said}");
+    assert!(report.contains("did you mean http.listen?"), "{report}");
 }
 
 #[tokio::test]
-async fn doctor_is_content_while_the_connector_runs() {
+async fn doctor_succeeds_while_the_connector_runs() {
     let connector = Connector::start().await;
-    let done = program()
+    let output = connector_command()
         .args(["doctor", "--data-dir"])
         .arg(connector.data_dir())
         .args([
             "--http",
-            connector.http.trim_start_matches("http://"),
+            connector.http_url.trim_start_matches("http://"),
             "--mqtt",
-            &connector.mqtt,
+            &connector.mqtt_address,
         ])
         .output()
         .await
         .unwrap();
-    let said = String::from_utf8(done.stdout).unwrap();
-    assert_eq!(done.status.code(), Some(0), "{said}");
-    assert!(said.contains("a connector runs here"), "{said}");
+    let report = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{report}");
+    assert!(report.contains("in use by a running connector"), "{report}");
 }

@@ -1,5 +1,5 @@
-//! Clients of other makes: paho from PyPI, and the Mosquitto clients from Debian. `dev/prepare
-//! test` installs them.
+//! Third-party MQTT clients work with the embedded broker: paho from PyPI and the Mosquitto clients
+//! from Debian. `dev/prepare test` installs them.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -9,18 +9,20 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
+use crate::support::connector::DEFAULT_ORG_ID;
 use crate::support::mqtt::{control_out, data_in, offline, online};
-use crate::support::{Certs, Connector, TIMEOUT, unique};
+use crate::support::{Certs, Connector, TIMEOUT, unique_id};
 
-/// A paho client that does as it is told.
-struct Paho {
+/// A process that runs `tests/clients/paho_client.py`. It reads commands from stdin and writes events
+/// to stdout.
+struct PahoClient {
     child: Child,
     stdin: Option<ChildStdin>,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
-impl Paho {
-    fn start(address: &str, client: &str, protocol: &str, tls: Option<&Certs>) -> Self {
+impl PahoClient {
+    fn start(address: &str, client_id: &str, protocol: &str, tls: Option<&Certs>) -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let (host, port) = address.rsplit_once(':').unwrap();
         let mut command = Command::new(root.join("target/venv/bin/python"));
@@ -31,7 +33,7 @@ impl Paho {
                 "--port",
                 port,
                 "--client-id",
-                client,
+                client_id,
                 "--protocol",
                 protocol,
             ])
@@ -42,14 +44,14 @@ impl Paho {
             command.arg("--cafile").arg(certs.file("ca.pem"));
             command
                 .arg("--certfile")
-                .arg(certs.file(&format!("{client}.pem")));
+                .arg(certs.file(&format!("{client_id}.pem")));
             command
                 .arg("--keyfile")
-                .arg(certs.file(&format!("{client}.key")));
+                .arg(certs.file(&format!("{client_id}.key")));
         }
         let mut child = command
             .spawn()
-            .expect("target/venv is made by `dev/prepare test`");
+            .expect("target/venv is missing; run `dev/prepare test`");
         Self {
             stdin: child.stdin.take(),
             lines: BufReader::new(child.stdout.take().unwrap()).lines(),
@@ -57,11 +59,12 @@ impl Paho {
         }
     }
 
-    async fn event(&mut self, name: &str) -> Value {
+    /// Reads events up to the next one with this name. Returns that event.
+    async fn wait_for_event(&mut self, name: &str) -> Value {
         let read = async {
             loop {
                 let line = self.lines.next_line().await.unwrap();
-                let line = line.unwrap_or_else(|| panic!("paho ended before {name}"));
+                let line = line.unwrap_or_else(|| panic!("paho exited before the event {name}"));
                 let event: Value = serde_json::from_str(&line).unwrap();
                 if event["event"] == name {
                     return event;
@@ -71,11 +74,11 @@ impl Paho {
         };
         timeout(TIMEOUT, read)
             .await
-            .unwrap_or_else(|_| panic!("no {name}"))
+            .unwrap_or_else(|_| panic!("timed out waiting for the event {name}"))
     }
 
-    async fn tell(&mut self, what: Value) {
-        let line = format!("{what}\n");
+    async fn send_command(&mut self, command: Value) {
+        let line = format!("{command}\n");
         self.stdin
             .as_mut()
             .unwrap()
@@ -85,79 +88,91 @@ impl Paho {
     }
 }
 
-async fn paho_slice(connector: &Connector, mut paho: Paho, client: &str, is_v5: bool) {
-    paho.event("connected").await;
-    paho.event("online-acknowledged").await;
-    assert!(connector.listed("10000").await.contains(&client.to_owned()));
+/// Sends a message to the client, checks that forbidden actions are rejected, and lets the client
+/// exit without DISCONNECT.
+async fn run_paho_lifecycle(
+    connector: &Connector,
+    mut paho: PahoClient,
+    client_id: &str,
+    is_v5: bool,
+) {
+    paho.wait_for_event("connected").await;
+    paho.wait_for_event("online-acknowledged").await;
+    assert!(
+        connector
+            .list_client_ids(DEFAULT_ORG_ID)
+            .await
+            .contains(&client_id.to_owned())
+    );
     let (status, sent) = connector
-        .send(
-            client,
+        .send_message(
+            client_id,
             json!({"directive": "echo", "metadata": {"a": "b"}, "payload": "hello"}),
         )
         .await;
     assert_eq!(status, 201);
-    let message = paho.event("message").await;
-    assert_eq!(message["topic"], data_in(client));
+    let message = paho.wait_for_event("message").await;
+    assert_eq!(message["topic"], data_in(client_id));
     assert_eq!(message["payload"]["message_id"], sent["id"]);
     assert_eq!(message["payload"]["content"], "hello");
 
-    // What it may not do, it is told in a way that its own library understands.
+    // paho understands the rejection of a forbidden publish and of a forbidden subscription.
     let forged = offline().to_string();
-    paho.tell(
+    paho.send_command(
         json!({"do": "publish", "topic": control_out("another"), "payload": forged, "qos": 1}),
     )
     .await;
-    let code = paho.event("published").await["reason_code"]
+    let code = paho.wait_for_event("published").await["reason_code"]
         .as_u64()
         .unwrap();
     assert_eq!(code, if is_v5 { 0x87 } else { 0 });
-    paho.tell(json!({"do": "subscribe", "topic": "redhat/insights/+/data/in"}))
+    paho.send_command(json!({"do": "subscribe", "topic": "redhat/insights/+/data/in"}))
         .await;
-    let codes = paho.event("subscribed").await;
+    let codes = paho.wait_for_event("subscribed").await;
     assert!(codes["reason_codes"][0].as_u64().unwrap() >= 128, "{codes}");
-    // Still there, and still served.
-    paho.tell(json!({"do": "publish", "topic": control_out(client), "payload": online().to_string(), "qos": 1}))
+    // The connection is still open and usable.
+    paho.send_command(json!({"do": "publish", "topic": control_out(client_id), "payload": online().to_string(), "qos": 1}))
         .await;
-    assert_eq!(paho.event("published").await["reason_code"], 0);
+    assert_eq!(paho.wait_for_event("published").await["reason_code"], 0);
 
-    // Its process dies without a word; its will speaks.
+    // The process exits without DISCONNECT; the broker publishes the last will.
     drop(paho.stdin.take());
     paho.child.wait().await.unwrap();
-    connector.wait_for(client, false).await;
+    connector.wait_until_disconnected(client_id).await;
 }
 
 #[tokio::test]
-async fn paho_3_1_1_and_5_work() {
+async fn paho_works_with_mqtt_3_1_1_and_5() {
     let connector = Connector::start().await;
     for protocol in ["3.1.1", "5"] {
-        let client = unique("paho");
-        let paho = Paho::start(&connector.mqtt, &client, protocol, None);
-        paho_slice(&connector, paho, &client, protocol == "5").await;
+        let client_id = unique_id("paho");
+        let paho = PahoClient::start(&connector.mqtt_address, &client_id, protocol, None);
+        run_paho_lifecycle(&connector, paho, &client_id, protocol == "5").await;
     }
 }
 
 #[tokio::test]
-async fn paho_3_1_1_and_5_work_over_mtls() {
-    let (certs, setup) = Certs::setup().await;
-    let connector = setup.start().await;
-    let address = connector.mqtts.clone().unwrap();
+async fn paho_works_over_mtls() {
+    let (certs, builder) = Certs::connector_builder().await;
+    let connector = builder.start().await;
+    let address = connector.mqtts_address.clone().unwrap();
     for protocol in ["3.1.1", "5"] {
-        let client = unique("paho-tls");
-        certs.issue(&client).await;
-        let paho = Paho::start(&address, &client, protocol, Some(&certs));
-        paho_slice(&connector, paho, &client, protocol == "5").await;
+        let client_id = unique_id("paho-tls");
+        certs.issue(&client_id).await;
+        let paho = PahoClient::start(&address, &client_id, protocol, Some(&certs));
+        run_paho_lifecycle(&connector, paho, &client_id, protocol == "5").await;
     }
 }
 
-/// A Mosquitto client as `client`, with the will of a real one.
-fn mosquitto(program: &str, address: &str, client: &str, version: &str) -> Command {
+/// The command line of a Mosquitto client with an offline message as its last will.
+fn mosquitto_command(program: &str, address: &str, client_id: &str, version: &str) -> Command {
     let (host, port) = address.rsplit_once(':').unwrap();
     let mut command = Command::new(program);
     command
         .args([
-            "-h", host, "-p", port, "-V", version, "-i", client, "-q", "1", "-d",
+            "-h", host, "-p", port, "-V", version, "-i", client_id, "-q", "1", "-d",
         ])
-        .args(["--will-topic", &control_out(client), "--will-qos", "1"])
+        .args(["--will-topic", &control_out(client_id), "--will-qos", "1"])
         .args(["--will-payload", &offline().to_string()])
         .stdout(Stdio::piped())
         .kill_on_drop(true);
@@ -165,45 +180,64 @@ fn mosquitto(program: &str, address: &str, client: &str, version: &str) -> Comma
 }
 
 #[tokio::test]
-async fn the_mosquitto_clients_work() {
+async fn mosquitto_clients_work_with_mqtt_3_1_1_and_5() {
     let connector = Connector::start().await;
     for version in ["mqttv311", "mqttv5"] {
-        // One connection that subscribes, says online, and prints the first message it is sent.
-        let client = unique("mosquitto");
-        let mut exchange = mosquitto("mosquitto_rr", &connector.mqtt, &client, version);
-        exchange.args(["-t", &control_out(&client), "-e", &data_in(&client)]);
+        // mosquitto_rr subscribes, publishes online, and prints the first message that it receives.
+        let client_id = unique_id("mosquitto");
+        let mut exchange =
+            mosquitto_command("mosquitto_rr", &connector.mqtt_address, &client_id, version);
+        exchange.args(["-t", &control_out(&client_id), "-e", &data_in(&client_id)]);
         exchange.args(["-m", &online().to_string()]);
         let exchange = exchange
             .spawn()
-            .expect("mosquitto-clients: `dev/prepare test`");
-        connector.wait_for(&client, true).await;
-        let (status, sent) = connector.send(&client, json!({"directive": "echo"})).await;
+            .expect("mosquitto-clients are missing; run `dev/prepare test`");
+        connector.wait_until_connected(&client_id).await;
+        let (status, sent) = connector
+            .send_message(&client_id, json!({"directive": "echo"}))
+            .await;
         assert_eq!(status, 201);
-        let done = timeout(TIMEOUT, exchange.wait_with_output())
+        let result = timeout(TIMEOUT, exchange.wait_with_output())
             .await
             .unwrap()
             .unwrap();
-        let said = String::from_utf8_lossy(&done.stdout).into_owned();
-        assert!(said.contains(sent["id"].as_str().unwrap()), "{said}");
-        connector.wait_for(&client, false).await;
+        let output = String::from_utf8_lossy(&result.stdout).into_owned();
+        assert!(output.contains(sent["id"].as_str().unwrap()), "{output}");
+        connector.wait_until_disconnected(&client_id).await;
 
-        // Nobody can speak for another.
-        let victim = unique("victim");
-        let mut forged = mosquitto("mosquitto_pub", &connector.mqtt, &client, version);
+        // A client cannot publish an online message of another client.
+        let victim = unique_id("victim");
+        let mut forged = mosquitto_command(
+            "mosquitto_pub",
+            &connector.mqtt_address,
+            &client_id,
+            version,
+        );
         forged.args(["-t", &control_out(&victim), "-m", &online().to_string()]);
-        let done = timeout(TIMEOUT, forged.output()).await.unwrap().unwrap();
-        let said = String::from_utf8_lossy(&done.stdout).into_owned();
-        assert!(said.contains("PUBACK"), "{said}");
+        let result = timeout(TIMEOUT, forged.output()).await.unwrap().unwrap();
+        let output = String::from_utf8_lossy(&result.stdout).into_owned();
+        assert!(output.contains("PUBACK"), "{output}");
         assert!(
-            connector.listed("10000").await.is_empty(),
-            "spoke for another"
+            connector.list_client_ids(DEFAULT_ORG_ID).await.is_empty(),
+            "the forged online message was recorded"
         );
 
-        // A listener that ends when its subscription is granted.
-        let mut listener = mosquitto("mosquitto_sub", &connector.mqtt, &client, version);
-        listener.args(["-E", "-t", &data_in(&client)]);
-        let done = timeout(TIMEOUT, listener.output()).await.unwrap().unwrap();
-        let said = String::from_utf8_lossy(&done.stdout).into_owned();
-        assert!(done.status.success() && said.contains("SUBACK"), "{said}");
+        // mosquitto_sub -E exits when the subscription is acknowledged.
+        let mut subscriber = mosquitto_command(
+            "mosquitto_sub",
+            &connector.mqtt_address,
+            &client_id,
+            version,
+        );
+        subscriber.args(["-E", "-t", &data_in(&client_id)]);
+        let result = timeout(TIMEOUT, subscriber.output())
+            .await
+            .unwrap()
+            .unwrap();
+        let output = String::from_utf8_lossy(&result.stdout).into_owned();
+        assert!(
+            result.status.success() && output.contains("SUBACK"),
+            "{output}"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Checks every case of the corpus of hostile messages against the protocol, and writes it where
-//! its fuzzer starts from.
+//! Checks every hostile message of the corpus against the protocol, and writes the messages as
+//! seeds of the fuzz targets.
 //!
 //!   cargo run --manifest-path fuzz/Cargo.toml --bin seeds
 
@@ -9,164 +9,167 @@ use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use fuzz::corpus::{Becomes, Case};
-use fuzz::protocol::{Direction, Rejection, Channel, ClientMessage, TopicScheme};
-use fuzz::{reading, topics};
+use fuzz::corpus::{Case, Outcome};
+use fuzz::protocol::{Channel, ClientMessage, Direction, Rejection, TopicScheme};
+use fuzz::{decode, topics};
 
-/// Stands for the client in a topic.
-const CLIENT: &str = "client-under-test";
-/// What every broker drops is larger than this.
-const BROKER_MAX_BYTES: usize = 1024 * 1024;
-/// The fuzzers are run with this `-max_len`. Larger cases are checked here alone.
-const SEED_MAX_BYTES: usize = 4096;
+/// Replaces `{id}` in topics.
+const CLIENT_ID: &str = "client-under-test";
+/// Every broker drops a larger payload.
+const MAX_BROKER_BYTES: usize = 1024 * 1024;
+/// Larger payloads are checked but not written as seeds. `dev/fuzz` sets the same `-max_len`.
+const MAX_SEED_BYTES: usize = 4096;
 
 fn main() -> ExitCode {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let file = here.join("../tests/corpus/hostile.json");
-    let text = fs::read_to_string(&file).expect("the corpus is there");
-    let cases: Vec<Case> = serde_json::from_str(&text).expect("the corpus has its own shape");
+    let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let file = crate_dir.join("../tests/corpus/hostile.json");
+    let text = fs::read_to_string(&file).expect("cannot read the corpus");
+    let cases: Vec<Case> = serde_json::from_str(&text).expect("the corpus is invalid");
 
-    let (mut names, mut outcomes) = (BTreeSet::new(), BTreeMap::<_, usize>::new());
-    let mut wrong = 0;
+    let mut names = BTreeSet::new();
+    let mut outcome_counts = BTreeMap::<_, usize>::new();
+    let mut failures = 0;
     for case in &cases {
-        // What must hold of every message is asserted, so that a fuzzer stops at it.
-        let mut found = catch_unwind(|| check(case))
-            .unwrap_or_else(|_| Err("what must hold of every message does not".to_owned()));
+        // A violated invariant panics, because a panic also stops a fuzzer.
+        let mut result = catch_unwind(|| check(case))
+            .unwrap_or_else(|_| Err("an invariant is violated; see the panic above".to_owned()));
         if !names.insert(&case.name) {
-            found = Err("there is another case of this name".to_owned());
+            result = Err("the name is not unique".to_owned());
         }
-        if let Err(why) = found {
-            eprintln!("{}: {why}", case.name);
-            wrong += 1;
+        if let Err(error) = result {
+            eprintln!("{}: {error}", case.name);
+            failures += 1;
         }
-        let outcome = (case.becomes, case.reason.as_deref().unwrap_or_default());
-        *outcomes.entry(outcome).or_default() += 1;
+        let outcome = (case.expect, case.reason.as_deref().unwrap_or_default());
+        *outcome_counts.entry(outcome).or_default() += 1;
     }
-    for ((becomes, reason), count) in &outcomes {
-        println!("{count:5}  {becomes:?} {reason}");
+    for ((outcome, reason), count) in &outcome_counts {
+        println!("{count:5}  {outcome:?} {reason}");
     }
-    println!("{:5}  cases, {wrong} wrong", cases.len());
-    if wrong > 0 {
+    println!("{:5}  cases, {failures} failed", cases.len());
+    if failures > 0 {
         return ExitCode::FAILURE;
     }
     for case in &cases {
-        seed(&here.join("corpus"), case);
+        write_seeds(&crate_dir.join("corpus"), case);
     }
     ExitCode::SUCCESS
 }
 
 fn check(case: &Case) -> Result<(), String> {
-    let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    if case.name.is_empty() || !case.name.chars().all(is_name) {
-        return Err("its name is not in kebab case".to_owned());
+    let is_kebab_case = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if case.name.is_empty() || !case.name.chars().all(is_kebab_case) {
+        return Err("the name is not in kebab case".to_owned());
     }
-    if case.why.is_empty() {
-        return Err("it does not say why".to_owned());
+    if case.description.is_empty() {
+        return Err("the description is empty".to_owned());
     }
-    let bytes = case.bytes()?;
-    match (&case.route, &case.topic) {
-        (Some(route), None) => {
-            let route = route_of(route).ok_or("there is no such route")?;
-            if case.becomes == Becomes::DroppedByBroker {
-                return match bytes.len() > BROKER_MAX_BYTES {
+    let payload = case.payload_bytes()?;
+    match (&case.channel, &case.topic) {
+        (Some(name), None) => {
+            let channel = channel(name).ok_or("unknown channel")?;
+            if case.expect == Outcome::DroppedByBroker {
+                return match payload.len() > MAX_BROKER_BYTES {
                     true => Ok(()),
-                    false => Err(format!("a broker takes {} bytes", bytes.len())),
+                    false => Err(format!("brokers accept {} bytes", payload.len())),
                 };
             }
-            if bytes.len() > BROKER_MAX_BYTES {
-                return Err("no broker lets it through".to_owned());
+            if payload.len() > MAX_BROKER_BYTES {
+                return Err("every broker drops the message".to_owned());
             }
-            expect(case, &reading::check(route, &bytes))
+            check_outcome(case, &decode::check(channel, &payload))
         }
-        (None, Some(topic)) => check_topic(case, &topic.replace("{id}", CLIENT), &bytes),
-        _ => Err("it needs exactly one of route and topic".to_owned()),
+        (None, Some(topic)) => check_topic(case, &topic.replace("{id}", CLIENT_ID), &payload),
+        _ => Err("exactly one of channel and topic is required".to_owned()),
     }
 }
 
-fn route_of(short_text: &str) -> Option<Channel> {
-    match short_text {
+fn channel(name: &str) -> Option<Channel> {
+    match name {
         "control" => Some(Channel::Control(Direction::FromClient)),
         "data" => Some(Channel::Data(Direction::FromClient)),
         "handshake" => Some(Channel::Handshake(Direction::FromClient)),
-        "state" => Some(Channel::State),
+        "status" => Some(Channel::HandshakeStatus),
         _ => None,
     }
 }
 
-/// What becomes of a message on a topic of its own making, in the first deployment.
-fn check_topic(case: &Case, topic: &str, bytes: &[u8]) -> Result<(), String> {
+/// Checks a case with an unusual topic, in the first deployment.
+fn check_topic(case: &Case, topic: &str, payload: &[u8]) -> Result<(), String> {
     topics::check(topic);
-    if case.needs.as_deref() != Some("open_broker") {
-        return Err("access lists keep clients from it: it needs an open_broker".to_owned());
+    if !case.needs_open_broker {
+        return Err("access control lists forbid the topic; set needs_open_broker".to_owned());
     }
     if topic.contains(['+', '#', '\0']) {
-        return match case.becomes {
-            Becomes::DroppedByBroker => Ok(()),
-            _ => Err("no message of MQTT has this topic".to_owned()),
+        return match case.expect {
+            Outcome::DroppedByBroker => Ok(()),
+            _ => Err("brokers drop messages with this topic".to_owned()),
         };
     }
-    let (prefixes, words) = topics::deployments().swap_remove(0);
-    let topics = TopicScheme::new(prefixes, words);
-    if !topics
-        .filters()
-        .iter()
-        .any(|filter| topics::matches(filter, topic))
-    {
-        return expect(case, &Ok(ClientMessage::Ignored));
+    let (prefixes, segments) = topics::deployments().swap_remove(0);
+    let topics = TopicScheme::new(prefixes, segments);
+    let filters = topics.subscription_filters();
+    if !filters.iter().any(|filter| topics::matches(filter, topic)) {
+        return check_outcome(case, &Ok(ClientMessage::Ignored));
     }
-    let Some(own) = topics.parse(topic) else {
-        return expect(case, &Err(Rejection::unknown_topic()));
+    let Some(parsed) = topics.parse(topic) else {
+        return check_outcome(case, &Err(Rejection::unknown_topic()));
     };
-    let client = case
-        .client
-        .as_ref()
-        .map(|name| name.replace("{id}", CLIENT));
-    if client.as_deref() != Some(own.client.as_str()) {
-        return Err(format!("it is of the client {:?}", own.client));
+    let expected_client = case.client.as_ref().map(|id| id.replace("{id}", CLIENT_ID));
+    if expected_client.as_deref() != Some(parsed.client.as_str()) {
+        return Err(format!("the topic belongs to client {:?}", parsed.client));
     }
-    expect(case, &reading::check(own.route, bytes))
+    check_outcome(case, &decode::check(parsed.channel, payload))
 }
 
-fn expect(case: &Case, result: &Result<ClientMessage, Rejection>) -> Result<(), String> {
-    let (becomes, reason, refused, sign_of_life) = match result {
-        Ok(ClientMessage::Online(_)) => (Becomes::Online, None, false, false),
-        Ok(ClientMessage::Offline) => (Becomes::Offline, None, false, false),
-        Ok(ClientMessage::Heartbeat | ClientMessage::Response(_)) => (Becomes::Ignored, None, false, true),
-        Ok(ClientMessage::Ignored) => (Becomes::Ignored, None, false, false),
-        Ok(ClientMessage::InvalidHandshake(refusal)) => (Becomes::DeadLetter, Some(refusal.why.reason), true, false),
-        Err(rejected) => (Becomes::DeadLetter, Some(rejected.reason), false, false),
+fn check_outcome(case: &Case, result: &Result<ClientMessage, Rejection>) -> Result<(), String> {
+    let (outcome, reason, handshake_error, heartbeat) = match result {
+        Ok(ClientMessage::Online(_)) => (Outcome::Online, None, false, false),
+        Ok(ClientMessage::Offline) => (Outcome::Offline, None, false, false),
+        Ok(ClientMessage::Heartbeat | ClientMessage::Response(_)) => {
+            (Outcome::Ignored, None, false, true)
+        }
+        Ok(ClientMessage::Ignored) => (Outcome::Ignored, None, false, false),
+        Ok(ClientMessage::InvalidHandshake(error)) => {
+            let reason = error.rejection.reason;
+            (Outcome::DeadLetter, Some(reason.as_str()), true, false)
+        }
+        Err(rejection) => {
+            let reason = rejection.reason;
+            (Outcome::DeadLetter, Some(reason.as_str()), false, false)
+        }
     };
     let expected = (
-        case.becomes,
+        case.expect,
         case.reason.as_deref(),
-        case.refused,
-        case.sign_of_life,
+        case.handshake_error,
+        case.heartbeat,
     );
-    if (becomes, reason, refused, sign_of_life) == expected {
+    if (outcome, reason, handshake_error, heartbeat) == expected {
         return Ok(());
     }
-    Err(format!("{expected:?} was expected, it is {result:?}"))
+    Err(format!("expected {expected:?}, got {result:?}"))
 }
 
-fn seed(corpus: &Path, case: &Case) {
-    let write = |target: &str, bytes: &[u8]| {
-        if bytes.len() > SEED_MAX_BYTES {
+fn write_seeds(corpus_dir: &Path, case: &Case) {
+    let write_seed = |target: &str, bytes: &[u8]| {
+        if bytes.len() > MAX_SEED_BYTES {
             return;
         }
-        let folder: PathBuf = corpus.join(target);
-        fs::create_dir_all(&folder).expect("a folder for seeds");
-        fs::write(folder.join(&case.name), bytes).expect("a seed");
+        let folder: PathBuf = corpus_dir.join(target);
+        fs::create_dir_all(&folder).expect("cannot create the seed folder");
+        fs::write(folder.join(&case.name), bytes).expect("cannot write the seed");
     };
-    let bytes = case.bytes().expect("checked before");
-    match case.route.as_deref() {
-        Some("control") => write("status_control", &bytes),
-        Some("data") => write("status_data", &bytes),
-        Some(_) => write("handshake", &bytes),
+    let payload = case.payload_bytes().expect("checked before");
+    match case.channel.as_deref() {
+        Some("control") => write_seed("status_control", &payload),
+        Some("data") => write_seed("status_data", &payload),
+        Some(_) => write_seed("handshake", &payload),
         None => {}
     }
     if let Some(topic) = &case.topic {
-        write("topics", topic.replace("{id}", CLIENT).as_bytes());
+        write_seed("topics", topic.replace("{id}", CLIENT_ID).as_bytes());
     }
-    // Any bytes are as good as others there; these hold text that is worth sending.
-    write("round_trip", &[&[0; 32], bytes.as_slice()].concat());
+    // `round_trip` takes its id and time from the first bytes, and texts from the rest.
+    write_seed("round_trip", &[&[0; 32], payload.as_slice()].concat());
 }

@@ -1,4 +1,4 @@
-//! Pre-shared keys: by caller, with what they open.
+//! Pre-shared keys of callers.
 
 use std::collections::HashMap;
 
@@ -6,33 +6,36 @@ use subtle::{Choice, ConstantTimeEq as _};
 
 use crate::config::{Scope, Secret};
 
-/// Pre-shared keys, by caller.
+/// All pre-shared keys, by key name.
 #[derive(Debug, Clone, Default)]
 pub struct Keys(HashMap<String, Key>);
 
 #[derive(Debug, Clone)]
 struct Key {
+    /// Any of these secrets is valid. A key has two of them during rotation.
     secrets: Vec<Secret>,
     scopes: Vec<Scope>,
 }
 
 impl Keys {
-    /// Lets a caller in with any of these secrets, for what these scopes say.
-    pub fn add(&mut self, caller: impl Into<String>, secrets: Vec<Secret>, scopes: Vec<Scope>) {
-        self.0.insert(caller.into(), Key { secrets, scopes });
+    /// Adds a key, or replaces the key with the same name.
+    pub fn add(&mut self, name: impl Into<String>, secrets: Vec<Secret>, scopes: Vec<Scope>) {
+        self.0.insert(name.into(), Key { secrets, scopes });
     }
 
-    /// Compares in constant time, and with every secret that the caller has, so that the time
-    /// taken says nothing about how much of a secret was right.
-    pub(super) fn opens(&self, caller: &str, secret: &str, scope: Scope) -> bool {
-        let Some(key) = self.0.get(caller) else {
+    /// Whether the secret is valid for the key and the key has the scope.
+    ///
+    /// Compares with every secret of the key in constant time, so the duration does not reveal how
+    /// much of a secret was right.
+    pub(super) fn authorizes(&self, name: &str, secret: &str, scope: Scope) -> bool {
+        let Some(key) = self.0.get(name) else {
             return false;
         };
-        let mut right = Choice::from(0);
+        let mut is_valid = Choice::from(0);
         for candidate in &key.secrets {
-            right |= candidate.expose().as_bytes().ct_eq(secret.as_bytes());
+            is_valid |= candidate.expose().as_bytes().ct_eq(secret.as_bytes());
         }
-        bool::from(right) && key.scopes.contains(&scope)
+        bool::from(is_valid) && key.scopes.contains(&scope)
     }
 }
 
@@ -41,33 +44,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_caller_is_let_in_with_any_of_its_own_secrets_and_no_other() {
+    fn a_key_accepts_each_of_its_own_secrets_and_no_other() {
         let mut keys = Keys::default();
-        let tenant = vec![Scope::Tenant];
+        let scopes = vec![Scope::Tenant];
         let secrets = vec![Secret::new("new"), Secret::new("old")];
-        keys.add("a", secrets, tenant.clone());
-        keys.add("b", vec![Secret::new("other")], tenant);
-        assert!(keys.opens("a", "new", Scope::Tenant));
-        assert!(keys.opens("a", "old", Scope::Tenant));
-        for (caller, secret) in [
+        keys.add("a", secrets, scopes.clone());
+        keys.add("b", vec![Secret::new("other")], scopes);
+        assert!(keys.authorizes("a", "new", Scope::Tenant));
+        assert!(keys.authorizes("a", "old", Scope::Tenant));
+        for (name, secret) in [
             ("a", "other"),
             ("a", ""),
             ("b", "new"),
             ("c", "new"),
             ("", ""),
         ] {
-            assert!(
-                !keys.opens(caller, secret, Scope::Tenant),
-                "{caller} {secret}"
-            );
+            let is_authorized = keys.authorizes(name, secret, Scope::Tenant);
+            assert!(!is_authorized, "{name} {secret}");
         }
     }
 
     #[test]
-    fn a_key_opens_what_its_scopes_say() {
+    fn a_key_authorizes_only_its_scopes() {
         let mut keys = Keys::default();
         keys.add("a", vec![Secret::new("x")], vec![Scope::Management]);
-        assert!(keys.opens("a", "x", Scope::Management));
-        assert!(!keys.opens("a", "x", Scope::Tenant));
+        assert!(keys.authorizes("a", "x", Scope::Management));
+        assert!(!keys.authorizes("a", "x", Scope::Tenant));
     }
 }

@@ -1,4 +1,7 @@
-//! Who is calling, and for whom.
+//! Authentication of callers, by pre-shared key or by the `x-rh-identity` header.
+//!
+//! A handler with an argument of type [`OrgCaller`], [`AccountCaller`] or [`ManagementCaller`] only
+//! runs if the caller is authenticated and within its rate limits.
 
 mod identity;
 mod keys;
@@ -12,94 +15,98 @@ use axum::response::{IntoResponse, Response};
 
 use super::error::ApiError;
 use super::middleware::AccessLogContext;
-use super::rate_limits::For;
+use super::rate_limits::RateLimitSubject;
 use super::{ApiState, SharedState};
 use crate::config::Scope;
 use crate::domain::{Identity, OrgId, Tenant};
 
 pub use keys::Keys;
 
-pub(super) const IDENTITY: &str = "x-rh-identity";
-pub(super) const CLIENT_ID: &str = "x-rh-cloud-connector-client-id";
-pub(super) const PSK: &str = "x-rh-cloud-connector-psk";
-pub(super) const ORG_ID: &str = "x-rh-cloud-connector-org-id";
-pub(super) const ACCOUNT: &str = "x-rh-cloud-connector-account";
+pub(super) const IDENTITY_HEADER: &str = "x-rh-identity";
+pub(super) const CLIENT_ID_HEADER: &str = "x-rh-cloud-connector-client-id";
+pub(super) const PSK_HEADER: &str = "x-rh-cloud-connector-psk";
+pub(super) const ORG_ID_HEADER: &str = "x-rh-cloud-connector-org-id";
+pub(super) const ACCOUNT_HEADER: &str = "x-rh-cloud-connector-account";
 
-/// A caller that proved who it is, and the organisation that it speaks for.
+/// An authenticated v2 caller and the organization that it acts for.
 #[derive(Debug, Clone)]
-pub(super) struct Caller {
-    /// For the audit: a key's name, or what kind of identity it is.
+pub(super) struct OrgCaller {
+    /// Name of the key, or type of the identity. Used in the audit log.
     pub name: String,
     pub org: OrgId,
 }
 
-/// A caller that speaks for the tenant with this account number, as the first generation names it.
+/// An authenticated v1 caller and the account that it acts for.
 #[derive(Debug, Clone)]
 pub(super) struct AccountCaller {
     pub account: String,
 }
 
-/// A caller that may do to any connection what the management endpoints do.
+/// An authenticated caller of the management endpoints, which work on connections of any tenant.
 #[derive(Debug, Clone)]
 pub(super) struct ManagementCaller {
-    /// For the audit: a key's name, or a member of staff.
+    /// Name of the key, or email address of the associate. Used in the audit log.
     pub name: String,
 }
 
-/// Why nobody is let in.
+/// Why a request was rejected before its handler ran.
 #[derive(Debug)]
 pub(super) enum AuthError {
-    /// Whatever the reason: the caller learns nothing from a failure.
+    /// Covers all reasons, so the response does not reveal which check failed.
     Unauthenticated,
-    /// The gateway in front made an identity that cannot be used.
-    Identity(String),
-    /// A limit is used up, for so long.
-    TooMany(Duration),
+    /// The gateway sent an invalid identity. The text names the cause.
+    InvalidIdentity(String),
+    /// The rate limit is exceeded for this long.
+    RateLimited(Duration),
 }
 
 impl IntoResponse for AuthError {
     fn into_response(self) -> Response {
-        let plain = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
+        let content_type = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
         match self {
-            Self::Unauthenticated => {
-                (StatusCode::UNAUTHORIZED, plain, "Authentication failed").into_response()
+            Self::Unauthenticated => (
+                StatusCode::UNAUTHORIZED,
+                content_type,
+                "Authentication failed",
+            )
+                .into_response(),
+            Self::InvalidIdentity(cause) => {
+                let text = format!("Bad Request: {cause}");
+                (StatusCode::BAD_REQUEST, content_type, text).into_response()
             }
-            Self::Identity(why) => {
-                let text = format!("Bad Request: {why}");
-                (StatusCode::BAD_REQUEST, plain, text).into_response()
-            }
-            Self::TooMany(wait) => ApiError::too_many(wait).into_response(),
+            Self::RateLimited(wait) => ApiError::rate_limited(wait).into_response(),
         }
     }
 }
 
-impl FromRequestParts<SharedState> for Caller {
+impl FromRequestParts<SharedState> for OrgCaller {
     type Rejection = AuthError;
 
     async fn from_request_parts(
         request: &mut RequestParts,
-        shared: &SharedState,
+        state: &SharedState,
     ) -> Result<Self, AuthError> {
         let headers = &request.headers;
-        if let Some((name, tenant)) = trusted_tenant(headers, shared)? {
+        if let Some((name, tenant)) = trusted_tenant(headers, state)? {
             let org = tenant.org_id;
             admit(
                 request,
-                shared,
+                state,
                 (&name, Credential::Identity),
-                For::Organisation(org.as_str()),
+                RateLimitSubject::Organization(org.as_str()),
             )?;
             return Ok(Self { name, org });
         }
-        let caller = key(headers, shared, Scope::Tenant)?;
-        let org = OrgId::new(text(headers, ORG_ID)?).map_err(|_| AuthError::Unauthenticated)?;
+        let key_name = authenticate_key(headers, state, Scope::Tenant)?;
+        let org = OrgId::new(header_text(headers, ORG_ID_HEADER)?)
+            .map_err(|_| AuthError::Unauthenticated)?;
         admit(
             request,
-            shared,
-            (caller, Credential::Key),
-            For::Organisation(org.as_str()),
+            state,
+            (key_name, Credential::Key),
+            RateLimitSubject::Organization(org.as_str()),
         )?;
-        let name = caller.to_owned();
+        let name = key_name.to_owned();
         Ok(Self { name, org })
     }
 }
@@ -109,28 +116,28 @@ impl FromRequestParts<SharedState> for AccountCaller {
 
     async fn from_request_parts(
         request: &mut RequestParts,
-        shared: &SharedState,
+        state: &SharedState,
     ) -> Result<Self, AuthError> {
         let headers = &request.headers;
-        if let Some((name, Tenant { account, org_id })) = trusted_tenant(headers, shared)? {
+        if let Some((name, Tenant { account, org_id })) = trusted_tenant(headers, state)? {
             admit(
                 request,
-                shared,
+                state,
                 (&name, Credential::Identity),
-                For::Organisation(org_id.as_str()),
+                RateLimitSubject::Organization(org_id.as_str()),
             )?;
             return Ok(Self { account });
         }
-        let caller = key(headers, shared, Scope::Tenant)?;
-        let account = text(headers, ACCOUNT)?;
+        let key_name = authenticate_key(headers, state, Scope::Tenant)?;
+        let account = header_text(headers, ACCOUNT_HEADER)?;
         if account.is_empty() {
             return Err(AuthError::Unauthenticated);
         }
         admit(
             request,
-            shared,
-            (caller, Credential::Key),
-            For::Account(account),
+            state,
+            (key_name, Credential::Key),
+            RateLimitSubject::Account(account),
         )?;
         let account = account.to_owned();
         Ok(Self { account })
@@ -142,83 +149,93 @@ impl FromRequestParts<SharedState> for ManagementCaller {
 
     async fn from_request_parts(
         request: &mut RequestParts,
-        shared: &SharedState,
+        state: &SharedState,
     ) -> Result<Self, AuthError> {
         let headers = &request.headers;
-        let identity = trusted_identity(headers, shared)?;
-        let proof = match identity {
-            Some(_) => Credential::Identity,
-            None => Credential::Key,
-        };
-        let name = match identity {
-            Some(identity) if identity::is_staff(&identity) => identity
-                .associate()
-                .unwrap_or("a member of staff")
-                .to_owned(),
+        let (name, credential) = match trusted_identity(headers, state)? {
+            Some(identity) if identity::is_associate(&identity) => {
+                let email = identity.associate_email().unwrap_or("unknown associate");
+                (email.to_owned(), Credential::Identity)
+            }
             Some(_) => return Err(AuthError::Unauthenticated),
-            None => key(headers, shared, Scope::Management)?.to_owned(),
+            None => {
+                let key_name = authenticate_key(headers, state, Scope::Management)?;
+                (key_name.to_owned(), Credential::Key)
+            }
         };
-        admit(request, shared, (&name, proof), For::Everybody)?;
+        admit(
+            request,
+            state,
+            (&name, credential),
+            RateLimitSubject::AllTenants,
+        )?;
         Ok(Self { name })
     }
 }
 
-/// The identity, where a gateway is trusted to have made it and there is one.
-fn trusted_identity(headers: &HeaderMap, parts: &ApiState) -> Result<Option<Identity>, AuthError> {
-    if !parts.settings.trust_identity_header {
+/// Returns the identity from the header. Returns `None` if the header is missing, empty or not
+/// trusted.
+fn trusted_identity(headers: &HeaderMap, state: &ApiState) -> Result<Option<Identity>, AuthError> {
+    if !state.trust_identity_header {
         return Ok(None);
     }
-    match headers.get(IDENTITY) {
-        Some(header) if !header.is_empty() => identity::read(header).map(Some),
+    match headers.get(IDENTITY_HEADER) {
+        Some(header) if !header.is_empty() => identity::parse(header).map(Some),
         _ => Ok(None),
     }
 }
 
-/// The tenant of such an identity, which must name one, and who says so.
+/// Returns the type and the tenant of the trusted identity. Fails if the identity has no tenant.
 fn trusted_tenant(
     headers: &HeaderMap,
-    parts: &ApiState,
+    state: &ApiState,
 ) -> Result<Option<(String, Tenant)>, AuthError> {
-    let Some(identity) = trusted_identity(headers, parts)? else {
+    let Some(identity) = trusted_identity(headers, state)? else {
         return Ok(None);
     };
-    let tenant = identity.tenant().ok_or_else(identity::lacks_organisation)?;
-    let name = identity.kind().unwrap_or_default();
-    Ok(Some((name.to_owned(), tenant.clone())))
+    let tenant = identity.tenant().ok_or_else(identity::missing_org_id)?;
+    let identity_type = identity.kind().unwrap_or_default();
+    Ok(Some((identity_type.to_owned(), tenant.clone())))
 }
 
-/// The caller whose key this is, if it opens what is asked for.
-fn key<'a>(headers: &'a HeaderMap, parts: &ApiState, scope: Scope) -> Result<&'a str, AuthError> {
-    let (caller, secret) = (text(headers, CLIENT_ID)?, text(headers, PSK)?);
-    if parts.keys.opens(caller, secret, scope) {
-        Ok(caller)
+/// Checks the pre-shared key and its scope. Returns the name of the key.
+fn authenticate_key<'a>(
+    headers: &'a HeaderMap,
+    state: &ApiState,
+    scope: Scope,
+) -> Result<&'a str, AuthError> {
+    let key_name = header_text(headers, CLIENT_ID_HEADER)?;
+    let secret = header_text(headers, PSK_HEADER)?;
+    if state.keys.authorizes(key_name, secret, scope) {
+        Ok(key_name)
     } else {
         Err(AuthError::Unauthenticated)
     }
 }
 
-/// What a caller proved who it is by.
+/// How a caller authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Credential {
     Key,
     Identity,
 }
 
-/// Lets in who has proved who it is, within the limits, and notes it for the request's line in the log.
+/// Applies the rate limits to an authenticated caller, and sets the caller for the access log.
 fn admit(
     request: &RequestParts,
-    parts: &ApiState,
-    (name, proof): (&str, Credential),
-    behalf: For<'_>,
+    state: &ApiState,
+    (name, credential): (&str, Credential),
+    subject: RateLimitSubject<'_>,
 ) -> Result<(), AuthError> {
-    if let Some(noted) = request.extensions.get::<AccessLogContext>() {
-        noted.note(name, behalf.name());
+    if let Some(log_context) = request.extensions.get::<AccessLogContext>() {
+        log_context.set_caller(name, subject.tenant());
     }
-    let key = (proof == Credential::Key).then_some(name);
-    parts.limits.take(key, behalf).map_err(AuthError::TooMany)
+    let key = (credential == Credential::Key).then_some(name);
+    let checked = state.rate_limits.check(key, subject);
+    checked.map_err(AuthError::RateLimited)
 }
 
-fn text<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, AuthError> {
+fn header_text<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, AuthError> {
     let value = headers.get(name).ok_or(AuthError::Unauthenticated)?;
     value.to_str().map_err(|_| AuthError::Unauthenticated)
 }

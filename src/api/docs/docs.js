@@ -1,83 +1,89 @@
-// Shows the OpenAPI document that is served beside this page, and lets every endpoint be tried.
+// Renders the OpenAPI document `openapi.json`, with a form to try each endpoint.
 
-import { element, inline, prose } from "./dom.js";
-import { limits, resolve, shape, typeOf } from "./schema.js";
+import { element, inlineCode, paragraphs } from "./dom.js";
+import { constraints, resolve, schemaView, typeName } from "./schema.js";
 import { tryForm } from "./try.js";
 
 const METHODS = ["get", "post", "put", "patch", "delete"];
-/** The order in which people think of them. */
+/** Security schemes, in display order. */
 const SCHEMES = ["client-id", "psk", "org-id", "account", "identity"];
-/** Schemes whose values are not for every eye. */
-const SECRET = new Set(["psk", "identity"]);
+/** Security schemes whose values are shown as password fields. */
+const SECRET_SCHEMES = new Set(["psk", "identity"]);
 
-const place = (id) => document.getElementById(id);
+const byId = (id) => document.getElementById(id);
 
 async function start() {
-  const answer = await fetch("openapi.json");
-  if (!answer.ok) throw new Error(`openapi.json is answered with ${answer.status}`);
-  const whole = await answer.json();
-  document.title = `${whole.info.title}: the REST interface`;
-  place("title").textContent = whole.info.title;
-  place("version").textContent = whole.info.version;
-  place("about").append(...prose(whole.info.description));
-  const credentials = credentialFields(whole);
-  const groups = grouped(whole);
-  place("operations").replaceChildren(...groups.map((group) => section(whole, group, credentials)));
-  place("contents").append(...groups.map(contentsOf));
-  openNamed();
-  addEventListener("hashchange", openNamed);
+  const response = await fetch("openapi.json");
+  if (!response.ok) throw new Error(`openapi.json: status ${response.status}`);
+  const openapi = await response.json();
+  document.title = `${openapi.info.title} REST API`;
+  byId("title").textContent = openapi.info.title;
+  byId("version").textContent = openapi.info.version;
+  byId("api-description").append(...paragraphs(openapi.info.description));
+  const credentials = addCredentialFields(openapi);
+  const groups = operationsByTag(openapi);
+  byId("operations").replaceChildren(...groups.map((group) => groupSection(openapi, group, credentials)));
+  byId("contents").append(...groups.map(contentsEntry));
+  openLinkedOperation();
+  addEventListener("hashchange", openLinkedOperation);
 }
 
-/** Operations by tag, in the document's order of tags. */
-function grouped(whole) {
-  const all = Object.entries(whole.paths).flatMap(([path, item]) =>
+/** Groups operations by tag, in the document's order of tags. */
+function operationsByTag(openapi) {
+  const operations = Object.entries(openapi.paths).flatMap(([path, item]) =>
     METHODS.filter((method) => item[method]).map((method) => ({ path, method, operation: item[method] })),
   );
-  return whole.tags.map((tag) => ({ tag, members: all.filter(({ operation }) => operation.tags.includes(tag.name)) }));
+  return openapi.tags.map((tag) => ({
+    tag,
+    operations: operations.filter(({ operation }) => operation.tags.includes(tag.name)),
+  }));
 }
 
-/** What is typed is kept in this map and nowhere else. */
-function credentialFields(whole) {
-  const schemes = Object.entries(whole.components.securitySchemes);
+/**
+ * Adds an input field for each security scheme. Only the returned `values` map stores the entered
+ * values.
+ */
+function addCredentialFields(openapi) {
+  const schemes = Object.entries(openapi.components.securitySchemes);
   schemes.sort(([a], [b]) => SCHEMES.indexOf(a) - SCHEMES.indexOf(b));
-  place("credential-fields").addEventListener("submit", (event) => event.preventDefault());
-  const given = new Map();
+  byId("credential-fields").addEventListener("submit", (event) => event.preventDefault());
+  const values = new Map();
   const listeners = [];
   for (const [name, scheme] of schemes) {
     const id = `credential-${name}`;
     const input = element("input", {
       id,
-      type: SECRET.has(name) ? "password" : "text",
-      autocomplete: SECRET.has(name) ? "new-password" : "off",
+      type: SECRET_SCHEMES.has(name) ? "password" : "text",
+      autocomplete: SECRET_SCHEMES.has(name) ? "new-password" : "off",
       spellcheck: "false",
-      "aria-describedby": `${id}-said`,
+      "aria-describedby": `${id}-description`,
       oninput: (event) => {
-        given.set(name, event.target.value.trim());
+        values.set(name, event.target.value.trim());
         listeners.forEach((listener) => listener());
       },
     });
-    place("credential-fields").append(
+    byId("credential-fields").append(
       element(
         "div",
         { class: "field" },
         element("label", { for: id }, name, element("code", {}, scheme.name)),
         input,
-        element("p", { id: `${id}-said`, class: "said" }, inline(scheme.description)),
+        element("p", { id: `${id}-description`, class: "description" }, inlineCode(scheme.description)),
       ),
     );
   }
-  place("credentials").hidden = false;
+  byId("credentials").hidden = false;
   const headers = new Map(schemes.map(([name, scheme]) => [name, scheme.name]));
   return {
-    given,
+    values,
     headers,
-    secretHeaders: new Set([...SECRET].map((name) => headers.get(name))),
+    secretHeaders: new Set([...SECRET_SCHEMES].map((name) => headers.get(name))),
     onChange: (listener) => listeners.push(listener),
   };
 }
 
-function contentsOf({ tag, members }) {
-  const links = members.map(({ path, method, operation }) =>
+function contentsEntry({ tag, operations }) {
+  const links = operations.map(({ path, method, operation }) =>
     element(
       "li",
       {},
@@ -85,118 +91,127 @@ function contentsOf({ tag, members }) {
         "a",
         { href: `#${operation.operationId}`, title: operation.summary },
         element("span", { class: `method ${method}` }, method),
-        element("span", { class: "path" }, broken(path)),
+        element("span", { class: "path" }, breakablePath(path)),
       ),
     ),
   );
   return element("div", {}, element("h2", {}, tag.name), element("ul", {}, links));
 }
 
-/** Long paths may break after a slash. */
-function broken(path) {
+/** Lets the browser break a long path after each slash. */
+function breakablePath(path) {
   return path.split(/(?<=\/)/).flatMap((part) => [part, element("wbr")]);
 }
 
-function section(whole, { tag, members }, credentials) {
+function groupSection(openapi, { tag, operations }, credentials) {
   const id = `tag-${tag.name.replaceAll(" ", "-")}`;
   return element(
     "section",
     { "aria-labelledby": id, class: "group" },
     element("h2", { id }, tag.name),
-    prose(tag.description),
-    members.map((member) => described(whole, member, credentials)),
+    paragraphs(tag.description),
+    operations.map((operation) => operationCard(openapi, operation, credentials)),
   );
 }
 
-/** One operation, folded. What is inside is made when it is first opened. */
-function described(whole, member, credentials) {
-  const { path, method, operation } = member;
-  const fold = element(
+/** Creates a collapsed card for an operation. Opening it for the first time creates its content. */
+function operationCard(openapi, endpoint, credentials) {
+  const { path, method, operation } = endpoint;
+  const card = element(
     "details",
     { id: operation.operationId, class: "card operation" },
     element(
       "summary",
       {},
       element("span", { class: `method ${method}` }, method),
-      element("code", { class: "path" }, broken(path)),
-      element("span", { class: "short" }, operation.summary),
+      element("code", { class: "path" }, breakablePath(path)),
+      element("span", { class: "summary-text" }, operation.summary),
     ),
   );
-  const fill = () =>
-    fold.append(
+  const addContent = () =>
+    card.append(
       element(
         "div",
-        { class: "inside" },
-        element("div", { class: "facts" }, facts(whole, operation)),
-        tryForm(whole, member, credentials),
+        { class: "operation-content" },
+        element("div", { class: "operation-docs" }, operationDocs(openapi, operation)),
+        tryForm(openapi, endpoint, credentials),
       ),
     );
-  fold.addEventListener("toggle", fill, { once: true });
-  return fold;
+  card.addEventListener("toggle", addContent, { once: true });
+  return card;
 }
 
-function facts(whole, operation) {
-  const parameters = (operation.parameters ?? []).map((part) => resolve(whole, part));
-  const body = operation.requestBody?.content["application/json"]?.schema;
+function operationDocs(openapi, operation) {
+  const parameters = (operation.parameters ?? []).map((parameter) => resolve(openapi, parameter));
+  const bodySchema = operation.requestBody?.content["application/json"]?.schema;
   return [
-    ...prose(operation.description),
-    element("p", { class: "said" }, "Operation ", element("code", {}, operation.operationId), ". ", ways(operation)),
-    ...(parameters.length ? [element("h4", {}, "Parameters"), parameterList(whole, parameters)] : []),
-    ...(body ? [element("h4", {}, "Body"), shape(whole, body)] : []),
-    element("h4", {}, "Answers"),
-    ...Object.entries(operation.responses).map(([status, part]) => response(whole, status, resolve(whole, part))),
+    ...paragraphs(operation.description),
+    element(
+      "p",
+      { class: "description" },
+      "Operation ",
+      element("code", {}, operation.operationId),
+      ". ",
+      credentialsText(operation),
+    ),
+    ...(parameters.length ? [element("h4", {}, "Parameters"), parameterList(openapi, parameters)] : []),
+    ...(bodySchema ? [element("h4", {}, "Body"), schemaView(openapi, bodySchema)] : []),
+    element("h4", {}, "Responses"),
+    ...Object.entries(operation.responses).map(([status, response]) =>
+      responseView(openapi, status, resolve(openapi, response)),
+    ),
   ];
 }
 
-/** Who may call, in words. */
-function ways(operation) {
-  const inOrder = (way) => SCHEMES.filter((name) => name in way);
-  const each = (operation.security ?? []).map((way) => inOrder(way).join(" + "));
-  return each.length ? `Credentials: ${each.join(", or ")}.` : "";
+/** Returns a sentence that lists the accepted sets of credentials. */
+function credentialsText(operation) {
+  const inDisplayOrder = (requirement) => SCHEMES.filter((name) => name in requirement);
+  const sets = (operation.security ?? []).map((requirement) => inDisplayOrder(requirement).join(" + "));
+  return sets.length ? `Credentials: ${sets.join(", or ")}.` : "";
 }
 
-function parameterList(whole, parameters) {
-  const rows = parameters.map(({ name, in: where, required, schema = {}, description }) =>
+function parameterList(openapi, parameters) {
+  const rows = parameters.map(({ name, in: location, required, schema = {}, description }) =>
     element(
       "li",
       {},
       element("code", { class: "name" }, name),
-      element("span", { class: "type" }, `${typeOf(whole, schema)} in the ${where}`),
+      element("span", { class: "type" }, `${typeName(openapi, schema)} in the ${location}`),
       required ? element("span", { class: "required" }, "required") : "",
-      element("span", { class: "limits" }, limits(schema)),
-      element("span", { class: "said" }, inline(description)),
+      element("span", { class: "constraints" }, constraints(schema)),
+      element("span", { class: "description" }, inlineCode(description)),
     ),
   );
-  return element("ul", { class: "shape" }, rows);
+  return element("ul", { class: "schema" }, rows);
 }
 
-function response(whole, status, { description, content = {}, headers = {} }) {
-  const kinds = Object.entries(content);
-  const head = [
-    element("span", { class: `status s${status[0]}` }, status),
-    element("span", { class: "said" }, inline(description)),
+function responseView(openapi, status, { description, content = {}, headers = {} }) {
+  const mediaTypes = Object.entries(content);
+  const title = [
+    element("span", { class: `status status-${status[0]}xx` }, status),
+    element("span", { class: "description" }, inlineCode(description)),
   ];
-  if (kinds.length === 0) return element("div", { class: "response" }, element("p", {}, head));
-  const named = Object.entries(headers).map(([name, header]) =>
-    element("p", { class: "said" }, element("code", {}, name), " ", inline(header.description)),
+  if (mediaTypes.length === 0) return element("div", { class: "response" }, element("p", {}, title));
+  const headerViews = Object.entries(headers).map(([name, header]) =>
+    element("p", { class: "description" }, element("code", {}, name), " ", inlineCode(header.description)),
   );
-  const bodies = kinds.map(([kind, { schema }]) =>
-    element("div", {}, element("p", { class: "kind" }, kind), shape(whole, schema ?? {})),
+  const bodyViews = mediaTypes.map(([mediaType, { schema }]) =>
+    element("div", {}, element("p", { class: "media-type" }, mediaType), schemaView(openapi, schema ?? {})),
   );
-  return element("details", { class: "response" }, element("summary", {}, head), named, bodies);
+  return element("details", { class: "response" }, element("summary", {}, title), headerViews, bodyViews);
 }
 
-/** The operation that the address names is opened. */
-function openNamed() {
-  const named = place(decodeURIComponent(location.hash.slice(1)));
-  if (!(named instanceof HTMLDetailsElement)) return;
-  named.open = true;
-  named.scrollIntoView();
-  named.querySelector("summary").focus({ preventScroll: true });
+/** Opens and focuses the operation whose id is in the URL fragment. */
+function openLinkedOperation() {
+  const card = byId(decodeURIComponent(location.hash.slice(1)));
+  if (!(card instanceof HTMLDetailsElement)) return;
+  card.open = true;
+  card.scrollIntoView();
+  card.querySelector("summary").focus({ preventScroll: true });
 }
 
 start().catch((error) => {
-  place("operations").replaceChildren(
-    element("p", { class: "problem" }, `The document could not be shown: ${error.message}`),
+  byId("operations").replaceChildren(
+    element("p", { class: "error-message" }, `Failed to load the OpenAPI document: ${error.message}`),
   );
 });

@@ -1,40 +1,47 @@
-// Elements are made here, and only here. Text stays text: nothing of the document is ever read as HTML.
+// Creates DOM elements. Uses text nodes only, never innerHTML, so texts from the OpenAPI document
+// cannot inject HTML.
 
-/** An element with its attributes and children; a child is an element or text. */
+/**
+ * Creates an element. Attributes named `on…` are event listeners. Children are elements, strings or
+ * nested arrays.
+ */
 export function element(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
+  const node = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
     if (value === undefined || value === false) continue;
-    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
-    else made.setAttribute(key, value === true ? "" : value);
+    if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
+    else node.setAttribute(key, value === true ? "" : value);
   }
-  made.append(...children.flat(Infinity).filter((child) => child !== undefined && child !== ""));
-  return made;
+  node.append(...children.flat(Infinity).filter((child) => child !== undefined && child !== ""));
+  return node;
 }
 
-/** Text in which `this` is code. */
-export function inline(text = "") {
+/** Converts text with `code` in backticks to strings and code elements. */
+export function inlineCode(text = "") {
   return text
     .split("`")
-    .map((part, at) => (at % 2 === 1 ? element("code", {}, part) : part));
+    .map((part, index) => (index % 2 === 1 ? element("code", {}, part) : part));
 }
 
-/** Paragraphs of such text. */
-export function prose(text = "") {
-  const paragraphs = text.split(/\n\s*\n/).filter((part) => part.trim() !== "");
-  return paragraphs.map((part) => element("p", {}, inline(part)));
+/** Converts text to paragraph elements. Blank lines separate paragraphs. */
+export function paragraphs(text = "") {
+  const parts = text.split(/\n\s*\n/).filter((part) => part.trim() !== "");
+  return parts.map((part) => element("p", {}, inlineCode(part)));
 }
 
-/** Copies, also where the browser has no clipboard to give (plain HTTP from another machine). */
-export async function copy(text) {
+/**
+ * Copies text to the clipboard. On plain HTTP, browsers have no clipboard API; there, the function
+ * copies from a hidden text area.
+ */
+export async function copyToClipboard(text) {
   if (navigator.clipboard) {
     await navigator.clipboard.writeText(text);
     return;
   }
-  const holder = element("textarea", { class: "away", "aria-hidden": "true" });
-  holder.value = text;
-  document.body.append(holder);
-  holder.select();
+  const textArea = element("textarea", { class: "offscreen", "aria-hidden": "true" });
+  textArea.value = text;
+  document.body.append(textArea);
+  textArea.select();
   document.execCommand("copy");
-  holder.remove();
+  textArea.remove();
 }

@@ -1,95 +1,104 @@
-// A request as it is sent and as a line for the shell, and its answer.
+// Builds a request, sends it, and renders it as a curl command.
 
-/** Headers worth seeing, of those that an answer has. */
-const OF_NOTE = ["content-type", "content-length", "retry-after", "allow", "x-rh-insights-request-id"];
-/** More than this is not shown: a browser would be busy with it for long. */
-const SHOWN_MOST = 500_000;
+/** Response headers that the page shows. */
+const SHOWN_HEADERS = ["content-type", "content-length", "retry-after", "allow", "x-rh-insights-request-id"];
+/** The page truncates longer bodies, because they make the browser slow. */
+const MAX_SHOWN_CHARACTERS = 500_000;
 
-/** The credentials that an operation is sent with: the first way in that is complete, or what there is. */
-export function chosen(operation, { given, headers }) {
-  const ways = (operation.security ?? []).map((way) => Object.keys(way));
-  const complete = ways.find((way) => way.every((name) => given.get(name)));
-  const names = new Set(complete ?? ways.flat());
-  return [...headers.keys()].filter((name) => names.has(name) && given.get(name));
+/**
+ * Returns the names of the security schemes to send: the first complete set of credentials. If no
+ * set is complete, returns every scheme that has a value.
+ */
+export function schemesToSend(operation, { values, headers }) {
+  const sets = (operation.security ?? []).map((requirement) => Object.keys(requirement));
+  const completeSet = sets.find((names) => names.every((name) => values.get(name)));
+  const names = new Set(completeSet ?? sets.flat());
+  return [...headers.keys()].filter((name) => names.has(name) && values.get(name));
 }
 
-/** The request. `base` is where the interface is: beside this page, whatever stands in front of it. */
-export function build({ base, method, path, parameters, headers, body }) {
-  let filled = path;
+/**
+ * Builds a request. Paths are relative to `base`, so they also work behind a proxy that adds a path
+ * prefix.
+ */
+export function buildRequest({ base, method, path, parameters, headers, body }) {
+  let filledPath = path;
   const query = new URLSearchParams();
-  for (const { name, place, value } of parameters) {
-    if (place === "path") filled = filled.replace(`{${name}}`, encodeURIComponent(value));
-    // A parameter that may be repeated has its values in lines.
-    else if (place === "query") {
-      const given = value.split("\n").filter((line) => line !== "");
-      given.forEach((line) => query.append(name, line));
-    } else if (place === "header" && value !== "") headers = [...headers, [name, value]];
+  for (const { name, location, value } of parameters) {
+    if (location === "path") filledPath = filledPath.replace(`{${name}}`, encodeURIComponent(value));
+    // A repeatable parameter has one value per line.
+    else if (location === "query") {
+      const values = value.split("\n").filter((line) => line !== "");
+      values.forEach((line) => query.append(name, line));
+    } else if (location === "header" && value !== "") headers = [...headers, [name, value]];
   }
-  const url = new URL(filled.slice(1), base);
+  const url = new URL(filledPath.slice(1), base);
   url.search = query;
   if (body !== undefined) headers = [["content-type", "application/json"], ...headers];
   return { method: method.toUpperCase(), url: url.href, headers, body };
 }
 
-/** The same as a command. Values of `hidden` headers are not shown where people may look on. */
-export function curl(request, hidden = new Set()) {
-  const quoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
+/** Renders the request as a curl command. Shows values of `maskedHeaders` as an ellipsis. */
+export function curlCommand(request, maskedHeaders = new Set()) {
+  const quote = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
   const parts = [request.method === "GET" ? "curl -s" : `curl -s -X ${request.method}`];
   for (const [name, value] of request.headers) {
-    parts.push(`-H ${quoted(`${name}: ${hidden.has(name) ? "…" : value}`)}`);
+    parts.push(`-H ${quote(`${name}: ${maskedHeaders.has(name) ? "…" : value}`)}`);
   }
-  if (request.body !== undefined) parts.push(`--data-raw ${quoted(request.body)}`);
-  parts.push(quoted(request.url));
+  if (request.body !== undefined) parts.push(`--data-raw ${quote(request.body)}`);
+  parts.push(quote(request.url));
   return parts.join(" \\\n  ");
 }
 
-/** Sends it; the answer with its time in milliseconds. */
-export async function send(request, signal) {
+/** Sends the request. Resolves to the response and its duration in milliseconds. */
+export async function sendRequest(request, signal) {
   const started = performance.now();
   const { method, headers, body } = request;
-  const answer = await fetch(request.url, { method, headers, body, signal, cache: "no-store" });
-  const text = await answer.text();
-  const took = Math.round(performance.now() - started);
-  const noted = OF_NOTE.filter((name) => answer.headers.has(name));
+  const response = await fetch(request.url, { method, headers, body, signal, cache: "no-store" });
+  const text = await response.text();
+  const durationMs = Math.round(performance.now() - started);
+  const headerNames = SHOWN_HEADERS.filter((name) => response.headers.has(name));
   return {
-    status: answer.status,
-    reason: answer.statusText,
-    took,
-    headers: noted.map((name) => [name, answer.headers.get(name)]),
-    body: shown(text),
+    status: response.status,
+    statusText: response.statusText,
+    durationMs,
+    headers: headerNames.map((name) => [name, response.headers.get(name)]),
+    body: formatBody(text),
   };
 }
 
-function shown(text) {
-  if (text.length > SHOWN_MOST) {
-    return `${text.slice(0, SHOWN_MOST)}\n… and ${text.length - SHOWN_MOST} characters more`;
+function formatBody(text) {
+  if (text.length > MAX_SHOWN_CHARACTERS) {
+    return `${text.slice(0, MAX_SHOWN_CHARACTERS)}\n… and ${text.length - MAX_SHOWN_CHARACTERS} more characters`;
   }
   try {
     JSON.parse(text);
   } catch {
     return text;
   }
-  return indented(text);
+  return indentJson(text);
 }
 
-/** JSON with line breaks. Its values stay as they came: reading them would round large numbers. */
-export function indented(json) {
-  let out = "";
+/**
+ * Adds line breaks and indentation to JSON text. JSON.parse followed by JSON.stringify would round
+ * large numbers.
+ */
+export function indentJson(json) {
+  let output = "";
   let depth = 0;
-  const line = () => `\n${"  ".repeat(depth)}`;
+  const newLine = () => `\n${"  ".repeat(depth)}`;
   const tokens = json.match(/"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/g) ?? [];
-  tokens.forEach((token, at) => {
-    const next = tokens[at + 1];
+  tokens.forEach((token, index) => {
+    const next = tokens[index + 1];
     if (token === "{" || token === "[") {
       const isEmpty = next === "}" || next === "]";
       if (!isEmpty) depth += 1;
-      out += isEmpty ? token : token + line();
+      output += isEmpty ? token : token + newLine();
     } else if (token === "}" || token === "]") {
-      const wasEmpty = tokens[at - 1] === "{" || tokens[at - 1] === "[";
-      if (!wasEmpty) depth -= 1;
-      out += wasEmpty ? token : line() + token;
-    } else if (token === ",") out += token + line();
-    else out += token === ":" ? ": " : token;
+      const isEmpty = tokens[index - 1] === "{" || tokens[index - 1] === "[";
+      if (!isEmpty) depth -= 1;
+      output += isEmpty ? token : newLine() + token;
+    } else if (token === ",") output += token + newLine();
+    else output += token === ":" ? ": " : token;
   });
-  return out;
+  return output;
 }

@@ -1,25 +1,25 @@
-// Reading schemas: what they refer to, what a value of theirs looks like, how to show them.
+// Resolves references to JSON schemas, creates example values from schemas, and renders schemas.
 
-import { element, inline } from "./dom.js";
+import { element, inlineCode } from "./dom.js";
 
-/** What a reference leads to. */
-export function resolve(whole, part) {
-  let found = part;
-  while (found?.$ref) {
-    const steps = found.$ref.slice(2).split("/");
-    found = steps.reduce((at, step) => at?.[step.replaceAll("~1", "/").replaceAll("~0", "~")], whole);
+/** Follows `$ref` until the object is not a reference. */
+export function resolve(openapi, object) {
+  let resolved = object;
+  while (resolved?.$ref) {
+    const keys = resolved.$ref.slice(2).split("/");
+    resolved = keys.reduce((value, key) => value?.[key.replaceAll("~1", "/").replaceAll("~0", "~")], openapi);
   }
-  return found ?? {};
+  return resolved ?? {};
 }
 
-/** A schema without references at its top, and with what it is composed of put together. */
-function plain(whole, part) {
-  const schema = resolve(whole, part);
+/** Resolves a schema and merges its `allOf` parts into one object schema. */
+function flatten(openapi, schemaOrRef) {
+  const schema = resolve(openapi, schemaOrRef);
   if (!schema.allOf) return schema;
   const merged = { ...schema, type: "object", properties: {}, required: [] };
   delete merged.allOf;
-  for (const piece of [...schema.allOf].reverse()) {
-    const { properties = {}, required = [] } = plain(whole, piece);
+  for (const part of [...schema.allOf].reverse()) {
+    const { properties = {}, required = [] } = flatten(openapi, part);
     Object.assign(merged.properties, properties);
     merged.required.push(...required);
   }
@@ -30,21 +30,21 @@ function types(schema) {
   return [schema.type ?? []].flat();
 }
 
-/** A value that the schema would take, to start from. */
-export function example(whole, part) {
-  const schema = plain(whole, part);
-  for (const given of [schema.example, schema.examples?.[0], schema.default, schema.const, schema.enum?.[0]]) {
-    if (given !== undefined) return given;
+/** Returns an example value for the schema. */
+export function exampleValue(openapi, schemaOrRef) {
+  const schema = flatten(openapi, schemaOrRef);
+  for (const value of [schema.example, schema.examples?.[0], schema.default, schema.const, schema.enum?.[0]]) {
+    if (value !== undefined) return value;
   }
-  const choice = schema.oneOf ?? schema.anyOf;
-  if (choice) return example(whole, choice[0]);
+  const alternatives = schema.oneOf ?? schema.anyOf;
+  if (alternatives) return exampleValue(openapi, alternatives[0]);
   switch (types(schema)[0]) {
     case "object": {
       const entries = Object.entries(schema.properties ?? {});
-      return Object.fromEntries(entries.map(([name, property]) => [name, example(whole, property)]));
+      return Object.fromEntries(entries.map(([name, property]) => [name, exampleValue(openapi, property)]));
     }
     case "array":
-      return [example(whole, schema.items ?? {})];
+      return [exampleValue(openapi, schema.items ?? {})];
     case "integer":
     case "number":
       return schema.minimum ?? 0;
@@ -57,71 +57,71 @@ export function example(whole, part) {
   }
 }
 
-/** The type in words: "string or null", "array of string". */
-export function typeOf(whole, part) {
-  const schema = plain(whole, part);
+/** Returns the readable type name, such as "string or null" or "array of string". */
+export function typeName(openapi, schemaOrRef) {
+  const schema = flatten(openapi, schemaOrRef);
   if (schema.enum) return schema.enum.map((value) => JSON.stringify(value)).join(" or ");
   if (schema.oneOf ?? schema.anyOf) return "one of";
   const name = (type) => {
-    if (type === "array") return `array of ${typeOf(whole, schema.items ?? {})}`;
-    const values = schema.additionalProperties;
-    if (type === "object" && values?.type) return `map of string to ${typeOf(whole, values)}`;
+    if (type === "array") return `array of ${typeName(openapi, schema.items ?? {})}`;
+    const valueSchema = schema.additionalProperties;
+    if (type === "object" && valueSchema?.type) return `map of string to ${typeName(openapi, valueSchema)}`;
     return type === "string" && schema.format ? schema.format : type;
   };
-  return types(schema).map(name).join(" or ") || "anything";
+  return types(schema).map(name).join(" or ") || "any";
 }
 
-/** What a value must keep to, besides its type. */
-export function limits(schema) {
-  const of = (name, text) => (schema[name] === undefined ? [] : [`${text} ${schema[name]}`]);
+/** Returns a readable list of length, range and default of a value. */
+export function constraints(schema) {
+  const constraint = (keyword, label) => (schema[keyword] === undefined ? [] : [`${label} ${schema[keyword]}`]);
   return [
-    ...(schema.minLength === 1 ? ["not empty"] : of("minLength", "length from")),
-    ...of("maxLength", "length to"),
-    ...of("maxItems", "at most"),
-    ...of("minimum", "from"),
-    ...(schema.maximum < Number.MAX_SAFE_INTEGER ? of("maximum", "to") : []),
-    ...of("default", "default"),
+    ...(schema.minLength === 1 ? ["not empty"] : constraint("minLength", "min length")),
+    ...constraint("maxLength", "max length"),
+    ...constraint("maxItems", "max items"),
+    ...constraint("minimum", "min"),
+    ...(schema.maximum < Number.MAX_SAFE_INTEGER ? constraint("maximum", "max") : []),
+    ...constraint("default", "default"),
   ].join(", ");
 }
 
-/** The schema as a list of its fields, and theirs. */
-export function shape(whole, part) {
-  const schema = plain(whole, part);
-  const choice = schema.oneOf ?? schema.anyOf;
-  if (choice) {
-    const ways = choice.map((way) => element("li", {}, shape(whole, way)));
-    return element("ul", { class: "ways" }, ways);
+/** Renders a schema as a nested list of its fields. */
+export function schemaView(openapi, schemaOrRef) {
+  const schema = flatten(openapi, schemaOrRef);
+  const alternatives = schema.oneOf ?? schema.anyOf;
+  if (alternatives) {
+    const items = alternatives.map((alternative) => element("li", {}, schemaView(openapi, alternative)));
+    return element("ul", { class: "alternatives" }, items);
   }
   if (types(schema).includes("array")) {
-    const items = plain(whole, schema.items ?? {});
+    const items = flatten(openapi, schema.items ?? {});
     if (items.properties || items.oneOf) {
-      return element("div", {}, element("span", { class: "type" }, "array of"), shape(whole, items));
+      return element("div", {}, element("span", { class: "type" }, "array of"), schemaView(openapi, items));
     }
   }
   if (!schema.properties) {
-    return element("span", { class: "type" }, typeOf(whole, schema));
+    return element("span", { class: "type" }, typeName(openapi, schema));
   }
   const required = new Set(schema.required);
   const fields = Object.entries(schema.properties).map(([name, property]) =>
-    field(whole, name, property, required.has(name)),
+    fieldView(openapi, name, property, required.has(name)),
   );
-  return element("ul", { class: "shape" }, fields);
+  return element("ul", { class: "schema" }, fields);
 }
 
-function field(whole, name, part, isRequired) {
-  const schema = plain(whole, part);
-  const items = plain(whole, schema.items ?? {});
-  const hasInside = schema.properties || schema.oneOf || items.properties || items.oneOf;
-  const type = schema.properties ? "object" : hasInside && schema.items ? "array" : typeOf(whole, schema);
-  const bounds = limits(schema);
+function fieldView(openapi, name, schemaOrRef, isRequired) {
+  const schema = flatten(openapi, schemaOrRef);
+  const items = flatten(openapi, schema.items ?? {});
+  const hasNestedFields = schema.properties || schema.oneOf || items.properties || items.oneOf;
+  const type = schema.properties ? "object" : hasNestedFields && schema.items ? "array" : typeName(openapi, schema);
+  const constraintText = constraints(schema);
   return element(
     "li",
     {},
     element("code", { class: "name" }, name),
     element("span", { class: "type" }, type),
     isRequired ? element("span", { class: "required" }, "required") : "",
-    bounds ? element("span", { class: "limits" }, bounds) : "",
-    schema.description ? element("span", { class: "said" }, inline(schema.description)) : "",
-    hasInside ? shape(whole, schema) : "",
+    constraintText ? element("span", { class: "constraints" }, constraintText) : "",
+    schema.description ? element("span", { class: "description" }, inlineCode(schema.description)) : "",
+    hasNestedFields ? schemaView(openapi, schema) : "",
   );
 }

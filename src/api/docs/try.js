@@ -1,84 +1,90 @@
-// The form with which an endpoint is tried.
+// The form that sends a request to an endpoint and shows the response.
 
-import { copy, element } from "./dom.js";
-import { build, chosen, curl, send } from "./request.js";
-import { example, resolve } from "./schema.js";
+import { copyToClipboard, element } from "./dom.js";
+import { buildRequest, curlCommand, schemesToSend, sendRequest } from "./request.js";
+import { exampleValue, resolve } from "./schema.js";
 
-/** Where the interface is: beside this page, whatever stands in front of it. */
+/**
+ * Base URL of the API. Relative to this page, so it also works behind a proxy that adds a path
+ * prefix.
+ */
 const BASE = new URL(".", location.href);
 
-/** `credentials`: what was typed, by scheme, the headers they go in, and who wants to know of changes. */
-export function tryForm(whole, { method, path, operation }, credentials) {
+/**
+ * Creates the form for one endpoint. `credentials` is the return value of `addCredentialFields` in
+ * docs.js.
+ */
+export function tryForm(openapi, { method, path, operation }, credentials) {
   const id = (name) => `${operation.operationId}-${name}`;
-  const parameters = (operation.parameters ?? []).map((part) => resolve(whole, part));
+  const parameters = (operation.parameters ?? []).map((parameter) => resolve(openapi, parameter));
   const fields = parameters.map((parameter) => parameterField(parameter, id(parameter.name)));
-  const json = operation.requestBody?.content["application/json"]?.schema;
-  const body = json && bodyField(whole, json, id("body"));
+  const bodySchema = operation.requestBody?.content["application/json"]?.schema;
+  const body = bodySchema && bodyField(openapi, bodySchema, id("body"));
 
-  const request = () => {
-    const names = chosen(operation, credentials);
-    return build({
+  const currentRequest = () => {
+    const schemes = schemesToSend(operation, credentials);
+    return buildRequest({
       base: BASE,
       method,
       path,
       parameters: fields.map(({ parameter, input }) => ({
         name: parameter.name,
-        place: parameter.in,
+        location: parameter.in,
         value: input.value,
       })),
-      headers: names.map((name) => [credentials.headers.get(name), credentials.given.get(name)]),
+      headers: schemes.map((name) => [credentials.headers.get(name), credentials.values.get(name)]),
       body: body?.input.value,
     });
   };
 
-  const command = element("code");
-  const credited = element("p", { class: "sends" });
+  const curlText = element("code");
+  const credentialsUsed = element("p", { class: "credentials-used" });
   const refresh = () => {
-    const names = chosen(operation, credentials);
-    credited.textContent = names.length
-      ? `Sent with ${names.join(", ")}.`
-      : "Sent without credentials: fill them in above.";
-    command.textContent = curl(request(), credentials.secretHeaders);
+    const schemes = schemesToSend(operation, credentials);
+    credentialsUsed.textContent = schemes.length
+      ? `Credentials sent: ${schemes.join(", ")}.`
+      : "No credentials sent. Enter them at the top of the page.";
+    curlText.textContent = curlCommand(currentRequest(), credentials.secretHeaders);
   };
   credentials.onChange(refresh);
 
-  const answer = element("div", { class: "answer", "aria-live": "polite" });
+  const result = element("div", { class: "result", "aria-live": "polite" });
   const button = element("button", { class: "send" }, "Send");
   const form = element(
     "form",
-    { class: "try", autocomplete: "off", oninput: refresh },
+    { class: "try-form", autocomplete: "off", oninput: refresh },
     element("h4", {}, "Try it"),
     element("div", { class: "parameters" }, fields.map((field) => field.row)),
     body?.row,
-    credited,
+    credentialsUsed,
     element("div", { class: "buttons" }, button, element("span", { class: "hint" }, body ? "or Ctrl+Enter" : "")),
-    answer,
+    result,
     element(
       "div",
-      { class: "command" },
-      element("pre", { tabindex: "0", "aria-label": "The request as a curl command" }, command),
-      copyButton(() => curl(request())),
+      { class: "code-block" },
+      element("pre", { tabindex: "0", "aria-label": "The request as a curl command" }, curlText),
+      copyButton(() => curlCommand(currentRequest())),
     ),
   );
   form.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
   });
-  let underWay;
+  let requestInFlight;
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
-    if (underWay) {
-      underWay.abort();
+    if (requestInFlight) {
+      requestInFlight.abort();
       return;
     }
-    underWay = new AbortController();
-    button.textContent = "Stop";
+    requestInFlight = new AbortController();
+    button.textContent = "Cancel";
     try {
-      answer.replaceChildren(...answered(await send(request(), underWay.signal)));
+      result.replaceChildren(...resultView(await sendRequest(currentRequest(), requestInFlight.signal)));
     } catch (error) {
-      const why = error.name === "AbortError" ? "Stopped." : `No answer: ${error.message}`;
-      answer.replaceChildren(element("p", { class: "problem" }, why));
+      const message = error.name === "AbortError" ? "Request canceled." : `Request failed: ${error.message}`;
+      result.replaceChildren(element("p", { class: "error-message" }, message));
     }
-    underWay = undefined;
+    requestInFlight = undefined;
     button.textContent = "Send";
   });
   refresh();
@@ -86,14 +92,14 @@ export function tryForm(whole, { method, path, operation }, credentials) {
 }
 
 function parameterField(parameter, id) {
-  const { type, default: fallback } = parameter.schema ?? {};
-  const isRepeated = [type].flat().includes("array");
-  const input = element(isRepeated ? "textarea" : "input", {
+  const { type, default: defaultValue } = parameter.schema ?? {};
+  const isRepeatable = [type].flat().includes("array");
+  const input = element(isRepeatable ? "textarea" : "input", {
     id,
     required: parameter.required,
-    rows: isRepeated ? "1" : undefined,
+    rows: isRepeatable ? "1" : undefined,
     inputmode: type === "integer" ? "numeric" : undefined,
-    placeholder: isRepeated ? "one a line" : fallback,
+    placeholder: isRepeatable ? "one per line" : defaultValue,
     spellcheck: "false",
   });
   if (parameter.required) input.value = parameter.example ?? parameter.schema?.example ?? "";
@@ -101,49 +107,49 @@ function parameterField(parameter, id) {
   return { parameter, input, row };
 }
 
-function bodyField(whole, schema, id) {
-  const text = JSON.stringify(example(whole, schema), undefined, 2);
+function bodyField(openapi, schema, id) {
+  const text = JSON.stringify(exampleValue(openapi, schema), undefined, 2);
   const input = element("textarea", { id, spellcheck: "false", rows: Math.min(text.split("\n").length, 16) });
   input.value = text;
-  const remark = element("span", { class: "remark", "aria-live": "polite" });
+  const jsonError = element("span", { class: "json-error", "aria-live": "polite" });
   input.addEventListener("input", () => {
     try {
       JSON.parse(input.value);
-      remark.textContent = "";
+      jsonError.textContent = "";
     } catch {
-      remark.textContent = "is no JSON (and is sent as it is)";
+      jsonError.textContent = "is not valid JSON; it is sent unchanged";
     }
   });
-  const row = element("div", { class: "field" }, element("label", { for: id }, "Body ", remark), input);
+  const row = element("div", { class: "field" }, element("label", { for: id }, "Body ", jsonError), input);
   return { input, row };
 }
 
-function answered({ status, reason, took, headers, body }) {
-  const head = element(
+function resultView({ status, statusText, durationMs, headers, body }) {
+  const statusLine = element(
     "p",
-    { class: "outcome" },
-    element("span", { class: `status s${String(status)[0]}` }, `${status} ${reason}`.trim()),
-    element("span", { class: "took" }, `${took} ms`),
+    { class: "result-status" },
+    element("span", { class: `status status-${String(status)[0]}xx` }, `${status} ${statusText}`.trim()),
+    element("span", { class: "duration" }, `${durationMs} ms`),
   );
-  const noted = headers.map(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]);
-  const text = body === "" ? element("p", { class: "hint" }, "No body.") : scrolled(body);
-  return [head, element("dl", { class: "headers" }, noted), text];
+  const headerList = headers.map(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]);
+  const bodyView = body === "" ? element("p", { class: "hint" }, "No body.") : responseBody(body);
+  return [statusLine, element("dl", { class: "headers" }, headerList), bodyView];
 }
 
-function scrolled(body) {
-  const text = element("pre", { class: "body", tabindex: "0", "aria-label": "The answer's body" });
+function responseBody(body) {
+  const text = element("pre", { class: "body", tabindex: "0", "aria-label": "Response body" });
   text.textContent = body;
-  return element("div", { class: "command" }, text, copyButton(() => body));
+  return element("div", { class: "code-block" }, text, copyButton(() => body));
 }
 
-function copyButton(text) {
+function copyButton(getText) {
   const button = element("button", { type: "button", class: "copy" }, "Copy");
   button.addEventListener("click", async () => {
     try {
-      await copy(text());
+      await copyToClipboard(getText());
       button.textContent = "Copied";
     } catch {
-      button.textContent = "Not copied";
+      button.textContent = "Copy failed";
     }
     setTimeout(() => (button.textContent = "Copy"), 1500);
   });

@@ -1,4 +1,5 @@
-//! `POST /v1/connection/disconnect`, for management: tells a client to leave and stay away.
+//! `POST /v1/connection/disconnect` (management): tells a client to disconnect and not to
+//! reconnect.
 
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
@@ -6,56 +7,61 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Node, command};
+use super::{NodeRef, send_command};
 use crate::api::SharedState;
-use crate::api::audit::{Action, audited};
+use crate::api::audit::{AuditedAction, run_audited};
 use crate::api::auth::ManagementCaller;
 use crate::api::error::ApiError;
 use crate::api::json::{self, Json};
 use crate::protocol::Command;
 
 #[derive(Debug, Deserialize, ToSchema)]
-struct Disconnect {
+struct NodeDisconnectRequest {
     #[serde(flatten)]
-    node: Node,
-    /// Why, for the client's log.
+    node: NodeRef,
+    /// Reason for the disconnect, for the client's log.
     #[serde(default)]
     message: Option<String>,
 }
 
-/// Nothing to say; callers expect an object.
+/// An empty JSON object. Existing callers expect it instead of an empty body.
 #[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Ordered {}
+pub(super) struct EmptyResponse {}
 
-/// Tell a client to leave and stay away
+/// Tell a client to disconnect and not to reconnect
 ///
-/// PendingResponses when the broker has the order. A client that is unknown, or not connected, is 400.
+/// Responds after the broker has acknowledged the command. Responds 400 if the client is unknown or
+/// not connected.
 #[utoipa::path(
     post,
     path = "/connection/disconnect",
     operation_id = "v1.connection.disconnect",
-    request_body = Disconnect,
+    request_body = NodeDisconnectRequest,
     responses(
-        (status = 200, description = "The broker has the order.", body = Ordered),
-        (status = 504, description = "The broker does not confirm it: the order may still arrive.", body = ApiError),
+        (status = 200, description = "The broker acknowledged the command.", body = EmptyResponse),
+        (
+            status = 504,
+            description = "The broker did not acknowledge the command; it may still arrive.",
+            body = ApiError
+        ),
     ),
 )]
 pub(super) async fn disconnect(
-    State(shared): State<SharedState>,
-    manager: ManagementCaller,
+    State(state): State<SharedState>,
+    caller: ManagementCaller,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Ordered>, ApiError> {
-    let request: Disconnect = json::read(body)?;
-    let node = request.node.checked()?;
-    let action = Action {
-        who: &manager.name,
-        name: "disconnect",
+) -> Result<Json<EmptyResponse>, ApiError> {
+    let request: NodeDisconnectRequest = json::parse_body(body)?;
+    let node = request.node.validate()?;
+    let action = AuditedAction {
+        caller: &caller.name,
+        action: "disconnect",
         tenant: &node.account,
-        client: &node.node_id,
+        client_id: &node.node_id,
     };
-    let order = Command::Disconnect {
+    let command = Command::Disconnect {
         message: request.message.unwrap_or_default(),
     };
-    audited(&action, command(&shared, &node, &order)).await?;
-    Ok(Json(Ordered {}))
+    run_audited(&action, send_command(&state, &node, &command)).await?;
+    Ok(Json(EmptyResponse {}))
 }

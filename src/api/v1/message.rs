@@ -1,4 +1,4 @@
-//! `POST /v1/message`: a message to one client.
+//! `POST /v1/message`: sends a message to a client.
 
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
@@ -7,49 +7,56 @@ use bytes::Bytes;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::same_account;
+use super::check_account;
 use crate::api::auth::AccountCaller;
 use crate::api::error::ApiError;
-use crate::api::send_message::{self, Message, Sent};
+use crate::api::send_message::{self, MessageAccepted, MessageRequest};
 use crate::api::{SharedState, json};
 
 #[derive(Debug, Deserialize, ToSchema)]
-#[schema(as = MessageToNode)]
-struct MessageRequest {
-    /// The caller's account, to which the client belongs.
+struct NodeMessageRequest {
+    /// Account number of the client. Must be the caller's own account.
     #[serde(default)]
     #[schema(required = true, min_length = 1, example = "111000")]
     account: String,
-    /// The client.
+    /// Client id.
     #[serde(default)]
     #[schema(required = true, min_length = 1, example = "my-machine")]
     recipient: String,
     #[serde(flatten)]
-    message: Message,
+    message: MessageRequest,
 }
 
-/// Send a message
+/// Send a message to a client
 ///
-/// PendingResponses when the broker has the message.
+/// Responds after the broker has acknowledged the message.
 #[utoipa::path(
     post,
     path = "/message",
     operation_id = "v1.message.send",
-    request_body = MessageRequest,
+    request_body = NodeMessageRequest,
     responses(
-        (status = 201, description = "The broker has the message.", body = Sent),
-        (status = 403, description = "The account is not the caller's.", body = ApiError),
-        (status = 404, description = "The account has no connection to that client.", body = ApiError),
-        (status = 504, description = "The broker does not confirm it: the message may still arrive.", body = ApiError),
+        (
+            status = 201,
+            description = "The broker acknowledged the message.",
+            body = MessageAccepted
+        ),
+        (status = 403, description = "The account is not the caller's account.", body = ApiError),
+        (status = 404, description = "The account has no such connected client.", body = ApiError),
+        (
+            status = 504,
+            description = "The broker did not acknowledge the message; it may still arrive.",
+            body = ApiError
+        ),
     ),
 )]
 pub(super) async fn send(
-    State(shared): State<SharedState>,
+    State(state): State<SharedState>,
     caller: AccountCaller,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let request: MessageRequest = json::read(body)?;
-    let MessageRequest {
+    let request: NodeMessageRequest = json::parse_body(body)?;
+    let NodeMessageRequest {
         account,
         recipient,
         message,
@@ -57,11 +64,11 @@ pub(super) async fn send(
     if account.is_empty() || recipient.is_empty() || !message.has_directive() {
         return Err(json::missing_fields());
     }
-    same_account(&caller, &account)?;
-    let message = message.checked()?;
-    let found = match shared.org_of(&account).await? {
-        Some(org) => shared.reachable(&org, &recipient).await?,
+    check_account(&caller, &account)?;
+    let content = message.validate()?;
+    let connection = match state.org_of(&account).await? {
+        Some(org) => state.find_reachable(&org, &recipient).await?,
         None => None,
     };
-    send_message::send(&shared, found, message).await
+    send_message::send_message(&state, connection, content).await
 }

@@ -1,5 +1,7 @@
-//! The first generation, kept for callers that know it: tenants are account numbers, and what is
-//! done to any tenant's connection has endpoints of its own.
+//! v1 of the API, kept for existing callers.
+//!
+//! Account numbers identify tenants. Operators use separate management endpoints, which work on
+//! connections of any tenant.
 
 mod disconnect;
 mod list_connections;
@@ -17,61 +19,61 @@ use utoipa_axum::routes;
 use super::auth::AccountCaller;
 use super::error::ApiError;
 use super::json;
-use super::openapi::{Callers, Endpoint, group};
+use super::openapi::{Endpoint, EndpointGroup, document_group};
 use super::{ApiState, SharedState};
 use crate::domain::Connection;
 use crate::protocol::Command;
 
 pub(super) fn endpoints() -> Vec<Endpoint> {
-    let mut all = group(
-        Callers::Accounts,
-        [routes!(message::send), routes!(status::for_tenant)],
+    let mut endpoints = document_group(
+        EndpointGroup::V1Tenant,
+        [routes!(message::send), routes!(status::tenant_status)],
     );
-    all.extend(group(
-        Callers::Management,
+    endpoints.extend(document_group(
+        EndpointGroup::V1Management,
         [
-            routes!(list_connections::all),
-            routes!(list_connections::of_account),
-            routes!(status::for_management),
+            routes!(list_connections::list_all),
+            routes!(list_connections::list_for_account),
+            routes!(status::management_status),
             routes!(ping::ping),
             routes!(reconnect::reconnect),
             routes!(disconnect::disconnect),
         ],
     ));
-    all
+    endpoints
 }
 
-/// Names a connection by account and client.
+/// Identifies a client by account and client id. v1 calls a client a node.
 #[derive(Debug, Deserialize, ToSchema)]
-struct Node {
-    /// The account that the client belongs to.
+struct NodeRef {
+    /// Account number of the client.
     #[serde(default)]
     #[schema(required = true, min_length = 1, example = "111000")]
     account: String,
-    /// The client.
+    /// Client id.
     #[serde(default)]
     #[schema(required = true, min_length = 1, example = "my-machine")]
     node_id: String,
 }
 
-impl Node {
-    /// An empty field is a missing one.
-    fn checked(self) -> Result<Self, ApiError> {
+impl NodeRef {
+    /// Checks that both fields are present. An empty field counts as missing.
+    fn validate(self) -> Result<Self, ApiError> {
         if self.account.is_empty() || self.node_id.is_empty() {
             return Err(json::missing_fields());
         }
         Ok(self)
     }
 
-    /// The connection; none if the account or the connection is unknown.
-    async fn find(&self, parts: &ApiState) -> Result<Option<Connection>, ApiError> {
-        match parts.org_of(&self.account).await? {
-            Some(org) => parts.own(&org, &self.node_id).await,
+    /// Finds the connection. Returns `None` if the account or the connection is unknown.
+    async fn find(&self, state: &ApiState) -> Result<Option<Connection>, ApiError> {
+        match state.org_of(&self.account).await? {
+            Some(org) => state.find_own(&org, &self.node_id).await,
             None => Ok(None),
         }
     }
 
-    /// Commands name what they do not find.
+    /// Returns the error for a command to an unknown connection.
     fn not_found(&self) -> ApiError {
         ApiError::new(
             StatusCode::BAD_REQUEST,
@@ -79,41 +81,44 @@ impl Node {
                 "No connection found for node ({}:{})",
                 self.account, self.node_id
             ),
-            "The account has no connection to that node",
+            "The account has no connected client with this node_id",
         )
     }
 }
 
-/// Sends a command that both dialects have.
-async fn command(parts: &SharedState, node: &Node, command: &Command) -> Result<(), ApiError> {
-    let found = node.find(parts).await?;
-    let connection = found.ok_or_else(|| node.not_found())?;
-    let sent = parts.command(&connection, command).await?;
-    sent.map(drop).ok_or_else(|| node.not_found())
+/// Sends a reconnect or disconnect command to a node.
+async fn send_command(
+    state: &SharedState,
+    node: &NodeRef,
+    command: &Command,
+) -> Result<(), ApiError> {
+    let connection = node.find(state).await?;
+    let connection = connection.ok_or_else(|| node.not_found())?;
+    let message_id = state.send_command(&connection, command).await?;
+    message_id.map(drop).ok_or_else(|| node.not_found())
 }
 
-/// Whether the caller speaks for the account that it names.
-fn same_account(caller: &AccountCaller, account: &str) -> Result<(), ApiError> {
+/// Checks that the account in the request is the caller's own account.
+fn check_account(caller: &AccountCaller, account: &str) -> Result<(), ApiError> {
     if caller.account == account {
         return Ok(());
     }
     Err(ApiError::new(
         StatusCode::FORBIDDEN,
         "Account mismatch",
-        "The account in the request is not the caller's",
+        "The account in the request body is not the account of the caller's credentials",
     ))
 }
 
 fn unknown_account(title: &'static str) -> ApiError {
-    let detail = "There is no organisation with that account number";
+    let detail = "No organization has this account number";
     ApiError::new(StatusCode::BAD_REQUEST, title, detail)
 }
 
-/// A connection as this generation shows it. Nulls are left out, `{}` is kept.
+/// Status of a node. Omits fields that are null, but not fields that are `{}`.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(tag = "status", rename_all = "lowercase")]
-#[schema(as = NodeStatus)]
-enum StatusView {
+enum NodeStatus {
     Connected {
         #[serde(skip_serializing_if = "Value::is_null")]
         #[schema(value_type = Object)]
@@ -128,13 +133,13 @@ enum StatusView {
     Disconnected,
 }
 
-impl From<Option<Connection>> for StatusView {
-    fn from(found: Option<Connection>) -> Self {
-        match found {
+impl From<Option<Connection>> for NodeStatus {
+    fn from(connection: Option<Connection>) -> Self {
+        match connection {
             Some(connection) => Self::Connected {
-                dispatchers: connection.reported.dispatchers,
-                canonical_facts: connection.reported.canonical_facts,
-                tags: connection.reported.tags,
+                dispatchers: connection.info.dispatchers,
+                canonical_facts: connection.info.canonical_facts,
+                tags: connection.info.tags,
             },
             None => Self::Disconnected,
         }

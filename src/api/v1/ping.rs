@@ -1,4 +1,4 @@
-//! `POST /v1/connection/ping`, for management: sends a ping. The pong is not waited for.
+//! `POST /v1/connection/ping` (management): sends a ping without waiting for the pong.
 
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
@@ -7,10 +7,10 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa::openapi::{Object, Type};
 
-use super::Node;
-use crate::api::audit::{Action, audited};
+use super::NodeRef;
+use crate::api::audit::{AuditedAction, run_audited};
 use crate::api::auth::ManagementCaller;
-use crate::api::connection_status::Presence;
+use crate::api::connection_status::ConnectionStatus;
 use crate::api::error::ApiError;
 use crate::api::json::{self, Json};
 use crate::api::{ApiState, SharedState};
@@ -18,61 +18,65 @@ use crate::delivery::SendError;
 use crate::protocol::Command;
 
 #[derive(Debug, Serialize, ToSchema)]
-pub(super) struct PingResponse {
-    status: Presence,
-    /// Always null; callers expect it to be there.
-    #[schema(schema_with = null)]
+pub(super) struct NodePingResponse {
+    status: ConnectionStatus,
+    /// Always null. Existing callers expect this field.
+    #[schema(schema_with = null_schema)]
     payload: (),
 }
 
-fn null() -> Object {
+fn null_schema() -> Object {
     Object::with_type(Type::Null)
 }
 
 /// Ping a client
 ///
-/// PendingResponses when the broker has the ping; the client's answer is not waited for.
+/// Responds after the broker has acknowledged the ping. Does not wait for the client's response.
 #[utoipa::path(
     post,
     path = "/connection/ping",
     operation_id = "v1.connection.ping",
-    request_body = Node,
+    request_body = NodeRef,
     responses(
-        (status = 200, description = "Connected, as far as the broker knows, or not.", body = PingResponse),
-        (status = 504, description = "The broker does not confirm it: the ping may still arrive.", body = ApiError),
+        (status = 200, description = "Whether the client is connected.", body = NodePingResponse),
+        (
+            status = 504,
+            description = "The broker did not acknowledge the ping; it may still arrive.",
+            body = ApiError
+        ),
     ),
 )]
 pub(super) async fn ping(
-    State(shared): State<SharedState>,
-    manager: ManagementCaller,
+    State(state): State<SharedState>,
+    caller: ManagementCaller,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Json<PingResponse>, ApiError> {
-    let node = json::read::<Node>(body)?.checked()?;
-    let action = Action {
-        who: &manager.name,
-        name: "ping",
+) -> Result<Json<NodePingResponse>, ApiError> {
+    let node = json::parse_body::<NodeRef>(body)?.validate()?;
+    let action = AuditedAction {
+        caller: &caller.name,
+        action: "ping",
         tenant: &node.account,
-        client: &node.node_id,
+        client_id: &node.node_id,
     };
-    let is_connected = audited(&action, is_connected(&shared, &node)).await?;
-    Ok(Json(PingResponse {
-        status: if is_connected {
-            Presence::Connected
-        } else {
-            Presence::Disconnected
-        },
+    let status = run_audited(&action, send_ping(&state, &node)).await?;
+    Ok(Json(NodePingResponse {
+        status,
         payload: (),
     }))
 }
 
-/// A client whose dialect has no ping is connected as far as is known.
-async fn is_connected(parts: &ApiState, node: &Node) -> Result<bool, ApiError> {
-    let Some(connection) = node.find(parts).await? else {
-        return Ok(false);
+/// Sends the ping, and returns whether the client is connected.
+///
+/// Handshake clients have no ping command. A handshake client with a stored connection counts as
+/// connected.
+async fn send_ping(state: &ApiState, node: &NodeRef) -> Result<ConnectionStatus, ApiError> {
+    let Some(connection) = node.find(state).await? else {
+        return Ok(ConnectionStatus::Disconnected);
     };
-    match parts.delivery.command(&connection, &Command::Ping).await {
-        Ok(_) => Ok(true),
-        Err(SendError::NotConnected) => Ok(false),
-        Err(error) => Err(ApiError::not_sent("Ping failed", error)),
+    let sent = state.delivery.send_command(&connection, &Command::Ping);
+    match sent.await {
+        Ok(_) => Ok(ConnectionStatus::Connected),
+        Err(SendError::NotConnected) => Ok(ConnectionStatus::Disconnected),
+        Err(error) => Err(ApiError::send_failed("Ping failed", error)),
     }
 }

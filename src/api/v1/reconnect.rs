@@ -1,4 +1,5 @@
-//! `POST /v1/connection/reconnect`, for management: tells a client to leave and come back.
+//! `POST /v1/connection/reconnect` (management): tells a client to disconnect and reconnect after a
+//! delay.
 
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
@@ -7,59 +8,74 @@ use bytes::Bytes;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::{Node, command};
+use super::{NodeRef, send_command};
 use crate::api::SharedState;
-use crate::api::audit::{Action, audited};
+use crate::api::audit::{AuditedAction, run_audited};
 use crate::api::auth::ManagementCaller;
 use crate::api::error::ApiError;
-use crate::api::{json, send_command};
+use crate::api::json;
+use crate::api::send_command::check_delay;
 use crate::protocol::Command;
 
 #[derive(Debug, Deserialize, ToSchema)]
-struct Reconnect {
+struct NodeReconnectRequest {
     #[serde(flatten)]
-    node: Node,
-    /// Seconds that the client stays away.
-    #[schema(value_type = i64, required = true, minimum = 0, maximum = 9_223_372_036_854_775_807_i64, example = 5)]
-    #[serde(default, deserialize_with = "send_command::whole")]
+    node: NodeRef,
+    /// Number of seconds before the client reconnects.
+    #[schema(
+        value_type = i64,
+        required = true,
+        minimum = 0,
+        maximum = 9_223_372_036_854_775_807_i64,
+        example = 5
+    )]
+    #[serde(
+        default,
+        deserialize_with = "crate::api::send_command::deserialize_integer"
+    )]
     delay: Option<i64>,
-    /// Why, for the client's log.
+    /// Reason for the reconnect, for the client's log.
     #[serde(default)]
     message: Option<String>,
 }
 
-/// Tell a client to leave and come back
+/// Tell a client to disconnect and reconnect after a delay
 ///
-/// PendingResponses when the broker has the order. A client that is unknown, or not connected, is 400.
+/// Responds after the broker has acknowledged the command. Responds 400 if the client is unknown or
+/// not connected.
 #[utoipa::path(
     post,
     path = "/connection/reconnect",
     operation_id = "v1.connection.reconnect",
-    request_body = Reconnect,
+    request_body = NodeReconnectRequest,
     responses(
-        (status = 200, description = "The broker has the order. No body."),
-        (status = 504, description = "The broker does not confirm it: the order may still arrive.", body = ApiError),
+        (status = 200, description = "The broker acknowledged the command. The body is empty."),
+        (
+            status = 504,
+            description = "The broker did not acknowledge the command; it may still arrive.",
+            body = ApiError
+        ),
     ),
 )]
 pub(super) async fn reconnect(
-    State(shared): State<SharedState>,
-    manager: ManagementCaller,
+    State(state): State<SharedState>,
+    caller: ManagementCaller,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<StatusCode, ApiError> {
-    let request: Reconnect = json::read(body)?;
-    let node = request.node.checked()?;
+    let request: NodeReconnectRequest = json::parse_body(body)?;
+    let node = request.node.validate()?;
     let delay = request.delay.ok_or_else(json::missing_fields)?;
-    let delay_seconds = send_command::delay(delay)?;
-    let action = Action {
-        who: &manager.name,
-        name: "reconnect",
+    let delay_seconds = check_delay(delay)?;
+    let action = AuditedAction {
+        caller: &caller.name,
+        action: "reconnect",
         tenant: &node.account,
-        client: &node.node_id,
+        client_id: &node.node_id,
     };
-    let order = Command::Reconnect {
+    let command = Command::Reconnect {
         delay_seconds,
         message: request.message.unwrap_or_default(),
     };
-    audited(&action, command(&shared, &node, &order)).await?;
+    run_audited(&action, send_command(&state, &node, &command)).await?;
     Ok(StatusCode::OK)
 }

@@ -1,69 +1,69 @@
-//! `POST /v1/connection_status` and, for management, `POST /v1/connection/status`: connected or not.
+//! `POST /v1/connection_status` and `POST /v1/connection/status` (management): status of a client.
 
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use bytes::Bytes;
 
-use super::{Node, StatusView, same_account, unknown_account};
-use crate::api::audit::{Action, audited};
+use super::{NodeRef, NodeStatus, check_account, unknown_account};
+use crate::api::audit::{AuditedAction, run_audited};
 use crate::api::auth::{AccountCaller, ManagementCaller};
 use crate::api::error::ApiError;
 use crate::api::json::{self, Json};
 use crate::api::{ApiState, SharedState};
 use crate::domain::OrgId;
 
-/// Ask whether a client is connected
+/// Get the connection status of a client
 #[utoipa::path(
     post,
     path = "/connection_status",
     operation_id = "v1.connection.status",
-    request_body = Node,
+    request_body = NodeRef,
     responses(
-        (status = 200, description = "Connected or not.", body = StatusView),
-        (status = 403, description = "The account is not the caller's.", body = ApiError),
+        (status = 200, description = "Status of the client.", body = NodeStatus),
+        (status = 403, description = "The account is not the caller's account.", body = ApiError),
     ),
 )]
-pub(super) async fn for_tenant(
-    State(shared): State<SharedState>,
+pub(super) async fn tenant_status(
+    State(state): State<SharedState>,
     caller: AccountCaller,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Json<StatusView>, ApiError> {
-    let node = json::read::<Node>(body)?.checked()?;
-    same_account(&caller, &node.account)?;
-    let org = org(&shared, &node).await?;
-    let found = shared.reachable(&org, &node.node_id).await?;
-    Ok(Json(found.into()))
+) -> Result<Json<NodeStatus>, ApiError> {
+    let node = json::parse_body::<NodeRef>(body)?.validate()?;
+    check_account(&caller, &node.account)?;
+    let org = org_of_node(&state, &node).await?;
+    let connection = state.find_reachable(&org, &node.node_id).await?;
+    Ok(Json(connection.into()))
 }
 
-/// Ask whether any tenant's client is connected
+/// Get the connection status of a client of any tenant
 #[utoipa::path(
     post,
     path = "/connection/status",
     operation_id = "v1.connection.status.multiorg",
-    request_body = Node,
-    responses((status = 200, description = "Connected or not.", body = StatusView)),
+    request_body = NodeRef,
+    responses((status = 200, description = "Status of the client.", body = NodeStatus)),
 )]
-pub(super) async fn for_management(
-    State(shared): State<SharedState>,
-    manager: ManagementCaller,
+pub(super) async fn management_status(
+    State(state): State<SharedState>,
+    caller: ManagementCaller,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Json<StatusView>, ApiError> {
-    let node = json::read::<Node>(body)?.checked()?;
-    let action = Action {
-        who: &manager.name,
-        name: "status",
+) -> Result<Json<NodeStatus>, ApiError> {
+    let node = json::parse_body::<NodeRef>(body)?.validate()?;
+    let action = AuditedAction {
+        caller: &caller.name,
+        action: "status",
         tenant: &node.account,
-        client: &node.node_id,
+        client_id: &node.node_id,
     };
-    let outcome = async {
-        let org = org(&shared, &node).await?;
-        let found = shared.own(&org, &node.node_id).await?;
-        Ok(Json(found.into()))
+    let find = async {
+        let org = org_of_node(&state, &node).await?;
+        let connection = state.find_own(&org, &node.node_id).await?;
+        Ok(Json(connection.into()))
     };
-    audited(&action, outcome).await
+    run_audited(&action, find).await
 }
 
-async fn org(parts: &ApiState, node: &Node) -> Result<OrgId, ApiError> {
-    let org = parts.org_of(&node.account).await?;
+async fn org_of_node(state: &ApiState, node: &NodeRef) -> Result<OrgId, ApiError> {
+    let org = state.org_of(&node.account).await?;
     org.ok_or_else(|| unknown_account("Unable to translate account to org_id"))
 }

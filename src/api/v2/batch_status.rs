@@ -1,90 +1,91 @@
-//! `POST /v2/connections/status`: the status of many clients at once, one answer for each, in order.
+//! `POST /v2/connections/status`: connection status of many clients, in the order of the request.
 
 use std::collections::HashMap;
 
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
-use axum::http::StatusCode;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::ConnectionView;
+use super::{ConnectionView, invalid_request};
 use crate::api::SharedState;
-use crate::api::auth::Caller;
+use crate::api::auth::OrgCaller;
 use crate::api::error::ApiError;
 use crate::api::json::{self, Json};
 use crate::domain::ClientId;
 
-/// Most clients in one request.
-const CLIENTS_MOST: usize = 1000;
+/// Maximum number of client ids in one request.
+const MAX_CLIENT_IDS: usize = 1000;
 
 #[derive(Debug, Deserialize, ToSchema)]
-#[schema(as = StatusBatch)]
 struct BatchStatusRequest {
-    /// Clients to ask about, in any order, more than once if you like.
-    #[schema(value_type = Vec<String>, required = true, max_items = 1000, example = json!(["my-machine"]))]
+    /// Client ids, in any order. Duplicates are allowed.
+    #[schema(
+        value_type = Vec<String>,
+        required = true,
+        max_items = 1000,
+        example = json!(["my-machine"])
+    )]
     client_ids: Option<Vec<String>>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
-#[schema(as = StatusBatchAnswer)]
 pub(super) struct BatchStatusResponse {
-    /// One for each that was asked about, in the same order.
+    /// One entry per client id, in the order of the request.
     data: Vec<BatchStatusItem>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(tag = "status", rename_all = "lowercase")]
-#[schema(as = StatusOfOne)]
 enum BatchStatusItem {
     Connected(ConnectionView),
     Disconnected { client_id: String },
 }
 
-/// Ask about many clients at once
+/// Get the connection status of many clients
 #[utoipa::path(
     post,
     path = "/connections/status",
     operation_id = "v2.connections.status",
     request_body = BatchStatusRequest,
-    responses((status = 200, description = "One answer for each, in order.", body = BatchStatusResponse)),
+    responses((
+        status = 200,
+        description = "One status per client id, in the order of the request.",
+        body = BatchStatusResponse
+    )),
 )]
 pub(super) async fn status(
-    State(shared): State<SharedState>,
-    caller: Caller,
+    State(state): State<SharedState>,
+    caller: OrgCaller,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<BatchStatusResponse>, ApiError> {
-    let asked: BatchStatusRequest = json::read(body)?;
-    let names = asked.client_ids.ok_or_else(json::missing_fields)?;
-    if names.len() > CLIENTS_MOST {
-        return Err(ApiError::new(
-            StatusCode::BAD_REQUEST,
-            "InvalidValue request",
-            format!(
-                "client_ids may name {CLIENTS_MOST} clients, not {}",
-                names.len()
-            ),
-        ));
+    let request: BatchStatusRequest = json::parse_body(body)?;
+    let requested_ids = request.client_ids.ok_or_else(json::missing_fields)?;
+    if requested_ids.len() > MAX_CLIENT_IDS {
+        return Err(invalid_request(format!(
+            "client_ids has {} entries; at most {MAX_CLIENT_IDS} are allowed",
+            requested_ids.len()
+        )));
     }
-    // A name that no client can have is nobody's.
-    let clients: Vec<ClientId> = names
+    // No client can have an invalid id, so invalid ids are reported as disconnected.
+    let valid_ids: Vec<ClientId> = requested_ids
         .iter()
-        .filter_map(|name| ClientId::new(name).ok())
+        .filter_map(|id| ClientId::new(id).ok())
         .collect();
-    let found = shared
+    let connections = state
         .store
-        .find_many_for_org(&caller.org, &clients)
+        .find_many_for_org(&caller.org, &valid_ids)
         .await?;
-    let found: HashMap<String, _> = found
+    let connections: HashMap<String, _> = connections
         .into_iter()
         .map(|connection| (connection.client_id.to_string(), connection))
         .collect();
-    let data = names
+    let data = requested_ids
         .into_iter()
-        .map(|name| match found.get(&name) {
+        .map(|client_id| match connections.get(&client_id) {
             Some(connection) => BatchStatusItem::Connected(connection.clone().into()),
-            None => BatchStatusItem::Disconnected { client_id: name },
+            None => BatchStatusItem::Disconnected { client_id },
         })
         .collect();
     Ok(Json(BatchStatusResponse { data }))

@@ -1,15 +1,15 @@
-//! The filters of a list, as they stand in a query.
+//! Query parameters that filter the list of connections.
 
 use std::collections::HashMap;
 
-use axum::http::StatusCode;
 use utoipa::{IntoParams, ToSchema};
 
+use super::invalid_request;
 use crate::api::error::ApiError;
 use crate::store::Filter;
 
-/// Facts that have a parameter of their own; any other is asked for with `fact=key:value`.
-const FACTS: [&str; 8] = [
+/// Facts that have their own query parameter. Other facts are filtered with `fact=key:value`.
+const FACT_PARAMS: [&str; 8] = [
     "insights_id",
     "machine_id",
     "bios_uuid",
@@ -20,25 +20,25 @@ const FACTS: [&str; 8] = [
     "fqdn",
 ];
 
-/// Most conditions of one kind in one request.
-const CONDITIONS_MOST: usize = 16;
+/// Maximum number of values for one filter parameter.
+const MAX_VALUES_PER_PARAM: usize = 16;
 
-/// What the document says of them.
+/// OpenAPI description of the filter parameters.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "describes; it is read as text")]
+#[expect(dead_code, reason = "only documents the parameters")]
 pub(super) struct FilterParams {
-    /// Has a dispatcher of this name. May be repeated, as `tag` and `fact` may; all must be met, 16 at
-    /// most.
+    /// The client has a dispatcher with this name. `dispatcher`, `tag` and `fact` may each be
+    /// repeated up to 16 times; the client must match all values.
     #[param(max_items = 16)]
     dispatcher: Option<Vec<String>>,
-    /// Has this tag: `key:value`.
+    /// The client has this tag, written as `key:value`.
     #[param(inline, max_items = 16)]
-    tag: Option<Vec<Pair>>,
-    /// Has this fact: `key:value`, for those that have no parameter of their own.
+    tag: Option<Vec<KeyValue>>,
+    /// The client has this fact, written as `key:value`. For facts without their own parameter.
     #[param(inline, max_items = 16)]
-    fact: Option<Vec<Pair>>,
-    /// The client id or the FQDN begins so.
+    fact: Option<Vec<KeyValue>>,
+    /// The client id or the FQDN starts with this text.
     search: Option<String>,
     insights_id: Option<String>,
     machine_id: Option<String>,
@@ -50,90 +50,86 @@ pub(super) struct FilterParams {
     fqdn: Option<String>,
 }
 
-/// A key and a value; the key ends at the first colon.
+/// Key and value, separated by the first colon.
 #[derive(ToSchema)]
 #[schema(pattern = ":")]
-#[expect(dead_code, reason = "describes; it is read as text")]
-struct Pair(String);
+#[expect(dead_code, reason = "only documents the parameters")]
+struct KeyValue(String);
 
-/// Reads the filters of a query. An empty one asks for nothing; all others must be met.
-pub(super) fn read(query: &[(String, String)]) -> Result<Filter, ApiError> {
+/// Parses the filter parameters. Ignores empty parameters and parameters that are not filters.
+pub(super) fn parse_filters(params: &[(String, String)]) -> Result<Filter, ApiError> {
     let mut filter = Filter::default();
     let mut counts = HashMap::<&str, usize>::new();
-    for (name, value) in query.iter().filter(|(_, value)| !value.is_empty()) {
+    for (name, value) in params.iter().filter(|(_, value)| !value.is_empty()) {
         let count = counts.entry(name).or_default();
         *count += 1;
-        if is_condition(name) && *count > CONDITIONS_MOST {
-            return Err(invalid(format!(
-                "a list takes {CONDITIONS_MOST} conditions of one kind, and {name} is given more often"
+        if is_filter(name) && *count > MAX_VALUES_PER_PARAM {
+            return Err(invalid_request(format!(
+                "too many values for {name}; at most {MAX_VALUES_PER_PARAM} are allowed"
             )));
         }
-        // No client has it in anything that it says.
+        // PostgreSQL rejects NUL in text. No stored value contains NUL, so a filter with NUL must
+        // match nothing. The replacement character has this effect.
         let value = value.replace('\0', "\u{fffd}");
         match name.as_str() {
-            "dispatcher" => filter.dispatcher(&value),
+            "dispatcher" => filter.require_dispatcher(&value),
             "tag" => {
-                let (key, value) = pair(name, &value)?;
-                filter.tag(key, value);
+                let (key, value) = split_key_value(name, &value)?;
+                filter.require_tag(key, value);
             }
             "fact" => {
-                let (key, value) = pair(name, &value)?;
-                filter.fact(key, value);
+                let (key, value) = split_key_value(name, &value)?;
+                filter.require_fact(key, value);
             }
-            "search" => filter.beginning(&value),
-            fact if FACTS.contains(&fact) => filter.fact(fact, &value),
+            "search" => filter.require_prefix(&value),
+            fact if FACT_PARAMS.contains(&fact) => filter.require_fact(fact, &value),
             _ => {}
         }
     }
     Ok(filter)
 }
 
-fn is_condition(name: &str) -> bool {
-    matches!(name, "dispatcher" | "tag" | "fact" | "search") || FACTS.contains(&name)
+fn is_filter(name: &str) -> bool {
+    matches!(name, "dispatcher" | "tag" | "fact" | "search") || FACT_PARAMS.contains(&name)
 }
 
-/// The key ends at the first colon.
-fn pair<'a>(name: &str, value: &'a str) -> Result<(&'a str, &'a str), ApiError> {
-    value
-        .split_once(':')
-        .ok_or_else(|| invalid(format!("{name} must be key:value")))
-}
-
-fn invalid(detail: String) -> ApiError {
-    ApiError::new(StatusCode::BAD_REQUEST, "InvalidValue request", detail)
+/// Splits `key:value` at the first colon.
+fn split_key_value<'a>(name: &str, text: &'a str) -> Result<(&'a str, &'a str), ApiError> {
+    text.split_once(':')
+        .ok_or_else(|| invalid_request(format!("{name} must have the form key:value")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read_pairs(pairs: &[(&str, &str)]) -> Result<Filter, ApiError> {
+    fn parse(params: &[(&str, &str)]) -> Result<Filter, ApiError> {
         let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-        read(&pairs.iter().map(owned).collect::<Vec<_>>())
+        parse_filters(&params.iter().map(owned).collect::<Vec<_>>())
     }
 
     #[test]
-    fn what_is_empty_or_no_filter_asks_for_nothing() {
-        let none = [("limit", "5"), ("fqdn", ""), ("tag", ""), ("other", "x")];
-        assert!(read_pairs(&none).unwrap().is_empty());
+    fn empty_and_unknown_parameters_are_ignored() {
+        let params = [("limit", "5"), ("fqdn", ""), ("tag", ""), ("other", "x")];
+        assert!(parse(&params).unwrap().is_empty());
     }
 
     #[test]
-    fn conditions_are_all_taken_up_to_a_number() {
+    fn all_filters_are_applied_up_to_the_maximum_number() {
         let mut expected = Filter::default();
-        expected.tag("a", "1:2");
-        expected.tag("b", "");
-        expected.fact("fqdn", "Host");
-        expected.fact("rack", "7");
-        let given = [
+        expected.require_tag("a", "1:2");
+        expected.require_tag("b", "");
+        expected.require_fact("fqdn", "Host");
+        expected.require_fact("rack", "7");
+        let params = [
             ("tag", "a:1:2"),
             ("tag", "b:"),
             ("fqdn", "host"),
             ("fact", "rack:7"),
         ];
-        assert_eq!(read_pairs(&given).unwrap(), expected);
-        assert!(read_pairs(&[("tag", "a:b"); 16]).is_ok());
-        assert!(read_pairs(&[("tag", "a:b"); 17]).is_err());
-        assert!(read_pairs(&[("tag", "no colon")]).is_err());
+        assert_eq!(parse(&params).unwrap(), expected);
+        assert!(parse(&[("tag", "a:b"); 16]).is_ok());
+        assert!(parse(&[("tag", "a:b"); 17]).is_err());
+        assert!(parse(&[("tag", "no colon")]).is_err());
     }
 }

@@ -1,38 +1,51 @@
-//! `POST /v2/connections/{client_id}/message`: a message to one client.
+//! `POST /v2/connections/{client_id}/message`: sends a message to a client.
 
 use axum::extract::State;
 use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 
-use super::{ClientIdPath, ClientInPath, named};
-use crate::api::auth::Caller;
+use super::{ClientIdParam, ClientIdPath, client_id_from_path};
+use crate::api::auth::OrgCaller;
 use crate::api::error::ApiError;
-use crate::api::send_message::{self, Message, Sent};
+use crate::api::send_message::{self, MessageAccepted, MessageRequest};
 use crate::api::{SharedState, json};
 
-/// Send a message
+/// Send a message to a client
 ///
-/// PendingResponses when the broker has the message.
+/// Responds after the broker has acknowledged the message.
 #[utoipa::path(
     post,
     path = "/connections/{client_id}/message",
     operation_id = "v2.connection.message",
-    params(ClientInPath),
-    request_body = Message,
+    params(ClientIdParam),
+    request_body = MessageRequest,
     responses(
-        (status = 201, description = "The broker has the message.", body = Sent),
-        (status = 404, description = "The organisation has no connection to that client.", body = ApiError),
-        (status = 504, description = "The broker does not confirm it: the message may still arrive.", body = ApiError),
+        (
+            status = 201,
+            description = "The broker acknowledged the message.",
+            body = MessageAccepted
+        ),
+        (
+            status = 404,
+            description = "The organization has no such connected client.",
+            body = ApiError
+        ),
+        (
+            status = 504,
+            description = "The broker did not acknowledge the message; it may still arrive.",
+            body = ApiError
+        ),
     ),
 )]
 pub(super) async fn send(
-    State(shared): State<SharedState>,
-    caller: Caller,
-    client_id: Result<ClientIdPath, PathRejection>,
+    State(state): State<SharedState>,
+    caller: OrgCaller,
+    path: Result<ClientIdPath, PathRejection>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let request = json::read::<Message>(body)?.checked()?;
-    let found = shared.reachable(&caller.org, &named(client_id)).await?;
-    send_message::send(&shared, found, request).await
+    let content = json::parse_body::<MessageRequest>(body)?.validate()?;
+    let client_id = client_id_from_path(path);
+    let connection = state.find_reachable(&caller.org, &client_id).await?;
+    send_message::send_message(&state, connection, content).await
 }

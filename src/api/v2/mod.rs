@@ -1,72 +1,120 @@
-//! The second generation: tenants are organisations.
+//! v2 of the API. Organization ids identify tenants.
 
-mod asking;
 mod batch_status;
-mod commands;
+mod check;
+mod client_request;
+mod disconnect;
 mod list_connections;
 mod list_filters;
 mod message;
+mod ping;
+mod reconnect;
 mod status;
 
 use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
+use axum::http::StatusCode;
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::routes;
+use uuid::Uuid;
 
-use super::openapi::{Callers, Endpoint, group};
+use super::SharedState;
+use super::audit::{AuditedAction, run_audited};
+use super::auth::OrgCaller;
+use super::error::ApiError;
+use super::json::Json;
+use super::openapi::{Endpoint, EndpointGroup, document_group};
 use crate::domain::Connection;
+use crate::protocol::Command;
+
+const INVALID_REQUEST_TITLE: &str = "Invalid request";
 
 pub(super) fn endpoints() -> Vec<Endpoint> {
-    group(
-        Callers::Organisations,
+    document_group(
+        EndpointGroup::V2Tenant,
         [
             routes!(list_connections::list),
             routes!(batch_status::status),
             routes!(status::status),
             routes!(message::send),
-            routes!(asking::ping),
-            routes!(asking::check),
-            routes!(commands::reconnect),
-            routes!(commands::disconnect),
+            routes!(ping::ping),
+            routes!(check::check),
+            routes!(reconnect::reconnect),
+            routes!(disconnect::disconnect),
         ],
     )
 }
 
-/// What the document says of the client in the path.
+/// OpenAPI description of the path parameter `client_id`.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Path)]
-#[expect(dead_code, reason = "describes; it is read as text")]
-struct ClientInPath {
-    /// The client, by the name on its certificate.
+#[expect(dead_code, reason = "only documents the parameter")]
+struct ClientIdParam {
+    /// Client id: the common name of the client's certificate.
     #[param(min_length = 1, example = "my-machine")]
     client_id: String,
 }
 
-/// The client in the path.
+/// Extractor of the path parameter `client_id`.
 type ClientIdPath = Path<String>;
 
-/// A path that is not text names nobody.
-fn named(client_id: Result<ClientIdPath, PathRejection>) -> String {
-    client_id.map(|Path(name)| name).unwrap_or_default()
+/// Returns the client id from the path. A path that is not UTF-8 gives `""`, which no client has.
+fn client_id_from_path(path: Result<ClientIdPath, PathRejection>) -> String {
+    path.map(|Path(client_id)| client_id).unwrap_or_default()
 }
 
-/// A connection as callers see it. Empty strings and nulls are left out, `{}` is kept.
+fn invalid_request(detail: impl Into<String>) -> ApiError {
+    ApiError::new(StatusCode::BAD_REQUEST, INVALID_REQUEST_TITLE, detail)
+}
+
+/// Response to a command that the broker acknowledged.
+#[derive(Debug, Serialize, ToSchema)]
+struct CommandAccepted {
+    /// Message id of the command.
+    id: Uuid,
+}
+
+/// Sends a reconnect or disconnect command, and writes an audit line.
+async fn send_command(
+    state: &SharedState,
+    caller: &OrgCaller,
+    action: &'static str,
+    client_id: &str,
+    command: &Command,
+) -> Result<Json<CommandAccepted>, ApiError> {
+    let action = AuditedAction {
+        caller: &caller.name,
+        action,
+        tenant: caller.org.as_str(),
+        client_id,
+    };
+    let send = async {
+        let connection = state.find_own(&caller.org, client_id).await?;
+        let connection = connection.ok_or_else(ApiError::no_connection)?;
+        let message_id = state.send_command(&connection, command).await?;
+        let id = message_id.ok_or_else(ApiError::no_connection)?;
+        Ok(CommandAccepted { id })
+    };
+    run_audited(&action, send).await.map(Json)
+}
+
+/// A connected client. Omits fields that are null or `""`, but not fields that are `{}`.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Connection)]
 struct ConnectionView {
-    /// The organisation's account number, where it has one.
+    /// Account number of the organization, if it has one.
     #[serde(skip_serializing_if = "String::is_empty")]
     account: String,
-    /// The organisation that it belongs to.
+    /// Organization that the client belongs to.
     org_id: String,
     client_id: String,
-    /// What identifies the machine.
+    /// Facts that identify the machine.
     #[serde(skip_serializing_if = "Value::is_null")]
     #[schema(value_type = Object)]
     canonical_facts: Value,
-    /// What messages can be directed to, by name.
+    /// Applications on the client that accept messages, by name.
     #[serde(skip_serializing_if = "Value::is_null")]
     #[schema(value_type = Object)]
     dispatchers: Value,
@@ -81,9 +129,9 @@ impl From<Connection> for ConnectionView {
             account: connection.tenant.account,
             org_id: connection.tenant.org_id.to_string(),
             client_id: connection.client_id.to_string(),
-            canonical_facts: connection.reported.canonical_facts,
-            dispatchers: connection.reported.dispatchers,
-            tags: connection.reported.tags,
+            canonical_facts: connection.info.canonical_facts,
+            dispatchers: connection.info.dispatchers,
+            tags: connection.info.tags,
         }
     }
 }

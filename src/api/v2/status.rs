@@ -1,39 +1,40 @@
-//! `GET /v2/connections/{client_id}/status`: connected or not.
+//! `GET /v2/connections/{client_id}/status`: connection status of a client.
 
 use axum::extract::State;
 use axum::extract::rejection::PathRejection;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{ClientIdPath, ClientInPath, ConnectionView, named};
+use super::{ClientIdParam, ClientIdPath, ConnectionView, client_id_from_path};
 use crate::api::SharedState;
-use crate::api::auth::Caller;
+use crate::api::auth::OrgCaller;
 use crate::api::error::ApiError;
 use crate::api::json::Json;
 
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(tag = "status", rename_all = "lowercase")]
-pub(super) enum Status {
+pub(super) enum StatusResponse {
     Connected(ConnectionView),
     Disconnected,
 }
 
-/// Ask whether a client is connected
+/// Get the connection status of a client
 #[utoipa::path(
     get,
     path = "/connections/{client_id}/status",
     operation_id = "v2.connection.status.multiorg",
-    params(ClientInPath),
-    responses((status = 200, description = "Connected or not.", body = Status)),
+    params(ClientIdParam),
+    responses((status = 200, description = "Status of the client.", body = StatusResponse)),
 )]
 pub(super) async fn status(
-    State(shared): State<SharedState>,
-    caller: Caller,
-    client_id: Result<ClientIdPath, PathRejection>,
-) -> Result<Json<Status>, ApiError> {
-    let found = shared.reachable(&caller.org, &named(client_id)).await?;
-    Ok(Json(match found {
-        Some(connection) => Status::Connected(connection.into()),
-        None => Status::Disconnected,
+    State(state): State<SharedState>,
+    caller: OrgCaller,
+    path: Result<ClientIdPath, PathRejection>,
+) -> Result<Json<StatusResponse>, ApiError> {
+    let client_id = client_id_from_path(path);
+    let connection = state.find_reachable(&caller.org, &client_id).await?;
+    Ok(Json(match connection {
+        Some(connection) => StatusResponse::Connected(connection.into()),
+        None => StatusResponse::Disconnected,
     }))
 }

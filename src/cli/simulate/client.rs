@@ -1,4 +1,4 @@
-//! One client's life: it connects, stays, is told to leave, comes back.
+//! One simulated client: connects, handles received messages, disconnects and reconnects.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,216 +13,243 @@ use super::dialect::{Dialect, Reaction};
 use super::fleet::Fleet;
 use super::session::Session;
 use crate::domain::{ClientId, ClientInfo, Clock as _, SystemClock};
-use crate::mqtt::{self, Backoff, EventLoop, MqttEvent, Options};
+use crate::mqtt::{self, Backoff, ConnectOptions, EventLoop, MqttEvent};
 
-/// In a storm nobody backs off; but whoever was not let in leaves the processor to others.
-const STORM_PAUSE: Duration = Duration::from_millis(50);
-/// Up to this long a connection holds in a storm, so that some are dropped in the middle of
-/// something.
-const STORM_HOLDS_MILLIS: u64 = 100;
+/// Delay after a failed connect during a storm, instead of an exponential back-off. Without any
+/// delay, the retries would saturate the CPU.
+const STORM_RETRY_DELAY: Duration = Duration::from_millis(50);
+/// During a storm, each connection is dropped within this time. Some connections are dropped in
+/// the middle of a publish.
+const STORM_MAX_HOLD_MILLIS: u64 = 100;
 
 pub(super) struct Client {
     pub id: ClientId,
-    pub voice: Dialect,
-    pub reported: ClientInfo,
+    pub dialect: Dialect,
+    pub info: ClientInfo,
     pub fleet: Arc<Fleet>,
-    /// Whether an online was ever acknowledged.
-    pub told: AtomicBool,
-    /// Delivery often it has said that it is there.
-    pub said: AtomicU64,
-    /// Who speaks for it now, if it has arrived.
-    pub seat: Mutex<Option<Arc<Session>>>,
-    number: u32,
-    options: Options,
+    /// Whether the broker ever acknowledged an online message.
+    pub online_acknowledged: AtomicBool,
+    online_sequence: AtomicU64,
+    /// The current session, once it can publish updates.
+    pub session: Mutex<Option<Arc<Session>>>,
+    /// Position in the fleet, from 0.
+    index: u32,
+    options: ConnectOptions,
 }
 
-/// Delivery a connection ended.
-enum End {
-    /// It was not had, or lost before it was.
-    NotLetIn,
+/// Why a connection ended.
+enum ConnectionEnd {
+    /// It was never established.
+    ConnectFailed,
+    /// The broker or the network closed it.
     Lost,
-    /// By a storm.
-    Truncated,
-    /// The service wants it away, for so long or for good.
-    Away(Option<Duration>),
-    /// The process ends.
-    Stopped,
+    DroppedByStorm,
+    /// The service requested it; `None`: the client must not reconnect.
+    LeftOnRequest {
+        reconnect_after: Option<Duration>,
+    },
+    /// The simulation ends.
+    Shutdown,
 }
 
 impl Client {
     pub fn new(
         id: ClientId,
-        number: u32,
-        voice: Dialect,
-        options: Options,
-        reported: ClientInfo,
+        index: u32,
+        dialect: Dialect,
+        options: ConnectOptions,
+        info: ClientInfo,
         fleet: Arc<Fleet>,
     ) -> Self {
         Self {
             id,
-            voice,
-            reported,
+            dialect,
+            info,
             fleet,
-            told: AtomicBool::new(false),
-            said: AtomicU64::new(0),
-            seat: Mutex::new(None),
-            number,
+            online_acknowledged: AtomicBool::new(false),
+            online_sequence: AtomicU64::new(0),
+            session: Mutex::new(None),
+            index,
             options,
         }
     }
 
-    /// Connects, and connects again when the connection is lost, until it is asked to stop or sent
-    /// away for good.
-    pub async fn live(self: Arc<Self>) {
-        let stopper = &self.fleet.stopper;
+    /// Connects, and reconnects after each disconnect, until the simulation ends or the service
+    /// requests a disconnect without reconnect.
+    pub async fn run(self: Arc<Self>) {
+        let tasks = &self.fleet.tasks;
         let mut backoff = Backoff::default();
-        for round in 0.. {
-            if stopper.is_asked() {
+        for attempt in 0.. {
+            if tasks.is_cancelled() {
                 return;
             }
-            let end = self.one_connection(round).await;
-            if !matches!(end, End::NotLetIn) {
+            let end = self.run_connection(attempt).await;
+            if !matches!(end, ConnectionEnd::ConnectFailed) {
                 backoff.reset();
             }
-            let Some(pause) = self.pause(&end, &mut backoff) else {
+            let Some(delay) = self.reconnect_delay(&end, &mut backoff) else {
                 return;
             };
             tokio::select! {
-                () = tokio::time::sleep(pause) => {}
-                () = stopper.asked() => return,
+                () = tokio::time::sleep(delay) => {}
+                () = tasks.cancelled() => return,
             }
         }
     }
 
-    /// Delivery long to stay away; none for good.
-    fn pause(&self, end: &End, backoff: &mut Backoff) -> Option<Duration> {
+    /// Returns the time until the next connect attempt; `None`: no further attempt.
+    fn reconnect_delay(&self, end: &ConnectionEnd, backoff: &mut Backoff) -> Option<Duration> {
         match end {
-            End::Stopped | End::Away(None) => None,
-            End::Away(Some(_)) if self.fleet.manners.has(Misbehavior::IgnoreDelay) => {
-                Some(Duration::ZERO)
+            ConnectionEnd::Shutdown => None,
+            ConnectionEnd::LeftOnRequest { reconnect_after } => {
+                let ignores_delay = self.fleet.misbehaviors.has(Misbehavior::IgnoreDelay);
+                reconnect_after.map(|delay| if ignores_delay { Duration::ZERO } else { delay })
             }
-            End::Away(Some(delay)) => Some(*delay),
-            End::Truncated => Some(Duration::ZERO),
-            End::Lost | End::NotLetIn if self.fleet.is_storm() => Some(STORM_PAUSE),
-            End::Lost | End::NotLetIn => Some(backoff.pause()),
+            ConnectionEnd::DroppedByStorm => Some(Duration::ZERO),
+            ConnectionEnd::Lost | ConnectionEnd::ConnectFailed if self.fleet.is_storm() => {
+                Some(STORM_RETRY_DELAY)
+            }
+            ConnectionEnd::Lost | ConnectionEnd::ConnectFailed => Some(backoff.next_delay()),
         }
     }
 
-    async fn one_connection(self: &Arc<Self>, round: u64) -> End {
-        let (fleet, began) = (&self.fleet, Instant::now());
-        let (publisher, mut link) = match mqtt::connect(&self.options) {
+    async fn run_connection(self: &Arc<Self>, attempt: u64) -> ConnectionEnd {
+        let (fleet, started) = (&self.fleet, Instant::now());
+        let (mqtt, mut event_loop) = match mqtt::connect(&self.options) {
             Ok(connection) => connection,
-            Err(error) => return self.not_let_in(&error.to_string()),
+            Err(error) => return self.connect_failed(&error.to_string()),
         };
         tokio::select! {
-            happening = link.next() => match happening {
+            event = event_loop.next() => match event {
                 MqttEvent::Connected { .. } => {}
-                MqttEvent::Lost(why) => return self.not_let_in(&why),
-                _ => return self.not_let_in("the broker answered out of turn"),
+                MqttEvent::Disconnected(error) => return self.connect_failed(&error),
+                _ => return self.connect_failed("the broker sent another packet before CONNACK"),
             },
-            () = fleet.stopper.asked() => return End::Stopped,
+            () = fleet.tasks.cancelled() => return ConnectionEnd::Shutdown,
         }
-        fleet.tally.let_in(began.elapsed());
-        let speaker = Arc::new(Session::new(self.clone(), publisher));
-        fleet.stopper.spawn(speaker.clone().arrive());
-        let end = self.stay(&speaker, &mut link, round).await;
-        *self.seat.lock() = None;
-        fleet.tally.ended();
+        fleet.counters.connect_succeeded(started.elapsed());
+        let session = Arc::new(Session::new(self.clone(), mqtt));
+        fleet.tasks.spawn(session.clone().go_online());
+        let end = self.handle_events(&session, &mut event_loop, attempt).await;
+        *self.session.lock() = None;
+        fleet.counters.connection_closed();
         end
     }
 
-    fn not_let_in(&self, why: &str) -> End {
-        self.fleet.tally.not_let_in(why);
-        self.fleet.event(&self.id, &format!("not let in: {why}"));
-        End::NotLetIn
+    fn connect_failed(&self, error: &str) -> ConnectionEnd {
+        self.fleet.counters.connect_failed(error);
+        self.fleet
+            .print_event(&self.id, &format!("connect failed: {error}"));
+        ConnectionEnd::ConnectFailed
     }
 
-    /// Hears what happens until the connection ends.
-    async fn stay(&self, speaker: &Arc<Session>, link: &mut EventLoop, round: u64) -> End {
+    /// Polls the connection until it ends.
+    async fn handle_events(
+        &self,
+        session: &Arc<Session>,
+        event_loop: &mut EventLoop,
+        attempt: u64,
+    ) -> ConnectionEnd {
         let fleet = &self.fleet;
-        let mut storm_hit = pin!(fleet.storm_hit(self.holds(round)));
-        let mut leaving = None;
+        let mut storm_hit = pin!(fleet.storm_hit(self.hold_time(attempt)));
+        // Set when the client starts to disconnect. The connection stays open until the offline
+        // messages are acknowledged.
+        let mut pending_end = None;
         loop {
-            let happening = tokio::select! {
-                happening = link.next() => happening,
-                () = fleet.stopper.asked(), if leaving.is_none() => {
-                    leaving = Some(End::Stopped);
-                    fleet.stopper.spawn(speaker.clone().say_farewell());
+            let event = tokio::select! {
+                event = event_loop.next() => event,
+                () = fleet.tasks.cancelled(), if pending_end.is_none() => {
+                    pending_end = Some(ConnectionEnd::Shutdown);
+                    fleet.tasks.spawn(session.clone().go_offline());
                     continue;
                 }
-                () = &mut storm_hit, if leaving.is_none() => {
-                    fleet.tally.cut();
-                    return End::Truncated;
+                () = &mut storm_hit, if pending_end.is_none() => {
+                    fleet.counters.storm_dropped();
+                    return ConnectionEnd::DroppedByStorm;
                 }
             };
-            match happening {
-                MqttEvent::Lost(why) => return leaving.unwrap_or_else(|| self.lost(&why)),
-                MqttEvent::Connected { .. } | MqttEvent::Subscribed(true) => {}
-                MqttEvent::Subscribed(false) => {
-                    fleet.tally.subscription_refused();
-                    fleet.event(&self.id, "the broker refused a subscription");
+            match event {
+                MqttEvent::Disconnected(error) => {
+                    return pending_end.unwrap_or_else(|| self.connection_lost(&error));
+                }
+                MqttEvent::Connected { .. } | MqttEvent::SubAck { granted: true } => {}
+                MqttEvent::SubAck { granted: false } => {
+                    fleet.counters.subscription_rejected();
+                    fleet.print_event(&self.id, "the broker rejected a subscription");
                 }
                 MqttEvent::Message { topic, payload, .. } => {
-                    let end = self.hear(speaker, &topic, &payload);
-                    if let Some(end) = end.filter(|_| leaving.is_none()) {
-                        leaving = Some(end);
-                        fleet.stopper.spawn(speaker.clone().part());
+                    let end = self.handle_message(session, &topic, &payload);
+                    if let Some(end) = end.filter(|_| pending_end.is_none()) {
+                        pending_end = Some(end);
+                        fleet.tasks.spawn(session.clone().leave_on_request());
                     }
                 }
             }
         }
     }
 
-    /// Different for each and each time, and yet the same in every run.
-    fn holds(&self, round: u64) -> Duration {
-        let spread = u64::from(self.number) * 37 + round * 61;
-        Duration::from_millis(spread % STORM_HOLDS_MILLIS)
+    /// Returns how long this connection lasts during a storm. The value differs between clients
+    /// and attempts, and is the same in every run.
+    fn hold_time(&self, attempt: u64) -> Duration {
+        let spread = u64::from(self.index) * 37 + attempt * 61;
+        Duration::from_millis(spread % STORM_MAX_HOLD_MILLIS)
     }
 
-    fn lost(&self, why: &str) -> End {
-        self.fleet.tally.lost(why);
-        let event = format!("lost the broker: {why}");
-        self.fleet.event(&self.id, &event);
-        End::Lost
+    fn connection_lost(&self, error: &str) -> ConnectionEnd {
+        self.fleet.counters.connection_lost(error);
+        self.fleet
+            .print_event(&self.id, &format!("connection lost: {error}"));
+        ConnectionEnd::Lost
     }
 
-    /// Reacts to a message. Some if it makes the client leave.
-    fn hear(&self, speaker: &Arc<Session>, topic: &str, payload: &[u8]) -> Option<End> {
+    /// Reacts to a message. Returns `Some` if the client must disconnect because of it.
+    fn handle_message(
+        &self,
+        session: &Arc<Session>,
+        topic: &str,
+        payload: &[u8],
+    ) -> Option<ConnectionEnd> {
         let fleet = &self.fleet;
-        fleet.tally.received();
-        if fleet.tells_events {
+        fleet.counters.message_received();
+        if fleet.prints_events {
             let text = String::from_utf8_lossy(payload);
-            fleet.event(&self.id, &format!("received on {topic}: {text}"));
+            fleet.print_event(&self.id, &format!("received on {topic}: {text}"));
         }
-        match self.voice.hear(payload, SystemClock.now()) {
-            Reaction::Answer(answer) => {
-                fleet.stopper.spawn(speaker.clone().answer(answer));
+        match self.dialect.react(payload, SystemClock.now()) {
+            Reaction::Respond(response) => {
+                fleet.tasks.spawn(session.clone().respond(response));
                 None
             }
-            Reaction::Leave(away) => {
-                fleet.event(&self.id, &told_to_leave(away));
-                Some(End::Away(away))
+            Reaction::Disconnect { reconnect_after } => {
+                fleet.print_event(&self.id, &disconnect_event(reconnect_after));
+                Some(ConnectionEnd::LeftOnRequest { reconnect_after })
             }
-            Reaction::Refused(later) => {
-                fleet.tally.handshake_refused();
-                fleet.event(&self.id, "the service refused the handshake");
-                // Whoever sends garbage means it, and is none the wiser for being told.
-                let means_it = fleet.manners.has(Misbehavior::Garbage);
-                (!means_it).then_some(End::Away(Some(later)))
+            Reaction::RetryHandshake { after } => {
+                fleet.counters.handshake_rejected();
+                fleet.print_event(&self.id, "the service rejected the handshake");
+                // With `--misbehave garbage` the rejection is expected: a valid handshake follows
+                // on the same connection.
+                let is_expected = fleet.misbehaviors.has(Misbehavior::Garbage);
+                (!is_expected).then_some(ConnectionEnd::LeftOnRequest {
+                    reconnect_after: Some(after),
+                })
             }
-            Reaction::Nothing => None,
+            Reaction::Ignore => None,
         }
     }
 
-    /// Counts the times that it says that it is there, from 0.
-    pub fn next_time(&self) -> u64 {
-        self.said.fetch_add(1, Ordering::Relaxed)
+    /// Returns the number of online messages published before this one.
+    pub fn next_online_sequence(&self) -> u64 {
+        self.online_sequence.fetch_add(1, Ordering::Relaxed)
     }
 }
 
-fn told_to_leave(away: Option<Duration>) -> String {
-    match away {
-        Some(delay) => format!("told to leave for {} s", delay.as_secs()),
-        None => "told to leave for good".to_owned(),
+fn disconnect_event(reconnect_after: Option<Duration>) -> String {
+    match reconnect_after {
+        Some(delay) => format!(
+            "the service requested a reconnect after {} s",
+            delay.as_secs()
+        ),
+        None => "the service requested a disconnect".to_owned(),
     }
 }

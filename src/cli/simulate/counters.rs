@@ -1,4 +1,4 @@
-//! What has happened to the whole fleet so far.
+//! Counters over the whole fleet, for the progress display and the summary.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,126 +10,131 @@ use super::histogram::Histogram;
 #[derive(Default)]
 pub(super) struct Counters {
     connected: AtomicU64,
-    peak: AtomicU64,
+    peak_connected: AtomicU64,
     connects: AtomicU64,
-    not_let_in: AtomicU64,
-    lost: AtomicU64,
-    cut: AtomicU64,
-    left: AtomicU64,
+    connect_failures: AtomicU64,
+    connections_lost: AtomicU64,
+    storm_drops: AtomicU64,
+    clean_disconnects: AtomicU64,
     published: AtomicU64,
     acknowledged: AtomicU64,
-    signs_of_life: AtomicU64,
+    heartbeats: AtomicU64,
     received: AtomicU64,
-    subscriptions_refused: AtomicU64,
-    handshakes_refused: AtomicU64,
-    last_problem: Mutex<Option<String>>,
-    pub connecting: Histogram,
-    pub publishing: Histogram,
+    subscriptions_rejected: AtomicU64,
+    handshakes_rejected: AtomicU64,
+    last_error: Mutex<Option<String>>,
+    /// Time from the connect attempt to CONNACK.
+    pub connect_times: Histogram,
+    /// Time from PUBLISH to PUBACK.
+    pub publish_times: Histogram,
 }
 
-/// The numbers at one moment.
+/// Values of all counters at one moment.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Counts {
+pub(super) struct CounterSnapshot {
     pub connected: u64,
-    pub peak: u64,
+    pub peak_connected: u64,
     pub connects: u64,
-    pub not_let_in: u64,
-    /// Connections that ended, and nobody here had wanted it.
-    pub lost: u64,
-    /// Connections that a storm dropped.
-    pub cut: u64,
-    pub left: u64,
-    /// With QoS 1.
+    pub connect_failures: u64,
+    /// Connections closed by the broker or the network.
+    pub connections_lost: u64,
+    /// Connections dropped by `--storm`.
+    pub storm_drops: u64,
+    /// Clients that published their offline message, received its PUBACK and disconnected.
+    pub clean_disconnects: u64,
+    /// QoS 1 messages published.
     pub published: u64,
+    /// QoS 1 messages for which the broker sent a PUBACK.
     pub acknowledged: u64,
-    pub signs_of_life: u64,
+    /// QoS 0 heartbeats published.
+    pub heartbeats: u64,
     pub received: u64,
-    pub subscriptions_refused: u64,
-    pub handshakes_refused: u64,
+    pub subscriptions_rejected: u64,
+    pub handshakes_rejected: u64,
 }
 
 impl Counters {
-    pub fn let_in(&self, after: Duration) {
-        self.connecting.add(after);
-        one(&self.connects);
+    pub fn connect_succeeded(&self, elapsed: Duration) {
+        self.connect_times.record(elapsed);
+        increment(&self.connects);
         let connected = self.connected.fetch_add(1, Ordering::Relaxed) + 1;
-        self.peak.fetch_max(connected, Ordering::Relaxed);
+        self.peak_connected.fetch_max(connected, Ordering::Relaxed);
     }
 
-    pub fn not_let_in(&self, why: &str) {
-        one(&self.not_let_in);
-        *self.last_problem.lock() = Some(why.to_owned());
+    pub fn connect_failed(&self, error: &str) {
+        increment(&self.connect_failures);
+        *self.last_error.lock() = Some(error.to_owned());
     }
 
-    /// A connection that was let in has ended.
-    pub fn ended(&self) {
+    /// Counts an established connection as closed, for whatever reason.
+    pub fn connection_closed(&self) {
         self.connected.fetch_sub(1, Ordering::Relaxed);
     }
 
-    pub fn lost(&self, why: &str) {
-        one(&self.lost);
-        *self.last_problem.lock() = Some(why.to_owned());
+    pub fn connection_lost(&self, error: &str) {
+        increment(&self.connections_lost);
+        *self.last_error.lock() = Some(error.to_owned());
     }
 
-    pub fn cut(&self) {
-        one(&self.cut);
+    pub fn storm_dropped(&self) {
+        increment(&self.storm_drops);
     }
 
-    /// A farewell was said and acknowledged.
-    pub fn left(&self) {
-        one(&self.left);
+    pub fn disconnected_cleanly(&self) {
+        increment(&self.clean_disconnects);
     }
 
-    pub fn published(&self) {
-        one(&self.published);
+    pub fn message_published(&self) {
+        increment(&self.published);
     }
 
-    pub fn acknowledged(&self, after: Duration) {
-        self.publishing.add(after);
-        one(&self.acknowledged);
+    pub fn message_acknowledged(&self, elapsed: Duration) {
+        self.publish_times.record(elapsed);
+        increment(&self.acknowledged);
     }
 
-    pub fn sign_of_life(&self) {
-        one(&self.signs_of_life);
+    pub fn heartbeat_published(&self) {
+        increment(&self.heartbeats);
     }
 
-    pub fn received(&self) {
-        one(&self.received);
+    pub fn message_received(&self) {
+        increment(&self.received);
     }
 
-    pub fn subscription_refused(&self) {
-        one(&self.subscriptions_refused);
+    pub fn subscription_rejected(&self) {
+        increment(&self.subscriptions_rejected);
     }
 
-    pub fn handshake_refused(&self) {
-        one(&self.handshakes_refused);
+    pub fn handshake_rejected(&self) {
+        increment(&self.handshakes_rejected);
     }
 
-    pub fn last_problem(&self) -> Option<String> {
-        self.last_problem.lock().clone()
+    pub fn last_error(&self) -> Option<String> {
+        self.last_error.lock().clone()
     }
 
-    pub fn counts(&self) -> Counts {
-        let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
-        Counts {
+    pub fn snapshot(&self) -> CounterSnapshot {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        CounterSnapshot {
             connected: read(&self.connected),
-            peak: read(&self.peak),
+            peak_connected: read(&self.peak_connected),
             connects: read(&self.connects),
-            not_let_in: read(&self.not_let_in),
-            lost: read(&self.lost),
-            cut: read(&self.cut),
-            left: read(&self.left),
-            // Read before what can only follow it, so that no more is acknowledged than published.
+            connect_failures: read(&self.connect_failures),
+            connections_lost: read(&self.connections_lost),
+            storm_drops: read(&self.storm_drops),
+            clean_disconnects: read(&self.clean_disconnects),
+            // `acknowledged` is read before `published`: otherwise a message published between
+            // the two reads could make `acknowledged` the larger one.
             acknowledged: read(&self.acknowledged),
             published: read(&self.published),
-            signs_of_life: read(&self.signs_of_life),
+            heartbeats: read(&self.heartbeats),
             received: read(&self.received),
-            subscriptions_refused: read(&self.subscriptions_refused),
-            handshakes_refused: read(&self.handshakes_refused),
+            subscriptions_rejected: read(&self.subscriptions_rejected),
+            handshakes_rejected: read(&self.handshakes_rejected),
         }
     }
 }
 
-fn one(number: &AtomicU64) {
-    number.fetch_add(1, Ordering::Relaxed);
+fn increment(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
 }

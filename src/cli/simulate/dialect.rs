@@ -1,76 +1,86 @@
-//! What a client says and how it takes what it hears, in any_signal dialect. No I/O: one value says
-//! what, the connection does it.
+//! The messages that a client publishes and its reactions to received messages, in either dialect.
+//!
+//! This module does no I/O: it returns [`Outgoing`] and [`Reaction`] values, and `session` and
+//! `client` act on them.
 
 use std::time::Duration;
 
 use serde_json::json;
 use uuid::Uuid;
 
-use super::args::Dialects;
+use super::args::DialectMix;
 use crate::domain::{ClientId, ClientInfo, ClientKind, Timestamp};
 use crate::protocol::handshake::client_side as handshake;
 use crate::protocol::status::client_side as status;
 use crate::protocol::{Channel, ClientTopic, Direction, HandshakeSegments, TopicScheme};
 
-/// Delivery long a client stays away whose handshake was refused.
-const TRY_LATER: Duration = Duration::from_secs(30);
-/// Of those that speak handshake, every this many is a proxy.
-const PROXY_EVERY: u32 = 5;
+/// Time until a client reconnects after a handshake-error.
+const HANDSHAKE_RETRY_DELAY: Duration = Duration::from_secs(30);
+/// Every fifth handshake client is a proxy.
+const PROXY_INTERVAL: u32 = 5;
 
-/// A dialect and, in it, what the client is.
+/// Dialect of one client and, for the handshake dialect, its kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dialect {
     Status,
     Handshake(ClientKind),
 }
 
-/// Something to publish.
+/// A message to publish.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Outgoing {
-    pub route: Channel,
+    pub channel: Channel,
     pub payload: Vec<u8>,
-    pub how: Delivery,
+    pub delivery: Delivery,
 }
 
+/// How a message is published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Delivery {
+    /// QoS 1, not retained.
     Acknowledged,
+    /// QoS 1, retained.
     Retained,
-    /// QoS 0.
+    /// QoS 0, not retained.
     Unacknowledged,
 }
 
-/// What hearing a message leads to.
+/// What a client does after it received a message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Reaction {
-    Answer(Outgoing),
-    /// Leave cleanly; come back after that, or never.
-    Leave(Option<Duration>),
-    /// The handshake was refused: leave, and come back after that.
-    Refused(Duration),
-    Nothing,
+    Respond(Outgoing),
+    /// Disconnect cleanly and reconnect after this time; `None`: do not reconnect.
+    Disconnect {
+        reconnect_after: Option<Duration>,
+    },
+    /// The service rejected the handshake: disconnect and retry after this time.
+    RetryHandshake {
+        after: Duration,
+    },
+    Ignore,
 }
 
 impl Dialect {
-    /// Of the client with this number.
-    pub fn of(dialects: Dialects, number: u32) -> Self {
-        let handshake = |nth: u32| {
-            let is_proxy = nth % PROXY_EVERY == PROXY_EVERY - 1;
+    /// Returns the dialect of the client with this index in the fleet.
+    pub fn for_client(mix: DialectMix, index: u32) -> Self {
+        let handshake = |handshake_index: u32| {
+            let is_proxy = handshake_index % PROXY_INTERVAL == PROXY_INTERVAL - 1;
             Self::Handshake(if is_proxy {
                 ClientKind::Proxy
             } else {
                 ClientKind::Host
             })
         };
-        match dialects {
-            Dialects::Status => Self::Status,
-            Dialects::Handshake => handshake(number),
-            Dialects::Mixed if number.is_multiple_of(2) => Self::Status,
-            Dialects::Mixed => handshake(number / 2),
+        match mix {
+            DialectMix::Status => Self::Status,
+            DialectMix::Handshake => handshake(index),
+            DialectMix::Mixed if index.is_multiple_of(2) => Self::Status,
+            DialectMix::Mixed => handshake(index / 2),
         }
     }
 
-    pub fn listens_on(self) -> &'static [Channel] {
+    /// Channels that the client subscribes to.
+    pub fn subscriptions(self) -> &'static [Channel] {
         match self {
             Self::Status => &[
                 Channel::Control(Direction::ToClient),
@@ -80,82 +90,88 @@ impl Dialect {
         }
     }
 
-    /// Where it says that it is there.
-    pub fn state_route(self) -> Channel {
+    /// Channel for online, handshake and offline messages.
+    pub fn presence_channel(self) -> Channel {
         match self {
             Self::Status => Channel::Control(Direction::FromClient),
-            Self::Handshake(_) => Channel::State,
+            Self::Handshake(_) => Channel::HandshakeStatus,
         }
     }
 
-    pub fn will(self, now: Timestamp) -> Outgoing {
+    pub fn last_will(self, now: Timestamp) -> Outgoing {
         match self {
-            Self::Status => self.saying(status::offline(now), Delivery::Acknowledged),
-            Self::Handshake(_) => self.saying(handshake::offline(), Delivery::Retained),
+            Self::Status => self.presence_message(status::offline(now), Delivery::Acknowledged),
+            Self::Handshake(_) => self.presence_message(handshake::offline(), Delivery::Retained),
         }
     }
 
-    /// What every client publishes at every connect, before all else.
-    pub fn sign_of_life(self) -> Option<Outgoing> {
+    /// The heartbeat that status clients publish first on every connection.
+    pub fn heartbeat(self) -> Option<Outgoing> {
         (self == Self::Status).then(|| Outgoing {
-            route: Channel::Data(Direction::FromClient),
+            channel: Channel::Data(Direction::FromClient),
             payload: Vec::new(),
-            how: Delivery::Unacknowledged,
+            delivery: Delivery::Unacknowledged,
         })
     }
 
-    /// "I am here, and this is what I am."
-    pub fn online(self, now: Timestamp, reported: &ClientInfo) -> Outgoing {
+    /// The online message or the handshake.
+    pub fn online(self, now: Timestamp, info: &ClientInfo) -> Outgoing {
         match self {
-            Self::Status => self.saying(status::online(now, reported), Delivery::Acknowledged),
-            Self::Handshake(kind) => self.saying(
-                handshake::handshake(now, kind, reported),
+            Self::Status => {
+                self.presence_message(status::online(now, info), Delivery::Acknowledged)
+            }
+            Self::Handshake(kind) => self.presence_message(
+                handshake::handshake_message(now, kind, info),
                 Delivery::Retained,
             ),
         }
     }
 
-    /// What is said before leaving because the process ends.
-    pub fn farewell(self, now: Timestamp) -> Vec<Outgoing> {
+    /// Messages to publish before the client disconnects at the end of the simulation. A handshake
+    /// client also removes its retained handshake, with an empty retained message.
+    pub fn offline(self, now: Timestamp) -> Vec<Outgoing> {
         match self {
-            Self::Status => vec![self.saying(status::offline(now), Delivery::Acknowledged)],
+            Self::Status => {
+                vec![self.presence_message(status::offline(now), Delivery::Acknowledged)]
+            }
             Self::Handshake(_) => vec![
-                self.saying(handshake::offline(), Delivery::Acknowledged),
-                self.saying(Vec::new(), Delivery::Retained),
+                self.presence_message(handshake::offline(), Delivery::Acknowledged),
+                self.presence_message(Vec::new(), Delivery::Retained),
             ],
         }
     }
 
-    /// What is said before leaving because the service wants it: in the status dialect, nothing.
-    pub fn parting(self, now: Timestamp) -> Vec<Outgoing> {
+    /// Messages to publish before the client disconnects because the service requested it. Status
+    /// clients publish nothing.
+    pub fn offline_on_request(self, now: Timestamp) -> Vec<Outgoing> {
         match self {
             Self::Status => Vec::new(),
-            Self::Handshake(_) => self.farewell(now),
+            Self::Handshake(_) => self.offline(now),
         }
     }
 
-    pub fn hear(self, payload: &[u8], now: Timestamp) -> Reaction {
+    pub fn react(self, payload: &[u8], now: Timestamp) -> Reaction {
         match self {
-            Self::Status => hear_status(payload, now),
-            Self::Handshake(_) => hear_handshake(payload, now),
+            Self::Status => react_status(payload, now),
+            Self::Handshake(_) => react_handshake(payload, now),
         }
     }
 
-    fn saying(self, payload: Vec<u8>, how: Delivery) -> Outgoing {
+    fn presence_message(self, payload: Vec<u8>, delivery: Delivery) -> Outgoing {
         Outgoing {
-            route: self.state_route(),
+            channel: self.presence_channel(),
             payload,
-            how,
+            delivery,
         }
     }
 }
 
-fn hear_status(payload: &[u8], now: Timestamp) -> Reaction {
-    let answer = |route: fn(Direction) -> Channel, payload| {
-        Reaction::Answer(Outgoing {
-            route: route(Direction::FromClient),
+fn react_status(payload: &[u8], now: Timestamp) -> Reaction {
+    let respond = |channel: fn(Direction) -> Channel, payload| {
+        Reaction::Respond(Outgoing {
+            channel: channel(Direction::FromClient),
             payload,
-            how: Delivery::Acknowledged,
+            delivery: Delivery::Acknowledged,
         })
     };
     match status::decode(payload) {
@@ -164,74 +180,84 @@ fn hear_status(payload: &[u8], now: Timestamp) -> Reaction {
             command,
             delay_seconds,
         }) => match command.as_str() {
-            "ping" => answer(Channel::Control, status::pong(now, &message_id)),
-            "reconnect" => Reaction::Leave(delay_seconds.map(Duration::from_secs)),
-            "disconnect" => Reaction::Leave(None),
-            _ => Reaction::Nothing,
+            "ping" => respond(Channel::Control, status::pong(now, &message_id)),
+            "reconnect" => Reaction::Disconnect {
+                reconnect_after: delay_seconds.map(Duration::from_secs),
+            },
+            "disconnect" => Reaction::Disconnect {
+                reconnect_after: None,
+            },
+            _ => Reaction::Ignore,
         },
         Some(status::ServerMessage::Data {
             message_id,
             directive,
             content,
-        }) => answer(
+        }) => respond(
             Channel::Data,
-            status::answer(now, &message_id, &directive, &content),
+            status::response(now, &message_id, &directive, &content),
         ),
-        None => Reaction::Nothing,
+        None => Reaction::Ignore,
     }
 }
 
-fn hear_handshake(payload: &[u8], now: Timestamp) -> Reaction {
+fn react_handshake(payload: &[u8], now: Timestamp) -> Reaction {
     match handshake::decode(payload) {
         Some(handshake::ServerMessage::Message {
             message_id,
             directive,
             payload,
-        }) => Reaction::Answer(Outgoing {
-            route: Channel::Handshake(Direction::FromClient),
-            payload: handshake::answer(now, &message_id, &directive, &payload),
-            how: Delivery::Acknowledged,
+        }) => Reaction::Respond(Outgoing {
+            channel: Channel::Handshake(Direction::FromClient),
+            payload: handshake::response(now, &message_id, &directive, &payload),
+            delivery: Delivery::Acknowledged,
         }),
         Some(handshake::ServerMessage::ForceDisconnect { reconnect_after }) => {
-            // A time that has passed is now.
+            // A time in the past means an immediate reconnect.
             let delay =
-                |at: Timestamp| Duration::try_from(at.duration_since(now)).unwrap_or_default();
-            Reaction::Leave(reconnect_after.map(delay))
+                |time: Timestamp| Duration::try_from(time.duration_since(now)).unwrap_or_default();
+            Reaction::Disconnect {
+                reconnect_after: reconnect_after.map(delay),
+            }
         }
-        Some(handshake::ServerMessage::HandshakeError { .. }) => Reaction::Refused(TRY_LATER),
-        None => Reaction::Nothing,
+        Some(handshake::ServerMessage::HandshakeError { .. }) => Reaction::RetryHandshake {
+            after: HANDSHAKE_RETRY_DELAY,
+        },
+        None => Reaction::Ignore,
     }
 }
 
-/// The names of one client's topics.
-pub(super) struct Names {
-    topics: TopicScheme,
+/// Builds topic names from a client id and a channel.
+pub(super) struct TopicNames {
+    scheme: TopicScheme,
     prefix: String,
 }
 
-impl Names {
-    pub fn new(prefix: &str, state_apart: bool) -> Self {
-        let words = HandshakeSegments {
-            state: state_apart.then(|| "status".to_owned()),
+impl TopicNames {
+    /// With `status_topic`, handshake clients publish their presence messages to
+    /// `PREFIX/status/ID`.
+    pub fn new(prefix: &str, status_topic: bool) -> Self {
+        let segments = HandshakeSegments {
+            status: status_topic.then(|| "status".to_owned()),
             ..HandshakeSegments::default()
         };
         Self {
-            topics: TopicScheme::new(Vec::new(), words),
+            scheme: TopicScheme::new(Vec::new(), segments),
             prefix: prefix.to_owned(),
         }
     }
 
-    pub fn topic(&self, client: &ClientId, route: Channel) -> String {
-        self.topics.name(&ClientTopic {
+    pub fn topic(&self, client: &ClientId, channel: Channel) -> String {
+        self.scheme.topic_name(&ClientTopic {
             prefix: self.prefix.clone(),
             client: client.clone(),
-            route,
+            channel,
         })
     }
 }
 
-/// What a client says of itself; after the first time with something that changed.
-pub(super) fn reported(id: &ClientId) -> ClientInfo {
+/// Facts, dispatchers and tags of a new simulated client.
+pub(super) fn new_info(id: &ClientId) -> ClientInfo {
     ClientInfo {
         canonical_facts: json!({
             "insights_id": Uuid::new_v4(),
@@ -248,12 +274,12 @@ pub(super) fn reported(id: &ClientId) -> ClientInfo {
     }
 }
 
-/// The same client with something that changed.
-pub(super) fn changed(mut reported: ClientInfo, change: u64) -> ClientInfo {
-    reported.tags["change"] = json!(change.to_string());
-    reported.canonical_facts["change"] = json!(change.to_string());
-    reported.catalog_service_facts["change"] = json!(change.to_string());
-    reported
+/// Sets a tag and facts that differ for each `change_number`.
+pub(super) fn with_change(mut info: ClientInfo, change_number: u64) -> ClientInfo {
+    info.tags["change"] = json!(change_number.to_string());
+    info.canonical_facts["change"] = json!(change_number.to_string());
+    info.catalog_service_facts["change"] = json!(change_number.to_string());
+    info
 }
 
 #[cfg(test)]
@@ -265,55 +291,61 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
-    fn commands() -> [(Command, Reaction); 2] {
-        let message = String::new();
-        let later = Command::Reconnect {
-            delay_seconds: 60,
-            message: message.clone(),
-        };
-        [
-            (later, Reaction::Leave(Some(Duration::from_mins(1)))),
-            (Command::Disconnect { message }, Reaction::Leave(None)),
-        ]
+    fn disconnect_after(reconnect_after: Option<Duration>) -> Reaction {
+        Reaction::Disconnect { reconnect_after }
     }
 
     #[test]
-    fn commands_make_it_leave_in_either_dialect() {
-        for (command, expected) in commands() {
-            let wire = status_command(&command, Uuid::nil(), NOW);
-            assert_eq!(Dialect::Status.hear(&wire, NOW), expected, "{command:?}");
-            let wire = handshake_command(&command, Uuid::nil(), NOW).unwrap();
-            let voice = Dialect::Handshake(ClientKind::Host);
-            assert_eq!(voice.hear(&wire, NOW), expected, "{command:?}");
+    fn reconnect_and_disconnect_commands_disconnect_the_client_in_both_dialects() {
+        let message = String::new();
+        let reconnect = Command::Reconnect {
+            delay_seconds: 60,
+            message: message.clone(),
+        };
+        for (command, expected) in [
+            (reconnect, disconnect_after(Some(Duration::from_mins(1)))),
+            (Command::Disconnect { message }, disconnect_after(None)),
+        ] {
+            let payload = status_command(&command, Uuid::nil(), NOW);
+            assert_eq!(
+                Dialect::Status.react(&payload, NOW),
+                expected,
+                "{command:?}"
+            );
+            let payload = handshake_command(&command, Uuid::nil(), NOW).unwrap();
+            let host = Dialect::Handshake(ClientKind::Host);
+            assert_eq!(host.react(&payload, NOW), expected, "{command:?}");
         }
     }
 
     #[test]
-    fn a_mixed_fleet_has_everything() {
-        let voices: Vec<_> = (0..100).map(|n| Dialect::of(Dialects::Mixed, n)).collect();
-        let count = |voice| voices.iter().filter(|found| **found == voice).count();
+    fn mixed_fleet_is_half_status_and_one_in_ten_is_a_proxy() {
+        let dialects: Vec<_> = (0..100)
+            .map(|index| Dialect::for_client(DialectMix::Mixed, index))
+            .collect();
+        let count = |dialect| dialects.iter().filter(|each| **each == dialect).count();
         assert_eq!(count(Dialect::Status), 50);
         assert_eq!(count(Dialect::Handshake(ClientKind::Host)), 40);
         assert_eq!(count(Dialect::Handshake(ClientKind::Proxy)), 10);
     }
 
     #[test]
-    fn state_has_a_topic_of_its_own_where_that_is_wanted() {
-        let me = ClientId::new("me").unwrap();
-        assert_eq!(Names::new("p", false).topic(&me, Channel::State), "p/in/me");
-        assert_eq!(
-            Names::new("p", true).topic(&me, Channel::State),
-            "p/status/me"
-        );
+    fn status_topic_replaces_the_in_topic_for_handshakes() {
+        let client = ClientId::new("c1").unwrap();
+        let topic = |status_topic| {
+            TopicNames::new("p", status_topic).topic(&client, Channel::HandshakeStatus)
+        };
+        assert_eq!(topic(false), "p/in/c1");
+        assert_eq!(topic(true), "p/status/c1");
     }
 
     #[test]
-    fn a_handshake_is_retained_and_its_removal_ends_it() {
-        let voice = Dialect::Handshake(ClientKind::Host);
-        let me = ClientId::new("me").unwrap();
-        assert_eq!(voice.online(NOW, &reported(&me)).how, Delivery::Retained);
-        assert_eq!(voice.will(NOW).how, Delivery::Retained);
-        let last = voice.farewell(NOW).pop().unwrap();
-        assert_eq!((last.payload.len(), last.how), (0, Delivery::Retained));
+    fn handshake_is_retained_and_offline_removes_it() {
+        let host = Dialect::Handshake(ClientKind::Host);
+        let info = new_info(&ClientId::new("c1").unwrap());
+        assert_eq!(host.online(NOW, &info).delivery, Delivery::Retained);
+        assert_eq!(host.last_will(NOW).delivery, Delivery::Retained);
+        let last = host.offline(NOW).pop().unwrap();
+        assert_eq!((last.payload.len(), last.delivery), (0, Delivery::Retained));
     }
 }

@@ -1,37 +1,37 @@
-//! Delivery long things took: a histogram of a fixed size, whatever is put into it.
+//! A lock-free histogram of durations with a fixed memory size.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Each power of two is cut into this many buckets, so a value is known to 3 %.
-const PARTS_BITS: u32 = 5;
-const PARTS: usize = 1 << PARTS_BITS;
-/// Microseconds up to the end of u64.
-const BUCKETS: usize = (65 - PARTS_BITS as usize) * PARTS;
+/// Each power of two is divided into 2^5 = 32 buckets, which bounds the relative error to 3 %.
+const SUB_BUCKET_BITS: u32 = 5;
+const SUB_BUCKETS: usize = 1 << SUB_BUCKET_BITS;
+/// Enough buckets for every `u64` number of microseconds.
+const BUCKET_COUNT: usize = (65 - SUB_BUCKET_BITS as usize) * SUB_BUCKETS;
 
 pub(super) struct Histogram {
     buckets: Box<[AtomicU64]>,
-    longest: AtomicU64,
+    max_micros: AtomicU64,
 }
 
 impl Default for Histogram {
     fn default() -> Self {
         Self {
-            buckets: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect(),
-            longest: AtomicU64::new(0),
+            buckets: (0..BUCKET_COUNT).map(|_| AtomicU64::new(0)).collect(),
+            max_micros: AtomicU64::new(0),
         }
     }
 }
 
 impl Histogram {
-    pub fn add(&self, took: Duration) {
-        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        self.buckets[bucket(micros)].fetch_add(1, Ordering::Relaxed);
-        self.longest.fetch_max(micros, Ordering::Relaxed);
+    pub fn record(&self, duration: Duration) {
+        let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        self.buckets[bucket_index(micros)].fetch_add(1, Ordering::Relaxed);
+        self.max_micros.fetch_max(micros, Ordering::Relaxed);
     }
 
-    /// What this share of the values does not exceed; none if there are no values.
-    pub fn percentile(&self, share: f64) -> Option<Duration> {
+    /// Returns the value at this quantile (0.0 to 1.0), or `None` for an empty histogram.
+    pub fn quantile(&self, quantile: f64) -> Option<Duration> {
         let counts: Vec<u64> = self
             .buckets
             .iter()
@@ -41,36 +41,38 @@ impl Histogram {
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
-            reason = "a share of a count is a count"
+            reason = "a fraction of a count fits into a count"
         )]
-        let wanted = ((total as f64 * share).ceil() as u64).clamp(1, total.max(1));
-        let mut seen = 0;
-        let found = counts.iter().position(|count| {
-            seen += count;
-            seen >= wanted
+        let rank = ((total as f64 * quantile).ceil() as u64).clamp(1, total.max(1));
+        let mut cumulative = 0;
+        let index = counts.iter().position(|count| {
+            cumulative += count;
+            cumulative >= rank
         })?;
-        let longest = self.longest.load(Ordering::Relaxed);
-        Some(Duration::from_micros(upper(found).min(longest)))
+        let max = self.max_micros.load(Ordering::Relaxed);
+        Some(Duration::from_micros(bucket_upper_bound(index).min(max)))
     }
 
-    pub fn longest(&self) -> Option<Duration> {
-        self.percentile(1.0)
+    /// Returns the largest recorded value.
+    pub fn max(&self) -> Option<Duration> {
+        self.quantile(1.0)
     }
 }
 
-/// Small values have a bucket each; above, the power of two and the first bits behind it tell.
-fn bucket(value: u64) -> usize {
+/// Values below 64 have a bucket each. Larger values share a bucket if their power of two and the
+/// five bits after the leading bit are equal.
+fn bucket_index(value: u64) -> usize {
     let power = value.max(1).ilog2();
-    let shift = power.saturating_sub(PARTS_BITS);
-    let within = usize::try_from(value >> shift).unwrap_or(usize::MAX);
-    shift as usize * PARTS + within
+    let shift = power.saturating_sub(SUB_BUCKET_BITS);
+    let sub_bucket = usize::try_from(value >> shift).unwrap_or(usize::MAX);
+    shift as usize * SUB_BUCKETS + sub_bucket
 }
 
-/// The largest value of a bucket.
-fn upper(bucket: usize) -> u64 {
-    let shift = (bucket / PARTS).saturating_sub(1);
-    let within = (bucket - shift * PARTS) as u128;
-    u64::try_from(((within + 1) << shift) - 1).unwrap_or(u64::MAX)
+/// Returns the largest value that falls into the bucket.
+fn bucket_upper_bound(index: usize) -> u64 {
+    let shift = (index / SUB_BUCKETS).saturating_sub(1);
+    let sub_bucket = (index - shift * SUB_BUCKETS) as u128;
+    u64::try_from(((sub_bucket + 1) << shift) - 1).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -78,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_value_has_a_bucket_that_is_near_it() {
+    fn bucket_upper_bound_is_within_the_error_bound_of_every_value() {
         for value in [
             0,
             1,
@@ -92,35 +94,35 @@ mod tests {
             u64::MAX / 2,
             u64::MAX,
         ] {
-            let found = bucket(value);
-            assert!(found < BUCKETS, "{value}");
-            let upper = upper(found);
-            assert!(upper >= value, "{value}: {upper}");
+            let index = bucket_index(value);
+            assert!(index < BUCKET_COUNT, "{value}");
+            let bound = bucket_upper_bound(index);
+            assert!(bound >= value, "{value}: {bound}");
             assert!(
-                (upper - value) as f64 <= value as f64 / 30.0,
-                "{value}: {upper}"
+                (bound - value) as f64 <= value as f64 / 30.0,
+                "{value}: {bound}"
             );
         }
     }
 
     #[test]
-    fn percentiles_of_one_to_a_thousand() {
+    fn quantiles_of_one_to_a_thousand_milliseconds() {
         let histogram = Histogram::default();
         for millis in 1..=1000 {
-            histogram.add(Duration::from_millis(millis));
+            histogram.record(Duration::from_millis(millis));
         }
-        for (share, expected) in [(0.5, 500.0), (0.9, 900.0), (0.99, 990.0)] {
-            let found = histogram.percentile(share).unwrap().as_secs_f64() * 1000.0;
+        for (quantile, expected) in [(0.5, 500.0), (0.9, 900.0), (0.99, 990.0)] {
+            let millis = histogram.quantile(quantile).unwrap().as_secs_f64() * 1000.0;
             assert!(
-                (found - expected).abs() <= expected * 0.035,
-                "{share}: {found}"
+                (millis - expected).abs() <= expected * 0.035,
+                "{quantile}: {millis}"
             );
         }
-        assert_eq!(histogram.longest(), Some(Duration::from_secs(1)));
+        assert_eq!(histogram.max(), Some(Duration::from_secs(1)));
     }
 
     #[test]
-    fn nothing_has_no_percentile() {
-        assert_eq!(Histogram::default().percentile(0.5), None);
+    fn an_empty_histogram_has_no_quantiles() {
+        assert_eq!(Histogram::default().quantile(0.5), None);
     }
 }

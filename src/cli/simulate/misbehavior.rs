@@ -1,4 +1,4 @@
-//! Delivery a client says that it is there: once and truly, or as it was told to misbehave.
+//! The online messages of a client: one correct message, or the variants of `--misbehave`.
 
 use std::time::Duration;
 
@@ -9,11 +9,12 @@ use super::args::Misbehavior;
 use super::dialect::{Delivery, Dialect, Outgoing};
 use crate::domain::{ClientInfo, Timestamp};
 
-/// The order in which a burst's messages come, by the time that they were made at.
-const BURST: [u64; 5] = [0, 2, 1, 4, 3];
-const FAR: Duration = Duration::from_hours(5 * 365 * 24);
-const LARGE: usize = 100_000;
-const DEEP: usize = 10_000;
+/// Order in which the messages of a burst are published. Message 0 has the oldest `sent` time,
+/// message 4 the newest.
+const BURST_ORDER: [u64; 5] = [0, 2, 1, 4, 3];
+const CLOCK_SKEW: Duration = Duration::from_hours(5 * 365 * 24);
+const LONG_STRING_BYTES: usize = 100_000;
+const NESTING_DEPTH: usize = 10_000;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Misbehaviors(Vec<Misbehavior>);
@@ -27,73 +28,88 @@ impl Misbehaviors {
         self.0.contains(&kind)
     }
 
-    /// What to publish so as to be online, in rounds: those of one round go out side by side. The
-    /// last word is always a good one. `nth` counts the times that this client has said it.
-    pub fn online(
+    /// Returns the messages to publish, in rounds. Messages of one round are published
+    /// concurrently. The last round contains valid messages only.
+    ///
+    /// `is_first` is true for the first online message on a connection, false for an update.
+    /// `sequence` counts the calls for this client.
+    pub fn online_rounds(
         &self,
-        voice: Dialect,
+        dialect: Dialect,
         now: Timestamp,
-        reported: &ClientInfo,
-        (arriving, nth): (bool, u64),
+        info: &ClientInfo,
+        is_first: bool,
+        sequence: u64,
     ) -> Vec<Vec<Outgoing>> {
         let mut rounds = Vec::new();
         if self.has(Misbehavior::Garbage) {
-            rounds.push(vec![hostile(voice, nth), hostile(voice, nth + 1)]);
+            rounds.push(vec![
+                invalid_message(dialect, sequence),
+                invalid_message(dialect, sequence + 1),
+            ]);
         }
-        let now = self.clock(now, nth);
-        let mut good: Vec<Outgoing> = if arriving && self.has(Misbehavior::Burst) {
-            let made = |back| now - Duration::from_millis(5 - back);
-            BURST.map(|back| voice.online(made(back), reported)).into()
+        let now = self.client_clock(now, sequence);
+        let mut valid: Vec<Outgoing> = if is_first && self.has(Misbehavior::Burst) {
+            let sent = |number| now - Duration::from_millis(5 - number);
+            BURST_ORDER
+                .map(|number| dialect.online(sent(number), info))
+                .into()
         } else {
-            vec![voice.online(now, reported)]
+            vec![dialect.online(now, info)]
         };
         if self.has(Misbehavior::Duplicate) {
-            good = good
+            valid = valid
                 .into_iter()
-                .flat_map(|one| [one.clone(), one])
+                .flat_map(|message| [message.clone(), message])
                 .collect();
         }
-        rounds.push(good);
+        rounds.push(valid);
         rounds
     }
 
-    fn clock(&self, now: Timestamp, nth: u64) -> Timestamp {
-        if !self.has(Misbehavior::LyingClock) {
+    fn client_clock(&self, now: Timestamp, sequence: u64) -> Timestamp {
+        if !self.has(Misbehavior::ClockSkew) {
             return now;
         }
-        let lie = if nth.is_multiple_of(2) {
-            now.checked_add(FAR)
+        let skewed = if sequence.is_multiple_of(2) {
+            now.checked_add(CLOCK_SKEW)
         } else {
-            now.checked_sub(FAR)
+            now.checked_sub(CLOCK_SKEW)
         };
-        lie.unwrap_or(now)
+        skewed.unwrap_or(now)
     }
 }
 
-/// A payload that no service should stumble over, and that registers and removes nothing.
-fn hostile(voice: Dialect, nth: u64) -> Outgoing {
-    let kinds: [fn(Dialect) -> Vec<u8>; 10] = [
+/// Returns one of ten payloads that the service must reject or ignore. None of them registers or
+/// removes a client.
+fn invalid_message(dialect: Dialect, sequence: u64) -> Outgoing {
+    let payloads: [fn(Dialect) -> Vec<u8>; 10] = [
         |_| b"this is not JSON".to_vec(),
         |_| br#"{"type":"connection-status","message_id":""#.to_vec(),
         |_| vec![0xff, 0xfe, 0x00, 0x80],
-        wrong_shape,
-        |_| b"[".repeat(DEEP),
+        invalid_schema,
+        |_| b"[".repeat(NESTING_DEPTH),
         |_| br#"{"type":"no-such-type","message_id":"x","version":1}"#.to_vec(),
         |_| br#"{"type":"\u0000","message_id":"\u0000","content":{"state":"\u0000"}}"#.to_vec(),
-        |_| json!({"type": "x".repeat(LARGE)}).to_string().into_bytes(),
+        |_| {
+            json!({"type": "x".repeat(LONG_STRING_BYTES)})
+                .to_string()
+                .into_bytes()
+        },
         |_| b"null".to_vec(),
         |_| b"[1, 2, 3]".to_vec(),
     ];
-    let kind = usize::try_from(nth).unwrap_or_default() % kinds.len();
+    let index = usize::try_from(sequence).unwrap_or_default() % payloads.len();
     Outgoing {
-        route: voice.state_route(),
-        payload: kinds[kind](voice),
-        how: Delivery::Acknowledged,
+        channel: dialect.presence_channel(),
+        payload: payloads[index](dialect),
+        delivery: Delivery::Acknowledged,
     }
 }
 
-fn wrong_shape(voice: Dialect) -> Vec<u8> {
-    let message = match voice {
+/// Returns an online message in which an object is replaced by a string.
+fn invalid_schema(dialect: Dialect) -> Vec<u8> {
+    let message = match dialect {
         Dialect::Status => json!({
             "type": "connection-status", "message_id": Uuid::new_v4(), "content": "online",
         }),
@@ -108,67 +124,73 @@ fn wrong_shape(voice: Dialect) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::simulate::dialect::reported;
+    use crate::cli::simulate::dialect::new_info;
     use crate::domain::{ClientId, ClientKind};
     use crate::protocol::ClientMessage;
     use crate::protocol::{handshake, status};
 
-    const VOICES: [Dialect; 2] = [Dialect::Status, Dialect::Handshake(ClientKind::Host)];
+    const DIALECTS: [Dialect; 2] = [Dialect::Status, Dialect::Handshake(ClientKind::Host)];
 
-    fn onlines(kinds: &[Misbehavior], voice: Dialect, nth: u64) -> Vec<Vec<Outgoing>> {
-        let reported = reported(&ClientId::new("me").unwrap());
+    fn online_rounds(kinds: &[Misbehavior], dialect: Dialect, sequence: u64) -> Vec<Vec<Outgoing>> {
+        let info = new_info(&ClientId::new("c1").unwrap());
         let now = Timestamp::from_second(2_000_000_000).unwrap();
-        Misbehaviors::new(kinds).online(voice, now, &reported, (true, nth))
+        Misbehaviors::new(kinds).online_rounds(dialect, now, &info, true, sequence)
     }
 
-    fn sent(saying: &Outgoing) -> Timestamp {
-        match status::decode_control(&saying.payload).unwrap() {
+    fn sent_time(message: &Outgoing) -> Timestamp {
+        match status::decode_control(&message.payload).unwrap() {
             ClientMessage::Online(online) => online.sent.unwrap(),
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
-    fn nothing_hostile_registers_or_removes_anything() {
-        for voice in VOICES {
-            for nth in 0..10 {
-                let payload = hostile(voice, nth).payload;
-                let said = match voice {
+    fn invalid_messages_neither_register_nor_remove_a_client() {
+        for dialect in DIALECTS {
+            for sequence in 0..10 {
+                let payload = invalid_message(dialect, sequence).payload;
+                let decoded = match dialect {
                     Dialect::Status => status::decode_control(&payload),
-                    Dialect::Handshake(_) => handshake::read(&payload),
+                    Dialect::Handshake(_) => handshake::decode(&payload),
                 };
-                let taken = matches!(said, Ok(ClientMessage::Online(_) | ClientMessage::Offline));
-                assert!(!taken, "{voice:?}: {}", String::from_utf8_lossy(&payload));
+                let changes_presence = matches!(
+                    decoded,
+                    Ok(ClientMessage::Online(_) | ClientMessage::Offline)
+                );
+                let text = String::from_utf8_lossy(&payload);
+                assert!(!changes_presence, "{dialect:?}: {text}");
             }
         }
     }
 
     #[test]
-    fn good_manners_are_one_message_and_garbage_leaves_it_the_last_word() {
-        for voice in VOICES {
-            let good = onlines(&[], voice, 0);
-            assert_eq!((good.len(), good[0].len()), (1, 1));
-            let last = onlines(&[Misbehavior::Garbage], voice, 3).pop().unwrap();
-            assert_eq!((last.len(), last[0].how), (1, good[0][0].how));
+    fn the_default_is_one_message_and_garbage_is_followed_by_a_valid_message() {
+        for dialect in DIALECTS {
+            let default = online_rounds(&[], dialect, 0);
+            assert_eq!((default.len(), default[0].len()), (1, 1));
+            let garbage = online_rounds(&[Misbehavior::Garbage], dialect, 3);
+            let last = garbage.last().unwrap();
+            assert_eq!((last.len(), last[0].delivery), (1, default[0][0].delivery));
         }
     }
 
     #[test]
     fn a_burst_is_out_of_order_and_a_duplicate_is_the_same_message() {
-        let burst = onlines(&[Misbehavior::Burst], Dialect::Status, 0);
-        let times: Vec<_> = burst[0].iter().map(sent).collect();
+        let burst = online_rounds(&[Misbehavior::Burst], Dialect::Status, 0);
+        let times: Vec<_> = burst[0].iter().map(sent_time).collect();
         assert_eq!(times.len(), 5);
         assert!(!times.is_sorted(), "{times:?}");
-        let twice = onlines(&[Misbehavior::Duplicate], Dialect::Status, 0);
-        assert_eq!(twice[0].len(), 2);
-        assert_eq!(twice[0][0], twice[0][1]);
+        let duplicate = online_rounds(&[Misbehavior::Duplicate], Dialect::Status, 0);
+        assert_eq!(duplicate[0].len(), 2);
+        assert_eq!(duplicate[0][0], duplicate[0][1]);
     }
 
     #[test]
-    fn a_lying_clock_lies_both_ways() {
-        let time = |nth| {
-            sent(&onlines(&[Misbehavior::LyingClock], Dialect::Status, nth)[0][0]).as_second()
+    fn clock_skew_alternates_between_future_and_past() {
+        let sent_second = |sequence| {
+            let rounds = online_rounds(&[Misbehavior::ClockSkew], Dialect::Status, sequence);
+            sent_time(&rounds[0][0]).as_second()
         };
-        assert!(time(0) > 2_100_000_000 && time(1) < 1_900_000_000);
+        assert!(sent_second(0) > 2_100_000_000 && sent_second(1) < 1_900_000_000);
     }
 }

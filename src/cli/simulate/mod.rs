@@ -1,6 +1,7 @@
-//! `simulate`: one client or thousands that behave as real ones do, or as badly as they are told
-//! to. They come online, answer pings and messages, leave and come back when they are told, and
-//! leave cleanly at the end.
+//! `simulate`: runs one client or a fleet of clients in one process.
+//!
+//! The clients connect, publish online messages, respond to pings and messages, obey reconnect and
+//! disconnect commands, and disconnect cleanly at the end. `--misbehave` and `--storm` add faults.
 
 mod args;
 mod client;
@@ -32,101 +33,110 @@ use fleet::Fleet;
 use progress::Progress;
 use summary::Summary;
 
-/// All leave at once, and a broker has as much to do with that as with their coming.
-const LEAVING_A_SECOND: u32 = 100;
+/// Assumed rate at which the broker handles disconnects. Determines the shutdown timeout.
+const DISCONNECTS_PER_SECOND: u32 = 100;
+const MIN_SHUTDOWN_SECONDS: u32 = 5;
 
 pub(super) fn run(args: &SimulateArgs) -> Result<ExitCode> {
-    fleet::check(args)?;
-    fd_limit::allow(args.clients)?;
-    let tells_events = args.clients == 1 && args.output == Output::Text && !args.quiet;
-    let fleet = Arc::new(Fleet::new(args, tells_events));
-    let clients = fleet::spawn_fleet(args, &fleet)?;
-    block_on(run_all(args, fleet, clients))
+    fleet::check_args(args)?;
+    fd_limit::raise(args.clients)?;
+    let prints_events = args.clients == 1 && args.output == Output::Text && !args.quiet;
+    let fleet = Arc::new(Fleet::new(args, prints_events));
+    let clients = fleet::create_clients(args, &fleet)?;
+    block_on(run_fleet(args, fleet, clients))
 }
 
-async fn run_all(
+async fn run_fleet(
     args: &SimulateArgs,
     fleet: Arc<Fleet>,
     clients: Vec<Arc<Client>>,
 ) -> Result<ExitCode> {
     let mut signals = Signals::new()?;
-    let began = Instant::now();
-    let shows_progress = !args.quiet && !fleet.tells_events;
+    let started = Instant::now();
+    let shows_progress = !args.quiet && !fleet.prints_events;
     let progress = shows_progress.then(|| Progress::start(fleet.clone(), args.clients));
     tokio::select! {
         () = signals.any() => {}
-        () = after(args.duration) => {}
-        () = play(args, &fleet, &clients, progress.as_ref()) => {}
+        () = sleep_or_pend(args.duration) => {}
+        () = run_scenario(args, &fleet, &clients, progress.as_ref()) => {}
     }
-    let bound = Duration::from_secs(u64::from(5 + args.clients / LEAVING_A_SECOND));
-    let all_left = tokio::select! {
-        all_left = fleet.stopper.stop(bound) => all_left,
-        // Not a return: that would wait for whatever does not end.
+    let seconds = MIN_SHUTDOWN_SECONDS + args.clients / DISCONNECTS_PER_SECOND;
+    let shutdown_timeout = Duration::from_secs(seconds.into());
+    let all_disconnected = tokio::select! {
+        all_disconnected = fleet.tasks.stop(shutdown_timeout) => all_disconnected,
+        // `return` would wait for tasks that do not end.
         () = signals.any() => std::process::exit(130),
     };
     if let Some(progress) = progress {
-        progress.end();
+        progress.finish();
     }
-    if !all_left {
-        eprintln!("some clients did not leave within {bound:?}: their wills speak for them");
+    if !all_disconnected {
+        eprintln!(
+            "some clients did not disconnect within {shutdown_timeout:?}; the broker publishes \
+             their last wills"
+        );
     }
-    let summary = Summary::new(&fleet.tally, args.clients, began.elapsed());
+    let summary = Summary::new(&fleet.counters, args.clients, started.elapsed());
     let text = match args.output {
-        Output::Text => summary.text(),
-        Output::Json => summary.json()? + "\n",
+        Output::Text => summary.to_text(),
+        Output::Json => summary.to_json()? + "\n",
     };
-    // Whoever read may be gone.
+    // The reader of standard output may have exited.
     let _ = std::io::stdout().write_all(text.as_bytes());
-    if fleet.tally.counts().connects == 0 {
-        let why = fleet.tally.last_problem();
+    if fleet.counters.snapshot().connects == 0 {
+        let error = fleet.counters.last_error();
         bail!(
-            "no client could connect to {}: {}; see that a broker listens there (`cloud-connector run`), or name another with --mqtt",
+            "no client could connect to {}: {}; start a broker there (`cloud-connector run`), or \
+             pass another address with --mqtt",
             args.mqtt,
-            why.as_deref()
-                .unwrap_or("stopped before there was an answer")
+            error
+                .as_deref()
+                .unwrap_or("stopped before the broker responded")
         );
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Everything that happens until the end: the start, then a storm, then changes. Never ends.
-async fn play(
+/// Starts the clients, then runs the storm and the updates. Never returns.
+async fn run_scenario(
     args: &SimulateArgs,
     fleet: &Fleet,
     clients: &[Arc<Client>],
     progress: Option<&Progress>,
 ) {
-    rate::start(fleet, clients, args.connect_rate).await;
-    let note = |what: &str| {
+    rate::start_clients(fleet, clients, args.connect_rate).await;
+    let show_message = |text: &str| {
         if let Some(progress) = progress {
-            progress.note(what);
+            progress.message(text);
         }
     };
     let storm = async {
-        if let Some(lasts) = args.storm {
-            note("the storm begins");
+        if let Some(duration) = args.storm {
+            show_message("reconnect storm started");
             fleet.set_storm(true);
-            tokio::time::sleep(lasts).await;
+            tokio::time::sleep(duration).await;
             fleet.set_storm(false);
-            note("the storm is over");
+            show_message("reconnect storm ended");
         }
     };
-    let changes = async {
-        if args.rate > 0 {
-            rate::keep_changing(fleet, clients, args.rate).await;
+    let updates = async {
+        if args.update_rate > 0 {
+            rate::publish_updates(fleet, clients, args.update_rate).await;
         }
     };
-    tokio::join!(storm, changes);
+    tokio::join!(storm, updates);
     std::future::pending::<()>().await;
 }
 
-async fn after(duration: Option<Duration>) {
+/// Sleeps for the duration; without a duration, never returns.
+async fn sleep_or_pend(duration: Option<Duration>) {
     match duration {
         Some(duration) => tokio::time::sleep(duration).await,
         None => std::future::pending().await,
     }
 }
 
+/// SIGINT and SIGTERM.
 struct Signals {
     interrupt: Signal,
     terminate: Signal,

@@ -1,4 +1,4 @@
-//! Delivery it is going, on standard error: a bar on a terminal, a line now and then elsewhere.
+//! Progress on standard error: a bar on a terminal, a line every few seconds elsewhere.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, interval};
 
-use super::counters::Counts;
+use super::counters::CounterSnapshot;
 use super::fleet::Fleet;
 
-const BAR_EVERY: Duration = Duration::from_millis(250);
-const LINE_EVERY: Duration = Duration::from_secs(5);
-const BAR: &str = "{elapsed_precise} [{bar:30}] {pos}/{len} connected{msg}";
+const BAR_INTERVAL: Duration = Duration::from_millis(250);
+const LINE_INTERVAL: Duration = Duration::from_secs(5);
+const BAR_TEMPLATE: &str = "{elapsed_precise} [{bar:30}] {pos}/{len} connected{msg}";
 
 pub(super) struct Progress {
     task: JoinHandle<()>,
@@ -22,21 +22,21 @@ pub(super) struct Progress {
 
 impl Progress {
     pub fn start(fleet: Arc<Fleet>, clients: u32) -> Self {
-        let bar = std::io::stderr().is_terminal().then(|| bar(clients));
+        let bar = std::io::stderr().is_terminal().then(|| new_bar(clients));
         let task = tokio::spawn(show(fleet, clients, bar.clone()));
         Self { task, bar }
     }
 
-    /// Something that happens once.
-    pub fn note(&self, what: &str) {
+    /// Prints a one-time message above the bar.
+    pub fn message(&self, text: &str) {
         match &self.bar {
-            Some(bar) => bar.println(what),
-            None => line(what),
+            Some(bar) => bar.println(text),
+            None => print_line(text),
         }
     }
 
-    /// Clears the line, so that what follows stands alone.
-    pub fn end(self) {
+    /// Stops the display and clears the bar.
+    pub fn finish(self) {
         self.task.abort();
         if let Some(bar) = self.bar {
             bar.finish_and_clear();
@@ -44,49 +44,58 @@ impl Progress {
     }
 }
 
-fn bar(clients: u32) -> ProgressBar {
+fn new_bar(clients: u32) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(clients.into()), ProgressDrawTarget::stderr());
-    match ProgressStyle::with_template(BAR) {
+    match ProgressStyle::with_template(BAR_TEMPLATE) {
         Ok(style) => bar.with_style(style.progress_chars("=> ")),
         Err(_) => bar,
     }
 }
 
 async fn show(fleet: Arc<Fleet>, clients: u32, bar: Option<ProgressBar>) {
-    let mut ticks = interval(if bar.is_some() { BAR_EVERY } else { LINE_EVERY });
-    let (mut before, mut at) = (fleet.tally.counts(), Instant::now());
-    // The first tick is at once, and there is nothing to say yet.
+    let mut ticks = interval(if bar.is_some() {
+        BAR_INTERVAL
+    } else {
+        LINE_INTERVAL
+    });
+    let (mut previous, mut previous_time) = (fleet.counters.snapshot(), Instant::now());
+    // The first tick completes immediately.
     ticks.tick().await;
     loop {
         ticks.tick().await;
-        let now = fleet.tally.counts();
-        let rates = rates(&before, &now, at.elapsed());
+        let current = fleet.counters.snapshot();
+        let rates = format_rates(&previous, &current, previous_time.elapsed());
         if let Some(bar) = &bar {
-            bar.set_position(now.connected);
+            bar.set_position(current.connected);
             bar.set_message(rates);
         } else {
-            line(&format!("{}/{clients} connected{rates}", now.connected));
+            print_line(&format!("{}/{clients} connected{rates}", current.connected));
         }
-        (before, at) = (now, Instant::now());
+        (previous, previous_time) = (current, Instant::now());
     }
 }
 
-/// Whoever read it may be gone.
-fn line(what: &str) {
-    let _ = writeln!(std::io::stderr(), "{what}");
+/// Ignores write errors: a closed standard error must not stop the simulation.
+fn print_line(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-fn rates(before: &Counts, now: &Counts, within: Duration) -> String {
-    let rate = |before: u64, now: u64| {
-        let grown = now.saturating_sub(before) as f64;
-        (grown / within.as_secs_f64().max(0.001)).round()
+fn format_rates(
+    previous: &CounterSnapshot,
+    current: &CounterSnapshot,
+    elapsed: Duration,
+) -> String {
+    let per_second = |previous: u64, current: u64| {
+        let increase = current.saturating_sub(previous) as f64;
+        (increase / elapsed.as_secs_f64().max(0.001)).round()
     };
     format!(
-        ", {}/s published, {}/s acknowledged, {} received, {} lost",
-        rate(before.published, now.published),
-        rate(before.acknowledged, now.acknowledged),
-        now.received,
-        now.lost + now.cut,
+        ", {}/s published, {}/s acknowledged, {} received, {} lost, {} dropped by storm",
+        per_second(previous.published, current.published),
+        per_second(previous.acknowledged, current.acknowledged),
+        current.received,
+        current.connections_lost,
+        current.storm_drops,
     )
 }
 
@@ -95,23 +104,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_are_by_the_second() {
-        let now = Counts {
+    fn published_and_acknowledged_are_shown_per_second() {
+        let current = CounterSnapshot {
             published: 500,
             acknowledged: 250,
             received: 7,
-            lost: 1,
-            cut: 2,
-            ..Counts::default()
+            connections_lost: 1,
+            storm_drops: 2,
+            ..CounterSnapshot::default()
         };
         assert_eq!(
-            rates(&Counts::default(), &now, Duration::from_millis(500)),
-            ", 1000/s published, 500/s acknowledged, 7 received, 3 lost"
+            format_rates(
+                &CounterSnapshot::default(),
+                &current,
+                Duration::from_millis(500)
+            ),
+            ", 1000/s published, 500/s acknowledged, 7 received, 1 lost, 2 dropped by storm"
         );
     }
 
     #[test]
-    fn the_bar_is_one_that_can_be_drawn() {
-        assert!(ProgressStyle::with_template(BAR).is_ok());
+    fn bar_template_is_valid() {
+        assert!(ProgressStyle::with_template(BAR_TEMPLATE).is_ok());
     }
 }

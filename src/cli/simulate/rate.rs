@@ -1,4 +1,4 @@
-//! So many a second: starting clients, and having them report changes.
+//! Operations at a fixed rate: starting the clients, and publishing updates.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,9 +10,10 @@ use super::fleet::Fleet;
 
 const TICK: Duration = Duration::from_millis(10);
 
+/// Grants permits at a constant average rate.
 struct RateLimiter {
     per_second: f64,
-    began: Instant,
+    started: Instant,
     granted: u64,
     ticks: Interval,
 }
@@ -23,59 +24,59 @@ impl RateLimiter {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
             per_second: f64::from(per_second),
-            began: Instant::now(),
+            started: Instant::now(),
             granted: 0,
             ticks,
         }
     }
 
-    /// Waits a moment; then, how many are due.
-    async fn due(&mut self) -> u64 {
+    /// Waits for the next tick and returns the number of permits that have accrued since the last
+    /// call. The first call grants one permit without delay.
+    async fn permits(&mut self) -> u64 {
         self.ticks.tick().await;
-        let by_now = self.began.elapsed().as_secs_f64() * self.per_second;
+        let accrued = self.started.elapsed().as_secs_f64() * self.per_second;
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
-            reason = "a count"
+            reason = "a positive count"
         )]
-        // The first is due at once.
-        let by_now = by_now as u64 + 1;
-        let due = by_now.saturating_sub(self.granted);
-        self.granted += due;
-        due
+        let accrued = accrued as u64 + 1;
+        let permits = accrued.saturating_sub(self.granted);
+        self.granted += permits;
+        permits
     }
 }
 
-/// Starts every client, so many a second.
-pub(super) async fn start(fleet: &Fleet, clients: &[Arc<Client>], per_second: u32) {
-    let mut pace = RateLimiter::new(per_second);
-    let mut waiting = clients.iter();
-    while waiting.len() > 0 {
-        for _ in 0..pace.due().await {
-            let Some(client) = waiting.next() else {
+/// Starts all clients at a rate of `per_second`.
+pub(super) async fn start_clients(fleet: &Fleet, clients: &[Arc<Client>], per_second: u32) {
+    let mut limiter = RateLimiter::new(per_second);
+    let mut remaining = clients.iter();
+    while remaining.len() > 0 {
+        for _ in 0..limiter.permits().await {
+            let Some(client) = remaining.next() else {
                 return;
             };
-            fleet.stopper.spawn(client.clone().live());
+            fleet.tasks.spawn(client.clone().run());
         }
     }
 }
 
-/// Has one client after the other report a change. Each waits for its acknowledgement before it
-/// reports the next; what nobody could say in time is not caught up on.
-pub(super) async fn keep_changing(fleet: &Fleet, clients: &[Arc<Client>], per_second: u32) {
-    let mut pace = RateLimiter::new(per_second);
-    let mut next = clients.iter().cycle();
+/// Publishes updates, one client after the other, forever. A client that still waits for the
+/// PUBACK of its previous message is skipped. If no client is free, the permits expire.
+pub(super) async fn publish_updates(fleet: &Fleet, clients: &[Arc<Client>], per_second: u32) {
+    let mut limiter = RateLimiter::new(per_second);
+    let mut round_robin = clients.iter().cycle();
     loop {
-        for _ in 0..pace.due().await {
-            let found = next.by_ref().take(clients.len()).find_map(|client| {
-                let speaker = client.seat.lock().clone()?;
-                let mouth = speaker.try_mouth()?;
-                Some((speaker, mouth))
+        for _ in 0..limiter.permits().await {
+            let free = round_robin.by_ref().take(clients.len()).find_map(|client| {
+                let session = client.session.lock().clone()?;
+                let lock = session.try_lock_presence()?;
+                Some((session, lock))
             });
-            let Some((speaker, mouth)) = found else {
+            let Some((session, lock)) = free else {
                 break;
             };
-            fleet.stopper.spawn(speaker.change(mouth));
+            fleet.tasks.spawn(session.publish_update(lock));
         }
     }
 }
@@ -85,12 +86,12 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_pace_is_kept_over_time() {
-        let mut pace = RateLimiter::new(500);
-        let began = Instant::now();
+    async fn limiter_grants_the_configured_rate() {
+        let mut limiter = RateLimiter::new(500);
+        let started = Instant::now();
         let mut granted = 0;
-        while began.elapsed() < Duration::from_secs(10) {
-            granted += pace.due().await;
+        while started.elapsed() < Duration::from_secs(10) {
+            granted += limiter.permits().await;
         }
         assert!((4990..=5010).contains(&granted), "{granted}");
     }

@@ -1,4 +1,7 @@
-//! What talks while the link is being polled.
+//! One MQTT connection of a client: what the client publishes on it.
+//!
+//! `client` polls the connection's event loop. The methods here run in tasks of their own, because
+//! a publish completes only while the event loop is polled.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,154 +12,159 @@ use tokio::time::Instant;
 
 use super::args::Misbehavior;
 use super::client::Client;
-use super::dialect::{Delivery, Dialect, Outgoing, changed};
+use super::dialect::{Delivery, Dialect, Outgoing, with_change};
 use crate::domain::{Clock as _, SystemClock};
 use crate::mqtt::MqttHandle;
 
 /// A client on one connection.
 pub(super) struct Session {
     client: Arc<Client>,
-    publisher: MqttHandle,
-    /// Held by whoever says that the client is there or gone, so that nothing is said behind a
-    /// farewell.
-    mouth: Arc<Mutex<PublishLock>>,
+    mqtt: MqttHandle,
+    /// Serializes online and offline messages: after the offline message, no online message
+    /// follows.
+    presence_lock: Arc<Mutex<PublishLock>>,
 }
 
+/// State behind the presence lock.
 #[derive(Default)]
 pub(super) struct PublishLock {
-    closed: bool,
+    /// Set when the client starts to disconnect.
+    is_closed: bool,
 }
 
 impl Session {
-    pub fn new(client: Arc<Client>, publisher: MqttHandle) -> Self {
+    pub fn new(client: Arc<Client>, mqtt: MqttHandle) -> Self {
         Self {
             client,
-            publisher,
-            mouth: Arc::default(),
+            mqtt,
+            presence_lock: Arc::default(),
         }
     }
 
-    /// Subscribes, gives a sign of life, and says that the client is there.
-    pub async fn arrive(self: Arc<Self>) {
-        let mouth = self.mouth.lock().await;
-        if mouth.closed {
+    /// Subscribes, then publishes a heartbeat (status dialect) and the online message.
+    pub async fn go_online(self: Arc<Self>) {
+        let lock = self.presence_lock.lock().await;
+        if lock.is_closed {
             return;
         }
         let client = &self.client;
-        for route in client.voice.listens_on() {
-            let topic = client.fleet.names.topic(&client.id, *route);
-            if self.publisher.subscribe(topic).await.is_err() {
+        for channel in client.dialect.subscriptions() {
+            let topic = client.fleet.topics.topic(&client.id, *channel);
+            if self.mqtt.subscribe(topic).await.is_err() {
                 return;
             }
         }
-        if let Some(sign) = client.voice.sign_of_life() {
-            self.tell(sign).await;
+        if let Some(heartbeat) = client.dialect.heartbeat() {
+            self.publish(heartbeat).await;
         }
-        if !self.is_silent() {
-            if !self.say_online(true).await {
+        if !self.skips_online() {
+            if !self.publish_online(true).await {
                 return;
             }
-            client.told.store(true, Ordering::Relaxed);
-            client.fleet.event(&client.id, "online");
+            client.online_acknowledged.store(true, Ordering::Relaxed);
+            client.fleet.print_event(&client.id, "online");
         }
-        *client.seat.lock() = Some(self.clone());
+        *client.session.lock() = Some(self.clone());
     }
 
-    /// Newer clients of the status dialect say online at their start only. Who was never heard has
-    /// not started.
-    fn is_silent(&self) -> bool {
+    /// With `--misbehave no-online`, status clients publish online messages only until the first
+    /// one is acknowledged.
+    fn skips_online(&self) -> bool {
         let client = &self.client;
-        client.voice == Dialect::Status
-            && client.fleet.manners.has(Misbehavior::NoOnline)
-            && client.told.load(Ordering::Relaxed)
+        client.dialect == Dialect::Status
+            && client.fleet.misbehaviors.has(Misbehavior::NoOnline)
+            && client.online_acknowledged.load(Ordering::Relaxed)
     }
 
-    /// The right to say that something changed; none while something else is being said.
-    pub fn try_mouth(&self) -> Option<OwnedMutexGuard<PublishLock>> {
-        let mouth = self.mouth.clone().try_lock_owned().ok()?;
-        (!mouth.closed).then_some(mouth)
+    /// Locks presence messages for [`Self::publish_update`]. Returns `None` while a presence
+    /// message is in flight and after the client started to disconnect.
+    pub fn try_lock_presence(&self) -> Option<OwnedMutexGuard<PublishLock>> {
+        let lock = self.presence_lock.clone().try_lock_owned().ok()?;
+        (!lock.is_closed).then_some(lock)
     }
 
-    /// Says that something changed.
-    pub async fn change(self: Arc<Self>, _mouth: OwnedMutexGuard<PublishLock>) {
-        self.say_online(false).await;
+    /// Publishes an online message with changed tags and facts.
+    pub async fn publish_update(self: Arc<Self>, _lock: OwnedMutexGuard<PublishLock>) {
+        self.publish_online(false).await;
     }
 
-    async fn say_online(&self, arriving: bool) -> bool {
+    /// Returns whether the broker acknowledged all messages.
+    async fn publish_online(&self, is_first: bool) -> bool {
         let client = &self.client;
-        let nth = client.next_time();
-        let reported = client.reported.clone();
-        let reported = if arriving {
-            reported
+        let sequence = client.next_online_sequence();
+        let info = client.info.clone();
+        let info = if is_first {
+            info
         } else {
-            changed(reported, nth)
+            with_change(info, sequence)
         };
-        let manners = &client.fleet.manners;
+        let misbehaviors = &client.fleet.misbehaviors;
         let now = SystemClock.now();
-        for round in manners.online(client.voice, now, &reported, (arriving, nth)) {
-            let said = join_all(round.into_iter().map(|saying| self.tell(saying))).await;
-            if said.contains(&false) {
+        for round in misbehaviors.online_rounds(client.dialect, now, &info, is_first, sequence) {
+            let results = join_all(round.into_iter().map(|message| self.publish(message))).await;
+            if results.contains(&false) {
                 return false;
             }
         }
         true
     }
 
-    pub async fn answer(self: Arc<Self>, answer: Outgoing) {
-        self.tell(answer).await;
+    pub async fn respond(self: Arc<Self>, response: Outgoing) {
+        self.publish(response).await;
     }
 
-    /// Leaves because the process ends.
-    pub async fn say_farewell(self: Arc<Self>) {
-        let farewell = self.client.voice.farewell(SystemClock.now());
-        if self.leave(farewell).await {
-            self.client.fleet.tally.left();
-            self.client.fleet.event(&self.client.id, "offline");
+    /// Publishes the offline messages and disconnects, at the end of the simulation.
+    pub async fn go_offline(self: Arc<Self>) {
+        let messages = self.client.dialect.offline(SystemClock.now());
+        if self.publish_and_disconnect(messages).await {
+            self.client.fleet.counters.disconnected_cleanly();
+            self.client.fleet.print_event(&self.client.id, "offline");
         }
     }
 
-    /// Leaves because the service wants it.
-    pub async fn part(self: Arc<Self>) {
-        let parting = self.client.voice.parting(SystemClock.now());
-        self.leave(parting).await;
+    /// Disconnects because the service requested it.
+    pub async fn leave_on_request(self: Arc<Self>) {
+        let messages = self.client.dialect.offline_on_request(SystemClock.now());
+        self.publish_and_disconnect(messages).await;
     }
 
-    /// A farewell that was not heard is not followed by a clean end: then the will speaks.
-    async fn leave(&self, sayings: Vec<Outgoing>) -> bool {
-        let mut mouth = self.mouth.lock().await;
-        mouth.closed = true;
-        for saying in sayings {
-            if !self.tell(saying).await {
+    /// Sends DISCONNECT only after all messages are acknowledged. Otherwise the connection ends
+    /// without DISCONNECT, and the broker publishes the last will.
+    async fn publish_and_disconnect(&self, messages: Vec<Outgoing>) -> bool {
+        let mut lock = self.presence_lock.lock().await;
+        lock.is_closed = true;
+        for message in messages {
+            if !self.publish(message).await {
                 return false;
             }
         }
-        self.publisher.disconnect().await.is_ok()
+        self.mqtt.disconnect().await.is_ok()
     }
 
-    async fn tell(&self, saying: Outgoing) -> bool {
+    /// Returns whether the broker acknowledged the message; for QoS 0, whether it was queued.
+    async fn publish(&self, message: Outgoing) -> bool {
         let client = &self.client;
-        let tally = &client.fleet.tally;
-        let topic = client.fleet.names.topic(&client.id, saying.route);
-        let began = Instant::now();
-        let said = match saying.how {
+        let counters = &client.fleet.counters;
+        let topic = client.fleet.topics.topic(&client.id, message.channel);
+        let started = Instant::now();
+        let result = match message.delivery {
             Delivery::Unacknowledged => {
-                tally.sign_of_life();
-                let said = self.publisher.publish_unacknowledged(topic, saying.payload);
-                return said.await.is_ok();
+                counters.heartbeat_published();
+                let result = self.mqtt.publish_qos0(topic, message.payload);
+                return result.await.is_ok();
             }
             Delivery::Acknowledged => {
-                tally.published();
-                self.publisher.publish(topic, saying.payload).await
+                counters.message_published();
+                self.mqtt.publish(topic, message.payload).await
             }
             Delivery::Retained => {
-                tally.published();
-                let said = self.publisher.publish_retained(topic, saying.payload);
-                said.await
+                counters.message_published();
+                self.mqtt.publish_retained(topic, message.payload).await
             }
         };
-        if said.is_ok() {
-            tally.acknowledged(began.elapsed());
+        if result.is_ok() {
+            counters.message_acknowledged(started.elapsed());
         }
-        said.is_ok()
+        result.is_ok()
     }
 }

@@ -1,39 +1,40 @@
-//! What it came to, at the end.
+//! The summary that `simulate` prints at the end, as text or JSON.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde::Serialize;
 
-use super::counters::{Counters, Counts};
+use super::counters::{CounterSnapshot, Counters};
 use super::histogram::Histogram;
 
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
-    seconds: f64,
+    duration_seconds: f64,
     clients: u32,
-    connected_peak: u64,
+    peak_connected: u64,
     connects: u64,
-    /// Connections that ended without our doing.
-    connection_losses: u64,
-    /// Connections that a storm dropped.
-    connections_cut: u64,
-    left_cleanly: u64,
+    /// Connect attempts that the broker rejected or throttled, or that did not reach it.
+    connect_failures: u64,
+    /// Connections closed by the broker or the network.
+    connections_lost: u64,
+    /// Connections that the simulator dropped because of `--storm`.
+    storm_drops: u64,
+    /// Clients that published their offline message and disconnected at the end.
+    clean_disconnects: u64,
+    /// QoS 1 messages.
     published: u64,
     acknowledged: u64,
-    signs_of_life: u64,
+    /// QoS 0 messages.
+    heartbeats: u64,
     received: u64,
-    refused: Refused,
+    subscriptions_rejected: u64,
+    handshakes_rejected: u64,
+    /// From the connect attempt to CONNACK.
     connect_ms: Option<Percentiles>,
+    /// From PUBLISH to PUBACK.
     publish_ms: Option<Percentiles>,
-    last_problem: Option<String>,
-}
-
-#[derive(Debug, Serialize)]
-struct Refused {
-    connections: u64,
-    subscriptions: u64,
-    handshakes: u64,
+    last_error: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -45,83 +46,83 @@ struct Percentiles {
 }
 
 impl Summary {
-    pub fn new(tally: &Counters, clients: u32, took: Duration) -> Self {
-        let counts: Counts = tally.counts();
+    pub fn new(counters: &Counters, clients: u32, elapsed: Duration) -> Self {
+        let counts: CounterSnapshot = counters.snapshot();
         Self {
-            seconds: millis(took).round() / 1000.0,
+            duration_seconds: millis(elapsed).round() / 1000.0,
             clients,
-            connected_peak: counts.peak,
+            peak_connected: counts.peak_connected,
             connects: counts.connects,
-            connection_losses: counts.lost,
-            connections_cut: counts.cut,
-            left_cleanly: counts.left,
+            connect_failures: counts.connect_failures,
+            connections_lost: counts.connections_lost,
+            storm_drops: counts.storm_drops,
+            clean_disconnects: counts.clean_disconnects,
             published: counts.published,
             acknowledged: counts.acknowledged,
-            signs_of_life: counts.signs_of_life,
+            heartbeats: counts.heartbeats,
             received: counts.received,
-            refused: Refused {
-                connections: counts.not_let_in,
-                subscriptions: counts.subscriptions_refused,
-                handshakes: counts.handshakes_refused,
-            },
-            connect_ms: Percentiles::of(&tally.connecting),
-            publish_ms: Percentiles::of(&tally.publishing),
-            last_problem: tally.last_problem(),
+            subscriptions_rejected: counts.subscriptions_rejected,
+            handshakes_rejected: counts.handshakes_rejected,
+            connect_ms: Percentiles::of(&counters.connect_times),
+            publish_ms: Percentiles::of(&counters.publish_times),
+            last_error: counters.last_error(),
         }
     }
 
-    pub fn json(&self) -> serde_json::Result<String> {
+    pub fn to_json(&self) -> serde_json::Result<String> {
         serde_json::to_string(self)
     }
 
-    pub fn text(&self) -> String {
+    pub fn to_text(&self) -> String {
         let mut text = format!(
-            "\n{} client{} in {:.1} s, at most {} connected at once, {} left cleanly\n",
+            "\n{} client{} ran for {:.1} s\n",
             self.clients,
             if self.clients == 1 { "" } else { "s" },
-            self.seconds,
-            self.connected_peak,
-            self.left_cleanly
+            self.duration_seconds,
         );
-        let mut line = |name: &str, what: String| {
-            let _ = writeln!(text, "  {name:<14}{what}");
+        let mut line = |name: &str, values: String| {
+            let _ = writeln!(text, "  {name:<13}  {values}");
         };
+        line(
+            "connected",
+            format!(
+                "{} at peak, {} disconnected cleanly at the end",
+                self.peak_connected, self.clean_disconnects
+            ),
+        );
         line(
             "connections",
             format!(
-                "{} made, {} lost, {} dropped by the storm, {} refused or failed",
-                self.connects,
-                self.connection_losses,
-                self.connections_cut,
-                self.refused.connections
+                "{} established, {} lost, {} dropped by --storm",
+                self.connects, self.connections_lost, self.storm_drops
+            ),
+        );
+        line(
+            "failures",
+            format!(
+                "{} connects (rejected, throttled or unreachable), {} subscriptions, {} handshakes",
+                self.connect_failures, self.subscriptions_rejected, self.handshakes_rejected
             ),
         );
         line(
             "messages",
             format!(
-                "{} published, {} acknowledged, {} received",
-                self.published, self.acknowledged, self.received
+                "{} published, {} acknowledged, {} received, {} heartbeats (QoS 0)",
+                self.published, self.acknowledged, self.received, self.heartbeats
             ),
         );
-        line(
-            "refused",
-            format!(
-                "{} subscriptions, {} handshakes",
-                self.refused.subscriptions, self.refused.handshakes
-            ),
-        );
-        let took = [
-            ("connect ms", &self.connect_ms),
-            ("publish ms", &self.publish_ms),
+        let timings = [
+            ("connect time", &self.connect_ms),
+            ("PUBACK time", &self.publish_ms),
         ];
-        for (name, found) in took {
-            let found = found
+        for (name, percentiles) in timings {
+            let values = percentiles
                 .as_ref()
-                .map_or_else(|| "-".to_owned(), Percentiles::text);
-            line(name, found);
+                .map_or_else(|| "-".to_owned(), Percentiles::to_text);
+            line(name, values);
         }
-        if let Some(problem) = &self.last_problem {
-            line("last problem", problem.clone());
+        if let Some(error) = &self.last_error {
+            line("last error", error.clone());
         }
         text
     }
@@ -129,25 +130,25 @@ impl Summary {
 
 impl Percentiles {
     fn of(histogram: &Histogram) -> Option<Self> {
-        let at = |share| histogram.percentile(share).map(millis);
+        let quantile = |quantile| histogram.quantile(quantile).map(millis);
         Some(Self {
-            p50: at(0.5)?,
-            p90: at(0.9)?,
-            p99: at(0.99)?,
-            max: histogram.longest().map(millis)?,
+            p50: quantile(0.5)?,
+            p90: quantile(0.9)?,
+            p99: quantile(0.99)?,
+            max: histogram.max().map(millis)?,
         })
     }
 
-    fn text(&self) -> String {
+    fn to_text(&self) -> String {
         format!(
-            "p50 {:.1}, p90 {:.1}, p99 {:.1}, max {:.1}",
+            "p50 {:.1} ms, p90 {:.1} ms, p99 {:.1} ms, max {:.1} ms",
             self.p50, self.p90, self.p99, self.max
         )
     }
 }
 
-fn millis(took: Duration) -> f64 {
-    took.as_secs_f64() * 1000.0
+fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1000.0
 }
 
 #[cfg(test)]
@@ -155,18 +156,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_summary_is_one_object_or_a_few_lines() {
-        let tally = Counters::default();
-        tally.let_in(Duration::from_millis(20));
-        tally.not_let_in("the door is shut");
-        let summary = Summary::new(&tally, 2, Duration::from_secs(3));
-        let read: serde_json::Value = serde_json::from_str(&summary.json().unwrap()).unwrap();
-        assert_eq!(read["clients"], 2);
-        assert_eq!(read["connected_peak"], 1);
-        assert_eq!(read["refused"]["connections"], 1);
-        assert_eq!(read["connect_ms"]["max"], 20.0);
-        assert_eq!(read["publish_ms"], serde_json::Value::Null);
-        let text = summary.text();
-        assert!(text.contains("the door is shut"), "{text}");
+    fn summary_as_json_and_as_text() {
+        let counters = Counters::default();
+        counters.connect_succeeded(Duration::from_millis(20));
+        counters.connect_failed("connection refused");
+        let summary = Summary::new(&counters, 2, Duration::from_secs(3));
+        let json: serde_json::Value = serde_json::from_str(&summary.to_json().unwrap()).unwrap();
+        assert_eq!(json["clients"], 2);
+        assert_eq!(json["duration_seconds"], 3.0);
+        assert_eq!(json["peak_connected"], 1);
+        assert_eq!(json["connect_failures"], 1);
+        assert_eq!(json["connect_ms"]["max"], 20.0);
+        assert_eq!(json["publish_ms"], serde_json::Value::Null);
+        let text = summary.to_text();
+        for line in [
+            "2 clients ran for 3.0 s",
+            "  connected      1 at peak, 0 disconnected cleanly at the end",
+            "  PUBACK time    -",
+            "  last error     connection refused",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{text}");
+        }
     }
 }

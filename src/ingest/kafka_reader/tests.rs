@@ -2,8 +2,8 @@ use super::*;
 use crate::protocol::HandshakeSegments;
 use bytes::Bytes;
 
-fn message(headers: &[(&str, &str)]) -> QueuedMessage {
-    QueuedMessage {
+fn kafka_message(headers: &[(&str, &str)]) -> KafkaMessage {
+    KafkaMessage {
         partition: 0,
         offset: 0,
         payload: Bytes::from_static(b"{}"),
@@ -11,20 +11,21 @@ fn message(headers: &[(&str, &str)]) -> QueuedMessage {
             .iter()
             .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
             .collect(),
-        queued: "2026-01-01T00:00:00Z".parse().ok(),
+        timestamp: "2026-01-01T00:00:00Z".parse().ok(),
     }
 }
 
-fn read(queue: QueueTopic, headers: &[(&str, &str)]) -> RecorderInput {
-    let topics = TopicScheme::new(vec!["redhat/insights".into()], HandshakeSegments::default());
-    event(queue, &topics, &message(headers))
+fn input(queue_topic: QueueTopic, headers: &[(&str, &str)]) -> RecorderInput {
+    let topic_scheme =
+        TopicScheme::new(vec!["redhat/insights".into()], HandshakeSegments::default());
+    to_input(queue_topic, &topic_scheme, &kafka_message(headers))
 }
 
 const TOPIC: (&str, &str) = ("topic", "redhat/insights/me/control/out");
 
 #[test]
-fn headers_say_whose_it_is_and_when_it_came() {
-    let full = read(
+fn headers_contain_topic_receive_time_and_retain_flag() {
+    let input = input(
         QueueTopic::Ingress,
         &[
             TOPIC,
@@ -35,56 +36,77 @@ fn headers_say_whose_it_is_and_when_it_came() {
     let RecorderInput::Message {
         topic,
         message,
-        place,
-        late,
-    } = full
+        position,
+        unordered,
+    } = input
     else {
-        panic!("{full:?}");
+        panic!("{input:?}");
     };
     assert_eq!(topic.client.as_str(), "me");
-    assert_eq!(message.received.to_string(), "2026-01-02T03:04:05.123456Z");
-    assert!(message.replayed);
-    assert!(place.is_some() && !late);
+    assert_eq!(
+        message.received_at.to_string(),
+        "2026-01-02T03:04:05.123456Z"
+    );
+    assert!(message.retained);
+    assert!(position.is_some() && !unordered);
 }
 
 #[test]
-fn the_go_implementation_sends_no_retain_flag_and_a_broken_date_falls_back_to_the_queues() {
-    let bare = read(
+fn missing_retain_header_is_false_and_invalid_date_falls_back_to_the_kafka_timestamp() {
+    let input = input(
         QueueTopic::Ingress,
         &[TOPIC, ("date_received", "yesterday")],
     );
-    let got = bare.received().unwrap();
-    assert_eq!(got.received.to_string(), "2026-01-01T00:00:00Z");
-    assert!(!got.replayed);
+    let message = input.inbound_message().unwrap();
+    assert_eq!(message.received_at.to_string(), "2026-01-01T00:00:00Z");
+    // The Go implementation writes no retain header.
+    assert!(!message.retained);
 }
 
 #[test]
-fn what_names_no_client_is_a_stray() {
+fn topic_without_a_client_is_unknown() {
     for headers in [
         &[("topic", "elsewhere")][..],
         &[],
         &[("topic", "redhat/insights/me/control/in")],
     ] {
         assert!(matches!(
-            read(QueueTopic::Ingress, headers),
+            input(QueueTopic::Ingress, headers),
             RecorderInput::UnknownTopic { .. }
         ));
     }
 }
 
 #[test]
-fn what_was_cut_says_so() {
-    let cut = read(
-        QueueTopic::Answers,
-        &[TOPIC, ("cut_from", "3000000"), ("cut_sha256", "abc")],
-    );
-    assert_eq!(cut.received().unwrap().size(), 3_000_000);
-    assert!(matches!(
-        cut,
-        RecorderInput::Message {
-            late: true,
-            place: None,
-            ..
-        }
-    ));
+fn truncation_headers_are_read_by_their_current_and_deprecated_names() {
+    for (size, sha256) in [
+        ("truncated_from", "truncated_sha256"),
+        ("cut_from", "cut_sha256"),
+    ] {
+        let headers = [TOPIC, (size, "3000000"), (sha256, "abc")];
+        let input = input(QueueTopic::Answers, &headers);
+        let message = input.inbound_message().unwrap();
+        assert_eq!(message.size(), 3_000_000, "{size}");
+        assert_eq!(message.sha256(), "abc", "{sha256}");
+        assert!(matches!(
+            input,
+            RecorderInput::Message {
+                unordered: true,
+                position: None,
+                ..
+            }
+        ));
+    }
+}
+
+#[test]
+fn operator_replay_header_is_read_by_its_current_and_deprecated_name() {
+    let is_operator_replay = |headers: &[(&str, &str)]| {
+        let input = input(QueueTopic::Ingress, headers);
+        input.inbound_message().unwrap().operator_replay
+    };
+    for name in ["operator_replay", "again"] {
+        assert!(is_operator_replay(&[TOPIC, (name, "true")]), "{name}");
+    }
+    assert!(!is_operator_replay(&[TOPIC]));
 }

@@ -1,7 +1,7 @@
-//! Announcing hosts to inventory: which connections, and in what words.
+//! Builds the inventory message of a host, and decides which hosts are eligible.
 //!
-//! Inventory refuses a whole host for one fact that it does not like, and nobody is told. So what it
-//! would refuse is left out here, and a host that it would refuse anyway is not sent.
+//! Inventory silently rejects a whole host because of one invalid fact. This module therefore omits
+//! invalid facts, and does not send a host that inventory would still reject.
 
 #[cfg(test)]
 mod tests;
@@ -17,130 +17,129 @@ use super::facts::{self, Facts, is_dashed_uuid};
 use crate::domain::identity::CERT_AUTH;
 use crate::domain::{ClientId, ClientInfo, ClientKind, Dialect, Identity, Tenant, Timestamp};
 
-/// Clients with one of these workers are hosts in inventory's sense.
-const DISPATCHERS: [&str; 3] = [
+/// Inventory lists status-dialect clients only if they have one of these dispatchers.
+const HOST_DISPATCHERS: [&str; 3] = [
     "rhc-worker-playbook",
     "package-manager",
     "rhc-worker-script",
 ];
 const REPORTER: &str = "cloud-connector";
-/// Longest organisation that inventory takes, in characters.
-const ORG_ID_MAX_CHARS: usize = 36;
-/// Longest account number that inventory takes, in characters.
-const ACCOUNT_MAX_CHARS: usize = 10;
-/// Longest key and longest value of a tag, in characters.
-const TAG_MAX_CHARS: usize = 255;
+/// Maximum length of an organization id in inventory.
+const MAX_ORG_ID_CHARS: usize = 36;
+/// Maximum length of an account number in inventory.
+const MAX_ACCOUNT_CHARS: usize = 10;
+/// Maximum length of a tag's key and of its value in inventory.
+const MAX_TAG_CHARS: usize = 255;
 
-/// A connection that inventory may want to know of.
+/// A connection to report to inventory, if it is eligible.
 #[derive(Debug, Clone, Copy)]
 pub struct Host<'a> {
-    /// Who.
+    /// The client's id.
     pub client_id: &'a ClientId,
-    /// To whom it belongs.
+    /// The client's organization and account number.
     pub tenant: &'a Tenant,
-    /// The identity that was found with this tenant.
+    /// The identity that the tenant lookup returned with this tenant.
     pub identity: &'a Identity,
-    /// How it speaks.
+    /// The client's protocol dialect.
     pub dialect: Dialect,
-    /// What it is.
+    /// Host or proxy. Only hosts are eligible.
     pub kind: ClientKind,
-    /// What it said of itself.
-    pub reported: &'a ClientInfo,
+    /// The client's own facts, dispatchers and tags.
+    pub info: &'a ClientInfo,
 }
 
-/// What the configuration says of announcing.
+/// Settings of the `[inventory]` section that affect messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReportPolicy {
-    /// How long after this word inventory takes a host for stale.
+    /// Time from the message until inventory marks the host stale.
     pub stale_after: Duration,
-    /// Whether handshake-dialect hosts, which have no dispatchers, are announced.
+    /// Whether handshake-dialect hosts, which have no dispatchers, are reported.
     pub include_handshake_hosts: bool,
 }
 
-/// A message for inventory's topic.
+/// A message for inventory's Kafka topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InventoryMessage {
-    /// The organisation: what it says of one organisation, inventory reads in order.
+    /// The organization id: Kafka keeps the messages of an organization in order.
     pub key: String,
-    /// JSON.
+    /// The JSON document.
     pub value: Vec<u8>,
 }
 
-/// Why a connection is not announced.
+/// Why a connection is not reported to inventory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum NotEligible {
-    /// It speaks for others.
-    #[error("it is not a host")]
+    /// The client is a proxy.
+    #[error("the client is not a host")]
     NotAHost,
-    /// It has no worker that makes it a host.
-    #[error("it has none of the dispatchers that inventory wants to know of")]
+    /// The client has none of the required dispatchers.
+    #[error("the client has none of the dispatchers that inventory requires")]
     NoDispatcher,
-    /// It speaks the handshake dialect, and the setting for these is off.
-    #[error("hosts of the handshake dialect are not announced")]
+    /// The client uses the handshake dialect and `inventory.include_handshake_hosts` is false.
+    #[error("inventory.include_handshake_hosts is false")]
     HandshakeHostsOff,
-    /// It reported no facts.
-    #[error("it reported no canonical facts")]
+    /// The client sent no facts.
+    #[error("the client sent no canonical facts")]
     NoFacts,
-    /// It reported facts, but none that inventory could tell it by.
-    #[error("it has no insights_id, subscription_manager_id or provider_id that inventory accepts")]
+    /// The client sent facts, but none that identifies a host.
+    #[error("the client sent no valid insights_id, subscription_manager_id or provider_id")]
     NoAcceptedId,
-    /// Tenant and identity do not belong together.
-    #[error("the identity is of another organisation")]
-    OtherOrganisation,
-    /// The organisation's name is longer than inventory takes.
-    #[error("the organisation is over {ORG_ID_MAX_CHARS} characters")]
-    OrganisationTooLong,
+    /// The identity's organization differs from the tenant's.
+    #[error("the identity belongs to another organization")]
+    OtherOrganization,
+    /// The organization id is longer than inventory accepts.
+    #[error("the organization id is longer than {MAX_ORG_ID_CHARS} characters")]
+    OrgIdTooLong,
 }
 
 impl NotEligible {
-    /// Its name as a metric's label.
+    /// Returns the name used as a metric label.
     #[must_use]
-    pub fn label(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::NotAHost => "not_a_host",
             Self::NoDispatcher => "no_dispatcher",
             Self::HandshakeHostsOff => "handshake_hosts_off",
             Self::NoFacts => "no_facts",
             Self::NoAcceptedId => "no_accepted_id",
-            Self::OtherOrganisation => "other_organisation",
-            Self::OrganisationTooLong => "organisation_too_long",
+            Self::OtherOrganization => "other_organization",
+            Self::OrgIdTooLong => "org_id_too_long",
         }
     }
 
-    /// Whether inventory should know of it, but would refuse it as it is: to be counted, logged once
-    /// per client, and not owed, because the same again would be refused again. Otherwise it does
-    /// not concern inventory, and there is nothing to tell anybody.
+    /// Returns whether the client belongs in inventory, but inventory would reject its data. Such
+    /// hosts are counted. Clients with the other reasons never belong in inventory.
     #[must_use]
-    pub fn is_refusal(self) -> bool {
+    pub fn would_be_rejected(self) -> bool {
         match self {
             Self::NotAHost | Self::NoDispatcher | Self::HandshakeHostsOff | Self::NoFacts => false,
-            Self::NoAcceptedId | Self::OtherOrganisation | Self::OrganisationTooLong => true,
+            Self::NoAcceptedId | Self::OtherOrganization | Self::OrgIdTooLong => true,
         }
     }
 }
 
-/// The message that tells inventory of this host.
+/// Builds the inventory message of a host.
 ///
 /// # Errors
-/// When there is nothing to tell, or inventory would refuse it.
-pub fn announcement(
+/// If the host is not eligible.
+pub fn build_message(
     host: &Host<'_>,
     now: Timestamp,
-    terms: ReportPolicy,
+    policy: ReportPolicy,
     request_id: Uuid,
 ) -> Result<InventoryMessage, NotEligible> {
-    let facts = facts_to_announce(
+    let facts = eligible_facts(
         host.dialect,
         host.kind,
-        host.reported,
-        terms.include_handshake_hosts,
+        host.info,
+        policy.include_handshake_hosts,
     )?;
     let Tenant { org_id, account } = host.tenant;
-    if host.identity.tenant().map(|named| &named.org_id) != Some(org_id) {
-        return Err(NotEligible::OtherOrganisation);
+    if host.identity.tenant().map(|tenant| &tenant.org_id) != Some(org_id) {
+        return Err(NotEligible::OtherOrganization);
     }
-    if is_over(org_id.as_str(), ORG_ID_MAX_CHARS) {
-        return Err(NotEligible::OrganisationTooLong);
+    if is_longer_than(org_id.as_str(), MAX_ORG_ID_CHARS) {
+        return Err(NotEligible::OrgIdTooLong);
     }
     let message = Message {
         operation: "add_host",
@@ -151,64 +150,67 @@ pub fn announcement(
         data: Data {
             facts,
             account: Some(account.as_str())
-                .filter(|account| !account.is_empty() && !is_over(account, ACCOUNT_MAX_CHARS)),
+                .filter(|account| !account.is_empty())
+                .filter(|account| !is_longer_than(account, MAX_ACCOUNT_CHARS)),
             org_id: org_id.as_str(),
             stale_timestamp: now
-                .saturating_add(terms.stale_after)
+                .saturating_add(policy.stale_after)
                 .unwrap_or(Timestamp::MAX),
             reporter: REPORTER,
             system_profile: system_profile(host.client_id, host.identity),
-            tags: tags(&host.reported.tags),
+            tags: tags(&host.info.tags),
         },
     };
     Ok(InventoryMessage {
         key: org_id.as_str().to_owned(),
-        // Serialising strings and a moment into memory has nothing to fail at.
+        // Serializing strings and a timestamp to memory cannot fail.
         value: serde_json::to_vec(&message).unwrap_or_default(),
     })
 }
 
-/// Whether inventory would take this connection, given a tenant: what makes it due for announcing.
+/// Returns whether inventory accepts such a client, provided that it has a tenant.
 #[must_use]
 pub fn inventory_eligible(
     dialect: Dialect,
     kind: ClientKind,
-    reported: &ClientInfo,
+    info: &ClientInfo,
     include_handshake_hosts: bool,
 ) -> bool {
-    facts_to_announce(dialect, kind, reported, include_handshake_hosts).is_ok()
+    eligible_facts(dialect, kind, info, include_handshake_hosts).is_ok()
 }
 
-/// First whether it concerns inventory, then whether inventory would take it: a reason that is no
-/// refusal must not hide behind one that is.
-fn facts_to_announce(
+/// Returns the facts that inventory accepts. Checks first whether the client belongs in inventory
+/// at all, so that [`NotEligible::would_be_rejected`] holds only for clients that do.
+fn eligible_facts(
     dialect: Dialect,
     kind: ClientKind,
-    reported: &ClientInfo,
+    info: &ClientInfo,
     include_handshake_hosts: bool,
 ) -> Result<Facts<'_>, NotEligible> {
     if kind != ClientKind::Host {
         return Err(NotEligible::NotAHost);
     }
-    let has_dispatcher = DISPATCHERS.iter().any(|name| reported.has_dispatcher(name));
+    let has_dispatcher = HOST_DISPATCHERS
+        .iter()
+        .any(|name| info.has_dispatcher(name));
     match dialect {
         _ if has_dispatcher => {}
         Dialect::Handshake if include_handshake_hosts => {}
         Dialect::Handshake => return Err(NotEligible::HandshakeHostsOff),
         Dialect::Status => return Err(NotEligible::NoDispatcher),
     }
-    if !facts::are_reported(&reported.canonical_facts) {
+    if !facts::any_present(&info.canonical_facts) {
         return Err(NotEligible::NoFacts);
     }
-    let facts = Facts::accepted(&reported.canonical_facts);
-    if facts.have_id() {
+    let facts = Facts::accepted(&info.canonical_facts);
+    if facts.identify_host() {
         Ok(facts)
     } else {
         Err(NotEligible::NoAcceptedId)
     }
 }
 
-/// Inventory knows three keys at the top and refuses a message with any other.
+/// Inventory rejects a message with any other top-level key.
 #[derive(Serialize)]
 struct Message<'a> {
     operation: &'static str,
@@ -222,7 +224,7 @@ struct Metadata<'a> {
     b64_identity: &'a str,
 }
 
-/// What is not there is left out: null and empty values are among what inventory refuses.
+/// Omits missing values, because inventory rejects null and empty ones.
 #[derive(Serialize)]
 struct Data<'a> {
     #[serde(flatten)]
@@ -250,10 +252,11 @@ struct Tags<'a> {
     rhc_client: BTreeMap<&'a str, [&'a str; 1]>,
 }
 
-/// The client's id, where it is of the only form that inventory takes for one.
+/// Returns `None` if the client id is not a lower-case dashed UUID: inventory accepts no other
+/// form.
 ///
-/// Who came with a certificate owns the host. But inventory takes the certificate's name of a
-/// `System` for its owner, and refuses the host if we name another.
+/// The owner of a host is the client that authenticated with a certificate. For a `System`
+/// identity, inventory rejects an owner other than the certificate's common name.
 fn system_profile<'a>(client_id: &'a ClientId, identity: &Identity) -> Option<SystemProfile<'a>> {
     let id = client_id.as_str();
     if !is_dashed_uuid(id) || id.contains(|c: char| c.is_ascii_uppercase()) {
@@ -267,19 +270,20 @@ fn system_profile<'a>(client_id: &'a ClientId, identity: &Identity) -> Option<Sy
     })
 }
 
-/// None when nothing is left: an empty namespace tells inventory to forget the tags that it has.
-fn tags(reported: &Value) -> Option<Tags<'_>> {
-    let rhc_client: BTreeMap<_, _> = reported
+/// Returns the tags that inventory accepts. `None` if there are none: an empty namespace would
+/// delete the tags that inventory has stored.
+fn tags(client_tags: &Value) -> Option<Tags<'_>> {
+    let rhc_client: BTreeMap<_, _> = client_tags
         .as_object()?
         .iter()
-        .filter(|(key, _)| !key.is_empty() && !is_over(key, TAG_MAX_CHARS))
+        .filter(|(key, _)| !key.is_empty() && !is_longer_than(key, MAX_TAG_CHARS))
         .filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
-        .filter(|(_, value)| !is_over(value, TAG_MAX_CHARS))
+        .filter(|(_, value)| !is_longer_than(value, MAX_TAG_CHARS))
         .map(|(key, value)| (key, [value]))
         .collect();
     (!rhc_client.is_empty()).then_some(Tags { rhc_client })
 }
 
-pub(super) fn is_over(text: &str, chars: usize) -> bool {
+pub(super) fn is_longer_than(text: &str, chars: usize) -> bool {
     text.chars().nth(chars).is_some()
 }

@@ -1,4 +1,7 @@
 //! Reports hosts to inventory.
+//!
+//! `message` builds the message for one host and decides which hosts are eligible. `facts` selects
+//! the facts that inventory accepts. `reporter` sends the messages of many hosts through a `sink`.
 
 mod facts;
 pub mod message;

@@ -1,4 +1,4 @@
-//! Telling inventory of hosts, many at a time.
+//! Reports many hosts to inventory at once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,69 +6,69 @@ use std::time::Duration;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::message::{Host, ReportPolicy, announcement, inventory_eligible};
+use super::message::{Host, ReportPolicy, build_message, inventory_eligible};
 use super::sink::InventorySink;
 use crate::domain::{ClientInfo, ClientKind, Dialect, Timestamp};
 use crate::telemetry::metrics;
 
-/// How to tell inventory.
+/// Builds inventory messages and sends them to a sink.
 #[derive(Clone)]
 pub struct InventoryReporter {
-    /// The way there.
-    pub outlet: Arc<dyn InventorySink>,
-    /// What is said.
-    pub terms: ReportPolicy,
-    /// How long the delivery is waited for.
-    pub within: Duration,
+    /// Destination of the messages.
+    pub sink: Arc<dyn InventorySink>,
+    /// Which hosts are reported, and when inventory marks them stale.
+    pub policy: ReportPolicy,
+    /// Maximum time to wait for the sink to confirm delivery.
+    pub delivery_timeout: Duration,
 }
 
-/// What became of telling inventory of a host.
+/// Result of reporting one host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReportOutcome {
-    /// It was delivered.
+    /// The sink confirmed the delivery.
     Delivered,
-    /// It was not, or not in time: it is owed.
+    /// The delivery was not confirmed in time. The inventory refresh job reports the host again.
     Pending,
-    /// Inventory would refuse it, or does not care: nothing is owed.
+    /// The host was not sent: inventory would reject it or does not list such clients.
     NotEligible,
 }
 
 impl InventoryReporter {
-    /// Whether inventory would take such a host.
+    /// Returns whether inventory accepts such a host.
     #[must_use]
-    pub fn is_eligible(&self, dialect: Dialect, kind: ClientKind, reported: &ClientInfo) -> bool {
-        inventory_eligible(dialect, kind, reported, self.terms.include_handshake_hosts)
+    pub fn is_eligible(&self, dialect: Dialect, kind: ClientKind, info: &ClientInfo) -> bool {
+        inventory_eligible(dialect, kind, info, self.policy.include_handshake_hosts)
     }
 
-    /// Tells inventory of these hosts, and says of each what became of it.
-    pub async fn tell(&self, hosts: &[Host<'_>], now: Timestamp) -> Vec<ReportOutcome> {
-        let mut told = vec![ReportOutcome::NotEligible; hosts.len()];
-        let mut sent = Vec::new();
-        let mut announcements = Vec::new();
-        for (at, host) in hosts.iter().enumerate() {
-            match announcement(host, now, self.terms, Uuid::new_v4()) {
-                Ok(announcement) => {
-                    sent.push(at);
-                    announcements.push(announcement);
+    /// Reports the hosts. Returns one outcome per host, in the same order.
+    pub async fn report(&self, hosts: &[Host<'_>], now: Timestamp) -> Vec<ReportOutcome> {
+        let mut outcomes = vec![ReportOutcome::NotEligible; hosts.len()];
+        let mut sent_indexes = Vec::new();
+        let mut messages = Vec::new();
+        for (index, host) in hosts.iter().enumerate() {
+            match build_message(host, now, self.policy, Uuid::new_v4()) {
+                Ok(message) => {
+                    sent_indexes.push(index);
+                    messages.push(message);
                 }
-                Err(why) if why.is_refusal() => {
-                    metrics::not_announced(host.client_id, why.label());
+                Err(reason) if reason.would_be_rejected() => {
+                    metrics::inventory_host_ineligible(host.client_id, reason.as_str());
                 }
                 Err(_) => {}
             }
         }
-        if announcements.is_empty() {
-            return told;
+        if messages.is_empty() {
+            return outcomes;
         }
-        let deadline = Instant::now() + self.within;
-        let delivered = self.outlet.send(announcements, deadline).await;
-        for (at, delivered) in sent.into_iter().zip(delivered) {
-            told[at] = if delivered {
+        let deadline = Instant::now() + self.delivery_timeout;
+        let delivered = self.sink.send(messages, deadline).await;
+        for (index, is_delivered) in sent_indexes.into_iter().zip(delivered) {
+            outcomes[index] = if is_delivered {
                 ReportOutcome::Delivered
             } else {
                 ReportOutcome::Pending
             };
         }
-        told
+        outcomes
     }
 }

@@ -1,6 +1,5 @@
-//! Registering catalog proxies with the sources service: which connections, in what words, and how.
-//!
-//! `registrar` does it beside the recording, which never waits for it.
+//! Decides which connections are catalog proxies, and registers them with the sources service over
+//! HTTP.
 
 use std::error::Error as _;
 use std::time::Duration;
@@ -13,66 +12,69 @@ use uuid::Uuid;
 use crate::domain::{ClientId, ClientInfo, ClientKind, Dialect, Identity};
 use crate::http_client;
 
-/// The worker of a status-dialect client that makes it a catalog proxy.
-const DISPATCHER: &str = "catalog";
-/// Longest part of a source in bytes. They wait in memory, and one goes into an address.
-const PART_MAX_BYTES: usize = 1024;
-/// Largest list of sources that is read.
-const ANSWER_MAX_BYTES: usize = 1024 * 1024;
-/// How much of a refusal is kept for the log.
-const REFUSAL_MAX_BYTES: usize = 1024;
+/// The dispatcher that makes a status-dialect client a catalog proxy.
+const CATALOG_DISPATCHER: &str = "catalog";
+/// Maximum length of each field of a source. Queued sources are in memory, and `source_ref` becomes
+/// part of a URL.
+const MAX_FIELD_BYTES: usize = 1024;
+/// Maximum size of a list response that is read.
+const MAX_LIST_BYTES: usize = 1024 * 1024;
+/// Maximum size of a create response that is read, for the log.
+const MAX_CREATE_RESPONSE_BYTES: usize = 1024;
 
-/// What the sources service is told of a catalog proxy.
+/// A source as the sources service stores it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Source {
-    /// What it is found by.
-    pub source_ref: String,
-    /// What people call it.
+    /// The key by which the sources service finds the source.
+    pub reference: String,
+    /// The display name.
     pub name: String,
-    /// The name of its type.
-    pub source_type: String,
-    /// The name of the type of application that it is for.
+    /// The name of the source type.
+    pub type_name: String,
+    /// The name of the application type.
     pub application_type: String,
 }
 
-/// The source that a connection stands for, if it is a catalog proxy that says all there is to say.
+/// Returns the source to register for a connection. `None` if the client is not a catalog proxy or
+/// a required field is missing.
 #[must_use]
-pub fn source_of(
+pub fn catalog_source(
     client_id: &ClientId,
     dialect: Dialect,
     kind: ClientKind,
-    reported: &ClientInfo,
+    info: &ClientInfo,
 ) -> Option<Source> {
     let id = || client_id.as_str().to_owned();
     match (dialect, kind) {
         (Dialect::Status, _) => {
-            // The name has neither `-` nor `_`, so it has one spelling.
-            let worker = reported.dispatchers.get(DISPATCHER)?;
+            // A plain key is enough: "catalog" has no `-` or `_`, so it has only one spelling.
+            let dispatcher = info.dispatchers.get(CATALOG_DISPATCHER)?;
             Some(Source {
-                source_ref: part(worker, "SourceRef")?,
-                name: part(worker, "SrcName")?,
-                source_type: part(worker, "SrcType")?,
-                application_type: part(worker, "ApplicationType")?,
+                reference: text_field(dispatcher, "SourceRef")?,
+                name: text_field(dispatcher, "SrcName")?,
+                type_name: text_field(dispatcher, "SrcType")?,
+                application_type: text_field(dispatcher, "ApplicationType")?,
             })
         }
         (Dialect::Handshake, ClientKind::Proxy) => {
-            let facts = &reported.catalog_service_facts;
+            let facts = &info.catalog_service_facts;
             Some(Source {
-                source_ref: id(),
+                reference: id(),
                 name: id(),
-                source_type: part(facts, "source_type")?,
-                application_type: part(facts, "application_type")?,
+                type_name: text_field(facts, "source_type")?,
+                application_type: text_field(facts, "application_type")?,
             })
         }
         (Dialect::Handshake, ClientKind::Host) => None,
     }
 }
 
-/// A text of some length: an empty reference would be found with every source that has none.
-fn part(of: &Value, key: &str) -> Option<String> {
-    let text = of.get(key)?.as_str()?;
-    let is_usable = !text.trim().is_empty() && text.len() <= PART_MAX_BYTES;
-    is_usable.then(|| text.to_owned())
+/// Returns a string field. `None` if it is blank or too long: a blank `source_ref` would match
+/// every source without one.
+fn text_field(object: &Value, key: &str) -> Option<String> {
+    let text = object.get(key)?.as_str()?;
+    let is_valid = !text.trim().is_empty() && text.len() <= MAX_FIELD_BYTES;
+    is_valid.then(|| text.to_owned())
 }
 
 #[derive(Serialize)]
@@ -101,14 +103,14 @@ struct NewEndpoint<'a> {
     receptor_node: &'a str,
 }
 
-/// The request that makes a source, its application and the endpoint that is the client.
-pub(super) fn bulk_create(source: &Source, client: &ClientId) -> Vec<u8> {
+/// Builds the request body that creates a source, its application and its endpoint (the client).
+pub(super) fn bulk_create_body(source: &Source, client: &ClientId) -> Vec<u8> {
     let source_name = source.name.as_str();
     let request = BulkCreate {
         sources: [NewSource {
-            source_ref: &source.source_ref,
+            source_ref: &source.reference,
             name: source_name,
-            source_type_name: &source.source_type,
+            source_type_name: &source.type_name,
         }],
         applications: [NewApplication {
             source_name,
@@ -119,153 +121,145 @@ pub(super) fn bulk_create(source: &Source, client: &ClientId) -> Vec<u8> {
             receptor_node: client.as_str(),
         }],
     };
-    // Serialising strings into memory has nothing to fail at.
+    // Serializing strings to memory cannot fail.
     serde_json::to_vec(&request).unwrap_or_default()
 }
 
-/// What became of a registration.
+/// Result of a registration request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
-    /// The service had it.
-    Existed,
-    /// The service has it now.
-    Made,
-    /// The service will not have it, and the same again would be refused again. Its first words.
-    Refused(String),
-    /// No answer that can be read, or not this time.
+pub enum RegistrationOutcome {
+    /// The service already has the source.
+    AlreadyExists,
+    /// The service created the source.
+    Created,
+    /// The service rejected the source, so a retry is useless. Contains the start of the response.
+    Rejected(String),
+    /// The service gave no usable response. Contains the reason.
     Failed(String),
 }
 
-impl Outcome {
-    /// Its name as a metric's label.
-    #[must_use]
-    pub fn label(&self) -> &'static str {
-        match self {
-            Self::Existed => "existed",
-            Self::Made => "made",
-            Self::Refused(_) => "refused",
-            Self::Failed(_) => "failed",
-        }
-    }
-}
-
-/// Why the service cannot be used.
+/// `sources.url` is invalid.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "sources.url: {url:?} is not an address: {problem}; write it as in \"http://sources.example:8000\", or set it to \"\" to register nothing"
+    "sources.url: {url:?} is not a valid URL: {problem}; \
+     example: \"http://sources.example:8000\", or set it to \"\" to register nothing"
 )]
 pub struct SourcesError {
-    /// The address.
+    /// The configured URL.
     pub url: String,
-    /// What is wrong.
+    /// Why it is invalid.
     pub problem: String,
 }
 
-/// The sources service, over HTTP.
-pub struct Sources {
+/// HTTP client of the sources service.
+pub struct SourcesClient {
     pub(super) list_url: reqwest::Url,
     create_url: reqwest::Url,
     http: reqwest::Client,
 }
 
-impl Sources {
-    /// The service at this address, which has so long to answer each request.
+impl SourcesClient {
+    /// Creates a client. `timeout` applies to each request.
     ///
     /// # Errors
-    /// When the address cannot be one.
+    /// If the URL is invalid.
     pub fn new(url: &str, timeout: Duration) -> Result<Self, SourcesError> {
         let bad_url = |problem: String| SourcesError {
             url: url.to_owned(),
             problem,
         };
-        let http = http_client::client(timeout).build();
-        let http = http.map_err(|why| bad_url(why.to_string()))?;
-        let below = |path: [&str; 2]| {
+        let http = http_client::client_builder(timeout).build();
+        let http = http.map_err(|error| bad_url(error.to_string()))?;
+        let api_url = |path: [&str; 2]| {
             let path = [&["api", "sources"], &path[..]].concat();
-            http_client::below(url, &path).map_err(bad_url)
+            http_client::join_path(url, &path).map_err(bad_url)
         };
         Ok(Self {
-            list_url: below(["v3.0", "sources"])?,
-            create_url: below(["v3.1", "bulk_create"])?,
+            list_url: api_url(["v3.0", "sources"])?,
+            create_url: api_url(["v3.1", "bulk_create"])?,
             http,
         })
     }
 
-    /// Registers a source in the name of this identity, unless the service has it.
+    /// Creates the source with the client's identity, unless the service already has it.
     pub async fn register(
         &self,
         identity: &Identity,
         source: &Source,
         client: &ClientId,
-    ) -> Outcome {
-        // One id for both requests: they are one thing to whoever follows them.
+    ) -> RegistrationOutcome {
+        // Both requests have the same id, to find them together in logs.
         let request_id = Uuid::new_v4().simple().to_string();
         let mut list_url = self.list_url.clone();
         list_url
             .query_pairs_mut()
-            .append_pair("source_ref", &source.source_ref);
+            .append_pair("source_ref", &source.reference);
         let list = self.http.get(list_url);
-        let listed = answer(list, identity, &request_id, ANSWER_MAX_BYTES).await;
-        match listed.and_then(|(status, body)| exists(status, &body)) {
-            Ok(true) => return Outcome::Existed,
+        let listed = send(list, identity, &request_id, MAX_LIST_BYTES).await;
+        match listed.and_then(|(status, body)| list_contains_source(status, &body)) {
+            Ok(true) => return RegistrationOutcome::AlreadyExists,
             Ok(false) => {}
-            Err(why) => return Outcome::Failed(why),
+            Err(reason) => return RegistrationOutcome::Failed(reason),
         }
         let create = self.http.post(self.create_url.clone());
         let create = create
             .header("content-type", "application/json")
-            .body(bulk_create(source, client));
-        match answer(create, identity, &request_id, REFUSAL_MAX_BYTES).await {
-            Ok((status, body)) => created(status, &body),
-            Err(why) => Outcome::Failed(why),
+            .body(bulk_create_body(source, client));
+        match send(create, identity, &request_id, MAX_CREATE_RESPONSE_BYTES).await {
+            Ok((status, body)) => classify_create_response(status, &body),
+            Err(reason) => RegistrationOutcome::Failed(reason),
         }
     }
 }
 
-/// Sends a request, and reads no more than so much of its answer.
-async fn answer(
+/// Sends a request with the client's identity. Returns the status and at most `max_bytes` of the
+/// body.
+async fn send(
     request: reqwest::RequestBuilder,
     identity: &Identity,
     request_id: &str,
-    most: usize,
+    max_bytes: usize,
 ) -> Result<(u16, Vec<u8>), String> {
-    let mut who = HeaderValue::from_str(identity.to_base64()).map_err(|why| why.to_string())?;
-    who.set_sensitive(true);
+    let identity = HeaderValue::from_str(identity.to_base64());
+    let mut identity = identity.map_err(|error| error.to_string())?;
+    identity.set_sensitive(true);
     let request = request
-        .header("x-rh-identity", who)
+        .header("x-rh-identity", identity)
         .header("x-rh-insights-request-id", request_id);
-    http_client::ask(request, most).await.map_err(no_answer)
+    let response = http_client::send(request, max_bytes).await;
+    response.map_err(describe_error)
 }
 
-/// Without the address, which may hold a password, and with the cause, which the client leaves out.
-fn no_answer(error: reqwest::Error) -> String {
+/// Formats an error without the URL, which may contain a password, and with its causes, which
+/// `Display` omits.
+fn describe_error(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut text = error.to_string();
     let mut cause = error.source();
-    while let Some(why) = cause {
-        text = format!("{text}: {why}");
-        cause = why.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
     }
     text
 }
 
-/// Whether the list names a source. Anything but a list is no answer: taken for an empty one, it
-/// would have the source made twice.
-fn exists(status: u16, body: &[u8]) -> Result<bool, String> {
+/// Returns whether a list response contains a source. Any other response is an error: if it counted
+/// as an empty list, the source could be created twice.
+fn list_contains_source(status: u16, body: &[u8]) -> Result<bool, String> {
     if status != 200 {
-        return Err(format!("asked for the source, it answers {status}"));
+        return Err(format!("the list request returned status {status}"));
     }
     let body: Option<Value> = serde_json::from_slice(body).ok();
     match body.as_ref().and_then(|body| body.get("data")?.as_array()) {
         Some(data) => Ok(!data.is_empty()),
-        None => Err("asked for the source, it answers with no list".to_owned()),
+        None => Err("the list response has no data array".to_owned()),
     }
 }
 
-fn created(status: u16, body: &[u8]) -> Outcome {
+fn classify_create_response(status: u16, body: &[u8]) -> RegistrationOutcome {
     match status {
-        201 => Outcome::Made,
-        400 => Outcome::Refused(String::from_utf8_lossy(body).into_owned()),
-        _ => Outcome::Failed(format!("asked to make the source, it answers {status}")),
+        201 => RegistrationOutcome::Created,
+        400 => RegistrationOutcome::Rejected(String::from_utf8_lossy(body).into_owned()),
+        _ => RegistrationOutcome::Failed(format!("the create request returned status {status}")),
     }
 }

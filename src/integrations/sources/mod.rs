@@ -1,9 +1,11 @@
 //! Registers catalog proxies with the sources service.
+//!
+//! Registrations are queued and sent in the background, so recording never waits for the service.
 
 mod client;
 mod registration_queue;
 #[cfg(test)]
 mod tests;
 
-pub use client::{Sources, source_of};
-pub use registration_queue::{RegistrationQueue, SourceRegistrar, run};
+pub use client::{SourcesClient, catalog_source};
+pub use registration_queue::{RegistrationQueue, SourceRegistrar, process_registrations};

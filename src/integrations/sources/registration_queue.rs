@@ -1,4 +1,5 @@
-//! Registering beside the recording: bounded in what waits, in how many at once, and in how often.
+//! Sends queued registrations to the sources service, with limits on queue length and concurrency
+//! and a cache against repeated registrations.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
@@ -7,23 +8,24 @@ use futures::StreamExt as _;
 use moka::sync::Cache;
 use tokio::sync::mpsc;
 
-use super::client::{Outcome, Source, Sources};
+use super::client::{RegistrationOutcome, Source, SourcesClient};
 use crate::domain::{ClientId, Identity};
 use crate::shutdown::TaskGroup;
-use crate::telemetry::metrics::{self, LogThrottle};
+use crate::telemetry::{LogThrottle, metrics};
 
-/// More than this in line are dropped: a proxy that comes back is registered then.
-const IN_LINE: usize = 1000;
-/// Registrations under way at once.
-const AT_ONCE: usize = 8;
-/// What was registered or refused is left alone this long, so that those who come back all at once
-/// do not cost the service a request each.
-const REMEMBERED_FOR: Duration = Duration::from_hours(1);
-/// How many of these are remembered.
-const REMEMBERED: u64 = 100_000;
-/// How long after each failure it is tried again. A proxy may stay connected for months, and nothing
-/// else would register it.
-const TRIED_AGAIN_AFTER: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(10)];
+/// Maximum number of queued registrations. Further ones are dropped; the proxy is registered when
+/// it reconnects.
+const QUEUE_CAPACITY: usize = 1000;
+/// Maximum number of registrations in flight.
+const MAX_CONCURRENCY: usize = 8;
+/// How long a created or rejected source is not registered again. Limits the requests when many
+/// proxies reconnect at once.
+const CACHE_TTL: Duration = Duration::from_hours(1);
+/// Maximum number of cached registrations.
+const CACHE_CAPACITY: u64 = 100_000;
+/// Delays before each retry of a failed registration. Without retries, a proxy that stays connected
+/// for months would stay unregistered.
+const RETRY_DELAYS: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(10)];
 
 struct Registration {
     identity: Identity,
@@ -31,132 +33,183 @@ struct Registration {
     client: ClientId,
 }
 
-/// Where registrations come out, for [`run`].
+/// How a registration ended, as a metric label.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RegistrationStatus {
+    AlreadyExists,
+    Created,
+    Rejected,
+    Failed,
+    /// An equal registration was processed less than [`CACHE_TTL`] ago.
+    Cached,
+    /// The queue was full or closed.
+    Dropped,
+}
+
+impl RegistrationStatus {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::AlreadyExists => "existed",
+            Self::Created => "created",
+            Self::Rejected => "rejected",
+            Self::Failed => "failed",
+            Self::Cached => "cached",
+            Self::Dropped => "dropped",
+        }
+    }
+}
+
+impl From<&RegistrationOutcome> for RegistrationStatus {
+    fn from(outcome: &RegistrationOutcome) -> Self {
+        match outcome {
+            RegistrationOutcome::AlreadyExists => Self::AlreadyExists,
+            RegistrationOutcome::Created => Self::Created,
+            RegistrationOutcome::Rejected(_) => Self::Rejected,
+            RegistrationOutcome::Failed(_) => Self::Failed,
+        }
+    }
+}
+
+/// The receiving end of the queue, for [`process_registrations`].
 pub struct RegistrationQueue(mpsc::Receiver<Registration>);
 
-/// Where registrations go in. A clone is the same.
+/// The sending end of the queue. Clones send to the same queue.
 #[derive(Clone)]
 pub struct SourceRegistrar(mpsc::Sender<Registration>);
 
 impl SourceRegistrar {
-    /// Both ends.
+    /// Creates a queue and returns both ends.
     #[must_use]
     pub fn channel() -> (Self, RegistrationQueue) {
-        let (sender, receiver) = mpsc::channel(IN_LINE);
+        let (sender, receiver) = mpsc::channel(QUEUE_CAPACITY);
         (Self(sender), RegistrationQueue(receiver))
     }
 
-    /// Has a source registered when its turn comes. Never waits: false if too many are in line, or
-    /// nobody registers any more, and it was dropped.
+    /// Queues a registration without waiting. Returns false if it was dropped because the queue is
+    /// full or closed.
     pub fn try_register(&self, identity: &Identity, source: Source, client: &ClientId) -> bool {
-        static SAID: LogThrottle = LogThrottle::new();
-        let taken = self.0.try_send(Registration {
+        static LOG_THROTTLE: LogThrottle = LogThrottle::new();
+        let queued = self.0.try_send(Registration {
             identity: identity.clone(),
             source,
             client: client.clone(),
         });
-        if taken.is_err() {
-            metrics::source_registered("dropped");
-            if SAID.now() {
-                tracing::warn!(client_id = %client, "a source is not registered: too many are in line");
+        if queued.is_err() {
+            metrics::source_registration(RegistrationStatus::Dropped.as_str());
+            if LOG_THROTTLE.should_log() {
+                tracing::warn!(client_id = %client, "source registration dropped: queue full or closed");
             }
         }
-        taken.is_ok()
+        queued.is_ok()
     }
 }
 
-/// Registers what comes, a few at a time, until there is nobody who could order more or `stopper`
-/// asks. What is under way then is dropped: a proxy that comes back is looked for first.
-pub async fn run(orders: RegistrationQueue, sources: Sources, stopper: TaskGroup) {
-    run_with(orders, sources, stopper, &TRIED_AGAIN_AFTER).await;
+/// Processes queued registrations until all [`SourceRegistrar`]s are dropped or `tasks` is
+/// cancelled. Cancellation drops the registrations in flight; the proxies are registered when they
+/// reconnect.
+pub async fn process_registrations(
+    queue: RegistrationQueue,
+    sources: SourcesClient,
+    tasks: TaskGroup,
+) {
+    process_with_retry_delays(queue, sources, tasks, &RETRY_DELAYS).await;
 }
 
-pub(super) async fn run_with(
-    mut orders: RegistrationQueue,
-    sources: Sources,
-    stopper: TaskGroup,
-    tried_again_after: &[Duration],
+pub(super) async fn process_with_retry_delays(
+    mut queue: RegistrationQueue,
+    sources: SourcesClient,
+    tasks: TaskGroup,
+    retry_delays: &[Duration],
 ) {
-    let registering = Registering {
+    let processor = RegistrationProcessor {
         sources,
         hasher: RandomState::new(),
-        memory: Cache::builder()
-            .max_capacity(REMEMBERED)
-            .time_to_live(REMEMBERED_FOR)
+        cache: Cache::builder()
+            .max_capacity(CACHE_CAPACITY)
+            .time_to_live(CACHE_TTL)
             .build(),
-        tried_again_after,
+        retry_delays,
     };
-    let coming = futures::stream::poll_fn(move |context| orders.0.poll_recv(context));
-    let all = coming.for_each_concurrent(AT_ONCE, |order| registering.one(order));
+    let registrations = futures::stream::poll_fn(move |context| queue.0.poll_recv(context));
+    let process_all = registrations.for_each_concurrent(MAX_CONCURRENCY, |registration| {
+        processor.process(registration)
+    });
     tokio::select! {
-        () = all => {}
-        () = stopper.asked() => {}
+        () = process_all => {}
+        () = tasks.cancelled() => {}
     }
 }
 
-struct Registering<'a> {
-    sources: Sources,
+struct RegistrationProcessor<'a> {
+    sources: SourcesClient,
     hasher: RandomState,
-    /// By hash: what a client says may be long, and the worst that two alike can cost is that one of
-    /// them is registered an hour later.
-    memory: Cache<u64, ()>,
-    tried_again_after: &'a [Duration],
+    /// Hashes of recent registrations. Hashes need less memory than the sources. A hash collision
+    /// only delays a registration by [`CACHE_TTL`].
+    cache: Cache<u64, ()>,
+    retry_delays: &'a [Duration],
 }
 
-impl Registering<'_> {
-    async fn one(&self, order: Registration) {
-        let org = order.identity.tenant().map(|tenant| &tenant.org_id);
-        let key = self.hasher.hash_one((org, &order.client, &order.source));
-        // Before it is done, or the same twice at once would be made twice.
-        if !self.memory.entry(key).or_insert(()).is_fresh() {
-            metrics::source_registered("remembered");
-            return;
-        }
-        let outcome = self.tried(&order).await;
-        if matches!(outcome, Outcome::Failed(_)) {
-            self.memory.invalidate(&key);
-        }
-        say(&order.client, &outcome);
-    }
-
-    /// The last outcome. Only failures are tried again: what was refused would be refused again.
-    async fn tried(&self, order: &Registration) -> Outcome {
+impl RegistrationProcessor<'_> {
+    async fn process(&self, registration: Registration) {
         let Registration {
             identity,
             source,
             client,
-        } = order;
+        } = &registration;
+        let org = identity.tenant().map(|tenant| &tenant.org_id);
+        let key = self.hasher.hash_one((org, client, source));
+        // Insert before the request, so that concurrent equal registrations send only one.
+        if !self.cache.entry(key).or_insert(()).is_fresh() {
+            metrics::source_registration(RegistrationStatus::Cached.as_str());
+            return;
+        }
+        let outcome = self.register_with_retries(&registration).await;
+        if matches!(outcome, RegistrationOutcome::Failed(_)) {
+            self.cache.invalidate(&key);
+        }
+        metrics::source_registration(RegistrationStatus::from(&outcome).as_str());
+        log_outcome(client, &outcome);
+    }
+
+    /// Retries failures, but not rejections. Returns the outcome of the last attempt.
+    async fn register_with_retries(&self, registration: &Registration) -> RegistrationOutcome {
+        let Registration {
+            identity,
+            source,
+            client,
+        } = registration;
         let mut outcome = self.sources.register(identity, source, client).await;
-        for pause in self.tried_again_after {
-            let Outcome::Failed(why) = &outcome else {
+        for delay in self.retry_delays {
+            let RegistrationOutcome::Failed(reason) = &outcome else {
                 break;
             };
-            tracing::debug!(client_id = %client, why, "a source is not registered yet");
-            tokio::time::sleep(*pause).await;
+            tracing::debug!(client_id = %client, reason, "source registration failed; retrying");
+            tokio::time::sleep(*delay).await;
             outcome = self.sources.register(identity, source, client).await;
         }
         outcome
     }
 }
 
-/// Counts an outcome and logs it. A line for each failure would let an outage fill the disk.
-fn say(client: &ClientId, outcome: &Outcome) {
-    static SAID: LogThrottle = LogThrottle::new();
-    metrics::source_registered(outcome.label());
+/// Logs the outcome. Failures are throttled, so that an outage cannot fill the disk.
+fn log_outcome(client: &ClientId, outcome: &RegistrationOutcome) {
+    static LOG_THROTTLE: LogThrottle = LogThrottle::new();
     match outcome {
-        Outcome::Made => tracing::info!(client_id = %client, "a source was registered"),
-        Outcome::Existed => tracing::debug!(client_id = %client, "the source is registered"),
-        Outcome::Refused(body) => {
-            tracing::warn!(client_id = %client, body, "the sources service refuses a source");
+        RegistrationOutcome::Created => tracing::info!(client_id = %client, "source registered"),
+        RegistrationOutcome::AlreadyExists => {
+            tracing::debug!(client_id = %client, "source is already registered");
         }
-        Outcome::Failed(why) if SAID.now() => {
+        RegistrationOutcome::Rejected(body) => {
+            tracing::warn!(client_id = %client, body, "source rejected by the sources service");
+        }
+        RegistrationOutcome::Failed(reason) if LOG_THROTTLE.should_log() => {
             tracing::warn!(
-                client_id = %client, why,
-                "a source is not registered: check sources.url (others are only counted)"
+                client_id = %client, reason,
+                "source registration failed; check sources.url (further failures are only counted)"
             );
         }
-        Outcome::Failed(why) => {
-            tracing::debug!(client_id = %client, why, "a source is not registered");
+        RegistrationOutcome::Failed(reason) => {
+            tracing::debug!(client_id = %client, reason, "source registration failed");
         }
     }
 }

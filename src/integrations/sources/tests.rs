@@ -12,134 +12,141 @@ use super::registration_queue::*;
 use crate::domain::{ClientId, ClientInfo, ClientKind, Dialect, Identity, OrgId, Tenant};
 use crate::shutdown::TaskGroup;
 
-/// What was asked: method, path with query, body.
-type Asked = (String, String, String);
+/// Method, path with query, body.
+type Request = (String, String, String);
 
 #[derive(Default)]
-struct Book {
-    /// What it says to the list and to the creation.
+struct ServerState {
+    /// Status and body of the response to list requests.
     list: (u16, String),
+    /// Status and body of the response to create requests.
     create: (u16, String),
-    /// So many requests are answered with 503 first.
-    ailing: usize,
+    /// Number of requests to fail with status 503 first.
+    remaining_failures: usize,
     delay: Duration,
-    asked: Vec<Asked>,
+    requests: Vec<Request>,
     headers: Vec<HeaderMap>,
-    busy: usize,
-    busiest: usize,
+    in_flight: usize,
+    max_in_flight: usize,
 }
 
-struct Fake {
+/// An HTTP server with fixed responses that stores the requests.
+struct FakeSources {
     url: String,
-    book: Arc<Mutex<Book>>,
-    serving: tokio::task::JoinHandle<()>,
+    state: Arc<Mutex<ServerState>>,
+    server: tokio::task::JoinHandle<()>,
 }
 
-impl Fake {
+impl FakeSources {
     async fn start(list: (u16, &str), create: (u16, &str)) -> Self {
-        let book = Arc::new(Mutex::new(Book {
+        let state = Arc::new(Mutex::new(ServerState {
             list: (list.0, list.1.to_owned()),
             create: (create.0, create.1.to_owned()),
-            ..Book::default()
+            ..ServerState::default()
         }));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let router = Router::new().fallback(answer).with_state(book.clone());
-        let serving = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
-        Self { url, book, serving }
+        let router = Router::new()
+            .fallback(handle_request)
+            .with_state(state.clone());
+        let server = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        Self { url, state, server }
     }
 
-    fn sources(&self) -> Sources {
-        Sources::new(&self.url, Duration::from_secs(5)).unwrap()
+    fn sources(&self) -> SourcesClient {
+        SourcesClient::new(&self.url, Duration::from_secs(5)).unwrap()
     }
 
-    async fn register(&self) -> Outcome {
+    async fn register(&self) -> RegistrationOutcome {
         let client = client("c");
         self.sources()
             .register(&identity("1"), &source("r&f =/é"), &client)
             .await
     }
 
-    /// Registers these for one client each, one line after the other, until all are done.
-    async fn run(&self, orders: &[(&str, &str)], again: &[Duration]) {
-        let (registrar, waiting) = SourceRegistrar::channel();
-        for (name, org) in orders {
+    /// Queues one registration per client and organization, and waits until all are processed.
+    async fn process(&self, clients: &[(&str, &str)], retry_delays: &[Duration]) {
+        let (registrar, queue) = SourceRegistrar::channel();
+        for (name, org) in clients {
             assert!(registrar.try_register(&identity(org), source("r"), &client(name)));
         }
         drop(registrar);
-        run_with(waiting, self.sources(), TaskGroup::new(), again).await;
+        process_with_retry_delays(queue, self.sources(), TaskGroup::new(), retry_delays).await;
     }
 
-    fn asked(&self) -> Vec<String> {
-        let book = self.book.lock();
-        let asked = book.asked.iter();
-        asked
+    /// Returns the method and path of each request.
+    fn requests(&self) -> Vec<String> {
+        let state = self.state.lock();
+        let requests = state.requests.iter();
+        requests
             .map(|(method, path, _)| format!("{method} {path}"))
             .collect()
     }
 }
 
-impl Drop for Fake {
+impl Drop for FakeSources {
     fn drop(&mut self) {
-        self.serving.abort();
+        self.server.abort();
     }
 }
 
-async fn answer(
-    State(book): State<Arc<Mutex<Book>>>,
+async fn handle_request(
+    State(state): State<Arc<Mutex<ServerState>>>,
     method: Method,
     uri: Uri,
     headers: HeaderMap,
     body: String,
 ) -> (StatusCode, String) {
     let (delay, (status, text)) = {
-        let mut book = book.lock();
-        book.asked.push((method.to_string(), uri.to_string(), body));
-        book.headers.push(headers);
-        book.busy += 1;
-        book.busiest = book.busiest.max(book.busy);
-        let says = if book.ailing > 0 {
-            book.ailing -= 1;
+        let mut state = state.lock();
+        state
+            .requests
+            .push((method.to_string(), uri.to_string(), body));
+        state.headers.push(headers);
+        state.in_flight += 1;
+        state.max_in_flight = state.max_in_flight.max(state.in_flight);
+        let response = if state.remaining_failures > 0 {
+            state.remaining_failures -= 1;
             (503, String::new())
         } else if method == Method::GET {
-            book.list.clone()
+            state.list.clone()
         } else {
-            book.create.clone()
+            state.create.clone()
         };
-        (book.delay, says)
+        (state.delay, response)
     };
     tokio::time::sleep(delay).await;
-    book.lock().busy -= 1;
+    state.lock().in_flight -= 1;
     (StatusCode::from_u16(status).unwrap(), text)
 }
 
-const NONE: (u16, &str) = (200, r#"{"meta": {"count": 0}, "data": []}"#);
-const ONE: (u16, &str) = (200, r#"{"meta": {"count": 1}, "data": [{"id": "7"}]}"#);
-const MADE: (u16, &str) = (201, "{}");
-const LIST: &str = "GET /api/sources/v3.0/sources?source_ref=r";
-const CREATE: &str = "POST /api/sources/v3.1/bulk_create";
+const EMPTY_LIST: (u16, &str) = (200, r#"{"meta": {"count": 0}, "data": []}"#);
+const LIST_WITH_SOURCE: (u16, &str) = (200, r#"{"meta": {"count": 1}, "data": [{"id": "7"}]}"#);
+const CREATED: (u16, &str) = (201, "{}");
+const LIST_REQUEST: &str = "GET /api/sources/v3.0/sources?source_ref=r";
+const CREATE_REQUEST: &str = "POST /api/sources/v3.1/bulk_create";
 
 fn client(name: &str) -> ClientId {
     ClientId::new(name).unwrap()
 }
 
 fn identity(org: &str) -> Identity {
-    Identity::made_for(&Tenant {
+    Identity::for_tenant(&Tenant {
         org_id: OrgId::new(org).unwrap(),
         account: "42".to_owned(),
     })
 }
 
-fn source(source_ref: &str) -> Source {
+fn source(reference: &str) -> Source {
     Source {
-        source_ref: source_ref.to_owned(),
+        reference: reference.to_owned(),
         name: "tower".to_owned(),
-        source_type: "ansible-tower".to_owned(),
+        type_name: "ansible-tower".to_owned(),
         application_type: "/insights/platform/catalog".to_owned(),
     }
 }
 
-fn reported(dispatchers: Value, facts: Value) -> ClientInfo {
+fn client_info(dispatchers: Value, facts: Value) -> ClientInfo {
     ClientInfo {
         canonical_facts: json!({}),
         catalog_service_facts: facts,
@@ -150,222 +157,238 @@ fn reported(dispatchers: Value, facts: Value) -> ClientInfo {
     }
 }
 
-fn worker() -> Value {
+fn catalog_dispatcher() -> Value {
     json!({"ApplicationType": "/insights/platform/catalog", "SrcName": "tower",
         "SourceRef": "r", "SrcType": "ansible-tower", "Else": 1})
 }
 
 #[test]
-fn a_catalog_worker_that_says_it_all_is_a_source() {
-    let of = |dispatchers: Value, kind| {
-        let reported = reported(dispatchers, Value::Null);
-        source_of(&client("c"), Dialect::Status, kind, &reported)
+fn status_client_with_a_complete_catalog_dispatcher_is_a_source() {
+    let source_from = |dispatchers: Value, kind| {
+        let info = client_info(dispatchers, Value::Null);
+        catalog_source(&client("c"), Dialect::Status, kind, &info)
     };
-    let whole = json!({"catalog": worker(), "echo": {}});
-    assert_eq!(of(whole, ClientKind::Host), Some(source("r")));
+    let complete = json!({"catalog": catalog_dispatcher(), "echo": {}});
+    assert_eq!(source_from(complete, ClientKind::Host), Some(source("r")));
     for key in ["ApplicationType", "SrcName", "SourceRef", "SrcType"] {
-        for bad in [
+        for invalid in [
             Value::Null,
             json!(1),
             json!({}),
             json!(" "),
             json!("x".repeat(1025)),
         ] {
-            let mut worker = worker();
-            worker[key] = bad.clone();
-            let found = of(json!({ "catalog": worker }), ClientKind::Host);
-            assert_eq!(found, None, "{key} {bad}");
+            let mut dispatcher = catalog_dispatcher();
+            dispatcher[key] = invalid.clone();
+            let found = source_from(json!({ "catalog": dispatcher }), ClientKind::Host);
+            assert_eq!(found, None, "{key} {invalid}");
         }
-        let mut worker = worker();
-        worker.as_object_mut().unwrap().remove(key);
+        let mut dispatcher = catalog_dispatcher();
+        dispatcher.as_object_mut().unwrap().remove(key);
         assert_eq!(
-            of(json!({ "catalog": worker }), ClientKind::Host),
+            source_from(json!({ "catalog": dispatcher }), ClientKind::Host),
             None,
             "{key}"
         );
     }
-    for none in [
+    for other in [
         Value::Null,
         json!({}),
         json!({"catalog": null}),
-        json!({"catalogs": worker()}),
+        json!({"catalogs": catalog_dispatcher()}),
     ] {
-        assert_eq!(of(none, ClientKind::Host), None);
+        assert_eq!(source_from(other, ClientKind::Host), None);
     }
 }
 
 #[test]
-fn a_proxy_handshake_is_a_source_by_the_name_of_its_client() {
+fn handshake_proxy_is_a_source_named_by_its_client_id() {
     let facts = json!({"source_type": "satellite", "application_type": "catalog"});
-    let reported = reported(json!({"catalog": worker()}), facts);
-    let of = |kind| source_of(&client("c"), Dialect::Handshake, kind, &reported);
+    let info = client_info(json!({"catalog": catalog_dispatcher()}), facts);
+    let source_from = |kind| catalog_source(&client("c"), Dialect::Handshake, kind, &info);
     let expected = Source {
-        source_ref: "c".to_owned(),
+        reference: "c".to_owned(),
         name: "c".to_owned(),
-        source_type: "satellite".to_owned(),
+        type_name: "satellite".to_owned(),
         application_type: "catalog".to_owned(),
     };
-    assert_eq!(of(ClientKind::Proxy), Some(expected));
-    assert_eq!(of(ClientKind::Host), None);
+    assert_eq!(source_from(ClientKind::Proxy), Some(expected));
+    assert_eq!(source_from(ClientKind::Host), None);
 }
 
 #[test]
-fn a_source_is_made_with_its_application_and_endpoint() {
-    let text = String::from_utf8(bulk_create(&source("r"), &client("c"))).unwrap();
+fn bulk_create_body_has_source_application_and_endpoint() {
+    let text = String::from_utf8(bulk_create_body(&source("r"), &client("c"))).unwrap();
     insta::assert_snapshot!(text, @r#"{"sources":[{"source_ref":"r","name":"tower","source_type_name":"ansible-tower"}],"applications":[{"source_name":"tower","application_type_name":"/insights/platform/catalog"}],"endpoints":[{"source_name":"tower","receptor_node":"c"}]}"#);
 }
 
 #[tokio::test]
-async fn a_source_that_exists_is_not_made() {
-    let fake = Fake::start(ONE, MADE).await;
-    assert_eq!(fake.register().await, Outcome::Existed);
+async fn existing_source_is_not_created() {
+    let fake = FakeSources::start(LIST_WITH_SOURCE, CREATED).await;
+    assert_eq!(fake.register().await, RegistrationOutcome::AlreadyExists);
     let list = "GET /api/sources/v3.0/sources?source_ref=r%26f+%3D%2F%C3%A9";
-    assert_eq!(fake.asked(), [list]);
+    assert_eq!(fake.requests(), [list]);
 }
 
 #[tokio::test]
-async fn a_source_that_does_not_exist_is_made_in_the_clients_name() {
-    let fake = Fake::start(NONE, MADE).await;
-    assert_eq!(fake.register().await, Outcome::Made);
-    assert_eq!(fake.asked()[1], CREATE);
-    let book = fake.book.lock();
-    let body = bulk_create(&source("r&f =/é"), &client("c"));
-    assert_eq!(book.asked[1].2.as_bytes(), body);
-    assert_eq!(book.headers[1]["content-type"], "application/json");
-    for headers in &book.headers {
+async fn missing_source_is_created_with_the_clients_identity() {
+    let fake = FakeSources::start(EMPTY_LIST, CREATED).await;
+    assert_eq!(fake.register().await, RegistrationOutcome::Created);
+    assert_eq!(fake.requests()[1], CREATE_REQUEST);
+    let state = fake.state.lock();
+    let body = bulk_create_body(&source("r&f =/é"), &client("c"));
+    assert_eq!(state.requests[1].2.as_bytes(), body);
+    assert_eq!(state.headers[1]["content-type"], "application/json");
+    for headers in &state.headers {
         assert_eq!(headers["x-rh-identity"], identity("1").to_base64());
         let id = &headers["x-rh-insights-request-id"];
         assert_eq!(id.len(), 32);
-        assert_eq!(id, book.headers[0]["x-rh-insights-request-id"]);
+        assert_eq!(id, state.headers[0]["x-rh-insights-request-id"]);
     }
 }
 
 #[tokio::test]
-async fn a_refusal_is_kept_up_to_a_kibibyte() {
-    let words = "é".repeat(2000);
-    let fake = Fake::start(NONE, (400, &words)).await;
-    assert_eq!(fake.register().await, Outcome::Refused("é".repeat(512)));
+async fn rejection_text_is_truncated_to_1_kib() {
+    let body = "é".repeat(2000);
+    let fake = FakeSources::start(EMPTY_LIST, (400, &body)).await;
+    assert_eq!(
+        fake.register().await,
+        RegistrationOutcome::Rejected("é".repeat(512))
+    );
 }
 
 #[tokio::test]
-async fn what_is_no_list_is_no_leave_to_make_a_source() {
-    let good = NONE.1;
+async fn unexpected_responses_are_failures_and_create_nothing() {
+    let empty_list = EMPTY_LIST.1;
     for list in [
-        (500, good),
-        (401, good),
+        (500, empty_list),
+        (401, empty_list),
         (200, "<html>"),
         (200, "{}"),
         (200, r#"{"data": {}}"#),
     ] {
-        let fake = Fake::start(list, MADE).await;
+        let fake = FakeSources::start(list, CREATED).await;
         let outcome = fake.register().await;
         assert!(
-            matches!(outcome, Outcome::Failed(_)),
+            matches!(outcome, RegistrationOutcome::Failed(_)),
             "{list:?}: {outcome:?}"
         );
-        assert_eq!(fake.asked().len(), 1, "{list:?}");
+        assert_eq!(fake.requests().len(), 1, "{list:?}");
     }
     for status in [200, 401, 409, 500, 503] {
-        let fake = Fake::start(NONE, (status, "")).await;
+        let fake = FakeSources::start(EMPTY_LIST, (status, "")).await;
         let outcome = fake.register().await;
         assert!(
-            matches!(outcome, Outcome::Failed(_)),
+            matches!(outcome, RegistrationOutcome::Failed(_)),
             "{status}: {outcome:?}"
         );
     }
-    let nobody = Sources::new("http://127.0.0.1:1", Duration::from_secs(5)).unwrap();
-    let outcome = nobody
+    let unreachable = SourcesClient::new("http://127.0.0.1:1", Duration::from_secs(5)).unwrap();
+    let outcome = unreachable
         .register(&identity("1"), &source("r"), &client("c"))
         .await;
-    let Outcome::Failed(why) = outcome else {
+    let RegistrationOutcome::Failed(reason) = outcome else {
         panic!("{outcome:?}");
     };
-    assert!(!why.contains("127.0.0.1:1/"), "{why}");
+    assert!(!reason.contains("127.0.0.1:1/"), "{reason}");
 }
 
 #[tokio::test]
-async fn what_was_made_or_refused_is_remembered_for_its_organisation() {
-    for create in [MADE, (400, "no")] {
-        let fake = Fake::start(NONE, create).await;
-        fake.run(&[("c", "1"), ("c", "1"), ("c", "1")], &[]).await;
-        assert_eq!(fake.asked(), [LIST, CREATE], "{create:?}");
-        fake.book.lock().asked.clear();
-        fake.run(&[("c", "1"), ("d", "1"), ("c", "2")], &[]).await;
-        assert_eq!(fake.asked().len(), 6, "{create:?}");
+async fn created_and_rejected_sources_are_cached_per_client_and_organization() {
+    for create in [CREATED, (400, "no")] {
+        let fake = FakeSources::start(EMPTY_LIST, create).await;
+        fake.process(&[("c", "1"), ("c", "1"), ("c", "1")], &[])
+            .await;
+        assert_eq!(
+            fake.requests(),
+            [LIST_REQUEST, CREATE_REQUEST],
+            "{create:?}"
+        );
+        fake.state.lock().requests.clear();
+        fake.process(&[("c", "1"), ("d", "1"), ("c", "2")], &[])
+            .await;
+        assert_eq!(fake.requests().len(), 6, "{create:?}");
     }
 }
 
 #[tokio::test]
-async fn a_failure_is_tried_again_and_a_refusal_is_not() {
-    let again = [Duration::from_millis(1); 2];
-    let fake = Fake::start(NONE, MADE).await;
-    fake.book.lock().ailing = 2;
-    fake.run(&[("c", "1")], &again).await;
-    assert_eq!(fake.asked(), [LIST, LIST, LIST, CREATE]);
-    let fake = Fake::start(NONE, (400, "no")).await;
-    fake.run(&[("c", "1")], &again).await;
-    assert_eq!(fake.asked(), [LIST, CREATE]);
-    let fake = Fake::start((503, ""), MADE).await;
-    fake.run(&[("c", "1")], &again).await;
-    assert_eq!(fake.asked(), [LIST, LIST, LIST]);
+async fn failures_are_retried_and_rejections_are_not() {
+    let retry_delays = [Duration::from_millis(1); 2];
+    let fake = FakeSources::start(EMPTY_LIST, CREATED).await;
+    fake.state.lock().remaining_failures = 2;
+    fake.process(&[("c", "1")], &retry_delays).await;
+    assert_eq!(
+        fake.requests(),
+        [LIST_REQUEST, LIST_REQUEST, LIST_REQUEST, CREATE_REQUEST]
+    );
+    let fake = FakeSources::start(EMPTY_LIST, (400, "no")).await;
+    fake.process(&[("c", "1")], &retry_delays).await;
+    assert_eq!(fake.requests(), [LIST_REQUEST, CREATE_REQUEST]);
+    let fake = FakeSources::start((503, ""), CREATED).await;
+    fake.process(&[("c", "1")], &retry_delays).await;
+    assert_eq!(fake.requests(), [LIST_REQUEST, LIST_REQUEST, LIST_REQUEST]);
 }
 
 #[tokio::test]
-async fn what_failed_is_registered_when_the_client_comes_back() {
-    let fake = Fake::start(NONE, MADE).await;
-    fake.book.lock().ailing = 1;
-    let (registrar, waiting) = SourceRegistrar::channel();
-    let (sources, stopper) = (fake.sources(), TaskGroup::new());
-    let running = tokio::spawn(async move { run_with(waiting, sources, stopper, &[]).await });
+async fn failed_registration_is_not_cached() {
+    let fake = FakeSources::start(EMPTY_LIST, CREATED).await;
+    fake.state.lock().remaining_failures = 1;
+    let (registrar, queue) = SourceRegistrar::channel();
+    let (sources, tasks) = (fake.sources(), TaskGroup::new());
+    let processing =
+        tokio::spawn(async move { process_with_retry_delays(queue, sources, tasks, &[]).await });
     let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
-    while fake.asked().len() < 3 && tokio::time::Instant::now() < deadline {
+    while fake.requests().len() < 3 && tokio::time::Instant::now() < deadline {
         registrar.try_register(&identity("1"), source("r"), &client("c"));
         tokio::task::yield_now().await;
     }
     drop(registrar);
-    running.await.unwrap();
-    assert_eq!(fake.asked(), [LIST, LIST, CREATE]);
+    processing.await.unwrap();
+    assert_eq!(
+        fake.requests(),
+        [LIST_REQUEST, LIST_REQUEST, CREATE_REQUEST]
+    );
 }
 
 #[tokio::test]
-async fn a_few_are_registered_at_a_time() {
-    let fake = Fake::start(ONE, MADE).await;
-    fake.book.lock().delay = Duration::from_millis(20);
-    let names: Vec<String> = (0..40).map(|at| format!("c{at}")).collect();
-    let orders: Vec<_> = names.iter().map(|name| (name.as_str(), "1")).collect();
-    fake.run(&orders, &[]).await;
-    assert_eq!(fake.asked().len(), 40);
-    let busiest = fake.book.lock().busiest;
-    assert!((2..=8).contains(&busiest), "{busiest}");
+async fn concurrent_registrations_are_limited() {
+    let fake = FakeSources::start(LIST_WITH_SOURCE, CREATED).await;
+    fake.state.lock().delay = Duration::from_millis(20);
+    let names: Vec<String> = (0..40).map(|n| format!("c{n}")).collect();
+    let clients: Vec<_> = names.iter().map(|name| (name.as_str(), "1")).collect();
+    fake.process(&clients, &[]).await;
+    assert_eq!(fake.requests().len(), 40);
+    let max_in_flight = fake.state.lock().max_in_flight;
+    assert!((2..=8).contains(&max_in_flight), "{max_in_flight}");
 }
 
 #[tokio::test]
-async fn what_finds_the_line_full_is_dropped() {
-    let (registrar, waiting) = SourceRegistrar::channel();
+async fn registrations_beyond_the_queue_capacity_are_dropped() {
+    let (registrar, queue) = SourceRegistrar::channel();
     let register = || registrar.try_register(&identity("1"), source("r"), &client("c"));
     assert!((0..1000).all(|_| register()));
     assert!(!register());
-    drop(waiting);
+    drop(queue);
     assert!(!register());
 }
 
 #[tokio::test]
-async fn stopping_does_not_wait_for_the_service() {
-    let fake = Fake::start(ONE, MADE).await;
-    fake.book.lock().delay = Duration::from_mins(1);
-    let (registrar, waiting) = SourceRegistrar::channel();
+async fn shutdown_does_not_wait_for_the_service() {
+    let fake = FakeSources::start(LIST_WITH_SOURCE, CREATED).await;
+    fake.state.lock().delay = Duration::from_mins(1);
+    let (registrar, queue) = SourceRegistrar::channel();
     assert!(registrar.try_register(&identity("1"), source("r"), &client("c")));
-    let stopper = TaskGroup::new();
-    stopper.spawn(run(waiting, fake.sources(), stopper.clone()));
+    let tasks = TaskGroup::new();
+    tasks.spawn(process_registrations(queue, fake.sources(), tasks.clone()));
     let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
-    while fake.asked().is_empty() && tokio::time::Instant::now() < deadline {
+    while fake.requests().is_empty() && tokio::time::Instant::now() < deadline {
         tokio::task::yield_now().await;
     }
-    assert!(stopper.stop(Duration::from_secs(2)).await);
+    assert!(tasks.stop(Duration::from_secs(2)).await);
 }
 
 #[test]
-fn a_wrong_address_is_named_with_its_cure() {
+fn invalid_url_error_names_the_setting_and_an_example() {
     for bad in [
         "sources",
         "ftp://sources",
@@ -373,14 +396,14 @@ fn a_wrong_address_is_named_with_its_cure() {
         "http://a/?b",
         "http://a/#b",
     ] {
-        let text = Sources::new(bad, Duration::from_secs(1))
+        let text = SourcesClient::new(bad, Duration::from_secs(1))
             .err()
             .unwrap()
             .to_string();
         assert!(text.contains("sources.url"), "{text}");
-        assert!(text.contains("write it as"), "{text}");
+        assert!(text.contains("example: "), "{text}");
     }
-    let good = Sources::new("https://a/b/", Duration::from_secs(1)).unwrap();
+    let client = SourcesClient::new("https://a/b/", Duration::from_secs(1)).unwrap();
     let list = "https://a/b/api/sources/v3.0/sources";
-    assert_eq!(good.list_url.as_str(), list);
+    assert_eq!(client.list_url.as_str(), list);
 }

@@ -1,4 +1,4 @@
-//! The client's end of the handshake dialect: what the simulator says and understands.
+//! The client's side of the handshake dialect, for the simulator.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -6,26 +6,26 @@ use uuid::Uuid;
 
 use crate::domain::{ClientInfo, ClientKind, Timestamp};
 
-/// What a client hears on its `out` topic.
+/// A message from the service on the client's `out` topic.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ServerMessage {
-    /// A message of an application.
+    /// A message to an application on the client.
     Message {
-        /// Its id, which an answer names.
+        /// Id of the message, for the response.
         message_id: String,
-        /// What the application goes by.
+        /// Names the application that receives the message.
         directive: String,
-        /// The application's own.
+        /// The application's payload.
         payload: Value,
     },
-    /// Its handshake was refused: leave, and try later.
+    /// The handshake is invalid. The client disconnects and retries later.
     HandshakeError {
-        /// Why.
+        /// The problem with the handshake.
         details: String,
     },
-    /// Leave, and come back then; never, if there is no time.
+    /// The client must disconnect.
     ForceDisconnect {
-        /// When to come back.
+        /// When to reconnect; `None` means never.
         reconnect_after: Option<Timestamp>,
     },
 }
@@ -42,7 +42,7 @@ struct Envelope {
     payload: Value,
 }
 
-/// Reads a message of the service; none if it is not one that a client knows.
+/// Decodes a message from the service. Returns `None` if the message is invalid or of unknown type.
 #[must_use]
 pub fn decode(payload: &[u8]) -> Option<ServerMessage> {
     let envelope: Envelope = serde_json::from_slice(payload).ok()?;
@@ -65,64 +65,65 @@ pub fn decode(payload: &[u8]) -> Option<ServerMessage> {
     }
 }
 
-/// "Register me": to be published retained.
+/// Encodes a handshake, which clients publish with the retain flag.
 #[must_use]
-pub fn handshake(now: Timestamp, kind: ClientKind, reported: &ClientInfo) -> Vec<u8> {
+pub fn handshake_message(now: Timestamp, kind: ClientKind, info: &ClientInfo) -> Vec<u8> {
     let (r#type, payload) = match kind {
         ClientKind::Host => (
             "host-handshake",
-            json!({"canonical_facts": reported.canonical_facts}),
+            json!({"canonical_facts": info.canonical_facts}),
         ),
         ClientKind::Proxy => (
             "proxy-handshake",
-            json!({"catalog_service_facts": reported.catalog_service_facts}),
+            json!({"catalog_service_facts": info.catalog_service_facts}),
         ),
     };
-    bytes(&json!({
+    to_bytes(&json!({
         "type": r#type, "message_id": Uuid::new_v4(), "version": 1, "sent": now.to_string(),
         "payload": payload,
     }))
 }
 
-/// "I am gone": the last will, and the farewell of a clean leave.
+/// Encodes an offline message, which is also the payload of the last will.
 #[must_use]
 pub fn offline() -> Vec<u8> {
-    bytes(&json!({"type": "offline", "message_id": Uuid::new_v4(), "version": 1}))
+    to_bytes(&json!({"type": "offline", "message_id": Uuid::new_v4(), "version": 1}))
 }
 
-/// An application's answer: its payload sent back.
+/// Encodes a response of an application.
 #[must_use]
-pub fn answer(now: Timestamp, in_response_to: &str, directive: &str, payload: &Value) -> Vec<u8> {
-    bytes(&json!({
+pub fn response(now: Timestamp, in_response_to: &str, directive: &str, payload: &Value) -> Vec<u8> {
+    to_bytes(&json!({
         "type": "message", "message_id": Uuid::new_v4(), "in_response_to": in_response_to,
         "version": 1, "sent": now.to_string(), "directive": directive, "payload": payload,
     }))
 }
 
-/// "I cannot handle that message."
+/// Encodes the error that a client sends if it cannot handle a message.
 #[must_use]
 pub fn message_error(now: Timestamp, in_response_to: &str, details: &str) -> Vec<u8> {
-    bytes(&json!({
+    to_bytes(&json!({
         "type": "message-error", "message_id": Uuid::new_v4(), "in_response_to": in_response_to,
         "version": 1, "sent": now.to_string(), "payload": {"details": details},
     }))
 }
 
-fn bytes(message: &Value) -> Vec<u8> {
+fn to_bytes(message: &Value) -> Vec<u8> {
     message.to_string().into_bytes()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::handshake::{encode_command, encode_refusal, read};
+    use crate::protocol::handshake;
+    use crate::protocol::handshake::{encode_command, encode_handshake_error};
     use crate::protocol::{ClientMessage, ClientResponse, Command, HandshakeError, Rejection};
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
     #[test]
-    fn the_service_understands_its_own_simulator() {
-        let reported = ClientInfo {
+    fn service_decodes_messages_of_the_client_side() {
+        let info = ClientInfo {
             canonical_facts: json!({"fqdn": "a"}),
             catalog_service_facts: json!({"source_type": "s", "application_type": "a"}),
             dispatchers: Value::Null,
@@ -131,21 +132,22 @@ mod tests {
             client_version: String::new(),
         };
         for kind in [ClientKind::Host, ClientKind::Proxy] {
-            match read(&handshake(NOW, kind, &reported)).unwrap() {
+            match handshake::decode(&handshake_message(NOW, kind, &info)).unwrap() {
                 ClientMessage::Online(online) => assert_eq!(online.kind, kind),
                 other => panic!("{other:?}"),
             }
         }
-        assert_eq!(read(&offline()), Ok(ClientMessage::Offline));
-        for answer in [
-            answer(NOW, "m", "echo", &json!(1)),
+        assert_eq!(handshake::decode(&offline()), Ok(ClientMessage::Offline));
+        for response in [
+            response(NOW, "m", "echo", &json!(1)),
             message_error(NOW, "m", "no"),
         ] {
-            match read(&answer).unwrap() {
+            match handshake::decode(&response).unwrap() {
                 ClientMessage::Response(
-                    ClientResponse::Data { to, .. } | ClientResponse::Error { to, .. },
+                    ClientResponse::Data { response_to, .. }
+                    | ClientResponse::Error { response_to, .. },
                 ) => {
-                    assert_eq!(to.unwrap().as_str(), "m");
+                    assert_eq!(response_to.unwrap().as_str(), "m");
                 }
                 other => panic!("{other:?}"),
             }
@@ -153,21 +155,21 @@ mod tests {
     }
 
     #[test]
-    fn the_simulator_understands_the_service() {
-        let refusal = HandshakeError {
+    fn client_side_decodes_messages_of_the_service() {
+        let error = HandshakeError {
             in_response_to: None,
-            why: Rejection::wrong_shape("bad"),
+            rejection: Rejection::invalid_schema("bad"),
         };
         assert_eq!(
-            decode(&encode_refusal(&refusal, Uuid::nil(), NOW)),
+            decode(&encode_handshake_error(&error, Uuid::nil(), NOW)),
             Some(ServerMessage::HandshakeError {
                 details: "bad".into()
             })
         );
-        let heard = |command| decode(&encode_command(&command, Uuid::nil(), NOW).unwrap());
+        let decode_command = |command| decode(&encode_command(&command, Uuid::nil(), NOW).unwrap());
         let message = String::new();
         assert_eq!(
-            heard(Command::Disconnect {
+            decode_command(Command::Disconnect {
                 message: message.clone()
             }),
             Some(ServerMessage::ForceDisconnect {
@@ -176,7 +178,7 @@ mod tests {
         );
         let reconnect_after = Timestamp::from_second(5).ok();
         assert_eq!(
-            heard(Command::Reconnect {
+            decode_command(Command::Reconnect {
                 delay_seconds: 5,
                 message
             }),

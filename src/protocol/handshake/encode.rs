@@ -1,4 +1,4 @@
-//! What the service sends.
+//! Encodes messages from the service to clients.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -8,13 +8,13 @@ use crate::domain::{MessageId, OutgoingMessage, Timestamp};
 use crate::protocol::{Command, HandshakeError, to_bytes};
 
 #[derive(Serialize)]
-struct ToApplication<'a> {
+struct MessageEnvelope<'a> {
     r#type: &'static str,
     message_id: Uuid,
     version: u8,
     sent: Timestamp,
     directive: &'a str,
-    /// Only where the caller gave some.
+    /// Omitted if the caller sent no metadata.
     #[serde(skip_serializing_if = "Value::is_null")]
     metadata: &'a Value,
     payload: &'a Value,
@@ -36,21 +36,21 @@ struct Details<'a> {
 }
 
 #[derive(Serialize)]
-struct ForceDisconnect<'a> {
+struct ForceDisconnectEnvelope<'a> {
     r#type: &'static str,
     message_id: Uuid,
     version: u8,
     sent: Timestamp,
     reconnect_after: String,
-    /// Why, for people; only where there is something to say.
+    /// Human-readable reason; omitted if it is empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     payload: Option<Details<'a>>,
 }
 
-/// The bytes of a message to a client.
+/// Encodes a message to an application on the client.
 #[must_use]
 pub fn encode_message(message: &OutgoingMessage) -> Vec<u8> {
-    to_bytes(&ToApplication {
+    to_bytes(&MessageEnvelope {
         r#type: "message",
         message_id: message.id,
         version: 1,
@@ -61,22 +61,22 @@ pub fn encode_message(message: &OutgoingMessage) -> Vec<u8> {
     })
 }
 
-/// The bytes of the answer to a handshake that cannot be taken.
+/// Encodes the reply to an invalid handshake.
 #[must_use]
-pub fn encode_refusal(refusal: &HandshakeError, id: Uuid, now: Timestamp) -> Vec<u8> {
+pub fn encode_handshake_error(error: &HandshakeError, id: Uuid, now: Timestamp) -> Vec<u8> {
     to_bytes(&HandshakeErrorEnvelope {
         r#type: "handshake-error",
         message_id: id,
-        in_response_to: refusal.in_response_to.as_ref().map(MessageId::as_str),
+        in_response_to: error.in_response_to.as_ref().map(MessageId::as_str),
         version: 1,
         sent: now,
         payload: Details {
-            details: &refusal.why.detail,
+            details: &error.rejection.detail,
         },
     })
 }
 
-/// The bytes of a command; none for a ping, which has no message of its own here.
+/// Encodes a command. Returns `None` for a ping, which this dialect does not have.
 #[must_use]
 pub fn encode_command(command: &Command, id: Uuid, now: Timestamp) -> Option<Vec<u8>> {
     let (reconnect_after, message) = match command {
@@ -84,11 +84,14 @@ pub fn encode_command(command: &Command, id: Uuid, now: Timestamp) -> Option<Vec
         Command::Reconnect {
             delay_seconds,
             message,
-        } => (after(now, *delay_seconds).to_string(), message),
+        } => (
+            saturating_add_seconds(now, *delay_seconds).to_string(),
+            message,
+        ),
         Command::Disconnect { message } => ("never".to_owned(), message),
     };
     let payload = (!message.is_empty()).then_some(Details { details: message });
-    Some(to_bytes(&ForceDisconnect {
+    Some(to_bytes(&ForceDisconnectEnvelope {
         r#type: "force-disconnect",
         message_id: id,
         version: 1,
@@ -98,10 +101,10 @@ pub fn encode_command(command: &Command, id: Uuid, now: Timestamp) -> Option<Vec
     }))
 }
 
-/// So many seconds from now, or the end of time.
-fn after(now: Timestamp, seconds: u64) -> Timestamp {
-    let span = std::time::Duration::from_secs(seconds);
-    now.saturating_add(span).unwrap_or(Timestamp::MAX)
+/// Adds seconds. Returns [`Timestamp::MAX`] if the result would be later.
+fn saturating_add_seconds(time: Timestamp, seconds: u64) -> Timestamp {
+    let duration = std::time::Duration::from_secs(seconds);
+    time.saturating_add(duration).unwrap_or(Timestamp::MAX)
 }
 
 #[cfg(test)]
@@ -136,26 +139,26 @@ mod tests {
     }
 
     #[test]
-    fn a_message_has_metadata_only_where_the_caller_gave_some() {
+    fn null_metadata_is_omitted() {
         assert_snapshot!(message(Value::Null), @r#"{"type":"message","message_id":"33390934-7628-49f6-88ea-528ef740c774","version":1,"sent":"2026-01-02T15:04:05Z","directive":"catalog:ping","payload":{"a":"<&>"}}"#);
         assert_snapshot!(message(json!({"k": "v"})), @r#"{"type":"message","message_id":"33390934-7628-49f6-88ea-528ef740c774","version":1,"sent":"2026-01-02T15:04:05Z","directive":"catalog:ping","metadata":{"k":"v"},"payload":{"a":"<&>"}}"#);
     }
 
     #[test]
-    fn a_handshake_error_names_the_handshake_or_null() {
-        let refusal = |id: &str| {
-            let refusal = HandshakeError {
+    fn handshake_error_refers_to_the_handshake_id_or_null() {
+        let handshake_error = |id: &str| {
+            let error = HandshakeError {
                 in_response_to: MessageId::new(id).ok(),
-                why: Rejection::wrong_shape("payload.canonical_facts is not an object"),
+                rejection: Rejection::invalid_schema("payload.canonical_facts is not an object"),
             };
-            text(encode_refusal(&refusal, ID, now()))
+            text(encode_handshake_error(&error, ID, now()))
         };
-        assert_snapshot!(refusal("h1"), @r#"{"type":"handshake-error","message_id":"33390934-7628-49f6-88ea-528ef740c774","in_response_to":"h1","version":1,"sent":"2026-01-02T15:04:05Z","payload":{"details":"payload.canonical_facts is not an object"}}"#);
-        assert_snapshot!(refusal(""), @r#"{"type":"handshake-error","message_id":"33390934-7628-49f6-88ea-528ef740c774","in_response_to":null,"version":1,"sent":"2026-01-02T15:04:05Z","payload":{"details":"payload.canonical_facts is not an object"}}"#);
+        assert_snapshot!(handshake_error("h1"), @r#"{"type":"handshake-error","message_id":"33390934-7628-49f6-88ea-528ef740c774","in_response_to":"h1","version":1,"sent":"2026-01-02T15:04:05Z","payload":{"details":"payload.canonical_facts is not an object"}}"#);
+        assert_snapshot!(handshake_error(""), @r#"{"type":"handshake-error","message_id":"33390934-7628-49f6-88ea-528ef740c774","in_response_to":null,"version":1,"sent":"2026-01-02T15:04:05Z","payload":{"details":"payload.canonical_facts is not an object"}}"#);
     }
 
     #[test]
-    fn a_reconnect_is_a_force_disconnect_until_then_and_a_disconnect_one_for_ever() {
+    fn reconnect_and_disconnect_are_force_disconnect_messages() {
         let reconnect = Command::Reconnect {
             delay_seconds: 90,
             message: String::new(),
@@ -166,10 +169,10 @@ mod tests {
         };
         assert_snapshot!(command(&disconnect), @r#"{"type":"force-disconnect","message_id":"33390934-7628-49f6-88ea-528ef740c774","version":1,"sent":"2026-01-02T15:04:05Z","reconnect_after":"never","payload":{"details":"moved <away>"}}"#);
         assert_eq!(encode_command(&Command::Ping, ID, now()), None);
-        let forever = Command::Reconnect {
+        let longest_delay = Command::Reconnect {
             delay_seconds: u64::MAX,
             message: String::new(),
         };
-        assert!(command(&forever).contains("\"reconnect_after\":\"9999-"));
+        assert!(command(&longest_delay).contains("\"reconnect_after\":\"9999-"));
     }
 }

@@ -1,11 +1,11 @@
-//! The handshake dialect: retained handshakes on `in`, everything back on `out`.
+//! The handshake dialect: clients register with retained handshake messages.
 //!
-//! `incoming` reads what clients say; `outgoing` writes what goes to them; `client` is the other
-//! end, for the simulator.
+//! `decode` and `encode` are the service's side; `client_side` is the client's side, which the
+//! simulator uses.
 
 pub mod client_side;
 pub mod decode;
 pub mod encode;
 
-pub use decode::{is_response, read};
-pub use encode::{encode_command, encode_message, encode_refusal};
+pub use decode::{decode, is_response};
+pub use encode::{encode_command, encode_handshake_error, encode_message};

@@ -1,4 +1,4 @@
-//! The client's end of the status dialect: what the simulator says and understands.
+//! The client's side of the status dialect, for the simulator.
 
 use std::collections::HashMap;
 
@@ -8,25 +8,25 @@ use uuid::Uuid;
 
 use crate::domain::{ClientInfo, Timestamp};
 
-/// What a client hears on its `in` topics.
+/// A message from the service on one of the client's `in` topics.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ServerMessage {
-    /// A command of the service.
+    /// A command about the connection.
     Command {
-        /// Its id, which an answer names.
+        /// Id of the message, for the response.
         message_id: String,
-        /// `ping`, `reconnect`, `disconnect`.
+        /// `ping`, `reconnect` or `disconnect`.
         command: String,
-        /// How long to stay away; none stays away for good.
+        /// Seconds to wait before reconnecting; `None` means that the client does not reconnect.
         delay_seconds: Option<u64>,
     },
-    /// A message of an application.
+    /// A message to an application on the client.
     Data {
-        /// Its id, which an answer names.
+        /// Id of the message, for the response.
         message_id: String,
-        /// What the application goes by.
+        /// Names the application that receives the message.
         directive: String,
-        /// The application's own.
+        /// The application's payload.
         content: Value,
     },
 }
@@ -41,13 +41,13 @@ struct Envelope {
     content: Value,
 }
 
-/// Reads a message of the service; none if it is not one that a client knows.
+/// Decodes a message from the service. Returns `None` if the message is invalid or of unknown type.
 #[must_use]
 pub fn decode(payload: &[u8]) -> Option<ServerMessage> {
     let envelope: Envelope = serde_json::from_slice(payload).ok()?;
     match envelope.r#type.as_str() {
         "command" => {
-            let arguments = arguments(&envelope.content)?;
+            let arguments = decode_arguments(&envelope.content)?;
             Some(ServerMessage::Command {
                 message_id: envelope.message_id,
                 command: envelope.content.get("command")?.as_str()?.to_owned(),
@@ -63,48 +63,48 @@ pub fn decode(payload: &[u8]) -> Option<ServerMessage> {
     }
 }
 
-/// Real clients read a map of strings and nothing else: a command with a number in it is none.
-fn arguments(content: &Value) -> Option<HashMap<String, String>> {
+/// Like real clients, accepts only a map of string to string.
+fn decode_arguments(content: &Value) -> Option<HashMap<String, String>> {
     match content.get("arguments") {
         None | Some(Value::Null) => Some(HashMap::new()),
         Some(arguments) => HashMap::deserialize(arguments).ok(),
     }
 }
 
-/// "I am here, and this is what I am."
+/// Encodes an online message.
 #[must_use]
-pub fn online(now: Timestamp, reported: &ClientInfo) -> Vec<u8> {
-    control(
+pub fn online(now: Timestamp, info: &ClientInfo) -> Vec<u8> {
+    control_message(
         "connection-status",
         "",
         now,
         &json!({
             "state": "online",
-            "canonical_facts": reported.canonical_facts,
-            "dispatchers": reported.dispatchers,
-            "tags": reported.tags,
-            "client_name": reported.client_name,
-            "client_version": reported.client_version,
+            "canonical_facts": info.canonical_facts,
+            "dispatchers": info.dispatchers,
+            "tags": info.tags,
+            "client_name": info.client_name,
+            "client_version": info.client_version,
         }),
     )
 }
 
-/// "I am gone": the last will, and the farewell of a clean leave.
+/// Encodes an offline message, which is also the payload of the last will.
 #[must_use]
 pub fn offline(now: Timestamp) -> Vec<u8> {
     let content = json!({"state": "offline", "dispatchers": null, "canonical_facts": null});
-    control("connection-status", "", now, &content)
+    control_message("connection-status", "", now, &content)
 }
 
-/// The answer to a ping.
+/// Encodes the response to a ping.
 #[must_use]
 pub fn pong(now: Timestamp, response_to: &str) -> Vec<u8> {
-    control("event", response_to, now, &json!("pong"))
+    control_message("event", response_to, now, &json!("pong"))
 }
 
-/// The answer to a data message: its content sent back.
+/// Encodes the response to a data message.
 #[must_use]
-pub fn answer(now: Timestamp, response_to: &str, directive: &str, content: &Value) -> Vec<u8> {
+pub fn response(now: Timestamp, response_to: &str, directive: &str, content: &Value) -> Vec<u8> {
     json!({
         "type": "data",
         "message_id": Uuid::new_v4(),
@@ -119,7 +119,7 @@ pub fn answer(now: Timestamp, response_to: &str, directive: &str, content: &Valu
     .into_bytes()
 }
 
-fn control(kind: &str, response_to: &str, now: Timestamp, content: &Value) -> Vec<u8> {
+fn control_message(kind: &str, response_to: &str, now: Timestamp, content: &Value) -> Vec<u8> {
     json!({
         "type": kind,
         "message_id": Uuid::new_v4(),
@@ -139,9 +139,9 @@ mod tests {
     use crate::protocol::{ClientMessage, ClientResponse, Command};
 
     #[test]
-    fn the_service_understands_its_own_simulator() {
+    fn service_decodes_messages_of_the_client_side() {
         let now = Timestamp::UNIX_EPOCH;
-        let reported = ClientInfo {
+        let info = ClientInfo {
             canonical_facts: json!({"fqdn": "a"}),
             catalog_service_facts: Value::Null,
             dispatchers: json!({"echo": {}}),
@@ -149,21 +149,21 @@ mod tests {
             client_name: "simulate".into(),
             client_version: "1".into(),
         };
-        match decode_control(&online(now, &reported)).unwrap() {
-            ClientMessage::Online(online) => assert_eq!(online.reported, reported),
+        match decode_control(&online(now, &info)).unwrap() {
+            ClientMessage::Online(online) => assert_eq!(online.info, info),
             other => panic!("{other:?}"),
         }
         assert_eq!(decode_control(&offline(now)), Ok(ClientMessage::Offline));
         assert!(matches!(
             decode_control(&pong(now, "x")),
             Ok(ClientMessage::Response(ClientResponse::Pong {
-                to: Some(_)
+                response_to: Some(_)
             }))
         ));
     }
 
     #[test]
-    fn the_simulator_understands_the_service() {
+    fn client_side_decodes_commands_of_the_service() {
         let reconnect = Command::Reconnect {
             delay_seconds: 60,
             message: "later".into(),
@@ -180,18 +180,18 @@ mod tests {
                 delay_seconds: Some(60)
             })
         );
-        let heard = |arguments: &str| {
+        let decode_reconnect = |arguments: &str| {
             let text = format!(
                 r#"{{"type":"command","message_id":"x","content":{{"command":"reconnect","arguments":{arguments}}}}}"#
             );
             decode(text.as_bytes())
         };
-        // A map that is not of strings is not understood at all, as by real clients.
-        assert_eq!(heard(r#"{"delay":60}"#), None);
+        // Real clients ignore a numeric delay.
+        assert_eq!(decode_reconnect(r#"{"delay":60}"#), None);
         for no_delay in ["null", "{}", r#"{"delay":"soon"}"#] {
-            let heard = heard(no_delay);
-            let Some(ServerMessage::Command { delay_seconds, .. }) = heard else {
-                panic!("{no_delay}: {heard:?}");
+            let decoded = decode_reconnect(no_delay);
+            let Some(ServerMessage::Command { delay_seconds, .. }) = decoded else {
+                panic!("{no_delay}: {decoded:?}");
             };
             assert_eq!(delay_seconds, None, "{no_delay}");
         }

@@ -1,65 +1,69 @@
-//! Control messages from clients: presence and answers to commands.
+//! Decodes control messages from clients: presence messages and responses to commands.
 
 use serde_json::{Map, Value};
 
 use crate::domain::{ClientInfo, ClientKind};
 use crate::protocol::json_fields::{self, Fields};
-use crate::protocol::{ClientMessage, ClientResponse, Online, PRESENCE_MAX_BYTES, Rejection};
+use crate::protocol::{ClientMessage, ClientResponse, MAX_PRESENCE_BYTES, Online, Rejection};
 
-/// Reads a control message.
+/// Decodes a message on `control/out`.
 ///
 /// # Errors
-/// [`Rejection`] when it can never be processed.
+/// [`Rejection`] if the message can never be processed.
 pub fn decode_control(payload: &[u8]) -> Result<ClientMessage, Rejection> {
     if payload.is_empty() {
-        // What removing a retained message looks like.
+        // An empty payload clears a retained message.
         return Ok(ClientMessage::Ignored);
     }
-    let (kind, fields) = json_fields::envelope(payload, PRESENCE_MAX_BYTES)?;
+    let (kind, fields) = json_fields::envelope(payload, MAX_PRESENCE_BYTES)?;
     match kind.as_str() {
-        "connection-status" => connection_status(fields),
-        "event" => event(fields),
+        "connection-status" => decode_connection_status(fields),
+        "event" => decode_event(fields),
         _ => Ok(ClientMessage::Ignored),
     }
 }
 
-fn connection_status(mut fields: Fields) -> Result<ClientMessage, Rejection> {
+fn decode_connection_status(mut fields: Fields) -> Result<ClientMessage, Rejection> {
     let Some(Value::Object(mut content)) = fields.remove("content") else {
-        return Err(Rejection::wrong_shape("content is not an object"));
+        return Err(Rejection::invalid_schema("content is not an object"));
     };
     match content.get("state").and_then(Value::as_str) {
         Some("offline") => Ok(ClientMessage::Offline),
         Some("online") => Ok(ClientMessage::Online(Box::new(Online {
             kind: ClientKind::Host,
             message_id: json_fields::message_id(&mut fields, "message_id")?,
-            sent: json_fields::time(&fields, "sent"),
-            reported: reported(&mut content)?,
+            sent: json_fields::timestamp(&fields, "sent"),
+            info: decode_info(&mut content)?,
         }))),
-        _ => Err(Rejection::wrong_shape(
+        _ => Err(Rejection::invalid_schema(
             "content.state is neither online nor offline",
         )),
     }
 }
 
-fn event(mut fields: Fields) -> Result<ClientMessage, Rejection> {
+fn decode_event(mut fields: Fields) -> Result<ClientMessage, Rejection> {
     match fields.get("content").and_then(Value::as_str) {
         Some("disconnect") => Ok(ClientMessage::Offline),
         Some("pong") => Ok(ClientMessage::Response(ClientResponse::Pong {
-            to: json_fields::message_id(&mut fields, "response_to")?,
+            response_to: json_fields::message_id(&mut fields, "response_to")?,
         })),
         Some(_) => Ok(ClientMessage::Ignored),
-        None => Err(Rejection::wrong_shape(
+        None => Err(Rejection::invalid_schema(
             "content of an event is not a string",
         )),
     }
 }
 
-fn reported(content: &mut Fields) -> Result<ClientInfo, Rejection> {
+fn decode_info(content: &mut Fields) -> Result<ClientInfo, Rejection> {
     let canonical_facts = match content.remove("canonical_facts") {
         None | Some(Value::Null) => Value::Object(Map::new()),
-        Some(Value::String(empty)) if empty.is_empty() => Value::Object(Map::new()),
-        Some(Value::Object(facts)) => json_fields::facts(facts)?,
-        Some(_) => return Err(Rejection::wrong_shape("canonical_facts is not an object")),
+        Some(Value::String(text)) if text.is_empty() => Value::Object(Map::new()),
+        Some(Value::Object(facts)) => json_fields::sanitize_facts(facts)?,
+        Some(_) => {
+            return Err(Rejection::invalid_schema(
+                "canonical_facts is not an object",
+            ));
+        }
     };
     Ok(ClientInfo {
         canonical_facts,
@@ -75,21 +79,24 @@ fn reported(content: &mut Fields) -> Result<ClientInfo, Rejection> {
 mod tests {
     use super::*;
     use crate::domain::MessageId;
+    use crate::domain::RejectReason::{
+        InvalidCharacters, InvalidJson, InvalidSchema, PayloadTooLarge, ValueTooLong,
+    };
     use serde_json::json;
 
-    fn parse(value: &Value) -> Result<ClientMessage, Rejection> {
+    fn decode_json(value: &Value) -> Result<ClientMessage, Rejection> {
         decode_control(&serde_json::to_vec(value).unwrap())
     }
 
     fn online(value: &Value) -> Online {
-        match parse(value) {
+        match decode_json(value) {
             Ok(ClientMessage::Online(online)) => *online,
-            other => panic!("not an online: {other:?}"),
+            other => panic!("not an online message: {other:?}"),
         }
     }
 
     #[test]
-    fn an_online_is_read_with_all_it_says() {
+    fn online_message_is_decoded_completely() {
         let online = online(&json!({
             "type": "connection-status", "message_id": "m1", "response_to": null, "version": 1,
             "sent": "2021-01-12T14:58:13.123456789+01:00",
@@ -106,12 +113,12 @@ mod tests {
             online.sent.unwrap().to_string(),
             "2021-01-12T13:58:13.123456Z"
         );
-        assert_eq!(online.reported.dispatchers["worker"], Value::Null);
+        assert_eq!(online.info.dispatchers["worker"], Value::Null);
         assert_eq!(
-            online.reported.canonical_facts["insights_id"],
+            online.info.canonical_facts["insights_id"],
             "cabb61b6e61d4d70b47501f5c009e93c"
         );
-        assert_eq!(online.reported.client_name, "rhcd");
+        assert_eq!(online.info.client_name, "rhcd");
     }
 
     #[test]
@@ -124,82 +131,84 @@ mod tests {
             let online = online(&envelope);
             assert_eq!(online.message_id, None);
             assert_eq!(online.sent, None);
-            assert_eq!(online.reported.canonical_facts, json!({}));
-            assert_eq!(online.reported.dispatchers, Value::Null);
+            assert_eq!(online.info.canonical_facts, json!({}));
+            assert_eq!(online.info.dispatchers, Value::Null);
         }
     }
 
     #[test]
-    fn a_will_is_an_offline_whatever_else_it_holds() {
+    fn other_fields_of_an_offline_message_are_ignored() {
         let will = json!({"type": "connection-status", "content": {
             "state": "offline", "dispatchers": null, "canonical_facts": {"insights_id": ""}}});
-        assert_eq!(parse(&will), Ok(ClientMessage::Offline));
-        // What an offline says of itself means nothing, so nothing of it can be wrong.
-        let odd = json!({"type": "connection-status", "message_id": 7, "sent": [], "content": {
+        assert_eq!(decode_json(&will), Ok(ClientMessage::Offline));
+        let invalid_fields = json!({"type": "connection-status", "message_id": 7, "sent": [], "content": {
             "state": "offline", "dispatchers": "x", "canonical_facts": 3}});
-        assert_eq!(parse(&odd), Ok(ClientMessage::Offline));
+        assert_eq!(decode_json(&invalid_fields), Ok(ClientMessage::Offline));
         let event = json!({"type": "event", "content": "disconnect"});
-        assert_eq!(parse(&event), Ok(ClientMessage::Offline));
+        assert_eq!(decode_json(&event), Ok(ClientMessage::Offline));
     }
 
     #[test]
-    fn an_insights_id_that_is_no_uuid_is_dropped() {
+    fn insights_id_that_is_not_a_uuid_is_removed() {
         let online = online(&json!({"type": "connection-status", "content": {
             "state": "online", "canonical_facts": {"insights_id": "nope", "fqdn": "x"}}}));
-        assert_eq!(online.reported.canonical_facts, json!({"fqdn": "x"}));
+        assert_eq!(online.info.canonical_facts, json!({"fqdn": "x"}));
     }
 
     #[test]
-    fn a_pong_names_the_command_it_answers() {
+    fn pong_has_the_id_of_the_ping() {
         let pong = json!({"type": "event", "response_to": "c1", "content": "pong"});
         assert_eq!(
-            parse(&pong),
+            decode_json(&pong),
             Ok(ClientMessage::Response(ClientResponse::Pong {
-                to: Some(MessageId::new("c1").unwrap())
+                response_to: Some(MessageId::new("c1").unwrap())
             }))
         );
     }
 
     #[test]
-    fn what_is_unknown_or_empty_has_no_effect() {
+    fn unknown_types_and_empty_payloads_are_ignored() {
         assert_eq!(decode_control(b""), Ok(ClientMessage::Ignored));
-        assert_eq!(parse(&json!({"type": "news"})), Ok(ClientMessage::Ignored));
         assert_eq!(
-            parse(&json!({"type": "event", "content": "party"})),
+            decode_json(&json!({"type": "news"})),
+            Ok(ClientMessage::Ignored)
+        );
+        assert_eq!(
+            decode_json(&json!({"type": "event", "content": "party"})),
             Ok(ClientMessage::Ignored)
         );
     }
 
     #[test]
-    fn what_can_never_be_processed_is_rejected_with_a_reason() {
-        let deep = format!("{}{}", "[".repeat(60_000), "]".repeat(60_000));
-        let large = format!("\"{}\"", "x".repeat(PRESENCE_MAX_BYTES));
-        let long = json!({"type": "connection-status", "message_id": "x".repeat(256), "content": {"state": "online"}}).to_string();
+    fn invalid_messages_are_rejected_with_a_reason() {
+        let deeply_nested = format!("{}{}", "[".repeat(60_000), "]".repeat(60_000));
+        let large = format!("\"{}\"", "x".repeat(MAX_PRESENCE_BYTES));
+        let long_id = json!({"type": "connection-status", "message_id": "x".repeat(256), "content": {"state": "online"}}).to_string();
         for (payload, reason) in [
-            (&b"\xff\xfe"[..], "not_json"),
-            (b"{", "not_json"),
-            (deep.as_bytes(), "not_json"),
-            (br#"{"type":"connection-status","content":{"state":"online","tags":{"a":1e400}}}"#, "not_json"),
-            (br#"{"type":"connection-status","content":{"state":"online","tags":{"a":"\ud800"}}}"#, "not_json"),
-            (b"null", "wrong_shape"),
-            (b"[1]", "wrong_shape"),
-            (br#"{"type":7}"#, "wrong_shape"),
-            (br#"{"type":"connection-status"}"#, "wrong_shape"),
-            (br#"{"type":"connection-status","content":[]}"#, "wrong_shape"),
-            (br#"{"type":"connection-status","content":{"state":"asleep"}}"#, "wrong_shape"),
-            (br#"{"type":"connection-status","content":{"state":"online","canonical_facts":[]}}"#, "wrong_shape"),
-            (br#"{"type":"connection-status","content":{"state":"online","dispatchers":"x"}}"#, "wrong_shape"),
-            (br#"{"type":"connection-status","content":{"state":"online","client_name":7}}"#, "wrong_shape"),
-            (br#"{"type":"connection-status","message_id":7,"content":{"state":"online"}}"#, "wrong_shape"),
-            (br#"{"type":"connection-status","content":{"state":"online","tags":{"a":"\u0000"}}}"#, "characters"),
-            (br#"{"type":"connection-status","content":{"state":"online","tags":{"\u0000":1}}}"#, "characters"),
-            (long.as_bytes(), "too_long"),
-            (large.as_bytes(), "too_large"),
+            (&b"\xff\xfe"[..], InvalidJson),
+            (b"{", InvalidJson),
+            (deeply_nested.as_bytes(), InvalidJson),
+            (br#"{"type":"connection-status","content":{"state":"online","tags":{"a":1e400}}}"#, InvalidJson),
+            (br#"{"type":"connection-status","content":{"state":"online","tags":{"a":"\ud800"}}}"#, InvalidJson),
+            (b"null", InvalidSchema),
+            (b"[1]", InvalidSchema),
+            (br#"{"type":7}"#, InvalidSchema),
+            (br#"{"type":"connection-status"}"#, InvalidSchema),
+            (br#"{"type":"connection-status","content":[]}"#, InvalidSchema),
+            (br#"{"type":"connection-status","content":{"state":"asleep"}}"#, InvalidSchema),
+            (br#"{"type":"connection-status","content":{"state":"online","canonical_facts":[]}}"#, InvalidSchema),
+            (br#"{"type":"connection-status","content":{"state":"online","dispatchers":"x"}}"#, InvalidSchema),
+            (br#"{"type":"connection-status","content":{"state":"online","client_name":7}}"#, InvalidSchema),
+            (br#"{"type":"connection-status","message_id":7,"content":{"state":"online"}}"#, InvalidSchema),
+            (br#"{"type":"connection-status","content":{"state":"online","tags":{"a":"\u0000"}}}"#, InvalidCharacters),
+            (br#"{"type":"connection-status","content":{"state":"online","tags":{"\u0000":1}}}"#, InvalidCharacters),
+            (long_id.as_bytes(), ValueTooLong),
+            (large.as_bytes(), PayloadTooLarge),
         ] {
             let text = String::from_utf8_lossy(&payload[..payload.len().min(90)]).into_owned();
             match decode_control(payload) {
-                Err(rejected) => assert_eq!(rejected.reason, reason, "{text}"),
-                Ok(control) => panic!("{text} was taken as {control:?}"),
+                Err(rejection) => assert_eq!(rejection.reason, reason, "{text}"),
+                Ok(message) => panic!("{text} was decoded as {message:?}"),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What the service sends: data messages and commands.
+//! Encodes data messages and commands from the service to clients.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,9 @@ use uuid::Uuid;
 use crate::domain::{OutgoingMessage, Timestamp};
 use crate::protocol::{Command, to_bytes};
 
-/// Every field is always there: clients differ in which ones they need.
+/// Has every field, because clients differ in which fields they require.
 #[derive(Serialize)]
-struct Data<'a> {
+struct DataEnvelope<'a> {
     r#type: &'static str,
     message_id: Uuid,
     response_to: &'static str,
@@ -23,7 +23,7 @@ struct Data<'a> {
 }
 
 #[derive(Serialize)]
-struct Control<T> {
+struct ControlEnvelope<T> {
     r#type: &'static str,
     message_id: Uuid,
     response_to: &'static str,
@@ -35,16 +35,16 @@ struct Control<T> {
 #[derive(Serialize)]
 struct CommandContent<'a> {
     command: &'static str,
-    /// A map of string to STRING: a numeric delay is ignored by real clients, and a missing one
-    /// leaves them disconnected for good.
+    /// A map of string to string. Clients ignore a command with a numeric delay, and never
+    /// reconnect if the delay is missing.
     arguments: Option<BTreeMap<&'static str, String>>,
     message: &'a str,
 }
 
-/// The bytes of a message to a client's `data/in`.
+/// Encodes a message for the topic `data/in`.
 #[must_use]
 pub fn encode_message(message: &OutgoingMessage) -> Vec<u8> {
-    to_bytes(&Data {
+    to_bytes(&DataEnvelope {
         r#type: "data",
         message_id: message.id,
         response_to: "",
@@ -56,7 +56,7 @@ pub fn encode_message(message: &OutgoingMessage) -> Vec<u8> {
     })
 }
 
-/// The bytes of a command to a client's `control/in`.
+/// Encodes a command for the topic `control/in`.
 #[must_use]
 pub fn encode_command(command: &Command, id: Uuid, now: Timestamp) -> Vec<u8> {
     let content = match command {
@@ -79,7 +79,7 @@ pub fn encode_command(command: &Command, id: Uuid, now: Timestamp) -> Vec<u8> {
             message,
         },
     };
-    to_bytes(&Control {
+    to_bytes(&ControlEnvelope {
         r#type: "command",
         message_id: id,
         response_to: "",
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_data_message_has_every_field_and_escapes_nothing_but_what_json_must() {
+    fn data_message_has_every_field_and_no_html_escapes() {
         assert_snapshot!(
             message(Value::Null, json!("<a href=\"x\">&</a>")),
             @r#"{"type":"data","message_id":"3a57b1ad-5163-47ee-9e57-3bb6d90bdfff","response_to":"","version":1,"sent":"2026-01-02T15:04:05.5Z","directive":"rhc:work","metadata":null,"content":"<a href=\"x\">&</a>"}"#
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ping_and_a_disconnect_have_null_arguments() {
+    fn ping_and_disconnect_have_null_arguments() {
         assert_snapshot!(
             command(&Command::Ping),
             @r#"{"type":"command","message_id":"3a57b1ad-5163-47ee-9e57-3bb6d90bdfff","response_to":"","version":1,"sent":"2026-01-02T15:04:05.5Z","content":{"command":"ping","arguments":null,"message":""}}"#
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reconnect_names_its_delay_as_a_string() {
+    fn reconnect_delay_is_a_string() {
         assert_snapshot!(
             command(&Command::Reconnect { delay_seconds: 60, message: String::new() }),
             @r#"{"type":"command","message_id":"3a57b1ad-5163-47ee-9e57-3bb6d90bdfff","response_to":"","version":1,"sent":"2026-01-02T15:04:05.5Z","content":{"command":"reconnect","arguments":{"delay":"60"},"message":""}}"#

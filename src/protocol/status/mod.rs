@@ -1,7 +1,7 @@
-//! The status dialect: what rhc and yggdrasil speak.
+//! The status dialect, which rhc and yggdrasil use.
 //!
-//! `control` and `data` read what clients say; `outgoing` writes what goes to them; `client` is the
-//! other end, for the simulator.
+//! `decode_control`, `decode_data` and `encode` are the service's side; `client_side` is the
+//! client's side, which the simulator uses.
 
 pub mod client_side;
 pub mod decode_control;

@@ -1,17 +1,18 @@
-//! A client's messages, and what they end in.
+//! Tests of the ordering rules in the header of `presence`.
 
 use super::*;
 use crate::domain::{ClientInfo, ClientKind};
 use crate::store::{QueuePosition, StoredConnection, StoredDisconnect};
 use serde_json::json;
 
-const OLD: Duration = Duration::from_mins(10);
+const STALE_ONLINE_WINDOW: Duration = Duration::from_mins(10);
 
-fn at(seconds: i64) -> Timestamp {
-    Timestamp::from_second(1_700_000_000 + seconds).unwrap()
+/// Returns the time that many seconds after an arbitrary start.
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_700_000_000 + second).unwrap()
 }
 
-fn reported(tag: &str) -> ClientInfo {
+fn client_info(tag: &str) -> ClientInfo {
     ClientInfo {
         canonical_facts: json!({}),
         catalog_service_facts: json!(null),
@@ -22,358 +23,395 @@ fn reported(tag: &str) -> ClientInfo {
     }
 }
 
-fn heard(second: i64) -> ReceivedAt {
+/// A receive time without a queue position: the message came directly from a broker.
+fn received(second: i64) -> ReceivedAt {
     ReceivedAt {
-        at: at(second),
-        place: None,
+        time: at(second),
+        position: None,
     }
 }
 
-fn online(id: &str, sent: Option<i64>, received: i64) -> PresenceSignal {
+fn online(id: &str, sent: Option<i64>, received_second: i64) -> PresenceSignal {
     PresenceSignal::Online {
         online: Box::new(Online {
             kind: ClientKind::Host,
             message_id: MessageId::new(id).ok(),
             sent: sent.map(at),
-            reported: reported(id),
+            info: client_info(id),
         }),
         dialect: Dialect::Status,
-        prefix: "p".into(),
-        heard: heard(received),
-        voice: ReplayKind::Now,
-        event: 0,
+        topic_prefix: "p".into(),
+        received: received(received_second),
+        replay: ReplayKind::NotReplayed,
+        input_index: 0,
     }
 }
 
-fn replay(step: PresenceSignal) -> PresenceSignal {
-    said(step, ReplayKind::RetainedByBroker)
+fn retained(signal: PresenceSignal) -> PresenceSignal {
+    with_replay(signal, ReplayKind::RetainedByBroker)
 }
 
-fn said(mut step: PresenceSignal, by: ReplayKind) -> PresenceSignal {
-    if let PresenceSignal::Online { voice, .. } = &mut step {
-        *voice = by;
+fn with_replay(mut signal: PresenceSignal, kind: ReplayKind) -> PresenceSignal {
+    if let PresenceSignal::Online { replay, .. } = &mut signal {
+        *replay = kind;
     }
-    step
+    signal
 }
 
-/// At this place of the queue.
-fn placed(mut step: PresenceSignal, offset: i64) -> PresenceSignal {
-    if let PresenceSignal::Online { heard, .. } | PresenceSignal::Offline { heard } = &mut step {
-        heard.place = Some(QueuePosition {
+fn at_offset(mut signal: PresenceSignal, offset: i64) -> PresenceSignal {
+    if let PresenceSignal::Online { received, .. } | PresenceSignal::Offline { received } =
+        &mut signal
+    {
+        received.position = Some(QueuePosition {
             partition: 0,
             offset,
         });
     }
-    step
+    signal
 }
 
-fn offline(received: i64) -> PresenceSignal {
+fn offline(received_second: i64) -> PresenceSignal {
     PresenceSignal::Offline {
-        heard: heard(received),
+        received: received(received_second),
     }
 }
 
-fn alive(received: i64) -> PresenceSignal {
-    PresenceSignal::Alive {
-        at: at(received),
-        late: false,
+fn heartbeat(received_second: i64) -> PresenceSignal {
+    PresenceSignal::Heartbeat {
+        received_at: at(received_second),
+        unordered: false,
     }
 }
 
-fn late(received: i64) -> PresenceSignal {
-    PresenceSignal::Alive {
-        at: at(received),
-        late: true,
+fn unordered_heartbeat(received_second: i64) -> PresenceSignal {
+    PresenceSignal::Heartbeat {
+        received_at: at(received_second),
+        unordered: true,
     }
 }
 
-fn row(id: &str, sent: i64) -> StoredState {
+fn connected(id: &str, sent: i64) -> StoredState {
     StoredState {
-        connected: Some(StoredConnection {
+        connection: Some(StoredConnection {
             message_id: MessageId::new(id).ok(),
             message_sent: at(sent),
             tenant: None,
-            heard: heard(sent),
-            has_left: false,
+            received: received(sent),
+            offline_overruled: false,
             last_heartbeat_at: None,
         }),
-        departed: None,
+        disconnect: None,
     }
 }
 
-fn left(id: &str, sent: i64, when: i64) -> StoredState {
+/// A client that is connected only because its heartbeat is later than its offline message.
+fn connected_by_heartbeat(id: &str, offline_second: i64, heartbeat_second: i64) -> StoredState {
+    let mut stored = connected(id, offline_second);
+    let connection = stored.connection.as_mut().unwrap();
+    connection.offline_overruled = true;
+    connection.last_heartbeat_at = Some(at(heartbeat_second));
+    stored
+}
+
+fn disconnected(id: &str, sent: i64, offline_second: i64) -> StoredState {
     StoredState {
-        connected: None,
-        departed: Some(StoredDisconnect {
+        connection: None,
+        disconnect: Some(StoredDisconnect {
             message_id: MessageId::new(id).ok(),
             message_sent: at(sent),
             tenant: None,
-            heard: heard(when),
+            received: received(offline_second),
         }),
     }
 }
 
-fn run(known: Option<&StoredState>, steps: &[PresenceSignal]) -> (PresenceChange, Vec<Ignored>) {
-    let mut skipped = Vec::new();
-    let fate = apply(known, steps.to_vec(), OLD, |why| skipped.push(why));
-    (fate, skipped)
+fn run(stored: Option<&StoredState>, signals: &[PresenceSignal]) -> (PresenceChange, Vec<Ignored>) {
+    let mut ignored = Vec::new();
+    let change = apply(stored, signals.to_vec(), STALE_ONLINE_WINDOW, |reason| {
+        ignored.push(reason);
+    });
+    (change, ignored)
 }
 
-fn connected_by(fate: &PresenceChange) -> (&str, Timestamp) {
-    match fate {
+/// Returns `message_id` and `sent` of the online message that connects the client.
+fn connected_by(change: &PresenceChange) -> (&str, Timestamp) {
+    match change {
         PresenceChange {
-            arrival: Some(settled),
-            departure: None,
+            upsert: Some(resolved),
+            end: None,
             ..
         } => (
-            settled
+            resolved
                 .online
                 .message_id
                 .as_ref()
                 .map_or("", MessageId::as_str),
-            settled.sent,
+            resolved.sent,
         ),
         other => panic!("not connected: {other:?}"),
     }
 }
 
 #[test]
-fn the_last_of_a_burst_wins() {
-    let (fate, skipped) = run(
+fn last_online_of_a_batch_wins() {
+    let (change, ignored) = run(
         None,
         &[online("a", Some(1), 5), offline(5), online("b", Some(2), 6)],
     );
-    assert_eq!(connected_by(&fate), ("b", at(2)));
-    assert!(skipped.is_empty());
+    assert_eq!(connected_by(&change), ("b", at(2)));
+    assert!(ignored.is_empty());
 }
 
 #[test]
-fn an_online_with_the_recorded_id_is_a_duplicate() {
-    let (fate, skipped) = run(Some(&row("a", 1)), &[online("a", Some(9), 9)]);
-    assert_eq!(fate, PresenceChange::default());
-    assert_eq!(skipped, [Ignored::Duplicate]);
+fn online_with_the_stored_message_id_is_a_duplicate() {
+    let (change, ignored) = run(Some(&connected("a", 1)), &[online("a", Some(9), 9)]);
+    assert_eq!(change, PresenceChange::default());
+    assert_eq!(ignored, [Ignored::Duplicate]);
 }
 
 #[test]
-fn an_empty_id_never_makes_a_duplicate() {
-    let (fate, _) = run(Some(&row("", 1)), &[online("", Some(9), 9)]);
-    assert_eq!(connected_by(&fate), ("", at(9)));
+fn empty_message_id_is_never_a_duplicate() {
+    let (change, _) = run(Some(&connected("", 1)), &[online("", Some(9), 9)]);
+    assert_eq!(connected_by(&change), ("", at(9)));
 }
 
 #[test]
-fn an_online_sent_a_little_before_the_recorded_one_is_old() {
-    let (fate, skipped) = run(Some(&row("b", 601)), &[online("a", Some(1), 700)]);
-    assert_eq!(fate, PresenceChange::default());
-    assert_eq!(skipped, [Ignored::Old]);
+fn online_sent_within_the_window_before_the_stored_one_is_stale() {
+    let (change, ignored) = run(Some(&connected("b", 601)), &[online("a", Some(1), 700)]);
+    assert_eq!(change, PresenceChange::default());
+    assert_eq!(ignored, [Ignored::Stale]);
 }
 
 #[test]
-fn further_back_the_clock_was_set_and_the_order_decides() {
-    let (fate, _) = run(Some(&row("b", 602)), &[online("a", Some(1), 700)]);
-    assert_eq!(connected_by(&fate), ("a", at(1)));
+fn online_sent_before_the_window_is_applied() {
+    let (change, _) = run(Some(&connected("b", 602)), &[online("a", Some(1), 700)]);
+    assert_eq!(connected_by(&change), ("a", at(1)));
 }
 
 #[test]
-fn a_clock_in_the_future_locks_nobody_out() {
-    let (fate, _) = run(None, &[online("a", Some(9_000_000), 10)]);
-    assert_eq!(connected_by(&fate), ("a", at(10)));
-    let (fate, _) = run(Some(&row("a", 10)), &[online("b", Some(11), 12)]);
-    assert_eq!(connected_by(&fate), ("b", at(11)));
+fn future_sent_is_clamped_to_the_receive_time() {
+    let (change, _) = run(None, &[online("a", Some(9_000_000), 10)]);
+    assert_eq!(connected_by(&change), ("a", at(10)));
+    let (change, _) = run(Some(&connected("a", 10)), &[online("b", Some(11), 12)]);
+    assert_eq!(connected_by(&change), ("b", at(11)));
 }
 
 #[test]
-fn a_missing_clock_is_the_time_of_receipt() {
-    let (fate, _) = run(None, &[online("a", None, 10)]);
-    assert_eq!(connected_by(&fate), ("a", at(10)));
+fn missing_sent_is_the_receive_time() {
+    let (change, _) = run(None, &[online("a", None, 10)]);
+    assert_eq!(connected_by(&change), ("a", at(10)));
 }
 
 #[test]
-fn an_offline_is_never_old_and_an_online_after_it_always_registers() {
-    let (fate, _) = run(Some(&row("a", 100)), &[offline(101)]);
-    assert_eq!(fate.departure, Some(heard(101)));
-    let (fate, skipped) = run(
-        Some(&row("a", 100)),
+fn offline_is_never_stale_and_online_after_it_is_applied() {
+    let (change, _) = run(Some(&connected("a", 100)), &[offline(101)]);
+    assert_eq!(change.end, Some(received(101)));
+    let (change, ignored) = run(
+        Some(&connected("a", 100)),
         &[offline(5), online("a", Some(99), 101)],
     );
-    assert_eq!(connected_by(&fate), ("a", at(99)));
-    assert!(skipped.is_empty());
+    assert_eq!(connected_by(&change), ("a", at(99)));
+    assert!(ignored.is_empty());
 }
 
 #[test]
-fn a_repeated_suffix_ends_in_the_same_state() {
-    let steps = [
+fn repeating_the_last_messages_gives_the_same_state() {
+    let signals = [
         online("a", Some(1), 1),
         offline(5),
         online("b", Some(2), 2),
         online("c", Some(3), 3),
     ];
-    let (once, _) = run(None, &steps);
-    for cut in 0..steps.len() {
-        let (again, _) = run(Some(&row("c", 3)), &steps[cut..]);
-        if again != PresenceChange::default() {
-            assert_eq!(again, once, "from {cut}");
+    let (expected, _) = run(None, &signals);
+    for start in 0..signals.len() {
+        let (change, _) = run(Some(&connected("c", 3)), &signals[start..]);
+        if change != PresenceChange::default() {
+            assert_eq!(change, expected, "repeated from message {start}");
         }
     }
 }
 
 #[test]
-fn who_came_and_went_in_one_batch_is_remembered() {
-    let (fate, _) = run(None, &[online("a", Some(1), 1), offline(2)]);
-    assert!(fate.arrival.is_some());
-    assert_eq!(fate.departure, Some(heard(2)));
+fn online_and_offline_in_one_batch_are_both_written() {
+    let (change, _) = run(None, &[online("a", Some(1), 1), offline(2)]);
+    assert!(change.upsert.is_some());
+    assert_eq!(change.end, Some(received(2)));
 }
 
 #[test]
-fn a_replay_of_the_handshake_that_an_offline_ended_does_not_register_again() {
-    let known = left("h1", 1, 5);
-    let (fate, skipped) = run(Some(&known), &[replay(online("h1", Some(1), 9))]);
+fn retained_replay_of_an_ended_handshake_is_ignored() {
+    let stored = disconnected("h1", 1, 5);
+    let (change, ignored) = run(Some(&stored), &[retained(online("h1", Some(1), 9))]);
     assert_eq!(
-        (fate, skipped),
+        (change, ignored),
         (
             PresenceChange::default(),
             vec![Ignored::ReplayOfEndedHandshake]
         )
     );
-    // ClientMessage anew it does, and so does the replay of another one.
-    let (fate, _) = run(Some(&known), &[online("h1", Some(1), 9)]);
-    assert_eq!(connected_by(&fate).0, "h1");
-    let (fate, _) = run(Some(&known), &[replay(online("h2", Some(1), 9))]);
-    assert_eq!(connected_by(&fate).0, "h2");
-    // Also within one batch.
-    let (fate, skipped) = run(
+    // The same handshake is applied if it is not a replay, and so is the replay of another one.
+    let (change, _) = run(Some(&stored), &[online("h1", Some(1), 9)]);
+    assert_eq!(connected_by(&change).0, "h1");
+    let (change, _) = run(Some(&stored), &[retained(online("h2", Some(1), 9))]);
+    assert_eq!(connected_by(&change).0, "h2");
+    // The rule also holds within one batch.
+    let (change, ignored) = run(
         None,
         &[
             online("h1", Some(1), 1),
             offline(2),
-            replay(online("h1", Some(1), 3)),
+            retained(online("h1", Some(1), 3)),
         ],
     );
-    assert_eq!(fate.departure, Some(heard(2)));
-    assert_eq!(skipped, [Ignored::ReplayOfEndedHandshake]);
+    assert_eq!(change.end, Some(received(2)));
+    assert_eq!(ignored, [Ignored::ReplayOfEndedHandshake]);
 }
 
 #[test]
-fn an_operators_replay_undoes_nothing_that_was_said_since() {
-    let again = |received| {
-        said(
-            online("old", Some(1), received),
+fn operator_replay_is_ignored_after_a_newer_presence_message() {
+    let operator_replay = |received_second| {
+        with_replay(
+            online("replayed", Some(1), received_second),
             ReplayKind::RequestedByOperator,
         )
     };
-    for known in [row("new", 100), left("new", 100, 100)] {
-        let (fate, skipped) = run(Some(&known), &[again(100)]);
+    for stored in [connected("new", 100), disconnected("new", 100, 100)] {
+        let (change, ignored) = run(Some(&stored), &[operator_replay(100)]);
         assert_eq!(
-            (fate, skipped),
-            (PresenceChange::default(), vec![Ignored::Old])
+            (change, ignored),
+            (PresenceChange::default(), vec![Ignored::Stale])
         );
     }
-    assert_eq!(connected_by(&run(None, &[again(100)]).0).0, "old");
-    let (fate, _) = run(Some(&left("a", 1, 99)), &[again(100)]);
-    assert_eq!(connected_by(&fate).0, "old");
+    let (change, _) = run(None, &[operator_replay(100)]);
+    assert_eq!(connected_by(&change).0, "replayed");
+    let (change, _) = run(Some(&disconnected("a", 1, 99)), &[operator_replay(100)]);
+    assert_eq!(connected_by(&change).0, "replayed");
 }
 
 #[test]
-fn a_clock_that_was_set_back_costs_no_client_its_connection() {
-    // Straight from a broker: the order is all that counts.
-    let (fate, _) = run(Some(&row("a", 100)), &[offline(90), alive(91)]);
-    let (left, seen) = (fate.departure.unwrap().at, fate.sighting.unwrap());
-    assert!(at(100) < left && left < seen);
-    let (fate, _) = run(Some(&row("a", 100)), &[online("b", None, 90), offline(80)]);
-    assert!(fate.departure.unwrap().at > fate.arrival.unwrap().heard.at);
+fn clock_set_back_keeps_the_order_of_messages_without_a_queue_position() {
+    let (change, _) = run(Some(&connected("a", 100)), &[offline(90), heartbeat(91)]);
+    let (offline_at, heartbeat_at) = (change.end.unwrap().time, change.heartbeat.unwrap());
+    assert!(at(100) < offline_at && offline_at < heartbeat_at);
+    let (change, _) = run(
+        Some(&connected("a", 100)),
+        &[online("b", None, 90), offline(80)],
+    );
+    assert!(change.end.unwrap().time > change.upsert.unwrap().received.time);
 }
 
 #[test]
-fn a_sign_of_life_brings_back_who_left_and_registers_nobody_else() {
-    let (fate, _) = run(Some(&left("a", 1, 5)), &[alive(9)]);
-    assert_eq!((fate.sighting, fate.comes), (Some(at(9)), true));
-    assert_eq!(run(None, &[alive(9)]).0, PresenceChange::default());
+fn heartbeat_reconnects_a_disconnected_client_and_registers_no_unknown_one() {
+    let (change, _) = run(Some(&disconnected("a", 1, 5)), &[heartbeat(9)]);
     assert_eq!(
-        run(Some(&row("a", 1)), &[alive(9)]).0,
+        (change.heartbeat, change.needs_tenant_lookup),
+        (Some(at(9)), true)
+    );
+    assert_eq!(run(None, &[heartbeat(9)]).0, PresenceChange::default());
+    assert_eq!(
+        run(Some(&connected("a", 1)), &[heartbeat(9)]).0,
         PresenceChange::default()
     );
-    // Also where the clock was set back meanwhile.
-    let (fate, _) = run(Some(&left("a", 1, 5)), &[alive(2)]);
-    assert!(fate.comes && fate.sighting > Some(at(5)));
-    // Away and back in one batch: the farewell is known, the sign of life holds it.
-    let (fate, _) = run(Some(&row("a", 1)), &[offline(5), alive(9)]);
-    assert_eq!((fate.sighting, fate.comes), (Some(at(9)), false));
-    assert_eq!(fate.departure, Some(heard(5)));
+    // The heartbeat also counts if the clock was set back after the offline message.
+    let (change, _) = run(Some(&disconnected("a", 1, 5)), &[heartbeat(2)]);
+    assert!(change.needs_tenant_lookup && change.heartbeat > Some(at(5)));
+    // In one batch, both the offline message and the heartbeat after it are written.
+    let (change, _) = run(Some(&connected("a", 1)), &[offline(5), heartbeat(9)]);
+    assert_eq!(
+        (change.heartbeat, change.needs_tenant_lookup),
+        (Some(at(9)), false)
+    );
+    assert_eq!(change.end, Some(received(5)));
 }
 
 #[test]
-fn an_online_after_an_offline_registers_also_where_a_sign_of_life_came_between() {
-    let mut known = row("a", 100);
-    let row = known.connected.as_mut().unwrap();
-    (row.has_left, row.last_heartbeat_at) = (true, Some(at(110)));
-    let (fate, skipped) = run(Some(&known), &[online("b", Some(99), 111)]);
-    assert_eq!(connected_by(&fate).0, "b");
-    assert!(skipped.is_empty());
+fn online_after_an_offline_and_a_heartbeat_is_applied_whatever_its_sent() {
+    let stored = connected_by_heartbeat("a", 100, 110);
+    let (change, ignored) = run(Some(&stored), &[online("b", Some(99), 111)]);
+    assert_eq!(connected_by(&change).0, "b");
+    assert!(ignored.is_empty());
 }
 
 #[test]
-fn straight_from_a_broker_an_offline_ends_what_a_sign_of_life_held() {
-    let mut known = row("a", 100);
-    let row = known.connected.as_mut().unwrap();
-    (row.has_left, row.last_heartbeat_at) = (true, Some(at(110)));
-    // Whatever the clock says.
-    let (fate, skipped) = run(Some(&known), &[offline(105)]);
-    assert_eq!((fate.departure, fate.comes), (Some(heard(110)), false));
-    assert!(skipped.is_empty());
-    let (fate, _) = run(
-        Some(&known),
+fn offline_without_a_queue_position_ends_a_connection_kept_by_a_heartbeat() {
+    let stored = connected_by_heartbeat("a", 100, 110);
+    // The receive time is before the heartbeat, as after a clock that was set back.
+    let (change, ignored) = run(Some(&stored), &[offline(105)]);
+    assert_eq!(
+        (change.end, change.needs_tenant_lookup),
+        (Some(received(110)), false)
+    );
+    assert!(ignored.is_empty());
+    let (change, _) = run(
+        Some(&stored),
         &[PresenceSignal::ConnectionClosed { at: at(120) }],
     );
-    assert_eq!(fate.departure, Some(heard(120)));
+    assert_eq!(change.end, Some(received(120)));
 }
 
 #[test]
-fn a_sign_of_life_and_a_farewell_come_to_the_same_whichever_overtakes_the_other() {
-    let early = placed(offline(5), 5);
-    let later = placed(offline(7), 7);
-    // The sign was first: the farewell ends it.
-    for steps in [[late(6), later.clone()], [later, late(6)]] {
-        let (fate, _) = run(Some(&row("a", 1)), &steps);
-        assert_eq!(fate.departure.unwrap().at, at(7));
-        assert_eq!((fate.sighting, fate.comes), (None, false));
-    }
-    // The farewell was first: the sign holds the client.
-    for steps in [[late(6), early.clone()], [early.clone(), late(6)]] {
-        let (fate, _) = run(Some(&row("a", 1)), &steps);
-        assert_eq!(fate.departure.unwrap().at, at(5));
-        assert_eq!((fate.sighting, fate.comes), (Some(at(6)), false));
-    }
-    // A sign from before the recorded farewell or online says nothing.
-    for known in [left("a", 1, 5), row("a", 5)] {
-        let (fate, skipped) = run(Some(&known), &[late(5)]);
+fn heartbeat_and_offline_give_the_same_result_in_either_processing_order() {
+    let offline_at_5 = at_offset(offline(5), 5);
+    let offline_at_7 = at_offset(offline(7), 7);
+    // The heartbeat was received before the offline message: the connection ends.
+    for signals in [
+        [unordered_heartbeat(6), offline_at_7.clone()],
+        [offline_at_7, unordered_heartbeat(6)],
+    ] {
+        let (change, _) = run(Some(&connected("a", 1)), &signals);
+        assert_eq!(change.end.unwrap().time, at(7));
         assert_eq!(
-            (fate, skipped),
+            (change.heartbeat, change.needs_tenant_lookup),
+            (None, false)
+        );
+    }
+    // The heartbeat was received after the offline message: the client stays connected.
+    for signals in [
+        [unordered_heartbeat(6), offline_at_5.clone()],
+        [offline_at_5.clone(), unordered_heartbeat(6)],
+    ] {
+        let (change, _) = run(Some(&connected("a", 1)), &signals);
+        assert_eq!(change.end.unwrap().time, at(5));
+        assert_eq!(
+            (change.heartbeat, change.needs_tenant_lookup),
+            (Some(at(6)), false)
+        );
+    }
+    // A heartbeat that was not received after the last presence message is ignored.
+    for stored in [disconnected("a", 1, 5), connected("a", 5)] {
+        let (change, ignored) = run(Some(&stored), &[unordered_heartbeat(5)]);
+        assert_eq!(
+            (change, ignored),
             (PresenceChange::default(), vec![Ignored::Superseded])
         );
     }
-    // A second farewell is known_tenant, so that a sign from between the two says nothing.
-    let (fate, _) = run(Some(&left("a", 1, 2)), &[early]);
-    assert_eq!(fate.departure.unwrap().at, at(5));
+    // A second offline message is stored: a heartbeat received between the two must be ignored.
+    let (change, _) = run(Some(&disconnected("a", 1, 2)), &[offline_at_5]);
+    assert_eq!(change.end.unwrap().time, at(5));
 }
 
 #[test]
-fn what_stood_in_the_queue_before_is_a_repetition_whatever_it_says() {
-    // The clock was set back between b and c: by what they say alone, b would count again and
-    // c would be old.
-    let steps = [
-        placed(online("a", Some(1000), 2001), 1),
-        placed(online("b", Some(500), 2002), 2),
-        placed(online("c", Some(300), 2003), 3),
+fn message_at_or_before_the_stored_offset_is_redelivered() {
+    // The client's clock was set back after each message. By `sent` alone, repeating b and c would
+    // apply b and ignore c as stale.
+    let signals = [
+        at_offset(online("a", Some(1000), 2001), 1),
+        at_offset(online("b", Some(500), 2002), 2),
+        at_offset(online("c", Some(300), 2003), 3),
     ];
-    let (fate, skipped) = run(None, &steps);
-    assert_eq!(connected_by(&fate).0, "c");
-    assert_eq!(skipped, [Ignored::Old]);
-    let settled = fate.arrival.unwrap();
-    let mut known = row("c", 300);
-    known.connected.as_mut().unwrap().heard = settled.heard;
-    let (again, skipped) = run(Some(&known), &steps[1..]);
-    assert_eq!(again, PresenceChange::default());
-    assert_eq!(skipped, [Ignored::Redelivered; 2]);
-    // A queue made anew starts over, and locks nobody out.
-    let (fate, _) = run(Some(&known), &[placed(online("d", Some(3000), 3000), 1)]);
-    assert_eq!(connected_by(&fate).0, "d");
+    let (change, ignored) = run(None, &signals);
+    assert_eq!(connected_by(&change).0, "c");
+    assert_eq!(ignored, [Ignored::Stale]);
+    let resolved = change.upsert.unwrap();
+    let mut stored = connected("c", 300);
+    stored.connection.as_mut().unwrap().received = resolved.received;
+    let (change, ignored) = run(Some(&stored), &signals[1..]);
+    assert_eq!(change, PresenceChange::default());
+    assert_eq!(ignored, [Ignored::Redelivered; 2]);
+    // In a recreated topic, offsets restart: a later receive time shows that the message is new.
+    let (change, _) = run(
+        Some(&stored),
+        &[at_offset(online("d", Some(3000), 3000), 1)],
+    );
+    assert_eq!(connected_by(&change).0, "d");
 }

@@ -1,4 +1,4 @@
-//! Connecting, and bringing the schema up to date.
+//! Connection pool, TLS options and schema migrations of PostgreSQL.
 
 use std::time::Duration;
 
@@ -7,70 +7,72 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
 use sqlx::{ConnectOptions as _, Connection as _, PgConnection, PgPool};
 
 use super::PostgresStore;
-use super::reserved_connections::{ASKED_AFTER, ReservedConnections};
-use crate::config::{Pem, Postgres, PostgresTls};
+use super::reserved_connections::{PING_AFTER_IDLE, ReservedConnections};
+use crate::config::{PemSource, Postgres, PostgresTls};
 use crate::store::StoreError;
 
 static MIGRATIONS: Migrator = sqlx::migrate!("migrations/postgres");
 
-/// PostgreSQL cannot be used. Each says what to do.
+/// PostgreSQL error code of an exceeded `lock_timeout`.
+const LOCK_NOT_AVAILABLE: &str = "55P03";
+
+/// PostgreSQL cannot be used. Each message contains the fix.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectPostgresError {
-    /// It cannot be reached, or does not let us in.
-    #[error("postgres: cannot connect to {target}: {problem}; {cure}")]
+    /// The server is unreachable or rejects the login.
+    #[error("postgres: cannot connect to {target}: {problem}; {hint}")]
     Connect {
         /// Host, port and database.
         target: String,
-        /// What the server or the system says.
+        /// Error message of the server or the operating system.
         problem: String,
-        /// What to look at.
-        cure: &'static str,
+        /// How to fix the error.
+        hint: &'static str,
     },
     /// A migration failed.
-    #[error("postgres: cannot bring the schema up to date: {0}")]
+    #[error("postgres: cannot migrate the schema: {0}")]
     Migrate(String),
 }
 
 impl PostgresStore {
-    /// Prepares a pool. Connects when it is first asked something.
+    /// Creates a pool. The pool connects when the first statement runs.
     #[must_use]
     pub fn new(settings: &Postgres) -> Self {
-        Self::keeping(settings, 0)
+        Self::with_reserved(settings, 0)
     }
 
-    /// As [`PostgresStore::new`], for a process that serves callers: half of the connections are kept for
-    /// their short questions.
+    /// Like [`PostgresStore::new`], but reserves half of the connections for short API queries.
     #[must_use]
-    pub fn for_callers(settings: &Postgres) -> Self {
-        Self::keeping(settings, settings.max_connections / 2)
+    pub fn for_api(settings: &Postgres) -> Self {
+        Self::with_reserved(settings, settings.max_connections / 2)
     }
 
-    fn keeping(settings: &Postgres, kept: u32) -> Self {
+    fn with_reserved(settings: &Postgres, reserved: u32) -> Self {
         let pool = PgPoolOptions::new()
-            .max_connections(settings.max_connections - kept)
+            .max_connections(settings.max_connections - reserved)
             .acquire_timeout(settings.acquire_timeout.get())
             .idle_timeout(Duration::from_mins(10))
-            // A connection that died with the server is noticed here and replaced. One that was just
-            // used is not asked: that would double what most questions cost.
+            // Pings only connections that were idle. A ping before every query would double the
+            // cost of most queries. The pool replaces a connection whose ping fails.
             .test_before_acquire(false)
-            .before_acquire(|connection, used| {
+            .before_acquire(|connection, usage| {
                 Box::pin(async move {
-                    if used.idle_for >= ASKED_AFTER {
+                    if usage.idle_for >= PING_AFTER_IDLE {
                         connection.ping().await?;
                     }
                     Ok(true)
                 })
             })
-            .connect_lazy_with(options(settings));
-        let within = settings.acquire_timeout.get();
+            .connect_lazy_with(connect_options(settings));
+        let acquire_timeout = settings.acquire_timeout.get();
         Self {
-            readers: ReservedConnections::new(pool.clone(), kept, within),
+            reserved: ReservedConnections::new(pool.clone(), reserved, acquire_timeout),
             pool,
         }
     }
 }
 
-fn options(settings: &Postgres) -> PgConnectOptions {
+fn connect_options(settings: &Postgres) -> PgConnectOptions {
     let mut options = PgConnectOptions::new_without_pgpass()
         .host(&settings.host)
         .port(settings.port)
@@ -91,10 +93,10 @@ fn options(settings: &Postgres) -> PgConnectOptions {
         options = options.password(settings.password.expose());
     }
     match &settings.ca {
-        Some(Pem::File(path)) => {
+        Some(PemSource::File(path)) => {
             options = options.ssl_root_cert(path);
         }
-        Some(Pem::Text(text)) => {
+        Some(PemSource::Inline(text)) => {
             options = options.ssl_root_cert_from_pem(text.clone().into_bytes());
         }
         None => {}
@@ -102,16 +104,15 @@ fn options(settings: &Postgres) -> PgConnectOptions {
     options
 }
 
-/// Brings the schema up to date, under a lock: several at once are safe.
+/// Applies pending migrations under an advisory lock, so concurrent calls are safe.
 ///
 /// # Errors
-/// When it cannot be reached, or a migration fails.
+/// If the server is unreachable or a migration fails.
 pub async fn migrate(settings: &Postgres) -> Result<(), ConnectPostgresError> {
-    let mut connection = PgConnection::connect_with(&options(settings))
+    let mut connection = PgConnection::connect_with(&connect_options(settings))
         .await
-        .map_err(|error| sort(settings, &error))?;
-    // Waiting for another instance that brings a large table up to date takes longer than any
-    // statement of ours may.
+        .map_err(|error| connect_error(settings, &error))?;
+    // Another instance can hold the lock for longer than the configured statement timeout.
     sqlx::query("SET statement_timeout = 0")
         .execute(&mut connection)
         .await
@@ -119,35 +120,35 @@ pub async fn migrate(settings: &Postgres) -> Result<(), ConnectPostgresError> {
     MIGRATIONS
         .run(&mut connection)
         .await
-        .map_err(|error| ConnectPostgresError::Migrate(explain(&error)))?;
+        .map_err(|error| ConnectPostgresError::Migrate(migrate_error_text(&error)))?;
     let _ = connection.close().await;
     Ok(())
 }
 
-/// Connects once and looks at the schema, for `doctor`.
+/// Connects once and checks the schema, for `doctor`.
 ///
 /// # Errors
-/// When it cannot be reached, or the schema is not current.
+/// If the server is unreachable or the schema is not current.
 pub async fn probe(settings: &Postgres) -> Result<(), String> {
-    let connection = PgConnection::connect_with(&options(settings)).await;
-    let mut connection = connection.map_err(|error| sort(settings, &error).to_string())?;
-    let applied = applied(&mut connection).await;
+    let connection = PgConnection::connect_with(&connect_options(settings)).await;
+    let mut connection = connection.map_err(|error| connect_error(settings, &error).to_string())?;
+    let versions = applied_versions(&mut connection).await;
     let _ = connection.close().await;
-    let applied = applied.map_err(|error| error.to_string())?;
-    compare(&applied)
+    let versions = versions.map_err(|error| error.to_string())?;
+    check_versions(&versions)
 }
 
 pub(super) async fn check_schema(pool: &PgPool) -> Result<(), StoreError> {
     let mut connection = pool.acquire().await?;
-    let applied = applied(&mut connection).await?;
-    compare(&applied).map_err(StoreError::Schema)
+    let versions = applied_versions(&mut connection).await?;
+    check_versions(&versions).map_err(StoreError::Schema)
 }
 
-async fn applied(connection: &mut PgConnection) -> Result<Vec<i64>, sqlx::Error> {
-    let made: bool = sqlx::query_scalar("SELECT to_regclass('_sqlx_migrations') IS NOT NULL")
+async fn applied_versions(connection: &mut PgConnection) -> Result<Vec<i64>, sqlx::Error> {
+    let has_table: bool = sqlx::query_scalar("SELECT to_regclass('_sqlx_migrations') IS NOT NULL")
         .fetch_one(&mut *connection)
         .await?;
-    if !made {
+    if !has_table {
         return Ok(Vec::new());
     }
     sqlx::query_scalar("SELECT version FROM _sqlx_migrations WHERE success")
@@ -155,7 +156,7 @@ async fn applied(connection: &mut PgConnection) -> Result<Vec<i64>, sqlx::Error>
         .await
 }
 
-fn compare(applied: &[i64]) -> Result<(), String> {
+fn check_versions(applied: &[i64]) -> Result<(), String> {
     let missing = MIGRATIONS
         .iter()
         .find(|migration| !applied.contains(&migration.version));
@@ -170,36 +171,40 @@ fn compare(applied: &[i64]) -> Result<(), String> {
     }
 }
 
-fn explain(error: &MigrateError) -> String {
+fn migrate_error_text(error: &MigrateError) -> String {
     match error {
         MigrateError::VersionMissing(version) => format!(
-            "it was made by a newer version of this program (schema {version}); run that version"
+            "the schema was created by a newer version of this program (schema {version}); run \
+             that version"
         ),
         MigrateError::VersionMismatch(version) => format!(
-            "migration {version} was applied in another form, by a development version; make a new database"
+            "migration {version} was applied by a development version with different content; \
+             create a new database"
         ),
         MigrateError::Execute(sqlx::Error::Database(error))
         | MigrateError::ExecuteMigration(sqlx::Error::Database(error), _)
-            if error.code().as_deref() == Some("55P03") =>
+            if error.code().as_deref() == Some(LOCK_NOT_AVAILABLE) =>
         {
-            "somebody holds the table and nothing was changed; run it again".to_owned()
+            "another transaction holds a lock on a table; nothing was changed; run \
+             `cloud-connector migrate` again"
+                .to_owned()
         }
         error => error.to_string(),
     }
 }
 
-fn sort(settings: &Postgres, error: &sqlx::Error) -> ConnectPostgresError {
+fn connect_error(settings: &Postgres, error: &sqlx::Error) -> ConnectPostgresError {
     let is_tls = matches!(error, sqlx::Error::Tls(_)) || error.to_string().contains("certificate");
-    let cure = match error {
+    let hint = match error {
         _ if is_tls => {
-            "check postgres.tls, and that postgres.ca is the authority of the server's certificate"
+            "check postgres.tls, and that postgres.ca contains the CA of the server certificate"
         }
         sqlx::Error::Database(database) => match database.code().as_deref() {
             Some("28P01" | "28000") => "check postgres.user and postgres.password",
-            Some("3D000") => "check postgres.database, or make it with `createdb`",
-            _ => "see the server's log",
+            Some("3D000") => "check postgres.database, or create the database with `createdb`",
+            _ => "see the log of the server",
         },
-        _ => "check postgres.host and postgres.port, and that the server runs",
+        _ => "check postgres.host and postgres.port, and that the server is running",
     };
     ConnectPostgresError::Connect {
         target: format!("{}:{}/{}", settings.host, settings.port, settings.database),
@@ -207,6 +212,6 @@ fn sort(settings: &Postgres, error: &sqlx::Error) -> ConnectPostgresError {
             sqlx::Error::Database(database) => database.message().to_owned(),
             error => error.to_string(),
         },
-        cure,
+        hint,
     }
 }

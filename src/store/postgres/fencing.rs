@@ -1,10 +1,11 @@
-//! Who may write for a partition of the queue.
+//! Partition ownership. Only the process with the latest epoch of a partition may write its
+//! messages.
 
 use sqlx::{PgConnection, PgPool, Row as _};
 
 use crate::store::{PartitionLease, QueueTopic, StoreError};
 
-pub(super) async fn take(
+pub(super) async fn acquire(
     pool: &PgPool,
     queue: QueueTopic,
     partitions: &[i32],
@@ -15,8 +16,8 @@ pub(super) async fn take(
     let rows = sqlx::query(
         "INSERT INTO partition_epoch (queue, partition, epoch, owner)
          SELECT $1, p, 1, $3 FROM UNNEST($2::int[]) AS p
-         ON CONFLICT (queue, partition)
-         DO UPDATE SET epoch = partition_epoch.epoch + 1, owner = excluded.owner, taken_at = now()
+         ON CONFLICT (queue, partition) DO UPDATE SET
+                epoch = partition_epoch.epoch + 1, owner = excluded.owner, acquired_at = now()
          RETURNING partition, epoch",
     )
     .bind(queue.as_str())
@@ -35,17 +36,19 @@ pub(super) async fn take(
         .collect()
 }
 
-/// Partitions whose epoch is another by now. The share lock holds a takeover back until this
-/// batch is committed, and this batch back until a takeover is.
-pub(super) async fn broken(
+/// Returns the leases whose epoch is not the current epoch of the partition.
+///
+/// The share lock is held until the batch commits. A process that acquires one of the partitions
+/// waits for the batch, and the batch waits for a process that is acquiring one.
+pub(super) async fn lost_leases(
     connection: &mut PgConnection,
-    fences: &[PartitionLease],
+    leases: &[PartitionLease],
 ) -> Result<Vec<PartitionLease>, StoreError> {
-    if fences.is_empty() {
+    if leases.is_empty() {
         return Ok(Vec::new());
     }
-    let queues: Vec<&str> = fences.iter().map(|fence| fence.queue.as_str()).collect();
-    let partitions: Vec<i32> = fences.iter().map(|fence| fence.partition).collect();
+    let queues: Vec<&str> = leases.iter().map(|lease| lease.queue.as_str()).collect();
+    let partitions: Vec<i32> = leases.iter().map(|lease| lease.partition).collect();
     let rows = sqlx::query(
         "SELECT queue, partition, epoch FROM partition_epoch
           WHERE (queue, partition) IN (SELECT * FROM UNNEST($1::text[], $2::int[]))
@@ -55,22 +58,22 @@ pub(super) async fn broken(
     .bind(&partitions)
     .fetch_all(connection)
     .await?;
-    let mut present: Vec<(String, i32, i64)> = Vec::with_capacity(rows.len());
+    let mut current: Vec<(String, i32, i64)> = Vec::with_capacity(rows.len());
     for row in &rows {
-        present.push((
+        current.push((
             row.try_get("queue")?,
             row.try_get("partition")?,
             row.try_get("epoch")?,
         ));
     }
-    let is_present = |fence: &PartitionLease| {
-        present.iter().any(|(queue, partition, epoch)| {
-            queue == fence.queue.as_str() && *partition == fence.partition && *epoch == fence.epoch
+    let is_current = |lease: &PartitionLease| {
+        current.iter().any(|(queue, partition, epoch)| {
+            queue == lease.queue.as_str() && *partition == lease.partition && *epoch == lease.epoch
         })
     };
-    Ok(fences
+    Ok(leases
         .iter()
-        .filter(|fence| !is_present(fence))
+        .filter(|lease| !is_current(lease))
         .copied()
         .collect())
 }

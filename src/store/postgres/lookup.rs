@@ -1,4 +1,4 @@
-//! Questions.
+//! Lookup of clients by id.
 
 use std::collections::HashMap;
 
@@ -13,47 +13,47 @@ pub(super) async fn load_states(
     pool: &PgPool,
     clients: &[ClientId],
 ) -> Result<HashMap<ClientId, StoredState>, StoreError> {
-    let names: Vec<&str> = clients.iter().map(ClientId::as_str).collect();
     let rows = sqlx::query(
-        "SELECT true AS connected, client_id, org_id, COALESCE(account, '') AS account, message_id, message_sent,
-                coalesce(offline_received_at, online_received_at) AS heard_at, queue_partition, queue_offset,
-                last_heartbeat_at, offline_received_at
+        "SELECT true AS connected, client_id, org_id, COALESCE(account, '') AS account,
+                message_id, message_sent,
+                COALESCE(offline_received_at, online_received_at) AS presence_received_at,
+                queue_partition, queue_offset, last_heartbeat_at, offline_received_at
            FROM connections WHERE client_id = ANY($1)
           UNION ALL
          SELECT false, client_id, org_id, account, message_id, message_sent,
                 disconnected_at, queue_partition, queue_offset, NULL, NULL
            FROM disconnected_clients WHERE client_id = ANY($1)",
     )
-    .bind(&names)
+    .bind(row::client_id_texts(clients))
     .fetch_all(pool)
     .await?;
-    let mut known: HashMap<ClientId, StoredState> = HashMap::with_capacity(rows.len());
+    let mut states: HashMap<ClientId, StoredState> = HashMap::with_capacity(rows.len());
     for row in &rows {
         let org_id: String = row.try_get("org_id")?;
         let tenant = tenant_of(&org_id, row.try_get("account")?);
         let message_id = row::message_id(row)?;
-        let message_sent = row::moment(row, "message_sent")?;
-        let heard = row::heard(row, "heard_at")?;
-        let entry = known.entry(row::client_id(row)?).or_default();
+        let message_sent = row::timestamp(row, "message_sent")?;
+        let received = row::received_at(row, "presence_received_at")?;
+        let state = states.entry(row::client_id(row)?).or_default();
         if row.try_get("connected")? {
-            entry.connected = Some(StoredConnection {
+            state.connection = Some(StoredConnection {
                 message_id,
                 message_sent,
                 tenant,
-                heard,
-                has_left: row::moment_or_none(row, "offline_received_at")?.is_some(),
-                last_heartbeat_at: row::moment_or_none(row, "last_heartbeat_at")?,
+                received,
+                offline_overruled: row::optional_timestamp(row, "offline_received_at")?.is_some(),
+                last_heartbeat_at: row::optional_timestamp(row, "last_heartbeat_at")?,
             });
         } else {
-            entry.departed = Some(StoredDisconnect {
+            state.disconnect = Some(StoredDisconnect {
                 message_id,
                 message_sent,
                 tenant,
-                heard,
+                received,
             });
         }
     }
-    Ok(known)
+    Ok(states)
 }
 
 pub(super) async fn find_for_org(
@@ -84,10 +84,9 @@ pub(super) async fn find_many_for_org(
         CONNECTION_COLUMNS,
         " FROM connections WHERE org_id = $1 AND client_id = ANY($2)"
     );
-    let names: Vec<&str> = clients.iter().map(ClientId::as_str).collect();
     let rows = sqlx::query(SQL)
         .bind(org.as_str())
-        .bind(&names)
+        .bind(row::client_id_texts(clients))
         .fetch_all(connection)
         .await?;
     rows.iter().map(row::connection).collect()
@@ -108,10 +107,10 @@ pub(super) async fn find_for_org_or_satellite(
         .fetch_optional(connection)
         .await?;
     let found = row.as_ref().map(row::connection).transpose()?;
-    Ok(found.filter(|found| found.tenant.org_id == *org || found.is_satellite()))
+    Ok(found.filter(|connection| connection.tenant.org_id == *org || connection.is_satellite()))
 }
 
-pub(super) async fn client_ids(
+pub(super) async fn list_client_ids(
     pool: &PgPool,
     after: Option<&ClientId>,
     limit: u32,

@@ -1,92 +1,97 @@
-//! What updaters look for, and what they found.
+//! Rows that are due for a tenant lookup, lookup results, and counts of connections.
 
 use const_format::concatcp;
 use sqlx::{PgPool, Row as _};
 use time::OffsetDateTime;
 
-use super::row;
+use super::row::{self, CLAIMED_COLUMNS};
 use crate::domain::{ClientId, OrgId, Tenant, Timestamp};
 use crate::store::{ClaimedConnection, LookupOutcome, LookupReason, LookupResult, OrgCount};
 use crate::store::{StoreError, TenantlessClient, TenantlessCounts};
 
-const COLUMNS: &str = "client_id, org_id, COALESCE(account, '') AS account, dialect, kind, \
-     canonical_facts, catalog_service_facts, dispatchers, COALESCE(tags, 'null') AS tags, \
-     client_name, client_version, updated_at";
-const UNCLAIMED: &str = " AND (lookup_claimed_until IS NULL OR lookup_claimed_until < $2)";
-const STALE: &str = concatcp!(
+const IS_UNCLAIMED: &str = " AND (lookup_claimed_until IS NULL OR lookup_claimed_until < $2)";
+const NEEDS_INVENTORY_REFRESH: &str = concatcp!(
     "org_id <> '' AND inventory_eligible AND stale_timestamp < $1",
-    UNCLAIMED
+    IS_UNCLAIMED
 );
-const TENANTLESS: &str = concatcp!(
+const NEEDS_TENANT: &str = concatcp!(
     "org_id = '' AND tenant_lookup_timestamp < $1 \
      AND COALESCE(tenant_lookup_failure_count, 0) < $3",
-    UNCLAIMED
+    IS_UNCLAIMED
 );
 
 pub(super) async fn claim(
     pool: &PgPool,
-    due: LookupReason,
+    reason: LookupReason,
     limit: u32,
-    unclaimed: Timestamp,
-    until: Timestamp,
+    claims_ended_before: Timestamp,
+    claim_until: Timestamp,
 ) -> Result<Vec<ClaimedConnection>, StoreError> {
-    // SKIP LOCKED: another updater's claim is not waited for, and neither is a batch. By the moment
-    // alone, in which the index has them: to order those of one moment too, PostgreSQL would sort
-    // everything that is due, for each chunk again.
+    // SKIP LOCKED: a claim waits neither for another job nor for a batch.
+    //
+    // ORDER BY has only the indexed column. With `client_id` as a second column, PostgreSQL would
+    // sort all due rows again for each chunk.
+    //
+    // `$3 = 0` is always true. It gives both statements the same parameters.
     const CLAIM: &str = "UPDATE connections SET lookup_claimed_until = $5 WHERE client_id IN (\
          SELECT client_id FROM connections WHERE ";
-    const CLAIM_STALE: &str = concatcp!(
+    const CLAIM_FOR_INVENTORY_REFRESH: &str = concatcp!(
         CLAIM,
-        STALE,
+        NEEDS_INVENTORY_REFRESH,
         " AND $3 = 0 ORDER BY stale_timestamp LIMIT $4 FOR UPDATE SKIP LOCKED) \
-         RETURNING stale_timestamp AS due, ",
-        COLUMNS
+         RETURNING stale_timestamp AS sort_key, ",
+        CLAIMED_COLUMNS
     );
-    const CLAIM_TENANTLESS: &str = concatcp!(
+    const CLAIM_FOR_MISSING_TENANT: &str = concatcp!(
         CLAIM,
-        TENANTLESS,
+        NEEDS_TENANT,
         " ORDER BY tenant_lookup_timestamp LIMIT $4 FOR UPDATE SKIP LOCKED) \
-         RETURNING tenant_lookup_timestamp AS due, ",
-        COLUMNS
+         RETURNING tenant_lookup_timestamp AS sort_key, ",
+        CLAIMED_COLUMNS
     );
-    let (sql, before, most) = match due {
-        LookupReason::InventoryRefresh { before } => (CLAIM_STALE, before, 0),
+    let (sql, before, max_attempts) = match reason {
+        LookupReason::InventoryRefresh { before } => (CLAIM_FOR_INVENTORY_REFRESH, before, 0),
         LookupReason::MissingTenant {
             before,
             max_attempts,
-        } => (CLAIM_TENANTLESS, before, max_attempts),
+        } => (CLAIM_FOR_MISSING_TENANT, before, max_attempts),
     };
     let rows = sqlx::query(sql)
         .bind(row::to_sql(before))
-        .bind(row::to_sql(unclaimed))
-        .bind(i32::try_from(most).unwrap_or(i32::MAX))
+        .bind(row::to_sql(claims_ended_before))
+        .bind(i32::try_from(max_attempts).unwrap_or(i32::MAX))
         .bind(i64::from(limit))
-        .bind(row::to_sql(until))
+        .bind(row::to_sql(claim_until))
         .fetch_all(pool)
         .await?;
-    let mut found = Vec::with_capacity(rows.len());
+    let mut claimed = Vec::with_capacity(rows.len());
     for row in &rows {
-        found.push((row::moment(row, "due")?, row::due(row)?));
+        claimed.push((
+            row::timestamp(row, "sort_key")?,
+            row::claimed_connection(row)?,
+        ));
     }
-    // RETURNING has no order of its own.
-    found.sort_by(|a, b| (a.0, &a.1.client_id).cmp(&(b.0, &b.1.client_id)));
-    Ok(found.into_iter().map(|(_, due)| due).collect())
+    // RETURNING returns the rows in no particular order.
+    claimed.sort_by(|a, b| (a.0, &a.1.client_id).cmp(&(b.0, &b.1.client_id)));
+    Ok(claimed.into_iter().map(|(_, row)| row).collect())
 }
 
-pub(super) async fn count(
+pub(super) async fn count_due(
     pool: &PgPool,
-    due: LookupReason,
+    reason: LookupReason,
     now: Timestamp,
 ) -> Result<u64, StoreError> {
     const COUNT: &str = "SELECT count(*) FROM connections WHERE ";
-    let count: i64 = match due {
-        LookupReason::InventoryRefresh { before } => sqlx::query_scalar(concatcp!(COUNT, STALE))
-            .bind(row::to_sql(before))
-            .bind(row::to_sql(now)),
+    let count: i64 = match reason {
+        LookupReason::InventoryRefresh { before } => {
+            sqlx::query_scalar(concatcp!(COUNT, NEEDS_INVENTORY_REFRESH))
+                .bind(row::to_sql(before))
+                .bind(row::to_sql(now))
+        }
         LookupReason::MissingTenant {
             before,
             max_attempts,
-        } => sqlx::query_scalar(concatcp!(COUNT, TENANTLESS))
+        } => sqlx::query_scalar(concatcp!(COUNT, NEEDS_TENANT))
             .bind(row::to_sql(before))
             .bind(row::to_sql(now))
             .bind(i32::try_from(max_attempts).unwrap_or(i32::MAX)),
@@ -96,92 +101,93 @@ pub(super) async fn count(
     Ok(u64::try_from(count).unwrap_or(0))
 }
 
-pub(super) async fn settle(
+pub(super) async fn save_results(
     pool: &PgPool,
-    findings: &[LookupResult],
+    results: &[LookupResult],
     now: Timestamp,
 ) -> Result<u64, StoreError> {
-    // In the order in which batches lock rows, so that nobody waits in a circle.
-    let mut sorted: Vec<&LookupResult> = findings.iter().collect();
+    // Batches lock rows in the same order, which avoids deadlocks.
+    let mut sorted: Vec<&LookupResult> = results.iter().collect();
     sorted.sort_by(|a, b| a.client_id.cmp(&b.client_id));
-    let mut columns = Columns::default();
-    for finding in sorted {
-        columns.push(finding);
+    let mut columns = ResultColumns::default();
+    for result in sorted {
+        columns.push(result);
     }
-    let done = sqlx::query(
+    let rows = sqlx::query(
         "UPDATE connections AS c SET
-                org_id = CASE WHEN t.outcome = 'unavailable' THEN c.org_id ELSE t.org_id END,
-                account = CASE WHEN t.outcome = 'unavailable' THEN c.account ELSE t.account END,
-                tenant_lookup_timestamp = CASE t.outcome WHEN 'found' THEN NULL
+                org_id = CASE WHEN r.outcome = 'unavailable' THEN c.org_id ELSE r.org_id END,
+                account = CASE WHEN r.outcome = 'unavailable' THEN c.account ELSE r.account END,
+                tenant_lookup_timestamp = CASE r.outcome WHEN 'found' THEN NULL
                     WHEN 'not_found' THEN $8 ELSE c.tenant_lookup_timestamp END,
-                tenant_lookup_failure_count = CASE t.outcome WHEN 'found' THEN 0
+                tenant_lookup_failure_count = CASE r.outcome WHEN 'found' THEN 0
                     WHEN 'not_found' THEN COALESCE(c.tenant_lookup_failure_count, 0) + 1
                     ELSE c.tenant_lookup_failure_count END,
-                stale_timestamp = COALESCE(t.reported_to_inventory_at, c.stale_timestamp),
-                inventory_eligible = c.inventory_eligible AND NOT t.is_refused,
-                lookup_claimed_until = CASE WHEN t.outcome = 'unavailable' THEN $8
+                stale_timestamp = COALESCE(r.reported_to_inventory_at, c.stale_timestamp),
+                inventory_eligible = c.inventory_eligible AND r.inventory_eligible,
+                lookup_claimed_until = CASE WHEN r.outcome = 'unavailable' THEN $8
                     ELSE c.lookup_claimed_until END,
-                updated_at = CASE WHEN t.outcome = 'unavailable' THEN c.updated_at ELSE $8 END
+                updated_at = CASE WHEN r.outcome = 'unavailable' THEN c.updated_at ELSE $8 END
            FROM UNNEST($1::text[], $2::timestamptz[], $3::text[], $4::text[], $5::text[],
                 $6::timestamptz[], $7::bool[])
-             AS t (client_id, version, outcome, org_id, account, reported_to_inventory_at, is_refused)
-          WHERE c.client_id = t.client_id AND c.updated_at = t.version
-         RETURNING t.outcome",
+             AS r (client_id, row_version, outcome, org_id, account, reported_to_inventory_at,
+                inventory_eligible)
+          WHERE c.client_id = r.client_id AND c.updated_at = r.row_version
+         RETURNING r.outcome",
     )
-    .bind(&columns.clients)
-    .bind(&columns.versions)
+    .bind(&columns.client_ids)
+    .bind(&columns.row_versions)
     .bind(&columns.outcomes)
-    .bind(&columns.organisations)
+    .bind(&columns.org_ids)
     .bind(&columns.accounts)
-    .bind(&columns.announced)
-    .bind(&columns.refused)
+    .bind(&columns.reported_to_inventory_at)
+    .bind(&columns.inventory_eligible)
     .bind(row::to_sql(now))
     .fetch_all(pool)
     .await?;
-    let mut written = 0;
-    for row in &done {
+    let mut changed = 0;
+    for row in &rows {
         let outcome: String = row.try_get("outcome")?;
-        written += u64::from(outcome != "unavailable");
+        changed += u64::from(outcome != "unavailable");
     }
-    Ok(written)
+    Ok(changed)
 }
 
-/// Findings as columns.
+/// Lookup results as array parameters, one per column.
 #[derive(Default)]
-struct Columns<'a> {
-    clients: Vec<&'a str>,
-    versions: Vec<OffsetDateTime>,
+struct ResultColumns<'a> {
+    client_ids: Vec<&'a str>,
+    row_versions: Vec<OffsetDateTime>,
     outcomes: Vec<&'static str>,
-    organisations: Vec<&'a str>,
+    org_ids: Vec<&'a str>,
     accounts: Vec<&'a str>,
-    announced: Vec<Option<OffsetDateTime>>,
-    refused: Vec<bool>,
+    reported_to_inventory_at: Vec<Option<OffsetDateTime>>,
+    inventory_eligible: Vec<bool>,
 }
 
-impl<'a> Columns<'a> {
-    fn push(&mut self, finding: &'a LookupResult) {
-        self.clients.push(finding.client_id.as_str());
-        self.versions.push(row::to_sql(finding.version));
-        let (outcome, organisation, account, announced, refused) = match &finding.outcome {
+impl<'a> ResultColumns<'a> {
+    fn push(&mut self, result: &'a LookupResult) {
+        self.client_ids.push(result.client_id.as_str());
+        self.row_versions.push(row::to_sql(result.row_version));
+        let (outcome, org_id, account, reported_at, eligible) = match &result.outcome {
             LookupOutcome::Found {
                 tenant,
                 reported_to_inventory_at,
-                is_refused,
+                inventory_eligible,
             } => (
                 "found",
                 tenant.org_id.as_str(),
                 tenant.account.as_str(),
                 reported_to_inventory_at.map(row::to_sql),
-                *is_refused,
+                *inventory_eligible,
             ),
-            LookupOutcome::NotFound => ("not_found", "", "", None, false),
-            LookupOutcome::Unavailable => ("unavailable", "", "", None, false),
+            LookupOutcome::NotFound => ("not_found", "", "", None, true),
+            LookupOutcome::Unavailable => ("unavailable", "", "", None, true),
         };
         self.outcomes.push(outcome);
-        self.organisations.push(organisation);
+        self.org_ids.push(org_id);
         self.accounts.push(account);
-        self.announced.push(announced);
-        self.refused.push(refused);
+        self.reported_to_inventory_at.push(reported_at);
+        self.inventory_eligible.push(eligible);
     }
 }
 
@@ -190,24 +196,25 @@ pub(super) async fn restore_tenants(
     clients: &[(ClientId, Tenant)],
     now: Timestamp,
 ) -> Result<u64, StoreError> {
+    // Batches lock rows in the same order, which avoids deadlocks.
     let mut sorted: Vec<&(ClientId, Tenant)> = clients.iter().collect();
     sorted.sort_by(|a, b| a.0.cmp(&b.0));
-    let names: Vec<&str> = sorted.iter().map(|(client, _)| client.as_str()).collect();
-    let organisations: Vec<&str> = sorted.iter().map(|(_, t)| t.org_id.as_str()).collect();
+    let client_ids: Vec<&str> = sorted.iter().map(|(client, _)| client.as_str()).collect();
+    let org_ids: Vec<&str> = sorted.iter().map(|(_, t)| t.org_id.as_str()).collect();
     let accounts: Vec<&str> = sorted.iter().map(|(_, t)| t.account.as_str()).collect();
-    let done = sqlx::query(
+    let updated = sqlx::query(
         "UPDATE connections AS c SET org_id = t.org_id, account = t.account,
                 tenant_lookup_timestamp = NULL, updated_at = $4
            FROM UNNEST($1::text[], $2::text[], $3::text[]) AS t (client_id, org_id, account)
           WHERE c.client_id = t.client_id AND c.org_id = ''",
     )
-    .bind(&names)
-    .bind(&organisations)
+    .bind(&client_ids)
+    .bind(&org_ids)
     .bind(&accounts)
     .bind(row::to_sql(now))
     .execute(pool)
     .await?;
-    Ok(done.rows_affected())
+    Ok(updated.rows_affected())
 }
 
 pub(super) async fn count_tenantless(
@@ -215,10 +222,10 @@ pub(super) async fn count_tenantless(
     max_attempts: u32,
 ) -> Result<TenantlessCounts, StoreError> {
     let row = sqlx::query(
-        "SELECT count(*) FILTER (WHERE COALESCE(tenant_lookup_failure_count, 0) < $1) AS waiting,
+        "SELECT count(*) FILTER (WHERE COALESCE(tenant_lookup_failure_count, 0) < $1) AS pending,
                 count(*) FILTER (WHERE COALESCE(tenant_lookup_failure_count, 0) >= $1) AS exhausted,
                 min(tenant_lookup_timestamp)
-                    FILTER (WHERE COALESCE(tenant_lookup_failure_count, 0) < $1) AS oldest
+                    FILTER (WHERE COALESCE(tenant_lookup_failure_count, 0) < $1) AS oldest_lookup
            FROM connections WHERE org_id = ''",
     )
     .bind(i32::try_from(max_attempts).unwrap_or(i32::MAX))
@@ -228,9 +235,9 @@ pub(super) async fn count_tenantless(
         Ok(u64::try_from(row.try_get::<i64, _>(column)?).unwrap_or(0))
     };
     Ok(TenantlessCounts {
-        waiting: count("waiting")?,
+        pending: count("pending")?,
         exhausted: count("exhausted")?,
-        oldest: row::moment_or_none(&row, "oldest")?,
+        oldest_lookup: row::optional_timestamp(&row, "oldest_lookup")?,
     })
 }
 
@@ -246,50 +253,50 @@ pub(super) async fn list_tenantless(
     .bind(i64::from(limit))
     .fetch_all(pool)
     .await?;
-    let read = |row| -> Result<TenantlessClient, StoreError> {
+    let tenantless_client = |row| -> Result<TenantlessClient, StoreError> {
         Ok(TenantlessClient {
             client_id: row::client_id(row)?,
-            looked_up: row::moment_or_none(row, "tenant_lookup_timestamp")?,
-            failures: u32::try_from(row.try_get::<i32, _>("tenant_lookup_failure_count")?)
+            last_lookup: row::optional_timestamp(row, "tenant_lookup_timestamp")?,
+            failed_lookups: u32::try_from(row.try_get::<i32, _>("tenant_lookup_failure_count")?)
                 .unwrap_or(0),
-            online_received_at: row::moment(row, "online_received_at")?,
+            online_received_at: row::timestamp(row, "online_received_at")?,
         })
     };
-    rows.iter().map(read).collect()
+    rows.iter().map(tenantless_client).collect()
 }
 
 pub(super) async fn reset_tenantless(
     pool: &PgPool,
     clients: Option<&[ClientId]>,
 ) -> Result<u64, StoreError> {
-    let done = sqlx::query(
+    let updated = sqlx::query(
         "UPDATE connections SET tenant_lookup_timestamp = 'epoch', tenant_lookup_failure_count = 0,
                 lookup_claimed_until = NULL
           WHERE org_id = '' AND ($1::text[] IS NULL OR client_id = ANY($1))",
     )
-    .bind(clients.map(names))
+    .bind(clients.map(row::client_id_texts))
     .execute(pool)
     .await?;
-    Ok(done.rows_affected())
+    Ok(updated.rows_affected())
 }
 
 pub(super) async fn delete_tenantless(
     pool: &PgPool,
     clients: &[ClientId],
 ) -> Result<u64, StoreError> {
-    let done = sqlx::query(
+    let deleted = sqlx::query(
         "DELETE FROM connections
           WHERE org_id = '' AND client_id = ANY($1)",
     )
-    .bind(names(clients))
+    .bind(row::client_id_texts(clients))
     .execute(pool)
     .await?;
-    Ok(done.rows_affected())
+    Ok(deleted.rows_affected())
 }
 
-pub(super) async fn count_connected(pool: &PgPool) -> Result<u64, StoreError> {
-    let sum = "SELECT COALESCE(sum(change), 0)::bigint FROM org_connection_deltas";
-    let count: i64 = sqlx::query_scalar(sum).fetch_one(pool).await?;
+pub(super) async fn count_with_tenant(pool: &PgPool) -> Result<u64, StoreError> {
+    let sql = "SELECT COALESCE(sum(delta), 0)::bigint FROM org_connection_deltas";
+    let count: i64 = sqlx::query_scalar(sql).fetch_one(pool).await?;
     Ok(u64::try_from(count).unwrap_or(0))
 }
 
@@ -307,7 +314,7 @@ pub(super) async fn count_by_org(
     .bind(i64::from(limit))
     .fetch_all(&mut *snapshot)
     .await?;
-    let without: i64 = sqlx::query_scalar("SELECT count(*) FROM connections WHERE org_id = ''")
+    let tenantless: i64 = sqlx::query_scalar("SELECT count(*) FROM connections WHERE org_id = ''")
         .fetch_one(&mut *snapshot)
         .await?;
     snapshot.commit().await?;
@@ -319,9 +326,5 @@ pub(super) async fn count_by_org(
             counts.push((org, u64::try_from(count).unwrap_or(0)));
         }
     }
-    Ok((counts, u64::try_from(without).unwrap_or(0)))
-}
-
-fn names(clients: &[ClientId]) -> Vec<&str> {
-    clients.iter().map(ClientId::as_str).collect()
+    Ok((counts, u64::try_from(tenantless).unwrap_or(0)))
 }

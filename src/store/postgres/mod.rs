@@ -1,4 +1,4 @@
-//! PostgreSQL: for fleets. Rows go in by arrays, a batch a statement.
+//! The PostgreSQL implementation of [`Store`], for distributed deployments.
 
 mod connect;
 mod dead_letters;
@@ -24,12 +24,12 @@ use super::{
 };
 use crate::domain::{ClientId, Connection, OrgId, Tenant, Timestamp};
 
-/// A pool of connections, made when they are first needed: a database that is away at the start is
-/// waited for, not a reason to end.
+/// A pool of connections to PostgreSQL. The pool connects on first use, so the process also starts
+/// while the database is down.
 #[derive(Debug, Clone)]
 pub struct PostgresStore {
     pool: PgPool,
-    readers: reserved_connections::ReservedConnections,
+    reserved: reserved_connections::ReservedConnections,
 }
 
 #[async_trait]
@@ -44,10 +44,10 @@ impl Store for PostgresStore {
     async fn record_batch(
         &self,
         batch: &PresenceBatch,
-        fences: &[PartitionLease],
+        leases: &[PartitionLease],
         now: Timestamp,
     ) -> Result<WriteOutcome, StoreError> {
-        presence::record_batch(&self.pool, batch, fences, now).await
+        presence::record_batch(&self.pool, batch, leases, now).await
     }
 
     async fn acquire_partitions(
@@ -56,28 +56,28 @@ impl Store for PostgresStore {
         partitions: &[i32],
         owner: &str,
     ) -> Result<Vec<PartitionLease>, StoreError> {
-        fencing::take(&self.pool, queue, partitions, owner).await
+        fencing::acquire(&self.pool, queue, partitions, owner).await
     }
 
     async fn delete_disconnected_before(&self, before: Timestamp) -> Result<u64, StoreError> {
-        // Who is gone for good is not looked for any more.
-        let forgotten: i64 = sqlx::query_scalar(
-            "WITH forgotten AS (
+        // Deletes the search rows, too, unless the client has reconnected.
+        let deleted: i64 = sqlx::query_scalar(
+            "WITH deleted AS (
                  DELETE FROM disconnected_clients WHERE disconnected_at < $1 RETURNING client_id),
-             unfindable AS (
-                 DELETE FROM connection_search AS f USING forgotten
-                  WHERE f.client_id = forgotten.client_id AND NOT EXISTS (
-                      SELECT FROM connections AS c WHERE c.client_id = f.client_id))
-             SELECT count(*) FROM forgotten",
+             deleted_search AS (
+                 DELETE FROM connection_search AS s USING deleted
+                  WHERE s.client_id = deleted.client_id AND NOT EXISTS (
+                      SELECT FROM connections AS c WHERE c.client_id = s.client_id))
+             SELECT count(*) FROM deleted",
         )
         .bind(row::to_sql(before))
         .fetch_one(&self.pool)
         .await?;
-        Ok(u64::try_from(forgotten).unwrap_or(0))
+        Ok(u64::try_from(deleted).unwrap_or(0))
     }
 
-    async fn tidy(&self) -> Result<(), StoreError> {
-        search::fold_counts(&self.pool).await
+    async fn run_maintenance(&self) -> Result<(), StoreError> {
+        search::compact_org_connection_deltas(&self.pool).await
     }
 
     async fn find_for_org(
@@ -85,8 +85,8 @@ impl Store for PostgresStore {
         org: &OrgId,
         client: &ClientId,
     ) -> Result<Option<Connection>, StoreError> {
-        self.readers
-            .ask(async |connection| lookup::find_for_org(connection, org, client).await)
+        self.reserved
+            .with_connection(async |connection| lookup::find_for_org(connection, org, client).await)
             .await
     }
 
@@ -95,8 +95,10 @@ impl Store for PostgresStore {
         org: &OrgId,
         clients: &[ClientId],
     ) -> Result<Vec<Connection>, StoreError> {
-        self.readers
-            .ask(async |connection| lookup::find_many_for_org(connection, org, clients).await)
+        self.reserved
+            .with_connection(async |connection| {
+                lookup::find_many_for_org(connection, org, clients).await
+            })
             .await
     }
 
@@ -105,53 +107,53 @@ impl Store for PostgresStore {
         org: &OrgId,
         client: &ClientId,
     ) -> Result<Option<Connection>, StoreError> {
-        self.readers
-            .ask(async |connection| {
+        self.reserved
+            .with_connection(async |connection| {
                 lookup::find_for_org_or_satellite(connection, org, client).await
             })
             .await
     }
 
     async fn list_all(&self, offset: u64, limit: u64) -> Result<ClientPage, StoreError> {
-        search::owned(&self.pool, offset, limit).await
+        search::list_all(&self.pool, offset, limit).await
     }
 
     async fn list_for_org(
         &self,
         org: &OrgId,
-        wanted: &PageRequest,
+        request: &PageRequest,
     ) -> Result<ConnectionPage, StoreError> {
-        search::for_org(&self.pool, org, wanted).await
+        search::list_for_org(&self.pool, org, request).await
     }
 
-    async fn client_ids(
+    async fn list_client_ids(
         &self,
         after: Option<&ClientId>,
         limit: u32,
     ) -> Result<Vec<ClientId>, StoreError> {
-        lookup::client_ids(&self.pool, after, limit).await
+        lookup::list_client_ids(&self.pool, after, limit).await
     }
 
     async fn claim_for_lookup(
         &self,
-        due: LookupReason,
+        reason: LookupReason,
         limit: u32,
-        unclaimed: Timestamp,
-        until: Timestamp,
+        claims_ended_before: Timestamp,
+        claim_until: Timestamp,
     ) -> Result<Vec<ClaimedConnection>, StoreError> {
-        lookup_queue::claim(&self.pool, due, limit, unclaimed, until).await
+        lookup_queue::claim(&self.pool, reason, limit, claims_ended_before, claim_until).await
     }
 
-    async fn count_due(&self, due: LookupReason, now: Timestamp) -> Result<u64, StoreError> {
-        lookup_queue::count(&self.pool, due, now).await
+    async fn count_due(&self, reason: LookupReason, now: Timestamp) -> Result<u64, StoreError> {
+        lookup_queue::count_due(&self.pool, reason, now).await
     }
 
     async fn save_lookup_results(
         &self,
-        findings: &[LookupResult],
+        results: &[LookupResult],
         now: Timestamp,
     ) -> Result<u64, StoreError> {
-        lookup_queue::settle(&self.pool, findings, now).await
+        lookup_queue::save_results(&self.pool, results, now).await
     }
 
     async fn restore_tenants(
@@ -178,8 +180,8 @@ impl Store for PostgresStore {
         lookup_queue::delete_tenantless(&self.pool, clients).await
     }
 
-    async fn count_connected(&self) -> Result<u64, StoreError> {
-        lookup_queue::count_connected(&self.pool).await
+    async fn count_with_tenant(&self) -> Result<u64, StoreError> {
+        lookup_queue::count_with_tenant(&self.pool).await
     }
 
     async fn count_by_org(&self, limit: u32) -> Result<(Vec<OrgCount>, u64), StoreError> {
@@ -194,7 +196,7 @@ impl Store for PostgresStore {
         dead_letters::list(&self.pool, filter, limit).await
     }
 
-    async fn dead_letter(&self, id: i64) -> Result<Option<StoredDeadLetter>, StoreError> {
+    async fn find_dead_letter(&self, id: i64) -> Result<Option<StoredDeadLetter>, StoreError> {
         dead_letters::find(&self.pool, id).await
     }
 
@@ -202,8 +204,8 @@ impl Store for PostgresStore {
         dead_letters::request_replay(&self.pool, id, now).await
     }
 
-    async fn finish_replay(&self, id: i64, times: u64) -> Result<bool, StoreError> {
-        dead_letters::finish_replay(&self.pool, id, times).await
+    async fn finish_replay(&self, id: i64, occurrences: u64) -> Result<bool, StoreError> {
+        dead_letters::finish_replay(&self.pool, id, occurrences).await
     }
 
     async fn purge_dead_letters(&self, filter: &DeadLetterFilter) -> Result<u64, StoreError> {
@@ -215,7 +217,7 @@ impl Store for PostgresStore {
     }
 
     async fn close(&self) {
-        self.readers.close().await;
+        self.reserved.close().await;
         self.pool.close().await;
     }
 }

@@ -1,8 +1,8 @@
-//! Connections that are kept for short questions.
+//! Connections that are reserved for short API queries.
 //!
-//! The crate's pool asks every connection whether it still stands when it is given back: a round trip
-//! for each question, which is as much as the question itself. Where callers are served, some connections
-//! are therefore kept here, and asked only after a pause.
+//! The pool of sqlx pings every connection when it is returned. This round trip takes as long as a
+//! short query. A process that serves the API therefore manages some connections itself and pings
+//! them only after they were idle.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,87 +14,89 @@ use tokio::time::timeout;
 
 use crate::store::StoreError;
 
-/// A connection that nobody used for so long is asked whether it still stands.
-pub(super) const ASKED_AFTER: Duration = Duration::from_secs(1);
-/// It is closed after so long, and another one made.
-const KEPT_FOR: Duration = Duration::from_mins(30);
+/// A connection that was idle for this long is pinged before its next use.
+pub(super) const PING_AFTER_IDLE: Duration = Duration::from_secs(1);
+/// A connection that is older than this is closed and replaced.
+const MAX_CONNECTION_AGE: Duration = Duration::from_mins(30);
 
-/// A clone is the same.
+/// A set of connections outside of the pool. Clones share the connections.
 #[derive(Debug, Clone)]
 pub(super) struct ReservedConnections {
     pool: PgPool,
-    idle: Arc<Mutex<Vec<IdleConnection>>>,
-    places: Arc<Semaphore>,
-    within: Duration,
-    /// Then the pool answers.
-    keeps_none: bool,
+    idle: Arc<Mutex<Vec<ReservedConnection>>>,
+    permits: Arc<Semaphore>,
+    acquire_timeout: Duration,
+    /// If no connection is reserved, every query uses the pool.
+    is_disabled: bool,
 }
 
 #[derive(Debug)]
-struct IdleConnection {
+struct ReservedConnection {
     connection: PgConnection,
-    since: Instant,
-    used: Instant,
+    opened_at: Instant,
+    last_used_at: Instant,
 }
 
 impl ReservedConnections {
-    /// Makes connections as the pool does.
-    pub fn new(pool: PgPool, most: u32, within: Duration) -> Self {
+    /// Reserves up to `max_connections`. The pool opens them when they are first needed.
+    pub fn new(pool: PgPool, max_connections: u32, acquire_timeout: Duration) -> Self {
         Self {
             pool,
             idle: Arc::default(),
-            places: Arc::new(Semaphore::new(most as usize)),
-            within,
-            keeps_none: most == 0,
+            permits: Arc::new(Semaphore::new(max_connections as usize)),
+            acquire_timeout,
+            is_disabled: max_connections == 0,
         }
     }
 
-    /// Asks with a connection of its own. One that fails, or is given up on, is not kept.
-    pub async fn ask<T>(
+    /// Runs a query on a reserved connection. The connection is dropped if the query fails or is
+    /// canceled.
+    pub async fn with_connection<T>(
         &self,
-        question: impl AsyncFnOnce(&mut PgConnection) -> Result<T, StoreError>,
+        query: impl AsyncFnOnce(&mut PgConnection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        if self.keeps_none {
-            return question(&mut *self.pool.acquire().await?).await;
+        if self.is_disabled {
+            return query(&mut *self.pool.acquire().await?).await;
         }
-        let place = timeout(self.within, self.places.acquire()).await;
-        let Ok(Ok(_place)) = place else {
+        let permit = timeout(self.acquire_timeout, self.permits.acquire()).await;
+        let Ok(Ok(_permit)) = permit else {
             return Err(sqlx::Error::PoolTimedOut.into());
         };
-        let connection = timeout(self.within, self.connection()).await;
-        let mut kept = connection.map_err(|_| sqlx::Error::PoolTimedOut)??;
-        let answer = question(&mut kept.connection).await?;
-        kept.used = Instant::now();
-        self.idle.lock().push(kept);
-        Ok(answer)
+        let acquired = timeout(self.acquire_timeout, self.acquire()).await;
+        let mut reserved = acquired.map_err(|_| sqlx::Error::PoolTimedOut)??;
+        let result = query(&mut reserved.connection).await?;
+        reserved.last_used_at = Instant::now();
+        self.idle.lock().push(reserved);
+        Ok(result)
     }
 
-    async fn connection(&self) -> Result<IdleConnection, StoreError> {
+    async fn acquire(&self) -> Result<ReservedConnection, StoreError> {
         loop {
             let idle = self.idle.lock().pop();
-            let Some(mut kept) = idle else { break };
-            if kept.since.elapsed() > KEPT_FOR {
-                let _ = kept.connection.close().await;
+            let Some(mut idle) = idle else { break };
+            if idle.opened_at.elapsed() > MAX_CONNECTION_AGE {
+                let _ = idle.connection.close().await;
                 continue;
             }
-            if kept.used.elapsed() < ASKED_AFTER || kept.connection.ping().await.is_ok() {
-                return Ok(kept);
+            if idle.last_used_at.elapsed() < PING_AFTER_IDLE || idle.connection.ping().await.is_ok()
+            {
+                return Ok(idle);
             }
         }
         let now = Instant::now();
-        Ok(IdleConnection {
+        Ok(ReservedConnection {
             connection: self.pool.acquire().await?.detach(),
-            since: now,
-            used: now,
+            opened_at: now,
+            last_used_at: now,
         })
     }
 
-    /// Closes them.
+    /// Closes the idle connections. Later queries fail.
     pub async fn close(&self) {
-        self.places.close();
+        self.permits.close();
         let idle = std::mem::take(&mut *self.idle.lock());
-        for kept in idle {
-            let _ = kept.connection.close().await;
+        for reserved in idle {
+            let _ = reserved.connection.close().await;
         }
     }
 }

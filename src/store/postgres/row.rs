@@ -1,4 +1,4 @@
-//! Rows ↔ types.
+//! Conversion between rows and Rust types.
 
 use serde_json::Value;
 use sqlx::Row as _;
@@ -10,58 +10,65 @@ use crate::domain::{
 };
 use crate::store::{ClaimedConnection, QueuePosition, ReceivedAt, StoreError, tenant_of};
 
-/// The Go implementation may write null where we never do.
+/// Columns that [`connection`] reads. The Go implementation can write null to `account` and `tags`.
 pub(super) const CONNECTION_COLUMNS: &str = "client_id, org_id, COALESCE(account, '') AS account, \
      dialect, kind, topic_prefix, canonical_facts, catalog_service_facts, dispatchers, \
      COALESCE(tags, 'null') AS tags, client_name, client_version, message_id, message_sent";
 
-/// The tenant of a row that has one.
+/// Columns that [`claimed_connection`] reads.
+pub(super) const CLAIMED_COLUMNS: &str = "client_id, org_id, COALESCE(account, '') AS account, \
+     dialect, kind, canonical_facts, catalog_service_facts, dispatchers, \
+     COALESCE(tags, 'null') AS tags, client_name, client_version, updated_at";
+
+/// Reads the tenant of a row that must have one.
 pub(super) fn tenant(row: &PgRow) -> Result<Tenant, StoreError> {
     let org_id: String = row.try_get("org_id")?;
     tenant_of(&org_id, row.try_get("account")?)
-        .ok_or_else(|| unreadable("a connection of an organisation without one"))
+        .ok_or_else(|| corrupt_row("empty org_id in a query for connections with a tenant"))
 }
 
 pub(super) fn connection(row: &PgRow) -> Result<Connection, StoreError> {
-    let dialect: String = row.try_get("dialect")?;
-    let kind: String = row.try_get("kind")?;
     Ok(Connection {
         client_id: client_id(row)?,
         tenant: tenant(row)?,
-        dialect: Dialect::from_name(&dialect)
-            .ok_or_else(|| unreadable(format!("the dialect {dialect:?}")))?,
-        kind: ClientKind::from_name(&kind)
-            .ok_or_else(|| unreadable(format!("the kind {kind:?}")))?,
+        dialect: dialect(row)?,
+        kind: client_kind(row)?,
         topic_prefix: row.try_get("topic_prefix")?,
-        reported: reported(row)?,
+        info: client_info(row)?,
         message_id: message_id(row)?,
-        message_sent: moment(row, "message_sent")?,
+        message_sent: timestamp(row, "message_sent")?,
     })
 }
 
-pub(super) fn due(row: &PgRow) -> Result<ClaimedConnection, StoreError> {
+pub(super) fn claimed_connection(row: &PgRow) -> Result<ClaimedConnection, StoreError> {
     let org_id: String = row.try_get("org_id")?;
-    let (dialect, kind): (String, String) = (row.try_get("dialect")?, row.try_get("kind")?);
     Ok(ClaimedConnection {
         client_id: client_id(row)?,
         tenant: tenant_of(&org_id, row.try_get("account")?),
-        dialect: Dialect::from_name(&dialect)
-            .ok_or_else(|| unreadable(format!("the dialect {dialect:?}")))?,
-        kind: ClientKind::from_name(&kind)
-            .ok_or_else(|| unreadable(format!("the kind {kind:?}")))?,
-        reported: reported(row)?,
-        version: moment(row, "updated_at")?,
+        dialect: dialect(row)?,
+        kind: client_kind(row)?,
+        info: client_info(row)?,
+        row_version: timestamp(row, "updated_at")?,
     })
 }
 
-fn reported(row: &PgRow) -> Result<ClientInfo, StoreError> {
-    // What cannot be read is shown as nothing: one odd row must not take a whole list from its
-    // organisation.
+fn dialect(row: &PgRow) -> Result<Dialect, StoreError> {
+    let name: String = row.try_get("dialect")?;
+    Dialect::from_name(&name).ok_or_else(|| corrupt_row(format!("dialect {name:?}")))
+}
+
+fn client_kind(row: &PgRow) -> Result<ClientKind, StoreError> {
+    let name: String = row.try_get("kind")?;
+    ClientKind::from_name(&name).ok_or_else(|| corrupt_row(format!("kind {name:?}")))
+}
+
+fn client_info(row: &PgRow) -> Result<ClientInfo, StoreError> {
+    // Reads invalid JSON as null: one invalid row must not fail the list of its organization.
     let json = |column| {
         row.try_get::<Value, _>(column)
             .or_else(|error| match error {
                 sqlx::Error::ColumnDecode { .. } => {
-                    tracing::error!(column, %error, "a row holds JSON that cannot be read");
+                    tracing::error!(column, %error, "invalid JSON in row");
                     Ok(Value::Null)
                 }
                 other => Err(other),
@@ -79,47 +86,57 @@ fn reported(row: &PgRow) -> Result<ClientInfo, StoreError> {
 
 pub(super) fn client_id(row: &PgRow) -> Result<ClientId, StoreError> {
     let name: String = row.try_get("client_id")?;
-    ClientId::new(&name).map_err(|why| unreadable(format!("the client id {name:?}: {why}")))
+    ClientId::new(&name).map_err(|error| corrupt_row(format!("client_id {name:?}: {error}")))
 }
 
+/// Reads `message_id`. An invalid id is read as `None`: the Go implementation can write `''`.
 pub(super) fn message_id(row: &PgRow) -> Result<Option<MessageId>, StoreError> {
     let id: Option<String> = row.try_get("message_id")?;
     Ok(id.and_then(|id| MessageId::new(&id).ok()))
 }
 
-pub(super) fn moment(row: &PgRow, column: &str) -> Result<Timestamp, StoreError> {
-    let at: OffsetDateTime = row.try_get(column)?;
-    to_moment(column, at)
+pub(super) fn timestamp(row: &PgRow, column: &str) -> Result<Timestamp, StoreError> {
+    let time: OffsetDateTime = row.try_get(column)?;
+    from_sql(column, time)
 }
 
-pub(super) fn moment_or_none(row: &PgRow, column: &str) -> Result<Option<Timestamp>, StoreError> {
-    let at: Option<OffsetDateTime> = row.try_get(column)?;
-    at.map(|at| to_moment(column, at)).transpose()
+pub(super) fn optional_timestamp(
+    row: &PgRow,
+    column: &str,
+) -> Result<Option<Timestamp>, StoreError> {
+    let time: Option<OffsetDateTime> = row.try_get(column)?;
+    time.map(|time| from_sql(column, time)).transpose()
 }
 
-fn to_moment(column: &str, at: OffsetDateTime) -> Result<Timestamp, StoreError> {
-    let micros = i64::try_from(at.unix_timestamp_nanos() / 1000).unwrap_or(i64::MAX);
+fn from_sql(column: &str, time: OffsetDateTime) -> Result<Timestamp, StoreError> {
+    let micros = i64::try_from(time.unix_timestamp_nanos() / 1000).unwrap_or(i64::MAX);
     Timestamp::from_microsecond(micros)
-        .map_err(|_| unreadable(format!("{column} {micros} is no moment")))
+        .map_err(|_| corrupt_row(format!("{column} {micros} is out of range")))
 }
 
-/// When a message was heard, by the column that says so, and where in the queue it stood.
-pub(super) fn heard(row: &PgRow, column: &str) -> Result<ReceivedAt, StoreError> {
+/// Reads the receive time from `time_column`, and the queue position.
+pub(super) fn received_at(row: &PgRow, time_column: &str) -> Result<ReceivedAt, StoreError> {
     Ok(ReceivedAt {
-        at: moment(row, column)?,
-        place: QueuePosition::from_columns(
+        time: timestamp(row, time_column)?,
+        position: QueuePosition::from_columns(
             row.try_get("queue_partition")?,
             row.try_get("queue_offset")?,
         ),
     })
 }
 
-/// Moments of ours lie between the years 0 and 9999, as do theirs.
-pub(super) fn to_sql(at: Timestamp) -> OffsetDateTime {
-    OffsetDateTime::from_unix_timestamp_nanos(i128::from(at.as_microsecond()) * 1000)
+/// Client ids as an array parameter.
+pub(super) fn client_id_texts(clients: &[ClientId]) -> Vec<&str> {
+    clients.iter().map(ClientId::as_str).collect()
+}
+
+/// Converts a timestamp. The program's timestamps are within the years 0 to 9999, which
+/// [`OffsetDateTime`] supports.
+pub(super) fn to_sql(time: Timestamp) -> OffsetDateTime {
+    OffsetDateTime::from_unix_timestamp_nanos(i128::from(time.as_microsecond()) * 1000)
         .unwrap_or(OffsetDateTime::UNIX_EPOCH)
 }
 
-fn unreadable(what: impl Into<String>) -> StoreError {
-    StoreError::CorruptRow(what.into())
+fn corrupt_row(value: impl Into<String>) -> StoreError {
+    StoreError::CorruptRow(value.into())
 }

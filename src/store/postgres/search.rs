@@ -1,7 +1,8 @@
-//! Pages: of an organisation, of everybody.
+//! Lists of connections: of one organization, filtered or not, and of all organizations.
 //!
-//! Each is one statement, so that the count and the page are of one moment. The numbers of connections
-//! and the words that they are found by are kept by triggers (`migrations/postgres/0004_finding.sql`).
+//! Each page is one statement, so the count and the rows belong to the same snapshot. Triggers
+//! maintain the counts and the search index (`migrations/postgres/0004_connection_search.sql` and
+//! `0005_plain_names.sql`).
 
 use const_format::concatcp;
 use sqlx::postgres::PgRow;
@@ -11,175 +12,183 @@ use super::row::{self, CONNECTION_COLUMNS};
 use crate::domain::OrgId;
 use crate::store::{ClientPage, ConnectionPage, Filter, PageRequest, PageStart, StoreError};
 
-pub(super) async fn for_org(
+pub(super) async fn list_for_org(
     pool: &PgPool,
     org: &OrgId,
-    wanted: &PageRequest,
+    request: &PageRequest,
 ) -> Result<ConnectionPage, StoreError> {
-    // Skipped in the index alone: only the page's own rows are read.
-    const AT: &str = concatcp!(
+    // The subquery skips rows in the index. Only the rows of the page are read from the table.
+    const PAGE_AT_OFFSET: &str = concatcp!(
         "SELECT total.count, page.* FROM (
-             SELECT COALESCE(sum(change), 0)::bigint AS count FROM org_connection_deltas WHERE org_id = $1) AS total
+             SELECT COALESCE(sum(delta), 0)::bigint AS count
+               FROM org_connection_deltas WHERE org_id = $1) AS total
            LEFT JOIN (SELECT ",
         CONNECTION_COLUMNS,
         " FROM connections WHERE client_id IN (SELECT client_id FROM connections
                WHERE org_id = $1 ORDER BY client_id LIMIT $2 OFFSET $3)) AS page ON true
           ORDER BY page.client_id"
     );
-    const AFTER: &str = concatcp!(
+    const PAGE_AFTER_CLIENT: &str = concatcp!(
         "SELECT ",
         CONNECTION_COLUMNS,
         " FROM connections WHERE org_id = $1 AND client_id > $3 ORDER BY client_id LIMIT $2"
     );
-    if !wanted.filter.is_empty() {
-        return filtered(pool, org, wanted).await;
+    if !request.filter.is_empty() {
+        return list_filtered(pool, org, request).await;
     }
-    let limit = i64::try_from(wanted.limit).unwrap_or(i64::MAX);
-    let rows = match &wanted.start {
+    let limit = i64::try_from(request.limit).unwrap_or(i64::MAX);
+    let rows = match &request.start {
         PageStart::Offset(offset) => {
-            let question = sqlx::query(AT).bind(org.as_str()).bind(limit);
-            question
+            let query = sqlx::query(PAGE_AT_OFFSET).bind(org.as_str()).bind(limit);
+            query
                 .bind(i64::try_from(*offset).unwrap_or(i64::MAX))
                 .fetch_all(pool)
                 .await?
         }
-        PageStart::After(name) => {
-            let question = sqlx::query(AFTER).bind(org.as_str()).bind(limit);
-            question.bind(name).fetch_all(pool).await?
+        PageStart::After(client_id) => {
+            let query = sqlx::query(PAGE_AFTER_CLIENT)
+                .bind(org.as_str())
+                .bind(limit);
+            query.bind(client_id).fetch_all(pool).await?
         }
     };
-    listing(&rows, wanted)
+    connection_page(&rows, request)
 }
 
-async fn filtered(
+async fn list_filtered(
     pool: &PgPool,
     org: &OrgId,
-    wanted: &PageRequest,
+    request: &PageRequest,
 ) -> Result<ConnectionPage, StoreError> {
     let PageRequest {
         filter,
         start,
         limit,
-    } = wanted;
-    let most = i64::try_from(*limit).unwrap_or(i64::MAX);
+    } = request;
+    let sql_limit = i64::try_from(*limit).unwrap_or(i64::MAX);
     let offset = match start {
         PageStart::Offset(offset) => *offset,
-        PageStart::After(name) => {
-            let rows = page(pool, org, filter, name, most).await?;
-            return listing(&rows, wanted);
+        PageStart::After(client_id) => {
+            let rows = filtered_rows_after(pool, org, filter, client_id, sql_limit).await?;
+            return connection_page(&rows, request);
         }
     };
-    // A fact is nearly always one client's: then the page says how many there are.
+    // A fact usually matches one client. If all matches fit on the first page, its length is the
+    // count, and no count query is needed.
     if offset == 0 && !filter.facts.is_empty() {
-        let rows = page(pool, org, filter, "", most).await?;
+        let rows = filtered_rows_after(pool, org, filter, "", sql_limit).await?;
         let count = rows.len() as u64;
         if count < *limit {
             let connections = rows.iter().map(row::connection).collect::<Result<_, _>>()?;
             return Ok(ConnectionPage { count, connections });
         }
     }
-    let mut question = QueryBuilder::<Postgres>::new("");
-    question.push("SELECT total.count, page.* FROM (SELECT count(*) AS count");
-    push_found(&mut question, org, filter);
-    question.push(concatcp!(
+    let mut query = QueryBuilder::<Postgres>::new("");
+    query.push("SELECT total.count, page.* FROM (SELECT count(*) AS count");
+    push_from_where(&mut query, org, filter);
+    query.push(concatcp!(
         ") AS total LEFT JOIN (SELECT ",
         CONNECTION_COLUMNS
     ));
-    push_found(&mut question, org, filter);
-    question.push(" ORDER BY client_id LIMIT ");
-    question.push_bind(most);
-    question.push(" OFFSET ");
-    question.push_bind(i64::try_from(offset).unwrap_or(i64::MAX));
-    question.push(") AS page ON true ORDER BY page.client_id");
-    let rows = unprepared(question, pool).await?;
-    listing(&rows, wanted)
+    push_from_where(&mut query, org, filter);
+    query.push(" ORDER BY client_id LIMIT ");
+    query.push_bind(sql_limit);
+    query.push(" OFFSET ");
+    query.push_bind(i64::try_from(offset).unwrap_or(i64::MAX));
+    query.push(") AS page ON true ORDER BY page.client_id");
+    let rows = fetch_unprepared(query, pool).await?;
+    connection_page(&rows, request)
 }
 
-/// Those that stand after a name.
-async fn page(
+/// Selects matching rows whose client id is greater than `after`.
+async fn filtered_rows_after(
     pool: &PgPool,
     org: &OrgId,
     filter: &Filter,
     after: &str,
     limit: i64,
 ) -> Result<Vec<PgRow>, StoreError> {
-    let mut question = QueryBuilder::<Postgres>::new(concatcp!("SELECT ", CONNECTION_COLUMNS));
-    push_found(&mut question, org, filter);
-    question.push(" AND client_id > ");
-    question.push_bind(after.to_owned());
-    question.push(" ORDER BY client_id LIMIT ");
-    question.push_bind(limit);
-    unprepared(question, pool).await
+    let mut query = QueryBuilder::<Postgres>::new(concatcp!("SELECT ", CONNECTION_COLUMNS));
+    push_from_where(&mut query, org, filter);
+    query.push(" AND client_id > ");
+    query.push_bind(after.to_owned());
+    query.push(" ORDER BY client_id LIMIT ");
+    query.push_bind(limit);
+    fetch_unprepared(query, pool).await
 }
 
-/// Not kept prepared: how many are found depends on the words, and the plan on how many.
-async fn unprepared(
-    mut question: QueryBuilder<Postgres>,
+/// Runs a query without caching its plan. The best plan depends on the number of matches, which
+/// depends on the search terms.
+async fn fetch_unprepared(
+    mut query: QueryBuilder<Postgres>,
     pool: &PgPool,
 ) -> Result<Vec<PgRow>, StoreError> {
-    let rows = question.build().persistent(false).fetch_all(pool).await?;
+    let rows = query.build().persistent(false).fetch_all(pool).await?;
     Ok(rows)
 }
 
-/// `FROM connections WHERE` the organisation's and the filter's.
-fn push_found(question: &mut QueryBuilder<Postgres>, org: &OrgId, filter: &Filter) {
-    question.push(" FROM connections WHERE org_id = ");
-    question.push_bind(org.as_str());
-    let terms = terms(org, filter);
+/// Appends `FROM connections WHERE` with the conditions of the organization and the filter.
+fn push_from_where(query: &mut QueryBuilder<Postgres>, org: &OrgId, filter: &Filter) {
+    query.push(" FROM connections WHERE org_id = ");
+    query.push_bind(org.as_str());
+    let terms = search_terms(org, filter);
     if !terms.is_empty() {
-        question.push(
-            " AND client_id IN (SELECT f.client_id FROM connection_search AS f WHERE f.terms @> ARRAY[",
+        query.push(
+            " AND client_id IN (
+                 SELECT s.client_id FROM connection_search AS s WHERE s.term_hashes @> ARRAY[",
         );
-        let mut words = question.separated(", ");
+        let mut hashes = query.separated(", ");
         for term in terms {
-            // Hashed there: the planner knows by its hash how common a word is.
-            words.push("hashtextextended(");
-            words.push_bind_unseparated(term);
-            words.push_unseparated(", 0)");
+            // PostgreSQL computes the hash, so the planner can estimate the number of matches from
+            // its statistics of `term_hashes`.
+            hashes.push("hashtextextended(");
+            hashes.push_bind_unseparated(term);
+            hashes.push_unseparated(", 0)");
         }
-        question.push("])");
+        query.push("])");
     }
-    for beginning in &filter.beginnings {
-        let name = beginning.to_ascii_lowercase();
-        question.push(" AND client_id IN (SELECT client_id FROM connections WHERE org_id = ");
-        question.push_bind(org.as_str());
-        push_range(question, "client_id", beginning.clone());
-        question.push(" UNION ALL SELECT client_id FROM connection_search WHERE org_id = ");
-        question.push_bind(org.as_str());
-        push_range(question, "name", name);
-        question.push(")");
+    for prefix in &filter.prefixes {
+        let fqdn_prefix = prefix.to_ascii_lowercase();
+        query.push(" AND client_id IN (SELECT client_id FROM connections WHERE org_id = ");
+        query.push_bind(org.as_str());
+        push_prefix_range(query, "client_id", prefix.clone());
+        query.push(" UNION ALL SELECT client_id FROM connection_search WHERE org_id = ");
+        query.push_bind(org.as_str());
+        push_prefix_range(query, "fqdn", fqdn_prefix);
+        query.push(")");
     }
 }
 
-fn push_range(question: &mut QueryBuilder<Postgres>, column: &str, beginning: String) {
-    let end = Filter::after(&beginning);
-    question.push(format!(" AND {column} >= "));
-    question.push_bind(beginning);
-    question.push(format!(" AND {column} < "));
-    question.push_bind(end);
+fn push_prefix_range(query: &mut QueryBuilder<Postgres>, column: &str, prefix: String) {
+    let end = Filter::end_of_prefix_range(&prefix);
+    query.push(format!(" AND {column} >= "));
+    query.push_bind(prefix);
+    query.push(format!(" AND {column} < "));
+    query.push_bind(end);
 }
 
-/// As the trigger makes them of `search_terms`.
-fn terms(org: &OrgId, filter: &Filter) -> Vec<String> {
+/// Returns the search terms of a filter. The SQL function `search_terms` and the trigger create the
+/// terms of a connection in the same format.
+fn search_terms(org: &OrgId, filter: &Filter) -> Vec<String> {
     let pair = |kind: &str, (key, value): &(String, String)| format!("{kind}:{key}\u{1f}{value}");
     let facts = filter.facts.iter().map(|fact| pair("fact", fact));
     let dispatchers = filter.dispatchers.iter();
     let dispatchers = dispatchers.map(|name| format!("dispatcher:{name}"));
     let tags = filter.tags.iter().map(|tag| pair("tag", tag));
-    let words = facts.chain(dispatchers).chain(tags);
-    words
-        .map(|word| format!("{}\u{1f}{word}", org.as_str()))
+    let terms = facts.chain(dispatchers).chain(tags);
+    terms
+        .map(|term| format!("{}\u{1f}{term}", org.as_str()))
         .collect()
 }
 
-fn listing(rows: &[PgRow], wanted: &PageRequest) -> Result<ConnectionPage, StoreError> {
-    let count: i64 = match (&wanted.start, rows.first()) {
+fn connection_page(rows: &[PgRow], request: &PageRequest) -> Result<ConnectionPage, StoreError> {
+    let count: i64 = match (&request.start, rows.first()) {
         (PageStart::Offset(_), Some(row)) => row.try_get("count")?,
         _ => 0,
     };
     let mut connections = Vec::with_capacity(rows.len());
     for row in rows {
-        // Nobody on the page: the count stands alone.
+        // The LEFT JOIN returns one row with a null client_id if the page is empty.
         if row.try_get::<Option<&str>, _>("client_id")?.is_some() {
             connections.push(row::connection(row)?);
         }
@@ -190,14 +199,14 @@ fn listing(rows: &[PgRow], wanted: &PageRequest) -> Result<ConnectionPage, Store
     })
 }
 
-pub(super) async fn owned(
+pub(super) async fn list_all(
     pool: &PgPool,
     offset: u64,
     limit: u64,
 ) -> Result<ClientPage, StoreError> {
     let rows = sqlx::query(
         "SELECT total.count, page.* FROM (
-             SELECT COALESCE(sum(change), 0)::bigint AS count FROM org_connection_deltas) AS total
+             SELECT COALESCE(sum(delta), 0)::bigint AS count FROM org_connection_deltas) AS total
            LEFT JOIN (
              SELECT client_id, org_id, COALESCE(account, '') AS account FROM connections
               WHERE client_id IN (SELECT client_id FROM connections
@@ -221,16 +230,18 @@ pub(super) async fn owned(
     })
 }
 
-/// Folds what statements changed into one number an organisation. Whoever counts meanwhile sees the
-/// one or the other; of two that fold at once, each adds up only what it took away itself.
-pub(super) async fn fold_counts(pool: &PgPool) -> Result<(), StoreError> {
+/// Replaces the rows of each organization in `org_connection_deltas` by one row with their sum.
+///
+/// Concurrent readers see either the old rows or the sum. Two concurrent calls are safe, because
+/// each one sums only the rows that it deleted itself.
+pub(super) async fn compact_org_connection_deltas(pool: &PgPool) -> Result<(), StoreError> {
     sqlx::query(
-        "WITH taken AS (
+        "WITH deleted AS (
              DELETE FROM org_connection_deltas WHERE org_id IN (
                  SELECT org_id FROM org_connection_deltas GROUP BY org_id HAVING count(*) > 1)
-             RETURNING org_id, change)
+             RETURNING org_id, delta)
          INSERT INTO org_connection_deltas
-         SELECT org_id, sum(change) FROM taken GROUP BY org_id HAVING sum(change) <> 0",
+         SELECT org_id, sum(delta) FROM deleted GROUP BY org_id HAVING sum(delta) <> 0",
     )
     .execute(pool)
     .await?;

@@ -1,4 +1,4 @@
-//! Opening: make what is missing, refuse what is damaged or newer, bring the schema up to date.
+//! Opens the database file: creates it, checks it for damage, and applies pending migrations.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,47 +12,49 @@ use crate::store::OpenSqliteError;
 
 static MIGRATIONS: Migrator = sqlx::migrate!("migrations/sqlite");
 
-const READERS: u32 = 4;
+const READER_CONNECTIONS: u32 = 4;
 
-/// A check of the whole file is done at start up to this size: it takes milliseconds. A larger one
-/// is left to `doctor`.
-const CHECKED_AT_START: u64 = 32 * 1024 * 1024;
+/// Largest file, in bytes, that is checked for damage at startup. The check of such a file takes
+/// milliseconds. Larger files are checked by `doctor` only.
+const MAX_STARTUP_CHECK_BYTES: u64 = 32 * 1024 * 1024;
 
 impl SqliteStore {
-    /// Opens the file, makes it if it is not there, and brings its schema up to date.
+    /// Opens the file, or creates it, and applies pending migrations.
     ///
     /// # Errors
-    /// [`OpenSqliteError`], each with what to do about it.
+    /// If the file is damaged, cannot be opened, or has a newer schema.
     pub async fn open(path: &Path) -> Result<Self, OpenSqliteError> {
         let size = std::fs::metadata(path).map_or(0, |file| file.len());
-        if size > 0 && size <= CHECKED_AT_START {
-            check(path).await?;
+        if size > 0 && size <= MAX_STARTUP_CHECK_BYTES {
+            check_integrity(path).await?;
         }
-        let writer = pool(path, 1).await.map_err(|error| sort(path, &error))?;
+        let writer = open_pool(path, 1)
+            .await
+            .map_err(|error| open_error(path, &error))?;
         MIGRATIONS
             .run(&writer)
             .await
-            .map_err(|error| sort_migration(path, error))?;
-        let readers = pool(path, READERS)
+            .map_err(|error| migrate_error(path, error))?;
+        let readers = open_pool(path, READER_CONNECTIONS)
             .await
-            .map_err(|error| sort(path, &error))?;
+            .map_err(|error| open_error(path, &error))?;
         Ok(Self { writer, readers })
     }
 }
 
-async fn pool(path: &Path, connections: u32) -> Result<SqlitePool, sqlx::Error> {
+async fn open_pool(path: &Path, max_connections: u32) -> Result<SqlitePool, sqlx::Error> {
     SqlitePoolOptions::new()
-        .max_connections(connections)
+        .max_connections(max_connections)
         .min_connections(1)
-        // A connection that is idle costs nothing and reopening one would cost a request.
+        // An idle connection costs nothing. Reopening one would delay a request.
         .idle_timeout(None)
         .max_lifetime(None)
         .acquire_timeout(Duration::from_secs(5))
-        .connect_with(options(path).create_if_missing(true))
+        .connect_with(connect_options(path).create_if_missing(true))
         .await
 }
 
-fn options(path: &Path) -> SqliteConnectOptions {
+fn connect_options(path: &Path) -> SqliteConnectOptions {
     SqliteConnectOptions::new()
         .filename(path)
         .journal_mode(SqliteJournalMode::Wal)
@@ -60,51 +62,55 @@ fn options(path: &Path) -> SqliteConnectOptions {
         .busy_timeout(Duration::from_secs(5))
 }
 
-/// Reads the whole file for damage.
+/// Checks the whole file for damage.
 ///
 /// # Errors
-/// [`OpenSqliteError`] when there is some, or it cannot be read.
-pub async fn check(path: &Path) -> Result<(), OpenSqliteError> {
-    let verdict: Result<String, sqlx::Error> = async {
-        let mut connection = SqliteConnection::connect_with(&options(path)).await?;
-        let verdict = sqlx::query_scalar("PRAGMA quick_check(1)")
+/// If the file is damaged or cannot be read.
+pub async fn check_integrity(path: &Path) -> Result<(), OpenSqliteError> {
+    let result: Result<String, sqlx::Error> = async {
+        let mut connection = SqliteConnection::connect_with(&connect_options(path)).await?;
+        let message = sqlx::query_scalar("PRAGMA quick_check(1)")
             .fetch_one(&mut connection)
             .await?;
         connection.close().await?;
-        Ok(verdict)
+        Ok(message)
     }
     .await;
-    match verdict {
-        Ok(ok) if ok == "ok" => Ok(()),
+    match result {
+        Ok(message) if message == "ok" => Ok(()),
         Ok(problem) => Err(OpenSqliteError::Damaged {
             path: path.into(),
             problem: problem.replace('\n', " "),
         }),
-        Err(error) => Err(sort(path, &error)),
+        Err(error) => Err(open_error(path, &error)),
     }
 }
 
-/// Whether the file's schema is the one that this program writes. Changes nothing.
+/// Whether the file has the schema of this version. Does not change the file.
 ///
 /// # Errors
-/// [`OpenSqliteError`] when it cannot be read, or is newer.
-pub async fn schema_is_current(path: &Path) -> Result<bool, OpenSqliteError> {
+/// If the file cannot be read or has a newer schema.
+pub async fn is_schema_current(path: &Path) -> Result<bool, OpenSqliteError> {
     let applied: Result<Vec<i64>, MigrateError> = async {
-        let mut connection = SqliteConnection::connect_with(&options(path)).await?;
+        let mut connection = SqliteConnection::connect_with(&connect_options(path)).await?;
         let table = "_sqlx_migrations";
-        let made: Option<i64> = sqlx::query_scalar("SELECT 1 FROM sqlite_master WHERE name = ?")
-            .bind(table)
-            .fetch_optional(&mut connection)
-            .await?;
-        let applied = match made {
+        let has_table: Option<i64> =
+            sqlx::query_scalar("SELECT 1 FROM sqlite_master WHERE name = ?")
+                .bind(table)
+                .fetch_optional(&mut connection)
+                .await?;
+        let applied = match has_table {
             Some(_) => connection.list_applied_migrations(table).await?,
             None => Vec::new(),
         };
         connection.close().await?;
-        Ok(applied.into_iter().map(|applied| applied.version).collect())
+        Ok(applied
+            .into_iter()
+            .map(|migration| migration.version)
+            .collect())
     }
     .await;
-    let applied = applied.map_err(|error| sort_migration(path, error))?;
+    let applied = applied.map_err(|error| migrate_error(path, error))?;
     if let Some(newer) = applied
         .iter()
         .find(|version| !MIGRATIONS.version_exists(**version))
@@ -119,14 +125,14 @@ pub async fn schema_is_current(path: &Path) -> Result<bool, OpenSqliteError> {
         .all(|migration| applied.contains(&migration.version)))
 }
 
-fn sort_migration(path: &Path, error: MigrateError) -> OpenSqliteError {
+fn migrate_error(path: &Path, error: MigrateError) -> OpenSqliteError {
     match error {
         MigrateError::VersionMissing(version) => OpenSqliteError::Newer {
             path: path.into(),
             version,
         },
         MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => {
-            sort(path, &error)
+            open_error(path, &error)
         }
         error => OpenSqliteError::Unusable {
             path: path.into(),
@@ -135,18 +141,20 @@ fn sort_migration(path: &Path, error: MigrateError) -> OpenSqliteError {
     }
 }
 
-fn sort(path: &Path, error: &sqlx::Error) -> OpenSqliteError {
+fn open_error(path: &Path, error: &sqlx::Error) -> OpenSqliteError {
+    // SQLite result codes. The lowest byte of an extended code is the primary code.
+    const SQLITE_CORRUPT: i32 = 11;
+    const SQLITE_NOTADB: i32 = 26;
     let problem = match error {
         sqlx::Error::Database(database) => database.message().to_owned(),
         error => error.to_string(),
     };
-    // SQLITE_CORRUPT and SQLITE_NOTADB; the code's low byte is the kind.
-    let damaged = error
+    let is_damaged = error
         .as_database_error()
         .and_then(sqlx::error::DatabaseError::code)
         .and_then(|code| code.parse::<i32>().ok())
-        .is_some_and(|code| matches!(code & 0xff, 11 | 26));
-    if damaged {
+        .is_some_and(|code| matches!(code & 0xff, SQLITE_CORRUPT | SQLITE_NOTADB));
+    if is_damaged {
         OpenSqliteError::Damaged {
             path: path.into(),
             problem,

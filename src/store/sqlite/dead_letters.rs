@@ -1,4 +1,4 @@
-//! Messages that can never be processed.
+//! Dead letters: insert, list, replay and purge.
 
 use sqlx::sqlite::SqliteRow;
 use sqlx::{QueryBuilder, Row as _, Sqlite, SqliteConnection, SqlitePool};
@@ -7,36 +7,38 @@ use super::row;
 use crate::domain::{ClientId, Timestamp};
 use crate::store::{DeadLetter, DeadLetterFilter, DeadLetterLimits, StoreError, StoredDeadLetter};
 
-/// Few: a row has a payload of up to 64 KiB.
-const ROWS_A_STATEMENT: usize = 100;
+/// Maximum number of rows per INSERT. A row contains up to 64 KiB of payload.
+const MAX_ROWS_PER_INSERT: usize = 100;
 
-pub(super) async fn keep(
+/// Inserts dead letters and deletes the oldest ones above the limits. A message that is already
+/// stored only increments its `occurrences`.
+pub(super) async fn insert(
     connection: &mut SqliteConnection,
-    letters: &[DeadLetter],
+    dead_letters: &[DeadLetter],
     limits: DeadLetterLimits,
 ) -> Result<(), StoreError> {
-    for chunk in letters.chunks(ROWS_A_STATEMENT) {
+    for chunk in dead_letters.chunks(MAX_ROWS_PER_INSERT) {
         let mut insert = QueryBuilder::<Sqlite>::new(
             "INSERT INTO dead_letters (client_id, fingerprint, topic, payload, size, sha256, \
              reason, detail, first_received, last_received) ",
         );
-        insert.push_values(chunk, |mut row, letter| {
-            row.push_bind(letter.client_name())
-                .push_bind(letter.fingerprint())
-                .push_bind(&letter.topic)
-                .push_bind(&letter.payload[..])
-                .push_bind(i64::try_from(letter.size).unwrap_or(i64::MAX))
-                .push_bind(&letter.sha256)
-                .push_bind(&letter.reason)
-                .push_bind(&letter.detail)
-                .push_bind(letter.received.as_microsecond())
-                .push_bind(letter.received.as_microsecond());
+        insert.push_values(chunk, |mut row, dead_letter| {
+            row.push_bind(dead_letter.client_id_column())
+                .push_bind(dead_letter.fingerprint())
+                .push_bind(&dead_letter.topic)
+                .push_bind(&dead_letter.payload[..])
+                .push_bind(i64::try_from(dead_letter.size).unwrap_or(i64::MAX))
+                .push_bind(&dead_letter.sha256)
+                .push_bind(dead_letter.reason.as_str())
+                .push_bind(&dead_letter.detail)
+                .push_bind(dead_letter.received_at.as_microsecond())
+                .push_bind(dead_letter.received_at.as_microsecond());
         });
         insert.push(
             " ON CONFLICT (client_id, fingerprint) DO UPDATE SET \
              reason = excluded.reason, detail = excluded.detail, \
-             times = dead_letters.times + 1, last_received = excluded.last_received, \
-             replay_requested_at = NULL",
+             occurrences = dead_letters.occurrences + 1, \
+             last_received = excluded.last_received, replay_requested_at = NULL",
         );
         insert
             .build()
@@ -44,22 +46,26 @@ pub(super) async fn keep(
             .execute(&mut *connection)
             .await?;
     }
-    let mut clients: Vec<&str> = letters.iter().map(DeadLetter::client_name).collect();
-    clients.sort_unstable();
-    clients.dedup();
+    let mut client_ids: Vec<&str> = dead_letters
+        .iter()
+        .map(DeadLetter::client_id_column)
+        .collect();
+    client_ids.sort_unstable();
+    client_ids.dedup();
     sqlx::query(
         "DELETE FROM dead_letters WHERE id IN (
              SELECT id FROM (
                  SELECT id, row_number() OVER (
-                            PARTITION BY client_id ORDER BY last_received DESC, id DESC) AS place
+                            PARTITION BY client_id ORDER BY last_received DESC, id DESC) AS age_rank
                    FROM dead_letters WHERE client_id IN (SELECT value FROM json_each(?1)))
-              WHERE place > ?2)",
+              WHERE age_rank > ?2)",
     )
-    .bind(serde_json::json!(clients).to_string())
+    .bind(serde_json::json!(client_ids).to_string())
     .bind(limits.max_per_client)
     .execute(&mut *connection)
     .await?;
-    // By the numbers, which only grow: counting would take longer the more there are.
+    // Ids only grow, so the range of ids bounds the number of rows. Counting the rows would take
+    // longer the more there are.
     sqlx::query("DELETE FROM dead_letters WHERE id <= (SELECT max(id) FROM dead_letters) - ?")
         .bind(limits.max_total)
         .execute(connection)
@@ -73,13 +79,13 @@ pub(super) async fn list(
     limit: u32,
 ) -> Result<Vec<StoredDeadLetter>, StoreError> {
     let mut query = QueryBuilder::new(
-        "SELECT id, client_id, topic, x'' AS payload, size, sha256, reason, detail, times, \
-         first_received, last_received, replay_requested_at FROM dead_letters",
+        "SELECT id, client_id, topic, x'' AS payload, size, sha256, reason, detail, \
+         occurrences, first_received, last_received, replay_requested_at FROM dead_letters",
     );
-    narrow(&mut query, filter);
+    push_where(&mut query, filter);
     query.push(" ORDER BY id DESC LIMIT ").push_bind(limit);
     let rows = query.build().persistent(false).fetch_all(pool).await?;
-    rows.iter().map(kept).collect()
+    rows.iter().map(stored_dead_letter).collect()
 }
 
 pub(super) async fn find(
@@ -87,13 +93,14 @@ pub(super) async fn find(
     id: i64,
 ) -> Result<Option<StoredDeadLetter>, StoreError> {
     let row = sqlx::query(
-        "SELECT id, client_id, topic, payload, size, sha256, reason, detail, times, \
-         first_received, last_received, replay_requested_at FROM dead_letters WHERE id = ?",
+        "SELECT id, client_id, topic, payload, size, sha256, reason, detail, \
+         occurrences, first_received, last_received, replay_requested_at \
+           FROM dead_letters WHERE id = ?",
     )
     .bind(id)
     .fetch_optional(pool)
     .await?;
-    row.as_ref().map(kept).transpose()
+    row.as_ref().map(stored_dead_letter).transpose()
 }
 
 pub(super) async fn request_replay(
@@ -101,74 +108,72 @@ pub(super) async fn request_replay(
     id: i64,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
-    let done = sqlx::query("UPDATE dead_letters SET replay_requested_at = ?2 WHERE id = ?1")
+    let updated = sqlx::query("UPDATE dead_letters SET replay_requested_at = ?2 WHERE id = ?1")
         .bind(id)
         .bind(now.as_microsecond())
         .execute(pool)
         .await?;
-    Ok(done.rows_affected() > 0)
+    Ok(updated.rows_affected() > 0)
 }
 
 pub(super) async fn finish_replay(
     pool: &SqlitePool,
     id: i64,
-    times: u64,
+    occurrences: u64,
 ) -> Result<bool, StoreError> {
-    let done = sqlx::query("DELETE FROM dead_letters WHERE id = ?1 AND times = ?2")
+    let deleted = sqlx::query("DELETE FROM dead_letters WHERE id = ?1 AND occurrences = ?2")
         .bind(id)
-        .bind(i64::try_from(times).unwrap_or(i64::MAX))
+        .bind(i64::try_from(occurrences).unwrap_or(i64::MAX))
         .execute(pool)
         .await?;
-    Ok(done.rows_affected() > 0)
+    Ok(deleted.rows_affected() > 0)
 }
 
 pub(super) async fn purge(pool: &SqlitePool, filter: &DeadLetterFilter) -> Result<u64, StoreError> {
     let mut query = QueryBuilder::new("DELETE FROM dead_letters");
-    narrow(&mut query, filter);
-    let done = query.build().persistent(false).execute(pool).await?;
-    Ok(done.rows_affected())
+    push_where(&mut query, filter);
+    let deleted = query.build().persistent(false).execute(pool).await?;
+    Ok(deleted.rows_affected())
 }
 
-fn narrow(query: &mut QueryBuilder<Sqlite>, filter: &DeadLetterFilter) {
+fn push_where(query: &mut QueryBuilder<Sqlite>, filter: &DeadLetterFilter) {
     query.push(" WHERE true");
     if let Some(client) = &filter.client {
         query
             .push(" AND client_id = ")
             .push_bind(client.as_str().to_owned());
     }
-    if let Some(reason) = &filter.reason {
-        query.push(" AND reason = ").push_bind(reason.clone());
+    if let Some(reason) = filter.reason {
+        query.push(" AND reason = ").push_bind(reason.as_str());
     }
-    if let Some(before) = filter.before {
+    if let Some(received_before) = filter.received_before {
         query
             .push(" AND last_received < ")
-            .push_bind(before.as_microsecond());
+            .push_bind(received_before.as_microsecond());
     }
-    if filter.replay_asked {
+    if filter.replay_requested {
         query.push(" AND replay_requested_at IS NOT NULL");
     }
 }
 
-fn kept(row: &SqliteRow) -> Result<StoredDeadLetter, StoreError> {
-    let client: String = row.try_get("client_id")?;
+fn stored_dead_letter(row: &SqliteRow) -> Result<StoredDeadLetter, StoreError> {
+    let client_id: String = row.try_get("client_id")?;
     let payload: Vec<u8> = row.try_get("payload")?;
-    let count = |column| -> Result<u64, StoreError> {
+    let number = |column| -> Result<u64, StoreError> {
         Ok(u64::try_from(row.try_get::<i64, _>(column)?).unwrap_or(0))
     };
     Ok(StoredDeadLetter {
         id: row.try_get("id")?,
-        letter: DeadLetter {
-            client: ClientId::new(&client).ok(),
-            topic: row.try_get("topic")?,
-            payload: payload.into(),
-            size: count("size")?,
-            sha256: row.try_get("sha256")?,
-            reason: row.try_get("reason")?,
-            detail: row.try_get("detail")?,
-            received: row::moment(row, "last_received")?,
-        },
-        times: count("times")?,
-        first_received: row::moment(row, "first_received")?,
-        replay_asked: row::moment_or_none(row, "replay_requested_at")?,
+        client: ClientId::new(&client_id).ok(),
+        topic: row.try_get("topic")?,
+        payload: payload.into(),
+        size: number("size")?,
+        sha256: row.try_get("sha256")?,
+        reason: row.try_get("reason")?,
+        detail: row.try_get("detail")?,
+        occurrences: number("occurrences")?,
+        first_received: row::timestamp(row, "first_received")?,
+        last_received: row::timestamp(row, "last_received")?,
+        replay_requested_at: row::optional_timestamp(row, "replay_requested_at")?,
     })
 }

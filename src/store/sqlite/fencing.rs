@@ -1,17 +1,18 @@
-//! Who may write for a partition of the queue.
+//! Partition ownership. Only the process with the latest epoch of a partition may write its
+//! messages.
 
 use sqlx::{SqliteConnection, SqlitePool};
 
 use crate::store::{PartitionLease, QueueTopic, StoreError};
 
-pub(super) async fn take(
+pub(super) async fn acquire(
     pool: &SqlitePool,
     queue: QueueTopic,
     partitions: &[i32],
     owner: &str,
 ) -> Result<Vec<PartitionLease>, StoreError> {
     let mut transaction = pool.begin_with("BEGIN IMMEDIATE").await?;
-    let mut fences = Vec::with_capacity(partitions.len());
+    let mut leases = Vec::with_capacity(partitions.len());
     for partition in partitions {
         let epoch = sqlx::query_scalar(
             "INSERT INTO partition_epoch (queue, partition, epoch, owner) VALUES (?, ?, 1, ?)
@@ -24,33 +25,34 @@ pub(super) async fn take(
         .bind(owner)
         .fetch_one(&mut *transaction)
         .await?;
-        fences.push(PartitionLease {
+        leases.push(PartitionLease {
             queue,
             partition: *partition,
             epoch,
         });
     }
     transaction.commit().await?;
-    Ok(fences)
+    Ok(leases)
 }
 
-/// Partitions whose epoch is another by now. The transaction is the only writer there is.
-pub(super) async fn broken(
+/// Returns the leases whose epoch is not the current epoch of the partition. Must run in a write
+/// transaction, which prevents another process from acquiring a partition until the batch commits.
+pub(super) async fn lost_leases(
     connection: &mut SqliteConnection,
-    fences: &[PartitionLease],
+    leases: &[PartitionLease],
 ) -> Result<Vec<PartitionLease>, StoreError> {
-    let mut broken = Vec::new();
-    for fence in fences {
+    let mut lost = Vec::new();
+    for lease in leases {
         let epoch: Option<i64> = sqlx::query_scalar(
             "SELECT epoch FROM partition_epoch WHERE queue = ? AND partition = ?",
         )
-        .bind(fence.queue.as_str())
-        .bind(fence.partition)
+        .bind(lease.queue.as_str())
+        .bind(lease.partition)
         .fetch_optional(&mut *connection)
         .await?;
-        if epoch != Some(fence.epoch) {
-            broken.push(*fence);
+        if epoch != Some(lease.epoch) {
+            lost.push(*lease);
         }
     }
-    Ok(broken)
+    Ok(lost)
 }

@@ -1,88 +1,91 @@
-//! What updaters look for, and what they found.
+//! Rows that are due for a tenant lookup, lookup results, and counts of connections.
 
 use const_format::concatcp;
 use sqlx::{Row as _, SqlitePool};
 
-use super::presence::names;
-use super::row;
+use super::row::{self, CLAIMED_COLUMNS};
 use crate::domain::{ClientId, OrgId, Tenant, Timestamp};
 use crate::store::{ClaimedConnection, LookupOutcome, LookupReason, LookupResult, OrgCount};
 use crate::store::{StoreError, TenantlessClient, TenantlessCounts};
 
-const COLUMNS: &str = "client_id, org_id, account, dialect, kind, canonical_facts, catalog_service_facts, \
-     dispatchers, tags, client_name, client_version, updated_at";
-const UNCLAIMED: &str = " AND (lookup_claimed_until IS NULL OR lookup_claimed_until < ?2)";
-const STALE: &str = concatcp!(
+const IS_UNCLAIMED: &str = " AND (lookup_claimed_until IS NULL OR lookup_claimed_until < ?2)";
+const NEEDS_INVENTORY_REFRESH: &str = concatcp!(
     "org_id <> '' AND inventory_eligible AND stale_timestamp < ?1",
-    UNCLAIMED
+    IS_UNCLAIMED
 );
-const TENANTLESS: &str = concatcp!(
+const NEEDS_TENANT: &str = concatcp!(
     "org_id = '' AND tenant_lookup_timestamp < ?1 AND tenant_lookup_failure_count < ?3",
-    UNCLAIMED
+    IS_UNCLAIMED
 );
 
 pub(super) async fn claim(
     pool: &SqlitePool,
-    due: LookupReason,
+    reason: LookupReason,
     limit: u32,
-    unclaimed: Timestamp,
-    until: Timestamp,
+    claims_ended_before: Timestamp,
+    claim_until: Timestamp,
 ) -> Result<Vec<ClaimedConnection>, StoreError> {
-    // By the moment alone, in which the index has them: see the other store.
+    // ORDER BY has only the indexed column. With `client_id` as a second column, SQLite would sort
+    // all due rows again for each chunk.
+    //
+    // `?3 = 0` is always true. It gives both statements the same parameters.
     const CLAIM: &str = "UPDATE connections SET lookup_claimed_until = ?5 WHERE client_id IN (\
          SELECT client_id FROM connections WHERE ";
-    const CLAIM_STALE: &str = concatcp!(
+    const CLAIM_FOR_INVENTORY_REFRESH: &str = concatcp!(
         CLAIM,
-        STALE,
+        NEEDS_INVENTORY_REFRESH,
         " AND ?3 = 0 ORDER BY stale_timestamp LIMIT ?4) \
-         RETURNING stale_timestamp AS due, ",
-        COLUMNS
+         RETURNING stale_timestamp AS sort_key, ",
+        CLAIMED_COLUMNS
     );
-    const CLAIM_TENANTLESS: &str = concatcp!(
+    const CLAIM_FOR_MISSING_TENANT: &str = concatcp!(
         CLAIM,
-        TENANTLESS,
+        NEEDS_TENANT,
         " ORDER BY tenant_lookup_timestamp LIMIT ?4) \
-         RETURNING tenant_lookup_timestamp AS due, ",
-        COLUMNS
+         RETURNING tenant_lookup_timestamp AS sort_key, ",
+        CLAIMED_COLUMNS
     );
-    let (sql, before, most) = match due {
-        LookupReason::InventoryRefresh { before } => (CLAIM_STALE, before, 0),
+    let (sql, before, max_attempts) = match reason {
+        LookupReason::InventoryRefresh { before } => (CLAIM_FOR_INVENTORY_REFRESH, before, 0),
         LookupReason::MissingTenant {
             before,
             max_attempts,
-        } => (CLAIM_TENANTLESS, before, max_attempts),
+        } => (CLAIM_FOR_MISSING_TENANT, before, max_attempts),
     };
     let rows = sqlx::query(sql)
         .bind(before.as_microsecond())
-        .bind(unclaimed.as_microsecond())
-        .bind(most)
+        .bind(claims_ended_before.as_microsecond())
+        .bind(max_attempts)
         .bind(limit)
-        .bind(until.as_microsecond())
+        .bind(claim_until.as_microsecond())
         .fetch_all(pool)
         .await?;
-    let mut found = Vec::with_capacity(rows.len());
+    let mut claimed = Vec::with_capacity(rows.len());
     for row in &rows {
-        found.push((row.try_get::<i64, _>("due")?, row::due(row)?));
+        let sort_key: i64 = row.try_get("sort_key")?;
+        claimed.push((sort_key, row::claimed_connection(row)?));
     }
-    // RETURNING has no order of its own.
-    found.sort_by(|a, b| (a.0, &a.1.client_id).cmp(&(b.0, &b.1.client_id)));
-    Ok(found.into_iter().map(|(_, due)| due).collect())
+    // RETURNING returns the rows in no particular order.
+    claimed.sort_by(|a, b| (a.0, &a.1.client_id).cmp(&(b.0, &b.1.client_id)));
+    Ok(claimed.into_iter().map(|(_, row)| row).collect())
 }
 
-pub(super) async fn count(
+pub(super) async fn count_due(
     pool: &SqlitePool,
-    due: LookupReason,
+    reason: LookupReason,
     now: Timestamp,
 ) -> Result<u64, StoreError> {
     const COUNT: &str = "SELECT count(*) FROM connections WHERE ";
-    let count: i64 = match due {
-        LookupReason::InventoryRefresh { before } => sqlx::query_scalar(concatcp!(COUNT, STALE))
-            .bind(before.as_microsecond())
-            .bind(now.as_microsecond()),
+    let count: i64 = match reason {
+        LookupReason::InventoryRefresh { before } => {
+            sqlx::query_scalar(concatcp!(COUNT, NEEDS_INVENTORY_REFRESH))
+                .bind(before.as_microsecond())
+                .bind(now.as_microsecond())
+        }
         LookupReason::MissingTenant {
             before,
             max_attempts,
-        } => sqlx::query_scalar(concatcp!(COUNT, TENANTLESS))
+        } => sqlx::query_scalar(concatcp!(COUNT, NEEDS_TENANT))
             .bind(before.as_microsecond())
             .bind(now.as_microsecond())
             .bind(max_attempts),
@@ -92,34 +95,34 @@ pub(super) async fn count(
     Ok(u64::try_from(count).unwrap_or(0))
 }
 
-pub(super) async fn settle(
+pub(super) async fn save_results(
     pool: &SqlitePool,
-    findings: &[LookupResult],
+    results: &[LookupResult],
     now: Timestamp,
 ) -> Result<u64, StoreError> {
     let mut transaction = pool.begin_with("BEGIN IMMEDIATE").await?;
-    let mut written = 0;
-    for finding in findings {
-        let client = finding.client_id.as_str();
-        let version = finding.version.as_microsecond();
-        let query = match &finding.outcome {
+    let mut changed = 0;
+    for result in results {
+        let client_id = result.client_id.as_str();
+        let row_version = result.row_version.as_microsecond();
+        let query = match &result.outcome {
             LookupOutcome::Found {
                 tenant,
                 reported_to_inventory_at,
-                is_refused,
+                inventory_eligible,
             } => sqlx::query(
                 "UPDATE connections SET org_id = ?3, account = ?4, tenant_lookup_timestamp = NULL,
                         tenant_lookup_failure_count = 0,
                         stale_timestamp = coalesce(?5, stale_timestamp),
-                        inventory_eligible = inventory_eligible AND NOT ?6, updated_at = ?7
+                        inventory_eligible = inventory_eligible AND ?6, updated_at = ?7
                   WHERE client_id = ?1 AND updated_at = ?2",
             )
-            .bind(client)
-            .bind(version)
+            .bind(client_id)
+            .bind(row_version)
             .bind(tenant.org_id.as_str())
             .bind(&tenant.account)
             .bind(reported_to_inventory_at.map(Timestamp::as_microsecond))
-            .bind(is_refused)
+            .bind(inventory_eligible)
             .bind(now.as_microsecond()),
             LookupOutcome::NotFound => sqlx::query(
                 "UPDATE connections SET org_id = '', account = '', tenant_lookup_timestamp = ?3,
@@ -127,24 +130,24 @@ pub(super) async fn settle(
                         updated_at = ?3
                   WHERE client_id = ?1 AND updated_at = ?2",
             )
-            .bind(client)
-            .bind(version)
+            .bind(client_id)
+            .bind(row_version)
             .bind(now.as_microsecond()),
             LookupOutcome::Unavailable => sqlx::query(
                 "UPDATE connections SET lookup_claimed_until = ?3
                   WHERE client_id = ?1 AND updated_at = ?2",
             )
-            .bind(client)
-            .bind(version)
+            .bind(client_id)
+            .bind(row_version)
             .bind(now.as_microsecond()),
         };
-        let done = query.execute(&mut *transaction).await?;
-        if finding.outcome != LookupOutcome::Unavailable {
-            written += done.rows_affected();
+        let updated = query.execute(&mut *transaction).await?;
+        if result.outcome != LookupOutcome::Unavailable {
+            changed += updated.rows_affected();
         }
     }
     transaction.commit().await?;
-    Ok(written)
+    Ok(changed)
 }
 
 pub(super) async fn restore_tenants(
@@ -155,7 +158,7 @@ pub(super) async fn restore_tenants(
     let mut transaction = pool.begin_with("BEGIN IMMEDIATE").await?;
     let mut restored = 0;
     for (client, tenant) in clients {
-        let done = sqlx::query(
+        let updated = sqlx::query(
             "UPDATE connections SET org_id = ?2, account = ?3, tenant_lookup_timestamp = NULL,
                     updated_at = ?4
               WHERE client_id = ?1 AND org_id = ''",
@@ -166,7 +169,7 @@ pub(super) async fn restore_tenants(
         .bind(now.as_microsecond())
         .execute(&mut *transaction)
         .await?;
-        restored += done.rows_affected();
+        restored += updated.rows_affected();
     }
     transaction.commit().await?;
     Ok(restored)
@@ -177,10 +180,10 @@ pub(super) async fn count_tenantless(
     max_attempts: u32,
 ) -> Result<TenantlessCounts, StoreError> {
     let row = sqlx::query(
-        "SELECT count(*) FILTER (WHERE tenant_lookup_failure_count < ?1) AS waiting,
+        "SELECT count(*) FILTER (WHERE tenant_lookup_failure_count < ?1) AS pending,
                 count(*) FILTER (WHERE tenant_lookup_failure_count >= ?1) AS exhausted,
                 min(tenant_lookup_timestamp)
-                    FILTER (WHERE tenant_lookup_failure_count < ?1) AS oldest
+                    FILTER (WHERE tenant_lookup_failure_count < ?1) AS oldest_lookup
            FROM connections WHERE org_id = ''",
     )
     .bind(max_attempts)
@@ -190,9 +193,9 @@ pub(super) async fn count_tenantless(
         Ok(u64::try_from(row.try_get::<i64, _>(column)?).unwrap_or(0))
     };
     Ok(TenantlessCounts {
-        waiting: count("waiting")?,
+        pending: count("pending")?,
         exhausted: count("exhausted")?,
-        oldest: row::moment_or_none(&row, "oldest")?,
+        oldest_lookup: row::optional_timestamp(&row, "oldest_lookup")?,
     })
 }
 
@@ -207,47 +210,47 @@ pub(super) async fn list_tenantless(
     .bind(limit)
     .fetch_all(pool)
     .await?;
-    let read = |row| -> Result<TenantlessClient, StoreError> {
+    let tenantless_client = |row| -> Result<TenantlessClient, StoreError> {
         Ok(TenantlessClient {
             client_id: row::client_id(row)?,
-            looked_up: row::moment_or_none(row, "tenant_lookup_timestamp")?,
-            failures: row.try_get("tenant_lookup_failure_count")?,
-            online_received_at: row::moment(row, "online_received_at")?,
+            last_lookup: row::optional_timestamp(row, "tenant_lookup_timestamp")?,
+            failed_lookups: row.try_get("tenant_lookup_failure_count")?,
+            online_received_at: row::timestamp(row, "online_received_at")?,
         })
     };
-    rows.iter().map(read).collect()
+    rows.iter().map(tenantless_client).collect()
 }
 
 pub(super) async fn reset_tenantless(
     pool: &SqlitePool,
     clients: Option<&[ClientId]>,
 ) -> Result<u64, StoreError> {
-    let done = sqlx::query(
+    let updated = sqlx::query(
         "UPDATE connections SET tenant_lookup_timestamp = 0, tenant_lookup_failure_count = 0,
                 lookup_claimed_until = NULL
           WHERE org_id = '' AND (?1 IS NULL OR client_id IN (SELECT value FROM json_each(?1)))",
     )
-    .bind(clients.map(names))
+    .bind(clients.map(row::client_ids_json))
     .execute(pool)
     .await?;
-    Ok(done.rows_affected())
+    Ok(updated.rows_affected())
 }
 
 pub(super) async fn delete_tenantless(
     pool: &SqlitePool,
     clients: &[ClientId],
 ) -> Result<u64, StoreError> {
-    let done = sqlx::query(
+    let deleted = sqlx::query(
         "DELETE FROM connections
           WHERE org_id = '' AND client_id IN (SELECT value FROM json_each(?))",
     )
-    .bind(names(clients))
+    .bind(row::client_ids_json(clients))
     .execute(pool)
     .await?;
-    Ok(done.rows_affected())
+    Ok(deleted.rows_affected())
 }
 
-pub(super) async fn count_connected(pool: &SqlitePool) -> Result<u64, StoreError> {
+pub(super) async fn count_with_tenant(pool: &SqlitePool) -> Result<u64, StoreError> {
     let count: i64 = sqlx::query_scalar("SELECT count(*) FROM connections WHERE org_id <> ''")
         .fetch_one(pool)
         .await?;
@@ -266,7 +269,7 @@ pub(super) async fn count_by_org(
     .bind(limit)
     .fetch_all(&mut *snapshot)
     .await?;
-    let without: i64 = sqlx::query_scalar("SELECT count(*) FROM connections WHERE org_id = ''")
+    let tenantless: i64 = sqlx::query_scalar("SELECT count(*) FROM connections WHERE org_id = ''")
         .fetch_one(&mut *snapshot)
         .await?;
     snapshot.commit().await?;
@@ -278,5 +281,5 @@ pub(super) async fn count_by_org(
             counts.push((org, u64::try_from(count).unwrap_or(0)));
         }
     }
-    Ok((counts, u64::try_from(without).unwrap_or(0)))
+    Ok((counts, u64::try_from(tenantless).unwrap_or(0)))
 }

@@ -1,4 +1,5 @@
-//! SQLite: one file in the data folder, one writer, several readers.
+//! The SQLite implementation of [`Store`], for embedded deployments: one file, one writer
+//! connection, several reader connections.
 
 mod connect;
 mod dead_letters;
@@ -14,7 +15,7 @@ use std::collections::HashMap;
 use async_trait::async_trait;
 use sqlx::SqlitePool;
 
-pub use connect::{check, schema_is_current};
+pub use connect::{check_integrity, is_schema_current};
 
 use super::{
     ClaimedConnection, ClientPage, ConnectionPage, DeadLetterFilter, LookupReason, LookupResult,
@@ -23,10 +24,11 @@ use super::{
 };
 use crate::domain::{ClientId, Connection, OrgId, Tenant, Timestamp};
 
-/// A database file that is open. `synchronous=FULL`: a commit that returned survives a power cut.
+/// An open database file. A committed transaction survives a power failure (`synchronous=FULL`).
 #[derive(Debug, Clone)]
 pub struct SqliteStore {
-    /// One connection: SQLite has one writer at a time, so waiting happens here and not there.
+    /// One connection, because SQLite allows one writer at a time. Writers wait for the connection
+    /// and do not fail with SQLITE_BUSY.
     writer: SqlitePool,
     readers: SqlitePool,
 }
@@ -37,17 +39,17 @@ impl Store for SqliteStore {
         &self,
         clients: &[ClientId],
     ) -> Result<HashMap<ClientId, StoredState>, StoreError> {
-        // By the writer's connection: callers' lists must not hold recording up.
+        // Uses the writer connection, so API queries cannot delay the recorder.
         lookup::load_states(&self.writer, clients).await
     }
 
     async fn record_batch(
         &self,
         batch: &PresenceBatch,
-        fences: &[PartitionLease],
+        leases: &[PartitionLease],
         now: Timestamp,
     ) -> Result<WriteOutcome, StoreError> {
-        presence::record_batch(&self.writer, batch, fences, now).await
+        presence::record_batch(&self.writer, batch, leases, now).await
     }
 
     async fn acquire_partitions(
@@ -56,18 +58,18 @@ impl Store for SqliteStore {
         partitions: &[i32],
         owner: &str,
     ) -> Result<Vec<PartitionLease>, StoreError> {
-        fencing::take(&self.writer, queue, partitions, owner).await
+        fencing::acquire(&self.writer, queue, partitions, owner).await
     }
 
     async fn delete_disconnected_before(&self, before: Timestamp) -> Result<u64, StoreError> {
-        let done = sqlx::query("DELETE FROM disconnected_clients WHERE disconnected_at < ?")
+        let deleted = sqlx::query("DELETE FROM disconnected_clients WHERE disconnected_at < ?")
             .bind(before.as_microsecond())
             .execute(&self.writer)
             .await?;
-        Ok(done.rows_affected())
+        Ok(deleted.rows_affected())
     }
 
-    async fn tidy(&self) -> Result<(), StoreError> {
+    async fn run_maintenance(&self) -> Result<(), StoreError> {
         Ok(())
     }
 
@@ -96,45 +98,52 @@ impl Store for SqliteStore {
     }
 
     async fn list_all(&self, offset: u64, limit: u64) -> Result<ClientPage, StoreError> {
-        search::owned(&self.readers, offset, limit).await
+        search::list_all(&self.readers, offset, limit).await
     }
 
     async fn list_for_org(
         &self,
         org: &OrgId,
-        wanted: &PageRequest,
+        request: &PageRequest,
     ) -> Result<ConnectionPage, StoreError> {
-        search::for_org(&self.readers, org, wanted).await
+        search::list_for_org(&self.readers, org, request).await
     }
 
-    async fn client_ids(
+    async fn list_client_ids(
         &self,
         after: Option<&ClientId>,
         limit: u32,
     ) -> Result<Vec<ClientId>, StoreError> {
-        lookup::client_ids(&self.readers, after, limit).await
+        lookup::list_client_ids(&self.readers, after, limit).await
     }
 
     async fn claim_for_lookup(
         &self,
-        due: LookupReason,
+        reason: LookupReason,
         limit: u32,
-        unclaimed: Timestamp,
-        until: Timestamp,
+        claims_ended_before: Timestamp,
+        claim_until: Timestamp,
     ) -> Result<Vec<ClaimedConnection>, StoreError> {
-        lookup_queue::claim(&self.writer, due, limit, unclaimed, until).await
+        lookup_queue::claim(
+            &self.writer,
+            reason,
+            limit,
+            claims_ended_before,
+            claim_until,
+        )
+        .await
     }
 
-    async fn count_due(&self, due: LookupReason, now: Timestamp) -> Result<u64, StoreError> {
-        lookup_queue::count(&self.readers, due, now).await
+    async fn count_due(&self, reason: LookupReason, now: Timestamp) -> Result<u64, StoreError> {
+        lookup_queue::count_due(&self.readers, reason, now).await
     }
 
     async fn save_lookup_results(
         &self,
-        findings: &[LookupResult],
+        results: &[LookupResult],
         now: Timestamp,
     ) -> Result<u64, StoreError> {
-        lookup_queue::settle(&self.writer, findings, now).await
+        lookup_queue::save_results(&self.writer, results, now).await
     }
 
     async fn restore_tenants(
@@ -161,8 +170,8 @@ impl Store for SqliteStore {
         lookup_queue::delete_tenantless(&self.writer, clients).await
     }
 
-    async fn count_connected(&self) -> Result<u64, StoreError> {
-        lookup_queue::count_connected(&self.readers).await
+    async fn count_with_tenant(&self) -> Result<u64, StoreError> {
+        lookup_queue::count_with_tenant(&self.readers).await
     }
 
     async fn count_by_org(&self, limit: u32) -> Result<(Vec<OrgCount>, u64), StoreError> {
@@ -177,7 +186,7 @@ impl Store for SqliteStore {
         dead_letters::list(&self.readers, filter, limit).await
     }
 
-    async fn dead_letter(&self, id: i64) -> Result<Option<StoredDeadLetter>, StoreError> {
+    async fn find_dead_letter(&self, id: i64) -> Result<Option<StoredDeadLetter>, StoreError> {
         dead_letters::find(&self.readers, id).await
     }
 
@@ -185,8 +194,8 @@ impl Store for SqliteStore {
         dead_letters::request_replay(&self.writer, id, now).await
     }
 
-    async fn finish_replay(&self, id: i64, times: u64) -> Result<bool, StoreError> {
-        dead_letters::finish_replay(&self.writer, id, times).await
+    async fn finish_replay(&self, id: i64, occurrences: u64) -> Result<bool, StoreError> {
+        dead_letters::finish_replay(&self.writer, id, occurrences).await
     }
 
     async fn purge_dead_letters(&self, filter: &DeadLetterFilter) -> Result<u64, StoreError> {
@@ -201,7 +210,7 @@ impl Store for SqliteStore {
     }
 
     async fn close(&self) {
-        // ReservedConnections first: the last one to leave folds the write-ahead log back into the file.
+        // Closes the writer last. The last connection copies the write-ahead log into the file.
         self.readers.close().await;
         self.writer.close().await;
     }

@@ -1,10 +1,10 @@
-//! A batch, in one transaction.
+//! Writes a batch in one transaction.
 
 use const_format::concatcp;
 use serde_json::json;
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection, SqlitePool};
 
-use super::{dead_letters, fencing};
+use super::{dead_letters, fencing, row};
 use crate::domain::{ClientId, MessageId, Timestamp};
 use crate::store::{
     ConnectionEnd, ConnectionUpsert, HeartbeatUpdate, PartitionLease, PresenceBatch,
@@ -14,34 +14,36 @@ use crate::store::{StoreError, TenantChange, WriteOutcome};
 pub(super) async fn record_batch(
     pool: &SqlitePool,
     batch: &PresenceBatch,
-    fences: &[PartitionLease],
+    leases: &[PartitionLease],
     now: Timestamp,
 ) -> Result<WriteOutcome, StoreError> {
-    // IMMEDIATE: whoever will write says so first, so that nobody is refused half-way.
+    // `BEGIN IMMEDIATE` takes the write lock up front, so the transaction cannot fail with
+    // SQLITE_BUSY halfway.
     let mut transaction = pool.begin_with("BEGIN IMMEDIATE").await?;
-    let lost = fencing::broken(&mut transaction, fences).await?;
-    if !lost.is_empty() {
-        return Ok(WriteOutcome::Fenced(lost));
+    let lost_leases = fencing::lost_leases(&mut transaction, leases).await?;
+    if !lost_leases.is_empty() {
+        return Ok(WriteOutcome::Fenced(lost_leases));
     }
-    if !batch.arrivals.is_empty() {
-        arrive(&mut transaction, &batch.arrivals, now).await?;
+    if !batch.upserts.is_empty() {
+        upsert_connections(&mut transaction, &batch.upserts, now).await?;
     }
-    for sighting in &batch.sightings {
-        see(&mut transaction, sighting, now).await?;
+    for heartbeat in &batch.heartbeats {
+        apply_heartbeat(&mut transaction, heartbeat, now).await?;
     }
-    if !batch.departures.is_empty() {
-        depart(&mut transaction, &batch.departures).await?;
+    if !batch.ends.is_empty() {
+        end_connections(&mut transaction, &batch.ends).await?;
     }
     if !batch.dead_letters.is_empty() {
-        dead_letters::keep(&mut transaction, &batch.dead_letters, batch.letters).await?;
+        let limits = batch.dead_letter_limits;
+        dead_letters::insert(&mut transaction, &batch.dead_letters, limits).await?;
     }
     transaction.commit().await?;
     Ok(WriteOutcome::Committed)
 }
 
-async fn arrive(
+async fn upsert_connections(
     connection: &mut SqliteConnection,
-    arrivals: &[ConnectionUpsert],
+    upserts: &[ConnectionUpsert],
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let now = now.as_microsecond();
@@ -52,40 +54,42 @@ async fn arrive(
          queue_partition, queue_offset, inventory_eligible, stale_timestamp, created_at, \
          updated_at) ",
     );
-    insert.push_values(arrivals, |mut row, arrival| {
-        let (org_id, account, looked_up) = tenant_columns(&arrival.tenant);
-        let reported = &arrival.reported;
-        let place = arrival.heard.place;
-        row.push_bind(arrival.client_id.as_str())
+    insert.push_values(upserts, |mut row, upsert| {
+        let (org_id, account, tenant_lookup_timestamp) = tenant_columns(&upsert.tenant);
+        let info = &upsert.info;
+        let position = upsert.received.position;
+        row.push_bind(upsert.client_id.as_str())
             .push_bind(org_id)
             .push_bind(account)
-            .push_bind(arrival.dialect.as_str())
-            .push_bind(arrival.kind.as_str())
-            .push_bind(&arrival.topic_prefix)
-            .push_bind(reported.canonical_facts.to_string())
-            .push_bind(reported.catalog_service_facts.to_string())
-            .push_bind(reported.dispatchers.to_string())
-            .push_bind(reported.tags.to_string())
-            .push_bind(&reported.client_name)
-            .push_bind(&reported.client_version)
-            .push_bind(arrival.message_id.as_ref().map(MessageId::as_str))
-            .push_bind(arrival.message_sent.as_microsecond())
-            .push_bind(looked_up)
-            .push_bind(arrival.heard.at.as_microsecond())
-            .push_bind(arrival.last_heartbeat_at.map(Timestamp::as_microsecond))
-            .push_bind(place.map(|place| place.partition))
-            .push_bind(place.map(|place| place.offset))
-            .push_bind(arrival.inventory_eligible)
+            .push_bind(upsert.dialect.as_str())
+            .push_bind(upsert.kind.as_str())
+            .push_bind(&upsert.topic_prefix)
+            .push_bind(info.canonical_facts.to_string())
+            .push_bind(info.catalog_service_facts.to_string())
+            .push_bind(info.dispatchers.to_string())
+            .push_bind(info.tags.to_string())
+            .push_bind(&info.client_name)
+            .push_bind(&info.client_version)
+            .push_bind(upsert.message_id.as_ref().map(MessageId::as_str))
+            .push_bind(upsert.message_sent.as_microsecond())
+            .push_bind(tenant_lookup_timestamp)
+            .push_bind(upsert.received.time.as_microsecond())
+            .push_bind(upsert.last_heartbeat_at.map(Timestamp::as_microsecond))
+            .push_bind(position.map(|position| position.partition))
+            .push_bind(position.map(|position| position.offset))
+            .push_bind(upsert.inventory_eligible)
             .push_bind(
-                arrival
+                upsert
                     .reported_to_inventory_at
                     .map_or(0, Timestamp::as_microsecond),
             )
             .push_bind(now)
             .push_bind(now);
     });
-    // A tenant that was found ends the count of failures; the count of a row without one is the
-    // updater's to keep. A sign of life that is later than this message stays.
+    // - tenant_lookup_failure_count: reset if the client has a tenant. For a tenantless client only
+    //   the tenantless job changes the number.
+    // - last_heartbeat_at: a stored heartbeat that is later than this online message is kept.
+    // - stale_timestamp: unchanged for a tenantless client, which is never reported to inventory.
     insert.push(
         " ON CONFLICT (client_id) DO UPDATE SET \
          org_id = excluded.org_id, account = excluded.account, dialect = excluded.dialect, \
@@ -108,59 +112,61 @@ async fn arrive(
              ELSE connections.stale_timestamp END, \
          online_received_at = excluded.online_received_at, updated_at = excluded.updated_at",
     );
-    // Not kept prepared: there are as many texts as batch sizes.
+    // Not cached as a prepared statement: each batch size has a different SQL text.
     insert
         .build()
         .persistent(false)
         .execute(&mut *connection)
         .await?;
-    let back: Vec<ClientId> = arrivals.iter().map(|a| a.client_id.clone()).collect();
-    let back = names(&back);
-    // Whoever belongs to nobody does not start over by leaving and coming back.
+    let client_ids: Vec<ClientId> = upserts.iter().map(|u| u.client_id.clone()).collect();
+    let client_ids = row::client_ids_json(&client_ids);
+    // A tenantless client keeps its number of failed lookups when it reconnects.
     sqlx::query(
-        "UPDATE connections SET tenant_lookup_failure_count = disconnected_clients.tenant_lookup_failure_count
-           FROM disconnected_clients
-          WHERE disconnected_clients.client_id = connections.client_id AND connections.org_id = ''
-            AND disconnected_clients.client_id IN (SELECT value FROM json_each(?))",
+        "UPDATE connections SET tenant_lookup_failure_count = d.tenant_lookup_failure_count
+           FROM disconnected_clients AS d
+          WHERE d.client_id = connections.client_id AND connections.org_id = ''
+            AND d.client_id IN (SELECT value FROM json_each(?))",
     )
-    .bind(&back)
+    .bind(&client_ids)
     .execute(&mut *connection)
     .await?;
     sqlx::query(
         "DELETE FROM disconnected_clients WHERE client_id IN (SELECT value FROM json_each(?))",
     )
-    .bind(&back)
+    .bind(&client_ids)
     .execute(connection)
     .await?;
     Ok(())
 }
 
-/// One at a time: there is at most one a connect, and here nobody waits on a network for it.
-async fn see(
+/// Applies one heartbeat. One statement per heartbeat is fast enough: SQLite needs no network round
+/// trip, and most heartbeats come from connected clients and are not written.
+async fn apply_heartbeat(
     connection: &mut SqliteConnection,
-    sighting: &HeartbeatUpdate,
+    heartbeat: &HeartbeatUpdate,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let client = sighting.client_id.as_str();
-    let at = sighting.at.as_microsecond();
+    let client_id = heartbeat.client_id.as_str();
+    let received_at = heartbeat.received_at.as_microsecond();
     sqlx::query(
         "UPDATE connections SET last_heartbeat_at = max(coalesce(last_heartbeat_at, ?2), ?2)
           WHERE client_id = ?1 AND coalesce(offline_received_at, online_received_at) < ?2",
     )
-    .bind(client)
-    .bind(at)
+    .bind(client_id)
+    .bind(received_at)
     .execute(&mut *connection)
     .await?;
-    let tenant = sighting.tenant.as_ref().map(tenant_columns);
-    let (org_id, account, looked_up) = match tenant {
-        Some((org_id, account, looked_up)) => (Some(org_id), Some(account), looked_up),
+    let tenant = heartbeat.tenant.as_ref().map(tenant_columns);
+    let (org_id, account, tenant_lookup_timestamp) = match tenant {
+        Some((org_id, account, timestamp)) => (Some(org_id), Some(account), timestamp),
         None => (None, None, None),
     };
-    let back = sqlx::query(
+    let restored = sqlx::query(
         "INSERT INTO connections (client_id, org_id, account, dialect, kind, topic_prefix, \
          canonical_facts, catalog_service_facts, dispatchers, tags, client_name, client_version, \
          message_id, message_sent, queue_partition, queue_offset, tenant_lookup_timestamp, \
-         tenant_lookup_failure_count, online_received_at, last_heartbeat_at, offline_received_at, created_at, updated_at) \
+         tenant_lookup_failure_count, online_received_at, last_heartbeat_at, \
+         offline_received_at, created_at, updated_at) \
          SELECT client_id, coalesce(?3, org_id), coalesce(?4, account), dialect, kind, \
          topic_prefix, canonical_facts, catalog_service_facts, dispatchers, tags, client_name, \
          client_version, message_id, message_sent, queue_partition, queue_offset, \
@@ -170,103 +176,106 @@ async fn see(
            FROM disconnected_clients WHERE client_id = ?1 AND disconnected_at < ?2 \
          ON CONFLICT (client_id) DO NOTHING",
     )
-    .bind(client)
-    .bind(at)
+    .bind(client_id)
+    .bind(received_at)
     .bind(org_id)
     .bind(account)
-    .bind(looked_up)
+    .bind(tenant_lookup_timestamp)
     .bind(now.as_microsecond())
     .execute(&mut *connection)
     .await?;
-    if back.rows_affected() > 0 {
+    if restored.rows_affected() > 0 {
         sqlx::query("DELETE FROM disconnected_clients WHERE client_id = ?")
-            .bind(client)
+            .bind(client_id)
             .execute(connection)
             .await?;
     }
     Ok(())
 }
 
-/// Whom a later sign of life holds stays, with the news; the others go; of those who had gone
-/// before, the latest farewell is what counts.
-async fn depart(
+/// Applies offline messages.
+///
+/// A connection with a later heartbeat stays connected; its row stores the time of the offline
+/// message. The row of a client that is already disconnected stores the time of the latest offline
+/// message.
+async fn end_connections(
     connection: &mut SqliteConnection,
-    departures: &[ConnectionEnd],
+    ends: &[ConnectionEnd],
 ) -> Result<(), StoreError> {
-    const TOLD: &str = "WITH told AS (
-        SELECT value ->> 0 AS client_id, value ->> 1 AS at, value ->> 2 AS partition,
-               value ->> 3 AS place
+    const WITH_OFFLINE: &str = "WITH offline AS (
+        SELECT value ->> 0 AS client_id, value ->> 1 AS received_at,
+               value ->> 2 AS queue_partition, value ->> 3 AS queue_offset
           FROM json_each(?1)) ";
-    const REMEMBER: &str = concatcp!(
-        TOLD,
+    const INSERT_DISCONNECTED: &str = concatcp!(
+        WITH_OFFLINE,
         "INSERT OR REPLACE INTO disconnected_clients (client_id, org_id, account, dialect, kind, \
          topic_prefix, canonical_facts, catalog_service_facts, dispatchers, tags, client_name, \
          client_version, message_id, message_sent, tenant_lookup_timestamp, \
          tenant_lookup_failure_count, disconnected_at, queue_partition, queue_offset) \
          SELECT c.client_id, org_id, account, dialect, kind, topic_prefix, canonical_facts, \
          catalog_service_facts, dispatchers, tags, client_name, client_version, message_id, \
-         message_sent, tenant_lookup_timestamp, tenant_lookup_failure_count, told.at, \
-         coalesce(told.partition, c.queue_partition), coalesce(told.place, c.queue_offset) \
-         FROM told JOIN connections AS c USING (client_id) \
-         WHERE c.last_heartbeat_at IS NULL OR c.last_heartbeat_at <= told.at"
+         message_sent, tenant_lookup_timestamp, tenant_lookup_failure_count, \
+         offline.received_at, coalesce(offline.queue_partition, c.queue_partition), \
+         coalesce(offline.queue_offset, c.queue_offset) \
+         FROM offline JOIN connections AS c USING (client_id) \
+         WHERE c.last_heartbeat_at IS NULL OR c.last_heartbeat_at <= offline.received_at"
     );
-    const REMOVE: &str = concatcp!(
-        TOLD,
+    const DELETE_CONNECTIONS: &str = concatcp!(
+        WITH_OFFLINE,
         "DELETE FROM connections WHERE client_id IN ( \
-         SELECT c.client_id FROM told JOIN connections AS c USING (client_id) \
-         WHERE c.last_heartbeat_at IS NULL OR c.last_heartbeat_at <= told.at)"
+         SELECT c.client_id FROM offline JOIN connections AS c USING (client_id) \
+         WHERE c.last_heartbeat_at IS NULL OR c.last_heartbeat_at <= offline.received_at)"
     );
-    const HOLD: &str = concatcp!(
-        TOLD,
-        "UPDATE connections AS c SET offline_received_at = told.at, \
-         queue_partition = coalesce(told.partition, c.queue_partition), \
-         queue_offset = coalesce(told.place, c.queue_offset) FROM told \
-         WHERE c.client_id = told.client_id AND coalesce(c.offline_received_at, c.online_received_at) < told.at"
+    const STORE_OVERRULED_OFFLINE: &str = concatcp!(
+        WITH_OFFLINE,
+        "UPDATE connections AS c SET offline_received_at = offline.received_at, \
+         queue_partition = coalesce(offline.queue_partition, c.queue_partition), \
+         queue_offset = coalesce(offline.queue_offset, c.queue_offset) FROM offline \
+         WHERE c.client_id = offline.client_id \
+           AND coalesce(c.offline_received_at, c.online_received_at) < offline.received_at"
     );
-    const AGAIN: &str = concatcp!(
-        TOLD,
-        "UPDATE disconnected_clients AS d SET disconnected_at = told.at, \
-         queue_partition = coalesce(told.partition, d.queue_partition), \
-         queue_offset = coalesce(told.place, d.queue_offset) FROM told \
-         WHERE d.client_id = told.client_id AND d.disconnected_at < told.at"
+    const UPDATE_DISCONNECTED: &str = concatcp!(
+        WITH_OFFLINE,
+        "UPDATE disconnected_clients AS d SET disconnected_at = offline.received_at, \
+         queue_partition = coalesce(offline.queue_partition, d.queue_partition), \
+         queue_offset = coalesce(offline.queue_offset, d.queue_offset) FROM offline \
+         WHERE d.client_id = offline.client_id AND d.disconnected_at < offline.received_at"
     );
-    let told: Vec<_> = departures
+    let offline: Vec<_> = ends
         .iter()
-        .map(|departure| {
-            let ConnectionEnd { client_id, heard } = departure;
-            let place = heard.place;
+        .map(|end| {
+            let position = end.received.position;
             json!([
-                client_id.as_str(),
-                heard.at.as_microsecond(),
-                place.map(|place| place.partition),
-                place.map(|place| place.offset)
+                end.client_id.as_str(),
+                end.received.time.as_microsecond(),
+                position.map(|position| position.partition),
+                position.map(|position| position.offset)
             ])
         })
         .collect();
-    let told = json!(told).to_string();
-    for statement in [REMEMBER, REMOVE, HOLD, AGAIN] {
+    let offline = json!(offline).to_string();
+    for statement in [
+        INSERT_DISCONNECTED,
+        DELETE_CONNECTIONS,
+        STORE_OVERRULED_OFFLINE,
+        UPDATE_DISCONNECTED,
+    ] {
         sqlx::query(statement)
-            .bind(&told)
+            .bind(&offline)
             .execute(&mut *connection)
             .await?;
     }
     Ok(())
 }
 
-/// The organisation, the account, and when a tenant was last looked for in vain.
+/// Returns the columns `org_id`, `account` and `tenant_lookup_timestamp`.
 fn tenant_columns(change: &TenantChange) -> (&str, &str, Option<i64>) {
     match change {
         TenantChange::Found(tenant) | TenantChange::Keep(tenant) => {
             (tenant.org_id.as_str(), &tenant.account, None)
         }
-        TenantChange::NotFound(at) => ("", "", Some(at.as_microsecond())),
-        // The distant past: due at once.
+        TenantChange::NotFound(time) => ("", "", Some(time.as_microsecond())),
+        // The earliest lookup time makes the client due at once.
         TenantChange::PendingLookup => ("", "", Some(0)),
     }
-}
-
-/// Client ids as a JSON array: one parameter, however many there are.
-pub(super) fn names(clients: &[ClientId]) -> String {
-    let names: Vec<&str> = clients.iter().map(ClientId::as_str).collect();
-    json!(names).to_string()
 }

@@ -1,4 +1,4 @@
-//! Rows ↔ types.
+//! Conversion between rows and Rust types.
 
 use serde_json::Value;
 use sqlx::Row as _;
@@ -9,49 +9,59 @@ use crate::domain::{
 };
 use crate::store::{ClaimedConnection, QueuePosition, ReceivedAt, StoreError, tenant_of};
 
-pub(super) const CONNECTION_COLUMNS: &str = "client_id, org_id, account, dialect, kind, topic_prefix, \
-     canonical_facts, catalog_service_facts, dispatchers, tags, client_name, client_version, message_id, message_sent";
+/// Columns that [`connection`] reads.
+pub(super) const CONNECTION_COLUMNS: &str = "client_id, org_id, account, dialect, kind, \
+     topic_prefix, canonical_facts, catalog_service_facts, dispatchers, tags, client_name, \
+     client_version, message_id, message_sent";
 
-/// The tenant of a row that has one.
+/// Columns that [`claimed_connection`] reads.
+pub(super) const CLAIMED_COLUMNS: &str = "client_id, org_id, account, dialect, kind, \
+     canonical_facts, catalog_service_facts, dispatchers, tags, client_name, client_version, \
+     updated_at";
+
+/// Reads the tenant of a row that must have one.
 pub(super) fn tenant(row: &SqliteRow) -> Result<Tenant, StoreError> {
     let org_id: String = row.try_get("org_id")?;
     tenant_of(&org_id, row.try_get("account")?)
-        .ok_or_else(|| unreadable("a connection of an organisation without one"))
+        .ok_or_else(|| corrupt_row("empty org_id in a query for connections with a tenant"))
 }
 
 pub(super) fn connection(row: &SqliteRow) -> Result<Connection, StoreError> {
-    let dialect: String = row.try_get("dialect")?;
-    let kind: String = row.try_get("kind")?;
     Ok(Connection {
         client_id: client_id(row)?,
         tenant: tenant(row)?,
-        dialect: Dialect::from_name(&dialect)
-            .ok_or_else(|| unreadable(format!("the dialect {dialect:?}")))?,
-        kind: ClientKind::from_name(&kind)
-            .ok_or_else(|| unreadable(format!("the kind {kind:?}")))?,
+        dialect: dialect(row)?,
+        kind: client_kind(row)?,
         topic_prefix: row.try_get("topic_prefix")?,
-        reported: reported(row)?,
+        info: client_info(row)?,
         message_id: message_id(row)?,
-        message_sent: moment(row, "message_sent")?,
+        message_sent: timestamp(row, "message_sent")?,
     })
 }
 
-pub(super) fn due(row: &SqliteRow) -> Result<ClaimedConnection, StoreError> {
+pub(super) fn claimed_connection(row: &SqliteRow) -> Result<ClaimedConnection, StoreError> {
     let org_id: String = row.try_get("org_id")?;
-    let (dialect, kind): (String, String) = (row.try_get("dialect")?, row.try_get("kind")?);
     Ok(ClaimedConnection {
         client_id: client_id(row)?,
         tenant: tenant_of(&org_id, row.try_get("account")?),
-        dialect: Dialect::from_name(&dialect)
-            .ok_or_else(|| unreadable(format!("the dialect {dialect:?}")))?,
-        kind: ClientKind::from_name(&kind)
-            .ok_or_else(|| unreadable(format!("the kind {kind:?}")))?,
-        reported: reported(row)?,
-        version: moment(row, "updated_at")?,
+        dialect: dialect(row)?,
+        kind: client_kind(row)?,
+        info: client_info(row)?,
+        row_version: timestamp(row, "updated_at")?,
     })
 }
 
-fn reported(row: &SqliteRow) -> Result<ClientInfo, StoreError> {
+fn dialect(row: &SqliteRow) -> Result<Dialect, StoreError> {
+    let name: String = row.try_get("dialect")?;
+    Dialect::from_name(&name).ok_or_else(|| corrupt_row(format!("dialect {name:?}")))
+}
+
+fn client_kind(row: &SqliteRow) -> Result<ClientKind, StoreError> {
+    let name: String = row.try_get("kind")?;
+    ClientKind::from_name(&name).ok_or_else(|| corrupt_row(format!("kind {name:?}")))
+}
+
+fn client_info(row: &SqliteRow) -> Result<ClientInfo, StoreError> {
     Ok(ClientInfo {
         canonical_facts: json(row, "canonical_facts")?,
         catalog_service_facts: json(row, "catalog_service_facts")?,
@@ -64,7 +74,7 @@ fn reported(row: &SqliteRow) -> Result<ClientInfo, StoreError> {
 
 pub(super) fn client_id(row: &SqliteRow) -> Result<ClientId, StoreError> {
     let name: String = row.try_get("client_id")?;
-    ClientId::new(&name).map_err(|why| unreadable(format!("the client id {name:?}: {why}")))
+    ClientId::new(&name).map_err(|error| corrupt_row(format!("client_id {name:?}: {error}")))
 }
 
 pub(super) fn message_id(row: &SqliteRow) -> Result<Option<MessageId>, StoreError> {
@@ -72,45 +82,51 @@ pub(super) fn message_id(row: &SqliteRow) -> Result<Option<MessageId>, StoreErro
     Ok(id.and_then(|id| MessageId::new(&id).ok()))
 }
 
-pub(super) fn moment(row: &SqliteRow, column: &str) -> Result<Timestamp, StoreError> {
+pub(super) fn timestamp(row: &SqliteRow, column: &str) -> Result<Timestamp, StoreError> {
     let micros: i64 = row.try_get(column)?;
-    to_moment(column, micros)
+    from_micros(column, micros)
 }
 
-pub(super) fn moment_or_none(
+pub(super) fn optional_timestamp(
     row: &SqliteRow,
     column: &str,
 ) -> Result<Option<Timestamp>, StoreError> {
     let micros: Option<i64> = row.try_get(column)?;
-    micros.map(|micros| to_moment(column, micros)).transpose()
+    micros.map(|micros| from_micros(column, micros)).transpose()
 }
 
-fn to_moment(column: &str, micros: i64) -> Result<Timestamp, StoreError> {
+fn from_micros(column: &str, micros: i64) -> Result<Timestamp, StoreError> {
     Timestamp::from_microsecond(micros)
-        .map_err(|_| unreadable(format!("{column} {micros} is no moment")))
+        .map_err(|_| corrupt_row(format!("{column} {micros} is out of range")))
 }
 
-/// When a message was heard, by the column that says so, and where in the queue it stood.
-pub(super) fn heard(row: &SqliteRow, column: &str) -> Result<ReceivedAt, StoreError> {
+/// Reads the receive time from `time_column`, and the queue position.
+pub(super) fn received_at(row: &SqliteRow, time_column: &str) -> Result<ReceivedAt, StoreError> {
     Ok(ReceivedAt {
-        at: moment(row, column)?,
-        place: QueuePosition::from_columns(
+        time: timestamp(row, time_column)?,
+        position: QueuePosition::from_columns(
             row.try_get("queue_partition")?,
             row.try_get("queue_offset")?,
         ),
     })
 }
 
-/// What cannot be read is shown as nothing: one odd row must not take a whole list from its
-/// organisation.
+/// Reads a JSON column. Reads invalid JSON as null: one invalid row must not fail the list of its
+/// organization.
 fn json(row: &SqliteRow, column: &str) -> Result<Value, StoreError> {
     let text: String = row.try_get(column)?;
     Ok(serde_json::from_str(&text).unwrap_or_else(|error| {
-        tracing::error!(column, %error, "a row holds JSON that cannot be read");
+        tracing::error!(column, %error, "invalid JSON in row");
         Value::Null
     }))
 }
 
-fn unreadable(what: impl Into<String>) -> StoreError {
-    StoreError::CorruptRow(what.into())
+/// Client ids as a JSON array, which is one parameter for any number of clients.
+pub(super) fn client_ids_json(clients: &[ClientId]) -> String {
+    let texts: Vec<&str> = clients.iter().map(ClientId::as_str).collect();
+    serde_json::json!(texts).to_string()
+}
+
+fn corrupt_row(value: impl Into<String>) -> StoreError {
+    StoreError::CorruptRow(value.into())
 }

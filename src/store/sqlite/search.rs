@@ -1,7 +1,7 @@
-//! Pages: of an organisation, of everybody.
+//! Lists of connections: of one organization, filtered or not, and of all organizations.
 //!
-//! What filters ask for is read row by row, in the organisation's order: SQLite serves one process, and
-//! an index of words would cost each message that is recorded more than the questions ever take.
+//! Filters are evaluated for each row of the organization, in the order of the client ids. SQLite
+//! has no search index: it would cost more per recorded message than it saves per query.
 
 use const_format::concatcp;
 use sqlx::{QueryBuilder, Sqlite, SqlitePool};
@@ -10,35 +10,35 @@ use super::row::{self, CONNECTION_COLUMNS};
 use crate::domain::OrgId;
 use crate::store::{ClientPage, ConnectionPage, Filter, PageRequest, PageStart, StoreError};
 
-/// A value as it is written.
-const SAID: &str = "CASE said.type WHEN 'true' THEN 'true' WHEN 'false' THEN 'false' \
-     ELSE CAST(said.value AS TEXT) END";
+/// The JSON value `element` as text.
+const ELEMENT_TEXT: &str = "CASE element.type WHEN 'true' THEN 'true' WHEN 'false' THEN 'false' \
+     ELSE CAST(element.value AS TEXT) END";
 
-pub(super) async fn for_org(
+pub(super) async fn list_for_org(
     pool: &SqlitePool,
     org: &OrgId,
-    wanted: &PageRequest,
+    request: &PageRequest,
 ) -> Result<ConnectionPage, StoreError> {
-    // One transaction: the count and the page are of the same moment.
+    // One transaction, so the count and the rows belong to the same snapshot.
     let mut snapshot = pool.begin().await?;
     let mut count: i64 = 0;
     let mut page = QueryBuilder::<Sqlite>::new(concatcp!("SELECT ", CONNECTION_COLUMNS));
-    push_found(&mut page, org, &wanted.filter);
-    let offset = match &wanted.start {
+    push_from_where(&mut page, org, &request.filter);
+    let offset = match &request.start {
         PageStart::Offset(offset) => {
             let mut total = QueryBuilder::<Sqlite>::new("SELECT count(*)");
-            push_found(&mut total, org, &wanted.filter);
+            push_from_where(&mut total, org, &request.filter);
             count = total.build_query_scalar().fetch_one(&mut *snapshot).await?;
             i64::try_from(*offset).unwrap_or(i64::MAX)
         }
-        PageStart::After(name) => {
+        PageStart::After(client_id) => {
             page.push(" AND client_id > ");
-            page.push_bind(name);
+            page.push_bind(client_id);
             0
         }
     };
     page.push(" ORDER BY client_id LIMIT ");
-    page.push_bind(i64::try_from(wanted.limit).unwrap_or(i64::MAX));
+    page.push_bind(i64::try_from(request.limit).unwrap_or(i64::MAX));
     page.push(" OFFSET ");
     page.push_bind(offset);
     let rows = page.build().fetch_all(&mut *snapshot).await?;
@@ -49,73 +49,75 @@ pub(super) async fn for_org(
     })
 }
 
-/// `FROM connections WHERE` the organisation's and the filter's.
-fn push_found(question: &mut QueryBuilder<Sqlite>, org: &OrgId, filter: &Filter) {
-    question.push(" FROM connections WHERE org_id = ");
-    question.push_bind(org.as_str());
+/// Appends `FROM connections WHERE` with the conditions of the organization and the filter.
+fn push_from_where(query: &mut QueryBuilder<Sqlite>, org: &OrgId, filter: &Filter) {
+    query.push(" FROM connections WHERE org_id = ");
+    query.push_bind(org.as_str());
     for name in &filter.dispatchers {
-        question.push(
-            " AND EXISTS (SELECT 1 FROM json_each(dispatchers) AS e \
-             WHERE json_type(dispatchers) = 'object' AND replace(e.key, '_', '-') = ",
+        query.push(
+            " AND EXISTS (SELECT 1 FROM json_each(dispatchers) AS entry \
+             WHERE json_type(dispatchers) = 'object' AND replace(entry.key, '_', '-') = ",
         );
-        question.push_bind(name);
-        question.push(")");
+        query.push_bind(name);
+        query.push(")");
     }
     for (key, value) in &filter.tags {
-        push_said(question, "tags", key);
-        question.push(concatcp!(SAID, " = "));
-        question.push_bind(value);
-        question.push(")");
+        push_exists_element(query, "tags", key);
+        query.push(concatcp!(ELEMENT_TEXT, " = "));
+        query.push_bind(value);
+        query.push(")");
     }
     for (key, value) in &filter.facts {
-        push_said(question, "canonical_facts", key);
-        question.push(if Filter::is_bare_uuid(value) {
+        push_exists_element(query, "canonical_facts", key);
+        query.push(if Filter::is_uuid_without_dashes(value) {
             concatcp!(
                 "length(",
-                SAID,
+                ELEMENT_TEXT,
                 ") IN (32, 36) AND replace(lower(",
-                SAID,
+                ELEMENT_TEXT,
                 "), '-', '') = "
             )
         } else {
-            concatcp!("lower(", SAID, ") = ")
+            concatcp!("lower(", ELEMENT_TEXT, ") = ")
         });
-        question.push_bind(value);
-        question.push(")");
+        query.push_bind(value);
+        query.push(")");
     }
-    for beginning in &filter.beginnings {
-        question.push(" AND (client_id >= ");
-        question.push_bind(beginning);
-        question.push(" AND client_id < ");
-        question.push_bind(Filter::after(beginning));
-        let name = beginning.to_ascii_lowercase();
-        question.push(" OR lower(canonical_facts ->> '$.fqdn') >= ");
-        question.push_bind(name.clone());
-        question.push(" AND lower(canonical_facts ->> '$.fqdn') < ");
-        question.push_bind(Filter::after(&name));
-        question.push(")");
+    for prefix in &filter.prefixes {
+        query.push(" AND (client_id >= ");
+        query.push_bind(prefix);
+        query.push(" AND client_id < ");
+        query.push_bind(Filter::end_of_prefix_range(prefix));
+        let fqdn_prefix = prefix.to_ascii_lowercase();
+        query.push(" OR lower(canonical_facts ->> '$.fqdn') >= ");
+        query.push_bind(fqdn_prefix.clone());
+        query.push(" AND lower(canonical_facts ->> '$.fqdn') < ");
+        query.push_bind(Filter::end_of_prefix_range(&fqdn_prefix));
+        query.push(")");
     }
 }
 
-/// `AND EXISTS (… WHERE` on each value under a key: one, or each of a list. Numbers and truth are
-/// compared as they are written.
-fn push_said(question: &mut QueryBuilder<Sqlite>, column: &str, key: &str) {
-    question.push(format!(
-        " AND EXISTS (SELECT 1 FROM json_each({column}) AS e, json_each(CASE e.type WHEN 'array' \
-         THEN e.value WHEN 'object' THEN '[]' ELSE json_array(CASE e.type WHEN 'true' THEN 'true' \
-         WHEN 'false' THEN 'false' ELSE e.value END) END) AS said \
-         WHERE json_type({column}) = 'object' AND e.key = "
+/// Appends `AND EXISTS (… WHERE … AND`. The caller appends a condition on `element` and `)`.
+///
+/// `element` is the value of the key, or each element of the value if the value is a list. Numbers
+/// and booleans are compared as text.
+fn push_exists_element(query: &mut QueryBuilder<Sqlite>, column: &str, key: &str) {
+    query.push(format!(
+        " AND EXISTS (SELECT 1 FROM json_each({column}) AS entry, json_each(CASE entry.type \
+         WHEN 'array' THEN entry.value WHEN 'object' THEN '[]' ELSE json_array(CASE entry.type \
+         WHEN 'true' THEN 'true' WHEN 'false' THEN 'false' ELSE entry.value END) END) AS element \
+         WHERE json_type({column}) = 'object' AND entry.key = "
     ));
-    question.push_bind(key);
-    question.push(" AND ");
+    query.push_bind(key);
+    query.push(" AND ");
 }
 
-pub(super) async fn owned(
+pub(super) async fn list_all(
     pool: &SqlitePool,
     offset: u64,
     limit: u64,
 ) -> Result<ClientPage, StoreError> {
-    // One snapshot: the count and the page are of the same moment.
+    // One transaction, so the count and the rows belong to the same snapshot.
     let mut snapshot = pool.begin().await?;
     let count: i64 = sqlx::query_scalar("SELECT count(*) FROM connections WHERE org_id <> ''")
         .fetch_one(&mut *snapshot)

@@ -1,40 +1,41 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Path as At, State};
+use axum::extract::{Path as UrlPath, State};
 use axum::http::StatusCode;
 use parking_lot::Mutex;
 use serde_json::json;
 
 use super::*;
 
-/// A translator that always answers the same, and notes what it was asked.
-struct Fake {
+/// An HTTP server that sends the same response to every request and stores the requests.
+struct FakeTranslator {
     url: String,
-    asked: Arc<Mutex<Vec<String>>>,
-    serving: tokio::task::JoinHandle<()>,
+    requests: Arc<Mutex<Vec<String>>>,
+    server: tokio::task::JoinHandle<()>,
 }
 
-type Answer = (u16, String, Duration);
+/// Status, body, delay.
+type Response = (u16, String, Duration);
 
-impl Fake {
+impl FakeTranslator {
     async fn start(status: u16, body: String) -> Self {
-        Self::slow(status, body, Duration::ZERO).await
+        Self::start_slow(status, body, Duration::ZERO).await
     }
 
-    async fn slow(status: u16, body: String, delay: Duration) -> Self {
-        let asked = Arc::new(Mutex::new(Vec::new()));
+    async fn start_slow(status: u16, body: String, delay: Duration) -> Self {
+        let requests = Arc::new(Mutex::new(Vec::new()));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/base/", listener.local_addr().unwrap());
-        let state = (asked.clone(), (status, body, delay));
+        let state = (requests.clone(), (status, body, delay));
         let router = Router::new()
-            .route("/base/internal/{name}", axum::routing::post(answer))
+            .route("/base/internal/{name}", axum::routing::post(handle_request))
             .with_state(state);
-        let serving = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        let server = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
         Self {
             url,
-            asked,
-            serving,
+            requests,
+            server,
         }
     }
 
@@ -42,34 +43,35 @@ impl Fake {
         HttpTranslator::new(&self.url, Duration::from_secs(5)).unwrap()
     }
 
-    fn asked(&self) -> Vec<String> {
-        self.asked.lock().clone()
+    /// Returns the last path segment and the body of each request.
+    fn requests(&self) -> Vec<String> {
+        self.requests.lock().clone()
     }
 }
 
-impl Drop for Fake {
+impl Drop for FakeTranslator {
     fn drop(&mut self) {
-        self.serving.abort();
+        self.server.abort();
     }
 }
 
-async fn answer(
-    State((asked, (status, body, delay))): State<(Arc<Mutex<Vec<String>>>, Answer)>,
-    At(name): At<String>,
-    question: String,
+async fn handle_request(
+    State((requests, (status, response, delay))): State<(Arc<Mutex<Vec<String>>>, Response)>,
+    UrlPath(endpoint): UrlPath<String>,
+    body: String,
 ) -> (StatusCode, String) {
-    asked.lock().push(format!("{name} {question}"));
+    requests.lock().push(format!("{endpoint} {body}"));
     tokio::time::sleep(delay).await;
-    (StatusCode::from_u16(status).unwrap(), body)
+    (StatusCode::from_u16(status).unwrap(), response)
 }
 
-fn org(name: &str) -> OrgId {
-    OrgId::new(name).unwrap()
+fn org(org_id: &str) -> OrgId {
+    OrgId::new(org_id).unwrap()
 }
 
 #[tokio::test]
-async fn an_account_and_an_organisation_are_asked_for_once() {
-    let fake = Fake::start(
+async fn found_pairs_are_cached_in_both_directions() {
+    let fake = FakeTranslator::start(
         200,
         json!({"010101": "10001", "10001": "010101"}).to_string(),
     )
@@ -81,14 +83,14 @@ async fn an_account_and_an_organisation_are_asked_for_once() {
         let found = TranslationOutcome::Found("010101".to_owned());
         assert_eq!(translator.account_of(&org("10001")).await, found);
     }
-    let asked = [r#"orgIds ["010101"]"#, r#"ebsNumbers ["10001"]"#];
-    assert_eq!(fake.asked(), asked);
+    let expected = [r#"orgIds ["010101"]"#, r#"ebsNumbers ["10001"]"#];
+    assert_eq!(fake.requests(), expected);
 }
 
 #[tokio::test]
-async fn a_missing_key_null_or_blank_is_no_such_tenant_and_asked_for_again() {
+async fn missing_null_or_blank_values_are_not_found_and_not_cached() {
     for body in [json!({}), json!({"1": null}), json!({"1": ""})] {
-        let fake = Fake::start(200, body.to_string()).await;
+        let fake = FakeTranslator::start(200, body.to_string()).await;
         let translator = fake.translator();
         for _ in 0..2 {
             assert_eq!(translator.org_of("1").await, TranslationOutcome::NotFound);
@@ -97,29 +99,29 @@ async fn a_missing_key_null_or_blank_is_no_such_tenant_and_asked_for_again() {
                 TranslationOutcome::NotFound
             );
         }
-        assert_eq!(fake.asked().len(), 4, "{body}");
+        assert_eq!(fake.requests().len(), 4, "{body}");
     }
 }
 
 #[tokio::test]
-async fn what_is_not_the_translators_own_word_is_no_answer() {
-    let good = json!({"1": "2"}).to_string();
-    let long = "x".repeat(300);
+async fn unexpected_status_or_body_is_unavailable() {
+    let valid = json!({"1": "2"}).to_string();
+    let too_long = "x".repeat(300);
     for (status, body) in [
-        (500, good.clone()),
-        (404, good.clone()),
+        (500, valid.clone()),
+        (404, valid.clone()),
         (204, String::new()),
-        (302, good),
+        (302, valid),
         (200, "<html>Sign in</html>".to_owned()),
         (200, "[]".to_owned()),
         (200, json!({"1": 2}).to_string()),
-        (200, json!({"1": long}).to_string()),
+        (200, json!({"1": too_long}).to_string()),
         (
             200,
-            json!({"1": "2", "pad": "x".repeat(ANSWER_MAX_BYTES)}).to_string(),
+            json!({"1": "2", "pad": "x".repeat(MAX_RESPONSE_BYTES)}).to_string(),
         ),
     ] {
-        let fake = Fake::start(status, body).await;
+        let fake = FakeTranslator::start(status, body).await;
         let translator = fake.translator();
         let unavailable = TranslationOutcome::Unavailable;
         assert_eq!(translator.org_of("1").await, unavailable, "{status}");
@@ -133,20 +135,23 @@ async fn what_is_not_the_translators_own_word_is_no_answer() {
 }
 
 #[tokio::test]
-async fn no_answer_in_time_or_from_nobody_is_no_answer() {
-    let slow = Fake::slow(200, "{}".to_owned(), Duration::from_mins(1)).await;
+async fn timeout_or_refused_connection_is_unavailable() {
+    let slow = FakeTranslator::start_slow(200, "{}".to_owned(), Duration::from_mins(1)).await;
     let translator = HttpTranslator::new(&slow.url, Duration::from_millis(50)).unwrap();
     assert_eq!(
         translator.org_of("1").await,
         TranslationOutcome::Unavailable
     );
-    let nobody = HttpTranslator::new("http://127.0.0.1:1", Duration::from_secs(5)).unwrap();
-    assert_eq!(nobody.org_of("1").await, TranslationOutcome::Unavailable);
+    let unreachable = HttpTranslator::new("http://127.0.0.1:1", Duration::from_secs(5)).unwrap();
+    assert_eq!(
+        unreachable.org_of("1").await,
+        TranslationOutcome::Unavailable
+    );
 }
 
 #[tokio::test]
-async fn what_can_be_no_account_is_not_asked_for() {
-    let fake = Fake::start(500, String::new()).await;
+async fn invalid_account_is_not_found_without_a_request() {
+    let fake = FakeTranslator::start(500, String::new()).await;
     let translator = fake.translator();
     for account in ["", "  ", "a\0", &"1".repeat(256)] {
         assert_eq!(
@@ -154,18 +159,18 @@ async fn what_can_be_no_account_is_not_asked_for() {
             TranslationOutcome::NotFound
         );
     }
-    assert!(fake.asked().is_empty());
+    assert!(fake.requests().is_empty());
 }
 
 #[test]
-fn a_wrong_address_is_named_with_its_cure() {
+fn invalid_url_error_names_the_setting_and_an_example() {
     for bad in ["translator", "ftp://translator", "http://", "http://a/?b"] {
         let error = HttpTranslator::new(bad, Duration::from_secs(1))
             .err()
             .unwrap();
         let text = error.to_string();
         assert!(text.contains("tenant.translator_url"), "{text}");
-        assert!(text.contains("write it as"), "{text}");
+        assert!(text.contains("example: "), "{text}");
     }
 }
 
@@ -184,46 +189,46 @@ fn tenant(org_id: &str, account: &str) -> Tenant {
 }
 
 #[tokio::test]
-async fn the_file_is_read_both_ways_and_goes_before_the_default() {
+async fn file_translates_both_ways_and_has_precedence_over_the_default_tenant() {
     let text = r#"{"2": "20", "1": "10", "3": "10"}"#;
     let translator = read(text, Some(&tenant("10000", "111000"))).unwrap();
-    for (account, of) in [("1", "10"), ("2", "20"), ("3", "10"), ("111000", "10000")] {
-        let found = TranslationOutcome::Found(org(of));
+    for (account, org_id) in [("1", "10"), ("2", "20"), ("3", "10"), ("111000", "10000")] {
+        let found = TranslationOutcome::Found(org(org_id));
         assert_eq!(translator.org_of(account).await, found);
     }
-    for (of, account) in [("10", "1"), ("20", "2"), ("10000", "111000")] {
+    for (org_id, account) in [("10", "1"), ("20", "2"), ("10000", "111000")] {
         let found = TranslationOutcome::Found(account.to_owned());
-        assert_eq!(translator.account_of(&org(of)).await, found);
+        assert_eq!(translator.account_of(&org(org_id)).await, found);
     }
     assert_eq!(translator.org_of("4").await, TranslationOutcome::NotFound);
-    let overruled = read(text, Some(&tenant("10000", "1"))).unwrap();
+    let conflicting_default = read(text, Some(&tenant("10000", "1"))).unwrap();
     assert_eq!(
-        overruled.org_of("1").await,
+        conflicting_default.org_of("1").await,
         TranslationOutcome::Found(org("10"))
     );
-    let unknown = overruled.account_of(&org("10000")).await;
-    assert_eq!(unknown, TranslationOutcome::NotFound);
+    let outcome = conflicting_default.account_of(&org("10000")).await;
+    assert_eq!(outcome, TranslationOutcome::NotFound);
 }
 
 #[tokio::test]
-async fn without_a_file_the_default_counts_if_it_has_an_account() {
+async fn default_tenant_is_used_without_a_file_if_it_has_an_account() {
     let translator = StaticTranslator::read(None, Some(&tenant("10000", "111000"))).unwrap();
     let found = TranslationOutcome::Found(org("10000"));
     assert_eq!(translator.org_of("111000").await, found);
     let translator = StaticTranslator::read(None, Some(&tenant("10000", ""))).unwrap();
     assert_eq!(translator.org_of("").await, TranslationOutcome::NotFound);
-    let none = translator.account_of(&org("10000")).await;
-    assert_eq!(none, TranslationOutcome::NotFound);
+    let outcome = translator.account_of(&org("10000")).await;
+    assert_eq!(outcome, TranslationOutcome::NotFound);
 }
 
 #[test]
-fn a_malformed_file_names_its_key_and_its_shape() {
+fn malformed_file_error_names_the_setting_and_the_expected_format() {
     for bad in ["[]", r#"{"1": 2}"#, r#"{"": "1"}"#, r#"{"1": " "}"#, "x"] {
         let text = read(bad, None).unwrap_err().to_string();
         assert!(text.contains("tenant.translator_file"), "{text}");
         assert!(text.contains("\"<account>\""), "{text}");
     }
-    let missing = StaticTranslator::read(Some(Path::new("/nowhere/x.json")), None);
+    let missing = StaticTranslator::read(Some(Path::new("/missing/x.json")), None);
     let text = missing.unwrap_err().to_string();
     assert!(text.contains("check the path"), "{text}");
 }

@@ -1,20 +1,22 @@
-//! K, O, A: what recording does to a row, with a real broker and, where there is one, a real queue.
+//! Items K, O and A: how the recorder changes a row, with real brokers and real databases, and with real
+//! Kafka in distributed mode.
 
 use serde_json::{Value, json};
 
-use crate::support::deployment::Row;
-use crate::support::gateway::{Gateway, GatewayReply};
+use crate::support::deployment::ConnectionRow;
+use crate::support::gateway::{FakeGateway, GatewayReply};
 use crate::support::mqtt::{Connect, RawClient, control_out, offline, online};
-use crate::support::{Deployment, eventually, unique};
+use crate::support::{Deployment, eventually, unique_id};
 
-/// Makes a test of each case for either set-up, with a gateway.
-macro_rules! with_a_gateway {
-    ($($case:ident),* $(,)?) => {
+/// Creates two tests from each test function: `embedded::<name>` and `distributed::<name>`. A test
+/// function takes a [`TenancyFixture`].
+macro_rules! each_deployment_with_gateway {
+    ($($test:ident),* $(,)?) => {
         mod embedded {
             $(
                 #[tokio::test]
-                async fn $case() {
-                    super::$case(super::TenancyFixture::embedded().await).await;
+                async fn $test() {
+                    super::$test(super::TenancyFixture::embedded().await).await;
                 }
             )*
         }
@@ -23,78 +25,109 @@ macro_rules! with_a_gateway {
         mod distributed {
             $(
                 #[tokio::test]
-                async fn $case() {
-                    super::$case(super::TenancyFixture::distributed().await).await;
+                async fn $test() {
+                    super::$test(super::TenancyFixture::distributed().await).await;
                 }
             )*
         }
     };
 }
 
-with_a_gateway!(
-    k1_a_tenantless_connection_is_inserted_with_the_time_of_its_lookup,
-    k2_no_inventory_message_for_a_tenantless_connection,
-    k3_tenantless_becomes_tenant_on_a_later_online,
-    k4_tenant_becomes_tenantless_on_a_definite_not_found,
-    k5_unavailable_keeps_a_known_tenant_of_the_row_or_of_the_departed,
-    k6_unavailable_on_an_unknown_client_gives_a_tenantless_row_that_is_due_at_once,
-    k7_tenant_found_sets_the_count_to_zero,
-    o1_offline_removes_the_row_tenantless_or_not,
-    a1_no_endpoint_shows_or_reaches_a_tenantless_connection,
+each_deployment_with_gateway!(
+    k1_tenantless_connection_is_inserted_with_lookup_timestamp_now,
+    k2_tenantless_connection_is_not_reported_to_inventory,
+    k3_tenantless_connection_gets_its_tenant_on_a_later_online,
+    k4_connection_becomes_tenantless_on_a_definite_not_found,
+    k5_unavailable_keeps_the_tenant_of_a_connected_or_disconnected_client,
+    k6_unavailable_for_an_unknown_client_inserts_a_tenantless_row_that_is_due_immediately,
+    k7_found_resets_the_failure_count,
+    o1_offline_removes_the_row_with_or_without_tenant,
+    a1_no_tenant_scope_endpoint_shows_or_reaches_a_tenantless_connection,
 );
 
+/// A deployment that looks up tenants at a fake gateway.
 struct TenancyFixture {
-    gateway: Gateway,
-    subject: Deployment,
+    gateway: FakeGateway,
+    deployment: Deployment,
 }
 
 impl TenancyFixture {
     async fn embedded() -> Self {
-        let gateway = Gateway::start(GatewayReply::Found("10000")).await;
+        let gateway = FakeGateway::start(GatewayReply::Found("10000")).await;
         let settings = [
             ("tenant.gateway_url", gateway.url.as_str()),
-            FRESH[0],
-            FRESH[1],
+            NO_CACHE[0],
+            NO_CACHE[1],
         ];
-        let subject = Deployment::embedded(&settings).await;
-        Self { gateway, subject }
+        let deployment = Deployment::embedded(&settings).await;
+        Self {
+            gateway,
+            deployment,
+        }
     }
 
     #[cfg(feature = "external-services")]
     async fn distributed() -> Self {
-        let gateway = Gateway::start(GatewayReply::Found("10000")).await;
+        let gateway = FakeGateway::start(GatewayReply::Found("10000")).await;
         let settings = [
             ("tenant.gateway_url", gateway.url.as_str()),
-            FRESH[0],
-            FRESH[1],
+            NO_CACHE[0],
+            NO_CACHE[1],
         ];
-        let subject = Deployment::distributed(&settings).await;
-        Self { gateway, subject }
+        let deployment = Deployment::distributed(&settings).await;
+        Self {
+            gateway,
+            deployment,
+        }
     }
 
-    async fn client(&self, name: &str) -> (String, RawClient) {
-        let me = unique(name);
-        let client = RawClient::connect(&self.subject.mqtt(), &Connect::new(&me)).await;
-        (me, client)
+    /// Connects a client to the broker. Returns its client id.
+    async fn connect_client(&self, id_prefix: &str) -> (String, RawClient) {
+        let client_id = unique_id(id_prefix);
+        let connect = Connect::new(&client_id);
+        let client = RawClient::connect(&self.deployment.mqtt_address(), &connect).await;
+        (client_id, client)
     }
 
-    /// GatewayReply online, and waits until the row is as wanted.
-    async fn online(&self, me: &str, client: &mut RawClient, wanted: impl Fn(&Row) -> bool) -> Row {
-        client.must_publish(&control_out(me), &host()).await;
+    /// Publishes an online message, and waits until the row satisfies the condition.
+    async fn publish_online(
+        &self,
+        client_id: &str,
+        client: &mut RawClient,
+        condition: impl Fn(&ConnectionRow) -> bool,
+    ) -> ConnectionRow {
+        client
+            .must_publish(&control_out(client_id), &host_online())
+            .await;
         eventually("the row", || async {
-            self.subject.row(me).await.filter(|row| wanted(row))
+            self.deployment
+                .row(client_id)
+                .await
+                .filter(|row| condition(row))
         })
         .await
     }
+
+    /// Publishes an offline message, and waits until the row is deleted.
+    async fn publish_offline(&self, client_id: &str, client: &mut RawClient) {
+        client
+            .must_publish(&control_out(client_id), &offline())
+            .await;
+        eventually("the row to be deleted", || async {
+            self.deployment.row(client_id).await.is_none().then_some(())
+        })
+        .await;
+    }
 }
 
-/// Every online asks anew.
-const FRESH: [(&str, &str); 2] = [
+/// Minimal cache times, so each online message causes a lookup.
+const NO_CACHE: [(&str, &str); 2] = [
     ("tenant.cache_ttl", "1ms"),
     ("tenant.negative_cache_ttl", "1ms"),
 ];
 
-fn host() -> Value {
+/// An online message of a host that is eligible for inventory.
+fn host_online() -> Value {
     let mut online = online();
     online["content"]["canonical_facts"] =
         json!({"insights_id": "cabb61b6-e61d-4d70-b475-01f5c009e93c"});
@@ -102,147 +135,199 @@ fn host() -> Value {
     online
 }
 
-fn seconds_ago(at: i64) -> i64 {
-    jiff::Timestamp::now().as_second() - at
+fn seconds_since(time: i64) -> i64 {
+    jiff::Timestamp::now().as_second() - time
 }
 
-async fn k1_a_tenantless_connection_is_inserted_with_the_time_of_its_lookup(stage: TenancyFixture) {
-    let (me, mut client) = stage.client("k1").await;
-    stage.gateway.says_of(&me, GatewayReply::NotFound);
-    let row = stage.online(&me, &mut client, |_| true).await;
+async fn k1_tenantless_connection_is_inserted_with_lookup_timestamp_now(fixture: TenancyFixture) {
+    let (client_id, mut client) = fixture.connect_client("k1").await;
+    fixture
+        .gateway
+        .set_reply(&client_id, GatewayReply::NotFound);
+    let row = fixture
+        .publish_online(&client_id, &mut client, |_| true)
+        .await;
     assert_eq!((row.org_id.as_str(), row.account.as_str()), ("", ""));
-    let ago = seconds_ago(row.looked_up.expect("a time"));
-    assert!((0..60).contains(&ago), "{ago}");
+    let age = seconds_since(row.tenant_lookup_timestamp.expect("no lookup timestamp"));
+    assert!((0..60).contains(&age), "{age}");
 }
 
-async fn k2_no_inventory_message_for_a_tenantless_connection(stage: TenancyFixture) {
-    let (me, mut client) = stage.client("k2").await;
-    stage.gateway.says_of(&me, GatewayReply::NotFound);
-    stage.online(&me, &mut client, |_| true).await;
-    assert!(stage.subject.inventory().await.is_empty());
-    // For one with a tenant there is.
-    let (other, mut client) = stage.client("k2-other").await;
-    stage.online(&other, &mut client, |_| true).await;
-    eventually("inventory hears of the other", || async {
-        (stage.subject.inventory().await.len() == 1).then_some(())
+async fn k2_tenantless_connection_is_not_reported_to_inventory(fixture: TenancyFixture) {
+    let (client_id, mut client) = fixture.connect_client("k2").await;
+    fixture
+        .gateway
+        .set_reply(&client_id, GatewayReply::NotFound);
+    fixture
+        .publish_online(&client_id, &mut client, |_| true)
+        .await;
+    assert!(fixture.deployment.inventory_messages().await.is_empty());
+    // A client with a tenant is reported.
+    let (other, mut client) = fixture.connect_client("k2-other").await;
+    fixture.publish_online(&other, &mut client, |_| true).await;
+    eventually("an inventory message", || async {
+        (fixture.deployment.inventory_messages().await.len() == 1).then_some(())
     })
     .await;
 }
 
-async fn k3_tenantless_becomes_tenant_on_a_later_online(stage: TenancyFixture) {
-    let (me, mut client) = stage.client("k3").await;
-    stage.gateway.says_of(&me, GatewayReply::NotFound);
-    stage.online(&me, &mut client, |_| true).await;
-    stage.gateway.says_of(&me, GatewayReply::Found("20000"));
-    let row = stage
-        .online(&me, &mut client, |row| row.org_id == "20000")
+async fn k3_tenantless_connection_gets_its_tenant_on_a_later_online(fixture: TenancyFixture) {
+    let (client_id, mut client) = fixture.connect_client("k3").await;
+    fixture
+        .gateway
+        .set_reply(&client_id, GatewayReply::NotFound);
+    fixture
+        .publish_online(&client_id, &mut client, |_| true)
+        .await;
+    fixture
+        .gateway
+        .set_reply(&client_id, GatewayReply::Found("20000"));
+    let row = fixture
+        .publish_online(&client_id, &mut client, |row| row.org_id == "20000")
         .await;
     assert_eq!(row.account, "42");
-    assert_eq!(row.looked_up, None);
+    assert_eq!(row.tenant_lookup_timestamp, None);
 }
 
-async fn k4_tenant_becomes_tenantless_on_a_definite_not_found(stage: TenancyFixture) {
-    let (me, mut client) = stage.client("k4").await;
-    stage
-        .online(&me, &mut client, |row| row.org_id == "10000")
+async fn k4_connection_becomes_tenantless_on_a_definite_not_found(fixture: TenancyFixture) {
+    let (client_id, mut client) = fixture.connect_client("k4").await;
+    fixture
+        .publish_online(&client_id, &mut client, |row| row.org_id == "10000")
         .await;
-    stage.gateway.says_of(&me, GatewayReply::NotFound);
-    let row = stage
-        .online(&me, &mut client, |row| row.org_id.is_empty())
+    fixture
+        .gateway
+        .set_reply(&client_id, GatewayReply::NotFound);
+    let row = fixture
+        .publish_online(&client_id, &mut client, |row| row.org_id.is_empty())
         .await;
-    assert!(row.looked_up.is_some());
+    assert!(row.tenant_lookup_timestamp.is_some());
 }
 
-async fn k5_unavailable_keeps_a_known_tenant_of_the_row_or_of_the_departed(stage: TenancyFixture) {
-    let (me, mut client) = stage.client("k5").await;
-    let known = stage
-        .online(&me, &mut client, |row| row.org_id == "10000")
+async fn k5_unavailable_keeps_the_tenant_of_a_connected_or_disconnected_client(
+    fixture: TenancyFixture,
+) {
+    let (client_id, mut client) = fixture.connect_client("k5").await;
+    let initial = fixture
+        .publish_online(&client_id, &mut client, |row| row.org_id == "10000")
         .await;
-    for silence in [
-        GatewayReply::Busy,
-        GatewayReply::Page(200),
-        GatewayReply::Page(404),
+    for unavailable in [
+        GatewayReply::Overloaded,
+        GatewayReply::HtmlPage(200),
+        GatewayReply::HtmlPage(404),
     ] {
-        stage.gateway.says_of(&me, silence);
-        // Of the row.
-        let row = stage
-            .online(&me, &mut client, |row| row.updated != known.updated)
+        fixture.gateway.set_reply(&client_id, unavailable);
+        // The client is connected: its row has the tenant.
+        let row = fixture
+            .publish_online(&client_id, &mut client, |row| {
+                row.updated_at != initial.updated_at
+            })
             .await;
         assert_eq!((row.org_id.as_str(), row.account.as_str()), ("10000", "42"));
-        assert_eq!((row.looked_up, row.failures), (None, 0));
-        // Of the departed.
-        client.must_publish(&control_out(&me), &offline()).await;
-        eventually("it is gone", || async {
-            stage.subject.row(&me).await.is_none().then_some(())
-        })
-        .await;
-        let row = stage.online(&me, &mut client, |_| true).await;
+        assert_eq!(
+            (row.tenant_lookup_timestamp, row.tenant_lookup_failure_count),
+            (None, 0)
+        );
+        // The client is disconnected: `disconnected_clients` has the tenant.
+        fixture.publish_offline(&client_id, &mut client).await;
+        let row = fixture
+            .publish_online(&client_id, &mut client, |_| true)
+            .await;
         assert_eq!((row.org_id.as_str(), row.account.as_str()), ("10000", "42"));
-        assert_eq!(row.stale, 0, "inventory is owed");
+        assert_eq!(
+            row.stale_timestamp, 0,
+            "the inventory update is not pending"
+        );
     }
 }
 
-async fn k6_unavailable_on_an_unknown_client_gives_a_tenantless_row_that_is_due_at_once(
-    stage: TenancyFixture,
+async fn k6_unavailable_for_an_unknown_client_inserts_a_tenantless_row_that_is_due_immediately(
+    fixture: TenancyFixture,
 ) {
-    let (me, mut client) = stage.client("k6").await;
-    stage.gateway.says_of(&me, GatewayReply::Busy);
-    let row = stage.online(&me, &mut client, |_| true).await;
-    assert_eq!(row.org_id, "");
-    assert_eq!(row.looked_up, Some(0));
-    let (code, said) = stage
-        .subject
-        .command(&["update-tenantless", "--dry-run"])
+    let (client_id, mut client) = fixture.connect_client("k6").await;
+    fixture
+        .gateway
+        .set_reply(&client_id, GatewayReply::Overloaded);
+    let row = fixture
+        .publish_online(&client_id, &mut client, |_| true)
         .await;
-    assert_eq!((code, said.trim()), (Some(0), "1 due"));
+    assert_eq!(row.org_id, "");
+    assert_eq!(row.tenant_lookup_timestamp, Some(0));
+    let (code, output) = fixture
+        .deployment
+        .run_command(&["update-tenantless", "--dry-run"])
+        .await;
+    assert_eq!((code, output.trim()), (Some(0), "1 due"));
 }
 
-async fn k7_tenant_found_sets_the_count_to_zero(stage: TenancyFixture) {
-    let (me, mut client) = stage.client("k7").await;
-    stage.gateway.says_of(&me, GatewayReply::NotFound);
-    stage.online(&me, &mut client, |_| true).await;
-    stage
-        .subject
+async fn k7_found_resets_the_failure_count(fixture: TenancyFixture) {
+    let (client_id, mut client) = fixture.connect_client("k7").await;
+    fixture
+        .gateway
+        .set_reply(&client_id, GatewayReply::NotFound);
+    fixture
+        .publish_online(&client_id, &mut client, |_| true)
+        .await;
+    fixture
+        .deployment
         .execute("UPDATE connections SET tenant_lookup_failure_count = 7")
         .await;
-    let row = stage.online(&me, &mut client, |_| true).await;
-    assert_eq!(row.failures, 7, "the updaters keep the count");
-    stage.gateway.says_of(&me, GatewayReply::Found("10000"));
-    let row = stage
-        .online(&me, &mut client, |row| row.org_id == "10000")
+    let row = fixture
+        .publish_online(&client_id, &mut client, |_| true)
         .await;
-    assert_eq!(row.failures, 0);
+    assert_eq!(
+        row.tenant_lookup_failure_count, 7,
+        "the recorder changed the failure count"
+    );
+    fixture
+        .gateway
+        .set_reply(&client_id, GatewayReply::Found("10000"));
+    let row = fixture
+        .publish_online(&client_id, &mut client, |row| row.org_id == "10000")
+        .await;
+    assert_eq!(row.tenant_lookup_failure_count, 0);
 }
 
-async fn o1_offline_removes_the_row_tenantless_or_not(stage: TenancyFixture) {
-    for says in [GatewayReply::NotFound, GatewayReply::Found("10000")] {
-        let (me, mut client) = stage.client("o1").await;
-        stage.gateway.says_of(&me, says);
-        stage.online(&me, &mut client, |_| true).await;
-        client.must_publish(&control_out(&me), &offline()).await;
-        eventually("it is gone", || async {
-            stage.subject.row(&me).await.is_none().then_some(())
-        })
-        .await;
+async fn o1_offline_removes_the_row_with_or_without_tenant(fixture: TenancyFixture) {
+    for reply in [GatewayReply::NotFound, GatewayReply::Found("10000")] {
+        let (client_id, mut client) = fixture.connect_client("o1").await;
+        fixture.gateway.set_reply(&client_id, reply);
+        fixture
+            .publish_online(&client_id, &mut client, |_| true)
+            .await;
+        fixture.publish_offline(&client_id, &mut client).await;
     }
 }
 
-async fn a1_no_endpoint_shows_or_reaches_a_tenantless_connection(stage: TenancyFixture) {
-    let (me, mut client) = stage.client("a1").await;
-    stage.gateway.says_of(&me, GatewayReply::NotFound);
-    stage.online(&me, &mut client, |_| true).await;
-    assert_eq!(stage.subject.status(&me).await["status"], "disconnected");
-    assert!(stage.subject.listed().await.is_empty());
-    let (status, _) = stage.subject.send(&me, json!({"directive": "x"})).await;
-    assert_eq!(status, 404);
-    // Operators do see it.
-    let (code, said) = stage.subject.command(&["tenantless", "list"]).await;
-    assert_eq!(code, Some(0));
-    assert!(said.contains(&me), "{said}");
-    let (_, said) = stage
-        .subject
-        .command(&["report", "connections-by-org", "--output", "json"])
+async fn a1_no_tenant_scope_endpoint_shows_or_reaches_a_tenantless_connection(
+    fixture: TenancyFixture,
+) {
+    let (client_id, mut client) = fixture.connect_client("a1").await;
+    fixture
+        .gateway
+        .set_reply(&client_id, GatewayReply::NotFound);
+    fixture
+        .publish_online(&client_id, &mut client, |_| true)
         .await;
-    let report: Value = serde_json::from_str(said.trim()).unwrap();
-    assert_eq!(report["without_organisation"], 1);
+    assert_eq!(
+        fixture.deployment.status(&client_id).await["status"],
+        "disconnected"
+    );
+    assert!(fixture.deployment.list_client_ids().await.is_empty());
+    let (status, _) = fixture
+        .deployment
+        .send_message(&client_id, json!({"directive": "x"}))
+        .await;
+    assert_eq!(status, 404);
+    // Operator commands show the connection.
+    let (code, output) = fixture
+        .deployment
+        .run_command(&["tenantless", "list"])
+        .await;
+    assert_eq!(code, Some(0));
+    assert!(output.contains(&client_id), "{output}");
+    let (_, output) = fixture
+        .deployment
+        .run_command(&["report", "connections-by-org", "--output", "json"])
+        .await;
+    let report: Value = serde_json::from_str(output.trim()).unwrap();
+    assert_eq!(report["tenantless"], 1);
 }

@@ -3,36 +3,44 @@
 
 use serde_json::json;
 
-use crate::support::fleet::Fleet;
+use crate::support::cluster::Cluster;
 use crate::support::mqtt::{Connect, RawClient, control_out, data_in, offline, online};
 use crate::support::services::Service;
-use crate::support::{Certs, unique};
+use crate::support::{Certs, unique_id};
 
 #[tokio::test]
 async fn a_client_cannot_publish_as_another() {
-    let fleet = Fleet::new().await;
-    let process = fleet.start(&[]).await;
-    let address = format!("127.0.0.1:{}", fleet.mosquitto.port);
-    let (victim, attacker, later) = (unique("victim"), unique("attacker"), unique("later"));
-    let mut there = RawClient::connect(&address, &Connect::new(&victim)).await;
-    there.must_publish(&control_out(&victim), &online()).await;
-    process.wait_for(&victim, true).await;
+    let cluster = Cluster::new().await;
+    let process = cluster.start(&[]).await;
+    let address = format!("127.0.0.1:{}", cluster.mosquitto.port);
+    let (victim, attacker, later) = (
+        unique_id("victim"),
+        unique_id("attacker"),
+        unique_id("later"),
+    );
+    let mut victim_client = RawClient::connect(&address, &Connect::new(&victim)).await;
+    victim_client
+        .must_publish(&control_out(&victim), &online())
+        .await;
+    process.wait_until_connected(&victim).await;
     let will = offline().to_string();
     let evil = Connect::new(&attacker).will(&control_out(&victim), will.as_bytes());
-    let mut forger = RawClient::connect(&address, &evil).await;
-    let _ = forger.publish(&control_out(&victim), will.as_bytes()).await;
-    let _ = forger
+    let mut attacker_client = RawClient::connect(&address, &evil).await;
+    let _ = attacker_client
+        .publish(&control_out(&victim), will.as_bytes())
+        .await;
+    let _ = attacker_client
         .publish(
-            &control_out(&unique("ghost")),
+            &control_out(&unique_id("ghost")),
             online().to_string().as_bytes(),
         )
         .await;
-    drop(forger);
+    drop(attacker_client);
     // What came after it was recorded: the forged ones would have been before.
     let mut client = RawClient::connect(&address, &Connect::new(&later)).await;
     client.must_publish(&control_out(&later), &online()).await;
-    process.wait_for(&later, true).await;
-    let mut listed = process.listed().await.unwrap();
+    process.wait_until_connected(&later).await;
+    let mut listed = process.list_client_ids().await.unwrap();
     listed.sort();
     let mut expected = [victim, later];
     expected.sort();
@@ -40,63 +48,79 @@ async fn a_client_cannot_publish_as_another() {
 }
 
 #[tokio::test]
-async fn a_client_cannot_read_anothers_topics() {
-    let fleet = Fleet::new().await;
-    let process = fleet.start(&[]).await;
-    let address = format!("127.0.0.1:{}", fleet.mosquitto.port);
-    let (victim, spy) = (unique("victim"), unique("spy"));
-    let mut there = RawClient::connect(&address, &Connect::new(&victim)).await;
-    there.subscribe(&data_in(&victim)).await;
-    there.must_publish(&control_out(&victim), &online()).await;
-    let mut listening = RawClient::connect(&address, &Connect::new(&spy)).await;
+async fn a_client_cannot_receive_messages_of_another() {
+    let cluster = Cluster::new().await;
+    let process = cluster.start(&[]).await;
+    let address = format!("127.0.0.1:{}", cluster.mosquitto.port);
+    let (victim, spy) = (unique_id("victim"), unique_id("spy"));
+    let mut victim_client = RawClient::connect(&address, &Connect::new(&victim)).await;
+    victim_client.subscribe(&data_in(&victim)).await;
+    victim_client
+        .must_publish(&control_out(&victim), &online())
+        .await;
+    let mut spy_client = RawClient::connect(&address, &Connect::new(&spy)).await;
     for filter in [
         data_in(&victim),
         control_out(&victim),
         "redhat/insights/+/data/in".into(),
         "#".into(),
     ] {
-        listening.subscribe(&filter).await;
+        spy_client.subscribe(&filter).await;
     }
-    listening.subscribe(&data_in(&spy)).await;
-    listening.must_publish(&control_out(&spy), &online()).await;
-    process.wait_for(&victim, true).await;
-    process.wait_for(&spy, true).await;
-    let (status, secret) = process.send(&victim, json!({"directive": "secret"})).await;
+    spy_client.subscribe(&data_in(&spy)).await;
+    spy_client.must_publish(&control_out(&spy), &online()).await;
+    process.wait_until_connected(&victim).await;
+    process.wait_until_connected(&spy).await;
+    let (status, secret) = process
+        .send_message(&victim, json!({"directive": "secret"}))
+        .await;
     assert_eq!(status, 201);
-    assert_eq!(there.message().await.1["message_id"], secret["id"]);
+    assert_eq!(
+        victim_client.next_message().await.1["message_id"],
+        secret["id"]
+    );
     // The first thing that the spy hears is what was sent to it.
-    let (status, own) = process.send(&spy, json!({"directive": "own"})).await;
+    let (status, own) = process
+        .send_message(&spy, json!({"directive": "own"}))
+        .await;
     assert_eq!(status, 201);
-    let (topic, message) = listening.message().await;
+    let (topic, message) = spy_client.next_message().await;
     assert_eq!(topic, data_in(&spy));
     assert_eq!(message["message_id"], own["id"]);
 }
 
 #[tokio::test]
-async fn with_certificates_the_name_in_it_decides() {
+async fn topics_are_limited_to_the_common_name_of_the_certificate() {
     let folder = tempfile::tempdir().unwrap();
     let certs = Certs::init(folder.path()).await;
-    let (me, other) = (unique("me"), unique("other"));
-    certs.issue(&me).await;
+    let (client_id, other) = (unique_id("me"), unique_id("other"));
+    certs.issue(&client_id).await;
     let (mosquitto, clients, _) = Service::mosquitto_with_tls(&certs.file("")).await;
-    let fleet = Fleet::with(mosquitto, None, None).await;
-    let process = fleet.start(&[]).await;
+    let cluster = Cluster::with_services(mosquitto, None, None).await;
+    let process = cluster.start(&[]).await;
     let address = format!("127.0.0.1:{clients}");
     // Whatever id it claims, its topics are those of its certificate.
-    let config = certs.client_config(Some(&me));
-    let mut forger = RawClient::dial_tls(&address, config.clone()).await.unwrap();
-    assert_eq!(forger.handshake(&Connect::new(&other)).await, 0);
+    let config = certs.client_config(Some(&client_id));
+    let mut attacker_client = RawClient::connect_tls(&address, config.clone())
+        .await
+        .unwrap();
+    assert_eq!(attacker_client.send_connect(&Connect::new(&other)).await, 0);
     // Mosquitto drops it, and over TLS hangs up on whoever tried.
-    let _ = forger
+    let _ = attacker_client
         .publish(&control_out(&other), online().to_string().as_bytes())
         .await;
-    let mut client = RawClient::dial_tls(&address, config).await.unwrap();
-    assert_eq!(client.handshake(&Connect::new(&other)).await, 0);
-    client.must_publish(&control_out(&me), &online()).await;
-    process.wait_for(&me, true).await;
-    assert_eq!(process.listed().await.unwrap(), [me]);
+    let mut client = RawClient::connect_tls(&address, config).await.unwrap();
+    assert_eq!(client.send_connect(&Connect::new(&other)).await, 0);
+    client
+        .must_publish(&control_out(&client_id), &online())
+        .await;
+    process.wait_until_connected(&client_id).await;
+    assert_eq!(process.list_client_ids().await.unwrap(), [client_id]);
     // Without a certificate nobody gets in.
-    if let Ok(mut client) = RawClient::dial_tls(&address, certs.client_config(None)).await {
-        assert_eq!(client.handshake(&Connect::new(&other)).await, 255);
+    if let Ok(mut client) = RawClient::connect_tls(&address, certs.client_config(None)).await {
+        assert_eq!(
+            client.send_connect(&Connect::new(&other)).await,
+            crate::support::mqtt::CLOSED_WITHOUT_REASON
+        );
     }
 }

@@ -1,14 +1,14 @@
 //! `doctor` names each broken part with its cure.
 
-use crate::support::fleet::Fleet;
+use crate::support::cluster::Cluster;
 use crate::support::services::{self, Service};
-use crate::support::{Certs, unique};
+use crate::support::{Certs, unique_id};
 
-async fn fails(fleet: &Fleet, part: &str, words: &[&str]) {
-    let (code, said) = fleet.command(&["doctor"]).await;
-    assert_eq!(code, Some(1), "{said}");
-    let line = said.lines().find(|line| line.starts_with("FAIL"));
-    let line = line.unwrap_or_else(|| panic!("nothing failed: {said}"));
+async fn assert_doctor_fails(cluster: &Cluster, part: &str, words: &[&str]) {
+    let (code, output) = cluster.run_command(&["doctor"]).await;
+    assert_eq!(code, Some(1), "{output}");
+    let line = output.lines().find(|line| line.starts_with("FAIL"));
+    let line = line.unwrap_or_else(|| panic!("nothing failed: {output}"));
     assert!(line.contains(part), "{line}");
     for word in words {
         assert!(line.contains(word), "no {word:?} in {line}");
@@ -16,87 +16,89 @@ async fn fails(fleet: &Fleet, part: &str, words: &[&str]) {
 }
 
 #[tokio::test]
-async fn doctor_names_wrong_passwords_wrong_authorities_missing_topics_and_old_schemas() {
-    let fleet = Fleet::new().await;
-    let (code, said) = fleet.command(&["doctor"]).await;
-    assert_eq!(code, Some(0), "{said}");
+async fn doctor_reports_database_problems_with_their_fix() {
+    let cluster = Cluster::new().await;
+    let (code, output) = cluster.run_command(&["doctor"]).await;
+    assert_eq!(code, Some(0), "{output}");
 
-    let fleet = fleet.set("postgres.password", "wrong-wrong");
-    fails(&fleet, "database", &["postgres.password"]).await;
-    let fleet = fleet.set("postgres.password", "cc-secret");
+    let cluster = cluster.set("postgres.password", "wrong-wrong");
+    assert_doctor_fails(&cluster, "database", &["postgres.password"]).await;
+    let cluster = cluster.set("postgres.password", "cc-secret");
 
     let folder = tempfile::tempdir().unwrap();
-    let strangers = Certs::init(folder.path()).await;
-    let fleet = fleet
+    let other_certs = Certs::init(folder.path()).await;
+    let cluster = cluster
         .set("postgres.tls", "verify-full")
         .set("postgres.host", "localhost")
-        .set("postgres.ca", strangers.file("ca.pem").display());
-    fails(&fleet, "database", &["postgres.ca"]).await;
-    let fleet = fleet.set("postgres.tls", "require").set("postgres.ca", "");
+        .set("postgres.ca", other_certs.file("ca.pem").display());
+    assert_doctor_fails(&cluster, "database", &["postgres.ca"]).await;
+    let cluster = cluster
+        .set("postgres.tls", "require")
+        .set("postgres.ca", "");
 
-    let empty = services::database(services::shared().await.postgres).await;
-    let fleet = fleet.set("postgres.database", &empty);
-    fails(
-        &fleet,
+    let empty = services::create_database(services::shared_services().await.postgres_port).await;
+    let cluster = cluster.set("postgres.database", &empty);
+    assert_doctor_fails(
+        &cluster,
         "database",
         &["no schema", "cloud-connector migrate"],
     )
     .await;
     // A schema of before: its last step is not there yet.
-    let (code, said) = fleet.command(&["migrate"]).await;
-    assert_eq!(code, Some(0), "{said}");
-    forget_last_migration(&empty).await;
-    fails(&fleet, "database", &["cloud-connector migrate"]).await;
-    let fleet = fleet.set("postgres.database", "nowhere");
-    fails(&fleet, "database", &["postgres.database"]).await;
+    let (code, output) = cluster.run_command(&["migrate"]).await;
+    assert_eq!(code, Some(0), "{output}");
+    delete_last_migration_record(&empty).await;
+    assert_doctor_fails(&cluster, "database", &["cloud-connector migrate"]).await;
+    let cluster = cluster.set("postgres.database", "nowhere");
+    assert_doctor_fails(&cluster, "database", &["postgres.database"]).await;
 }
 
 #[tokio::test]
-async fn doctor_names_what_is_wrong_with_the_broker_and_the_queue() {
-    let fleet = Fleet::new().await;
-    let topic = unique("missing");
-    let fleet = fleet.set("kafka.ingress_topic", &topic);
-    fails(&fleet, "queue", &[topic.as_str(), "migrate --topics"]).await;
-    let (code, said) = fleet.command(&["migrate", "--topics"]).await;
-    assert_eq!(code, Some(0), "{said}");
-    let (code, said) = fleet.command(&["doctor"]).await;
-    assert_eq!(code, Some(0), "{said}");
+async fn doctor_reports_broker_and_kafka_problems_with_their_fix() {
+    let cluster = Cluster::new().await;
+    let topic = unique_id("missing");
+    let cluster = cluster.set("kafka.ingress_topic", &topic);
+    assert_doctor_fails(&cluster, "Kafka", &[topic.as_str(), "migrate --topics"]).await;
+    let (code, output) = cluster.run_command(&["migrate", "--topics"]).await;
+    assert_eq!(code, Some(0), "{output}");
+    let (code, output) = cluster.run_command(&["doctor"]).await;
+    assert_eq!(code, Some(0), "{output}");
 
-    let fleet = fleet.set("mqtt.password", "wrong-wrong");
-    fails(&fleet, "broker", &["mqtt.password"]).await;
-    let fleet = fleet.set("mqtt.password", "cc-secret");
+    let cluster = cluster.set("mqtt.password", "wrong-wrong");
+    assert_doctor_fails(&cluster, "broker", &["mqtt.password"]).await;
+    let cluster = cluster.set("mqtt.password", "cc-secret");
     let nobody = format!("127.0.0.1:{}", services::free_port());
-    let fleet = fleet.set("kafka.brokers", nobody);
-    fails(&fleet, "queue", &["kafka.brokers"]).await;
+    let cluster = cluster.set("kafka.brokers", nobody);
+    assert_doctor_fails(&cluster, "Kafka", &["kafka.brokers"]).await;
 
     // A broker whose certificate is of another authority.
     let folder = tempfile::tempdir().unwrap();
     let certs = Certs::init(folder.path()).await;
     certs.issue("cloud-connector").await;
     let (_mosquitto, _, service) = Service::mosquitto_with_tls(&certs.file("")).await;
-    let elsewhere = tempfile::tempdir().unwrap();
-    let strangers = Certs::init(elsewhere.path()).await;
-    let fleet = fleet
+    let other_dir = tempfile::tempdir().unwrap();
+    let other_certs = Certs::init(other_dir.path()).await;
+    let cluster = cluster
         .set(
             "kafka.brokers",
-            format!("127.0.0.1:{}", services::shared().await.kafka),
+            format!("127.0.0.1:{}", services::shared_services().await.kafka_port),
         )
         .set("mqtt.url", format!("mqtts://localhost:{service}"))
-        .set("mqtt.ca", strangers.file("ca.pem").display())
+        .set("mqtt.ca", other_certs.file("ca.pem").display())
         .set(
             "mqtt.certificate",
             certs.file("cloud-connector.pem").display(),
         )
         .set("mqtt.key", certs.file("cloud-connector.key").display());
-    fails(&fleet, "broker", &["mqtt.ca"]).await;
-    let fleet = fleet.set("mqtt.ca", certs.file("ca.pem").display());
-    let (code, said) = fleet.command(&["doctor"]).await;
-    assert_eq!(code, Some(0), "{said}");
+    assert_doctor_fails(&cluster, "broker", &["mqtt.ca"]).await;
+    let cluster = cluster.set("mqtt.ca", certs.file("ca.pem").display());
+    let (code, output) = cluster.run_command(&["doctor"]).await;
+    assert_eq!(code, Some(0), "{output}");
 }
 
-async fn forget_last_migration(database: &str) {
+async fn delete_last_migration_record(database: &str) {
     use sqlx::Connection as _;
-    let port = services::shared().await.postgres;
+    let port = services::shared_services().await.postgres_port;
     let url = format!("postgres://cc:cc-secret@127.0.0.1:{port}/{database}?sslmode=disable");
     let mut connection = sqlx::PgConnection::connect(&url).await.unwrap();
     let last =

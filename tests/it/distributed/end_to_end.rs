@@ -1,17 +1,22 @@
-//! The slice, with a process per role.
+//! The lifecycle of a client in distributed mode, with one process per role or one for all roles.
 
 use serde_json::{Value, json};
 
-use crate::end_to_end::Simulated;
-use crate::support::fleet::{Fleet, ORG, Process};
+use crate::end_to_end::SimulatedClient;
+use crate::support::cluster::{Cluster, ConnectorProcess, DEFAULT_ORG_ID};
 use crate::support::mqtt::{Connect, RawClient, control_out, offline, online};
 use crate::support::services::Service;
-use crate::support::{Certs, eventually, program, unique};
+use crate::support::{Certs, connector_command, eventually, unique_id};
 
-async fn slice(api: &Process, client: &str, mut simulated: Simulated) {
-    simulated.line("online").await;
-    api.wait_for(client, true).await;
-    let path = format!("/v2/connections/{client}/status");
+/// Waits for the client to come online, sends it a message, and kills it.
+async fn run_client_lifecycle(
+    api: &ConnectorProcess,
+    client_id: &str,
+    mut simulated_client: SimulatedClient,
+) {
+    simulated_client.next_line_with("online").await;
+    api.wait_until_connected(client_id).await;
+    let path = format!("/v2/connections/{client_id}/status");
     let row: Value = api
         .request("GET", &path)
         .send()
@@ -21,36 +26,38 @@ async fn slice(api: &Process, client: &str, mut simulated: Simulated) {
         .await
         .unwrap();
     assert_eq!(row["status"], "connected");
-    assert_eq!(row["org_id"], ORG);
+    assert_eq!(row["org_id"], DEFAULT_ORG_ID);
     assert_eq!(row["tags"], json!({"simulated": "true"}));
     let (status, sent) = api
-        .send(client, json!({"directive": "echo", "payload": {"a": 1}}))
+        .send_message(client_id, json!({"directive": "echo", "payload": {"a": 1}}))
         .await;
     assert_eq!(status, 201, "{sent}");
-    let line = simulated.line("received on").await;
-    let topic = format!("redhat/insights/{client}/data/in: ");
-    let (_, payload) = line.split_once(&topic).expect("another topic");
+    let line = simulated_client.next_line_with("received on").await;
+    let topic = format!("redhat/insights/{client_id}/data/in: ");
+    let (_, payload) = line.split_once(&topic).expect("unexpected topic");
     let message: Value = serde_json::from_str(payload).unwrap();
     assert_eq!(message["message_id"], sent["id"]);
     assert_eq!(message["content"], json!({"a": 1}));
-    simulated.kill().await;
-    api.wait_for(client, false).await;
-    let (status, _) = api.send(client, json!({"directive": "echo"})).await;
+    simulated_client.kill().await;
+    api.wait_until_disconnected(client_id).await;
+    let (status, _) = api
+        .send_message(client_id, json!({"directive": "echo"}))
+        .await;
     assert_eq!(status, 404);
 }
 
 #[tokio::test]
-async fn distributed_end_to_end() {
-    let fleet = Fleet::new().await;
-    let ingest = fleet.start(&["ingest"]).await;
-    let record = fleet.start(&["record"]).await;
-    let api = fleet.start(&["api"]).await;
-    let updaters = fleet.start(&["updaters"]).await;
-    let client = unique("dist");
-    let address = format!("127.0.0.1:{}", fleet.mosquitto.port);
-    let mut simulate = program();
-    simulate.args(["simulate", "--mqtt", &address, "--id", &client]);
-    slice(&api, &client, Simulated::start(simulate)).await;
+async fn client_lifecycle_with_one_process_per_role() {
+    let cluster = Cluster::new().await;
+    let ingest = cluster.start(&["ingest"]).await;
+    let record = cluster.start(&["record"]).await;
+    let api = cluster.start(&["api"]).await;
+    let updaters = cluster.start(&["updaters"]).await;
+    let client_id = unique_id("dist");
+    let address = format!("127.0.0.1:{}", cluster.mosquitto.port);
+    let mut simulate = connector_command();
+    simulate.args(["simulate", "--mqtt", &address, "--id", &client_id]);
+    run_client_lifecycle(&api, &client_id, SimulatedClient::start(simulate)).await;
     assert!(
         ingest
             .metric("cloud_connector_messages_received_total", "control")
@@ -65,21 +72,21 @@ async fn distributed_end_to_end() {
     );
     for process in [ingest, record, api, updaters] {
         process.signal("TERM");
-        assert_eq!(process.ended().await.code(), Some(0));
+        assert_eq!(process.wait_for_exit().await.code(), Some(0));
     }
 }
 
 #[tokio::test]
-async fn distributed_end_to_end_mtls() {
+async fn client_lifecycle_over_mtls() {
     let folder = tempfile::tempdir().unwrap();
     let certs = Certs::init(folder.path()).await;
-    let client = unique("dist-tls");
-    certs.issue(&client).await;
+    let client_id = unique_id("dist-tls");
+    certs.issue(&client_id).await;
     certs.issue("cloud-connector").await;
-    let (mosquitto, clients, service) = Service::mosquitto_with_tls(&certs.file("")).await;
-    let fleet = Fleet::with(mosquitto, None, None)
+    let (mosquitto, client_port, service_port) = Service::mosquitto_with_tls(&certs.file("")).await;
+    let cluster = Cluster::with_services(mosquitto, None, None)
         .await
-        .set("mqtt.url", format!("mqtts://localhost:{service}"))
+        .set("mqtt.url", format!("mqtts://localhost:{service_port}"))
         .set("mqtt.username", "")
         .set("mqtt.password", "")
         .set("mqtt.ca", certs.file("ca.pem").display())
@@ -88,83 +95,87 @@ async fn distributed_end_to_end_mtls() {
             certs.file("cloud-connector.pem").display(),
         )
         .set("mqtt.key", certs.file("cloud-connector.key").display());
-    let _ingest = fleet.start(&["ingest"]).await;
-    let _record = fleet.start(&["record"]).await;
-    let api = fleet.start(&["api"]).await;
-    let mut simulate = program();
+    let _ingest = cluster.start(&["ingest"]).await;
+    let _record = cluster.start(&["record"]).await;
+    let api = cluster.start(&["api"]).await;
+    let mut simulate = connector_command();
     simulate
         .args([
             "simulate",
             "--mqtt",
-            &format!("localhost:{clients}"),
+            &format!("localhost:{client_port}"),
             "--id",
-            &client,
+            &client_id,
             "--ca",
         ])
         .arg(certs.file("ca.pem"))
         .arg("--cert")
-        .arg(certs.file(&format!("{client}.pem")))
+        .arg(certs.file(&format!("{client_id}.pem")))
         .arg("--key")
-        .arg(certs.file(&format!("{client}.key")));
-    slice(&api, &client, Simulated::start(simulate)).await;
+        .arg(certs.file(&format!("{client_id}.key")));
+    run_client_lifecycle(&api, &client_id, SimulatedClient::start(simulate)).await;
 }
 
 #[tokio::test]
-async fn all_roles_together_with_outside_services_with_and_without_a_queue() {
-    for queue in [true, false] {
-        let mut fleet = Fleet::new().await;
-        if !queue {
-            fleet = fleet.set("kafka.brokers", "");
+async fn client_lifecycle_in_one_process_with_and_without_kafka() {
+    for with_kafka in [true, false] {
+        let mut cluster = Cluster::new().await;
+        if !with_kafka {
+            cluster = cluster.set("kafka.brokers", "");
         }
-        let process = fleet.start(&[]).await;
-        let client = unique("all");
-        let address = format!("127.0.0.1:{}", fleet.mosquitto.port);
-        let mut simulate = program();
-        simulate.args(["simulate", "--mqtt", &address, "--id", &client]);
-        slice(&process, &client, Simulated::start(simulate)).await;
+        let process = cluster.start(&[]).await;
+        let client_id = unique_id("all");
+        let address = format!("127.0.0.1:{}", cluster.mosquitto.port);
+        let mut simulate = connector_command();
+        simulate.args(["simulate", "--mqtt", &address, "--id", &client_id]);
+        run_client_lifecycle(&process, &client_id, SimulatedClient::start(simulate)).await;
     }
 }
 
 #[tokio::test]
-async fn what_the_broker_holds_while_ingest_is_dead_is_recorded_when_it_is_back() {
-    let fleet = Fleet::new().await;
-    let ingest = fleet.start(&["ingest"]).await;
-    let record = fleet.start(&["record"]).await;
-    let api = fleet.start(&["api"]).await;
+async fn messages_queued_while_ingest_is_down_are_recorded() {
+    let cluster = Cluster::new().await;
+    let ingest = cluster.start(&["ingest"]).await;
+    let record = cluster.start(&["record"]).await;
+    let api = cluster.start(&["api"]).await;
     ingest.kill().await;
-    let address = format!("127.0.0.1:{}", fleet.mosquitto.port);
+    let address = format!("127.0.0.1:{}", cluster.mosquitto.port);
     let mut clients = Vec::new();
     for n in 0..50 {
-        let name = format!("backlog-{n:02}");
-        let mut client = RawClient::connect(&address, &Connect::new(&name)).await;
-        client.must_publish(&control_out(&name), &online()).await;
+        let client_id = format!("backlog-{n:02}");
+        let mut client = RawClient::connect(&address, &Connect::new(&client_id)).await;
+        client.must_publish(&control_out(&client_id), &online()).await;
         if n % 2 == 0 {
-            client.must_publish(&control_out(&name), &offline()).await;
+            client.must_publish(&control_out(&client_id), &offline()).await;
         }
         clients.push(client);
     }
-    // And record dies with messages unread, too.
+    // The record process is killed, too, before it has read the messages.
     record.kill().await;
-    let _ingest = fleet.start(&["ingest"]).await;
-    let _record = fleet.start(&["record"]).await;
+    let _ingest = cluster.start(&["ingest"]).await;
+    let _record = cluster.start(&["record"]).await;
     let expected: Vec<String> = (0..50)
         .filter(|n| n % 2 == 1)
         .map(|n| format!("backlog-{n:02}"))
         .collect();
-    eventually("the backlog", || async {
-        (api.listed().await.ok()? == expected).then_some(())
+    eventually("the expected list of clients", || async {
+        (api.list_client_ids().await.ok()? == expected).then_some(())
     })
     .await;
 }
 
 #[tokio::test]
-async fn roles_that_share_something_in_one_process_are_refused_apart() {
-    let apart = Fleet::new().await.set("kafka.brokers", "");
-    let (code, said) = apart.command(&["run", "--role", "ingest"]).await;
+async fn separate_roles_require_kafka_and_postgres() {
+    let without_kafka = Cluster::new().await.set("kafka.brokers", "");
+    let (code, output) = without_kafka
+        .run_command(&["run", "--role", "ingest"])
+        .await;
     assert_eq!(code, Some(1));
-    assert!(said.contains("kafka.brokers"), "{said}");
-    let apart = Fleet::new().await.set("postgres.host", "");
-    let (code, said) = apart.command(&["run", "--role", "api"]).await;
+    assert!(output.contains("kafka.brokers"), "{output}");
+    let without_postgres = Cluster::new().await.set("postgres.host", "");
+    let (code, output) = without_postgres
+        .run_command(&["run", "--role", "api"])
+        .await;
     assert_eq!(code, Some(1));
-    assert!(said.contains("postgres.host"), "{said}");
+    assert!(output.contains("postgres.host"), "{output}");
 }

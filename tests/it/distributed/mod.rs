@@ -1,4 +1,4 @@
-//! The distributed set-up on real services.
+//! The distributed deployment mode with real Mosquitto, Kafka and PostgreSQL.
 
 mod acl;
 mod adoption;

@@ -1,28 +1,30 @@
-//! Two `record` processes; one is frozen while it holds a batch until the other has its partitions.
+//! Two `record` processes; one is suspended while it holds a batch until the other has its partitions.
 
 use sqlx::{Connection as _, PgConnection};
 
-use crate::support::fleet::Fleet;
+use crate::support::cluster::Cluster;
 use crate::support::mqtt::{Connect, RawClient, control_out, offline, online};
 use crate::support::services::Service;
-use crate::support::{eventually, unique};
+use crate::support::{eventually, unique_id};
 
 #[tokio::test]
-async fn a_frozen_owner_drops_its_batch_when_it_wakes() {
+async fn a_suspended_process_discards_its_batch_after_losing_its_partitions() {
     let postgres = Service::postgres().await;
     let port = postgres.port;
-    let fleet = Fleet::with(Service::mosquitto().await, Some(postgres), None).await;
-    let _ingest = fleet.start(&["ingest"]).await;
-    let frozen = fleet.start(&["record"]).await;
-    let api = fleet.start(&["api"]).await;
-    let address = format!("127.0.0.1:{}", fleet.mosquitto.port);
-    let me = unique("contested");
-    let mut client = RawClient::connect(&address, &Connect::new(&me)).await;
-    client.must_publish(&control_out(&me), &online()).await;
-    api.wait_for(&me, true).await;
+    let cluster = Cluster::with_services(Service::mosquitto().await, Some(postgres), None).await;
+    let _ingest = cluster.start(&["ingest"]).await;
+    let suspended = cluster.start(&["record"]).await;
+    let api = cluster.start(&["api"]).await;
+    let address = format!("127.0.0.1:{}", cluster.mosquitto.port);
+    let client_id = unique_id("contested");
+    let mut client = RawClient::connect(&address, &Connect::new(&client_id)).await;
+    client
+        .must_publish(&control_out(&client_id), &online())
+        .await;
+    api.wait_until_connected(&client_id).await;
 
     // It holds a batch that it cannot write: the table is locked.
-    let database = fleet.value("postgres.database");
+    let database = cluster.setting("postgres.database");
     let url = format!("postgres://cc:cc-secret@127.0.0.1:{port}/{database}?sslmode=disable");
     let mut blocker = PgConnection::connect(&url).await.unwrap();
     sqlx::query("BEGIN").execute(&mut blocker).await.unwrap();
@@ -31,24 +33,24 @@ async fn a_frozen_owner_drops_its_batch_when_it_wakes() {
         .await
         .unwrap();
     let mut stale = online();
-    stale["content"]["tags"] = serde_json::json!({"written": "by the frozen one"});
-    client.must_publish(&control_out(&me), &stale).await;
+    stale["content"]["tags"] = serde_json::json!({"written": "by the suspended one"});
+    client.must_publish(&control_out(&client_id), &stale).await;
     let mut watcher = PgConnection::connect(&url).await.unwrap();
     let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
-    eventually_waiting(&mut watcher, waits).await;
+    wait_for_lock_waiter(&mut watcher, waits).await;
     // And one behind it that must be written whatever is known of the client: a dead letter.
     client
-        .publish(&control_out(&me), b"never to be read")
+        .publish(&control_out(&client_id), b"never to be read")
         .await
         .unwrap();
     eventually("both are here", || async {
-        let in_flight = frozen
+        let in_flight = suspended
             .metric("cloud_connector_record_in_flight_messages", "")
             .await;
         (in_flight > 1.5).then_some(())
     })
     .await;
-    frozen.signal("STOP");
+    suspended.signal("STOP");
     // Its statement must not go through when the lock is lifted: it is ended in the server, as a
     // lost connection would be.
     let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
@@ -56,30 +58,34 @@ async fn a_frozen_owner_drops_its_batch_when_it_wakes() {
     sqlx::query("COMMIT").execute(&mut blocker).await.unwrap();
 
     // The other one gets its partitions, and with them the same message and what came after it.
-    let other = fleet.start(&["record"]).await;
-    client.must_publish(&control_out(&me), &offline()).await;
-    api.wait_for(&me, false).await;
+    let other = cluster.start(&["record"]).await;
+    client
+        .must_publish(&control_out(&client_id), &offline())
+        .await;
+    api.wait_until_disconnected(&client_id).await;
 
-    // What the frozen one holds would bring the client back from the dead. It sees that the
+    // What the suspended one holds would bring the client back from the dead. It sees that the
     // message was recorded, and is kept from writing the other.
-    frozen.signal("CONT");
-    eventually("the frozen one drops its batch", || async {
+    suspended.signal("CONT");
+    eventually("the suspended one drops its batch", || async {
         let fenced = "cloud_connector_record_partitions_fenced_total";
-        (frozen.metric(fenced, "").await > 0.0).then_some(())
+        (suspended.metric(fenced, "").await > 0.0).then_some(())
     })
     .await;
-    assert!(api.listed().await.unwrap().is_empty());
-    client.must_publish(&control_out(&me), &online()).await;
-    api.wait_for(&me, true).await;
+    assert!(api.list_client_ids().await.unwrap().is_empty());
+    client
+        .must_publish(&control_out(&client_id), &online())
+        .await;
+    api.wait_until_connected(&client_id).await;
     // Both go on working side by side.
     for n in 0..20 {
-        let name = format!("{me}-{n}");
+        let name = format!("{client_id}-{n}");
         let mut client = RawClient::connect(&address, &Connect::new(&name)).await;
         client.must_publish(&control_out(&name), &online()).await;
     }
     let deadline = std::time::Instant::now() + crate::support::TIMEOUT;
     loop {
-        let listed = api.listed().await.unwrap();
+        let listed = api.list_client_ids().await.unwrap();
         if listed.len() == 21 {
             break;
         }
@@ -90,7 +96,7 @@ async fn a_frozen_owner_drops_its_batch_when_it_wakes() {
     drop(other);
 }
 
-async fn eventually_waiting(watcher: &mut PgConnection, sql: &'static str) {
+async fn wait_for_lock_waiter(watcher: &mut PgConnection, sql: &'static str) {
     let deadline = std::time::Instant::now() + crate::support::TIMEOUT;
     loop {
         let waiting: i64 = sqlx::query_scalar(sql)

@@ -6,17 +6,17 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
-use crate::support::fleet::Fleet;
+use crate::support::cluster::Cluster;
 use crate::support::mqtt::{Connect, RawClient, control_out, online};
-use crate::support::services::{Service, database};
-use crate::support::{Certs, unique};
+use crate::support::services::{Service, create_database};
+use crate::support::{Certs, unique_id};
 
 #[tokio::test]
-async fn postgres_is_reached_without_tls_with_it_and_verified() {
+async fn postgres_connects_with_tls_disabled_required_and_verified() {
     let server = Service::postgres().await;
     let ca = server.file("ca.pem");
-    let name = database(server.port).await;
-    let fleet = Fleet::new()
+    let name = create_database(server.port).await;
+    let cluster = Cluster::new()
         .await
         .set("postgres.port", server.port)
         .set("postgres.database", name)
@@ -27,21 +27,21 @@ async fn postgres_is_reached_without_tls_with_it_and_verified() {
         ("verify-full", Some(&ca)),
     ] {
         let fleet_ca = ca.map_or_else(String::new, |ca| ca.display().to_string());
-        let (code, said) = migrate(&fleet, tls, &fleet_ca).await;
-        assert_eq!(code, Some(0), "{tls}: {said}");
+        let (code, output) = migrate(&cluster, tls, &fleet_ca).await;
+        assert_eq!(code, Some(0), "{tls}: {output}");
     }
     // The text itself, as the platform hands it over.
     let text = std::fs::read_to_string(&ca).unwrap();
-    let (code, said) = migrate(&fleet, "verify-full", &text).await;
-    assert_eq!(code, Some(0), "{said}");
-    let (code, said) = migrate(&fleet, "verify-full", "").await;
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("postgres.ca"), "{said}");
+    let (code, output) = migrate(&cluster, "verify-full", &text).await;
+    assert_eq!(code, Some(0), "{output}");
+    let (code, output) = migrate(&cluster, "verify-full", "").await;
+    assert_eq!(code, Some(1), "{output}");
+    assert!(output.contains("postgres.ca"), "{output}");
 }
 
-async fn migrate(fleet: &Fleet, tls: &str, ca: &str) -> (Option<i32>, String) {
-    let done = fleet
-        .program()
+async fn migrate(cluster: &Cluster, tls: &str, ca: &str) -> (Option<i32>, String) {
+    let done = cluster
+        .connector_command()
         .arg("migrate")
         .env("CLOUD_CONNECTOR__POSTGRES__TLS", tls)
         .env("CLOUD_CONNECTOR__POSTGRES__CA", ca)
@@ -52,70 +52,74 @@ async fn migrate(fleet: &Fleet, tls: &str, ca: &str) -> (Option<i32>, String) {
 }
 
 #[tokio::test]
-async fn several_that_migrate_at_once_are_safe() {
+async fn concurrent_migrations_are_safe() {
     let server = Service::postgres().await;
-    let name = database(server.port).await;
-    let fleet = Fleet::new()
+    let name = create_database(server.port).await;
+    let cluster = Cluster::new()
         .await
         .set("postgres.port", server.port)
         .set("postgres.database", name);
-    let all = (0..6).map(|_| fleet.command(&["migrate"]));
-    for (code, said) in futures::future::join_all(all).await {
-        assert_eq!(code, Some(0), "{said}");
+    let all = (0..6).map(|_| cluster.run_command(&["migrate"]));
+    for (code, output) in futures::future::join_all(all).await {
+        assert_eq!(code, Some(0), "{output}");
     }
 }
 
 #[tokio::test]
-async fn kafka_is_reached_with_sasl_plain_and_scram() {
+async fn kafka_connects_with_sasl_plain_and_scram() {
     let (kafka, port) = Service::kafka_with_sasl().await;
-    let fleet = Fleet::with(Service::mosquitto().await, None, Some(kafka)).await;
-    let mut fleet = fleet
+    let cluster = Cluster::with_services(Service::mosquitto().await, None, Some(kafka)).await;
+    let mut cluster = cluster
         .set("kafka.brokers", format!("127.0.0.1:{port}"))
         .set("kafka.security", "sasl_plaintext")
         .set("kafka.username", "cc");
     for mechanism in ["PLAIN", "SCRAM-SHA-512"] {
-        fleet = fleet
+        cluster = cluster
             .set("kafka.sasl_mechanism", mechanism)
             .set("kafka.password", "cc-secret");
-        let process = fleet.start(&[]).await;
-        let me = unique("sasl");
-        let address = format!("127.0.0.1:{}", fleet.mosquitto.port);
-        let mut client = RawClient::connect(&address, &Connect::new(&me)).await;
-        client.must_publish(&control_out(&me), &online()).await;
-        process.wait_for(&me, true).await;
-        fleet = fleet.set("kafka.password", "wrong-wrong");
-        let (code, said) = fleet.command(&["doctor"]).await;
-        assert_eq!(code, Some(1), "{said}");
-        assert!(said.contains("kafka.password"), "{said}");
+        let process = cluster.start(&[]).await;
+        let client_id = unique_id("sasl");
+        let address = format!("127.0.0.1:{}", cluster.mosquitto.port);
+        let mut client = RawClient::connect(&address, &Connect::new(&client_id)).await;
+        client
+            .must_publish(&control_out(&client_id), &online())
+            .await;
+        process.wait_until_connected(&client_id).await;
+        cluster = cluster.set("kafka.password", "wrong-wrong");
+        let (code, output) = cluster.run_command(&["doctor"]).await;
+        assert_eq!(code, Some(1), "{output}");
+        assert!(output.contains("kafka.password"), "{output}");
     }
 }
 
 #[tokio::test]
-async fn kafka_is_reached_over_tls_and_only_with_the_right_authority() {
+async fn kafka_over_tls_requires_the_right_ca() {
     let folder = tempfile::tempdir().unwrap();
     let certs = Certs::init(folder.path()).await;
     let (kafka, port) = Service::kafka_with_tls(&certs.file("")).await;
-    let fleet = Fleet::with(Service::mosquitto().await, None, Some(kafka)).await;
-    let fleet = fleet
+    let cluster = Cluster::with_services(Service::mosquitto().await, None, Some(kafka)).await;
+    let cluster = cluster
         .set("kafka.brokers", format!("localhost:{port}"))
         .set("kafka.security", "sasl_ssl")
         .set("kafka.username", "cc")
         .set("kafka.password", "cc-secret")
         .set("kafka.ca", certs.file("ca.pem").display());
-    let process = fleet.start(&[]).await;
-    let me = unique("tls");
-    let address = format!("127.0.0.1:{}", fleet.mosquitto.port);
-    let mut client = RawClient::connect(&address, &Connect::new(&me)).await;
-    client.must_publish(&control_out(&me), &online()).await;
-    process.wait_for(&me, true).await;
-    let elsewhere = tempfile::tempdir().unwrap();
-    let strangers = Certs::init(elsewhere.path()).await;
-    let fleet = fleet.set("kafka.ca", strangers.file("ca.pem").display());
-    let (code, said) = fleet.command(&["doctor"]).await;
-    assert_eq!(code, Some(1), "{said}");
+    let process = cluster.start(&[]).await;
+    let client_id = unique_id("tls");
+    let address = format!("127.0.0.1:{}", cluster.mosquitto.port);
+    let mut client = RawClient::connect(&address, &Connect::new(&client_id)).await;
+    client
+        .must_publish(&control_out(&client_id), &online())
+        .await;
+    process.wait_until_connected(&client_id).await;
+    let other_dir = tempfile::tempdir().unwrap();
+    let other_certs = Certs::init(other_dir.path()).await;
+    let cluster = cluster.set("kafka.ca", other_certs.file("ca.pem").display());
+    let (code, output) = cluster.run_command(&["doctor"]).await;
+    assert_eq!(code, Some(1), "{output}");
     assert!(
-        said.contains("FAIL  queue") && said.contains("kafka.ca"),
-        "{said}"
+        output.contains("FAIL  Kafka") && output.contains("kafka.ca"),
+        "{output}"
     );
 }
 
@@ -134,12 +138,12 @@ async fn token_sent(key: &str, file: &Path) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://{}/mqtt", listener.local_addr().unwrap());
     let asked = tokio::spawn(first_request(listener));
-    let fleet = Fleet::new()
+    let cluster = Cluster::new()
         .await
         .set("mqtt.url", url)
         .set(key, file.display());
-    let (code, said) = fleet.command(&["doctor"]).await;
-    assert_eq!(code, Some(1), "{said}");
+    let (code, output) = cluster.run_command(&["doctor"]).await;
+    assert_eq!(code, Some(1), "{output}");
     let head = asked.await.unwrap().to_lowercase();
     let header = head
         .lines()
@@ -149,7 +153,7 @@ async fn token_sent(key: &str, file: &Path) -> String {
 }
 
 #[tokio::test]
-async fn a_token_travels_in_the_websockets_header_from_a_file_or_signed() {
+async fn websocket_header_contains_a_token_from_a_file_or_a_signed_token() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("token");
     std::fs::write(&file, "from-the-file\n").unwrap();
@@ -175,7 +179,7 @@ async fn a_token_travels_in_the_websockets_header_from_a_file_or_signed() {
 }
 
 #[tokio::test]
-async fn a_signed_token_says_who_we_are_and_verifies() {
+async fn signed_token_contains_the_client_id_and_a_valid_signature() {
     use base64::Engine as _;
     let decode = |part: &str| {
         let bytes = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(part);
@@ -204,12 +208,12 @@ async fn a_signed_token_says_who_we_are_and_verifies() {
         "-out",
         key_file,
     ]);
-    let token = cloud_connector::mqtt::Token::Signed {
+    let token = cloud_connector::mqtt::TokenSource::Signed {
         key: key.clone(),
         client_id: "me".into(),
-        lifetime: std::time::Duration::from_mins(5),
+        ttl: std::time::Duration::from_mins(5),
     };
-    let token = token.read().unwrap();
+    let token = token.token().unwrap();
     let parts: Vec<&str> = token.split('.').collect();
     assert_eq!(decode(parts[0])["alg"], "RS256");
     assert_eq!(decode(parts[0])["kid"], "rhcloud-connector");

@@ -1,34 +1,39 @@
-//! Authentication: keys, identities, staff.
+//! Authentication: API keys, the identity header, and access to management endpoints.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use reqwest::RequestBuilder;
 use serde_json::{Value, json};
 
-use super::{ApiFixture, OK, OPERATIONS, SECRET, US, answered, key, plain};
+use super::{
+    ApiFixture, CALLER_SECRET, OK, OPERATIONS_SECRET, OTHER_ORG, OWN_ACCOUNT, OWN_ORG,
+    json_response, plain_text_response, with_api_key,
+};
 use crate::each_deployment;
 use crate::support::Deployment;
 
 each_deployment!(
-    no_credentials_and_wrong_ones_are_401_whatever_the_reason,
-    the_identity_header_is_as_if_absent_unless_it_is_trusted,
-    an_identity_speaks_for_its_organisation,
-    an_identity_that_cannot_be_used_is_400_and_says_why,
-    management_takes_staff_and_keys_that_grant_it,
-    the_request_id_is_taken_over_or_made_and_returned,
+    missing_or_wrong_credentials_return_401_without_a_reason,
+    untrusted_identity_header_is_ignored,
+    trusted_identity_selects_its_organization,
+    invalid_identity_returns_400_with_the_reason,
+    management_accepts_associates_and_keys_with_management_scope,
+    request_id_is_echoed_or_generated,
 );
 
-const TRUSTED: (&str, &str) = ("api.trust_identity_header", "true");
-const FAILED: &str = "Authentication failed";
+const TRUST_IDENTITY_HEADER: (&str, &str) = ("api.trust_identity_header", "true");
+const UNAUTHORIZED_BODY: &str = "Authentication failed";
 
-const TENANT: &[(&str, &str)] = &[
+/// Method and path of endpoints that need the scope `tenant`.
+const TENANT_ENDPOINTS: &[(&str, &str)] = &[
     ("GET", "/v2/connections"),
     ("GET", "/v2/connections/x/status"),
     ("POST", "/v2/connections/x/message"),
     ("POST", "/v1/message"),
     ("POST", "/v1/connection_status"),
 ];
-const MANAGEMENT: &[(&str, &str)] = &[
+/// Method and path of endpoints that need the scope `management`.
+const MANAGEMENT_ENDPOINTS: &[(&str, &str)] = &[
     ("GET", "/v1/connection"),
     ("GET", "/v1/connection/010101"),
     ("POST", "/v1/connection/status"),
@@ -37,142 +42,178 @@ const MANAGEMENT: &[(&str, &str)] = &[
     ("POST", "/v1/connection/disconnect"),
 ];
 
-fn identity(identity: &Value) -> String {
+/// Value of the header `x-rh-identity` for an identity.
+fn identity_header(identity: &Value) -> String {
     STANDARD.encode(json!({"identity": identity}).to_string())
 }
 
-fn staff() -> String {
-    identity(&json!({"type": "Associate", "auth_type": "saml-auth",
+/// Value of the header `x-rh-identity` for a Red Hat employee.
+fn associate_header() -> String {
+    identity_header(&json!({"type": "Associate", "auth_type": "saml-auth",
         "associate": {"email": "a@example.com"}}))
 }
 
-fn for_us(request: RequestBuilder) -> RequestBuilder {
+fn for_own_tenant(request: RequestBuilder) -> RequestBuilder {
     request
-        .header("x-rh-cloud-connector-org-id", US.0)
-        .header("x-rh-cloud-connector-account", US.1)
+        .header("x-rh-cloud-connector-org-id", OWN_ORG)
+        .header("x-rh-cloud-connector-account", OWN_ACCOUNT)
 }
 
-async fn no_credentials_and_wrong_ones_are_401_whatever_the_reason(subject: Deployment) {
-    let world = ApiFixture::start(subject, &[]).await;
-    for (method, path) in TENANT.iter().chain(MANAGEMENT) {
-        let request = || world.subject.bare(method, path);
-        let is_management = MANAGEMENT.contains(&(*method, *path));
-        let (right, other) = if is_management {
-            (("operations", OPERATIONS), ("caller", SECRET))
+async fn missing_or_wrong_credentials_return_401_without_a_reason(deployment: Deployment) {
+    let fixture = ApiFixture::start(deployment, &[]).await;
+    for (method, path) in TENANT_ENDPOINTS.iter().chain(MANAGEMENT_ENDPOINTS) {
+        let request = || fixture.deployment.unauthenticated_request(method, path);
+        let is_management = MANAGEMENT_ENDPOINTS.contains(&(*method, *path));
+        let (matching_key, other_key) = if is_management {
+            (("operations", OPERATIONS_SECRET), ("caller", CALLER_SECRET))
         } else {
-            (("caller", SECRET), ("operations", OPERATIONS))
+            (("caller", CALLER_SECRET), ("operations", OPERATIONS_SECRET))
         };
         let mut attempts = vec![
             request(),
-            for_us(request()),
-            for_us(key(request(), right.0, "wrong")),
-            for_us(key(request(), "stranger", right.1)),
-            for_us(key(request(), "", "")),
-            // A key that is right, and does not open this.
-            for_us(key(request(), other.0, other.1)),
-            for_us(request().header("x-rh-identity", staff())),
+            for_own_tenant(request()),
+            for_own_tenant(with_api_key(request(), matching_key.0, "wrong")),
+            for_own_tenant(with_api_key(request(), "unknown", matching_key.1)),
+            for_own_tenant(with_api_key(request(), "", "")),
+            // A valid key without the required scope.
+            for_own_tenant(with_api_key(request(), other_key.0, other_key.1)),
+            for_own_tenant(request().header("x-rh-identity", associate_header())),
         ];
         if !is_management {
-            attempts.push(key(request(), right.0, right.1));
+            attempts.push(with_api_key(request(), matching_key.0, matching_key.1));
         }
         for attempt in attempts {
             assert_eq!(
-                plain(attempt).await,
-                (401, FAILED.to_owned()),
+                plain_text_response(attempt).await,
+                (401, UNAUTHORIZED_BODY.to_owned()),
                 "{method} {path}"
             );
         }
     }
 }
 
-async fn the_identity_header_is_as_if_absent_unless_it_is_trusted(subject: Deployment) {
-    let world = ApiFixture::start(subject, &[]).await;
-    let ours = identity(&json!({"type": "User", "org_id": US.0}));
-    let request = world.subject.bare("GET", "/v2/connections");
-    let request = request.header("x-rh-identity", &ours);
-    assert_eq!(plain(request).await.0, 401);
-    // Nor does it go over a key.
-    let theirs = identity(&json!({"type": "User", "org_id": "10002"}));
-    let request = world.v2(US.0, "GET", "/connections");
-    let (status, listed) = answered(request.header("x-rh-identity", theirs)).await;
-    assert_eq!((status, &listed["data"][0]["org_id"]), (OK, &json!(US.0)));
+async fn untrusted_identity_header_is_ignored(deployment: Deployment) {
+    let fixture = ApiFixture::start(deployment, &[]).await;
+    let own_identity = identity_header(&json!({"type": "User", "org_id": OWN_ORG}));
+    let request = fixture
+        .deployment
+        .unauthenticated_request("GET", "/v2/connections");
+    let request = request.header("x-rh-identity", &own_identity);
+    assert_eq!(plain_text_response(request).await.0, 401);
+    // With a key, the header does not change the organization.
+    let other_identity = identity_header(&json!({"type": "User", "org_id": OTHER_ORG}));
+    let request = fixture.v2(OWN_ORG, "GET", "/connections");
+    let (status, listed) = json_response(request.header("x-rh-identity", other_identity)).await;
+    assert_eq!(
+        (status, &listed["data"][0]["org_id"]),
+        (OK, &json!(OWN_ORG))
+    );
 }
 
-async fn an_identity_speaks_for_its_organisation(subject: Deployment) {
-    let world = ApiFixture::start(subject, &[TRUSTED]).await;
-    for ours in [
-        json!({"type": "User", "org_id": US.0, "account_number": US.1}),
-        json!({"type": "System", "internal": {"org_id": US.0}, "account_number": US.1}),
-        json!({"type": "User", "org_id": US.0, "internal": {"org_id": "10002"},
-            "account_number": US.1}),
+async fn trusted_identity_selects_its_organization(deployment: Deployment) {
+    let fixture = ApiFixture::start(deployment, &[TRUST_IDENTITY_HEADER]).await;
+    for identity in [
+        json!({"type": "User", "org_id": OWN_ORG, "account_number": OWN_ACCOUNT}),
+        json!({"type": "System", "internal": {"org_id": OWN_ORG}, "account_number": OWN_ACCOUNT}),
+        json!({"type": "User", "org_id": OWN_ORG, "internal": {"org_id": OTHER_ORG},
+            "account_number": OWN_ACCOUNT}),
     ] {
-        let ours = identity(&ours);
-        let request = world.subject.bare("GET", "/v2/connections");
-        let (status, listed) = answered(request.header("x-rh-identity", &ours)).await;
+        let header = identity_header(&identity);
+        let request = fixture
+            .deployment
+            .unauthenticated_request("GET", "/v2/connections");
+        let (status, listed) = json_response(request.header("x-rh-identity", &header)).await;
         assert_eq!(status, OK);
-        assert_eq!(listed["data"][0]["client_id"], world.ours);
+        assert_eq!(listed["data"][0]["client_id"], fixture.own_id);
         assert_eq!(listed["meta"]["count"], 1);
-        let body = json!({"account": US.1, "node_id": world.ours});
-        let request = world.subject.bare("POST", "/v1/connection_status");
-        let request = request.header("x-rh-identity", &ours).json(&body);
-        assert_eq!(answered(request).await.1["status"], "connected");
+        let body = json!({"account": OWN_ACCOUNT, "node_id": fixture.own_id});
+        let request = fixture
+            .deployment
+            .unauthenticated_request("POST", "/v1/connection_status");
+        let request = request.header("x-rh-identity", &header).json(&body);
+        assert_eq!(json_response(request).await.1["status"], "connected");
     }
-    // Keys work beside it, and an empty header is none.
-    let request = world.v2(US.0, "GET", "/connections");
-    assert_eq!(answered(request.header("x-rh-identity", "")).await.0, OK);
+    // API keys still work. An empty header counts as absent.
+    let request = fixture.v2(OWN_ORG, "GET", "/connections");
+    assert_eq!(
+        json_response(request.header("x-rh-identity", "")).await.0,
+        OK
+    );
 }
 
-async fn an_identity_that_cannot_be_used_is_400_and_says_why(subject: Deployment) {
-    let world = ApiFixture::start(subject, &[TRUSTED]).await;
-    let lacking = "x-rh-identity header has an invalid or missing org_id";
-    for (header, why) in [
+async fn invalid_identity_returns_400_with_the_reason(deployment: Deployment) {
+    let fixture = ApiFixture::start(deployment, &[TRUST_IDENTITY_HEADER]).await;
+    let missing_org = "x-rh-identity header has an invalid or missing org_id";
+    for (header, reason) in [
         ("%".to_owned(), "unable to b64 decode x-rh-identity header"),
         (
             STANDARD.encode("{"),
             "x-rh-identity header does not contain valid JSON: ",
         ),
-        (identity(&json!({"type": "User"})), lacking),
-        (staff(), lacking),
-        (identity(&json!({"type": "X509"})), lacking),
+        (identity_header(&json!({"type": "User"})), missing_org),
+        (associate_header(), missing_org),
+        (identity_header(&json!({"type": "X509"})), missing_org),
         (
-            identity(&json!({"org_id": US.0})),
+            identity_header(&json!({"org_id": OWN_ORG})),
             "x-rh-identity header is missing type",
         ),
     ] {
-        for (method, path) in TENANT {
-            let request = world.subject.bare(method, path);
-            // The header goes before a key.
-            let request = for_us(key(request, "caller", SECRET));
-            let (status, text) = plain(request.header("x-rh-identity", &header)).await;
+        for (method, path) in TENANT_ENDPOINTS {
+            let request = fixture.deployment.unauthenticated_request(method, path);
+            // The header takes precedence over a valid key.
+            let request = for_own_tenant(with_api_key(request, "caller", CALLER_SECRET));
+            let (status, text) =
+                plain_text_response(request.header("x-rh-identity", &header)).await;
             assert_eq!(status, 400, "{method} {path} {text}");
-            let expected = format!("Bad Request: {why}");
+            let expected = format!("Bad Request: {reason}");
             assert!(text.starts_with(&expected), "{method} {path} {text}");
         }
     }
 }
 
-async fn management_takes_staff_and_keys_that_grant_it(subject: Deployment) {
-    let world = ApiFixture::start(subject, &[TRUSTED]).await;
+async fn management_accepts_associates_and_keys_with_management_scope(deployment: Deployment) {
+    let fixture = ApiFixture::start(deployment, &[TRUST_IDENTITY_HEADER]).await;
     let request = |header: String| {
-        let request = world.subject.bare("GET", "/v1/connection");
+        let request = fixture
+            .deployment
+            .unauthenticated_request("GET", "/v1/connection");
         request.header("x-rh-identity", header)
     };
-    assert_eq!(answered(request(staff())).await.0, OK);
-    let with_organisation = json!({"type": "Associate", "org_id": US.0, "account_number": US.1});
-    assert_eq!(answered(request(identity(&with_organisation))).await.0, OK);
-    assert_eq!(answered(world.managed("GET", "/connection")).await.0, OK);
-    for other in ["User", "System", "X509", "ServiceAccount"] {
-        let other = identity(&json!({"type": other, "org_id": US.0}));
-        assert_eq!(plain(request(other)).await, (401, FAILED.to_owned()));
+    assert_eq!(json_response(request(associate_header())).await.0, OK);
+    let associate_with_org =
+        json!({"type": "Associate", "org_id": OWN_ORG, "account_number": OWN_ACCOUNT});
+    assert_eq!(
+        json_response(request(identity_header(&associate_with_org)))
+            .await
+            .0,
+        OK
+    );
+    assert_eq!(
+        json_response(fixture.management("GET", "/connection"))
+            .await
+            .0,
+        OK
+    );
+    for identity_type in ["User", "System", "X509", "ServiceAccount"] {
+        let header = identity_header(&json!({"type": identity_type, "org_id": OWN_ORG}));
+        assert_eq!(
+            plain_text_response(request(header)).await,
+            (401, UNAUTHORIZED_BODY.to_owned())
+        );
     }
 }
 
-async fn the_request_id_is_taken_over_or_made_and_returned(subject: Deployment) {
-    let world = ApiFixture::start(subject, &[]).await;
-    let id = "x-rh-insights-request-id";
-    let given = world.v2(US.0, "GET", "/connections").header(id, "mine-1");
-    let answer = given.send().await.unwrap();
-    assert_eq!(answer.headers()[id], "mine-1");
-    let made = world.subject.bare("GET", "/v2/connections").send();
-    assert_eq!(made.await.unwrap().headers()[id].len(), 32);
+async fn request_id_is_echoed_or_generated(deployment: Deployment) {
+    let fixture = ApiFixture::start(deployment, &[]).await;
+    let header = "x-rh-insights-request-id";
+    let request = fixture
+        .v2(OWN_ORG, "GET", "/connections")
+        .header(header, "mine-1");
+    let response = request.send().await.unwrap();
+    assert_eq!(response.headers()[header], "mine-1");
+    let request = fixture
+        .deployment
+        .unauthenticated_request("GET", "/v2/connections");
+    let response = request.send().await.unwrap();
+    assert_eq!(response.headers()[header].len(), 32);
 }

@@ -1,21 +1,21 @@
-//! The OpenAPI document, and the page to read and try it.
+//! The OpenAPI document and the documentation page.
 
 use std::collections::BTreeSet;
 
 use reqwest::header::HeaderMap;
 use serde_json::Value;
 
-use super::{OK, answered};
+use super::{OK, json_response};
 use crate::each_deployment;
 use crate::support::Deployment;
 
 each_deployment!(
-    the_document_is_served_without_credentials_and_all_that_it_lists_is_there,
-    the_page_is_served_without_credentials_and_refers_to_nothing_outside,
+    openapi_document_is_public_and_every_listed_endpoint_exists,
+    docs_page_is_public_and_loads_nothing_external,
 );
 
-/// What callers have known the longest.
-const KNOWN: [(&str, &str); 12] = [
+/// Operations that existing callers depend on.
+const REQUIRED_OPERATIONS: [(&str, &str); 12] = [
     ("get", "/v1/connection"),
     ("get", "/v1/connection/{account}"),
     ("post", "/v1/connection/disconnect"),
@@ -30,26 +30,26 @@ const KNOWN: [(&str, &str); 12] = [
     ("get", "/v2/connections/{client_id}/status"),
 ];
 
-async fn the_document_is_served_without_credentials_and_all_that_it_lists_is_there(
-    subject: Deployment,
-) {
-    let (status, document) = answered(subject.bare("GET", "/openapi.json")).await;
+async fn openapi_document_is_public_and_every_listed_endpoint_exists(deployment: Deployment) {
+    let (status, document) =
+        json_response(deployment.unauthenticated_request("GET", "/openapi.json")).await;
     assert_eq!(status, OK);
     assert_eq!(document["servers"][0]["url"], "/api/cloud-connector");
     let listed = operations(&document);
-    for (method, path) in KNOWN {
-        let known = (method.to_owned(), path.to_owned());
-        assert!(listed.contains(&known), "{method} {path}");
+    for (method, path) in REQUIRED_OPERATIONS {
+        let operation = (method.to_owned(), path.to_owned());
+        assert!(listed.contains(&operation), "{method} {path}");
     }
     for (method, path) in &listed {
-        let filled = path.replace("{account}", "1").replace("{client_id}", "x");
-        let request = subject.bare(&method.to_uppercase(), &filled);
-        // It is there, and asks who is calling.
+        let path_with_values = path.replace("{account}", "1").replace("{client_id}", "x");
+        let request = deployment.unauthenticated_request(&method.to_uppercase(), &path_with_values);
+        // An existing endpoint requires authentication; an unknown path would return 404.
         let status = request.send().await.unwrap().status();
         assert_eq!(status, 401, "{method} {path}");
     }
 }
 
+/// Method and path of every operation in the OpenAPI document.
 fn operations(document: &Value) -> BTreeSet<(String, String)> {
     let paths = document["paths"].as_object().unwrap();
     let operations = paths.iter().flat_map(|(path, item)| {
@@ -59,27 +59,33 @@ fn operations(document: &Value) -> BTreeSet<(String, String)> {
     operations.collect()
 }
 
-async fn the_page_is_served_without_credentials_and_refers_to_nothing_outside(subject: Deployment) {
-    let mut waiting = vec!["docs".to_owned()];
+async fn docs_page_is_public_and_loads_nothing_external(deployment: Deployment) {
+    let mut pending = vec!["docs".to_owned()];
     let mut seen = BTreeSet::new();
-    while let Some(file) = waiting.pop() {
+    while let Some(file) = pending.pop() {
         if !seen.insert(file.clone()) {
             continue;
         }
-        let answer = subject.bare("GET", &format!("/{file}")).send().await;
-        let answer = answer.unwrap();
-        assert_eq!(answer.status(), 200, "{file}");
-        assert_is_confined(&file, answer.headers());
-        let text = answer.text().await.unwrap();
-        // The name of a vocabulary, not a place to fetch from.
-        let fetched = text.replace("http://www.w3.org/2000/svg", "");
-        for outward in [
+        let response = deployment
+            .unauthenticated_request("GET", &format!("/{file}"))
+            .send()
+            .await;
+        let response = response.unwrap();
+        assert_eq!(response.status(), 200, "{file}");
+        assert_content_type_and_policy(&file, response.headers());
+        let text = response.text().await.unwrap();
+        // The SVG namespace is a name; browsers do not load it.
+        let text_without_namespace = text.replace("http://www.w3.org/2000/svg", "");
+        for external_reference in [
             "http:", "https:", "\"//", "'//", " url(", ":url(", "@import",
         ] {
-            assert!(!fetched.contains(outward), "{file} has {outward}");
+            assert!(
+                !text_without_namespace.contains(external_reference),
+                "{file} contains {external_reference}"
+            );
         }
         if file != "openapi.json" {
-            waiting.extend(named_in(&text));
+            pending.extend(referenced_files(&text));
         }
     }
     for file in [
@@ -92,10 +98,10 @@ async fn the_page_is_served_without_credentials_and_refers_to_nothing_outside(su
     }
 }
 
-/// The browser may take it only for what it is, and fetch from nowhere else.
-fn assert_is_confined(file: &str, headers: &HeaderMap) {
-    let ending = file.rsplit_once('.').map_or("", |(_, ending)| ending);
-    let kind = match ending {
+/// Checks that browsers do not guess the content type, and load resources only from this service.
+fn assert_content_type_and_policy(file: &str, headers: &HeaderMap) {
+    let extension = file.rsplit_once('.').map_or("", |(_, extension)| extension);
+    let content_type = match extension {
         "" => "text/html; charset=utf-8",
         "css" => "text/css; charset=utf-8",
         "js" => "text/javascript; charset=utf-8",
@@ -103,7 +109,7 @@ fn assert_is_confined(file: &str, headers: &HeaderMap) {
         "svg" => "image/svg+xml",
         other => panic!("{other}"),
     };
-    assert_eq!(headers["content-type"], kind, "{file}");
+    assert_eq!(headers["content-type"], content_type, "{file}");
     assert_eq!(headers["x-content-type-options"], "nosniff", "{file}");
     let policy = headers["content-security-policy"].to_str().unwrap();
     let mut rules = policy.split("; ");
@@ -113,16 +119,16 @@ fn assert_is_confined(file: &str, headers: &HeaderMap) {
     }
 }
 
-/// The files that a page or a script names.
-fn named_in(text: &str) -> Vec<String> {
-    let after = |mark: &'static str, folder: &'static str| {
-        let rests = text.split(mark).skip(1);
+/// Paths of the files that a page or a script references.
+fn referenced_files(text: &str) -> Vec<String> {
+    let referenced_after = |prefix: &'static str, folder: &'static str| {
+        let rests = text.split(prefix).skip(1);
         let names = rests.map(|rest| rest.split('"').next().unwrap());
         let files = names.filter(|name| !name.starts_with('#'));
         files.map(move |name| format!("{folder}{name}"))
     };
-    after("href=\"", "")
-        .chain(after("src=\"", ""))
-        .chain(after("from \"./", "docs/"))
+    referenced_after("href=\"", "")
+        .chain(referenced_after("src=\"", ""))
+        .chain(referenced_after("from \"./", "docs/"))
         .collect()
 }

@@ -1,102 +1,128 @@
-//! Nothing of one organisation is readable or reachable for another; what is nobody's is for nobody.
+//! Isolation of tenants: an organization cannot see or reach clients of other organizations, and no
+//! caller can see or reach a client without a tenant.
 
 use serde_json::{Value, json};
 
-use super::{ApiFixture, OK, THEM, US, answered, error};
+use super::{ApiFixture, OK, OTHER_ACCOUNT, OWN_ACCOUNT, OWN_ORG, error_response, json_response};
 use crate::each_deployment;
 use crate::support::Deployment;
 
-each_deployment!(nothing_of_others_is_readable_or_reachable_in_any_way);
+each_deployment!(no_endpoint_returns_or_reaches_clients_of_other_tenants);
 
-async fn nothing_of_others_is_readable_or_reachable_in_any_way(subject: Deployment) {
-    let world = ApiFixture::start(subject, &[]).await;
-    let gone = json!({"status": "disconnected"});
-    for hidden in [&world.theirs, &world.satellite, &world.nobodys] {
-        for name in spellings(hidden) {
-            let path = format!("/connections/{name}/status");
-            let found = answered(world.v2(US.0, "GET", &path)).await;
-            assert_eq!(found, (OK, gone.clone()), "{name}");
-            let path = format!("/connections/{name}/message");
-            let sent = world
-                .v2(US.0, "POST", &path)
+async fn no_endpoint_returns_or_reaches_clients_of_other_tenants(deployment: Deployment) {
+    let fixture = ApiFixture::start(deployment, &[]).await;
+    let disconnected = json!({"status": "disconnected"});
+    for hidden_id in [
+        &fixture.other_id,
+        &fixture.satellite_id,
+        &fixture.tenantless_id,
+    ] {
+        for encoded_id in path_encodings(hidden_id) {
+            let path = format!("/connections/{encoded_id}/status");
+            let response = json_response(fixture.v2(OWN_ORG, "GET", &path)).await;
+            assert_eq!(response, (OK, disconnected.clone()), "{encoded_id}");
+            let path = format!("/connections/{encoded_id}/message");
+            let sent = fixture
+                .v2(OWN_ORG, "POST", &path)
                 .json(&json!({"directive": "d"}));
-            assert_eq!(error(sent).await.0, 404, "{name}");
-            for verb in ["ping", "reconnect", "disconnect"] {
-                let path = format!("/connections/{name}/{verb}");
-                let told = world.v2(US.0, "POST", &path).json(&json!({"delay": 1}));
-                assert_eq!(error(told).await.0, 404, "{verb} {name}");
+            assert_eq!(error_response(sent).await.0, 404, "{encoded_id}");
+            for command_name in ["ping", "reconnect", "disconnect"] {
+                let path = format!("/connections/{encoded_id}/{command_name}");
+                let command = fixture
+                    .v2(OWN_ORG, "POST", &path)
+                    .json(&json!({"delay": 1}));
+                assert_eq!(
+                    error_response(command).await.0,
+                    404,
+                    "{command_name} {encoded_id}"
+                );
             }
             for level in 1..=3 {
-                let path = format!("/connections/{name}/check?level={level}&directive=d");
-                let found = answered(world.v2(US.0, "POST", &path)).await;
-                let unknown = json!({"level": level, "status": "disconnected"});
-                assert_eq!(found, (OK, unknown), "{name}");
+                let path = format!("/connections/{encoded_id}/check?level={level}&directive=d");
+                let response = json_response(fixture.v2(OWN_ORG, "POST", &path)).await;
+                let expected = json!({"level": level, "status": "disconnected"});
+                assert_eq!(response, (OK, expected), "{encoded_id}");
             }
         }
-        let batch = json!({"client_ids": [hidden]});
-        let found = answered(world.v2(US.0, "POST", "/connections/status").json(&batch)).await;
-        let unknown = json!({"status": "disconnected", "client_id": hidden});
-        assert_eq!(found.1, json!({"data": [unknown]}));
+        let batch = json!({"client_ids": [hidden_id]});
+        let response = json_response(
+            fixture
+                .v2(OWN_ORG, "POST", "/connections/status")
+                .json(&batch),
+        )
+        .await;
+        let expected = json!({"status": "disconnected", "client_id": hidden_id});
+        assert_eq!(response.1, json!({"data": [expected]}));
         for query in [
-            format!("search={hidden}"),
-            format!("search={hidden}&cursor="),
+            format!("search={hidden_id}"),
+            format!("search={hidden_id}&cursor="),
             "cursor=&limit=10000".to_owned(),
             "dispatcher=echo&limit=10000".to_owned(),
             "dispatcher=foreman_rh_cloud&cursor=".to_owned(),
             "fqdn=raw.example&tag=make:raw".to_owned(),
         ] {
             let path = format!("/connections?{query}");
-            let (_, list) = answered(world.v2(US.0, "GET", &path)).await;
+            let (_, list) = json_response(fixture.v2(OWN_ORG, "GET", &path)).await;
             let listed = list["data"].to_string();
-            assert!(!listed.contains(hidden.as_str()), "{query}: {list}");
+            assert!(!listed.contains(hidden_id.as_str()), "{query}: {list}");
         }
-        let node = json!({"account": US.1, "node_id": hidden});
-        let found = answered(world.v1(US.1, "/connection_status", &node)).await;
-        assert_eq!(found.1, gone);
-        let message = json!({"account": US.1, "recipient": hidden, "directive": "d"});
-        assert_eq!(error(world.v1(US.1, "/message", &message)).await.0, 404);
+        let node = json!({"account": OWN_ACCOUNT, "node_id": hidden_id});
+        let response = json_response(fixture.v1(OWN_ACCOUNT, "/connection_status", &node)).await;
+        assert_eq!(response.1, disconnected);
+        let message = json!({"account": OWN_ACCOUNT, "recipient": hidden_id, "directive": "d"});
+        assert_eq!(
+            error_response(fixture.v1(OWN_ACCOUNT, "/message", &message))
+                .await
+                .0,
+            404
+        );
     }
-    let (_, listed) = answered(world.v2(US.0, "GET", "/connections")).await;
+    let (_, listed) = json_response(fixture.v2(OWN_ORG, "GET", "/connections")).await;
     assert_eq!(listed["meta"]["count"], 1);
-    assert_eq!(listed["data"][0]["client_id"], world.ours);
-    // What is nobody's is not even shown to those who manage everybody.
-    for (org, account) in [US, THEM, ("", "")] {
-        let node = json!({"account": account, "node_id": world.nobodys, "delay": 1});
+    assert_eq!(listed["data"][0]["client_id"], fixture.own_id);
+    // A client without a tenant is hidden from management endpoints, too.
+    for account in [OWN_ACCOUNT, OTHER_ACCOUNT, ""] {
+        let node = json!({"account": account, "node_id": fixture.tenantless_id, "delay": 1});
         for path in ["status", "ping", "reconnect", "disconnect"] {
             let path = format!("/connection/{path}");
-            let (_, found) = answered(world.managed("POST", &path).json(&node)).await;
-            let is_hidden = found["status"] == "disconnected" || found["status"] == 400;
-            assert!(is_hidden, "{org} {path} {found}");
+            let (_, response) = json_response(fixture.management("POST", &path).json(&node)).await;
+            let is_hidden = response["status"] == "disconnected" || response["status"] == 400;
+            assert!(is_hidden, "{account} {path} {response}");
         }
     }
-    let (_, all) = answered(world.managed("GET", "/connection")).await;
-    assert!(!all.to_string().contains(&world.nobodys), "{all}");
-    let no_organisation: Value = json!([]);
+    let (_, all) = json_response(fixture.management("GET", "/connection")).await;
+    assert!(!all.to_string().contains(&fixture.tenantless_id), "{all}");
+    let no_connections = json!([]);
     for org in [" ", "''", "%00"] {
-        let (status, body) = answered_or_refused(world.v2(org, "GET", "/connections")).await;
+        let (status, body) = status_and_body(fixture.v2(org, "GET", "/connections")).await;
         assert!(
-            status == 401 || body["data"] == no_organisation,
+            status == 401 || body["data"] == no_connections,
             "{org:?} {body}"
         );
     }
 }
 
-async fn answered_or_refused(request: reqwest::RequestBuilder) -> (u16, Value) {
-    let answer = request.send().await.unwrap();
-    let status = answer.status().as_u16();
-    let text = answer.text().await.unwrap();
+/// Sends the request. Returns the status and the body, which is null if it is no JSON.
+async fn status_and_body(request: reqwest::RequestBuilder) -> (u16, Value) {
+    let response = request.send().await.unwrap();
+    let status = response.status().as_u16();
+    let text = response.text().await.unwrap();
     (status, serde_json::from_str(&text).unwrap_or_default())
 }
 
-/// Ways of writing a name in a path.
-fn spellings(name: &str) -> Vec<String> {
-    let escaped: Vec<String> = name.bytes().map(|byte| format!("%{byte:02x}")).collect();
+/// Spellings of a client id in a URL path: escaped, in upper case, with appended or prepended
+/// characters.
+fn path_encodings(client_id: &str) -> Vec<String> {
+    let escaped: Vec<String> = client_id
+        .bytes()
+        .map(|byte| format!("%{byte:02x}"))
+        .collect();
     vec![
-        name.to_owned(),
+        client_id.to_owned(),
         escaped.concat(),
-        name.to_uppercase(),
-        format!("{name}%20"),
-        format!("{name}%00"),
-        format!("x%2F..%2F{name}"),
+        client_id.to_uppercase(),
+        format!("{client_id}%20"),
+        format!("{client_id}%00"),
+        format!("x%2F..%2F{client_id}"),
     ]
 }

@@ -1,54 +1,55 @@
-//! Whether a client answers, and what it is told to do with its connection.
+//! The v2 actions on a client: ping, check, reconnect and disconnect.
 
 use serde_json::{Value, json};
 
-use super::{ApiFixture, OK, US, answered, error};
+use super::{ApiFixture, OK, OWN_ACCOUNT, OWN_ORG, error_response, json_response};
 use crate::each_deployment;
 use crate::support::mqtt::{Connect, RawClient, control_out, data_out};
-use crate::support::{Deployment, eventually, unique};
+use crate::support::{Deployment, eventually, unique_id};
 
 each_deployment!(
-    a_ping_waits_for_its_pong_and_tells_how_long_it_took,
-    a_client_that_does_not_answer_is_told_from_one_that_is_not_there,
-    a_check_goes_as_far_as_its_level,
-    a_handshake_client_is_checked_through_its_application,
-    a_reconnect_reaches_the_client_and_leaves_it_in_the_books,
-    a_disconnect_reaches_the_client_and_ends_it_in_the_books,
+    ping_waits_for_its_pong_and_reports_the_round_trip_time,
+    ping_returns_504_without_pong_and_404_for_unknown_clients,
+    check_levels_look_up_ping_and_message_the_client,
+    check_reports_the_error_message_of_a_handshake_client,
+    reconnect_is_sent_and_the_connection_stays_listed,
+    disconnect_is_sent_and_the_connection_is_removed,
 );
 
-fn path(client: &str, verb: &str) -> String {
-    format!("/connections/{client}/{verb}")
+/// Path of an action on a client. `action` may contain a query.
+fn action_path(client_id: &str, action: &str) -> String {
+    format!("/connections/{client_id}/{action}")
 }
 
-fn pong(to: &Value) -> Value {
-    json!({"type": "event", "message_id": "p", "response_to": to, "version": 1,
+/// The response of a client to the ping with this message id.
+fn pong(ping_id: &Value) -> Value {
+    json!({"type": "event", "message_id": "p", "response_to": ping_id, "version": 1,
         "sent": "2026-01-02T15:04:05Z", "content": "pong"})
 }
 
-async fn a_ping_waits_for_its_pong_and_tells_how_long_it_took(subject: Deployment) {
-    let mut world = ApiFixture::start(subject, &[]).await;
-    let ours = world.ours.clone();
-    // Two at once: each has its own.
-    let (one, two) = (
-        path(&ours, "ping?timeout=25"),
-        path(&ours, "ping?timeout=20"),
-    );
-    let pings = [one, two].map(|path| tokio::spawn(answered(world.v2(US.0, "POST", &path))));
+async fn ping_waits_for_its_pong_and_reports_the_round_trip_time(deployment: Deployment) {
+    let mut fixture = ApiFixture::start(deployment, &[]).await;
+    let own_id = fixture.own_id.clone();
+    // Two concurrent pings: each waits for the pong to its own message id.
+    let pings = ["ping?timeout=25", "ping?timeout=20"].map(|action| {
+        let request = fixture.v2(OWN_ORG, "POST", &action_path(&own_id, action));
+        tokio::spawn(json_response(request))
+    });
     let mut ids = Vec::new();
     for _ in 0..2 {
-        let (topic, ping) = world.client.message().await;
-        assert_eq!(topic, format!("redhat/insights/{ours}/control/in"));
+        let (topic, ping) = fixture.own_client.next_message().await;
+        assert_eq!(topic, format!("redhat/insights/{own_id}/control/in"));
         assert_eq!(ping["content"]["command"], "ping");
         ids.push(ping["message_id"].clone());
     }
-    world
-        .client
-        .must_publish(&control_out(&ours), &pong(&json!("of something else")))
+    fixture
+        .own_client
+        .must_publish(&control_out(&own_id), &pong(&json!("another-id")))
         .await;
     for id in ids.iter().rev() {
-        world
-            .client
-            .must_publish(&control_out(&ours), &pong(id))
+        fixture
+            .own_client
+            .must_publish(&control_out(&own_id), &pong(id))
             .await;
     }
     for ping in pings {
@@ -59,149 +60,194 @@ async fn a_ping_waits_for_its_pong_and_tells_how_long_it_took(subject: Deploymen
             "{body}"
         );
         assert!(ids.contains(&body["id"]), "{body}");
-        let took = body["round_trip_ms"].as_f64().unwrap();
-        assert!(took > 0.0 && took < 25_000.0, "{body}");
+        let round_trip_ms = body["round_trip_ms"].as_f64().unwrap();
+        assert!(round_trip_ms > 0.0 && round_trip_ms < 25_000.0, "{body}");
     }
-    for bad in ["0", "26", "-1", "x", "1.5"] {
-        let refused = error(world.v2(US.0, "POST", &path(&ours, &format!("ping?timeout={bad}"))));
+    for invalid in ["0", "26", "-1", "x", "1.5"] {
+        let rejection = error_response(fixture.v2(
+            OWN_ORG,
+            "POST",
+            &action_path(&own_id, &format!("ping?timeout={invalid}")),
+        ));
         assert_eq!(
-            refused.await,
-            (400, "InvalidValue request".to_owned()),
-            "{bad}"
+            rejection.await,
+            (400, "Invalid request".to_owned()),
+            "{invalid}"
         );
     }
 }
 
-async fn a_client_that_does_not_answer_is_told_from_one_that_is_not_there(subject: Deployment) {
-    let mut world = ApiFixture::start(subject, &[]).await;
-    let request = world.v2(US.0, "POST", &path(&world.ours, "ping?timeout=1"));
-    let asked = tokio::spawn(answered(request));
-    let (_, ping) = world.client.message().await;
-    let (status, body) = asked.await.unwrap();
+async fn ping_returns_504_without_pong_and_404_for_unknown_clients(deployment: Deployment) {
+    let mut fixture = ApiFixture::start(deployment, &[]).await;
+    let request = fixture.v2(
+        OWN_ORG,
+        "POST",
+        &action_path(&fixture.own_id, "ping?timeout=1"),
+    );
+    let pending = tokio::spawn(json_response(request));
+    let (_, ping) = fixture.own_client.next_message().await;
+    let (status, body) = pending.await.unwrap();
     assert_eq!(
         (status, &body["title"]),
         (504, &json!("Ping failed")),
         "{body}"
     );
     assert_eq!(body["id"], ping["message_id"]);
-    for nobody in ["nobody", &world.theirs, &world.satellite, &world.nobodys] {
-        let refused = error(world.v2(US.0, "POST", &path(nobody, "ping"))).await;
-        assert_eq!(refused, (404, "No connection to the rhc client".to_owned()));
+    for hidden_id in [
+        "unknown",
+        &fixture.other_id,
+        &fixture.satellite_id,
+        &fixture.tenantless_id,
+    ] {
+        let rejection =
+            error_response(fixture.v2(OWN_ORG, "POST", &action_path(hidden_id, "ping"))).await;
+        assert_eq!(
+            rejection,
+            (404, "No connection to the rhc client".to_owned())
+        );
     }
 }
 
-async fn a_check_goes_as_far_as_its_level(subject: Deployment) {
-    let mut world = ApiFixture::start(subject, &[]).await;
-    let ours = world.ours.clone();
-    let check =
-        |client: &str, query: &str| world.v2(US.0, "POST", &path(client, &format!("check{query}")));
-    // The books.
+async fn check_levels_look_up_ping_and_message_the_client(deployment: Deployment) {
+    let mut fixture = ApiFixture::start(deployment, &[]).await;
+    let own_id = fixture.own_id.clone();
+    let check = |client: &str, query: &str| {
+        fixture.v2(
+            OWN_ORG,
+            "POST",
+            &action_path(client, &format!("check{query}")),
+        )
+    };
+    // Level 1 looks up the recorded status.
     for query in ["", "?level=", "?level=1"] {
         let connected = json!({"level": 1, "status": "connected"});
-        assert_eq!(answered(check(&ours, query)).await, (OK, connected));
+        assert_eq!(json_response(check(&own_id, query)).await, (OK, connected));
     }
-    for client in ["nobody", &world.theirs, &world.nobodys] {
+    for client in ["unknown", &fixture.other_id, &fixture.tenantless_id] {
         for (level, query) in [
             (1, "?level=1"),
             (2, "?level=2"),
             (3, "?level=3&directive=x"),
         ] {
-            let gone = json!({"level": level, "status": "disconnected"});
-            assert_eq!(answered(check(client, query)).await, (OK, gone));
+            let disconnected = json!({"level": level, "status": "disconnected"});
+            assert_eq!(
+                json_response(check(client, query)).await,
+                (OK, disconnected)
+            );
         }
     }
-    // A client that stays silent.
-    let silent = answered(check(&ours, "?level=2&timeout=1")).await.1;
+    // The client does not respond.
+    let unanswered = json_response(check(&own_id, "?level=2&timeout=1")).await.1;
     assert_eq!(
-        (&silent["status"], &silent["answered"]),
+        (&unanswered["status"], &unanswered["answered"]),
         (&json!("connected"), &json!(false))
     );
-    // The dialect's ping, and a message to an application.
-    let (two, three) = (
-        check(&ours, "?level=2&timeout=20"),
-        check(&ours, "?level=3&directive=rhc:ping&timeout=20"),
-    );
-    world.client.message().await;
-    let two = tokio::spawn(answered(two));
-    let (_, ping) = world.client.message().await;
-    world
-        .client
-        .must_publish(&control_out(&ours), &pong(&ping["message_id"]))
+    let level_2 = check(&own_id, "?level=2&timeout=20");
+    let level_3 = check(&own_id, "?level=3&directive=rhc:ping&timeout=20");
+    // Skip the ping that the client did not respond to.
+    fixture.own_client.next_message().await;
+    // Level 2 sends a ping.
+    let level_2 = tokio::spawn(json_response(level_2));
+    let (_, ping) = fixture.own_client.next_message().await;
+    fixture
+        .own_client
+        .must_publish(&control_out(&own_id), &pong(&ping["message_id"]))
         .await;
-    let two = two.await.unwrap().1;
+    let level_2 = level_2.await.unwrap().1;
     assert_eq!(
-        (&two["answered"], &two["id"]),
+        (&level_2["answered"], &level_2["id"]),
         (&json!(true), &ping["message_id"])
     );
-    assert!(two["round_trip_ms"].is_number(), "{two}");
-    let three = tokio::spawn(answered(three));
-    let (topic, message) = world.client.message().await;
-    assert_eq!(topic, format!("redhat/insights/{ours}/data/in"));
+    assert!(level_2["round_trip_ms"].is_number(), "{level_2}");
+    // Level 3 sends a message to an application on the client.
+    let level_3 = tokio::spawn(json_response(level_3));
+    let (topic, message) = fixture.own_client.next_message().await;
+    assert_eq!(topic, format!("redhat/insights/{own_id}/data/in"));
     assert_eq!(message["directive"], "rhc:ping");
-    let answer = json!({"type": "data", "message_id": "d", "response_to": message["message_id"],
+    let response = json!({"type": "data", "message_id": "d", "response_to": message["message_id"],
         "version": 1, "sent": "2026-01-02T15:04:05Z", "directive": "rhc:ping", "metadata": {},
-        "content": "here"});
-    world.client.must_publish(&data_out(&ours), &answer).await;
-    let three = three.await.unwrap().1;
+        "content": "pong"});
+    fixture
+        .own_client
+        .must_publish(&data_out(&own_id), &response)
+        .await;
+    let level_3 = level_3.await.unwrap().1;
     assert_eq!(
-        (&three["level"], &three["answered"]),
+        (&level_3["level"], &level_3["answered"]),
         (&json!(3), &json!(true))
     );
-    for bad in [
+    for invalid in [
         "?level=0",
         "?level=4",
         "?level=x",
         "?level=3",
         "?level=3&directive=%20",
     ] {
-        let refused = error(world.v2(US.0, "POST", &path(&ours, &format!("check{bad}")))).await;
-        assert_eq!(refused, (400, "InvalidValue request".to_owned()), "{bad}");
+        let rejection = error_response(fixture.v2(
+            OWN_ORG,
+            "POST",
+            &action_path(&own_id, &format!("check{invalid}")),
+        ))
+        .await;
+        assert_eq!(rejection, (400, "Invalid request".to_owned()), "{invalid}");
     }
 }
 
-async fn a_handshake_client_is_checked_through_its_application(subject: Deployment) {
-    let world = ApiFixture::start(subject, &[("tenant.default_org_id", US.0)]).await;
-    let name = unique("proxy");
-    let mut client = RawClient::connect(&world.subject.mqtt(), &Connect::new(&name)).await;
+async fn check_reports_the_error_message_of_a_handshake_client(deployment: Deployment) {
+    let fixture = ApiFixture::start(deployment, &[("tenant.default_org_id", OWN_ORG)]).await;
+    let client_id = unique_id("proxy");
+    let mut client = RawClient::connect(
+        &fixture.deployment.mqtt_address(),
+        &Connect::new(&client_id),
+    )
+    .await;
     client
-        .subscribe(&format!("redhat/insights/out/{name}"))
+        .subscribe(&format!("redhat/insights/out/{client_id}"))
         .await;
     let handshake = json!({"type": "host-handshake", "message_id": "h1", "version": 1,
         "sent": "2026-01-02T15:04:05Z", "payload": {"canonical_facts": {"fqdn": "h.example"}}});
-    let topic = format!("redhat/insights/in/{name}");
+    let topic = format!("redhat/insights/in/{client_id}");
     client
         .publish_retained(&topic, handshake.to_string().as_bytes())
         .await;
-    eventually("its row", || world.subject.row(&name)).await;
-    let refused = error(world.v2(US.0, "POST", &path(&name, "ping"))).await;
-    assert_eq!(refused, (409, "Ping failed".to_owned()));
-    let check = path(&name, "check?level=3&directive=catalog:ping&timeout=20");
-    let check = tokio::spawn(answered(world.v2(US.0, "POST", &check)));
-    let (_, message) = client.message().await;
-    let answer = json!({"type": "message-error", "message_id": "e", "version": 1,
+    eventually("the client's row", || fixture.deployment.row(&client_id)).await;
+    let rejection =
+        error_response(fixture.v2(OWN_ORG, "POST", &action_path(&client_id, "ping"))).await;
+    assert_eq!(rejection, (409, "Ping failed".to_owned()));
+    let path = action_path(
+        &client_id,
+        "check?level=3&directive=catalog:ping&timeout=20",
+    );
+    let check = tokio::spawn(json_response(fixture.v2(OWN_ORG, "POST", &path)));
+    let (_, message) = client.next_message().await;
+    let response = json!({"type": "message-error", "message_id": "e", "version": 1,
         "sent": "2026-01-02T15:04:05Z", "in_response_to": message["message_id"],
         "payload": {"details": "no such directive"}});
-    client.must_publish(&topic, &answer).await;
+    client.must_publish(&topic, &response).await;
     let (status, checked) = check.await.unwrap();
     assert_eq!(
         (status, &checked["answered"]),
         (OK, &json!(true)),
         "{checked}"
     );
-    assert_eq!(checked["refusal"], "no such directive");
+    assert_eq!(checked["client_error"], "no such directive");
     client.publish_retained(&topic, b"").await;
 }
 
-async fn a_reconnect_reaches_the_client_and_leaves_it_in_the_books(subject: Deployment) {
-    let mut world = ApiFixture::start(subject, &[]).await;
-    let ask = |client: &str, body: Value| {
-        world
-            .v2(US.0, "POST", &path(client, "reconnect"))
+async fn reconnect_is_sent_and_the_connection_stays_listed(deployment: Deployment) {
+    let mut fixture = ApiFixture::start(deployment, &[]).await;
+    let reconnect = |client: &str, body: Value| {
+        fixture
+            .v2(OWN_ORG, "POST", &action_path(client, "reconnect"))
             .json(&body)
     };
-    let (status, told) = answered(ask(&world.ours, json!({"delay": 0.0, "message": "so"}))).await;
+    let (status, response) = json_response(reconnect(
+        &fixture.own_id,
+        json!({"delay": 0.0, "message": "maintenance"}),
+    ))
+    .await;
     assert_eq!(status, OK);
-    let refusals = [
+    let invalid_bodies = [
         (
             json!({"delay": -1}),
             (400, "Delay field cannot be negative"),
@@ -210,90 +256,128 @@ async fn a_reconnect_reaches_the_client_and_leaves_it_in_the_books(subject: Depl
         (json!({"delay": "5"}), (400, "Unable to process json input")),
         (json!({"delay": 1.5}), (400, "Unable to process json input")),
     ];
-    for (body, (status, title)) in refusals {
+    for (body, (status, title)) in invalid_bodies {
         assert_eq!(
-            error(ask(&world.ours, body)).await,
+            error_response(reconnect(&fixture.own_id, body)).await,
             (status, title.to_owned())
         );
     }
-    for nobody in ["nobody", &world.theirs, &world.satellite, &world.nobodys] {
-        assert_eq!(error(ask(nobody, json!({"delay": 1}))).await.0, 404);
+    for hidden_id in [
+        "unknown",
+        &fixture.other_id,
+        &fixture.satellite_id,
+        &fixture.tenantless_id,
+    ] {
+        assert_eq!(
+            error_response(reconnect(hidden_id, json!({"delay": 1})))
+                .await
+                .0,
+            404
+        );
     }
-    let (_, command) = world.client.message().await;
-    assert_eq!(told, json!({"id": command["message_id"]}));
-    let content = json!({"command": "reconnect", "arguments": {"delay": "0"}, "message": "so"});
+    let (_, command) = fixture.own_client.next_message().await;
+    assert_eq!(response, json!({"id": command["message_id"]}));
+    let content =
+        json!({"command": "reconnect", "arguments": {"delay": "0"}, "message": "maintenance"});
     assert_eq!(command["content"], content);
-    assert!(world.subject.row(&world.ours).await.is_some());
+    assert!(fixture.deployment.row(&fixture.own_id).await.is_some());
 }
 
-async fn a_disconnect_reaches_the_client_and_ends_it_in_the_books(subject: Deployment) {
-    let mut world = ApiFixture::start(subject, &[]).await;
-    let ours = world.ours.clone();
-    for nobody in ["nobody", &world.theirs, &world.satellite, &world.nobodys] {
-        let request = world.v2(US.0, "POST", &path(nobody, "disconnect"));
-        assert_eq!(error(request).await.0, 404);
+async fn disconnect_is_sent_and_the_connection_is_removed(deployment: Deployment) {
+    let mut fixture = ApiFixture::start(deployment, &[]).await;
+    let own_id = fixture.own_id.clone();
+    for hidden_id in [
+        "unknown",
+        &fixture.other_id,
+        &fixture.satellite_id,
+        &fixture.tenantless_id,
+    ] {
+        let request = fixture.v2(OWN_ORG, "POST", &action_path(hidden_id, "disconnect"));
+        assert_eq!(error_response(request).await.0, 404);
     }
-    let bad = world
-        .v2(US.0, "POST", &path(&ours, "disconnect"))
+    let invalid = fixture
+        .v2(OWN_ORG, "POST", &action_path(&own_id, "disconnect"))
         .body("[]");
-    assert_eq!(error(bad).await.0, 400);
-    let (status, told) = answered(world.v2(US.0, "POST", &path(&ours, "disconnect"))).await;
+    assert_eq!(error_response(invalid).await.0, 400);
+    let (status, response) =
+        json_response(fixture.v2(OWN_ORG, "POST", &action_path(&own_id, "disconnect"))).await;
     assert_eq!(status, OK);
-    let (_, command) = world.client.message().await;
-    assert_eq!(told, json!({"id": command["message_id"]}));
+    let (_, command) = fixture.own_client.next_message().await;
+    assert_eq!(response, json!({"id": command["message_id"]}));
     let content = json!({"command": "disconnect", "arguments": null, "message": ""});
     assert_eq!(command["content"], content);
-    let status = answered(world.v2(US.0, "GET", &path(&ours, "status")))
+    let status = json_response(fixture.v2(OWN_ORG, "GET", &action_path(&own_id, "status")))
         .await
         .1;
     assert_eq!(status, json!({"status": "disconnected"}));
-    // It did not leave after all.
-    world.client.show_life(&data_out(&ours)).await;
-    eventually("it to be back", || world.subject.row(&ours)).await;
-    // The first generation does the same.
-    let node = json!({"account": US.1, "node_id": ours, "message": "bye"});
-    let told = world.managed("POST", "/connection/disconnect").json(&node);
-    assert_eq!(answered(told).await, (OK, json!({})));
-    assert!(world.subject.row(&ours).await.is_none());
+    // The client stays connected and publishes a heartbeat, so it is listed again.
+    fixture
+        .own_client
+        .publish_heartbeat(&data_out(&own_id))
+        .await;
+    eventually("the client's row", || fixture.deployment.row(&own_id)).await;
+    // The v1 endpoint removes the connection, too.
+    let node = json!({"account": OWN_ACCOUNT, "node_id": own_id, "message": "bye"});
+    let request = fixture
+        .management("POST", "/connection/disconnect")
+        .json(&node);
+    assert_eq!(json_response(request).await, (OK, json!({})));
+    assert!(fixture.deployment.row(&own_id).await.is_none());
 }
 
 #[cfg(feature = "external-services")]
 #[tokio::test]
-async fn a_pong_reaches_the_process_that_asked_whichever_it_is() {
-    use crate::support::fleet::ORG;
-    let subject = Deployment::distributed(&[("tenant.default_org_id", ORG)]).await;
-    let Deployment::Distributed(both) = &subject else {
-        unreachable!("it was just made");
+async fn each_pong_reaches_the_process_that_sent_the_ping() {
+    use crate::support::cluster::DEFAULT_ORG_ID;
+    let deployment = Deployment::distributed(&[("tenant.default_org_id", DEFAULT_ORG_ID)]).await;
+    let Deployment::Distributed(distributed) = &deployment else {
+        unreachable!("Deployment::distributed creates this variant");
     };
-    let others = [both.0.start(&["api"]).await, both.0.start(&["api"]).await];
-    for other in &others {
+    let other_processes = [
+        distributed.cluster.start(&["api"]).await,
+        distributed.cluster.start(&["api"]).await,
+    ];
+    for process in &other_processes {
         eventually("readiness", || async {
-            let ready = other.bare("GET", "/readiness").send().await.unwrap();
-            (ready.status() == 200).then_some(())
+            let response = process
+                .unauthenticated_request("GET", "/readiness")
+                .send()
+                .await
+                .unwrap();
+            (response.status() == 200).then_some(())
         })
         .await;
     }
-    let name = unique("asked");
-    let mut client = super::arrive(&subject, &name, "echo").await;
-    let asked = |process: &crate::support::fleet::Process| {
-        let request = process.request("POST", &format!("/v2{}", path(&name, "ping?timeout=20")));
-        tokio::spawn(answered(request))
+    let client_id = unique_id("pinged");
+    let mut client = super::connect_client(&deployment, &client_id, "echo").await;
+    let ping_from = |process: &crate::support::cluster::ConnectorProcess| {
+        let request = process.request(
+            "POST",
+            &format!("/v2{}", action_path(&client_id, "ping?timeout=20")),
+        );
+        tokio::spawn(json_response(request))
     };
-    let pings = [asked(&both.1), asked(&others[0]), asked(&others[1])];
+    let pings = [
+        ping_from(&distributed.process),
+        ping_from(&other_processes[0]),
+        ping_from(&other_processes[1]),
+    ];
     let mut ids = Vec::new();
     for _ in &pings {
-        ids.push(client.message().await.1["message_id"].clone());
+        ids.push(client.next_message().await.1["message_id"].clone());
     }
     for id in ids.iter().rev() {
-        client.must_publish(&control_out(&name), &pong(id)).await;
+        client
+            .must_publish(&control_out(&client_id), &pong(id))
+            .await;
     }
-    let mut told = Vec::new();
+    let mut response_ids = Vec::new();
     for ping in pings {
         let (status, body) = ping.await.unwrap();
         assert_eq!(status, OK, "{body}");
-        told.push(body["id"].clone());
+        response_ids.push(body["id"].clone());
     }
     ids.sort_by_key(Value::to_string);
-    told.sort_by_key(Value::to_string);
-    assert_eq!(ids, told);
+    response_ids.sort_by_key(Value::to_string);
+    assert_eq!(ids, response_ids);
 }

@@ -1,5 +1,5 @@
-//! The running service against its own OpenAPI document: schemathesis makes requests from it, right and
-//! wrong ones, and holds every answer to it.
+//! The service conforms to its OpenAPI document: schemathesis generates valid and invalid requests
+//! from the document and compares every response with it.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -8,100 +8,110 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use super::arrive_as;
+use super::connect_client_with;
 use crate::each_deployment;
 use crate::support::Deployment;
 use crate::support::mqtt::{Connect, RawClient, control_out, data_out, online};
 
 each_deployment!(
-    callers_with_a_key_are_answered_as_the_document_says,
-    callers_without_one_are_refused_as_the_document_says,
+    authenticated_requests_match_the_openapi_document,
+    unauthenticated_requests_match_the_openapi_document,
 );
 
-const SECRET: &str = "a-secret-of-the-tester";
-/// The client that the document's examples name.
-const EXAMPLE: &str = "my-machine";
+const TESTER_SECRET: &str = "tester-secret-tester-secret";
+/// Client id in the examples of the OpenAPI document.
+const EXAMPLE_CLIENT: &str = "my-machine";
 
-async fn callers_with_a_key_are_answered_as_the_document_says(subject: Deployment) {
-    let key = format!(r#"{{ secrets = ["{SECRET}"], scopes = ["tenant", "management"] }}"#);
-    let subject = subject.anew(&[("api.keys.tester-of-all", &key)]).await;
-    let connect = Connect::new(EXAMPLE).patient();
-    let client = arrive_as(&subject, &connect, "echo").await;
-    let client = tokio::spawn(be_there(client));
+async fn authenticated_requests_match_the_openapi_document(deployment: Deployment) {
+    let key = format!(r#"{{ secrets = ["{TESTER_SECRET}"], scopes = ["tenant", "management"] }}"#);
+    let deployment = deployment
+        .recreate_with(&[("api.keys.schema-tester", &key)])
+        .await;
+    let connect = Connect::new(EXAMPLE_CLIENT).without_keep_alive();
+    let client = connect_client_with(&deployment, &connect, "echo").await;
+    let responder = tokio::spawn(respond_to_messages(client));
     let headers = [
-        "x-rh-cloud-connector-client-id: tester-of-all",
-        &format!("x-rh-cloud-connector-psk: {SECRET}"),
+        "x-rh-cloud-connector-client-id: schema-tester",
+        &format!("x-rh-cloud-connector-psk: {TESTER_SECRET}"),
         "x-rh-cloud-connector-org-id: 10000",
         "x-rh-cloud-connector-account: 111000",
     ];
     tokio::select! {
-        () = try_all(&subject, &headers) => {}
-        () = keep_busy(&subject) => {}
+        () = run_schemathesis(&deployment, &headers) => {}
+        () = send_periodic_messages(&deployment) => {}
     }
-    client.abort();
+    responder.abort();
 }
 
-async fn callers_without_one_are_refused_as_the_document_says(subject: Deployment) {
-    try_all(&subject, &[]).await;
+async fn unauthenticated_requests_match_the_openapi_document(deployment: Deployment) {
+    run_schemathesis(&deployment, &[]).await;
 }
 
-async fn try_all(subject: &Deployment, headers: &[&str]) {
+/// Runs schemathesis with the request headers. Fails if a response differs from the document.
+async fn run_schemathesis(deployment: &Deployment, headers: &[&str]) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let document = subject.bare("GET", "/openapi.json").build().unwrap();
+    let document = deployment
+        .unauthenticated_request("GET", "/openapi.json")
+        .build()
+        .unwrap();
     let mut command = Command::new(root.join("target/venv/bin/schemathesis"));
     command
         .arg("--config-file")
         .arg(root.join("tests/clients/schemathesis.toml"))
         .args(["run", document.url().as_str(), "--checks", "all"])
-        // The same requests each time: what fails once fails again.
+        // A fixed seed and a single worker make failures reproducible.
         .args(["--seed", "1", "--max-examples", "20", "--workers", "1"])
         .args(["--phases", "examples,coverage,fuzzing", "--no-color"])
         .args(["--warnings", "off", "--request-timeout", "40"])
         .args(headers.iter().flat_map(|header| ["-H", header]))
         .stdin(Stdio::null())
         .kill_on_drop(true)
-        // It leaves its findings where it runs.
+        // Schemathesis writes its findings to the working directory.
         .current_dir(std::env::temp_dir());
-    let done = tokio::time::timeout(Duration::from_mins(8), command.output());
-    let done = done.await.expect("it does not end").unwrap();
-    let said = String::from_utf8_lossy(&done.stdout);
-    let complained = String::from_utf8_lossy(&done.stderr);
-    assert!(done.status.success(), "{said}\n{complained}");
+    let run = tokio::time::timeout(Duration::from_mins(8), command.output());
+    let result = run.await.expect("schemathesis timed out").unwrap();
+    let stdout = String::from_utf8_lossy(&result.stdout);
+    let stderr = String::from_utf8_lossy(&result.stderr);
+    assert!(result.status.success(), "{stdout}\n{stderr}");
     assert!(
-        said.contains("Tested: 16"),
-        "not every endpoint was tried: {said}"
+        stdout.contains("Tested: 16"),
+        "not every endpoint was tested: {stdout}"
     );
 }
 
-/// So that the client never hears nothing for so long that it gives up.
-async fn keep_busy(subject: &Deployment) {
+/// Sends a message to the client every few seconds, because [`RawClient::next_message`] panics if no
+/// message arrives within its timeout.
+async fn send_periodic_messages(deployment: &Deployment) {
     loop {
-        subject.send(EXAMPLE, json!({"directive": "d"})).await;
+        deployment
+            .send_message(EXAMPLE_CLIENT, json!({"directive": "d"}))
+            .await;
         tokio::time::sleep(Duration::from_secs(5)).await;
     }
 }
 
-/// A client that answers whatever it is asked, and is back whenever it was told to leave.
-async fn be_there(mut client: RawClient) {
+/// Responds to pings and messages, and publishes an online message after every other command. After
+/// a disconnect command, the online message adds the client to the list again.
+async fn respond_to_messages(mut client: RawClient) {
     loop {
-        let (_, message) = client.message().await;
+        let (_, message) = client.next_message().await;
         let id = &message["message_id"];
-        let (topic, answer) = match &message["content"]["command"] {
+        let (topic, response) = match &message["content"]["command"] {
             Value::String(command) if command == "ping" => (
-                control_out(EXAMPLE),
+                control_out(EXAMPLE_CLIENT),
                 json!({"type": "event", "message_id": id, "response_to": id, "version": 1,
                     "sent": "2026-01-02T15:04:05Z", "content": "pong"}),
             ),
-            Value::String(_) => (control_out(EXAMPLE), online()),
+            Value::String(_) => (control_out(EXAMPLE_CLIENT), online()),
             _ => (
-                data_out(EXAMPLE),
+                data_out(EXAMPLE_CLIENT),
                 json!({"type": "data", "message_id": id, "response_to": id, "version": 1,
                     "sent": "2026-01-02T15:04:05Z", "directive": "d", "metadata": {},
                     "content": ""}),
             ),
         };
         client
-            .publish_only(&topic, answer.to_string().as_bytes(), false)
+            .send_publish(&topic, response.to_string().as_bytes(), false)
             .await;
     }
 }

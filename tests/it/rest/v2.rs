@@ -1,40 +1,43 @@
-//! The second generation: organisations; and who may reach a Satellite server.
+//! v2 endpoints: list, status, batch status, and relaxed lookup of Satellite servers.
 
 use serde_json::json;
 
-use super::{ApiFixture, OK, THEM, US, answered, error, text_of};
+use super::{
+    ApiFixture, OK, OTHER_ACCOUNT, OTHER_ORG, OWN_ACCOUNT, OWN_ORG, error_response, json_response,
+    text_response,
+};
 use crate::each_deployment;
 use crate::support::Deployment;
 
 each_deployment!(
-    a_connection_is_listed_and_its_status_answered_to_the_letter,
-    many_clients_are_asked_about_at_once_and_answered_in_order,
-    a_satellite_server_of_others_is_reached_where_lookup_is_relaxed,
+    list_and_status_responses_match_exactly,
+    batch_status_keeps_the_order_of_the_request,
+    relaxed_lookup_reaches_satellites_of_other_organizations,
 );
 
-async fn a_connection_is_listed_and_its_status_answered_to_the_letter(subject: Deployment) {
-    let world = ApiFixture::start(subject, &[]).await;
+async fn list_and_status_responses_match_exactly(deployment: Deployment) {
+    let fixture = ApiFixture::start(deployment, &[]).await;
     let fields = format!(
         concat!(
             r#""account":"010101","org_id":"10001","client_id":"{}","#,
             r#""canonical_facts":{{"fqdn":"raw.example"}},"dispatchers":{{"echo":{{}}}},"#,
             r#""tags":{{"make":"raw"}}"#
         ),
-        world.ours
+        fixture.own_id
     );
-    let path = format!("/connections/{}/status", world.ours);
-    let status = text_of(world.v2(US.0, "GET", &path)).await;
+    let path = format!("/connections/{}/status", fixture.own_id);
+    let status = text_response(fixture.v2(OWN_ORG, "GET", &path)).await;
     assert_eq!(
         status,
         (OK, format!(r#"{{"status":"connected",{fields}}}"#))
     );
-    let list = text_of(world.v2(US.0, "GET", "/connections")).await;
+    let list = text_response(fixture.v2(OWN_ORG, "GET", "/connections")).await;
     let link = "/api/cloud-connector/v2/connections?limit=1000&offset=0";
     let expected = format!(
         r#"{{"meta":{{"count":1}},"links":{{"first":"{link}","last":"{link}"}},"data":[{{{fields}}}]}}"#
     );
     assert_eq!(list, (OK, expected));
-    let empty = text_of(world.v2("10003", "GET", "/connections")).await;
+    let empty = text_response(fixture.v2("10003", "GET", "/connections")).await;
     assert_eq!(
         empty,
         (
@@ -44,76 +47,100 @@ async fn a_connection_is_listed_and_its_status_answered_to_the_letter(subject: D
     );
 }
 
-async fn many_clients_are_asked_about_at_once_and_answered_in_order(subject: Deployment) {
-    let world = ApiFixture::start(subject, &[]).await;
-    let ask = |body| world.v2(US.0, "POST", "/connections/status").json(&body);
-    let names = [
-        "nobody",
-        &world.theirs,
-        &world.ours,
-        &world.nobodys,
+async fn batch_status_keeps_the_order_of_the_request(deployment: Deployment) {
+    let fixture = ApiFixture::start(deployment, &[]).await;
+    let batch_status = |body| {
+        fixture
+            .v2(OWN_ORG, "POST", "/connections/status")
+            .json(&body)
+    };
+    let client_ids = [
+        "unknown",
+        &fixture.other_id,
+        &fixture.own_id,
+        &fixture.tenantless_id,
         "\u{0}",
-        &world.ours,
+        &fixture.own_id,
     ];
-    let (status, answer) = answered(ask(json!({"client_ids": names}))).await;
+    let (status, response) = json_response(batch_status(json!({"client_ids": client_ids}))).await;
     assert_eq!(status, OK);
-    let data = answer["data"].as_array().unwrap();
-    let one = answered(world.v2(US.0, "GET", &format!("/connections/{}/status", world.ours)));
-    let ours = one.await.1;
-    let expected = names.map(|name| match name {
-        name if name == world.ours => ours.clone(),
-        name => json!({"status": "disconnected", "client_id": name}),
+    let data = response["data"].as_array().unwrap();
+    let path = format!("/connections/{}/status", fixture.own_id);
+    let (_, own_status) = json_response(fixture.v2(OWN_ORG, "GET", &path)).await;
+    let expected = client_ids.map(|client_id| {
+        if client_id == fixture.own_id {
+            own_status.clone()
+        } else {
+            json!({"status": "disconnected", "client_id": client_id})
+        }
     });
     assert_eq!(data.as_slice(), expected);
-    let many = |count| json!({"client_ids": vec!["x"; count]});
-    assert_eq!(answered(ask(many(1000))).await.0, OK);
-    assert_eq!(answered(ask(many(0))).await.1, json!({"data": []}));
+    let body_with_ids = |count| json!({"client_ids": vec!["x"; count]});
+    assert_eq!(json_response(batch_status(body_with_ids(1000))).await.0, OK);
     assert_eq!(
-        error(ask(many(1001))).await,
-        (400, "InvalidValue request".to_owned())
+        json_response(batch_status(body_with_ids(0))).await.1,
+        json!({"data": []})
+    );
+    assert_eq!(
+        error_response(batch_status(body_with_ids(1001))).await,
+        (400, "Invalid request".to_owned())
     );
     for bad in [
         json!({}),
         json!({"client_ids": 5}),
         json!({"client_ids": [5]}),
     ] {
-        let refused = error(ask(bad)).await;
-        assert_eq!(refused, (400, "Unable to process json input".to_owned()));
+        let rejection = error_response(batch_status(bad)).await;
+        assert_eq!(rejection, (400, "Unable to process json input".to_owned()));
     }
 }
 
-async fn a_satellite_server_of_others_is_reached_where_lookup_is_relaxed(subject: Deployment) {
-    let world = ApiFixture::start(subject, &[("api.lookup_mode", "relaxed")]).await;
-    let status = |name: &str| world.v2(US.0, "GET", &format!("/connections/{name}/status"));
-    let (_, found) = answered(status(&world.satellite)).await;
+async fn relaxed_lookup_reaches_satellites_of_other_organizations(deployment: Deployment) {
+    let fixture = ApiFixture::start(deployment, &[("api.lookup_mode", "relaxed")]).await;
+    let status = |id: &str| fixture.v2(OWN_ORG, "GET", &format!("/connections/{id}/status"));
+    let (_, found) = json_response(status(&fixture.satellite_id)).await;
     assert_eq!(
         (&found["status"], &found["org_id"], &found["account"]),
-        (&json!("connected"), &json!(THEM.0), &json!(THEM.1)),
+        (
+            &json!("connected"),
+            &json!(OTHER_ORG),
+            &json!(OTHER_ACCOUNT)
+        ),
     );
-    let node = json!({"account": US.1, "node_id": world.satellite});
-    let found = answered(world.v1(US.1, "/connection_status", &node)).await;
+    let node = json!({"account": OWN_ACCOUNT, "node_id": fixture.satellite_id});
+    let found = json_response(fixture.v1(OWN_ACCOUNT, "/connection_status", &node)).await;
     assert_eq!(found.1["status"], "connected");
-    let path = format!("/connections/{}/message", world.satellite);
-    let sent = world
-        .v2(US.0, "POST", &path)
+    let path = format!("/connections/{}/message", fixture.satellite_id);
+    let sent = fixture
+        .v2(OWN_ORG, "POST", &path)
         .json(&json!({"directive": "d"}));
-    assert_eq!(answered(sent).await.0, 201);
-    let message = json!({"account": US.1, "recipient": world.satellite, "directive": "d"});
-    assert_eq!(answered(world.v1(US.1, "/message", &message)).await.0, 201);
-    // Nothing else, and nobody else.
-    let managed = answered(world.managed("POST", "/connection/status").json(&node)).await;
-    assert_eq!(managed.1, json!({"status": "disconnected"}));
-    let listed = answered(world.v2(US.0, "GET", "/connections")).await.1;
+    assert_eq!(json_response(sent).await.0, 201);
+    let message =
+        json!({"account": OWN_ACCOUNT, "recipient": fixture.satellite_id, "directive": "d"});
+    assert_eq!(
+        json_response(fixture.v1(OWN_ACCOUNT, "/message", &message))
+            .await
+            .0,
+        201
+    );
+    // Management endpoints and lists do not return the Satellite server.
+    let management =
+        json_response(fixture.management("POST", "/connection/status").json(&node)).await;
+    assert_eq!(management.1, json!({"status": "disconnected"}));
+    let listed = json_response(fixture.v2(OWN_ORG, "GET", "/connections"))
+        .await
+        .1;
     assert_eq!(listed["meta"]["count"], 1);
-    for other in [&world.theirs, &world.nobodys] {
+    // Clients that are no Satellite servers stay hidden.
+    for other in [&fixture.other_id, &fixture.tenantless_id] {
         assert_eq!(
-            answered(status(other)).await.1,
+            json_response(status(other)).await.1,
             json!({"status": "disconnected"})
         );
         let path = format!("/connections/{other}/message");
-        let sent = world
-            .v2(US.0, "POST", &path)
+        let sent = fixture
+            .v2(OWN_ORG, "POST", &path)
             .json(&json!({"directive": "d"}));
-        assert_eq!(error(sent).await.0, 404);
+        assert_eq!(error_response(sent).await.0, 404);
     }
 }

@@ -1,106 +1,132 @@
-//! Section 3: messages that can never be processed, and what an operator does with them.
+//! Section 3 of the protocol specification: messages that can never be processed, and the operator
+//! commands for them.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::{client, settle};
+use super::{connect_client, publish_and_wait};
 use crate::each_deployment;
 use crate::support::mqtt::{control_out, online};
 use crate::support::{Deployment, eventually};
 
 each_deployment!(
     a_dead_letter_is_listed_shown_and_purged,
-    a_dead_letter_that_is_replayed_is_taken_or_refused_again,
-    dead_letters_are_capped_per_client with &[("dead_letters.max_per_client", "3")],
-    a_row_that_the_database_refuses_is_found_and_stops_nobody,
+    a_replayed_dead_letter_is_applied_or_rejected_again,
+    stored_dead_letters_are_limited_per_client with &[("dead_letters.max_per_client", "3")],
+    a_row_rejected_by_the_database_becomes_a_dead_letter_and_other_rows_are_written,
 );
 
-async fn a_dead_letter_is_listed_shown_and_purged(subject: Deployment) {
-    let (me, mut client) = client(&subject, "listed").await;
+async fn a_dead_letter_is_listed_shown_and_purged(deployment: Deployment) {
+    let (client_id, mut client) = connect_client(&deployment, "listed").await;
     client
-        .publish(&control_out(&me), b"{\"type\":\x1b[2J")
+        .publish(&control_out(&client_id), b"{\"type\":\x1b[2J")
         .await
         .unwrap();
     client
-        .publish(&control_out(&me), b"\xff\xfe\x00")
+        .publish(&control_out(&client_id), b"\xff\xfe\x00")
         .await
         .unwrap();
-    let letters = subject.wait_for_letters(&me, 2).await;
-    let number = letters[1]["number"].to_string();
-    let (code, text) = subject.command(&["dead-letters", "list"]).await;
+    let dead_letters = deployment.wait_for_dead_letters(&client_id, 2).await;
+    let id = dead_letters[1]["id"].to_string();
+    let (code, output) = deployment.run_command(&["dead-letters", "list"]).await;
     assert_eq!(code, Some(0));
-    assert!(text.contains(&me) && text.contains("not_json"), "{text}");
-    let (code, text) = subject.command(&["dead-letters", "show", &number]).await;
+    assert!(
+        output.contains(&client_id) && output.contains("invalid_json"),
+        "{output}"
+    );
+    let (code, output) = deployment.run_command(&["dead-letters", "show", &id]).await;
     assert_eq!(code, Some(0));
-    assert!(text.contains(&control_out(&me)), "{text}");
-    assert!(text.contains("\\u{1b}[2J"), "the terminal is safe: {text}");
-    let (code, text) = subject
-        .command(&["dead-letters", "show", &letters[0]["number"].to_string()])
+    assert!(output.contains(&control_out(&client_id)), "{output}");
+    assert!(
+        output.contains("\\u{1b}[2J"),
+        "the control character is not escaped: {output}"
+    );
+    let (code, output) = deployment
+        .run_command(&["dead-letters", "show", &dead_letters[0]["id"].to_string()])
         .await;
     assert_eq!(code, Some(0));
-    assert!(text.contains("ff fe 00"), "{text}");
-    let (code, text) = subject.command(&["dead-letters", "show", "999999"]).await;
+    assert!(output.contains("ff fe 00"), "{output}");
+    let (code, output) = deployment
+        .run_command(&["dead-letters", "show", "999999"])
+        .await;
     assert_eq!(code, Some(1));
-    assert!(text.contains("dead-letters list"), "{text}");
-    // Nothing is forgotten by accident.
-    let (code, text) = subject.command(&["dead-letters", "purge"]).await;
+    assert!(output.contains("dead-letters list"), "{output}");
+    // `purge` deletes nothing without a filter.
+    let (code, output) = deployment.run_command(&["dead-letters", "purge"]).await;
     assert_eq!(code, Some(1));
-    assert!(text.contains("--all"), "{text}");
-    let (code, text) = subject
-        .command(&[
+    assert!(output.contains("--all"), "{output}");
+    let (code, output) = deployment
+        .run_command(&[
             "dead-letters",
             "purge",
             "--client",
-            &me,
+            &client_id,
             "--reason",
-            "not_json",
+            "invalid_json",
         ])
         .await;
-    assert_eq!((code, text.trim()), (Some(0), "2 forgotten"));
-    assert!(subject.dead_letters().await.is_empty());
-    let counted = subject
-        .metric("cloud_connector_dead_letters_total", "not_json")
+    assert_eq!((code, output.trim()), (Some(0), "2 deleted"));
+    assert!(deployment.dead_letters().await.is_empty());
+    let counted = deployment
+        .metric("cloud_connector_dead_letters_total", "invalid_json")
         .await;
     assert!((counted - 2.0).abs() < 0.1, "{counted}");
 }
 
-async fn a_dead_letter_that_is_replayed_is_taken_or_refused_again(subject: Deployment) {
-    let (me, mut client) = client(&subject, "replayed").await;
-    client.publish(&control_out(&me), b"[]").await.unwrap();
-    let letters = subject.wait_for_letters(&me, 1).await;
-    let number = letters[0]["number"].to_string();
-    let (code, text) = subject.command(&["dead-letters", "replay", &number]).await;
-    if subject.has_outside_broker() {
-        assert_eq!(code, Some(0), "{text}");
-    } else {
-        assert_eq!(code, Some(1), "{text}");
-        assert!(text.contains("refused again: wrong_shape"), "{text}");
-    }
-    // It is there again, and a good one behind it is not held up.
-    subject.wait_for_letters(&me, 1).await;
-    settle(&subject, &me, &mut client, "here").await;
-    // What it has said since is not undone by it.
-    let old = make_readable(&subject, &me).await;
-    subject.command(&["dead-letters", "replay", &old]).await;
-    subject.wait_for_letters(&me, 0).await;
-    assert_eq!(subject.status(&me).await["tags"]["mark"], "here");
-    // After an upgrade that can read it, it is processed: made up here in the database.
-    client.publish(&control_out(&me), b"[2]").await.unwrap();
-    let good = make_readable(&subject, &me).await;
-    let (code, text) = subject.command(&["dead-letters", "replay", &good]).await;
-    assert_eq!(code, Some(0), "{text}");
-    subject
-        .wait_until(&me, |status| status["tags"]["make"] == "raw")
+async fn a_replayed_dead_letter_is_applied_or_rejected_again(deployment: Deployment) {
+    let (client_id, mut client) = connect_client(&deployment, "replayed").await;
+    client
+        .publish(&control_out(&client_id), b"[]")
+        .await
+        .unwrap();
+    let dead_letters = deployment.wait_for_dead_letters(&client_id, 1).await;
+    let id = dead_letters[0]["id"].to_string();
+    let (code, output) = deployment
+        .run_command(&["dead-letters", "replay", &id])
         .await;
-    subject.wait_for_letters(&me, 0).await;
+    if deployment.has_external_broker() {
+        assert_eq!(code, Some(0), "{output}");
+    } else {
+        assert_eq!(code, Some(1), "{output}");
+        assert!(
+            output.contains("rejected again: invalid_schema"),
+            "{output}"
+        );
+    }
+    // The dead letter is stored again, and later messages of the client are processed.
+    deployment.wait_for_dead_letters(&client_id, 1).await;
+    publish_and_wait(&deployment, &client_id, &mut client, "here").await;
+    // A replayed online message does not replace a newer one.
+    let old = replace_payload_by_online(&deployment, &client_id).await;
+    deployment
+        .run_command(&["dead-letters", "replay", &old])
+        .await;
+    deployment.wait_for_dead_letters(&client_id, 0).await;
+    assert_eq!(deployment.status(&client_id).await["tags"]["mark"], "here");
+    // A dead letter that the connector can decode after an upgrade is applied. The test simulates the
+    // upgrade: it replaces the stored payload by a valid one.
+    client
+        .publish(&control_out(&client_id), b"[2]")
+        .await
+        .unwrap();
+    let newest = replace_payload_by_online(&deployment, &client_id).await;
+    let (code, output) = deployment
+        .run_command(&["dead-letters", "replay", &newest])
+        .await;
+    assert_eq!(code, Some(0), "{output}");
+    deployment
+        .wait_for_status(&client_id, |status| status["tags"]["make"] == "raw")
+        .await;
+    deployment.wait_for_dead_letters(&client_id, 0).await;
 }
 
-/// Turns the client's dead letter into a message that can be read. Returns its number.
-async fn make_readable(subject: &Deployment, me: &str) -> String {
-    let letters = subject.wait_for_letters(me, 1).await;
-    let number = letters[0]["number"].as_i64().unwrap();
+/// Replaces the payload of the client's only dead letter by an online message. Returns the id of the
+/// dead letter.
+async fn replace_payload_by_online(deployment: &Deployment, client_id: &str) -> String {
+    let dead_letters = deployment.wait_for_dead_letters(client_id, 1).await;
+    let id = dead_letters[0]["id"].as_i64().unwrap();
     let payload = online().to_string().into_bytes();
     let size = i64::try_from(payload.len()).unwrap();
-    match subject {
+    match deployment {
         Deployment::Embedded(connector) => {
             use sqlx::Connection as _;
             let path = connector.data_dir().join("cloud-connector.db");
@@ -109,97 +135,108 @@ async fn make_readable(subject: &Deployment, me: &str) -> String {
             sqlx::query("UPDATE dead_letters SET payload = ?, size = ? WHERE id = ?")
                 .bind(payload)
                 .bind(size)
-                .bind(number)
+                .bind(id)
                 .execute(&mut database)
                 .await
                 .unwrap();
         }
         #[cfg(feature = "external-services")]
-        Deployment::Distributed(both) => {
-            let mut database = both.0.connect().await;
+        Deployment::Distributed(distributed) => {
+            let mut database = distributed.cluster.connect_to_database().await;
             sqlx::query("UPDATE dead_letters SET payload = $1, size = $2 WHERE id = $3")
                 .bind(payload)
                 .bind(size)
-                .bind(number)
+                .bind(id)
                 .execute(&mut database)
                 .await
                 .unwrap();
         }
     }
-    number.to_string()
+    id.to_string()
 }
 
-async fn dead_letters_are_capped_per_client(subject: Deployment) {
-    let (me, mut client) = client(&subject, "many").await;
+async fn stored_dead_letters_are_limited_per_client(deployment: Deployment) {
+    let (client_id, mut client) = connect_client(&deployment, "many").await;
     for n in 0..10 {
         let garbage = format!("garbage {n}");
         client
-            .publish(&control_out(&me), garbage.as_bytes())
+            .publish(&control_out(&client_id), garbage.as_bytes())
             .await
             .unwrap();
     }
-    settle(&subject, &me, &mut client, "here").await;
-    let letters = subject.wait_for_letters(&me, 3).await;
-    let (_, latest) = subject
-        .command(&[
+    publish_and_wait(&deployment, &client_id, &mut client, "here").await;
+    let dead_letters = deployment.wait_for_dead_letters(&client_id, 3).await;
+    let (_, latest) = deployment
+        .run_command(&[
             "dead-letters",
             "show",
-            &letters[0]["number"].to_string(),
+            &dead_letters[0]["id"].to_string(),
             "--raw",
         ])
         .await;
     assert_eq!(latest, "garbage 9");
 }
 
-/// What either database would refuse is found in Rust first, so the database is told to refuse.
-async fn a_row_that_the_database_refuses_is_found_and_stops_nobody(subject: Deployment) {
-    let (bad, mut odd) = client(&subject, "refused-row").await;
-    refuse(&subject, &bad).await;
+/// The connector validates all values before it writes them, so no message makes the database reject a
+/// row. The test adds a constraint that rejects the row of one client.
+async fn a_row_rejected_by_the_database_becomes_a_dead_letter_and_other_rows_are_written(
+    deployment: Deployment,
+) {
+    let (rejected_id, mut rejected_client) = connect_client(&deployment, "rejected-row").await;
+    add_rejecting_constraint(&deployment, &rejected_id).await;
     let mut others = Vec::new();
     for n in 0..20 {
-        others.push(client(&subject, &format!("beside{n}")).await);
+        others.push(connect_client(&deployment, &format!("other{n}")).await);
     }
-    // All at once, so that the bad one stands in the midst of a batch.
+    // All clients publish at the same time, so the rejected row shares a batch with other rows.
     let mut publishing = Vec::new();
-    for (name, mut client) in others {
+    for (client_id, mut client) in others {
         publishing.push(tokio::spawn(async move {
-            client.must_publish(&control_out(&name), &online()).await;
-            (name, client)
+            client
+                .must_publish(&control_out(&client_id), &online())
+                .await;
+            (client_id, client)
         }));
     }
-    odd.must_publish(&control_out(&bad), &online()).await;
-    let mut names = Vec::new();
-    for published in publishing {
-        names.push(published.await.unwrap());
+    rejected_client
+        .must_publish(&control_out(&rejected_id), &online())
+        .await;
+    let mut others = Vec::new();
+    for task in publishing {
+        others.push(task.await.unwrap());
     }
-    for (name, _client) in &names {
-        subject.wait_for(name, true).await;
+    for (client_id, _client) in &others {
+        deployment.wait_until_connected(client_id).await;
     }
-    let letters = subject.wait_for_letters(&bad, 1).await;
-    assert_eq!(letters[0]["reason"], "refused");
-    assert_eq!(subject.status(&bad).await["status"], "disconnected");
-    let ready = eventually("ready", || async {
-        let held = subject
+    let dead_letters = deployment.wait_for_dead_letters(&rejected_id, 1).await;
+    assert_eq!(dead_letters[0]["reason"], "rejected_by_database");
+    assert_eq!(
+        deployment.status(&rejected_id).await["status"],
+        "disconnected"
+    );
+    eventually("no batch to be retried", || async {
+        let retrying = deployment
             .metric("cloud_connector_record_batches_retrying", "")
             .await;
-        (held < 0.5).then_some(true)
+        (retrying < 0.5).then_some(())
     })
     .await;
-    assert!(ready);
-    let shown: Value = subject.status(&names[0].0).await;
-    assert_eq!(shown["tags"], json!({"make": "raw"}));
+    let status = deployment.status(&others[0].0).await;
+    assert_eq!(status["tags"], json!({"make": "raw"}));
 }
 
-async fn refuse(subject: &Deployment, client: &str) {
-    match subject {
+/// Makes the database reject the row of this client.
+async fn add_rejecting_constraint(deployment: &Deployment, client_id: &str) {
+    match deployment {
         Deployment::Embedded(connector) => {
             use sqlx::Connection as _;
             let path = connector.data_dir().join("cloud-connector.db");
             let url = format!("sqlite://{}", path.display());
             let mut database = sqlx::SqliteConnection::connect(&url).await.unwrap();
             let trigger = format!(
-                "CREATE TRIGGER refuse BEFORE INSERT ON connections WHEN new.client_id = '{client}'
-                 BEGIN SELECT RAISE(ABORT, 'not this one'); END"
+                "CREATE TRIGGER reject_row BEFORE INSERT ON connections
+                 WHEN new.client_id = '{client_id}'
+                 BEGIN SELECT RAISE(ABORT, 'rejected by the test'); END"
             );
             sqlx::query(sqlx::AssertSqlSafe(trigger))
                 .execute(&mut database)
@@ -207,10 +244,11 @@ async fn refuse(subject: &Deployment, client: &str) {
                 .unwrap();
         }
         #[cfg(feature = "external-services")]
-        Deployment::Distributed(both) => {
-            let mut database = both.0.connect().await;
+        Deployment::Distributed(distributed) => {
+            let mut database = distributed.cluster.connect_to_database().await;
             let constraint = format!(
-                "ALTER TABLE connections ADD CONSTRAINT refuse CHECK (client_id <> '{client}')"
+                "ALTER TABLE connections
+                 ADD CONSTRAINT reject_row CHECK (client_id <> '{client_id}')"
             );
             sqlx::query(sqlx::AssertSqlSafe(constraint))
                 .execute(&mut database)

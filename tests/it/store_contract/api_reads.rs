@@ -1,60 +1,75 @@
-//! What callers reach.
+//! Reads that serve API callers.
 
 use std::sync::Arc;
 
 use cloud_connector::store::{Store, TenantChange};
 use serde_json::json;
 
-use super::{ConnectionUpsert, arrival, arrive, client, org, tenant};
+use super::{client, org, record_online, tenant, upsert, upsert_for_org};
 
-fn of(name: &str, owner: &str) -> ConnectionUpsert {
-    arrival(name, TenantChange::Found(tenant(owner)))
-}
-
-pub async fn many_are_found_at_once_and_only_the_organisations_own(store: Arc<dyn Store>) {
-    let nobodys = arrival("c", TenantChange::PendingLookup);
-    arrive(
+pub async fn find_many_returns_only_connections_of_the_organization(store: Arc<dyn Store>) {
+    record_online(
         &store,
-        vec![of("a", "1"), of("b", "2"), nobodys, of("d", "1")],
+        vec![
+            upsert_for_org("a", "1"),
+            upsert_for_org("b", "2"),
+            upsert("c", TenantChange::PendingLookup),
+            upsert_for_org("d", "1"),
+        ],
     )
     .await;
-    let asked = ["a", "b", "c", "d", "a", "x"].map(client);
-    let found = store.find_many_for_org(&org("1"), &asked).await.unwrap();
+    let requested = ["a", "b", "c", "d", "a", "x"].map(client);
+    let found = store
+        .find_many_for_org(&org("1"), &requested)
+        .await
+        .unwrap();
     let mut names: Vec<&str> = found.iter().map(|found| found.client_id.as_str()).collect();
     names.sort_unstable();
     assert_eq!(names, ["a", "d"]);
-    assert!(
-        store
-            .find_many_for_org(&org("1"), &[])
-            .await
-            .unwrap()
-            .is_empty()
-    );
+    let found = store.find_many_for_org(&org("1"), &[]).await.unwrap();
+    assert!(found.is_empty());
 }
 
-pub async fn a_satellite_server_is_found_for_anybody_and_nobody_else_is(store: Arc<dyn Store>) {
+pub async fn satellite_is_found_for_every_organization(store: Arc<dyn Store>) {
     let satellite = |name, tenant| {
-        let mut satellite = arrival(name, tenant);
-        satellite.reported.dispatchers = json!({"foreman-rh-cloud": {}});
+        let mut satellite = upsert(name, tenant);
+        satellite.info.dispatchers = json!({"foreman-rh-cloud": {}});
         satellite
     };
-    let theirs = satellite("s", TenantChange::Found(tenant("2")));
-    let nobodys = satellite("t", TenantChange::PendingLookup);
-    arrive(&store, vec![of("a", "1"), of("b", "2"), theirs, nobodys]).await;
-    for (name, owner) in [("a", Some("1")), ("s", Some("2")), ("b", None), ("t", None)] {
+    record_online(
+        &store,
+        vec![
+            upsert_for_org("own-host", "1"),
+            upsert_for_org("other-host", "2"),
+            satellite("other-satellite", TenantChange::Found(tenant("2"))),
+            satellite("tenantless-satellite", TenantChange::PendingLookup),
+        ],
+    )
+    .await;
+    for (name, org_id) in [
+        ("own-host", Some("1")),
+        ("other-satellite", Some("2")),
+        ("other-host", None),
+        ("tenantless-satellite", None),
+    ] {
         let found = store
             .find_for_org_or_satellite(&org("1"), &client(name))
             .await
             .unwrap();
-        assert_eq!(found.map(|found| found.tenant), owner.map(tenant), "{name}");
+        let expected = org_id.map(tenant);
+        assert_eq!(found.map(|found| found.tenant), expected, "{name}");
     }
 }
 
-pub async fn everybody_with_an_organisation_is_listed_in_pages(store: Arc<dyn Store>) {
-    let nobodys = arrival("a", TenantChange::PendingLookup);
-    arrive(
+pub async fn list_all_pages_through_clients_with_a_tenant(store: Arc<dyn Store>) {
+    record_online(
         &store,
-        vec![of("b", "2"), of("c", "1"), nobodys, of("d", "1")],
+        vec![
+            upsert_for_org("b", "2"),
+            upsert_for_org("c", "1"),
+            upsert("a", TenantChange::PendingLookup),
+            upsert_for_org("d", "1"),
+        ],
     )
     .await;
     let all = [("1", "c"), ("1", "d"), ("2", "b")].map(|(org, name)| (tenant(org), client(name)));

@@ -1,9 +1,9 @@
-//! Dead letters.
+//! Dead letters: insert, limits, filters, replay and purge.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cloud_connector::domain::ClientId;
+use cloud_connector::domain::{ClientId, RejectReason};
 use cloud_connector::protocol::{InboundMessage, Rejection};
 use cloud_connector::store::{
     DeadLetter, DeadLetterFilter, DeadLetterLimits, PresenceBatch, Store, StoredDeadLetter,
@@ -11,24 +11,24 @@ use cloud_connector::store::{
 
 use super::{at, client};
 
-fn letter(name: &str, payload: &'static [u8], second: i64) -> DeadLetter {
+fn dead_letter(name: &str, payload: &'static [u8], second: i64) -> DeadLetter {
     let message = InboundMessage {
         topic: format!("redhat/insights/{name}/control/out"),
         payload: Bytes::from_static(payload),
-        replayed: false,
-        again: false,
-        received: at(second),
-        cut: None,
+        retained: false,
+        operator_replay: false,
+        received_at: at(second),
+        truncated: None,
     };
-    let why = Rejection::new("not_json", "line 1");
-    DeadLetter::new(ClientId::new(name).ok(), &message, &why)
+    let rejection = Rejection::new(RejectReason::InvalidJson, "line 1");
+    DeadLetter::new(ClientId::new(name).ok(), &message, &rejection)
 }
 
-async fn keep(store: &Arc<dyn Store>, letters: Vec<DeadLetter>, most: u32) {
+async fn insert(store: &Arc<dyn Store>, dead_letters: Vec<DeadLetter>, max_per_client: u32) {
     let batch = PresenceBatch {
-        dead_letters: letters,
-        letters: DeadLetterLimits {
-            max_per_client: most,
+        dead_letters,
+        dead_letter_limits: DeadLetterLimits {
+            max_per_client,
             max_total: 100,
         },
         ..PresenceBatch::default()
@@ -36,98 +36,122 @@ async fn keep(store: &Arc<dyn Store>, letters: Vec<DeadLetter>, most: u32) {
     store.record_batch(&batch, &[], at(1)).await.unwrap();
 }
 
-async fn letters(store: &Arc<dyn Store>, filter: DeadLetterFilter) -> Vec<StoredDeadLetter> {
+async fn list(store: &Arc<dyn Store>, filter: DeadLetterFilter) -> Vec<StoredDeadLetter> {
     store.list_dead_letters(&filter, 100).await.unwrap()
 }
 
-pub async fn dead_letters_are_kept_once_per_client_and_content(store: Arc<dyn Store>) {
-    keep(&store, vec![letter("a", b"x", 1), letter("b", b"x", 1)], 9).await;
-    keep(&store, vec![letter("a", b"x", 5), letter("a", b"y", 5)], 9).await;
-    let kept = letters(&store, DeadLetterFilter::default()).await;
-    assert_eq!(kept.len(), 3);
-    let again = kept.iter().find(|kept| kept.times == 2).unwrap();
-    assert_eq!(again.letter.client, Some(client("a")));
-    assert_eq!(
-        (again.first_received, again.letter.received),
-        (at(1), at(5))
-    );
-    let whole = store.dead_letter(again.id).await.unwrap().unwrap();
-    assert_eq!(&whole.letter.payload[..], b"x");
-    assert!(whole.letter.is_whole());
+async fn list_all_dead_letters(store: &Arc<dyn Store>) -> Vec<StoredDeadLetter> {
+    list(store, DeadLetterFilter::default()).await
 }
 
-pub async fn dead_letters_are_capped_per_client(store: Arc<dyn Store>) {
+pub async fn equal_dead_letters_of_a_client_share_one_row(store: Arc<dyn Store>) {
+    let first = vec![dead_letter("a", b"x", 1), dead_letter("b", b"x", 1)];
+    insert(&store, first, 9).await;
+    let second = vec![dead_letter("a", b"x", 5), dead_letter("a", b"y", 5)];
+    insert(&store, second, 9).await;
+    let stored = list_all_dead_letters(&store).await;
+    assert_eq!(stored.len(), 3);
+    let repeated = stored.iter().find(|d| d.occurrences == 2).unwrap();
+    assert_eq!(repeated.client, Some(client("a")));
+    assert_eq!(
+        (repeated.first_received, repeated.last_received),
+        (at(1), at(5))
+    );
+    let with_payload = store.find_dead_letter(repeated.id).await.unwrap().unwrap();
+    assert_eq!(&with_payload.payload[..], b"x");
+    assert!(with_payload.is_complete());
+}
+
+pub async fn oldest_dead_letters_above_the_client_limit_are_deleted(store: Arc<dyn Store>) {
     let payloads: [&'static [u8]; 5] = [b"1", b"2", b"3", b"4", b"5"];
-    let many = payloads.into_iter().zip(0..);
-    let many = many.map(|(payload, second)| letter("a", payload, second));
-    keep(&store, many.collect(), 2).await;
-    keep(&store, vec![letter("", b"x", 9), letter("b", b"x", 0)], 2).await;
+    let five = payloads.into_iter().zip(0..);
+    let five = five.map(|(payload, second)| dead_letter("a", payload, second));
+    insert(&store, five.collect(), 2).await;
+    let others = vec![dead_letter("", b"x", 9), dead_letter("b", b"x", 0)];
+    insert(&store, others, 2).await;
     let of_a = DeadLetterFilter {
         client: Some(client("a")),
         ..DeadLetterFilter::default()
     };
-    let kept = letters(&store, of_a).await;
-    let times: Vec<_> = kept.iter().map(|kept| kept.letter.received).collect();
-    assert_eq!(times.len(), 2);
-    assert!(times.contains(&at(4)) && times.contains(&at(3)));
-    assert_eq!(letters(&store, DeadLetterFilter::default()).await.len(), 4);
+    let stored = list(&store, of_a).await;
+    let received: Vec<_> = stored.iter().map(|d| d.last_received).collect();
+    assert_eq!(received.len(), 2);
+    assert!(received.contains(&at(4)) && received.contains(&at(3)));
+    assert_eq!(list_all_dead_letters(&store).await.len(), 4);
 }
 
-pub async fn dead_letters_are_found_shown_and_purged(store: Arc<dyn Store>) {
-    let mut cut = letter("a", b"beginning", 1);
-    cut.size = 3_000_000;
-    cut.reason = "too_large".into();
-    // Bytes that are no text, a topic of any length, nobody's.
-    let odd = letter("", b"\x00\xff\xfe", 2);
-    keep(&store, vec![cut, odd, letter("b", b"z", 3)], 9).await;
+pub async fn dead_letters_are_filtered_read_and_purged(store: Arc<dyn Store>) {
+    let mut truncated = dead_letter("a", b"first bytes", 1);
+    truncated.size = 3_000_000;
+    truncated.reason = RejectReason::PayloadTooLarge;
+    let binary_without_client = dead_letter("", b"\x00\xff\xfe", 2);
+    insert(
+        &store,
+        vec![truncated, binary_without_client, dead_letter("b", b"z", 3)],
+        9,
+    )
+    .await;
     let by_reason = DeadLetterFilter {
-        reason: Some("too_large".into()),
+        reason: Some(RejectReason::PayloadTooLarge),
         ..DeadLetterFilter::default()
     };
-    let found = letters(&store, by_reason.clone()).await;
+    let found = list(&store, by_reason.clone()).await;
     assert_eq!(found.len(), 1);
-    assert!(found[0].letter.payload.is_empty(), "a list has no payloads");
-    let shown = store.dead_letter(found[0].id).await.unwrap().unwrap();
-    assert!(!shown.letter.is_whole());
-    let before = DeadLetterFilter {
-        before: Some(at(3)),
+    assert_eq!(found[0].reason, "payload_too_large");
+    assert!(found[0].payload.is_empty(), "lists do not contain payloads");
+    let truncated = store.find_dead_letter(found[0].id).await.unwrap().unwrap();
+    assert!(!truncated.is_complete());
+    let before_3 = DeadLetterFilter {
+        received_before: Some(at(3)),
         ..DeadLetterFilter::default()
     };
-    let kept = letters(&store, before).await;
-    let stray = kept.iter().find(|kept| kept.letter.client.is_none());
-    let stray = store.dead_letter(stray.unwrap().id).await.unwrap().unwrap();
-    assert_eq!(&stray.letter.payload[..], b"\x00\xff\xfe");
+    let found = list(&store, before_3).await;
+    assert_eq!(found.len(), 2);
+    let without_client = found.iter().find(|d| d.client.is_none()).unwrap();
+    let binary = store.find_dead_letter(without_client.id).await.unwrap();
+    assert_eq!(&binary.unwrap().payload[..], b"\x00\xff\xfe");
     assert_eq!(store.purge_dead_letters(&by_reason).await.unwrap(), 1);
     let all = DeadLetterFilter::default();
     assert_eq!(store.purge_dead_letters(&all).await.unwrap(), 2);
-    assert_eq!(store.dead_letter(stray.id).await.unwrap(), None);
+    let purged = store.find_dead_letter(without_client.id).await.unwrap();
+    assert_eq!(purged, None);
 }
 
-pub async fn a_replay_ends_a_dead_letter_unless_it_was_refused_again(store: Arc<dyn Store>) {
-    keep(&store, vec![letter("a", b"x", 1), letter("a", b"y", 1)], 9).await;
-    let kept = letters(&store, DeadLetterFilter::default()).await;
-    for kept in &kept {
-        assert!(store.request_replay(kept.id, at(2)).await.unwrap());
+pub async fn finish_replay_keeps_a_dead_letter_that_was_rejected_again(store: Arc<dyn Store>) {
+    insert(
+        &store,
+        vec![dead_letter("a", b"x", 1), dead_letter("a", b"y", 1)],
+        9,
+    )
+    .await;
+    let stored = list_all_dead_letters(&store).await;
+    for dead_letter in &stored {
+        assert!(store.request_replay(dead_letter.id, at(2)).await.unwrap());
     }
     assert!(!store.request_replay(999_999, at(2)).await.unwrap());
-    let asked = DeadLetterFilter {
-        replay_asked: true,
+    let replay_requested = DeadLetterFilter {
+        replay_requested: true,
         ..DeadLetterFilter::default()
     };
-    assert_eq!(letters(&store, asked.clone()).await.len(), 2);
-    // One is processed; the other is refused again.
-    assert!(store.finish_replay(kept[0].id, 1).await.unwrap());
-    let again = kept[1].letter.sha256.clone();
-    let payload: &'static [u8] = if letter("a", b"x", 3).sha256 == again {
-        b"x"
-    } else {
-        b"y"
-    };
-    keep(&store, vec![letter("a", payload, 3)], 9).await;
-    assert!(!store.finish_replay(kept[1].id, 1).await.unwrap());
-    assert!(letters(&store, asked).await.is_empty());
-    assert_eq!(
-        letters(&store, DeadLetterFilter::default()).await[0].times,
-        2
-    );
+    assert_eq!(list(&store, replay_requested.clone()).await.len(), 2);
+    let sha256_of_x = dead_letter("a", b"x", 3).sha256;
+    let is_x = |d: &&StoredDeadLetter| d.sha256 == sha256_of_x;
+    let accepted = stored.iter().find(|d| !is_x(d)).unwrap();
+    let rejected = stored.iter().find(is_x).unwrap();
+    assert!(store.finish_replay(accepted.id, 1).await.unwrap());
+    insert(&store, vec![dead_letter("a", b"x", 3)], 9).await;
+    assert!(!store.finish_replay(rejected.id, 1).await.unwrap());
+    assert!(list(&store, replay_requested).await.is_empty());
+    assert_eq!(list_all_dead_letters(&store).await[0].occurrences, 2);
+}
+
+#[tokio::test]
+async fn dead_letter_with_an_unknown_reason_is_listed() {
+    let test = super::open_sqlite().await;
+    insert(&test.store, vec![dead_letter("a", b"x", 1)], 9).await;
+    test.execute("UPDATE dead_letters SET reason = 'reason_of_another_version'")
+        .await;
+    let stored = list_all_dead_letters(&test.store).await;
+    assert_eq!(stored[0].reason, "reason_of_another_version");
+    test.store.close().await;
 }

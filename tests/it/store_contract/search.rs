@@ -1,89 +1,86 @@
-//! Lists: of those who are wanted, in pages, and how many there are.
+//! Lists of connections: filters, pages and counts.
 
 use std::sync::Arc;
 
+use cloud_connector::domain::Connection;
 use cloud_connector::store::{
-    ConnectionEnd, Filter, LookupOutcome, LookupReason, LookupResult, PageRequest, PageStart,
-    PresenceBatch, Store, TenantChange,
+    Filter, LookupOutcome, LookupReason, LookupResult, PageRequest, PageStart, Store, TenantChange,
 };
 use serde_json::{Value, json};
 
-use super::{ConnectionUpsert, arrival, arrive, at, heard, org, tenant};
+use super::{
+    ConnectionUpsert, at, client, org, received, record_offline, record_online, tenant, upsert,
+    upsert_for_org,
+};
 
-fn with(
+fn upsert_with_info(
     name: &str,
-    owner: &str,
+    org_id: &str,
     facts: Value,
     dispatchers: Value,
     tags: Value,
 ) -> ConnectionUpsert {
-    let mut arrival = arrival(name, TenantChange::Found(tenant(owner)));
-    arrival.reported.canonical_facts = facts;
-    arrival.reported.dispatchers = dispatchers;
-    arrival.reported.tags = tags;
-    arrival
+    let mut upsert = upsert_for_org(name, org_id);
+    upsert.info.canonical_facts = facts;
+    upsert.info.dispatchers = dispatchers;
+    upsert.info.tags = tags;
+    upsert
 }
 
-async fn depart(store: &Arc<dyn Store>, names: &[&str], second: i64) {
-    let departures = names.iter().map(|name| ConnectionEnd {
-        client_id: super::client(name),
-        heard: heard(second),
-    });
-    let batch = PresenceBatch {
-        departures: departures.collect(),
-        ..PresenceBatch::default()
-    };
-    store.record_batch(&batch, &[], at(second)).await.unwrap();
-}
-
-async fn found(store: &Arc<dyn Store>, by: impl Fn(&mut Filter)) -> Vec<String> {
-    let mut wanted = PageRequest::page(0, 100);
-    by(&mut wanted.filter);
-    let listing = store.list_for_org(&org("1"), &wanted).await.unwrap();
-    let names = names(&listing.connections);
-    assert_eq!(listing.count, names.len() as u64);
-    wanted.start = PageStart::After(String::new());
-    let listing = store.list_for_org(&org("1"), &wanted).await.unwrap();
-    assert_eq!(self::names(&listing.connections), names, "after a cursor");
+/// Returns the client ids of organization 1 that match a filter. Checks that both kinds of page
+/// start return the same clients.
+async fn search(store: &Arc<dyn Store>, set_filter: impl Fn(&mut Filter)) -> Vec<String> {
+    let mut request = PageRequest::at_offset(0, 100);
+    set_filter(&mut request.filter);
+    let page = store.list_for_org(&org("1"), &request).await.unwrap();
+    let names = names(&page.connections);
+    assert_eq!(page.count, names.len() as u64);
+    request.start = PageStart::After(String::new());
+    let page = store.list_for_org(&org("1"), &request).await.unwrap();
+    assert_eq!(self::names(&page.connections), names, "PageStart::After");
     names
 }
 
-fn names(connections: &[cloud_connector::domain::Connection]) -> Vec<String> {
+fn names(connections: &[Connection]) -> Vec<String> {
     let names = connections.iter().map(|found| found.client_id.to_string());
     names.collect()
 }
 
-pub async fn clients_are_found_by_what_they_said(store: Arc<dyn Store>) {
+pub async fn filters_match_dispatchers_tags_and_facts(store: Arc<dyn Store>) {
     let uuid = "0A5D2B9E-5163-47EE-9E57-3BB6D90BDFFF";
     let facts = json!({"insights_id": uuid, "fqdn": "Web1.Example.com", "rack": 7, "none": null,
         "ip_addresses": ["10.0.0.1", "10.0.0.2"], "odd": {"a": ["b"]}, "is_vm": true,
         "serial": "0123456789abcdef-0123456789ABCDEF"});
-    let workers = json!({"rhc_worker-playbook": {"a": "b"}, "echo": null});
+    let dispatchers = json!({"rhc_worker-playbook": {"a": "b"}, "echo": null});
     let tags = json!({"region": "us1", "size": 5, "a:b": "c", "teams": ["red", "blue"],
         "sizes": [1, true]});
-    arrive(
+    record_online(
         &store,
         vec![
-            with("a", "1", facts.clone(), workers.clone(), tags.clone()),
-            with(
+            upsert_with_info("a", "1", facts.clone(), dispatchers.clone(), tags.clone()),
+            upsert_with_info(
                 "b",
                 "1",
                 json!({"fqdn": "web10.example.com"}),
                 json!(null),
                 json!({"region": "us2"}),
             ),
-            with(
+            upsert_with_info(
                 "c",
                 "1",
                 json!({}),
                 json!({"echo": {}}),
                 json!(["region", "us1"]),
             ),
-            with("d", "2", facts, workers, tags),
+            upsert_with_info("d", "2", facts, dispatchers, tags),
         ],
     )
     .await;
-    let by_dispatcher = |name: &'static str| found(&store, move |filter| filter.dispatcher(name));
+    let by_dispatcher = |name: &'static str| {
+        search(&store, move |filter: &mut Filter| {
+            filter.require_dispatcher(name)
+        })
+    };
     assert_eq!(by_dispatcher("rhc-worker_playbook").await, ["a"]);
     assert_eq!(by_dispatcher("echo").await, ["a", "c"]);
     assert_eq!(by_dispatcher("ech").await, [""; 0]);
@@ -100,7 +97,7 @@ pub async fn clients_are_found_by_what_they_said(store: Arc<dyn Store>) {
         ("sizes", "true", &["a"]),
         ("a", "b:c", &[]),
     ] {
-        let found = found(&store, |filter| filter.tag(key, value)).await;
+        let found = search(&store, |filter| filter.require_tag(key, value)).await;
         assert_eq!(found, names, "tag {key}:{value}");
     }
     for (key, value, names) in [
@@ -117,32 +114,33 @@ pub async fn clients_are_found_by_what_they_said(store: Arc<dyn Store>) {
         ("none", "null", &[]),
         ("missing", "", &[]),
     ] {
-        let found = found(&store, |filter| filter.fact(key, value)).await;
+        let found = search(&store, |filter| filter.require_fact(key, value)).await;
         assert_eq!(found, names, "fact {key}:{value}");
     }
-    let several = found(&store, |filter| {
-        filter.dispatcher("echo");
-        filter.tag("region", "us1");
-        filter.beginning("web");
+    let by_several = search(&store, |filter| {
+        filter.require_dispatcher("echo");
+        filter.require_tag("region", "us1");
+        filter.require_prefix("web");
     });
-    assert_eq!(several.await, ["a"]);
+    assert_eq!(by_several.await, ["a"]);
 }
 
-pub async fn clients_are_found_by_how_their_names_begin(store: Arc<dyn Store>) {
-    let named =
-        |name: &str, fqdn: &str| with(name, "1", json!({"fqdn": fqdn}), json!({}), json!({}));
-    arrive(
+pub async fn prefix_filter_matches_client_id_and_fqdn(store: Arc<dyn Store>) {
+    let with_fqdn = |name: &str, fqdn: &str| {
+        upsert_with_info(name, "1", json!({"fqdn": fqdn}), json!({}), json!({}))
+    };
+    record_online(
         &store,
         vec![
-            named("abc", "x.example.com"),
-            named("abd", "ABC.example.com"),
-            named("b", "%_.example.com"),
-            with("abe", "2", json!({}), json!({}), json!({})),
-            arrival("abf", TenantChange::PendingLookup),
+            with_fqdn("abc", "x.example.com"),
+            with_fqdn("abd", "ABC.example.com"),
+            with_fqdn("b", "%_.example.com"),
+            upsert_with_info("abe", "2", json!({}), json!({}), json!({})),
+            upsert("abf", TenantChange::PendingLookup),
         ],
     )
     .await;
-    for (beginning, names) in [
+    for (prefix, names) in [
         ("ab", &["abc", "abd"][..]),
         ("abc", &["abc", "abd"]),
         ("AbC", &["abd"]),
@@ -151,89 +149,89 @@ pub async fn clients_are_found_by_how_their_names_begin(store: Arc<dyn Store>) {
         ("_", &[]),
         ("\u{10ffff}", &[]),
     ] {
-        let found = found(&store, |filter| filter.beginning(beginning)).await;
-        assert_eq!(found, names, "{beginning}");
+        let found = search(&store, |filter| filter.require_prefix(prefix)).await;
+        assert_eq!(found, names, "{prefix}");
     }
 }
 
-pub async fn a_client_is_found_by_what_it_says_now(store: Arc<dyn Store>) {
-    let said = |region: &str, second: i64| {
-        let mut arrival = with("a", "1", json!({}), json!({}), json!({"region": region}));
-        arrival.heard = heard(second);
-        arrival
+pub async fn search_uses_the_latest_online(store: Arc<dyn Store>) {
+    let online = |region: &str, second: i64| {
+        let mut upsert =
+            upsert_with_info("a", "1", json!({}), json!({}), json!({"region": region}));
+        upsert.received = received(second);
+        upsert
     };
-    let by = |region: &'static str| found(&store, move |filter| filter.tag("region", region));
-    arrive(&store, vec![said("us1", 1)]).await;
-    arrive(&store, vec![said("us2", 2)]).await;
-    assert_eq!(
-        (by("us1").await, by("us2").await),
-        (vec![], vec!["a".to_owned()])
-    );
-    depart(&store, &["a"], 3).await;
-    assert_eq!(by("us2").await, [""; 0]);
-    arrive(&store, vec![said("us2", 4)]).await;
-    assert_eq!(by("us2").await, ["a"]);
-    depart(&store, &["a"], 5).await;
+    let by_region = |region: &'static str| {
+        search(&store, move |filter: &mut Filter| {
+            filter.require_tag("region", region);
+        })
+    };
+    record_online(&store, vec![online("us1", 1)]).await;
+    record_online(&store, vec![online("us2", 2)]).await;
+    assert_eq!(by_region("us1").await, [""; 0]);
+    assert_eq!(by_region("us2").await, ["a"]);
+    record_offline(&store, &["a"], 3).await;
+    assert_eq!(by_region("us2").await, [""; 0]);
+    record_online(&store, vec![online("us2", 4)]).await;
+    assert_eq!(by_region("us2").await, ["a"]);
+    // Deletion of the disconnected client also deletes its search row.
+    record_offline(&store, &["a"], 5).await;
     store.delete_disconnected_before(at(9)).await.unwrap();
-    assert_eq!(by("us2").await, [""; 0]);
-    arrive(&store, vec![said("us2", 10)]).await;
-    assert_eq!(by("us2").await, ["a"]);
+    assert_eq!(by_region("us2").await, [""; 0]);
+    record_online(&store, vec![online("us2", 10)]).await;
+    assert_eq!(by_region("us2").await, ["a"]);
 }
 
-pub async fn pages_follow_a_cursor(store: Arc<dyn Store>) {
-    let named = |name| with(name, "1", json!({}), json!({}), json!({}));
-    arrive(&store, ["a", "b", "c", "d"].map(named).to_vec()).await;
-    let page = async |after: &str| {
-        let wanted = PageRequest {
+pub async fn pages_continue_after_a_client_id(store: Arc<dyn Store>) {
+    let upserts = ["a", "b", "c", "d"].map(|name| upsert_for_org(name, "1"));
+    record_online(&store, upserts.to_vec()).await;
+    let page_after = async |client_id: &str| {
+        let request = PageRequest {
             filter: Filter::default(),
-            start: PageStart::After(after.to_owned()),
+            start: PageStart::After(client_id.to_owned()),
             limit: 2,
         };
-        names(
-            &store
-                .list_for_org(&org("1"), &wanted)
-                .await
-                .unwrap()
-                .connections,
-        )
+        let page = store.list_for_org(&org("1"), &request).await.unwrap();
+        names(&page.connections)
     };
-    assert_eq!(page("").await, ["a", "b"]);
-    assert_eq!(page("b").await, ["c", "d"]);
-    assert_eq!(page("bb").await, ["c", "d"]);
-    assert_eq!(page("d").await, [""; 0]);
+    assert_eq!(page_after("").await, ["a", "b"]);
+    assert_eq!(page_after("b").await, ["c", "d"]);
+    assert_eq!(page_after("bb").await, ["c", "d"]);
+    assert_eq!(page_after("d").await, [""; 0]);
 }
 
-pub async fn the_count_is_right_whatever_happens(store: Arc<dyn Store>) {
-    let of = |name: &str, owner: &str| arrival(name, TenantChange::Found(tenant(owner)));
+pub async fn counts_follow_every_change(store: Arc<dyn Store>) {
+    // Counts of organizations 1 and 2. Checks that all methods return the same counts.
     let counts = async || {
-        let count = async |owner: &str| {
-            let wanted = PageRequest::page(9, 0);
-            store
-                .list_for_org(&org(owner), &wanted)
-                .await
-                .unwrap()
-                .count
-        };
-        let (one, two) = (count("1").await, count("2").await);
+        let one = super::count_for_org(&store, "1").await;
+        let two = super::count_for_org(&store, "2").await;
         let all = store.list_all(0, 0).await.unwrap().count;
         assert_eq!(all, one + two);
-        assert_eq!(store.count_connected().await.unwrap(), all);
+        assert_eq!(store.count_with_tenant().await.unwrap(), all);
         (one, two)
     };
-    let nobodys = arrival("d", TenantChange::NotFound(at(0)));
-    arrive(
+    record_online(
         &store,
-        vec![of("a", "1"), of("b", "1"), of("c", "2"), nobodys],
+        vec![
+            upsert_for_org("a", "1"),
+            upsert_for_org("b", "1"),
+            upsert_for_org("c", "2"),
+            upsert("d", TenantChange::NotFound(at(0))),
+        ],
     )
     .await;
     assert_eq!(counts().await, (2, 1));
-    // One moves, one comes again.
-    arrive(&store, vec![of("a", "2"), of("b", "1")]).await;
+    // Client a moves to organization 2. Client b sends a second online message.
+    record_online(
+        &store,
+        vec![upsert_for_org("a", "2"), upsert_for_org("b", "1")],
+    )
+    .await;
     assert_eq!(counts().await, (1, 2));
-    store.tidy().await.unwrap();
+    store.run_maintenance().await.unwrap();
     assert_eq!(counts().await, (1, 2));
-    // Somebody finds out to whom the fourth belongs.
-    let known = store
+    // A tenant lookup assigns client d to organization 1.
+    let claimed = store
         .claim_for_lookup(
             LookupReason::MissingTenant {
                 before: at(50),
@@ -245,18 +243,18 @@ pub async fn the_count_is_right_whatever_happens(store: Arc<dyn Store>) {
         )
         .await
         .unwrap();
-    let finding = LookupResult {
-        client_id: super::client("d"),
-        version: known[0].version,
+    let result = LookupResult {
+        client_id: client("d"),
+        row_version: claimed[0].row_version,
         outcome: LookupOutcome::Found {
             tenant: tenant("1"),
             reported_to_inventory_at: None,
-            is_refused: false,
+            inventory_eligible: true,
         },
     };
-    store.save_lookup_results(&[finding], at(51)).await.unwrap();
+    store.save_lookup_results(&[result], at(51)).await.unwrap();
     assert_eq!(counts().await, (2, 2));
-    depart(&store, &["a", "b"], 60).await;
-    store.tidy().await.unwrap();
+    record_offline(&store, &["a", "b"], 60).await;
+    store.run_maintenance().await.unwrap();
     assert_eq!(counts().await, (1, 1));
 }

@@ -1,4 +1,4 @@
-//! Certificates made by the program's own command.
+//! Certificates issued by `cloud-connector certs`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -6,50 +6,54 @@ use std::sync::Arc;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use super::connector::Setup;
-use super::program;
+use super::connector::ConnectorBuilder;
+use super::connector_command;
 
+/// A directory with a private CA, a server certificate and client certificates.
 pub struct Certs {
     dir: PathBuf,
 }
 
 impl Certs {
-    pub async fn init(dir: &Path) -> Self {
-        let dir = dir.join("certs");
-        run(&["init", "--dir", dir.to_str().unwrap()]).await;
+    /// Creates the CA and the server certificate in `parent/certs`.
+    pub async fn init(parent: &Path) -> Self {
+        let dir = parent.join("certs");
+        run_certs_command(&["init", "--dir", dir.to_str().unwrap()]).await;
         Self { dir }
     }
 
-    /// A connector's setup that uses them.
-    pub async fn setup() -> (Self, Setup) {
-        let setup = Setup::new();
-        let certs = Self::init(setup.folder()).await;
+    /// Creates certificates and the builder of a connector whose MQTT listener uses them.
+    pub async fn connector_builder() -> (Self, ConnectorBuilder) {
+        let builder = ConnectorBuilder::new();
+        let certs = Self::init(builder.temp_dir()).await;
         let file = |name: &str| certs.file(name).display().to_string();
-        let setup = setup
+        let builder = builder
             .set("broker.tls.listen", "127.0.0.1:0")
             .set("broker.tls.certificate", file("server.pem"))
             .set("broker.tls.key", file("server.key"))
             .set("broker.tls.client_ca", file("ca.pem"));
-        (certs, setup)
+        (certs, builder)
     }
 
-    pub async fn issue(&self, client: &str) {
-        run(&["issue", "--dir", self.dir.to_str().unwrap(), client]).await;
+    /// Issues a client certificate: `<client_id>.pem` and `<client_id>.key`.
+    pub async fn issue(&self, client_id: &str) {
+        run_certs_command(&["issue", "--dir", self.dir.to_str().unwrap(), client_id]).await;
     }
 
+    /// Path of a file in the certificate directory.
     pub fn file(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
-    /// A list by the authority that revokes this client's certificate.
-    pub fn revoke(&self, client: &str) -> PathBuf {
+    /// Writes a CRL that revokes the client's certificate, and returns its path.
+    pub fn revoke(&self, client_id: &str) -> PathBuf {
         let read = |name: &str| std::fs::read_to_string(self.file(name)).unwrap();
-        let key = rcgen::KeyPair::from_pem(&read("ca.key")).unwrap();
-        let issuer = rcgen::Issuer::from_ca_cert_pem(&read("ca.pem"), key).unwrap();
-        let der = &pem_certificates(&self.file(&format!("{client}.pem")))[0];
+        let ca_key = rcgen::KeyPair::from_pem(&read("ca.key")).unwrap();
+        let issuer = rcgen::Issuer::from_ca_cert_pem(&read("ca.pem"), ca_key).unwrap();
+        let der = &pem_certificates(&self.file(&format!("{client_id}.pem")))[0];
         let (_, certificate) = x509_parser::parse_x509_certificate(der).unwrap();
         let now = time::OffsetDateTime::now_utc();
-        let list = rcgen::CertificateRevocationListParams {
+        let crl = rcgen::CertificateRevocationListParams {
             this_update: now - time::Duration::days(1),
             next_update: now + time::Duration::days(1),
             crl_number: rcgen::SerialNumber::from(1_u64),
@@ -63,12 +67,12 @@ impl Certs {
             key_identifier_method: rcgen::KeyIdMethod::Sha256,
         };
         let file = self.file("revoked.pem");
-        std::fs::write(&file, list.signed_by(&issuer).unwrap().pem().unwrap()).unwrap();
+        std::fs::write(&file, crl.signed_by(&issuer).unwrap().pem().unwrap()).unwrap();
         file
     }
 
-    /// A TLS client that shows this client's certificate, or none.
-    pub fn client_config(&self, client: Option<&str>) -> Arc<rustls::ClientConfig> {
+    /// TLS settings of a client that trusts the CA. With `None` the client presents no certificate.
+    pub fn client_config(&self, client_id: Option<&str>) -> Arc<rustls::ClientConfig> {
         let mut roots = rustls::RootCertStore::empty();
         for root in pem_certificates(&self.file("ca.pem")) {
             roots.add(root).unwrap();
@@ -78,11 +82,11 @@ impl Certs {
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_root_certificates(roots);
-        Arc::new(match client {
+        Arc::new(match client_id {
             None => builder.with_no_client_auth(),
-            Some(client) => {
-                let chain = pem_certificates(&self.file(&format!("{client}.pem")));
-                let key = PrivateKeyDer::from_pem_file(self.file(&format!("{client}.key")));
+            Some(client_id) => {
+                let chain = pem_certificates(&self.file(&format!("{client_id}.pem")));
+                let key = PrivateKeyDer::from_pem_file(self.file(&format!("{client_id}.key")));
                 builder.with_client_auth_cert(chain, key.unwrap()).unwrap()
             }
         })
@@ -96,11 +100,16 @@ fn pem_certificates(file: &Path) -> Vec<CertificateDer<'static>> {
         .collect()
 }
 
-async fn run(args: &[&str]) {
-    let done = program().arg("certs").args(args).output().await.unwrap();
+async fn run_certs_command(args: &[&str]) {
+    let output = connector_command()
+        .arg("certs")
+        .args(args)
+        .output()
+        .await
+        .unwrap();
     assert!(
-        done.status.success(),
+        output.status.success(),
         "{}",
-        String::from_utf8_lossy(&done.stderr)
+        String::from_utf8_lossy(&output.stderr)
     );
 }

@@ -1,4 +1,4 @@
-//! A connector in a process of its own, on free ports, in a folder of its own.
+//! A connector in embedded mode: one process with its own ports and its own data directory.
 
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -11,12 +11,15 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-use super::{TIMEOUT, eventually};
+use super::{TIMEOUT, env_var_name, eventually};
 
-pub const ORG: &str = "10000";
+/// Organization of clients that the tenant lookup does not assign to another one: the default of
+/// `tenant.default_org_id`.
+pub const DEFAULT_ORG_ID: &str = "10000";
 
-/// The program under test, with an environment that holds nothing of ours.
-pub fn program() -> Command {
+/// Returns a command that runs the binary under test. The binary does not inherit configuration
+/// variables from the environment of the tests.
+pub fn connector_command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_cloud-connector"));
     for (name, _) in std::env::vars() {
         if name.starts_with("CLOUD_CONNECTOR") {
@@ -27,156 +30,161 @@ pub fn program() -> Command {
     command
 }
 
-/// How to start one.
-pub struct Setup {
-    variables: Vec<(String, String)>,
-    folder: TempDir,
+/// Settings of a connector that has not been started yet.
+pub struct ConnectorBuilder {
+    env_vars: Vec<(String, String)>,
+    temp_dir: TempDir,
 }
 
-impl Setup {
+impl ConnectorBuilder {
     pub fn new() -> Self {
         Self {
-            variables: Vec::new(),
-            folder: tempfile::tempdir().unwrap(),
+            env_vars: Vec::new(),
+            temp_dir: tempfile::tempdir().unwrap(),
         }
     }
 
-    /// Sets a key, as in `http.listen`.
+    /// Sets a configuration key, for example `http.listen`.
     pub fn set(mut self, key: &str, value: impl std::fmt::Display) -> Self {
-        let name = format!("CLOUD_CONNECTOR__{}", key.replace('.', "__").to_uppercase());
-        self.variables.push((name, value.to_string()));
+        self.env_vars.push((env_var_name(key), value.to_string()));
         self
     }
 
-    /// A folder that lives as long as the connector, beside its data.
-    pub fn folder(&self) -> &Path {
-        self.folder.path()
+    /// A directory for files of the test. It contains the data directory and is removed with the
+    /// connector.
+    pub fn temp_dir(&self) -> &Path {
+        self.temp_dir.path()
     }
 
     pub async fn start(self) -> Connector {
         let mut connector = Connector {
             child: None,
-            setup: self,
-            http: String::new(),
-            mqtt: String::new(),
-            mqtts: None,
-            key: String::new(),
-            client: crate::support::http(),
-            said: Arc::default(),
+            builder: self,
+            http_url: String::new(),
+            mqtt_address: String::new(),
+            mqtts_address: None,
+            api_key: String::new(),
+            client: crate::support::http_client(),
+            log_lines: Arc::default(),
         };
-        connector.start_again().await;
+        connector.start_process().await;
         connector
     }
 }
 
-/// A connector that runs. Killed when dropped.
+/// A running connector. The process is killed on drop.
 pub struct Connector {
     child: Option<Child>,
-    setup: Setup,
-    /// Where REST is, without a path.
-    pub http: String,
-    pub mqtt: String,
-    pub mqtts: Option<String>,
-    pub key: String,
+    builder: ConnectorBuilder,
+    /// Base URL of the HTTP listener, without a path.
+    pub http_url: String,
+    pub mqtt_address: String,
+    /// Address of the MQTT listener with TLS, if configured.
+    pub mqtts_address: Option<String>,
+    /// Key of the API caller `local`.
+    pub api_key: String,
     client: reqwest::Client,
-    /// Its log so far, a line each.
-    pub said: Arc<Mutex<Vec<String>>>,
+    /// Log lines of the connector so far.
+    pub log_lines: Arc<Mutex<Vec<String>>>,
 }
 
 impl Connector {
-    pub fn setup() -> Setup {
-        Setup::new()
+    pub fn builder() -> ConnectorBuilder {
+        ConnectorBuilder::new()
     }
 
     pub async fn start() -> Self {
-        Setup::new().start().await
+        ConnectorBuilder::new().start().await
     }
 
-    /// Starts the process, again on the same folder if it ran before.
-    pub async fn start_again(&mut self) {
-        let mut command = self.program();
+    /// Starts the process and waits until it has printed its startup banner. A process that is started
+    /// after [`kill`](Self::kill) uses the same data directory and new ports.
+    pub async fn start_process(&mut self) {
+        let mut command = self.connector_command();
         command
             .args(["run", "--http", "127.0.0.1:0", "--mqtt", "127.0.0.1:0"])
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut greeting = Vec::new();
-        let read = async {
-            while let Some(line) = lines.next_line().await.unwrap() {
-                let last = line.starts_with("Ctrl-C");
-                greeting.push(line);
-                if last {
+        let mut stdout_lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut banner: Vec<String> = Vec::new();
+        let read_banner = async {
+            while let Some(line) = stdout_lines.next_line().await.unwrap() {
+                banner.push(line);
+                if banner.last().is_some_and(is_last_banner_line) {
                     return;
                 }
             }
         };
-        timeout(TIMEOUT, read).await.expect("no greeting");
-        let ready = greeting
-            .last()
-            .is_some_and(|line| line.starts_with("Ctrl-C"));
-        if !ready {
-            let mut said = String::new();
+        timeout(TIMEOUT, read_banner)
+            .await
+            .expect("timed out waiting for the startup banner");
+        if !banner.last().is_some_and(is_last_banner_line) {
+            let mut error = String::new();
             let mut stderr = child.stderr.take().unwrap();
-            stderr.read_to_string(&mut said).await.unwrap();
-            panic!("the connector did not start: {said}");
+            stderr.read_to_string(&mut error).await.unwrap();
+            panic!("the connector did not start: {error}");
         }
-        // Somebody must read what it says, or it would wait for that.
-        let (stderr, said) = (child.stderr.take().unwrap(), self.said.clone());
+        // Both streams must be read, or the connector blocks when a pipe is full.
+        let (stderr, log_lines) = (child.stderr.take().unwrap(), self.log_lines.clone());
         tokio::spawn(async move {
-            let mut lines = BufReader::new(stderr).lines();
-            while let Ok(Some(line)) = lines.next_line().await {
+            let mut stderr_lines = BufReader::new(stderr).lines();
+            while let Ok(Some(line)) = stderr_lines.next_line().await {
                 eprintln!("connector: {line}");
-                said.lock().push(line);
+                log_lines.lock().push(line);
             }
         });
-        tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-        let field = |name: &str, of: &str| {
-            greeting
+        tokio::spawn(async move { while let Ok(Some(_)) = stdout_lines.next_line().await {} });
+        // A banner line is a label, an address and a remark, for example
+        // `MQTT  127.0.0.1:1883 (this machine only, no TLS)`.
+        let banner_address = |label: &str, remark: &str| {
+            banner
                 .iter()
-                .find(|line| line.trim_start().starts_with(name) && line.contains(of))
+                .find(|line| line.trim_start().starts_with(label) && line.contains(remark))
                 .map(|line| line.split_whitespace().nth(1).unwrap().to_owned())
         };
-        let rest = field("REST", "").unwrap();
-        rest.split("/api")
+        let rest_url = banner_address("REST", "").unwrap();
+        rest_url
+            .split("/api")
             .next()
             .unwrap()
-            .clone_into(&mut self.http);
-        self.mqtt = field("MQTT", "this machine only").unwrap();
-        self.mqtts = field("MQTT", "TLS, client");
-        let key = std::fs::read_to_string(self.data_dir().join("local.key")).unwrap();
-        key.trim().clone_into(&mut self.key);
+            .clone_into(&mut self.http_url);
+        self.mqtt_address = banner_address("MQTT", "this machine only").unwrap();
+        self.mqtts_address = banner_address("MQTT", "TLS, client");
+        let api_key = std::fs::read_to_string(self.data_dir().join("local.key")).unwrap();
+        api_key.trim().clone_into(&mut self.api_key);
         self.child = Some(child);
     }
 
-    /// The program with this connector's settings, for a command beside it.
-    pub fn program(&self) -> Command {
-        let mut command = program();
+    /// Returns a command that runs the binary with this connector's settings.
+    pub fn connector_command(&self) -> Command {
+        let mut command = connector_command();
         command
             .env("CLOUD_CONNECTOR__DATA__DIR", self.data_dir())
-            .envs(self.setup.variables.iter().map(|(k, v)| (k, v)));
+            .envs(self.builder.env_vars.iter().map(|(k, v)| (k, v)));
         command
     }
 
     pub fn data_dir(&self) -> PathBuf {
-        self.setup.folder.path().join("data")
+        self.builder.temp_dir.path().join("data")
     }
 
     pub fn pid(&self) -> i32 {
-        let child = self.child.as_ref().expect("it runs");
+        let child = self.child.as_ref().expect("the connector is not running");
         i32::try_from(child.id().unwrap()).unwrap()
     }
 
+    /// Sends a signal to the process, for example `TERM`.
     pub fn signal(&self, signal: &str) {
         send_signal(self.pid(), signal);
     }
 
-    /// Waits for the process to end by itself.
-    pub async fn ended(&mut self) -> ExitStatus {
+    /// Waits until the process exits.
+    pub async fn wait_for_exit(&mut self) -> ExitStatus {
         let mut child = self.child.take().unwrap();
         timeout(TIMEOUT, child.wait())
             .await
-            .expect("it does not end")
+            .expect("timed out waiting for the connector to exit")
             .unwrap()
     }
 
@@ -185,80 +193,107 @@ impl Connector {
         child.kill().await.unwrap();
     }
 
-    /// A request to the REST interface, as the caller `local` for the default organisation.
+    /// A REST request of the API caller `local` for the default organization.
     pub fn request(&self, method: &str, path: &str) -> reqwest::RequestBuilder {
-        self.request_for(ORG, method, path)
+        self.request_for(DEFAULT_ORG_ID, method, path)
     }
 
-    pub fn request_for(&self, org: &str, method: &str, path: &str) -> reqwest::RequestBuilder {
-        self.bare(method, &format!("/api/cloud-connector{path}"))
+    /// A REST request of the API caller `local` for this organization.
+    pub fn request_for(&self, org_id: &str, method: &str, path: &str) -> reqwest::RequestBuilder {
+        self.unauthenticated_request(method, &format!("/api/cloud-connector{path}"))
             .header("x-rh-cloud-connector-client-id", "local")
-            .header("x-rh-cloud-connector-psk", &self.key)
-            .header("x-rh-cloud-connector-org-id", org)
+            .header("x-rh-cloud-connector-psk", &self.api_key)
+            .header("x-rh-cloud-connector-org-id", org_id)
     }
 
-    /// A request without credentials.
-    pub fn bare(&self, method: &str, path: &str) -> reqwest::RequestBuilder {
+    /// A request without credentials. `path` is the full path.
+    pub fn unauthenticated_request(&self, method: &str, path: &str) -> reqwest::RequestBuilder {
         let method = method.parse().unwrap();
-        self.client.request(method, format!("{}{path}", self.http))
+        let url = format!("{}{path}", self.http_url);
+        self.client.request(method, url)
     }
 
-    /// Client ids in the list of an organisation.
-    pub async fn listed(&self, org: &str) -> Vec<String> {
-        let answer = self
-            .request_for(org, "GET", "/v2/connections")
+    /// Client ids that `GET /v2/connections` lists for this organization.
+    pub async fn list_client_ids(&self, org_id: &str) -> Vec<String> {
+        let response = self
+            .request_for(org_id, "GET", "/v2/connections")
             .send()
             .await
             .unwrap();
-        assert_eq!(answer.status(), 200);
-        let body: Value = answer.json().await.unwrap();
-        let data = body["data"].as_array().unwrap();
-        data.iter()
+        assert_eq!(response.status(), 200);
+        let body: Value = response.json().await.unwrap();
+        let rows = body["data"].as_array().unwrap();
+        rows.iter()
             .map(|row| row["client_id"].as_str().unwrap().to_owned())
             .collect()
     }
 
-    /// Waits until a client is in the list, or until it is not.
-    pub async fn wait_for(&self, client: &str, listed: bool) {
-        let what = format!("{client} listed: {listed}");
-        eventually(&what, || async {
-            let there = self.listed(ORG).await.iter().any(|id| id == client);
-            (there == listed).then_some(())
+    /// Waits until the API lists the client.
+    pub async fn wait_until_connected(&self, client_id: &str) {
+        eventually(&format!("{client_id} to be listed"), || async {
+            self.is_listed(client_id).await.then_some(())
         })
         .await;
     }
 
-    pub async fn send(&self, client: &str, body: Value) -> (u16, Value) {
-        let path = format!("/v2/connections/{client}/message");
-        let answer = self
+    /// Waits until the API no longer lists the client.
+    pub async fn wait_until_disconnected(&self, client_id: &str) {
+        eventually(&format!("{client_id} not to be listed"), || async {
+            (!self.is_listed(client_id).await).then_some(())
+        })
+        .await;
+    }
+
+    async fn is_listed(&self, client_id: &str) -> bool {
+        let client_ids = self.list_client_ids(DEFAULT_ORG_ID).await;
+        client_ids.iter().any(|id| id == client_id)
+    }
+
+    /// Sends a message to the client through the API. Returns status and body of the response.
+    pub async fn send_message(&self, client_id: &str, body: Value) -> (u16, Value) {
+        let path = format!("/v2/connections/{client_id}/message");
+        let response = self
             .request("POST", &path)
             .json(&body)
             .send()
             .await
             .unwrap();
-        (answer.status().as_u16(), answer.json().await.unwrap())
+        (response.status().as_u16(), response.json().await.unwrap())
     }
 
-    /// The sum of a metric over all its labels that contain `label`.
+    /// Sum of all time series of the metric whose labels contain `label`.
     pub async fn metric(&self, name: &str, label: &str) -> f64 {
-        let page = self.bare("GET", "/metrics").send().await.unwrap();
-        let page = page.text().await.unwrap();
-        page.lines()
-            .filter(|line| line.starts_with(name) && line.contains(label))
-            .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
-            .sum()
+        let request = self.unauthenticated_request("GET", "/metrics");
+        let page = request.send().await.unwrap().text().await.unwrap();
+        sum_metric(&page, name, label)
     }
 
+    /// Status and body of the readiness probe.
     pub async fn readiness(&self) -> (u16, Value) {
-        let answer = self.bare("GET", "/readiness").send().await.unwrap();
-        (answer.status().as_u16(), answer.json().await.unwrap())
+        let request = self.unauthenticated_request("GET", "/readiness");
+        let response = request.send().await.unwrap();
+        (response.status().as_u16(), response.json().await.unwrap())
     }
 }
 
+/// The startup banner ends with a hint how to stop the connector.
+pub fn is_last_banner_line(line: &String) -> bool {
+    line.starts_with("Ctrl-C")
+}
+
+/// Sums the values of a metric on a Prometheus page, over all series whose labels contain `label`.
+pub fn sum_metric(page: &str, name: &str, label: &str) -> f64 {
+    page.lines()
+        .filter(|line| line.starts_with(name) && line.contains(label))
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+        .sum()
+}
+
+/// Sends a signal to a process, for example `TERM`.
 pub fn send_signal(pid: i32, signal: &str) {
-    let done = std::process::Command::new("kill")
+    let status = std::process::Command::new("kill")
         .args([&format!("-{signal}"), &pid.to_string()])
         .status()
         .unwrap();
-    assert!(done.success());
+    assert!(status.success());
 }

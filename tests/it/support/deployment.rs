@@ -1,119 +1,136 @@
-//! A connector of either set-up, so that one test says what both must do.
+//! A connector under test in one of the two deployment modes, so one test can cover both.
 
 use serde_json::Value;
 
-use super::connector::{Connector, Setup};
-use super::eventually;
 #[cfg(feature = "external-services")]
-use super::fleet::{Fleet, Process};
-use super::gateway::Gateway;
+use super::cluster::{Cluster, ConnectorProcess};
+use super::connector::{Connector, ConnectorBuilder};
+use super::eventually;
+use super::gateway::FakeGateway;
 
-/// A connector under test.
+/// A running connector.
 pub enum Deployment {
-    /// Everything in one process.
+    /// Embedded mode: broker and SQLite database inside the connector process.
     Embedded(Box<Connector>),
-    /// Mosquitto, Kafka and PostgreSQL outside; our roles in one process.
+    /// Distributed mode: external Mosquitto, Kafka and PostgreSQL.
     #[cfg(feature = "external-services")]
-    Distributed(Box<(Fleet, Process)>),
+    Distributed(Box<Distributed>),
 }
 
-/// What stands in a row, as far as tenants are concerned. Times are in seconds.
+/// External services, and one connector process with all roles.
+#[cfg(feature = "external-services")]
+pub struct Distributed {
+    pub cluster: Cluster,
+    pub process: ConnectorProcess,
+}
+
+/// Columns of `connections` that concern tenants. Times are in seconds since 1970, if not stated
+/// otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Row {
+pub struct ConnectionRow {
     pub org_id: String,
     pub account: String,
-    pub looked_up: Option<i64>,
-    pub failures: i64,
-    pub stale: i64,
-    /// In microseconds: changes with every write.
-    pub updated: i64,
+    pub tenant_lookup_timestamp: Option<i64>,
+    pub tenant_lookup_failure_count: i64,
+    pub stale_timestamp: i64,
+    /// In microseconds, because every write must change it.
+    pub updated_at: i64,
 }
 
-/// A client's row in a database file.
-pub async fn sqlite_row(path: &std::path::Path, client: &str) -> Option<Row> {
-    use sqlx::{Connection as _, Row as _};
-    let url = format!("sqlite://{}", path.display());
-    let mut database = sqlx::SqliteConnection::connect(&url).await.unwrap();
+/// Reads a client's row from a SQLite file.
+pub async fn sqlite_row(path: &std::path::Path, client_id: &str) -> Option<ConnectionRow> {
+    use sqlx::Row as _;
+    let mut database = open_sqlite(path).await;
     let row = sqlx::query(
         "SELECT org_id, account, tenant_lookup_timestamp / 1000000, tenant_lookup_failure_count,
                 stale_timestamp / 1000000, updated_at FROM connections WHERE client_id = ?",
     )
-    .bind(client)
+    .bind(client_id)
     .fetch_optional(&mut database)
     .await
     .unwrap()?;
-    Some(Row {
+    Some(ConnectionRow {
         org_id: row.get(0),
         account: row.get(1),
-        looked_up: row.get(2),
-        failures: row.get(3),
-        stale: row.get(4),
-        updated: row.get(5),
+        tenant_lookup_timestamp: row.get(2),
+        tenant_lookup_failure_count: row.get(3),
+        stale_timestamp: row.get(4),
+        updated_at: row.get(5),
     })
 }
 
-/// A client's row in PostgreSQL.
+async fn open_sqlite(path: &std::path::Path) -> sqlx::SqliteConnection {
+    use sqlx::Connection as _;
+    let url = format!("sqlite://{}", path.display());
+    sqlx::SqliteConnection::connect(&url).await.unwrap()
+}
+
+/// Reads a client's row from PostgreSQL.
 #[cfg(feature = "external-services")]
-pub async fn postgres_row(database: &mut sqlx::PgConnection, client: &str) -> Option<Row> {
+pub async fn postgres_row(
+    database: &mut sqlx::PgConnection,
+    client_id: &str,
+) -> Option<ConnectionRow> {
     use sqlx::Row as _;
     let row = sqlx::query(
         "SELECT org_id, account, floor(EXTRACT(epoch FROM tenant_lookup_timestamp))::bigint,
-                tenant_lookup_failure_count::bigint, floor(EXTRACT(epoch FROM stale_timestamp))::bigint,
+                tenant_lookup_failure_count::bigint,
+                floor(EXTRACT(epoch FROM stale_timestamp))::bigint,
                 (EXTRACT(epoch FROM updated_at) * 1000000)::bigint
            FROM connections WHERE client_id = $1",
     )
-    .bind(client)
+    .bind(client_id)
     .fetch_optional(database)
     .await
     .unwrap()?;
-    Some(Row {
+    Some(ConnectionRow {
         org_id: row.get(0),
         account: row.get(1),
-        looked_up: row.get(2),
-        failures: row.get(3),
-        stale: row.get(4),
-        updated: row.get(5),
+        tenant_lookup_timestamp: row.get(2),
+        tenant_lookup_failure_count: row.get(3),
+        stale_timestamp: row.get(4),
+        updated_at: row.get(5),
     })
 }
 
-/// Settings, by key.
+/// Configuration keys and their values.
 pub type Settings<'a> = &'a [(&'a str, &'a str)];
 
 impl Deployment {
     pub async fn embedded(settings: Settings<'_>) -> Self {
-        let mut setup = Setup::new();
+        let mut builder = ConnectorBuilder::new();
         for (key, value) in settings {
-            setup = setup.set(key, value);
+            builder = builder.set(key, value);
         }
-        Self::Embedded(Box::new(setup.start().await))
+        Self::Embedded(Box::new(builder.start().await))
     }
 
     #[cfg(feature = "external-services")]
     pub async fn distributed(settings: Settings<'_>) -> Self {
-        let mut fleet = Fleet::new().await;
-        for (key, value) in settings {
-            fleet = fleet.set(key, value);
-        }
-        let process = fleet.start(&[]).await;
-        Self::Distributed(Box::new((fleet, process)))
+        Self::start_distributed(Cluster::new().await, settings).await
     }
 
-    /// With a PostgreSQL of its own, which a test may stop.
+    /// Distributed mode with a private PostgreSQL, for tests that stop it.
     #[cfg(feature = "external-services")]
-    pub async fn alone(settings: Settings<'_>) -> Self {
+    pub async fn with_own_postgres(settings: Settings<'_>) -> Self {
         use super::services::Service;
         let (mosquitto, postgres) = tokio::join!(Service::mosquitto(), Service::postgres());
-        let mut fleet = Fleet::with(mosquitto, Some(postgres), None).await;
-        for (key, value) in settings {
-            fleet = fleet.set(key, value);
-        }
-        let process = fleet.start(&[]).await;
-        Self::Distributed(Box::new((fleet, process)))
+        let cluster = Cluster::with_services(mosquitto, Some(postgres), None).await;
+        Self::start_distributed(cluster, settings).await
     }
 
-    /// Anew, with other settings.
-    pub async fn anew(self, settings: Settings<'_>) -> Self {
-        let is_distributed = self.has_outside_broker();
+    #[cfg(feature = "external-services")]
+    async fn start_distributed(mut cluster: Cluster, settings: Settings<'_>) -> Self {
+        for (key, value) in settings {
+            cluster = cluster.set(key, value);
+        }
+        let process = cluster.start(&[]).await;
+        Self::Distributed(Box::new(Distributed { cluster, process }))
+    }
+
+    /// Drops this deployment, and starts a new and empty one in the same mode with these settings.
+    pub async fn recreate_with(self, settings: Settings<'_>) -> Self {
+        let is_distributed = self.has_external_broker();
         drop(self);
         #[cfg(feature = "external-services")]
         if is_distributed {
@@ -123,8 +140,13 @@ impl Deployment {
         Self::embedded(settings).await
     }
 
-    /// Anew, with a gateway to ask; what it says is remembered for a moment only.
-    pub async fn asking(self, gateway: &Gateway, more: Settings<'_>) -> Self {
+    /// Drops this deployment, and starts a new one in the same mode that looks up tenants at the
+    /// gateway. Found tenants are cached for a very short time only.
+    pub async fn recreate_with_gateway(
+        self,
+        gateway: &FakeGateway,
+        extra_settings: Settings<'_>,
+    ) -> Self {
         let mut settings = vec![
             ("tenant.gateway_url", gateway.url.as_str()),
             ("tenant.cache_ttl", "1ms"),
@@ -132,21 +154,24 @@ impl Deployment {
             ("tenant.gateway_timeout", "2s"),
             ("broker.connect_limit.burst", "100000"),
         ];
-        settings.extend(more);
-        self.anew(&settings).await
+        settings.extend(extra_settings);
+        self.recreate_with(&settings).await
     }
 
-    /// Where clients connect.
-    pub fn mqtt(&self) -> String {
+    /// Address of the MQTT listener for clients.
+    pub fn mqtt_address(&self) -> String {
         match self {
-            Self::Embedded(connector) => connector.mqtt.clone(),
+            Self::Embedded(connector) => connector.mqtt_address.clone(),
             #[cfg(feature = "external-services")]
-            Self::Distributed(both) => format!("127.0.0.1:{}", both.0.mosquitto.port),
+            Self::Distributed(distributed) => {
+                format!("127.0.0.1:{}", distributed.cluster.mosquitto.port)
+            }
         }
     }
 
-    /// Whether an outside broker keeps retained messages.
-    pub fn has_outside_broker(&self) -> bool {
+    /// Whether clients connect to an external broker. Unlike the embedded broker, it stores retained
+    /// messages.
+    pub fn has_external_broker(&self) -> bool {
         !matches!(self, Self::Embedded(_))
     }
 
@@ -154,56 +179,64 @@ impl Deployment {
         match self {
             Self::Embedded(connector) => connector.request(method, path),
             #[cfg(feature = "external-services")]
-            Self::Distributed(both) => both.1.request(method, path),
+            Self::Distributed(distributed) => distributed.process.request(method, path),
         }
     }
 
-    /// A request without credentials.
-    pub fn bare(&self, method: &str, path: &str) -> reqwest::RequestBuilder {
+    /// A REST request without credentials.
+    pub fn unauthenticated_request(&self, method: &str, path: &str) -> reqwest::RequestBuilder {
         let path = format!("/api/cloud-connector{path}");
         match self {
-            Self::Embedded(connector) => connector.bare(method, &path),
+            Self::Embedded(connector) => connector.unauthenticated_request(method, &path),
             #[cfg(feature = "external-services")]
-            Self::Distributed(both) => both.1.bare(method, &path),
+            Self::Distributed(distributed) => {
+                distributed.process.unauthenticated_request(method, &path)
+            }
         }
     }
 
-    /// The client's status as the API has it.
-    pub async fn status(&self, client: &str) -> Value {
-        let path = format!("/v2/connections/{client}/status");
-        let answer = self.request("GET", &path).send().await.unwrap();
-        assert_eq!(answer.status(), 200);
-        answer.json().await.unwrap()
+    /// Body of the API's status response for the client.
+    pub async fn status(&self, client_id: &str) -> Value {
+        let path = format!("/v2/connections/{client_id}/status");
+        let response = self.request("GET", &path).send().await.unwrap();
+        assert_eq!(response.status(), 200);
+        response.json().await.unwrap()
     }
 
-    /// Waits until the client is connected, or until it is not; returns its status.
-    pub async fn wait_for(&self, client: &str, connected: bool) -> Value {
-        self.wait_until(client, |status| {
-            (status["status"] == "connected") == connected
+    /// Waits until the client is connected. Returns its status.
+    pub async fn wait_until_connected(&self, client_id: &str) -> Value {
+        self.wait_for_status(client_id, |status| status["status"] == "connected")
+            .await
+    }
+
+    /// Waits until the client is disconnected. Returns its status.
+    pub async fn wait_until_disconnected(&self, client_id: &str) -> Value {
+        self.wait_for_status(client_id, |status| status["status"] != "connected")
+            .await
+    }
+
+    /// Waits until the client's status satisfies the condition. Returns the status.
+    pub async fn wait_for_status(
+        &self,
+        client_id: &str,
+        condition: impl Fn(&Value) -> bool,
+    ) -> Value {
+        eventually(&format!("the status of {client_id}"), || async {
+            let status = self.status(client_id).await;
+            condition(&status).then_some(status)
         })
         .await
     }
 
-    /// Waits until the client's status is as wanted.
-    pub async fn wait_until(&self, client: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        let what = format!("the status of {client}");
-        eventually(&what, || async {
-            let status = self.status(client).await;
-            wanted(&status).then_some(status)
-        })
-        .await
-    }
-
-    /// Everybody who is connected.
-    pub async fn listed(&self) -> std::collections::HashSet<String> {
-        // "Not now" is an answer too: the database may be busy with the drill.
-        let body: Value = eventually("the list", || async {
+    /// Client ids of all connected clients. Retries while the database is too busy to respond.
+    pub async fn list_client_ids(&self) -> std::collections::HashSet<String> {
+        let body: Value = eventually("the list of connections", || async {
             let request = self.request("GET", "/v2/connections?limit=100000");
-            let answer = request.send().await.unwrap();
-            match answer.status().as_u16() {
-                200 => Some(answer.json().await.unwrap()),
+            let response = request.send().await.unwrap();
+            match response.status().as_u16() {
+                200 => Some(response.json().await.unwrap()),
                 503 => None,
-                other => panic!("{other}"),
+                status => panic!("unexpected status {status}"),
             }
         })
         .await;
@@ -216,36 +249,37 @@ impl Deployment {
         let (status, _) = match self {
             Self::Embedded(connector) => connector.readiness().await,
             #[cfg(feature = "external-services")]
-            Self::Distributed(both) => both.1.readiness().await,
+            Self::Distributed(distributed) => distributed.process.readiness().await,
         };
         status == 200
     }
 
-    pub async fn send(&self, client: &str, body: Value) -> (u16, Value) {
-        let path = format!("/v2/connections/{client}/message");
-        let sent = self
-            .request("POST", &path)
-            .json(&body)
-            .send()
-            .await
-            .unwrap();
-        (sent.status().as_u16(), sent.json().await.unwrap())
+    /// Sends a message to the client through the API. Returns status and body of the response.
+    pub async fn send_message(&self, client_id: &str, body: Value) -> (u16, Value) {
+        match self {
+            Self::Embedded(connector) => connector.send_message(client_id, body).await,
+            #[cfg(feature = "external-services")]
+            Self::Distributed(distributed) => {
+                distributed.process.send_message(client_id, body).await
+            }
+        }
     }
 
+    /// Sum of all time series of the metric whose labels contain `label`.
     pub async fn metric(&self, name: &str, label: &str) -> f64 {
         match self {
             Self::Embedded(connector) => connector.metric(name, label).await,
             #[cfg(feature = "external-services")]
-            Self::Distributed(both) => both.1.metric(name, label).await,
+            Self::Distributed(distributed) => distributed.process.metric(name, label).await,
         }
     }
 
-    /// Memory that the connector holds, in MiB.
-    pub fn memory(&self) -> u64 {
+    /// Resident memory of the connector process, in MiB.
+    pub fn resident_memory_mib(&self) -> u64 {
         let pid = match self {
             Self::Embedded(connector) => connector.pid(),
             #[cfg(feature = "external-services")]
-            Self::Distributed(both) => both.1.pid(),
+            Self::Distributed(distributed) => distributed.process.pid(),
         };
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
         let line = status.lines().find(|line| line.starts_with("VmRSS:"));
@@ -253,106 +287,103 @@ impl Deployment {
         kib.parse::<u64>().unwrap() / 1024
     }
 
-    /// The client's row.
-    pub async fn row(&self, client: &str) -> Option<Row> {
+    /// Reads the client's row directly from the database.
+    pub async fn row(&self, client_id: &str) -> Option<ConnectionRow> {
         match self {
-            Self::Embedded(connector) => {
-                let path = connector.data_dir().join("cloud-connector.db");
-                sqlite_row(&path, client).await
-            }
+            Self::Embedded(connector) => sqlite_row(&sqlite_path(connector), client_id).await,
             #[cfg(feature = "external-services")]
-            Self::Distributed(both) => postgres_row(&mut both.0.connect().await, client).await,
+            Self::Distributed(distributed) => {
+                let mut database = distributed.cluster.connect_to_database().await;
+                postgres_row(&mut database, client_id).await
+            }
         }
     }
 
-    /// Counts something in the database behind the connector's back.
+    /// Runs a `SELECT count(*)` query directly on the database.
     pub async fn count(&self, sql: &'static str) -> i64 {
         match self {
             Self::Embedded(connector) => {
-                use sqlx::Connection as _;
-                let path = connector.data_dir().join("cloud-connector.db");
-                let url = format!("sqlite://{}", path.display());
-                let mut database = sqlx::SqliteConnection::connect(&url).await.unwrap();
+                let mut database = open_sqlite(&sqlite_path(connector)).await;
                 let count = sqlx::query_scalar(sql).fetch_one(&mut database).await;
                 count.unwrap()
             }
             #[cfg(feature = "external-services")]
-            Self::Distributed(both) => {
-                let mut database = both.0.connect().await;
+            Self::Distributed(distributed) => {
+                let mut database = distributed.cluster.connect_to_database().await;
                 let count = sqlx::query_scalar(sql).fetch_one(&mut database).await;
                 count.unwrap()
             }
         }
     }
 
-    /// Changes something in the database behind the connector's back.
+    /// Runs a statement directly on the database.
     pub async fn execute(&self, sql: &'static str) {
         match self {
             Self::Embedded(connector) => {
-                use sqlx::Connection as _;
-                let path = connector.data_dir().join("cloud-connector.db");
-                let url = format!("sqlite://{}", path.display());
-                let mut database = sqlx::SqliteConnection::connect(&url).await.unwrap();
+                let mut database = open_sqlite(&sqlite_path(connector)).await;
                 sqlx::query(sql).execute(&mut database).await.unwrap();
             }
             #[cfg(feature = "external-services")]
-            Self::Distributed(both) => {
-                let mut database = both.0.connect().await;
+            Self::Distributed(distributed) => {
+                let mut database = distributed.cluster.connect_to_database().await;
                 sqlx::query(sql).execute(&mut database).await.unwrap();
             }
         }
     }
 
-    /// What inventory was told so far.
-    pub async fn inventory(&self) -> Vec<Value> {
-        let lines: Vec<Vec<u8>> = match self {
+    /// All inventory messages that the connector has sent so far: to a file in embedded mode, to Kafka
+    /// in distributed mode.
+    pub async fn inventory_messages(&self) -> Vec<Value> {
+        let payloads: Vec<Vec<u8>> = match self {
             Self::Embedded(connector) => {
                 let file = connector.data_dir().join("inventory.ndjson");
                 let text = std::fs::read_to_string(file).unwrap_or_default();
                 text.lines().map(|line| line.as_bytes().to_vec()).collect()
             }
             #[cfg(feature = "external-services")]
-            Self::Distributed(both) => {
-                let brokers = both.0.value("kafka.brokers").to_owned();
-                let topic = both.0.value("inventory.topic").to_owned();
-                let reading = move || super::services::read_topic(&brokers, &topic);
-                tokio::task::spawn_blocking(reading).await.unwrap()
+            Self::Distributed(distributed) => {
+                let brokers = distributed.cluster.setting("kafka.brokers").to_owned();
+                let topic = distributed.cluster.setting("inventory.topic").to_owned();
+                let read = move || super::services::read_topic(&brokers, &topic);
+                tokio::task::spawn_blocking(read).await.unwrap()
             }
         };
-        let read = |line: &Vec<u8>| serde_json::from_slice(line).unwrap();
-        lines.iter().map(read).collect()
+        let parse = |payload: &Vec<u8>| serde_json::from_slice(payload).unwrap();
+        payloads.iter().map(parse).collect()
     }
 
-    /// Kills the connector and starts it again: it subscribes anew.
+    /// Kills the connector and starts it again. It subscribes again, so an external broker sends all
+    /// retained messages.
     pub async fn restart(&mut self) {
         match self {
             Self::Embedded(connector) => {
                 connector.kill().await;
-                connector.start_again().await;
+                connector.start_process().await;
             }
             #[cfg(feature = "external-services")]
-            Self::Distributed(both) => {
-                both.1.signal("KILL");
-                both.1 = both.0.start(&[]).await;
+            Self::Distributed(distributed) => {
+                distributed.process.signal("KILL");
+                distributed.process = distributed.cluster.start(&[]).await;
             }
         }
     }
 
-    /// Runs a command of the program on the connector's database: exit code and both streams.
-    pub async fn command(&self, args: &[&str]) -> (Option<i32>, String) {
+    /// Runs a CLI command with the connector's settings until it exits. Returns the exit code, and
+    /// stdout followed by stderr.
+    pub async fn run_command(&self, args: &[&str]) -> (Option<i32>, String) {
         let mut command = match self {
-            Self::Embedded(connector) => connector.program(),
+            Self::Embedded(connector) => connector.connector_command(),
             #[cfg(feature = "external-services")]
-            Self::Distributed(both) => both.0.program(),
+            Self::Distributed(distributed) => distributed.cluster.connector_command(),
         };
-        let done = command.args(args).output().await.unwrap();
-        let said = [done.stdout, done.stderr].concat();
-        (done.status.code(), String::from_utf8(said).unwrap())
+        let output = command.args(args).output().await.unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).unwrap())
     }
 
-    /// Dead letters, by the operator's command.
+    /// All dead letters, from `dead-letters list`.
     pub async fn dead_letters(&self) -> Vec<Value> {
-        let list = [
+        let args = [
             "dead-letters",
             "list",
             "--output",
@@ -360,37 +391,41 @@ impl Deployment {
             "--limit",
             "100000",
         ];
-        let (code, said) = self.command(&list).await;
-        assert_eq!(code, Some(0), "{said}");
-        serde_json::from_str(said.trim()).unwrap_or_else(|_| panic!("{said}"))
+        let (code, output) = self.run_command(&args).await;
+        assert_eq!(code, Some(0), "{output}");
+        serde_json::from_str(output.trim()).unwrap_or_else(|_| panic!("{output}"))
     }
 
-    /// Waits until so many dead letters are kept of a client.
-    pub async fn wait_for_letters(&self, client: &str, count: usize) -> Vec<Value> {
-        let what = format!("{count} dead letters of {client}");
-        eventually(&what, || async {
-            let mut all = self.dead_letters().await;
-            all.retain(|letter| letter["client_id"] == client);
-            (all.len() == count).then_some(all)
+    /// Waits until exactly `count` dead letters of the client are stored. Returns them.
+    pub async fn wait_for_dead_letters(&self, client_id: &str, count: usize) -> Vec<Value> {
+        let description = format!("{count} dead letters of {client_id}");
+        eventually(&description, || async {
+            let mut dead_letters = self.dead_letters().await;
+            dead_letters.retain(|dead_letter| dead_letter["client_id"] == client_id);
+            (dead_letters.len() == count).then_some(dead_letters)
         })
         .await
     }
 }
 
-/// Makes a test of each case for either set-up. A case takes a [`Deployment`]; settings may follow its
-/// name.
+fn sqlite_path(connector: &Connector) -> std::path::PathBuf {
+    connector.data_dir().join("cloud-connector.db")
+}
+
+/// Creates two tests from each test function: `embedded::<name>` and `distributed::<name>`. A test
+/// function takes a [`Deployment`]. `with` sets the settings of the deployment.
 #[macro_export]
 macro_rules! each_deployment {
-    ($($case:ident $(with $settings:expr)?),* $(,)?) => {
+    ($($test:ident $(with $settings:expr)?),* $(,)?) => {
         mod embedded {
             $(
                 #[tokio::test]
-                async fn $case() {
+                async fn $test() {
                     #[allow(unused_imports, reason = "settings may be constants of the module")]
                     use super::*;
-                    let given: &[$crate::support::deployment::Settings<'_>] = &[$($settings)?];
-                    let settings = given.first().copied().unwrap_or_default();
-                    super::$case($crate::support::Deployment::embedded(settings).await).await;
+                    let settings: &[$crate::support::deployment::Settings<'_>] = &[$($settings)?];
+                    let settings = settings.first().copied().unwrap_or_default();
+                    super::$test($crate::support::Deployment::embedded(settings).await).await;
                 }
             )*
         }
@@ -399,12 +434,12 @@ macro_rules! each_deployment {
         mod distributed {
             $(
                 #[tokio::test]
-                async fn $case() {
+                async fn $test() {
                     #[allow(unused_imports, reason = "settings may be constants of the module")]
                     use super::*;
-                    let given: &[$crate::support::deployment::Settings<'_>] = &[$($settings)?];
-                    let settings = given.first().copied().unwrap_or_default();
-                    super::$case($crate::support::Deployment::distributed(settings).await).await;
+                    let settings: &[$crate::support::deployment::Settings<'_>] = &[$($settings)?];
+                    let settings = settings.first().copied().unwrap_or_default();
+                    super::$test($crate::support::Deployment::distributed(settings).await).await;
                 }
             )*
         }

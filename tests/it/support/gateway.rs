@@ -1,4 +1,4 @@
-//! A certificate gateway that says what a test wants said. It is not ours, so it may be made up.
+//! A fake of the certificate gateway, the external service that maps a client id to its tenant.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,102 +12,108 @@ use base64::prelude::BASE64_STANDARD;
 use parking_lot::Mutex;
 use serde_json::json;
 
-/// What it says of a client.
+/// Reply of the gateway to a lookup.
 #[derive(Debug, Clone)]
 pub enum GatewayReply {
-    /// It belongs to this organisation.
+    /// An identity with this organization.
     Found(&'static str),
-    /// It belongs to nobody.
+    /// The gateway's own "unauthorized" error: the client has no tenant.
     NotFound,
-    /// A page that is not the gateway's, with this status.
-    Page(u16),
-    /// Nothing, for ever.
-    Nothing,
-    /// It is overloaded.
-    Busy,
+    /// An HTML page with this status, as a proxy in front of the gateway would send.
+    HtmlPage(u16),
+    /// The gateway accepts the request and never responds.
+    NoReply,
+    /// Status 503.
+    Overloaded,
 }
 
 #[derive(Default)]
-struct Book {
-    of: HashMap<String, GatewayReply>,
-    of_others: Option<GatewayReply>,
-    asked: Vec<String>,
+struct GatewayState {
+    replies: HashMap<String, GatewayReply>,
+    default_reply: Option<GatewayReply>,
+    requested_clients: Vec<String>,
 }
 
-/// A gateway that runs until it is dropped.
-pub struct Gateway {
+/// A fake gateway on a local port. It stops when dropped.
+pub struct FakeGateway {
     pub url: String,
-    book: Arc<Mutex<Book>>,
-    serving: tokio::task::JoinHandle<()>,
+    state: Arc<Mutex<GatewayState>>,
+    server: tokio::task::JoinHandle<()>,
 }
 
-impl Gateway {
-    pub async fn start(of_others: GatewayReply) -> Self {
-        let book = Arc::new(Mutex::new(Book {
-            of_others: Some(of_others),
-            ..Book::default()
+impl FakeGateway {
+    pub async fn start(default_reply: GatewayReply) -> Self {
+        let state = Arc::new(Mutex::new(GatewayState {
+            default_reply: Some(default_reply),
+            ..GatewayState::default()
         }));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/lookup", listener.local_addr().unwrap());
         let router = Router::new()
-            .route("/lookup", axum::routing::get(answer))
-            .with_state(book.clone());
-        let serving = tokio::spawn(async move {
+            .route("/lookup", axum::routing::get(handle_lookup))
+            .with_state(state.clone());
+        let server = tokio::spawn(async move {
             axum::serve(listener, router).await.unwrap();
         });
-        Self { url, book, serving }
+        Self { url, state, server }
     }
 
-    pub fn says_of(&self, client: &str, says: GatewayReply) {
-        self.book.lock().of.insert(client.to_owned(), says);
+    /// Sets the reply for one client.
+    pub fn set_reply(&self, client_id: &str, reply: GatewayReply) {
+        self.state
+            .lock()
+            .replies
+            .insert(client_id.to_owned(), reply);
     }
 
-    pub fn says_of_others(&self, says: GatewayReply) {
-        self.book.lock().of_others = Some(says);
+    /// Sets the reply for all clients without a reply of their own.
+    pub fn set_default_reply(&self, reply: GatewayReply) {
+        self.state.lock().default_reply = Some(reply);
     }
 
-    /// Who was asked for, in order.
-    pub fn asked(&self) -> Vec<String> {
-        self.book.lock().asked.clone()
+    /// Client ids of all lookups so far, in order.
+    pub fn requested_clients(&self) -> Vec<String> {
+        self.state.lock().requested_clients.clone()
     }
 }
 
-impl Drop for Gateway {
+impl Drop for FakeGateway {
     fn drop(&mut self) {
-        self.serving.abort();
+        self.server.abort();
     }
 }
 
-async fn answer(State(book): State<Arc<Mutex<Book>>>, headers: HeaderMap) -> Response {
-    let name = headers["x-rh-certauth-cn"].to_str().unwrap_or_default();
-    let name = name.trim_start_matches("/CN=").to_owned();
-    let says = {
-        let mut book = book.lock();
-        book.asked.push(name.clone());
-        let says = book.of.get(&name).or(book.of_others.as_ref()).cloned();
-        says.unwrap_or(GatewayReply::NotFound)
+async fn handle_lookup(
+    State(state): State<Arc<Mutex<GatewayState>>>,
+    headers: HeaderMap,
+) -> Response {
+    let common_name = headers["x-rh-certauth-cn"].to_str().unwrap_or_default();
+    let client_id = common_name.trim_start_matches("/CN=").to_owned();
+    let reply = {
+        let mut state = state.lock();
+        state.requested_clients.push(client_id.clone());
+        let reply = state.replies.get(&client_id);
+        let reply = reply.or(state.default_reply.as_ref()).cloned();
+        reply.unwrap_or(GatewayReply::NotFound)
     };
-    match says {
-        GatewayReply::Found(org) => {
+    match reply {
+        GatewayReply::Found(org_id) => {
             let identity = json!({"identity": {"type": "System", "account_number": "42",
-                "internal": {"org_id": org}, "system": {"cn": name}, "unknown": {"kept": true}}});
-            let named = BASE64_STANDARD.encode(identity.to_string());
-            json_answer(200, &json!({"x-rh-identity": named}))
+                "internal": {"org_id": org_id}, "system": {"cn": client_id},
+                "unknown": {"kept": true}}});
+            let identity = BASE64_STANDARD.encode(identity.to_string());
+            response(200, &json!({"x-rh-identity": identity}).to_string())
         }
         GatewayReply::NotFound => {
             let error = json!({"meta": {"response_by": "gateway"}, "status": 401, "detail": "no"});
-            json_answer(401, &json!({"errors": [error]}))
+            response(401, &json!({"errors": [error]}).to_string())
         }
-        GatewayReply::Page(status) => page(status, "<html>Sign in to go on</html>"),
-        GatewayReply::Busy => page(503, "busy"),
-        GatewayReply::Nothing => std::future::pending().await,
+        GatewayReply::HtmlPage(status) => response(status, "<html>Sign in to go on</html>"),
+        GatewayReply::Overloaded => response(503, "busy"),
+        GatewayReply::NoReply => std::future::pending().await,
     }
 }
 
-fn json_answer(status: u16, body: &serde_json::Value) -> Response {
-    page(status, &body.to_string())
-}
-
-fn page(status: u16, body: &str) -> Response {
+fn response(status: u16, body: &str) -> Response {
     (StatusCode::from_u16(status).unwrap(), body.to_owned()).into_response()
 }

@@ -1,10 +1,11 @@
-//! What tests share: a connector to talk to, a client to talk with, and a way to wait.
+//! Helpers that tests share: connectors in both deployment modes, an MQTT client, fake external
+//! services, certificates, and polling with a timeout.
 
 pub mod certs;
+#[cfg(feature = "external-services")]
+pub mod cluster;
 pub mod connector;
 pub mod deployment;
-#[cfg(feature = "external-services")]
-pub mod fleet;
 pub mod gateway;
 pub mod mqtt;
 #[cfg(feature = "external-services")]
@@ -14,36 +15,48 @@ use std::future::Future;
 use std::time::{Duration, Instant};
 
 pub use certs::Certs;
-pub use connector::{Connector, program};
+pub use connector::{Connector, connector_command};
 pub use deployment::Deployment;
 pub use mqtt::RawClient;
 
-/// Long enough for a busy machine; nobody waits it out unless something is broken.
+/// Maximum time to wait for an expected condition. It is long enough for a busy machine, and only
+/// failing tests wait for all of it.
 pub const TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Asks again and again until there is an answer; fails with `what` when there is none.
-pub async fn eventually<T, F, A>(what: &str, mut ask: A) -> T
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Calls `poll` until it returns `Some`. Panics with `description` after [`TIMEOUT`].
+pub async fn eventually<T, Fut, Poll>(description: &str, mut poll: Poll) -> T
 where
-    A: FnMut() -> F,
-    F: Future<Output = Option<T>>,
+    Poll: FnMut() -> Fut,
+    Fut: Future<Output = Option<T>>,
 {
     let deadline = Instant::now() + TIMEOUT;
     loop {
-        if let Some(answer) = ask().await {
-            return answer;
+        if let Some(value) = poll().await {
+            return value;
         }
-        assert!(Instant::now() < deadline, "in vain waited for: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        assert!(
+            Instant::now() < deadline,
+            "timed out waiting for: {description}"
+        );
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-/// An HTTP client. The program brings the cryptography that the crate wants; a test has to.
-pub fn http() -> reqwest::Client {
+/// Creates an HTTP client. `reqwest` is built without a default rustls provider, so the test process
+/// must install one.
+pub fn http_client() -> reqwest::Client {
     let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::new()
 }
 
-/// A name that no other test uses.
-pub fn unique(name: &str) -> String {
-    format!("{name}-{}", uuid::Uuid::new_v4().simple())
+/// Returns `prefix` with a random suffix, so tests that share a database or a broker do not collide.
+pub fn unique_id(prefix: &str) -> String {
+    format!("{prefix}-{}", uuid::Uuid::new_v4().simple())
+}
+
+/// Environment variable that sets the configuration key, for example `http.listen`.
+fn env_var_name(key: &str) -> String {
+    format!("CLOUD_CONNECTOR__{}", key.replace('.', "__").to_uppercase())
 }

@@ -1,4 +1,5 @@
-//! An MQTT client that says byte for byte what a test wants said, and hides nothing that it hears.
+//! A minimal MQTT client. Tests control every byte that it sends and see every packet that it
+//! receives. It sends no keep-alive pings and does not reconnect.
 
 use std::sync::Arc;
 
@@ -14,32 +15,58 @@ use super::TIMEOUT;
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// A packet as it came: the first byte and what follows its length.
+/// A received packet without its length field.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Packet {
-    pub first: u8,
+    /// Packet type and flags.
+    pub first_byte: u8,
     pub body: Vec<u8>,
 }
 
 impl Packet {
-    /// The packet's type: 2 CONNACK, 3 PUBLISH, 4 PUBACK, 9 SUBACK, 14 DISCONNECT.
-    pub fn kind(&self) -> u8 {
-        self.first >> 4
+    /// Packet type of the MQTT specification, for example [`PUBACK`].
+    pub fn packet_type(&self) -> u8 {
+        self.first_byte >> 4
     }
 }
 
-/// How to connect.
+// Packet types.
+pub const CONNACK: u8 = 2;
+pub const PUBLISH: u8 = 3;
+pub const PUBACK: u8 = 4;
+const PUBREC: u8 = 5;
+const PUBCOMP: u8 = 7;
+const SUBACK: u8 = 9;
+pub const PINGRESP: u8 = 13;
+
+// First bytes of packets: packet type and flags.
+const FIRST_BYTE_PUBLISH_QOS0: u8 = 0x30;
+const FIRST_BYTE_PUBLISH_QOS1: u8 = 0x32;
+const FIRST_BYTE_PUBLISH_QOS2: u8 = 0x34;
+const FIRST_BYTE_CONNECT: u8 = 0x10;
+const FIRST_BYTE_PUBACK: u8 = 0x40;
+const FIRST_BYTE_PUBREL: u8 = 0x62;
+const FIRST_BYTE_SUBSCRIBE: u8 = 0x82;
+
+/// [`RawClient`] returns this reason code if the broker closed the connection without a reason code.
+pub const CLOSED_WITHOUT_REASON: u8 = 255;
+
+/// Contents of a CONNECT packet.
 #[derive(Clone)]
 pub struct Connect {
     pub client_id: String,
+    /// Topic and payload of the last will.
     pub will: Option<(String, Vec<u8>)>,
+    /// Protocol level: 4 for MQTT 3.1.1, 5 for MQTT 5.
     pub version: u8,
-    /// MQTT 5: seconds that the session outlives its connection, and that the will waits.
+    /// Session expiry interval in seconds. MQTT 5 only.
     pub session_expiry: u32,
+    /// Will delay interval in seconds. MQTT 5 only.
     pub will_delay: u32,
     pub will_retain: bool,
+    /// User name and password.
     pub user: Option<(String, String)>,
-    /// Seconds. Nothing here sends pings.
+    /// Keep-alive interval in seconds; 0 disables it.
     pub keep_alive: u16,
 }
 
@@ -67,8 +94,8 @@ impl Connect {
         self
     }
 
-    /// Without a word for as long as a test takes.
-    pub fn patient(mut self) -> Self {
+    /// Disables the keep-alive, so the broker does not close an idle connection.
+    pub fn without_keep_alive(mut self) -> Self {
         self.keep_alive = 0;
         self
     }
@@ -78,261 +105,315 @@ impl Connect {
         self
     }
 
-    /// With a will that the broker keeps, as clients of the handshake dialect have.
+    /// Sets a retained last will, as clients of the handshake dialect do.
     pub fn retained_will(mut self, topic: &str, payload: &[u8]) -> Self {
         self.will_retain = true;
         self.will(topic, payload)
     }
 
-    /// With the will that real clients have.
+    /// Sets an offline message as last will, as clients of the status dialect do.
     pub fn offline_will(self) -> Self {
         let topic = control_out(&self.client_id);
         self.will(&topic, offline().to_string().as_bytes())
     }
 
     fn encode(&self) -> Vec<u8> {
-        let mut body = text("MQTT");
+        const CLEAN_SESSION: u8 = 0x02;
+        const WILL_WITH_QOS_1: u8 = 0x04 | 0x08;
+        const WILL_RETAIN: u8 = 0x20;
+        const USER_NAME_AND_PASSWORD: u8 = 0xc0;
+        const SESSION_EXPIRY_PROPERTY: [u8; 2] = [5, 0x11];
+        const WILL_DELAY_PROPERTY: [u8; 2] = [5, 0x18];
+        let mut body = encode_string("MQTT");
         body.push(self.version);
-        // Clean session; a will with QoS 1.
-        let will = if self.will.is_some() { 0x04 | 0x08 } else { 0 };
-        let retain = if self.will_retain { 0x20 } else { 0 };
-        let user = if self.user.is_some() { 0xc0 } else { 0 };
-        body.push(0x02 | will | retain | user);
+        let mut flags = CLEAN_SESSION;
+        if self.will.is_some() {
+            flags |= WILL_WITH_QOS_1;
+        }
+        if self.will_retain {
+            flags |= WILL_RETAIN;
+        }
+        if self.user.is_some() {
+            flags |= USER_NAME_AND_PASSWORD;
+        }
+        body.push(flags);
         body.extend(self.keep_alive.to_be_bytes());
         if self.version == 5 {
-            body.extend([5, 0x11]);
+            body.extend(SESSION_EXPIRY_PROPERTY);
             body.extend(self.session_expiry.to_be_bytes());
         }
-        body.extend(text(&self.client_id));
+        body.extend(encode_string(&self.client_id));
         if let Some((topic, payload)) = &self.will {
             if self.version == 5 {
-                body.extend([5, 0x18]);
+                body.extend(WILL_DELAY_PROPERTY);
                 body.extend(self.will_delay.to_be_bytes());
             }
-            body.extend(text(topic));
+            body.extend(encode_string(topic));
             body.extend(u16::try_from(payload.len()).unwrap().to_be_bytes());
             body.extend(payload);
         }
         if let Some((name, password)) = &self.user {
-            body.extend(text(name));
-            body.extend(text(password));
+            body.extend(encode_string(name));
+            body.extend(encode_string(password));
         }
-        packet(0x10, &body)
+        encode_packet(FIRST_BYTE_CONNECT, &body)
     }
 }
 
 pub struct RawClient {
     stream: Box<dyn Stream>,
     version: u8,
-    next_id: u16,
+    next_packet_id: u16,
 }
 
 impl RawClient {
-    /// A TCP connection that has said nothing yet.
-    pub async fn dial(address: &str) -> Self {
+    /// Opens a TCP connection without sending CONNECT.
+    pub async fn connect_tcp(address: &str) -> Self {
         let stream = TcpStream::connect(address).await.unwrap();
-        Self::over(Box::new(stream))
+        Self::from_stream(Box::new(stream))
     }
 
-    /// A TLS connection that has said nothing yet; an error if the broker does not want it.
-    pub async fn dial_tls(
+    /// Opens a TLS connection without sending CONNECT.
+    pub async fn connect_tls(
         address: &str,
         config: Arc<rustls::ClientConfig>,
     ) -> std::io::Result<Self> {
         let stream = TcpStream::connect(address).await?;
         let name = "localhost".try_into().unwrap();
         let stream = TlsConnector::from(config).connect(name, stream).await?;
-        Ok(Self::over(Box::new(stream)))
+        Ok(Self::from_stream(Box::new(stream)))
     }
 
-    /// Over a connection that was made already.
-    pub fn over_tcp(stream: TcpStream) -> Self {
-        Self::over(Box::new(stream))
+    pub fn from_tcp_stream(stream: TcpStream) -> Self {
+        Self::from_stream(Box::new(stream))
     }
 
-    fn over(stream: Box<dyn Stream>) -> Self {
+    fn from_stream(stream: Box<dyn Stream>) -> Self {
         Self {
             stream,
             version: 4,
-            next_id: 1,
+            next_packet_id: 1,
         }
     }
 
-    /// Connects as a well-behaved client without TLS.
+    /// Opens a TCP connection, sends CONNECT and requires that the broker accepts it.
     pub async fn connect(address: &str, connect: &Connect) -> Self {
-        let mut client = Self::dial(address).await;
-        assert_eq!(client.handshake(connect).await, 0, "{}", connect.client_id);
+        let mut client = Self::connect_tcp(address).await;
+        assert_eq!(
+            client.send_connect(connect).await,
+            0,
+            "{}",
+            connect.client_id
+        );
         client
     }
 
-    /// Sends CONNECT and returns the reason code of the CONNACK; 255 if there is none.
-    pub async fn handshake(&mut self, connect: &Connect) -> u8 {
+    /// Sends CONNECT. Returns the reason code of the CONNACK, or [`CLOSED_WITHOUT_REASON`].
+    pub async fn send_connect(&mut self, connect: &Connect) -> u8 {
         self.version = connect.version;
         self.write(&connect.encode()).await;
-        match self.read().await {
-            Some(answer) if answer.kind() == 2 => answer.body[1],
+        match self.read_packet().await {
+            Some(packet) if packet.packet_type() == CONNACK => packet.body[1],
             other => {
-                assert_eq!(other, None, "not a CONNACK");
-                255
+                assert_eq!(other, None, "expected a CONNACK");
+                CLOSED_WITHOUT_REASON
             }
         }
     }
 
+    /// Sends these bytes. Ignores errors: if the broker closed the connection, the next read reports
+    /// it.
     pub async fn write(&mut self, bytes: &[u8]) {
-        // The broker may have hung up; then the next read says so.
         let _ = self.stream.write_all(bytes).await;
         let _ = self.stream.flush().await;
     }
 
-    /// Sends a QoS 1 publish and does not wait.
-    pub async fn publish_only(&mut self, topic: &str, payload: &[u8], retain: bool) -> u16 {
-        let id = self.next_id;
-        self.next_id += 1;
-        let mut body = text(topic);
-        body.extend(id.to_be_bytes());
+    fn take_packet_id(&mut self) -> u16 {
+        let packet_id = self.next_packet_id;
+        self.next_packet_id += 1;
+        packet_id
+    }
+
+    /// Body of a PUBLISH packet with QoS 1 or 2.
+    fn publish_body(&self, topic: &str, packet_id: u16, payload: &[u8]) -> Vec<u8> {
+        let mut body = encode_string(topic);
+        body.extend(packet_id.to_be_bytes());
+        self.push_empty_properties(&mut body);
+        body.extend(payload);
+        body
+    }
+
+    fn push_empty_properties(&self, body: &mut Vec<u8>) {
         if self.version == 5 {
             body.push(0);
         }
-        body.extend(payload);
-        self.write(&packet(0x32 | u8::from(retain), &body)).await;
-        id
     }
 
-    /// Publishes with QoS 2, both halves.
-    pub async fn publish_twice_assured(&mut self, topic: &str, payload: &[u8], retain: bool) {
-        let id = self.next_id;
-        self.next_id += 1;
-        let mut body = text(topic);
-        body.extend(id.to_be_bytes());
-        if self.version == 5 {
-            body.push(0);
-        }
-        body.extend(payload);
-        self.write(&packet(0x34 | u8::from(retain), &body)).await;
-        assert_eq!(self.read().await.expect("the broker hung up").kind(), 5);
-        self.write(&packet(0x62, &id.to_be_bytes())).await;
-        assert_eq!(self.read().await.expect("the broker hung up").kind(), 7);
+    /// Sends a PUBLISH with QoS 1 without waiting for its PUBACK. Returns the packet id.
+    pub async fn send_publish(&mut self, topic: &str, payload: &[u8], retain: bool) -> u16 {
+        let packet_id = self.take_packet_id();
+        let body = self.publish_body(topic, packet_id, payload);
+        self.write(&encode_packet(
+            FIRST_BYTE_PUBLISH_QOS1 | u8::from(retain),
+            &body,
+        ))
+        .await;
+        packet_id
     }
 
-    /// Sends a QoS 1 publish and returns the PUBACK that answers it; none if the broker hung up.
+    /// Publishes with QoS 2, and waits until the broker has confirmed both steps.
+    pub async fn publish_qos2(&mut self, topic: &str, payload: &[u8], retain: bool) {
+        let packet_id = self.take_packet_id();
+        let body = self.publish_body(topic, packet_id, payload);
+        self.write(&encode_packet(
+            FIRST_BYTE_PUBLISH_QOS2 | u8::from(retain),
+            &body,
+        ))
+        .await;
+        assert_eq!(self.must_read_packet().await.packet_type(), PUBREC);
+        self.write(&encode_packet(FIRST_BYTE_PUBREL, &packet_id.to_be_bytes()))
+            .await;
+        assert_eq!(self.must_read_packet().await.packet_type(), PUBCOMP);
+    }
+
+    /// Publishes with QoS 1. Returns the PUBACK, or `None` if the broker closed the connection.
     pub async fn publish(&mut self, topic: &str, payload: &[u8]) -> Option<Packet> {
-        self.publish_with(topic, payload, false).await
+        self.publish_with_retain(topic, payload, false).await
     }
 
-    /// The same, for the broker to keep.
+    /// Publishes a retained message with QoS 1, and requires a PUBACK.
     pub async fn publish_retained(&mut self, topic: &str, payload: &[u8]) {
-        let answer = self.publish_with(topic, payload, true).await;
-        answer.expect("the broker hung up");
+        let puback = self.publish_with_retain(topic, payload, true).await;
+        puback.expect("the broker closed the connection");
     }
 
-    /// Publishes an empty payload with QoS 0, as real clients do at every connect.
-    pub async fn show_life(&mut self, topic: &str) {
-        let mut body = text(topic);
-        if self.version == 5 {
-            body.push(0);
-        }
-        self.write(&packet(0x30, &body)).await;
+    /// Publishes an empty payload with QoS 0. Real clients do so after every connect, and the
+    /// connector counts it as a heartbeat.
+    pub async fn publish_heartbeat(&mut self, topic: &str) {
+        let mut body = encode_string(topic);
+        self.push_empty_properties(&mut body);
+        self.write(&encode_packet(FIRST_BYTE_PUBLISH_QOS0, &body))
+            .await;
     }
 
-    async fn publish_with(&mut self, topic: &str, payload: &[u8], retain: bool) -> Option<Packet> {
-        let id = self.publish_only(topic, payload, retain).await;
+    async fn publish_with_retain(
+        &mut self,
+        topic: &str,
+        payload: &[u8],
+        retain: bool,
+    ) -> Option<Packet> {
+        let packet_id = self.send_publish(topic, payload, retain).await;
         loop {
-            let answer = self.read().await?;
-            if answer.kind() == 4 {
-                assert_eq!(answer.body[..2], id.to_be_bytes());
-                return Some(answer);
+            let packet = self.read_packet().await?;
+            if packet.packet_type() == PUBACK {
+                assert_eq!(packet.body[..2], packet_id.to_be_bytes());
+                return Some(packet);
             }
         }
     }
 
-    /// Publishes, and demands success.
+    /// Publishes with QoS 1, and requires a PUBACK that reports success.
     pub async fn must_publish(&mut self, topic: &str, payload: &Value) {
-        let answer = self.publish(topic, payload.to_string().as_bytes()).await;
-        let answer = answer.expect("the broker hung up");
+        let puback = self.publish(topic, payload.to_string().as_bytes()).await;
+        let puback = puback.expect("the broker closed the connection");
         assert!(
-            answer.body.get(2).is_none_or(|code| *code == 0),
-            "{answer:?}"
+            puback.body.get(2).is_none_or(|code| *code == 0),
+            "{puback:?}"
         );
     }
 
-    /// Asks whether the broker is there; its answer is the next packet after those under way.
-    pub async fn ping(&mut self) {
+    /// Sends a PINGREQ without waiting for the PINGRESP.
+    pub async fn send_pingreq(&mut self) {
         self.write(&[0xc0, 0]).await;
     }
 
-    /// Publishes behind so many others, and waits until all of them are acknowledged.
-    pub async fn must_publish_after(&mut self, topic: &str, payload: &Value, others: usize) {
+    /// Publishes with QoS 1 while `pending` earlier messages are unacknowledged, and waits until all
+    /// messages are acknowledged.
+    pub async fn must_publish_after_pending(
+        &mut self,
+        topic: &str,
+        payload: &Value,
+        pending: usize,
+    ) {
         let bytes = payload.to_string();
-        self.publish_only(topic, bytes.as_bytes(), false).await;
+        self.send_publish(topic, bytes.as_bytes(), false).await;
         let mut acknowledged = 0;
-        while acknowledged <= others {
-            let answer = self.read().await.expect("the broker hung up");
-            acknowledged += usize::from(answer.kind() == 4);
+        while acknowledged <= pending {
+            let packet = self.must_read_packet().await;
+            acknowledged += usize::from(packet.packet_type() == PUBACK);
         }
     }
 
-    /// Subscribes with QoS 1 and returns the reason code; 255 if the broker hung up.
+    /// Subscribes with QoS 1. Returns the reason code of the SUBACK, or [`CLOSED_WITHOUT_REASON`].
     pub async fn subscribe(&mut self, filter: &str) -> u8 {
-        let id = self.next_id;
-        self.next_id += 1;
-        let mut body = id.to_be_bytes().to_vec();
-        if self.version == 5 {
-            body.push(0);
-        }
-        body.extend(text(filter));
+        let mut body = self.take_packet_id().to_be_bytes().to_vec();
+        self.push_empty_properties(&mut body);
+        body.extend(encode_string(filter));
         body.push(1);
-        self.write(&packet(0x82, &body)).await;
+        self.write(&encode_packet(FIRST_BYTE_SUBSCRIBE, &body))
+            .await;
         loop {
-            match self.read().await {
-                Some(answer) if answer.kind() == 9 => return *answer.body.last().unwrap(),
+            match self.read_packet().await {
+                Some(packet) if packet.packet_type() == SUBACK => {
+                    return *packet.body.last().unwrap();
+                }
                 Some(_) => {}
-                None => return 255,
+                None => return CLOSED_WITHOUT_REASON,
             }
         }
     }
 
-    /// The next PUBLISH as topic and JSON, acknowledged.
-    pub async fn message(&mut self) -> (String, Value) {
+    /// Waits for the next PUBLISH and acknowledges it. Returns its topic and its JSON payload.
+    pub async fn next_message(&mut self) -> (String, Value) {
         loop {
-            let got = self.read().await.expect("the broker hung up");
-            if got.kind() != 3 {
+            let packet = self.must_read_packet().await;
+            if packet.packet_type() != PUBLISH {
                 continue;
             }
-            let length = usize::from(u16::from_be_bytes([got.body[0], got.body[1]]));
-            let topic = String::from_utf8(got.body[2..2 + length].to_vec()).unwrap();
-            let mut rest = &got.body[2 + length..];
-            if got.first & 0x06 != 0 {
-                let id = [rest[0], rest[1]];
+            let topic_length = u16::from_be_bytes([packet.body[0], packet.body[1]]);
+            let (topic, mut rest) = packet.body[2..].split_at(usize::from(topic_length));
+            let topic = String::from_utf8(topic.to_vec()).unwrap();
+            let has_packet_id = packet.first_byte & 0x06 != 0;
+            if has_packet_id {
+                let packet_id = [rest[0], rest[1]];
                 rest = &rest[2..];
-                self.write(&packet(0x40, &id)).await;
+                self.write(&encode_packet(FIRST_BYTE_PUBACK, &packet_id))
+                    .await;
             }
             if self.version == 5 {
-                rest = &rest[1 + usize::from(rest[0])..];
+                let properties_length = usize::from(rest[0]);
+                rest = &rest[1 + properties_length..];
             }
             return (topic, serde_json::from_slice(rest).unwrap());
         }
     }
 
+    /// Sends DISCONNECT, and waits until the broker has closed the connection.
     pub async fn disconnect(mut self) {
         self.write(&[0xe0, 0]).await;
-        self.closed().await;
+        self.wait_for_close().await;
     }
 
-    /// Reads until the broker has closed the connection.
-    pub async fn closed(&mut self) {
-        while self.read().await.is_some() {}
+    /// Discards packets until the broker closes the connection.
+    pub async fn wait_for_close(&mut self) {
+        while self.read_packet().await.is_some() {}
     }
 
-    /// The next packet; none when the broker hung up.
-    pub async fn read(&mut self) -> Option<Packet> {
-        timeout(TIMEOUT, self.read_packet())
+    /// Waits for the next packet. Returns `None` if the broker closed the connection.
+    pub async fn read_packet(&mut self) -> Option<Packet> {
+        timeout(TIMEOUT, self.receive_packet())
             .await
-            .expect("the broker says nothing")
+            .expect("timed out waiting for a packet")
             .ok()
     }
 
-    async fn read_packet(&mut self) -> std::io::Result<Packet> {
-        let first = self.stream.read_u8().await?;
+    async fn must_read_packet(&mut self) -> Packet {
+        let packet = self.read_packet().await;
+        packet.expect("the broker closed the connection")
+    }
+
+    async fn receive_packet(&mut self) -> std::io::Result<Packet> {
+        let first_byte = self.stream.read_u8().await?;
         let mut length = 0;
         for shift in [0, 7, 14, 21] {
             let byte = self.stream.read_u8().await?;
@@ -343,18 +424,18 @@ impl RawClient {
         }
         let mut body = vec![0; length];
         self.stream.read_exact(&mut body).await?;
-        Ok(Packet { first, body })
+        Ok(Packet { first_byte, body })
     }
 }
 
-fn text(text: &str) -> Vec<u8> {
+fn encode_string(text: &str) -> Vec<u8> {
     let mut bytes = u16::try_from(text.len()).unwrap().to_be_bytes().to_vec();
     bytes.extend(text.as_bytes());
     bytes
 }
 
-fn packet(first: u8, body: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![first];
+fn encode_packet(first_byte: u8, body: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![first_byte];
     let mut length = body.len();
     loop {
         let byte = u8::try_from(length & 0x7f).unwrap();
@@ -368,18 +449,19 @@ fn packet(first: u8, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-pub fn control_out(client: &str) -> String {
-    format!("redhat/insights/{client}/control/out")
+pub fn control_out(client_id: &str) -> String {
+    format!("redhat/insights/{client_id}/control/out")
 }
 
-pub fn data_out(client: &str) -> String {
-    format!("redhat/insights/{client}/data/out")
+pub fn data_out(client_id: &str) -> String {
+    format!("redhat/insights/{client_id}/data/out")
 }
 
-pub fn data_in(client: &str) -> String {
-    format!("redhat/insights/{client}/data/in")
+pub fn data_in(client_id: &str) -> String {
+    format!("redhat/insights/{client_id}/data/in")
 }
 
+/// An online message of the status dialect, with a random message id.
 pub fn online() -> Value {
     json!({
         "type": "connection-status", "message_id": Uuid::new_v4(), "response_to": "", "version": 1,
@@ -389,7 +471,8 @@ pub fn online() -> Value {
     })
 }
 
-/// The will as real clients build it: once, at their start, long ago.
+/// An offline message of the status dialect. Clients create it once, when they start, and send it
+/// with every CONNECT as their last will. So its `sent` is in the past.
 pub fn offline() -> Value {
     json!({
         "type": "connection-status", "message_id": "the-will", "response_to": "", "version": 1,

@@ -1,35 +1,38 @@
-//! Real services for tests: private instances in folders of their own, by `dev/service`.
+//! Real PostgreSQL, Kafka and Mosquitto for tests: private instances that `dev/service` runs, each
+//! with its own directory and ports, and the shared instances that `make test` starts.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
 
 use tokio::process::Command;
 use tokio::sync::OnceCell;
 
-/// Below the range from which the system takes ports for outgoing connections, so that one that is
-/// free stays free.
-static NEXT_PORT: AtomicU16 = AtomicU16::new(0);
+static NEXT_PORT_OFFSET: AtomicU16 = AtomicU16::new(0);
 
+/// Returns a free port below the ephemeral range, so the kernel does not assign it to an outgoing
+/// connection before the service listens on it.
 pub fn free_port() -> u16 {
-    // Runs side by side begin at places of their own.
-    let begin = u16::try_from(std::process::id() % 70).unwrap() * 100;
+    // Test processes that run in parallel start their search at different ports.
+    let process_offset = u16::try_from(std::process::id() % 70).unwrap() * 100;
     loop {
-        let port = 12_000 + begin + NEXT_PORT.fetch_add(1, Ordering::Relaxed);
-        assert!(port < 19_999, "no port is free");
+        let port = 12_000 + process_offset + NEXT_PORT_OFFSET.fetch_add(1, Ordering::Relaxed);
+        assert!(port < 19_999, "no free port left");
         if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
         }
     }
 }
 
-/// An instance of a service. Killed, and its folder removed, when dropped.
+/// A private instance of an external service. Dropping it kills the process and removes its
+/// directory.
 pub struct Service {
     kind: &'static str,
     dir: PathBuf,
     pub port: u16,
-    more: Vec<String>,
-    environment: Vec<(String, String)>,
+    extra_args: Vec<String>,
+    env_vars: Vec<(String, String)>,
 }
 
 impl Service {
@@ -41,97 +44,100 @@ impl Service {
         Self::start("kafka", vec![], vec![]).await
     }
 
-    /// With a second listener that wants SASL, on the port it returns.
+    /// Starts Kafka with a second listener that requires SASL, and returns the port of that listener.
     pub async fn kafka_with_sasl() -> (Self, u16) {
         let port = free_port();
-        let environment = vec![("KAFKA_SASL_PORT".to_owned(), port.to_string())];
-        (Self::start("kafka", vec![], environment).await, port)
+        let env_vars = vec![("KAFKA_SASL_PORT".to_owned(), port.to_string())];
+        (Self::start("kafka", vec![], env_vars).await, port)
     }
 
-    /// With a second listener that wants SASL over TLS, on the port it returns.
-    pub async fn kafka_with_tls(certs: &Path) -> (Self, u16) {
+    /// Starts Kafka with a second listener that requires SASL over TLS, and returns the port of that
+    /// listener.
+    pub async fn kafka_with_tls(certs_dir: &Path) -> (Self, u16) {
         let port = free_port();
-        let environment = vec![
+        let env_vars = vec![
             ("KAFKA_TLS_PORT".to_owned(), port.to_string()),
-            ("KAFKA_CERTS_DIR".to_owned(), certs.display().to_string()),
+            (
+                "KAFKA_CERTS_DIR".to_owned(),
+                certs_dir.display().to_string(),
+            ),
         ];
-        (Self::start("kafka", vec![], environment).await, port)
+        (Self::start("kafka", vec![], env_vars).await, port)
     }
 
     pub async fn mosquitto() -> Self {
         Self::start("mosquitto", vec![], vec![]).await
     }
 
-    /// With listeners for clients and for the service that want certificates, on the ports it
-    /// returns.
-    pub async fn mosquitto_with_tls(certs: &Path) -> (Self, u16, u16) {
-        let (clients, service) = (free_port(), free_port());
-        let more = vec![
-            clients.to_string(),
-            certs.display().to_string(),
-            service.to_string(),
+    /// Starts Mosquitto with two listeners that require client certificates. Returns their ports:
+    /// first the port for clients, then the port for the connector.
+    pub async fn mosquitto_with_tls(certs_dir: &Path) -> (Self, u16, u16) {
+        let (client_port, connector_port) = (free_port(), free_port());
+        let extra_args = vec![
+            client_port.to_string(),
+            certs_dir.display().to_string(),
+            connector_port.to_string(),
         ];
-        (
-            Self::start("mosquitto", more, vec![]).await,
-            clients,
-            service,
-        )
+        let service = Self::start("mosquitto", extra_args, vec![]).await;
+        (service, client_port, connector_port)
     }
 
     async fn start(
         kind: &'static str,
-        more: Vec<String>,
-        environment: Vec<(String, String)>,
+        extra_args: Vec<String>,
+        env_vars: Vec<(String, String)>,
     ) -> Self {
         let name = uuid::Uuid::new_v4().simple().to_string();
         let service = Self {
             kind,
             dir: root().join("target/t").join(&name[..8]),
             port: free_port(),
-            more,
-            environment,
+            extra_args,
+            env_vars,
         };
-        service.start_again().await;
+        service.start_process().await;
         service
     }
 
-    pub async fn start_again(&self) {
+    /// Starts the process. After [`stop`](Self::stop) or [`kill`](Self::kill), the new process uses the
+    /// same port and data.
+    pub async fn start_process(&self) {
         let mut args = vec![self.port.to_string()];
-        args.extend(self.more.clone());
-        self.script("start", &args).await;
+        args.extend(self.extra_args.clone());
+        self.run_script("start", &args).await;
     }
 
     pub async fn stop(&self) {
-        self.script("stop", &[]).await;
+        self.run_script("stop", &[]).await;
     }
 
-    /// As a crash would end it.
-    #[allow(dead_code, reason = "the chaos test uses it, in a program of its own")]
+    /// Kills the process with SIGKILL, to simulate a crash.
+    #[allow(dead_code, reason = "only the chaos test, a separate binary, calls it")]
     pub async fn kill(&self) {
-        self.script("kill", &[]).await;
+        self.run_script("kill", &[]).await;
     }
 
-    /// A file of the instance.
+    /// Path of a file in the service's directory.
     pub fn file(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
-    async fn script(&self, verb: &str, more: &[String]) {
-        let done = Command::new(root().join("dev/service"))
-            .args([self.kind, verb])
+    async fn run_script(&self, action: &str, extra_args: &[String]) {
+        let output = Command::new(root().join("dev/service"))
+            .args([self.kind, action])
             .arg(&self.dir)
-            .args(more)
-            .envs(self.environment.iter().map(|(k, v)| (k, v)))
+            .args(extra_args)
+            .envs(self.env_vars.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .output()
             .await
             .unwrap();
         assert!(
-            done.status.success(),
-            "{} {verb}: {}{}",
+            output.status.success(),
+            "dev/service {} {action}: {}{}",
             self.kind,
-            String::from_utf8_lossy(&done.stdout),
-            String::from_utf8_lossy(&done.stderr)
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
         );
     }
 }
@@ -152,19 +158,24 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Ports of the PostgreSQL and the Kafka that `make test` runs for all tests together.
-pub struct Shared {
-    pub postgres: u16,
-    pub kafka: u16,
+/// Ports of the PostgreSQL and Kafka instances that all tests share.
+pub struct SharedServices {
+    pub postgres_port: u16,
+    pub kafka_port: u16,
 }
 
-pub async fn shared() -> &'static Shared {
-    static SHARED: OnceCell<Shared> = OnceCell::const_new();
-    SHARED
+/// Reads the ports of the shared instances from the file that `dev/service all start` writes.
+pub async fn shared_services() -> &'static SharedServices {
+    static SHARED_SERVICES: OnceCell<SharedServices> = OnceCell::const_new();
+    SHARED_SERVICES
         .get_or_init(|| async {
             let file = root().join("target/services/env");
             let text = std::fs::read_to_string(&file).unwrap_or_else(|_| {
-                panic!("{} is missing; `make test` starts the services, or `dev/service all start target/services`", file.display())
+                panic!(
+                    "{} is missing; run `make test`, or start the services with \
+                     `dev/service all start target/services`",
+                    file.display()
+                )
             });
             let port = |name: &str| {
                 text.lines()
@@ -172,18 +183,18 @@ pub async fn shared() -> &'static Shared {
                     .and_then(|port| port.parse().ok())
                     .unwrap_or_else(|| panic!("no {name} in {}", file.display()))
             };
-            Shared {
-                postgres: port("POSTGRES_PORT"),
-                kafka: port("KAFKA_PORT"),
+            SharedServices {
+                postgres_port: port("POSTGRES_PORT"),
+                kafka_port: port("KAFKA_PORT"),
             }
         })
         .await
 }
 
-/// Settings to reach a database on that server with.
-pub fn postgres_settings(port: u16, database: &str) -> cloud_connector::config::Postgres {
+/// Configuration section that connects to this database on the PostgreSQL server at `port`.
+pub fn postgres_config(port: u16, database: &str) -> cloud_connector::config::Postgres {
     use cloud_connector::config::{Overrides, load_with};
-    let settings = [
+    let env_vars = [
         ("HOST", "127.0.0.1".to_owned()),
         ("PORT", port.to_string()),
         ("DATABASE", database.to_owned()),
@@ -192,14 +203,14 @@ pub fn postgres_settings(port: u16, database: &str) -> cloud_connector::config::
         ("TLS", "disable".to_owned()),
     ]
     .map(|(key, value)| (format!("CLOUD_CONNECTOR__POSTGRES__{key}"), value));
-    load_with(&Overrides::default(), settings)
+    load_with(&Overrides::default(), env_vars)
         .unwrap()
         .config
         .postgres
 }
 
-/// A database of a test's own on that server.
-pub async fn database(port: u16) -> String {
+/// Creates an empty database on the PostgreSQL server at `port`, and returns its name.
+pub async fn create_database(port: u16) -> String {
     use sqlx::Connection as _;
     let name = format!("t_{}", uuid::Uuid::new_v4().simple());
     let url = format!("postgres://cc:cc-secret@127.0.0.1:{port}/cc?sslmode=disable");
@@ -213,36 +224,38 @@ pub async fn database(port: u16) -> String {
     name
 }
 
-/// Everything that is in a topic now.
+const KAFKA_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Returns the payloads of all messages that the topic contains now.
 pub fn read_topic(brokers: &str, topic: &str) -> Vec<Vec<u8>> {
     use rdkafka::consumer::{BaseConsumer, Consumer as _};
     use rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
-    let within = std::time::Duration::from_secs(10);
     let consumer: BaseConsumer = ClientConfig::new()
         .set("bootstrap.servers", brokers)
         .set("group.id", "reader")
         .set("enable.auto.commit", "false")
         .create()
         .unwrap();
-    let metadata = consumer.fetch_metadata(Some(topic), within).unwrap();
-    let mut all = TopicPartitionList::new();
-    let mut left = 0;
+    let metadata = consumer.fetch_metadata(Some(topic), KAFKA_TIMEOUT).unwrap();
+    let mut assignment = TopicPartitionList::new();
+    let mut remaining = 0;
     for partition in metadata.topics()[0].partitions() {
-        let marks = consumer.fetch_watermarks(topic, partition.id(), within);
-        let (first, next) = marks.unwrap();
-        left += next - first;
-        all.add_partition_offset(topic, partition.id(), Offset::Beginning)
+        let watermarks = consumer.fetch_watermarks(topic, partition.id(), KAFKA_TIMEOUT);
+        let (low, high) = watermarks.unwrap();
+        remaining += high - low;
+        assignment
+            .add_partition_offset(topic, partition.id(), Offset::Beginning)
             .unwrap();
     }
-    consumer.assign(&all).unwrap();
-    let mut found = Vec::new();
-    while left > 0 {
+    consumer.assign(&assignment).unwrap();
+    let mut payloads = Vec::new();
+    while remaining > 0 {
         let message = consumer
-            .poll(within)
-            .expect("the topic says nothing")
+            .poll(KAFKA_TIMEOUT)
+            .expect("timed out waiting for a message of the topic")
             .unwrap();
-        found.push(message.payload().unwrap_or_default().to_vec());
-        left -= 1;
+        payloads.push(message.payload().unwrap_or_default().to_vec());
+        remaining -= 1;
     }
-    found
+    payloads
 }

@@ -1,4 +1,4 @@
-//! What inventory takes, said once more and in another way: by looking at a message alone.
+//! Checks that a finished message meets inventory's rules, independently of the code under test.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
 
-const FACTS: [&str; 9] = [
+const FACT_KEYS: [&str; 9] = [
     "insights_id",
     "subscription_manager_id",
     "satellite_id",
@@ -17,7 +17,7 @@ const FACTS: [&str; 9] = [
     "provider_id",
     "provider_type",
 ];
-const OTHERS: [&str; 6] = [
+const OTHER_KEYS: [&str; 6] = [
     "account",
     "org_id",
     "stale_timestamp",
@@ -26,7 +26,7 @@ const OTHERS: [&str; 6] = [
     "tags",
 ];
 
-/// Panics with what is wrong with it.
+/// Panics if the message breaks a rule.
 pub(super) fn check(key: &str, value: &[u8]) {
     let message: Value = serde_json::from_slice(value).unwrap();
     assert_keys(
@@ -35,37 +35,37 @@ pub(super) fn check(key: &str, value: &[u8]) {
         &["operation", "platform_metadata", "data"],
     );
     assert_eq!(message["operation"], "add_host");
-    nothing_is_null_or_empty(&message);
+    assert_no_null_or_empty_value(&message);
 
     let metadata = &message["platform_metadata"];
-    let both = ["request_id", "b64_identity"];
-    assert_keys(metadata, &both, &both);
+    let metadata_keys = ["request_id", "b64_identity"];
+    assert_keys(metadata, &metadata_keys, &metadata_keys);
     assert!(is_uuid(text(&metadata["request_id"])));
     let identity = STANDARD.decode(text(&metadata["b64_identity"])).unwrap();
     let identity: Value = serde_json::from_slice(&identity).unwrap();
     let identity = &identity["identity"];
 
     let data = &message["data"];
-    let known: Vec<&str> = FACTS.into_iter().chain(OTHERS).collect();
-    assert_keys(data, &known, &["org_id", "stale_timestamp", "reporter"]);
+    let allowed: Vec<&str> = FACT_KEYS.into_iter().chain(OTHER_KEYS).collect();
+    assert_keys(data, &allowed, &["org_id", "stale_timestamp", "reporter"]);
     assert_eq!(text(&data["org_id"]), key);
     assert_eq!(text(&identity["org_id"]), key);
     assert!(key.chars().count() <= 36);
     assert_eq!(data["reporter"], "cloud-connector");
-    let moment = text(&data["stale_timestamp"]);
+    let stale_timestamp = text(&data["stale_timestamp"]);
     assert!(
-        moment.ends_with('Z') && moment.as_bytes()[10] == b'T',
-        "{moment}"
+        stale_timestamp.ends_with('Z') && stale_timestamp.as_bytes()[10] == b'T',
+        "{stale_timestamp}"
     );
     if let Some(account) = data.get("account") {
         assert!(text(account).chars().count() <= 10);
     }
-    facts(data);
-    owner(data, identity);
-    tags(data);
+    check_facts(data);
+    check_system_profile(data, identity);
+    check_tags(data);
 }
 
-fn facts(data: &Value) {
+fn check_facts(data: &Value) {
     let ids = ["insights_id", "subscription_manager_id", "provider_id"];
     assert!(ids.iter().any(|id| data.get(id).is_some()), "no id: {data}");
     for id in ["insights_id", "subscription_manager_id", "bios_uuid"] {
@@ -88,7 +88,10 @@ fn facts(data: &Value) {
         let separators: Vec<char> = mac.chars().filter(|c| !c.is_ascii_hexdigit()).collect();
         assert!(digits.len() == 12 || digits.len() == 40, "{mac}");
         assert!(digits.bytes().any(|digit| digit != b'0'), "{mac}");
-        assert!(separators.windows(2).all(|two| two[0] == two[1]), "{mac}");
+        assert!(
+            separators.windows(2).all(|pair| pair[0] == pair[1]),
+            "{mac}"
+        );
         assert!([0, 2, 5, 19].contains(&separators.len()), "{mac}");
     }
     if let Some(name) = data.get("fqdn") {
@@ -100,7 +103,7 @@ fn facts(data: &Value) {
     );
 }
 
-fn owner(data: &Value, identity: &Value) {
+fn check_system_profile(data: &Value, identity: &Value) {
     let Some(profile) = data.get("system_profile") else {
         return;
     };
@@ -114,7 +117,7 @@ fn owner(data: &Value, identity: &Value) {
     }
 }
 
-fn tags(data: &Value) {
+fn check_tags(data: &Value) {
     let Some(tags) = data.get("tags") else {
         return;
     };
@@ -127,38 +130,41 @@ fn tags(data: &Value) {
     }
 }
 
-/// The value of a tag may be empty; nothing else.
-fn nothing_is_null_or_empty(value: &Value) {
+/// Only the value of a tag may be empty.
+fn assert_no_null_or_empty_value(value: &Value) {
     match value {
         Value::String(text) => assert!(!text.trim().is_empty()),
         Value::Array(items) => {
             assert!(!items.is_empty());
-            items.iter().for_each(nothing_is_null_or_empty);
+            items.iter().for_each(assert_no_null_or_empty_value);
         }
         Value::Object(fields) => {
             assert!(!fields.is_empty());
-            let but_tags = fields.iter().filter(|(key, _)| *key != "rhc_client");
-            but_tags.for_each(|(_, value)| nothing_is_null_or_empty(value));
+            let without_tags = fields.iter().filter(|(key, _)| *key != "rhc_client");
+            without_tags.for_each(|(_, value)| assert_no_null_or_empty_value(value));
             assert!(fields.get("rhc_client") != Some(&Value::Object(Map::new())));
         }
-        other => panic!("{other} in the message"),
+        other => panic!("unexpected value {other}"),
     }
 }
 
-/// Lower case, dashed: 8-4-4-4-12.
+/// Accepts only lower-case UUIDs with dashes.
 fn is_uuid(text: &str) -> bool {
     let is_digit = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
     let groups: Vec<usize> = text.split('-').map(str::len).collect();
     groups == [8, 4, 4, 4, 12] && text.chars().all(|c| c == '-' || is_digit(c))
 }
 
-fn assert_keys(object: &Value, may: &[&str], must: &[&str]) {
+fn assert_keys(object: &Value, allowed: &[&str], required: &[&str]) {
     let keys: Vec<&String> = object.as_object().unwrap().keys().collect();
     assert!(
-        keys.iter().all(|key| may.contains(&key.as_str())),
+        keys.iter().all(|key| allowed.contains(&key.as_str())),
         "{keys:?}"
     );
-    assert!(must.iter().all(|key| object.get(key).is_some()), "{keys:?}");
+    assert!(
+        required.iter().all(|key| object.get(key).is_some()),
+        "{keys:?}"
+    );
 }
 
 fn list<'a>(data: &'a Value, key: &str) -> Vec<&'a str> {
@@ -171,15 +177,15 @@ fn text(value: &Value) -> &str {
 }
 
 #[test]
-fn the_checker_itself_can_fail() {
-    let sent = super::Sample::with_tags(serde_json::json!({"a": "b"})).announce();
-    let good: Value = serde_json::from_slice(&sent.unwrap().value).unwrap();
+fn checker_rejects_invalid_messages() {
+    let message = super::Sample::with_tags(serde_json::json!({"a": "b"})).message();
+    let valid: Value = serde_json::from_slice(&message.unwrap().value).unwrap();
     let fails = |message: &Value| {
         let value = message.to_string();
         std::panic::catch_unwind(|| check("10001", value.as_bytes())).is_err()
     };
-    assert!(!fails(&good));
-    for (pointer, key, bad) in [
+    assert!(!fails(&valid));
+    for (pointer, key, invalid) in [
         ("", "metadata", "{}"),
         ("/data", "machine_id", "\"x\""),
         ("/data", "org_id", "\"10002\""),
@@ -198,9 +204,9 @@ fn the_checker_itself_can_fail() {
         ("/data/system_profile", "owner_id", "\"x\""),
         ("/data/tags/rhc_client", "", "[\"x\"]"),
     ] {
-        let mut message = good.clone();
-        let place = message.pointer_mut(pointer).unwrap();
-        place[key] = serde_json::from_str(bad).unwrap();
-        assert!(fails(&message), "{pointer}/{key} was let through");
+        let mut message = valid.clone();
+        let object = message.pointer_mut(pointer).unwrap();
+        object[key] = serde_json::from_str(invalid).unwrap();
+        assert!(fails(&message), "{pointer}/{key} was accepted");
     }
 }

@@ -1,0 +1,244 @@
+//! Invariants of decoding, for any payload.
+
+use bytes::Bytes;
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::domain::{ClientKind, MessageId, RejectReason, Timestamp};
+use crate::protocol::{
+    Channel, ClientMessage, ClientResponse, Direction, InboundMessage, MAX_PRESENCE_BYTES,
+    MAX_RESPONSE_BYTES, Online, Rejection, Truncated, decode, is_response,
+};
+
+/// Maximum nesting depth of facts, dispatchers and tags.
+const MAX_STORED_DEPTH: usize = 32;
+
+/// Decodes the payload, checks the invariants, and returns the result.
+///
+/// # Panics
+/// If an invariant is violated.
+pub fn check(channel: Channel, payload: &[u8]) -> Result<ClientMessage, Rejection> {
+    let message = inbound_message(payload);
+    let result = decode(channel, &message);
+    match &result {
+        Ok(decoded) => check_message(channel, payload, decoded),
+        Err(rejection) => check_rejection(payload, rejection),
+    }
+    check_offline(channel, payload, &result);
+    if is_response(channel, payload) {
+        let is_presence = matches!(
+            result,
+            Ok(ClientMessage::Online(_)
+                | ClientMessage::Offline
+                | ClientMessage::InvalidHandshake(_))
+        );
+        assert!(!is_presence, "is_response is true for {result:?}");
+    }
+    check_always_rejected(channel, message);
+    result
+}
+
+fn inbound_message(payload: &[u8]) -> InboundMessage {
+    InboundMessage {
+        topic: "redhat/insights/me/control/out".to_owned(),
+        payload: Bytes::copy_from_slice(payload),
+        operator_replay: false,
+        retained: false,
+        received_at: Timestamp::UNIX_EPOCH,
+        truncated: None,
+    }
+}
+
+/// Any message is rejected if it is on a topic to clients, or if it was truncated.
+fn check_always_rejected(channel: Channel, mut message: InboundMessage) {
+    let to_client = match channel {
+        Channel::Control(_) => Channel::Control(Direction::ToClient),
+        Channel::Data(_) => Channel::Data(Direction::ToClient),
+        Channel::Handshake(_) | Channel::HandshakeStatus => Channel::Handshake(Direction::ToClient),
+    };
+    let rejection = decode(to_client, &message).unwrap_err();
+    assert_eq!(rejection.reason, RejectReason::UnknownTopic);
+    message.truncated = Some(Truncated {
+        size: 1 << 40,
+        sha256: String::new(),
+    });
+    let rejection = decode(channel, &message).unwrap_err();
+    assert_eq!(rejection.reason, RejectReason::PayloadTooLarge);
+}
+
+fn check_rejection(payload: &[u8], rejection: &Rejection) {
+    // Only the recorder uses this reason, after decoding.
+    assert_ne!(rejection.reason, RejectReason::RejectedByDatabase);
+    let length = rejection.detail.len();
+    assert!(0 < length && length < 200, "{rejection:?}");
+    assert!(
+        !payload.is_empty(),
+        "an empty payload was rejected: {rejection:?}"
+    );
+}
+
+fn check_message(channel: Channel, payload: &[u8], message: &ClientMessage) {
+    let is_control = matches!(channel, Channel::Control(_));
+    let is_data = matches!(channel, Channel::Data(_));
+    match message {
+        ClientMessage::Online(online) => {
+            assert!(!is_data, "online message on the data topic");
+            assert!(payload.len() <= MAX_PRESENCE_BYTES);
+            assert!(!is_control || online.kind == ClientKind::Host);
+            assert!(
+                is_control || online.message_id.is_some(),
+                "handshake without message_id"
+            );
+            check_online(online);
+        }
+        ClientMessage::Offline => {
+            assert!(!is_data, "offline message on the data topic");
+            assert!(payload.len() <= MAX_PRESENCE_BYTES);
+        }
+        ClientMessage::Heartbeat => assert!(is_data && payload.is_empty()),
+        ClientMessage::Response(response) => {
+            assert!(payload.len() <= MAX_RESPONSE_BYTES);
+            check_response(response);
+        }
+        ClientMessage::InvalidHandshake(error) => {
+            assert!(!is_control && !is_data, "handshake in the status dialect");
+            check_rejection(payload, &error.rejection);
+            error.in_response_to.iter().for_each(check_message_id);
+        }
+        ClientMessage::Ignored => {}
+    }
+}
+
+fn check_online(online: &Online) {
+    online.message_id.iter().for_each(check_message_id);
+    if let Some(sent) = online.sent {
+        let text = sent.to_string();
+        let has_four_digit_year = text.as_bytes()[..4].iter().all(u8::is_ascii_digit);
+        assert!(has_four_digit_year, "not RFC 3339: {text}");
+        let is_truncated = sent.as_nanosecond() % 1000 == 0;
+        assert!(is_truncated, "not truncated to microseconds: {text}");
+    }
+    let info = &online.info;
+    check_stored(&info.canonical_facts);
+    check_stored(&info.catalog_service_facts);
+    check_stored(&info.dispatchers);
+    check_stored(&info.tags);
+    check_short_text(&info.client_name);
+    check_short_text(&info.client_version);
+    let facts = info.canonical_facts.as_object();
+    let facts = facts.expect("canonical_facts is an object");
+    if let Some(id) = facts.get("insights_id") {
+        let is_uuid = id.as_str().is_some_and(|id| Uuid::try_parse(id).is_ok());
+        assert!(is_uuid, "insights_id {id}");
+    }
+    for value in [&info.dispatchers, &info.tags] {
+        assert!(value.is_null() || value.is_object(), "{value}");
+    }
+    match online.kind {
+        ClientKind::Host => assert!(info.catalog_service_facts.is_null()),
+        ClientKind::Proxy => {
+            for key in ["source_type", "application_type"] {
+                assert!(info.catalog_service_facts[key].is_string(), "{key}");
+            }
+        }
+    }
+}
+
+fn check_response(response: &ClientResponse) {
+    let response_to = match response {
+        ClientResponse::Pong { response_to } => response_to,
+        ClientResponse::Data {
+            response_to,
+            directive,
+        } => {
+            check_short_text(directive);
+            response_to
+        }
+        ClientResponse::Error {
+            response_to,
+            details,
+        } => {
+            assert!(details.chars().count() <= 1000);
+            response_to
+        }
+    };
+    response_to.iter().for_each(check_message_id);
+}
+
+fn check_message_id(id: &MessageId) {
+    let id = id.as_str();
+    assert!(!id.is_empty() && id.chars().count() <= 255 && !id.contains('\0'));
+}
+
+fn check_short_text(text: &str) {
+    assert!(text.chars().count() <= 255 && !text.contains('\0'));
+}
+
+/// Both databases can store the value, and an API caller's JSON parser can parse it inside a list.
+fn check_stored(value: &Value) {
+    assert!(depth(value) <= MAX_STORED_DEPTH);
+    let text = value.to_string();
+    // An escaped backslash followed by `u0000` is not a NUL.
+    assert!(!text.replace("\\\\", "").contains("\\u0000"), "{text}");
+    serde_json::from_str::<Value>(&text).expect("the text that SQLite stores is valid JSON");
+    check_numbers(value);
+}
+
+fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        Value::Object(map) => 1 + map.values().map(depth).max().unwrap_or(0),
+        _ => 0,
+    }
+}
+
+/// PostgreSQL returns JSON numbers with all their digits. The service must be able to parse them,
+/// or every list that contains the row would fail.
+fn check_numbers(value: &Value) {
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            let digits = format!("{}", number.as_f64().expect("a double"));
+            let parsed = serde_json::from_str::<Value>(&digits);
+            assert!(parsed.is_ok(), "cannot parse {digits}");
+        }
+        Value::Array(items) => items.iter().for_each(check_numbers),
+        Value::Object(map) => map.values().for_each(check_numbers),
+        _ => {}
+    }
+}
+
+/// A message is decoded as offline exactly if its type and state say so, whatever its other fields
+/// are. The expected result is computed without the decoder.
+fn check_offline(channel: Channel, payload: &[u8], result: &Result<ClientMessage, Rejection>) {
+    if payload.len() > MAX_PRESENCE_BYTES {
+        return;
+    }
+    let Ok(mut value) = serde_json::from_slice::<Value>(payload) else {
+        return;
+    };
+    let is_offline = match (channel, value["type"].as_str()) {
+        (Channel::Control(_), Some("connection-status")) => value["content"]["state"] == "offline",
+        (Channel::Control(_), Some("event")) => value["content"] == "disconnect",
+        (Channel::Handshake(_) | Channel::HandshakeStatus, Some("offline")) => true,
+        _ => false,
+    };
+    let is_decoded_as_offline = *result == Ok(ClientMessage::Offline);
+    assert_eq!(is_offline, is_decoded_as_offline, "{value}");
+
+    // Turn the message into an offline message and keep its other fields.
+    match (channel, value.get("type").is_some()) {
+        (Channel::Control(_), true) if value["content"].is_object() => {
+            value["type"] = "connection-status".into();
+            value["content"]["state"] = "offline".into();
+        }
+        (Channel::Handshake(_) | Channel::HandshakeStatus, true) => {
+            value["type"] = "offline".into();
+        }
+        _ => return,
+    }
+    let payload = value.to_string().into_bytes();
+    if payload.len() <= MAX_PRESENCE_BYTES {
+        let result = decode(channel, &inbound_message(&payload));
+        assert_eq!(result, Ok(ClientMessage::Offline), "{value}");
+    }
+}

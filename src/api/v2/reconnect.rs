@@ -1,0 +1,79 @@
+//! `POST /v2/connections/{client_id}/reconnect`: tells a client to disconnect and reconnect after a
+//! delay.
+
+use axum::extract::State;
+use axum::extract::rejection::{BytesRejection, PathRejection};
+use bytes::Bytes;
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use super::{ClientIdParam, ClientIdPath, CommandAccepted, client_id_from_path, send_command};
+use crate::api::SharedState;
+use crate::api::auth::OrgCaller;
+use crate::api::error::ApiError;
+use crate::api::json::{self, Json};
+use crate::api::send_command::check_delay;
+use crate::protocol::Command;
+
+#[derive(Debug, Deserialize, ToSchema)]
+struct ReconnectRequest {
+    /// Number of seconds before the client reconnects.
+    #[schema(
+        value_type = i64,
+        required = true,
+        minimum = 0,
+        maximum = 9_223_372_036_854_775_807_i64,
+        example = 5
+    )]
+    #[serde(
+        default,
+        deserialize_with = "crate::api::send_command::deserialize_integer"
+    )]
+    delay: Option<i64>,
+    /// Reason for the reconnect, for the client's log.
+    #[serde(default)]
+    message: Option<String>,
+}
+
+/// Tell a client to disconnect and reconnect after a delay
+///
+/// Responds after the broker has acknowledged the command.
+#[utoipa::path(
+    post,
+    path = "/connections/{client_id}/reconnect",
+    operation_id = "v2.connection.reconnect",
+    params(ClientIdParam),
+    request_body = ReconnectRequest,
+    responses(
+        (
+            status = 200,
+            description = "The broker acknowledged the command.",
+            body = CommandAccepted
+        ),
+        (
+            status = 404,
+            description = "The organization has no such connected client.",
+            body = ApiError
+        ),
+        (
+            status = 504,
+            description = "The broker did not acknowledge the command; it may still arrive.",
+            body = ApiError
+        ),
+    ),
+)]
+pub(super) async fn reconnect(
+    State(state): State<SharedState>,
+    caller: OrgCaller,
+    path: Result<ClientIdPath, PathRejection>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<CommandAccepted>, ApiError> {
+    let ReconnectRequest { delay, message } = json::parse_body(body)?;
+    let delay_seconds = check_delay(delay.ok_or_else(json::missing_fields)?)?;
+    let command = Command::Reconnect {
+        delay_seconds,
+        message: message.unwrap_or_default(),
+    };
+    let client_id = client_id_from_path(path);
+    send_command(&state, &caller, "reconnect", &client_id, &command).await
+}

@@ -1,0 +1,11 @@
+//! `[data]`
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Data {
+    pub dir: PathBuf,
+}

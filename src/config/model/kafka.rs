@@ -1,0 +1,51 @@
+//! `[kafka]`
+
+use serde::Deserialize;
+
+use super::PemSource;
+use super::deserialize::{optional_pem, optional_text};
+use crate::config::{HumanDuration, Secret};
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Kafka {
+    #[serde(deserialize_with = "optional_text")]
+    pub brokers: Option<String>,
+    pub security: KafkaSecurity,
+    pub sasl_mechanism: SaslMechanism,
+    pub username: String,
+    pub password: Secret,
+    #[serde(deserialize_with = "optional_pem")]
+    pub ca: Option<PemSource>,
+    pub ingress_topic: String,
+    pub answers_topic: String,
+    pub group: String,
+    pub answers_group: String,
+    pub session_timeout: HumanDuration,
+    pub partitions: i32,
+    pub replication: i32,
+}
+
+/// The aliases are the spellings that the platform's configuration file (`ACG_CONFIG`) uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KafkaSecurity {
+    #[serde(alias = "PLAINTEXT")]
+    Plaintext,
+    #[serde(alias = "SSL")]
+    Ssl,
+    #[serde(alias = "SASL_PLAINTEXT")]
+    SaslPlaintext,
+    #[serde(alias = "SASL_SSL")]
+    SaslSsl,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum SaslMechanism {
+    #[serde(rename = "PLAIN")]
+    Plain,
+    #[serde(rename = "SCRAM-SHA-256")]
+    ScramSha256,
+    #[serde(rename = "SCRAM-SHA-512")]
+    ScramSha512,
+}

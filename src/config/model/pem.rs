@@ -1,0 +1,24 @@
+//! Settings that hold certificates.
+
+use std::path::PathBuf;
+
+/// Certificates in PEM format: a file, or the PEM text itself, as the platform's configuration file
+/// contains it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PemSource {
+    File(PathBuf),
+    Inline(String),
+}
+
+impl PemSource {
+    /// Returns the PEM text.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn read(&self) -> std::io::Result<String> {
+        match self {
+            Self::File(path) => std::fs::read_to_string(path),
+            Self::Inline(text) => Ok(text.clone()),
+        }
+    }
+}

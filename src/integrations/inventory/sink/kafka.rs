@@ -1,0 +1,50 @@
+//! Sends inventory messages to a Kafka topic.
+
+use async_trait::async_trait;
+use futures::future::join_all;
+use tokio::time::{Instant, timeout_at};
+
+use super::InventorySink;
+use crate::integrations::inventory::message::InventoryMessage;
+use crate::kafka::Producer;
+use crate::telemetry::metrics;
+
+/// Inventory's Kafka topic.
+pub struct KafkaSink {
+    producer: Producer,
+    topic: String,
+}
+
+impl KafkaSink {
+    /// Creates a sink that produces to `topic`.
+    #[must_use]
+    pub fn new(producer: Producer, topic: String) -> Self {
+        Self { producer, topic }
+    }
+
+    /// Returns whether Kafka acknowledged the message.
+    async fn produce(&self, message: &InventoryMessage) -> bool {
+        let InventoryMessage { key, value } = message;
+        let result = match self.producer.send(&self.topic, key, value, &[]).await {
+            Ok(delivery) => delivery.durable().await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = &result {
+            tracing::debug!(%error, "failed to produce an inventory message");
+        }
+        result.is_ok()
+    }
+}
+
+#[async_trait]
+impl InventorySink for KafkaSink {
+    async fn send(&self, messages: Vec<InventoryMessage>, deadline: Instant) -> Vec<bool> {
+        let deliveries = messages.iter().map(|message| async move {
+            let acknowledged = timeout_at(deadline, self.produce(message)).await;
+            acknowledged.unwrap_or(false)
+        });
+        let delivered = join_all(deliveries).await;
+        metrics::inventory_deliveries(&delivered);
+        delivered
+    }
+}

@@ -1,0 +1,110 @@
+//! Starts the HTTP API and the publisher that sends messages to clients.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use futures::FutureExt as _;
+
+use super::{App, Role, account_translator};
+use crate::api::{self, Keys, ProbeState};
+use crate::config::Config;
+use crate::delivery::{
+    ClientPublisher, Delivery, EmbeddedPublisher, MqttPublisher, PendingResponses,
+    publish_handshake_errors,
+};
+use crate::domain::Clock;
+use crate::mqtt::{ConnectOptions, IncomingMessage, ReconnectingClient, SessionKind};
+use crate::protocol::{InboundMessage, TopicScheme};
+use crate::record::HandshakeErrorReceiver;
+use crate::telemetry::health::Component;
+use crate::telemetry::metrics;
+
+/// Maximum packet size that the MQTT specification allows.
+const MQTT_MAX_PACKET_BYTES: usize = 256 * 1024 * 1024;
+
+impl App {
+    /// Starts the publisher, if this process has messages to publish, and creates the HTTP router:
+    /// the whole API for the role `api`, only probes and metrics for other roles.
+    pub(super) fn start_api(
+        &self,
+        config: &Config,
+        handshake_errors: Option<HandshakeErrorReceiver>,
+        topics: TopicScheme,
+        responses: PendingResponses,
+        keys: Keys,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<api::Router> {
+        let has_api = self.has(Role::Api);
+        if !has_api && handshake_errors.is_none() {
+            return Ok(api::probe_router(self.probe_state(), &config.http));
+        }
+        let publisher = self.start_publisher(config, &responses, clock)?;
+        if let Some(handshake_errors) = handshake_errors {
+            self.background_tasks.spawn(publish_handshake_errors(
+                handshake_errors,
+                publisher.clone(),
+                topics.clone(),
+                clock.clone(),
+                self.background_tasks.clone(),
+            ));
+        }
+        if !has_api {
+            return Ok(api::probe_router(self.probe_state(), &config.http));
+        }
+        let state = api::ApiState::new(
+            self.store.clone(),
+            Delivery::new(publisher, responses, topics, clock.clone()),
+            clock.clone(),
+            keys,
+            account_translator(config)?,
+            &config.api,
+        );
+        Ok(api::router(state, self.probe_state(), &config.http))
+    }
+
+    fn start_publisher(
+        &self,
+        config: &Config,
+        responses: &PendingResponses,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<Arc<dyn ClientPublisher>> {
+        let timeout = config.mqtt.publish_timeout.get();
+        if let Some(broker) = &self.broker {
+            return Ok(Arc::new(EmbeddedPublisher::new(broker.clone(), timeout)));
+        }
+        let client_id = format!("cloud-connector-out-{}", uuid::Uuid::new_v4().simple());
+        let mut options = ConnectOptions::from_config(&config.mqtt, &client_id, SessionKind::Clean);
+        // A packet over the limit closes the connection. One large response must not do that to the
+        // connection that publishes the messages of all callers, so the limit is the maximum.
+        options.max_packet_size = MQTT_MAX_PACKET_BYTES;
+        let (responses, clock) = (responses.clone(), clock.clone());
+        let on_message = Arc::new(move |message: IncomingMessage| {
+            responses.on_message(&InboundMessage {
+                topic: message.topic,
+                payload: message.payload,
+                retained: message.retain,
+                operator_replay: false,
+                received_at: clock.now(),
+                truncated: None,
+            });
+        });
+        let connection = ReconnectingClient::start(options, on_message, &self.publisher_tasks)?;
+        // Without the role `api`, only handshake errors are published. The recorder works without
+        // them, so the connection does not affect readiness.
+        if self.has(Role::Api) {
+            let checked = connection.clone();
+            self.health.add(Component::MqttApi, move || {
+                let health = checked.health();
+                async move { health }.boxed()
+            });
+        }
+        Ok(Arc::new(MqttPublisher::new(connection, timeout)))
+    }
+
+    pub(super) fn probe_state(&self) -> ProbeState {
+        ProbeState {
+            health: self.health.clone(),
+            render_metrics: || metrics::handle().render(),
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! Limits a repeated log message to about one line per second.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Allows one log line per second of wall-clock time. Use one `static` per log message.
+#[derive(Debug, Default)]
+pub struct LogThrottle {
+    /// Unix time in seconds of the latest call.
+    last_second: AtomicU64,
+}
+
+impl LogThrottle {
+    /// Creates a throttle that allows the next line.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            last_second: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns true for the first call in each second.
+    pub fn should_log(&self) -> bool {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+        let second = since_epoch.map_or(0, |elapsed| elapsed.as_secs());
+        self.last_second.swap(second, Ordering::Relaxed) != second
+    }
+}

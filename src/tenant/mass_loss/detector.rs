@@ -1,0 +1,255 @@
+//! Detects a mass tenant loss while batches of presence messages are recorded.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::MassLossCounter;
+use crate::domain::{ClientId, Tenant};
+use crate::telemetry::metrics;
+use crate::tenant::TenantLookupOutcome;
+
+const WINDOW_DURATION: Duration = Duration::from_mins(1);
+
+/// Watches the lookups of the last minute, over all batches, for a mass tenant loss.
+#[derive(Default)]
+pub struct MassLossDetector {
+    /// Applies "not found" results however many clients lose their tenant.
+    allow_mass_loss: bool,
+    window: Mutex<Window>,
+}
+
+/// The lookups of the last minute.
+#[derive(Default)]
+struct Window {
+    /// The latest lookup of each client, by the hash of its id. A client counts once, even if a
+    /// retried batch looks it up repeatedly.
+    lookups: HashMap<u64, LatestLookup>,
+    /// All lookups in order of time, to expire entries of `lookups`.
+    order: VecDeque<(Instant, u64)>,
+    /// Number of entries in `lookups` with `is_not_found`.
+    not_found: u64,
+    /// Clients whose tenant was cleared, and that tenant.
+    cleared: VecDeque<(Instant, ClientId, Tenant)>,
+    /// Time of the latest batch whose "not found" results were suppressed.
+    last_suppressed: Option<Instant>,
+    last_logged: Option<Instant>,
+}
+
+struct LatestLookup {
+    time: Instant,
+    is_not_found: bool,
+}
+
+/// What the caller must do with the tenants of a batch.
+#[derive(Default)]
+pub struct MassLossVerdict {
+    /// Tenants that earlier batches cleared by mistake. The caller restores them now.
+    pub restore: Vec<(ClientId, Tenant)>,
+    /// Tenants that this batch clears. The caller restores them if
+    /// [`MassLossDetector::is_overruled_since`] returns true after the batch is written.
+    pub cleared: Vec<(ClientId, Tenant)>,
+    evaluated_at: Option<Instant>,
+}
+
+impl MassLossDetector {
+    /// Creates a detector. If `allow_mass_loss` is true, it suppresses nothing.
+    #[must_use]
+    pub fn new(allow_mass_loss: bool) -> Self {
+        Self {
+            allow_mass_loss,
+            window: Mutex::default(),
+        }
+    }
+
+    /// Adds the lookups of a batch, of clients that had a tenant, to the window. On a mass loss,
+    /// changes their `NotFound` outcomes to `Unavailable` and returns the tenants to restore.
+    pub fn evaluate<'a>(
+        &self,
+        lookups: impl Iterator<Item = (&'a ClientId, Tenant, &'a mut TenantLookupOutcome)>,
+    ) -> MassLossVerdict {
+        let mut window = self.window.lock();
+        let now = Instant::now();
+        window.remove_expired(now);
+        let lookups: Vec<_> = lookups.collect();
+        for (client, _, outcome) in &lookups {
+            window.add(client, outcome, now);
+        }
+        let counter = MassLossCounter::with_counts(window.lookups.len() as u64, window.not_found);
+        if self.allow_mass_loss || !counter.is_mass_loss() {
+            let cleared: Vec<_> = lookups
+                .into_iter()
+                .filter(|(_, _, outcome)| **outcome == TenantLookupOutcome::NotFound)
+                .map(|(client, tenant, _)| (client.clone(), tenant))
+                .collect();
+            let entries = cleared.iter().cloned();
+            window
+                .cleared
+                .extend(entries.map(|(client, tenant)| (now, client, tenant)));
+            return MassLossVerdict {
+                restore: Vec::new(),
+                cleared,
+                evaluated_at: Some(now),
+            };
+        }
+        window.last_suppressed = Some(now);
+        metrics::mass_loss_suppressed();
+        // During a gateway fault every batch reaches this point: log once per window.
+        let is_log_due = |last: Instant| now - last >= WINDOW_DURATION;
+        if window.last_logged.is_none_or(is_log_due) {
+            window.last_logged = Some(now);
+            counter.log_suppressed();
+        }
+        for (_, _, outcome) in lookups {
+            if *outcome == TenantLookupOutcome::NotFound {
+                *outcome = TenantLookupOutcome::Unavailable;
+            }
+        }
+        let cleared = std::mem::take(&mut window.cleared).into_iter();
+        MassLossVerdict {
+            restore: cleared
+                .map(|(_, client, tenant)| (client, tenant))
+                .collect(),
+            ..MassLossVerdict::default()
+        }
+    }
+
+    /// Returns whether another batch detected a mass loss after this verdict, and this verdict has
+    /// `cleared` tenants. The caller must then restore them: the other batch could not, because
+    /// this batch was not written yet.
+    pub fn is_overruled_since(&self, verdict: &MassLossVerdict) -> bool {
+        let last_suppressed = self.window.lock().last_suppressed;
+        !verdict.cleared.is_empty()
+            && last_suppressed.is_some()
+            && last_suppressed >= verdict.evaluated_at
+    }
+}
+
+impl Window {
+    fn add(&mut self, client: &ClientId, outcome: &TenantLookupOutcome, now: Instant) {
+        if *outcome == TenantLookupOutcome::Unavailable {
+            return;
+        }
+        let mut hasher = DefaultHasher::new();
+        client.hash(&mut hasher);
+        let client_hash = hasher.finish();
+        let is_not_found = *outcome == TenantLookupOutcome::NotFound;
+        let lookup = LatestLookup {
+            time: now,
+            is_not_found,
+        };
+        let previous = self.lookups.insert(client_hash, lookup);
+        self.not_found -= u64::from(previous.is_some_and(|previous| previous.is_not_found));
+        self.not_found += u64::from(is_not_found);
+        self.order.push_back((now, client_hash));
+    }
+
+    fn remove_expired(&mut self, now: Instant) {
+        let is_expired = |time: Instant| now.duration_since(time) > WINDOW_DURATION;
+        while let Some((time, client_hash)) = self.order.front().copied()
+            && is_expired(time)
+        {
+            self.order.pop_front();
+            // A later lookup of the same client replaced the entry: keep it.
+            let is_latest = |lookup: &LatestLookup| lookup.time == time;
+            if self.lookups.get(&client_hash).is_some_and(is_latest)
+                && let Some(lookup) = self.lookups.remove(&client_hash)
+            {
+                self.not_found -= u64::from(lookup.is_not_found);
+            }
+        }
+        while self
+            .cleared
+            .front()
+            .is_some_and(|(time, _, _)| is_expired(*time))
+        {
+            self.cleared.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{Identity, OrgId};
+
+    fn tenant() -> Tenant {
+        Tenant {
+            org_id: OrgId::new("1").unwrap(),
+            account: String::new(),
+        }
+    }
+
+    /// Evaluates one batch in which every client has the same outcome. Returns the outcomes after
+    /// the evaluation and the number of tenants to restore.
+    fn evaluate(
+        detector: &MassLossDetector,
+        client_numbers: std::ops::Range<u32>,
+        outcome: &TenantLookupOutcome,
+    ) -> (Vec<TenantLookupOutcome>, usize) {
+        let mut clients: Vec<_> = client_numbers
+            .map(|n| (ClientId::new(&n.to_string()).unwrap(), outcome.clone()))
+            .collect();
+        let lookups = clients
+            .iter_mut()
+            .map(|(client, outcome)| (&*client, tenant(), outcome));
+        let restored = detector.evaluate(lookups).restore.len();
+        let outcomes = clients.into_iter().map(|(_, outcome)| outcome).collect();
+        (outcomes, restored)
+    }
+
+    fn assert_all(outcomes: &[TenantLookupOutcome], expected: &TenantLookupOutcome) {
+        assert!(
+            outcomes.iter().all(|outcome| outcome == expected),
+            "{outcomes:?}"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn mass_loss_is_suppressed_and_earlier_cleared_tenants_are_restored() {
+        let detector = MassLossDetector::default();
+        let (outcomes, restored) = evaluate(&detector, 0..49, &TenantLookupOutcome::NotFound);
+        assert_all(&outcomes, &TenantLookupOutcome::NotFound);
+        assert_eq!(restored, 0);
+        let (outcomes, restored) = evaluate(&detector, 49..60, &TenantLookupOutcome::NotFound);
+        assert_all(&outcomes, &TenantLookupOutcome::Unavailable);
+        assert_eq!(restored, 49, "tenants cleared by the first batch");
+        let (outcomes, restored) = evaluate(&detector, 60..61, &TenantLookupOutcome::NotFound);
+        assert_all(&outcomes, &TenantLookupOutcome::Unavailable);
+        assert_eq!(restored, 0);
+
+        tokio::time::advance(WINDOW_DURATION + Duration::from_secs(1)).await;
+        let (outcomes, _) = evaluate(&detector, 0..1, &TenantLookupOutcome::NotFound);
+        assert_all(&outcomes, &TenantLookupOutcome::NotFound);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn few_not_found_among_many_found_are_applied() {
+        let detector = MassLossDetector::default();
+        let found = TenantLookupOutcome::from_identity(Identity::for_tenant(&tenant()));
+        evaluate(&detector, 0..100, &found);
+        let (outcomes, _) = evaluate(&detector, 100..110, &TenantLookupOutcome::NotFound);
+        assert_all(&outcomes, &TenantLookupOutcome::NotFound);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn repeated_lookups_of_a_client_count_once() {
+        let detector = MassLossDetector::default();
+        for _ in 0..200 {
+            let (outcomes, restored) = evaluate(&detector, 0..3, &TenantLookupOutcome::NotFound);
+            assert_all(&outcomes, &TenantLookupOutcome::NotFound);
+            assert_eq!(restored, 0);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn allow_mass_loss_applies_all_not_found_results() {
+        let detector = MassLossDetector::new(true);
+        let (outcomes, restored) = evaluate(&detector, 0..100, &TenantLookupOutcome::NotFound);
+        assert_all(&outcomes, &TenantLookupOutcome::NotFound);
+        assert_eq!(restored, 0);
+    }
+}

@@ -1,0 +1,251 @@
+//! The connector in one deployment mode, with its own services, which faults restart as well.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, json};
+use tokio::sync::Mutex;
+
+use crate::plan::{DeploymentMode, Fault, Profile, ROLES, ServiceKind, TenantKind};
+use crate::process::Process;
+use crate::support::cluster::{API_KEY, Cluster};
+use crate::support::connector_command;
+use crate::support::services::{Service, free_port};
+
+/// Setting `broker.reconnect_grace`: after a kill of the embedded broker, clients that have not
+/// reconnected by then are marked disconnected.
+const RECONNECT_GRACE: Duration = Duration::from_secs(5);
+/// More dead letters than a long run creates, so retention deletes none of them.
+const MAX_DEAD_LETTERS: &str = "1000000";
+
+pub struct ChaosDeployment {
+    pub mode: DeploymentMode,
+    pub processes: Vec<Arc<Mutex<Process>>>,
+    cluster: Option<Arc<Cluster>>,
+    /// Address of the broker.
+    pub broker_address: String,
+    /// Base URL of the process that serves the API.
+    pub api_url: String,
+    pub folder: PathBuf,
+}
+
+impl ChaosDeployment {
+    pub async fn start(
+        mode: DeploymentMode,
+        folder: &Path,
+        profiles: &[Profile],
+    ) -> Result<Self, String> {
+        let tenants_file = folder.join("tenants.json");
+        std::fs::write(&tenants_file, tenants_json(profiles)).map_err(|error| error.to_string())?;
+        let tenants_file = tenants_file.display().to_string();
+        let deployment = match mode {
+            DeploymentMode::Embedded => embedded(folder, tenants_file),
+            DeploymentMode::Distributed => distributed(folder, tenants_file).await,
+        };
+        let starts = deployment.processes.iter().map(|process| async {
+            let mut process = process.lock().await;
+            process.start().await
+        });
+        for started in futures::future::join_all(starts).await {
+            started?;
+        }
+        Ok(deployment)
+    }
+
+    /// Injects a fault and waits until it is over. Returns the time that the recovery took.
+    pub async fn inject(&self, fault: Fault) -> Result<Duration, String> {
+        match fault {
+            Fault::Kill { process, downtime } => {
+                let mut process = self.processes[process].lock().await;
+                process.kill().await?;
+                tokio::time::sleep(downtime).await;
+                process.start().await
+            }
+            Fault::Pause { process, duration } => {
+                let mut process = self.processes[process].lock().await;
+                process.pause(duration).await?;
+                Ok(Duration::ZERO)
+            }
+            Fault::Restart { process } => {
+                let mut process = self.processes[process].lock().await;
+                process.stop().await?;
+                process.start().await
+            }
+            Fault::RestartService {
+                service,
+                kill,
+                downtime,
+            } => {
+                let service = self.service(service);
+                if kill {
+                    service.kill().await;
+                } else {
+                    service.stop().await;
+                }
+                tokio::time::sleep(downtime).await;
+                let start = Instant::now();
+                service.start_process().await;
+                Ok(start.elapsed())
+            }
+        }
+    }
+
+    fn service(&self, kind: ServiceKind) -> &Service {
+        let cluster = self.cluster.as_ref();
+        let cluster = cluster.expect("only the distributed mode has services");
+        let service = match kind {
+            ServiceKind::Mosquitto => Some(&cluster.mosquitto),
+            ServiceKind::Kafka => cluster.kafka.as_ref(),
+            ServiceKind::Postgres => cluster.postgres.as_ref(),
+        };
+        service.expect("the services are private to this test")
+    }
+
+    /// Waits until all processes are ready. Fails if one is not ready in time or has exited.
+    pub async fn wait_until_ready(&self, timeout: Duration) -> Result<(), String> {
+        let deadline = Instant::now() + timeout;
+        for process in &self.processes {
+            let mut process = process.lock().await;
+            loop {
+                process.check_running()?;
+                if process.is_ready().await {
+                    break;
+                }
+                if Instant::now() > deadline {
+                    return Err(format!(
+                        "{} is not ready {timeout:?} after the last fault",
+                        process.name
+                    ));
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// How long the observed state must stay correct. In embedded mode this includes the startup
+    /// sweep, which must end exactly the clients that have not reconnected.
+    pub fn stable_duration(&self) -> Duration {
+        match self.mode {
+            DeploymentMode::Embedded => RECONNECT_GRACE + Duration::from_secs(1),
+            DeploymentMode::Distributed => Duration::from_secs(3),
+        }
+    }
+
+    pub fn database_file(&self) -> PathBuf {
+        self.folder.join("data/cloud-connector.db")
+    }
+
+    /// The services of distributed mode.
+    pub fn cluster(&self) -> Option<&Cluster> {
+        self.cluster.as_deref()
+    }
+
+    /// Copies the logs of the services, which are deleted together with the services.
+    pub fn copy_service_logs(&self) {
+        let Some(cluster) = &self.cluster else {
+            return;
+        };
+        let named_services = [
+            ("mosquitto", Some(&cluster.mosquitto)),
+            ("kafka", cluster.kafka.as_ref()),
+            ("postgres", cluster.postgres.as_ref()),
+        ];
+        for (name, service) in named_services {
+            if let Some(service) = service {
+                let copy = self.folder.join(format!("{name}.log"));
+                let _ = std::fs::copy(service.file("log"), copy);
+            }
+        }
+    }
+}
+
+fn embedded(folder: &Path, tenants_file: String) -> ChaosDeployment {
+    let (http_address, mqtt_address) = (free_address(), free_address());
+    let data_dir = folder.join("data");
+    let (http, mqtt) = (http_address.clone(), mqtt_address.clone());
+    let command = move || {
+        let mut command = connector_command();
+        command
+            .args(["run", "--http", &http, "--mqtt", &mqtt])
+            .arg("--data-dir")
+            .arg(&data_dir)
+            .env("CLOUD_CONNECTOR__TENANT__STATIC_FILE", &tenants_file)
+            .env("CLOUD_CONNECTOR__API__KEYS__TESTER", API_KEY)
+            .env("CLOUD_CONNECTOR__DEAD_LETTERS__MAX_TOTAL", MAX_DEAD_LETTERS)
+            .env(
+                "CLOUD_CONNECTOR__BROKER__RECONNECT_GRACE",
+                format!("{}s", RECONNECT_GRACE.as_secs()),
+            );
+        command
+    };
+    let url = format!("http://{http_address}");
+    let process = Process::new("connector", url.clone(), folder, command);
+    ChaosDeployment {
+        mode: DeploymentMode::Embedded,
+        processes: vec![Arc::new(Mutex::new(process))],
+        cluster: None,
+        broker_address: mqtt_address,
+        api_url: url,
+        folder: folder.to_owned(),
+    }
+}
+
+async fn distributed(folder: &Path, tenants_file: String) -> ChaosDeployment {
+    let (mosquitto, postgres, kafka) =
+        tokio::join!(Service::mosquitto(), Service::postgres(), Service::kafka());
+    let broker_address = format!("127.0.0.1:{}", mosquitto.port);
+    let cluster = Cluster::with_services(mosquitto, Some(postgres), Some(kafka)).await;
+    let cluster = cluster
+        .set("tenant.static_file", tenants_file)
+        .set("dead_letters.max_total", MAX_DEAD_LETTERS);
+    let cluster = Arc::new(cluster);
+    let mut api_url = String::new();
+    let mut processes = Vec::new();
+    for (index, role) in ROLES.iter().enumerate() {
+        let http_address = free_address();
+        let url = format!("http://{http_address}");
+        if *role == "api" {
+            url.clone_into(&mut api_url);
+        }
+        let cluster = cluster.clone();
+        let command = move || {
+            let mut command = cluster.connector_command();
+            command.args(["run", "--role", role, "--http", &http_address]);
+            command
+        };
+        let name = format!("{role}-{index}");
+        let process = Process::new(&name, url, folder, command);
+        processes.push(Arc::new(Mutex::new(process)));
+    }
+    ChaosDeployment {
+        mode: DeploymentMode::Distributed,
+        processes,
+        cluster: Some(cluster),
+        broker_address,
+        api_url,
+        folder: folder.to_owned(),
+    }
+}
+
+fn free_address() -> String {
+    format!("127.0.0.1:{}", free_port())
+}
+
+/// Creates the content of `tenant.static_file`. Clients that are not listed get the default tenant.
+fn tenants_json(profiles: &[Profile]) -> String {
+    let mut tenants = Map::new();
+    for profile in profiles {
+        let tenant = match profile.tenant {
+            TenantKind::Default => continue,
+            TenantKind::None => json!({"error": "revoked"}),
+            TenantKind::Other => {
+                let (org_id, account) = profile.tenant.org_and_account();
+                json!({"orgId": org_id, "accountId": account})
+            }
+        };
+        tenants.insert(profile.client_id.clone(), tenant);
+    }
+    serde_json::Value::from(tenants).to_string()
+}
