@@ -1,12 +1,12 @@
-//! How close the updaters that look tenants up come to what the gateway allows.
+//! Measures the two tenant lookup jobs against a slow gateway.
 //!
-//! The gateway takes 20 ms for an answer and is asked 64 times at once, so that rows × 20 ms ÷ 64 is
-//! the least time in which anybody could be done. The bar is what may be lost beside it: claims,
-//! writes, and, for the stale, the delivery to inventory's topic.
+//! The gateway takes 20 ms per request and gets at most 64 concurrent requests, so a job needs at
+//! least rows × 20 ms ÷ 64. The target limits the ratio of the measured time to this minimum. The
+//! difference is the time for claims, for writes and, in the job `inventory_refresh`, for delivery
+//! to inventory's topic.
 //!
-//! Wants PostgreSQL and Kafka as `dev/with-services` runs them. Prints a table, writes
-//! target/bench/updaters.json, and exits with 1 when a bar is missed. `BENCH_ROWS=5000` makes it
-//! shorter.
+//! Start it with `make bench-updaters`; `BENCH_ROWS=5000` makes it shorter. It prints a table,
+//! writes target/bench/updaters.json, and exits with 1 if a target is missed.
 
 mod support;
 
@@ -26,20 +26,23 @@ use cloud_connector::jobs::{LookupJob, RunOptions};
 use cloud_connector::{kafka, runtime, telemetry};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use serde_json::json;
-use sqlx::Connection as _;
-use support::report::{self, Bar, Figure};
-use support::{Services, root};
+use sqlx::{Connection as _, PgConnection};
+use support::report::{self, Measurement, Target};
+use support::{Services, env_vars, load_config, repository_root};
 
-const ROWS: u32 = 50_000;
-const ANSWER_AFTER: Duration = Duration::from_millis(20);
-const AT_ONCE: usize = 64;
-/// Measured ÷ ideal, at most.
-const BAR: f64 = 1.25;
-const RESULT: &str = "target/bench/updaters.json";
-const KAFKA_WITHIN: Duration = Duration::from_secs(10);
+const DEFAULT_ROWS: u32 = 50_000;
+const GATEWAY_LATENCY: Duration = Duration::from_millis(20);
+const GATEWAY_MAX_CONCURRENCY: usize = 64;
+/// Target: maximum ratio of the measured time to the minimum time.
+const MAX_RATIO: f64 = 1.25;
+const RESULT_FILE: &str = "target/bench/updaters.json";
+const KAFKA_TIMEOUT: Duration = Duration::from_secs(10);
+/// The tenant that the gateway returns for every client.
+const ORG_ID: &str = "1";
+const ACCOUNT: &str = "42";
 
 fn main() -> ExitCode {
-    match run() {
+    match run_jobs() {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -49,118 +52,110 @@ fn main() -> ExitCode {
     }
 }
 
-fn run() -> Result<bool> {
+/// Measures both jobs. Returns whether all targets are met.
+fn run_jobs() -> Result<bool> {
     let rows = match std::env::var("BENCH_ROWS") {
         Ok(rows) => rows.parse().context("BENCH_ROWS is not a number")?,
-        Err(_) => ROWS,
+        Err(_) => DEFAULT_ROWS,
     };
-    ensure!(rows > 0, "BENCH_ROWS is 0: there is nothing to measure");
-    // As where it is deployed: metrics are counted, and warnings are printed.
+    ensure!(rows > 0, "BENCH_ROWS must be greater than 0");
+    // Metrics are enabled as in production, because they use CPU time.
     telemetry::metrics::handle();
-    let services = Services::read()?;
-    // The same runtime as the program's.
+    let services = Services::from_env_file()?;
+    // The same kind of runtime as the connector's.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
-    let measured = runtime.block_on(async {
+    let measurements = runtime.block_on(async {
         let tenantless = measure(&services, LookupJob::Tenantless, rows).await?;
-        let stale = measure(&services, LookupJob::InventoryRefresh, rows).await?;
-        Ok::<_, anyhow::Error>([tenantless, stale])
+        let inventory_refresh = measure(&services, LookupJob::InventoryRefresh, rows).await?;
+        Ok::<_, anyhow::Error>([tenantless, inventory_refresh])
     })?;
-    let figures = measured.map(|one| one.figure());
     println!(
-        "a gateway that takes {} ms for an answer, asked {AT_ONCE} times at once",
-        ANSWER_AFTER.as_millis()
+        "gateway latency {} ms, at most {GATEWAY_MAX_CONCURRENCY} concurrent requests",
+        GATEWAY_LATENCY.as_millis()
     );
-    report::show(&figures);
-    report::write(&figures, &root().join(RESULT))?;
-    Ok(figures.iter().all(Figure::is_met))
+    report::print_table(&measurements);
+    report::write_json(&measurements, &repository_root().join(RESULT_FILE))?;
+    Ok(measurements.iter().all(Measurement::meets_target))
 }
 
-struct Measured {
-    which: LookupJob,
-    rows: u32,
-    took: Duration,
-    /// Most questions that the gateway had before it at once.
-    at_once: usize,
-}
-
-impl Measured {
-    fn figure(&self) -> Figure {
-        let ideal = f64::from(self.rows) * ANSWER_AFTER.as_secs_f64() / AT_ONCE as f64;
-        let took = self.took.as_secs_f64();
-        Figure {
-            name: self.which.name().to_owned(),
-            measured: format!(
-                "{took:.2} s ÷ {ideal:.2} s for {} rows; {} asked at once",
-                self.rows, self.at_once
-            ),
-            value: took / ideal,
-            unit: "",
-            bar: Bar::AtMost(BAR),
-        }
-    }
-}
-
-/// One run over a database of its own, from the first claim to the last write.
-async fn measure(services: &Services, which: LookupJob, rows: u32) -> Result<Measured> {
-    let gateway = Gateway::start()?;
-    let name = services.database().await?;
-    let config = settings(services, which, &name, &gateway)?;
-    let mut database = services.connect(&name).await?;
-    fill(&mut database, which, rows).await?;
-    if which == LookupJob::InventoryRefresh {
+/// Runs the job once on a new database. Measures the time from the first claim to the last write.
+async fn measure(services: &Services, job: LookupJob, rows: u32) -> Result<Measurement> {
+    let gateway = FakeGateway::start()?;
+    let database = services.create_database().await?;
+    let config = job_config(services, job, &database, &gateway)?;
+    let mut connection = services.connect(&database).await?;
+    insert_due_rows(&mut connection, job, rows).await?;
+    if job == LookupJob::InventoryRefresh {
         kafka::create_topics(&config.kafka, &[&config.inventory.topic]).await?;
     }
 
     let store = runtime::open_for_cli(&config).await?;
-    let tenants = runtime::tenant_lookup(&config)?;
+    let tenant_lookup = runtime::tenant_lookup(&config)?;
     let clock = Arc::new(SystemClock);
-    let updater = runtime::tenant_lookup_job(&config, store.clone(), tenants, None, clock)?;
+    let lookup_job =
+        runtime::tenant_lookup_job(&config, store.clone(), tenant_lookup, None, clock)?;
     let started = Instant::now();
-    let summary = updater.run(which, RunOptions::default(), &|_| {}).await?;
-    let took = started.elapsed();
+    let summary = lookup_job.run(job, RunOptions::default(), &|_| {}).await?;
+    let duration = started.elapsed();
     store.close().await;
 
-    // What was not done was not measured.
-    let wanted = u64::from(rows);
+    // The measurement is valid only if the job has done all of its work.
     ensure!(
-        summary.found == wanted && !summary.is_failure(),
-        "{}: {rows} rows were due, but {summary}",
-        which.name()
+        summary.found == u64::from(rows) && !summary.is_failure(),
+        "{}: {rows} rows were due, but the result is: {summary}",
+        job.name()
     );
-    let asked = gateway.asked();
+    let requests = gateway.requests();
     ensure!(
-        asked == wanted,
-        "the gateway was asked {asked} times for {rows} rows"
+        requests == u64::from(rows),
+        "the gateway received {requests} requests for {rows} rows"
     );
-    let at_once = gateway.most_at_once();
+    let max_concurrency = gateway.max_concurrency();
     ensure!(
-        at_once <= AT_ONCE,
-        "the gateway was asked {at_once} times at once"
+        max_concurrency <= GATEWAY_MAX_CONCURRENCY,
+        "the gateway received {max_concurrency} concurrent requests"
     );
-    check_rows(&mut database, which, rows).await?;
-    if which == LookupJob::InventoryRefresh {
-        let told = count_messages(&config)?;
+    check_rows(&mut connection, job, rows).await?;
+    if job == LookupJob::InventoryRefresh {
+        let messages = count_inventory_messages(&config)?;
         ensure!(
-            told == i64::from(rows),
-            "inventory's topic holds {told} messages for {rows} rows"
+            messages == i64::from(rows),
+            "inventory's topic has {messages} messages for {rows} rows"
         );
     }
-    database.close().await?;
-    services.drop_database(&name).await?;
-    Ok(Measured {
-        which,
-        rows,
-        took,
-        at_once,
-    })
+    connection.close().await?;
+    services.drop_database(&database).await?;
+    Ok(measurement(job, rows, duration, max_concurrency))
 }
 
-async fn fill(database: &mut sqlx::PgConnection, which: LookupJob, rows: u32) -> Result<()> {
-    let (org, looked_up) = match which {
+fn measurement(
+    job: LookupJob,
+    rows: u32,
+    duration: Duration,
+    max_concurrency: usize,
+) -> Measurement {
+    let seconds = duration.as_secs_f64();
+    let min_seconds =
+        f64::from(rows) * GATEWAY_LATENCY.as_secs_f64() / GATEWAY_MAX_CONCURRENCY as f64;
+    Measurement {
+        name: job.name().to_owned(),
+        measured: format!(
+            "{seconds:.2} s ÷ {min_seconds:.2} s for {rows} rows; at most {max_concurrency} \
+             concurrent requests"
+        ),
+        value: seconds / min_seconds,
+        unit: "",
+        target: Target::AtMost(MAX_RATIO),
+    }
+}
+
+/// Inserts connections that are due for the job.
+async fn insert_due_rows(connection: &mut PgConnection, job: LookupJob, rows: u32) -> Result<()> {
+    let (org_id, tenant_lookup_timestamp) = match job {
         LookupJob::Tenantless => ("", Some("epoch")),
-        LookupJob::InventoryRefresh => ("1", None),
+        LookupJob::InventoryRefresh => (ORG_ID, None),
     };
     sqlx::query(
         "INSERT INTO connections (client_id, org_id, canonical_facts, dispatchers,
@@ -170,152 +165,161 @@ async fn fill(database: &mut sqlx::PgConnection, which: LookupJob, rows: u32) ->
                 '{\"rhc-worker-playbook\": {}}', $2::text::timestamptz
            FROM generate_series(1, $3) AS n",
     )
-    .bind(org)
-    .bind(looked_up)
+    .bind(org_id)
+    .bind(tenant_lookup_timestamp)
     .bind(i32::try_from(rows)?)
-    .execute(&mut *database)
+    .execute(&mut *connection)
     .await?;
-    // Autovacuum would do it sooner or later; here it would be in the middle of the measurement.
+    // Otherwise autovacuum could start during the measurement.
     sqlx::query("VACUUM ANALYZE connections")
-        .execute(&mut *database)
+        .execute(&mut *connection)
         .await?;
     Ok(())
 }
 
-async fn check_rows(database: &mut sqlx::PgConnection, which: LookupJob, rows: u32) -> Result<()> {
-    let told = which == LookupJob::InventoryRefresh;
-    let done: i64 = sqlx::query_scalar(
+/// Checks that all rows have the tenant and, in the job `inventory_refresh`, a new stale timestamp.
+async fn check_rows(connection: &mut PgConnection, job: LookupJob, rows: u32) -> Result<()> {
+    let is_reported = job == LookupJob::InventoryRefresh;
+    let valid_rows: i64 = sqlx::query_scalar(
         "SELECT count(*) FROM connections
-          WHERE org_id = '1' AND account = '42' AND tenant_lookup_timestamp IS NULL
-            AND (stale_timestamp > now() - interval '1 hour') = $1",
+          WHERE org_id = $1 AND account = $2 AND tenant_lookup_timestamp IS NULL
+            AND (stale_timestamp > now() - interval '1 hour') = $3",
     )
-    .bind(told)
-    .fetch_one(database)
+    .bind(ORG_ID)
+    .bind(ACCOUNT)
+    .bind(is_reported)
+    .fetch_one(connection)
     .await?;
     ensure!(
-        done == i64::from(rows),
-        "{}: {done} of {rows} rows are as they should be",
-        which.name()
+        valid_rows == i64::from(rows),
+        "{}: {valid_rows} of {rows} rows have the expected values",
+        job.name()
     );
     Ok(())
 }
 
-fn count_messages(config: &Config) -> Result<i64> {
+fn count_inventory_messages(config: &Config) -> Result<i64> {
     let brokers = config.kafka.brokers.as_deref().unwrap_or_default();
     let topic = config.inventory.topic.as_str();
     let consumer: BaseConsumer = rdkafka::ClientConfig::new()
         .set("bootstrap.servers", brokers)
         .create()?;
-    let metadata = consumer.fetch_metadata(Some(topic), KAFKA_WITHIN)?;
+    let metadata = consumer.fetch_metadata(Some(topic), KAFKA_TIMEOUT)?;
     let mut count = 0;
     for topic in metadata.topics() {
         for partition in topic.partitions() {
-            let (first, next) =
-                consumer.fetch_watermarks(topic.name(), partition.id(), KAFKA_WITHIN)?;
-            count += next - first;
+            let (first_offset, next_offset) =
+                consumer.fetch_watermarks(topic.name(), partition.id(), KAFKA_TIMEOUT)?;
+            count += next_offset - first_offset;
         }
     }
     Ok(count)
 }
 
-fn settings(
+fn job_config(
     services: &Services,
-    which: LookupJob,
-    name: &str,
-    gateway: &Gateway,
+    job: LookupJob,
+    database: &str,
+    gateway: &FakeGateway,
 ) -> Result<Config> {
-    let is_stale = which == LookupJob::InventoryRefresh;
-    let mut settings = services.postgres_settings(name);
-    settings.extend(support::variables(&[
+    let uses_inventory = job == LookupJob::InventoryRefresh;
+    let mut env = services.postgres_env_vars(database);
+    env.extend(env_vars(&[
         ("tenant.gateway_url", &gateway.url),
-        ("tenant.gateway_max_concurrency", &AT_ONCE.to_string()),
-        ("inventory.enabled", &is_stale.to_string()),
+        (
+            "tenant.gateway_max_concurrency",
+            &GATEWAY_MAX_CONCURRENCY.to_string(),
+        ),
+        ("inventory.enabled", &uses_inventory.to_string()),
     ]));
-    if is_stale {
-        settings.extend(support::variables(&[
-            // Nobody connects to it; but a queue is only allowed beside an outside broker.
+    if uses_inventory {
+        env.extend(env_vars(&[
+            // `kafka.brokers` is valid only together with `mqtt.url`. The job does not use MQTT.
             ("mqtt.url", "mqtt://127.0.0.1:1883"),
-            ("kafka.brokers", &format!("127.0.0.1:{}", services.kafka)),
+            (
+                "kafka.brokers",
+                &format!("127.0.0.1:{}", services.kafka_port),
+            ),
             ("kafka.replication", "1"),
-            ("inventory.topic", name),
+            ("inventory.topic", database),
         ]));
     }
-    support::config(settings)
+    load_config(env)
 }
 
-/// A gateway that says of everybody the same, and costs as little as can be: it shares the machine
-/// with what is measured. A thread for each connection, because a sleeping thread wakes on time;
-/// timers of a runtime are a millisecond late, which would be counted as the updater's.
-struct Gateway {
+/// A gateway that returns the same tenant for every client after [`GATEWAY_LATENCY`].
+///
+/// It does as little work as possible, because it shares the CPU with the measured job. It uses one
+/// thread per connection instead of Tokio: Tokio's timers have a resolution of one millisecond, and
+/// that delay would be counted as time of the job.
+struct FakeGateway {
     url: String,
-    book: Arc<Book>,
+    stats: Arc<GatewayStats>,
 }
 
 #[derive(Default)]
-struct Book {
-    asked: AtomicU64,
-    now: AtomicUsize,
-    most: AtomicUsize,
+struct GatewayStats {
+    requests: AtomicU64,
+    in_flight: AtomicUsize,
+    max_in_flight: AtomicUsize,
 }
 
-impl Gateway {
+impl FakeGateway {
     fn start() -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let url = format!("http://{}/lookup", listener.local_addr()?);
-        let book = Arc::new(Book::default());
-        let kept = book.clone();
-        let answer: Arc<[u8]> = answer().into();
-        // Ends with the process; its connections end when the other side does.
+        let stats = Arc::new(GatewayStats::default());
+        let server_stats = stats.clone();
+        let response: Arc<[u8]> = http_response().into();
+        // This thread runs until the process exits. A connection's thread ends with the connection.
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let (book, answer) = (kept.clone(), answer.clone());
-                std::thread::spawn(move || book.serve(stream, &answer));
+                let (stats, response) = (server_stats.clone(), response.clone());
+                std::thread::spawn(move || serve_connection(stream, &response, &stats));
             }
         });
-        Ok(Self { url, book })
+        Ok(Self { url, stats })
     }
 
-    fn asked(&self) -> u64 {
-        self.book.asked.load(Ordering::Relaxed)
+    fn requests(&self) -> u64 {
+        self.stats.requests.load(Ordering::Relaxed)
     }
 
-    fn most_at_once(&self) -> usize {
-        self.book.most.load(Ordering::Relaxed)
+    fn max_concurrency(&self) -> usize {
+        self.stats.max_in_flight.load(Ordering::Relaxed)
     }
 }
 
-impl Book {
-    /// Questions have no body and are not sent before the answer to the last: each ends where what
-    /// is there to read ends with an empty line.
-    fn serve(&self, mut stream: TcpStream, answer: &[u8]) {
-        let _ = stream.set_nodelay(true);
-        let mut question = [0; 4096];
-        let mut length = 0;
-        while length < question.len() {
-            match stream.read(&mut question[length..]) {
-                Ok(read) if read > 0 => length += read,
-                _ => return,
-            }
-            if !question[..length].ends_with(b"\r\n\r\n") {
-                continue;
-            }
-            length = 0;
-            self.asked.fetch_add(1, Ordering::Relaxed);
-            let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
-            self.most.fetch_max(now, Ordering::Relaxed);
-            std::thread::sleep(ANSWER_AFTER);
-            self.now.fetch_sub(1, Ordering::Relaxed);
-            if stream.write_all(answer).is_err() {
-                return;
-            }
+/// Answers the requests of one connection. Requests have no body and are not pipelined, so a
+/// request is complete when the received bytes end with an empty line.
+fn serve_connection(mut stream: TcpStream, response: &[u8], stats: &GatewayStats) {
+    let _ = stream.set_nodelay(true);
+    let mut request = [0; 4096];
+    let mut length = 0;
+    while length < request.len() {
+        match stream.read(&mut request[length..]) {
+            Ok(bytes_read) if bytes_read > 0 => length += bytes_read,
+            _ => return,
+        }
+        if !request[..length].ends_with(b"\r\n\r\n") {
+            continue;
+        }
+        length = 0;
+        stats.requests.fetch_add(1, Ordering::Relaxed);
+        let in_flight = stats.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
+        stats.max_in_flight.fetch_max(in_flight, Ordering::Relaxed);
+        std::thread::sleep(GATEWAY_LATENCY);
+        stats.in_flight.fetch_sub(1, Ordering::Relaxed);
+        if stream.write_all(response).is_err() {
+            return;
         }
     }
 }
 
-/// A whole HTTP answer: everybody belongs to the same organisation.
-fn answer() -> Vec<u8> {
+/// Returns a complete HTTP response. The body contains the tenant's identity, as a gateway sends it.
+fn http_response() -> Vec<u8> {
     let identity = json!({"identity": {"type": "System", "auth_type": "cert-auth",
-        "account_number": "42", "org_id": "1", "internal": {"org_id": "1"},
+        "account_number": ACCOUNT, "org_id": ORG_ID, "internal": {"org_id": ORG_ID},
         "system": {"cn": "bench", "cert_type": "system"}}});
     let body = json!({"x-rh-identity": BASE64_STANDARD.encode(identity.to_string())}).to_string();
     format!(

@@ -68,8 +68,8 @@ pub struct LoadResult {
     pub latencies_ms: Vec<f64>,
 }
 
-/// Runs this number of callers in parallel for `duration`. `build_request` receives a different
-/// number for each request and selects the client of the request by it.
+/// Runs this number of callers in parallel for `duration`. `build_request` receives a number that
+/// is different for each request of a caller, and derives the client id from it.
 pub async fn run_load(
     base_url: &str,
     callers: usize,
@@ -88,7 +88,7 @@ pub async fn run_load(
         let build_request = build_request.clone();
         tasks.push(tokio::spawn(async move {
             let mut latencies_ms = Vec::new();
-            // The large steps select distant rows, and a different row for each request.
+            // The steps are large, so that consecutive requests read distant rows.
             let mut number = caller_index * 7919;
             while started.elapsed() < duration {
                 number += 104_729;

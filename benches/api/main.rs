@@ -25,7 +25,7 @@ const PARTS: [&str; 3] = ["status", "message", "pages"];
 /// First argument of the child process that runs the baseline server. The second is the database.
 const SERVE_BASELINE: &str = "serve-baseline";
 
-/// Number of runs of each measurement. One more run before them is not counted.
+/// Number of runs of each measurement. A warm-up run precedes them.
 const RUNS: usize = 5;
 /// The organization of all clients.
 const ORG_ID: &str = "10000";

@@ -1,4 +1,5 @@
-//! Lists of an organization with one million connections, compared with the same queries in SQL.
+//! Measures lists of an organization with one million connections, compared with the same queries
+//! in SQL.
 
 use std::time::{Duration, Instant};
 
@@ -12,9 +13,9 @@ use super::{API_KEY, ORG_ID, RUNS, rows, throughput};
 
 const CLIENTS: usize = 1_000_000;
 const MIDDLE: usize = CLIENTS / 2;
-/// Requests for each kind of page in a run.
+/// Number of requests for each kind of page in a run.
 const PAGE_REQUESTS_PER_RUN: usize = 7;
-/// PostgreSQL updates its statistics with a delay.
+/// Time after which PostgreSQL's statistics include earlier queries.
 const STATISTICS_DELAY: Duration = Duration::from_secs(2);
 
 const COLUMNS: &str = "client_id, org_id, COALESCE(account, '') AS account, \
@@ -100,7 +101,7 @@ async fn measure_pages(connections: &mut Connections) -> Result<Vec<Measurement>
     let middle_by_offset = format!("limit=100&offset={MIDDLE}");
     // One vector of durations per query, in the order of `durations_ms`.
     let mut samples: [Vec<f64>; 6] = Default::default();
-    // Run 0 is not counted: it fills the caches.
+    // Run 0 is a warm-up that fills the caches.
     for run in 0..=RUNS {
         for _ in 0..PAGE_REQUESTS_PER_RUN {
             let durations_ms = [
@@ -204,7 +205,7 @@ async fn measure_filters(connections: &mut Connections) -> Result<Vec<Measuremen
         let (mut api_samples, mut sql_samples) = (Vec::new(), Vec::new());
         let scans_before = connections.sequential_scans().await?;
         let query_string = format!("limit=100&{}", filter.query_string);
-        // Run 0 is not counted: it fills the caches.
+        // Run 0 is a warm-up that fills the caches.
         for run in 0..=RUNS {
             let api_ms = connections.time_request(&query_string).await?;
             let sql_ms = connections.time_sql(&sql).await?;

@@ -1,4 +1,4 @@
-//! Fills the table of connections with SQL.
+//! Fills the table `connections`.
 
 use anyhow::Result;
 use sqlx::{AssertSqlSafe, Connection as _};

@@ -1,4 +1,4 @@
-//! Requests per second and latency under load, compared with the baseline server.
+//! Measures requests per second and p99 latency under load, compared with the baseline server.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -58,7 +58,7 @@ async fn measure(services: &Services, endpoint: Endpoint) -> Result<Vec<Measurem
     let mut connector_runs = RunResults::default();
     let mut baseline_runs = RunResults::default();
     let expected_status = endpoint.expected_status();
-    // Run 0 is not counted: it fills the connection pools and prepares the statements.
+    // Run 0 is a warm-up that fills the connection pools and prepares the statements.
     for run in 0..=RUNS {
         let build_request = move |number| connector_request(endpoint, number);
         let connector_result = run_load(
@@ -180,8 +180,7 @@ fn baseline_request(endpoint: Endpoint, number: usize) -> Vec<u8> {
     request(endpoint, &format!("/{}/{client_id}", endpoint.name()))
 }
 
-/// Builds a request. Both servers get the same headers, so that both spend the same time on parsing
-/// them.
+/// Builds a request. Both servers get the same headers and spend the same time on parsing them.
 fn request(endpoint: Endpoint, path: &str) -> Vec<u8> {
     let path_and_headers = format!(
         "{path} HTTP/1.1\r\nhost: localhost\r\nx-rh-cloud-connector-client-id: bench\r\n\

@@ -144,7 +144,7 @@ impl Drop for Mosquitto {
 }
 
 enum Database {
-    /// Dropping it deletes the file.
+    /// Pool and file. Dropping the database deletes the file.
     Sqlite(SqlitePool, PathBuf),
     Postgres(PgPool),
 }

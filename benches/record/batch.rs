@@ -1,4 +1,4 @@
-//! `Store::record_batch` on PostgreSQL, compared with COPY of the same rows.
+//! Measures `Store::record_batch` on PostgreSQL, compared with COPY of the same rows.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,8 +19,8 @@ const ROWS: usize = 40_000;
 const WRITERS: usize = 2;
 const PLOT_FILE: &str = "target/bench/known-clients.svg";
 
-/// Measures two writers with new and with known clients, compared with COPY on one and on two
-/// connections.
+/// Measures two writers with new clients (inserts) and known clients (updates), compared with COPY on
+/// one connection and on two.
 pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
     let (mut new_rates, mut known_rates) = (vec![], vec![]);
     let (mut copy_rates, mut two_copies_rates) = (vec![], vec![]);
@@ -157,7 +157,7 @@ pub async fn measure_known(services: &Services) -> Result<Vec<Measurement>> {
     Ok(measurements)
 }
 
-/// Inserts clients that the benchmark does not update, so that the table has the wanted size.
+/// Inserts clients that the benchmark does not update, to give the table its size.
 async fn insert_other_clients(services: &Services, database: &str, count: usize) -> Result<()> {
     let mut connection = services.connect(database).await?;
     sqlx::query(

@@ -1,5 +1,5 @@
-//! Minimal MQTT 3.1.1 client for load. It shares the CPU with the measured programs, so it implements
-//! only what the benchmarks need.
+//! Minimal MQTT 3.1.1 client. It shares the CPU with the measured programs, so it implements only
+//! what the benchmarks need.
 
 use anyhow::{Context as _, Result, ensure};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
@@ -9,12 +9,13 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 /// User name and password of the connector, which may read the messages of all clients.
 const CONNECTOR_CREDENTIALS: (&str, &str) = ("cloud-connector", "cc-secret");
 
+// Packet types of received packets.
 const CONNACK: u8 = 2;
 const PUBLISH: u8 = 3;
 const PUBACK: u8 = 4;
 const SUBACK: u8 = 9;
 
-/// First bytes of sent packets: packet type and flags.
+// First bytes of sent packets: packet type and flags.
 const CONNECT_BYTE: u8 = 0x10;
 const PUBLISH_QOS1_BYTE: u8 = 0x32;
 const PUBACK_BYTE: u8 = 0x40;

@@ -1,5 +1,5 @@
-//! Publish rate in embedded mode, where the connector commits each message before the PUBACK.
-//! Compared with Mosquitto, which delivers the same messages to one subscriber.
+//! Measures the publish rate in embedded mode, where the connector commits each message before the
+//! PUBACK. The baseline is Mosquitto, which delivers the same messages to one subscriber.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -108,8 +108,8 @@ pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
     }])
 }
 
-/// Publishes with all clients for [`RUN_DURATION`], each with one message in flight. Returns the total
-/// of acknowledged messages per second, and the clients, which are still connected.
+/// Publishes with all clients for [`RUN_DURATION`]. Each client has one message in flight. Returns
+/// the acknowledged messages per second of all clients, and the clients, which are still connected.
 async fn publish(address: &str) -> Result<(f64, Vec<MqttClient>)> {
     let mut clients = Vec::new();
     for client_id in rows::client_ids(CLIENTS) {

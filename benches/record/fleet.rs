@@ -1,5 +1,6 @@
-//! A fleet of 10,000 simulated clients in embedded mode: time until all are recorded, time until all
-//! are disconnected after the simulator was killed, and memory per connection.
+//! A fleet of 10,000 simulated clients in embedded mode. Measures the time until all are recorded,
+//! the time until all are disconnected after the simulator was killed, and the memory per
+//! connection.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};

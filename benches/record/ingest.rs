@@ -1,5 +1,5 @@
-//! The role `ingest` reads a backlog from Mosquitto and produces it to Kafka, compared with
-//! `mosquitto_sub` reading the same backlog. Also measures the peak memory.
+//! Measures how fast the role `ingest` produces a backlog from Mosquitto to Kafka, compared with
+//! `mosquitto_sub`, which reads the same backlog. Also measures the peak memory of `ingest`.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use super::{CONTROL_TOPIC_FILTER, RUNS, rows};
 
 const PUBLISHERS: usize = 40;
 const MAX_IN_FLIGHT_PER_PUBLISHER: usize = 100;
-/// Each poll sends one request per partition to Kafka.
+/// Time between two polls for the backlog. Each poll sends one request per partition to Kafka.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Time for the last PUBACKs to reach the broker.
 const PUBACK_DELAY: Duration = Duration::from_secs(2);
@@ -34,7 +34,7 @@ pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
         port: services.mosquitto_port,
         client_id: format!("mosquitto-sub-{suffix}"),
     };
-    // From now on, the broker queues all messages for both subscribers.
+    // The broker then queues all messages for both sessions.
     create_ingest_session(&env_vars).await?;
     mosquitto_sub.create_session().await?;
 
@@ -42,7 +42,7 @@ pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
     let (mut ingest_rates, mut baseline_rates, mut memory_mib) = (vec![], vec![], vec![]);
     for run in 0..RUNS {
         publish(services.mosquitto_port, backlog).await?;
-        // Alternate the order: the second reader may profit from the broker's warm caches.
+        // The order alternates, because the second reader may benefit from the broker's warm caches.
         if run % 2 == 0 {
             baseline_rates.push(mosquitto_sub.drain(backlog).await?);
         }
@@ -83,7 +83,7 @@ pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
     ])
 }
 
-/// Starts `ingest` until it is ready, and stops it. Its persistent session remains in the broker.
+/// Starts `ingest`, waits until it is ready, and stops it. The broker keeps its persistent session.
 async fn create_ingest_session(env_vars: &[(String, String)]) -> Result<()> {
     let process = ConnectorProcess::start(&["--role", "ingest"], env_vars).await?;
     process.wait_ready().await?;
@@ -136,7 +136,7 @@ impl MosquittoSub {
         command
     }
 
-    /// Subscribes and disconnects (`-E`). The persistent session remains in the broker.
+    /// Subscribes and disconnects (`-E`). The broker keeps the persistent session.
     async fn create_session(&self) -> Result<()> {
         let status = self.command().arg("-E").status().await;
         let status = status.context("mosquitto_sub")?;

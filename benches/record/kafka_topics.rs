@@ -1,4 +1,4 @@
-//! Creates Kafka topics, fills the ingress topic before a measurement, and counts messages after it.
+//! Creates Kafka topics, fills the ingress topic, and counts the messages of a topic.
 
 use std::time::Duration;
 

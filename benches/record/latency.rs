@@ -1,5 +1,5 @@
-//! Latency from a client's publish until the API returns the new state, at a constant rate. The
-//! baseline is the latency from a publish over an INSERT to a SELECT.
+//! Measures the latency from a client's publish until the API returns the new state, at a constant
+//! rate. The baseline measures the latency from a publish until a SELECT returns the inserted row.
 
 use std::time::{Duration, Instant};
 
@@ -15,21 +15,22 @@ use super::support::report::{Measurement, Target, median, quantile};
 use super::support::{Services, env_vars};
 use super::{ORG_ID, RUNS, rows};
 
-/// Time between two messages of the connector, and between two of the baseline.
+/// Time between two messages to the connector, and between two messages to the baseline.
 const MESSAGE_INTERVAL: Duration = Duration::from_millis(10);
-/// The baseline's messages are published halfway between the connector's. A short stall of the
-/// machine then affects both.
+/// Messages to the baseline are published halfway between messages to the connector. A short stall
+/// of the machine then affects both.
 const BASELINE_DELAY: Duration = Duration::from_millis(5);
 const CLIENTS: usize = 500;
 const MESSAGES_PER_RUN: u16 = 1000;
 const WARM_UP_MESSAGES: u16 = 300;
 
-/// Polling more often, or earlier than `Probe::first_poll_after`, would cause most of the load.
+/// Time between two polls for the result of a message. Polling more often, or earlier than
+/// `Probe::first_poll_after`, would cause most of the load.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
-/// `Probe::first_poll_after` as a share of the latency of the fastest warm-up messages.
+/// `Probe::first_poll_after` as a share of the latency that [`warm_up`] returns.
 const FIRST_POLL_SHARE: f64 = 0.6;
-/// After this time, the state is polled only every [`SLOW_POLL_INTERVAL`]. Polling would otherwise
-/// slow down an overloaded machine even more.
+/// After this time, polls for a message are [`SLOW_POLL_INTERVAL`] apart. Frequent polls would slow
+/// down an overloaded machine even more.
 const SLOW_POLL_AFTER: Duration = Duration::from_millis(30);
 const SLOW_POLL_INTERVAL: Duration = Duration::from_millis(8);
 
@@ -182,8 +183,9 @@ impl System {
     }
 }
 
-/// Sends messages one after the other. Consumer groups, connection pools and Kafka's JIT compiler are
-/// warm afterwards. Returns the latency of the fastest messages (p10).
+/// Sends messages one after the other. Afterwards, consumer groups have their partitions,
+/// connections are open, and Kafka's JVM has compiled its code. Returns the 10th percentile of the
+/// latencies.
 async fn warm_up(system: &System) -> Result<Duration> {
     let client_id = uuid::Uuid::new_v4().to_string();
     let mut client = MqttClient::connect(system.mqtt_address(), &client_id).await?;

@@ -1,6 +1,6 @@
 //! Measures recording: the throughput of each stage from the MQTT broker to the database, the
 //! latency from a publish to the API, memory, and a simulated fleet. Most values are ratios to a
-//! baseline that does the same work with less code. Runs of both are interleaved on the same
+//! baseline: a simpler program that does the same work. Runs of both are interleaved on the same
 //! services; each value is the median of all runs.
 //!
 //! Start it with `make bench-record`. It prints a table, writes target/bench/record.json, and exits

@@ -1,5 +1,5 @@
-//! The role `record` reads a backlog from Kafka and writes it to PostgreSQL, compared with COPY of
-//! the same rows. Also measures the peak memory.
+//! Measures how fast the role `record` writes a backlog from Kafka to PostgreSQL, compared with COPY
+//! of the same rows. Also measures the peak memory of `record`.
 
 use std::time::{Duration, Instant};
 
@@ -16,8 +16,8 @@ const DEFAULT_BACKLOG: usize = 200_000;
 pub const MAX_MEMORY_MIB: f64 = 143.0;
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Returns the number of messages of a backlog. `BENCH_BACKLOG=20000` makes a trial run shorter; the
-/// names of the measurements do not change.
+/// Returns the number of messages of a backlog. `BENCH_BACKLOG=20000` makes a trial run shorter. It
+/// does not change the names of the measurements.
 pub fn backlog_size() -> Result<usize> {
     match std::env::var("BENCH_BACKLOG") {
         Ok(count) => count.parse().context("BENCH_BACKLOG is not a number"),
@@ -25,8 +25,8 @@ pub fn backlog_size() -> Result<usize> {
     }
 }
 
-/// Returns environment variables for distributed mode, without the database. `suffix` makes the names
-/// of the topics and the MQTT client id unique.
+/// Returns environment variables for distributed mode, without those of the database. `suffix`
+/// makes the names of the topics and the MQTT client id unique.
 pub fn distributed_env_vars(services: &Services, suffix: &str) -> Vec<(String, String)> {
     env_vars(&[
         (
@@ -66,7 +66,7 @@ pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
         memory_mib.push(result.peak_memory_mib);
         copy_rates.push(copy(services, &copy_text).await?);
     }
-    // Double the backlog: the topic keeps the messages of the first half.
+    // A new consumer group reads these messages and the earlier ones: twice the backlog.
     kafka_topics::fill(&config, &rows::client_ids(backlog)).await?;
     let group_suffix = format!("{suffix}-double");
     let double_backlog = record(services, &env_vars, &group_suffix, 2 * backlog).await?;
@@ -98,7 +98,7 @@ struct RecordResult {
     peak_memory_mib: f64,
 }
 
-/// Runs `record` with a new consumer group and an empty database until the whole backlog is written.
+/// Runs `record` with a new consumer group and an empty database until it has written the backlog.
 async fn record(
     services: &Services,
     shared_env_vars: &[(String, String)],
@@ -115,8 +115,8 @@ async fn record(
     ]));
     let mut connection = services.connect(&database).await?;
     let process = ConnectorProcess::start(&["--role", "record"], &env).await?;
-    // Time and number of rows when the first rows were seen. The time before that is not measured,
-    // because Kafka decides how long a new consumer group waits for its partitions.
+    // Time and row count of the first poll that found rows. The measurement starts there, because
+    // Kafka determines how long a new consumer group waits for its partitions.
     let mut first_rows: Option<(Instant, i64)> = None;
     let expected_rows = i64::try_from(backlog)?;
     let rows_per_second = loop {

@@ -20,8 +20,8 @@ pub const BATCH_SIZE: usize = 1000;
 const ACCOUNT: &str = "111000";
 const TOPIC_PREFIX: &str = "redhat/insights";
 
-/// Returns an online message of 500 bytes. Its tag `revision` makes messages of the same client
-/// distinguishable.
+/// Returns an online message of 500 bytes. The tag `revision` distinguishes messages of the same
+/// client.
 pub fn online_message(client_id: &str, revision: usize) -> String {
     let sent = Timestamp::now();
     let mut message = json!({
@@ -29,10 +29,7 @@ pub fn online_message(client_id: &str, revision: usize) -> String {
         "version": 1, "sent": sent.to_string(),
         "content": {
             "state": "online",
-            "canonical_facts": {
-                "insights_id": insights_id(client_id),
-                "fqdn": format!("{client_id}.example"),
-            },
+            "canonical_facts": {"insights_id": client_id, "fqdn": format!("{client_id}.example")},
             "dispatchers": {"rhc-worker-playbook": {}},
             "tags": {"revision": revision.to_string(), "filler": ""},
         },
@@ -42,12 +39,7 @@ pub fn online_message(client_id: &str, revision: usize) -> String {
     message.to_string()
 }
 
-/// Returns the client id in the canonical form of a UUID if it is one, otherwise unchanged.
-fn insights_id(client_id: &str) -> String {
-    uuid::Uuid::parse_str(client_id).map_or_else(|_| client_id.to_owned(), |id| id.to_string())
-}
-
-/// Returns random client ids.
+/// Returns random UUIDs. Each serves as a client id and as the client's `insights_id`.
 pub fn client_ids(count: usize) -> Vec<String> {
     let random_id = |_| uuid::Uuid::new_v4().to_string();
     (0..count).map(random_id).collect()
@@ -109,7 +101,7 @@ const COPY: &str = "COPY connections (client_id, org_id, account, dialect, kind,
      message_id, message_sent, online_received_at, queue_partition, queue_offset, \
      inventory_eligible, stale_timestamp, created_at, updated_at) FROM STDIN";
 
-/// Returns the input of COPY for the same rows, one element per batch.
+/// Converts the upserts to input for COPY, one element per batch.
 pub fn copy_text(batches: &[Vec<ConnectionUpsert>]) -> Vec<Vec<u8>> {
     batches
         .iter()

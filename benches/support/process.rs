@@ -89,7 +89,7 @@ impl ConnectorProcess {
         read_banner
             .await
             .context("the connector did not print its startup banner in time")??;
-        // The connector would block if nothing read its output.
+        // Keep reading, because the connector would block when the pipe is full.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
         Ok(Self {
             child,

@@ -11,7 +11,7 @@ use crate::config;
 const KEEP_ALIVE_SECONDS: u16 = 30;
 /// Maximum number of outgoing messages in flight.
 const MAX_OUTGOING_IN_FLIGHT: u16 = 10_000;
-/// More than the 65,535 messages that a broker can have in flight to one client, so queueing their
+/// More than the 65,535 messages that a broker can have in flight to one client, so queuing their
 /// acknowledgements never blocks.
 const MAX_QUEUED_REQUESTS: usize = 70_000;
 /// Maximum number of queued packets that one write sends. By default `rumqttc` writes each packet

@@ -1,6 +1,6 @@
-//! The acceptance list of tenancy. Each test name starts with the id of its item, and each test runs
-//! on SQLite and on PostgreSQL. `make acceptance` runs only these tests. The items M1 to M3, about
-//! migration, are in `distributed/adoption.rs`.
+//! The acceptance list of tenancy. Each test name starts with the id of its item, and each test
+//! runs on SQLite and on PostgreSQL. `make acceptance` runs only these tests. The items M1 to M3,
+//! about migration, are in `distributed/adoption.rs`.
 
 mod recording;
 mod updaters;
@@ -20,8 +20,8 @@ use tokio::time::Instant;
 
 use crate::store_contract::TestStore;
 
-/// Creates two tests from each test function: `sqlite::<name>` and `postgres::<name>`. A test function
-/// takes an [`UpdaterFixture`].
+/// Creates two tests from each test function: `sqlite::<name>` and `postgres::<name>`. A test
+/// function takes an [`UpdaterFixture`].
 macro_rules! each_store {
     ($($test:ident),* $(,)?) => {
         mod sqlite {

@@ -1,5 +1,5 @@
-//! Start and end of connections to the embedded broker: silent peers, takeovers, last wills, rate and
-//! connection limits, and certificate reload.
+//! Start and end of connections to the embedded broker: silent peers, takeovers, last wills, rate
+//! and connection limits, and certificate reload.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::support::connector::DEFAULT_ORG_ID;
 use crate::support::mqtt::{CLOSED_WITHOUT_REASON, Connect, control_out, data_in, offline, online};
 use crate::support::{Certs, Connector, RawClient, eventually, unique_id};
 
-/// CONNACK reason code of MQTT 5.
+/// MQTT 5 reason code in CONNACK.
 const CONNECTION_RATE_EXCEEDED: u8 = 0x9f;
 
 #[tokio::test]
@@ -41,8 +41,8 @@ async fn silent_connections_do_not_delay_other_clients() {
     client
         .must_publish(&control_out(&plain_id), &online())
         .await;
-    // The broker closes a silent connection after ten seconds. A client that had to wait for one
-    // would take as long.
+    // The broker closes silent connections after ten seconds. A client that had to wait for that
+    // would exceed five seconds.
     assert!(
         started.elapsed() < Duration::from_secs(5),
         "{:?}",
@@ -69,7 +69,8 @@ async fn takeover_keeps_the_client_connected() {
         let other_id = unique_id("after");
         let mut other = RawClient::connect(&connector.mqtt_address, &Connect::new(&other_id)).await;
         other.must_publish(&control_out(&other_id), &online()).await;
-        // The new session has published nothing, so the row still is that of the old session.
+        // The new session has published nothing. The client is listed only if the takeover kept its
+        // row.
         assert!(
             connector
                 .list_client_ids(DEFAULT_ORG_ID)

@@ -1,5 +1,5 @@
-//! Reports of connected hosts to inventory: to a Kafka topic in distributed mode, to a file in embedded
-//! mode.
+//! Reports of connected hosts to inventory: to a Kafka topic in distributed mode, to a file in
+//! embedded mode.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use crate::support::{Deployment, eventually, unique_id};
 each_deployment!(
     a_host_that_comes_online_is_reported,
     a_tenantless_client_is_not_reported with &[("tenant.default_org_id", "")],
-    a_host_without_a_relevant_dispatcher_is_not_reported,
+    a_host_without_an_eligible_dispatcher_is_not_reported,
 );
 
 /// An online message of a host that is eligible for inventory.
@@ -86,7 +86,7 @@ async fn a_tenantless_client_is_not_reported(deployment: Deployment) {
     assert!(deployment.inventory_messages().await.is_empty());
 }
 
-async fn a_host_without_a_relevant_dispatcher_is_not_reported(deployment: Deployment) {
+async fn a_host_without_an_eligible_dispatcher_is_not_reported(deployment: Deployment) {
     let client_id = unique_id("no-worker");
     let mut client =
         RawClient::connect(&deployment.mqtt_address(), &Connect::new(&client_id)).await;

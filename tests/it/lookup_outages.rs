@@ -1,5 +1,6 @@
-//! Outages of the lookup service, with everything else real: what must not be lost is not lost. Small
-//! in every test run; `make drills` runs them at full size, and holds them to their times.
+//! Outages and faults of the tenant lookup service. Clients must not lose their tenants. Only the
+//! lookup service is a fake. Normal test runs use few clients; `make outage-tests` runs the tests
+//! at full size and checks their duration.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -7,260 +8,312 @@ use std::time::{Duration, Instant};
 
 use crate::each_deployment;
 use crate::support::gateway::{FakeGateway, GatewayReply};
-use crate::support::mqtt::{Connect, RawClient, control_out, offline, online};
+use crate::support::mqtt::{Connect, PINGRESP, PUBACK, RawClient, control_out, offline, online};
 use crate::support::{Deployment, TIMEOUT, eventually, unique_id};
 
 each_deployment!(
-    the_gateway_goes_away_while_everybody_reconnects,
-    tenantless_clients_that_reconnect_as_fast_as_they_can,
-    the_gateway_forgets_everybody_at_once,
+    clients_keep_their_tenants_if_they_reconnect_during_an_outage,
+    a_reconnect_loop_of_tenantless_clients_causes_one_lookup_per_client,
+    clients_keep_their_tenants_on_mass_loss,
 );
 
-/// `record.tenant_lookup_timeout` as it is by default.
-const BATCH_DEADLINE: Duration = Duration::from_secs(1);
+/// The default of `record.tenant_lookup_timeout`.
+const TENANT_LOOKUP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// `make drills`: times are held to there only, for a test run shares its machine with other tests.
+/// Whether the tests run at full size. Only then they check durations, because a normal test run
+/// shares its machine with other tests.
 fn is_full_size() -> bool {
     std::env::var_os("FULL_SIZE_OUTAGE_TESTS").is_some()
 }
 
-fn size(small: usize, full: usize) -> usize {
-    if is_full_size() { full } else { small }
+/// Returns unique client ids: `full_size_count` of them at full size, otherwise `normal_count`.
+fn client_ids(prefix: &str, normal_count: usize, full_size_count: usize) -> Vec<String> {
+    let count = if is_full_size() {
+        full_size_count
+    } else {
+        normal_count
+    };
+    (0..count)
+        .map(|n| unique_id(&format!("{prefix}{n}")))
+        .collect()
 }
 
+/// Connected clients.
 struct Fleet {
-    names: Vec<String>,
+    client_ids: Vec<String>,
     clients: Vec<RawClient>,
 }
 
 impl Fleet {
-    /// Everybody connects and says online; returns when the broker has acknowledged it.
-    async fn connect(address: &str, names: Vec<String>) -> Self {
-        let mut connecting = Vec::new();
-        let at_once = Arc::new(tokio::sync::Semaphore::new(500));
-        for name in names.clone() {
+    /// Connects all clients and publishes their online messages. Returns when the broker has
+    /// acknowledged all messages.
+    async fn connect(address: &str, client_ids: Vec<String>) -> Self {
+        const MAX_CONCURRENT_CONNECTS: usize = 500;
+        let mut tasks = Vec::new();
+        let permits = Arc::new(tokio::sync::Semaphore::new(MAX_CONCURRENT_CONNECTS));
+        for client_id in client_ids.clone() {
             let address = address.to_owned();
-            let turn = at_once.clone().acquire_owned().await.unwrap();
-            connecting.push(tokio::spawn(async move {
-                let connect = Connect::new(&name).offline_will().without_keep_alive();
+            let permit = permits.clone().acquire_owned().await.unwrap();
+            tasks.push(tokio::spawn(async move {
+                let connect = Connect::new(&client_id).offline_will().without_keep_alive();
                 let mut client = RawClient::connect(&address, &connect).await;
-                client.must_publish(&control_out(&name), &online()).await;
-                drop(turn);
+                client
+                    .must_publish(&control_out(&client_id), &online())
+                    .await;
+                drop(permit);
                 client
             }));
         }
         let mut clients = Vec::new();
-        for client in connecting {
-            clients.push(client.await.unwrap());
+        for task in tasks {
+            clients.push(task.await.unwrap());
         }
-        Self { names, clients }
+        Self {
+            client_ids,
+            clients,
+        }
     }
 
-    /// Everybody has a tenant. So many new ones at once may be more than a busy machine looks up within
-    /// a batch's time; the updater finds the rest.
-    async fn settle(&self, subject: &Deployment) {
-        eventually("all have a tenant", || async {
-            subject.run_command(&["update-tenantless"]).await;
-            let sql = "SELECT count(*) FROM connections WHERE org_id <> ''";
-            let found = subject.count(sql).await;
-            (usize::try_from(found).unwrap() == self.names.len()).then_some(())
+    /// Waits until all clients have a tenant. On a busy machine, the recorder cannot look up that
+    /// many new clients within the timeout of a batch. So this runs the updater, too.
+    async fn wait_for_initial_tenants(&self, deployment: &Deployment) {
+        eventually("all clients to have a tenant", || async {
+            deployment.run_command(&["update-tenantless"]).await;
+            let found = count_clients_with_tenant(deployment).await;
+            (found == self.client_ids.len()).then_some(())
         })
         .await;
     }
 
-    /// Everybody is cut off, and comes back; returns how long it took until all were recorded.
-    async fn reconnect(self, subject: &Deployment) -> (Self, Duration) {
+    /// Drops all connections and reconnects all clients. Returns the time until all clients were
+    /// recorded with a tenant.
+    async fn reconnect(self, deployment: &Deployment) -> (Self, Duration) {
         let started = Instant::now();
         drop(self.clients);
-        wait_for_tenants(subject, 0).await;
-        let fleet = Self::connect(&subject.mqtt_address(), self.names).await;
-        wait_for_tenants(subject, fleet.names.len()).await;
+        wait_for_clients_with_tenant(deployment, 0).await;
+        let fleet = Self::connect(&deployment.mqtt_address(), self.client_ids).await;
+        wait_for_clients_with_tenant(deployment, fleet.client_ids.len()).await;
         (fleet, started.elapsed())
     }
 
-    /// Each of them, and nobody else.
-    async fn must_be_listed(&self, subject: &Deployment) {
-        let names: HashSet<String> = self.names.iter().cloned().collect();
-        assert_eq!(subject.list_client_ids().await, names);
+    /// Checks that the API lists exactly these clients.
+    async fn assert_listed(&self, deployment: &Deployment) {
+        let client_ids: HashSet<String> = self.client_ids.iter().cloned().collect();
+        assert_eq!(deployment.list_client_ids().await, client_ids);
     }
 }
 
-/// Waits until so many have a tenant. The table is asked: the list of all, asked for again and again,
-/// would be the larger part of the work.
-async fn wait_for_tenants(subject: &Deployment, count: usize) {
+async fn count_clients_with_tenant(deployment: &Deployment) -> usize {
+    let sql = "SELECT count(*) FROM connections WHERE org_id <> ''";
+    usize::try_from(deployment.count(sql).await).unwrap()
+}
+
+/// Waits until `count` clients have a tenant. Queries the database, because repeated requests for
+/// the whole list would be a large part of the load.
+async fn wait_for_clients_with_tenant(deployment: &Deployment, count: usize) {
     let deadline = Instant::now() + 2 * TIMEOUT;
     loop {
-        let sql = "SELECT count(*) FROM connections WHERE org_id <> ''";
-        let found = subject.count(sql).await;
-        if usize::try_from(found).unwrap() == count {
+        let found = count_clients_with_tenant(deployment).await;
+        if found == count {
             return;
         }
-        let late = Instant::now() > deadline;
-        assert!(!late, "{found} have a tenant, not {count}");
+        assert!(
+            Instant::now() < deadline,
+            "timed out waiting for {count} clients with a tenant; found {found}"
+        );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
-async fn the_gateway_goes_away_while_everybody_reconnects(subject: Deployment) {
+async fn clients_keep_their_tenants_if_they_reconnect_during_an_outage(deployment: Deployment) {
     let gateway = FakeGateway::start(GatewayReply::Found("10000")).await;
-    let subject = subject.recreate_with_gateway(&gateway, &[]).await;
-    let names: Vec<String> = (0..size(300, 5000))
-        .map(|n| unique_id(&format!("d{n}")))
-        .collect();
-    let mut fleet = Fleet::connect(&subject.mqtt_address(), names).await;
-    fleet.settle(&subject).await;
-    let mut healthy = Duration::ZERO;
+    let deployment = deployment.recreate_with_gateway(&gateway, &[]).await;
+    let client_ids = client_ids("d", 300, 5000);
+    let mut fleet = Fleet::connect(&deployment.mqtt_address(), client_ids).await;
+    fleet.wait_for_initial_tenants(&deployment).await;
+    let mut healthy_duration = Duration::ZERO;
     for _ in 0..2 {
-        let took;
-        (fleet, took) = fleet.reconnect(&subject).await;
-        healthy = healthy.max(took);
+        let duration;
+        (fleet, duration) = fleet.reconnect(&deployment).await;
+        healthy_duration = healthy_duration.max(duration);
     }
-    println!("healthy: all recorded after {healthy:.1?}");
-    for silence in [
+    println!("no outage: all clients recorded after {healthy_duration:.1?}");
+    for outage in [
         GatewayReply::Overloaded,
         GatewayReply::NoReply,
         GatewayReply::HtmlPage(200),
         GatewayReply::HtmlPage(404),
     ] {
-        gateway.set_default_reply(silence.clone());
-        let before = gateway.requested_clients().len();
-        let took;
-        (fleet, took) = fleet.reconnect(&subject).await;
-        let asked = gateway.requested_clients().len() - before;
-        println!("{silence:?}: all recorded after {took:.1?}; the gateway was asked {asked} times");
+        gateway.set_default_reply(outage.clone());
+        let requests_before = gateway.requested_clients().len();
+        let duration;
+        (fleet, duration) = fleet.reconnect(&deployment).await;
+        let requests = gateway.requested_clients().len() - requests_before;
+        println!("{outage:?}: all clients recorded after {duration:.1?}; {requests} lookups");
         if is_full_size() {
-            assert!(took <= healthy + 2 * BATCH_DEADLINE, "{took:?}");
+            assert!(
+                duration <= healthy_duration + 2 * TENANT_LOOKUP_TIMEOUT,
+                "{duration:?}"
+            );
         }
-        // What opens the breaker, what was under way by then, and probes.
-        assert!(asked <= 20 + 64 + 30, "{silence:?}: asked {asked} times");
-        fleet.must_be_listed(&subject).await;
-        // No attempt was used up.
-        let used = "SELECT count(*) FROM connections WHERE tenant_lookup_failure_count > 0";
-        assert_eq!(subject.count(used).await, 0);
-        // New clients arrive meanwhile: they belong to nobody yet, and have lost nothing.
-        let newcomer = unique_id("new");
-        let mut client =
-            RawClient::connect(&subject.mqtt_address(), &Connect::new(&newcomer)).await;
-        client
-            .must_publish(&control_out(&newcomer), &online())
-            .await;
-        let row = eventually("the newcomer's row", || subject.row(&newcomer)).await;
-        assert_eq!(
-            (row.org_id.as_str(), row.tenant_lookup_failure_count),
-            ("", 0)
-        );
-        // When it is back, they get their tenants at the next run.
-        gateway.set_default_reply(GatewayReply::Found("10000"));
-        eventually("the updater finds it", || async {
-            subject.run_command(&["update-tenantless"]).await;
-            let row = subject.row(&newcomer).await.unwrap();
-            (row.org_id == "10000").then_some(())
-        })
-        .await;
-        // The connector itself hears of it by a probe, which somebody's online makes.
-        let deadline = Instant::now() + TIMEOUT;
-        while subject
-            .metric("cloud_connector_tenant_breaker_open", "")
-            .await
-            > 0.5
-        {
-            assert!(Instant::now() < deadline, "the breaker stays open");
-            client
-                .must_publish(&control_out(&newcomer), &online())
-                .await;
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        client
-            .must_publish(&control_out(&newcomer), &offline())
-            .await;
-        wait_for_tenants(&subject, fleet.names.len()).await;
+        // 20 failed lookups open the breaker, with up to 64 more in flight. Then the connector
+        // sends only probes.
+        let max_requests = 20 + 64 + 30;
+        assert!(requests <= max_requests, "{outage:?}: {requests} lookups");
+        fleet.assert_listed(&deployment).await;
+        // Failed lookups during an outage do not count as attempts.
+        let sql = "SELECT count(*) FROM connections WHERE tenant_lookup_failure_count > 0";
+        assert_eq!(deployment.count(sql).await, 0);
+        new_client_gets_its_tenant_after_the_outage(&deployment, &gateway).await;
+        wait_for_clients_with_tenant(&deployment, fleet.client_ids.len()).await;
     }
-    assert!(subject.is_ready().await);
+    assert!(deployment.is_ready().await);
 }
 
-async fn tenantless_clients_that_reconnect_as_fast_as_they_can(subject: Deployment) {
+/// Connects a new client during an outage: it is tenantless. Then ends the outage: the next run of
+/// the updater finds the tenant, and the breaker closes.
+async fn new_client_gets_its_tenant_after_the_outage(
+    deployment: &Deployment,
+    gateway: &FakeGateway,
+) {
+    let client_id = unique_id("new");
+    let topic = control_out(&client_id);
+    let connect = Connect::new(&client_id);
+    let mut client = RawClient::connect(&deployment.mqtt_address(), &connect).await;
+    client.must_publish(&topic, &online()).await;
+    let row = eventually("the row of the new client", || deployment.row(&client_id)).await;
+    assert_eq!(
+        (row.org_id.as_str(), row.tenant_lookup_failure_count),
+        ("", 0)
+    );
+    gateway.set_default_reply(GatewayReply::Found("10000"));
+    eventually("the updater to find the tenant", || async {
+        deployment.run_command(&["update-tenantless"]).await;
+        let row = deployment.row(&client_id).await.unwrap();
+        (row.org_id == "10000").then_some(())
+    })
+    .await;
+    // The updater ran in another process. The breaker of the connector closes after a successful
+    // probe, and only an online message causes a probe.
+    let deadline = Instant::now() + TIMEOUT;
+    let breaker_open = "cloud_connector_tenant_breaker_open";
+    while deployment.metric(breaker_open, "").await > 0.5 {
+        assert!(
+            Instant::now() < deadline,
+            "timed out waiting for the breaker to close"
+        );
+        client.must_publish(&topic, &online()).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    client.must_publish(&topic, &offline()).await;
+}
+
+async fn a_reconnect_loop_of_tenantless_clients_causes_one_lookup_per_client(
+    deployment: Deployment,
+) {
     let gateway = FakeGateway::start(GatewayReply::NotFound).await;
-    let subject = subject
+    let deployment = deployment
         .recreate_with_gateway(&gateway, &[("tenant.negative_cache_ttl", "60s")])
         .await;
-    let names: Vec<String> = (0..size(50, 500))
-        .map(|n| unique_id(&format!("s{n}")))
+    let test_duration = Duration::from_secs(if is_full_size() { 30 } else { 5 });
+    let deadline = Instant::now() + test_duration;
+    let tasks: Vec<_> = client_ids("s", 50, 500)
+        .into_iter()
+        .map(|client_id| {
+            tokio::spawn(reconnect_until(
+                deadline,
+                deployment.mqtt_address(),
+                client_id,
+            ))
+        })
         .collect();
-    let lasts = Duration::from_secs(if is_full_size() { 30 } else { 5 });
-    let until = Instant::now() + lasts;
-    let mut storm = Vec::new();
-    for name in names.clone() {
-        let address = subject.mqtt_address();
-        storm.push(tokio::spawn(async move {
-            let mut times = 0;
-            let heard_on = format!("redhat/insights/{name}/control/in");
-            while Instant::now() < until {
-                let connect = Connect::new(&name).offline_will();
-                let mut client = RawClient::connect(&address, &connect).await;
-                client.subscribe(&heard_on).await;
-                let online = online().to_string();
-                let topic = control_out(&name);
-                client.send_publish(&topic, online.as_bytes(), false).await;
-                client.ping().await;
-                // Nothing is sent to it because of it: these are the broker's own answers.
-                assert_eq!(client.read_packet().await.unwrap().kind(), 4, "PUBACK");
-                assert_eq!(client.read_packet().await.unwrap().kind(), 13, "PINGRESP");
-                times += 1;
-            }
-            times
-        }));
+    // Memory must not grow after the first third of the test.
+    tokio::time::sleep(test_duration / 3).await;
+    let early_mib = deployment.resident_memory_mib();
+    let mut reconnects = 0;
+    for task in tasks {
+        reconnects += task.await.unwrap();
     }
-    // The first third warms it up; what it holds then, it holds at the end.
-    tokio::time::sleep(lasts / 3).await;
-    let early = subject.resident_memory_mib();
-    let mut times = 0;
-    for client in storm {
-        times += client.await.unwrap();
-    }
-    let late = subject.resident_memory_mib();
-    let asked = gateway.requested_clients();
+    let final_mib = deployment.resident_memory_mib();
+    let requested_clients = gateway.requested_clients();
     println!(
-        "{times} reconnects, {} lookups, {early} MiB after a third, {late} MiB at the end",
-        asked.len()
+        "{reconnects} reconnects, {} lookups, {early_mib} MiB after a third of the time, \
+         {final_mib} MiB at the end",
+        requested_clients.len()
     );
-    assert!(late <= early + early / 4 + 16, "{early} MiB, then {late}");
-    let different: HashSet<&String> = asked.iter().collect();
-    assert_eq!(asked.len(), different.len(), "one lookup a client");
-    assert!(subject.list_client_ids().await.is_empty());
-    assert!(times > 100, "{times}");
+    assert!(
+        final_mib <= early_mib + early_mib / 4 + 16,
+        "memory grew from {early_mib} MiB to {final_mib} MiB"
+    );
+    let different_clients: HashSet<&String> = requested_clients.iter().collect();
+    assert_eq!(
+        requested_clients.len(),
+        different_clients.len(),
+        "a client was looked up more than once"
+    );
+    assert!(deployment.list_client_ids().await.is_empty());
+    assert!(reconnects > 100, "only {reconnects} reconnects");
 }
 
-async fn the_gateway_forgets_everybody_at_once(subject: Deployment) {
+/// Connects the client and publishes its online message again and again. Returns the number of
+/// connects.
+async fn reconnect_until(deadline: Instant, address: String, client_id: String) -> u32 {
+    let mut connects = 0;
+    let control_in = format!("redhat/insights/{client_id}/control/in");
+    while Instant::now() < deadline {
+        let connect = Connect::new(&client_id).offline_will();
+        let mut client = RawClient::connect(&address, &connect).await;
+        client.subscribe(&control_in).await;
+        let online = online().to_string();
+        client
+            .send_publish(&control_out(&client_id), online.as_bytes(), false)
+            .await;
+        client.send_pingreq().await;
+        // The client receives only the packets of the broker: the connector sends no message to a
+        // tenantless client.
+        assert_eq!(client.read_packet().await.unwrap().packet_type(), PUBACK);
+        assert_eq!(client.read_packet().await.unwrap().packet_type(), PINGRESP);
+        connects += 1;
+    }
+    connects
+}
+
+async fn clients_keep_their_tenants_on_mass_loss(deployment: Deployment) {
     let gateway = FakeGateway::start(GatewayReply::Found("10000")).await;
-    let subject = subject
+    let deployment = deployment
         .recreate_with_gateway(&gateway, &[("tenant.negative_cache_ttl", "1ms")])
         .await;
-    let names: Vec<String> = (0..size(120, 1000))
-        .map(|n| unique_id(&format!("g{n}")))
-        .collect();
-    let mut fleet = Fleet::connect(&subject.mqtt_address(), names).await;
-    fleet.settle(&subject).await;
-    let before = gateway.requested_clients().len();
+    let client_ids = client_ids("g", 120, 1000);
+    let mut fleet = Fleet::connect(&deployment.mqtt_address(), client_ids).await;
+    fleet.wait_for_initial_tenants(&deployment).await;
+    let requests_before = gateway.requested_clients().len();
     gateway.set_default_reply(GatewayReply::NotFound);
-    for (name, client) in fleet.names.iter().zip(&mut fleet.clients) {
-        client.must_publish(&control_out(name), &online()).await;
+    for (client_id, client) in fleet.client_ids.iter().zip(&mut fleet.clients) {
+        client
+            .must_publish(&control_out(client_id), &online())
+            .await;
     }
-    eventually("the alert", || async {
-        let alerts = "cloud_connector_tenant_mass_loss_suppressed_total";
-        (subject.metric(alerts, "").await > 0.5).then_some(())
+    eventually("the mass-loss guard to trigger", || async {
+        let suppressed = "cloud_connector_tenant_mass_loss_suppressed_total";
+        (deployment.metric(suppressed, "").await > 0.5).then_some(())
     })
     .await;
-    // All second onlines have been dealt with before anybody is counted.
-    eventually("every lookup", || async {
-        (gateway.requested_clients().len() >= before + fleet.names.len()).then_some(())
+    // The count is final only after the lookups of all second online messages.
+    eventually("all lookups", || async {
+        let requests = gateway.requested_clients().len() - requests_before;
+        (requests >= fleet.client_ids.len()).then_some(())
     })
     .await;
-    wait_for_tenants(&subject, fleet.names.len()).await;
-    fleet.must_be_listed(&subject).await;
-    // One that leaves and comes back keeps its own, too.
-    let (name, client) = (&fleet.names[0], &mut fleet.clients[0]);
-    client.must_publish(&control_out(name), &offline()).await;
-    subject.wait_until_disconnected(name).await;
-    client.must_publish(&control_out(name), &online()).await;
-    subject.wait_until_connected(name).await;
+    wait_for_clients_with_tenant(&deployment, fleet.client_ids.len()).await;
+    fleet.assert_listed(&deployment).await;
+    // A client that disconnects and reconnects keeps its tenant, too.
+    let (client_id, client) = (&fleet.client_ids[0], &mut fleet.clients[0]);
+    client
+        .must_publish(&control_out(client_id), &offline())
+        .await;
+    deployment.wait_until_disconnected(client_id).await;
+    client
+        .must_publish(&control_out(client_id), &online())
+        .await;
+    deployment.wait_until_connected(client_id).await;
 }

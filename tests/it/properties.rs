@@ -1,7 +1,7 @@
-//! Any sequence of messages, cut into any batches, with crashes and redelivery at any step, ends in
-//! the state that a short model gives. On every store, through the real recorder.
+//! Property test of the recorder. It generates random messages, batches, crashes and redeliveries,
+//! and compares the state in the store with the result of a simple model. It runs on every store.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,186 +20,243 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use serde_json::{Value, json};
 
-const STALE_ONLINE_WINDOW: i64 = 600;
-const CLIENTS: usize = 3;
-const ORG: &str = "1";
+const STALE_ONLINE_WINDOW_SECONDS: i64 = 600;
+const CLIENT_COUNT: usize = 3;
+const ORG_ID: &str = "1";
 
-/// What a client says about its presence.
+/// Content of a message that a client publishes.
 #[derive(Debug, Clone)]
-enum Says {
-    /// An online, or a handshake: an id out of few (0 is none), the sender's clock against the time
-    /// of receipt (none is unreadable), the broker's replay of it or not.
+enum Content {
+    /// An online message or a handshake.
     Online {
+        /// Number that determines the message id. There are few numbers, so duplicates occur. 0
+        /// stands for no message id.
         id: u8,
-        sent: Option<i64>,
-        handshake: bool,
-        replayed: bool,
+        /// Seconds from the receive time to `sent`. `None` stands for an invalid `sent`.
+        sent_offset: Option<i64>,
+        is_handshake: bool,
+        /// Whether the broker delivers the message as a retained message.
+        is_retained: bool,
     },
     Offline {
-        event: bool,
+        /// Whether the message is a disconnect event of the status dialect, or an offline message
+        /// of the handshake dialect.
+        is_event: bool,
     },
-    /// Something that can never be processed.
-    Garbled(u8),
-    /// What has no effect, by design.
+    /// One of the payloads that become dead letters.
+    Invalid(u8),
+    /// A message of an unknown type.
     Ignored,
 }
 
 #[derive(Debug, Clone)]
-struct Sent {
+struct Message {
+    /// Index of the client.
     client: usize,
-    says: Says,
+    content: Content,
 }
 
-/// A sign of life: from whom, after which message it was received, and before which it is delivered.
+/// A heartbeat. It has its own Kafka topic, so its position in the order of delivery can differ
+/// from its position in the order of receipt.
 #[derive(Debug, Clone)]
-struct Life {
+struct Heartbeat {
     client: usize,
-    received_after: usize,
-    delivered_before: usize,
+    /// Number of messages that the broker received before the heartbeat.
+    messages_received_before: usize,
+    /// Number of messages that the recorder got before the heartbeat.
+    messages_delivered_before: usize,
 }
 
-/// How the messages get through: how many at a time, and how many of them are delivered again.
+/// Delivery of one batch to the recorder.
 #[derive(Debug, Clone)]
 struct Delivery {
-    take: usize,
-    back: usize,
+    batch_size: usize,
+    /// Number of messages at the end of the batch that are delivered again, as after a crash.
+    redelivered: usize,
 }
 
 #[derive(Debug, Clone)]
 struct Case {
-    sent: Vec<Sent>,
-    lives: Vec<Life>,
+    messages: Vec<Message>,
+    heartbeats: Vec<Heartbeat>,
     deliveries: Vec<Delivery>,
 }
 
-fn says() -> impl Strategy<Value = Says> {
-    let sent = prop_oneof![
+fn any_content() -> impl Strategy<Value = Content> {
+    let sent_offset = prop_oneof![
         4 => (-20_i64..0).prop_map(Some),
         2 => prop_oneof![Just(-599), Just(-600), Just(-601), Just(-3600)].prop_map(Some),
         1 => prop_oneof![Just(5_i64), Just(100_000)].prop_map(Some),
         1 => Just(None),
     ];
     prop_oneof![
-        6 => (0_u8..5, sent, any::<bool>(), prop::bool::weighted(0.2)).prop_map(
-            |(id, sent, handshake, replayed)| Says::Online { id, sent, handshake, replayed }
+        6 => (0_u8..5, sent_offset, any::<bool>(), prop::bool::weighted(0.2)).prop_map(
+            |(id, sent_offset, is_handshake, is_retained)| Content::Online {
+                id,
+                sent_offset,
+                is_handshake,
+                is_retained,
+            }
         ),
-        3 => any::<bool>().prop_map(|event| Says::Offline { event }),
-        1 => (0_u8..4).prop_map(Says::Garbled),
-        1 => Just(Says::Ignored),
+        3 => any::<bool>().prop_map(|is_event| Content::Offline { is_event }),
+        1 => (0_u8..4).prop_map(Content::Invalid),
+        1 => Just(Content::Ignored),
     ]
 }
 
-fn case() -> impl Strategy<Value = Case> {
-    let sent = prop::collection::vec(
-        (0..CLIENTS, says()).prop_map(|(client, says)| Sent { client, says }),
+fn any_case() -> impl Strategy<Value = Case> {
+    let messages = prop::collection::vec(
+        (0..CLIENT_COUNT, any_content()).prop_map(|(client, content)| Message { client, content }),
         1..30,
     );
-    sent.prop_flat_map(|sent| {
-        let count = sent.len();
-        let life = (0..CLIENTS, 0..=count, 0..=count).prop_map(
-            |(client, received_after, delivered_before)| Life {
+    messages.prop_flat_map(|messages| {
+        let count = messages.len();
+        let heartbeat = (0..CLIENT_COUNT, 0..=count, 0..=count).prop_map(
+            |(client, messages_received_before, messages_delivered_before)| Heartbeat {
                 client,
-                received_after,
-                delivered_before,
+                messages_received_before,
+                messages_delivered_before,
             },
         );
-        let delivery = (1..8_usize, 0..6_usize).prop_map(|(take, back)| Delivery { take, back });
+        let delivery = (1..8_usize, 0..6_usize).prop_map(|(batch_size, redelivered)| Delivery {
+            batch_size,
+            redelivered,
+        });
         (
-            Just(sent),
-            prop::collection::vec(life, 0..4),
+            Just(messages),
+            prop::collection::vec(heartbeat, 0..4),
             prop::collection::vec(delivery, 1..40),
         )
-            .prop_map(|(sent, lives, deliveries)| Case {
-                sent,
-                lives,
+            .prop_map(|(messages, heartbeats, deliveries)| Case {
+                messages,
+                heartbeats,
                 deliveries,
             })
     })
 }
 
-// --- the model -----------------------------------------------------------------------------------
+// --- model --------------------------------------------------------------------------------------
 
-/// A client as the model sees it.
-#[derive(Debug, Clone, Default, PartialEq)]
-struct Modelled {
-    /// The online that it is or was connected by: id, the sender's clock, its mark.
-    word: Option<(u8, i64, usize)>,
+/// The last online message that the model applied.
+#[derive(Debug, Clone, PartialEq)]
+struct LastOnline {
+    id: u8,
+    sent: i64,
+    /// Value of the fact `mark`, which identifies the message.
+    mark: usize,
+}
+
+/// State of a client in the model. Times are in seconds.
+#[derive(Debug, Clone, PartialEq)]
+struct ModelClient {
+    last_online: LastOnline,
+    /// Receive time of an offline message after the last online message.
     offline_received_at: Option<i64>,
     last_heartbeat_at: Option<i64>,
 }
 
-impl Modelled {
-    fn shows(&self) -> Option<usize> {
-        let (_, _, mark) = self.word?;
+impl ModelClient {
+    /// Mark of the online message that the API shows. `None` if the client is disconnected.
+    fn visible_mark(&self) -> Option<usize> {
         match self.offline_received_at {
-            Some(left) if self.last_heartbeat_at <= Some(left) => None,
-            _ => Some(mark),
+            Some(offline_at) if self.last_heartbeat_at <= Some(offline_at) => None,
+            _ => Some(self.last_online.mark),
         }
     }
 }
 
-/// When the broker had message `n`; signs of life fall between messages.
-fn received(n: usize) -> i64 {
-    1000 + i64::try_from(n).unwrap() * 10
+/// Receive time of message `index`.
+fn message_received_at(index: usize) -> i64 {
+    1000 + i64::try_from(index).unwrap() * 10
 }
 
-/// Each message once, in order.
-fn model(case: &Case) -> Vec<Modelled> {
-    let mut clients: Vec<Modelled> = (0..CLIENTS)
-        .map(|client| Modelled {
-            word: Some((9, received(0) - 10, client)),
-            ..Modelled::default()
+/// Receive time of a heartbeat: between two messages.
+fn heartbeat_received_at(heartbeat: &Heartbeat) -> i64 {
+    message_received_at(heartbeat.messages_received_before) - 5
+}
+
+/// Receive time of the online message that each client publishes before the case.
+fn initial_received_at() -> i64 {
+    message_received_at(0) - 10
+}
+
+const INITIAL_ID: u8 = 9;
+
+/// Applies each message once and in order, and returns the state of each client.
+fn run_model(case: &Case) -> Vec<ModelClient> {
+    let mut clients: Vec<ModelClient> = (0..CLIENT_COUNT)
+        .map(|client| ModelClient {
+            last_online: LastOnline {
+                id: INITIAL_ID,
+                sent: initial_received_at(),
+                mark: client,
+            },
+            offline_received_at: None,
+            last_heartbeat_at: None,
         })
         .collect();
-    for (n, message) in case.sent.iter().enumerate() {
+    for (index, message) in case.messages.iter().enumerate() {
         let client = &mut clients[message.client];
-        let now = received(n);
-        match message.says {
-            Says::Offline { .. } => client.offline_received_at = Some(now),
-            Says::Online {
+        let received_at = message_received_at(index);
+        match message.content {
+            Content::Offline { .. } => client.offline_received_at = Some(received_at),
+            Content::Online {
                 id,
-                sent,
-                handshake,
-                replayed,
+                sent_offset,
+                is_handshake,
+                is_retained,
             } => {
-                let id = id_of(id, handshake);
-                let sent = sent.map_or(now, |back| (now + back).min(now));
-                let (known, before, _) = client.word.unwrap();
-                let same = id != 0 && id == known;
-                let registers = match client.offline_received_at {
-                    Some(_) => !(replayed && same),
-                    None => !same && !(1..=STALE_ONLINE_WINDOW).contains(&(before - sent)),
+                let id = effective_id(id, is_handshake);
+                let sent = sent_offset.map_or(received_at, |offset| {
+                    (received_at + offset).min(received_at)
+                });
+                let has_same_id = id != 0 && id == client.last_online.id;
+                let seconds_older = client.last_online.sent - sent;
+                let is_stale = (1..=STALE_ONLINE_WINDOW_SECONDS).contains(&seconds_older);
+                let is_applied = match client.offline_received_at {
+                    Some(_) => !(is_retained && has_same_id),
+                    None => !has_same_id && !is_stale,
                 };
-                if registers {
-                    client.word = Some((id, sent, CLIENTS + n));
+                if is_applied {
+                    client.last_online = LastOnline {
+                        id,
+                        sent,
+                        mark: message_mark(index),
+                    };
                     client.offline_received_at = None;
                 }
             }
-            Says::Garbled(_) | Says::Ignored => {}
+            Content::Invalid(_) | Content::Ignored => {}
         }
     }
-    for life in &case.lives {
-        let at = received(life.received_after) - 5;
-        let client = &mut clients[life.client];
-        client.last_heartbeat_at = client.last_heartbeat_at.max(Some(at));
+    for heartbeat in &case.heartbeats {
+        let client = &mut clients[heartbeat.client];
+        let received_at = Some(heartbeat_received_at(heartbeat));
+        client.last_heartbeat_at = client.last_heartbeat_at.max(received_at);
     }
     clients
 }
 
-/// A handshake needs an id.
-fn id_of(id: u8, handshake: bool) -> u8 {
-    if handshake && id == 0 { 5 } else { id }
+/// Mark of message `index`. The initial online messages have the marks below `CLIENT_COUNT`.
+fn message_mark(index: usize) -> usize {
+    CLIENT_COUNT + index
 }
 
-// --- the real thing ------------------------------------------------------------------------------
+/// Replaces 0, no message id, for handshakes: a handshake without message id is invalid.
+fn effective_id(id: u8, is_handshake: bool) -> u8 {
+    if is_handshake && id == 0 { 5 } else { id }
+}
 
+// --- recorder and store -------------------------------------------------------------------------
+
+/// A tenant lookup that finds the same organization for all clients.
 struct SingleTenant;
 
 #[async_trait]
 impl TenantLookup for SingleTenant {
     async fn lookup(&self, _: &ClientId, _: tokio::time::Instant) -> TenantLookupOutcome {
         TenantLookupOutcome::from_identity(Identity::for_tenant(&Tenant {
-            org_id: OrgId::new(ORG).unwrap(),
+            org_id: OrgId::new(ORG_ID).unwrap(),
             account: String::new(),
         }))
     }
@@ -209,6 +266,7 @@ impl TenantLookup for SingleTenant {
     }
 }
 
+/// A clock that always returns the same time, later than all messages.
 struct FixedClock;
 
 impl Clock for FixedClock {
@@ -221,18 +279,18 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_700_000_000 + second).unwrap()
 }
 
-/// One run over a store, with clients of its own.
-struct Run {
+/// Runs one case on a recorder, with clients that no other case uses.
+struct CaseRunner {
     topics: TopicScheme,
     recorder: Recorder,
-    names: Vec<String>,
+    client_ids: Vec<String>,
     ingress: PartitionLease,
     answers: PartitionLease,
 }
 
-impl Run {
+impl CaseRunner {
     async fn new(store: Arc<dyn Store>, tasks: &TaskGroup) -> Self {
-        let parts = RecorderDeps {
+        let deps = RecorderDeps {
             store,
             tenant_lookup: Arc::new(SingleTenant),
             inventory: None,
@@ -243,7 +301,9 @@ impl Run {
             config: RecorderConfig {
                 max_batch_size: 1000,
                 tenant_lookup_timeout: Duration::from_secs(5),
-                stale_online_window: Duration::from_secs(STALE_ONLINE_WINDOW.unsigned_abs()),
+                stale_online_window: Duration::from_secs(
+                    STALE_ONLINE_WINDOW_SECONDS.unsigned_abs(),
+                ),
                 writers: 1,
                 dead_letter_limits: DeadLetterLimits {
                     max_per_client: 20,
@@ -251,43 +311,45 @@ impl Run {
                 },
             },
         };
-        let recorder = Recorder::start(parts, tasks);
-        let take = async |queue| {
+        let recorder = Recorder::start(deps, tasks);
+        let acquire = async |topic| {
             recorder
-                .acquire_partitions(queue, &[0], "me")
+                .acquire_partitions(topic, &[0], "test")
                 .await
                 .unwrap()[0]
         };
-        let (ingress, answers) = (
-            take(QueueTopic::Ingress).await,
-            take(QueueTopic::Answers).await,
-        );
-        let own = uuid::Uuid::new_v4().simple().to_string();
+        let ingress = acquire(QueueTopic::Ingress).await;
+        let answers = acquire(QueueTopic::Answers).await;
+        let id_prefix = uuid::Uuid::new_v4().simple().to_string();
         Self {
             topics: TopicScheme::new(vec!["p".into()], HandshakeSegments::default()),
-            names: (0..CLIENTS).map(|n| format!("{own}-{n}")).collect(),
+            client_ids: (0..CLIENT_COUNT)
+                .map(|n| format!("{id_prefix}-{n}"))
+                .collect(),
             recorder,
             ingress,
             answers,
         }
     }
 
-    fn event(
+    /// Creates an input of the recorder. Messages of the ingress topic have an offset, messages of
+    /// the answers topic have none.
+    fn recorder_input(
         &self,
         topic: String,
         payload: Bytes,
-        second: i64,
-        more: (bool, Option<i64>),
+        received_at: i64,
+        retained: bool,
+        offset: Option<i64>,
     ) -> RecorderInput {
-        let (replayed, offset) = more;
         RecorderInput::Message {
             topic: self.topics.parse(&topic).unwrap(),
             message: InboundMessage {
                 topic,
                 payload,
-                retained: replayed,
+                retained,
                 operator_replay: false,
-                received_at: at(second),
+                received_at: at(received_at),
                 truncated: None,
             },
             position: offset.map(|offset| QueuePosition {
@@ -298,176 +360,220 @@ impl Run {
         }
     }
 
-    fn online(&self, client: usize, mark: usize, id: &str, sent: &str) -> Bytes {
+    fn canonical_facts(&self, client: usize, mark: usize) -> Value {
+        json!({"mark": mark, "of": self.client_ids[client]})
+    }
+
+    fn online_payload(&self, client: usize, mark: usize, id: &str, sent: &str) -> Bytes {
         let message = json!({"type": "connection-status", "message_id": id, "sent": sent, "content":
-            {"state": "online", "canonical_facts": {"mark": mark, "of": self.names[client]}}});
+            {"state": "online", "canonical_facts": self.canonical_facts(client, mark)}});
         Bytes::from(message.to_string())
     }
 
-    /// Message `n` of the case, as the queue has it.
-    fn message(&self, case: &Case, n: usize) -> RecorderInput {
-        let Sent { client, says } = &case.sent[n];
-        let name = &self.names[*client];
-        let control = format!("p/{name}/control/out");
-        let handshakes = format!("p/in/{name}");
-        let offset = Some(i64::try_from(n).unwrap() + 1);
-        let mut is_replay = false;
-        let (topic, payload) = match says {
-            Says::Online {
+    fn handshake_payload(&self, client: usize, mark: usize, id: &str, sent: &str) -> Bytes {
+        let message = json!({"type": "host-handshake", "message_id": id, "sent": sent, "payload":
+            {"canonical_facts": self.canonical_facts(client, mark)}});
+        Bytes::from(message.to_string())
+    }
+
+    /// The online message that a client publishes before the case.
+    fn initial_input(&self, client: usize) -> RecorderInput {
+        let topic = format!("p/{}/control/out", self.client_ids[client]);
+        let sent = at(initial_received_at()).to_string();
+        let id = format!("id-{INITIAL_ID}");
+        let payload = self.online_payload(client, client, &id, &sent);
+        self.recorder_input(topic, payload, initial_received_at(), false, Some(0))
+    }
+
+    /// Message `index` of the case.
+    fn message_input(&self, case: &Case, index: usize) -> RecorderInput {
+        let Message { client, content } = &case.messages[index];
+        let client_id = &self.client_ids[*client];
+        let control_topic = format!("p/{client_id}/control/out");
+        let handshake_topic = format!("p/in/{client_id}");
+        let offset = i64::try_from(index).unwrap() + 1;
+        let mut retained = false;
+        let (topic, payload) = match content {
+            Content::Online {
                 id,
-                sent,
-                handshake,
-                replayed,
+                sent_offset,
+                is_handshake,
+                is_retained,
             } => {
-                is_replay = *replayed;
-                let id = match id_of(*id, *handshake) {
+                retained = *is_retained;
+                let id = match effective_id(*id, *is_handshake) {
                     0 => String::new(),
                     id => format!("id-{id}"),
                 };
-                let sent = match sent {
-                    Some(back) => at(received(n) + back).to_string(),
+                let sent = match sent_offset {
+                    Some(offset) => at(message_received_at(index) + offset).to_string(),
                     None => "yesterday".to_owned(),
                 };
-                let mark = CLIENTS + n;
-                if *handshake {
-                    let facts = json!({"mark": mark, "of": name});
-                    let message = json!({"type": "host-handshake", "message_id": id, "sent": sent,
-                        "payload": {"canonical_facts": facts}});
-                    (handshakes, Bytes::from(message.to_string()))
+                let mark = message_mark(index);
+                if *is_handshake {
+                    let payload = self.handshake_payload(*client, mark, &id, &sent);
+                    (handshake_topic, payload)
                 } else {
-                    (control, self.online(*client, mark, &id, &sent))
+                    (
+                        control_topic,
+                        self.online_payload(*client, mark, &id, &sent),
+                    )
                 }
             }
-            Says::Offline { event: false } => {
-                (handshakes, Bytes::from_static(br#"{"type":"offline"}"#))
+            Content::Offline { is_event: false } => {
+                let payload = br#"{"type":"offline"}"#;
+                (handshake_topic, Bytes::from_static(payload))
             }
-            Says::Offline { event: true } => {
-                let bytes = br#"{"type":"event","content":"disconnect"}"#;
-                (control, Bytes::from_static(bytes))
+            Content::Offline { is_event: true } => {
+                let payload = br#"{"type":"event","content":"disconnect"}"#;
+                (control_topic, Bytes::from_static(payload))
             }
-            Says::Garbled(kind) => {
-                let bytes: &'static [u8] = match kind {
+            Content::Invalid(kind) => {
+                let payload: &'static [u8] = match kind {
                     0 => b"\xff\xfe",
                     1 => b"[1]",
                     2 => br#"{"type":"connection-status","content":{"state":"asleep"}}"#,
                     _ => br#"{"type":"host-handshake","payload":{"canonical_facts":{}}}"#,
                 };
-                let topic = if *kind == 2 { control } else { handshakes };
-                (topic, Bytes::from_static(bytes))
+                let topic = if *kind == 2 {
+                    control_topic
+                } else {
+                    handshake_topic
+                };
+                (topic, Bytes::from_static(payload))
             }
-            Says::Ignored => (control, Bytes::from_static(br#"{"type":"news"}"#)),
+            Content::Ignored => (control_topic, Bytes::from_static(br#"{"type":"news"}"#)),
         };
-        self.event(topic, payload, received(n), (is_replay, offset))
+        let received_at = message_received_at(index);
+        self.recorder_input(topic, payload, received_at, retained, Some(offset))
     }
 
-    async fn deliver(&self, events: Vec<RecorderInput>) {
-        let receipt = self.recorder.submit_partition(self.ingress, events);
+    /// Submits a batch of the ingress topic and waits until it is written.
+    async fn deliver(&self, inputs: Vec<RecorderInput>) {
+        let receipt = self.recorder.submit_partition(self.ingress, inputs);
         receipt.durable().await.unwrap();
     }
 
-    async fn live(&self, case: &Case, before: usize) {
-        for life in case.lives.iter().filter(|l| l.delivered_before == before) {
-            let topic = format!("p/{}/data/out", self.names[life.client]);
-            let second = received(life.received_after) - 5;
-            let event = self.event(topic, Bytes::new(), second, (false, None));
-            let receipt = self.recorder.submit_partition(self.answers, vec![event]);
+    /// Delivers the heartbeats that come after exactly `message_count` messages.
+    async fn deliver_heartbeats(&self, case: &Case, message_count: usize) {
+        for heartbeat in &case.heartbeats {
+            if heartbeat.messages_delivered_before != message_count {
+                continue;
+            }
+            let topic = format!("p/{}/data/out", self.client_ids[heartbeat.client]);
+            let received_at = heartbeat_received_at(heartbeat);
+            let input = self.recorder_input(topic, Bytes::new(), received_at, false, None);
+            let receipt = self.recorder.submit_partition(self.answers, vec![input]);
             receipt.durable().await.unwrap();
         }
     }
 
-    /// Everything gets through in the end, however often some of it comes again.
-    async fn play(&self, case: &Case) {
-        let everybody = (0..CLIENTS).map(|client| {
-            let topic = format!("p/{}/control/out", self.names[client]);
-            let sent = at(received(0) - 10).to_string();
-            let payload = self.online(client, client, "id-9", &sent);
-            self.event(topic, payload, received(0) - 10, (false, Some(0)))
-        });
-        self.deliver(everybody.collect()).await;
+    /// Delivers all messages of the case at least once.
+    async fn deliver_case(&self, case: &Case) {
+        let initial = (0..CLIENT_COUNT).map(|client| self.initial_input(client));
+        self.deliver(initial.collect()).await;
         let mut deliveries = case.deliveries.iter().cycle();
-        let (mut next, mut furthest) = (0, 0);
-        self.live(case, 0).await;
-        while next < case.sent.len() {
-            let Delivery { take, back } = deliveries.next().unwrap().clone();
-            let end = (next + take).min(case.sent.len());
-            let events = (next..end).map(|n| self.message(case, n)).collect();
-            self.deliver(events).await;
-            for before in furthest + 1..=end {
-                self.live(case, before).await;
+        let (mut next, mut delivered) = (0, 0);
+        self.deliver_heartbeats(case, 0).await;
+        while next < case.messages.len() {
+            let Delivery {
+                batch_size,
+                redelivered,
+            } = deliveries.next().unwrap().clone();
+            let end = (next + batch_size).min(case.messages.len());
+            let inputs = (next..end).map(|index| self.message_input(case, index));
+            self.deliver(inputs.collect()).await;
+            for message_count in delivered + 1..=end {
+                self.deliver_heartbeats(case, message_count).await;
             }
-            // A crash: the last ones were written, and are delivered again. Each time less far back,
-            // or it would never end.
-            let back = if end > furthest { back } else { 0 };
-            furthest = furthest.max(end);
-            next = end.saturating_sub(back);
+            // Simulates a crash after the write and before the offset commit. Only a batch with new
+            // messages is followed by a redelivery, otherwise the loop might not end.
+            let redelivered = if end > delivered { redelivered } else { 0 };
+            delivered = delivered.max(end);
+            next = end.saturating_sub(redelivered);
         }
     }
 
+    /// Compares the store with the model.
     async fn check(&self, store: &dyn Store, case: &Case) -> Result<(), TestCaseError> {
-        let org = OrgId::new(ORG).unwrap();
-        for (client, expected) in model(case).iter().enumerate() {
-            let id = ClientId::new(&self.names[client]).unwrap();
-            let found = store.find_for_org(&org, &id).await.unwrap();
-            let shown = found.as_ref().map(|row| &row.info.canonical_facts);
-            let facts = expected
-                .shows()
-                .map(|mark| json!({"mark": mark, "of": self.names[client]}));
-            prop_assert_eq!(shown, facts.as_ref(), "client {} {:?}", client, expected);
-            // What is known of it decides what comes next, so that must be right, too.
-            let known = store.load_states(std::slice::from_ref(&id)).await.unwrap();
-            let known = &known[&id];
-            let left = known
+        let org_id = OrgId::new(ORG_ID).unwrap();
+        for (client, expected) in run_model(case).iter().enumerate() {
+            let client_id = ClientId::new(&self.client_ids[client]).unwrap();
+            let connection = store.find_for_org(&org_id, &client_id).await.unwrap();
+            let facts = connection.as_ref().map(|row| &row.info.canonical_facts);
+            let expected_facts = expected
+                .visible_mark()
+                .map(|mark| self.canonical_facts(client, mark));
+            prop_assert_eq!(
+                facts,
+                expected_facts.as_ref(),
+                "client {} {:?}",
+                client,
+                expected
+            );
+            // The recorder applies later messages to the stored state, so it must be right, too.
+            let client_ids = std::slice::from_ref(&client_id);
+            let states = store.load_states(client_ids).await.unwrap();
+            let has_offline = states[&client_id]
                 .connection
                 .as_ref()
                 .is_none_or(|row| row.offline_overruled);
             prop_assert_eq!(
-                left,
+                has_offline,
                 expected.offline_received_at.is_some(),
                 "client {}",
                 client
             );
         }
-        self.check_letters(store, case).await
+        self.check_dead_letters(store, case).await
     }
 
-    /// Every garbled message is kept, once per client and content.
-    async fn check_letters(&self, store: &dyn Store, case: &Case) -> Result<(), TestCaseError> {
-        let mut expected: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
-        for sent in &case.sent {
-            if let Says::Garbled(kind) = sent.says {
-                let kinds = expected.entry(sent.client).or_default();
-                if !kinds.contains(&kind) {
-                    kinds.push(kind);
-                }
+    /// Checks that each client has one dead letter for each different invalid payload.
+    async fn check_dead_letters(
+        &self,
+        store: &dyn Store,
+        case: &Case,
+    ) -> Result<(), TestCaseError> {
+        let mut expected: BTreeMap<usize, BTreeSet<u8>> = BTreeMap::new();
+        for message in &case.messages {
+            if let Content::Invalid(kind) = message.content {
+                expected.entry(message.client).or_default().insert(kind);
             }
         }
-        for (client, name) in self.names.iter().enumerate() {
+        for (client, client_id) in self.client_ids.iter().enumerate() {
             let filter = DeadLetterFilter {
-                client: ClientId::new(name).ok(),
+                client: ClientId::new(client_id).ok(),
                 ..DeadLetterFilter::default()
             };
-            let kept = store.list_dead_letters(&filter, 100).await.unwrap();
-            let kinds = expected.get(&client).map_or(0, Vec::len);
-            prop_assert_eq!(kept.len(), kinds, "dead letters of client {}", client);
+            let dead_letters = store.list_dead_letters(&filter, 100).await.unwrap();
+            let expected_count = expected.get(&client).map_or(0, BTreeSet::len);
+            prop_assert_eq!(
+                dead_letters.len(),
+                expected_count,
+                "dead letters of client {}",
+                client
+            );
         }
         Ok(())
     }
 }
 
-async fn holds(store: Arc<dyn Store>, case: &Case) -> Result<(), TestCaseError> {
+async fn check_case(store: Arc<dyn Store>, case: &Case) -> Result<(), TestCaseError> {
     let tasks = TaskGroup::new();
-    let run = Run::new(store.clone(), &tasks).await;
-    run.play(case).await;
-    let verdict = run.check(&*store, case).await;
+    let runner = CaseRunner::new(store.clone(), &tasks).await;
+    runner.deliver_case(case).await;
+    let result = runner.check(&*store, case).await;
     tasks.stop(Duration::from_secs(5)).await;
-    verdict
+    result
 }
 
-/// Runs cases from a seed that is printed with a failure, and can be given: `PROPTEST_SEED`. More of
-/// them with `PROPTEST_CASES`.
-fn run(store: impl Fn() -> Arc<dyn Store>, runtime: &tokio::runtime::Runtime) {
+/// Runs random cases. `PROPTEST_CASES` sets their number. A failure prints the seed; set
+/// `PROPTEST_SEED` to it to repeat the same cases.
+fn check_random_cases(store: &Arc<dyn Store>, runtime: &tokio::runtime::Runtime) {
     let seed: [u8; 32] = match std::env::var("PROPTEST_SEED") {
-        Ok(text) => serde_json::from_str(&text).expect("a seed is an array of 32 numbers"),
+        Ok(text) => {
+            serde_json::from_str(&text).expect("PROPTEST_SEED must be a JSON array of 32 bytes")
+        }
         Err(_) => [
             uuid::Uuid::new_v4().into_bytes(),
             uuid::Uuid::new_v4().into_bytes(),
@@ -484,16 +590,18 @@ fn run(store: impl Fn() -> Arc<dyn Store>, runtime: &tokio::runtime::Runtime) {
     };
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
     let mut runner = TestRunner::new_with_rng(config, rng);
-    let outcome = runner.run(&case(), |case| runtime.block_on(holds(store(), &case)));
+    let outcome = runner.run(&any_case(), |case| {
+        runtime.block_on(check_case(store.clone(), &case))
+    });
     if let Err(error) = outcome {
         panic!(
-            "PROPTEST_SEED='{}' repeats it\n{error}",
+            "repeat with PROPTEST_SEED='{}'\n{error}",
             Value::from(seed.to_vec())
         );
     }
 }
 
-fn runtime() -> tokio::runtime::Runtime {
+fn start_runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -502,16 +610,16 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 #[test]
-fn any_sequence_ends_as_the_model_says_on_sqlite() {
-    let runtime = runtime();
-    let subject = runtime.block_on(crate::store_contract::open_sqlite());
-    run(|| subject.store.clone(), &runtime);
+fn the_recorder_agrees_with_the_model_on_sqlite() {
+    let runtime = start_runtime();
+    let test_store = runtime.block_on(crate::store_contract::open_sqlite());
+    check_random_cases(&test_store.store, &runtime);
 }
 
 #[cfg(feature = "external-services")]
 #[test]
-fn any_sequence_ends_as_the_model_says_on_postgres() {
-    let runtime = runtime();
-    let subject = runtime.block_on(crate::store_contract::open_postgres());
-    run(|| subject.store.clone(), &runtime);
+fn the_recorder_agrees_with_the_model_on_postgres() {
+    let runtime = start_runtime();
+    let test_store = runtime.block_on(crate::store_contract::open_postgres());
+    check_random_cases(&test_store.store, &runtime);
 }

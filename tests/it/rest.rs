@@ -29,7 +29,7 @@ const OPERATIONS_SECRET: &str = "operations-secret-operations";
 /// Organization that the tests send requests for.
 const OWN_ORG: &str = "10001";
 const OWN_ACCOUNT: &str = "010101";
-/// Organization whose clients `OWN_ORG` must not see.
+/// Another organization. Requests for `OWN_ORG` must not see its clients.
 const OTHER_ORG: &str = "10002";
 const OTHER_ACCOUNT: &str = "020202";
 
@@ -44,7 +44,7 @@ struct ApiFixture {
     other_id: String,
     /// Id of a Satellite server of `OTHER_ORG`.
     satellite_id: String,
-    /// Id of a client whose tenant lookup fails.
+    /// Id of a client without a tenant.
     tenantless_id: String,
     /// The MQTT client with the id `own_id`. It is subscribed to its control and data topics.
     own_client: RawClient,
@@ -59,7 +59,7 @@ impl ApiFixture {
         Self::start_with(recreate, extra_settings).await
     }
 
-    /// Passes the settings of the fixture and `extra_settings` to `create_deployment`.
+    /// Creates the deployment with the settings of the fixture and `extra_settings`.
     async fn start_with(
         create_deployment: impl AsyncFnOnce(Settings<'_>) -> Deployment,
         extra_settings: Settings<'_>,

@@ -36,8 +36,8 @@ async fn a_second_signal_exits_immediately() {
         .await;
     let client_id = unique_id("blocked");
     let mut client = RawClient::connect(&connector.mqtt_address, &Connect::new(&client_id)).await;
-    // While database writes are blocked, the shutdown waits for the last batch until the grace period
-    // ends.
+    // While database writes are blocked, the shutdown waits for the last batch until the grace
+    // period ends.
     let path = connector.data_dir().join("cloud-connector.db");
     let url = format!("sqlite://{}", path.display());
     let mut blocker = <sqlx::SqliteConnection as sqlx::Connection>::connect(&url)
@@ -92,7 +92,8 @@ async fn after_a_crash_acknowledged_messages_are_stored_and_absent_clients_are_d
     let mut expected = [present.clone(), absent.clone()];
     expected.sort();
     assert_eq!(listed, expected);
-    // One client reconnects without an online message, as newer clients do after an automatic reconnect.
+    // One client reconnects without an online message, as newer clients do after an automatic
+    // reconnect.
     let _client = RawClient::connect(
         &connector.mqtt_address,
         &Connect::new(&present).offline_will(),
@@ -137,9 +138,9 @@ async fn unfinished_requests_delay_shutdown_for_a_limited_time() {
         .set("shutdown.grace_period", "8s")
         .start()
         .await;
-    let http = connector.http_url.trim_start_matches("http://").to_owned();
+    let http_address = connector.http_url.trim_start_matches("http://").to_owned();
     // Half an HTTP request, an MQTT connection without CONNECT, and half a CONNECT packet.
-    let mut half_request = tokio::net::TcpStream::connect(&http).await.unwrap();
+    let mut half_request = tokio::net::TcpStream::connect(&http_address).await.unwrap();
     half_request.write_all(b"GET /live").await.unwrap();
     let _without_connect = RawClient::connect_tcp(&connector.mqtt_address).await;
     let mut half_connect = RawClient::connect_tcp(&connector.mqtt_address).await;
@@ -177,7 +178,7 @@ async fn closed_output_streams_do_not_affect_the_connector() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mqtt = {
+    let mqtt_address = {
         use tokio::io::{AsyncBufReadExt as _, BufReader};
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         loop {
@@ -190,7 +191,7 @@ async fn closed_output_streams_do_not_affect_the_connector() {
     // Both output streams are closed now, so the connector cannot write its log.
     drop(child.stderr.take());
     let client_id = unique_id("closed-output");
-    let mut client = RawClient::connect(&mqtt, &Connect::new(&client_id)).await;
+    let mut client = RawClient::connect(&mqtt_address, &Connect::new(&client_id)).await;
     assert!(
         client
             .publish(&control_out(&client_id), b"garbage")

@@ -213,7 +213,7 @@ async fn handshakes_on_the_status_topic_are_recorded() {
     let fleet = Fleet::start(&connector.mqtt_address, args);
     wait_for_listed(&connector, 5).await;
     let (status, body) = connector
-        .send(
+        .send_message(
             &connector.list_client_ids(DEFAULT_ORG_ID).await[0],
             serde_json::json!({"directive": "echo"}),
         )

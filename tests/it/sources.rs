@@ -51,7 +51,8 @@ async fn a_catalog_proxy_is_registered_once_and_other_clients_are_not() {
     client.must_publish(&control_out(&host_id), &online()).await;
     let mut client = RawClient::connect(&address, &Connect::new(&proxy_id)).await;
     let mut proxy = online();
-    proxy["content"]["dispatchers"] = json!({"catalog": {"ApplicationType": "/insights/platform/catalog",
+    proxy["content"]["dispatchers"] = json!({"catalog": {
+        "ApplicationType": "/insights/platform/catalog",
         "SrcName": "tower one", "SourceRef": "ref-1", "SrcType": "ansible-tower"}});
     for _ in 0..3 {
         proxy["message_id"] = json!(unique_id("m"));

@@ -13,8 +13,8 @@ use crate::support::connector::DEFAULT_ORG_ID;
 use crate::support::mqtt::{control_out, data_in, offline, online};
 use crate::support::{Certs, Connector, TIMEOUT, unique_id};
 
-/// A process that runs `tests/clients/paho_client.py`. It reads commands from stdin and writes events
-/// to stdout.
+/// A process that runs `tests/clients/paho_client.py`. It reads commands from stdin and writes
+/// events to stdout.
 struct PahoClient {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -183,13 +183,14 @@ fn mosquitto_command(program: &str, address: &str, client_id: &str, version: &st
 async fn mosquitto_clients_work_with_mqtt_3_1_1_and_5() {
     let connector = Connector::start().await;
     for version in ["mqttv311", "mqttv5"] {
-        // mosquitto_rr subscribes, publishes online, and prints the first message that it receives.
+        // mosquitto_rr subscribes, publishes an online message, and prints the first message that
+        // it receives.
         let client_id = unique_id("mosquitto");
-        let mut exchange =
+        let mut mosquitto_rr =
             mosquitto_command("mosquitto_rr", &connector.mqtt_address, &client_id, version);
-        exchange.args(["-t", &control_out(&client_id), "-e", &data_in(&client_id)]);
-        exchange.args(["-m", &online().to_string()]);
-        let exchange = exchange
+        mosquitto_rr.args(["-t", &control_out(&client_id), "-e", &data_in(&client_id)]);
+        mosquitto_rr.args(["-m", &online().to_string()]);
+        let mosquitto_rr = mosquitto_rr
             .spawn()
             .expect("mosquitto-clients are missing; run `dev/prepare test`");
         connector.wait_until_connected(&client_id).await;
@@ -197,7 +198,7 @@ async fn mosquitto_clients_work_with_mqtt_3_1_1_and_5() {
             .send_message(&client_id, json!({"directive": "echo"}))
             .await;
         assert_eq!(status, 201);
-        let result = timeout(TIMEOUT, exchange.wait_with_output())
+        let result = timeout(TIMEOUT, mosquitto_rr.wait_with_output())
             .await
             .unwrap()
             .unwrap();

@@ -1,5 +1,5 @@
-//! Items K, O and A: how the recorder changes a row, with real brokers and real databases, and with real
-//! Kafka in distributed mode.
+//! Items K, O and A: how the recorder changes a row, with real brokers and real databases, and with
+//! real Kafka in distributed mode.
 
 use serde_json::{Value, json};
 

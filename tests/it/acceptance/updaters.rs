@@ -1,5 +1,5 @@
-//! Items S and T: how the updaters change a row. S is the inventory refresh, T the lookup of tenantless
-//! clients.
+//! Items S and T: how the updaters change a row. S is the inventory refresh, T the lookup of
+//! tenantless clients.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -117,8 +117,8 @@ impl UpdaterFixture {
         self.store().record_batch(&batch, &[], at(0)).await.unwrap();
     }
 
-    /// Inserts a host that is due for an inventory refresh, and sets the outcome of its lookup. Returns
-    /// its row.
+    /// Inserts a host that is due for an inventory refresh, and sets the outcome of its lookup.
+    /// Returns its row.
     async fn insert_due_for_refresh(
         &self,
         name: &str,
@@ -132,8 +132,8 @@ impl UpdaterFixture {
         self.row(name).await
     }
 
-    /// Inserts a tenantless client that is due for a lookup, and sets the outcome of its lookup. Returns
-    /// its row.
+    /// Inserts a tenantless client that is due for a lookup, and sets the outcome of its lookup.
+    /// Returns its row.
     async fn insert_tenantless(&self, name: &str, outcome: TenantLookupOutcome) -> ConnectionRow {
         let not_found = TenantChange::NotFound(at(0));
         self.insert(vec![host_upsert(name, not_found, None)]).await;

@@ -1,10 +1,12 @@
-//! Mosquitto with the configuration that we ship: a client is confined to its own topics. It does
-//! not refuse, it drops: so what counts is what arrives.
+//! Mosquitto with the shipped configuration restricts a client to its own topics. Mosquitto drops
+//! forbidden messages without an error, so these tests check which messages arrive.
 
 use serde_json::json;
 
 use crate::support::cluster::Cluster;
-use crate::support::mqtt::{Connect, RawClient, control_out, data_in, offline, online};
+use crate::support::mqtt::{
+    CLOSED_WITHOUT_REASON, Connect, RawClient, control_out, data_in, offline, online,
+};
 use crate::support::services::Service;
 use crate::support::{Certs, unique_id};
 
@@ -23,20 +25,22 @@ async fn a_client_cannot_publish_as_another() {
         .must_publish(&control_out(&victim), &online())
         .await;
     process.wait_until_connected(&victim).await;
-    let will = offline().to_string();
-    let evil = Connect::new(&attacker).will(&control_out(&victim), will.as_bytes());
-    let mut attacker_client = RawClient::connect(&address, &evil).await;
+    let offline_message = offline().to_string();
+    let forged_will =
+        Connect::new(&attacker).will(&control_out(&victim), offline_message.as_bytes());
+    let mut attacker_client = RawClient::connect(&address, &forged_will).await;
     let _ = attacker_client
-        .publish(&control_out(&victim), will.as_bytes())
+        .publish(&control_out(&victim), offline_message.as_bytes())
         .await;
     let _ = attacker_client
         .publish(
-            &control_out(&unique_id("ghost")),
+            &control_out(&unique_id("forged")),
             online().to_string().as_bytes(),
         )
         .await;
     drop(attacker_client);
-    // What came after it was recorded: the forged ones would have been before.
+    // This message is published after the forged ones. When it is recorded, a forged message that
+    // Mosquitto accepted would be recorded, too.
     let mut client = RawClient::connect(&address, &Connect::new(&later)).await;
     client.must_publish(&control_out(&later), &online()).await;
     process.wait_until_connected(&later).await;
@@ -79,7 +83,7 @@ async fn a_client_cannot_receive_messages_of_another() {
         victim_client.next_message().await.1["message_id"],
         secret["id"]
     );
-    // The first thing that the spy hears is what was sent to it.
+    // The first message that the spy receives is its own.
     let (status, own) = process
         .send_message(&spy, json!({"directive": "own"}))
         .await;
@@ -93,19 +97,19 @@ async fn a_client_cannot_receive_messages_of_another() {
 async fn topics_are_limited_to_the_common_name_of_the_certificate() {
     let folder = tempfile::tempdir().unwrap();
     let certs = Certs::init(folder.path()).await;
-    let (client_id, other) = (unique_id("me"), unique_id("other"));
+    let (client_id, other) = (unique_id("certified"), unique_id("other"));
     certs.issue(&client_id).await;
-    let (mosquitto, clients, _) = Service::mosquitto_with_tls(&certs.file("")).await;
+    let (mosquitto, client_port, _) = Service::mosquitto_with_tls(&certs.file("")).await;
     let cluster = Cluster::with_services(mosquitto, None, None).await;
     let process = cluster.start(&[]).await;
-    let address = format!("127.0.0.1:{clients}");
-    // Whatever id it claims, its topics are those of its certificate.
+    let address = format!("127.0.0.1:{client_port}");
+    // The client connects with another client id, but may use only the topics of its certificate.
     let config = certs.client_config(Some(&client_id));
     let mut attacker_client = RawClient::connect_tls(&address, config.clone())
         .await
         .unwrap();
     assert_eq!(attacker_client.send_connect(&Connect::new(&other)).await, 0);
-    // Mosquitto drops it, and over TLS hangs up on whoever tried.
+    // Mosquitto drops the message and may close the TLS connection.
     let _ = attacker_client
         .publish(&control_out(&other), online().to_string().as_bytes())
         .await;
@@ -116,11 +120,11 @@ async fn topics_are_limited_to_the_common_name_of_the_certificate() {
         .await;
     process.wait_until_connected(&client_id).await;
     assert_eq!(process.list_client_ids().await.unwrap(), [client_id]);
-    // Without a certificate nobody gets in.
+    // A client without a certificate is rejected.
     if let Ok(mut client) = RawClient::connect_tls(&address, certs.client_config(None)).await {
         assert_eq!(
             client.send_connect(&Connect::new(&other)).await,
-            crate::support::mqtt::CLOSED_WITHOUT_REASON
+            CLOSED_WITHOUT_REASON
         );
     }
 }

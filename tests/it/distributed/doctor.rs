@@ -1,17 +1,18 @@
-//! `doctor` names each broken part with its cure.
+//! The `doctor` command reports each problem with its fix.
 
 use crate::support::cluster::Cluster;
 use crate::support::services::{self, Service};
 use crate::support::{Certs, unique_id};
 
-async fn assert_doctor_fails(cluster: &Cluster, part: &str, words: &[&str]) {
+/// Runs `doctor`. Its first line with a failure must contain `check` and all `hints`.
+async fn assert_doctor_fails(cluster: &Cluster, check: &str, hints: &[&str]) {
     let (code, output) = cluster.run_command(&["doctor"]).await;
     assert_eq!(code, Some(1), "{output}");
     let line = output.lines().find(|line| line.starts_with("FAIL"));
-    let line = line.unwrap_or_else(|| panic!("nothing failed: {output}"));
-    assert!(line.contains(part), "{line}");
-    for word in words {
-        assert!(line.contains(word), "no {word:?} in {line}");
+    let line = line.unwrap_or_else(|| panic!("no check failed: {output}"));
+    assert!(line.contains(check), "{line}");
+    for hint in hints {
+        assert!(line.contains(hint), "no {hint:?} in {line}");
     }
 }
 
@@ -44,12 +45,12 @@ async fn doctor_reports_database_problems_with_their_fix() {
         &["no schema", "cloud-connector migrate"],
     )
     .await;
-    // A schema of before: its last step is not there yet.
+    // A schema without the latest migration.
     let (code, output) = cluster.run_command(&["migrate"]).await;
     assert_eq!(code, Some(0), "{output}");
     delete_last_migration_record(&empty).await;
     assert_doctor_fails(&cluster, "database", &["cloud-connector migrate"]).await;
-    let cluster = cluster.set("postgres.database", "nowhere");
+    let cluster = cluster.set("postgres.database", "missing");
     assert_doctor_fails(&cluster, "database", &["postgres.database"]).await;
 }
 
@@ -67,15 +68,15 @@ async fn doctor_reports_broker_and_kafka_problems_with_their_fix() {
     let cluster = cluster.set("mqtt.password", "wrong-wrong");
     assert_doctor_fails(&cluster, "broker", &["mqtt.password"]).await;
     let cluster = cluster.set("mqtt.password", "cc-secret");
-    let nobody = format!("127.0.0.1:{}", services::free_port());
-    let cluster = cluster.set("kafka.brokers", nobody);
+    let unused_address = format!("127.0.0.1:{}", services::free_port());
+    let cluster = cluster.set("kafka.brokers", unused_address);
     assert_doctor_fails(&cluster, "Kafka", &["kafka.brokers"]).await;
 
-    // A broker whose certificate is of another authority.
+    // Another CA issued the certificate of the broker.
     let folder = tempfile::tempdir().unwrap();
     let certs = Certs::init(folder.path()).await;
     certs.issue("cloud-connector").await;
-    let (_mosquitto, _, service) = Service::mosquitto_with_tls(&certs.file("")).await;
+    let (_mosquitto, _, service_port) = Service::mosquitto_with_tls(&certs.file("")).await;
     let other_dir = tempfile::tempdir().unwrap();
     let other_certs = Certs::init(other_dir.path()).await;
     let cluster = cluster
@@ -83,7 +84,7 @@ async fn doctor_reports_broker_and_kafka_problems_with_their_fix() {
             "kafka.brokers",
             format!("127.0.0.1:{}", services::shared_services().await.kafka_port),
         )
-        .set("mqtt.url", format!("mqtts://localhost:{service}"))
+        .set("mqtt.url", format!("mqtts://localhost:{service_port}"))
         .set("mqtt.ca", other_certs.file("ca.pem").display())
         .set(
             "mqtt.certificate",
@@ -96,13 +97,17 @@ async fn doctor_reports_broker_and_kafka_problems_with_their_fix() {
     assert_eq!(code, Some(0), "{output}");
 }
 
+/// Makes the database look as if the last migration had not been applied.
 async fn delete_last_migration_record(database: &str) {
     use sqlx::Connection as _;
     let port = services::shared_services().await.postgres_port;
     let url = format!("postgres://cc:cc-secret@127.0.0.1:{port}/{database}?sslmode=disable");
     let mut connection = sqlx::PgConnection::connect(&url).await.unwrap();
-    let last =
+    let delete_last =
         "DELETE FROM _sqlx_migrations WHERE version = (SELECT max(version) FROM _sqlx_migrations)";
-    sqlx::query(last).execute(&mut connection).await.unwrap();
+    sqlx::query(delete_last)
+        .execute(&mut connection)
+        .await
+        .unwrap();
     connection.close().await.unwrap();
 }

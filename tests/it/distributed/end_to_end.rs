@@ -144,9 +144,13 @@ async fn messages_queued_while_ingest_is_down_are_recorded() {
     for n in 0..50 {
         let client_id = format!("backlog-{n:02}");
         let mut client = RawClient::connect(&address, &Connect::new(&client_id)).await;
-        client.must_publish(&control_out(&client_id), &online()).await;
+        client
+            .must_publish(&control_out(&client_id), &online())
+            .await;
         if n % 2 == 0 {
-            client.must_publish(&control_out(&client_id), &offline()).await;
+            client
+                .must_publish(&control_out(&client_id), &offline())
+                .await;
         }
         clients.push(client);
     }

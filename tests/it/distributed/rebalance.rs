@@ -1,4 +1,5 @@
-//! Two `record` processes; one is suspended while it holds a batch until the other has its partitions.
+//! Partition fencing: a `record` process that is suspended while it writes a batch loses its
+//! partitions to another process and must not write the batch later.
 
 use sqlx::{Connection as _, PgConnection};
 
@@ -16,14 +17,14 @@ async fn a_suspended_process_discards_its_batch_after_losing_its_partitions() {
     let suspended = cluster.start(&["record"]).await;
     let api = cluster.start(&["api"]).await;
     let address = format!("127.0.0.1:{}", cluster.mosquitto.port);
-    let client_id = unique_id("contested");
+    let client_id = unique_id("reassigned");
     let mut client = RawClient::connect(&address, &Connect::new(&client_id)).await;
     client
         .must_publish(&control_out(&client_id), &online())
         .await;
     api.wait_until_connected(&client_id).await;
 
-    // It holds a batch that it cannot write: the table is locked.
+    // A lock on the table keeps the process from writing its batch.
     let database = cluster.setting("postgres.database");
     let url = format!("postgres://cc:cc-secret@127.0.0.1:{port}/{database}?sslmode=disable");
     let mut blocker = PgConnection::connect(&url).await.unwrap();
@@ -32,18 +33,20 @@ async fn a_suspended_process_discards_its_batch_after_losing_its_partitions() {
         .execute(&mut blocker)
         .await
         .unwrap();
-    let mut stale = online();
-    stale["content"]["tags"] = serde_json::json!({"written": "by the suspended one"});
-    client.must_publish(&control_out(&client_id), &stale).await;
-    let mut watcher = PgConnection::connect(&url).await.unwrap();
-    let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
-    wait_for_lock_waiter(&mut watcher, waits).await;
-    // And one behind it that must be written whatever is known of the client: a dead letter.
+    let mut blocked_message = online();
+    blocked_message["content"]["tags"] = serde_json::json!({"written_by": "suspended process"});
     client
-        .publish(&control_out(&client_id), b"never to be read")
+        .must_publish(&control_out(&client_id), &blocked_message)
+        .await;
+    let mut watcher = PgConnection::connect(&url).await.unwrap();
+    wait_for_lock_waiter(&mut watcher).await;
+    // The next message is a dead letter, which the process writes regardless of the stored state of
+    // the client.
+    client
+        .publish(&control_out(&client_id), b"not json")
         .await
         .unwrap();
-    eventually("both are here", || async {
+    eventually("two messages in flight", || async {
         let in_flight = suspended
             .metric("cloud_connector_record_in_flight_messages", "")
             .await;
@@ -51,25 +54,29 @@ async fn a_suspended_process_discards_its_batch_after_losing_its_partitions() {
     })
     .await;
     suspended.signal("STOP");
-    // Its statement must not go through when the lock is lifted: it is ended in the server, as a
-    // lost connection would be.
-    let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
-    sqlx::query(end).execute(&mut watcher).await.unwrap();
+    // Terminate the session of the suspended process, so that its statement does not complete when
+    // the lock is released.
+    let terminate_waiters = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+        WHERE wait_event_type = 'Lock'";
+    sqlx::query(terminate_waiters)
+        .execute(&mut watcher)
+        .await
+        .unwrap();
     sqlx::query("COMMIT").execute(&mut blocker).await.unwrap();
 
-    // The other one gets its partitions, and with them the same message and what came after it.
+    // The other process gets the partitions and reads the same messages and the following ones.
     let other = cluster.start(&["record"]).await;
     client
         .must_publish(&control_out(&client_id), &offline())
         .await;
     api.wait_until_disconnected(&client_id).await;
 
-    // What the suspended one holds would bring the client back from the dead. It sees that the
-    // message was recorded, and is kept from writing the other.
+    // The batch would list the client as connected again. The resumed process finds the online
+    // message already recorded, and fencing keeps it from writing the dead letter.
     suspended.signal("CONT");
-    eventually("the suspended one drops its batch", || async {
-        let fenced = "cloud_connector_record_partitions_fenced_total";
-        (suspended.metric(fenced, "").await > 0.0).then_some(())
+    eventually("the resumed process to be fenced", || async {
+        let fenced_metric = "cloud_connector_record_partitions_fenced_total";
+        (suspended.metric(fenced_metric, "").await > 0.0).then_some(())
     })
     .await;
     assert!(api.list_client_ids().await.unwrap().is_empty());
@@ -77,11 +84,13 @@ async fn a_suspended_process_discards_its_batch_after_losing_its_partitions() {
         .must_publish(&control_out(&client_id), &online())
         .await;
     api.wait_until_connected(&client_id).await;
-    // Both go on working side by side.
+    // Both processes continue to record messages.
     for n in 0..20 {
-        let name = format!("{client_id}-{n}");
-        let mut client = RawClient::connect(&address, &Connect::new(&name)).await;
-        client.must_publish(&control_out(&name), &online()).await;
+        let other_id = format!("{client_id}-{n}");
+        let mut client = RawClient::connect(&address, &Connect::new(&other_id)).await;
+        client
+            .must_publish(&control_out(&other_id), &online())
+            .await;
     }
     let deadline = std::time::Instant::now() + crate::support::TIMEOUT;
     loop {
@@ -89,14 +98,16 @@ async fn a_suspended_process_discards_its_batch_after_losing_its_partitions() {
         if listed.len() == 21 {
             break;
         }
-        let late = std::time::Instant::now() > deadline;
-        assert!(!late, "only these were recorded: {listed:?}");
+        let is_late = std::time::Instant::now() > deadline;
+        assert!(!is_late, "only these clients were recorded: {listed:?}");
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
     drop(other);
 }
 
-async fn wait_for_lock_waiter(watcher: &mut PgConnection, sql: &'static str) {
+/// Waits until a database session waits for a lock.
+async fn wait_for_lock_waiter(watcher: &mut PgConnection) {
+    let sql = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
     let deadline = std::time::Instant::now() + crate::support::TIMEOUT;
     loop {
         let waiting: i64 = sqlx::query_scalar(sql)
@@ -108,7 +119,7 @@ async fn wait_for_lock_waiter(watcher: &mut PgConnection, sql: &'static str) {
         }
         assert!(
             std::time::Instant::now() < deadline,
-            "nobody waits for the lock"
+            "timed out waiting for a session that waits for the lock"
         );
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }

@@ -1,5 +1,6 @@
-//! Each service away for ten seconds under light traffic: nothing is lost, every role recovers by
-//! itself, and meanwhile readiness and the API tell the truth.
+//! Restarts of external services and of `ingest`. While a service is down, readiness and the API
+//! report the outage. Afterwards every role recovers by itself, and every message that the broker
+//! acknowledged is recorded.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use tokio::time::Instant;
 use crate::support::cluster::{Cluster, ConnectorProcess};
 use crate::support::mqtt::{Connect, RawClient, control_out, data_in, data_out, online};
 use crate::support::services::Service;
-use crate::support::{TIMEOUT, eventually};
+use crate::support::{TIMEOUT, eventually, unique_id};
 
 const OUTAGE_DURATION: Duration = Duration::from_secs(10);
 
@@ -19,7 +20,7 @@ struct Roles {
     api: ConnectorProcess,
 }
 
-async fn start(cluster: &Cluster) -> Roles {
+async fn start_roles(cluster: &Cluster) -> Roles {
     Roles {
         ingest: cluster.start(&["ingest"]).await,
         record: cluster.start(&["record"]).await,
@@ -27,9 +28,9 @@ async fn start(cluster: &Cluster) -> Roles {
     }
 }
 
-/// A client that comes online under a new client_id every so often, until told to stop. Returns the
-/// names whose message the broker acknowledged.
-fn traffic(
+/// Publishes an online message of a new client every 100 milliseconds, until `stop` resolves.
+/// Returns the ids of the clients whose message the broker acknowledged.
+fn spawn_traffic(
     address: String,
     mut stop: tokio::sync::oneshot::Receiver<()>,
 ) -> tokio::task::JoinHandle<Vec<String>> {
@@ -37,7 +38,7 @@ fn traffic(
         let mut acknowledged = Vec::new();
         for n in 0.. {
             let client_id = format!("traffic-{n:04}");
-            if publish_once(&address, &client_id).await {
+            if publish_online(&address, &client_id).await {
                 acknowledged.push(client_id);
             }
             let pause = tokio::time::sleep(Duration::from_millis(100));
@@ -50,8 +51,9 @@ fn traffic(
     })
 }
 
-/// Connects without a will, says online, leaves without a word: the row must stay.
-async fn publish_once(address: &str, client_id: &str) -> bool {
+/// Publishes an online message and closes the connection. The client has no last will, so it stays
+/// listed. Returns whether the broker acknowledged the message.
+async fn publish_online(address: &str, client_id: &str) -> bool {
     let Ok(stream) = tokio::net::TcpStream::connect(address).await else {
         return false;
     };
@@ -66,27 +68,28 @@ async fn publish_once(address: &str, client_id: &str) -> bool {
         .is_some()
 }
 
-/// Keeps a service away for the whole time, and looks in the middle.
-async fn during_outage<F: Future<Output = ()>>(service: &Service, meanwhile: F) {
+/// Stops a service for `OUTAGE_DURATION` and runs `checks` meanwhile.
+async fn during_outage<F: Future<Output = ()>>(service: &Service, checks: F) {
     service.stop().await;
-    let back = Instant::now() + OUTAGE_DURATION;
-    tokio::time::timeout(TIMEOUT, meanwhile)
+    let outage_end = Instant::now() + OUTAGE_DURATION;
+    tokio::time::timeout(TIMEOUT, checks)
         .await
-        .expect("nobody told the truth");
-    tokio::time::sleep_until(back).await;
+        .expect("the checks during the outage timed out");
+    tokio::time::sleep_until(outage_end).await;
     service.start_process().await;
 }
 
+/// Waits until all roles are ready and all expected clients are listed.
 async fn assert_all_recorded(roles: &Roles, expected: &[String]) {
     assert!(
         expected.len() > 20,
-        "only {} messages: too little to tell",
+        "only {} messages were published; the test needs more than 20",
         expected.len()
     );
     for process in [&roles.ingest, &roles.record, &roles.api] {
         process.wait_until_ready().await;
     }
-    eventually("every acknowledged message is recorded", || async {
+    eventually("every acknowledged message to be recorded", || async {
         let listed = roles.api.list_client_ids().await.ok()?;
         expected
             .iter()
@@ -96,8 +99,9 @@ async fn assert_all_recorded(roles: &Roles, expected: &[String]) {
     .await;
 }
 
-fn reports_problem(output: &serde_json::Value, part: &str) -> bool {
-    output["components"][part]
+/// Whether the readiness response reports a problem with the component.
+fn reports_problem(readiness: &serde_json::Value, component: &str) -> bool {
+    readiness["components"][component]
         .as_str()
         .is_some_and(|text| text != "ok")
 }
@@ -105,15 +109,15 @@ fn reports_problem(output: &serde_json::Value, part: &str) -> bool {
 #[tokio::test]
 async fn mosquitto_down_for_ten_seconds() {
     let cluster = Cluster::new().await;
-    let roles = start(&cluster).await;
+    let roles = start_roles(&cluster).await;
     let address = format!("127.0.0.1:{}", cluster.mosquitto.port);
     let (stop, stopped) = tokio::sync::oneshot::channel();
-    let traffic = traffic(address, stopped);
-    eventually("some traffic", || async {
+    let traffic = spawn_traffic(address, stopped);
+    eventually("the first listed clients", || async {
         (roles.api.list_client_ids().await.ok()?.len() > 5).then_some(())
     })
     .await;
-    let known = roles.api.list_client_ids().await.unwrap()[0].clone();
+    let listed_id = roles.api.list_client_ids().await.unwrap()[0].clone();
     during_outage(&cluster.mosquitto, async {
         assert!(reports_problem(
             &roles.ingest.wait_until_not_ready().await,
@@ -123,11 +127,11 @@ async fn mosquitto_down_for_ten_seconds() {
             &roles.api.wait_until_not_ready().await,
             "mqtt_api"
         ));
-        // Who is connected is still known; a message cannot be sent, and that is output.
+        // The list needs only the database. Sending fails with 503.
         assert!(roles.api.list_client_ids().await.is_ok());
         let (status, body) = roles
             .api
-            .send_message(&known, json!({"directive": "x"}))
+            .send_message(&listed_id, json!({"directive": "x"}))
             .await;
         assert_eq!(status, 503, "{body}");
         assert_eq!(body["title"], "Error passing message to rhc client");
@@ -135,20 +139,20 @@ async fn mosquitto_down_for_ten_seconds() {
         assert_eq!(roles.record.readiness().await.0, 200);
     })
     .await;
-    eventually("traffic again", || async {
+    eventually("ingest to be ready", || async {
         (roles.ingest.readiness().await.0 == 200).then_some(())
     })
     .await;
-    let before = roles.api.list_client_ids().await.unwrap().len();
-    eventually("more traffic", || async {
-        (roles.api.list_client_ids().await.ok()?.len() > before + 20).then_some(())
+    let count_before = roles.api.list_client_ids().await.unwrap().len();
+    eventually("more listed clients", || async {
+        (roles.api.list_client_ids().await.ok()?.len() > count_before + 20).then_some(())
     })
     .await;
     stop.send(()).unwrap();
     assert_all_recorded(&roles, &traffic.await.unwrap()).await;
     let (status, _) = roles
         .api
-        .send_message(&known, json!({"directive": "x"}))
+        .send_message(&listed_id, json!({"directive": "x"}))
         .await;
     assert_eq!(status, 201);
 }
@@ -161,11 +165,11 @@ async fn kafka_down_for_ten_seconds() {
         Some(Service::kafka().await),
     )
     .await;
-    let roles = start(&cluster).await;
+    let roles = start_roles(&cluster).await;
     let address = format!("127.0.0.1:{}", cluster.mosquitto.port);
     let (stop, stopped) = tokio::sync::oneshot::channel();
-    let traffic = traffic(address, stopped);
-    eventually("some traffic", || async {
+    let traffic = spawn_traffic(address, stopped);
+    eventually("the first listed clients", || async {
         (roles.api.list_client_ids().await.ok()?.len() > 5).then_some(())
     })
     .await;
@@ -194,11 +198,11 @@ async fn postgres_down_for_ten_seconds() {
         None,
     )
     .await;
-    let roles = start(&cluster).await;
+    let roles = start_roles(&cluster).await;
     let address = format!("127.0.0.1:{}", cluster.mosquitto.port);
     let (stop, stopped) = tokio::sync::oneshot::channel();
-    let traffic = traffic(address, stopped);
-    eventually("some traffic", || async {
+    let traffic = spawn_traffic(address, stopped);
+    eventually("the first listed clients", || async {
         (roles.api.list_client_ids().await.ok()?.len() > 5).then_some(())
     })
     .await;
@@ -211,11 +215,11 @@ async fn postgres_down_for_ten_seconds() {
             &roles.api.wait_until_not_ready().await,
             "store"
         ));
-        // Never an empty list, never "not connected".
+        // The API returns 503, not an empty list or the status "disconnected".
         assert_eq!(roles.api.list_client_ids().await, Err(503));
         let (status, body) = roles
             .api
-            .send("traffic-0000", json!({"directive": "x"}))
+            .send_message("traffic-0000", json!({"directive": "x"}))
             .await;
         assert_eq!(status, 503, "{body}");
         let path = "/v2/connections/traffic-0000/status";
@@ -229,8 +233,8 @@ async fn postgres_down_for_ten_seconds() {
     assert_all_recorded(&roles, &traffic.await.unwrap()).await;
 }
 
-/// A client that says nothing but a sign of life when it reconnects, while nobody takes it: its will
-/// has told that it is gone, so the sign must wait, too.
+/// The last will and a heartbeat are published while `ingest` is down. The broker must queue both,
+/// so that the client is listed as connected afterwards.
 #[tokio::test]
 async fn heartbeat_published_while_ingest_is_down_is_recorded() {
     let cluster = Cluster::new().await;
@@ -238,9 +242,9 @@ async fn heartbeat_published_while_ingest_is_down_is_recorded() {
         ingest,
         record,
         api,
-    } = start(&cluster).await;
+    } = start_roles(&cluster).await;
     let address = format!("127.0.0.1:{}", cluster.mosquitto.port);
-    let client_id = crate::support::unique_id("quiet");
+    let client_id = unique_id("heartbeat-only");
     let connect = Connect::new(&client_id).offline_will();
     let mut client = RawClient::connect(&address, &connect).await;
     client
@@ -249,7 +253,7 @@ async fn heartbeat_published_while_ingest_is_down_is_recorded() {
     api.wait_until_connected(&client_id).await;
     ingest.kill().await;
     drop(client);
-    // The broker must have published the will before the client is back.
+    // Wait until the broker has published the last will.
     let mut watcher = RawClient::connect(
         &address,
         &Connect::new("watcher").user("cloud-connector", "cc-secret"),
@@ -261,65 +265,66 @@ async fn heartbeat_published_while_ingest_is_down_is_recorded() {
     watcher.next_message().await;
     client = RawClient::connect(&address, &connect).await;
     client.publish_heartbeat(&data_out(&client_id)).await;
-    // ReceivedResponse in order: the broker has the sign when it answers this.
+    // The broker processes packets in order, so it has the heartbeat when it sends the SUBACK.
     client.subscribe(&data_in(&client_id)).await;
     let _ingest = cluster.start(&["ingest"]).await;
-    let marker = crate::support::unique_id("marker");
-    let mut other = RawClient::connect(&address, &Connect::new(&marker)).await;
-    other.must_publish(&control_out(&marker), &online()).await;
-    api.wait_until_connected(&marker).await;
-    eventually("it is back", || async {
-        let told = record
+    let other_id = unique_id("other");
+    let mut other = RawClient::connect(&address, &Connect::new(&other_id)).await;
+    other.must_publish(&control_out(&other_id), &online()).await;
+    api.wait_until_connected(&other_id).await;
+    eventually("the client to be listed after its last will", || async {
+        let applied_offline = record
             .metric("cloud_connector_messages_applied_total", "offline")
             .await;
-        let there = api.list_client_ids().await.ok()?.contains(&client_id);
-        (told > 0.5 && there).then_some(())
+        let is_listed = api.list_client_ids().await.ok()?.contains(&client_id);
+        (applied_offline > 0.5 && is_listed).then_some(())
     })
     .await;
 }
 
-/// Mosquitto 2.0 holds messages back if `ingest` comes back while everything that may be under way to
-/// it is unacknowledged and signs of life wait with the rest: so its limit must not be reached.
+/// With a low `max_inflight_messages`, Mosquitto 2.0 stops delivering messages to a reconnected
+/// client if QoS 0 messages are queued; see `deploy/mosquitto/mosquitto.conf`. With the shipped
+/// configuration, the whole backlog is delivered.
 #[tokio::test]
 async fn broker_backlog_is_delivered_when_ingest_restarts() {
-    /// What may be under way to a client by the settings that showed it.
-    const MAX_IN_FLIGHT: usize = 2000;
+    /// A value of `max_inflight_messages` with which Mosquitto stopped delivering.
+    const TOO_LOW_MAX_INFLIGHT: usize = 2000;
     let cluster = Cluster::new().await;
     let Roles {
         ingest,
         record: _record,
         api,
-    } = start(&cluster).await;
+    } = start_roles(&cluster).await;
     let address = format!("127.0.0.1:{}", cluster.mosquitto.port);
     ingest.signal("STOP");
-    let mut busy_client = RawClient::connect(&address, &Connect::new("busy_client")).await;
-    for _ in 1..MAX_IN_FLIGHT {
+    let mut busy_client = RawClient::connect(&address, &Connect::new("busy")).await;
+    for _ in 1..TOO_LOW_MAX_INFLIGHT {
         let payload = online().to_string();
-        let topic = control_out("busy_client");
+        let topic = control_out("busy");
         busy_client
             .send_publish(&topic, payload.as_bytes(), false)
             .await;
     }
-    let topic = control_out("busy_client");
+    let topic = control_out("busy");
     busy_client
-        .must_publish_after_pending(&topic, &online(), MAX_IN_FLIGHT - 1)
+        .must_publish_after_pending(&topic, &online(), TOO_LOW_MAX_INFLIGHT - 1)
         .await;
     ingest.kill().await;
-    let mut waiting = Vec::new();
+    let mut client_ids = Vec::new();
     for n in 0..50 {
-        let client_id = format!("waiting-{n:02}");
+        let client_id = format!("queued-{n:02}");
         let mut client = RawClient::connect(&address, &Connect::new(&client_id)).await;
         client.publish_heartbeat(&data_out(&client_id)).await;
         client
             .must_publish(&control_out(&client_id), &online())
             .await;
-        waiting.push(client_id);
+        client_ids.push(client_id);
     }
     let _ingest = cluster.start(&["ingest"]).await;
-    eventually("everybody who waited is recorded", || async {
+    eventually("all clients to be listed", || async {
         let listed = api.list_client_ids().await.ok()?;
-        let all = waiting.iter().all(|client_id| listed.contains(client_id));
-        all.then_some(())
+        let all_listed = client_ids.iter().all(|id| listed.contains(id));
+        all_listed.then_some(())
     })
     .await;
 }

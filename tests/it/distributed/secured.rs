@@ -1,4 +1,5 @@
-//! Ways in: TLS and passwords to PostgreSQL and Kafka, tokens over websockets; several at once.
+//! Secured connections to external services: TLS and passwords for PostgreSQL and Kafka, tokens for
+//! MQTT over WebSocket. Also concurrent migrations.
 
 use std::path::Path;
 
@@ -15,32 +16,33 @@ use crate::support::{Certs, unique_id};
 async fn postgres_connects_with_tls_disabled_required_and_verified() {
     let server = Service::postgres().await;
     let ca = server.file("ca.pem");
-    let name = create_database(server.port).await;
+    let database = create_database(server.port).await;
     let cluster = Cluster::new()
         .await
         .set("postgres.port", server.port)
-        .set("postgres.database", name)
+        .set("postgres.database", database)
         .set("postgres.host", "localhost");
     for (tls, ca) in [
         ("disable", None),
         ("require", None),
         ("verify-full", Some(&ca)),
     ] {
-        let fleet_ca = ca.map_or_else(String::new, |ca| ca.display().to_string());
-        let (code, output) = migrate(&cluster, tls, &fleet_ca).await;
+        let ca_setting = ca.map_or_else(String::new, |ca| ca.display().to_string());
+        let (code, output) = migrate(&cluster, tls, &ca_setting).await;
         assert_eq!(code, Some(0), "{tls}: {output}");
     }
-    // The text itself, as the platform hands it over.
-    let text = std::fs::read_to_string(&ca).unwrap();
-    let (code, output) = migrate(&cluster, "verify-full", &text).await;
+    // The setting accepts the PEM text itself, too.
+    let pem = std::fs::read_to_string(&ca).unwrap();
+    let (code, output) = migrate(&cluster, "verify-full", &pem).await;
     assert_eq!(code, Some(0), "{output}");
     let (code, output) = migrate(&cluster, "verify-full", "").await;
     assert_eq!(code, Some(1), "{output}");
     assert!(output.contains("postgres.ca"), "{output}");
 }
 
+/// Runs `migrate` with these TLS settings. Returns the exit code and stderr.
 async fn migrate(cluster: &Cluster, tls: &str, ca: &str) -> (Option<i32>, String) {
-    let done = cluster
+    let result = cluster
         .connector_command()
         .arg("migrate")
         .env("CLOUD_CONNECTOR__POSTGRES__TLS", tls)
@@ -48,19 +50,22 @@ async fn migrate(cluster: &Cluster, tls: &str, ca: &str) -> (Option<i32>, String
         .output()
         .await
         .unwrap();
-    (done.status.code(), String::from_utf8(done.stderr).unwrap())
+    (
+        result.status.code(),
+        String::from_utf8(result.stderr).unwrap(),
+    )
 }
 
 #[tokio::test]
 async fn concurrent_migrations_are_safe() {
     let server = Service::postgres().await;
-    let name = create_database(server.port).await;
+    let database = create_database(server.port).await;
     let cluster = Cluster::new()
         .await
         .set("postgres.port", server.port)
-        .set("postgres.database", name);
-    let all = (0..6).map(|_| cluster.run_command(&["migrate"]));
-    for (code, output) in futures::future::join_all(all).await {
+        .set("postgres.database", database);
+    let migrations = (0..6).map(|_| cluster.run_command(&["migrate"]));
+    for (code, output) in futures::future::join_all(migrations).await {
         assert_eq!(code, Some(0), "{output}");
     }
 }
@@ -123,7 +128,7 @@ async fn kafka_over_tls_requires_the_right_ca() {
     );
 }
 
-/// Listens as a broker's front would, and returns the head of the first request.
+/// Accepts one connection, rejects the WebSocket upgrade, and returns the head of its HTTP request.
 async fn first_request(listener: TcpListener) -> String {
     let (mut stream, _) = listener.accept().await.unwrap();
     let mut head = Vec::new();
@@ -134,33 +139,37 @@ async fn first_request(listener: TcpListener) -> String {
     String::from_utf8(head).unwrap()
 }
 
-async fn token_sent(key: &str, file: &Path) -> String {
+/// Returns the token that the connector sends with this setting.
+async fn token_sent(setting: &str, file: &Path) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://{}/mqtt", listener.local_addr().unwrap());
-    let asked = tokio::spawn(first_request(listener));
+    let request = tokio::spawn(first_request(listener));
     let cluster = Cluster::new()
         .await
         .set("mqtt.url", url)
-        .set(key, file.display());
+        .set(setting, file.display());
     let (code, output) = cluster.run_command(&["doctor"]).await;
     assert_eq!(code, Some(1), "{output}");
-    let head = asked.await.unwrap().to_lowercase();
-    let header = head
+    let head = request.await.unwrap().to_lowercase();
+    let token_header = head
         .lines()
         .find(|line| line.starts_with("x-akamai-dcp-token:"));
-    let header = header.unwrap_or_else(|| panic!("no token in {head}"));
-    header.split_once(':').unwrap().1.trim().to_owned()
+    let token_header = token_header.unwrap_or_else(|| panic!("no token in {head}"));
+    token_header.split_once(':').unwrap().1.trim().to_owned()
 }
 
 #[tokio::test]
 async fn websocket_header_contains_a_token_from_a_file_or_a_signed_token() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("token");
-    std::fs::write(&file, "from-the-file\n").unwrap();
-    assert_eq!(token_sent("mqtt.token_file", &file).await, "from-the-file");
+    std::fs::write(&file, "token-from-file\n").unwrap();
+    assert_eq!(
+        token_sent("mqtt.token_file", &file).await,
+        "token-from-file"
+    );
 
     let key = folder.path().join("key.pem");
-    let made = tokio::process::Command::new("openssl")
+    let openssl = tokio::process::Command::new("openssl")
         .args([
             "genpkey",
             "-algorithm",
@@ -173,7 +182,7 @@ async fn websocket_header_contains_a_token_from_a_file_or_a_signed_token() {
         .output()
         .await
         .unwrap();
-    assert!(made.status.success());
+    assert!(openssl.status.success());
     let token = token_sent("mqtt.token_key", &key).await;
     assert_eq!(token.split('.').count(), 3, "{token}");
 }
@@ -188,14 +197,14 @@ async fn signed_token_contains_the_client_id_and_a_valid_signature() {
     let folder = tempfile::tempdir().unwrap();
     let key = folder.path().join("key.pem");
     let openssl = |args: &[&str]| {
-        let done = std::process::Command::new("openssl")
+        let result = std::process::Command::new("openssl")
             .args(args)
             .output()
             .unwrap();
         assert!(
-            done.status.success(),
+            result.status.success(),
             "{}",
-            String::from_utf8_lossy(&done.stderr)
+            String::from_utf8_lossy(&result.stderr)
         );
     };
     let key_file = key.to_str().unwrap();
@@ -208,46 +217,49 @@ async fn signed_token_contains_the_client_id_and_a_valid_signature() {
         "-out",
         key_file,
     ]);
-    let token = cloud_connector::mqtt::TokenSource::Signed {
+    let source = cloud_connector::mqtt::TokenSource::Signed {
         key: key.clone(),
-        client_id: "me".into(),
+        client_id: "my-connector".into(),
         ttl: std::time::Duration::from_mins(5),
     };
-    let token = token.token().unwrap();
+    let token = source.token().unwrap();
     let parts: Vec<&str> = token.split('.').collect();
     assert_eq!(decode(parts[0])["alg"], "RS256");
     assert_eq!(decode(parts[0])["kid"], "rhcloud-connector");
     let claims = decode(parts[1]);
-    assert_eq!(claims["client-id"], "me");
+    assert_eq!(claims["client-id"], "my-connector");
     assert_eq!(claims["auth-group"], "admin");
-    let left = claims["exp"].as_i64().unwrap() - jiff::Timestamp::now().as_second();
-    assert!((290..=300).contains(&left), "{left}");
-    // OpenSSL has the last word on the signature.
-    let (public, signed, signature) = (
+    let remaining_seconds = claims["exp"].as_i64().unwrap() - jiff::Timestamp::now().as_second();
+    assert!(
+        (290..=300).contains(&remaining_seconds),
+        "{remaining_seconds}"
+    );
+    // OpenSSL verifies the signature.
+    let (public_key_file, signed_file, signature_file) = (
         folder.path().join("public.pem"),
         folder.path().join("signed"),
         folder.path().join("signature"),
     );
-    let raw = base64::engine::general_purpose::URL_SAFE_NO_PAD
+    let signature = base64::engine::general_purpose::URL_SAFE_NO_PAD
         .decode(parts[2])
         .unwrap();
-    std::fs::write(&signature, raw).unwrap();
-    std::fs::write(&signed, format!("{}.{}", parts[0], parts[1])).unwrap();
+    std::fs::write(&signature_file, signature).unwrap();
+    std::fs::write(&signed_file, format!("{}.{}", parts[0], parts[1])).unwrap();
     openssl(&[
         "pkey",
         "-in",
         key_file,
         "-pubout",
         "-out",
-        public.to_str().unwrap(),
+        public_key_file.to_str().unwrap(),
     ]);
     openssl(&[
         "dgst",
         "-sha256",
         "-verify",
-        public.to_str().unwrap(),
+        public_key_file.to_str().unwrap(),
         "-signature",
-        signature.to_str().unwrap(),
-        signed.to_str().unwrap(),
+        signature_file.to_str().unwrap(),
+        signed_file.to_str().unwrap(),
     ]);
 }

@@ -43,7 +43,7 @@ async fn openapi_document_is_public_and_every_listed_endpoint_exists(deployment:
     for (method, path) in &listed {
         let path_with_values = path.replace("{account}", "1").replace("{client_id}", "x");
         let request = deployment.unauthenticated_request(&method.to_uppercase(), &path_with_values);
-        // An existing endpoint requires authentication; an unknown path would return 404.
+        // Without credentials, an existing endpoint returns 401 and an unknown path returns 404.
         let status = request.send().await.unwrap().status();
         assert_eq!(status, 401, "{method} {path}");
     }

@@ -118,7 +118,7 @@ mod outages {
 
     #[tokio::test]
     async fn all_endpoints_return_503_while_the_database_is_down_and_recover() {
-        let mut fixture = ApiFixture::start_with(Deployment::alone, &[]).await;
+        let mut fixture = ApiFixture::start_with(Deployment::with_own_postgres, &[]).await;
         let postgres = cluster(&fixture).postgres.as_ref().unwrap();
         postgres.stop().await;
         for (path, request) in requests_with_database_access(&fixture) {
@@ -145,7 +145,8 @@ mod outages {
         .await;
     }
 
-    /// Checks that each response contains the id of the message, and that the client stays connected.
+    /// Checks that each response contains the id of the message, and that the client stays
+    /// connected.
     async fn assert_all_sending_fails_with_503(fixture: &ApiFixture) {
         for request in requests_that_publish(fixture) {
             let response = request.send().await.unwrap();
@@ -212,12 +213,12 @@ mod outages {
         assert_sending_fails_without_puback(&fixture).await;
         send_signal(pid, "CONT");
         // The message arrives after the 504 response, with the id of that response.
-        let (_, late) = fixture.own_client.next_message().await;
+        let (_, delivered) = fixture.own_client.next_message().await;
         assert_eq!(
-            (&late["directive"], &late["message_id"]),
+            (&delivered["directive"], &delivered["message_id"]),
             (&json!("late"), &body["id"])
         );
-        eventually("a PUBACK in time", || async {
+        eventually("an acknowledged message", || async {
             let request = fixture.v2(OWN_ORG, "POST", &path).json(&message);
             let (status, _) = super::super::json_response(request).await;
             (status == 201).then_some(())

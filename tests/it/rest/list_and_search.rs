@@ -91,7 +91,7 @@ async fn filters_select_matching_connections(deployment: Deployment) {
 
 async fn cursor_pages_return_every_connection_once(deployment: Deployment) {
     let fixture = ApiFixture::start(deployment, &[]).await;
-    // The two clients of the other organization.
+    // `OTHER_ORG` has two clients.
     let mut client_ids = [fixture.other_id.clone(), fixture.satellite_id.clone()];
     client_ids.sort_unstable();
     let first_page = "/connections?cursor=&limit=1";

@@ -79,8 +79,8 @@ async fn run_schemathesis(deployment: &Deployment, headers: &[&str]) {
     );
 }
 
-/// Sends a message to the client every few seconds, because [`RawClient::next_message`] panics if no
-/// message arrives within its timeout.
+/// Sends a message to the client every few seconds, because [`RawClient::next_message`] panics if
+/// no message arrives within its timeout.
 async fn send_periodic_messages(deployment: &Deployment) {
     loop {
         deployment
@@ -90,8 +90,8 @@ async fn send_periodic_messages(deployment: &Deployment) {
     }
 }
 
-/// Responds to pings and messages, and publishes an online message after every other command. After
-/// a disconnect command, the online message adds the client to the list again.
+/// Responds to pings and messages. Publishes an online message after a reconnect or disconnect
+/// command, so that the client is listed again.
 async fn respond_to_messages(mut client: RawClient) {
     loop {
         let (_, message) = client.next_message().await;

@@ -131,7 +131,7 @@ async fn relaxed_lookup_reaches_satellites_of_other_organizations(deployment: De
         .await
         .1;
     assert_eq!(listed["meta"]["count"], 1);
-    // Clients that are no Satellite servers stay hidden.
+    // Clients of other tenants that are not Satellite servers stay hidden.
     for other in [&fixture.other_id, &fixture.tenantless_id] {
         assert_eq!(
             json_response(status(other)).await.1,

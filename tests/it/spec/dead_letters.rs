@@ -102,8 +102,8 @@ async fn a_replayed_dead_letter_is_applied_or_rejected_again(deployment: Deploym
         .await;
     deployment.wait_for_dead_letters(&client_id, 0).await;
     assert_eq!(deployment.status(&client_id).await["tags"]["mark"], "here");
-    // A dead letter that the connector can decode after an upgrade is applied. The test simulates the
-    // upgrade: it replaces the stored payload by a valid one.
+    // A dead letter that the connector can decode after an upgrade is applied. The test simulates
+    // the upgrade: it replaces the stored payload by a valid one.
     client
         .publish(&control_out(&client_id), b"[2]")
         .await
@@ -119,8 +119,8 @@ async fn a_replayed_dead_letter_is_applied_or_rejected_again(deployment: Deploym
     deployment.wait_for_dead_letters(&client_id, 0).await;
 }
 
-/// Replaces the payload of the client's only dead letter by an online message. Returns the id of the
-/// dead letter.
+/// Replaces the payload of the client's only dead letter by an online message. Returns the id of
+/// the dead letter.
 async fn replace_payload_by_online(deployment: &Deployment, client_id: &str) -> String {
     let dead_letters = deployment.wait_for_dead_letters(client_id, 1).await;
     let id = dead_letters[0]["id"].as_i64().unwrap();
@@ -177,8 +177,8 @@ async fn stored_dead_letters_are_limited_per_client(deployment: Deployment) {
     assert_eq!(latest, "garbage 9");
 }
 
-/// The connector validates all values before it writes them, so no message makes the database reject a
-/// row. The test adds a constraint that rejects the row of one client.
+/// The connector validates all values before it writes them, so no message makes the database
+/// reject a row. The test adds a constraint that rejects the row of one client.
 async fn a_row_rejected_by_the_database_becomes_a_dead_letter_and_other_rows_are_written(
     deployment: Deployment,
 ) {

@@ -146,7 +146,8 @@ async fn a_retained_offline_ends_the_connection(mut deployment: Deployment) {
         .await;
     deployment.wait_until_disconnected(&client_id).await;
     client.disconnect().await;
-    // After the restart an external broker replays the retained offline message. It changes nothing.
+    // After the restart an external broker replays the retained offline message. It changes
+    // nothing.
     deployment.restart().await;
     wait_for_another_client(&deployment).await;
     assert_eq!(
@@ -159,8 +160,8 @@ async fn a_replayed_handshake_that_is_recorded_is_ignored(mut deployment: Deploy
     let (client_id, mut client) = connect_client(&deployment, "replay").await;
     register(&deployment, &client_id, &mut client, "h1").await;
     if !deployment.has_external_broker() {
-        // The embedded broker stores no retained messages, so there is no replay. The client publishes the
-        // same handshake again instead.
+        // The embedded broker stores no retained messages, so there is no replay. The client
+        // publishes the same handshake again instead.
         client
             .publish_retained(
                 &inbound_topic(&client_id),
@@ -226,7 +227,8 @@ async fn a_handshake_without_message_id_or_valid_facts_gets_a_handshake_error(
             json!(null),
         ),
         (
-            json!({"type": "host-handshake", "message_id": "h1", "payload": {"canonical_facts": []}}),
+            json!({"type": "host-handshake", "message_id": "h1",
+                "payload": {"canonical_facts": []}}),
             json!("h1"),
         ),
         (
@@ -235,8 +237,8 @@ async fn a_handshake_without_message_id_or_valid_facts_gets_a_handshake_error(
         ),
     ];
     for (handshake, message_id) in &cases {
-        // The second handshake increments `occurrences` of the same dead letter. Each one gets a handshake
-        // error.
+        // The second handshake increments `occurrences` of the same dead letter. Each one gets a
+        // handshake error.
         for _ in 0..2 {
             client
                 .publish_retained(&inbound_topic(&client_id), handshake.to_string().as_bytes())
@@ -264,7 +266,8 @@ async fn a_handshake_without_message_id_or_valid_facts_gets_a_handshake_error(
         eventually("the replay of the handshake", || async {
             let dead_letters = deployment.dead_letters().await;
             let occurrences = |letter: &Value| letter["occurrences"].as_u64().unwrap();
-            // The sum is above 7 if the restart killed the connector before it committed its offsets.
+            // The sum is above 7 if the restart killed the connector before it committed its
+            // offsets.
             (dead_letters.iter().map(occurrences).sum::<u64>() >= 7).then_some(())
         })
         .await;
@@ -356,7 +359,9 @@ async fn handshakes_may_use_a_separate_status_topic(deployment: Deployment) {
     client.subscribe(&outbound_topic(&client_id)).await;
     let status_topic = format!("redhat/insights/status/{client_id}");
     let handshake = host_handshake("h1").to_string();
-    client.publish_retained(&status_topic, handshake.as_bytes()).await;
+    client
+        .publish_retained(&status_topic, handshake.as_bytes())
+        .await;
     deployment.wait_until_connected(&client_id).await;
     // Messages and responses still use the topics `in` and `out`.
     deployment
@@ -364,8 +369,8 @@ async fn handshakes_may_use_a_separate_status_topic(deployment: Deployment) {
         .await;
     let (topic, message) = client.next_message().await;
     assert_eq!(topic, outbound_topic(&client_id));
-    let response = json!({"type": "message", "in_response_to": message["message_id"], "directive": "x",
-        "payload": {}});
+    let response = json!({"type": "message", "in_response_to": message["message_id"],
+        "directive": "x", "payload": {}});
     client
         .must_publish(&inbound_topic(&client_id), &response)
         .await;
@@ -380,8 +385,8 @@ async fn topic_segments_are_configurable(deployment: Deployment) {
     client.publish_retained(&topic, handshake.as_bytes()).await;
     deployment.wait_until_connected(&client_id).await;
     if !deployment.has_external_broker() {
-        // The ACL of the embedded broker follows the settings. The ACL of the test Mosquitto is fixed and
-        // does not allow this subscription.
+        // The ACL of the embedded broker follows the settings. The ACL of the test Mosquitto is
+        // fixed and does not allow this subscription.
         let configured_topic = format!("redhat/insights/in/{client_id}");
         assert_eq!(client.subscribe(&configured_topic).await, 1);
         deployment

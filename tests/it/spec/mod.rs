@@ -1,5 +1,5 @@
-//! Tests of the wire protocol specification against real brokers, in both deployment modes. Encoding
-//! and decoding alone are tested in `src/protocol`.
+//! Tests of the wire protocol specification against real brokers, in both deployment modes.
+//! Encoding and decoding alone are tested in `src/protocol`.
 
 mod dead_letters;
 mod handshake;
@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use crate::support::mqtt::{Connect, RawClient, control_out, online};
 use crate::support::{Deployment, unique_id};
 
-/// An online message with this message id and `sent` time. Its tag `mark` shows in the client's status
-/// which online message was recorded.
+/// An online message with this message id and `sent` time. Its tag `mark` shows in the client's
+/// status which online message was recorded.
 fn online_with(message_id: &str, sent: &str, mark: &str) -> Value {
     let mut online = online();
     online["message_id"] = json!(message_id);
@@ -40,8 +40,8 @@ async fn connect_client(deployment: &Deployment, id_prefix: &str) -> (String, Ra
     (client_id, client)
 }
 
-/// Publishes an online message and waits until it is recorded. All earlier messages of the client have
-/// been processed then.
+/// Publishes an online message and waits until it is recorded. All earlier messages of the client
+/// have been processed then.
 async fn publish_and_wait(
     deployment: &Deployment,
     client_id: &str,

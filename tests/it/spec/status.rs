@@ -85,8 +85,8 @@ async fn a_last_will_with_an_old_sent_time_ends_the_connection(deployment: Deplo
         json!({"state": "offline", "dispatchers": null, "canonical_facts": null}),
         json!({"state": "offline", "dispatchers": null, "canonical_facts": {"insights_id": ""}}),
     ] {
-        // Clients create the last will once, when they start. So it has the same message id and `sent` at
-        // every reconnect.
+        // Clients create the last will once, when they start. So it has the same message id and
+        // `sent` at every reconnect.
         let mut will = offline();
         will["content"] = content;
         for n in 0..2 {
@@ -154,8 +154,8 @@ async fn an_empty_payload_never_registers_or_removes_a_client(deployment: Deploy
         deployment.status(&unknown_id).await["status"],
         "disconnected"
     );
-    // An empty payload on the control topic clears a retained message. It is no heartbeat, so the client
-    // stays disconnected.
+    // An empty payload on the control topic clears a retained message. It is no heartbeat, so the
+    // client stays disconnected.
     known
         .must_publish(&control_out(&known_id), &offline())
         .await;
@@ -195,12 +195,15 @@ async fn unusual_facts_and_dispatchers_of_real_clients_are_accepted(deployment: 
         (json!(null), json!({})),
         (json!(""), json!({})),
         (
-            json!({"insights_id": "not a uuid", "machine_id": "", "mac_addresses": ["00:00:00:00:00:00"]}),
+            json!({"insights_id": "not a uuid", "machine_id": "",
+                "mac_addresses": ["00:00:00:00:00:00"]}),
             json!({"machine_id": "", "mac_addresses": ["00:00:00:00:00:00"]}),
         ),
         (
-            json!({"insights_id": "CABB61B6E61D4D70B47501F5C009E93C", "bios_uuid": null, "new": {"a": 1}}),
-            json!({"insights_id": "CABB61B6E61D4D70B47501F5C009E93C", "bios_uuid": null, "new": {"a": 1}}),
+            json!({"insights_id": "CABB61B6E61D4D70B47501F5C009E93C", "bios_uuid": null,
+                "new": {"a": 1}}),
+            json!({"insights_id": "CABB61B6E61D4D70B47501F5C009E93C", "bios_uuid": null,
+                "new": {"a": 1}}),
         ),
     ];
     for (n, (facts, stored)) in cases.into_iter().enumerate() {

@@ -28,8 +28,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Creates a cluster with a private Mosquitto, and with its own database and topics on the shared
-    /// PostgreSQL and Kafka.
+    /// Creates a cluster with a private Mosquitto, and with its own database and topics on the
+    /// shared PostgreSQL and Kafka.
     pub async fn new() -> Self {
         Self::with_services(Service::mosquitto().await, None, None).await
     }
@@ -125,8 +125,8 @@ impl Cluster {
         (output.status.code(), String::from_utf8(text).unwrap())
     }
 
-    /// Starts a process with these roles, or with all roles if `roles` is empty. Waits until the process
-    /// is ready.
+    /// Starts a process with these roles, or with all roles if `roles` is empty. Waits until the
+    /// process is ready.
     pub async fn start(&self, roles: &[&str]) -> ConnectorProcess {
         let mut command = self.connector_command();
         command

@@ -97,8 +97,8 @@ impl Connector {
         ConnectorBuilder::new().start().await
     }
 
-    /// Starts the process and waits until it has printed its startup banner. A process that is started
-    /// after [`kill`](Self::kill) uses the same data directory and new ports.
+    /// Starts the process and waits until it has printed its startup banner. A process that is
+    /// started after [`kill`](Self::kill) uses the same data directory and new ports.
     pub async fn start_process(&mut self) {
         let mut command = self.connector_command();
         command

@@ -169,8 +169,8 @@ impl Deployment {
         }
     }
 
-    /// Whether clients connect to an external broker. Unlike the embedded broker, it stores retained
-    /// messages.
+    /// Whether clients connect to an external broker. Unlike the embedded broker, it stores
+    /// retained messages.
     pub fn has_external_broker(&self) -> bool {
         !matches!(self, Self::Embedded(_))
     }
@@ -331,8 +331,8 @@ impl Deployment {
         }
     }
 
-    /// All inventory messages that the connector has sent so far: to a file in embedded mode, to Kafka
-    /// in distributed mode.
+    /// All inventory messages that the connector has sent so far: to a file in embedded mode, to
+    /// Kafka in distributed mode.
     pub async fn inventory_messages(&self) -> Vec<Value> {
         let payloads: Vec<Vec<u8>> = match self {
             Self::Embedded(connector) => {
@@ -352,8 +352,8 @@ impl Deployment {
         payloads.iter().map(parse).collect()
     }
 
-    /// Kills the connector and starts it again. It subscribes again, so an external broker sends all
-    /// retained messages.
+    /// Kills the connector and starts it again. It subscribes again, so an external broker sends
+    /// all retained messages.
     pub async fn restart(&mut self) {
         match self {
             Self::Embedded(connector) => {

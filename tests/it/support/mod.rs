@@ -44,14 +44,15 @@ where
     }
 }
 
-/// Creates an HTTP client. `reqwest` is built without a default rustls provider, so the test process
-/// must install one.
+/// Creates an HTTP client. `reqwest` is built without a default rustls provider, so the test
+/// process must install one.
 pub fn http_client() -> reqwest::Client {
     let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::new()
 }
 
-/// Returns `prefix` with a random suffix, so tests that share a database or a broker do not collide.
+/// Returns `prefix` with a random suffix, so tests that share a database or a broker do not
+/// collide.
 pub fn unique_id(prefix: &str) -> String {
     format!("{prefix}-{}", uuid::Uuid::new_v4().simple())
 }

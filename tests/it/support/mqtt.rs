@@ -48,7 +48,8 @@ const FIRST_BYTE_PUBACK: u8 = 0x40;
 const FIRST_BYTE_PUBREL: u8 = 0x62;
 const FIRST_BYTE_SUBSCRIBE: u8 = 0x82;
 
-/// [`RawClient`] returns this reason code if the broker closed the connection without a reason code.
+/// [`RawClient`] returns this reason code if the broker closed the connection without a reason
+/// code.
 pub const CLOSED_WITHOUT_REASON: u8 = 255;
 
 /// Contents of a CONNECT packet.
@@ -221,8 +222,8 @@ impl RawClient {
         }
     }
 
-    /// Sends these bytes. Ignores errors: if the broker closed the connection, the next read reports
-    /// it.
+    /// Sends these bytes. Ignores errors: if the broker closed the connection, the next read
+    /// reports it.
     pub async fn write(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes).await;
         let _ = self.stream.flush().await;
@@ -327,8 +328,8 @@ impl RawClient {
         self.write(&[0xc0, 0]).await;
     }
 
-    /// Publishes with QoS 1 while `pending` earlier messages are unacknowledged, and waits until all
-    /// messages are acknowledged.
+    /// Publishes with QoS 1 while `pending` earlier messages are unacknowledged, and waits until
+    /// all messages are acknowledged.
     pub async fn must_publish_after_pending(
         &mut self,
         topic: &str,

@@ -44,15 +44,16 @@ impl Service {
         Self::start("kafka", vec![], vec![]).await
     }
 
-    /// Starts Kafka with a second listener that requires SASL, and returns the port of that listener.
+    /// Starts Kafka with a second listener that requires SASL, and returns the port of that
+    /// listener.
     pub async fn kafka_with_sasl() -> (Self, u16) {
         let port = free_port();
         let env_vars = vec![("KAFKA_SASL_PORT".to_owned(), port.to_string())];
         (Self::start("kafka", vec![], env_vars).await, port)
     }
 
-    /// Starts Kafka with a second listener that requires SASL over TLS, and returns the port of that
-    /// listener.
+    /// Starts Kafka with a second listener that requires SASL over TLS, and returns the port of
+    /// that listener.
     pub async fn kafka_with_tls(certs_dir: &Path) -> (Self, u16) {
         let port = free_port();
         let env_vars = vec![
@@ -99,8 +100,8 @@ impl Service {
         service
     }
 
-    /// Starts the process. After [`stop`](Self::stop) or [`kill`](Self::kill), the new process uses the
-    /// same port and data.
+    /// Starts the process. After [`stop`](Self::stop) or [`kill`](Self::kill), the new process uses
+    /// the same port and data.
     pub async fn start_process(&self) {
         let mut args = vec![self.port.to_string()];
         args.extend(self.extra_args.clone());
