@@ -4,22 +4,23 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
-# All targets use the same cargo build directory, which cargo locks, so they cannot run in parallel.
+# The targets cannot run in parallel, because all of them use the same cargo build directory, which cargo
+# locks.
 .NOTPARALLEL:
 
-# Enables the tests that need PostgreSQL, Mosquitto, Kafka, paho and schemathesis. All targets use the
-# same features, so that cargo compiles the crate only once.
+# The feature enables the tests that need PostgreSQL, Mosquitto, Kafka, paho and schemathesis. All targets
+# use the same features, so that cargo compiles the crate only once.
 FEATURES := --features external-services
 
 PROGRAM := $(or $(CARGO_TARGET_DIR),target)/release/cloud-connector
 
-# Options for the program: make run ARGS="--http 127.0.0.1:9000"
+# Command-line options of the program. Example: make run ARGS="--http 127.0.0.1:9000"
 ARGS ?=
 
-# Parts of a benchmark to run; all if empty.
+# Parts of a benchmark to run. If empty, all parts run.
 PARTS ?=
 
-# Seconds per fuzz target.
+# Number of seconds for each fuzz target.
 FUZZ_SECONDS ?= 20
 
 .PHONY: help run build test check openapi chaos acceptance outage-tests fuzz dev dev-stop bench-startup bench-updaters bench-record bench-api deny clean
@@ -27,8 +28,8 @@ FUZZ_SECONDS ?= 20
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
-# With `exec`, the program replaces the shell, so that Ctrl-C reaches it once and make waits for its
-# shutdown.
+# With `exec`, the program replaces the shell. Therefore the program receives Ctrl-C only once, and make
+# waits until the program has shut down.
 run: build ## Build and run embedded mode (ARGS="..." passes options to the program)
 	@exec $(PROGRAM) run $(ARGS)
 
@@ -36,7 +37,7 @@ build: ## Build the release binary
 	@dev/prepare build
 	cargo build --release --locked
 
-test: ## Run the whole suite; installs missing packages
+test: ## Run all checks and tests; installs missing packages
 	@dev/prepare test
 	@$(MAKE) --no-print-directory check
 	dev/with-services cargo test --locked $(FEATURES)
@@ -46,48 +47,48 @@ check: ## Check formatting, lints, language and documentation, without running t
 	dev/check-language
 	cargo fmt --check
 	cargo clippy --locked $(FEATURES) --all-targets -- -D warnings
-	# The fuzz crate includes modules by path, and no other step compiles it.
+	# No other step compiles the fuzz crate. It includes modules of the main crate by path.
 	cargo check --locked --manifest-path fuzz/Cargo.toml
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked $(FEATURES) --no-deps --document-private-items
 
-# A failed build must not leave an empty openapi.json, hence the temporary file.
+# The output goes to a temporary file. Otherwise a failed build would leave an empty openapi.json.
 openapi: ## Regenerate openapi.json from the code
 	@dev/prepare build
 	cargo run --locked $(FEATURES) --quiet -- openapi > openapi.json.new
 	mv openapi.json.new openapi.json
 
-# Options in ARGS override the default.
+# Options in ARGS override the default of 20 minutes.
 chaos: ## Kill, pause and restart processes and services under load (ARGS="--seed 7 --minutes 20 --mode embedded|distributed|both")
 	@dev/prepare test
 	cargo test --locked $(FEATURES) --test chaos --no-run
 	dev/with-services cargo test --locked $(FEATURES) --test chaos -- --minutes 20 $(ARGS)
 
-acceptance: ## Run the tenancy acceptance list and print one line per item
+acceptance: ## Run the acceptance tests of tenancy and print one line per test
 	@dev/prepare test
 	@dev/acceptance
 
-# One test at a time, because each has time limits.
-outage-tests: ## Simulate outages of the tenant lookup service at full size, with time limits
+# The tests run one after the other, because each test has time limits.
+outage-tests: ## Simulate outages of the tenant lookup service with many clients and time limits
 	@dev/prepare test
 	FULL_SIZE_OUTAGE_TESTS=1 dev/with-services cargo test --locked $(FEATURES) --test it -- \
 		lookup_outages:: --test-threads 1 --nocapture 2>target/outage-tests.log \
 		|| { tail -n 40 target/outage-tests.log >&2; exit 1; }
 
-fuzz: ## Fuzz the message and topic decoders (FUZZ_SECONDS=20 per target)
+fuzz: ## Fuzz the message and topic decoders (FUZZ_SECONDS=20 sets the seconds for each fuzz target)
 	@dev/prepare build
 	dev/fuzz $(FUZZ_SECONDS)
 
-dev: build ## Start distributed mode: PostgreSQL, Mosquitto, Kafka, one process per role
+dev: build ## Start distributed mode: PostgreSQL, Mosquitto, Kafka, and one process for each role
 	@dev/prepare services
 	@dev/up $(PROGRAM)
 
-dev-stop: ## Stop what `make dev` started
+dev-stop: ## Stop all processes that `make dev` started
 	@dev/down
 
 bench-startup: build ## Measure startup time and memory of the release binary
 	dev/bench-startup --program $(PROGRAM)
 
-# The benchmarks are built before the services start, because the services use CPU time.
+# The benchmarks are built before the services start, because running services would slow down the build.
 bench-updaters: ## Measure the tenant lookup jobs against a slow gateway (BENCH_ROWS=5000 for a short run)
 	@dev/prepare build
 	@dev/prepare services
@@ -106,8 +107,8 @@ bench-api: ## Measure the REST API against a baseline server and plain SQL (PART
 	cargo bench --locked --bench api --no-run
 	dev/with-services cargo bench --locked --bench api -- $(PARTS)
 
-# Advisories are not checked: they need a database from the network, and a new advisory would fail an
-# unchanged tree.
+# Security advisories are not checked. The check would need a database from the network, and it would fail
+# without a change of the code when a new advisory is published.
 deny: ## Check bans, licenses and sources of the dependencies
 	@command -v cargo-deny >/dev/null || { \
 		echo "cargo-deny is missing; install it with: cargo install --locked cargo-deny" >&2; \

@@ -1,12 +1,12 @@
-//! Measures the two tenant lookup jobs against a slow gateway.
+//! Measures the two tenant lookup jobs with a slow gateway.
 //!
-//! The gateway takes 20 ms per request and gets at most 64 concurrent requests, so a job needs at
-//! least rows × 20 ms ÷ 64. The target limits the ratio of the measured time to this minimum. The
-//! difference is the time for claims, for writes and, in the job `inventory_refresh`, for delivery
-//! to inventory's topic.
+//! The gateway needs 20 ms per request. A job sends at most 64 concurrent requests, so it needs at
+//! least rows × 20 ms ÷ 64. The measured value is the ratio of the job's time to this minimum time.
+//! Beyond the minimum time, the job claims rows, writes rows and, in the job `inventory_refresh`,
+//! delivers messages to inventory's topic.
 //!
-//! Start it with `make bench-updaters`; `BENCH_ROWS=5000` makes it shorter. It prints a table,
-//! writes target/bench/updaters.json, and exits with 1 if a target is missed.
+//! Start this benchmark with `make bench-updaters`. `BENCH_ROWS=5000` makes it shorter. It prints a
+//! table, writes target/bench/updaters.json, and exits with 1 if a target is missed.
 
 mod support;
 
@@ -30,15 +30,17 @@ use sqlx::{Connection as _, PgConnection};
 use support::report::{self, Measurement, Target};
 use support::{Services, env_vars, load_config, repository_root};
 
-const DEFAULT_ROWS: u32 = 50_000;
+const DEFAULT_ROW_COUNT: u32 = 50_000;
 const GATEWAY_LATENCY: Duration = Duration::from_millis(20);
 const GATEWAY_MAX_CONCURRENCY: usize = 64;
-/// Target: maximum ratio of the measured time to the minimum time.
+/// Target: maximum ratio of the job's time to the minimum time.
 const MAX_RATIO: f64 = 1.25;
 const RESULT_FILE: &str = "target/bench/updaters.json";
+/// Timeout of each request to Kafka.
 const KAFKA_TIMEOUT: Duration = Duration::from_secs(10);
-/// The tenant that the gateway returns for every client.
+/// The organization that the gateway returns for every client.
 const ORG_ID: &str = "1";
+/// The account number that the gateway returns for every client.
 const ACCOUNT: &str = "42";
 
 fn main() -> ExitCode {
@@ -56,13 +58,13 @@ fn main() -> ExitCode {
 fn run_jobs() -> Result<bool> {
     let rows = match std::env::var("BENCH_ROWS") {
         Ok(rows) => rows.parse().context("BENCH_ROWS is not a number")?,
-        Err(_) => DEFAULT_ROWS,
+        Err(_) => DEFAULT_ROW_COUNT,
     };
     ensure!(rows > 0, "BENCH_ROWS must be greater than 0");
-    // Metrics are enabled as in production, because they use CPU time.
-    telemetry::metrics::handle();
+    // Metrics use CPU time, so they are enabled as in production.
+    telemetry::metrics::prometheus_handle();
     let services = Services::from_env_file()?;
-    // The same kind of runtime as the connector's.
+    // The connector uses the same kind of runtime.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
@@ -80,7 +82,7 @@ fn run_jobs() -> Result<bool> {
     Ok(measurements.iter().all(Measurement::meets_target))
 }
 
-/// Runs the job once on a new database. Measures the time from the first claim to the last write.
+/// Runs the job once with a new database. Measures the time from the first claim to the last write.
 async fn measure(services: &Services, job: LookupJob, rows: u32) -> Result<Measurement> {
     let gateway = FakeGateway::start()?;
     let database = services.create_database().await?;
@@ -91,26 +93,26 @@ async fn measure(services: &Services, job: LookupJob, rows: u32) -> Result<Measu
         kafka::create_topics(&config.kafka, &[&config.inventory.topic]).await?;
     }
 
-    let store = runtime::open_for_cli(&config).await?;
+    let store = runtime::open_store_for_cli(&config).await?;
     let tenant_lookup = runtime::tenant_lookup(&config)?;
     let clock = Arc::new(SystemClock);
     let lookup_job =
         runtime::tenant_lookup_job(&config, store.clone(), tenant_lookup, None, clock)?;
-    let started = Instant::now();
+    let started_at = Instant::now();
     let summary = lookup_job.run(job, RunOptions::default(), &|_| {}).await?;
-    let duration = started.elapsed();
+    let duration = started_at.elapsed();
     store.close().await;
 
-    // The measurement is valid only if the job has done all of its work.
+    // The measurement is valid only if the job has processed all rows.
     ensure!(
-        summary.found == u64::from(rows) && !summary.is_failure(),
+        summary.found_clients == u64::from(rows) && !summary.is_failure(),
         "{}: {rows} rows were due, but the result is: {summary}",
         job.name()
     );
-    let requests = gateway.requests();
+    let request_count = gateway.request_count();
     ensure!(
-        requests == u64::from(rows),
-        "the gateway received {requests} requests for {rows} rows"
+        request_count == u64::from(rows),
+        "the gateway received {request_count} requests for {rows} rows"
     );
     let max_concurrency = gateway.max_concurrency();
     ensure!(
@@ -119,18 +121,18 @@ async fn measure(services: &Services, job: LookupJob, rows: u32) -> Result<Measu
     );
     check_rows(&mut connection, job, rows).await?;
     if job == LookupJob::InventoryRefresh {
-        let messages = count_inventory_messages(&config)?;
+        let message_count = count_inventory_messages(&config)?;
         ensure!(
-            messages == i64::from(rows),
-            "inventory's topic has {messages} messages for {rows} rows"
+            message_count == i64::from(rows),
+            "inventory's topic has {message_count} messages for {rows} rows"
         );
     }
     connection.close().await?;
     services.drop_database(&database).await?;
-    Ok(measurement(job, rows, duration, max_concurrency))
+    Ok(build_measurement(job, rows, duration, max_concurrency))
 }
 
-fn measurement(
+fn build_measurement(
     job: LookupJob,
     rows: u32,
     duration: Duration,
@@ -170,16 +172,17 @@ async fn insert_due_rows(connection: &mut PgConnection, job: LookupJob, rows: u3
     .bind(i32::try_from(rows)?)
     .execute(&mut *connection)
     .await?;
-    // Otherwise autovacuum could start during the measurement.
+    // Without this statement, autovacuum could start during the measurement.
     sqlx::query("VACUUM ANALYZE connections")
         .execute(&mut *connection)
         .await?;
     Ok(())
 }
 
-/// Checks that all rows have the tenant and, in the job `inventory_refresh`, a new stale timestamp.
+/// Checks that all rows have the gateway's tenant. After the job `inventory_refresh`, all rows must
+/// also have a new stale timestamp.
 async fn check_rows(connection: &mut PgConnection, job: LookupJob, rows: u32) -> Result<()> {
-    let is_reported = job == LookupJob::InventoryRefresh;
+    let is_reported_to_inventory = job == LookupJob::InventoryRefresh;
     let valid_rows: i64 = sqlx::query_scalar(
         "SELECT count(*) FROM connections
           WHERE org_id = $1 AND account = $2 AND tenant_lookup_timestamp IS NULL
@@ -187,7 +190,7 @@ async fn check_rows(connection: &mut PgConnection, job: LookupJob, rows: u32) ->
     )
     .bind(ORG_ID)
     .bind(ACCOUNT)
-    .bind(is_reported)
+    .bind(is_reported_to_inventory)
     .fetch_one(connection)
     .await?;
     ensure!(
@@ -198,6 +201,7 @@ async fn check_rows(connection: &mut PgConnection, job: LookupJob, rows: u32) ->
     Ok(())
 }
 
+/// Returns the number of messages in inventory's topic.
 fn count_inventory_messages(config: &Config) -> Result<i64> {
     let brokers = config.kafka.brokers.as_deref().unwrap_or_default();
     let topic = config.inventory.topic.as_str();
@@ -249,9 +253,9 @@ fn job_config(
 
 /// A gateway that returns the same tenant for every client after [`GATEWAY_LATENCY`].
 ///
-/// It does as little work as possible, because it shares the CPU with the measured job. It uses one
-/// thread per connection instead of Tokio: Tokio's timers have a resolution of one millisecond, and
-/// that delay would be counted as time of the job.
+/// The gateway shares the CPU with the measured job, so it does as little work as possible. It uses
+/// one thread per connection instead of Tokio. Tokio's timers can be late by one millisecond, and
+/// this delay would increase the measured time of the job.
 struct FakeGateway {
     url: String,
     stats: Arc<GatewayStats>,
@@ -259,7 +263,7 @@ struct FakeGateway {
 
 #[derive(Default)]
 struct GatewayStats {
-    requests: AtomicU64,
+    request_count: AtomicU64,
     in_flight: AtomicUsize,
     max_in_flight: AtomicUsize,
 }
@@ -270,8 +274,9 @@ impl FakeGateway {
         let url = format!("http://{}/lookup", listener.local_addr()?);
         let stats = Arc::new(GatewayStats::default());
         let server_stats = stats.clone();
-        let response: Arc<[u8]> = http_response().into();
-        // This thread runs until the process exits. A connection's thread ends with the connection.
+        let response: Arc<[u8]> = gateway_response().into();
+        // This thread runs until the process exits. The thread of a connection ends when the
+        // connection closes.
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let (stats, response) = (server_stats.clone(), response.clone());
@@ -281,8 +286,8 @@ impl FakeGateway {
         Ok(Self { url, stats })
     }
 
-    fn requests(&self) -> u64 {
-        self.stats.requests.load(Ordering::Relaxed)
+    fn request_count(&self) -> u64 {
+        self.stats.request_count.load(Ordering::Relaxed)
     }
 
     fn max_concurrency(&self) -> usize {
@@ -290,7 +295,7 @@ impl FakeGateway {
     }
 }
 
-/// Answers the requests of one connection. Requests have no body and are not pipelined, so a
+/// Responds to the requests of one connection. Requests have no body and are not pipelined. A
 /// request is complete when the received bytes end with an empty line.
 fn serve_connection(mut stream: TcpStream, response: &[u8], stats: &GatewayStats) {
     let _ = stream.set_nodelay(true);
@@ -305,7 +310,7 @@ fn serve_connection(mut stream: TcpStream, response: &[u8], stats: &GatewayStats
             continue;
         }
         length = 0;
-        stats.requests.fetch_add(1, Ordering::Relaxed);
+        stats.request_count.fetch_add(1, Ordering::Relaxed);
         let in_flight = stats.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
         stats.max_in_flight.fetch_max(in_flight, Ordering::Relaxed);
         std::thread::sleep(GATEWAY_LATENCY);
@@ -316,8 +321,8 @@ fn serve_connection(mut stream: TcpStream, response: &[u8], stats: &GatewayStats
     }
 }
 
-/// Returns a complete HTTP response. The body contains the tenant's identity, as a gateway sends it.
-fn http_response() -> Vec<u8> {
+/// Returns a complete HTTP response. The body contains the tenant in the gateway's format.
+fn gateway_response() -> Vec<u8> {
     let identity = json!({"identity": {"type": "System", "auth_type": "cert-auth",
         "account_number": ACCOUNT, "org_id": ORG_ID, "internal": {"org_id": ORG_ID},
         "system": {"cn": "bench", "cert_type": "system"}}});

@@ -1,14 +1,15 @@
 //! Shared settings and helpers for HTTP requests to other services (tenant gateway, account
-//! translator, sources). What each service is asked belongs to the module of that service.
+//! translator, sources). The requests to each service belong to that service's module.
 
 use std::time::Duration;
 
 use reqwest::{ClientBuilder, RequestBuilder, Url};
 
-/// Returns a client builder with this request timeout, without redirects, and with our user agent.
+/// Returns a client builder with the request timeout `timeout` and the user agent
+/// `cloud-connector`. The client does not follow redirects.
 pub fn client_builder(timeout: Duration) -> ClientBuilder {
-    // Fails if a provider is already installed. That is harmless: every caller installs the same
-    // one.
+    // The installation fails if a crypto provider is already installed. This error is ignored,
+    // because every part of the process installs the `ring` provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder()
         .timeout(timeout)
@@ -19,7 +20,7 @@ pub fn client_builder(timeout: Duration) -> ClientBuilder {
 /// Parses an `http://` or `https://` URL from the configuration.
 ///
 /// # Errors
-/// When the text is not such a URL. The error is the reason.
+/// When the text is not an `http://` or `https://` URL. The error text is the reason.
 pub fn parse_url(text: &str) -> Result<Url, String> {
     let url = Url::parse(text).map_err(|error| error.to_string())?;
     if matches!(url.scheme(), "http" | "https") {
@@ -29,12 +30,12 @@ pub fn parse_url(text: &str) -> Result<Url, String> {
     }
 }
 
-/// Appends path segments to a base URL, with or without a trailing slash.
+/// Appends path segments to a base URL. The base URL may end with a slash.
 ///
 /// # Errors
-/// When `base` is not a valid base URL. The error is the reason.
-pub fn join_path(base: &str, segments: &[&str]) -> Result<Url, String> {
-    let mut url = parse_url(base)?;
+/// When `base_url` is not a valid base URL. The error text is the reason.
+pub fn join_path(base_url: &str, segments: &[&str]) -> Result<Url, String> {
+    let mut url = parse_url(base_url)?;
     if url.query().is_some() || url.fragment().is_some() {
         return Err("the URL must not contain ? or #".to_owned());
     }
@@ -44,23 +45,25 @@ pub fn join_path(base: &str, segments: &[&str]) -> Result<Url, String> {
     Ok(url)
 }
 
-/// Sends a request. Returns the status and at most `max_bytes` of the response body. A longer body
-/// is truncated; truncated JSON then fails to parse.
+/// Sends a request. Returns the status code and the response body.
+///
+/// A body of more than `max_body_bytes` is truncated. If the body is JSON, the caller then fails to
+/// parse it.
 ///
 /// # Errors
 /// When no complete response arrives.
 pub async fn send(
     request: RequestBuilder,
-    max_bytes: usize,
+    max_body_bytes: usize,
 ) -> Result<(u16, Vec<u8>), reqwest::Error> {
     let mut response = request.header("accept", "application/json").send().await?;
     let status = response.status().as_u16();
     let mut body = Vec::new();
-    while body.len() < max_bytes
+    while body.len() < max_body_bytes
         && let Some(chunk) = response.chunk().await?
     {
-        let remaining = max_bytes - body.len();
-        body.extend_from_slice(&chunk[..chunk.len().min(remaining)]);
+        let remaining_bytes = max_body_bytes - body.len();
+        body.extend_from_slice(&chunk[..chunk.len().min(remaining_bytes)]);
     }
     Ok((status, body))
 }
@@ -70,29 +73,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn join_path_accepts_a_base_with_or_without_trailing_slash() {
-        for base in [
+    fn join_path_accepts_a_base_url_with_or_without_a_trailing_slash() {
+        for base_url in [
             "http://a:8892",
             "http://a:8892/",
             "https://a/b",
             "https://a/b/",
         ] {
-            let url = join_path(base, &["internal", "orgIds"]).unwrap();
-            let base = base.trim_end_matches('/');
-            assert_eq!(url.as_str(), format!("{base}/internal/orgIds"));
+            let url = join_path(base_url, &["internal", "orgIds"]).unwrap();
+            let base_url = base_url.trim_end_matches('/');
+            assert_eq!(url.as_str(), format!("{base_url}/internal/orgIds"));
         }
     }
 
     #[test]
-    fn join_path_reports_why_a_base_is_invalid() {
-        for (base, expected) in [
+    fn join_path_reports_why_a_base_url_is_invalid() {
+        for (base_url, expected) in [
             ("gateway", "relative URL"),
             ("ftp://a", "must start with http"),
             ("http://a/?b", "? or #"),
             ("http://a/#b", "? or #"),
         ] {
-            let error = join_path(base, &["c"]).unwrap_err();
-            assert!(error.contains(expected), "{base}: {error}");
+            let error = join_path(base_url, &["c"]).unwrap_err();
+            assert!(error.contains(expected), "{base_url}: {error}");
         }
     }
 }

@@ -1,15 +1,16 @@
 //! Cloud Connector: a registry of clients connected over MQTT and of their organizations, with a
 //! REST API that lists the connections and sends messages to the clients.
 //!
-//! `docs/ARCHITECTURE.md` follows one message through the modules. `tests/architecture.rs` checks
-//! which module may use which.
+//! `docs/ARCHITECTURE.md` describes the path of one message through the modules.
+//! `tests/architecture.rs` checks that each module imports only the modules that it may import.
 
 // The command line, one file per command.
 pub mod cli;
-// Startup and shutdown of a process: creates the components that its roles need.
+// Startup and shutdown of a process: creates the components that the roles of the process need.
 pub mod runtime;
 
-// Settings from defaults, file, environment and flags. The only module that reads the environment.
+// Settings from defaults, file, environment and flags. Only this module reads environment
+// variables.
 pub mod config;
 // Keyed token-bucket rate limiting.
 pub mod rate_limit;
@@ -27,14 +28,15 @@ pub mod protocol;
 pub mod api;
 // The embedded MQTT broker.
 pub mod broker;
-// Messages to clients: encodes them in the client's dialect, publishes them, waits for the
-// response.
+// Delivery of messages to clients: encodes a message in the client's dialect, publishes the
+// message, and waits for the client's response.
 pub mod delivery;
 // Shared settings and helpers for HTTP requests to other services.
 pub mod http_client;
-// Receives messages from MQTT or Kafka and passes them to Kafka or to the recorder.
+// Receives messages from MQTT or Kafka and forwards the messages to Kafka or to the recorder.
 pub mod ingest;
-// Other services of the platform: host reports to inventory, registrations with sources.
+// Clients of other platform services: reports hosts to the inventory service and registers catalog
+// proxies with the sources service.
 pub mod integrations;
 // Periodic jobs: tenant lookups, inventory refresh, deletion of expired rows.
 pub mod jobs;
@@ -44,9 +46,9 @@ pub mod kafka;
 pub mod mqtt;
 // The recorder: applies presence messages to the database in batches.
 pub mod record;
-// The database. All SQL.
+// The database. Contains all SQL statements.
 pub mod store;
 // Lookup of a client's tenant.
 pub mod tenant;
-// TLS server certificates, with reload.
+// TLS server certificates. Reloads them when the files change.
 pub mod tls_server;

@@ -9,30 +9,32 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Maximum number of buckets in memory. Keys can come from untrusted input, so their number must be
-/// bounded. At the limit, full buckets are removed; if none is full, new keys are rejected.
+/// Maximum number of buckets in memory. Keys can come from untrusted input, so the number of
+/// buckets must be bounded. At the limit, the limiter removes full buckets. If no bucket is full,
+/// the limiter rejects new keys.
 const MAX_BUCKETS: usize = 100_000;
 
 /// A token bucket per key.
 pub struct RateLimiter<K> {
-    burst: f64,
-    per_second: f64,
+    max_tokens_per_bucket: f64,
+    tokens_per_second: f64,
     buckets: Mutex<HashMap<K, Bucket>>,
 }
 
 struct Bucket {
-    /// Number of tokens at the time `updated`.
+    /// Number of tokens in the bucket at the time `updated_at`.
     tokens: f64,
-    updated: Instant,
+    updated_at: Instant,
 }
 
 impl<K: Hash + Eq> RateLimiter<K> {
-    /// Creates a limiter that allows `burst` calls at once per key, and `per_second` on average.
+    /// Creates a limiter. For each key, the limiter allows `burst` calls at once, and `per_second`
+    /// calls per second on average.
     #[must_use]
     pub fn new(burst: u32, per_second: f64) -> Self {
         Self {
-            burst: f64::from(burst),
-            per_second,
+            max_tokens_per_bucket: f64::from(burst),
+            tokens_per_second: per_second,
             buckets: Mutex::default(),
         }
     }
@@ -50,7 +52,7 @@ impl<K: Hash + Eq> RateLimiter<K> {
         let mut buckets = self.buckets.lock();
         if let Some(bucket) = buckets.get_mut(key) {
             bucket.tokens = self.tokens_at(bucket, now);
-            bucket.updated = now;
+            bucket.updated_at = now;
             return self.take_token(bucket);
         }
         if buckets.len() >= MAX_BUCKETS {
@@ -60,16 +62,17 @@ impl<K: Hash + Eq> RateLimiter<K> {
             }
         }
         let mut bucket = Bucket {
-            tokens: self.burst,
-            updated: now,
+            tokens: self.max_tokens_per_bucket,
+            updated_at: now,
         };
         let result = self.take_token(&mut bucket);
         buckets.insert(key.to_owned(), bucket);
         result
     }
 
-    /// Removes full buckets. A full bucket behaves like a new one.
-    pub fn remove_idle(&self) {
+    /// Removes full buckets, to save memory. Removing a full bucket changes no result, because a
+    /// new bucket is also full.
+    pub fn remove_full_buckets(&self) {
         let now = Instant::now();
         let mut buckets = self.buckets.lock();
         buckets.retain(|_, bucket| !self.is_full(bucket, now));
@@ -85,16 +88,17 @@ impl<K: Hash + Eq> RateLimiter<K> {
     }
 
     fn refill_time(&self, tokens: f64) -> Duration {
-        Duration::try_from_secs_f64(tokens / self.per_second).unwrap_or(Duration::MAX)
+        Duration::try_from_secs_f64(tokens / self.tokens_per_second).unwrap_or(Duration::MAX)
     }
 
     fn tokens_at(&self, bucket: &Bucket, now: Instant) -> f64 {
-        let refilled = now.duration_since(bucket.updated).as_secs_f64() * self.per_second;
-        (bucket.tokens + refilled).min(self.burst)
+        let refilled_tokens =
+            now.duration_since(bucket.updated_at).as_secs_f64() * self.tokens_per_second;
+        (bucket.tokens + refilled_tokens).min(self.max_tokens_per_bucket)
     }
 
     fn is_full(&self, bucket: &Bucket, now: Instant) -> bool {
-        self.tokens_at(bucket, now) >= self.burst
+        self.tokens_at(bucket, now) >= self.max_tokens_per_bucket
     }
 }
 
@@ -114,13 +118,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn remove_idle_removes_full_buckets_only() {
+    async fn remove_full_buckets_keeps_buckets_that_are_not_full() {
         let limiter = RateLimiter::<String>::new(2, 1.0);
         limiter.check("a").unwrap();
-        limiter.remove_idle();
+        limiter.remove_full_buckets();
         assert_eq!(limiter.buckets.lock().len(), 1);
         tokio::time::advance(Duration::from_secs(1)).await;
-        limiter.remove_idle();
+        limiter.remove_full_buckets();
         assert!(limiter.buckets.lock().is_empty());
     }
 }

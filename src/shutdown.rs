@@ -1,7 +1,7 @@
 //! Groups of tasks that are cancelled and awaited together.
 //!
-//! `runtime` creates one group per shutdown stage (see `runtime::shutdown_order`) and passes it as
-//! an argument to everything that spawns tasks. There is no global shutdown flag.
+//! `runtime` creates one task group per shutdown stage (see `runtime::shutdown_order`). Functions
+//! that spawn tasks take the group as an argument. There is no global shutdown flag.
 
 use std::future::Future;
 use std::time::Duration;
@@ -9,12 +9,13 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Tasks that stop together. All clones refer to the same group.
+/// A group of tasks that stop together. All clones refer to the same group.
 #[derive(Debug, Clone, Default)]
 pub struct TaskGroup {
-    cancel: CancellationToken,
-    /// Drops tasks that are still running when [`TaskGroup::stop`] times out.
-    abort: CancellationToken,
+    /// Signals the tasks to finish.
+    cancel_token: CancellationToken,
+    /// Cancelled when [`TaskGroup::stop`] times out. Tasks that are still running are then dropped.
+    abort_token: CancellationToken,
     tasks: TaskTracker,
 }
 
@@ -25,52 +26,52 @@ impl TaskGroup {
         Self::default()
     }
 
-    /// Spawns a task. [`TaskGroup::stop`] waits for it.
+    /// Spawns a task. [`TaskGroup::stop`] waits for the task.
     pub fn spawn<F>(&self, task: F)
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let abort = self.abort.clone();
+        let abort_token = self.abort_token.clone();
         self.tasks.spawn(async move {
             tokio::select! {
                 () = task => {}
-                () = abort.cancelled() => {}
+                () = abort_token.cancelled() => {}
             }
         });
     }
 
-    /// Signals all tasks to finish. Returns without waiting for them.
+    /// Signals all tasks to finish. Returns without waiting for the tasks.
     pub fn cancel(&self) {
-        self.cancel.cancel();
+        self.cancel_token.cancel();
     }
 
     /// Returns whether the group was cancelled.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.cancel.is_cancelled()
+        self.cancel_token.is_cancelled()
     }
 
     /// Waits until the group is cancelled.
     pub async fn cancelled(&self) {
-        self.cancel.cancelled().await;
+        self.cancel_token.cancelled().await;
     }
 
-    /// The cancellation token, for APIs that need an owned token.
+    /// Returns the cancellation token, for APIs that need an owned token.
     #[must_use]
-    pub fn token(&self) -> CancellationToken {
-        self.cancel.clone()
+    pub fn cancellation_token(&self) -> CancellationToken {
+        self.cancel_token.clone()
     }
 
-    /// Cancels the group and waits for its tasks. Tasks that are still running after `timeout` are
-    /// dropped; the result is then `false`.
+    /// Cancels the group and waits until all tasks have finished. If some tasks are still running
+    /// after `timeout`, drops these tasks and returns `false`.
     pub async fn stop(&self, timeout: Duration) -> bool {
         self.cancel();
         self.tasks.close();
-        let finished = tokio::time::timeout(timeout, self.tasks.wait())
+        let all_finished = tokio::time::timeout(timeout, self.tasks.wait())
             .await
             .is_ok();
-        self.abort.cancel();
-        finished
+        self.abort_token.cancel();
+        all_finished
     }
 }
 
@@ -81,8 +82,8 @@ mod tests {
     #[tokio::test]
     async fn stop_waits_for_tasks_to_finish() {
         let group = TaskGroup::new();
-        let cancelled = group.clone();
-        group.spawn(async move { cancelled.cancelled().await });
+        let task_group = group.clone();
+        group.spawn(async move { task_group.cancelled().await });
         assert!(group.stop(Duration::from_secs(5)).await);
     }
 

@@ -1,11 +1,12 @@
-//! Checks the dependencies between the modules of `src`: which module may import which, and which
-//! may use which external crate. A failing test prints the file and the forbidden import.
+//! Checks the dependencies of the modules in `src`: each module may import only listed modules, and
+//! may use only listed external crates. A failing test prints the file and the forbidden import.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Modules that every module may import, except those in `FOUNDATION`.
+/// Modules that every other module may import. Their own imports are listed in
+/// `FOUNDATION_MODULES`.
 const IMPORTABLE_BY_ALL: &[&str] = &[
     "domain",
     "protocol",
@@ -15,7 +16,8 @@ const IMPORTABLE_BY_ALL: &[&str] = &[
     "rate_limit",
 ];
 
-/// Every module, and what it may import besides `IMPORTABLE_BY_ALL`.
+/// All modules. Each entry lists the modules that the module may import in addition to
+/// `IMPORTABLE_BY_ALL`.
 const MODULES: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("protocol", &[]),
@@ -73,8 +75,9 @@ const MODULES: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// The modules of `IMPORTABLE_BY_ALL`, and the only modules that each may import.
-const FOUNDATION: &[(&str, &[&str])] = &[
+/// The modules in `IMPORTABLE_BY_ALL`. Each entry lists the only modules that the module may
+/// import.
+const FOUNDATION_MODULES: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("protocol", &["domain"]),
     ("config", &[]),
@@ -83,8 +86,8 @@ const FOUNDATION: &[(&str, &[&str])] = &[
     ("telemetry", &["config", "domain", "protocol"]),
 ];
 
-/// External crates, and the modules that may use each.
-const CRATES: &[(&str, &[&str])] = &[
+/// External crates. Each entry lists the modules that may use the crate.
+const RESTRICTED_CRATES: &[(&str, &[&str])] = &[
     ("mqtt5", &["broker"]),
     ("rumqttc", &["mqtt"]),
     ("rdkafka", &["kafka"]),
@@ -111,16 +114,16 @@ const CRATES: &[(&str, &[&str])] = &[
     ("anyhow", &["cli", "runtime"]),
 ];
 
-/// Crates that every `tests.rs` may use, to fake the services of others.
-const CRATES_FOR_TESTS: &[&str] = &["axum"];
+/// Crates that every file `tests.rs` may use, for fakes of external services.
+const CRATES_ALLOWED_IN_TESTS: &[&str] = &["axum"];
 
 /// A source file.
 struct SourceFile {
     /// The top-level module that the file belongs to.
     module: String,
-    /// The path below `src`.
+    /// The path of the file, relative to `src`.
     path: PathBuf,
-    /// The text without comments.
+    /// The content of the file without comments.
     code: String,
 }
 
@@ -148,7 +151,7 @@ fn source_files() -> Vec<SourceFile> {
     files
 }
 
-/// Removes comments and keeps the line numbers.
+/// Removes comments. Keeps line breaks, so line numbers do not change.
 fn without_comments(text: &str) -> String {
     let lines = text
         .lines()
@@ -162,37 +165,38 @@ fn numbered_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
         .map(|(index, line)| (index + 1, line))
 }
 
-/// Returns the modules in paths such as `crate::module` and `use crate::{module, …}`, each with its
-/// line number.
+/// Returns the modules in paths such as `crate::module` and `use crate::{module, …}`. Each module
+/// has the line number of its path.
 fn imported_modules(code: &str) -> BTreeSet<(usize, String)> {
     let mut modules = BTreeSet::new();
     for (offset, _) in code.match_indices("crate::") {
-        let line = code[..offset].matches('\n').count() + 1;
-        let rest = &code[offset + "crate::".len()..];
-        for module in first_segments(rest) {
-            modules.insert((line, module));
+        let line_number = code[..offset].matches('\n').count() + 1;
+        let path = &code[offset + "crate::".len()..];
+        for module in first_segments(path) {
+            modules.insert((line_number, module));
         }
     }
     modules
 }
 
-/// Returns the first segment of a path, or the first segments of a list of paths in braces.
-fn first_segments(rest: &str) -> Vec<String> {
+/// Returns the first segment of the path at the start of `code`. If `code` starts with a list of
+/// paths in braces, returns the first segment of each path.
+fn first_segments(code: &str) -> Vec<String> {
     let first_segment = |text: &str| {
         let text = text.trim_start();
         let end = text.find(|c: char| !(c.is_alphanumeric() || c == '_'));
         text[..end.unwrap_or(text.len())].to_owned()
     };
-    let Some(list) = rest.strip_prefix('{') else {
-        return vec![first_segment(rest)];
+    let Some(path_list) = code.strip_prefix('{') else {
+        return vec![first_segment(code)];
     };
-    let mut segments = vec![first_segment(list)];
+    let mut segments = vec![first_segment(path_list)];
     let mut depth = 1;
-    for (offset, c) in list.char_indices() {
+    for (offset, c) in path_list.char_indices() {
         match c {
             '{' => depth += 1,
             '}' => depth -= 1,
-            ',' if depth == 1 => segments.push(first_segment(&list[offset + 1..])),
+            ',' if depth == 1 => segments.push(first_segment(&path_list[offset + 1..])),
             _ => {}
         }
         if depth == 0 {
@@ -203,27 +207,29 @@ fn first_segments(rest: &str) -> Vec<String> {
     segments
 }
 
-/// Returns whether a line of code contains a path into this crate.
-fn uses_crate(code: &str, name: &str) -> bool {
-    code.match_indices(name).any(|(offset, _)| {
-        let before = code[..offset].chars().next_back();
-        let after = &code[offset + name.len()..];
-        let starts_path =
-            !before.is_some_and(|c| c.is_alphanumeric() || matches!(c, '_' | ':' | '"' | '/'));
-        starts_path
-            && (after.starts_with("::") || after.starts_with("!(") || after.starts_with(';'))
-            || code.trim_start().starts_with(&format!("use {name}"))
-                && !after.starts_with(|c: char| c.is_alphanumeric() || c == '_')
+/// Returns whether a line of code contains a path that starts with this crate name.
+fn uses_crate(line: &str, crate_name: &str) -> bool {
+    line.match_indices(crate_name).any(|(offset, _)| {
+        let char_before = line[..offset].chars().next_back();
+        let text_after = &line[offset + crate_name.len()..];
+        let is_path_start =
+            !char_before.is_some_and(|c| c.is_alphanumeric() || matches!(c, '_' | ':' | '"' | '/'));
+        is_path_start
+            && (text_after.starts_with("::")
+                || text_after.starts_with("!(")
+                || text_after.starts_with(';'))
+            || line.trim_start().starts_with(&format!("use {crate_name}"))
+                && !text_after.starts_with(|c: char| c.is_alphanumeric() || c == '_')
     })
 }
 
 #[test]
 fn every_source_file_belongs_to_a_listed_module() {
-    let listed: BTreeSet<&str> = MODULES.iter().map(|(module, _)| *module).collect();
+    let listed_modules: BTreeSet<&str> = MODULES.iter().map(|(module, _)| *module).collect();
     for file in source_files() {
         if !matches!(file.module.as_str(), "main" | "lib") {
             assert!(
-                listed.contains(file.module.as_str()),
+                listed_modules.contains(file.module.as_str()),
                 "{} belongs to no module in MODULES",
                 file.path.display()
             );
@@ -233,65 +239,68 @@ fn every_source_file_belongs_to_a_listed_module() {
 
 #[test]
 fn modules_import_only_allowed_modules() {
-    let mut forbidden = Vec::new();
+    let mut forbidden_imports = Vec::new();
     for SourceFile { module, path, code } in source_files() {
-        let Some((_, allowed)) = MODULES.iter().find(|(name, _)| *name == module) else {
+        let Some((_, allowed_modules)) = MODULES.iter().find(|(name, _)| *name == module) else {
             continue;
         };
-        let foundation = FOUNDATION.iter().find(|(name, _)| *name == module);
-        for (line, imported) in imported_modules(&code) {
-            let name = imported.as_str();
+        let foundation_module = FOUNDATION_MODULES.iter().find(|(name, _)| *name == module);
+        for (line_number, imported) in imported_modules(&code) {
+            let imported = imported.as_str();
             let is_allowed = imported == module
-                || match foundation {
-                    Some((_, allowed)) => allowed.contains(&name),
-                    None => IMPORTABLE_BY_ALL.contains(&name) || allowed.contains(&name),
+                || match foundation_module {
+                    Some((_, allowed_modules)) => allowed_modules.contains(&imported),
+                    None => {
+                        IMPORTABLE_BY_ALL.contains(&imported) || allowed_modules.contains(&imported)
+                    }
                 };
             if !is_allowed {
-                forbidden.push(format!("src/{}:{line}: {module} → {name}", path.display()));
+                let location = format!("src/{}:{line_number}", path.display());
+                forbidden_imports.push(format!("{location}: {module} → {imported}"));
             }
         }
     }
     assert!(
-        forbidden.is_empty(),
+        forbidden_imports.is_empty(),
         "forbidden imports:\n{}",
-        forbidden.join("\n")
+        forbidden_imports.join("\n")
     );
 }
 
 #[test]
 fn external_crates_are_used_only_in_allowed_modules() {
-    let mut forbidden = Vec::new();
+    let mut forbidden_uses = Vec::new();
     for SourceFile { module, path, code } in source_files() {
-        let is_test = path.ends_with("tests.rs");
-        for (line, text) in numbered_lines(&code) {
-            for (name, modules) in CRATES {
-                if is_test && CRATES_FOR_TESTS.contains(name) {
+        let is_test_file = path.ends_with("tests.rs");
+        for (line_number, line) in numbered_lines(&code) {
+            for (crate_name, allowed_modules) in RESTRICTED_CRATES {
+                if is_test_file && CRATES_ALLOWED_IN_TESTS.contains(crate_name) {
                     continue;
                 }
-                if uses_crate(text, name) && !modules.contains(&module.as_str()) {
-                    forbidden.push(format!(
-                        "src/{}:{line}: {module} uses {name}",
-                        path.display()
+                if uses_crate(line, crate_name) && !allowed_modules.contains(&module.as_str()) {
+                    let path = path.display();
+                    forbidden_uses.push(format!(
+                        "src/{path}:{line_number}: {module} uses {crate_name}"
                     ));
                 }
             }
         }
     }
     assert!(
-        forbidden.is_empty(),
+        forbidden_uses.is_empty(),
         "forbidden uses of crates:\n{}",
-        forbidden.join("\n")
+        forbidden_uses.join("\n")
     );
 }
 
 #[test]
 fn only_config_reads_the_environment() {
     for SourceFile { module, path, code } in source_files() {
-        for (line, text) in numbered_lines(&code) {
-            let reads_environment = text.contains("env::var") || text.contains("env::vars");
+        for (line_number, line) in numbered_lines(&code) {
+            let reads_environment = line.contains("env::var") || line.contains("env::vars");
             assert!(
                 !reads_environment || module == "config",
-                "src/{}:{line} reads the environment",
+                "src/{}:{line_number} reads the environment",
                 path.display()
             );
         }
@@ -299,7 +308,7 @@ fn only_config_reads_the_environment() {
 }
 
 #[test]
-fn the_checks_detect_imports_and_crates() {
+fn imported_modules_and_uses_crate_detect_paths() {
     let imported = |code: &str| {
         let modules = imported_modules(code).into_iter().map(|(_, module)| module);
         modules.collect::<Vec<_>>()

@@ -1,6 +1,6 @@
-//! Baseline server: one SQL query per request and, for a message, one publish with PUBACK. It has
-//! no authentication, no validation, no logs and no metrics. Like the connector, it runs in a
-//! separate process.
+//! Baseline server for the REST API. It runs one SQL query per request. For a message, it also
+//! publishes to MQTT and waits for the PUBACK. It has no authentication, no validation, no logs and
+//! no metrics. Like the connector, it runs in a separate process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,27 +20,30 @@ use sqlx::{PgPool, Row as _};
 use super::ORG_ID;
 use super::support::{Services, env_vars, load_config};
 
-/// Default of the connector's `postgres.max_connections`.
-const MAX_CONNECTIONS: u32 = 10;
+/// Default of the connector's setting `postgres.max_connections`.
+const MAX_DATABASE_CONNECTIONS: u32 = 10;
 
+/// Maximum time to wait for the PUBACK of a message.
 const PUBLISH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The same query as in the connector.
+/// The query with which the connector finds a client of an organization.
 const FIND_CONNECTION: &str = "SELECT client_id, org_id, COALESCE(account, '') AS account, \
      dialect, kind, topic_prefix, canonical_facts, catalog_service_facts, dispatchers, \
      COALESCE(tags, 'null') AS tags, client_name, client_version, message_id, message_sent \
      FROM connections WHERE client_id = $1 AND org_id = $2";
 
-struct Baseline {
+/// State that the request handlers share.
+struct BaselineState {
     pool: PgPool,
     mqtt: MqttHandle,
 }
 
-/// Serves on a free port, and prints the server's URL to stdout.
+/// Runs the server on a free port, and prints the server's URL to stdout.
 pub async fn serve(services: &Services, database: &str) -> Result<()> {
     let pool = PgPoolOptions::new()
-        .max_connections(MAX_CONNECTIONS)
-        // sqlx still pings each connection when it is returned to the pool.
+        .max_connections(MAX_DATABASE_CONNECTIONS)
+        // Do not ping a connection before its use. sqlx still pings each connection when it is
+        // returned to the pool.
         .test_before_acquire(false)
         .connect(&services.database_url(database))
         .await?;
@@ -55,14 +58,14 @@ pub async fn serve(services: &Services, database: &str) -> Result<()> {
     let mqtt_client_id = format!("bench-baseline-{}", std::process::id());
     let options = ConnectOptions::from_config(&config.mqtt, &mqtt_client_id, SessionKind::Clean);
     let (mqtt, mut event_loop) = connect(&options)?;
-    // Nothing is sent or received unless the event loop is polled.
-    let poll =
+    // The MQTT client sends and receives only while its event loop is polled.
+    let poll_event_loop =
         async move { while !matches!(event_loop.next().await, MqttEvent::Disconnected(_)) {} };
-    tokio::spawn(poll);
+    tokio::spawn(poll_event_loop);
     let router = Router::new()
-        .route("/status/{client_id}", get(status))
-        .route("/message/{client_id}", post(message))
-        .with_state(Arc::new(Baseline { pool, mqtt }));
+        .route("/status/{client_id}", get(get_status))
+        .route("/message/{client_id}", post(post_message))
+        .with_state(Arc::new(BaselineState { pool, mqtt }));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     println!("http://{}", listener.local_addr()?);
     axum::serve(listener, router).await?;
@@ -72,8 +75,8 @@ pub async fn serve(services: &Services, database: &str) -> Result<()> {
 type JsonResponse =
     Result<(StatusCode, [(header::HeaderName, &'static str); 1], Vec<u8>), InternalError>;
 
-async fn status(
-    State(baseline): State<Arc<Baseline>>,
+async fn get_status(
+    State(baseline): State<Arc<BaselineState>>,
     Path(client_id): Path<String>,
 ) -> JsonResponse {
     let row = baseline.find_connection(&client_id).await?;
@@ -89,8 +92,8 @@ async fn status(
     json_response(StatusCode::OK, &body)
 }
 
-async fn message(
-    State(baseline): State<Arc<Baseline>>,
+async fn post_message(
+    State(baseline): State<Arc<BaselineState>>,
     Path(client_id): Path<String>,
     body: Bytes,
 ) -> JsonResponse {
@@ -112,7 +115,7 @@ async fn message(
     json_response(StatusCode::CREATED, &json!({"id": message_id}))
 }
 
-impl Baseline {
+impl BaselineState {
     async fn find_connection(&self, client_id: &str) -> Result<PgRow> {
         let query = sqlx::query(FIND_CONNECTION).bind(client_id).bind(ORG_ID);
         let row = query.fetch_optional(&self.pool).await?;

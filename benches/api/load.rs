@@ -1,5 +1,5 @@
-//! Load generator for HTTP/1.1. It implements only the necessary part of HTTP, because it shares
-//! the CPU with the measured server.
+//! Load generator for HTTP/1.1. It shares the CPU with the measured server, so it implements only
+//! the part of HTTP that the benchmark needs.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +11,8 @@ use tokio::net::TcpStream;
 /// An API caller with one persistent connection and at most one request in flight.
 pub struct Caller {
     stream: TcpStream,
-    response: Vec<u8>,
+    /// Received bytes of the current response.
+    response_bytes: Vec<u8>,
 }
 
 impl Caller {
@@ -24,28 +25,31 @@ impl Caller {
         stream.set_nodelay(true)?;
         Ok(Self {
             stream,
-            response: Vec::new(),
+            response_bytes: Vec::new(),
         })
     }
 
-    /// Sends a request and returns the body of the response. Fails if the response has another
-    /// status than `expected_status`.
-    pub async fn request(&mut self, request: &[u8], expected_status: &str) -> Result<&[u8]> {
+    /// Sends an encoded request and returns the body of the response. Fails if the status of the
+    /// response is not `expected_status`.
+    pub async fn send_request(&mut self, request: &[u8], expected_status: &str) -> Result<&[u8]> {
         self.stream.write_all(request).await?;
-        self.response.clear();
+        self.response_bytes.clear();
         let body_start = loop {
             ensure!(
-                self.stream.read_buf(&mut self.response).await? > 0,
+                self.stream.read_buf(&mut self.response_bytes).await? > 0,
                 "the server closed the connection"
             );
-            let end_of_headers = self.response.windows(4).position(|w| w == b"\r\n\r\n");
-            if let Some(end_of_headers) = end_of_headers {
-                break end_of_headers + 4;
+            let headers_end = self
+                .response_bytes
+                .windows(4)
+                .position(|w| w == b"\r\n\r\n");
+            if let Some(headers_end) = headers_end {
+                break headers_end + 4;
             }
         };
-        let head = std::str::from_utf8(&self.response[..body_start])?.to_ascii_lowercase();
+        let head = std::str::from_utf8(&self.response_bytes[..body_start])?.to_ascii_lowercase();
         if !head.starts_with(&format!("http/1.1 {expected_status} ")) {
-            let body = String::from_utf8_lossy(&self.response[body_start..]);
+            let body = String::from_utf8_lossy(&self.response_bytes[body_start..]);
             bail!("expected status {expected_status}, got: {head} {body}");
         }
         let content_length = head
@@ -53,11 +57,11 @@ impl Caller {
             .find_map(|line| line.strip_prefix("content-length: "))
             .context("the response has no content-length")?;
         let body_end = body_start + content_length.trim().parse::<usize>()?;
-        while self.response.len() < body_end {
-            let bytes_read = self.stream.read_buf(&mut self.response).await?;
+        while self.response_bytes.len() < body_end {
+            let bytes_read = self.stream.read_buf(&mut self.response_bytes).await?;
             ensure!(bytes_read > 0, "the server closed the connection");
         }
-        Ok(&self.response[body_start..body_end])
+        Ok(&self.response_bytes[body_start..body_end])
     }
 }
 
@@ -68,11 +72,11 @@ pub struct LoadResult {
     pub latencies_ms: Vec<f64>,
 }
 
-/// Runs this number of callers in parallel for `duration`. `build_request` receives a number that
-/// is different for each request of a caller, and derives the client id from it.
+/// Runs `caller_count` callers in parallel for `duration`. Each caller passes a different number to
+/// `build_request` for each request. `build_request` derives the client id from this number.
 pub async fn run_load(
     base_url: &str,
-    callers: usize,
+    caller_count: usize,
     duration: Duration,
     build_request: impl Fn(usize) -> Vec<u8> + Send + Sync + 'static,
     expected_status: &'static str,
@@ -80,23 +84,23 @@ pub async fn run_load(
     let build_request = Arc::new(build_request);
     let mut tasks = Vec::new();
     let mut connected_callers = Vec::new();
-    for _ in 0..callers {
+    for _ in 0..caller_count {
         connected_callers.push(Caller::connect(base_url).await?);
     }
-    let started = Instant::now();
+    let started_at = Instant::now();
     for (caller_index, mut caller) in connected_callers.into_iter().enumerate() {
         let build_request = build_request.clone();
         tasks.push(tokio::spawn(async move {
             let mut latencies_ms = Vec::new();
-            // The steps are large, so that consecutive requests read distant rows.
-            let mut number = caller_index * 7919;
-            while started.elapsed() < duration {
-                number += 104_729;
-                let request_started = Instant::now();
+            // The number increases in large steps, so that consecutive requests read distant rows.
+            let mut request_number = caller_index * 7919;
+            while started_at.elapsed() < duration {
+                request_number += 104_729;
+                let request_started_at = Instant::now();
                 caller
-                    .request(&build_request(number), expected_status)
+                    .send_request(&build_request(request_number), expected_status)
                     .await?;
-                latencies_ms.push(request_started.elapsed().as_secs_f64() * 1e3);
+                latencies_ms.push(request_started_at.elapsed().as_secs_f64() * 1e3);
             }
             Ok::<_, anyhow::Error>(latencies_ms)
         }));
@@ -105,7 +109,7 @@ pub async fn run_load(
     for task in tasks {
         latencies_ms.extend(task.await??);
     }
-    let requests_per_second = latencies_ms.len() as f64 / started.elapsed().as_secs_f64();
+    let requests_per_second = latencies_ms.len() as f64 / started_at.elapsed().as_secs_f64();
     Ok(LoadResult {
         requests_per_second,
         latencies_ms,

@@ -1,9 +1,9 @@
-//! Measures the REST API: throughput and latency compared with a baseline server, and lists
-//! compared with the same queries in SQL. Runs of both are interleaved on the same services; each
-//! value is the median of all runs.
+//! Measures the REST API. Throughput and latency are compared with a baseline server. Lists are
+//! compared with the same queries in SQL. Runs of the connector alternate with runs of the baseline
+//! on the same services. Each value is the median of all runs.
 //!
-//! Start it with `make bench-api`. It prints a table, writes target/bench/api.json, and exits with
-//! 1 if a target is missed. Arguments select parts: status, message, pages.
+//! Start this benchmark with `make bench-api`. It prints a table, writes target/bench/api.json, and
+//! exits with 1 if a target is missed. Arguments select parts: status, message, pages.
 
 mod baseline;
 mod load;
@@ -21,16 +21,18 @@ use support::report::{self, Measurement};
 use support::{Services, process, repository_root};
 
 const RESULT_FILE: &str = "target/bench/api.json";
+/// Names of the parts that arguments can select.
 const PARTS: [&str; 3] = ["status", "message", "pages"];
-/// First argument of the child process that runs the baseline server. The second is the database.
+/// First argument of the child process that runs the baseline server. The second argument is the
+/// name of the database.
 const SERVE_BASELINE: &str = "serve-baseline";
 
-/// Number of runs of each measurement. A warm-up run precedes them.
-const RUNS: usize = 5;
+/// Number of runs of each measurement, without the warm-up run.
+const RUN_COUNT: usize = 5;
 /// The organization of all clients.
 const ORG_ID: &str = "10000";
-/// Key of the API caller `bench`.
-const API_KEY: &str = "the-key-of-the-benchmark";
+/// Secret of the API key `bench`.
+const API_KEY_SECRET: &str = "the-key-of-the-benchmark";
 
 fn main() -> ExitCode {
     match run_parts() {
@@ -45,12 +47,12 @@ fn main() -> ExitCode {
 
 /// Runs the selected parts. Returns whether all targets are met.
 fn run_parts() -> Result<bool> {
-    // Cargo adds flags such as `--bench`.
+    // Ignore flags, because Cargo adds flags such as `--bench`.
     let args = std::env::args().skip(1);
     let mut parts: Vec<String> = args.filter(|arg| !arg.starts_with("--")).collect();
     // `reqwest` needs a rustls provider even for plain HTTP.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    // The same kind of runtime as the connector's.
+    // The connector uses the same kind of runtime.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;

@@ -9,36 +9,38 @@ use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 use super::load::Caller;
 use super::support::Services;
 use super::support::report::{Measurement, Target, median};
-use super::{API_KEY, ORG_ID, RUNS, rows, throughput};
+use super::{API_KEY_SECRET, ORG_ID, RUN_COUNT, rows, throughput};
 
-const CLIENTS: usize = 1_000_000;
-const MIDDLE: usize = CLIENTS / 2;
+const CLIENT_COUNT: usize = 1_000_000;
+/// Number of the client in the middle of the list.
+const MIDDLE_CLIENT: usize = CLIENT_COUNT / 2;
 /// Number of requests for each kind of page in a run.
 const PAGE_REQUESTS_PER_RUN: usize = 7;
-/// Time after which PostgreSQL's statistics include earlier queries.
+/// Maximum time until PostgreSQL's statistics contain a query.
 const STATISTICS_DELAY: Duration = Duration::from_secs(2);
 
+/// Columns that the connector reads for each connection in a list.
 const COLUMNS: &str = "client_id, org_id, COALESCE(account, '') AS account, \
      dialect, kind, topic_prefix, canonical_facts, catalog_service_facts, dispatchers, \
      COALESCE(tags, 'null') AS tags, client_name, client_version, message_id, message_sent";
 
-/// A connection to the API and one to its database, to measure both.
-struct Connections {
+/// An HTTP connection to the API, and a direct connection to the database of the API.
+struct ApiAndDatabase {
     api: Caller,
     database: PgConnection,
 }
 
-impl Connections {
+impl ApiAndDatabase {
     /// Requests a list with this query string. Returns the latency in milliseconds.
     async fn time_request(&mut self, query_string: &str) -> Result<f64> {
         let request = format!(
             "GET /api/cloud-connector/v2/connections?{query_string} HTTP/1.1\r\nhost: localhost\r\n\
-             x-rh-cloud-connector-client-id: bench\r\nx-rh-cloud-connector-psk: {API_KEY}\r\n\
+             x-rh-cloud-connector-client-id: bench\r\nx-rh-cloud-connector-psk: {API_KEY_SECRET}\r\n\
              x-rh-cloud-connector-org-id: {ORG_ID}\r\n\r\n"
         );
-        let started = Instant::now();
-        let body = self.api.request(request.as_bytes(), "200").await?;
-        let latency_ms = started.elapsed().as_secs_f64() * 1e3;
+        let started_at = Instant::now();
+        let body = self.api.send_request(request.as_bytes(), "200").await?;
+        let latency_ms = started_at.elapsed().as_secs_f64() * 1e3;
         ensure!(
             body.len() > 100,
             "the page is empty: {}",
@@ -47,20 +49,21 @@ impl Connections {
         Ok(latency_ms)
     }
 
-    /// Runs a query directly in the database. Returns its duration in milliseconds.
+    /// Runs a query directly in the database. Returns the duration of the query in milliseconds.
     async fn time_sql(&mut self, sql: &str) -> Result<f64> {
-        let started = Instant::now();
+        let started_at = Instant::now();
         let rows = sqlx::query(AssertSqlSafe(sql.to_owned()))
             .persistent(false)
             .fetch_all(&mut self.database)
             .await?;
-        let duration_ms = started.elapsed().as_secs_f64() * 1e3;
+        let duration_ms = started_at.elapsed().as_secs_f64() * 1e3;
         ensure!(!rows.is_empty(), "the query returned no rows: {sql}");
         Ok(duration_ms)
     }
 
-    /// Returns the number of sequential scans of the two tables since their creation.
-    async fn sequential_scans(&mut self) -> Result<i64> {
+    /// Returns the number of sequential scans of `connections` and `connection_search` since the
+    /// creation of these tables.
+    async fn count_sequential_scans(&mut self) -> Result<i64> {
         tokio::time::sleep(STATISTICS_DELAY).await;
         let row = sqlx::query(
             "SELECT COALESCE(sum(seq_scan), 0)::bigint AS scans FROM pg_stat_user_tables
@@ -72,13 +75,14 @@ impl Connections {
     }
 }
 
+/// Measures unfiltered and filtered lists.
 pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
     let database = services.create_database().await?;
-    println!("inserting {CLIENTS} connections");
-    rows::insert(services, &database, CLIENTS).await?;
+    println!("inserting {CLIENT_COUNT} connections");
+    rows::insert_connections(services, &database, CLIENT_COUNT).await?;
     services.checkpoint().await?;
     let connector = throughput::start_api(services, &database).await?;
-    let mut connections = Connections {
+    let mut connections = ApiAndDatabase {
         api: Caller::connect(&connector.http_url).await?,
         database: services.connect(&database).await?,
     };
@@ -90,19 +94,19 @@ pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
     Ok(measurements)
 }
 
-async fn measure_pages(connections: &mut Connections) -> Result<Vec<Measurement>> {
+async fn measure_pages(connections: &mut ApiAndDatabase) -> Result<Vec<Measurement>> {
     let count_sql = format!("SELECT count(*) FROM connections WHERE org_id = '{ORG_ID}'");
     let page_sql = format!(
         "SELECT {COLUMNS} FROM connections WHERE org_id = '{ORG_ID}' ORDER BY client_id LIMIT 100"
     );
     let first_page = "limit=100";
     let first_page_without_count = "limit=100&cursor=";
-    let middle_by_cursor = format!("limit=100&cursor={}", rows::client_id(MIDDLE));
-    let middle_by_offset = format!("limit=100&offset={MIDDLE}");
-    // One vector of durations per query, in the order of `durations_ms`.
-    let mut samples: [Vec<f64>; 6] = Default::default();
+    let middle_by_cursor = format!("limit=100&cursor={}", rows::client_id(MIDDLE_CLIENT));
+    let middle_by_offset = format!("limit=100&offset={MIDDLE_CLIENT}");
+    // One vector of durations for each element of `durations_ms`, in the same order.
+    let mut samples_ms: [Vec<f64>; 6] = Default::default();
     // Run 0 is a warm-up that fills the caches.
-    for run in 0..=RUNS {
+    for run in 0..=RUN_COUNT {
         for _ in 0..PAGE_REQUESTS_PER_RUN {
             let durations_ms = [
                 connections.time_request(first_page).await?,
@@ -113,7 +117,7 @@ async fn measure_pages(connections: &mut Connections) -> Result<Vec<Measurement>
                 connections.time_request(&middle_by_offset).await?,
             ];
             if run > 0 {
-                for (samples, duration_ms) in samples.iter_mut().zip(durations_ms) {
+                for (samples, duration_ms) in samples_ms.iter_mut().zip(durations_ms) {
                     samples.push(duration_ms);
                 }
             }
@@ -126,7 +130,7 @@ async fn measure_pages(connections: &mut Connections) -> Result<Vec<Measurement>
         page,
         by_cursor,
         by_offset,
-    ] = samples.map(|samples| median(&samples));
+    ] = samples_ms.map(|samples| median(&samples));
     Ok(vec![
         Measurement {
             name: "first page of 100 with count".to_owned(),
@@ -156,37 +160,42 @@ async fn measure_pages(connections: &mut Connections) -> Result<Vec<Measurement>
     ])
 }
 
+/// A filter of the list endpoint.
 struct Filter {
-    name: &'static str,
+    /// Name of the measurement.
+    measurement_name: &'static str,
+    /// Query string that selects the filter in the API.
     query_string: &'static str,
+    /// The same filter as a term in the search index.
     search_term: &'static str,
 }
 
 const FILTERS: [Filter; 4] = [
     Filter {
-        name: "filter by a dispatcher of one tenth of the clients",
+        measurement_name: "filter by a dispatcher of one tenth of the clients",
         query_string: "dispatcher=rhc_worker_playbook",
         search_term: "dispatcher:rhc-worker-playbook",
     },
     Filter {
-        name: "filter by a dispatcher of one thousandth",
+        measurement_name: "filter by a dispatcher of one thousandth",
         query_string: "dispatcher=rare-worker",
         search_term: "dispatcher:rare-worker",
     },
     Filter {
-        name: "filter by a tag of one two-hundredth",
+        measurement_name: "filter by a tag of one two-hundredth",
         query_string: "tag=site:dc7",
         search_term: "tag:site\u{1f}dc7",
     },
     Filter {
-        name: "filter by a fact of one client",
+        measurement_name: "filter by a fact of one client",
         query_string: "fqdn=Host777.example.com",
         search_term: "fact:fqdn\u{1f}host777.example.com",
     },
 ];
 
-/// Measures filtered lists. Each request and each SQL query returns the count and the first page.
-async fn measure_filters(connections: &mut Connections) -> Result<Vec<Measurement>> {
+/// Measures filtered lists. Each request and each SQL query returns the number of matching
+/// connections and the first page.
+async fn measure_filters(connections: &mut ApiAndDatabase) -> Result<Vec<Measurement>> {
     let mut measurements = Vec::new();
     let mut sequential_scans = 0;
     for filter in FILTERS {
@@ -202,22 +211,22 @@ async fn measure_filters(connections: &mut Connections) -> Result<Vec<Measuremen
                  ON true
               ORDER BY page.client_id"
         );
-        let (mut api_samples, mut sql_samples) = (Vec::new(), Vec::new());
-        let scans_before = connections.sequential_scans().await?;
+        let (mut api_samples_ms, mut sql_samples_ms) = (Vec::new(), Vec::new());
+        let scans_before = connections.count_sequential_scans().await?;
         let query_string = format!("limit=100&{}", filter.query_string);
         // Run 0 is a warm-up that fills the caches.
-        for run in 0..=RUNS {
+        for run in 0..=RUN_COUNT {
             let api_ms = connections.time_request(&query_string).await?;
             let sql_ms = connections.time_sql(&sql).await?;
             if run > 0 {
-                api_samples.push(api_ms);
-                sql_samples.push(sql_ms);
+                api_samples_ms.push(api_ms);
+                sql_samples_ms.push(sql_ms);
             }
         }
-        sequential_scans += connections.sequential_scans().await? - scans_before;
-        let (api_ms, sql_ms) = (median(&api_samples), median(&sql_samples));
+        sequential_scans += connections.count_sequential_scans().await? - scans_before;
+        let (api_ms, sql_ms) = (median(&api_samples_ms), median(&sql_samples_ms));
         measurements.push(Measurement {
-            name: filter.name.to_owned(),
+            name: filter.measurement_name.to_owned(),
             measured: format!("{api_ms:.1} ms ÷ {sql_ms:.1} ms in SQL"),
             value: api_ms / sql_ms,
             unit: "",

@@ -1,4 +1,4 @@
-//! Fills the table `connections`.
+//! Inserts test data into the table `connections`.
 
 use anyhow::Result;
 use sqlx::{AssertSqlSafe, Connection as _};
@@ -7,16 +7,17 @@ use super::ORG_ID;
 use super::support::Services;
 
 /// Returns the id of the client with this number.
-pub fn client_id(number: usize) -> String {
-    format!("client-{number:07}")
+pub fn client_id(client_number: usize) -> String {
+    format!("client-{client_number:07}")
 }
 
-/// Inserts `count` connections. Each has a unique FQDN and IP address, one of ten regions and one
-/// of 200 sites. Every thousandth has the dispatcher `rare-worker`; of the others, every tenth has
-/// `rhc-worker-playbook`.
-pub async fn insert(services: &Services, database: &str, count: usize) -> Result<()> {
+/// Inserts `count` connections. Each connection has a unique FQDN and IP address, one of ten
+/// regions and one of 200 sites. Every thousandth connection has the dispatcher `rare-worker`.
+/// Every tenth of the other connections has the dispatcher `rhc-worker-playbook`.
+pub async fn insert_connections(services: &Services, database: &str, count: usize) -> Result<()> {
     let mut connection = services.connect(database).await?;
-    // Creating the index after the inserts is faster than updating it with each row.
+    // Drop the index and create it again after the inserts. This is faster than an index update for
+    // each row.
     sqlx::query("DROP INDEX connection_search_term_hashes")
         .execute(&mut connection)
         .await?;

@@ -1,4 +1,5 @@
-//! Measures requests per second and p99 latency under load, compared with the baseline server.
+//! Measures the requests per second and the p99 latency of the connector and of the baseline server
+//! under load.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -11,10 +12,13 @@ use super::load::{LoadResult, run_load};
 use super::process::ConnectorProcess;
 use super::support::report::{Measurement, Target, median, quantile};
 use super::support::{Services, env_vars};
-use super::{API_KEY, ORG_ID, RUNS, SERVE_BASELINE, rows};
+use super::{API_KEY_SECRET, ORG_ID, RUN_COUNT, SERVE_BASELINE, rows};
 
-const CALLERS: usize = 64;
-const CLIENTS: usize = 10_000;
+/// Number of callers that send requests in parallel.
+const CALLER_COUNT: usize = 64;
+/// Number of rows in the table `connections`.
+const CLIENT_COUNT: usize = 10_000;
+/// Duration of one run with one server.
 const RUN_DURATION: Duration = Duration::from_secs(4);
 
 /// The measured endpoint.
@@ -25,7 +29,7 @@ enum Endpoint {
 }
 
 impl Endpoint {
-    /// Returns the last segment of the endpoint's path.
+    /// Returns the name, which is the last segment of the endpoint's path.
     fn name(self) -> &'static str {
         match self {
             Self::Status => "status",
@@ -51,28 +55,28 @@ pub async fn measure_message(services: &Services) -> Result<Vec<Measurement>> {
 
 async fn measure(services: &Services, endpoint: Endpoint) -> Result<Vec<Measurement>> {
     let database = services.create_database().await?;
-    rows::insert(services, &database, CLIENTS).await?;
+    rows::insert_connections(services, &database, CLIENT_COUNT).await?;
     services.checkpoint().await?;
     let connector = start_api(services, &database).await?;
     let (mut baseline, baseline_url) = start_baseline(&database).await?;
     let mut connector_runs = RunResults::default();
     let mut baseline_runs = RunResults::default();
     let expected_status = endpoint.expected_status();
-    // Run 0 is a warm-up that fills the connection pools and prepares the statements.
-    for run in 0..=RUNS {
-        let build_request = move |number| connector_request(endpoint, number);
+    // Run 0 is a warm-up. It opens the database connections and prepares the statements.
+    for run in 0..=RUN_COUNT {
+        let build_request = move |number| build_connector_request(endpoint, number);
         let connector_result = run_load(
             &connector.http_url,
-            CALLERS,
+            CALLER_COUNT,
             RUN_DURATION,
             build_request,
             expected_status,
         )
         .await?;
-        let build_request = move |number| baseline_request(endpoint, number);
+        let build_request = move |number| build_baseline_request(endpoint, number);
         let baseline_result = run_load(
             &baseline_url,
-            CALLERS,
+            CALLER_COUNT,
             RUN_DURATION,
             build_request,
             expected_status,
@@ -137,15 +141,15 @@ pub async fn start_api(services: &Services, database: &str) -> Result<ConnectorP
         ("mqtt.username", "cloud-connector"),
         ("mqtt.password", "cc-secret"),
         ("http.listen", "127.0.0.1:0"),
-        ("api.keys.bench", API_KEY),
-        // Required in distributed mode, but not used by this benchmark.
+        ("api.keys.bench", API_KEY_SECRET),
+        // Distributed mode requires this setting. The benchmark does not use Kafka.
         (
             "kafka.brokers",
             &format!("127.0.0.1:{}", services.kafka_port),
         ),
     ]));
     let process = ConnectorProcess::start(&["--role", "api"], &env).await?;
-    process.wait_ready().await?;
+    process.wait_until_ready().await?;
     Ok(process)
 }
 
@@ -162,29 +166,30 @@ async fn start_baseline(database: &str) -> Result<(Child, String)> {
     Ok((child, url.context("the baseline server did not start")?))
 }
 
-/// Returns the body of a message request, about 300 bytes.
+/// Returns the body of a message request. The body has about 300 bytes.
 fn message_body() -> String {
     let payload = "x".repeat(200);
     format!(r#"{{"directive":"rhc-worker-playbook","metadata":{{"a":"b"}},"payload":"{payload}"}}"#)
 }
 
-fn connector_request(endpoint: Endpoint, number: usize) -> Vec<u8> {
-    let client_id = rows::client_id(number % CLIENTS);
+fn build_connector_request(endpoint: Endpoint, client_number: usize) -> Vec<u8> {
+    let client_id = rows::client_id(client_number % CLIENT_COUNT);
     let name = endpoint.name();
     let path = format!("/api/cloud-connector/v2/connections/{client_id}/{name}");
-    request(endpoint, &path)
+    encode_request(endpoint, &path)
 }
 
-fn baseline_request(endpoint: Endpoint, number: usize) -> Vec<u8> {
-    let client_id = rows::client_id(number % CLIENTS);
-    request(endpoint, &format!("/{}/{client_id}", endpoint.name()))
+fn build_baseline_request(endpoint: Endpoint, client_number: usize) -> Vec<u8> {
+    let client_id = rows::client_id(client_number % CLIENT_COUNT);
+    encode_request(endpoint, &format!("/{}/{client_id}", endpoint.name()))
 }
 
-/// Builds a request. Both servers get the same headers and spend the same time on parsing them.
-fn request(endpoint: Endpoint, path: &str) -> Vec<u8> {
+/// Encodes a request. Both servers receive the same headers, so that they need the same time to
+/// parse the headers.
+fn encode_request(endpoint: Endpoint, path: &str) -> Vec<u8> {
     let path_and_headers = format!(
         "{path} HTTP/1.1\r\nhost: localhost\r\nx-rh-cloud-connector-client-id: bench\r\n\
-         x-rh-cloud-connector-psk: {API_KEY}\r\nx-rh-cloud-connector-org-id: {ORG_ID}\r\n"
+         x-rh-cloud-connector-psk: {API_KEY_SECRET}\r\nx-rh-cloud-connector-org-id: {ORG_ID}\r\n"
     );
     match endpoint {
         Endpoint::Status => format!("GET {path_and_headers}\r\n").into_bytes(),

@@ -1,5 +1,6 @@
-//! Baseline for the latency from a publish to the API: Mosquitto, one subscriber, and a table with
-//! two columns. The subscriber inserts each message and reads it back with a SELECT.
+//! Baseline for the latency from a publish to the API. It consists of Mosquitto, one subscriber,
+//! and a table with two columns. The subscriber inserts each message and then reads it with a
+//! SELECT.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -17,22 +18,23 @@ use super::support::{Services, repository_root};
 /// Client id and revision of each message that a SELECT has returned.
 type VisibleMessages = Arc<Mutex<HashSet<(String, String)>>>;
 
+/// The running baseline. Dropping it stops the subscriber and the broker.
 pub struct Baseline {
-    /// A private Mosquitto. On a shared one, connector and baseline would receive each other's
-    /// messages.
+    /// The connector uses another broker. With a common broker, connector and baseline would
+    /// receive each other's messages.
     broker: Mosquitto,
-    visible: VisibleMessages,
-    subscriber: tokio::task::JoinHandle<()>,
+    visible_messages: VisibleMessages,
+    subscriber_task: tokio::task::JoinHandle<()>,
 }
 
 impl Drop for Baseline {
     fn drop(&mut self) {
-        self.subscriber.abort();
+        self.subscriber_task.abort();
     }
 }
 
 impl Baseline {
-    pub async fn with_sqlite() -> Result<Self> {
+    pub async fn start_with_sqlite() -> Result<Self> {
         let folder = repository_root().join("target/bench");
         std::fs::create_dir_all(&folder)?;
         let file = folder.join(format!("{}.db", uuid::Uuid::new_v4().simple()));
@@ -47,7 +49,7 @@ impl Baseline {
         Self::start(Database::Sqlite(pool, file)).await
     }
 
-    pub async fn with_postgres(services: &Services, database: &str) -> Result<Self> {
+    pub async fn start_with_postgres(services: &Services, database: &str) -> Result<Self> {
         let pool = PgPool::connect(&services.database_url(database)).await?;
         Self::start(Database::Postgres(pool)).await
     }
@@ -57,34 +59,34 @@ impl Baseline {
         database.create_table().await?;
         let broker = Mosquitto::start()?;
         let mut client = MqttClient::subscribe(&broker.address, CONTROL_TOPIC_FILTER).await?;
-        let visible = VisibleMessages::default();
-        let visible_messages = visible.clone();
-        let subscriber = tokio::spawn(async move {
+        let visible_messages = VisibleMessages::default();
+        let shared_messages = visible_messages.clone();
+        let subscriber_task = tokio::spawn(async move {
             while let Ok((topic, payload)) = client.next_message().await {
-                let (database, visible) = (database.clone(), visible_messages.clone());
+                let (database, visible_messages) = (database.clone(), shared_messages.clone());
                 tokio::spawn(async move {
                     let client_id = topic.split('/').nth(2).unwrap_or_default();
                     let message: serde_json::Value =
                         serde_json::from_slice(&payload).unwrap_or_default();
                     let revision = message["content"]["tags"]["revision"].as_str();
                     let revision = revision.unwrap_or_default();
-                    let inserted = database.insert(client_id, revision).await;
-                    if inserted.is_ok()
+                    let insert_result = database.insert(client_id, revision).await;
+                    if insert_result.is_ok()
                         && database
                             .contains(client_id, revision)
                             .await
                             .unwrap_or(false)
                     {
-                        let key = (client_id.to_owned(), revision.to_owned());
-                        visible.lock().insert(key);
+                        let message_key = (client_id.to_owned(), revision.to_owned());
+                        visible_messages.lock().insert(message_key);
                     }
                 });
             }
         });
         Ok(Self {
             broker,
-            visible,
-            subscriber,
+            visible_messages,
+            subscriber_task,
         })
     }
 
@@ -92,18 +94,19 @@ impl Baseline {
         &self.broker.address
     }
 
-    /// Returns whether a SELECT has returned the message. This method does not query the database:
-    /// the subscriber has done so after the insert.
+    /// Returns whether a SELECT of the subscriber has returned the message. This method itself does
+    /// not query the database.
     pub fn is_visible(&self, client_id: &str, revision: &str) -> bool {
-        let key = (client_id.to_owned(), revision.to_owned());
-        self.visible.lock().contains(&key)
+        let message_key = (client_id.to_owned(), revision.to_owned());
+        self.visible_messages.lock().contains(&message_key)
     }
 }
 
-/// A private Mosquitto. Dropping it kills the process. If the benchmark is interrupted,
-/// `dev/with-services` kills the process.
+/// A Mosquitto process that only the baseline uses. Dropping this value kills the process. If the
+/// benchmark is interrupted, `dev/with-services` kills the process.
 struct Mosquitto {
     address: String,
+    /// Folder with the files of the process.
     folder: PathBuf,
 }
 
@@ -126,10 +129,11 @@ impl Mosquitto {
         Ok(mosquitto)
     }
 
-    fn service_command(&self, verb: &str) -> Command {
+    /// Returns a `dev/service` command for this process, such as `start` or `kill`.
+    fn service_command(&self, action: &str) -> Command {
         let mut command = Command::new(repository_root().join("dev/service"));
         command
-            .args(["mosquitto", verb])
+            .args(["mosquitto", action])
             .arg(&self.folder)
             .stdin(Stdio::null());
         command
@@ -143,8 +147,9 @@ impl Drop for Mosquitto {
     }
 }
 
+/// Database of the baseline.
 enum Database {
-    /// Pool and file. Dropping the database deletes the file.
+    /// Connection pool and database file. Dropping this value deletes the file.
     Sqlite(SqlitePool, PathBuf),
     Postgres(PgPool),
 }

@@ -1,4 +1,4 @@
-//! Measures `Store::record_batch` on PostgreSQL, compared with COPY of the same rows.
+//! Measures `Store::record_batch` on PostgreSQL. The baseline is COPY of the same rows.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,30 +12,31 @@ use sqlx::Connection as _;
 use super::rows::{self, BATCH_SIZE};
 use super::support::report::{Measurement, Target, median};
 use super::support::{Services, load_config, repository_root};
-use super::{ORG_ID, RUNS, plot};
+use super::{ORG_ID, RUN_COUNT, plot};
 
-/// Rows per run.
-const ROWS: usize = 40_000;
-const WRITERS: usize = 2;
+/// Number of rows that each run writes.
+const ROWS_PER_RUN: usize = 40_000;
+/// Number of tasks that write batches in parallel.
+const WRITER_COUNT: usize = 2;
 const PLOT_FILE: &str = "target/bench/known-clients.svg";
 
-/// Measures two writers with new clients (inserts) and known clients (updates), compared with COPY on
-/// one connection and on two.
+/// Measures two writers with new clients (inserts) and with known clients (updates). The baselines
+/// are COPY on one connection and COPY on two connections.
 pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
     let (mut new_rates, mut known_rates) = (vec![], vec![]);
     let (mut copy_rates, mut two_copies_rates) = (vec![], vec![]);
-    for run in 0..RUNS {
-        let client_ids = rows::client_ids(ROWS);
+    for run in 0..RUN_COUNT {
+        let client_ids = rows::random_client_ids(ROWS_PER_RUN);
         let inserts = rows::upserts(&client_ids, run);
         let updates = rows::upserts(&client_ids, run + 1);
         let copy_text = rows::copy_text(&inserts);
 
         let database = services.create_database().await?;
         let store = open_store(services, &database).await?;
-        new_rates.push(record(services, &store, &inserts).await?);
-        copy_rates.push(copy(services, &copy_text, 1).await?);
-        known_rates.push(record(services, &store, &updates).await?);
-        two_copies_rates.push(copy(services, &copy_text, 2).await?);
+        new_rates.push(record_batches(services, &store, &inserts).await?);
+        copy_rates.push(copy_batches(services, &copy_text, 1).await?);
+        known_rates.push(record_batches(services, &store, &updates).await?);
+        two_copies_rates.push(copy_batches(services, &copy_text, 2).await?);
         store.close().await;
         services.drop_database(&database).await?;
     }
@@ -65,25 +66,26 @@ pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
 
 async fn open_store(services: &Services, database: &str) -> Result<Arc<dyn Store>> {
     let config = load_config(services.postgres_env_vars(database))?;
-    runtime::open_for_cli(&config).await
+    runtime::open_store_for_cli(&config).await
 }
 
-/// Writes the batches with two writers. Returns their total rows per second.
-async fn record(
+/// Writes the batches with two writers. Returns the rows per second of both writers together.
+async fn record_batches(
     services: &Services,
     store: &Arc<dyn Store>,
     batches: &[Vec<ConnectionUpsert>],
 ) -> Result<f64> {
     services.checkpoint().await?;
-    let mut batches_by_writer: Vec<Vec<PresenceBatch>> = (0..WRITERS).map(|_| vec![]).collect();
+    let mut batches_by_writer: Vec<Vec<PresenceBatch>> =
+        (0..WRITER_COUNT).map(|_| vec![]).collect();
     for (index, upserts) in batches.iter().enumerate() {
-        batches_by_writer[index % WRITERS].push(PresenceBatch {
+        batches_by_writer[index % WRITER_COUNT].push(PresenceBatch {
             upserts: upserts.clone(),
             ..PresenceBatch::default()
         });
     }
     let rows: usize = batches.iter().map(Vec::len).sum();
-    let started = Instant::now();
+    let started_at = Instant::now();
     let writers = batches_by_writer.into_iter().map(|batches| {
         let store = store.clone();
         tokio::spawn(async move {
@@ -97,26 +99,30 @@ async fn record(
     for result in futures::future::join_all(writers).await {
         result??;
     }
-    Ok(rows as f64 / started.elapsed().as_secs_f64())
+    Ok(rows as f64 / started_at.elapsed().as_secs_f64())
 }
 
-/// Copies the batches into an empty table, on this number of connections. Returns their total rows
-/// per second.
-async fn copy(services: &Services, batches: &[Vec<u8>], connection_count: usize) -> Result<f64> {
+/// Copies the batches into an empty table with `connection_count` connections. Returns the rows per
+/// second of all connections together.
+async fn copy_batches(
+    services: &Services,
+    batches: &[Vec<u8>],
+    connection_count: usize,
+) -> Result<f64> {
     let database = services.create_database().await?;
     services.checkpoint().await?;
     let mut connections = Vec::new();
     for _ in 0..connection_count {
         connections.push(services.connect(&database).await?);
     }
-    let started = Instant::now();
+    let started_at = Instant::now();
     let batches_by_connection = batches.chunks(batches.len().div_ceil(connection_count));
     let copies = connections
         .iter_mut()
         .zip(batches_by_connection)
-        .map(|(connection, batches)| rows::copy(connection, batches));
+        .map(|(connection, batches)| rows::copy_batches(connection, batches));
     futures::future::try_join_all(copies).await?;
-    let rate = (batches.len() * BATCH_SIZE) as f64 / started.elapsed().as_secs_f64();
+    let rate = (batches.len() * BATCH_SIZE) as f64 / started_at.elapsed().as_secs_f64();
     for connection in connections {
         connection.close().await?;
     }
@@ -125,18 +131,18 @@ async fn copy(services: &Services, batches: &[Vec<u8>], connection_count: usize)
 }
 
 /// Measures updates of known clients in tables of different sizes, and writes a plot.
-pub async fn measure_known(services: &Services) -> Result<Vec<Measurement>> {
+pub async fn measure_known_clients(services: &Services) -> Result<Vec<Measurement>> {
     let (mut measurements, mut points) = (Vec::new(), Vec::new());
     for known_clients in [10_000, 100_000, 1_000_000] {
         let database = services.create_database().await?;
-        let client_ids = rows::client_ids(ROWS.min(known_clients));
+        let client_ids = rows::random_client_ids(ROWS_PER_RUN.min(known_clients));
         let store = open_store(services, &database).await?;
-        record(services, &store, &rows::upserts(&client_ids, 0)).await?;
+        record_batches(services, &store, &rows::upserts(&client_ids, 0)).await?;
         insert_other_clients(services, &database, known_clients - client_ids.len()).await?;
         let mut rates = Vec::new();
-        for run in 0..RUNS {
+        for run in 0..RUN_COUNT {
             let updates = rows::upserts(&client_ids, run + 1);
-            rates.push(record(services, &store, &updates).await?);
+            rates.push(record_batches(services, &store, &updates).await?);
         }
         store.close().await;
         services.drop_database(&database).await?;
@@ -153,11 +159,11 @@ pub async fn measure_known(services: &Services) -> Result<Vec<Measurement>> {
             target: Target::None,
         });
     }
-    plot::write(&repository_root().join(PLOT_FILE), &points)?;
+    plot::write_svg(&repository_root().join(PLOT_FILE), &points)?;
     Ok(measurements)
 }
 
-/// Inserts clients that the benchmark does not update, to give the table its size.
+/// Inserts clients that the benchmark does not update. They increase the size of the table.
 async fn insert_other_clients(services: &Services, database: &str, count: usize) -> Result<()> {
     let mut connection = services.connect(database).await?;
     sqlx::query(

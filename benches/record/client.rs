@@ -1,5 +1,5 @@
 //! Minimal MQTT 3.1.1 client. It shares the CPU with the measured programs, so it implements only
-//! what the benchmarks need.
+//! the part of MQTT that the benchmarks need.
 
 use anyhow::{Context as _, Result, ensure};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
@@ -21,15 +21,16 @@ const PUBLISH_QOS1_BYTE: u8 = 0x32;
 const PUBACK_BYTE: u8 = 0x40;
 const SUBSCRIBE_BYTE: u8 = 0x82;
 
+/// A connection to a broker.
 pub struct MqttClient {
     reader: BufReader<OwnedReadHalf>,
     writer: OwnedWriteHalf,
-    /// The topic that [`Self::send`] publishes to.
+    /// The topic to which [`Self::send_publish`] publishes.
     topic: String,
 }
 
 impl MqttClient {
-    /// Connects as a client, without credentials.
+    /// Connects without credentials, as clients of the connector do.
     pub async fn connect(address: &str, client_id: &str) -> Result<Self> {
         Self::open(address, client_id, None).await
     }
@@ -40,7 +41,7 @@ impl MqttClient {
         let mut client = Self::open(address, &client_id, Some(CONNECTOR_CREDENTIALS)).await?;
         let packet_id = [0, 1];
         let mut body = packet_id.to_vec();
-        push_string(&mut body, topic_filter)?;
+        append_string(&mut body, topic_filter)?;
         let qos = 1;
         body.push(qos);
         client
@@ -55,9 +56,9 @@ impl MqttClient {
         Ok(client)
     }
 
-    /// Deletes the connector's persistent session with this client id, by connecting with a clean
-    /// session. The broker would otherwise queue messages for the session, and stall whenever it
-    /// saves them.
+    /// Deletes the persistent session with this client id: connects with the same client id and a
+    /// clean session. Otherwise the broker would queue messages for the session, and would stall
+    /// whenever it saves the queue.
     pub async fn delete_session(port: u16, client_id: &str) -> Result<()> {
         let address = format!("127.0.0.1:{port}");
         Self::open(&address, client_id, Some(CONNECTOR_CREDENTIALS))
@@ -65,6 +66,7 @@ impl MqttClient {
             .map(drop)
     }
 
+    /// Opens a TCP connection, sends CONNECT and waits for the CONNACK.
     async fn open(
         address: &str,
         client_id: &str,
@@ -84,10 +86,10 @@ impl MqttClient {
         let mut body = b"\0\x04MQTT\x04".to_vec();
         body.push(flags);
         body.extend(keep_alive_seconds.to_be_bytes());
-        push_string(&mut body, client_id)?;
+        append_string(&mut body, client_id)?;
         if let Some((user, password)) = credentials {
-            push_string(&mut body, user)?;
-            push_string(&mut body, password)?;
+            append_string(&mut body, user)?;
+            append_string(&mut body, password)?;
         }
         client
             .writer
@@ -101,10 +103,10 @@ impl MqttClient {
         Ok(client)
     }
 
-    /// Publishes with QoS 1, without waiting for the PUBACK.
-    pub async fn send(&mut self, packet_id: u16, payload: &[u8]) -> Result<()> {
+    /// Sends a PUBLISH with QoS 1, without waiting for the PUBACK.
+    pub async fn send_publish(&mut self, packet_id: u16, payload: &[u8]) -> Result<()> {
         let mut body = Vec::with_capacity(payload.len() + 80);
-        push_string(&mut body, &self.topic)?;
+        append_string(&mut body, &self.topic)?;
         body.extend(packet_id.to_be_bytes());
         body.extend(payload);
         let packet = encode_packet(PUBLISH_QOS1_BYTE, &body);
@@ -123,11 +125,11 @@ impl MqttClient {
 
     /// Publishes with QoS 1 and waits for the PUBACK.
     pub async fn publish(&mut self, packet_id: u16, payload: &[u8]) -> Result<()> {
-        self.send(packet_id, payload).await?;
+        self.send_publish(packet_id, payload).await?;
         self.wait_for_puback().await
     }
 
-    /// Waits for the next message, acknowledges it, and returns its topic and payload.
+    /// Waits for the next message and acknowledges it. Returns the topic and the payload.
     pub async fn next_message(&mut self) -> Result<(String, Vec<u8>)> {
         loop {
             let (packet_type, mut body) = self.read_packet().await?;
@@ -163,12 +165,14 @@ impl MqttClient {
     }
 }
 
-fn push_string(body: &mut Vec<u8>, text: &str) -> Result<()> {
+/// Appends a string in MQTT format: two bytes for the length, then the text.
+fn append_string(body: &mut Vec<u8>, text: &str) -> Result<()> {
     body.extend(u16::try_from(text.len())?.to_be_bytes());
     body.extend(text.as_bytes());
     Ok(())
 }
 
+/// Returns a packet: the first byte, the length of the body, and the body.
 fn encode_packet(first_byte: u8, body: &[u8]) -> Vec<u8> {
     let mut packet = Vec::with_capacity(body.len() + 5);
     packet.push(first_byte);

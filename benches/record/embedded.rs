@@ -1,5 +1,6 @@
-//! Measures the publish rate in embedded mode, where the connector commits each message before the
-//! PUBACK. The baseline is Mosquitto, which delivers the same messages to one subscriber.
+//! Measures the publish rate in embedded mode. The connector commits each message to its database
+//! before it sends the PUBACK. The baseline is Mosquitto, which delivers the same messages to one
+//! subscriber.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -14,51 +15,54 @@ use super::client::MqttClient;
 use super::process::ConnectorProcess;
 use super::support::report::{Measurement, Target, median};
 use super::support::{Services, env_vars, repository_root};
-use super::{CONTROL_TOPIC_FILTER, ORG_ID, RUNS, rows};
+use super::{CONTROL_TOPIC_FILTER, ORG_ID, RUN_COUNT, rows};
 
-const CLIENTS: usize = 1000;
+/// Number of clients that publish in parallel.
+const CLIENT_COUNT: usize = 1000;
+/// Duration of one run.
 const RUN_DURATION: Duration = Duration::from_secs(5);
 
-/// A connector in embedded mode. Dropping it kills the process and deletes its data.
+/// A connector in embedded mode. Dropping this value kills the process and deletes its data.
 pub struct EmbeddedConnector {
     pub process: ConnectorProcess,
-    /// Key of the API caller `local`.
-    pub api_key: String,
+    /// Secret of the API key `local`.
+    pub api_key_secret: String,
+    /// Folder that contains the data folder.
     folder: PathBuf,
 }
 
 impl EmbeddedConnector {
     pub async fn start() -> Result<Self> {
         let name = uuid::Uuid::new_v4().simple().to_string();
-        // Not in a temporary directory, which could be in memory instead of on disk.
+        // A temporary directory is not suitable, because it could be in memory instead of on disk.
         let folder = repository_root().join("target/bench").join(name);
         let data_dir = folder.join("data");
         let env_vars = env_vars(&[
-            // All clients connect at once and from the same address.
+            // All clients connect at the same time and from the same address.
             ("broker.connect_limit.burst", "100000"),
             ("broker.max_connections_per_address", "20000"),
             ("data.dir", &data_dir.display().to_string()),
         ]);
         let args = ["--http", "127.0.0.1:0", "--mqtt", "127.0.0.1:0"];
         let process = ConnectorProcess::start(&args, &env_vars).await?;
-        let api_key = std::fs::read_to_string(data_dir.join("local.key"))?;
+        let api_key_secret = std::fs::read_to_string(data_dir.join("local.key"))?;
         Ok(Self {
             process,
-            api_key: api_key.trim().to_owned(),
+            api_key_secret: api_key_secret.trim().to_owned(),
             folder,
         })
     }
 
     /// Returns the number of connected clients, according to the API.
-    pub async fn count_connections(&self, http: &reqwest::Client) -> Result<u64> {
+    pub async fn count_connections(&self, http_client: &reqwest::Client) -> Result<u64> {
         let url = format!(
             "{}/api/cloud-connector/v2/connections?limit=1",
             self.process.http_url
         );
-        let response = http
+        let response = http_client
             .get(url)
             .header("x-rh-cloud-connector-client-id", "local")
-            .header("x-rh-cloud-connector-psk", &self.api_key)
+            .header("x-rh-cloud-connector-psk", &self.api_key_secret)
             .header("x-rh-cloud-connector-org-id", ORG_ID)
             .send()
             .await?;
@@ -78,19 +82,19 @@ impl Drop for EmbeddedConnector {
 pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
     let mosquitto_address = format!("127.0.0.1:{}", services.mosquitto_port);
     let (mut connector_rates, mut mosquitto_rates) = (vec![], vec![]);
-    for _ in 0..RUNS {
+    for _ in 0..RUN_COUNT {
         let connector = EmbeddedConnector::start().await?;
-        let (rate, clients) = publish(&connector.process.mqtt_address).await?;
+        let (rate, clients) = publish_with_all_clients(&connector.process.mqtt_address).await?;
         connector_rates.push(rate);
         let count = connector.count_connections(&reqwest::Client::new()).await?;
         ensure!(
-            count == CLIENTS as u64,
-            "{count} of {CLIENTS} clients are recorded"
+            count == CLIENT_COUNT as u64,
+            "{count} of {CLIENT_COUNT} clients are recorded"
         );
         drop(clients);
         drop(connector);
         let subscriber = start_subscriber(services.mosquitto_port)?;
-        let (rate, _) = publish(&mosquitto_address).await?;
+        let (rate, _) = publish_with_all_clients(&mosquitto_address).await?;
         mosquitto_rates.push(rate);
         drop(subscriber);
     }
@@ -109,19 +113,20 @@ pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
 }
 
 /// Publishes with all clients for [`RUN_DURATION`]. Each client has one message in flight. Returns
-/// the acknowledged messages per second of all clients, and the clients, which are still connected.
-async fn publish(address: &str) -> Result<(f64, Vec<MqttClient>)> {
+/// the number of acknowledged messages per second, and the clients, which are still connected.
+async fn publish_with_all_clients(address: &str) -> Result<(f64, Vec<MqttClient>)> {
     let mut clients = Vec::new();
-    for client_id in rows::client_ids(CLIENTS) {
+    for client_id in rows::random_client_ids(CLIENT_COUNT) {
         clients.push((MqttClient::connect(address, &client_id).await?, client_id));
     }
-    let acknowledged = Arc::new(AtomicU64::new(0));
+    let acknowledged_count = Arc::new(AtomicU64::new(0));
     let is_finished = Arc::new(AtomicBool::new(false));
-    let started = Instant::now();
+    let started_at = Instant::now();
     let publishers: Vec<_> = clients
         .into_iter()
         .map(|(mut client, client_id)| {
-            let (acknowledged, is_finished) = (acknowledged.clone(), is_finished.clone());
+            let (acknowledged_count, is_finished) =
+                (acknowledged_count.clone(), is_finished.clone());
             tokio::spawn(async move {
                 let mut revision = 0;
                 while !is_finished.load(Ordering::Relaxed) {
@@ -129,14 +134,15 @@ async fn publish(address: &str) -> Result<(f64, Vec<MqttClient>)> {
                     let payload = rows::online_message(&client_id, revision);
                     let packet_id = u16::try_from(revision % 60_000)? + 1;
                     client.publish(packet_id, payload.as_bytes()).await?;
-                    acknowledged.fetch_add(1, Ordering::Relaxed);
+                    acknowledged_count.fetch_add(1, Ordering::Relaxed);
                 }
                 Ok::<_, anyhow::Error>(client)
             })
         })
         .collect();
     tokio::time::sleep(RUN_DURATION).await;
-    let rate = acknowledged.load(Ordering::Relaxed) as f64 / started.elapsed().as_secs_f64();
+    let rate =
+        acknowledged_count.load(Ordering::Relaxed) as f64 / started_at.elapsed().as_secs_f64();
     is_finished.store(true, Ordering::Relaxed);
     let mut clients = Vec::new();
     for publisher in publishers {
@@ -145,6 +151,7 @@ async fn publish(address: &str) -> Result<(f64, Vec<MqttClient>)> {
     Ok((rate, clients))
 }
 
+/// Starts a `mosquitto_sub` that receives all messages.
 fn start_subscriber(port: u16) -> Result<Child> {
     Command::new("mosquitto_sub")
         .args(["-h", "127.0.0.1", "-p", &port.to_string()])

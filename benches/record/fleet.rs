@@ -1,6 +1,6 @@
-//! A fleet of 10,000 simulated clients in embedded mode. Measures the time until all are recorded,
-//! the time until all are disconnected after the simulator was killed, and the memory per
-//! connection.
+//! Measures a connector in embedded mode with 10,000 simulated clients: the time until all clients
+//! are recorded, the time until all clients are disconnected after the simulator was killed, and
+//! the memory per connection.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -12,17 +12,20 @@ use super::embedded::EmbeddedConnector;
 use super::process::{PROGRAM, eventually};
 use super::support::report::{Measurement, Target};
 
-const CLIENTS: u64 = 10_000;
+const CLIENT_COUNT: u64 = 10_000;
+/// Target for the time until all clients are recorded, and for the time until all clients are
+/// disconnected.
 const MAX_SECONDS: f64 = 60.0;
+/// Time between two polls for the number of connected clients.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 pub async fn measure() -> Result<Vec<Measurement>> {
     let connector = EmbeddedConnector::start().await?;
-    let mib_before = connector.process.current_memory_mib()?;
-    let started = Instant::now();
+    let memory_before_mib = connector.process.current_memory_mib()?;
+    let started_at = Instant::now();
     let mut simulator = Command::new(PROGRAM)
         .args(["simulate", "--quiet", "--dialect", "mixed"])
-        .args(["--clients", &CLIENTS.to_string()])
+        .args(["--clients", &CLIENT_COUNT.to_string()])
         .args(["--mqtt", &connector.process.mqtt_address])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -30,13 +33,13 @@ pub async fn measure() -> Result<Vec<Measurement>> {
         .kill_on_drop(true)
         .spawn()
         .context("simulate")?;
-    wait_for_connections(&connector, CLIENTS).await?;
-    let recorded_seconds = started.elapsed().as_secs_f64();
-    let mib_with_connections = connector.process.current_memory_mib()?;
-    let killed = Instant::now();
+    wait_for_connection_count(&connector, CLIENT_COUNT).await?;
+    let seconds_until_recorded = started_at.elapsed().as_secs_f64();
+    let memory_with_connections_mib = connector.process.current_memory_mib()?;
+    let killed_at = Instant::now();
     simulator.kill().await?;
-    wait_for_connections(&connector, 0).await?;
-    let disconnected_seconds = killed.elapsed().as_secs_f64();
+    wait_for_connection_count(&connector, 0).await?;
+    let seconds_until_disconnected = killed_at.elapsed().as_secs_f64();
     let time_measurement = |name: &str, measured: &str, value| Measurement {
         name: name.to_owned(),
         measured: measured.to_owned(),
@@ -48,31 +51,35 @@ pub async fn measure() -> Result<Vec<Measurement>> {
         time_measurement(
             "10,000 simulated clients, all recorded",
             "since the simulator's start",
-            recorded_seconds,
+            seconds_until_recorded,
         ),
         time_measurement(
             "10,000 simulated clients, all disconnected",
             "since the simulator's kill -9",
-            disconnected_seconds,
+            seconds_until_disconnected,
         ),
         Measurement {
             name: "memory per connection, embedded".to_owned(),
             measured: format!(
-                "{mib_with_connections:.0} MiB with connections, {mib_before:.0} MiB before"
+                "{memory_with_connections_mib:.0} MiB with connections, {memory_before_mib:.0} MiB before"
             ),
-            value: (mib_with_connections - mib_before) * 1024.0 / CLIENTS as f64,
+            value: (memory_with_connections_mib - memory_before_mib) * 1024.0 / CLIENT_COUNT as f64,
             unit: "KiB",
             target: Target::None,
         },
     ])
 }
 
-async fn wait_for_connections(connector: &EmbeddedConnector, expected: u64) -> Result<()> {
-    let http = reqwest::Client::new();
-    let description = format!("{expected} connected clients");
+/// Waits until the API counts `expected_count` connected clients.
+async fn wait_for_connection_count(
+    connector: &EmbeddedConnector,
+    expected_count: u64,
+) -> Result<()> {
+    let http_client = reqwest::Client::new();
+    let description = format!("{expected_count} connected clients");
     eventually(&description, POLL_INTERVAL, || async {
-        let count = connector.count_connections(&http).await?;
-        Ok((count == expected).then_some(()))
+        let count = connector.count_connections(&http_client).await?;
+        Ok((count == expected_count).then_some(()))
     })
     .await
 }

@@ -1,4 +1,4 @@
-//! Measures how fast the role `ingest` produces a backlog from Mosquitto to Kafka, compared with
+//! Measures how fast the role `ingest` moves a backlog from Mosquitto to Kafka. The baseline is
 //! `mosquitto_sub`, which reads the same backlog. Also measures the peak memory of `ingest`.
 
 use std::process::Stdio;
@@ -13,13 +13,16 @@ use super::pipeline::{MAX_MEMORY_MIB, backlog_size, distributed_env_vars};
 use super::process::{ConnectorProcess, eventually};
 use super::support::report::{Measurement, Target, median};
 use super::support::{Services, load_config};
-use super::{CONTROL_TOPIC_FILTER, RUNS, rows};
+use super::{CONTROL_TOPIC_FILTER, RUN_COUNT, rows};
 
-const PUBLISHERS: usize = 40;
+/// Number of clients that publish the backlog in parallel.
+const PUBLISHER_COUNT: usize = 40;
+/// Maximum number of unacknowledged messages of each client.
 const MAX_IN_FLIGHT_PER_PUBLISHER: usize = 100;
-/// Time between two polls for the backlog. Each poll sends one request per partition to Kafka.
+/// Time between two polls for the number of messages in Kafka. Each poll sends one request per
+/// partition.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// Time for the last PUBACKs to reach the broker.
+/// Time that the last PUBACKs need to reach the broker.
 const PUBACK_DELAY: Duration = Duration::from_secs(2);
 
 pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
@@ -28,34 +31,36 @@ pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
     let mut env_vars = distributed_env_vars(services, &suffix);
     env_vars.extend(services.postgres_env_vars(&database));
     let config = load_config(env_vars.clone())?;
-    kafka_topics::create(&config).await?;
+    kafka_topics::create_topics(&config).await?;
     let counter = MessageCounter::new(&config, &config.kafka.ingress_topic)?;
     let mosquitto_sub = MosquittoSub {
         port: services.mosquitto_port,
         client_id: format!("mosquitto-sub-{suffix}"),
     };
-    // The broker then queues all messages for both sessions.
+    // Create both persistent sessions before the first publish, so that the broker queues all
+    // messages for `ingest` and for `mosquitto_sub`.
     create_ingest_session(&env_vars).await?;
     mosquitto_sub.create_session().await?;
 
     let backlog = backlog_size()?;
-    let (mut ingest_rates, mut baseline_rates, mut memory_mib) = (vec![], vec![], vec![]);
-    for run in 0..RUNS {
-        publish(services.mosquitto_port, backlog).await?;
-        // The order alternates, because the second reader may benefit from the broker's warm caches.
+    let (mut ingest_rates, mut baseline_rates, mut peak_memory_mib) = (vec![], vec![], vec![]);
+    for run in 0..RUN_COUNT {
+        publish_messages(services.mosquitto_port, backlog).await?;
+        // `ingest` and `mosquitto_sub` take turns in reading first, because the second reader may
+        // benefit from warm caches.
         if run % 2 == 0 {
-            baseline_rates.push(mosquitto_sub.drain(backlog).await?);
+            baseline_rates.push(mosquitto_sub.read_backlog(backlog).await?);
         }
-        let (rate, peak_mib) = drain_with_ingest(&env_vars, &counter, backlog).await?;
+        let (rate, peak_mib) = ingest_backlog(&env_vars, &counter, backlog).await?;
         ingest_rates.push(rate);
-        memory_mib.push(peak_mib);
+        peak_memory_mib.push(peak_mib);
         if run % 2 == 1 {
-            baseline_rates.push(mosquitto_sub.drain(backlog).await?);
+            baseline_rates.push(mosquitto_sub.read_backlog(backlog).await?);
         }
     }
-    publish(services.mosquitto_port, 2 * backlog).await?;
-    let (_, double_backlog_mib) = drain_with_ingest(&env_vars, &counter, 2 * backlog).await?;
-    mosquitto_sub.drain(2 * backlog).await?;
+    publish_messages(services.mosquitto_port, 2 * backlog).await?;
+    let (_, double_backlog_mib) = ingest_backlog(&env_vars, &counter, 2 * backlog).await?;
+    mosquitto_sub.read_backlog(2 * backlog).await?;
 
     MqttClient::delete_session(services.mosquitto_port, &format!("ingest-{suffix}")).await?;
     MqttClient::delete_session(services.mosquitto_port, &mosquitto_sub.client_id).await?;
@@ -72,7 +77,7 @@ pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
         },
         Measurement::peak_memory(
             "ingest, peak memory, backlog of 200,000",
-            median(&memory_mib),
+            median(&peak_memory_mib),
             MAX_MEMORY_MIB,
         ),
         Measurement::peak_memory(
@@ -83,48 +88,50 @@ pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
     ])
 }
 
-/// Starts `ingest`, waits until it is ready, and stops it. The broker keeps its persistent session.
+/// Starts `ingest`, waits until it is ready, and stops it. Afterwards, its persistent session
+/// exists in the broker.
 async fn create_ingest_session(env_vars: &[(String, String)]) -> Result<()> {
     let process = ConnectorProcess::start(&["--role", "ingest"], env_vars).await?;
-    process.wait_ready().await?;
+    process.wait_until_ready().await?;
     process.stop().await
 }
 
 /// Starts `ingest` and waits until the whole backlog is in Kafka. Returns the messages per second
-/// since the start of the process, and its peak memory in MiB.
-async fn drain_with_ingest(
+/// since the start of the process, and the peak memory of the process in MiB.
+async fn ingest_backlog(
     env_vars: &[(String, String)],
     counter: &MessageCounter,
     backlog: usize,
 ) -> Result<(f64, f64)> {
     let count_before = counter.count()?;
-    let started = Instant::now();
+    let started_at = Instant::now();
     let process = ConnectorProcess::start(&["--role", "ingest"], env_vars).await?;
     let duration = eventually("the backlog in Kafka", POLL_INTERVAL, || {
         let count = counter.count();
-        async { Ok((count? >= count_before + backlog).then(|| started.elapsed())) }
+        async { Ok((count? >= count_before + backlog).then(|| started_at.elapsed())) }
     })
     .await?;
     let peak_mib = process.peak_memory_mib()?;
-    // The broker would redeliver messages without PUBACK.
+    // Wait for the last PUBACKs. The broker would redeliver unacknowledged messages in the next
+    // run.
     tokio::time::sleep(PUBACK_DELAY).await;
     process.stop().await?;
-    let produced = counter.count()? - count_before;
+    let produced_count = counter.count()? - count_before;
     ensure!(
-        produced == backlog,
-        "ingest produced {produced} messages, expected {backlog}"
+        produced_count == backlog,
+        "ingest produced {produced_count} messages, expected {backlog}"
     );
     Ok((backlog as f64 / duration.as_secs_f64(), peak_mib))
 }
 
-/// `mosquitto_sub` with a persistent session.
+/// The command `mosquitto_sub` with a persistent session.
 struct MosquittoSub {
     port: u16,
     client_id: String,
 }
 
 impl MosquittoSub {
-    fn command(&self) -> Command {
+    fn subscribe_command(&self) -> Command {
         let mut command = Command::new("mosquitto_sub");
         command
             .args(["-h", "127.0.0.1", "-p", &self.port.to_string()])
@@ -136,29 +143,29 @@ impl MosquittoSub {
         command
     }
 
-    /// Subscribes and disconnects (`-E`). The broker keeps the persistent session.
+    /// Subscribes and disconnects (`-E`). Afterwards, the persistent session exists in the broker.
     async fn create_session(&self) -> Result<()> {
-        let status = self.command().arg("-E").status().await;
+        let status = self.subscribe_command().arg("-E").status().await;
         let status = status.context("mosquitto_sub")?;
         ensure!(status.success(), "mosquitto_sub failed to subscribe");
         Ok(())
     }
 
     /// Reads the backlog. Returns the messages per second.
-    async fn drain(&self, backlog: usize) -> Result<f64> {
-        let path = std::env::temp_dir().join(format!("{}.lines", self.client_id));
-        let output = std::fs::File::create(&path)?;
-        let started = Instant::now();
+    async fn read_backlog(&self, backlog: usize) -> Result<f64> {
+        let output_path = std::env::temp_dir().join(format!("{}.lines", self.client_id));
+        let output_file = std::fs::File::create(&output_path)?;
+        let started_at = Instant::now();
         let status = self
-            .command()
+            .subscribe_command()
             .args(["-C", &backlog.to_string()])
-            .stdout(output)
+            .stdout(output_file)
             .status()
             .await?;
-        let duration = started.elapsed();
+        let duration = started_at.elapsed();
         ensure!(status.success(), "mosquitto_sub failed: {status}");
-        let text = std::fs::read_to_string(&path)?;
-        std::fs::remove_file(&path)?;
+        let text = std::fs::read_to_string(&output_path)?;
+        std::fs::remove_file(&output_path)?;
         let count = text.lines().count();
         ensure!(
             count == backlog,
@@ -168,29 +175,31 @@ impl MosquittoSub {
     }
 }
 
-/// Publishes messages with QoS 1. When it returns, the broker has acknowledged all of them.
-async fn publish(port: u16, count: usize) -> Result<()> {
+/// Publishes messages with QoS 1. Returns when the broker has acknowledged all messages.
+async fn publish_messages(port: u16, count: usize) -> Result<()> {
     let address = format!("127.0.0.1:{port}");
-    let publishers = rows::client_ids(PUBLISHERS).into_iter().map(|client_id| {
-        let address = address.clone();
-        tokio::spawn(async move {
-            let mut client = MqttClient::connect(&address, &client_id).await?;
-            let mut remaining = count / PUBLISHERS;
-            while remaining > 0 {
-                let in_flight = remaining.min(MAX_IN_FLIGHT_PER_PUBLISHER);
-                for n in 0..in_flight {
-                    let packet_id = u16::try_from(n + 1)?;
-                    let payload = rows::online_message(&client_id, n);
-                    client.send(packet_id, payload.as_bytes()).await?;
+    let publishers = rows::random_client_ids(PUBLISHER_COUNT)
+        .into_iter()
+        .map(|client_id| {
+            let address = address.clone();
+            tokio::spawn(async move {
+                let mut client = MqttClient::connect(&address, &client_id).await?;
+                let mut remaining = count / PUBLISHER_COUNT;
+                while remaining > 0 {
+                    let in_flight = remaining.min(MAX_IN_FLIGHT_PER_PUBLISHER);
+                    for n in 0..in_flight {
+                        let packet_id = u16::try_from(n + 1)?;
+                        let payload = rows::online_message(&client_id, n);
+                        client.send_publish(packet_id, payload.as_bytes()).await?;
+                    }
+                    for _ in 0..in_flight {
+                        client.wait_for_puback().await?;
+                    }
+                    remaining -= in_flight;
                 }
-                for _ in 0..in_flight {
-                    client.wait_for_puback().await?;
-                }
-                remaining -= in_flight;
-            }
-            Ok::<_, anyhow::Error>(())
-        })
-    });
+                Ok::<_, anyhow::Error>(())
+            })
+        });
     for result in futures::future::join_all(publishers).await {
         result??;
     }

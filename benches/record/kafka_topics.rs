@@ -10,18 +10,20 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 
 use super::rows;
 
+/// Timeout of each request to Kafka.
 const KAFKA_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of messages in flight while the topic is filled.
+/// Maximum number of unacknowledged messages while the ingress topic is filled.
 const MAX_IN_FLIGHT: usize = 5_000;
 
 /// Creates all topics of the configuration.
-pub async fn create(config: &Config) -> Result<()> {
+pub async fn create_topics(config: &Config) -> Result<()> {
     kafka::create_topics(&config.kafka, &config.kafka_topics()).await?;
     Ok(())
 }
 
-/// Produces one online message per client to the ingress topic, in the format of the role `ingest`.
-pub async fn fill(config: &Config, client_ids: &[String]) -> Result<()> {
+/// Produces one online message per client to the ingress topic, in the same format as the role
+/// `ingest`.
+pub async fn fill_ingress_topic(config: &Config, client_ids: &[String]) -> Result<()> {
     let producer = Producer::new(&config.kafka)?;
     for chunk in client_ids.chunks(MAX_IN_FLIGHT) {
         let mut deliveries = Vec::with_capacity(chunk.len());
@@ -41,7 +43,7 @@ pub async fn fill(config: &Config, client_ids: &[String]) -> Result<()> {
             deliveries.push(delivery.await?);
         }
         for delivery in deliveries {
-            delivery.durable().await?;
+            delivery.wait_until_durable().await?;
         }
     }
     Ok(())

@@ -13,29 +13,30 @@ use super::pipeline::distributed_env_vars;
 use super::process::{ConnectorProcess, eventually, run_command};
 use super::support::report::{Measurement, Target, median, quantile};
 use super::support::{Services, env_vars};
-use super::{ORG_ID, RUNS, rows};
+use super::{ORG_ID, RUN_COUNT, rows};
 
 /// Time between two messages to the connector, and between two messages to the baseline.
 const MESSAGE_INTERVAL: Duration = Duration::from_millis(10);
-/// Messages to the baseline are published halfway between messages to the connector. A short stall
-/// of the machine then affects both.
+/// Time between a message to the connector and the next message to the baseline. Because the
+/// messages alternate, a short stall of the machine affects both systems.
 const BASELINE_DELAY: Duration = Duration::from_millis(5);
-const CLIENTS: usize = 500;
+/// Number of clients that publish messages in turn.
+const CLIENT_COUNT: usize = 500;
 const MESSAGES_PER_RUN: u16 = 1000;
 const WARM_UP_MESSAGES: u16 = 300;
 
-/// Time between two polls for the result of a message. Polling more often, or earlier than
-/// `Probe::first_poll_after`, would cause most of the load.
+/// Time between two polls for the result of a message. If the benchmark polled more often, or
+/// before `LatencyProbe::first_poll_delay`, the polls would cause most of the load.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
-/// `Probe::first_poll_after` as a share of the latency that [`warm_up`] returns.
-const FIRST_POLL_SHARE: f64 = 0.6;
-/// After this time, polls for a message are [`SLOW_POLL_INTERVAL`] apart. Frequent polls would slow
-/// down an overloaded machine even more.
-const SLOW_POLL_AFTER: Duration = Duration::from_millis(30);
+/// `LatencyProbe::first_poll_delay`, as a fraction of the latency that [`warm_up`] returns.
+const FIRST_POLL_FRACTION: f64 = 0.6;
+/// If the latency of a message exceeds this value, the poll interval becomes
+/// [`SLOW_POLL_INTERVAL`]. Frequent polls would slow down an overloaded machine even more.
+const SLOW_POLL_THRESHOLD: Duration = Duration::from_millis(30);
 const SLOW_POLL_INTERVAL: Duration = Duration::from_millis(8);
 
-/// Key of the API caller `bench`.
-const API_KEY: &str = "0123456789abcdef0123";
+/// Secret of the API key `bench`.
+const API_KEY_SECRET: &str = "0123456789abcdef0123";
 
 pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
     let mut measurements = measure_embedded().await?;
@@ -46,14 +47,14 @@ pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
 async fn measure_embedded() -> Result<Vec<Measurement>> {
     let connector = EmbeddedConnector::start().await?;
     let api = Api {
-        http: reqwest::Client::new(),
+        http_client: reqwest::Client::new(),
         base_url: connector.process.http_url.clone(),
-        caller: "local",
-        key: connector.api_key.clone(),
+        key_name: "local",
+        key_secret: connector.api_key_secret.clone(),
     };
     let mqtt_address = connector.process.mqtt_address.clone();
-    let baseline = Baseline::with_sqlite().await?;
-    compare(
+    let baseline = Baseline::start_with_sqlite().await?;
+    compare_with_baseline(
         "embedded",
         10.0,
         System::Connector { api, mqtt_address },
@@ -70,7 +71,7 @@ async fn measure_distributed(services: &Services) -> Result<Vec<Measurement>> {
     env.extend(env_vars(&[
         ("kafka.group", &format!("group-{suffix}")),
         ("kafka.answers_group", &format!("answers-{suffix}")),
-        ("api.keys.bench", API_KEY),
+        ("api.keys.bench", API_KEY_SECRET),
     ]));
     run_command(&["migrate", "--create-topics"], &env).await?;
     let mut processes = Vec::new();
@@ -78,18 +79,18 @@ async fn measure_distributed(services: &Services) -> Result<Vec<Measurement>> {
         processes.push(ConnectorProcess::start(&["--role", role], &env).await?);
     }
     for process in &processes {
-        process.wait_ready().await?;
+        process.wait_until_ready().await?;
     }
     let api_process = processes.last().context("no process was started")?;
     let api = Api {
-        http: reqwest::Client::new(),
+        http_client: reqwest::Client::new(),
         base_url: api_process.http_url.clone(),
-        caller: "bench",
-        key: API_KEY.to_owned(),
+        key_name: "bench",
+        key_secret: API_KEY_SECRET.to_owned(),
     };
     let mqtt_address = format!("127.0.0.1:{}", services.mosquitto_port);
-    let baseline = Baseline::with_postgres(services, &database).await?;
-    let measurements = compare(
+    let baseline = Baseline::start_with_postgres(services, &database).await?;
+    let measurements = compare_with_baseline(
         "distributed",
         25.0,
         System::Connector { api, mqtt_address },
@@ -103,17 +104,19 @@ async fn measure_distributed(services: &Services) -> Result<Vec<Measurement>> {
     Ok(measurements)
 }
 
-async fn compare(
-    mode: &str,
+/// Measures the connector and the baseline at the same time. `max_p50_ms` is the target for the
+/// connector.
+async fn compare_with_baseline(
+    deployment_mode: &str,
     max_p50_ms: f64,
     connector: System,
     baseline: System,
 ) -> Result<Vec<Measurement>> {
-    let connector = Probe::new(connector).await?;
-    let baseline = Probe::new(baseline).await?;
+    let connector = LatencyProbe::new(connector).await?;
+    let baseline = LatencyProbe::new(baseline).await?;
     let mut connector_runs = RunQuantiles::default();
     let mut baseline_runs = RunQuantiles::default();
-    for run in 0..RUNS {
+    for run in 0..RUN_COUNT {
         let start = tokio::time::Instant::now() + MESSAGE_INTERVAL;
         let (connector_latencies, baseline_latencies) = tokio::try_join!(
             connector.measure_run(run, start),
@@ -126,14 +129,14 @@ async fn compare(
     let (baseline_p50, baseline_p99) = baseline_runs.medians();
     Ok(vec![
         Measurement {
-            name: format!("{mode}, publish to API at 100/s, p50"),
+            name: format!("{deployment_mode}, publish to API at 100/s, p50"),
             measured: format!("baseline {baseline_p50:.1} ms"),
             value: p50,
             unit: "ms",
             target: Target::AtMost(max_p50_ms),
         },
         Measurement {
-            name: format!("{mode}, publish to API at 100/s, p99"),
+            name: format!("{deployment_mode}, publish to API at 100/s, p99"),
             measured: format!("{p99:.1} ms ÷ {baseline_p99:.1} ms of the baseline"),
             value: p99 / baseline_p99,
             unit: "",
@@ -142,7 +145,7 @@ async fn compare(
     ])
 }
 
-/// Quantiles of each run, in milliseconds.
+/// Latency quantiles of each run of one system, in milliseconds.
 #[derive(Default)]
 struct RunQuantiles {
     p50: Vec<f64>,
@@ -155,12 +158,13 @@ impl RunQuantiles {
         self.p99.push(quantile(latencies_ms, 0.99));
     }
 
+    /// Returns the median of the p50 values and the median of the p99 values.
     fn medians(&self) -> (f64, f64) {
         (median(&self.p50), median(&self.p99))
     }
 }
 
-/// A measured system.
+/// A system whose latency is measured.
 enum System {
     Connector { api: Api, mqtt_address: String },
     Baseline(Baseline),
@@ -174,7 +178,7 @@ impl System {
         }
     }
 
-    /// Returns whether a reader sees the message with this revision.
+    /// Returns whether the system already returns the client's message with this revision.
     async fn is_visible(&self, client_id: &str, revision: &str) -> Result<bool> {
         match self {
             Self::Connector { api, .. } => api.is_visible(client_id, revision).await,
@@ -183,16 +187,16 @@ impl System {
     }
 }
 
-/// Sends messages one after the other. Afterwards, consumer groups have their partitions,
+/// Sends messages one after the other. Afterwards, consumer groups have their partitions, network
 /// connections are open, and Kafka's JVM has compiled its code. Returns the 10th percentile of the
-/// latencies.
+/// messages' latencies.
 async fn warm_up(system: &System) -> Result<Duration> {
     let client_id = uuid::Uuid::new_v4().to_string();
     let mut client = MqttClient::connect(system.mqtt_address(), &client_id).await?;
     let mut latencies = Vec::new();
     for n in 1..=WARM_UP_MESSAGES {
         let payload = rows::online_message(&client_id, n.into());
-        let started = Instant::now();
+        let started_at = Instant::now();
         client.publish(n, payload.as_bytes()).await?;
         let revision = n.to_string();
         eventually("a warm-up message", POLL_INTERVAL, || async {
@@ -200,35 +204,37 @@ async fn warm_up(system: &System) -> Result<Duration> {
             Ok(is_visible.then_some(()))
         })
         .await?;
-        latencies.push(started.elapsed().as_secs_f64());
+        latencies.push(started_at.elapsed().as_secs_f64());
     }
     Ok(Duration::from_secs_f64(quantile(&latencies, 0.1)))
 }
 
 /// Measures the latency of one system.
-struct Probe {
+struct LatencyProbe {
     system: System,
+    /// Client ids, and the MQTT clients with these ids.
     clients: Vec<(String, Mutex<MqttClient>)>,
-    /// Time between a publish and the first poll for its result.
-    first_poll_after: Duration,
+    /// Time between the publish of a message and the first poll for its result.
+    first_poll_delay: Duration,
 }
 
-impl Probe {
+impl LatencyProbe {
     async fn new(system: System) -> Result<Self> {
-        let first_poll_after = warm_up(&system).await?.mul_f64(FIRST_POLL_SHARE);
+        let first_poll_delay = warm_up(&system).await?.mul_f64(FIRST_POLL_FRACTION);
         let mut clients = Vec::new();
-        for client_id in rows::client_ids(CLIENTS) {
+        for client_id in rows::random_client_ids(CLIENT_COUNT) {
             let client = MqttClient::connect(system.mqtt_address(), &client_id).await?;
             clients.push((client_id, Mutex::new(client)));
         }
         Ok(Self {
             system,
             clients,
-            first_poll_after,
+            first_poll_delay,
         })
     }
 
-    /// Publishes one message per [`MESSAGE_INTERVAL`]. Returns the latencies in milliseconds.
+    /// Publishes one message per [`MESSAGE_INTERVAL`]. Returns the latencies of the messages in
+    /// milliseconds.
     async fn measure_run(&self, run: usize, start: tokio::time::Instant) -> Result<Vec<f64>> {
         let latencies = (0..MESSAGES_PER_RUN).map(|n| async move {
             tokio::time::sleep_until(start + MESSAGE_INTERVAL * u32::from(n)).await;
@@ -238,48 +244,50 @@ impl Probe {
         futures::future::try_join_all(latencies).await
     }
 
+    /// Publishes a message and polls until the system returns it. Returns the latency in
+    /// milliseconds.
     async fn measure_message(&self, message_number: usize) -> Result<f64> {
-        let (client_id, client) = &self.clients[message_number % CLIENTS];
+        let (client_id, client) = &self.clients[message_number % CLIENT_COUNT];
         let payload = rows::online_message(client_id, message_number);
         let revision = message_number.to_string();
         let packet_id = u16::try_from(message_number + 1)?;
         let mut client = client.lock().await;
-        let started = Instant::now();
-        client.send(packet_id, payload.as_bytes()).await?;
-        tokio::time::sleep(self.first_poll_after).await;
+        let started_at = Instant::now();
+        client.send_publish(packet_id, payload.as_bytes()).await?;
+        tokio::time::sleep(self.first_poll_delay).await;
         let mut poll_interval = POLL_INTERVAL;
         while !self.system.is_visible(client_id, &revision).await? {
             tokio::time::sleep(poll_interval).await;
-            if started.elapsed() > SLOW_POLL_AFTER {
+            if started_at.elapsed() > SLOW_POLL_THRESHOLD {
                 poll_interval = SLOW_POLL_INTERVAL;
             }
         }
-        let latency_ms = started.elapsed().as_secs_f64() * 1000.0;
+        let latency_ms = started_at.elapsed().as_secs_f64() * 1000.0;
         client.wait_for_puback().await?;
         Ok(latency_ms)
     }
 }
 
-/// The connector's REST API.
+/// Access to the connector's REST API with an API key.
 struct Api {
-    http: reqwest::Client,
+    http_client: reqwest::Client,
     base_url: String,
-    caller: &'static str,
-    key: String,
+    key_name: &'static str,
+    key_secret: String,
 }
 
 impl Api {
-    /// Returns whether the client's status has the tag of this revision.
+    /// Returns whether the status of the client contains this revision.
     async fn is_visible(&self, client_id: &str, revision: &str) -> Result<bool> {
         let url = format!(
             "{}/api/cloud-connector/v2/connections/{client_id}/status",
             self.base_url
         );
         let response = self
-            .http
+            .http_client
             .get(url)
-            .header("x-rh-cloud-connector-client-id", self.caller)
-            .header("x-rh-cloud-connector-psk", &self.key)
+            .header("x-rh-cloud-connector-client-id", self.key_name)
+            .header("x-rh-cloud-connector-psk", &self.key_secret)
             .header("x-rh-cloud-connector-org-id", ORG_ID)
             .send()
             .await?;

@@ -1,11 +1,11 @@
 //! Measures recording: the throughput of each stage from the MQTT broker to the database, the
 //! latency from a publish to the API, memory, and a simulated fleet. Most values are ratios to a
-//! baseline: a simpler program that does the same work. Runs of both are interleaved on the same
-//! services; each value is the median of all runs.
+//! baseline, which is a simpler program that does the same work. Runs of the connector alternate
+//! with runs of the baseline on the same services. Each value is the median of all runs.
 //!
-//! Start it with `make bench-record`. It prints a table, writes target/bench/record.json, and exits
-//! with 1 if a target is missed. Arguments select parts: batch, known, pipeline, ingest, embedded,
-//! latency, fleet.
+//! Start this benchmark with `make bench-record`. It prints a table, writes
+//! target/bench/record.json, and exits with 1 if a target is missed. Arguments select parts: batch,
+//! known, pipeline, ingest, embedded, latency, fleet.
 
 mod baseline;
 mod batch;
@@ -30,15 +30,16 @@ use support::report::{self, Measurement};
 use support::{Services, repository_root};
 
 const RESULT_FILE: &str = "target/bench/record.json";
+/// Names of the parts that arguments can select.
 const PARTS: [&str; 7] = [
     "batch", "known", "pipeline", "ingest", "embedded", "latency", "fleet",
 ];
 
 /// Number of runs of most measurements.
-const RUNS: usize = 5;
-/// The organization of all clients: the default of `tenant.default_org_id`.
+const RUN_COUNT: usize = 5;
+/// The organization of all clients. It is the default of the setting `tenant.default_org_id`.
 const ORG_ID: &str = "10000";
-/// Topic filter of the clients' online messages.
+/// Topic filter that matches the online messages of all clients.
 const CONTROL_TOPIC_FILTER: &str = "redhat/insights/+/control/out";
 
 fn main() -> ExitCode {
@@ -54,7 +55,7 @@ fn main() -> ExitCode {
 
 /// Runs the selected parts. Returns whether all targets are met.
 fn run_parts() -> Result<bool> {
-    // Cargo adds flags such as `--bench`.
+    // Ignore flags, because Cargo adds flags such as `--bench`.
     let args = std::env::args().skip(1);
     let mut parts: Vec<String> = args.filter(|arg| !arg.starts_with("--")).collect();
     for part in &parts {
@@ -67,7 +68,7 @@ fn run_parts() -> Result<bool> {
     let services = Services::from_env_file()?;
     // `reqwest` needs a rustls provider even for plain HTTP.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    // The same kind of runtime as the connector's.
+    // The connector uses the same kind of runtime.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
@@ -76,7 +77,7 @@ fn run_parts() -> Result<bool> {
         let measurements: Vec<Measurement> = runtime.block_on(async {
             match part.as_str() {
                 "batch" => batch::measure(&services).await,
-                "known" => batch::measure_known(&services).await,
+                "known" => batch::measure_known_clients(&services).await,
                 "pipeline" => pipeline::measure(&services).await,
                 "ingest" => ingest::measure(&services).await,
                 "embedded" => embedded::measure(&services).await,

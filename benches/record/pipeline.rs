@@ -1,5 +1,5 @@
-//! Measures how fast the role `record` writes a backlog from Kafka to PostgreSQL, compared with COPY
-//! of the same rows. Also measures the peak memory of `record`.
+//! Measures how fast the role `record` writes a backlog from Kafka to PostgreSQL. The baseline is
+//! COPY of the same rows. Also measures the peak memory of `record`.
 
 use std::time::{Duration, Instant};
 
@@ -9,24 +9,26 @@ use sqlx::Connection as _;
 use super::process::{ConnectorProcess, eventually};
 use super::support::report::{Measurement, Target, median};
 use super::support::{Services, env_vars, load_config};
-use super::{RUNS, kafka_topics, rows};
+use super::{RUN_COUNT, kafka_topics, rows};
 
-const DEFAULT_BACKLOG: usize = 200_000;
-/// Maximum peak memory of `record` and `ingest`: 150 MB.
+/// Default number of messages of a backlog.
+const DEFAULT_BACKLOG_SIZE: usize = 200_000;
+/// Target for the peak memory of `record` and of `ingest`: at most 150 MB.
 pub const MAX_MEMORY_MIB: f64 = 143.0;
+/// Time between two polls for the number of written rows.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Returns the number of messages of a backlog. `BENCH_BACKLOG=20000` makes a trial run shorter. It
-/// does not change the names of the measurements.
+/// Returns the number of messages of a backlog. `BENCH_BACKLOG=20000` makes a trial run shorter,
+/// but the names of the measurements still contain the default number.
 pub fn backlog_size() -> Result<usize> {
     match std::env::var("BENCH_BACKLOG") {
         Ok(count) => count.parse().context("BENCH_BACKLOG is not a number"),
-        Err(_) => Ok(DEFAULT_BACKLOG),
+        Err(_) => Ok(DEFAULT_BACKLOG_SIZE),
     }
 }
 
-/// Returns environment variables for distributed mode, without those of the database. `suffix`
-/// makes the names of the topics and the MQTT client id unique.
+/// Returns environment variables for distributed mode, but without the variables of the database.
+/// `suffix` makes the Kafka topics and the MQTT client id unique.
 pub fn distributed_env_vars(services: &Services, suffix: &str) -> Vec<(String, String)> {
     env_vars(&[
         (
@@ -53,23 +55,23 @@ pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
     let env_vars = distributed_env_vars(services, &suffix);
     let config = load_config(env_vars.clone())?;
     let backlog = backlog_size()?;
-    kafka_topics::create(&config).await?;
-    let client_ids = rows::client_ids(backlog);
-    kafka_topics::fill(&config, &client_ids).await?;
+    kafka_topics::create_topics(&config).await?;
+    let client_ids = rows::random_client_ids(backlog);
+    kafka_topics::fill_ingress_topic(&config, &client_ids).await?;
     let copy_text = rows::copy_text(&rows::upserts(&client_ids, 0));
 
-    let (mut record_rates, mut copy_rates, mut memory_mib) = (vec![], vec![], vec![]);
-    for run in 0..RUNS {
+    let (mut record_rates, mut copy_rates, mut peak_memory_mib) = (vec![], vec![], vec![]);
+    for run in 0..RUN_COUNT {
         let group_suffix = format!("{suffix}-{run}");
-        let result = record(services, &env_vars, &group_suffix, backlog).await?;
+        let result = run_record(services, &env_vars, &group_suffix, backlog).await?;
         record_rates.push(result.rows_per_second);
-        memory_mib.push(result.peak_memory_mib);
-        copy_rates.push(copy(services, &copy_text).await?);
+        peak_memory_mib.push(result.peak_memory_mib);
+        copy_rates.push(copy_rows(services, &copy_text).await?);
     }
-    // A new consumer group reads these messages and the earlier ones: twice the backlog.
-    kafka_topics::fill(&config, &rows::client_ids(backlog)).await?;
+    // Double the messages in the topic. A new consumer group reads the topic from the start.
+    kafka_topics::fill_ingress_topic(&config, &rows::random_client_ids(backlog)).await?;
     let group_suffix = format!("{suffix}-double");
-    let double_backlog = record(services, &env_vars, &group_suffix, 2 * backlog).await?;
+    let double_backlog = run_record(services, &env_vars, &group_suffix, 2 * backlog).await?;
 
     let (record_rate, copy_rate) = (median(&record_rates), median(&copy_rates));
     Ok(vec![
@@ -82,7 +84,7 @@ pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
         },
         Measurement::peak_memory(
             "record, peak memory, backlog of 200,000",
-            median(&memory_mib),
+            median(&peak_memory_mib),
             MAX_MEMORY_MIB,
         ),
         Measurement::peak_memory(
@@ -93,13 +95,15 @@ pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
     ])
 }
 
+/// Result of one run of the role `record`.
 struct RecordResult {
     rows_per_second: f64,
     peak_memory_mib: f64,
 }
 
-/// Runs `record` with a new consumer group and an empty database until it has written the backlog.
-async fn record(
+/// Runs the role `record` with a new consumer group and an empty database, until it has written the
+/// backlog.
+async fn run_record(
     services: &Services,
     shared_env_vars: &[(String, String)],
     group_suffix: &str,
@@ -115,31 +119,31 @@ async fn record(
     ]));
     let mut connection = services.connect(&database).await?;
     let process = ConnectorProcess::start(&["--role", "record"], &env).await?;
-    // Time and row count of the first poll that found rows. The measurement starts there, because
-    // Kafka determines how long a new consumer group waits for its partitions.
-    let mut first_rows: Option<(Instant, i64)> = None;
+    // Time and row count of the first poll that found rows. The measurement starts at this time,
+    // because Kafka determines how long a new consumer group waits for its partitions.
+    let mut first_poll: Option<(Instant, i64)> = None;
     let expected_rows = i64::try_from(backlog)?;
     let rows_per_second = loop {
-        let rows: i64 = sqlx::query_scalar("SELECT count(*) FROM connections")
+        let row_count: i64 = sqlx::query_scalar("SELECT count(*) FROM connections")
             .fetch_one(&mut connection)
             .await?;
-        match first_rows {
-            None if rows > 0 => first_rows = Some((Instant::now(), rows)),
-            Some((started, rows_before)) if rows >= expected_rows => {
-                break (rows - rows_before) as f64 / started.elapsed().as_secs_f64();
+        match first_poll {
+            None if row_count > 0 => first_poll = Some((Instant::now(), row_count)),
+            Some((started_at, first_row_count)) if row_count >= expected_rows => {
+                break (row_count - first_row_count) as f64 / started_at.elapsed().as_secs_f64();
             }
             _ => {}
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     };
     let peak_memory_mib = process.peak_memory_mib()?;
-    let reported: i64 =
+    let reported_hosts: i64 =
         sqlx::query_scalar("SELECT count(*) FROM connections WHERE stale_timestamp > 'epoch'")
             .fetch_one(&mut connection)
             .await?;
     ensure!(
-        reported == expected_rows,
-        "{reported} of {expected_rows} hosts were reported to inventory"
+        reported_hosts == expected_rows,
+        "{reported_hosts} of {expected_rows} hosts were reported to inventory"
     );
     process.kill().await?;
     connection.close().await?;
@@ -156,11 +160,11 @@ async fn record(
 }
 
 /// Copies the rows into an empty database. Returns the rows per second.
-async fn copy(services: &Services, copy_text: &[Vec<u8>]) -> Result<f64> {
+async fn copy_rows(services: &Services, copy_text: &[Vec<u8>]) -> Result<f64> {
     let database = services.create_database().await?;
     services.checkpoint().await?;
     let mut connection = services.connect(&database).await?;
-    let rate = rows::copy(&mut connection, copy_text).await?;
+    let rate = rows::copy_batches(&mut connection, copy_text).await?;
     connection.close().await?;
     services.drop_database(&database).await?;
     Ok(rate)

@@ -1,4 +1,4 @@
-//! Line plot as SVG: rows per second by number of known clients.
+//! Draws a line plot as SVG. The plot shows the rows per second for each number of known clients.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -9,13 +9,15 @@ const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 320.0;
 const LEFT_MARGIN: f64 = 80.0;
 const BOTTOM_MARGIN: f64 = 50.0;
-/// Margin at the top and at the right.
-const MARGIN: f64 = 30.0;
-/// Distance of the first and the last point from the plot's sides, for their labels.
-const INSET: f64 = 45.0;
+/// Margin at the top and at the right side.
+const TOP_RIGHT_MARGIN: f64 = 30.0;
+/// Horizontal space before the first point and after the last point. The labels of these points
+/// need the space.
+const SIDE_SPACE: f64 = 45.0;
 
-/// Writes a plot of points (known clients, rows per second). The horizontal axis is logarithmic.
-pub fn write(path: &Path, points: &[(usize, f64)]) -> Result<()> {
+/// Writes an SVG file with a plot. Each point consists of the number of known clients and the rows
+/// per second. The horizontal axis is logarithmic.
+pub fn write_svg(path: &Path, points: &[(usize, f64)]) -> Result<()> {
     let max_rate = points.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
     let grid_step = grid_step(max_rate);
     let top_rate = (max_rate / grid_step).ceil() * grid_step;
@@ -25,10 +27,11 @@ pub fn write(path: &Path, points: &[(usize, f64)]) -> Result<()> {
         .collect();
     let first_log = *log_clients.first().context("no points to plot")?;
     let last_log = *log_clients.last().context("no points to plot")?;
-    let inner_width = WIDTH - LEFT_MARGIN - MARGIN - 2.0 * INSET;
-    let x =
-        |log: f64| LEFT_MARGIN + INSET + (log - first_log) / (last_log - first_log) * inner_width;
-    let inner_height = HEIGHT - BOTTOM_MARGIN - MARGIN;
+    let inner_width = WIDTH - LEFT_MARGIN - TOP_RIGHT_MARGIN - 2.0 * SIDE_SPACE;
+    let x = |log: f64| {
+        LEFT_MARGIN + SIDE_SPACE + (log - first_log) / (last_log - first_log) * inner_width
+    };
+    let inner_height = HEIGHT - BOTTOM_MARGIN - TOP_RIGHT_MARGIN;
     let y = |rate: f64| HEIGHT - BOTTOM_MARGIN - rate / top_rate * inner_height;
 
     let mut svg = format!(
@@ -43,7 +46,7 @@ pub fn write(path: &Path, points: &[(usize, f64)]) -> Result<()> {
             svg,
             "<line x1=\"{LEFT_MARGIN}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\" stroke=\"#ddd\"/>\
              <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-            WIDTH - MARGIN,
+            WIDTH - TOP_RIGHT_MARGIN,
             LEFT_MARGIN - 8.0,
             y + 4.0,
             with_thousands_separators(rate)
@@ -83,7 +86,7 @@ pub fn write(path: &Path, points: &[(usize, f64)]) -> Result<()> {
     std::fs::write(path, svg).with_context(|| path.display().to_string())
 }
 
-/// Formats a number as in `1,000,000`.
+/// Formats a number with separators, for example `1,000,000`.
 pub fn with_thousands_separators(number: f64) -> String {
     let digits = format!("{number:.0}");
     let mut text = String::new();
@@ -96,8 +99,8 @@ pub fn with_thousands_separators(number: f64) -> String {
     text
 }
 
-/// Returns the distance between two grid lines: a power of ten, doubled until at most six steps
-/// reach `max_rate`.
+/// Returns the distance between two grid lines. It is a power of ten, doubled until at most six
+/// grid lines are necessary to reach `max_rate`.
 fn grid_step(max_rate: f64) -> f64 {
     let mut step = 10_f64.powf((max_rate / 5.0).log10().floor());
     while max_rate / step > 6.0 {

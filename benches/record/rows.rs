@@ -1,5 +1,5 @@
-//! Test data: online messages of 500 bytes, and the rows that result from them, as input for
-//! `Store::record_batch` and as text for COPY.
+//! Test data: online messages of 500 bytes, and the rows that result from these messages. The rows
+//! exist as input for `Store::record_batch` and as text for COPY.
 
 use std::fmt::Write as _;
 use std::time::Instant;
@@ -14,7 +14,7 @@ use sqlx::PgConnection;
 
 use super::ORG_ID;
 
-/// Rows per transaction.
+/// Number of rows per transaction.
 pub const BATCH_SIZE: usize = 1000;
 
 const ACCOUNT: &str = "111000";
@@ -34,19 +34,19 @@ pub fn online_message(client_id: &str, revision: usize) -> String {
             "tags": {"revision": revision.to_string(), "filler": ""},
         },
     });
-    let missing_bytes = 500_usize.saturating_sub(message.to_string().len());
-    message["content"]["tags"]["filler"] = "x".repeat(missing_bytes).into();
+    let filler_length = 500_usize.saturating_sub(message.to_string().len());
+    message["content"]["tags"]["filler"] = "x".repeat(filler_length).into();
     message.to_string()
 }
 
-/// Returns random UUIDs. Each serves as a client id and as the client's `insights_id`.
-pub fn client_ids(count: usize) -> Vec<String> {
+/// Returns random UUIDs. Each UUID is a client id and also the client's `insights_id`.
+pub fn random_client_ids(count: usize) -> Vec<String> {
     let random_id = |_| uuid::Uuid::new_v4().to_string();
     (0..count).map(random_id).collect()
 }
 
 /// Returns the upserts that result from one online message per client, in batches of
-/// [`BATCH_SIZE`]. Batches are sorted by client id, as the recorder sorts them.
+/// [`BATCH_SIZE`]. Each batch is sorted by client id, as in the recorder.
 pub fn upserts(client_ids: &[String], revision: usize) -> Vec<Vec<ConnectionUpsert>> {
     client_ids
         .chunks(BATCH_SIZE)
@@ -79,7 +79,7 @@ fn upsert(client_id: &str, revision: usize) -> ConnectionUpsert {
         },
         message_id: MessageId::new(message["message_id"].as_str().unwrap_or_default()).ok(),
         message_sent: now,
-        received: ReceivedAt {
+        received_at: ReceivedAt {
             time: now,
             position: Some(QueuePosition {
                 partition: 0,
@@ -96,19 +96,20 @@ fn upsert(client_id: &str, revision: usize) -> ConnectionUpsert {
     }
 }
 
-const COPY: &str = "COPY connections (client_id, org_id, account, dialect, kind, topic_prefix, \
+/// Statement that receives the output of [`copy_text`].
+const COPY_STATEMENT: &str = "COPY connections (client_id, org_id, account, dialect, kind, topic_prefix, \
      canonical_facts, catalog_service_facts, dispatchers, tags, client_name, client_version, \
      message_id, message_sent, online_received_at, queue_partition, queue_offset, \
      inventory_eligible, stale_timestamp, created_at, updated_at) FROM STDIN";
 
-/// Converts the upserts to input for COPY, one element per batch.
+/// Converts each batch of upserts to input for COPY.
 pub fn copy_text(batches: &[Vec<ConnectionUpsert>]) -> Vec<Vec<u8>> {
     batches
         .iter()
         .map(|batch| {
             let mut text = String::new();
             for row in batch {
-                // No value contains a character that COPY requires to be escaped.
+                // The values need no escaping, because they contain no special characters of COPY.
                 let ClientInfo {
                     canonical_facts,
                     catalog_service_facts,
@@ -117,7 +118,7 @@ pub fn copy_text(batches: &[Vec<ConnectionUpsert>]) -> Vec<Vec<u8>> {
                     ..
                 } = &row.info;
                 let message_id = row.message_id.as_ref().map_or("", MessageId::as_str);
-                let (sent, received) = (row.message_sent, row.received.time);
+                let (sent, received) = (row.message_sent, row.received_at.time);
                 let _ = writeln!(
                     text,
                     "{}\t{ORG_ID}\t{ACCOUNT}\tstatus\thost\t{TOPIC_PREFIX}\t{canonical_facts}\t\
@@ -131,14 +132,14 @@ pub fn copy_text(batches: &[Vec<ConnectionUpsert>]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Copies each batch in its own transaction. Returns the rows per second.
-pub async fn copy(connection: &mut PgConnection, batches: &[Vec<u8>]) -> Result<f64> {
-    let started = Instant::now();
+/// Copies each batch in a separate transaction. Returns the rows per second.
+pub async fn copy_batches(connection: &mut PgConnection, batches: &[Vec<u8>]) -> Result<f64> {
+    let started_at = Instant::now();
     for batch in batches {
-        let mut copy = connection.copy_in_raw(COPY).await?;
+        let mut copy = connection.copy_in_raw(COPY_STATEMENT).await?;
         copy.send(batch.as_slice()).await?;
         copy.finish().await?;
     }
     let rows = batches.len() * BATCH_SIZE;
-    Ok(rows as f64 / started.elapsed().as_secs_f64())
+    Ok(rows as f64 / started_at.elapsed().as_secs_f64())
 }

@@ -1,5 +1,5 @@
-//! Helpers that all benchmarks share: the services of `dev/with-services`, connector processes, and
-//! the report.
+//! Helpers for all benchmarks: the services that `dev/with-services` starts, connector processes,
+//! and the report.
 
 #![allow(
     dead_code,
@@ -23,7 +23,7 @@ pub struct Services {
 }
 
 impl Services {
-    /// Reads the file to which `dev/with-services` writes the ports.
+    /// Reads the ports from the file that `dev/with-services` writes.
     pub fn from_env_file() -> Result<Self> {
         let path = repository_root().join("target/services/env");
         let text = std::fs::read_to_string(&path).with_context(|| {
@@ -79,7 +79,8 @@ impl Services {
             .await
     }
 
-    /// Writes dirty pages to disk. Otherwise PostgreSQL would write them during the measurement.
+    /// Makes PostgreSQL write all dirty pages to disk now. Otherwise it would write the pages
+    /// during the measurement.
     pub async fn checkpoint(&self) -> Result<()> {
         self.execute("CHECKPOINT".to_owned()).await
     }
@@ -93,7 +94,7 @@ impl Services {
     }
 }
 
-/// Converts pairs of configuration key and value to environment variables.
+/// Converts settings to environment variables. Each setting is a configuration key and its value.
 pub fn env_vars(settings: &[(&str, &str)]) -> Vec<(String, String)> {
     let name = |key: &str| format!("CLOUD_CONNECTOR__{}", key.replace('.', "__").to_uppercase());
     settings

@@ -1,4 +1,4 @@
-//! The connector as a separate process, and the process's memory.
+//! Runs the connector as a separate process, and reads the memory of the process.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -9,23 +9,27 @@ use tokio::process::{Child, Command};
 
 use super::repository_root;
 
+/// Path of the `cloud-connector` binary.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_cloud-connector");
 
+/// Maximum time until a process has printed its startup banner.
 const START_TIMEOUT: Duration = Duration::from_mins(1);
+/// Maximum time between SIGTERM and the exit of a process.
 const STOP_TIMEOUT: Duration = Duration::from_mins(1);
+/// Maximum duration of [`eventually`].
 const POLL_TIMEOUT: Duration = Duration::from_mins(5);
 const READINESS_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A running connector. Dropping it kills the process.
+/// A running connector process. Dropping this value kills the process.
 pub struct ConnectorProcess {
     child: Child,
-    /// Scheme and address, such as `http://127.0.0.1:8080`.
+    /// URL of the HTTP server without a path, such as `http://127.0.0.1:8080`.
     pub http_url: String,
-    /// Address of the embedded broker. Empty without an embedded broker.
+    /// Address of the embedded broker. Empty if the connector has no embedded broker.
     pub mqtt_address: String,
 }
 
-fn command(env_vars: &[(String, String)]) -> Command {
+fn connector_command(env_vars: &[(String, String)]) -> Command {
     let mut command = Command::new(PROGRAM);
     command
         .envs(env_vars.iter().map(|(name, value)| (name, value)))
@@ -36,7 +40,7 @@ fn command(env_vars: &[(String, String)]) -> Command {
 
 /// Runs a command of the connector until it exits. Fails if the exit code is not zero.
 pub async fn run_command(args: &[&str], env_vars: &[(String, String)]) -> Result<()> {
-    let output = command(env_vars).args(args).output().await?;
+    let output = connector_command(env_vars).args(args).output().await?;
     ensure!(
         output.status.success(),
         "{args:?} failed: {}{}",
@@ -47,8 +51,8 @@ pub async fn run_command(args: &[&str], env_vars: &[(String, String)]) -> Result
 }
 
 impl ConnectorProcess {
-    /// Starts `cloud-connector run` and waits for the end of its startup banner. The connector may
-    /// not be ready yet.
+    /// Starts `cloud-connector run` and waits until the process has printed its startup banner. The
+    /// connector may not be ready yet.
     pub async fn start(args: &[&str], env_vars: &[(String, String)]) -> Result<Self> {
         let log_path = repository_root().join("target/bench/processes.log");
         std::fs::create_dir_all(repository_root().join("target/bench"))?;
@@ -56,7 +60,7 @@ impl ConnectorProcess {
             .create(true)
             .append(true)
             .open(&log_path)?;
-        let mut child = command(env_vars)
+        let mut child = connector_command(env_vars)
             .arg("run")
             .args(args)
             .stdout(Stdio::piped())
@@ -73,7 +77,7 @@ impl ConnectorProcess {
                     (Some("MQTT"), Some(address)) if mqtt_address.is_empty() => {
                         address.clone_into(&mut mqtt_address);
                     }
-                    // The last line of the banner.
+                    // This is the last line of the banner.
                     (Some("Ctrl-C"), _) => return Ok(()),
                     _ => {}
                 }
@@ -89,7 +93,7 @@ impl ConnectorProcess {
         read_banner
             .await
             .context("the connector did not print its startup banner in time")??;
-        // Keep reading, because the connector would block when the pipe is full.
+        // Continue to read stdout, because the connector would block if the pipe were full.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
         Ok(Self {
             child,
@@ -99,7 +103,7 @@ impl ConnectorProcess {
     }
 
     /// Waits until the readiness endpoint returns success.
-    pub async fn wait_ready(&self) -> Result<()> {
+    pub async fn wait_until_ready(&self) -> Result<()> {
         let url = format!("{}/readiness", self.http_url);
         eventually("readiness", READINESS_POLL_INTERVAL, || async {
             let response = reqwest::get(&url).await?;
@@ -108,16 +112,17 @@ impl ConnectorProcess {
         .await
     }
 
-    /// Returns the peak resident memory since the start of the process.
+    /// Returns the peak resident memory since the start of the process, in MiB.
     pub fn peak_memory_mib(&self) -> Result<f64> {
         self.memory_mib("VmHWM:")
     }
 
-    /// Returns the current resident memory.
+    /// Returns the current resident memory of the process, in MiB.
     pub fn current_memory_mib(&self) -> Result<f64> {
         self.memory_mib("VmRSS:")
     }
 
+    /// Reads a memory field of `/proc/<pid>/status`. Returns the value in MiB.
     fn memory_mib(&self, field: &str) -> Result<f64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()?))?;
         let line = status.lines().find_map(|line| line.strip_prefix(field));
@@ -130,12 +135,13 @@ impl ConnectorProcess {
         self.child.id().context("the connector has exited")
     }
 
+    /// Sends SIGKILL and waits until the process exits.
     pub async fn kill(mut self) -> Result<()> {
         Ok(self.child.kill().await?)
     }
 
-    /// Sends SIGTERM and waits for the exit. Unlike [`Self::kill`], this lets the connector
-    /// disconnect from the broker and leave its consumer group.
+    /// Sends SIGTERM and waits until the process exits. Before it exits, the connector disconnects
+    /// from the broker and leaves its consumer group.
     pub async fn stop(mut self) -> Result<()> {
         let pid = self.pid()?.to_string();
         let status = std::process::Command::new("kill").arg(pid).status()?;
@@ -148,7 +154,8 @@ impl ConnectorProcess {
     }
 }
 
-/// Calls `poll` until it returns `Some`. Fails with `description` after [`POLL_TIMEOUT`].
+/// Calls `poll` until it returns `Some`, and returns the value. After [`POLL_TIMEOUT`], fails with
+/// an error that contains `description`.
 pub async fn eventually<T, Fut>(
     description: &str,
     poll_interval: Duration,

@@ -1,4 +1,4 @@
-//! Measurements and their targets: printed as a table and written to a JSON file.
+//! Prints measurements and their targets as a table, and writes them to a JSON file.
 
 use std::path::Path;
 
@@ -10,17 +10,18 @@ use serde_json::{Value, json};
 pub enum Target {
     AtLeast(f64),
     AtMost(f64),
-    /// The value is only reported.
+    /// There is no limit. The value is only reported.
     None,
 }
 
+/// A measured value and its target.
 pub struct Measurement {
     pub name: String,
-    /// The measured numbers from which `value` was calculated, or how `value` was measured.
+    /// The measured numbers from which `value` was calculated, or a note about the measurement.
     pub measured: String,
     /// A ratio, or an absolute value in `unit`.
     pub value: f64,
-    /// Empty for a ratio.
+    /// Unit of `value`. Empty if the value is a ratio.
     pub unit: &'static str,
     pub target: Target,
 }
@@ -89,8 +90,8 @@ pub fn print_table(measurements: &[Measurement]) {
     }
 }
 
-/// Writes the measurements to a JSON file, by name. Measurements with other names stay in the file,
-/// because parts of a benchmark can be run separately.
+/// Writes the measurements to a JSON object, by name. If the file exists, measurements with other
+/// names remain in it, because the parts of a benchmark can run separately.
 pub fn write_json(measurements: &[Measurement], path: &Path) -> Result<()> {
     let old_bytes = std::fs::read(path).ok();
     let old_json = old_bytes.and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
@@ -119,7 +120,8 @@ pub fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
 }
 
-/// Returns the value nearest to this quantile (0 to 1), or NaN if there are no values.
+/// Returns the element of `values` that is nearest to the quantile (0 to 1). Returns NaN if
+/// `values` is empty.
 pub fn quantile(values: &[f64], quantile: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

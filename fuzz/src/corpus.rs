@@ -1,18 +1,19 @@
-//! The hostile messages in `tests/corpus/hostile.json`. The README there describes the fields.
+//! The hostile messages in `tests/corpus/hostile.json`. `tests/corpus/README.md` describes the
+//! fields.
 
 use serde::Deserialize;
 
-/// A message and its expected result.
+/// A hostile message and its expected result.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Case {
+pub struct HostileCase {
     pub name: String,
     pub channel: Option<String>,
     pub topic: Option<String>,
     pub payload: Option<String>,
     pub payload_hex: Option<String>,
-    pub payload_repeat: Option<Repeat>,
-    pub expect: Outcome,
+    pub payload_repeat: Option<RepeatedPayload>,
+    pub expect: ExpectedOutcome,
     pub reason: Option<String>,
     #[serde(default)]
     pub handshake_error: bool,
@@ -26,10 +27,10 @@ pub struct Case {
     pub description: String,
 }
 
-/// The result of processing a message.
+/// The expected result of processing a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum ExpectedOutcome {
     DeadLetter,
     Ignored,
     Online,
@@ -37,18 +38,18 @@ pub enum Outcome {
     DroppedByBroker,
 }
 
-/// A large payload: `prefix`, then `unit` repeated `count` times, then `suffix`.
+/// A large payload. Consists of `prefix`, then `unit` repeated `count` times, then `suffix`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Repeat {
+pub struct RepeatedPayload {
     pub prefix: String,
     pub unit: String,
     pub count: usize,
     pub suffix: String,
 }
 
-impl Case {
-    /// Returns the payload.
+impl HostileCase {
+    /// Returns the payload of the message.
     ///
     /// # Errors
     /// If the case does not have exactly one payload field, or `payload_hex` is invalid.
@@ -57,7 +58,7 @@ impl Case {
             (Some(text), None, None) => Ok(text.clone().into_bytes()),
             (None, Some(digits), None) => decode_hex(digits),
             (None, None, Some(repeat)) => {
-                let Repeat {
+                let RepeatedPayload {
                     prefix,
                     unit,
                     count,

@@ -1,4 +1,4 @@
-//! Invariants of decoding, for any payload.
+//! Checks the invariants of message decoding, for any payload.
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -7,17 +7,17 @@ use uuid::Uuid;
 use crate::domain::{ClientKind, MessageId, RejectReason, Timestamp};
 use crate::protocol::{
     Channel, ClientMessage, ClientResponse, Direction, InboundMessage, MAX_PRESENCE_BYTES,
-    MAX_RESPONSE_BYTES, Online, Rejection, Truncated, decode, is_response,
+    MAX_RESPONSE_BYTES, OnlineMessage, OriginalPayload, Rejection, decode, is_response,
 };
 
-/// Maximum nesting depth of facts, dispatchers and tags.
+/// Maximum nesting nesting_depth of facts, dispatchers and tags.
 const MAX_STORED_DEPTH: usize = 32;
 
-/// Decodes the payload, checks the invariants, and returns the result.
+/// Decodes the payload, checks the invariants of decoding, and returns the decoded message.
 ///
 /// # Panics
 /// If an invariant is violated.
-pub fn check(channel: Channel, payload: &[u8]) -> Result<ClientMessage, Rejection> {
+pub fn check_decoding(channel: Channel, payload: &[u8]) -> Result<ClientMessage, Rejection> {
     let message = inbound_message(payload);
     let result = decode(channel, &message);
     match &result {
@@ -42,24 +42,25 @@ fn inbound_message(payload: &[u8]) -> InboundMessage {
     InboundMessage {
         topic: "redhat/insights/me/control/out".to_owned(),
         payload: Bytes::copy_from_slice(payload),
-        operator_replay: false,
+        is_operator_replay: false,
         retained: false,
         received_at: Timestamp::UNIX_EPOCH,
-        truncated: None,
+        truncated_from: None,
     }
 }
 
-/// Any message is rejected if it is on a topic to clients, or if it was truncated.
+/// Checks that every message on a topic for messages to clients is rejected, and that every
+/// truncated message is rejected.
 fn check_always_rejected(channel: Channel, mut message: InboundMessage) {
-    let to_client = match channel {
+    let channel_to_client = match channel {
         Channel::Control(_) => Channel::Control(Direction::ToClient),
         Channel::Data(_) => Channel::Data(Direction::ToClient),
         Channel::Handshake(_) | Channel::HandshakeStatus => Channel::Handshake(Direction::ToClient),
     };
-    let rejection = decode(to_client, &message).unwrap_err();
+    let rejection = decode(channel_to_client, &message).unwrap_err();
     assert_eq!(rejection.reason, RejectReason::UnknownTopic);
-    message.truncated = Some(Truncated {
-        size: 1 << 40,
+    message.truncated_from = Some(OriginalPayload {
+        size_bytes: 1 << 40,
         sha256: String::new(),
     });
     let rejection = decode(channel, &message).unwrap_err();
@@ -67,10 +68,10 @@ fn check_always_rejected(channel: Channel, mut message: InboundMessage) {
 }
 
 fn check_rejection(payload: &[u8], rejection: &Rejection) {
-    // Only the recorder uses this reason, after decoding.
+    // The decoder never uses this reason. Only the recorder uses this reason, after decoding.
     assert_ne!(rejection.reason, RejectReason::RejectedByDatabase);
-    let length = rejection.detail.len();
-    assert!(0 < length && length < 200, "{rejection:?}");
+    let detail_length = rejection.detail.len();
+    assert!(0 < detail_length && detail_length < 200, "{rejection:?}");
     assert!(
         !payload.is_empty(),
         "an empty payload was rejected: {rejection:?}"
@@ -109,7 +110,7 @@ fn check_message(channel: Channel, payload: &[u8], message: &ClientMessage) {
     }
 }
 
-fn check_online(online: &Online) {
+fn check_online(online: &OnlineMessage) {
     online.message_id.iter().for_each(check_message_id);
     if let Some(sent) = online.sent {
         let text = sent.to_string();
@@ -119,10 +120,10 @@ fn check_online(online: &Online) {
         assert!(is_truncated, "not truncated to microseconds: {text}");
     }
     let info = &online.info;
-    check_stored(&info.canonical_facts);
-    check_stored(&info.catalog_service_facts);
-    check_stored(&info.dispatchers);
-    check_stored(&info.tags);
+    check_storable(&info.canonical_facts);
+    check_storable(&info.catalog_service_facts);
+    check_storable(&info.dispatchers);
+    check_storable(&info.tags);
     check_short_text(&info.client_name);
     check_short_text(&info.client_version);
     let facts = info.canonical_facts.as_object();
@@ -174,9 +175,10 @@ fn check_short_text(text: &str) {
     assert!(text.chars().count() <= 255 && !text.contains('\0'));
 }
 
-/// Both databases can store the value, and an API caller's JSON parser can parse it inside a list.
-fn check_stored(value: &Value) {
-    assert!(depth(value) <= MAX_STORED_DEPTH);
+/// Checks that both databases can store the value, and that an API caller's JSON parser can parse a
+/// list that contains the value.
+fn check_storable(value: &Value) {
+    assert!(nesting_depth(value) <= MAX_STORED_DEPTH);
     let text = value.to_string();
     // An escaped backslash followed by `u0000` is not a NUL.
     assert!(!text.replace("\\\\", "").contains("\\u0000"), "{text}");
@@ -184,16 +186,17 @@ fn check_stored(value: &Value) {
     check_numbers(value);
 }
 
-fn depth(value: &Value) -> usize {
+fn nesting_depth(value: &Value) -> usize {
     match value {
-        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
-        Value::Object(map) => 1 + map.values().map(depth).max().unwrap_or(0),
+        Value::Array(items) => 1 + items.iter().map(nesting_depth).max().unwrap_or(0),
+        Value::Object(map) => 1 + map.values().map(nesting_depth).max().unwrap_or(0),
         _ => 0,
     }
 }
 
-/// PostgreSQL returns JSON numbers with all their digits. The service must be able to parse them,
-/// or every list that contains the row would fail.
+/// Checks that the service can parse the numbers that PostgreSQL returns. PostgreSQL returns all
+/// digits of a JSON number. If the service could not parse a number, every list with this row would
+/// fail.
 fn check_numbers(value: &Value) {
     match value {
         Value::Number(number) if number.is_f64() => {
@@ -207,8 +210,9 @@ fn check_numbers(value: &Value) {
     }
 }
 
-/// A message is decoded as offline exactly if its type and state say so, whatever its other fields
-/// are. The expected result is computed without the decoder.
+/// Checks that a message is decoded as an offline message if and only if its type and state are
+/// those of an offline message. All other fields must have no effect. The expected result is
+/// computed without the decoder.
 fn check_offline(channel: Channel, payload: &[u8], result: &Result<ClientMessage, Rejection>) {
     if payload.len() > MAX_PRESENCE_BYTES {
         return;
@@ -225,7 +229,7 @@ fn check_offline(channel: Channel, payload: &[u8], result: &Result<ClientMessage
     let is_decoded_as_offline = *result == Ok(ClientMessage::Offline);
     assert_eq!(is_offline, is_decoded_as_offline, "{value}");
 
-    // Turn the message into an offline message and keep its other fields.
+    // Change only the type and the state, so that the message becomes an offline message.
     match (channel, value.get("type").is_some()) {
         (Channel::Control(_), true) if value["content"].is_object() => {
             value["type"] = "connection-status".into();

@@ -1,7 +1,8 @@
-//! Checks that the fuzz targets share.
+//! Functions that check invariants. The fuzz targets share these functions.
 //!
-//! The crate includes `domain` and `protocol` by path. Both modules have few dependencies, so a
-//! fuzz target compiles in seconds, without the broker, the databases and Kafka.
+//! The crate includes the modules `domain` and `protocol` of the main crate by path. These modules
+//! have few dependencies. So a fuzz target compiles in seconds, because it does not include the
+//! broker, the databases and Kafka.
 
 #[path = "../../src/domain/mod.rs"]
 pub mod domain;

@@ -1,4 +1,4 @@
-//! Round trips: each side decodes what the other side encodes.
+//! Round trips: the service and the client side encode messages and decode each other's messages.
 
 use arbitrary::{Result, Unstructured};
 use serde_json::{Map, Number, Value};
@@ -13,48 +13,50 @@ use crate::protocol::{
     encode_message, handshake, is_valid_metadata, status,
 };
 
-/// Range of the fuzzed times: from the year 0 to the second before the last of `Timestamp`.
-const UNIX_SECONDS: std::ops::RangeInclusive<i64> = -62_167_219_200..=253_402_207_199;
+/// Range of the generated times in Unix seconds: from the year 0 to the second before the last
+/// second of `Timestamp`.
+const UNIX_SECONDS_RANGE: std::ops::RangeInclusive<i64> = -62_167_219_200..=253_402_207_199;
 
-/// Builds a message from the bytes, encodes it in both dialects, and checks the decoded result.
+/// Generates a message from the bytes, encodes the message in both dialects, and checks the decoded
+/// message.
 ///
 /// # Errors
 /// If there are too few bytes for a message.
 ///
 /// # Panics
-/// If a message changes on the way.
-pub fn check(bytes: &[u8]) -> Result<()> {
+/// If the decoded message differs from the generated message.
+pub fn check_round_trip(bytes: &[u8]) -> Result<()> {
     let mut bytes = Unstructured::new(bytes);
-    let id = Uuid::from_bytes(bytes.arbitrary()?);
-    let now = timestamp(&mut bytes)?;
+    let message_id = Uuid::from_bytes(bytes.arbitrary()?);
+    let now = generate_timestamp(&mut bytes)?;
     match bytes.int_in_range(0..=4)? {
         0 => check_message(&OutgoingMessage {
-            id,
+            message_id: message_id,
             sent: now,
             directive: bytes.arbitrary()?,
-            metadata: metadata(&mut bytes)?,
-            payload: value(&mut bytes, 6)?,
+            metadata: generate_metadata(&mut bytes)?,
+            payload: generate_json_value(&mut bytes, 6)?,
         }),
-        1 => check_command(&command(&mut bytes)?, id, now),
-        2 => check_handshake_error(bytes.arbitrary()?, bytes.arbitrary()?, id, now),
-        3 => check_presence(now, &client_info(&mut bytes)?),
+        1 => check_command(&generate_command(&mut bytes)?, message_id, now),
+        2 => check_handshake_error(bytes.arbitrary()?, bytes.arbitrary()?, message_id, now),
+        3 => check_presence(now, &generate_client_info(&mut bytes)?),
         _ => check_responses(
             now,
             bytes.arbitrary()?,
             bytes.arbitrary()?,
-            &value(&mut bytes, 4)?,
+            &generate_json_value(&mut bytes, 4)?,
         ),
     }
     Ok(())
 }
 
-fn timestamp(bytes: &mut Unstructured<'_>) -> Result<Timestamp> {
-    let second = bytes.int_in_range(UNIX_SECONDS)?;
+fn generate_timestamp(bytes: &mut Unstructured<'_>) -> Result<Timestamp> {
+    let second = bytes.int_in_range(UNIX_SECONDS_RANGE)?;
     let nanosecond = bytes.int_in_range(0..=999_999_999)?;
     Ok(Timestamp::new(second, nanosecond).expect("the time is within the range"))
 }
 
-fn metadata(bytes: &mut Unstructured<'_>) -> Result<Value> {
+fn generate_metadata(bytes: &mut Unstructured<'_>) -> Result<Value> {
     if bytes.arbitrary()? {
         return Ok(Value::Null);
     }
@@ -65,9 +67,9 @@ fn metadata(bytes: &mut Unstructured<'_>) -> Result<Value> {
         .collect())
 }
 
-fn value(bytes: &mut Unstructured<'_>, depth: u8) -> Result<Value> {
-    // At depth 0, no array and no object.
-    let last_variant = if depth == 0 { 5 } else { 7 };
+fn generate_json_value(bytes: &mut Unstructured<'_>, max_depth: u8) -> Result<Value> {
+    // At depth 0, the value is neither an array nor an object, so that the nesting ends.
+    let last_variant = if max_depth == 0 { 5 } else { 7 };
     Ok(match bytes.int_in_range(0..=last_variant)? {
         0 => Value::Null,
         1 => Value::Bool(bytes.arbitrary()?),
@@ -78,23 +80,23 @@ fn value(bytes: &mut Unstructured<'_>, depth: u8) -> Result<Value> {
         6 => {
             let mut items = Vec::new();
             for _ in 0..bytes.int_in_range(0..=4)? {
-                items.push(value(bytes, depth - 1)?);
+                items.push(generate_json_value(bytes, max_depth - 1)?);
             }
             Value::Array(items)
         }
-        _ => Value::Object(object(bytes, depth - 1)?),
+        _ => Value::Object(generate_json_object(bytes, max_depth - 1)?),
     })
 }
 
-fn object(bytes: &mut Unstructured<'_>, depth: u8) -> Result<Map<String, Value>> {
+fn generate_json_object(bytes: &mut Unstructured<'_>, max_depth: u8) -> Result<Map<String, Value>> {
     let mut map = Map::new();
     for _ in 0..bytes.int_in_range(0..=4)? {
-        map.insert(bytes.arbitrary()?, value(bytes, depth)?);
+        map.insert(bytes.arbitrary()?, generate_json_value(bytes, max_depth)?);
     }
     Ok(map)
 }
 
-fn command(bytes: &mut Unstructured<'_>) -> Result<Command> {
+fn generate_command(bytes: &mut Unstructured<'_>) -> Result<Command> {
     Ok(match bytes.int_in_range(0..=2)? {
         0 => Command::Ping,
         1 => Command::Reconnect {
@@ -107,17 +109,17 @@ fn command(bytes: &mut Unstructured<'_>) -> Result<Command> {
     })
 }
 
-fn client_info(bytes: &mut Unstructured<'_>) -> Result<ClientInfo> {
-    let mut facts = object(bytes, 3)?;
-    // An insights_id that is not a UUID would be removed, which `decode` checks.
+fn generate_client_info(bytes: &mut Unstructured<'_>) -> Result<ClientInfo> {
+    let mut facts = generate_json_object(bytes, 3)?;
+    // The decoder removes an insights_id that is not a UUID. The module `decode` checks this.
     facts.remove("insights_id");
-    let mut catalog_facts = object(bytes, 3)?;
+    let mut catalog_facts = generate_json_object(bytes, 3)?;
     for key in ["source_type", "application_type"] {
         catalog_facts.insert(key.to_owned(), Value::String(bytes.arbitrary()?));
     }
     let mut object_or_null = || match bytes.arbitrary()? {
         true => Ok(Value::Null),
-        false => object(bytes, 3).map(Value::Object),
+        false => generate_json_object(bytes, 3).map(Value::Object),
     };
     let (dispatchers, tags) = (object_or_null()?, object_or_null()?);
     Ok(ClientInfo {
@@ -130,7 +132,7 @@ fn client_info(bytes: &mut Unstructured<'_>) -> Result<ClientInfo> {
     })
 }
 
-fn fields(bytes: &[u8]) -> Map<String, Value> {
+fn parse_object(bytes: &[u8]) -> Map<String, Value> {
     match serde_json::from_slice(bytes) {
         Ok(Value::Object(fields)) => fields,
         other => panic!("not an object: {other:?}"),
@@ -140,14 +142,19 @@ fn fields(bytes: &[u8]) -> Map<String, Value> {
 fn assert_keys(fields: &Map<String, Value>, keys: &[&str]) {
     let mut keys = keys.to_vec();
     keys.sort_unstable();
-    let mut found: Vec<&str> = fields.keys().map(String::as_str).collect();
-    found.sort_unstable();
-    assert_eq!(found, keys);
+    let mut actual_keys: Vec<&str> = fields.keys().map(String::as_str).collect();
+    actual_keys.sort_unstable();
+    assert_eq!(actual_keys, keys);
 }
 
-fn assert_envelope(fields: &Map<String, Value>, kind: &str, id: Uuid, sent: Timestamp) {
-    assert_eq!(fields["type"], kind);
-    assert_eq!(fields["message_id"], id.to_string());
+fn assert_envelope(
+    fields: &Map<String, Value>,
+    message_type: &str,
+    message_id: Uuid,
+    sent: Timestamp,
+) {
+    assert_eq!(fields["type"], message_type);
+    assert_eq!(fields["message_id"], message_id.to_string());
     assert_eq!(fields["version"], 1);
     let text = fields["sent"].as_str().expect("sent is a string");
     assert_eq!(text.parse().ok(), Some(sent), "{text}");
@@ -160,13 +167,13 @@ fn assert_envelope(fields: &Map<String, Value>, kind: &str, id: Uuid, sent: Time
 fn check_message(message: &OutgoingMessage) {
     assert!(is_valid_metadata(&message.metadata));
     let payload = message.payload.clone();
-    let message_id = message.id.to_string();
+    let message_id = message.message_id.to_string();
 
     let (_, bytes) = encode_message(Dialect::Status, message);
-    let sent = fields(&bytes);
-    assert_envelope(&sent, "data", message.id, message.sent);
+    let encoded = parse_object(&bytes);
+    assert_envelope(&encoded, "data", message.message_id, message.sent);
     assert_keys(
-        &sent,
+        &encoded,
         &[
             "type",
             "message_id",
@@ -178,8 +185,8 @@ fn check_message(message: &OutgoingMessage) {
             "content",
         ],
     );
-    assert_eq!(sent["response_to"], "");
-    assert_eq!(sent["metadata"], message.metadata);
+    assert_eq!(encoded["response_to"], "");
+    assert_eq!(encoded["metadata"], message.metadata);
     let expected = status_client::ServerMessage::Data {
         message_id: message_id.clone(),
         directive: message.directive.clone(),
@@ -188,8 +195,8 @@ fn check_message(message: &OutgoingMessage) {
     assert_eq!(status_client::decode(&bytes), Some(expected));
 
     let (_, bytes) = encode_message(Dialect::Handshake, message);
-    let sent = fields(&bytes);
-    assert_envelope(&sent, "message", message.id, message.sent);
+    let encoded = parse_object(&bytes);
+    assert_envelope(&encoded, "message", message.message_id, message.sent);
     let mut keys = vec![
         "type",
         "message_id",
@@ -200,9 +207,9 @@ fn check_message(message: &OutgoingMessage) {
     ];
     if !message.metadata.is_null() {
         keys.push("metadata");
-        assert_eq!(sent["metadata"], message.metadata);
+        assert_eq!(encoded["metadata"], message.metadata);
     }
-    assert_keys(&sent, &keys);
+    assert_keys(&encoded, &keys);
     let expected = handshake_client::ServerMessage::Message {
         message_id,
         directive: message.directive.clone(),
@@ -211,7 +218,7 @@ fn check_message(message: &OutgoingMessage) {
     assert_eq!(handshake_client::decode(&bytes), Some(expected));
 }
 
-fn check_command(command: &Command, id: Uuid, now: Timestamp) {
+fn check_command(command: &Command, message_id: Uuid, now: Timestamp) {
     let (name, delay, message) = match command {
         Command::Ping => ("ping", None, ""),
         Command::Reconnect {
@@ -221,10 +228,10 @@ fn check_command(command: &Command, id: Uuid, now: Timestamp) {
         Command::Disconnect { message } => ("disconnect", None, message.as_str()),
     };
 
-    let (_, bytes) = encode_command(Dialect::Status, command, id, now)
+    let (_, bytes) = encode_command(Dialect::Status, command, message_id, now)
         .expect("the status dialect has every command");
-    let sent = fields(&bytes);
-    assert_envelope(&sent, "command", id, now);
+    let encoded = parse_object(&bytes);
+    assert_envelope(&encoded, "command", message_id, now);
     let keys = [
         "type",
         "message_id",
@@ -233,22 +240,22 @@ fn check_command(command: &Command, id: Uuid, now: Timestamp) {
         "sent",
         "content",
     ];
-    assert_keys(&sent, &keys);
-    assert_eq!(sent["content"]["message"], message);
-    let arguments = &sent["content"]["arguments"];
+    assert_keys(&encoded, &keys);
+    assert_eq!(encoded["content"]["message"], message);
+    let arguments = &encoded["content"]["arguments"];
     assert!(
         is_valid_metadata(arguments),
         "not a map of string to string: {arguments}"
     );
     assert_eq!(arguments.is_null(), delay.is_none());
     let expected = status_client::ServerMessage::Command {
-        message_id: id.to_string(),
+        message_id: message_id.to_string(),
         command: name.to_owned(),
         delay_seconds: delay,
     };
     assert_eq!(status_client::decode(&bytes), Some(expected));
 
-    let Some((_, bytes)) = encode_command(Dialect::Handshake, command, id, now) else {
+    let Some((_, bytes)) = encode_command(Dialect::Handshake, command, message_id, now) else {
         assert_eq!(
             *command,
             Command::Ping,
@@ -256,11 +263,11 @@ fn check_command(command: &Command, id: Uuid, now: Timestamp) {
         );
         return;
     };
-    let sent = fields(&bytes);
-    assert_envelope(&sent, "force-disconnect", id, now);
-    assert_eq!(sent["reconnect_after"] == "never", delay.is_none());
-    assert_eq!(sent.contains_key("payload"), !message.is_empty());
-    if let Some(payload) = sent.get("payload") {
+    let encoded = parse_object(&bytes);
+    assert_envelope(&encoded, "force-disconnect", message_id, now);
+    assert_eq!(encoded["reconnect_after"] == "never", delay.is_none());
+    assert_eq!(encoded.contains_key("payload"), !message.is_empty());
+    if let Some(payload) = encoded.get("payload") {
         assert_eq!(payload["details"], message);
     }
     let decoded = handshake_client::decode(&bytes);
@@ -270,8 +277,11 @@ fn check_command(command: &Command, id: Uuid, now: Timestamp) {
     assert_eq!(reconnect_after.is_some(), delay.is_some());
     if let (Some(time), Some(delay)) = (reconnect_after, delay) {
         assert!(time >= now, "reconnect_after is in the past");
-        let wait = u64::try_from(time.duration_since(now).as_secs()).expect("not negative");
-        assert!(wait == delay || (wait < delay && time.as_second() >= *UNIX_SECONDS.end()));
+        let wait_seconds = u64::try_from(time.duration_since(now).as_secs()).expect("not negative");
+        assert!(
+            wait_seconds == delay
+                || (wait_seconds < delay && time.as_second() >= *UNIX_SECONDS_RANGE.end())
+        );
     }
 }
 
@@ -282,10 +292,10 @@ fn check_handshake_error(handshake_id: &str, detail: &str, message_id: Uuid, now
         rejection: Rejection::invalid_schema(detail),
     };
     let bytes = handshake::encode_handshake_error(&error, message_id, now);
-    let sent = fields(&bytes);
-    assert_envelope(&sent, "handshake-error", message_id, now);
+    let encoded = parse_object(&bytes);
+    assert_envelope(&encoded, "handshake-error", message_id, now);
     assert_keys(
-        &sent,
+        &encoded,
         &[
             "type",
             "message_id",
@@ -296,7 +306,7 @@ fn check_handshake_error(handshake_id: &str, detail: &str, message_id: Uuid, now
         ],
     );
     let expected_id = in_response_to.map_or(Value::Null, |id| id.as_str().into());
-    assert_eq!(sent["in_response_to"], expected_id);
+    assert_eq!(encoded["in_response_to"], expected_id);
     let expected = handshake_client::ServerMessage::HandshakeError {
         details: detail.to_owned(),
     };
@@ -311,7 +321,7 @@ fn check_presence(now: Timestamp, info: &ClientInfo) {
     };
     let is_short_text = |text: &str| !text.contains('\0') && text.chars().count() <= 255;
 
-    let bytes = status_client::online(now, info);
+    let bytes = status_client::online_message(now, info);
     let is_valid = ![&info.canonical_facts, &info.dispatchers, &info.tags]
         .into_iter()
         .any(has_nul)
@@ -332,7 +342,7 @@ fn check_presence(now: Timestamp, info: &ClientInfo) {
         &expected,
     );
     assert_eq!(
-        status::decode_control(&status_client::offline(now)),
+        status::decode_control(&status_client::offline_message(now)),
         Ok(ClientMessage::Offline)
     );
 
@@ -379,7 +389,7 @@ fn check_presence(now: Timestamp, info: &ClientInfo) {
         );
     }
     assert_eq!(
-        handshake::decode(&handshake_client::offline()),
+        handshake::decode(&handshake_client::offline_message()),
         Ok(ClientMessage::Offline)
     );
 }
@@ -404,14 +414,14 @@ fn check_online_result(
     }
 }
 
-fn check_responses(now: Timestamp, id: &str, directive: &str, content: &Value) {
-    let expected_id = MessageId::new(id);
-    // An empty id counts as absent, which is valid.
-    let is_valid_id = expected_id.is_ok() || id.is_empty();
+fn check_responses(now: Timestamp, response_to_id: &str, directive: &str, content: &Value) {
+    let expected_id = MessageId::new(response_to_id);
+    // The decoder treats an empty id as absent, which is valid.
+    let is_valid_id = expected_id.is_ok() || response_to_id.is_empty();
     let expected_id = expected_id.ok();
     let is_valid = is_valid_id && !directive.contains('\0') && directive.chars().count() <= 255;
 
-    let pong = status::decode_control(&status_client::pong(now, id));
+    let pong = status::decode_control(&status_client::pong_message(now, response_to_id));
     match pong {
         Ok(ClientMessage::Response(ClientResponse::Pong { response_to })) => {
             assert_eq!(response_to, expected_id);
@@ -419,8 +429,18 @@ fn check_responses(now: Timestamp, id: &str, directive: &str, content: &Value) {
         other => assert!(!is_valid_id && other.is_err(), "{other:?}"),
     }
     for decoded in [
-        status::decode_data(&status_client::response(now, id, directive, content)),
-        handshake::decode(&handshake_client::response(now, id, directive, content)),
+        status::decode_data(&status_client::response_message(
+            now,
+            response_to_id,
+            directive,
+            content,
+        )),
+        handshake::decode(&handshake_client::response_message(
+            now,
+            response_to_id,
+            directive,
+            content,
+        )),
     ] {
         match decoded {
             Ok(ClientMessage::Response(ClientResponse::Data {
@@ -434,8 +454,8 @@ fn check_responses(now: Timestamp, id: &str, directive: &str, content: &Value) {
             other => assert!(!is_valid && other.is_err(), "{other:?}"),
         }
     }
-    // The directive serves as the text of an error.
-    let bytes = handshake_client::message_error(now, id, directive);
+    // The directive is also used as the details of an error message.
+    let bytes = handshake_client::message_error(now, response_to_id, directive);
     assert!(handshake::is_response(&bytes));
     match handshake::decode(&bytes) {
         Ok(ClientMessage::Response(ClientResponse::Error {

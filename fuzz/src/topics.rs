@@ -1,17 +1,18 @@
-//! Invariants of topic names, for any topic and several deployments.
+//! Checks the invariants of topic names, for any topic and several deployments.
 
 use crate::domain::ClientId;
 use crate::protocol::{Channel, ClientTopic, Direction, HandshakeSegments, TopicScheme};
 
-/// Topic schemes that are easy to confuse: prefixes that begin with other prefixes, and handshake
-/// segments that are also levels of other topics.
-pub fn deployments() -> Vec<(Vec<String>, HandshakeSegments)> {
+/// Returns the topic prefixes and handshake segments of several deployments. The topic names are
+/// easy to confuse: some prefixes begin with other prefixes, and some handshake segments are also
+/// levels of other topics.
+pub fn test_deployments() -> Vec<(Vec<String>, HandshakeSegments)> {
     let segments = |inbound: &str, outbound: &str, status: &str| HandshakeSegments {
-        inbound: inbound.to_owned(),
-        outbound: outbound.to_owned(),
-        status: Some(status.to_owned()),
+        inbound_level: inbound.to_owned(),
+        outbound_level: outbound.to_owned(),
+        status_level: Some(status.to_owned()),
     };
-    let prefixes = |list: &[&str]| list.iter().map(|&prefix| prefix.to_owned()).collect();
+    let prefixes = |prefixes: &[&str]| prefixes.iter().map(|&prefix| prefix.to_owned()).collect();
     vec![
         (
             prefixes(&["redhat/insights", "qa/insights"]),
@@ -27,7 +28,7 @@ pub fn deployments() -> Vec<(Vec<String>, HandshakeSegments)> {
 }
 
 /// Returns whether an MQTT topic filter without `#` matches a topic.
-pub fn matches(filter: &str, topic: &str) -> bool {
+pub fn filter_matches(filter: &str, topic: &str) -> bool {
     let (mut filter, mut topic) = (filter.split('/'), topic.split('/'));
     loop {
         match (filter.next(), topic.next()) {
@@ -38,28 +39,30 @@ pub fn matches(filter: &str, topic: &str) -> bool {
     }
 }
 
-/// Checks a topic, and a client id with the same text, in every deployment.
+/// Checks a topic in every deployment. If the text of the topic is also a valid client id, checks
+/// the client id too.
 ///
 /// # Panics
 /// If an invariant is violated.
-pub fn check(topic: &str) {
-    for (prefixes, segments) in deployments() {
+pub fn check_topic(topic: &str) {
+    for (prefixes, segments) in test_deployments() {
         let topics = TopicScheme::new(prefixes.clone(), segments.clone());
-        check_topic(&topics, topic);
+        check_topic_in_scheme(&topics, topic);
         if let Ok(client) = ClientId::new(topic) {
-            check_client(&topics, &prefixes, segments.status.is_some(), &client);
+            check_client(&topics, &prefixes, segments.status_level.is_some(), &client);
         }
     }
 }
 
-fn check_topic(topics: &TopicScheme, topic: &str) {
+fn check_topic_in_scheme(topics: &TopicScheme, topic: &str) {
     let parsed = topics.parse(topic);
     if let Some(parsed) = &parsed {
         assert_eq!(topics.topic_name(parsed), topic);
         assert!(ClientId::new(parsed.client.as_str()).is_ok());
         assert!(!topic.contains(['+', '#', '\0']));
     }
-    // Only the owner may use the topic. Candidates are all levels and similar texts.
+    // Only the client in the topic may use the topic. The check tries all levels of the topic and
+    // similar texts as client ids.
     let mut permitted_clients = Vec::new();
     for level in topic.split('/') {
         for candidate in [
@@ -82,11 +85,14 @@ fn check_topic(topics: &TopicScheme, topic: &str) {
             }
         }
     }
-    let owner: Vec<ClientId> = parsed.iter().map(|topic| topic.client.clone()).collect();
-    assert_eq!(permitted_clients, owner, "only the owner may use the topic");
+    let topic_owner: Vec<ClientId> = parsed.iter().map(|topic| topic.client.clone()).collect();
+    assert_eq!(
+        permitted_clients, topic_owner,
+        "only the owner may use the topic"
+    );
 
     let filters = topics.subscription_filters();
-    let is_subscribed = filters.iter().any(|filter| matches(filter, topic));
+    let is_subscribed = filters.iter().any(|filter| filter_matches(filter, topic));
     let is_from_client =
         parsed.is_some_and(|topic| topic.channel.direction() == Direction::FromClient);
     assert!(
@@ -100,7 +106,8 @@ fn check_topic(topics: &TopicScheme, topic: &str) {
     );
 }
 
-/// Every topic of the client can be parsed, and only this client may use it.
+/// Checks that every topic of the client can be parsed, and that only this client may use its
+/// topics.
 fn check_client(
     topics: &TopicScheme,
     prefixes: &[String],

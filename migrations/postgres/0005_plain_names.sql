@@ -3,20 +3,21 @@
 -- are dead letters whose reason has a new name. The columns that the Go implementation uses keep
 -- their names.
 
--- The UPDATE below must see the rows that were committed before the tables were locked.
+-- The UPDATE of dead_letters must read all rows that were committed before the table was locked.
 SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
--- The migration may run longer than the statement timeout of the program.
+-- The migration may take longer than the statement timeout that the program configures.
 SET LOCAL statement_timeout = 0;
--- While this transaction waits for a lock, all later transactions wait behind it. After 10 seconds
--- it fails and changes nothing. Run `cloud-connector migrate` again in that case.
+-- While this transaction waits for a table lock, later transactions wait for this transaction. To
+-- limit this time, the migration fails after 10 seconds and changes nothing. In that case, run
+-- `cloud-connector migrate` again.
 SET LOCAL lock_timeout = '10s';
 
--- Locks every table before the first change, in an order that avoids deadlocks with running
--- transactions:
--- 1. A batch locks partition_epoch before connections.
--- 2. A writer locks connections before org_counts, and the retention job locks departed before
---    connections. This step waits for writers but lets readers finish.
--- 3. A list query locks org_counts before connections.
+-- Locks all tables before the first change. The order avoids deadlocks with running transactions:
+-- 1. partition_epoch is first, because a batch locks partition_epoch before connections.
+-- 2. The second statement waits for all writers but does not block readers. This step is needed
+--    because a writer locks connections before org_counts, and the retention job locks departed
+--    before connections.
+-- 3. The third statement locks org_counts before connections, because a list query uses this order.
 LOCK TABLE partition_epoch IN ACCESS EXCLUSIVE MODE;
 LOCK TABLE connections, departed IN SHARE ROW EXCLUSIVE MODE;
 LOCK TABLE org_counts, connections, departed, findable, dead_letters IN ACCESS EXCLUSIVE MODE;
@@ -59,7 +60,7 @@ ALTER INDEX findable_pkey RENAME TO connection_search_pkey;
 ALTER INDEX findable_org_id_name RENAME TO connection_search_org_id_fqdn;
 ALTER INDEX findable_terms RENAME TO connection_search_term_hashes;
 
--- The new functions compute the same values as the old ones, so the stored hashes stay valid.
+-- The new functions compute the same values as the old functions, so the stored hashes stay valid.
 
 -- Returns the search term of a fact. The value is in lower case, and a UUID has no dashes.
 CREATE FUNCTION search_fact_term(key text, value text) RETURNS text
@@ -70,10 +71,11 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
         THEN replace(lower(value COLLATE "C"), '-', '') ELSE lower(value COLLATE "C") END
 $$;
 
--- Returns the search terms of a connection: one for each fact and tag, or for each element if the
--- value is a list, and one for each dispatcher. Dispatcher names have `-` in place of `_`.
--- The body must stay a single SELECT, because PostgreSQL then inlines the function into the calling
--- query. A function call for each row would cost five times as much.
+-- Returns the search terms of a connection: one term for each fact, tag and dispatcher. If the
+-- value of a fact or tag is a list, each element of the list has its own term. Dispatcher names
+-- have `-` in place of `_`. The function body must be a single SELECT, because PostgreSQL then
+-- inlines the function into the calling query. A function call for each row would take five times
+-- as long.
 CREATE FUNCTION search_terms(facts jsonb, dispatchers jsonb, tags jsonb) RETURNS SETOF text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT search_fact_term(key, value #>> '{}')
@@ -103,9 +105,9 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
            CASE jsonb_typeof(value) WHEN 'array' THEN value ELSE '[]' END) AS s (element)
 $$;
 
--- Returns a hash of all columns that the search row is computed from. If two different contents of
--- one client have the same hash, its search row is not updated. Only the client itself could cause
--- such a collision.
+-- Returns a hash of all columns from which the search row of a connection is computed. If the old
+-- and the new columns of a connection have the same hash, the search row is not updated. Only the
+-- client itself could cause such a hash collision.
 CREATE FUNCTION search_content_hash(org_id text, facts jsonb, dispatchers jsonb, tags jsonb)
 RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
@@ -119,12 +121,12 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT left(lower((facts ->> 'fqdn') COLLATE "C"), 255)
 $$;
 
--- The triggers reference the function by its object id, so they call the renamed function.
+-- The triggers reference the function by its object id, so the triggers call the renamed function.
 ALTER FUNCTION connections_changed() RENAME TO maintain_connection_search;
 CREATE OR REPLACE FUNCTION maintain_connection_search() RETURNS trigger
 LANGUAGE plpgsql
--- PL/pgSQL caches plans. A plan that was created while the tables were small must not use
--- sequential scans after the tables have grown.
+-- PL/pgSQL caches query plans. Without this setting, a plan that was cached while the tables were
+-- small would use sequential scans on large tables.
 SET enable_seqscan = off AS $$
 BEGIN
     IF TG_OP = 'TRUNCATE' THEN
@@ -172,7 +174,7 @@ COMMENT ON COLUMN connections.client_id IS
 COMMENT ON COLUMN connections.org_id IS
     'Organization id. Empty for a tenantless client, which tenant-scope endpoints never show.';
 COMMENT ON COLUMN connections.account IS
-    'Account number. Empty or null for a tenantless client or an organization without one.';
+    'Account number. Empty or null if the client has no tenant or the tenant has no account.';
 COMMENT ON COLUMN connections.dialect IS
     'Dialect of the latest online message: status or handshake.';
 COMMENT ON COLUMN connections.kind IS
@@ -182,9 +184,9 @@ COMMENT ON COLUMN connections.topic_prefix IS
 COMMENT ON COLUMN connections.message_id IS
     'Field message_id of the latest online message.';
 COMMENT ON COLUMN connections.message_sent IS
-    'Field sent of the latest online message. Its receive time if sent is missing or later.';
+    'Field sent of the latest online message. If sent is missing or later: the receive time.';
 COMMENT ON COLUMN connections.stale_timestamp IS
-    'Time of the latest delivered report to inventory. 1970 if a report is pending.';
+    'Time of the latest delivered report to inventory. The Unix epoch if a report is pending.';
 COMMENT ON COLUMN connections.tenant_lookup_timestamp IS
     'Time of the latest lookup that found no tenant. Null if the client has a tenant.';
 COMMENT ON COLUMN connections.tenant_lookup_failure_count IS
@@ -192,31 +194,31 @@ COMMENT ON COLUMN connections.tenant_lookup_failure_count IS
 COMMENT ON COLUMN connections.online_received_at IS
     'Receive time of the latest online message, or of the heartbeat that restored the row.';
 COMMENT ON COLUMN connections.last_heartbeat_at IS
-    'Time of the latest heartbeat after the latest presence message. Null if there is none.';
+    'Time of the latest heartbeat after the latest presence message. Null without a heartbeat.';
 COMMENT ON COLUMN connections.offline_received_at IS
-    'Time of an offline message that a later heartbeat overruled. Null if there is none.';
+    'Receive time of an offline message that a later heartbeat overruled. Otherwise null.';
 COMMENT ON COLUMN connections.queue_partition IS
     'Kafka partition of the latest presence message. Null without Kafka.';
 COMMENT ON COLUMN connections.queue_offset IS
     'Kafka offset of the latest presence message. Null without Kafka.';
 COMMENT ON COLUMN connections.inventory_eligible IS
-    'Whether inventory accepts this host. Other hosts are not reported.';
+    'Whether inventory accepts this host. Only accepted hosts are reported.';
 COMMENT ON COLUMN connections.lookup_claimed_until IS
-    'End of the claim of a tenant lookup job. Other jobs skip the row until then.';
+    'End of the claim of a tenant lookup job. Other jobs skip the row until this time.';
 COMMENT ON TABLE disconnected_clients IS
     'Clients that disconnected less than updaters.disconnected_retention ago.';
 COMMENT ON COLUMN disconnected_clients.disconnected_at IS
     'Receive time of the offline message.';
 COMMENT ON TABLE partition_epoch IS
-    'Partition ownership. Only the process with the latest epoch may write messages.';
+    'Partition ownership. Only the process with the latest epoch may write the messages.';
 COMMENT ON TABLE dead_letters IS
     'Messages that can never be processed.';
 COMMENT ON COLUMN dead_letters.client_id IS
-    'The client that the topic belongs to. Empty if it belongs to no client.';
+    'The client that the topic belongs to. Empty if the topic belongs to no client.';
 COMMENT ON COLUMN dead_letters.fingerprint IS
     'Hash of topic and complete payload. Equal messages of a client share one row.';
 COMMENT ON COLUMN dead_letters.payload IS
-    'Payload, truncated if it is too large.';
+    'Payload of the message. A payload that is too large to store is truncated.';
 COMMENT ON COLUMN dead_letters.size IS
     'Size of the complete payload in bytes.';
 COMMENT ON COLUMN dead_letters.sha256 IS
@@ -226,12 +228,12 @@ COMMENT ON COLUMN dead_letters.occurrences IS
 COMMENT ON COLUMN dead_letters.replay_requested_at IS
     'Time at which an operator requested a replay. Null if no replay is pending.';
 COMMENT ON TABLE org_connection_deltas IS
-    'Changes in the number of connections. The sum of delta is the number of connections.';
+    'Changes in the number of connections. The sum of all deltas is the number of connections.';
 COMMENT ON TABLE connection_search IS
-    'Search index, maintained by triggers. A row outlives its connection until retention ends.';
+    'Search index, maintained by triggers. Rows of disconnected clients remain until retention.';
 COMMENT ON COLUMN connection_search.content_hash IS
     'Hash of the columns that the row is computed from.';
 COMMENT ON COLUMN connection_search.fqdn IS
     'FQDN in lower case, for prefix search.';
 COMMENT ON COLUMN connection_search.term_hashes IS
-    'Hashes of organization and search term, at most 256.';
+    'Hashes of the organization id and a search term. At most 256 hashes.';

@@ -1,5 +1,5 @@
 -- Renames tables, columns and indexes to the project's vocabulary. The only rows that are rewritten
--- are dead letters whose reason has a new name. Both databases use the same column names;
+-- are dead letters whose reason has a new name. Both databases have the same column names. The file
 -- migrations/postgres/0005_plain_names.sql describes the columns.
 
 ALTER TABLE connections RENAME COLUMN last_seen TO online_received_at;
@@ -8,7 +8,8 @@ ALTER TABLE connections RENAME COLUMN left_at TO offline_received_at;
 ALTER TABLE connections RENAME COLUMN can_be_announced TO inventory_eligible;
 ALTER TABLE connections RENAME COLUMN claimed_until TO lookup_claimed_until;
 
--- SQLite cannot rename an index, so the index is created again.
+-- SQLite cannot rename an index. The migration therefore drops the index and creates it with the
+-- new name.
 DROP INDEX connections_stale;
 CREATE INDEX connections_inventory_refresh ON connections (stale_timestamp)
     WHERE org_id <> '' AND inventory_eligible;

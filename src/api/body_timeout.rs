@@ -19,7 +19,8 @@ pub(super) struct BodyTimeout;
 
 /// Adds the time limit to the request's body.
 ///
-/// The time starts when a read of the body first has to wait, which is after authentication.
+/// The time limit starts when a read of the body has to wait for the first time. The body is read
+/// after authentication, so the time limit does not include the authentication.
 pub(super) fn with_body_timeout(request: Request) -> Request {
     if request.body().is_end_stream() {
         return request;
@@ -32,7 +33,7 @@ pub(super) fn with_body_timeout(request: Request) -> Request {
     })
 }
 
-/// Whether `error` was caused by [`BodyTimeout`].
+/// Returns whether [`BodyTimeout`] is the cause of `error`.
 pub(super) fn is_body_timeout(error: &(dyn std::error::Error + 'static)) -> bool {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes
@@ -40,10 +41,10 @@ pub(super) fn is_body_timeout(error: &(dyn std::error::Error + 'static)) -> bool
         .any(<dyn std::error::Error>::is::<BodyTimeout>)
 }
 
-/// A body that fails with [`BodyTimeout`] after the deadline.
+/// A request body whose reads fail with [`BodyTimeout`] after the deadline.
 struct TimedBody {
     body: Body,
-    /// Set when a read first has to wait.
+    /// Deadline for the complete body. Set when a read has to wait for the first time.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 

@@ -1,4 +1,4 @@
-//! The connection status in responses.
+//! The connection status of a client in API responses.
 
 use serde::Serialize;
 use utoipa::ToSchema;

@@ -50,7 +50,7 @@ fn serialize_status<S: serde::Serializer>(
 }
 
 impl ApiError {
-    /// Creates an error. A 503 gets a `Retry-After` header.
+    /// Creates an error. An error with status 503 has a `Retry-After` header.
     pub fn new(
         status: StatusCode,
         title: impl Into<Cow<'static, str>>,
@@ -66,7 +66,7 @@ impl ApiError {
         }
     }
 
-    /// The request body is not valid (400).
+    /// Returns the 400 error for an invalid request body.
     pub fn invalid_body(detail: impl Into<String>) -> Self {
         Self::new(
             StatusCode::BAD_REQUEST,
@@ -75,7 +75,7 @@ impl ApiError {
         )
     }
 
-    /// A service that the request depends on is unavailable (503).
+    /// Returns the 503 error for a request that depends on an unavailable service.
     pub fn unavailable(detail: impl Into<String>) -> Self {
         Self::new(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -84,9 +84,10 @@ impl ApiError {
         )
     }
 
-    /// A rate limit is exceeded (429). The next request is allowed after `wait`.
-    pub fn rate_limited(wait: Duration) -> Self {
-        let seconds = wait.as_secs_f64().ceil().clamp(1.0, 3600.0);
+    /// Returns the 429 error for an exceeded rate limit. The next request is allowed after
+    /// `wait_time`.
+    pub fn rate_limited(wait_time: Duration) -> Self {
+        let seconds = wait_time.as_secs_f64().ceil().clamp(1.0, 3600.0);
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
@@ -104,16 +105,22 @@ impl ApiError {
         }
     }
 
-    /// A message was not sent, or the broker did not acknowledge it.
+    /// Returns the error for a message that was not sent, or that the broker did not acknowledge.
     pub fn send_failed(title: &'static str, error: SendError) -> Self {
         match error {
             SendError::NotConnected => Self::no_connection(),
-            SendError::Unavailable { id, problem } => Self {
-                id: Some(id),
+            SendError::Unavailable {
+                message_id,
+                problem,
+            } => Self {
+                id: Some(message_id),
                 ..Self::new(StatusCode::SERVICE_UNAVAILABLE, title, problem)
             },
-            SendError::Unacknowledged { id, problem } => Self {
-                id: Some(id),
+            SendError::Unacknowledged {
+                message_id,
+                problem,
+            } => Self {
+                id: Some(message_id),
                 ..Self::new(
                     StatusCode::GATEWAY_TIMEOUT,
                     title,
@@ -123,24 +130,24 @@ impl ApiError {
         }
     }
 
-    /// The request was sent to the client, but the client did not respond in time (504).
-    pub fn no_response(title: &'static str, id: Uuid, detail: &str) -> Self {
+    /// Returns the 504 error for a client that did not respond to a request in time.
+    pub fn no_response(title: &'static str, request_id: Uuid, detail: &str) -> Self {
         Self {
-            id: Some(id),
+            id: Some(request_id),
             ..Self::new(StatusCode::GATEWAY_TIMEOUT, title, detail)
         }
     }
 
-    /// Logs the panic of a request handler and returns a 500 error.
+    /// Logs the panic of a request handler, and returns the 500 error for the caller.
     pub fn from_panic(panic: &(dyn Any + Send)) -> Self {
-        let message = panic
+        let panic_message = panic
             .downcast_ref::<String>()
             .map(String::as_str)
             .or_else(|| panic.downcast_ref::<&str>().copied())
             .unwrap_or("unknown");
         tracing::error!(
             request_id = request_id::current(),
-            panic = message,
+            panic = panic_message,
             "request handler panicked"
         );
         Self::new(
@@ -155,7 +162,8 @@ impl ApiError {
         (self.status.as_u16(), &self.title)
     }
 
-    /// The organization has no such connection (404).
+    /// Returns the 404 error for a client that is not connected, or that does not belong to the
+    /// organization.
     pub fn no_connection() -> Self {
         Self::new(
             StatusCode::NOT_FOUND,
@@ -177,7 +185,8 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// A database error is a 503. It must never become "not found" or an empty list.
+/// Converts a database error to a 503 error. A database error must never become a 404 error or an
+/// empty list.
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
         tracing::warn!(

@@ -1,4 +1,4 @@
-//! Lookup of a connection on behalf of a caller.
+//! Finds the connection that a caller's request is for.
 
 use super::ApiState;
 use super::error::ApiError;
@@ -10,8 +10,9 @@ use crate::tenant::TranslationOutcome;
 impl ApiState {
     /// Finds a connection that belongs to the organization.
     ///
-    /// Returns `None` if there is no such connection, or if `client_id` is not a valid client id.
-    pub(super) async fn find_own(
+    /// Returns `None` if the client is not connected, if the client belongs to another
+    /// organization, or if `client_id` is not a valid client id.
+    pub(super) async fn find_org_connection(
         &self,
         org: &OrgId,
         client_id: &str,
@@ -22,15 +23,16 @@ impl ApiState {
         Ok(self.store.find_for_org(org, &client_id).await?)
     }
 
-    /// Like [`ApiState::find_own`]. In relaxed lookup mode it also finds Satellite servers of other
-    /// organizations, and logs each such access.
-    pub(super) async fn find_reachable(
+    /// Finds a connection that the organization may send messages to. These are the connections of
+    /// the organization itself. In relaxed lookup mode, they also include Satellite servers of
+    /// other organizations. Each access to such a Satellite server is logged.
+    pub(super) async fn find_reachable_connection(
         &self,
         org: &OrgId,
         client_id: &str,
     ) -> Result<Option<Connection>, ApiError> {
         if self.lookup_mode == LookupMode::Strict {
-            return self.find_own(org, client_id).await;
+            return self.find_org_connection(org, client_id).await;
         }
         let Ok(client_id) = ClientId::new(client_id) else {
             return Ok(None);
@@ -53,9 +55,13 @@ impl ApiState {
         Ok(connection)
     }
 
-    /// Translates an account number to its organization. Returns `None` for an unknown account.
-    pub(super) async fn org_of(&self, account: &str) -> Result<Option<OrgId>, ApiError> {
-        match self.account_translator.org_of(account).await {
+    /// Finds the organization that has this account number. Returns `None` for an unknown account
+    /// number.
+    pub(super) async fn find_org_by_account(
+        &self,
+        account: &str,
+    ) -> Result<Option<OrgId>, ApiError> {
+        match self.account_translator.org_of_account(account).await {
             TranslationOutcome::Found(org) => Ok(Some(org)),
             TranslationOutcome::NotFound => Ok(None),
             TranslationOutcome::Unavailable => Err(ApiError::unavailable(

@@ -1,4 +1,5 @@
-//! `/liveness`, `/readiness` and `/metrics`: outside the base path, without authentication.
+//! The endpoints `/liveness`, `/readiness` and `/metrics`. They are outside the base path of the
+//! API and require no authentication.
 
 use std::sync::Arc;
 
@@ -14,7 +15,8 @@ use super::json::Json;
 
 type SharedProbeState = Arc<ProbeState>;
 
-/// Paths that the access log omits, because monitoring requests them every few seconds.
+/// Paths of the probe endpoints. The access log omits requests to these paths, because monitoring
+/// sends them every few seconds.
 pub(super) const PROBE_PATHS: [&str; 3] = ["/liveness", "/readiness", "/metrics"];
 
 pub(super) fn router() -> Router<SharedProbeState> {
@@ -24,27 +26,27 @@ pub(super) fn router() -> Router<SharedProbeState> {
         .route(PROBE_PATHS[2], get(metrics))
 }
 
-/// Reports that the process runs. Does not check the database, the broker or other services.
+/// Reports that the process is running. Does not check the database, the broker or other services.
 async fn liveness() -> Response {
     Json(json!({"alive": true})).into_response()
 }
 
-/// Runs every health check and reports each result. Responds 503 if one of them fails.
+/// Runs all health checks and reports the result of each check. Responds 503 if a check fails.
 async fn readiness(State(probes): State<SharedProbeState>) -> Response {
-    let results = probes.health.check().await;
-    let is_ready = results.values().all(Result::is_ok);
-    // Informational entries do not affect readiness.
-    let info = probes.health.info();
-    let info = info
+    let check_results = probes.health.check().await;
+    let is_ready = check_results.values().all(Result::is_ok);
+    // Components with only a description do not affect readiness.
+    let descriptions = probes.health.info();
+    let descriptions = descriptions
         .into_iter()
         .map(|(component, text)| (component.as_str().to_owned(), text.into()));
-    let components: Map<String, Value> = results
+    let components: Map<String, Value> = check_results
         .into_iter()
         .map(|(component, result)| {
             let text = result.map_or_else(|problem| problem, |()| "ok".to_owned());
             (component.as_str().to_owned(), text.into())
         })
-        .chain(info)
+        .chain(descriptions)
         .collect();
     let status = if is_ready {
         StatusCode::OK

@@ -13,7 +13,7 @@ use crate::telemetry::request_id;
 
 /// A JSON response with the content type `application/json; charset=UTF-8`.
 ///
-/// `axum::Json` omits the charset, which the API contract requires.
+/// Existing callers require the charset, and `axum::Json` omits it.
 pub(super) struct Json<T>(pub T);
 
 impl<T: Serialize> IntoResponse for Json<T> {
@@ -34,7 +34,7 @@ impl<T: Serialize> IntoResponse for Json<T> {
     }
 }
 
-/// Parses a request body that must be exactly one JSON object.
+/// Parses a request body. The body must contain exactly one JSON object.
 pub(super) fn parse_body<T: DeserializeOwned>(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<T, ApiError> {
@@ -51,27 +51,27 @@ pub(super) fn parse_body<T: DeserializeOwned>(
         ),
         _ => ApiError::invalid_body("The request body could not be read"),
     })?;
-    let malformed = || ApiError::invalid_body("Request body includes malformed json");
-    let mut values = serde_json::Deserializer::from_slice(&body).into_iter();
-    let first: serde_json::Value = values
+    let malformed_error = || ApiError::invalid_body("Request body includes malformed json");
+    let mut json_values = serde_json::Deserializer::from_slice(&body).into_iter();
+    let first_value: serde_json::Value = json_values
         .next()
-        .ok_or_else(malformed)?
-        .map_err(|_| malformed())?;
-    if values.next().is_some() {
+        .ok_or_else(malformed_error)?
+        .map_err(|_| malformed_error())?;
+    if json_values.next().is_some() {
         return Err(ApiError::invalid_body(
             "Request body must only contain one json object",
         ));
     }
-    if first.is_null() {
-        return Err(missing_fields());
+    if first_value.is_null() {
+        return Err(missing_fields_error());
     }
-    if !first.is_object() {
-        return Err(malformed());
+    if !first_value.is_object() {
+        return Err(malformed_error());
     }
-    serde_json::from_value(first).map_err(|_| malformed())
+    serde_json::from_value(first_value).map_err(|_| malformed_error())
 }
 
 /// Returns the 400 error for a body that lacks a required field.
-pub(super) fn missing_fields() -> ApiError {
+pub(super) fn missing_fields_error() -> ApiError {
     ApiError::invalid_body("Request body is missing required fields")
 }

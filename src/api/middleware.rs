@@ -1,5 +1,5 @@
-//! Middleware for every request: request id, body limits, timeout, panic handling, metrics and
-//! access log.
+//! Middleware that runs for every HTTP request: request id, body limits, timeout, panic handling,
+//! metrics and access log.
 
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
@@ -26,17 +26,18 @@ const ACCESS_LOG_TARGET: &str = "cloud_connector::access";
 const REQUEST_ID_HEADER: HeaderName = HeaderName::from_static("x-rh-insights-request-id");
 const MAX_REQUEST_ID_BYTES: usize = 128;
 
-/// Remote address of the connection that a request came from.
+/// Remote address of the TCP connection on which a request was received.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Peer(pub SocketAddr);
 
-/// Caller and tenant of a request. Authentication sets them for the access log.
+/// Caller and tenant of a request, for the access log. Empty until the request is authenticated.
 #[derive(Clone, Default)]
 pub(super) struct AccessLogContext(Arc<OnceLock<(String, String)>>);
 
 impl AccessLogContext {
     pub fn set_caller(&self, caller: &str, tenant: &str) {
-        // A request is authenticated only once, so the cell is still empty.
+        // `set` fails only if the caller is already set. A request is authenticated only once, so
+        // the caller is not set yet.
         let _ = self.0.set((caller.to_owned(), tenant.to_owned()));
     }
 }
@@ -45,7 +46,7 @@ impl AccessLogContext {
 pub(super) struct MiddlewareConfig {
     pub max_body_bytes: usize,
     pub request_timeout: Duration,
-    pub access_log: bool,
+    pub is_access_log_enabled: bool,
 }
 
 impl MiddlewareConfig {
@@ -53,46 +54,51 @@ impl MiddlewareConfig {
         Self {
             max_body_bytes: http.max_body_bytes,
             request_timeout: http.request_timeout.get(),
-            access_log: http.access_log,
+            is_access_log_enabled: http.access_log,
         }
     }
 }
 
-/// Runs the rest of the router with all middleware applied.
+/// Applies all middleware to a request, and runs the request handler.
 ///
-/// One function does all of it, because each separate layer would add allocations to every request.
+/// This function contains all middleware, because separate layers would add memory allocations to
+/// every request.
 pub(super) async fn handle_request(
     State(config): State<MiddlewareConfig>,
     mut request: Request,
     next: Next,
 ) -> Response {
-    let started = Instant::now();
-    let (id_header, id) = caller_request_id(&request).unwrap_or_else(new_request_id);
-    // The route pattern, not the path: paths contain client ids and would make unbounded labels.
+    let started_at = Instant::now();
+    let (id_header, request_id) = caller_request_id(&request).unwrap_or_else(new_request_id);
+    // The metric label contains the route pattern, not the path. Paths contain client ids, so the
+    // number of label values would be unbounded.
     let route = request.extensions().get::<MatchedPath>().cloned();
     let route = route.as_ref().map_or("none", |matched| matched.as_str());
-    let is_logged = config.access_log && !health::PROBE_PATHS.contains(&route);
+    let is_logged = config.is_access_log_enabled && !health::PROBE_PATHS.contains(&route);
     let log_entry = is_logged.then(|| AccessLogEntry::from_request(&request));
     if let Some(log_entry) = &log_entry {
         request.extensions_mut().insert(log_entry.context.clone());
     }
     DefaultBodyLimit::max(config.max_body_bytes).apply(&mut request);
     let handler = next.run(body_timeout::with_body_timeout(request));
-    let handler = run_guarded(config.request_timeout, handler);
-    let mut response = request_id::scope(id, handler).await;
-    let duration = started.elapsed();
+    let handler = run_with_timeout_and_panic_handler(config.request_timeout, handler);
+    let mut response = request_id::scope(request_id, handler).await;
+    let duration = started_at.elapsed();
     let status = response.status().as_u16();
-    metrics::http_request(route, status, duration);
+    metrics::observe_http_request(route, status, duration);
     if let Some(log_entry) = log_entry {
-        let id = id_header.to_str().unwrap_or_default();
-        log_entry.log(id, status, duration.as_secs_f64() * 1e3);
+        let request_id = id_header.to_str().unwrap_or_default();
+        log_entry.log(request_id, status, duration.as_secs_f64() * 1e3);
     }
     response.headers_mut().insert(REQUEST_ID_HEADER, id_header);
     response
 }
 
-/// Runs a handler. A timeout becomes a 503 response, and a panic becomes a 500 response.
-async fn run_guarded(timeout: Duration, handler: impl Future<Output = Response>) -> Response {
+/// Runs a request handler. A timeout becomes a 503 response, and a panic becomes a 500 response.
+async fn run_with_timeout_and_panic_handler(
+    timeout: Duration,
+    handler: impl Future<Output = Response>,
+) -> Response {
     let handler = AssertUnwindSafe(handler).catch_unwind();
     match tokio::time::timeout(timeout, handler).await {
         Ok(Ok(response)) => response,
@@ -101,7 +107,8 @@ async fn run_guarded(timeout: Duration, handler: impl Future<Output = Response>)
     }
 }
 
-/// Request data for the access log. Omits the query and the headers, because they may hold secrets.
+/// Request data for the access log. Omits the query and the headers, because the query and the
+/// headers may contain secrets.
 struct AccessLogEntry {
     method: axum::http::Method,
     path: String,
@@ -135,7 +142,8 @@ impl AccessLogEntry {
     }
 }
 
-/// Returns the request id that the caller sent, if it is printable and not too long.
+/// Returns the request id that the caller sent, as header value and as text. Returns `None` if the
+/// caller sent no request id, or if the request id is not printable or too long.
 fn caller_request_id(request: &Request) -> Option<(HeaderValue, String)> {
     let header = request.headers().get(REQUEST_ID_HEADER)?;
     let text = header.to_str().ok()?;
@@ -144,8 +152,8 @@ fn caller_request_id(request: &Request) -> Option<(HeaderValue, String)> {
 }
 
 fn new_request_id() -> (HeaderValue, String) {
-    let id = Uuid::new_v4().simple().to_string();
-    let header = HeaderValue::from_str(&id);
+    let request_id = Uuid::new_v4().simple().to_string();
+    let header = HeaderValue::from_str(&request_id);
     let header = header.unwrap_or_else(|_| HeaderValue::from_static("none"));
-    (header, id)
+    (header, request_id)
 }

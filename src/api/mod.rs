@@ -1,8 +1,8 @@
-//! The REST API and the HTTP server that serves it.
+//! The REST API and its HTTP server.
 //!
-//! `v1` and `v2` hold the endpoints, one file per endpoint. The other modules hold code that the
-//! endpoints share: authentication, errors, pagination, middleware, rate limits and the OpenAPI
-//! document. Storage and message delivery belong to `store` and `delivery`.
+//! `v1` and `v2` contain the endpoints, one file per endpoint. The other modules contain code that
+//! the endpoints share: authentication, errors, pagination, middleware, rate limits and the OpenAPI
+//! document. SQL belongs to `store`, and message delivery belongs to `delivery`.
 
 mod audit;
 mod auth;
@@ -56,7 +56,8 @@ pub struct ApiState {
     /// Translates v1 account numbers to organizations.
     account_translator: Arc<dyn AccountTranslator>,
     rate_limits: RateLimits,
-    /// Whether to accept `x-rh-identity`. Only safe behind a gateway that overwrites this header.
+    /// Whether to accept the header `x-rh-identity`. Accepting the header is safe only behind a
+    /// gateway that overwrites it.
     trust_identity_header: bool,
     lookup_mode: LookupMode,
 }
@@ -95,12 +96,12 @@ pub struct ProbeState {
 
 type SharedState = Arc<ApiState>;
 
-/// Builds a router with only the probes and metrics, for processes that do not serve the API.
+/// Builds the router of a process that does not serve the API: only probes and metrics.
 pub fn probe_router(probes: ProbeState, http: &Http) -> Router {
     with_middleware(health::router().with_state(Arc::new(probes)), http)
 }
 
-/// Builds the full router: API, documentation, probes and metrics.
+/// Builds the router of a process that serves the API: API, documentation, probes and metrics.
 pub fn router(state: ApiState, probes: ProbeState, http: &Http) -> Router {
     let DocumentedRouter { router, document } = openapi::documented_router(&http.base_path);
     let api = router.with_state(Arc::new(state));

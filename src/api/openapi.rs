@@ -1,8 +1,8 @@
-//! The OpenAPI document and the router, both built from the same endpoint annotations.
+//! Builds the OpenAPI document and the router from the same list of endpoints.
 //!
-//! An endpoint can only be routed through [`document_group`], so the document lists every endpoint.
-//! This module adds what all endpoints of a group share: tag, credentials and common error
-//! responses. Texts about a single endpoint belong to that endpoint's file.
+//! Every endpoint is passed through [`document_group`], so the document lists every endpoint. This
+//! module adds the documentation that all endpoints of a group share: tag, credentials and common
+//! error responses. The documentation of a single endpoint belongs to the endpoint's file.
 
 use axum::Router;
 use utoipa::PartialSchema as _;
@@ -30,17 +30,17 @@ header `x-rh-insights-request-id`, with the caller's value or a generated one.
 
 Unknown fields in a request body are ignored.";
 
-/// A routed handler with its OpenAPI description, as created by `routes!`.
+/// An endpoint: a request handler with its OpenAPI description. The macro `routes!` creates it.
 pub(super) type Endpoint = UtoipaMethodRouter<SharedState>;
 
-/// Endpoints with the same API version and the same kind of caller.
+/// A group of endpoints with the same API version and the same kind of caller.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum EndpointGroup {
     /// v2 endpoints, called on behalf of an organization.
     V2Tenant,
     /// v1 endpoints, called on behalf of an account.
     V1Tenant,
-    /// v1 endpoints for operators, for connections of any tenant.
+    /// v1 endpoints for operators. These endpoints may access the connections of any tenant.
     V1Management,
 }
 
@@ -69,7 +69,7 @@ impl EndpointGroup {
         }
     }
 
-    /// Returns the two accepted sets of credentials: all headers of a key, or an identity.
+    /// Returns the two accepted sets of credentials: a key with its headers, or an identity.
     fn security_requirements(self) -> Vec<SecurityRequirement> {
         let no_scopes: [&str; 0] = [];
         let key = SecurityRequirement::new("client-id", no_scopes).add("psk", no_scopes);
@@ -92,28 +92,29 @@ impl EndpointGroup {
         let mut has_query = false;
         for parameter in query_parameters(operation) {
             has_query = true;
-            // Every query parameter may be empty. The `param` attribute cannot express this.
+            // Every query parameter may be empty. The attribute `param` has no option for this, so
+            // the document is changed here.
             parameter.extensions = Some(Extensions::from_iter([("allowEmptyValue", true)]));
         }
-        let bad_request = if has_body || has_query {
+        let bad_request_name = if has_body || has_query {
             "BadRequest"
         } else {
             "InvalidIdentity"
         };
-        let shared = [
-            ("400", Some(bad_request)),
+        let shared_responses = [
+            ("400", Some(bad_request_name)),
             ("401", Some("Unauthenticated")),
             ("408", has_body.then_some("BodyTimeout")),
             ("413", has_body.then_some("BodyTooLarge")),
             ("429", Some("RateLimited")),
             ("503", Some("Unavailable")),
         ];
-        for (status, name) in shared {
-            if let Some(name) = name {
+        for (status, response_name) in shared_responses {
+            if let Some(response_name) = response_name {
                 let responses = &mut operation.responses.responses;
                 responses
                     .entry(status.to_owned())
-                    .or_insert_with(|| Ref::from_response_name(name).into());
+                    .or_insert_with(|| Ref::from_response_name(response_name).into());
             }
         }
     }
@@ -124,18 +125,18 @@ pub(super) fn document_group<const N: usize>(
     group: EndpointGroup,
     endpoints: [Endpoint; N],
 ) -> Vec<Endpoint> {
-    let documented = endpoints.map(|(schemas, mut paths, handler)| {
+    let documented_endpoints = endpoints.map(|(schemas, mut paths, handler)| {
         let operations = paths.paths.values_mut().flat_map(operations);
         operations.for_each(|operation| group.add_shared_docs(operation));
         (schemas, paths, handler)
     });
-    documented.into()
+    documented_endpoints.into()
 }
 
-/// Removes `null` from the schema of an optional body.
+/// Removes `null` from the schema of an optional request body.
 ///
-/// The caller may omit such a body, but a body of `null` is an error. utoipa describes an optional
-/// body as "null or the schema".
+/// utoipa describes an optional body as "`null` or the schema". But the caller must omit the body
+/// instead of sending `null`: a body of `null` is an error.
 fn remove_null_alternative(body: &mut RefOr<RequestBody>) {
     let RefOr::T(body) = body else { return };
     for content in body.content.values_mut() {
@@ -159,7 +160,7 @@ fn query_parameters(operation: &mut Operation) -> impl Iterator<Item = &mut Para
     })
 }
 
-fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
+fn operations(path_item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
     let PathItem {
         get,
         put,
@@ -167,7 +168,7 @@ fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
         delete,
         patch,
         ..
-    } = item;
+    } = path_item;
     [get, put, post, delete, patch].into_iter().flatten()
 }
 
@@ -177,9 +178,10 @@ pub(super) struct DocumentedRouter {
     pub document: OpenApi,
 }
 
-/// Builds the router and the document of v1 and v2.
+/// Builds the router and the OpenAPI document of all endpoints of v1 and v2.
 ///
-/// Each endpoint is routed by its full path, because nested routers slow down every request.
+/// The router contains the full path of each endpoint, because nested routers would make every
+/// request slower.
 pub(super) fn documented_router(base_path: &str) -> DocumentedRouter {
     let mut document = document_without_endpoints(base_path);
     let mut router = Router::new();
@@ -197,19 +199,20 @@ pub(super) fn documented_router(base_path: &str) -> DocumentedRouter {
     DocumentedRouter { router, document }
 }
 
-/// Returns the OpenAPI document as JSON. The repository file `openapi.json` is a copy of it.
+/// Returns the OpenAPI document as JSON. The file `openapi.json` in the repository is a copy of
+/// this JSON.
 #[must_use]
 pub fn openapi_json(base_path: &str) -> String {
     to_json(&documented_router(base_path).document)
 }
 
-/// Serializes the document as indented JSON.
+/// Serializes the OpenAPI document as indented JSON.
 pub(super) fn to_json(document: &OpenApi) -> String {
     let json = document.to_pretty_json();
     json.expect("an OpenAPI document always serializes to JSON") + "\n"
 }
 
-/// Creates the document with everything except the endpoints.
+/// Creates the OpenAPI document without the endpoints.
 fn document_without_endpoints(base_path: &str) -> OpenApi {
     let info = InfoBuilder::new()
         .title("Cloud Connector")
@@ -266,7 +269,7 @@ fn security_schemes() -> [(&'static str, SecurityScheme); 5] {
     })
 }
 
-/// Returns the error responses that every endpoint may send.
+/// Returns the error responses that the endpoints share, with their names in the OpenAPI document.
 fn common_responses() -> [(&'static str, Response); 7] {
     [
         (
@@ -357,9 +360,9 @@ mod tests {
 
     #[test]
     fn openapi_json_in_the_repository_is_current() {
-        let committed = include_str!("../../openapi.json");
+        let committed_json = include_str!("../../openapi.json");
         assert!(
-            committed == openapi_json(BASE_PATH),
+            committed_json == openapi_json(BASE_PATH),
             "openapi.json is out of date; run `make openapi`"
         );
     }
@@ -368,38 +371,42 @@ mod tests {
     fn every_operation_has_a_unique_id_a_summary_and_the_common_errors() {
         let mut operation_ids = BTreeSet::new();
         for operation in documented_operations() {
-            let id = operation["operationId"].as_str().unwrap().to_owned();
-            assert!(operation["summary"].is_string(), "{id}");
-            assert!(operation["security"].is_array(), "{id}");
+            let operation_id = operation["operationId"].as_str().unwrap().to_owned();
+            assert!(operation["summary"].is_string(), "{operation_id}");
+            assert!(operation["security"].is_array(), "{operation_id}");
             for status in ["400", "401", "429", "503"] {
-                assert!(operation["responses"][status].is_object(), "{id} {status}");
+                let response = &operation["responses"][status];
+                assert!(response.is_object(), "{operation_id} {status}");
             }
-            assert!(operation_ids.insert(id.clone()), "duplicate id {id}");
+            assert!(
+                operation_ids.insert(operation_id.clone()),
+                "duplicate id {operation_id}"
+            );
         }
-        for id in [
+        for operation_id in [
             "v1.connection.status",
             "v1.connection.status.multiorg",
             "v2.connection.status.multiorg",
         ] {
             assert!(
-                operation_ids.contains(id),
-                "operation id {id} is missing, but existing callers use it"
+                operation_ids.contains(operation_id),
+                "operation id {operation_id} is missing, but existing callers use it"
             );
         }
     }
 
     #[test]
-    fn every_reference_resolves() {
-        let text = openapi_json(BASE_PATH);
-        let document: Value = serde_json::from_str(&text).unwrap();
-        let references = text.split("\"$ref\": \"#").skip(1);
+    fn every_schema_reference_in_the_document_resolves() {
+        let json = openapi_json(BASE_PATH);
+        let document: Value = serde_json::from_str(&json).unwrap();
+        let references = json.split("\"$ref\": \"#").skip(1);
         for reference in references.map(|rest| rest.split('"').next().unwrap()) {
             assert!(document.pointer(reference).is_some(), "{reference}");
         }
     }
 
     #[test]
-    fn paths_are_relative_to_the_base_path() {
+    fn paths_in_the_document_are_relative_to_the_base_path() {
         let document: Value = serde_json::from_str(&openapi_json("/elsewhere")).unwrap();
         assert_eq!(document["servers"][0]["url"], "/elsewhere");
         assert!(document["paths"]["/v2/connections"].is_object());

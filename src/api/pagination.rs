@@ -1,5 +1,5 @@
-//! Pagination: the query parameters `offset` and `limit`, and the response with `meta`, `links` and
-//! `data`.
+//! Pagination of lists: the query parameters `offset` and `limit`, and the response fields `meta`,
+//! `links` and `data`.
 
 use std::num::IntErrorKind;
 
@@ -9,9 +9,10 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::error::ApiError;
 
-const DEFAULT_LIMIT: u64 = 1000;
-/// Larger limits are reduced to this value. Callers get the rest through the `next` link.
-const MAX_LIMIT: u64 = 10_000;
+const DEFAULT_PAGE_SIZE: u64 = 1000;
+/// Maximum number of entries per page. Larger values of `limit` are reduced to this number. The
+/// `next` link returns the next page.
+const MAX_PAGE_SIZE: u64 = 10_000;
 
 /// The query parameters `offset` and `limit`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, IntoParams)]
@@ -28,13 +29,15 @@ pub(super) struct PageParams {
 impl PageParams {
     /// Parses `offset` and `limit`. An empty or missing parameter has its default value.
     ///
-    /// `error_title` is the title of the 400 error. It differs between v1 and v2.
+    /// `error_title` is the title of the 400 error for an invalid number. v1 and v2 use different
+    /// titles.
     pub fn from_query(uri: &Uri, error_title: &'static str) -> Result<Self, ApiError> {
         let params = query_params(uri);
-        let number = |name: &str, default| match last_value(&params, name) {
+        let parse_number = |name: &str, default| match last_value(&params, name) {
             None | Some("") => Ok(default),
             Some(text) => match text.parse::<u64>() {
-                // A number above u64::MAX is valid: it exceeds every count and limit.
+                // A number above u64::MAX is valid. It has the same effect as u64::MAX, because
+                // both numbers exceed every count and limit.
                 Err(error) if *error.kind() == IntErrorKind::PosOverflow => Ok(u64::MAX),
                 parsed => parsed.map_err(|_| {
                     ApiError::new(
@@ -46,13 +49,13 @@ impl PageParams {
             },
         };
         Ok(Self {
-            offset: number("offset", 0)?,
-            limit: number("limit", DEFAULT_LIMIT)?.min(MAX_LIMIT),
+            offset: parse_number("offset", 0)?,
+            limit: parse_number("limit", DEFAULT_PAGE_SIZE)?.min(MAX_PAGE_SIZE),
         })
     }
 }
 
-/// A page of a list, as sent to the caller.
+/// Response body with one page of a list.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Paginated<T> {
     meta: Meta,
@@ -62,7 +65,7 @@ pub(super) struct Paginated<T> {
 
 #[derive(Debug, Serialize, ToSchema)]
 struct Meta {
-    /// Total number of entries. Absent in pages that are requested with a cursor.
+    /// Total number of entries in the list. Absent if the page was requested with a cursor.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     count: Option<u64>,
@@ -72,7 +75,8 @@ struct Meta {
     cursor: Option<String>,
 }
 
-/// Links to other pages: path and query, without a host. Empty if the total count is 0.
+/// Links to other pages. A link contains path and query, without a host. There are no links if the
+/// list is empty.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 struct Links {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -90,7 +94,8 @@ struct Links {
 }
 
 impl<T> Paginated<T> {
-    /// Creates a page that was requested by offset. `count` is the total number of entries.
+    /// Creates a page that was requested by offset. `count` is the total number of entries in the
+    /// list.
     pub fn by_offset(uri: &Uri, page: PageParams, count: u64, data: Vec<T>) -> Self {
         Self {
             meta: Meta {
@@ -149,18 +154,19 @@ fn offset_link(uri: &Uri, offset: u64, limit: u64) -> String {
     link_with_params(uri, &[("offset", &offset), ("limit", &limit)], &[])
 }
 
-/// Returns the request's path and query. Replaces or adds the parameters in `set`, and removes the
-/// parameters in `remove`.
-fn link_with_params(uri: &Uri, set: &[(&str, &str)], remove: &[&str]) -> String {
+/// Returns the path and query of the request, with other query parameters: replaces or adds the
+/// parameters in `set_params`, and removes the parameters in `removed_names`.
+fn link_with_params(uri: &Uri, set_params: &[(&str, &str)], removed_names: &[&str]) -> String {
     let mut params = query_params(uri);
     params.retain(|(name, _)| {
-        !remove.contains(&name.as_str()) && !set.iter().any(|(set_name, _)| set_name == name)
+        let is_set = set_params.iter().any(|(set_name, _)| set_name == name);
+        !is_set && !removed_names.contains(&name.as_str())
     });
-    let set = set
+    let set_params = set_params
         .iter()
         .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-    params.extend(set);
-    // The sort is stable, so repeated parameters keep their order.
+    params.extend(set_params);
+    // The sort is stable, so several values of one parameter keep their order.
     params.sort_by(|a, b| a.0.cmp(&b.0));
     let query = form_urlencoded::Serializer::new(String::new())
         .extend_pairs(params)
@@ -168,14 +174,15 @@ fn link_with_params(uri: &Uri, set: &[(&str, &str)], remove: &[&str]) -> String 
     format!("{}?{query}", uri.path())
 }
 
-/// Returns the query parameters as name and value, in the order of the request.
+/// Returns the names and values of the query parameters, in the order of the request.
 pub(super) fn query_params(uri: &Uri) -> Vec<(String, String)> {
     form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes())
         .into_owned()
         .collect()
 }
 
-/// Returns the last value of the parameter `name`.
+/// Returns the last value of the query parameter `name`. Returns `None` if the parameter is
+/// missing.
 pub(super) fn last_value<'a>(params: &'a [(String, String)], name: &str) -> Option<&'a str> {
     let mut params = params.iter().rev();
     let param = params.find(|(param_name, _)| param_name == name);
@@ -237,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn links_keep_other_parameters_including_repeated_ones() {
+    fn links_contain_the_other_query_parameters_of_the_request() {
         let uri = uri("?tag=b:2&offset=9&tag=a:1&limit=5");
         assert_eq!(
             offset_link(&uri, 3, 7),

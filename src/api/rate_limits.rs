@@ -5,12 +5,13 @@ use std::time::Duration;
 use crate::config::ApiRateLimit;
 use crate::rate_limit::RateLimiter;
 
-/// The configured rate limiters. `None` means no limit.
+/// The rate limiters of the API. `None` means no limit.
 pub(super) struct RateLimits {
-    keys: Option<RateLimiter<String>>,
-    organizations: Option<RateLimiter<String>>,
-    /// Separate from `organizations`: an account number may equal the id of another organization.
-    accounts: Option<RateLimiter<String>>,
+    per_key: Option<RateLimiter<String>>,
+    per_organization: Option<RateLimiter<String>>,
+    /// Rate limiter for account numbers. Account numbers and organization ids have separate
+    /// limiters, because an account number may equal the id of another organization.
+    per_account: Option<RateLimiter<String>>,
 }
 
 /// The tenant whose rate limit a request counts against.
@@ -18,12 +19,13 @@ pub(super) struct RateLimits {
 pub(super) enum RateLimitSubject<'a> {
     Organization(&'a str),
     Account(&'a str),
-    /// Management requests have no tenant and only count against the key.
+    /// A management request, which is not for one tenant. It counts only against the rate limit of
+    /// the key.
     AllTenants,
 }
 
 impl<'a> RateLimitSubject<'a> {
-    /// Returns the organization id or the account number; `""` for management requests.
+    /// Returns the organization id or the account number. Returns `""` for management requests.
     pub fn tenant(self) -> &'a str {
         match self {
             Self::Organization(tenant) | Self::Account(tenant) => tenant,
@@ -36,29 +38,33 @@ impl RateLimits {
     pub fn new(config: &ApiRateLimit) -> Self {
         let limiter = |burst, rate| (rate > 0.0).then(|| RateLimiter::new(burst, rate));
         Self {
-            keys: limiter(config.per_key_burst, config.per_key),
-            organizations: limiter(config.per_org_burst, config.per_org),
-            accounts: limiter(config.per_org_burst, config.per_org),
+            per_key: limiter(config.per_key_burst, config.per_key),
+            per_organization: limiter(config.per_org_burst, config.per_org),
+            per_account: limiter(config.per_org_burst, config.per_org),
         }
     }
 
-    /// Counts one request. `key` is `None` if the caller authenticated with an identity.
+    /// Counts one request. `key_name` is `None` if the caller authenticated with an identity.
     ///
     /// # Errors
-    /// If a limit is exceeded: the time until the next request is allowed.
-    pub fn check(&self, key: Option<&str>, subject: RateLimitSubject<'_>) -> Result<(), Duration> {
+    /// If a rate limit is exceeded. The error is the time until the next request is allowed.
+    pub fn check(
+        &self,
+        key_name: Option<&str>,
+        subject: RateLimitSubject<'_>,
+    ) -> Result<(), Duration> {
         let tenant_limiter = match subject {
-            RateLimitSubject::Organization(_) => &self.organizations,
-            RateLimitSubject::Account(_) => &self.accounts,
+            RateLimitSubject::Organization(_) => &self.per_organization,
+            RateLimitSubject::Account(_) => &self.per_account,
             RateLimitSubject::AllTenants => &None,
         };
-        // The tenant's limit comes first: a request rejected there must not count against the key,
-        // because other tenants share the key.
+        // The tenant's limit is checked before the key's limit. A request over the tenant's limit
+        // must not count against the key, because requests for other tenants use the same key.
         if let Some(limiter) = tenant_limiter {
             limiter.check(subject.tenant())?;
         }
-        if let (Some(limiter), Some(key)) = (&self.keys, key) {
-            limiter.check(key)?;
+        if let (Some(limiter), Some(key_name)) = (&self.per_key, key_name) {
+            limiter.check(key_name)?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Sending reconnect and disconnect commands to clients, for v1 and v2.
+//! Sends reconnect and disconnect commands to clients, for v1 and v2.
 
 use std::sync::Arc;
 
@@ -17,11 +17,12 @@ use crate::store::{ConnectionEnd, PresenceBatch, ReceivedAt};
 use crate::telemetry::request_id;
 
 impl ApiState {
-    /// Sends a reconnect or disconnect command, and returns the id of the sent message. Returns
+    /// Sends a reconnect or disconnect command, and returns the message id of the command. Returns
     /// `None` if the client is no longer connected.
     ///
-    /// A client publishes no offline message when it follows a disconnect command, so this method
-    /// marks the client disconnected. A later heartbeat marks the client connected again.
+    /// A client that disconnects because of a disconnect command publishes no offline message.
+    /// Therefore this method marks the client as disconnected. If the client sends a later
+    /// heartbeat, the recorder marks the client as connected again.
     pub(super) async fn send_command(
         self: &Arc<Self>,
         connection: &Connection,
@@ -30,8 +31,8 @@ impl ApiState {
         if !matches!(command, Command::Disconnect { .. }) {
             return self.publish_command(connection, command).await;
         }
-        // A separate task: if the caller closes the HTTP connection after the command was sent, the
-        // disconnect must still be recorded.
+        // The command is sent in a separate task. Therefore the disconnect is recorded even if the
+        // caller closes the HTTP connection after the command was sent.
         let (state, connection, command) = (self.clone(), connection.clone(), command.clone());
         let send_and_record = async move {
             let message_id = state.publish_command(&connection, &command).await?;
@@ -58,20 +59,21 @@ impl ApiState {
         }
     }
 
+    /// Records in the database that the client is disconnected.
     async fn mark_disconnected(&self, connection: &Connection) -> Result<(), ApiError> {
         let now = self.clock.now();
         let batch = PresenceBatch {
-            ends: vec![ConnectionEnd {
+            connection_ends: vec![ConnectionEnd {
                 client_id: connection.client_id.clone(),
-                received: ReceivedAt {
+                received_at: ReceivedAt {
                     time: now,
                     position: None,
                 },
             }],
             ..PresenceBatch::default()
         };
-        let recorded = self.store.record_batch(&batch, &[], now).await;
-        recorded.map(drop).map_err(|error| {
+        let record_result = self.store.record_batch(&batch, &[], now).await;
+        record_result.map(drop).map_err(|error| {
             tracing::warn!(
                 request_id = request_id::current(), %error,
                 client_id = connection.client_id.as_str(),
@@ -85,7 +87,8 @@ impl ApiState {
     }
 }
 
-/// Checks the `delay` field of a reconnect request. Returns the delay in seconds.
+/// Checks the `delay` field of a reconnect request: the delay must not be negative. Returns the
+/// delay in seconds.
 pub(super) fn check_delay(seconds: i64) -> Result<u64, ApiError> {
     u64::try_from(seconds).map_err(|_| {
         ApiError::new(
@@ -96,7 +99,8 @@ pub(super) fn check_delay(seconds: i64) -> Result<u64, ApiError> {
     })
 }
 
-/// Deserializes an integer field. Also accepts floating-point notation such as `60.0`.
+/// Deserializes an optional integer field. Also accepts an integer in floating-point notation, such
+/// as `60.0`.
 pub(super) fn deserialize_integer<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<i64>, D::Error> {

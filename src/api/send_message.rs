@@ -1,4 +1,4 @@
-//! Sending a message to a client, for v1 and v2.
+//! Sends a message to a client, for v1 and v2.
 
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
@@ -28,7 +28,8 @@ pub(super) struct MessageRequest {
     #[schema(
         value_type = String,
         required = true,
-        // Lists white space explicitly, because the meaning of `\s` differs between regex engines.
+        // The pattern lists all white-space characters instead of using `\s`, because regex engines
+        // differ in the characters that match `\s`.
         pattern = r"[^\t-\r \u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]",
         example = "echo"
     )]
@@ -58,7 +59,7 @@ pub(super) struct MessageAccepted {
 }
 
 impl MessageRequest {
-    /// Whether the request has a directive. An empty directive counts as missing.
+    /// Returns whether the request has a directive. An empty directive counts as missing.
     pub fn has_directive(&self) -> bool {
         self.directive.as_ref().is_some_and(|text| !text.is_empty())
     }
@@ -67,7 +68,7 @@ impl MessageRequest {
     pub fn validate(self) -> Result<MessageContent, ApiError> {
         let directive = self.directive.unwrap_or_default();
         if directive.is_empty() {
-            return Err(json::missing_fields());
+            return Err(json::missing_fields_error());
         }
         if directive.trim().is_empty() {
             return Err(ApiError::new(
@@ -89,18 +90,19 @@ impl MessageRequest {
     }
 }
 
-/// Sends a message to the connection. Returns after the broker has acknowledged the message.
+/// Sends a message to the client of `connection`. Returns after the broker has acknowledged the
+/// message. Returns a 404 error if `connection` is `None`.
 pub(super) async fn send_message(
     state: &ApiState,
     connection: Option<Connection>,
     content: MessageContent,
 ) -> Result<(StatusCode, Json<MessageAccepted>), ApiError> {
     let Some(connection) = connection else {
-        metrics::message_sent(SendStatus::NotConnected.as_str());
+        metrics::count_message_to_client(SendStatus::NotConnected.as_str());
         return Err(ApiError::no_connection());
     };
-    let sent = state.delivery.send(&connection, content).await;
-    let id = sent.map_err(|error| ApiError::send_failed(SEND_FAILED_TITLE, error))?;
+    let send_result = state.delivery.send(&connection, content).await;
+    let id = send_result.map_err(|error| ApiError::send_failed(SEND_FAILED_TITLE, error))?;
     Ok((StatusCode::CREATED, Json(MessageAccepted { id })))
 }
 

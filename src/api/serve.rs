@@ -1,7 +1,7 @@
-//! The HTTP server: accepts connections, with or without TLS, and shuts down gracefully.
+//! The HTTP server. It accepts connections with or without TLS, and shuts down gracefully.
 //!
-//! The number of connections is limited. Timeouts close connections whose caller sends or reads too
-//! slowly.
+//! The server limits the number of connections. It closes the connection of a caller that sends a
+//! request or reads a response too slowly.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,14 +27,18 @@ use crate::tls_server::ServerTls;
 
 const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(10);
-/// Approximate size limit of request line and headers. Larger requests get status 431.
+/// Approximate maximum size of the request line and the headers. The response to a request with
+/// larger headers has status 431.
 const MAX_HEADER_BYTES: usize = 64 * 1024;
-/// Further connections wait in the accept queue of the operating system.
+/// Maximum number of open connections. Further connections wait in the accept queue of the
+/// operating system.
 const MAX_CONNECTIONS: usize = 4096;
-/// Wait after a failed accept. The usual cause is a lack of file descriptors.
+/// Delay before the next accept after an accept failed. The usual cause of the failure is a lack of
+/// file descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// Serves HTTP until `tasks` is cancelled, then completes the requests in flight.
+/// Serves HTTP until `tasks` is cancelled. Then returns without waiting for open connections. The
+/// tasks of these connections also belong to `tasks`, and complete the requests in flight.
 pub async fn serve(
     listener: TcpListener,
     tls: Option<Arc<ServerTls>>,
@@ -44,7 +48,8 @@ pub async fn serve(
     let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         let accept = async {
-            // The semaphore is never closed, so `ok()` is always `Some`.
+            // `acquire_owned` fails only if the semaphore is closed. The semaphore is never closed,
+            // so `permit` is always `Some`.
             let permit = permits.clone().acquire_owned().await.ok();
             (listener.accept().await, permit)
         };

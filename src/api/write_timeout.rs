@@ -1,4 +1,5 @@
-//! A time limit for writes to callers that do not read their responses.
+//! A time limit for writing responses. After the time limit, the server closes the connection of a
+//! caller that does not read the response.
 
 use std::io;
 use std::pin::Pin;
@@ -8,13 +9,13 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// A connection fails if the caller reads no response data for this long.
+/// Maximum time during which the caller reads no response data. After this time, the write fails.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A stream whose writes fail after [`WRITE_TIMEOUT`] without progress.
 pub(super) struct WriteTimeoutStream<S> {
     stream: S,
-    /// Set while a write waits.
+    /// Deadline of the current write. `None` while no write is waiting.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
@@ -26,15 +27,16 @@ impl<S> WriteTimeoutStream<S> {
         }
     }
 
-    /// Returns the result of a write, or an error if writes have waited too long.
+    /// Returns `write_result`. If the write is pending and its deadline has passed, returns an
+    /// error instead.
     fn apply_timeout<T>(
         &mut self,
-        result: Poll<io::Result<T>>,
+        write_result: Poll<io::Result<T>>,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<T>> {
-        if result.is_ready() {
+        if write_result.is_ready() {
             self.deadline = None;
-            return result;
+            return write_result;
         }
         let deadline = self
             .deadline
@@ -85,8 +87,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeoutStream<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let shut = Pin::new(&mut self.stream).poll_shutdown(context);
-        self.apply_timeout(shut, context)
+        let shutdown = Pin::new(&mut self.stream).poll_shutdown(context);
+        self.apply_timeout(shutdown, context)
     }
 }
 
@@ -97,7 +99,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn slow_reader_is_served_and_stalled_reader_times_out() {
+    async fn write_to_a_slow_reader_succeeds_and_write_to_a_stopped_reader_times_out() {
         use tokio::io::AsyncReadExt as _;
         let (server, mut caller) = tokio::io::duplex(4);
         let mut server = WriteTimeoutStream::new(server);

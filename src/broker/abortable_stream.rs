@@ -17,17 +17,17 @@ pub(super) enum ClientStream {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// Aborts an [`AbortableStream`]. All clones abort the same stream.
+/// A handle that aborts one [`AbortableStream`]. All clones of a handle abort the same stream.
 #[derive(Debug, Clone, Default)]
-pub(super) struct KillSwitch(Arc<AtomicBool>);
+pub(super) struct AbortHandle(Arc<AtomicBool>);
 
-impl KillSwitch {
-    /// Makes every later read and write of the stream fail.
+impl AbortHandle {
+    /// Aborts the stream: every later read and write fails.
     pub fn abort(&self) {
         self.0.store(true, Ordering::Release);
     }
 
-    fn check(&self) -> io::Result<()> {
+    fn check_not_aborted(&self) -> io::Result<()> {
         if self.0.load(Ordering::Acquire) {
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
@@ -37,22 +37,24 @@ impl KillSwitch {
 
 /// The stream through which `mqtt5` reads and writes packets.
 ///
-/// `mqtt5` sends a PUBACK after the publish hook returns, even if the message was not stored. The
-/// hook prevents this PUBACK by aborting the stream. The plain and TLS transports of `mqtt5` use
-/// concrete stream types that cannot be aborted, so this type uses the WebSocket transport, which
-/// accepts any stream. No WebSocket framing is involved.
+/// `mqtt5` sends a PUBACK after the publish hook returns, even if the message was not stored. To
+/// prevent the PUBACK, the hook aborts the stream.
+///
+/// The plain and TLS transports of `mqtt5` use concrete stream types that cannot be aborted. The
+/// WebSocket transport accepts any stream, so this type implements [`WebSocketTransport`]. The
+/// stream contains plain MQTT packets, without WebSocket frames.
 pub(super) struct AbortableStream {
     stream: ClientStream,
     peer: SocketAddr,
-    kill_switch: KillSwitch,
+    abort_handle: AbortHandle,
 }
 
 impl AbortableStream {
-    pub fn new(stream: ClientStream, peer: SocketAddr, kill_switch: KillSwitch) -> Self {
+    pub fn new(stream: ClientStream, peer: SocketAddr, abort_handle: AbortHandle) -> Self {
         Self {
             stream,
             peer,
-            kill_switch,
+            abort_handle,
         }
     }
 }
@@ -69,7 +71,7 @@ impl AsyncRead for AbortableStream {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.kill_switch.check()?;
+        self.abort_handle.check_not_aborted()?;
         match &mut self.stream {
             ClientStream::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
             ClientStream::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
@@ -83,7 +85,7 @@ impl AsyncWrite for AbortableStream {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.kill_switch.check()?;
+        self.abort_handle.check_not_aborted()?;
         match &mut self.stream {
             ClientStream::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
             ClientStream::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
@@ -91,7 +93,7 @@ impl AsyncWrite for AbortableStream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.kill_switch.check()?;
+        self.abort_handle.check_not_aborted()?;
         match &mut self.stream {
             ClientStream::Plain(stream) => Pin::new(stream).poll_flush(context),
             ClientStream::Tls(stream) => Pin::new(stream).poll_flush(context),

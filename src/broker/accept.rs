@@ -1,5 +1,5 @@
-//! Accepting connections. Each connection has its own task from the start, including the TLS
-//! handshake, so a peer that sends nothing does not delay the others.
+//! Accepts connections. Each connection has its own task, which also performs the TLS handshake.
+//! Therefore a peer that sends nothing does not delay other peers.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -11,7 +11,7 @@ use mqtt5::broker::transport::BrokerTransport;
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::abortable_stream::{AbortableStream, ClientStream, KillSwitch};
+use super::abortable_stream::{AbortHandle, AbortableStream, ClientStream};
 use super::rejection::RejectionReason;
 use super::session::ClientSession;
 use super::tls::common_name;
@@ -21,19 +21,22 @@ use crate::shutdown::TaskGroup;
 use crate::telemetry::{LogThrottle, metrics};
 use crate::tls_server::ServerTls;
 
-/// Delay after a failed accept. The usual cause is a lack of file descriptors, which other
-/// connections release when they close.
+/// Delay before the next accept after an accept failed. The usual cause of the failure is a lack of
+/// file descriptors. Connections that close during the delay release file descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// Binds a listener.
+/// Binds a listener to `address`, which is the value of the setting `setting_name`.
 ///
 /// # Errors
-/// When the address cannot be bound. The error names the configuration key.
-pub async fn bind(key: &'static str, address: SocketAddr) -> Result<TcpListener, BindError> {
+/// When the address cannot be bound. The error contains the setting name.
+pub async fn bind(
+    setting_name: &'static str,
+    address: SocketAddr,
+) -> Result<TcpListener, BindError> {
     TcpListener::bind(address)
         .await
         .map_err(|source| BindError {
-            key,
+            setting_name,
             address,
             source,
         })
@@ -55,7 +58,7 @@ pub(super) async fn accept_connections(
             Ok((stream, peer)) => {
                 let Some(slot) = ConnectionSlot::acquire(&state, peer.ip()) else {
                     let reason = RejectionReason::TooManyConnections;
-                    metrics::broker_rejection(reason.as_str(), &peer);
+                    metrics::count_broker_rejection(reason.as_str(), &peer);
                     continue;
                 };
                 let connection = serve_connection(state.clone(), stream, peer, tls.clone());
@@ -81,22 +84,22 @@ async fn serve_connection(
     peer: SocketAddr,
     tls: Option<Arc<ServerTls>>,
 ) {
-    // The peer waits for each small packet, so Nagle's algorithm would only add latency.
+    // Disables Nagle's algorithm. It would delay small packets, and the peer waits for each packet.
     let _ = stream.set_nodelay(true);
     let (stream, certificate_name) = match tls {
         None => (ClientStream::Plain(stream), None),
         Some(tls) => match tls_handshake(&state, stream, peer, &tls).await {
-            Some((stream, name)) => (stream, Some(name)),
+            Some((stream, common_name)) => (stream, Some(common_name)),
             None => return,
         },
     };
-    let kill_switch = KillSwitch::default();
-    let stream = AbortableStream::new(stream, peer, kill_switch.clone());
+    let abort_handle = AbortHandle::default();
+    let stream = AbortableStream::new(stream, peer, abort_handle.clone());
     let session = Arc::new(ClientSession::new(
         state.clone(),
         peer,
         certificate_name,
-        kill_switch,
+        abort_handle,
     ));
     let mut config = state.connection_config.clone();
     config.event_handler = Some(session.clone());
@@ -109,7 +112,7 @@ async fn serve_connection(
         Some(state.storage.clone()),
         state.stats.clone(),
         state.resource_monitor.clone(),
-        state.disconnect_all.subscribe(),
+        state.disconnect_all_signal.subscribe(),
     );
     if let Err(error) = handler.run().await {
         tracing::debug!(%peer, %error, "MQTT connection closed");
@@ -117,14 +120,15 @@ async fn serve_connection(
     session.close();
 }
 
-/// Performs the TLS handshake. Returns the stream and the common name of the client certificate.
+/// Performs the TLS handshake. Returns the encrypted stream and the common name of the client
+/// certificate. Returns `None` if the connection was rejected.
 async fn tls_handshake(
     state: &BrokerState,
     stream: TcpStream,
     peer: SocketAddr,
     tls: &ServerTls,
 ) -> Option<(ClientStream, ClientId)> {
-    let reject = |reason: RejectionReason| metrics::broker_rejection(reason.as_str(), &peer);
+    let reject = |reason: RejectionReason| metrics::count_broker_rejection(reason.as_str(), &peer);
     let timeout = state.settings.handshake_timeout.get();
     let stream = match tokio::time::timeout(timeout, tls.acceptor().accept(stream)).await {
         Ok(Ok(stream)) => stream,
@@ -138,23 +142,24 @@ async fn tls_handshake(
             return None;
         }
     };
-    let certificates = stream.get_ref().1.peer_certificates();
-    let Some(name) = certificates.and_then(|chain| common_name(chain.first()?)) else {
+    let client_certificates = stream.get_ref().1.peer_certificates();
+    let Some(common_name) = client_certificates.and_then(|chain| common_name(chain.first()?))
+    else {
         reject(RejectionReason::NoCommonName);
         return None;
     };
-    Some((ClientStream::Tls(Box::new(stream)), name))
+    Some((ClientStream::Tls(Box::new(stream)), common_name))
 }
 
 /// Limits the number of open connections, in total and per IP address.
 pub(super) struct ConnectionLimits {
     max_total: usize,
     max_per_address: usize,
-    open: Mutex<OpenConnections>,
+    open_connections: Mutex<OpenConnectionCounts>,
 }
 
 #[derive(Default)]
-struct OpenConnections {
+struct OpenConnectionCounts {
     total: usize,
     by_address: HashMap<IpAddr, usize>,
 }
@@ -164,31 +169,32 @@ impl ConnectionLimits {
         Self {
             max_total,
             max_per_address,
-            open: Mutex::default(),
+            open_connections: Mutex::default(),
         }
     }
 }
 
-/// One connection's share of [`ConnectionLimits`]. Dropping it frees the share.
+/// Counts one connection in [`ConnectionLimits`] until the slot is dropped.
 struct ConnectionSlot {
     state: Arc<BrokerState>,
     address: IpAddr,
 }
 
 impl ConnectionSlot {
-    /// Returns `None` if a limit is reached.
+    /// Acquires a slot for a connection from `address`. Returns `None` if the total limit or the
+    /// limit of the address is reached.
     fn acquire(state: &Arc<BrokerState>, address: IpAddr) -> Option<Self> {
         let limits = &state.connection_limits;
-        let mut open = limits.open.lock();
-        if open.total >= limits.max_total {
+        let mut counts = limits.open_connections.lock();
+        if counts.total >= limits.max_total {
             return None;
         }
-        let from_address = open.by_address.entry(address).or_default();
-        if *from_address >= limits.max_per_address {
+        let address_count = counts.by_address.entry(address).or_default();
+        if *address_count >= limits.max_per_address {
             return None;
         }
-        *from_address += 1;
-        open.total += 1;
+        *address_count += 1;
+        counts.total += 1;
         Some(Self {
             state: state.clone(),
             address,
@@ -198,12 +204,12 @@ impl ConnectionSlot {
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        let mut open = self.state.connection_limits.open.lock();
-        open.total -= 1;
-        if let Some(from_address) = open.by_address.get_mut(&self.address) {
-            *from_address -= 1;
-            if *from_address == 0 {
-                open.by_address.remove(&self.address);
+        let mut counts = self.state.connection_limits.open_connections.lock();
+        counts.total -= 1;
+        if let Some(address_count) = counts.by_address.get_mut(&self.address) {
+            *address_count -= 1;
+            if *address_count == 0 {
+                counts.by_address.remove(&self.address);
             }
         }
     }

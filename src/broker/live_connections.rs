@@ -1,12 +1,13 @@
-//! The connections that each client currently has.
+//! Tracks the current connections of each client.
 //!
-//! A reconnecting client is often accepted before the broker detects that its previous connection
-//! is dead. The last will of the previous connection is then published after the new connection was
-//! registered. To detect this, each connection has a generation number: a message or last will is
-//! ignored if its client has a live connection with a higher generation. A client is disconnected
-//! when its last connection is unregistered.
+//! When a client reconnects, the broker often accepts the new connection before it detects that the
+//! previous connection is broken. The last will of the previous connection is then published after
+//! the new connection was registered, and must be ignored. Therefore each connection has a
+//! generation number. A message or last will from one connection is ignored if the same client has
+//! a connection with a higher generation number. A client is disconnected when its last connection
+//! is unregistered.
 //!
-//! Callbacks run while the lock is held. Therefore the message sink receives messages and
+//! The lock is held while callbacks run. Therefore the message sink receives messages and
 //! disconnects in the order in which this module accepted them.
 
 use std::collections::HashMap;
@@ -16,7 +17,7 @@ use parking_lot::Mutex;
 use crate::domain::ClientId;
 use crate::telemetry::metrics;
 
-/// Orders the connections of a client: a later connection has a higher number.
+/// Generation number of a connection. A later connection has a higher number.
 pub(super) type Generation = u64;
 
 #[derive(Default)]
@@ -27,26 +28,28 @@ pub(super) struct LiveConnections {
 #[derive(Default)]
 struct Inner {
     last_generation: Generation,
-    /// A client has two connections only during a takeover.
-    by_client: HashMap<ClientId, Vec<Generation>>,
+    /// The current connections of each client. A client has two connections only while a new
+    /// connection replaces the previous connection.
+    generations_by_client: HashMap<ClientId, Vec<Generation>>,
 }
 
 impl LiveConnections {
-    /// Adds an authenticated connection.
+    /// Adds an authenticated connection. Returns the generation number of the connection.
     pub fn register(&self, client: &ClientId) -> Generation {
         let mut inner = self.inner.lock();
         inner.last_generation += 1;
         let generation = inner.last_generation;
         inner
-            .by_client
+            .generations_by_client
             .entry(client.clone())
             .or_default()
             .push(generation);
-        metrics::set_broker_connections(inner.by_client.len());
+        metrics::set_broker_connections(inner.generations_by_client.len());
         generation
     }
 
-    /// Removes a connection. Calls `on_disconnected` if it was the client's last connection.
+    /// Removes a connection. If the client then has no connection, calls `on_disconnected` and
+    /// returns its result.
     pub fn unregister<T>(
         &self,
         client: &ClientId,
@@ -54,41 +57,46 @@ impl LiveConnections {
         on_disconnected: impl FnOnce() -> T,
     ) -> Option<T> {
         let mut inner = self.inner.lock();
-        let generations = inner.by_client.get_mut(client)?;
+        let generations = inner.generations_by_client.get_mut(client)?;
         let count_before = generations.len();
         generations.retain(|other| *other != generation);
         if !generations.is_empty() || generations.len() == count_before {
             return None;
         }
-        inner.by_client.remove(client);
-        metrics::set_broker_connections(inner.by_client.len());
+        inner.generations_by_client.remove(client);
+        metrics::set_broker_connections(inner.generations_by_client.len());
         Some(on_disconnected())
     }
 
-    /// Calls `action` unless the client has a newer connection than this one. The connection itself
-    /// may already be closed.
-    pub fn unless_superseded<T>(
+    /// Runs `action` and returns its result, unless the client has a connection with a higher
+    /// generation number than `generation`. The connection with the number `generation` may already
+    /// be closed.
+    pub fn run_unless_superseded<T>(
         &self,
         client: &ClientId,
         generation: Generation,
         action: impl FnOnce() -> T,
     ) -> Option<T> {
         let inner = self.inner.lock();
-        let superseded = inner
-            .by_client
+        let is_superseded = inner
+            .generations_by_client
             .get(client)
             .is_some_and(|generations| generations.iter().any(|other| *other > generation));
-        (!superseded).then(action)
+        (!is_superseded).then(action)
     }
 
-    /// Calls `action` if the client has no connection.
-    pub fn if_not_connected<T>(&self, client: &ClientId, action: impl FnOnce() -> T) -> Option<T> {
+    /// Runs `action` and returns its result, if the client has no connection.
+    pub fn run_if_not_connected<T>(
+        &self,
+        client: &ClientId,
+        action: impl FnOnce() -> T,
+    ) -> Option<T> {
         let inner = self.inner.lock();
-        (!inner.by_client.contains_key(client)).then(action)
+        (!inner.generations_by_client.contains_key(client)).then(action)
     }
 
     pub fn is_connected(&self, client: &ClientId) -> bool {
-        self.inner.lock().by_client.contains_key(client)
+        self.inner.lock().generations_by_client.contains_key(client)
     }
 }
 
@@ -112,45 +120,51 @@ mod tests {
     }
 
     #[test]
-    fn newer_connection_supersedes_the_older_one() {
+    fn messages_of_the_older_connection_are_ignored_while_a_newer_connection_exists() {
         let connections = LiveConnections::default();
         let old = connections.register(&client());
         assert_eq!(
-            connections.unless_superseded(&client(), old, || ()),
+            connections.run_unless_superseded(&client(), old, || ()),
             Some(())
         );
         let new = connections.register(&client());
-        assert_eq!(connections.unless_superseded(&client(), old, || ()), None);
         assert_eq!(
-            connections.unless_superseded(&client(), new, || ()),
+            connections.run_unless_superseded(&client(), old, || ()),
+            None
+        );
+        assert_eq!(
+            connections.run_unless_superseded(&client(), new, || ()),
             Some(())
         );
     }
 
     #[test]
-    fn older_connection_is_current_again_after_the_newer_one_fails() {
+    fn messages_of_the_older_connection_are_accepted_after_the_newer_connection_closes() {
         let connections = LiveConnections::default();
         let old = connections.register(&client());
-        let failed = connections.register(&client());
-        assert_eq!(connections.unregister(&client(), failed, || ()), None);
+        let new = connections.register(&client());
+        assert_eq!(connections.unregister(&client(), new, || ()), None);
         assert_eq!(
-            connections.unless_superseded(&client(), old, || ()),
+            connections.run_unless_superseded(&client(), old, || ()),
             Some(())
         );
         assert_eq!(connections.unregister(&client(), old, || ()), Some(()));
     }
 
     #[test]
-    fn delayed_will_is_accepted_unless_the_client_reconnected() {
+    fn last_will_of_a_closed_connection_is_accepted_unless_the_client_has_reconnected() {
         let connections = LiveConnections::default();
         let old = connections.register(&client());
         connections.unregister(&client(), old, || ());
         assert_eq!(
-            connections.unless_superseded(&client(), old, || ()),
+            connections.run_unless_superseded(&client(), old, || ()),
             Some(())
         );
         connections.register(&client());
-        assert_eq!(connections.unless_superseded(&client(), old, || ()), None);
-        assert_eq!(connections.if_not_connected(&client(), || ()), None);
+        assert_eq!(
+            connections.run_unless_superseded(&client(), old, || ()),
+            None
+        );
+        assert_eq!(connections.run_if_not_connected(&client(), || ()), None);
     }
 }

@@ -1,6 +1,6 @@
 //! The interface through which the broker forwards client messages to the rest of the process.
 //!
-//! The broker acknowledges a publish only after the sink has stored it durably.
+//! The broker acknowledges a message only after the sink has stored the message durably.
 
 use std::future::Future;
 
@@ -10,18 +10,20 @@ use futures::future::BoxFuture;
 use crate::domain::ClientId;
 use crate::protocol::InboundMessage;
 
-/// Receives messages and disconnects of the broker's clients.
+/// Receives the messages and disconnects of the broker's clients.
 ///
-/// The order of the calls is the order of the events. The broker calls these methods while it holds
-/// a lock, so they must not block: only the returned [`PendingWrite`] may be awaited.
+/// The broker calls these methods in the order in which it accepted the messages and disconnects.
+/// The broker holds a lock during each call, so the methods must not block. The write to durable
+/// storage continues in the returned [`PendingWrite`].
 pub trait MessageSink: Send + Sync + 'static {
-    /// Accepts a message that a client published on one of its own topics, or its last will.
-    fn message_received(&self, message: InboundMessage) -> PendingWrite;
+    /// Accepts a message or a last will that a client published to one of its own topics.
+    fn on_message_received(&self, message: InboundMessage) -> PendingWrite;
 
-    /// Accepts the event that a client's last connection has closed.
-    fn connection_closed(&self, client: ClientId) -> PendingWrite;
+    /// Accepts the event that a client has disconnected: the client's last connection has closed.
+    fn on_client_disconnected(&self, client: ClientId) -> PendingWrite;
 
-    /// Returns whether the queue is so long that the broker should reject new connections.
+    /// Returns whether so many messages wait for storage that the broker should reject new
+    /// connections.
     fn is_overloaded(&self) -> bool;
 }
 
@@ -29,22 +31,23 @@ pub trait MessageSink: Send + Sync + 'static {
 pub struct PendingWrite(Option<BoxFuture<'static, bool>>);
 
 impl PendingWrite {
-    /// Creates a write that is already complete, for messages that need not be stored.
+    /// Creates a write that is already complete, for messages that do not have to be stored.
     #[must_use]
     pub fn completed() -> Self {
         Self(None)
     }
 
-    /// Creates a write that completes with `durable`, which returns false if the write failed.
+    /// Creates a pending write. The future `write` must return true if the message is durable, and
+    /// false if the write failed.
     #[must_use]
-    pub fn new(durable: impl Future<Output = bool> + Send + 'static) -> Self {
-        Self(Some(durable.boxed()))
+    pub fn new(write: impl Future<Output = bool> + Send + 'static) -> Self {
+        Self(Some(write.boxed()))
     }
 
-    /// Waits for the write. Returns false if the write failed.
-    pub async fn durable(self) -> bool {
+    /// Waits for the write. Returns true if the message is durable, and false if the write failed.
+    pub async fn wait_until_durable(self) -> bool {
         match self.0 {
-            Some(durable) => durable.await,
+            Some(write) => write.await,
             None => true,
         }
     }

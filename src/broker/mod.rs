@@ -1,12 +1,12 @@
 //! The embedded MQTT broker. Only this module uses the `mqtt5` crate.
 //!
 //! `mqtt5` implements the MQTT protocol, sessions and routing. This module adds an accept loop,
-//! authentication by client certificate, topic authorization, and tracking of each client's current
-//! connection.
+//! authentication by client certificate and topic authorization. It also tracks the current
+//! connections of each client.
 //!
-//! Each connection has its own `ClientSession`, which is both the authorizer and the event handler
-//! that `mqtt5` calls. Therefore every call can be attributed to one connection, including calls
-//! for last wills. See `docs/decisions/002-per-connection-auth-handler.md`.
+//! Each connection has its own `ClientSession`. `mqtt5` calls the `ClientSession` to authorize
+//! requests and to report events. Therefore each call belongs to one known connection, including
+//! calls for last wills. See `docs/decisions/002-per-connection-auth-handler.md`.
 
 mod abortable_stream;
 mod accept;
@@ -48,33 +48,35 @@ pub use tls::read_tls;
 use accept::ConnectionLimits;
 use live_connections::LiveConnections;
 
-/// How long `mqtt5` keeps the session of a disconnected client, in memory.
+/// Time for which `mqtt5` stores the session of a disconnected client in memory.
 const SESSION_EXPIRY: Duration = Duration::from_mins(5);
-/// Limits of a session queue, which holds the messages for one disconnected client.
-const QUEUE_LIMITS: QueueLimits = QueueLimits {
+/// Limits of a session queue. The queue contains the messages to one disconnected client.
+const SESSION_QUEUE_LIMITS: QueueLimits = QueueLimits {
     max_messages: 1000,
     max_bytes: 8 * 1024 * 1024,
 };
-/// Messages buffered for one connected client. When the buffer is full, publishing waits.
-const CLIENT_BUFFER_MESSAGES: usize = 64;
-/// MQTT receive maximum: how many QoS 1 messages of one client may be unacknowledged.
+/// Maximum number of buffered messages to one connected client. When the buffer is full, the
+/// publisher of the next message waits.
+const MAX_BUFFERED_MESSAGES_PER_CLIENT: usize = 64;
+/// MQTT receive maximum: maximum number of unacknowledged QoS 1 messages from one client.
 const RECEIVE_MAXIMUM: u16 = 64;
-/// How long shutdown waits for `mqtt5` to send DISCONNECT to all clients.
+/// Maximum time at shutdown for `mqtt5` to send DISCONNECT to all clients.
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const HOUSEKEEPING_INTERVAL: Duration = Duration::from_mins(1);
-/// File descriptors that the connection limit leaves for the database, the REST API and log files.
+/// Number of file descriptors that are reserved for the database, the REST API and log files. MQTT
+/// connections may use the other file descriptors of the process.
 const RESERVED_FILE_DESCRIPTORS: u64 = 200;
 
-/// Bound sockets. The caller binds them first, so a port in use is reported before startup changes
-/// anything on disk.
+/// Bound sockets of the broker. Startup binds the sockets before it changes files. Therefore an
+/// error such as "port in use" does not leave changed files.
 pub struct Listeners {
-    /// Listener without TLS, on loopback.
+    /// Listener without TLS, on a loopback address.
     pub plain: Option<TcpListener>,
-    /// Listener with mutual TLS.
+    /// Listener with mutual TLS, and its certificates.
     pub tls: Option<(TcpListener, Arc<ServerTls>)>,
 }
 
-/// The running broker. To shut down, call [`Broker::stop_accepting_messages`], then
+/// The running broker. To shut the broker down, call [`Broker::stop_accepting_messages`], then
 /// [`Broker::stop`].
 pub struct Broker {
     state: Arc<BrokerState>,
@@ -84,27 +86,28 @@ pub struct Broker {
 /// State that all connections share.
 struct BrokerState {
     settings: config::Broker,
-    /// Each connection clones this and adds its own event handler.
+    /// Configuration for `mqtt5`. Each connection clones the configuration and adds its own event
+    /// handler.
     connection_config: BrokerConfig,
     router: Arc<MessageRouter>,
     storage: Arc<DynamicStorage>,
     stats: Arc<BrokerStats>,
     resource_monitor: Arc<ResourceMonitor>,
-    /// Makes `mqtt5` disconnect every client.
-    disconnect_all: broadcast::Sender<()>,
+    /// Channel of the signal after which `mqtt5` disconnects every client.
+    disconnect_all_signal: broadcast::Sender<()>,
     topics: TopicScheme,
     sink: Arc<dyn MessageSink>,
     clock: Arc<dyn Clock>,
     live_connections: LiveConnections,
-    connect_limiter: RateLimiter<ClientId>,
+    connect_rate_limiter: RateLimiter<ClientId>,
     connection_limits: ConnectionLimits,
-    /// Set at shutdown. The broker then accepts no messages and discards last wills, because a
-    /// client that loses its connection at shutdown must stay recorded as connected.
-    shutting_down: AtomicBool,
+    /// Set when shutdown begins. From then on, the broker accepts no messages and discards last
+    /// wills. Shutdown closes all connections, but the clients must stay recorded as connected.
+    is_shutting_down: AtomicBool,
 }
 
 impl Broker {
-    /// Starts to accept clients.
+    /// Starts the broker: accepts clients on `listeners`, and forwards their messages to `sink`.
     #[must_use]
     pub fn start(
         settings: config::Broker,
@@ -137,21 +140,22 @@ impl Broker {
                 tasks.clone(),
             ));
         }
-        tasks.spawn(housekeeping(state.clone(), tasks.clone()));
+        tasks.spawn(run_housekeeping(state.clone(), tasks.clone()));
         Self { state, tasks }
     }
 
-    /// Stops accepting messages and connections: from now on the broker acknowledges no messages,
-    /// discards last wills and rejects new connections. Publishing to clients still works.
+    /// Stops accepting messages and connections. From then on, the broker acknowledges no new
+    /// messages, discards last wills and rejects new connections. The broker still publishes
+    /// messages to connected clients.
     pub fn stop_accepting_messages(&self) {
-        self.state.shutting_down.store(true, Ordering::Release);
+        self.state.is_shutting_down.store(true, Ordering::Release);
     }
 
-    /// Disconnects all clients. Connections that are still open after one second are dropped.
+    /// Disconnects all clients. Drops the connections that are still open after one second.
     pub async fn stop(&self) {
         self.stop_accepting_messages();
-        // Fails only if no client is connected.
-        let _ = self.state.disconnect_all.send(());
+        // `send` fails only if no client is connected. That is not an error.
+        let _ = self.state.disconnect_all_signal.send(());
         self.tasks.stop(DISCONNECT_TIMEOUT).await;
     }
 
@@ -161,16 +165,17 @@ impl Broker {
         self.state.live_connections.is_connected(client)
     }
 
-    /// Reports a disconnect to the message sink if the client has no connection.
+    /// Reports a disconnect to the message sink if the client has no connection. Returns `None` if
+    /// the client is connected.
     #[must_use]
-    pub fn end_if_not_connected(&self, client: &ClientId) -> Option<PendingWrite> {
+    pub fn report_if_disconnected(&self, client: &ClientId) -> Option<PendingWrite> {
         let sink = &self.state.sink;
         self.state
             .live_connections
-            .if_not_connected(client, || sink.connection_closed(client.clone()))
+            .run_if_not_connected(client, || sink.on_client_disconnected(client.clone()))
     }
 
-    /// Returns whether the broker accepts clients.
+    /// Checks that the broker accepts clients.
     ///
     /// # Errors
     /// When the broker is shutting down.
@@ -191,23 +196,23 @@ impl BrokerState {
         clock: Arc<dyn Clock>,
     ) -> Self {
         let storage = Arc::new(DynamicStorage::Memory(MemoryBackend::with_queue_limits(
-            QUEUE_LIMITS,
+            SESSION_QUEUE_LIMITS,
         )));
-        let router =
-            MessageRouter::with_storage(storage.clone()).with_fallback_queue_limits(QUEUE_LIMITS);
-        let (disconnect_all, _) = broadcast::channel(1);
+        let router = MessageRouter::with_storage(storage.clone())
+            .with_fallback_queue_limits(SESSION_QUEUE_LIMITS);
+        let (disconnect_all_signal, _) = broadcast::channel(1);
         Self {
             connection_config: connection_config(&settings),
             router: Arc::new(router),
             storage,
             stats: Arc::new(BrokerStats::new()),
-            resource_monitor: Arc::new(ResourceMonitor::new(unlimited())),
-            disconnect_all,
+            resource_monitor: Arc::new(ResourceMonitor::new(unlimited_resources())),
+            disconnect_all_signal,
             topics,
             sink,
             clock,
             live_connections: LiveConnections::default(),
-            connect_limiter: RateLimiter::new(
+            connect_rate_limiter: RateLimiter::new(
                 settings.connect_limit.burst,
                 settings.connect_limit.per_second,
             ),
@@ -216,12 +221,12 @@ impl BrokerState {
                 settings.max_connections_per_address,
             ),
             settings,
-            shutting_down: AtomicBool::new(false),
+            is_shutting_down: AtomicBool::new(false),
         }
     }
 
     fn is_shutting_down(&self) -> bool {
-        self.shutting_down.load(Ordering::Acquire)
+        self.is_shutting_down.load(Ordering::Acquire)
     }
 }
 
@@ -230,10 +235,11 @@ fn connection_config(settings: &config::Broker) -> BrokerConfig {
         .with_bind_addresses(Vec::<SocketAddr>::new())
         .with_max_packet_size(settings.max_packet_size)
         .with_session_expiry(SESSION_EXPIRY);
-    config.client_channel_capacity = CLIENT_BUFFER_MESSAGES;
+    config.client_channel_capacity = MAX_BUFFERED_MESSAGES_PER_CLIENT;
     config.server_receive_maximum = Some(RECEIVE_MAXIMUM);
-    // 0 means no limit. A client may subscribe only to its own few topics, without wildcards. With
-    // a limit, `mqtt5` would count the subscriptions of all clients at each SUBSCRIBE.
+    // 0 means no limit. A limit is not needed, because a client may subscribe only to its own few
+    // topics, without wildcards. With a limit, `mqtt5` would count the subscriptions of all clients
+    // at each SUBSCRIBE.
     config.max_subscriptions_per_client = 0;
     config.wildcard_subscription_available = false;
     config.shared_subscription_available = false;
@@ -242,29 +248,31 @@ fn connection_config(settings: &config::Broker) -> BrokerConfig {
     config
 }
 
-/// Reduces `max_connections` to the open-file limit, minus a reserve for other files and sockets.
+/// Returns `max_connections`, or the number of connections that the open-file limit of the process
+/// allows, whichever is smaller.
 fn cap_to_fd_limit(max_connections: usize) -> usize {
-    let allowed = rlimit::Resource::NOFILE
+    let allowed_by_fd_limit = rlimit::Resource::NOFILE
         .get_soft()
         .map_or(u64::MAX, |soft_limit| {
             soft_limit
                 .saturating_sub(RESERVED_FILE_DESCRIPTORS)
                 .max(soft_limit / 2)
         });
-    let allowed = usize::try_from(allowed).unwrap_or(usize::MAX);
-    if allowed < max_connections {
+    let allowed_by_fd_limit = usize::try_from(allowed_by_fd_limit).unwrap_or(usize::MAX);
+    if allowed_by_fd_limit < max_connections {
         tracing::warn!(
             max_connections,
-            allowed,
+            allowed = allowed_by_fd_limit,
             "broker.max_connections exceeds the open-file limit; raise the limit (ulimit -n)"
         );
     }
-    max_connections.min(allowed)
+    max_connections.min(allowed_by_fd_limit)
 }
 
-/// Disables the limits of `mqtt5`, which apply only after the CONNECT packet. [`ConnectionLimits`]
-/// applies before the TLS handshake.
-fn unlimited() -> ResourceLimits {
+/// Returns settings that disable the resource limits of `mqtt5`. `mqtt5` applies these limits only
+/// after the CONNECT packet. The broker uses [`ConnectionLimits`] instead, which apply before the
+/// TLS handshake.
+fn unlimited_resources() -> ResourceLimits {
     ResourceLimits {
         max_connections: usize::MAX,
         max_connections_per_ip: usize::MAX,
@@ -275,8 +283,8 @@ fn unlimited() -> ResourceLimits {
     }
 }
 
-/// Periodically removes expired sessions and idle rate-limit entries.
-async fn housekeeping(state: Arc<BrokerState>, tasks: TaskGroup) {
+/// Periodically removes expired MQTT sessions and full rate-limit buckets.
+async fn run_housekeeping(state: Arc<BrokerState>, tasks: TaskGroup) {
     loop {
         tokio::select! {
             () = tokio::time::sleep(HOUSEKEEPING_INTERVAL) => {}
@@ -287,6 +295,6 @@ async fn housekeeping(state: Arc<BrokerState>, tasks: TaskGroup) {
         }
         state.router.sweep_sessions().await;
         state.resource_monitor.cleanup_expired_windows().await;
-        state.connect_limiter.remove_idle();
+        state.connect_rate_limiter.remove_full_buckets();
     }
 }

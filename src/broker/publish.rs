@@ -1,4 +1,4 @@
-//! Publishing messages from the service to one client.
+//! Publishes messages from this service to a client.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ pub enum PublishError {
     /// The client has no connection to the broker.
     #[error("the client is not connected to the broker")]
     NotConnected,
-    /// The client is connected but not subscribed to the topic, so it would not receive the
-    /// message.
+    /// The client is connected, but has not subscribed to the topic of the message. Therefore the
+    /// client would not receive the message.
     #[error("the client has not subscribed to its topic")]
     NotSubscribed,
     /// Earlier messages to the client are still queued, because the client reads too slowly.
@@ -31,12 +31,12 @@ pub enum PublishError {
 }
 
 impl Broker {
-    /// Publishes a message to a client with QoS 1. Returns when the broker has buffered the message
-    /// for the client's connection, without waiting for the client's PUBACK.
+    /// Publishes a message to a client with QoS 1. Returns when the message is in the send buffer
+    /// of the client's connection. Does not wait for the client's PUBACK.
     ///
     /// # Errors
     /// When the broker did not accept the message. After [`PublishError::TimedOut`] the client may
-    /// still receive it.
+    /// still receive the message.
     pub async fn publish(
         &self,
         client: &ClientId,
@@ -54,9 +54,9 @@ impl Broker {
         if !state.router.has_subscription(client.as_str(), &topic).await {
             return Err(PublishError::NotSubscribed);
         }
-        // When the client's session queue is full, `mqtt5` silently discards the oldest message in
-        // it, although the API reported that message as sent. Rejecting new messages here keeps the
-        // queue from filling up.
+        // A new message is rejected while older messages wait in the client's session queue.
+        // Otherwise the queue could become full. `mqtt5` would then silently discard the oldest
+        // message, although the API had reported this message as sent.
         if state.router.queue_handle(client.as_str()).count() > 0 {
             return Err(PublishError::Backlog);
         }

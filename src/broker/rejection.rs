@@ -1,6 +1,7 @@
 //! Reasons for which the broker rejects a connection, a publish or a subscription.
 
-/// Why the broker rejected a request. The `reason` label of the rejection metric.
+/// Why the broker rejected a connection, a publish or a subscription. Used as the label `reason` of
+/// the metric `cloud_connector_broker_rejections_total`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RejectionReason {
     /// `broker.max_connections` or `broker.max_connections_per_address` is reached.

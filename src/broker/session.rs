@@ -1,4 +1,5 @@
-//! One client connection: authentication, topic authorization, and forwarding of its messages.
+//! Handles one client connection: authenticates the client, authorizes topics, and forwards
+//! messages to the sink.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +12,7 @@ use mqtt5::broker::{AuthProvider, AuthResult};
 use mqtt5::packet::connect::ConnectPacket;
 use mqtt5::types::ReasonCode;
 
-use super::abortable_stream::KillSwitch;
+use super::abortable_stream::AbortHandle;
 use super::live_connections::Generation;
 use super::rejection::RejectionReason;
 use super::{BrokerState, PendingWrite};
@@ -23,25 +24,25 @@ use crate::telemetry::metrics;
 pub(super) struct ClientSession {
     state: Arc<BrokerState>,
     peer: SocketAddr,
-    /// The common name of the client certificate. `None` on the plain listener, which accepts any
-    /// client ID.
+    /// The common name of the client certificate. `None` for a connection to the plain listener,
+    /// which accepts any client ID.
     certificate_name: Option<ClientId>,
-    kill_switch: KillSwitch,
+    abort_handle: AbortHandle,
     /// Set when the CONNECT packet is accepted.
     client: OnceLock<AuthenticatedClient>,
     /// Set when the packet loop of `mqtt5` has ended. From then on, `mqtt5` requests authorization
     /// only for the last will.
-    packet_loop_ended: AtomicBool,
+    has_packet_loop_ended: AtomicBool,
 }
 
 struct AuthenticatedClient {
     id: ClientId,
     generation: Generation,
     uses_mqtt_v5: bool,
-    will: Option<Will>,
+    last_will: Option<LastWill>,
 }
 
-struct Will {
+struct LastWill {
     topic: String,
     payload: Bytes,
 }
@@ -51,20 +52,20 @@ impl ClientSession {
         state: Arc<BrokerState>,
         peer: SocketAddr,
         certificate_name: Option<ClientId>,
-        kill_switch: KillSwitch,
+        abort_handle: AbortHandle,
     ) -> Self {
         Self {
             state,
             peer,
             certificate_name,
-            kill_switch,
+            abort_handle,
             client: OnceLock::new(),
-            packet_loop_ended: AtomicBool::new(false),
+            has_packet_loop_ended: AtomicBool::new(false),
         }
     }
 
-    /// Unregisters the connection and reports a disconnect if it was the client's last connection.
-    /// Repeated calls have no effect.
+    /// Unregisters the connection. If the client then has no connection, reports a disconnect to
+    /// the sink. Repeated calls have no effect.
     pub fn close(&self) {
         let Some(client) = self.client.get() else {
             return;
@@ -73,94 +74,106 @@ impl ClientSession {
         state
             .live_connections
             .unregister(&client.id, client.generation, || {
-                // At shutdown the broker closes the connection, and the client will reconnect.
+                // At shutdown, the broker closes all connections, and the clients reconnect later.
+                // Therefore these disconnects are not reported.
                 if !state.is_shutting_down() {
-                    // Not awaited: the sink has accepted the event, and no PUBACK depends on it.
-                    drop(state.sink.connection_closed(client.id.clone()));
+                    // The write is not awaited, because no PUBACK depends on it.
+                    drop(state.sink.on_client_disconnected(client.id.clone()));
                 }
             });
     }
 
-    fn reject(&self, reason: RejectionReason, code: ReasonCode) -> AuthResult {
-        metrics::broker_rejection(reason.as_str(), &self.peer);
+    /// Counts the rejection of a CONNECT packet. Returns the result that makes `mqtt5` reject the
+    /// packet with `code`.
+    fn reject_connect(&self, reason: RejectionReason, code: ReasonCode) -> AuthResult {
+        metrics::count_broker_rejection(reason.as_str(), &self.peer);
         AuthResult::fail(code)
     }
 
     /// Checks the CONNECT packet and registers the connection.
-    fn admit(&self, connect: &ConnectPacket) -> AuthResult {
+    fn handle_connect(&self, connect: &ConnectPacket) -> AuthResult {
         let state = &self.state;
         if state.is_shutting_down() {
-            return self.reject(
+            return self.reject_connect(
                 RejectionReason::ShuttingDown,
                 ReasonCode::ServerShuttingDown,
             );
         }
-        let Ok(id) = ClientId::new(&connect.client_id) else {
-            return self.reject(
+        let Ok(client_id) = ClientId::new(&connect.client_id) else {
+            return self.reject_connect(
                 RejectionReason::InvalidClientId,
                 ReasonCode::ClientIdentifierNotValid,
             );
         };
-        if self.certificate_name.as_ref().is_some_and(|cn| *cn != id) {
-            return self.reject(RejectionReason::CnMismatch, ReasonCode::NotAuthorized);
+        let certificate_name = self.certificate_name.as_ref();
+        if certificate_name.is_some_and(|name| *name != client_id) {
+            return self.reject_connect(RejectionReason::CnMismatch, ReasonCode::NotAuthorized);
         }
-        if state.connect_limiter.check(&id).is_err() {
-            return self.reject(
+        if state.connect_rate_limiter.check(&client_id).is_err() {
+            return self.reject_connect(
                 RejectionReason::RateLimited,
                 ReasonCode::ConnectionRateExceeded,
             );
         }
         if state.sink.is_overloaded() {
-            return self.reject(RejectionReason::Overloaded, ReasonCode::ServerBusy);
+            return self.reject_connect(RejectionReason::Overloaded, ReasonCode::ServerBusy);
         }
-        let will = connect.will.as_ref().map(|will| Will {
+        let last_will = connect.will.as_ref().map(|will| LastWill {
             topic: will.topic.clone(),
             payload: Bytes::from(will.payload.clone()),
         });
-        if let Some(will) = &will
-            && !state.topics.may_publish(&id, &will.topic)
+        if let Some(last_will) = &last_will
+            && !state.topics.may_publish(&client_id, &last_will.topic)
         {
-            return self.reject(
+            return self.reject_connect(
                 RejectionReason::ForbiddenWillTopic,
                 ReasonCode::NotAuthorized,
             );
         }
         let client = AuthenticatedClient {
-            generation: state.live_connections.register(&id),
+            generation: state.live_connections.register(&client_id),
             uses_mqtt_v5: connect.protocol_version >= 5,
-            will,
-            id,
+            last_will,
+            id: client_id,
         };
-        let user = client.id.to_string();
+        let user_name = client.id.to_string();
         if self.client.set(client).is_err() {
-            // `mqtt5` authenticates one CONNECT packet per connection, so this is not expected.
-            return self.reject(RejectionReason::RepeatedConnect, ReasonCode::ProtocolError);
+            // A second CONNECT packet is not expected here, because `mqtt5` authenticates only one
+            // CONNECT packet per connection.
+            return self
+                .reject_connect(RejectionReason::RepeatedConnect, ReasonCode::ProtocolError);
         }
-        AuthResult::success_with_user(user)
+        AuthResult::success_with_user(user_name)
     }
 
-    /// Returns whether `mqtt5` may continue to process a publish to this topic.
-    fn authorize(&self, client: &AuthenticatedClient, topic: &str) -> bool {
+    /// Returns whether `mqtt5` continues to process a publish to `topic`.
+    fn authorize_topic(&self, client: &AuthenticatedClient, topic: &str) -> bool {
         if self.state.topics.may_publish(&client.id, topic) {
             return true;
         }
-        metrics::broker_rejection(RejectionReason::ForbiddenPublishTopic.as_str(), &client.id);
-        // `mqtt5` rejects with a PUBACK that carries a reason code, which MQTT 3.1.1 clients cannot
-        // parse. For these clients the publish continues, and `on_publish` discards it.
+        metrics::count_broker_rejection(
+            RejectionReason::ForbiddenPublishTopic.as_str(),
+            &client.id,
+        );
+        // `mqtt5` rejects a publish with a PUBACK that contains a reason code. MQTT 3.1.1 clients
+        // cannot parse this PUBACK. For these clients the publish continues, and `on_publish`
+        // discards the message.
         !client.uses_mqtt_v5
     }
 
-    /// Forwards the last will. `mqtt5` publishes it when the connection ends, or after its delay.
-    fn forward_will(&self, client: &AuthenticatedClient) {
-        if let Some(will) = &client.will
+    /// Forwards the last will to the sink, unless the broker is shutting down. Called when `mqtt5`
+    /// publishes the last will: when the connection ends, or after the will delay.
+    fn forward_last_will(&self, client: &AuthenticatedClient) {
+        if let Some(last_will) = &client.last_will
             && !self.state.is_shutting_down()
         {
-            // Not awaited: the sink has accepted the message, and no PUBACK depends on it.
-            drop(self.forward(client, &will.topic, will.payload.clone()));
+            // The write is not awaited, because no PUBACK depends on it.
+            drop(self.forward(client, &last_will.topic, last_will.payload.clone()));
         }
     }
 
-    /// Forwards a message to the sink, unless the client has a newer connection.
+    /// Forwards a message to the sink. Returns `None`, without forwarding the message, if the
+    /// client has a newer connection.
     fn forward(
         &self,
         client: &AuthenticatedClient,
@@ -171,22 +184,22 @@ impl ClientSession {
         let message = InboundMessage {
             topic: topic.to_owned(),
             payload,
-            // The embedded broker neither stores nor replays retained messages of clients, so the
-            // retain flag of the publish has no meaning here.
+            // The embedded broker does not store retained messages. Therefore this message is not a
+            // replay of a retained message.
             retained: false,
-            operator_replay: false,
+            is_operator_replay: false,
             received_at: state.clock.now(),
-            truncated: None,
+            truncated_from: None,
         };
         state
             .live_connections
-            .unless_superseded(&client.id, client.generation, || {
-                state.sink.message_received(message)
+            .run_unless_superseded(&client.id, client.generation, || {
+                state.sink.on_message_received(message)
             })
     }
 
-    /// Waits until the message is durable. Aborts the connection if the write fails or takes too
-    /// long, because `mqtt5` would otherwise acknowledge the message.
+    /// Forwards the message to the sink and waits until the message is durable. If the write fails
+    /// or takes too long, aborts the connection. Otherwise `mqtt5` would acknowledge the message.
     async fn on_publish(&self, event: ClientPublishEvent) -> PublishAction {
         let Some(client) = self.client.get() else {
             return PublishAction::Handled;
@@ -200,28 +213,28 @@ impl ClientSession {
         } else {
             self.forward(client, &event.topic, event.payload)
         };
-        let durable = match write {
+        let is_durable = match write {
             Some(write) => {
                 let timeout = state.settings.ack_timeout.get();
-                tokio::time::timeout(timeout, write.durable())
+                tokio::time::timeout(timeout, write.wait_until_durable())
                     .await
                     .unwrap_or(false)
             }
             None => false,
         };
-        if !durable {
-            metrics::connection_aborted(&client.id);
-            self.kill_switch.abort();
+        if !is_durable {
+            metrics::count_aborted_connection(&client.id);
+            self.abort_handle.abort();
         }
-        // `Handled` stops `mqtt5` from routing or retaining the message. Only the sink receives
-        // messages of clients.
+        // `Handled` prevents `mqtt5` from routing or retaining the message. Only the sink receives
+        // the messages from clients.
         PublishAction::Handled
     }
 }
 
 impl Drop for ClientSession {
-    /// Closes the session even if its task panicked or was aborted. A connection that stays
-    /// registered would keep its client connected forever.
+    /// Closes the session even if its task panicked or was aborted. Otherwise the connection would
+    /// remain registered, and its client would be recorded as connected forever.
     fn drop(&mut self) {
         self.close();
     }
@@ -233,7 +246,7 @@ impl AuthProvider for ClientSession {
         connect: &'a ConnectPacket,
         _peer: SocketAddr,
     ) -> BoxFuture<'a, mqtt5::error::Result<AuthResult>> {
-        Box::pin(async { Ok(self.admit(connect)) })
+        Box::pin(async { Ok(self.handle_connect(connect)) })
     }
 
     fn authorize_publish<'a>(
@@ -246,11 +259,11 @@ impl AuthProvider for ClientSession {
             let Some(client) = self.client.get() else {
                 return false;
             };
-            if self.packet_loop_ended.load(Ordering::Acquire) {
-                self.forward_will(client);
+            if self.has_packet_loop_ended.load(Ordering::Acquire) {
+                self.forward_last_will(client);
                 false
             } else {
-                self.authorize(client, topic)
+                self.authorize_topic(client, topic)
             }
         })
     }
@@ -265,18 +278,19 @@ impl AuthProvider for ClientSession {
             let Some(client) = self.client.get() else {
                 return false;
             };
-            let allowed = self.state.topics.may_subscribe(&client.id, filter);
-            if !allowed {
+            let is_allowed = self.state.topics.may_subscribe(&client.id, filter);
+            if !is_allowed {
                 let reason = RejectionReason::ForbiddenSubscribeTopic;
-                metrics::broker_rejection(reason.as_str(), &client.id);
+                metrics::count_broker_rejection(reason.as_str(), &client.id);
             }
-            allowed
+            is_allowed
         })
     }
 
-    /// `mqtt5` calls this only between the packet loop and the publication of the last will.
+    /// Records that the packet loop has ended. `mqtt5` calls this method only after the packet loop
+    /// and before it publishes the last will.
     fn cleanup_session<'a>(&'a self, _user: &'a str) -> BoxFuture<'a, ()> {
-        Box::pin(async { self.packet_loop_ended.store(true, Ordering::Release) })
+        Box::pin(async { self.has_packet_loop_ended.store(true, Ordering::Release) })
     }
 }
 

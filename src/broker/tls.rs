@@ -1,4 +1,4 @@
-//! TLS configuration of the broker's listener, and client IDs from client certificates.
+//! TLS configuration of the broker's listener. Also reads the client ID from a client certificate.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ struct TlsFiles {
 /// Reads and checks the configured certificate files.
 ///
 /// # Errors
-/// When a file cannot be used. The error names the configuration key.
+/// When a file cannot be used. The error names the setting that contains the path of the file.
 pub fn read_tls(settings: &BrokerTls) -> Result<ServerTls, TlsError> {
     let path = |path: &Option<PathBuf>| path.clone().unwrap_or_default();
     let files = TlsFiles {
@@ -39,13 +39,13 @@ pub fn read_tls(settings: &BrokerTls) -> Result<ServerTls, TlsError> {
         client_ca: path(&settings.client_ca),
         crl: settings.crl.clone(),
     };
-    let mut watched = vec![
+    let mut watched_files = vec![
         files.certificate.clone(),
         files.private_key.clone(),
         files.client_ca.clone(),
     ];
-    watched.extend(files.crl.clone());
-    ServerTls::new("mqtt", watched, move || files.load())
+    watched_files.extend(files.crl.clone());
+    ServerTls::new("mqtt", watched_files, move || files.load())
 }
 
 impl TlsFiles {
@@ -64,8 +64,8 @@ impl TlsFiles {
         let verifier =
             WebPkiClientVerifier::builder_with_provider(Arc::new(client_cas), provider.clone())
                 .with_crls(crls)
-                // A CRL covers only the certificates of its own CA. Certificates of a CA without a
-                // CRL stay valid.
+                // A CRL lists only certificates that its own CA has issued. If another CA has no
+                // CRL, the certificates of that CA are accepted.
                 .only_check_end_entity_revocation()
                 .allow_unknown_revocation_status()
                 .build()
@@ -83,21 +83,21 @@ impl TlsFiles {
             .map_err(|error| unusable_file(PRIVATE_KEY_SETTING, &self.private_key, &error))
     }
 
-    /// Reads the CA certificates that sign client certificates. Skips expired ones, but fails if no
-    /// valid one remains.
+    /// Reads the CA certificates that sign client certificates. Skips expired CA certificates.
+    /// Fails if all CA certificates are expired.
     fn read_client_cas(&self) -> Result<RootCertStore, TlsError> {
         let mut client_cas = RootCertStore::empty();
-        let mut expired = None;
+        let mut last_expiry_error = None;
         for ca in tls::read_certificates(CLIENT_CA_SETTING, &self.client_ca)? {
             if let Err(error) = tls::check_valid_now(CLIENT_CA_SETTING, &self.client_ca, &ca) {
-                expired = Some(error);
+                last_expiry_error = Some(error);
                 continue;
             }
             client_cas
                 .add(ca)
                 .map_err(|error| unusable_file(CLIENT_CA_SETTING, &self.client_ca, &error))?;
         }
-        match expired {
+        match last_expiry_error {
             Some(error) if client_cas.is_empty() => Err(error),
             Some(error) => {
                 tracing::warn!(%error, "expired CA certificate skipped");
@@ -114,20 +114,22 @@ fn read_crls(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, 
         .collect::<Result<_, _>>()
         .map_err(|error| unusable_file(CRL_SETTING, path, &error))?;
     if crls.is_empty() {
-        // Accepting the file would silently disable revocation.
+        // A file without a revocation list is rejected. Otherwise the broker would silently accept
+        // revoked certificates.
         let problem = "the file contains no certificate revocation list in PEM format";
         return Err(unusable_file(CRL_SETTING, path, &problem));
     }
     Ok(crls)
 }
 
-/// Returns the certificate's common name if it has exactly one that is a valid client ID.
+/// Returns the certificate's common name. Returns `None` if the certificate does not have exactly
+/// one common name, or if the common name is not a valid client ID.
 pub(super) fn common_name(der: &CertificateDer<'_>) -> Option<ClientId> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
-    let mut names = certificate.subject().iter_common_name();
-    let name = names.next()?.as_str().ok()?;
-    if names.next().is_some() {
+    let mut common_names = certificate.subject().iter_common_name();
+    let common_name = common_names.next()?.as_str().ok()?;
+    if common_names.next().is_some() {
         return None;
     }
-    ClientId::new(name).ok()
+    ClientId::new(common_name).ok()
 }

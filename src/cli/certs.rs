@@ -17,14 +17,15 @@ use super::parse_client_id;
 use crate::domain::ClientId;
 
 /// File name stem of the CA certificate and key.
-const CA: &str = "ca";
+const CA_FILE_STEM: &str = "ca";
 /// File name stem of the server certificate and key.
-const SERVER: &str = "server";
-const DEFAULT_DAYS: u32 = 365;
-/// 100 years. The CA then expires within 1000 years, before the last date that X.509 can encode.
-const MAX_DAYS: i64 = 36_500;
-/// The CA is valid this many times longer than the server certificate.
-const CA_DAYS_FACTOR: i64 = 10;
+const SERVER_FILE_STEM: &str = "server";
+const DEFAULT_VALIDITY_DAYS: u32 = 365;
+/// 100 years. With this maximum, a CA expires within 1000 years. That is before the last date that
+/// X.509 can encode.
+const MAX_VALIDITY_DAYS: i64 = 36_500;
+/// Validity of the CA divided by the validity of the server certificate.
+const CA_VALIDITY_FACTOR: i64 = 10;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum CertsCommand {
@@ -36,16 +37,16 @@ pub(super) enum CertsCommand {
 
 #[derive(Debug, Args)]
 pub(super) struct InitArgs {
-    /// Folder for the files; created if it does not exist
+    /// Folder for the certificates and keys; created if it does not exist
     #[arg(long, value_name = "DIR", default_value = "./certs")]
     dir: PathBuf,
     /// Host name or IP address of the broker; can be repeated
     #[arg(long = "host", value_name = "HOST", default_values = ["localhost", "127.0.0.1"])]
     hosts: Vec<String>,
     /// Days until the server certificate expires; the CA is valid ten times longer
-    #[arg(long, default_value_t = DEFAULT_DAYS,
-          value_parser = clap::value_parser!(u32).range(..=MAX_DAYS))]
-    days: u32,
+    #[arg(long = "days", default_value_t = DEFAULT_VALIDITY_DAYS,
+          value_parser = clap::value_parser!(u32).range(..=MAX_VALIDITY_DAYS))]
+    validity_days: u32,
 }
 
 #[derive(Debug, Args)]
@@ -53,19 +54,19 @@ pub(super) struct IssueArgs {
     /// Client id, used as the common name of the certificate
     #[arg(value_name = "CLIENT_ID", required_unless_present = "server")]
     client_id: Option<String>,
-    /// Replace the server certificate instead
+    /// Replace the server certificate instead of issuing a client certificate
     #[arg(long, conflicts_with = "client_id")]
     server: bool,
-    /// Host name or IP address of the broker, with --server; can be repeated
+    /// With --server: host name or IP address of the broker; can be repeated
     #[arg(long = "host", value_name = "HOST", default_values = ["localhost", "127.0.0.1"])]
     hosts: Vec<String>,
-    /// Folder of the CA, also used for the new files
+    /// Folder of the CA; the new certificate and its key are written there
     #[arg(long, value_name = "DIR", default_value = "./certs")]
     dir: PathBuf,
     /// Days until the certificate expires
-    #[arg(long, default_value_t = DEFAULT_DAYS,
-          value_parser = clap::value_parser!(u32).range(..=MAX_DAYS))]
-    days: u32,
+    #[arg(long = "days", default_value_t = DEFAULT_VALIDITY_DAYS,
+          value_parser = clap::value_parser!(u32).range(..=MAX_VALIDITY_DAYS))]
+    validity_days: u32,
 }
 
 pub(super) fn run(command: &CertsCommand) -> Result<ExitCode> {
@@ -77,7 +78,7 @@ pub(super) fn run(command: &CertsCommand) -> Result<ExitCode> {
 }
 
 fn init(args: &InitArgs) -> Result<()> {
-    let (certificate, key) = file_paths(&args.dir, CA);
+    let (certificate, key) = cert_and_key_paths(&args.dir, CA_FILE_STEM);
     for file in [&certificate, &key] {
         if file.exists() {
             bail!(
@@ -93,8 +94,8 @@ fn init(args: &InitArgs) -> Result<()> {
             args.dir.display()
         )
     })?;
-    let ca_days = i64::from(args.days) * CA_DAYS_FACTOR;
-    let mut params = certificate_params("Cloud Connector private CA", ca_days);
+    let ca_validity_days = i64::from(args.validity_days) * CA_VALIDITY_FACTOR;
+    let mut params = certificate_params("Cloud Connector private CA", ca_validity_days);
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     let ca_key = KeyPair::generate()?;
@@ -102,13 +103,18 @@ fn init(args: &InitArgs) -> Result<()> {
     write_atomically(&key, &ca_key.serialize_pem(), 0o600)?;
     write_atomically(&certificate, &ca.pem(), 0o644)?;
     let issuer = read_issuer(&args.dir, "--dir")?;
-    issue_server(&args.dir, &issuer, &args.hosts, i64::from(args.days))?;
+    issue_server(
+        &args.dir,
+        &issuer,
+        &args.hosts,
+        i64::from(args.validity_days),
+    )?;
     println!(
         "Keep {} secret: its holder can impersonate any client.",
         key.display()
     );
     println!("Add to the configuration file:");
-    let (server, server_key) = file_paths(&args.dir, SERVER);
+    let (server, server_key) = cert_and_key_paths(&args.dir, SERVER_FILE_STEM);
     println!("  [broker.tls]");
     println!("  listen = \"0.0.0.0:8883\"");
     println!("  certificate = {}", toml_path(&server));
@@ -119,12 +125,12 @@ fn init(args: &InitArgs) -> Result<()> {
 
 fn issue(args: &IssueArgs) -> Result<()> {
     let issuer = read_issuer(&args.dir, "--dir")?;
-    let days = i64::from(args.days);
+    let validity_days = i64::from(args.validity_days);
     let Some(client_id) = &args.client_id else {
-        return issue_server(&args.dir, &issuer, &args.hosts, days);
+        return issue_server(&args.dir, &issuer, &args.hosts, validity_days);
     };
     let client = parse_client_id(client_id)?;
-    print_paths(&issue_client(&args.dir, &issuer, &client, days)?);
+    print_paths(&issue_client(&args.dir, &issuer, &client, validity_days)?);
     Ok(())
 }
 
@@ -132,14 +138,17 @@ fn issue_client(
     dir: &Path,
     issuer: &Issuer<'_, KeyPair>,
     client: &ClientId,
-    days: i64,
+    validity_days: i64,
 ) -> Result<(PathBuf, PathBuf)> {
-    if matches!(client.as_str(), CA | SERVER | "." | "..") {
+    if matches!(
+        client.as_str(),
+        CA_FILE_STEM | SERVER_FILE_STEM | "." | ".."
+    ) {
         bail!("client id {client:?} is reserved for files of the CA; choose another client id");
     }
-    let mut params = certificate_params(client.as_str(), days);
+    let mut params = certificate_params(client.as_str(), validity_days);
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-    sign(dir, client.as_str(), &params, issuer)
+    create_certificate(dir, client.as_str(), &params, issuer)
 }
 
 /// A CA created by `certs init`, for `simulate --tls-dir`.
@@ -149,9 +158,10 @@ pub(super) struct CertificateAuthority {
 }
 
 impl CertificateAuthority {
-    /// Opens the CA in `dir`. `flag` is the option that named the folder, for error messages.
-    pub(super) fn open(dir: &Path, flag: &str) -> Result<Self> {
-        let issuer = read_issuer(dir, flag)?;
+    /// Opens the CA in `dir`. `dir_flag` is the command-line flag of the folder, for error
+    /// messages.
+    pub(super) fn open(dir: &Path, dir_flag: &str) -> Result<Self> {
+        let issuer = read_issuer(dir, dir_flag)?;
         Ok(Self {
             dir: dir.to_owned(),
             issuer,
@@ -159,17 +169,25 @@ impl CertificateAuthority {
     }
 
     /// Returns the path of the CA certificate.
-    pub(super) fn certificate(&self) -> PathBuf {
-        file_paths(&self.dir, CA).0
+    pub(super) fn certificate_path(&self) -> PathBuf {
+        cert_and_key_paths(&self.dir, CA_FILE_STEM).0
     }
 
-    /// Returns the paths of the client's certificate and key. Issues them if they do not exist.
-    pub(super) fn client_certificate(&self, client: &ClientId) -> Result<(PathBuf, PathBuf)> {
-        let (certificate, key) = file_paths(&self.dir, client.as_str());
+    /// Issues a certificate and a key for the client if they do not exist. Returns their paths.
+    pub(super) fn ensure_client_certificate(
+        &self,
+        client: &ClientId,
+    ) -> Result<(PathBuf, PathBuf)> {
+        let (certificate, key) = cert_and_key_paths(&self.dir, client.as_str());
         if certificate.exists() && key.exists() {
             return Ok((certificate, key));
         }
-        issue_client(&self.dir, &self.issuer, client, i64::from(DEFAULT_DAYS))
+        issue_client(
+            &self.dir,
+            &self.issuer,
+            client,
+            i64::from(DEFAULT_VALIDITY_DAYS),
+        )
     }
 }
 
@@ -177,18 +195,19 @@ fn issue_server(
     dir: &Path,
     issuer: &Issuer<'_, KeyPair>,
     hosts: &[String],
-    days: i64,
+    validity_days: i64,
 ) -> Result<()> {
-    let mut params = certificate_params(&hosts[0], days);
+    let mut params = certificate_params(&hosts[0], validity_days);
     params.subject_alt_names = CertificateParams::new(hosts.to_vec())
         .context("--host: not a host name or IP address; correct the value")?
         .subject_alt_names;
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    print_paths(&sign(dir, SERVER, &params, issuer)?);
+    print_paths(&create_certificate(dir, SERVER_FILE_STEM, &params, issuer)?);
     Ok(())
 }
 
-fn sign(
+/// Creates a private key and a certificate, and writes both to files. Returns their paths.
+fn create_certificate(
     dir: &Path,
     file_stem: &str,
     params: &CertificateParams,
@@ -196,7 +215,7 @@ fn sign(
 ) -> Result<(PathBuf, PathBuf)> {
     let key = KeyPair::generate()?;
     let certificate = params.signed_by(&key, issuer)?;
-    let (certificate_file, key_file) = file_paths(dir, file_stem);
+    let (certificate_file, key_file) = cert_and_key_paths(dir, file_stem);
     write_atomically(&key_file, &key.serialize_pem(), 0o600)?;
     write_atomically(&certificate_file, &certificate.pem(), 0o644)?;
     Ok((certificate_file, key_file))
@@ -207,26 +226,27 @@ fn print_paths((certificate, key): &(PathBuf, PathBuf)) {
     println!("{}", key.display());
 }
 
-fn certificate_params(common_name: &str, days: i64) -> CertificateParams {
+fn certificate_params(common_name: &str, validity_days: i64) -> CertificateParams {
     let mut params = CertificateParams::default();
     let mut name = DistinguishedName::new();
     name.push(DnType::CommonName, common_name);
     params.distinguished_name = name;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     let now = time::OffsetDateTime::now_utc();
-    params.not_after = now + time::Duration::days(days);
-    // Valid since yesterday, for peers whose clock is slow.
+    params.not_after = now + time::Duration::days(validity_days);
+    // The validity starts one day ago. Otherwise a peer whose clock is slow would reject a new
+    // certificate.
     params.not_before = now.min(params.not_after) - time::Duration::days(1);
     params
 }
 
-fn read_issuer(dir: &Path, flag: &str) -> Result<Issuer<'static, KeyPair>> {
-    let (certificate, key) = file_paths(dir, CA);
+fn read_issuer(dir: &Path, dir_flag: &str) -> Result<Issuer<'static, KeyPair>> {
+    let (certificate, key) = cert_and_key_paths(dir, CA_FILE_STEM);
     let read = |file: &Path| {
         std::fs::read_to_string(file).with_context(|| {
             format!(
                 "cannot read {}; create a CA with `cloud-connector certs init`, or pass its folder \
-                 with {flag}",
+                 with {dir_flag}",
                 file.display()
             )
         })
@@ -238,16 +258,16 @@ fn read_issuer(dir: &Path, flag: &str) -> Result<Issuer<'static, KeyPair>> {
         .with_context(|| format!("{} is not a certificate", certificate.display()))
 }
 
-/// Returns the paths of a certificate and its key.
-fn file_paths(dir: &Path, stem: &str) -> (PathBuf, PathBuf) {
+/// Returns the paths of a certificate and of its private key.
+fn cert_and_key_paths(dir: &Path, stem: &str) -> (PathBuf, PathBuf) {
     (
         dir.join(format!("{stem}.pem")),
         dir.join(format!("{stem}.key")),
     )
 }
 
-/// Writes a temporary file and renames it. A broker that reloads its certificates never reads a
-/// partial file.
+/// Writes a temporary file and renames it. Therefore a broker that reloads its certificates never
+/// reads an incomplete file.
 fn write_atomically(file: &Path, text: &str, mode: u32) -> Result<()> {
     let temporary = PathBuf::from(format!("{}.new", file.display()));
     let write = || -> std::io::Result<()> {

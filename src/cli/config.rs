@@ -11,8 +11,9 @@ use crate::config::DEFAULTS;
 #[derive(Debug, Args)]
 pub(super) struct ConfigArgs {
     #[command(flatten)]
-    source: ConfigSource,
-    /// Print the defaults with their comments instead, as a template for a configuration file
+    config_source: ConfigSource,
+    /// Print the default configuration with comments; the output can be used as a template for a
+    /// configuration file
     #[arg(long)]
     defaults: bool,
 }
@@ -21,7 +22,7 @@ pub(super) fn run(args: &ConfigArgs) -> Result<ExitCode> {
     if args.defaults {
         print!("{DEFAULTS}");
     } else {
-        print!("{}", args.source.load()?.to_annotated_toml());
+        print!("{}", args.config_source.load()?.to_annotated_toml());
     }
     Ok(ExitCode::SUCCESS)
 }

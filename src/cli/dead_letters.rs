@@ -1,7 +1,7 @@
 //! `dead-letters`: lists, shows, replays and deletes dead letters.
 //!
-//! The commands access the database directly and also work while the connector is down. Only a
-//! replay without Kafka needs a running connector.
+//! The commands access the database directly, so they also work while the connector is down. Only
+//! `replay` without Kafka needs a running connector.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -15,50 +15,50 @@ use serde_json::{Value, json};
 use super::{ConfigSource, Output, block_on, escape_for_terminal, parse_client_id};
 use crate::config::{Config, HumanDuration};
 use crate::domain::{ClientId, Clock as _, RejectReason, SystemClock, clock};
-use crate::ingest::NextStage;
+use crate::ingest::ForwardTarget;
 use crate::kafka::Producer;
 use crate::protocol::InboundMessage;
 use crate::runtime;
 use crate::store::{DeadLetterFilter, Store, StoredDeadLetter};
 
-/// Time that `replay` waits for the running connector to process a dead letter.
+/// Maximum time that `replay` waits until the running connector has processed a dead letter.
 const REPLAY_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const HEX_BYTES_PER_LINE: usize = 32;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum DeadLettersCommand {
-    /// List dead letters, newest first
+    /// List dead letters; the dead letter that was received last comes first
     List(ListArgs),
     /// Show one dead letter with its payload
     Show(ShowArgs),
-    /// Process dead letters again, for example after an upgrade; messages that the client sent
-    /// later take precedence
+    /// Process dead letters again, for example after an upgrade; if the client has sent newer
+    /// messages, these take precedence
     Replay(ReplayArgs),
     /// Delete dead letters
     Purge(PurgeArgs),
 }
 
 #[derive(Debug, Args)]
-struct Selector {
-    /// Only dead letters of this client
-    #[arg(long, value_name = "CLIENT")]
-    client: Option<String>,
-    /// Only dead letters with this reason
+struct DeadLetterSelector {
+    /// Select only dead letters of this client
+    #[arg(long = "client", value_name = "CLIENT")]
+    client_id: Option<String>,
+    /// Select only dead letters with this reason
     #[arg(long, value_parser = reason_parser())]
     reason: Option<RejectReason>,
-    /// Only dead letters last received longer ago than this, such as 24h
-    #[arg(long, value_name = "DURATION")]
-    older_than: Option<String>,
+    /// Select only dead letters that were last received at least this long ago, such as 24h
+    #[arg(long = "older-than", value_name = "DURATION")]
+    min_age: Option<String>,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct ListArgs {
     #[command(flatten)]
-    source: ConfigSource,
+    config_source: ConfigSource,
     #[command(flatten)]
-    selector: Selector,
-    /// Maximum number of dead letters
+    selector: DeadLetterSelector,
+    /// Maximum number of dead letters to list
     #[arg(long, value_name = "N", default_value_t = 50)]
     limit: u32,
     /// Output format
@@ -69,34 +69,36 @@ pub(super) struct ListArgs {
 #[derive(Debug, Args)]
 pub(super) struct ShowArgs {
     #[command(flatten)]
-    source: ConfigSource,
-    /// Dead letter id, as printed by `dead-letters list`
-    id: i64,
-    /// Print only the payload, byte for byte
-    #[arg(long)]
-    raw: bool,
+    config_source: ConfigSource,
+    /// Id of the dead letter; `dead-letters list` prints the ids
+    #[arg(value_name = "ID")]
+    dead_letter_id: i64,
+    /// Print only the unchanged bytes of the payload
+    #[arg(long = "raw")]
+    prints_raw_payload: bool,
     /// Output format
-    #[arg(long, short, value_enum, default_value_t = Output::Text, conflicts_with = "raw")]
+    #[arg(long, short, value_enum, default_value_t = Output::Text,
+          conflicts_with = "prints_raw_payload")]
     output: Output,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct ReplayArgs {
     #[command(flatten)]
-    source: ConfigSource,
-    /// Dead letter ids, as printed by `dead-letters list`
+    config_source: ConfigSource,
+    /// Ids of the dead letters; `dead-letters list` prints the ids
     #[arg(value_name = "ID", required = true)]
-    ids: Vec<i64>,
+    dead_letter_ids: Vec<i64>,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct PurgeArgs {
     #[command(flatten)]
-    source: ConfigSource,
+    config_source: ConfigSource,
     #[command(flatten)]
-    selector: Selector,
-    /// All dead letters
-    #[arg(long, conflicts_with_all = ["client", "reason", "older_than"])]
+    selector: DeadLetterSelector,
+    /// Delete all dead letters
+    #[arg(long, conflicts_with_all = ["client_id", "reason", "min_age"])]
     all: bool,
 }
 
@@ -109,7 +111,8 @@ pub(super) fn run(command: &DeadLettersCommand) -> Result<ExitCode> {
     }
 }
 
-/// Accepts the names of [`RejectReason`]. For any other text, clap prints the valid names.
+/// Returns a parser that accepts the names of [`RejectReason`]. For any other text, clap prints the
+/// valid names.
 fn reason_parser() -> impl TypedValueParser<Value = RejectReason> {
     let names = RejectReason::ALL.map(|reason| {
         let help = reason.description().trim_end_matches('.');
@@ -118,13 +121,13 @@ fn reason_parser() -> impl TypedValueParser<Value = RejectReason> {
     PossibleValuesParser::new(names).try_map(|name| name.parse::<RejectReason>())
 }
 
-impl Selector {
+impl DeadLetterSelector {
     fn filter(&self) -> Result<DeadLetterFilter> {
-        let client = match &self.client {
+        let client = match &self.client_id {
             Some(id) => Some(parse_client_id(id).map_err(|error| anyhow!("--client: {error}"))?),
             None => None,
         };
-        let received_before = match &self.older_than {
+        let received_before = match &self.min_age {
             Some(text) => {
                 let age: HumanDuration = text
                     .parse()
@@ -143,10 +146,10 @@ impl Selector {
 }
 
 fn list(args: &ListArgs) -> Result<ExitCode> {
-    let config = args.source.load()?.config;
+    let config = args.config_source.load()?.config;
     let filter = args.selector.filter()?;
     let dead_letters = block_on(async {
-        let store = runtime::open_for_cli(&config).await?;
+        let store = runtime::open_store_for_cli(&config).await?;
         let dead_letters = store.list_dead_letters(&filter, args.limit).await;
         store.close().await;
         Ok(dead_letters?)
@@ -175,7 +178,7 @@ fn list(args: &ListArgs) -> Result<ExitCode> {
             dead_letter.occurrences,
             dead_letter.reason,
             dead_letter.size,
-            client_text(dead_letter),
+            client_id_text(dead_letter),
             escape_for_terminal(&dead_letter.detail),
         )?;
     }
@@ -183,15 +186,15 @@ fn list(args: &ListArgs) -> Result<ExitCode> {
 }
 
 fn show(args: &ShowArgs) -> Result<ExitCode> {
-    let config = args.source.load()?.config;
+    let config = args.config_source.load()?.config;
     let dead_letter = block_on(async {
-        let store = runtime::open_for_cli(&config).await?;
-        let dead_letter = find(&*store, args.id).await;
+        let store = runtime::open_store_for_cli(&config).await?;
+        let dead_letter = find_dead_letter(&*store, args.dead_letter_id).await;
         store.close().await;
         dead_letter
     })?;
     let mut out = std::io::stdout().lock();
-    if args.raw {
+    if args.prints_raw_payload {
         out.write_all(&dead_letter.payload)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -202,13 +205,13 @@ fn show(args: &ShowArgs) -> Result<ExitCode> {
         writeln!(out, "{json}")?;
         return Ok(ExitCode::SUCCESS);
     }
-    print_text(&mut out, &dead_letter)?;
+    print_as_text(&mut out, &dead_letter)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_text(out: &mut impl std::io::Write, dead_letter: &StoredDeadLetter) -> Result<()> {
+fn print_as_text(out: &mut impl std::io::Write, dead_letter: &StoredDeadLetter) -> Result<()> {
     writeln!(out, "id              {}", dead_letter.id)?;
-    writeln!(out, "client          {}", client_text(dead_letter))?;
+    writeln!(out, "client          {}", client_id_text(dead_letter))?;
     writeln!(
         out,
         "topic           {}",
@@ -226,8 +229,8 @@ fn print_text(out: &mut impl std::io::Write, dead_letter: &StoredDeadLetter) -> 
     writeln!(out, "size            {} bytes", dead_letter.size)?;
     writeln!(out, "sha256          {}", dead_letter.sha256)?;
     if !dead_letter.is_complete() {
-        let stored = dead_letter.payload.len();
-        writeln!(out, "stored          only the first {stored} bytes")?;
+        let stored_bytes = dead_letter.payload.len();
+        writeln!(out, "stored          only the first {stored_bytes} bytes")?;
     }
     writeln!(out)?;
     if let Ok(text) = std::str::from_utf8(&dead_letter.payload) {
@@ -248,11 +251,11 @@ fn print_text(out: &mut impl std::io::Write, dead_letter: &StoredDeadLetter) -> 
 }
 
 fn replay(args: &ReplayArgs) -> Result<ExitCode> {
-    let config = args.source.load()?.config;
+    let config = args.config_source.load()?.config;
     block_on(async {
-        let store = runtime::open_for_cli(&config).await?;
+        let store = runtime::open_store_for_cli(&config).await?;
         let mut code = ExitCode::SUCCESS;
-        for id in &args.ids {
+        for id in &args.dead_letter_ids {
             match replay_one(&config, &*store, *id).await {
                 Ok(outcome) => println!("{id}: {outcome}"),
                 Err(error) => {
@@ -266,9 +269,14 @@ fn replay(args: &ReplayArgs) -> Result<ExitCode> {
     })
 }
 
-/// Returns the outcome as text. A dead letter that was not processed is an error.
-async fn replay_one(config: &Config, store: &dyn Store, id: i64) -> Result<&'static str> {
-    let dead_letter = find(store, id).await?;
+/// Replays one dead letter. Returns a description of the outcome, or an error if the dead letter
+/// was not processed.
+async fn replay_one(
+    config: &Config,
+    store: &dyn Store,
+    dead_letter_id: i64,
+) -> Result<&'static str> {
+    let dead_letter = find_dead_letter(store, dead_letter_id).await?;
     if !dead_letter.is_complete() {
         bail!("the stored payload is truncated and cannot be replayed");
     }
@@ -279,14 +287,14 @@ async fn replay_one(config: &Config, store: &dyn Store, id: i64) -> Result<&'sta
     }
 }
 
-/// Produces the message to the client's Kafka partition, where it keeps a defined order relative
-/// to the client's other messages.
+/// Produces the message to Kafka. The message goes to the partition of the client, so the recorder
+/// processes it in a defined order with the client's other messages.
 async fn replay_through_kafka(
     config: &Config,
     store: &dyn Store,
     dead_letter: &StoredDeadLetter,
 ) -> Result<&'static str> {
-    let kafka = NextStage::Kafka {
+    let kafka = ForwardTarget::Kafka {
         producer: Producer::new(&config.kafka)?,
         ingress_topic: config.kafka.ingress_topic.as_str().into(),
         answers_topic: config.kafka.answers_topic.as_str().into(),
@@ -295,21 +303,27 @@ async fn replay_through_kafka(
         topic: dead_letter.topic.clone(),
         payload: dead_letter.payload.clone(),
         retained: false,
-        operator_replay: true,
+        is_operator_replay: true,
         received_at: dead_letter.last_received,
-        truncated: None,
+        truncated_from: None,
     };
     let topics = runtime::topic_scheme(config);
-    if !kafka.forward(&topics, message, 0).await.durable().await {
+    if !kafka
+        .forward(&topics, message, 0)
+        .await
+        .wait_until_durable()
+        .await
+    {
         bail!("Kafka did not acknowledge the message; run `cloud-connector doctor`");
     }
     store
         .finish_replay(dead_letter.id, dead_letter.occurrences)
         .await?;
-    Ok("produced to Kafka; if it is rejected again, it is listed under a new id")
+    Ok("produced to Kafka; if the message is rejected again, it is listed under a new id")
 }
 
-/// Requests a replay by the running connector, and waits until the connector has processed it.
+/// Requests a replay from the running connector, and waits until the connector has processed the
+/// dead letter.
 async fn replay_in_connector(
     store: &dyn Store,
     dead_letter: &StoredDeadLetter,
@@ -333,30 +347,33 @@ async fn replay_in_connector(
 }
 
 fn purge(args: &PurgeArgs) -> Result<ExitCode> {
-    let config = args.source.load()?.config;
+    let config = args.config_source.load()?.config;
     let filter = args.selector.filter()?;
     if filter == DeadLetterFilter::default() && !args.all {
         bail!(
             "purge is irreversible; select with --client, --reason or --older-than, or pass --all"
         );
     }
-    let deleted = block_on(async {
-        let store = runtime::open_for_cli(&config).await?;
+    let deleted_count = block_on(async {
+        let store = runtime::open_store_for_cli(&config).await?;
         let deleted = store.purge_dead_letters(&filter).await;
         store.close().await;
         Ok(deleted?)
     })?;
-    println!("{deleted} deleted");
+    println!("{deleted_count} deleted");
     Ok(ExitCode::SUCCESS)
 }
 
-async fn find(store: &dyn Store, id: i64) -> Result<StoredDeadLetter> {
-    store.find_dead_letter(id).await?.with_context(|| {
-        format!("no dead letter has id {id}; `cloud-connector dead-letters list` lists the ids")
+async fn find_dead_letter(store: &dyn Store, dead_letter_id: i64) -> Result<StoredDeadLetter> {
+    store.find_dead_letter(dead_letter_id).await?.with_context(|| {
+        format!(
+            "no dead letter has id {dead_letter_id}; `cloud-connector dead-letters list` lists the \
+             ids"
+        )
     })
 }
 
-fn client_text(dead_letter: &StoredDeadLetter) -> String {
+fn client_id_text(dead_letter: &StoredDeadLetter) -> String {
     let client = dead_letter.client.as_ref();
     client.map_or_else(
         || "-".to_owned(),
@@ -364,7 +381,7 @@ fn client_text(dead_letter: &StoredDeadLetter) -> String {
     )
 }
 
-/// Returns all fields except the payload.
+/// Returns all fields of a dead letter except the payload.
 fn metadata_json(dead_letter: &StoredDeadLetter) -> Value {
     json!({
         "id": dead_letter.id,
@@ -388,11 +405,11 @@ mod tests {
     #[derive(Debug, Parser)]
     struct TestCli {
         #[command(flatten)]
-        selector: Selector,
+        selector: DeadLetterSelector,
     }
 
     #[test]
-    fn reason_accepts_every_reject_reason_and_an_unknown_one_prints_the_list() {
+    fn every_reject_reason_is_accepted_and_an_unknown_reason_prints_the_valid_reasons() {
         for reason in RejectReason::ALL {
             let cli = TestCli::parse_from(["list", "--reason", reason.as_str()]);
             assert_eq!(cli.selector.reason, Some(reason));

@@ -1,5 +1,5 @@
-//! `doctor`: checks configuration and dependencies. Prints one line per check; a failed check also
-//! prints the fix.
+//! `doctor`: checks the configuration and the dependencies. Prints one line per check. The line of
+//! a failed check also contains the fix.
 
 use std::io::IsTerminal as _;
 use std::net::SocketAddr;
@@ -25,17 +25,18 @@ use crate::tls_server::check_certificate_file;
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
     #[command(flatten)]
-    source: ConfigSource,
+    config_source: ConfigSource,
 }
 
-/// `Ok` describes the healthy component. `Err` has the form `problem; fix`.
+/// Result of one check. `Ok` contains a description of the healthy component. The text in `Err` has
+/// the form `problem; fix`.
 type CheckResult = Result<String, String>;
 
 pub(super) fn run(args: &DoctorArgs) -> Result<ExitCode> {
-    let config = match args.source.load() {
+    let config = match args.config_source.load() {
         Ok(loaded) => loaded.config,
         Err(error) => {
-            print_line("configuration", &Err(format_error(&error)));
+            print_check("configuration", &Err(format_error(&error)));
             return Ok(ExitCode::FAILURE);
         }
     };
@@ -46,7 +47,7 @@ pub(super) fn run(args: &DoctorArgs) -> Result<ExitCode> {
         Ok(())
     })?;
     for (name, result) in &checks {
-        print_line(name, result);
+        print_check(name, result);
     }
     let is_healthy = checks.iter().all(|(_, result)| result.is_ok());
     Ok(if is_healthy {
@@ -58,18 +59,24 @@ pub(super) fn run(args: &DoctorArgs) -> Result<ExitCode> {
 
 async fn run_checks(config: &Config) -> Vec<(&'static str, CheckResult)> {
     let mut checks = Vec::new();
-    // A running connector has locked the data folder and listens on the configured addresses.
-    let mut is_running = false;
+    // If a connector is running, it has locked the data folder and listens on the configured
+    // addresses. The checks must not report that as a problem.
+    let mut is_connector_running = false;
     if config.postgres.host.is_empty() {
         let dir = &config.data.dir;
         let (result, is_locked) = check_data_folder(dir);
-        is_running = is_locked;
+        is_connector_running = is_locked;
         checks.push(("data folder", result));
-        checks.push(("database", check_sqlite(dir, is_running).await));
+        checks.push(("database", check_sqlite(dir, is_connector_running).await));
     } else {
         checks.push(("database", check_postgres(config).await));
     }
-    let http = check_listen_address("http.listen", Some(config.http.listen), is_running).await;
+    let http = check_listen_address(
+        "http.listen",
+        Some(config.http.listen),
+        is_connector_running,
+    )
+    .await;
     checks.push(("HTTP", http));
     if let Some(certificate) = &config.http.tls.certificate {
         checks.push(("HTTP TLS", check_http_tls(config, certificate)));
@@ -81,9 +88,9 @@ async fn run_checks(config: &Config) -> Vec<(&'static str, CheckResult)> {
         }
     } else {
         let (plain, tls) = (config.broker.listen, config.broker.tls.listen);
-        let plain = check_listen_address("broker.listen", plain, is_running).await;
+        let plain = check_listen_address("broker.listen", plain, is_connector_running).await;
         checks.push(("MQTT broker", plain));
-        let tls = check_listen_address("broker.tls.listen", tls, is_running).await;
+        let tls = check_listen_address("broker.tls.listen", tls, is_connector_running).await;
         checks.push(("MQTT broker TLS", tls));
         checks.push(("certificates", check_broker_certificates(config)));
         checks.push(("open files", check_fd_limit(config)));
@@ -102,7 +109,8 @@ async fn check_postgres(config: &Config) -> CheckResult {
 
 async fn check_external_broker(config: &Config) -> CheckResult {
     let url = config.mqtt.url.as_deref().unwrap_or_default();
-    // A client id of its own: with the id of `ingest`, the broker would disconnect `ingest`.
+    // The check has its own client id. With the client id of `ingest`, the broker would disconnect
+    // `ingest`.
     let client_id = format!("cloud-connector-doctor-{}", std::process::id());
     let options = ConnectOptions::from_config(&config.mqtt, &client_id, SessionKind::Clean);
     mqtt::probe(&options).await.map_err(|error| {
@@ -125,10 +133,10 @@ async fn check_kafka(config: &Config) -> CheckResult {
     })
 }
 
-/// Returns the result and whether a running connector holds the lock of the folder.
+/// Returns the result of the check, and whether a running connector has locked the folder.
 fn check_data_folder(dir: &Path) -> (CheckResult, bool) {
     if !dir.exists() {
-        return (can_be_created(dir), false);
+        return (check_data_folder_creation(dir), false);
     }
     match DataDir::open(dir) {
         Ok(data) => (Ok(format!("{} is writable", data.path().display())), false),
@@ -144,9 +152,9 @@ fn check_data_folder(dir: &Path) -> (CheckResult, bool) {
     }
 }
 
-/// Creates and removes a temporary directory next to `dir`. `doctor` must not create the data
-/// folder itself.
-fn can_be_created(dir: &Path) -> CheckResult {
+/// Checks that the data folder can be created. `doctor` must not create the folder itself, so this
+/// function creates and removes a temporary folder next to it.
+fn check_data_folder_creation(dir: &Path) -> CheckResult {
     let absolute = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
     let parent = absolute.ancestors().skip(1).find(|parent| parent.exists());
     let parent = parent.unwrap_or(Path::new("/"));
@@ -163,7 +171,7 @@ fn can_be_created(dir: &Path) -> CheckResult {
         })
 }
 
-async fn check_sqlite(dir: &Path, is_running: bool) -> CheckResult {
+async fn check_sqlite(dir: &Path, is_connector_running: bool) -> CheckResult {
     let path = database_path(dir);
     if !path.exists() {
         return Ok("will be created on first start".to_owned());
@@ -179,7 +187,7 @@ async fn check_sqlite(dir: &Path, is_running: bool) -> CheckResult {
             "{} is intact; schema is up to date",
             path.display()
         ))
-    } else if is_running {
+    } else if is_connector_running {
         Err(
             "the schema is older than this program: the running connector is an older version; \
              restart the connector"
@@ -195,19 +203,21 @@ async fn check_sqlite(dir: &Path, is_running: bool) -> CheckResult {
 }
 
 async fn check_listen_address(
-    key: &str,
+    setting_name: &str,
     address: Option<SocketAddr>,
-    is_running: bool,
+    is_connector_running: bool,
 ) -> CheckResult {
     let Some(address) = address else {
-        return Ok(format!("disabled: {key} is not set"));
+        return Ok(format!("disabled: {setting_name} is not set"));
     };
     match TcpListener::bind(address).await {
         Ok(_) => Ok(format!("{address} is available")),
-        Err(_) if is_running => Ok(format!("{address} is in use by the running connector")),
+        Err(_) if is_connector_running => {
+            Ok(format!("{address} is in use by the running connector"))
+        }
         Err(error) => Err(format!(
-            "{key}: cannot listen on {address}: {error}; stop the process that uses the address, \
-             or choose another address"
+            "{setting_name}: cannot listen on {address}: {error}; stop the process that uses the \
+             address, or choose another address"
         )),
     }
 }
@@ -239,8 +249,8 @@ async fn check_translator(config: &Config) -> CheckResult {
             None => "uses the default tenant only: tenant.translator_url is not set".to_owned(),
         });
     };
-    // Account "0" need not exist: "not found" is a valid response of a translator.
-    match translator.org_of("0").await {
+    // The check translates account "0", which need not exist. "Not found" is also a valid response.
+    match translator.org_of_account("0").await {
         TranslationOutcome::Unavailable => Err(format!(
             "tenant.translator_url: {url} did not send a valid translator response; check the \
              address, or set it to \"\" to disable the translator"
@@ -266,15 +276,15 @@ fn check_broker_certificates(config: &Config) -> CheckResult {
     check_certificate_file("broker.tls.certificate", path).map_err(|error| error.to_string())
 }
 
-fn print_line(name: &str, result: &CheckResult) {
-    let has_color = std::io::stdout().is_terminal();
+fn print_check(check_name: &str, result: &CheckResult) {
+    let uses_color = std::io::stdout().is_terminal();
     let (status, text) = match result {
-        Ok(text) if has_color => ("\x1b[32mok\x1b[0m  ", text),
+        Ok(text) if uses_color => ("\x1b[32mok\x1b[0m  ", text),
         Ok(text) => ("ok  ", text),
-        Err(text) if has_color => ("\x1b[31mFAIL\x1b[0m", text),
+        Err(text) if uses_color => ("\x1b[31mFAIL\x1b[0m", text),
         Err(text) => ("FAIL", text),
     };
-    // Error texts of libraries can contain line breaks.
+    // An error text of a library can contain line breaks, which are replaced by spaces.
     let text: Vec<&str> = text.lines().map(str::trim).collect();
-    println!("{status}  {name:<18}  {}", text.join(" "));
+    println!("{status}  {check_name:<18}  {}", text.join(" "));
 }

@@ -12,22 +12,22 @@ use crate::{runtime, telemetry};
 #[derive(Debug, Args)]
 pub(super) struct MigrateArgs {
     #[command(flatten)]
-    source: ConfigSource,
-    /// Also create missing Kafka topics
-    #[arg(long)]
-    topics: bool,
+    config_source: ConfigSource,
+    /// Also create the Kafka topics that do not exist
+    #[arg(long = "topics")]
+    creates_topics: bool,
 }
 
 pub(super) fn run(args: &MigrateArgs) -> Result<ExitCode> {
-    let config = args.source.load()?.config;
+    let config = args.config_source.load()?.config;
     telemetry::logs::init(&config.log)?;
-    if args.topics && config.kafka.brokers.is_none() {
+    if args.creates_topics && config.kafka.brokers.is_none() {
         bail!("--topics: Kafka is not configured; set kafka.brokers");
     }
     block_on(async {
         let database = runtime::migrate(&config).await?;
         println!("database {database} is up to date");
-        if args.topics {
+        if args.creates_topics {
             for (topic, outcome) in create_topics(&config.kafka, &config.kafka_topics()).await? {
                 match outcome {
                     TopicCreation::Created => println!("created topic {topic}"),

@@ -1,4 +1,4 @@
-//! The command line: one file per command.
+//! The command-line interface. Each command has its own file.
 
 mod certs;
 mod config;
@@ -23,8 +23,8 @@ use crate::config::{LoadedConfig, Overrides};
 use crate::domain::ClientId;
 use crate::jobs::LookupJob;
 
-/// Records which clients are connected over MQTT and which organization each belongs to, and sends
-/// messages to them over REST
+/// Records which clients are connected over MQTT and the organization of each client; REST callers
+/// can list clients and send messages to them
 #[derive(Debug, Parser)]
 #[command(name = "cloud-connector", version, max_term_width = 100)]
 struct Cli {
@@ -34,7 +34,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the connector: all roles in one process, or the roles given with --role
+    /// Run the connector: all roles in one process, or only the roles given with --role
     Run(run::RunArgs),
     /// Apply pending database migrations and exit
     Migrate(migrate::MigrateArgs),
@@ -42,20 +42,20 @@ enum Command {
     Config(config::ConfigArgs),
     /// Check configuration and dependencies, and print how to fix problems
     Doctor(doctor::DoctorArgs),
-    /// Refresh inventory for hosts about to become stale (one run, for cron)
+    /// Report hosts to inventory again before inventory marks them stale (one run, for cron)
     UpdateInventory(update::UpdateArgs),
-    /// Retry tenant lookup for tenantless clients (one run, for cron)
+    /// Retry the tenant lookup for clients without a tenant (one run, for cron)
     UpdateTenantless(update::UpdateArgs),
-    /// Inspect tenantless clients
+    /// List, retry or delete clients without a tenant
     #[command(subcommand)]
     Tenantless(tenantless::TenantlessCommand),
     /// Print connection statistics
     #[command(subcommand)]
     Report(report::ReportCommand),
-    /// Inspect dead letters: messages that could not be processed
+    /// List, replay or delete dead letters: messages that could not be processed
     #[command(subcommand)]
     DeadLetters(dead_letters::DeadLettersCommand),
-    /// Simulate one client or a fleet, optionally misbehaving
+    /// Simulate one MQTT client or a fleet of clients, optionally with misbehavior
     Simulate(simulate::SimulateArgs),
     /// Create a private CA and issue certificates
     #[command(subcommand)]
@@ -73,8 +73,8 @@ enum Output {
     Json,
 }
 
-/// Escapes control characters, line separators and bidirectional controls. Text from clients must
-/// neither control the operator's terminal nor imitate other output.
+/// Escapes control characters, line separators and bidirectional controls. Otherwise a text from a
+/// client could control the operator's terminal or imitate other output.
 fn escape_for_terminal(text: &str) -> String {
     let is_unsafe = |c: char| c.is_control() || is_line_or_bidi_control(c);
     text.chars()
@@ -99,21 +99,21 @@ fn parse_client_id(text: &str) -> Result<ClientId> {
     ClientId::new(text).map_err(|error| anyhow!("invalid client id {text:?}: {error}"))
 }
 
-/// Options that select the configuration.
+/// Options that name the configuration file or override single settings.
 #[derive(Debug, Clone, Args)]
 struct ConfigSource {
     /// Configuration file (TOML); `cloud-connector config --defaults` prints a template
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Data folder [config key: data.dir]
+    #[arg(long = "config", value_name = "FILE")]
+    config_file: Option<PathBuf>,
+    /// Data folder [setting: data.dir]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// Listen address of the REST API [config key: http.listen]
-    #[arg(long, value_name = "HOST:PORT")]
-    http: Option<String>,
-    /// Listen address of the embedded broker [config key: broker.listen]
-    #[arg(long, value_name = "HOST:PORT")]
-    mqtt: Option<String>,
+    /// Listen address of the REST API [setting: http.listen]
+    #[arg(long = "http", value_name = "HOST:PORT")]
+    http_address: Option<String>,
+    /// Listen address of the embedded broker [setting: broker.listen]
+    #[arg(long = "mqtt", value_name = "HOST:PORT")]
+    mqtt_address: Option<String>,
 }
 
 impl ConfigSource {
@@ -122,13 +122,13 @@ impl ConfigSource {
         if let Some(dir) = &self.data_dir {
             flags.push(("--data-dir", "data.dir", dir.display().to_string()));
         }
-        if let Some(address) = &self.http {
+        if let Some(address) = &self.http_address {
             flags.push(("--http", "http.listen", address.clone()));
         }
-        if let Some(address) = &self.mqtt {
+        if let Some(address) = &self.mqtt_address {
             flags.push(("--mqtt", "broker.listen", address.clone()));
         }
-        let file = self.config.clone();
+        let file = self.config_file.clone();
         Ok(crate::config::load(&Overrides { file, flags })?)
     }
 }
@@ -154,7 +154,7 @@ pub fn main() -> ExitCode {
     };
     match result {
         Ok(code) => code,
-        // The reader of standard output, such as `head`, has exited. That is not an error.
+        // The process that reads standard output, such as `head`, has exited. That is not an error.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("cloud-connector: {}", format_error(&error));
@@ -169,7 +169,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 }
 
 /// Formats an error and its causes in one line. If the outermost message has the form
-/// `problem; fix`, the causes are inserted between the two.
+/// `problem; fix`, the causes are inserted after the problem, before the fix.
 fn format_error(error: &anyhow::Error) -> String {
     let mut messages = error.chain().map(ToString::to_string);
     let outermost = messages.next().unwrap_or_default();
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn control_characters_are_escaped() {
+    fn control_characters_are_escaped_and_printable_characters_are_not() {
         assert_eq!(
             escape_for_terminal("a\x1b[2Jb\u{9b}c"),
             "a\\u{1b}[2Jb\\u{9b}c"
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn error_is_one_line_with_the_cause_before_the_fix() {
+    fn an_error_is_one_line_with_the_problem_the_cause_and_the_fix() {
         let error = Err::<(), _>(std::io::Error::other("no space"))
             .context("data.dir: cannot create x; choose another folder")
             .unwrap_err();

@@ -10,11 +10,11 @@ use super::ConfigSource;
 #[derive(Debug, Args)]
 pub(super) struct OpenapiArgs {
     #[command(flatten)]
-    source: ConfigSource,
+    config_source: ConfigSource,
 }
 
 pub(super) fn run(args: &OpenapiArgs) -> Result<ExitCode> {
-    let config = args.source.load()?.config;
+    let config = args.config_source.load()?.config;
     print!("{}", crate::api::openapi_json(&config.http.base_path));
     Ok(ExitCode::SUCCESS)
 }

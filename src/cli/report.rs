@@ -1,4 +1,4 @@
-//! `report`: statistics over all organizations.
+//! `report`: prints statistics about all organizations.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -12,15 +12,15 @@ use crate::runtime;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ReportCommand {
-    /// Number of connections per organization, largest first
+    /// Print the number of connections of each organization; the largest number comes first
     ConnectionsByOrg(ReportArgs),
 }
 
 #[derive(Debug, Args)]
 pub(super) struct ReportArgs {
     #[command(flatten)]
-    source: ConfigSource,
-    /// Maximum number of organizations
+    config_source: ConfigSource,
+    /// Maximum number of organizations to print
     #[arg(long, value_name = "N", default_value_t = 1000)]
     limit: u32,
     /// Output format
@@ -30,9 +30,9 @@ pub(super) struct ReportArgs {
 
 pub(super) fn run(command: &ReportCommand) -> Result<ExitCode> {
     let ReportCommand::ConnectionsByOrg(args) = command;
-    let config = args.source.load()?.config;
+    let config = args.config_source.load()?.config;
     let (counts, tenantless) = block_on(async {
-        let store = runtime::open_for_cli(&config).await?;
+        let store = runtime::open_store_for_cli(&config).await?;
         let counts = store.count_by_org(args.limit).await;
         store.close().await;
         Ok(counts?)

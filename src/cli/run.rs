@@ -20,7 +20,7 @@ pub(super) struct RunArgs {
     #[arg(long = "role", value_name = "ROLE")]
     roles: Vec<Role>,
     #[command(flatten)]
-    source: ConfigSource,
+    config_source: ConfigSource,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -47,15 +47,16 @@ impl From<Role> for runtime::Role {
 }
 
 pub(super) fn run(args: &RunArgs) -> Result<ExitCode> {
-    let config = args.source.load()?.config;
+    let config = args.config_source.load()?.config;
     let roles: Vec<runtime::Role> = args.roles.iter().map(|role| (*role).into()).collect();
     let roles = Roles::new(&roles);
-    roles.check(&config)?;
+    roles.check_config(&config)?;
     telemetry::logs::init(&config.log)?;
     block_on(serve(config, roles))
 }
 
-/// Raises the soft open-file limit to the hard limit: each client uses one file descriptor.
+/// Raises the soft open-file limit to the hard limit, because each client connection uses one file
+/// descriptor.
 fn raise_fd_limit() {
     if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
         tracing::warn!(%error, "failed to raise the open-file limit");
@@ -63,85 +64,87 @@ fn raise_fd_limit() {
 }
 
 async fn serve(config: Config, roles: Roles) -> Result<ExitCode> {
-    // The handlers are installed before startup, so that no signal is lost. Without a handler,
-    // SIGHUP would end the process; it must only reload certificates.
+    // By default, these signals end the process, so the handlers are installed before startup. This
+    // SIGHUP handler does nothing. The TLS listeners have their own SIGHUP handler, which reloads
+    // the certificates.
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let _hangup = signal(SignalKind::hangup())?;
     raise_fd_limit();
-    telemetry::metrics::handle();
+    telemetry::metrics::prometheus_handle();
     let org_id = config.tenant.default_org_id.clone();
     let base_path = config.http.base_path.clone();
     let app = tokio::select! {
         app = runtime::start(config, roles, Arc::new(SystemClock)) => app?,
-        () = any_signal(&mut interrupt, &mut terminate) => return Ok(ExitCode::SUCCESS),
+        () = wait_for_any_signal(&mut interrupt, &mut terminate) => return Ok(ExitCode::SUCCESS),
     };
     print(&startup_banner(&app.info, &base_path, &org_id));
 
-    let mut is_failed = false;
+    let mut has_failed = false;
     tokio::select! {
-        () = any_signal(&mut interrupt, &mut terminate) => {}
-        () = app.essential_task_exited() => {
+        () = wait_for_any_signal(&mut interrupt, &mut terminate) => {}
+        () = app.wait_for_essential_task_exit() => {
             tracing::error!("essential task exited; shutting down");
-            is_failed = true;
+            has_failed = true;
         }
     }
     print("Shutting down. Press Ctrl-C again to quit now.\n");
     tokio::select! {
         is_clean = app.stop() => {
-            let is_success = is_clean && !is_failed;
+            let is_success = is_clean && !has_failed;
             Ok(if is_success { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
-        () = any_signal(&mut interrupt, &mut terminate) => {
-            // `return` would wait for tasks that do not end.
+        () = wait_for_any_signal(&mut interrupt, &mut terminate) => {
+            // `exit` ends the process at once. `return` would wait for tasks that may never end.
             std::process::exit(130);
         }
     }
 }
 
-/// Ignores write errors. After Ctrl-C in `run | tee`, `tee` has exited, and the shutdown must
-/// still complete.
+/// Prints to standard output and ignores write errors. For example, Ctrl-C in `run | tee` also ends
+/// `tee`, but the shutdown must still complete.
 fn print(text: &str) {
     let mut out = std::io::stdout();
     let _ = out.write_all(text.as_bytes());
     let _ = out.flush();
 }
 
-async fn any_signal(interrupt: &mut Signal, terminate: &mut Signal) {
+async fn wait_for_any_signal(interrupt: &mut Signal, terminate: &mut Signal) {
     tokio::select! {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }
 }
 
-/// Returns the addresses, the data folder and, with the embedded broker, three example commands.
+/// Returns the text that is printed after startup: the addresses, the data folder and, with the
+/// embedded broker, three example commands.
 fn startup_banner(info: &AppInfo, base_path: &str, org_id: &str) -> String {
     let mut lines = vec![format!(
         "cloud-connector {} is ready.",
         env!("CARGO_PKG_VERSION")
     )];
-    let scheme = if info.has_https { "https" } else { "http" };
-    let rest_url = format!("{scheme}://{}{base_path}", info.http);
+    let scheme = if info.uses_https { "https" } else { "http" };
+    let rest_url = format!("{scheme}://{}{base_path}", info.http_address);
     lines.push(format!("  role  {}", info.roles.names()));
-    if info.roles.has(runtime::Role::Api) {
+    if info.roles.contains(runtime::Role::Api) {
         lines.push(format!("  REST  {rest_url}"));
         lines.push(format!("  docs  {rest_url}/docs"));
     } else {
         lines.push(format!(
             "  HTTP  {scheme}://{}/readiness, /liveness, /metrics",
-            info.http
+            info.http_address
         ));
     }
-    if let Some(address) = info.mqtt {
+    if let Some(address) = info.mqtt_address {
         lines.push(format!("  MQTT  {address} (this machine only, no TLS)"));
     }
-    if let Some(address) = info.mqtts {
+    if let Some(address) = info.mqtts_address {
         lines.push(format!("  MQTT  {address} (TLS, client certificates)"));
     }
     if let Some(data_dir) = &info.data_dir {
         lines.push(format!("  data  {}", data_dir.display()));
     }
-    if let (Some(mqtt), Some(key)) = (info.mqtt, &info.local_key) {
+    if let (Some(mqtt), Some(key)) = (info.mqtt_address, &info.local_key) {
         let program = std::env::args().next().unwrap_or_default();
         let org_id = if org_id.is_empty() { "ORG" } else { org_id };
         let headers = format!(

@@ -13,24 +13,25 @@ use super::{ConfigSource, Output, block_on, escape_for_terminal, parse_client_id
 use crate::domain::ClientId;
 use crate::runtime;
 
-const NO_MATCH: &str = "none of these clients is tenantless; `cloud-connector tenantless list` \
-                        lists tenantless clients";
+const NO_MATCH_ERROR: &str = "none of these clients is tenantless; `cloud-connector tenantless \
+                              list` lists tenantless clients";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum TenantlessCommand {
-    /// List tenantless clients, oldest lookup first
+    /// List tenantless clients; the client with the oldest lookup comes first
     List(ListArgs),
-    /// Reset the failed lookups of clients; the next run of `update-tenantless` looks them up
+    /// Set the number of failed lookups to 0; the next run of `update-tenantless` looks up these
+    /// clients
     Retry(RetryArgs),
-    /// Delete rows; clients are recorded again on their next online
+    /// Delete clients from the database; a client is recorded again at its next online message
     Delete(DeleteArgs),
 }
 
 #[derive(Debug, Args)]
 pub(super) struct ListArgs {
     #[command(flatten)]
-    source: ConfigSource,
-    /// Maximum number of clients
+    config_source: ConfigSource,
+    /// Maximum number of clients to list
     #[arg(long, value_name = "N", default_value_t = 50)]
     limit: u32,
     /// Output format
@@ -41,15 +42,15 @@ pub(super) struct ListArgs {
 #[derive(Debug, Args)]
 pub(super) struct RetryArgs {
     #[command(flatten)]
-    source: ConfigSource,
-    /// Client ids
+    config_source: ConfigSource,
+    /// Ids of the clients to retry
     #[arg(
         value_name = "CLIENT",
         required_unless_present = "all",
         conflicts_with = "all"
     )]
     clients: Vec<String>,
-    /// All tenantless clients
+    /// Retry all tenantless clients
     #[arg(long)]
     all: bool,
 }
@@ -57,8 +58,8 @@ pub(super) struct RetryArgs {
 #[derive(Debug, Args)]
 pub(super) struct DeleteArgs {
     #[command(flatten)]
-    source: ConfigSource,
-    /// Client ids
+    config_source: ConfigSource,
+    /// Ids of the clients to delete
     #[arg(value_name = "CLIENT", required = true)]
     clients: Vec<String>,
 }
@@ -72,43 +73,43 @@ pub(super) fn run(command: &TenantlessCommand) -> Result<ExitCode> {
 }
 
 fn retry(args: &RetryArgs) -> Result<ExitCode> {
-    let config = args.source.load()?.config;
+    let config = args.config_source.load()?.config;
     let clients = parse_client_ids(&args.clients)?;
     let selected = (!args.all).then_some(clients.as_slice());
-    let reset = block_on(async {
-        let store = runtime::open_for_cli(&config).await?;
+    let reset_count = block_on(async {
+        let store = runtime::open_store_for_cli(&config).await?;
         let reset = store.reset_tenantless(selected).await;
         store.close().await;
         Ok(reset?)
     })?;
-    if reset == 0 && !args.all {
-        bail!(NO_MATCH);
+    if reset_count == 0 && !args.all {
+        bail!(NO_MATCH_ERROR);
     }
-    println!("{reset} reset; the next run of `update-tenantless` looks them up");
+    println!("{reset_count} reset; the next run of `update-tenantless` looks up these clients");
     Ok(ExitCode::SUCCESS)
 }
 
 fn delete(args: &DeleteArgs) -> Result<ExitCode> {
-    let config = args.source.load()?.config;
+    let config = args.config_source.load()?.config;
     let clients = parse_client_ids(&args.clients)?;
-    let deleted = block_on(async {
-        let store = runtime::open_for_cli(&config).await?;
+    let deleted_count = block_on(async {
+        let store = runtime::open_store_for_cli(&config).await?;
         let deleted = store.delete_tenantless(&clients).await;
         store.close().await;
         Ok(deleted?)
     })?;
-    if deleted == 0 {
-        bail!(NO_MATCH);
+    if deleted_count == 0 {
+        bail!(NO_MATCH_ERROR);
     }
-    println!("{deleted} deleted");
+    println!("{deleted_count} deleted");
     Ok(ExitCode::SUCCESS)
 }
 
 fn list(args: &ListArgs) -> Result<ExitCode> {
-    let config = args.source.load()?.config;
+    let config = args.config_source.load()?.config;
     let max_attempts = config.updaters.tenant_max_attempts;
     let (clients, counts) = block_on(async {
-        let store = runtime::open_for_cli(&config).await?;
+        let store = runtime::open_store_for_cli(&config).await?;
         let clients = store.list_tenantless(args.limit).await;
         let counts = store.count_tenantless(max_attempts).await;
         store.close().await;
@@ -122,20 +123,19 @@ fn list(args: &ListArgs) -> Result<ExitCode> {
                 json!({
                     "client_id": client.client_id.as_str(),
                     "failed_lookups": client.failed_lookups,
-                    "last_lookup_at": client.last_lookup,
+                    "last_lookup_at": client.last_lookup_at,
                     "online_received_at": client.online_received_at,
                 })
             })
             .collect();
-        let list =
-            json!({"pending": counts.pending, "gave_up": counts.exhausted, "clients": clients});
+        let list = json!({"pending": counts.pending_clients, "gave_up": counts.exhausted_clients, "clients": clients});
         writeln!(out, "{list}")?;
         return Ok(ExitCode::SUCCESS);
     }
     writeln!(
         out,
         "{} pending, {} gave up after {max_attempts} attempts",
-        counts.pending, counts.exhausted
+        counts.pending_clients, counts.exhausted_clients
     )?;
     if clients.is_empty() {
         return Ok(ExitCode::SUCCESS);
@@ -146,8 +146,9 @@ fn list(args: &ListArgs) -> Result<ExitCode> {
         "client", "failed lookups", "last lookup", "last online"
     )?;
     for client in &clients {
-        // The store writes the epoch when a lookup is due at once.
-        let last_lookup = match client.last_lookup {
+        // A lookup time of 0 (the Unix epoch) marks a client whose next lookup is due at once, for
+        // example after `tenantless retry`.
+        let last_lookup = match client.last_lookup_at {
             Some(time) if time.as_second() > 0 => format!("{time:.0}"),
             _ => "never".to_owned(),
         };
@@ -162,6 +163,6 @@ fn list(args: &ListArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn parse_client_ids(texts: &[String]) -> Result<Vec<ClientId>> {
-    texts.iter().map(|text| parse_client_id(text)).collect()
+fn parse_client_ids(client_ids: &[String]) -> Result<Vec<ClientId>> {
+    client_ids.iter().map(|id| parse_client_id(id)).collect()
 }

@@ -1,4 +1,4 @@
-//! `update-inventory`, `update-tenantless`: one run of a tenant lookup job, for cron.
+//! `update-inventory` and `update-tenantless`: run a tenant lookup job once. For cron.
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
@@ -16,11 +16,11 @@ use crate::{runtime, telemetry};
 #[derive(Debug, Args)]
 pub(super) struct UpdateArgs {
     #[command(flatten)]
-    source: ConfigSource,
-    /// Dry run: print the number of due clients
+    config_source: ConfigSource,
+    /// Only print the number of clients that are due for a lookup
     #[arg(long)]
     dry_run: bool,
-    /// Maximum number of clients
+    /// Maximum number of clients to look up
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
     /// Apply "not found" results even if the mass-loss guard triggers
@@ -29,10 +29,10 @@ pub(super) struct UpdateArgs {
 }
 
 pub(super) fn run(lookup_job: LookupJob, args: &UpdateArgs) -> Result<ExitCode> {
-    let config = args.source.load()?.config;
+    let config = args.config_source.load()?.config;
     telemetry::logs::init(&config.log)?;
     block_on(async {
-        let store = runtime::open_for_cli(&config).await?;
+        let store = runtime::open_store_for_cli(&config).await?;
         let tenants = runtime::tenant_lookup(&config)?;
         let data_dir = config
             .data
@@ -41,20 +41,20 @@ pub(super) fn run(lookup_job: LookupJob, args: &UpdateArgs) -> Result<ExitCode> 
             .then_some(config.data.dir.as_path());
         let clock = Arc::new(SystemClock);
         let job = runtime::tenant_lookup_job(&config, store.clone(), tenants, data_dir, clock)?;
-        let due = store
+        let due_count = store
             .count_due(job.due_criteria(lookup_job), SystemClock.now())
             .await?;
         if args.dry_run {
-            println!("{due} due");
+            println!("{due_count} due");
             store.close().await;
             return Ok(ExitCode::SUCCESS);
         }
-        let bar = progress_bar(due.min(args.limit.unwrap_or(due)));
+        let bar = progress_bar(due_count.min(args.limit.unwrap_or(due_count)));
         let options = RunOptions {
             limit: args.limit,
             force: args.force,
         };
-        let show_progress = |summary: &RunSummary| bar.set_position(summary.looked_up);
+        let show_progress = |summary: &RunSummary| bar.set_position(summary.looked_up_clients);
         let summary = job.run(lookup_job, options, &show_progress).await;
         bar.finish_and_clear();
         store.close().await;
@@ -68,12 +68,12 @@ pub(super) fn run(lookup_job: LookupJob, args: &UpdateArgs) -> Result<ExitCode> 
     })
 }
 
-/// The bar is hidden unless standard error is a terminal.
-fn progress_bar(due: u64) -> ProgressBar {
+/// Returns a progress bar. The bar is hidden if standard error is not a terminal.
+fn progress_bar(client_count: u64) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let bar = ProgressBar::new(due);
+    let bar = ProgressBar::new(client_count);
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} ({per_sec}, {eta})") {
         bar.set_style(style);
     }

@@ -1,9 +1,9 @@
-//! Reads the configuration file of Clowder, the platform's deployment operator. The environment
-//! variable `ACG_CONFIG` names it; it contains the addresses and credentials of Kafka and
-//! PostgreSQL.
+//! Reads the configuration file that Clowder, the platform's deployment operator, creates. The file
+//! contains the addresses and credentials of Kafka and PostgreSQL. The environment variable
+//! `ACG_CONFIG` contains the path of the file.
 //!
-//! Its values override the configuration file and the environment, because Clowder assigns them at
-//! deployment time. Only flags override them.
+//! Clowder assigns the values in this file at deployment time. Therefore they override the values
+//! from the `--config` file and from environment variables. Command-line flags override them.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use super::layers::Layers;
 
 #[derive(Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
-struct Clowder {
+struct ClowderFile {
     kafka: Option<Kafka>,
     database: Option<Database>,
     metrics_port: Option<u16>,
@@ -78,29 +78,30 @@ struct Database {
     rds_ca: Option<String>,
 }
 
-pub(super) fn add(layers: &mut Layers, file: &Path) -> Result<(), ConfigError> {
+pub(super) fn add_file(layers: &mut Layers, file: &Path) -> Result<(), ConfigError> {
     let text = std::fs::read_to_string(file).map_err(|source| ConfigError::Unreadable {
         path: file.into(),
         given_with: "ACG_CONFIG",
         source,
     })?;
-    let clowder: Clowder = serde_json::from_str::<Value>(&text)
+    let clowder: ClowderFile = serde_json::from_str::<Value>(&text)
         .and_then(serde_json::from_value)
         .map_err(|error| ConfigError::Syntax {
             path: file.into(),
             problem: error.to_string(),
         })?;
-    for (key, value) in settings(layers, clowder) {
-        layers.add_clowder(file, key, &value)?;
+    for (setting_name, value) in to_settings(layers, clowder) {
+        layers.add_clowder_value(file, setting_name, &value)?;
     }
     Ok(())
 }
 
-fn settings(layers: &Layers, clowder: Clowder) -> Vec<(&'static str, String)> {
+/// Returns the names and values of the settings that the file contains.
+fn to_settings(layers: &Layers, clowder: ClowderFile) -> Vec<(&'static str, String)> {
     let mut settings = Vec::new();
-    let mut set = |key, value: Option<String>| {
+    let mut set = |setting_name, value: Option<String>| {
         if let Some(value) = value {
-            settings.push((key, value));
+            settings.push((setting_name, value));
         }
     };
     if let Some(kafka) = clowder.kafka {
@@ -113,15 +114,16 @@ fn settings(layers: &Layers, clowder: Clowder) -> Vec<(&'static str, String)> {
             "kafka.brokers",
             (!addresses.is_empty()).then(|| addresses.join(",")),
         );
-        // All brokers belong to one cluster, so the first broker's credentials apply to all.
+        // All brokers belong to one cluster and have the same credentials, so the credentials of
+        // the first broker are used.
         if let Some(broker) = kafka.brokers.into_iter().next() {
-            let is_sasl = broker.authtype.as_deref() == Some("sasl");
+            let uses_sasl = broker.authtype.as_deref() == Some("sasl");
             let sasl = broker.sasl;
             let protocol = broker.security_protocol.or_else(|| {
-                let inner = sasl
+                let sasl_protocol = sasl
                     .as_ref()
                     .and_then(|sasl| sasl.security_protocol.clone());
-                inner.or_else(|| is_sasl.then(|| "SASL_SSL".to_owned()))
+                sasl_protocol.or_else(|| uses_sasl.then(|| "SASL_SSL".to_owned()))
             });
             set("kafka.security", protocol);
             set("kafka.ca", broker.cacert);
@@ -131,18 +133,18 @@ fn settings(layers: &Layers, clowder: Clowder) -> Vec<(&'static str, String)> {
                 set("kafka.sasl_mechanism", sasl.mechanism);
             }
         }
-        for key in [
+        for setting_name in [
             "kafka.ingress_topic",
             "kafka.answers_topic",
             "inventory.topic",
         ] {
-            // Clowder may give a topic another name than the one that was requested.
-            let requested = layers.text(key);
+            // The name that Clowder assigns to a topic may differ from the requested name.
+            let requested = layers.string_value(setting_name);
             let assigned = kafka
                 .topics
                 .iter()
                 .find(|topic| Some(topic.requested_name.as_str()) == requested);
-            set(key, assigned.map(|topic| topic.name.clone()));
+            set(setting_name, assigned.map(|topic| topic.name.clone()));
         }
     }
     if let Some(database) = clowder.database {
@@ -191,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_the_clowder_file_override_file_and_environment() {
+    fn values_of_the_clowder_file_override_the_environment() {
         let loaded = load(
             r#"{"kafka": {"brokers": [
                   {"hostname": "k1", "port": 9093, "authtype": "sasl", "cacert": "-----BEGIN CERTIFICATE-----\nx",
@@ -229,13 +231,13 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_the_clowder_file_lacks_keep_their_value() {
+    fn a_setting_that_is_not_in_the_clowder_file_keeps_its_value() {
         let loaded = load("{}").unwrap();
         assert_eq!(loaded.config.postgres.host, "from-environment");
     }
 
     #[test]
-    fn errors_in_the_clowder_file_name_the_file_or_the_setting() {
+    fn an_error_in_the_clowder_file_contains_the_path_or_the_setting() {
         let text = load("{").unwrap_err().to_string();
         assert!(text.contains("acg.json"), "{text}");
         let text = load(

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, de};
 pub struct HumanDuration(Duration);
 
 impl HumanDuration {
-    /// Returns the value as a standard library duration.
+    /// Returns the duration as a standard library type.
     #[must_use]
     pub fn get(self) -> Duration {
         self.0

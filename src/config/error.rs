@@ -1,4 +1,4 @@
-//! Configuration errors. Each names the setting, where it was set, and how to fix it.
+//! Configuration errors. Each error names the setting, the origin of the value, and the fix.
 
 use std::path::PathBuf;
 
@@ -13,9 +13,9 @@ pub enum ConfigError {
         path.display()
     )]
     Unreadable {
-        /// The file.
+        /// Path of the configuration file.
         path: PathBuf,
-        /// The flag or environment variable that names the file.
+        /// The flag or environment variable that contains the path.
         given_with: &'static str,
         /// The error of the operating system.
         source: std::io::Error,
@@ -23,29 +23,30 @@ pub enum ConfigError {
     /// A configuration file is not valid TOML or JSON.
     #[error("syntax error in the configuration file {}: {problem}", path.display())]
     Syntax {
-        /// The file.
+        /// Path of the configuration file.
         path: PathBuf,
-        /// Line and description of the error.
+        /// Line number and description of the error.
         problem: String,
     },
-    /// There is no setting with this name.
+    /// No setting with this name exists.
     #[error(
-        "unknown setting {key} ({origin}){}; list all with `cloud-connector config --defaults`",
-        suggestion(similar.as_deref())
+        "unknown setting {setting_name} ({origin}){}; list all settings with \
+         `cloud-connector config --defaults`",
+        suggestion_text(similar_name.as_deref())
     )]
-    UnknownKey {
+    UnknownSetting {
         /// The unknown name.
-        key: String,
-        /// Where the name is used.
+        setting_name: String,
+        /// Where the unknown name was found.
         origin: Origin,
         /// The existing setting with the most similar name.
-        similar: Option<String>,
+        similar_name: Option<String>,
     },
     /// The value of a setting is invalid.
-    #[error("{key} ({origin}): {problem}; {hint}")]
+    #[error("{setting_name} ({origin}): {problem}; {hint}")]
     InvalidValue {
-        /// The setting.
-        key: String,
+        /// Full name of the setting, such as `http.listen`.
+        setting_name: String,
         /// Where the value was set.
         origin: Origin,
         /// Why the value is invalid.
@@ -55,41 +56,49 @@ pub enum ConfigError {
     },
 }
 
-fn suggestion(similar: Option<&str>) -> String {
-    similar.map_or_else(String::new, |name| format!(", did you mean {name}?"))
+fn suggestion_text(similar_name: Option<&str>) -> String {
+    similar_name.map_or_else(String::new, |name| format!(", did you mean {name}?"))
 }
 
-/// A value that has the right type but cannot work. `Layers::locate` adds where it was set.
+/// A value that has the right type but is not allowed. `Layers::with_origin` adds the origin of the
+/// value.
 #[derive(Debug)]
 pub(super) struct InvalidValue {
-    pub key: &'static str,
-    /// The user-chosen name below `key`, for settings such as `api.keys.<caller>`.
-    pub entry: Option<String>,
+    /// Name of the setting, or of its table if the user chooses the name.
+    pub setting_name: &'static str,
+    /// The name that the user chose, for settings such as `api.keys.<caller>`.
+    pub user_chosen_name: Option<String>,
+    /// Why the value is not allowed.
     pub problem: String,
+    /// How to fix the value.
     pub hint: String,
 }
 
 impl InvalidValue {
-    pub fn new(key: &'static str, problem: impl Into<String>, hint: impl Into<String>) -> Self {
+    pub fn new(
+        setting_name: &'static str,
+        problem: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> Self {
         Self {
-            key,
-            entry: None,
+            setting_name,
+            user_chosen_name: None,
             problem: problem.into(),
             hint: hint.into(),
         }
     }
 
-    /// Sets the user-chosen name below the key.
-    pub fn in_entry(mut self, entry: &str) -> Self {
-        self.entry = Some(entry.to_owned());
+    /// Sets the name that the user chose.
+    pub fn with_user_chosen_name(mut self, name: &str) -> Self {
+        self.user_chosen_name = Some(name.to_owned());
         self
     }
 
-    /// The full name of the setting.
-    pub fn path(&self) -> String {
-        match &self.entry {
-            Some(entry) => format!("{}.{entry}", self.key),
-            None => self.key.to_owned(),
+    /// Returns the full name of the setting.
+    pub fn full_name(&self) -> String {
+        match &self.user_chosen_name {
+            Some(name) => format!("{}.{name}", self.setting_name),
+            None => self.setting_name.to_owned(),
         }
     }
 }

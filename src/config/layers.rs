@@ -1,4 +1,4 @@
-//! Merges the layers of the configuration, and records where each value was set.
+//! Merges the layers of the configuration, and stores the origin of each value.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,7 +18,7 @@ pub enum Origin {
     File(PathBuf),
     /// An environment variable.
     Environment(String),
-    /// The platform's file, named by `ACG_CONFIG`.
+    /// The platform's configuration file. The environment variable `ACG_CONFIG` contains its path.
     Clowder(PathBuf),
     /// A command-line flag.
     Flag(String),
@@ -36,29 +36,30 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The full name of a setting, split at the dots.
-pub(super) type KeyPath = Vec<String>;
+/// The parts of a setting's full name: `http.listen` has the parts `http` and `listen`.
+pub(super) type SettingPath = Vec<String>;
 
+/// The value of one setting, and its origin.
 #[derive(Clone)]
-pub(super) struct Entry {
+pub(super) struct Setting {
     pub value: Value,
     pub origin: Origin,
 }
 
-impl fmt::Debug for Entry {
+impl fmt::Debug for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The value is omitted because it may be a secret.
-        write!(f, "Entry({})", self.origin)
+        write!(f, "Setting({})", self.origin)
     }
 }
 
-/// The merged configuration: every setting with its value and origin.
+/// The merged configuration. Contains all settings with their values and origins.
 #[derive(Debug, Clone)]
 pub(super) struct Layers {
-    pub entries: BTreeMap<KeyPath, Entry>,
+    pub settings: BTreeMap<SettingPath, Setting>,
 }
 
-/// Tables in which the user chooses the names.
+/// Tables in which the user chooses the names of the settings.
 const USER_NAMED_TABLES: &[&[&str]] = &[&["api", "keys"]];
 
 impl Layers {
@@ -66,15 +67,15 @@ impl Layers {
         let table: Table = DEFAULTS
             .parse()
             .expect("config.default.toml is embedded in the program and tested");
-        let mut entries = BTreeMap::new();
+        let mut settings = BTreeMap::new();
         flatten(&table, &mut Vec::new(), &mut |path, value| {
-            let entry = Entry {
+            let setting = Setting {
                 value: value.clone(),
                 origin: Origin::Default,
             };
-            entries.insert(path.to_vec(), entry);
+            settings.insert(path.to_vec(), setting);
         });
-        Self { entries }
+        Self { settings }
     }
 
     pub fn add_file(&mut self, path: &Path) -> Result<(), ConfigError> {
@@ -100,31 +101,56 @@ impl Layers {
         Ok(())
     }
 
-    pub fn add_variable(&mut self, name: &str, path: &str, text: &str) -> Result<(), ConfigError> {
+    /// Adds the value of an environment variable. `path` is the name of the variable without its
+    /// prefix, such as `HTTP__LISTEN`.
+    pub fn add_variable(
+        &mut self,
+        variable_name: &str,
+        path: &str,
+        text: &str,
+    ) -> Result<(), ConfigError> {
         let path = path.to_lowercase().split("__").map(str::to_owned).collect();
-        self.set_text(path, text, Origin::Environment(name.to_owned()))
+        self.set_text(path, text, Origin::Environment(variable_name.to_owned()))
     }
 
-    /// Returns the current value of a setting if it is a string.
-    pub fn text(&self, path: &str) -> Option<&str> {
-        self.find(path)?.value.as_str()
+    /// Returns the current value of a setting, or `None` if the value is not a string.
+    pub fn string_value(&self, setting_name: &str) -> Option<&str> {
+        self.find(setting_name)?.value.as_str()
     }
 
-    pub fn add_clowder(&mut self, file: &Path, path: &str, text: &str) -> Result<(), ConfigError> {
-        let path = path.split('.').map(str::to_owned).collect();
+    /// Adds a value from the platform's configuration file.
+    pub fn add_clowder_value(
+        &mut self,
+        file: &Path,
+        setting_name: &str,
+        text: &str,
+    ) -> Result<(), ConfigError> {
+        let path = setting_name.split('.').map(str::to_owned).collect();
         self.set_text(path, text, Origin::Clowder(file.to_owned()))
     }
 
-    pub fn add_flag(&mut self, flag: &str, path: &str, text: &str) -> Result<(), ConfigError> {
-        let path = path.split('.').map(str::to_owned).collect();
+    /// Adds the value of a command-line flag.
+    pub fn add_flag(
+        &mut self,
+        flag: &str,
+        setting_name: &str,
+        text: &str,
+    ) -> Result<(), ConfigError> {
+        let path = setting_name.split('.').map(str::to_owned).collect();
         self.set_text(path, text, Origin::Flag(flag.to_owned()))
     }
 
-    /// Sets a value from the environment or a flag. The type of the default value decides how the
-    /// text is parsed: a string setting needs no quotes.
-    fn set_text(&mut self, path: KeyPath, text: &str, origin: Origin) -> Result<(), ConfigError> {
-        let is_string = match self.entries.get(&path) {
-            Some(entry) => entry.value.is_str(),
+    /// Sets a value from a text that is not TOML, such as an environment variable or a flag. If the
+    /// default value is a string, the text is the value. Otherwise the text is parsed as a TOML
+    /// value.
+    fn set_text(
+        &mut self,
+        path: SettingPath,
+        text: &str,
+        origin: Origin,
+    ) -> Result<(), ConfigError> {
+        let is_string = match self.settings.get(&path) {
+            Some(setting) => setting.value.is_str(),
             None => !text.trim_start().starts_with(['{', '[']),
         };
         let value = if is_string {
@@ -139,24 +165,24 @@ impl Layers {
         self.set(path, value, origin)
     }
 
-    fn set(&mut self, path: KeyPath, value: Value, origin: Origin) -> Result<(), ConfigError> {
-        if !self.entries.contains_key(&path) && !is_user_named(&path) {
-            let key = path.join(".");
-            return Err(ConfigError::UnknownKey {
-                similar: self.most_similar(&key),
-                key,
+    fn set(&mut self, path: SettingPath, value: Value, origin: Origin) -> Result<(), ConfigError> {
+        if !self.settings.contains_key(&path) && !is_user_named(&path) {
+            let setting_name = path.join(".");
+            return Err(ConfigError::UnknownSetting {
+                similar_name: self.most_similar_name(&setting_name),
+                setting_name,
                 origin,
             });
         }
-        self.entries.insert(path, Entry { value, origin });
+        self.settings.insert(path, Setting { value, origin });
         Ok(())
     }
 
-    fn most_similar(&self, key: &str) -> Option<String> {
-        self.entries
+    fn most_similar_name(&self, setting_name: &str) -> Option<String> {
+        self.settings
             .keys()
             .map(|path| path.join("."))
-            .map(|candidate| (strsim::jaro_winkler(&candidate, key), candidate))
+            .map(|candidate| (strsim::jaro_winkler(&candidate, setting_name), candidate))
             .filter(|(similarity, _)| *similarity > 0.8)
             .max_by(|a, b| a.0.total_cmp(&b.0))
             .map(|(_, candidate)| candidate)
@@ -165,53 +191,54 @@ impl Layers {
     /// Converts the merged values to the typed configuration.
     pub fn deserialize(&self) -> Result<Config, ConfigError> {
         let mut table = Table::new();
-        for (path, entry) in &self.entries {
-            insert(&mut table, path, entry.value.clone());
+        for (path, setting) in &self.settings {
+            insert(&mut table, path, setting.value.clone());
         }
         for path in USER_NAMED_TABLES {
             ensure_table(&mut table, path);
         }
         serde_path_to_error::deserialize(table).map_err(|error| {
-            let key = error.path().to_string();
-            let entry = self.find(&key);
+            let setting_name = error.path().to_string();
+            let setting = self.find(&setting_name);
             ConfigError::InvalidValue {
-                origin: entry.map_or(Origin::Default, |entry| entry.origin.clone()),
+                origin: setting.map_or(Origin::Default, |setting| setting.origin.clone()),
                 problem: error.into_inner().to_string().trim().replace('\n', " "),
-                hint: Self::default_value_hint(&key),
-                key,
+                hint: Self::default_value_hint(&setting_name),
+                setting_name,
             }
         })
     }
 
-    /// Adds to an invalid value where it was set.
-    pub fn locate(&self, invalid: InvalidValue) -> ConfigError {
-        let key = invalid.path();
+    /// Adds the origin of the value to the error.
+    pub fn with_origin(&self, invalid: InvalidValue) -> ConfigError {
+        let setting_name = invalid.full_name();
         ConfigError::InvalidValue {
             origin: self
-                .find(&key)
-                .map_or(Origin::Default, |entry| entry.origin.clone()),
-            key,
+                .find(&setting_name)
+                .map_or(Origin::Default, |setting| setting.origin.clone()),
+            setting_name,
             problem: invalid.problem,
             hint: invalid.hint,
         }
     }
 
-    fn find(&self, key: &str) -> Option<&Entry> {
-        self.entries
+    fn find(&self, setting_name: &str) -> Option<&Setting> {
+        self.settings
             .iter()
-            .find(|(path, _)| path.join(".") == key)
-            .map(|(_, entry)| entry)
+            .find(|(path, _)| path.join(".") == setting_name)
+            .map(|(_, setting)| setting)
     }
 
-    fn default_value_hint(key: &str) -> String {
-        match Self::defaults().find(key) {
+    fn default_value_hint(setting_name: &str) -> String {
+        match Self::defaults().find(setting_name) {
             Some(default) => format!("the default is {}", default.value),
             None => "see the comments in `cloud-connector config --defaults`".to_owned(),
         }
     }
 }
 
-/// Returns line number and description, without the text of the line: it may contain a secret.
+/// Returns the line number and a description of the error. The text of the line is omitted, because
+/// the line may contain a secret.
 fn describe_syntax_error(text: &str, error: &toml::de::Error) -> String {
     let offset = error.span().map_or(0, |span| span.start);
     let offset = text.floor_char_boundary(offset);
@@ -225,9 +252,9 @@ fn is_user_named(path: &[String]) -> bool {
         .any(|table| path.len() == table.len() + 1 && path.iter().zip(*table).all(|(a, b)| a == b))
 }
 
-/// Calls `visit` for every setting. An entry of a user-named table counts as one setting, even if
-/// its value is a table.
-fn flatten(table: &Table, path: &mut KeyPath, visit: &mut impl FnMut(&[String], &Value)) {
+/// Calls `visit` for every setting in a table. In a user-named table, each name is one setting,
+/// even if its value is a table.
+fn flatten(table: &Table, path: &mut SettingPath, visit: &mut impl FnMut(&[String], &Value)) {
     for (name, value) in table {
         path.push(name.clone());
         match value {
@@ -238,6 +265,7 @@ fn flatten(table: &Table, path: &mut KeyPath, visit: &mut impl FnMut(&[String], 
     }
 }
 
+/// Inserts a value into nested tables. Creates tables that do not exist.
 fn insert(table: &mut Table, path: &[String], value: Value) {
     match path {
         [] => {}
@@ -255,6 +283,7 @@ fn insert(table: &mut Table, path: &[String], value: Value) {
     }
 }
 
+/// Creates the nested tables of the path if they do not exist.
 fn ensure_table(table: &mut Table, path: &[&str]) {
     if let [name, rest @ ..] = path {
         let inner = table

@@ -1,9 +1,10 @@
-//! Configuration, merged in this order: embedded defaults, configuration file, environment, the
-//! platform's file (`ACG_CONFIG`), flags. Later values override earlier ones.
+//! Loads the configuration. The layers are merged in this order: embedded defaults, configuration
+//! file, environment variables, the platform's configuration file (`ACG_CONFIG`), command-line
+//! flags. A later layer overrides the values of earlier layers.
 //!
 //! This is the only module that reads the environment. `config.default.toml` lists and documents
-//! every setting; other names are rejected, with the most similar name as a suggestion. Each value
-//! keeps its origin for error messages and for `cloud-connector config`.
+//! all settings. An unknown setting is an error, which suggests the most similar name. The origin
+//! of each value is stored for error messages and for `cloud-connector config`.
 
 mod annotate;
 mod clowder;
@@ -29,23 +30,25 @@ pub use secret::Secret;
 
 use layers::Layers;
 
-/// The text of `config.default.toml`: all defaults with their documentation.
+/// The text of `config.default.toml`, which contains all default values with their documentation.
 pub const DEFAULTS: &str = include_str!("../../config.default.toml");
 
-/// Environment variable with the path of the platform's configuration file (see `clowder`).
+/// Environment variable that contains the path of the platform's configuration file. The module
+/// `clowder` reads this file.
 const CLOWDER_VARIABLE: &str = "ACG_CONFIG";
 const ENVIRONMENT_PREFIX: &str = "CLOUD_CONNECTOR__";
 
-/// Settings from the command line.
+/// Configuration file and settings from the command line.
 #[derive(Debug, Clone, Default)]
 pub struct Overrides {
     /// The file given with `--config`.
     pub file: Option<PathBuf>,
-    /// For each flag: its name, the setting that it overrides, and the value.
+    /// Each tuple contains the name of the flag, the setting that the flag overrides, and the
+    /// value.
     pub flags: Vec<(&'static str, &'static str, String)>,
 }
 
-/// A valid configuration, and the origin of its values.
+/// A valid configuration, and the origin of each value.
 #[derive(Debug, Clone)]
 pub struct LoadedConfig {
     /// The typed settings.
@@ -54,20 +57,22 @@ pub struct LoadedConfig {
 }
 
 impl LoadedConfig {
-    /// Returns a TOML document of all settings. Each line ends with the origin of the value;
-    /// secrets are masked.
+    /// Returns a TOML document of all settings. Each line ends with the origin of the value.
+    /// Secrets are masked.
     #[must_use]
     pub fn to_annotated_toml(&self) -> String {
-        annotate::annotated(&self.layers)
+        annotate::to_annotated_toml(&self.layers)
     }
 }
 
 /// Loads the configuration of this process and checks it.
 ///
 /// # Errors
-/// The first problem: the setting, where it was set, and how to fix it.
+/// When the configuration is invalid. The error names the setting, the origin of the value, and the
+/// fix. Only the first problem is reported.
 pub fn load(overrides: &Overrides) -> Result<LoadedConfig, ConfigError> {
-    // The names of our variables are ASCII. Invalid UTF-8 in a value is replaced.
+    // Variables with a name that is not UTF-8 are skipped, because they are not our variables. In
+    // values, invalid UTF-8 is replaced.
     let environment = std::env::vars_os().filter_map(|(name, value)| {
         let name = name.into_string().ok()?;
         (name.starts_with(ENVIRONMENT_PREFIX) || name == CLOWDER_VARIABLE)
@@ -76,10 +81,10 @@ pub fn load(overrides: &Overrides) -> Result<LoadedConfig, ConfigError> {
     load_with(overrides, environment)
 }
 
-/// Like [`load`], with the environment as an argument.
+/// Like [`load`], but the environment variables are an argument.
 ///
 /// # Errors
-/// Same as [`load`].
+/// When the configuration is invalid, as for [`load`].
 pub fn load_with(
     overrides: &Overrides,
     environment: impl IntoIterator<Item = (String, String)>,
@@ -88,22 +93,22 @@ pub fn load_with(
     if let Some(file) = &overrides.file {
         layers.add_file(file)?;
     }
-    let mut clowder = None;
+    let mut clowder_file = None;
     for (name, value) in environment {
         if let Some(path) = name.strip_prefix(ENVIRONMENT_PREFIX) {
             layers.add_variable(&name, path, &value)?;
         } else if name == CLOWDER_VARIABLE && !value.is_empty() {
-            clowder = Some(PathBuf::from(value));
+            clowder_file = Some(PathBuf::from(value));
         }
     }
-    if let Some(file) = clowder {
-        clowder::add(&mut layers, &file)?;
+    if let Some(file) = clowder_file {
+        clowder::add_file(&mut layers, &file)?;
     }
-    for (flag, path, value) in &overrides.flags {
-        layers.add_flag(flag, path, value)?;
+    for (flag, setting_name, value) in &overrides.flags {
+        layers.add_flag(flag, setting_name, value)?;
     }
     let config = layers.deserialize()?;
-    validate::validate(&config).map_err(|invalid| layers.locate(invalid))?;
+    validate::validate(&config).map_err(|invalid| layers.with_origin(invalid))?;
     Ok(LoadedConfig { config, layers })
 }
 
@@ -111,7 +116,7 @@ pub fn load_with(
 mod tests {
     use super::*;
 
-    fn with_file(text: &str) -> Result<LoadedConfig, ConfigError> {
+    fn load_from_file(text: &str) -> Result<LoadedConfig, ConfigError> {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("c.toml");
         std::fs::write(&file, text).unwrap();
@@ -122,20 +127,22 @@ mod tests {
         load_with(&overrides, [])
     }
 
-    fn with_env(pairs: &[(&str, &str)]) -> Result<LoadedConfig, ConfigError> {
-        let pairs = pairs.iter().map(|(k, v)| ((*k).into(), (*v).into()));
-        load_with(&Overrides::default(), pairs)
+    fn load_from_environment(variables: &[(&str, &str)]) -> Result<LoadedConfig, ConfigError> {
+        let variables = variables
+            .iter()
+            .map(|(name, value)| ((*name).into(), (*value).into()));
+        load_with(&Overrides::default(), variables)
     }
 
     #[test]
     fn the_default_configuration_is_valid() {
-        let loaded = with_env(&[]).unwrap();
+        let loaded = load_from_environment(&[]).unwrap();
         assert_eq!(loaded.config.http.listen.to_string(), "127.0.0.1:8080");
         assert_eq!(loaded.config.mqtt.prefixes, ["redhat/insights"]);
     }
 
     #[test]
-    fn a_flag_overrides_the_environment_which_overrides_the_file() {
+    fn a_flag_overrides_the_environment_and_the_environment_overrides_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("c.toml");
         std::fs::write(
@@ -157,31 +164,31 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_setting_is_rejected_with_the_most_similar_name() {
-        let error = with_file("[http]\nlisten_on = \"127.0.0.1:1\"\n").unwrap_err();
+    fn the_error_for_an_unknown_setting_suggests_the_most_similar_name() {
+        let error = load_from_file("[http]\nlisten_on = \"127.0.0.1:1\"\n").unwrap_err();
         let text = error.to_string();
         assert!(text.contains("http.listen_on"), "{text}");
         assert!(text.contains("did you mean http.listen?"), "{text}");
         assert!(text.contains("c.toml"), "{text}");
-        let error = with_env(&[("CLOUD_CONNECTOR__BROKR__LISTEN", "x")]).unwrap_err();
+        let error = load_from_environment(&[("CLOUD_CONNECTOR__BROKR__LISTEN", "x")]).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("did you mean broker.listen?"), "{text}");
         assert!(text.contains("CLOUD_CONNECTOR__BROKR__LISTEN"), "{text}");
     }
 
     #[test]
-    fn an_invalid_value_error_has_the_setting_the_origin_and_the_default() {
-        let text = with_env(&[("CLOUD_CONNECTOR__HTTP__LISTEN", "banana")])
+    fn the_error_for_an_invalid_value_contains_the_setting_the_origin_and_the_default() {
+        let text = load_from_environment(&[("CLOUD_CONNECTOR__HTTP__LISTEN", "banana")])
             .unwrap_err()
             .to_string();
         assert!(text.contains("http.listen"), "{text}");
         assert!(text.contains("CLOUD_CONNECTOR__HTTP__LISTEN"), "{text}");
         assert!(text.contains("127.0.0.1:8080"), "{text}");
-        let text = with_file("[record]\nmax_batch_size = \"many\"\n")
+        let text = load_from_file("[record]\nmax_batch_size = \"many\"\n")
             .unwrap_err()
             .to_string();
         assert!(text.contains("record.max_batch_size"), "{text}");
-        let text = with_file("[shutdown]\ngrace_period = \"soon\"\n")
+        let text = load_from_file("[shutdown]\ngrace_period = \"soon\"\n")
             .unwrap_err()
             .to_string();
         assert!(text.contains("shutdown.grace_period"), "{text}");
@@ -189,15 +196,15 @@ mod tests {
     }
 
     #[test]
-    fn a_syntax_error_has_the_file_and_the_line() {
-        let text = with_file("[http\n").unwrap_err().to_string();
+    fn a_syntax_error_contains_the_file_and_the_line_number() {
+        let text = load_from_file("[http\n").unwrap_err().to_string();
         assert!(text.contains("c.toml"), "{text}");
         assert!(text.contains("line 1"), "{text}");
     }
 
     #[test]
-    fn the_broker_without_tls_rejects_addresses_that_are_not_loopback() {
-        let text = with_env(&[("CLOUD_CONNECTOR__BROKER__LISTEN", "0.0.0.0:1883")])
+    fn the_listener_without_tls_requires_a_loopback_address() {
+        let text = load_from_environment(&[("CLOUD_CONNECTOR__BROKER__LISTEN", "0.0.0.0:1883")])
             .unwrap_err()
             .to_string();
         assert!(text.contains("broker.listen"), "{text}");
@@ -206,7 +213,7 @@ mod tests {
 
     #[test]
     fn api_keys_are_strings_or_tables_and_are_always_masked() {
-        let loaded = with_file(concat!(
+        let loaded = load_from_file(concat!(
             "[api.keys]\n",
             "one = \"0123456789abcdef\"\n",
             "two = { secrets = [\"new-new-new-new-new\", \"old-old-old-old-old\"] }\n",
@@ -221,9 +228,9 @@ mod tests {
             assert!(!text.contains("new-new"), "{text}");
         }
         let no_scopes = "[api.keys]\none = { secrets = [\"0123456789abcdef\"], scopes = [] }\n";
-        let text = with_file(no_scopes).unwrap_err().to_string();
+        let text = load_from_file(no_scopes).unwrap_err().to_string();
         assert!(text.contains("no scope"), "{text}");
-        let text = with_file("[api.keys]\none = \"short\"\n")
+        let text = load_from_file("[api.keys]\none = \"short\"\n")
             .unwrap_err()
             .to_string();
         assert!(
@@ -233,8 +240,8 @@ mod tests {
     }
 
     #[test]
-    fn the_annotated_configuration_has_the_origin_of_each_value() {
-        let annotated = with_env(&[("CLOUD_CONNECTOR__LOG__LEVEL", "debug")])
+    fn the_annotated_configuration_contains_the_origin_of_each_value() {
+        let annotated = load_from_environment(&[("CLOUD_CONNECTOR__LOG__LEVEL", "debug")])
             .unwrap()
             .to_annotated_toml();
         assert!(

@@ -1,22 +1,23 @@
-//! Strings that must not appear in logs.
+//! A type for secret strings, which must not appear in logs.
 
 use std::fmt;
 
 use serde::Deserialize;
 
-/// A secret string. `Debug` prints asterisks; [`Secret::expose`] returns the text.
+/// A secret string. `Debug` prints asterisks instead of the text. [`Secret::expose`] returns the
+/// text.
 #[derive(Clone, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Wraps a text.
+    /// Creates a secret from its text.
     #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// Returns the text. Do not log or print it.
+    /// Returns the text of the secret. Do not log or print the text.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0

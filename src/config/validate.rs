@@ -1,10 +1,10 @@
-//! Checks of values that have the right type but cannot work.
+//! Rejects values that have the right type but are not allowed.
 
 use super::error::InvalidValue;
 use super::model::{Api, Broker, BrokerTls, Http, Mqtt, Record};
 use super::{Config, HumanDuration};
 
-/// Shorter secrets could be guessed.
+/// Minimum length of a secret. A shorter secret could be guessed.
 const MIN_SECRET_CHARS: usize = 16;
 const MIN_BODY_BYTES: usize = 1024;
 const MIN_PACKET_BYTES: usize = 1024;
@@ -13,23 +13,23 @@ const MAX_PACKET_BYTES: usize = 256 * 1024 * 1024;
 const MAX_BATCH_SIZE: usize = 1000;
 
 pub(super) fn validate(config: &Config) -> Result<(), InvalidValue> {
-    http(&config.http)?;
-    api_rate_limit(&config.api)?;
-    api_keys(&config.api)?;
-    topic_prefixes(&config.mqtt)?;
-    handshake_topics(&config.mqtt)?;
-    external_broker(&config.mqtt)?;
+    validate_http(&config.http)?;
+    validate_api_rate_limit(&config.api)?;
+    validate_api_keys(&config.api)?;
+    validate_topic_prefixes(&config.mqtt)?;
+    validate_handshake_topics(&config.mqtt)?;
+    validate_external_broker(&config.mqtt)?;
     if config.mqtt.url.is_none() {
-        broker(&config.broker)?;
-        broker_tls(&config.broker.tls)?;
+        validate_broker(&config.broker)?;
+        validate_broker_tls(&config.broker.tls)?;
     }
-    kafka(config)?;
-    record(&config.record)?;
-    durations_not_zero(config)?;
-    counts_not_zero(config)
+    validate_kafka(config)?;
+    validate_record(&config.record)?;
+    validate_durations(config)?;
+    validate_counts(config)
 }
 
-fn durations_not_zero(config: &Config) -> Result<(), InvalidValue> {
+fn validate_durations(config: &Config) -> Result<(), InvalidValue> {
     let durations: [(&'static str, HumanDuration); 12] = [
         ("http.request_timeout", config.http.request_timeout),
         ("http.tls.reload_interval", config.http.tls.reload_interval),
@@ -54,8 +54,8 @@ fn durations_not_zero(config: &Config) -> Result<(), InvalidValue> {
         ("shutdown.grace_period", config.shutdown.grace_period),
     ];
     match durations.iter().find(|(_, value)| value.get().is_zero()) {
-        Some((key, _)) => Err(InvalidValue::new(
-            key,
+        Some((setting_name, _)) => Err(InvalidValue::new(
+            setting_name,
             "the duration must not be zero",
             "set a longer duration, such as \"10s\"",
         )),
@@ -63,7 +63,7 @@ fn durations_not_zero(config: &Config) -> Result<(), InvalidValue> {
     }
 }
 
-fn counts_not_zero(config: &Config) -> Result<(), InvalidValue> {
+fn validate_counts(config: &Config) -> Result<(), InvalidValue> {
     let counts = [
         ("broker.max_connections", config.broker.max_connections),
         (
@@ -76,8 +76,8 @@ fn counts_not_zero(config: &Config) -> Result<(), InvalidValue> {
         ),
     ];
     match counts.iter().find(|(_, count)| *count == 0) {
-        Some((key, _)) => Err(InvalidValue::new(
-            key,
+        Some((setting_name, _)) => Err(InvalidValue::new(
+            setting_name,
             "0 would reject all connections",
             "set it to 1 or more",
         )),
@@ -85,7 +85,7 @@ fn counts_not_zero(config: &Config) -> Result<(), InvalidValue> {
     }
 }
 
-fn http(http: &Http) -> Result<(), InvalidValue> {
+fn validate_http(http: &Http) -> Result<(), InvalidValue> {
     let path = &http.base_path;
     let is_plain_path = path.starts_with('/')
         && !path.ends_with('/')
@@ -107,24 +107,24 @@ fn http(http: &Http) -> Result<(), InvalidValue> {
         ));
     }
     let tls = &http.tls;
-    let missing = match (&tls.certificate, &tls.key) {
+    let missing_and_present = match (&tls.certificate, &tls.key) {
         (Some(_), None) => Some(("http.tls.key", "http.tls.certificate")),
         (None, Some(_)) => Some(("http.tls.certificate", "http.tls.key")),
         _ => None,
     };
-    if let Some((missing, present)) = missing {
+    if let Some((missing, present)) = missing_and_present {
         return Err(InvalidValue::new(
             missing,
-            format!("it is not set, but {present} is"),
-            "set both for HTTPS, or neither for HTTP",
+            format!("it is not set, but {present} is set"),
+            "set both settings for HTTPS, or neither of them for HTTP",
         ));
     }
     Ok(())
 }
 
-fn api_rate_limit(api: &Api) -> Result<(), InvalidValue> {
+fn validate_api_rate_limit(api: &Api) -> Result<(), InvalidValue> {
     let limits = &api.rate_limit;
-    for (rate_key, rate, burst_key, burst) in [
+    for (rate_setting, rate, burst_setting, burst) in [
         (
             "api.rate_limit.per_key",
             limits.per_key,
@@ -140,15 +140,15 @@ fn api_rate_limit(api: &Api) -> Result<(), InvalidValue> {
     ] {
         if !(rate.is_finite() && rate >= 0.0) {
             return Err(InvalidValue::new(
-                rate_key,
+                rate_setting,
                 format!("{rate} is not a valid rate"),
                 "set it to the requests per second, or to 0 for no limit",
             ));
         }
         if rate > 0.0 && burst == 0 {
             return Err(InvalidValue::new(
-                burst_key,
-                format!("0 would reject all requests, because {rate_key} is set"),
+                burst_setting,
+                format!("0 would reject all requests, because {rate_setting} is set"),
                 "set it to 1 or more",
             ));
         }
@@ -156,10 +156,10 @@ fn api_rate_limit(api: &Api) -> Result<(), InvalidValue> {
     Ok(())
 }
 
-fn api_keys(api: &Api) -> Result<(), InvalidValue> {
+fn validate_api_keys(api: &Api) -> Result<(), InvalidValue> {
     for (caller, key) in &api.keys {
         let invalid = |problem: &str, hint: &str| {
-            Err(InvalidValue::new("api.keys", problem, hint).in_entry(caller))
+            Err(InvalidValue::new("api.keys", problem, hint).with_user_chosen_name(caller))
         };
         if key.secrets().is_empty() {
             return invalid("the list of secrets is empty", "add a secret");
@@ -185,7 +185,7 @@ fn api_keys(api: &Api) -> Result<(), InvalidValue> {
     Ok(())
 }
 
-fn topic_prefixes(mqtt: &Mqtt) -> Result<(), InvalidValue> {
+fn validate_topic_prefixes(mqtt: &Mqtt) -> Result<(), InvalidValue> {
     if mqtt.prefixes.is_empty() {
         return Err(InvalidValue::new(
             "mqtt.prefixes",
@@ -209,7 +209,7 @@ fn topic_prefixes(mqtt: &Mqtt) -> Result<(), InvalidValue> {
     Ok(())
 }
 
-fn handshake_topics(mqtt: &Mqtt) -> Result<(), InvalidValue> {
+fn validate_handshake_topics(mqtt: &Mqtt) -> Result<(), InvalidValue> {
     let mut segments = vec![
         ("mqtt.handshake_topics.in", &mqtt.handshake_topics.inbound),
         ("mqtt.handshake_topics.out", &mqtt.handshake_topics.outbound),
@@ -220,19 +220,19 @@ fn handshake_topics(mqtt: &Mqtt) -> Result<(), InvalidValue> {
             .as_ref()
             .map(|segment| ("mqtt.handshake_topics.status", segment)),
     );
-    for (index, (key, segment)) in segments.iter().enumerate() {
+    for (index, (setting_name, segment)) in segments.iter().enumerate() {
         if segment.is_empty() || segment.contains(['/', '+', '#', '\0']) {
             return Err(InvalidValue::new(
-                key,
+                setting_name,
                 format!("{segment:?} is not one topic level"),
                 "use a text without /, + and #",
             ));
         }
-        let same = segments[..index].iter().find(|(_, other)| other == segment);
-        if let Some((other_key, _)) = same {
+        let duplicate = segments[..index].iter().find(|(_, other)| other == segment);
+        if let Some((other_setting, _)) = duplicate {
             return Err(InvalidValue::new(
-                key,
-                format!("{segment:?} is also the value of {other_key}"),
+                setting_name,
+                format!("{segment:?} is also the value of {other_setting}"),
                 "use a different value for each of mqtt.handshake_topics",
             ));
         }
@@ -240,7 +240,7 @@ fn handshake_topics(mqtt: &Mqtt) -> Result<(), InvalidValue> {
     Ok(())
 }
 
-fn external_broker(mqtt: &Mqtt) -> Result<(), InvalidValue> {
+fn validate_external_broker(mqtt: &Mqtt) -> Result<(), InvalidValue> {
     let Some(url) = &mqtt.url else {
         return Ok(());
     };
@@ -256,7 +256,7 @@ fn external_broker(mqtt: &Mqtt) -> Result<(), InvalidValue> {
         return Err(InvalidValue::new(
             "mqtt.certificate",
             "only one of mqtt.certificate and mqtt.key is set",
-            "set both, or neither",
+            "set both settings, or neither of them",
         ));
     }
     let has_token = mqtt.token_file.is_some() || mqtt.token_key.is_some();
@@ -277,7 +277,7 @@ fn external_broker(mqtt: &Mqtt) -> Result<(), InvalidValue> {
     Ok(())
 }
 
-fn kafka(config: &Config) -> Result<(), InvalidValue> {
+fn validate_kafka(config: &Config) -> Result<(), InvalidValue> {
     let kafka = &config.kafka;
     if kafka.brokers.is_some() && config.mqtt.url.is_none() {
         return Err(InvalidValue::new(
@@ -296,7 +296,7 @@ fn kafka(config: &Config) -> Result<(), InvalidValue> {
     Ok(())
 }
 
-fn broker(broker: &Broker) -> Result<(), InvalidValue> {
+fn validate_broker(broker: &Broker) -> Result<(), InvalidValue> {
     match broker.listen {
         Some(address) if !address.ip().is_loopback() => {
             return Err(InvalidValue::new(
@@ -312,7 +312,7 @@ fn broker(broker: &Broker) -> Result<(), InvalidValue> {
             return Err(InvalidValue::new(
                 "broker.listen",
                 "neither broker.listen nor broker.tls.listen is set, so no client could connect",
-                "set at least one of them",
+                "set at least one of the two settings",
             ));
         }
         _ => {}
@@ -342,7 +342,7 @@ fn broker(broker: &Broker) -> Result<(), InvalidValue> {
     Ok(())
 }
 
-fn broker_tls(tls: &BrokerTls) -> Result<(), InvalidValue> {
+fn validate_broker_tls(tls: &BrokerTls) -> Result<(), InvalidValue> {
     if tls.listen.is_none() {
         return Ok(());
     }
@@ -351,10 +351,10 @@ fn broker_tls(tls: &BrokerTls) -> Result<(), InvalidValue> {
         ("broker.tls.key", &tls.key),
         ("broker.tls.client_ca", &tls.client_ca),
     ];
-    for (key, path) in required {
+    for (setting_name, path) in required {
         if path.is_none() {
             return Err(InvalidValue::new(
-                key,
+                setting_name,
                 "it is required when broker.tls.listen is set",
                 "set it to a PEM file; `cloud-connector certs init` creates all required files",
             ));
@@ -363,7 +363,7 @@ fn broker_tls(tls: &BrokerTls) -> Result<(), InvalidValue> {
     Ok(())
 }
 
-fn record(record: &Record) -> Result<(), InvalidValue> {
+fn validate_record(record: &Record) -> Result<(), InvalidValue> {
     if !(1..=MAX_BATCH_SIZE).contains(&record.max_batch_size) {
         return Err(InvalidValue::new(
             "record.max_batch_size",

@@ -1,4 +1,4 @@
-//! Publishes through the embedded broker.
+//! Publishes messages to clients through the embedded broker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,14 +9,15 @@ use super::{ClientPublisher, PublishError, Subscription};
 use crate::broker::{self, Broker};
 use crate::domain::ClientId;
 
-/// Publishes through the embedded broker.
+/// Publishes messages to clients through the embedded broker.
 pub struct EmbeddedPublisher {
     broker: Arc<Broker>,
     publish_timeout: Duration,
 }
 
 impl EmbeddedPublisher {
-    /// Creates a publisher. `publish_timeout` is the maximum time to wait for the broker.
+    /// Creates a publisher. `publish_timeout` is the maximum time until the broker accepts a
+    /// message.
     #[must_use]
     pub fn new(broker: Arc<Broker>, publish_timeout: Duration) -> Self {
         Self {
@@ -48,7 +49,8 @@ impl ClientPublisher for EmbeddedPublisher {
             })
     }
 
-    /// Does nothing: all messages from clients pass through this process.
+    /// Does nothing. A subscription is not needed, because the embedded broker receives all
+    /// messages from clients in this process.
     async fn subscribe(&self, _topic: String) -> Result<Subscription, PublishError> {
         Ok(Box::new(()))
     }

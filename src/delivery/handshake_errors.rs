@@ -10,8 +10,11 @@ use crate::domain::Clock;
 use crate::protocol::{ClientTopic, HandshakeError, TopicScheme, handshake};
 use crate::shutdown::TaskGroup;
 
-/// Publishes the errors from the channel until it is closed or `tasks` is cancelled. An error that
-/// cannot be published is dropped: the client retries its handshake anyway.
+/// Publishes the handshake errors from the channel `errors`. Returns when the channel is closed or
+/// `tasks` is cancelled.
+///
+/// An error that cannot be published is discarded. The client retries its handshake even if it
+/// receives no error message.
 pub async fn publish_handshake_errors(
     mut errors: mpsc::Receiver<(ClientTopic, HandshakeError)>,
     publisher: Arc<dyn ClientPublisher>,
@@ -20,11 +23,11 @@ pub async fn publish_handshake_errors(
     tasks: TaskGroup,
 ) {
     loop {
-        let next = tokio::select! {
-            next = errors.recv() => next,
+        let received = tokio::select! {
+            received = errors.recv() => received,
             () = tasks.cancelled() => return,
         };
-        let Some((topic, handshake_error)) = next else {
+        let Some((topic, handshake_error)) = received else {
             return;
         };
         let payload =

@@ -1,9 +1,9 @@
-//! Delivers messages, commands and requests to clients: encodes them in the client's dialect and
-//! publishes them with QoS 1.
+//! Delivers messages, commands and requests to clients. Each message is encoded in the client's
+//! dialect and published with QoS 1.
 //!
-//! `embedded_publisher` and `mqtt_publisher` publish through the embedded or an external broker.
-//! `request_response` and `pending_responses` wait for a client's response. `handshake_errors`
-//! publishes handshake errors. The API decides whether a caller may reach a client.
+//! `embedded_publisher` publishes through the embedded broker, `mqtt_publisher` through an external
+//! broker. `request_response` and `pending_responses` wait for a client's response.
+//! `handshake_errors` publishes handshake errors. Authorization of callers belongs to `api`.
 
 mod embedded_publisher;
 mod handshake_errors;
@@ -24,13 +24,13 @@ use crate::telemetry::metrics;
 pub use embedded_publisher::EmbeddedPublisher;
 pub use handshake_errors::publish_handshake_errors;
 pub use mqtt_publisher::MqttPublisher;
-pub use pending_responses::{PendingResponses, ResponseTap};
+pub use pending_responses::{PendingResponses, ResponseMatchingSink};
 pub use request_response::{ClientRequest, ReceivedResponse, RequestOutcome};
 
 /// Publishes messages to clients through a broker.
 #[async_trait]
 pub trait ClientPublisher: Send + Sync + 'static {
-    /// Publishes with QoS 1. Returns when the broker has accepted the message.
+    /// Publishes a message with QoS 1. Returns when the broker has accepted the message.
     async fn publish(
         &self,
         client: &ClientId,
@@ -38,11 +38,11 @@ pub trait ClientPublisher: Send + Sync + 'static {
         payload: Vec<u8>,
     ) -> Result<(), PublishError>;
 
-    /// Subscribes to a topic of a client until the returned value is dropped.
+    /// Subscribes to a topic of a client. The subscription ends when the returned value is dropped.
     async fn subscribe(&self, topic: String) -> Result<Subscription, PublishError>;
 }
 
-/// Keeps a topic subscribed until it is dropped.
+/// A subscription to a topic. Dropping the value ends the subscription.
 pub type Subscription = Box<dyn Send>;
 
 /// The broker did not accept a message.
@@ -54,7 +54,7 @@ pub enum PublishError {
     /// The broker is unavailable or rejected the message. Contains the reason.
     #[error("{0}")]
     Unavailable(String),
-    /// The broker did not confirm the message in time. The message may still arrive.
+    /// The broker did not acknowledge the message in time. The message may still arrive.
     #[error("{0}")]
     TimedOut(String),
 }
@@ -62,11 +62,11 @@ pub enum PublishError {
 /// The content of a message to a client.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MessageContent {
-    /// Selects the application on the client that receives the message.
+    /// Name that selects the application on the client that receives the message.
     pub directive: String,
-    /// Null, or a map of string to string.
+    /// Key-value pairs for the application: null, or a map of string to string.
     pub metadata: Value,
-    /// The data for the application.
+    /// Any JSON value for the application.
     pub payload: Value,
 }
 
@@ -77,34 +77,40 @@ pub enum SendError {
     #[error("the client is not connected")]
     NotConnected,
     /// The broker is unavailable or rejected the message.
-    #[error("message {id} was not sent: {problem}")]
+    #[error("message {message_id} was not sent: {problem}")]
     Unavailable {
-        /// The message's id.
-        id: Uuid,
-        /// The reason.
+        /// Id of the message that was not sent.
+        message_id: Uuid,
+        /// Why the message was not sent.
         problem: String,
     },
     /// The broker did not acknowledge the message. The message may still arrive.
-    #[error("message {id} was not acknowledged and may still arrive: {problem}")]
+    #[error("message {message_id} was not acknowledged and may still arrive: {problem}")]
     Unacknowledged {
-        /// The message's id.
-        id: Uuid,
-        /// The reason.
+        /// Id of the message that was not acknowledged.
+        message_id: Uuid,
+        /// Why the message was not acknowledged.
         problem: String,
     },
 }
 
 impl SendError {
-    fn new(id: Uuid, error: PublishError) -> Self {
+    fn new(message_id: Uuid, error: PublishError) -> Self {
         match error {
             PublishError::NotConnected => Self::NotConnected,
-            PublishError::Unavailable(problem) => Self::Unavailable { id, problem },
-            PublishError::TimedOut(problem) => Self::Unacknowledged { id, problem },
+            PublishError::Unavailable(problem) => Self::Unavailable {
+                message_id,
+                problem,
+            },
+            PublishError::TimedOut(problem) => Self::Unacknowledged {
+                message_id,
+                problem,
+            },
         }
     }
 }
 
-/// How the sending of a message ended, as a metric label.
+/// Result of sending a message to a client. Used as a metric label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SendStatus {
     /// The broker acknowledged the message.
@@ -151,8 +157,10 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// Creates a delivery that publishes with `publisher`. `pending_responses` must receive the
-    /// messages from clients.
+    /// Creates a delivery that publishes with `publisher`.
+    ///
+    /// The caller must pass each message from a client to `pending_responses`. Otherwise requests
+    /// receive no responses.
     #[must_use]
     pub fn new(
         publisher: Arc<dyn ClientPublisher>,
@@ -168,7 +176,8 @@ impl Delivery {
         }
     }
 
-    /// Sends a message. Returns its id after the broker has acknowledged it.
+    /// Sends a message to a client. After the broker has acknowledged the message, returns the
+    /// message id.
     ///
     /// # Errors
     /// If the broker did not accept or acknowledge the message.
@@ -178,17 +187,19 @@ impl Delivery {
         content: MessageContent,
     ) -> Result<Uuid, SendError> {
         let message = OutgoingMessage {
-            id: Uuid::new_v4(),
+            message_id: Uuid::new_v4(),
             sent: self.clock.now(),
             directive: content.directive,
             metadata: content.metadata,
             payload: content.payload,
         };
         let (channel, payload) = protocol::encode_message(connection.dialect, &message);
-        self.publish(connection, channel, message.id, payload).await
+        self.publish(connection, channel, message.message_id, payload)
+            .await
     }
 
-    /// Sends a command. Returns its id, or `None` if the client's dialect has no such command.
+    /// Sends a command to a client. After the broker has acknowledged the command, returns its
+    /// message id. Returns `None` if the client's dialect does not have this command.
     ///
     /// # Errors
     /// If the broker did not accept or acknowledge the command.
@@ -197,20 +208,23 @@ impl Delivery {
         connection: &Connection,
         command: &Command,
     ) -> Result<Option<Uuid>, SendError> {
-        let id = Uuid::new_v4();
-        let encoded = protocol::encode_command(connection.dialect, command, id, self.clock.now());
+        let message_id = Uuid::new_v4();
+        let now = self.clock.now();
+        let encoded = protocol::encode_command(connection.dialect, command, message_id, now);
         let Some((channel, payload)) = encoded else {
             return Ok(None);
         };
-        let id = self.publish(connection, channel, id, payload).await?;
-        Ok(Some(id))
+        let published = self.publish(connection, channel, message_id, payload);
+        Ok(Some(published.await?))
     }
 
+    /// Publishes an encoded message. Returns `message_id` after the broker has acknowledged the
+    /// message.
     async fn publish(
         &self,
         connection: &Connection,
         channel: Channel,
-        id: Uuid,
+        message_id: Uuid,
         payload: Vec<u8>,
     ) -> Result<Uuid, SendError> {
         let client = &connection.client_id;
@@ -220,9 +234,9 @@ impl Delivery {
             channel,
         });
         let result = self.publisher.publish(client, topic, payload).await;
-        metrics::message_sent(SendStatus::from(&result).as_str());
+        metrics::count_message_to_client(SendStatus::from(&result).as_str());
         result
-            .map(|()| id)
-            .map_err(|error| SendError::new(id, error))
+            .map(|()| message_id)
+            .map_err(|error| SendError::new(message_id, error))
     }
 }

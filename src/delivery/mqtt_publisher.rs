@@ -1,4 +1,5 @@
-//! Publishes through an external broker, over one MQTT connection that reconnects automatically.
+//! Publishes messages to clients through an external broker. Uses one MQTT connection, which
+//! reconnects automatically.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use super::{ClientPublisher, PublishError, Subscription};
 use crate::domain::ClientId;
 use crate::mqtt::{self, ReconnectingClient};
 
-/// Publishes through an external broker.
+/// Publishes messages to clients through an external broker.
 pub struct MqttPublisher {
     connection: ReconnectingClient,
     ack_timeout: Duration,
@@ -47,11 +48,11 @@ impl ClientPublisher for MqttPublisher {
             })
     }
 
-    /// Subscribes on the same connection that publishes. The response therefore reaches the process
-    /// that sent the request, and no other process.
+    /// Subscribes on the same connection that publishes the request. Therefore only the process
+    /// that sent the request receives the response.
     async fn subscribe(&self, topic: String) -> Result<Subscription, PublishError> {
         let subscription = self.connection.subscribe(topic, self.ack_timeout).await;
-        // Any error here means that nothing was published yet.
+        // Every subscribe error becomes `Unavailable`, because the request was not published yet.
         let subscription =
             subscription.map_err(|error| PublishError::Unavailable(error.to_string()))?;
         Ok(Box::new(subscription))

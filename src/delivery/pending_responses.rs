@@ -1,4 +1,4 @@
-//! Matches messages from clients with the requests that wait for a response.
+//! Matches the responses of clients with the requests that wait for them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,37 +14,39 @@ use crate::protocol::{
     self, ClientMessage, ClientResponse, Direction, InboundMessage, TopicScheme,
 };
 
-/// Requests that wait for a response. Clones share the same requests.
+/// The requests that wait for a response. All clones refer to the same requests.
 #[derive(Clone)]
 pub struct PendingResponses {
     requests: Arc<PendingRequests>,
     topics: TopicScheme,
 }
 
-/// A client and the id of a request that was sent to it. A response must match both, so a client
-/// cannot respond to another client's request.
+/// The client that a request was sent to, and the id of the request. A response must match the
+/// client and the id. Therefore a client cannot respond to a request to another client.
 type RequestKey = (ClientId, Uuid);
 
 #[derive(Default)]
 struct PendingRequests {
-    by_key: Mutex<HashMap<RequestKey, oneshot::Sender<ResponseKind>>>,
-    /// Number of pending requests. While it is 0, which is usual, messages are not decoded.
+    senders: Mutex<HashMap<RequestKey, oneshot::Sender<ResponseKind>>>,
+    /// Number of pending requests. While the count is 0, `on_message` does not decode messages,
+    /// which saves time.
     count: AtomicUsize,
 }
 
-/// Whether the client could handle a request.
+/// The kind of a client's response: success or error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ResponseKind {
-    /// The client sent a pong or data.
+    /// The client responded with a pong or with data.
     Success,
-    /// The client sent an error with this text.
+    /// The client responded with an error. Contains the error text.
     Error(String),
 }
 
-/// A request that waits for its response. Dropping it ends the wait.
+/// A request that waits for its response. Dropping the value removes the request from
+/// [`PendingResponses`].
 pub(super) struct PendingResponse {
     requests: Arc<PendingRequests>,
-    key: RequestKey,
+    request_key: RequestKey,
     receiver: oneshot::Receiver<ResponseKind>,
 }
 
@@ -59,22 +61,22 @@ impl PendingResponses {
     }
 
     /// Adds a request that waits for a response.
-    pub(super) fn add(&self, client: &ClientId, id: Uuid) -> PendingResponse {
+    pub(super) fn add_request(&self, client: &ClientId, request_id: Uuid) -> PendingResponse {
         let (sender, receiver) = oneshot::channel();
-        let key = (client.clone(), id);
-        let mut by_key = self.requests.by_key.lock();
-        by_key.insert(key.clone(), sender);
-        self.requests.count.store(by_key.len(), Ordering::Release);
-        drop(by_key);
+        let request_key = (client.clone(), request_id);
+        let mut senders = self.requests.senders.lock();
+        senders.insert(request_key.clone(), sender);
+        self.requests.count.store(senders.len(), Ordering::Release);
+        drop(senders);
         PendingResponse {
             requests: self.requests.clone(),
-            key,
+            request_key,
             receiver,
         }
     }
 
-    /// Checks whether a message from a client is the response to a pending request. If so,
-    /// completes the request.
+    /// Checks whether a message from a client is the response to a pending request. If the message
+    /// is a response, completes the request.
     pub fn on_message(&self, message: &InboundMessage) {
         if self.requests.count.load(Ordering::Acquire) == 0 || message.retained {
             return;
@@ -97,22 +99,27 @@ impl PendingResponses {
                 details,
             } => (response_to, ResponseKind::Error(details)),
         };
-        let Some(id) = response_to.and_then(|id| Uuid::parse_str(id.as_str()).ok()) else {
+        let Some(request_id) = response_to.and_then(|id| Uuid::parse_str(id.as_str()).ok()) else {
             return;
         };
-        let sender = self.requests.by_key.lock().remove(&(topic.client, id));
+        let request_key = (topic.client, request_id);
+        let sender = self.requests.senders.lock().remove(&request_key);
         if let Some(sender) = sender {
+            // `send` fails if the caller has stopped waiting for the response. That is not an
+            // error.
             let _ = sender.send(kind);
         }
     }
 }
 
 impl PendingResponse {
-    /// Waits for the response. Must not be called again after it has returned.
+    /// Waits for the response. Call this method again only if the previous call was cancelled
+    /// before it returned a response.
     pub async fn wait(&mut self) -> ResponseKind {
         match (&mut self.receiver).await {
             Ok(kind) => kind,
-            // The sender is dropped only after it has sent a response.
+            // This error is not expected, because the sender is dropped only after it has sent a
+            // response. The caller's timeout ends the wait.
             Err(_) => std::future::pending().await,
         }
     }
@@ -120,41 +127,42 @@ impl PendingResponse {
 
 impl Drop for PendingResponse {
     fn drop(&mut self) {
-        let mut by_key = self.requests.by_key.lock();
-        by_key.remove(&self.key);
-        self.requests.count.store(by_key.len(), Ordering::Release);
+        let mut senders = self.requests.senders.lock();
+        senders.remove(&self.request_key);
+        self.requests.count.store(senders.len(), Ordering::Release);
     }
 }
 
-/// Wraps the embedded broker's message sink and passes each message to [`PendingResponses`] too.
-pub struct ResponseTap<S> {
-    sink: S,
+/// A message sink for the embedded broker. Passes each message to [`PendingResponses`] and to the
+/// inner sink.
+pub struct ResponseMatchingSink<S> {
+    inner: S,
     pending_responses: PendingResponses,
 }
 
-impl<S> ResponseTap<S> {
-    /// Wraps a message sink.
+impl<S> ResponseMatchingSink<S> {
+    /// Creates a sink that passes messages to `inner` and to `pending_responses`.
     #[must_use]
-    pub fn new(sink: S, pending_responses: PendingResponses) -> Self {
+    pub fn new(inner: S, pending_responses: PendingResponses) -> Self {
         Self {
-            sink,
+            inner,
             pending_responses,
         }
     }
 }
 
-impl<S: MessageSink> MessageSink for ResponseTap<S> {
-    fn message_received(&self, message: InboundMessage) -> PendingWrite {
+impl<S: MessageSink> MessageSink for ResponseMatchingSink<S> {
+    fn on_message_received(&self, message: InboundMessage) -> PendingWrite {
         self.pending_responses.on_message(&message);
-        self.sink.message_received(message)
+        self.inner.on_message_received(message)
     }
 
-    fn connection_closed(&self, client: ClientId) -> PendingWrite {
-        self.sink.connection_closed(client)
+    fn on_client_disconnected(&self, client: ClientId) -> PendingWrite {
+        self.inner.on_client_disconnected(client)
     }
 
     fn is_overloaded(&self) -> bool {
-        self.sink.is_overloaded()
+        self.inner.is_overloaded()
     }
 }
 
@@ -172,37 +180,38 @@ mod tests {
             topic: topic.to_owned(),
             payload: Bytes::from(payload.to_owned()),
             retained: false,
-            operator_replay: false,
+            is_operator_replay: false,
             received_at: Timestamp::UNIX_EPOCH,
-            truncated: None,
+            truncated_from: None,
         }
     }
 
     #[test]
-    fn response_must_come_from_the_requested_client_and_name_the_request() {
+    fn a_request_accepts_only_a_response_of_its_client_with_its_request_id() {
         let pending_responses = PendingResponses::new(TopicScheme::new(
             vec!["p".to_owned()],
             HandshakeSegments::default(),
         ));
-        let id = Uuid::new_v4();
-        let mut pending = pending_responses.add(&ClientId::new("a").unwrap(), id);
-        let pong = |to: Uuid| {
-            format!(r#"{{"type":"event","message_id":"x","response_to":"{to}","content":"pong"}}"#)
+        let request_id = Uuid::new_v4();
+        let client = ClientId::new("a").unwrap();
+        let mut pending = pending_responses.add_request(&client, request_id);
+        let pong = |id: Uuid| {
+            format!(r#"{{"type":"event","message_id":"x","response_to":"{id}","content":"pong"}}"#)
         };
         for (topic, payload) in [
-            ("p/b/control/out", pong(id)),
-            ("p/a/control/in", pong(id)),
+            ("p/b/control/out", pong(request_id)),
+            ("p/a/control/in", pong(request_id)),
             ("p/a/control/out", pong(Uuid::new_v4())),
             ("p/a/control/out", "pong".to_owned()),
-            ("elsewhere", pong(id)),
+            ("elsewhere", pong(request_id)),
         ] {
             pending_responses.on_message(&message(topic, &payload));
             assert_eq!(pending.wait().now_or_never(), None, "{topic} {payload}");
         }
-        pending_responses.on_message(&message("p/a/control/out", &pong(id)));
+        pending_responses.on_message(&message("p/a/control/out", &pong(request_id)));
         assert_eq!(pending.wait().now_or_never(), Some(ResponseKind::Success));
         drop(pending);
-        assert!(pending_responses.requests.by_key.lock().is_empty());
+        assert!(pending_responses.requests.senders.lock().is_empty());
         assert_eq!(pending_responses.requests.count.load(Ordering::Acquire), 0);
     }
 }

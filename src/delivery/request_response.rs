@@ -19,19 +19,19 @@ pub enum ClientRequest {
     Message(MessageContent),
 }
 
-/// Result of a request that was sent.
+/// Result of a request that the broker acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestOutcome {
-    /// The request's id.
-    pub id: Uuid,
-    /// The client's response. `None` if there was none before the timeout.
+    /// Message id of the request.
+    pub request_id: Uuid,
+    /// The client's response. `None` if the client did not respond before the timeout.
     pub response: Option<ReceivedResponse>,
 }
 
 /// A client's response to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReceivedResponse {
-    /// Time from the publish of the request to the response.
+    /// Time from publishing the request to receiving the response.
     pub round_trip: Duration,
     /// The client's error text, if the client could not handle the request.
     pub client_error: Option<String>,
@@ -39,7 +39,7 @@ pub struct ReceivedResponse {
 
 impl Delivery {
     /// Sends a request and waits for the response until the timeout. Returns `None` if the client's
-    /// dialect has no such request.
+    /// dialect does not have this kind of request.
     ///
     /// # Errors
     /// If the broker did not accept or acknowledge the request.
@@ -49,15 +49,15 @@ impl Delivery {
         request: ClientRequest,
         timeout: Duration,
     ) -> Result<Option<RequestOutcome>, SendError> {
-        let id = Uuid::new_v4();
+        let request_id = Uuid::new_v4();
         let now = self.clock.now();
         let encoded = match request {
             ClientRequest::Ping => {
-                protocol::encode_command(connection.dialect, &Command::Ping, id, now)
+                protocol::encode_command(connection.dialect, &Command::Ping, request_id, now)
             }
             ClientRequest::Message(content) => {
                 let message = OutgoingMessage {
-                    id,
+                    message_id: request_id,
                     sent: now,
                     directive: content.directive,
                     metadata: content.metadata,
@@ -69,17 +69,21 @@ impl Delivery {
         let Some((channel, payload)) = encoded else {
             return Ok(None);
         };
-        let mut pending = self.pending_responses.add(&connection.client_id, id);
-        // Subscribe before publishing: the response may arrive before the PUBACK.
+        let mut pending = self
+            .pending_responses
+            .add_request(&connection.client_id, request_id);
+        // The subscription must exist before the request is published, because the response may
+        // arrive before the PUBACK.
         let response_topic = self.topics.topic_name(&ClientTopic {
             prefix: connection.topic_prefix.clone(),
             client: connection.client_id.clone(),
             channel: response_channel(channel),
         });
         let subscription = self.publisher.subscribe(response_topic).await;
-        let _subscription = subscription.map_err(|error| SendError::new(id, error))?;
+        let _subscription = subscription.map_err(|error| SendError::new(request_id, error))?;
         let published_at = Instant::now();
-        self.publish(connection, channel, id, payload).await?;
+        self.publish(connection, channel, request_id, payload)
+            .await?;
         let received = tokio::time::timeout_at(published_at + timeout, pending.wait()).await;
         let response = received.ok().map(|kind| ReceivedResponse {
             round_trip: published_at.elapsed(),
@@ -88,7 +92,10 @@ impl Delivery {
                 ResponseKind::Error(details) => Some(details),
             },
         });
-        Ok(Some(RequestOutcome { id, response }))
+        Ok(Some(RequestOutcome {
+            request_id,
+            response,
+        }))
     }
 }
 

@@ -1,4 +1,5 @@
-//! Time. Code that needs the current time takes a [`Clock`], so that tests can control it.
+//! Timestamps and clocks. Code that needs the current time uses a [`Clock`], so that tests can
+//! control the time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,19 +39,20 @@ pub fn truncate_to_micros(time: Timestamp) -> Timestamp {
     Timestamp::from_nanosecond(nanos - nanos.rem_euclid(1000)).unwrap_or(time)
 }
 
-/// Subtracts a duration. Returns the Unix epoch if the result would be before it.
+/// Subtracts a duration from a time. Returns the Unix epoch if the result would be before the Unix
+/// epoch.
 #[must_use]
 pub fn saturating_sub(time: Timestamp, duration: Duration) -> Timestamp {
-    let earlier = time.checked_sub(duration).unwrap_or(Timestamp::UNIX_EPOCH);
-    earlier.max(Timestamp::UNIX_EPOCH)
+    let earlier_time = time.checked_sub(duration).unwrap_or(Timestamp::UNIX_EPOCH);
+    earlier_time.max(Timestamp::UNIX_EPOCH)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn timestamp(text: &str) -> Timestamp {
-        text.parse().unwrap()
+    fn timestamp(rfc_3339: &str) -> Timestamp {
+        rfc_3339.parse().unwrap()
     }
 
     #[test]
@@ -59,21 +61,24 @@ mod tests {
             truncate_to_micros(timestamp("2026-01-02T15:04:05.123456789Z")),
             timestamp("2026-01-02T15:04:05.123456Z")
         );
-        let latest = truncate_to_micros(Timestamp::MAX);
-        assert_eq!(latest.subsec_nanosecond(), 999_999_000);
+        let latest_time = truncate_to_micros(Timestamp::MAX);
+        assert_eq!(latest_time.subsec_nanosecond(), 999_999_000);
         let before_1970 = timestamp("0000-01-01T00:00:00.0000015Z");
         let truncated = truncate_to_micros(before_1970);
         assert_eq!(truncated.subsec_nanosecond() % 1000, 0);
     }
 
     #[test]
-    fn subtraction_saturates_at_the_unix_epoch() {
+    fn subtraction_never_returns_a_time_before_the_unix_epoch() {
         let time = timestamp("2026-01-02T15:04:05Z");
         assert_eq!(
             saturating_sub(time, Duration::from_secs(5)),
             timestamp("2026-01-02T15:04:00Z")
         );
-        let longest = Duration::from_secs(u64::MAX);
-        assert_eq!(saturating_sub(time, longest), Timestamp::UNIX_EPOCH);
+        let longest_duration = Duration::from_secs(u64::MAX);
+        assert_eq!(
+            saturating_sub(time, longest_duration),
+            Timestamp::UNIX_EPOCH
+        );
     }
 }

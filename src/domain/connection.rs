@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::{ClientId, MessageId, Tenant, Timestamp};
 
-/// The protocol variant that a client uses. The service replies in the dialect of the client's
-/// latest presence message.
+/// The protocol variant that a client uses. The service sends messages in the dialect of the
+/// client's latest presence message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dialect {
     /// The dialect of rhc and yggdrasil, on topics `…/{client}/control|data/in|out`.
@@ -15,7 +15,7 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// The name in the database and in logs.
+    /// Returns the name of the dialect in the database and in logs.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -24,7 +24,7 @@ impl Dialect {
         }
     }
 
-    /// Returns the dialect with this name.
+    /// Returns the dialect with this name. Returns `None` if the name is unknown.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
@@ -38,14 +38,14 @@ impl Dialect {
 /// The kind of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ClientKind {
-    /// A machine.
+    /// A machine that connects directly.
     Host,
     /// A proxy that connects on behalf of machines.
     Proxy,
 }
 
 impl ClientKind {
-    /// The name in the database.
+    /// Returns the name of the kind in the database.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -54,7 +54,7 @@ impl ClientKind {
         }
     }
 
-    /// Returns the kind with this name.
+    /// Returns the kind with this name. Returns `None` if the name is unknown.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
@@ -65,42 +65,42 @@ impl ClientKind {
     }
 }
 
-/// The information that a client reports about itself when it comes online.
+/// The information about a client that its online message contains.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClientInfo {
-    /// Facts that identify the machine: an object, `{}` if the client sent none.
+    /// Facts that identify the machine, as a JSON object. Empty if the client sent no facts.
     pub canonical_facts: Value,
-    /// Facts about the service behind a proxy: an object or null.
+    /// Facts about the service behind a proxy, as a JSON object or null.
     pub catalog_service_facts: Value,
-    /// The client's workers by name: an object or null.
+    /// The client's workers by name, as a JSON object or null.
     pub dispatchers: Value,
-    /// Tags that the client chose: an object or null.
+    /// The client's tags, as a JSON object or null.
     pub tags: Value,
-    /// Name of the client program; empty if the client sent none.
+    /// Name of the client program. Empty if the client sent no name.
     pub client_name: String,
-    /// Version of the client program; empty if the client sent none.
+    /// Version of the client program. Empty if the client sent no version.
     pub client_version: String,
 }
 
 impl ClientInfo {
-    /// Returns whether the client has a worker with this name. `-` and `_` are equal, because
-    /// clients spell the same worker either way.
+    /// Returns whether the client has a worker with this name. `-` and `_` are treated as equal,
+    /// because some clients write `-` and other clients write `_` in the name of the same worker.
     #[must_use]
-    pub fn has_dispatcher(&self, name: &str) -> bool {
+    pub fn has_dispatcher(&self, worker_name: &str) -> bool {
         let normalize = |name: &str| name.replace('_', "-");
-        let normalized = normalize(name);
+        let normalized = normalize(worker_name);
         let dispatchers = self.dispatchers.as_object();
         dispatchers.is_some_and(|all| all.keys().any(|key| normalize(key) == normalized))
     }
 }
 
-/// The dispatcher that Satellite servers report.
+/// Name of the dispatcher that only Satellite servers report.
 const SATELLITE_DISPATCHER: &str = "foreman_rh_cloud";
 
 /// A connected client that has a tenant.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Connection {
-    /// The connected client.
+    /// The id of the connected client.
     pub client_id: ClientId,
     /// The client's organization and account.
     pub tenant: Tenant,
@@ -108,14 +108,14 @@ pub struct Connection {
     pub dialect: Dialect,
     /// The kind of the client.
     pub kind: ClientKind,
-    /// The topic prefix that the client publishes and subscribes under.
+    /// The prefix of the client's topics.
     pub topic_prefix: String,
     /// The information that the client reported about itself.
     pub info: ClientInfo,
-    /// The id of the online message that this connection was recorded from, if it had one.
+    /// The message id of the client's online message. `None` if the message had no id.
     pub message_id: Option<MessageId>,
-    /// When the client sent that message by its own clock, but never later than the time of
-    /// receipt.
+    /// When the client sent its online message, by the client's clock. If this time is after the
+    /// receive time, the receive time.
     pub message_sent: Timestamp,
 }
 

@@ -1,4 +1,5 @@
-//! The platform's identity of a client or API caller, as in the header `x-rh-identity`.
+//! The identity of a client or API caller, in the platform's format. HTTP requests contain the
+//! identity in the header `x-rh-identity`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +16,8 @@ pub const CERT_AUTH: &str = "cert-auth";
 /// Maximum length of an account number in bytes.
 const MAX_ACCOUNT_BYTES: usize = 255;
 
-/// Why an identity cannot be decoded. The texts are logged, so they contain no personal data.
+/// The reason for which an identity cannot be decoded. The error messages contain no personal data,
+/// because they are logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
     /// The text is not standard base64.
@@ -29,7 +31,7 @@ pub enum IdentityError {
         /// Column of the syntax error, starting at 1.
         column: usize,
     },
-    /// This field has the wrong JSON type.
+    /// The named field has the wrong JSON type.
     #[error("{0} has the wrong type")]
     WrongType(&'static str),
     /// The organization id is invalid.
@@ -42,39 +44,39 @@ pub enum IdentityError {
 
 /// A decoded identity, together with its base64 text.
 ///
-/// The base64 text keeps fields that this type does not decode, so that other services receive the
-/// complete identity.
+/// The base64 text also contains the fields that this type does not decode. Other services
+/// therefore receive the complete identity.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Identity {
     base64: Arc<str>,
     tenant: Option<Tenant>,
     account: Arc<str>,
-    kind: Option<Arc<str>>,
+    identity_type: Option<Arc<str>>,
     associate_email: Option<Arc<str>>,
     auth_type: Arc<str>,
     system_cn: Option<Arc<str>>,
 }
 
 impl Identity {
-    /// Decodes base64 of `{"identity": {…}}` and fills in fields that inventory requires:
-    /// a missing `auth_type` becomes `cert-auth`, and a missing `org_id` is copied from
+    /// Decodes the base64 of `{"identity": {…}}`. Fills in missing fields that inventory requires.
+    /// A missing `auth_type` becomes `cert-auth`, and a missing `org_id` is copied from
     /// `internal.org_id`.
     ///
     /// # Errors
     /// If the text is not base64 of JSON, or a field is invalid. A missing organization is not an
-    /// error: [`Identity::tenant`] then returns `None`.
-    pub fn from_base64(text: &str) -> Result<Self, IdentityError> {
-        let text = text.trim();
+    /// error. [`Identity::tenant`] then returns `None`.
+    pub fn from_base64(base64: &str) -> Result<Self, IdentityError> {
+        let base64 = base64.trim();
         let bytes = STANDARD
-            .decode(text)
+            .decode(base64)
             .map_err(|_| IdentityError::NotBase64)?;
-        let mut document: Value = serde_json::from_slice(&bytes).map_err(|e| invalid_json(&e))?;
+        let mut document: Value = serde_json::from_slice(&bytes).map_err(|e| not_json_error(&e))?;
         let fields = document
             .get_mut("identity")
             .and_then(Value::as_object_mut)
             .ok_or(IdentityError::WrongType("identity"))?;
-        let tenant = tenant(fields)?;
-        let kind = string_field(fields, "type")?.map(Into::into);
+        let tenant = decode_tenant(fields)?;
+        let identity_type = string_field(fields, "type")?.map(Into::into);
         let system_cn = nested_string_field(fields, "system", "cn")?.map(Into::into);
         let associate_email = nested_string_field(fields, "associate", "email")?.map(Into::into);
         let account = string_field(fields, "account_number")?
@@ -85,15 +87,15 @@ impl Identity {
             .unwrap_or(CERT_AUTH)
             .into();
         Ok(Self {
-            // An unchanged identity keeps its original text, byte for byte.
+            // If no field was missing, the identity keeps the base64 text that was received.
             base64: if is_changed {
-                encode(&document)
+                encode_base64(&document)
             } else {
-                text.into()
+                base64.into()
             },
             tenant,
             account,
-            kind,
+            identity_type,
             associate_email,
             auth_type,
             system_cn,
@@ -112,71 +114,73 @@ impl Identity {
             "internal": {"org_id": org_id},
         }});
         Self {
-            base64: encode(&document),
+            base64: encode_base64(&document),
             tenant: Some(tenant.clone()),
             account: tenant.account.as_str().into(),
-            kind: Some("User".into()),
+            identity_type: Some("User".into()),
             associate_email: None,
             auth_type: CERT_AUTH.into(),
             system_cn: None,
         }
     }
 
-    /// The identity as other services expect it: standard base64 of `{"identity": {…}}`.
+    /// Returns the standard base64 of `{"identity": {…}}`, which other services expect.
     #[must_use]
     pub fn to_base64(&self) -> &str {
         &self.base64
     }
 
-    /// The organization and account. `None` means that the identity definitely has no organization.
+    /// Returns the organization and account. Returns `None` if the identity has no organization.
     #[must_use]
     pub fn tenant(&self) -> Option<&Tenant> {
         self.tenant.as_ref()
     }
 
-    /// The account number, also if the identity has no organization; empty if there is none.
+    /// Returns the account number, even if the identity has no organization. Returns an empty text
+    /// if the identity has no account number.
     #[must_use]
     pub fn account(&self) -> &str {
         &self.account
     }
 
-    /// The email address of an `Associate` (a member of staff), for the audit log.
+    /// Returns the email address of an `Associate` (a member of staff), for the audit log.
     #[must_use]
     pub fn associate_email(&self) -> Option<&str> {
         self.associate_email.as_deref()
     }
 
-    /// The `type`, for example `User` or `System`.
+    /// Returns the `type` of the identity, for example `User` or `System`.
     #[must_use]
-    pub fn kind(&self) -> Option<&str> {
-        self.kind.as_deref()
+    pub fn identity_type(&self) -> Option<&str> {
+        self.identity_type.as_deref()
     }
 
-    /// The `auth_type`, for example `cert-auth`.
+    /// Returns the `auth_type` of the identity, for example `cert-auth`.
     #[must_use]
     pub fn auth_type(&self) -> &str {
         &self.auth_type
     }
 
-    /// The common name of the certificate that a `System` identity authenticated with.
+    /// Returns the common name of the certificate that a `System` identity authenticated with.
     #[must_use]
     pub fn system_cn(&self) -> Option<&str> {
         self.system_cn.as_deref()
     }
 }
 
-/// Omits the base64 text, which contains personal data.
+/// The debug output omits the base64 text, because it contains personal data.
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Identity")
             .field("tenant", &self.tenant)
-            .field("kind", &self.kind)
+            .field("identity_type", &self.identity_type)
             .field("auth_type", &self.auth_type)
             .finish_non_exhaustive()
     }
 }
 
-fn tenant(fields: &Map<String, Value>) -> Result<Option<Tenant>, IdentityError> {
+/// Returns the tenant. Returns `None` if the identity has no organization.
+fn decode_tenant(fields: &Map<String, Value>) -> Result<Option<Tenant>, IdentityError> {
     let internal_org_id = nested_string_field(fields, "internal", "org_id")?;
     let account = string_field(fields, "account_number")?.unwrap_or_default();
     if account.contains('\0') {
@@ -196,13 +200,14 @@ fn tenant(fields: &Map<String, Value>) -> Result<Option<Tenant>, IdentityError> 
     }))
 }
 
-/// Fills in `auth_type` and `org_id`. Returns whether a field was missing.
+/// Fills in `auth_type` and `org_id` if they are missing. Returns whether one of the two fields was
+/// missing.
 fn fill_missing_fields(
     fields: &mut Map<String, Value>,
     tenant: Option<&Tenant>,
 ) -> Result<bool, IdentityError> {
-    let lacks_auth_type = string_field(fields, "auth_type")?.is_none();
-    if lacks_auth_type {
+    let is_auth_type_missing = string_field(fields, "auth_type")?.is_none();
+    if is_auth_type_missing {
         fields.insert("auth_type".into(), CERT_AUTH.into());
     }
     let missing_org_id = match tenant {
@@ -212,39 +217,40 @@ fn fill_missing_fields(
     if let Some(org_id) = missing_org_id {
         fields.insert("org_id".into(), org_id.into());
     }
-    Ok(lacks_auth_type || missing_org_id.is_some())
+    Ok(is_auth_type_missing || missing_org_id.is_some())
 }
 
-/// Returns a string field, or `None` if it is absent, null or blank.
+/// Returns the text of a string field. Returns `None` if the field is absent, null or blank.
 fn string_field<'a>(
     fields: &'a Map<String, Value>,
-    key: &'static str,
+    field_name: &'static str,
 ) -> Result<Option<&'a str>, IdentityError> {
-    match fields.get(key) {
+    match fields.get(field_name) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text.as_str()).filter(|text| !text.trim().is_empty())),
-        Some(_) => Err(IdentityError::WrongType(key)),
+        Some(_) => Err(IdentityError::WrongType(field_name)),
     }
 }
 
-/// Returns a string field of an object field, or `None` if either is absent or null.
+/// Returns the text of a string field in an object field. Returns `None` if the object is absent or
+/// null, or if the string is absent, null or blank.
 fn nested_string_field<'a>(
     fields: &'a Map<String, Value>,
-    object_key: &'static str,
-    key: &'static str,
+    object_name: &'static str,
+    field_name: &'static str,
 ) -> Result<Option<&'a str>, IdentityError> {
-    match fields.get(object_key) {
+    match fields.get(object_name) {
         None | Some(Value::Null) => Ok(None),
-        Some(Value::Object(object)) => string_field(object, key),
-        Some(_) => Err(IdentityError::WrongType(object_key)),
+        Some(Value::Object(object)) => string_field(object, field_name),
+        Some(_) => Err(IdentityError::WrongType(object_name)),
     }
 }
 
-fn encode(document: &Value) -> Arc<str> {
+fn encode_base64(document: &Value) -> Arc<str> {
     STANDARD.encode(document.to_string()).into()
 }
 
-fn invalid_json(error: &serde_json::Error) -> IdentityError {
+fn not_json_error(error: &serde_json::Error) -> IdentityError {
     IdentityError::NotJson {
         line: error.line(),
         column: error.column(),
@@ -255,30 +261,31 @@ fn invalid_json(error: &serde_json::Error) -> IdentityError {
 mod tests {
     use super::*;
 
-    fn parse(json: &str) -> Result<Identity, IdentityError> {
+    fn identity_from_json(json: &str) -> Result<Identity, IdentityError> {
         Identity::from_base64(&STANDARD.encode(json))
     }
 
-    fn decoded(identity: &Identity) -> Value {
+    fn decode_json(identity: &Identity) -> Value {
         serde_json::from_slice(&STANDARD.decode(identity.to_base64()).unwrap()).unwrap()
     }
 
-    fn org_and_account(identity: &Identity) -> Option<(&str, &str)> {
+    fn org_id_and_account(identity: &Identity) -> Option<(&str, &str)> {
         let tenant = identity.tenant()?;
         Some((tenant.org_id.as_str(), tenant.account.as_str()))
     }
 
     #[test]
     fn complete_identity_keeps_its_base64_text() {
-        // Parsing and encoding again would change the spaces, the key order and the large integer.
+        // If the identity were parsed and encoded again, the spaces, the key order and the large
+        // integer would change.
         let text = r#"{"identity":  {"type":"System","org_id":"10001","auth_type":"cert-auth",
             "account_number":"010101","system":{"cn":"c1","cert_type":"system"},
             "internal":{"org_id":"10001","auth_time":123456789012345678901234567890}},
             "entitlements":{"insights":{"is_entitled":true}}}"#;
-        let identity = parse(text).unwrap();
+        let identity = identity_from_json(text).unwrap();
         assert_eq!(identity.to_base64(), STANDARD.encode(text));
-        assert_eq!(org_and_account(&identity), Some(("10001", "010101")));
-        assert_eq!(identity.kind(), Some("System"));
+        assert_eq!(org_id_and_account(&identity), Some(("10001", "010101")));
+        assert_eq!(identity.identity_type(), Some("System"));
         assert_eq!(identity.auth_type(), "cert-auth");
         assert_eq!(identity.system_cn(), Some("c1"));
     }
@@ -287,16 +294,20 @@ mod tests {
     fn missing_auth_type_becomes_cert_auth() {
         for auth_type in ["", r#","auth_type":null"#, r#","auth_type":"""#] {
             let text = format!(r#"{{"identity":{{"org_id":"1","x":[1]{auth_type}}},"y":2}}"#);
-            let identity = parse(&text).unwrap();
+            let identity = identity_from_json(&text).unwrap();
             assert_eq!(identity.auth_type(), "cert-auth");
             assert_eq!(
-                decoded(&identity),
+                decode_json(&identity),
                 json!({"identity": {"org_id": "1", "x": [1], "auth_type": "cert-auth"}, "y": 2})
             );
         }
-        let jwt = parse(r#"{"identity":{"org_id":"1","auth_type":"jwt-auth"}}"#).unwrap();
-        assert_eq!(jwt.auth_type(), "jwt-auth");
-        assert_eq!(decoded(&jwt)["identity"]["auth_type"], "jwt-auth");
+        let jwt_identity =
+            identity_from_json(r#"{"identity":{"org_id":"1","auth_type":"jwt-auth"}}"#).unwrap();
+        assert_eq!(jwt_identity.auth_type(), "jwt-auth");
+        assert_eq!(
+            decode_json(&jwt_identity)["identity"]["auth_type"],
+            "jwt-auth"
+        );
     }
 
     #[test]
@@ -310,17 +321,24 @@ mod tests {
             let text = format!(
                 r#"{{"identity":{{{org_id}"auth_type":"cert-auth","internal":{{"org_id":"7","z":1}}}}}}"#
             );
-            let identity = parse(&text).unwrap();
-            assert_eq!(org_and_account(&identity), Some(("7", "")));
+            let identity = identity_from_json(&text).unwrap();
+            assert_eq!(org_id_and_account(&identity), Some(("7", "")));
             assert_eq!(
-                decoded(&identity),
+                decode_json(&identity),
                 json!({"identity": {"org_id": "7", "auth_type": "cert-auth",
                     "internal": {"org_id": "7", "z": 1}}})
             );
         }
-        let both = parse(r#"{"identity":{"org_id":"1","internal":{"org_id":"2"}}}"#).unwrap();
-        assert_eq!(org_and_account(&both), Some(("1", "")));
-        assert_eq!(decoded(&both)["identity"]["internal"]["org_id"], "2");
+        let identity_with_two_org_ids =
+            identity_from_json(r#"{"identity":{"org_id":"1","internal":{"org_id":"2"}}}"#).unwrap();
+        assert_eq!(
+            org_id_and_account(&identity_with_two_org_ids),
+            Some(("1", ""))
+        );
+        assert_eq!(
+            decode_json(&identity_with_two_org_ids)["identity"]["internal"]["org_id"],
+            "2"
+        );
     }
 
     #[test]
@@ -331,9 +349,9 @@ mod tests {
             r#"{"identity":{"org_id":null,"internal":null,"account_number":"1"}}"#,
             r#"{"identity":{"org_id":" ","internal":{"org_id":""}}}"#,
         ] {
-            let identity = parse(text).unwrap();
+            let identity = identity_from_json(text).unwrap();
             assert_eq!(identity.tenant(), None, "{text}");
-            assert!(decoded(&identity)["identity"].is_object(), "{text}");
+            assert!(decode_json(&identity)["identity"].is_object(), "{text}");
         }
     }
 
@@ -368,7 +386,7 @@ mod tests {
             &deeply_nested,
             &long_org_id,
         ] {
-            assert!(parse(text).is_err(), "{text:.60}");
+            assert!(identity_from_json(text).is_err(), "{text:.60}");
         }
         let invalid_utf8 = STANDARD.encode(b"{\"identity\":{\"org_id\":\"\xff\"}}");
         assert!(Identity::from_base64(&invalid_utf8).is_err());
@@ -382,7 +400,7 @@ mod tests {
         };
         let identity = Identity::for_tenant(&tenant);
         assert_eq!(
-            decoded(&identity),
+            decode_json(&identity),
             json!({"identity": {"type": "User", "auth_type": "cert-auth", "org_id": "10001",
                 "account_number": "010101", "internal": {"org_id": "10001"}}})
         );
@@ -391,7 +409,8 @@ mod tests {
 
     #[test]
     fn debug_output_contains_no_personal_data() {
-        let identity = parse(r#"{"identity":{"org_id":"1","user":{"email":"a@b.example"}}}"#);
+        let identity =
+            identity_from_json(r#"{"identity":{"org_id":"1","user":{"email":"a@b.example"}}}"#);
         let debug = format!("{identity:?}");
         assert!(debug.contains("OrgId"), "{debug}");
         assert!(

@@ -10,24 +10,27 @@ pub const MAX_MESSAGE_ID_CHARS: usize = 255;
 /// Maximum length of an organization id in bytes.
 const MAX_ORG_ID_BYTES: usize = 255;
 
-/// Why a text is not a valid id.
+/// The reason for which a text is not a valid id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidId {
     /// The id is empty or blank.
     #[error("it is empty")]
     Empty,
-    /// The id is longer than this maximum.
+    /// The id is longer than the maximum length.
     #[error("it is longer than {0}")]
     TooLong(usize),
-    /// The id contains this character. A topic separator or wildcard would give a client access to
-    /// the topics of other clients, and PostgreSQL cannot store NUL.
+    /// The id contains this forbidden character. Topic separators and wildcards are forbidden,
+    /// because they would give a client access to the topics of other clients. NUL is forbidden,
+    /// because PostgreSQL cannot store NUL.
     #[error("it contains {0:?}")]
     ForbiddenChar(char),
 }
 
-/// The common name of a client's certificate, compared byte for byte.
+/// The id of a client, which is the common name of its certificate. Client ids are compared byte
+/// for byte.
 ///
-/// The id is one level of an MQTT topic, so it contains neither a separator nor a wildcard.
+/// A client id is one level of an MQTT topic. So a client id contains no topic separator and no
+/// wildcard.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClientId(Arc<str>);
 
@@ -49,7 +52,7 @@ impl ClientId {
         }
     }
 
-    /// The id as text.
+    /// Returns the id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -70,8 +73,8 @@ impl fmt::Debug for ClientId {
 
 /// The id of an organization.
 ///
-/// An `OrgId` is never blank. A tenantless connection has no `OrgId`, so a query for an
-/// organization cannot return it.
+/// An `OrgId` is never blank. A connection without a tenant has no `OrgId`, so a query for an
+/// organization cannot return such a connection.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OrgId(Arc<str>);
 
@@ -93,7 +96,7 @@ impl OrgId {
         Ok(Self(id.into()))
     }
 
-    /// The id as text.
+    /// Returns the id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -106,7 +109,7 @@ impl fmt::Display for OrgId {
     }
 }
 
-/// The id that a sender gave to its message. Never empty.
+/// The id that the sender of a message gave to the message. Never empty.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct MessageId(Arc<str>);
 
@@ -128,7 +131,7 @@ impl MessageId {
         Ok(Self(id.into()))
     }
 
-    /// The id as text.
+    /// Returns the id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -146,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn client_id_rejects_topic_separators_wildcards_nul_and_bad_lengths() {
+    fn client_id_with_separator_wildcard_nul_or_invalid_length_is_rejected() {
         for invalid in ["a/b", "+", "#", "a\0", "", &"x".repeat(256)] {
             assert!(ClientId::new(invalid).is_err(), "{invalid:?}");
         }
@@ -154,9 +157,9 @@ mod tests {
 
     #[test]
     fn client_ids_are_compared_byte_for_byte() {
-        let lower = ClientId::new("f8d7e0a1-5b0a-4c6e-9a43-6d1e0f0b8a11").unwrap();
-        let upper = ClientId::new("F8D7E0A1-5B0A-4C6E-9A43-6D1E0F0B8A11").unwrap();
-        assert_ne!(lower, upper);
+        let lowercase_id = ClientId::new("f8d7e0a1-5b0a-4c6e-9a43-6d1e0f0b8a11").unwrap();
+        let uppercase_id = ClientId::new("F8D7E0A1-5B0A-4C6E-9A43-6D1E0F0B8A11").unwrap();
+        assert_ne!(lowercase_id, uppercase_id);
         assert!(ClientId::new(&"x".repeat(255)).is_ok());
     }
 

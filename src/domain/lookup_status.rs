@@ -1,18 +1,18 @@
-//! The result of a tenant lookup, without the tenant.
+//! The status of a tenant lookup.
 
-/// How a tenant lookup ended. Metrics, logs and summaries use these names.
+/// The result of a tenant lookup, without the tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LookupStatus {
     /// The client has an organization.
     Found,
-    /// The client definitely has no organization.
+    /// The lookup service confirmed that the client has no organization.
     NotFound,
-    /// The lookup service gave no usable response. The client's tenant is unknown.
+    /// The lookup service sent no valid response. The client's tenant is unknown.
     Unavailable,
 }
 
 impl LookupStatus {
-    /// Returns the name used as a metric label and in logs.
+    /// Returns the name of the status in metric labels and logs.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

@@ -8,14 +8,16 @@ use super::Timestamp;
 /// A message to a client, before it is encoded in the client's dialect.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OutgoingMessage {
-    /// The message id, which the API returns to the caller and the client's response refers to.
-    pub id: Uuid,
+    /// The message id. The API returns the id to the caller, and the client's response contains the
+    /// id.
+    pub message_id: Uuid,
     /// When the service created the message.
     pub sent: Timestamp,
-    /// Names the application on the client that receives the message, for example `rhc:work`.
+    /// Name of the application on the client that receives the message, for example `rhc:work`.
     pub directive: String,
-    /// Null or a map of string to string. Clients silently drop a message with any other metadata.
+    /// The metadata: null, or a map of string to string. Clients silently drop a message with any
+    /// other metadata.
     pub metadata: Value,
-    /// The application's payload; null if the caller sent none.
+    /// The payload for the application. Null if the caller sent no payload.
     pub payload: Value,
 }

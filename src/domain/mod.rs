@@ -1,6 +1,6 @@
 //! The types that the other modules share: ids, connections, tenants, identities and time.
 //!
-//! This module does no I/O. Wire formats belong to `protocol`, database rows to `store`.
+//! This module does no I/O. Wire formats belong in `protocol`, and database rows belong in `store`.
 
 pub mod clock;
 pub mod connection;

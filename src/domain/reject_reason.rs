@@ -3,9 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Why a message can never be processed.
+/// The reason for which a message can never be processed.
 ///
-/// The set is closed, because the reason is a metric label and a filter of `dead-letters list`.
+/// The set of reasons is fixed, because the reason is a metric label and a filter of the command
+/// `dead-letters list`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RejectReason {
     /// The payload is not valid JSON.
@@ -18,21 +19,24 @@ pub enum RejectReason {
     ValueTooLong,
     /// The payload is larger than the limit for its topic.
     PayloadTooLarge,
-    /// The topic belongs to no client.
+    /// The message was published to a topic that belongs to no client.
     UnknownTopic,
-    /// The database rejected the row.
+    /// The database rejected the row that results from the message.
     RejectedByDatabase,
 }
 
 /// A text that is not the name of a [`RejectReason`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown reason {name:?}; expected one of {}", RejectReason::names())]
+#[error(
+    "unknown reason {unknown_name:?}; expected one of {}",
+    RejectReason::comma_separated_names()
+)]
 pub struct UnknownRejectReason {
-    name: String,
+    unknown_name: String,
 }
 
 impl RejectReason {
-    /// Every reason.
+    /// All reasons.
     pub const ALL: [Self; 7] = [
         Self::InvalidJson,
         Self::InvalidSchema,
@@ -43,7 +47,7 @@ impl RejectReason {
         Self::RejectedByDatabase,
     ];
 
-    /// The name in metrics, in the database and on the command line.
+    /// Returns the name of the reason in metrics, in the database and on the command line.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -57,7 +61,7 @@ impl RejectReason {
         }
     }
 
-    /// One sentence for documentation and command-line help.
+    /// Returns one sentence about the reason, for documentation and command-line help.
     #[must_use]
     pub const fn description(self) -> &'static str {
         match self {
@@ -75,7 +79,7 @@ impl RejectReason {
         }
     }
 
-    fn names() -> String {
+    fn comma_separated_names() -> String {
         Self::ALL.map(Self::as_str).join(", ")
     }
 }
@@ -94,7 +98,7 @@ impl FromStr for RejectReason {
         reasons
             .find(|reason| reason.as_str() == name)
             .ok_or_else(|| UnknownRejectReason {
-                name: name.to_owned(),
+                unknown_name: name.to_owned(),
             })
     }
 }
@@ -104,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_parses_to_its_reason() {
+    fn every_reason_can_be_parsed_from_its_name() {
         for reason in RejectReason::ALL {
             assert_eq!(reason.as_str().parse(), Ok(reason));
             assert_eq!(reason.to_string(), reason.as_str());
@@ -112,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parse_error_lists_every_name() {
+    fn error_for_an_unknown_name_lists_every_name() {
         let error = "wrong".parse::<RejectReason>().unwrap_err().to_string();
         assert!(error.contains("\"wrong\""), "{error}");
         for reason in RejectReason::ALL {

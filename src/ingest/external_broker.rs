@@ -1,7 +1,8 @@
-//! Reads client messages from an external MQTT broker and forwards them to the next stage.
+//! Reads client messages from an external MQTT broker and forwards them to Kafka or the recorder.
 //!
 //! The broker stores the session while this process is down. A message is acknowledged only after
-//! the next stage has stored it, so a crash loses no QoS 1 message.
+//! Kafka or the recorder has stored the message. After a crash, the broker redelivers all QoS 1
+//! messages that were not stored.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,8 +14,8 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::NextStage;
-use super::in_flight::{InFlight, InFlightGuard, Qos0Budget, Qos0Guard};
+use super::ForwardTarget;
+use super::in_flight::{InFlightCounter, InFlightGuard, Qos0Budget, Qos0Guard};
 use crate::domain::{Clock, Timestamp};
 use crate::mqtt::{
     self, Ack, Backoff, ConnectOptions, ConnectOptionsError, EventLoop, MqttEvent, MqttHandle,
@@ -24,26 +25,26 @@ use crate::shutdown::TaskGroup;
 use crate::telemetry::health::HealthResult;
 use crate::telemetry::metrics;
 
-/// Capacity of the channel from polling to forwarding. It exceeds the limit of unacknowledged
-/// messages, so polling does not wait for forwarding.
+/// Capacity of the channel between `poll_connection` and `forward_all`. The capacity exceeds the
+/// limit of unacknowledged messages, so `poll_connection` does not wait for `forward_all`.
 const CHANNEL_CAPACITY: usize = 70_000;
-/// How long a shutdown waits for forwarded messages. The broker redelivers messages that are not
-/// acknowledged by then.
+/// Maximum time that a shutdown waits until forwarded messages are stored. The broker redelivers
+/// messages that are not acknowledged within this time.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Dependencies of the ingest task.
 pub struct IngestDeps {
     /// Options of the broker connection.
-    pub options: ConnectOptions,
+    pub connect_options: ConnectOptions,
     /// The MQTT topics of this deployment.
     pub topics: TopicScheme,
-    /// Name of the shared subscription, if several processes share the messages.
+    /// Name of the shared subscription if several processes share the messages, otherwise `None`.
     pub shared_subscription_group: Option<String>,
-    /// Where to forward messages.
-    pub next_stage: NextStage,
+    /// The destination of the messages: Kafka or the recorder.
+    pub forward_target: ForwardTarget,
     /// Source of the current time.
     pub clock: Arc<dyn Clock>,
-    /// Receive time of the last message.
+    /// Receive time of the last received message.
     pub last_received_at: Mutex<Timestamp>,
 }
 
@@ -53,13 +54,13 @@ pub struct ExternalIngest {
     health: Arc<RwLock<HealthResult>>,
 }
 
-/// A received message on its way to the next stage.
+/// A received message that is not forwarded yet.
 struct ReceivedMessage {
     message: InboundMessage,
     packet_id: u16,
-    /// Set for QoS 1 only.
+    /// The acknowledgement to send. `None` for QoS 0.
     ack: Option<(Ack, InFlightGuard)>,
-    /// Set for QoS 0 only.
+    /// Reserves memory for a QoS 0 message. `None` for QoS 1.
     qos0_guard: Option<Qos0Guard>,
 }
 
@@ -69,8 +70,9 @@ impl ExternalIngest {
     /// # Errors
     /// When the connection options are invalid.
     pub fn start(deps: IngestDeps, tasks: &TaskGroup) -> Result<Self, ConnectOptionsError> {
-        // Validates the options at startup, for example that certificate files are readable.
-        drop(mqtt::connect(&deps.options)?);
+        // Invalid options are reported at startup, for example certificate files that cannot be
+        // read.
+        drop(mqtt::connect(&deps.connect_options)?);
         let health = Arc::new(RwLock::new(Err("not connected yet".to_owned())));
         tasks.spawn(keep_connected(
             Arc::new(deps),
@@ -80,10 +82,10 @@ impl ExternalIngest {
         Ok(Self { health })
     }
 
-    /// Health for the readiness endpoint.
+    /// Returns the health of the ingest task for the readiness endpoint.
     ///
     /// # Errors
-    /// When the task is not subscribed to the broker, with the reason.
+    /// When the task is not subscribed to the broker. The error contains the reason.
     pub fn health(&self) -> HealthResult {
         self.health.read().clone()
     }
@@ -95,8 +97,8 @@ async fn keep_connected(
     tasks: TaskGroup,
 ) {
     let mut backoff = Backoff::default();
-    // The stored session may be from an earlier process with other topic prefixes. So the first
-    // connection subscribes even if the broker has a session.
+    // The first connection subscribes even if the broker has a stored session. The session may be
+    // from an earlier process that was configured with other topic prefixes.
     let mut has_subscribed = false;
     loop {
         let reason =
@@ -114,8 +116,8 @@ async fn keep_connected(
     }
 }
 
-/// Runs one connection and returns the reason for its end. Messages in flight stay unacknowledged:
-/// the broker redelivers them, and recording a message twice does no harm.
+/// Runs one connection and returns the reason for its end. Messages in flight are then not
+/// acknowledged, so the broker redelivers these messages. Recording a message twice is harmless.
 async fn run_connection(
     deps: &Arc<IngestDeps>,
     health: &Arc<RwLock<HealthResult>>,
@@ -123,7 +125,7 @@ async fn run_connection(
     backoff: &mut Backoff,
     tasks: &TaskGroup,
 ) -> String {
-    let (handle, mut event_loop) = match mqtt::connect(&deps.options) {
+    let (handle, mut event_loop) = match mqtt::connect(&deps.connect_options) {
         Ok(connection) => connection,
         Err(error) => return error.to_string(),
     };
@@ -142,13 +144,13 @@ async fn run_connection(
     };
     backoff.reset();
     let (sender, messages) = mpsc::channel(CHANNEL_CAPACITY);
-    let (all_granted, subscribed) = oneshot::channel();
-    let polling = poll(
+    let (subscribed_sender, subscribed) = oneshot::channel();
+    let polling = poll_connection(
         event_loop,
         deps.clone(),
         sender,
         pending_subacks,
-        all_granted,
+        subscribed_sender,
     );
     let polling = AbortOnDropHandle::new(tokio::spawn(polling));
     let set_healthy = async {
@@ -166,8 +168,9 @@ async fn run_connection(
     }
 }
 
-/// Sends a SUBSCRIBE for each topic filter and returns their number. Does not wait for the SUBACKs,
-/// because the broker may send the stored messages of the session before them.
+/// Sends a SUBSCRIBE for each topic filter and returns the number of topic filters. Does not wait
+/// for the SUBACKs, because the broker may send the stored messages of the session before the
+/// SUBACKs.
 async fn subscribe(
     deps: &IngestDeps,
     handle: &MqttHandle,
@@ -184,27 +187,27 @@ async fn subscribe(
     Ok(subscriptions)
 }
 
-/// Polls the connection, sends each message to `sender`, and completes `all_granted` after the last
-/// pending SUBACK. Returns the reason for the end of the connection.
-async fn poll(
+/// Polls the connection, sends each message to `sender`, and completes `subscribed_sender` after
+/// the last pending SUBACK. Returns the reason for the end of the connection.
+async fn poll_connection(
     mut event_loop: EventLoop,
     deps: Arc<IngestDeps>,
     sender: mpsc::Sender<ReceivedMessage>,
     mut pending_subacks: usize,
-    all_granted: oneshot::Sender<()>,
+    subscribed_sender: oneshot::Sender<()>,
 ) -> String {
-    let mut all_granted = Some(all_granted);
-    let (in_flight, qos0_budget) = (InFlight::default(), Qos0Budget::default());
+    let mut subscribed_sender = Some(subscribed_sender);
+    let (in_flight, qos0_budget) = (InFlightCounter::default(), Qos0Budget::default());
     loop {
         if pending_subacks == 0
-            && let Some(all_granted) = all_granted.take()
+            && let Some(subscribed_sender) = subscribed_sender.take()
         {
-            // The send fails only if the connection is being closed.
-            let _ = all_granted.send(());
+            // `send` fails only if the connection is being closed. That is not an error.
+            let _ = subscribed_sender.send(());
         }
-        // While the loop waits for capacity, it sends no PINGREQ. If the next stage is down for
-        // longer than the keep-alive timeout, the broker closes the connection and redelivers the
-        // messages after the reconnect.
+        // While the loop waits for capacity, it sends no PINGREQ. If Kafka or the database is down
+        // for longer than the keep-alive timeout, the broker closes the connection. After the
+        // reconnect, the broker redelivers the messages.
         in_flight.wait_for_capacity().await;
         match event_loop.next().await {
             MqttEvent::Message {
@@ -214,31 +217,31 @@ async fn poll(
                 packet_id,
                 ack,
             } => {
-                let ack = ack.map(|ack| (ack, in_flight.add(payload.len())));
+                let ack = ack.map(|ack| (ack, in_flight.add_message(payload.len())));
                 let qos0_guard = if ack.is_none() {
                     let guard = qos0_budget.try_reserve(payload.len());
                     if guard.is_none() {
-                        metrics::qos0_message_dropped();
+                        metrics::count_dropped_qos0_message();
                         continue;
                     }
                     guard
                 } else {
                     None
                 };
-                let received = ReceivedMessage {
+                let received_message = ReceivedMessage {
                     message: InboundMessage {
                         topic,
                         payload,
                         retained: retain,
-                        operator_replay: false,
+                        is_operator_replay: false,
                         received_at: deps.next_receive_time(),
-                        truncated: None,
+                        truncated_from: None,
                     },
                     packet_id,
                     ack,
                     qos0_guard,
                 };
-                if sender.send(received).await.is_err() {
+                if sender.send(received_message).await.is_err() {
                     return "shutting down".to_owned();
                 }
             }
@@ -255,53 +258,57 @@ async fn poll(
 }
 
 impl IngestDeps {
-    /// Returns the current time, or one microsecond after the previous receive time if that is
-    /// later. Receive times decide the order of messages, so they must strictly increase even if
-    /// the clock is set back.
+    /// Returns the current time. If the current time is not after the previous receive time,
+    /// returns the previous receive time plus one microsecond.
+    ///
+    /// Receive times determine the order of messages. So receive times must strictly increase, even
+    /// if the clock is set back.
     fn next_receive_time(&self) -> Timestamp {
-        let mut last = self.last_received_at.lock();
+        let mut last_received_at = self.last_received_at.lock();
         let now = self.clock.now();
-        let next = last.saturating_add(Duration::from_micros(1));
-        *last = next.map_or(now, |next| next.max(now));
-        *last
+        let next_time = last_received_at.saturating_add(Duration::from_micros(1));
+        *last_received_at = next_time.map_or(now, |next_time| next_time.max(now));
+        *last_received_at
     }
 }
 
-/// Forwards messages concurrently and acknowledges them in the order of their receipt, until the
-/// connection ends or `tasks` is cancelled. Returns the reason for the end.
+/// Forwards messages concurrently and acknowledges them in the order in which they were received.
+/// Runs until the connection ends or `tasks` is cancelled, and returns the reason for the end.
 async fn forward_all(
     deps: &IngestDeps,
     handle: &MqttHandle,
     mut messages: mpsc::Receiver<ReceivedMessage>,
     tasks: &TaskGroup,
 ) -> String {
-    let mut forwarded = FuturesOrdered::new();
+    let mut forwarded_messages = FuturesOrdered::new();
     let connection_closed = || "connection closed".to_owned();
-    let token = tasks.token();
+    let token = tasks.cancellation_token();
     let mut cancelled = pin!(token.cancelled());
     loop {
         tokio::select! {
             () = &mut cancelled => {
-                let draining = drain_and_disconnect(handle, messages, forwarded);
+                let draining = drain_and_disconnect(handle, messages, forwarded_messages);
                 let _ = tokio::time::timeout(DRAIN_TIMEOUT, draining).await;
                 return "shutting down".to_owned();
             }
-            received = messages.recv() => {
-                let Some(received) = received else { return connection_closed() };
+            received_message = messages.recv() => {
+                let Some(received_message) = received_message else { return connection_closed() };
                 let forwarding = deps
-                    .next_stage
-                    .forward(&deps.topics, received.message, received.packet_id);
+                    .forward_target
+                    .forward(&deps.topics, received_message.message, received_message.packet_id);
                 let pending_write = tokio::select! {
                     pending_write = forwarding => pending_write,
                     () = &mut cancelled => continue,
                 };
-                forwarded.push_back(async move {
-                    let is_durable = pending_write.durable().await;
-                    drop(received.qos0_guard);
-                    (is_durable, received.ack)
+                forwarded_messages.push_back(async move {
+                    let is_durable = pending_write.wait_until_durable().await;
+                    drop(received_message.qos0_guard);
+                    (is_durable, received_message.ack)
                 });
             }
-            Some((is_durable, ack)) = forwarded.next(), if !forwarded.is_empty() => {
+            Some((is_durable, ack)) = forwarded_messages.next(),
+                if !forwarded_messages.is_empty() =>
+            {
                 if !is_durable {
                     return "failed to forward a message".to_owned();
                 }
@@ -324,15 +331,16 @@ async fn acknowledge(
 }
 
 /// Acknowledges the forwarded messages, then sends DISCONNECT and waits for the end of the
-/// connection. Further messages are discarded without acknowledgement: the broker redelivers them.
+/// connection. Further messages are discarded without acknowledgement, so the broker redelivers
+/// these messages.
 async fn drain_and_disconnect(
     handle: &MqttHandle,
     mut messages: mpsc::Receiver<ReceivedMessage>,
-    mut forwarded: impl Stream<Item = (bool, Option<(Ack, InFlightGuard)>)> + Unpin,
+    mut forwarded_messages: impl Stream<Item = (bool, Option<(Ack, InFlightGuard)>)> + Unpin,
 ) {
     loop {
         tokio::select! {
-            outcome = forwarded.next() => match outcome {
+            outcome = forwarded_messages.next() => match outcome {
                 Some((true, ack)) => if acknowledge(handle, ack).await.is_err() { return },
                 Some((false, _)) => return,
                 None => break,

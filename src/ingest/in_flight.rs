@@ -1,4 +1,4 @@
-//! Limits on the messages of an external broker that this process holds in memory.
+//! Limits for the messages of an external broker that are in memory at the same time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,36 +7,39 @@ use tokio::sync::Notify;
 
 /// Maximum number of unacknowledged messages.
 ///
-/// The limit keeps packet identifiers unique. They wrap around after 65,535, and Mosquitto 2.0 may
-/// reuse an identifier that is still unacknowledged: after a reconnect it sends all stored messages
-/// and ignores its own in-flight limit.
-const MAX_MESSAGES: usize = 30_000;
-/// Maximum size of the unacknowledged payloads.
-const MAX_BYTES: usize = 64 * 1024 * 1024;
-/// At a limit, reading resumes when messages and bytes have dropped below these values. Resuming
-/// after each acknowledgement would read one message at a time, which is slow.
-const RESUME_MESSAGES: usize = MAX_MESSAGES / 2;
-const RESUME_BYTES: usize = MAX_BYTES / 2;
+/// The limit keeps the packet identifiers of unacknowledged messages unique. Packet identifiers
+/// wrap around after 65,535. Mosquitto 2.0 may reuse the identifier of an unacknowledged message,
+/// because after a reconnect Mosquitto sends all stored messages and ignores its own in-flight
+/// limit.
+const MAX_IN_FLIGHT_MESSAGES: usize = 30_000;
+/// Maximum total size of the unacknowledged payloads.
+const MAX_IN_FLIGHT_BYTES: usize = 64 * 1024 * 1024;
+/// After a limit was reached, reading resumes when fewer messages than this are in flight. Resuming
+/// after each acknowledgement would be slow, because only one message would be read at a time.
+const RESUME_BELOW_MESSAGES: usize = MAX_IN_FLIGHT_MESSAGES / 2;
+/// After a limit was reached, reading resumes when fewer bytes than this are in flight.
+const RESUME_BELOW_BYTES: usize = MAX_IN_FLIGHT_BYTES / 2;
 
-/// Maximum memory for QoS 0 messages. MQTT has no flow control for them.
+/// Maximum memory for QoS 0 messages. The limit is necessary, because MQTT has no flow control for
+/// QoS 0 messages.
 const MAX_QOS0_BYTES: usize = 32 * 1024 * 1024;
 /// Memory that a QoS 0 message needs in addition to its payload.
 const QOS0_OVERHEAD_BYTES: usize = 512;
 
-/// Counts messages that are not acknowledged yet. Clones share the same counters.
+/// Counts the messages that are not acknowledged yet. Clones share the same counters.
 #[derive(Clone, Default)]
-pub(super) struct InFlight(Arc<Counters>);
+pub(super) struct InFlightCounter(Arc<InFlightCounts>);
 
 #[derive(Default)]
-struct Counters {
+struct InFlightCounts {
     messages: AtomicUsize,
     bytes: AtomicUsize,
-    decreased: Notify,
+    decrease_notifier: Notify,
 }
 
-impl InFlight {
+impl InFlightCounter {
     /// Counts a message until the guard is dropped.
-    pub fn add(&self, payload_bytes: usize) -> InFlightGuard {
+    pub fn add_message(&self, payload_bytes: usize) -> InFlightGuard {
         self.0.messages.fetch_add(1, Ordering::Relaxed);
         self.0.bytes.fetch_add(payload_bytes, Ordering::Relaxed);
         InFlightGuard {
@@ -45,29 +48,29 @@ impl InFlight {
         }
     }
 
-    /// Returns at once below the limits. At a limit, waits until reading may resume.
+    /// Waits until reading may resume if a limit is reached. Otherwise returns immediately.
     pub async fn wait_for_capacity(&self) {
-        if !self.has_reached(MAX_MESSAGES, MAX_BYTES) {
+        if !self.has_reached_limit(MAX_IN_FLIGHT_MESSAGES, MAX_IN_FLIGHT_BYTES) {
             return;
         }
         loop {
-            let decreased = self.0.decreased.notified();
-            if !self.has_reached(RESUME_MESSAGES, RESUME_BYTES) {
+            let decrease = self.0.decrease_notifier.notified();
+            if !self.has_reached_limit(RESUME_BELOW_MESSAGES, RESUME_BELOW_BYTES) {
                 return;
             }
-            decreased.await;
+            decrease.await;
         }
     }
 
-    fn has_reached(&self, messages: usize, bytes: usize) -> bool {
-        self.0.messages.load(Ordering::Relaxed) >= messages
-            || self.0.bytes.load(Ordering::Relaxed) >= bytes
+    fn has_reached_limit(&self, max_messages: usize, max_bytes: usize) -> bool {
+        self.0.messages.load(Ordering::Relaxed) >= max_messages
+            || self.0.bytes.load(Ordering::Relaxed) >= max_bytes
     }
 }
 
-/// Counts one message in [`InFlight`] until the guard is dropped.
+/// Counts one message in [`InFlightCounter`] until the guard is dropped.
 pub(super) struct InFlightGuard {
-    in_flight: InFlight,
+    in_flight: InFlightCounter,
     payload_bytes: usize,
 }
 
@@ -78,7 +81,7 @@ impl Drop for InFlightGuard {
         counters
             .bytes
             .fetch_sub(self.payload_bytes, Ordering::Relaxed);
-        counters.decreased.notify_one();
+        counters.decrease_notifier.notify_one();
     }
 }
 
@@ -89,16 +92,16 @@ pub(super) struct Qos0Budget {
 }
 
 impl Qos0Budget {
-    /// Reserves memory for a message until the guard is dropped. Returns `None` if the budget is
-    /// used up.
+    /// Reserves memory for a message until the guard is dropped. Returns `None` if the message
+    /// exceeds the remaining budget.
     pub fn try_reserve(&self, payload_bytes: usize) -> Option<Qos0Guard> {
         let bytes = payload_bytes + QOS0_OVERHEAD_BYTES;
         let guard = Qos0Guard {
             budget: self.clone(),
             bytes,
         };
-        let before = self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
-        (before + bytes <= MAX_QOS0_BYTES).then_some(guard)
+        let used_before = self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
+        (used_before + bytes <= MAX_QOS0_BYTES).then_some(guard)
     }
 }
 
@@ -123,24 +126,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn at_the_message_limit_capacity_returns_below_half() {
-        let in_flight = InFlight::default();
-        let mut guards: Vec<InFlightGuard> = (1..MAX_MESSAGES).map(|_| in_flight.add(10)).collect();
+    fn after_the_message_limit_reading_resumes_below_half_of_the_limit() {
+        let in_flight = InFlightCounter::default();
+        let mut guards: Vec<InFlightGuard> = (1..MAX_IN_FLIGHT_MESSAGES)
+            .map(|_| in_flight.add_message(10))
+            .collect();
         assert!(in_flight.wait_for_capacity().now_or_never().is_some());
-        guards.push(in_flight.add(10));
+        guards.push(in_flight.add_message(10));
         let waiting = in_flight.wait_for_capacity();
         let mut waiting = std::pin::pin!(waiting);
         assert!(waiting.as_mut().now_or_never().is_none());
-        guards.truncate(MAX_MESSAGES / 2);
+        guards.truncate(MAX_IN_FLIGHT_MESSAGES / 2);
         assert!(waiting.as_mut().now_or_never().is_none());
         guards.pop();
         assert!(waiting.now_or_never().is_some());
     }
 
     #[test]
-    fn two_large_messages_reach_the_byte_limit() {
-        let in_flight = InFlight::default();
-        let guards = [in_flight.add(MAX_BYTES / 2), in_flight.add(MAX_BYTES / 2)];
+    fn two_large_messages_can_reach_the_byte_limit() {
+        let in_flight = InFlightCounter::default();
+        let guards = [
+            in_flight.add_message(MAX_IN_FLIGHT_BYTES / 2),
+            in_flight.add_message(MAX_IN_FLIGHT_BYTES / 2),
+        ];
         assert!(in_flight.wait_for_capacity().now_or_never().is_none());
         drop(guards);
         assert!(in_flight.wait_for_capacity().now_or_never().is_some());

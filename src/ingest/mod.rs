@@ -1,13 +1,13 @@
 //! Receives client messages from the embedded broker, an external broker or Kafka, and forwards
 //! them to Kafka or to the recorder.
 //!
-//! A message is acknowledged only after the next stage has stored it durably.
+//! A message is acknowledged only after Kafka or the recorder has stored the message durably.
 
 pub mod embedded_broker;
 pub mod external_broker;
 pub mod kafka_reader;
 
+mod forward;
 mod in_flight;
-mod next_stage;
 
-pub use next_stage::NextStage;
+pub use forward::ForwardTarget;

@@ -1,7 +1,7 @@
 //! Periodic jobs on the store (role `updaters`): tenant lookups, deletion of expired rows, store
 //! maintenance and connection counts.
 //!
-//! `schedule` has the timer loop, `retention` deletes expired rows, `tenant_lookups` looks up
+//! `schedule` contains the timer loop. `retention` deletes expired rows. `tenant_lookups` looks up
 //! tenants and refreshes inventory.
 
 mod retention;
@@ -16,36 +16,36 @@ use crate::shutdown::TaskGroup;
 use crate::store::Store;
 use crate::telemetry::metrics;
 
-use retention::{Deleted, delete_expired};
+use retention::{DeletedRows, delete_expired};
 
 pub use tenant_lookups::{
-    LookupJob, LookupJobConfig, RunOptions, RunSummary, StopReason, TenantLookupJob,
+    LookupJob, LookupJobConfig, LookupJobRunner, RunOptions, RunSummary, StopReason,
 };
 
 /// All periodic jobs, with their dependencies and settings.
 pub struct PeriodicJobs {
     /// The store that the jobs work on.
     pub store: Arc<dyn Store>,
-    /// The clock.
+    /// Source of the current time.
     pub clock: Arc<dyn Clock>,
     /// Pause between two runs of all jobs.
     pub interval: Duration,
-    /// Time after which a disconnected client is deleted.
+    /// Time between the disconnect of a client and the deletion of its data.
     pub disconnected_retention: Duration,
-    /// Time after which a dead letter is deleted.
+    /// Time between the latest receipt of a dead letter and its deletion.
     pub dead_letter_retention: Duration,
-    /// The jobs that look up tenants.
-    pub tenant_lookups: TenantLookupJob,
+    /// Runs the jobs that look up tenants.
+    pub lookup_job_runner: LookupJobRunner,
 }
 
 impl PeriodicJobs {
-    /// Runs all jobs now and then at every interval, until `tasks` is cancelled.
+    /// Runs all jobs immediately, and again after each interval, until `tasks` is cancelled.
     pub async fn run(self, tasks: TaskGroup) {
         schedule::run_periodically(self.interval, &tasks, || self.run_all(&tasks)).await;
     }
 
-    /// Runs each job once. A failed job is logged and does not stop the others. Cancellation
-    /// interrupts a tenant lookup job and skips the jobs after it.
+    /// Runs each job once. A failed job is logged and does not stop the other jobs. Cancellation
+    /// interrupts a tenant lookup job and skips the remaining jobs.
     async fn run_all(&self, tasks: &TaskGroup) {
         self.delete_expired().await;
         for job in [LookupJob::Tenantless, LookupJob::InventoryRefresh] {
@@ -63,11 +63,11 @@ impl PeriodicJobs {
     async fn delete_expired(&self) {
         let now = self.clock.now();
         let disconnected_before = clock::saturating_sub(now, self.disconnected_retention);
-        let dead_letters_before = clock::saturating_sub(now, self.dead_letter_retention);
+        let dead_letters_received_before = clock::saturating_sub(now, self.dead_letter_retention);
         let store = self.store.as_ref();
-        match delete_expired(store, disconnected_before, dead_letters_before).await {
-            Ok(deleted) if deleted == Deleted::default() => {}
-            Ok(Deleted {
+        match delete_expired(store, disconnected_before, dead_letters_received_before).await {
+            Ok(deleted) if deleted == DeletedRows::default() => {}
+            Ok(DeletedRows {
                 disconnected_clients,
                 dead_letters,
             }) => tracing::info!(disconnected_clients, dead_letters, "deleted expired rows"),
@@ -78,7 +78,7 @@ impl PeriodicJobs {
     async fn look_up_tenants(&self, job: LookupJob) {
         let options = RunOptions::default();
         let job_name = job.name();
-        match self.tenant_lookups.run(job, options, &|_| {}).await {
+        match self.lookup_job_runner.run(job, options, &|_| {}).await {
             Ok(summary) if summary == RunSummary::default() => {}
             Ok(summary) if summary.is_failure() => {
                 tracing::warn!(job = job_name, %summary, "tenant lookup job incomplete");
@@ -89,19 +89,19 @@ impl PeriodicJobs {
     }
 
     async fn update_connection_metrics(&self) {
-        let max_attempts = self.tenant_lookups.config.max_attempts;
-        let tenantless = self.store.count_tenantless(max_attempts).await;
-        let with_tenant = self.store.count_with_tenant().await;
+        let max_attempts = self.lookup_job_runner.config.max_attempts;
+        let tenantless_counts = self.store.count_tenantless(max_attempts).await;
+        let tenant_count = self.store.count_with_tenant().await;
         // If the store is unavailable, the metrics keep their previous values.
-        if let (Ok(tenantless), Ok(with_tenant)) = (tenantless, with_tenant) {
+        if let (Ok(tenantless_counts), Ok(tenant_count)) = (tenantless_counts, tenant_count) {
             let now = self.clock.now();
-            let oldest_lookup_age = tenantless
-                .oldest_lookup
+            let oldest_lookup_age = tenantless_counts
+                .oldest_lookup_at
                 .map(|oldest| now.duration_since(oldest));
             metrics::set_connection_counts(
-                with_tenant,
-                tenantless.pending,
-                tenantless.exhausted,
+                tenant_count,
+                tenantless_counts.pending_clients,
+                tenantless_counts.exhausted_clients,
                 oldest_lookup_age,
             );
         }

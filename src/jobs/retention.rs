@@ -5,22 +5,23 @@ use crate::store::{DeadLetterFilter, Store, StoreError};
 
 /// Numbers of deleted rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Deleted {
+pub(super) struct DeletedRows {
     pub disconnected_clients: u64,
     pub dead_letters: u64,
 }
 
-/// Deletes clients that disconnected, and dead letters that were received, before the given times.
+/// Deletes clients that disconnected before `disconnected_before`, and dead letters that were last
+/// received before `dead_letters_received_before`.
 pub(super) async fn delete_expired(
     store: &dyn Store,
     disconnected_before: Timestamp,
-    dead_letters_before: Timestamp,
-) -> Result<Deleted, StoreError> {
+    dead_letters_received_before: Timestamp,
+) -> Result<DeletedRows, StoreError> {
     let expired_dead_letters = DeadLetterFilter {
-        received_before: Some(dead_letters_before),
+        received_before: Some(dead_letters_received_before),
         ..DeadLetterFilter::default()
     };
-    Ok(Deleted {
+    Ok(DeletedRows {
         disconnected_clients: store
             .delete_disconnected_before(disconnected_before)
             .await?,

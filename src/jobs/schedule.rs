@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::shutdown::TaskGroup;
 
-/// Runs `job` now, and again `interval` after each run has ended, until `tasks` is cancelled. Does
-/// not interrupt a run: `job` must end soon after cancellation.
+/// Runs `job` immediately, and again `interval` after the end of each run, until `tasks` is
+/// cancelled. Cancellation does not interrupt a run, so `job` must end soon after cancellation.
 pub(super) async fn run_periodically<F>(interval: Duration, tasks: &TaskGroup, job: impl Fn() -> F)
 where
     F: Future<Output = ()>,

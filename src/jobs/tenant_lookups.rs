@@ -1,9 +1,10 @@
 //! The two jobs that look up tenants: one for hosts whose inventory report must be refreshed, one
 //! for tenantless clients.
 //!
-//! A run claims due rows in chunks until none is left. It looks up one chunk while it claims the
-//! next and saves the previous one, so the gateway never waits for the database. Claims prevent two
-//! processes from working on the same row. A row that changed after its claim is not overwritten.
+//! A run claims due rows in chunks until no due rows remain. While the run looks up one chunk, it
+//! claims the next chunk and saves the previous chunk, so lookups do not wait for the database.
+//! Claims prevent two processes from working on the same row. A row that changed after its claim is
+//! not overwritten.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,8 +22,8 @@ use crate::telemetry::metrics;
 use crate::tenant::{FoundTenant, MassLossCounter, TenantLookup, TenantLookupOutcome};
 
 /// Maximum number of rows per chunk.
-const CHUNK_ROWS: u32 = 2000;
-/// Duration of a claim. Longer than a chunk can take.
+const MAX_CHUNK_ROWS: u32 = 2000;
+/// Duration of a claim. The claim must not end before the results of the chunk are saved.
 const CLAIM_DURATION: Duration = Duration::from_mins(15);
 
 /// One of the two lookup jobs.
@@ -45,16 +46,16 @@ impl LookupJob {
     }
 }
 
-/// Runs the lookup jobs.
+/// Runs the two lookup jobs.
 #[derive(Clone)]
-pub struct TenantLookupJob {
-    /// The store with the connections.
+pub struct LookupJobRunner {
+    /// Store that contains the connections.
     pub store: Arc<dyn Store>,
     /// Looks up the tenants.
     pub tenant_lookup: Arc<dyn TenantLookup>,
     /// Reports hosts to inventory. `None` if inventory is disabled.
     pub inventory: Option<InventoryReporter>,
-    /// The clock.
+    /// Source of the current time.
     pub clock: Arc<dyn Clock>,
     /// Limits and intervals.
     pub config: LookupJobConfig,
@@ -71,36 +72,37 @@ pub struct LookupJobConfig {
     pub refresh_after: Duration,
     /// Minimum time between two lookups of a tenantless client.
     pub retry_interval: Duration,
-    /// Number of "not found" results after which a tenantless client is no longer looked up.
+    /// Maximum number of "not found" results. After this number, a tenantless client is no longer
+    /// looked up.
     pub max_attempts: u32,
 }
 
 /// Options of one run.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RunOptions {
-    /// Maximum number of rows. `None` processes all due rows.
+    /// Maximum number of rows that the run processes. `None` processes all due rows.
     pub limit: Option<u64>,
-    /// Applies "not found" results even if many clients would lose their tenant.
+    /// Applies "not found" results even if these results clear the tenants of many clients.
     pub force: bool,
 }
 
 /// Counts of one run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RunSummary {
-    /// Clients that were looked up.
-    pub looked_up: u64,
-    /// Clients that have an organization.
-    pub found: u64,
-    /// Clients that definitely have no organization.
-    pub not_found: u64,
-    /// Clients whose lookup gave no result.
-    pub unavailable: u64,
-    /// Hosts whose report to inventory was delivered.
-    pub reported_to_inventory: u64,
-    /// Hosts whose report to inventory was not delivered.
-    pub pending_inventory: u64,
-    /// Rows that changed after their claim. Their results were discarded.
-    pub conflicts: u64,
+    /// Number of clients that were looked up.
+    pub looked_up_clients: u64,
+    /// Number of clients that have an organization.
+    pub found_clients: u64,
+    /// Number of clients that definitely have no organization.
+    pub not_found_clients: u64,
+    /// Number of lookups without a result.
+    pub unavailable_lookups: u64,
+    /// Number of hosts whose report to inventory was delivered.
+    pub delivered_reports: u64,
+    /// Number of hosts whose report to inventory was not delivered.
+    pub pending_reports: u64,
+    /// Number of rows that changed after their claim. The results of these rows were discarded.
+    pub conflicting_rows: u64,
     /// Why the run stopped.
     pub stop_reason: StopReason,
 }
@@ -113,7 +115,7 @@ pub enum StopReason {
     Done,
     /// At least half of the lookups of a chunk were unavailable.
     LookupUnavailable,
-    /// Too many clients would have lost their tenant.
+    /// The "not found" results would have cleared the tenants of too many clients.
     MassLoss,
 }
 
@@ -121,14 +123,14 @@ impl RunSummary {
     /// Returns whether lookups were unavailable or the run stopped early.
     #[must_use]
     pub fn is_failure(&self) -> bool {
-        self.unavailable > 0 || self.stop_reason != StopReason::Done
+        self.unavailable_lookups > 0 || self.stop_reason != StopReason::Done
     }
 
     fn count_lookup(&mut self, status: LookupStatus) {
         match status {
-            LookupStatus::Found => self.found += 1,
-            LookupStatus::NotFound => self.not_found += 1,
-            LookupStatus::Unavailable => self.unavailable += 1,
+            LookupStatus::Found => self.found_clients += 1,
+            LookupStatus::NotFound => self.not_found_clients += 1,
+            LookupStatus::Unavailable => self.unavailable_lookups += 1,
         }
     }
 }
@@ -136,20 +138,21 @@ impl RunSummary {
 impl std::fmt::Display for RunSummary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self {
-            looked_up,
-            found,
-            not_found,
-            unavailable,
-            reported_to_inventory,
-            pending_inventory,
-            conflicts,
+            looked_up_clients,
+            found_clients,
+            not_found_clients,
+            unavailable_lookups,
+            delivered_reports,
+            pending_reports,
+            conflicting_rows,
             stop_reason,
         } = self;
         write!(
             f,
-            "{looked_up} looked up: {found} found, {not_found} not found, \
-             {unavailable} unavailable; {reported_to_inventory} reported to inventory, \
-             {pending_inventory} pending; {conflicts} skipped (row changed)"
+            "{looked_up_clients} looked up: {found_clients} found, \
+             {not_found_clients} not found, {unavailable_lookups} unavailable; \
+             {delivered_reports} reported to inventory, {pending_reports} pending; \
+             {conflicting_rows} skipped (row changed)"
         )?;
         match stop_reason {
             StopReason::Done => Ok(()),
@@ -165,37 +168,38 @@ impl std::fmt::Display for RunSummary {
     }
 }
 
-/// Which rows a run still has to claim.
+/// State of a run that determines which rows the run claims next.
 struct RunCursor {
-    /// Fixed at the start: rows that become due during the run are left to the next run.
+    /// Criteria at the start of the run. Rows that become due during the run are left to the next
+    /// run.
     criteria: LookupReason,
-    /// Start of the run. Rows that were claimed or released since then are not claimed again, so a
-    /// run processes each row at most once.
+    /// Start of the run. Rows that were claimed or released after this time are not claimed again,
+    /// so a run processes each row at most once.
     started_at: Timestamp,
-    /// Number of rows until the limit.
-    remaining: u64,
+    /// Number of rows that the run may still claim.
+    remaining_rows: u64,
 }
 
 /// Claimed rows with their lookup outcomes.
 type LookedUpRows = Vec<(ClaimedConnection, TenantLookupOutcome)>;
 
-impl TenantLookupJob {
+impl LookupJobRunner {
     /// Returns the criteria that select the rows due now.
     #[must_use]
     pub fn due_criteria(&self, job: LookupJob) -> LookupReason {
         let now = self.clock.now();
         match job {
             LookupJob::InventoryRefresh => LookupReason::InventoryRefresh {
-                before: clock::saturating_sub(now, self.config.refresh_after),
+                reported_before: clock::saturating_sub(now, self.config.refresh_after),
             },
             LookupJob::Tenantless => LookupReason::MissingTenant {
-                before: clock::saturating_sub(now, self.config.retry_interval),
+                looked_up_before: clock::saturating_sub(now, self.config.retry_interval),
                 max_attempts: self.config.max_attempts,
             },
         }
     }
 
-    /// Runs a job until no row is due. Calls `progress` after each chunk.
+    /// Runs a job until no row is due. Calls `on_progress` after each chunk.
     ///
     /// # Errors
     /// If the database is unavailable.
@@ -203,34 +207,34 @@ impl TenantLookupJob {
         &self,
         job: LookupJob,
         options: RunOptions,
-        progress: &(dyn Fn(&RunSummary) + Sync),
+        on_progress: &(dyn Fn(&RunSummary) + Sync),
     ) -> Result<RunSummary, StoreError> {
         let mut cursor = RunCursor {
             criteria: self.due_criteria(job),
             started_at: self.clock.now(),
-            remaining: options.limit.unwrap_or(u64::MAX),
+            remaining_rows: options.limit.unwrap_or(u64::MAX),
         };
         let mut summary = RunSummary::default();
         let mut loss_counter = MassLossCounter::default();
         let mut looked_up = LookedUpRows::new();
         let mut chunk = self.claim_chunk(&mut cursor).await?;
         while !chunk.is_empty() {
-            let (outcomes, next_chunk, saved) = tokio::join!(
+            let (outcomes, next_chunk, save_result) = tokio::join!(
                 self.look_up(chunk),
                 self.claim_chunk(&mut cursor),
                 self.report_and_save(looked_up, &mut summary)
             );
-            saved?;
+            save_result?;
             (looked_up, chunk) = (outcomes, next_chunk?);
-            summary.looked_up += looked_up.len() as u64;
+            summary.looked_up_clients += looked_up.len() as u64;
             summary.stop_reason = check_outcomes(&mut looked_up, &mut loss_counter, options.force);
             if summary.stop_reason != StopReason::Done {
-                self.release(std::mem::take(&mut chunk)).await?;
+                self.release_claims(std::mem::take(&mut chunk)).await?;
             }
-            progress(&summary);
+            on_progress(&summary);
         }
         self.report_and_save(looked_up, &mut summary).await?;
-        metrics::updater_run_finished(job.name(), summary.is_failure());
+        metrics::count_job_run(job.name(), summary.is_failure());
         Ok(summary)
     }
 
@@ -238,28 +242,28 @@ impl TenantLookupJob {
         &self,
         cursor: &mut RunCursor,
     ) -> Result<Vec<ClaimedConnection>, StoreError> {
-        let limit = u32::try_from(cursor.remaining).unwrap_or(CHUNK_ROWS);
-        let limit = limit.min(CHUNK_ROWS);
+        let limit = u32::try_from(cursor.remaining_rows).unwrap_or(MAX_CHUNK_ROWS);
+        let limit = limit.min(MAX_CHUNK_ROWS);
         if limit == 0 {
             return Ok(Vec::new());
         }
-        let claimed_until = self.clock.now() + CLAIM_DURATION;
+        let claim_until = self.clock.now() + CLAIM_DURATION;
         let chunk = self
             .store
-            .claim_for_lookup(cursor.criteria, limit, cursor.started_at, claimed_until)
+            .claim_for_lookup(cursor.criteria, limit, cursor.started_at, claim_until)
             .await?;
-        cursor.remaining -= chunk.len() as u64;
+        cursor.remaining_rows -= chunk.len() as u64;
         Ok(chunk)
     }
 
-    /// Ends the claim of rows that were not looked up. The rows stay unchanged and due.
-    async fn release(&self, chunk: Vec<ClaimedConnection>) -> Result<(), StoreError> {
-        let unchanged = |row: ClaimedConnection| LookupResult {
+    /// Ends the claims of rows that were not looked up. The rows stay unchanged and remain due.
+    async fn release_claims(&self, chunk: Vec<ClaimedConnection>) -> Result<(), StoreError> {
+        let unavailable_result = |row: ClaimedConnection| LookupResult {
             client_id: row.client_id,
             row_version: row.row_version,
             outcome: LookupOutcome::Unavailable,
         };
-        let results: Vec<LookupResult> = chunk.into_iter().map(unchanged).collect();
+        let results: Vec<LookupResult> = chunk.into_iter().map(unavailable_result).collect();
         if !results.is_empty() {
             self.store
                 .save_lookup_results(&results, self.clock.now())
@@ -273,7 +277,7 @@ impl TenantLookupJob {
         let lookups = futures::stream::iter(chunk).map(|row| async move {
             let deadline = Instant::now() + self.config.lookup_timeout;
             let outcome = self.tenant_lookup.lookup(&row.client_id, deadline).await;
-            metrics::tenant_lookup_finished(outcome.status());
+            metrics::count_tenant_lookup(outcome.status());
             (row, outcome)
         });
         lookups
@@ -297,8 +301,8 @@ impl TenantLookupJob {
         for ((row, outcome), report) in looked_up.into_iter().zip(reports) {
             summary.count_lookup(outcome.status());
             match report {
-                Some(ReportOutcome::Delivered) => summary.reported_to_inventory += 1,
-                Some(ReportOutcome::Pending) => summary.pending_inventory += 1,
+                Some(ReportOutcome::Delivered) => summary.delivered_reports += 1,
+                Some(ReportOutcome::Pending) => summary.pending_reports += 1,
                 Some(ReportOutcome::NotEligible) | None => {}
             }
             let is_delivered = report == Some(ReportOutcome::Delivered);
@@ -318,17 +322,17 @@ impl TenantLookupJob {
                 },
             });
         }
-        let to_write = results
+        let expected_rows = results
             .iter()
             .filter(|result| result.outcome != LookupOutcome::Unavailable)
             .count() as u64;
-        let written = self.store.save_lookup_results(&results, now).await?;
-        summary.conflicts += to_write.saturating_sub(written);
+        let written_rows = self.store.save_lookup_results(&results, now).await?;
+        summary.conflicting_rows += expected_rows.saturating_sub(written_rows);
         Ok(())
     }
 
-    /// Reports the hosts that have a tenant. Returns one entry per row; `None` for rows that were
-    /// not reported.
+    /// Reports the hosts that have a tenant. Returns one entry per row. The entry is `None` if the
+    /// row was not reported.
     async fn report_to_inventory(
         &self,
         looked_up: &LookedUpRows,
@@ -374,7 +378,7 @@ fn check_outcomes(
         }
     }
     if loss_counter.is_mass_loss() && !force {
-        metrics::mass_loss_suppressed();
+        metrics::count_suppressed_mass_loss();
         loss_counter.log_suppressed();
         for (row, outcome) in looked_up.iter_mut() {
             if row.tenant.is_some() && *outcome == TenantLookupOutcome::NotFound {
@@ -383,11 +387,11 @@ fn check_outcomes(
         }
         return StopReason::MassLoss;
     }
-    let unavailable = looked_up
+    let unavailable_lookups = looked_up
         .iter()
         .filter(|(_, outcome)| *outcome == TenantLookupOutcome::Unavailable)
         .count();
-    if unavailable * 2 >= looked_up.len() {
+    if unavailable_lookups * 2 >= looked_up.len() {
         return StopReason::LookupUnavailable;
     }
     StopReason::Done

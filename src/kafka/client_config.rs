@@ -1,4 +1,4 @@
-//! Configuration that all Kafka clients share, and errors of Kafka clients.
+//! Configuration that all Kafka clients have in common, and errors of Kafka clients.
 
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::{ClientConfig, ClientContext};
@@ -6,18 +6,18 @@ use rdkafka::{ClientConfig, ClientContext};
 use crate::config::{Kafka, KafkaSecurity, SaslMechanism};
 use crate::telemetry::LogThrottle;
 
-/// Maximum size of a Kafka message. The Mosquitto configuration in `deploy/` accepts payloads of at
-/// most half this size, so its messages always fit.
+/// Maximum size of a Kafka message. The Mosquitto configuration in `deploy/` limits payloads to
+/// half of this size. Therefore all messages from Mosquitto fit into a Kafka message.
 pub(super) const MAX_MESSAGE_BYTES: &str = "2097152";
 
 /// A Kafka client cannot be created, or the cluster rejected a request.
 #[derive(Debug, thiserror::Error)]
 pub enum KafkaError {
     /// A configuration value is invalid.
-    #[error("kafka.{key}: {problem}")]
+    #[error("kafka.{setting_name}: {problem}")]
     InvalidSetting {
-        /// Configuration key in the section `kafka`.
-        key: &'static str,
+        /// Name of the setting in the section `[kafka]`.
+        setting_name: &'static str,
         /// Description of the problem.
         problem: String,
     },
@@ -26,12 +26,12 @@ pub enum KafkaError {
     RequestFailed {
         /// Description of the problem.
         problem: String,
-        /// What to check.
+        /// What the operator should check.
         hint: &'static str,
     },
 }
 
-/// Logs errors of librdkafka, at most once per second: while the cluster is unreachable, librdkafka
+/// Logs errors of librdkafka, at most one per second. While the cluster is unreachable, librdkafka
 /// reports the same error many times per second.
 #[derive(Clone, Copy, Default)]
 pub(super) struct ErrorLogger;
@@ -49,19 +49,20 @@ impl ClientContext for ErrorLogger {
     }
 }
 
-/// Returns the settings that producers, consumers and admin clients share.
-pub(super) fn common(kafka: &Kafka) -> Result<ClientConfig, KafkaError> {
+/// Returns the configuration that producers, consumers and admin clients have in common.
+pub(super) fn common_config(kafka: &Kafka) -> Result<ClientConfig, KafkaError> {
     let mut config = ClientConfig::new();
     config
         .set("bootstrap.servers", kafka.brokers.as_deref().unwrap_or(""))
         .set("client.id", "cloud-connector")
         .set("security.protocol", security_protocol(kafka.security))
-        // Limits the delay until a restarted broker is used again.
+        // Maximum delay between reconnect attempts. A long delay would postpone the use of a broker
+        // that has restarted.
         .set("reconnect.backoff.max.ms", "2000")
         .set("socket.keepalive.enable", "true");
     if let Some(ca) = &kafka.ca {
         let pem = ca.read().map_err(|error| KafkaError::InvalidSetting {
-            key: "ca",
+            setting_name: "ca",
             problem: format!("cannot read the file: {error}; check the path"),
         })?;
         config.set("ssl.ca.pem", pem);
@@ -95,10 +96,10 @@ fn sasl_mechanism(mechanism: SaslMechanism) -> &'static str {
     }
 }
 
-/// Creates the error for settings that librdkafka rejects when it creates a client.
-pub(super) fn rejected_settings(error: &rdkafka::error::KafkaError) -> KafkaError {
+/// Returns the error for settings that librdkafka rejects when it creates a client.
+pub(super) fn rejected_settings_error(error: &rdkafka::error::KafkaError) -> KafkaError {
     KafkaError::InvalidSetting {
-        key: "security",
+        setting_name: "security",
         problem: format!("cannot create a Kafka client: {error}"),
     }
 }

@@ -1,4 +1,5 @@
-//! Consuming a topic. The caller stores offsets after it has written the messages to the database.
+//! Consumes a topic. The caller stores the offset of a message after it has written the message to
+//! the database.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,15 +21,15 @@ use crate::domain::Timestamp;
 
 const SEEK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How often librdkafka reports statistics, which contain the consumer lag.
+/// Interval at which librdkafka reports statistics. The statistics contain the consumer lag.
 const STATISTICS_INTERVAL_MS: &str = "5000";
 
 /// Consumes one topic as a member of a consumer group.
 pub struct Consumer {
     inner: Arc<StreamConsumer<ConsumerCallbacks>>,
     rebalances: mpsc::UnboundedReceiver<RebalanceEvent>,
-    /// A message that was received but not returned yet, because rebalances take precedence.
-    buffered: Option<KafkaMessage>,
+    /// A message that was received but not returned yet. Rebalance events are returned first.
+    buffered_message: Option<KafkaMessage>,
     topic: String,
 }
 
@@ -41,23 +42,23 @@ pub struct KafkaMessage {
     pub offset: i64,
     /// Payload of the message.
     pub payload: Bytes,
-    /// Headers. Values that are not valid UTF-8 are converted lossily.
+    /// Headers of the message. In values that are not valid UTF-8, invalid bytes are replaced.
     pub headers: HashMap<String, String>,
-    /// Kafka's timestamp: when the message was produced or appended.
+    /// Kafka's timestamp of the message: the time at which the message was produced or appended.
     pub timestamp: Option<Timestamp>,
 }
 
-/// An event of a consumer.
+/// A message, a rebalance or an error.
 #[derive(Debug)]
 pub enum ConsumerEvent {
     /// A message was received.
     Message(KafkaMessage),
-    /// These partitions were assigned. The caller must discard messages of these partitions that it
-    /// received before this event and has not processed.
+    /// These partitions were assigned to this consumer. The caller must discard unprocessed
+    /// messages that it received from these partitions before this event.
     Assigned(Vec<i32>),
-    /// These partitions were revoked.
+    /// These partitions were revoked from this consumer.
     Revoked(Vec<i32>),
-    /// The cluster reported an error. The consumer keeps retrying.
+    /// The consumer reported an error. It retries in the background.
     Error(String),
 }
 
@@ -69,7 +70,7 @@ enum RebalanceEvent {
 /// Callbacks that librdkafka invokes for the consumer.
 struct ConsumerCallbacks {
     rebalances: mpsc::UnboundedSender<RebalanceEvent>,
-    /// Receives the number of unread messages in the assigned partitions.
+    /// Called with the number of unprocessed messages in the assigned partitions.
     report_lag: fn(i64),
 }
 
@@ -87,7 +88,8 @@ impl ClientContext for ConsumerCallbacks {
             .topics
             .values()
             .flat_map(|topic| &topic.partitions);
-        // A negative lag means unknown, for example because the partition is not assigned.
+        // A negative lag means that the lag is unknown, for example because the partition is not
+        // assigned to this consumer.
         let lag = partitions.map(|(_, partition)| partition.consumer_lag_stored.max(0));
         (self.report_lag)(lag.sum());
     }
@@ -117,7 +119,8 @@ fn partition_numbers(list: &TopicPartitionList) -> Vec<i32> {
 }
 
 impl Consumer {
-    /// Joins the consumer group. Connects in the background and reconnects forever.
+    /// Creates a consumer and joins the consumer group. Connects in the background, and reconnects
+    /// after each lost connection.
     ///
     /// # Errors
     /// When a setting is invalid.
@@ -129,7 +132,7 @@ impl Consumer {
     ) -> Result<Self, KafkaError> {
         let (sender, rebalances) = mpsc::unbounded_channel();
         let session_timeout = kafka.session_timeout.get();
-        let inner: StreamConsumer<ConsumerCallbacks> = client_config::common(kafka)?
+        let inner: StreamConsumer<ConsumerCallbacks> = client_config::common_config(kafka)?
             .set("group.id", group)
             .set("statistics.interval.ms", STATISTICS_INTERVAL_MS)
             .set(
@@ -144,45 +147,46 @@ impl Consumer {
             .set("enable.auto.commit", "true")
             .set("auto.commit.interval.ms", "1000")
             .set("enable.auto.offset.store", "false")
-            // These three bound the memory for prefetched messages.
+            // The next three settings limit the memory for prefetched messages.
             .set("queued.min.messages", "2000")
             .set("queued.max.messages.kbytes", "8192")
             .set("fetch.message.max.bytes", MAX_MESSAGE_BYTES)
-            // By default, librdkafka waits one second before it fetches again from a partition
-            // whose prefetch buffer was full, even if the buffer is empty sooner.
+            // When the prefetch buffer of a partition is full, librdkafka waits this long before
+            // the next fetch. With the default of one second, the buffer would often be empty
+            // before the next fetch.
             .set("fetch.queue.backoff.ms", "10")
             .create_with_context(ConsumerCallbacks {
                 rebalances: sender,
                 report_lag,
             })
-            .map_err(|error| client_config::rejected_settings(&error))?;
+            .map_err(|error| client_config::rejected_settings_error(&error))?;
         inner
             .subscribe(&[topic])
-            .map_err(|error| client_config::rejected_settings(&error))?;
+            .map_err(|error| client_config::rejected_settings_error(&error))?;
         Ok(Self {
             inner: Arc::new(inner),
             rebalances,
-            buffered: None,
+            buffered_message: None,
             topic: topic.to_owned(),
         })
     }
 
-    /// Waits for the next event. Returns a rebalance before any message that followed it. Cancel
-    /// safe: dropping the future loses no event.
+    /// Waits for the next event. Returns a rebalance before the messages that followed the
+    /// rebalance. This function is cancel safe: if the future is dropped, no event is discarded.
     pub async fn next(&mut self) -> ConsumerEvent {
         loop {
             if let Ok(event) = self.rebalances.try_recv() {
                 return self.on_rebalance(event);
             }
-            if let Some(message) = self.buffered.take() {
+            if let Some(message) = self.buffered_message.take() {
                 return ConsumerEvent::Message(message);
             }
             tokio::select! {
                 biased;
                 received = self.inner.recv() => match received {
-                    // The next iteration returns the message, after rebalances that happened in the
-                    // meantime.
-                    Ok(message) => self.buffered = Some(to_owned_message(&message)),
+                    // The next iterations return rebalances that happened in the meantime, and then
+                    // this message.
+                    Ok(message) => self.buffered_message = Some(to_owned_message(&message)),
                     Err(error) => return ConsumerEvent::Error(error.to_string()),
                 },
                 Some(event) = self.rebalances.recv() => return self.on_rebalance(event),
@@ -194,20 +198,21 @@ impl Consumer {
         match event {
             RebalanceEvent::Assigned(partitions) => ConsumerEvent::Assigned(partitions),
             RebalanceEvent::Revoked(partitions) => {
-                self.buffered = None;
+                self.buffered_message = None;
                 ConsumerEvent::Revoked(partitions)
             }
         }
     }
 
     /// Marks all messages of the partition up to this offset as processed. librdkafka commits the
-    /// offset in the background. Has no effect if the partition is not assigned.
+    /// offset in the background. Nothing is stored if the partition is not assigned to this
+    /// consumer.
     pub fn store_offset(&self, partition: i32, offset: i64) {
-        // `rdkafka` stores `offset + 1`, the next offset to read.
+        // `rdkafka` adds 1, because Kafka expects the offset of the next message to read.
         let _ = self.inner.store_offset(&self.topic, partition, offset);
     }
 
-    /// Moves the read position of a partition to this offset.
+    /// Sets the offset of the next message to read from a partition.
     pub fn seek(&self, partition: i32, offset: i64) {
         let position = Offset::Offset(offset);
         if let Err(error) = self
@@ -218,7 +223,7 @@ impl Consumer {
         }
     }
 
-    /// Pauses fetching from these partitions. The consumer stays in the group.
+    /// Pauses fetching from these partitions. The partitions stay assigned to this consumer.
     pub fn pause(&self, partitions: &[i32]) {
         if let Err(error) = self.inner.pause(&self.partition_list(partitions)) {
             tracing::warn!(?partitions, %error, "failed to pause partitions");
@@ -232,7 +237,7 @@ impl Consumer {
         }
     }
 
-    /// Returns a health check that can be used while the consumer is in use.
+    /// Returns a health check. Another task can run it while this consumer waits for events.
     #[must_use]
     pub fn health_check(&self) -> ConsumerHealthCheck {
         ConsumerHealthCheck {
@@ -241,7 +246,7 @@ impl Consumer {
         }
     }
 
-    /// Commits the stored offsets and leaves the group. Blocks.
+    /// Commits the stored offsets and leaves the consumer group. Blocks the thread.
     pub fn close(self) {
         if let Err(error) = self.inner.commit_consumer_state(CommitMode::Sync) {
             tracing::debug!(%error, "no offsets committed at shutdown");
@@ -252,14 +257,14 @@ impl Consumer {
     fn partition_list(&self, partitions: &[i32]) -> TopicPartitionList {
         let mut list = TopicPartitionList::new();
         for partition in partitions {
-            // Pausing and resuming ignore the offset.
+            // `pause` and `resume` ignore the offset.
             let _ = list.add_partition_offset(&self.topic, *partition, Offset::Invalid);
         }
         list
     }
 }
 
-/// Checks whether a consumer's topic can be read.
+/// Checks whether the topic of a consumer can be read.
 #[derive(Clone)]
 pub struct ConsumerHealthCheck {
     inner: Arc<StreamConsumer<ConsumerCallbacks>>,
@@ -270,10 +275,10 @@ impl ConsumerHealthCheck {
     /// Checks that the topic exists and each partition has a leader.
     ///
     /// # Errors
-    /// When the topic cannot be read, with the reason.
+    /// When the topic cannot be read. The error contains the reason.
     pub async fn check(self) -> Result<(), String> {
         let check = tokio::task::spawn_blocking(move || {
-            super::topics::check(self.inner.client(), &self.topic)
+            super::topics::check_topic(self.inner.client(), &self.topic)
         });
         check
             .await

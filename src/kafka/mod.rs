@@ -12,29 +12,30 @@ pub use topics::{TopicCreation, create_topics, probe};
 
 /// Names of Kafka record headers.
 pub mod header {
-    /// The MQTT topic.
+    /// MQTT topic of the message.
     pub const TOPIC: &str = "topic";
-    /// The MQTT packet id, in decimal.
+    /// MQTT packet id of the message, in decimal.
     pub const PACKET_ID: &str = "mqtt_message_id";
-    /// When the service received the message: RFC 3339 with nanoseconds, in UTC.
+    /// Time at which the service received the message, in UTC. The format is RFC 3339 with
+    /// nanoseconds.
     pub const RECEIVED_AT: &str = "date_received";
-    /// `true` if the broker replayed a retained message.
+    /// `true` if the MQTT broker sent a retained message because of a new subscription.
     pub const RETAIN: &str = "mqtt_retain";
-    /// `true` if an operator replays a dead letter.
+    /// `true` if the message is a dead letter that an operator replays.
     pub const OPERATOR_REPLAY: &str = "operator_replay";
     /// Size of the complete payload in bytes. Present only if the payload was truncated.
     pub const TRUNCATED_FROM: &str = "truncated_from";
     /// SHA-256 of the complete payload, in hexadecimal. Present only if the payload was truncated.
     pub const TRUNCATED_SHA256: &str = "truncated_sha256";
 
-    /// Header names that version 0.1.0 wrote. Producers no longer write them; the reader accepts
-    /// them for one release, because topics may still contain such records.
+    /// Header names that older development versions wrote. Producers no longer write these headers.
+    /// The consumer still accepts them, because topics may contain records of older versions.
     pub mod deprecated {
-        /// Former name of [`OPERATOR_REPLAY`](super::OPERATOR_REPLAY).
-        pub const OPERATOR_REPLAY: &str = "again";
-        /// Former name of [`TRUNCATED_FROM`](super::TRUNCATED_FROM).
-        pub const TRUNCATED_FROM: &str = "cut_from";
-        /// Former name of [`TRUNCATED_SHA256`](super::TRUNCATED_SHA256).
-        pub const TRUNCATED_SHA256: &str = "cut_sha256";
+        /// Replaced by [`OPERATOR_REPLAY`](super::OPERATOR_REPLAY).
+        pub const AGAIN: &str = "again";
+        /// Replaced by [`TRUNCATED_FROM`](super::TRUNCATED_FROM).
+        pub const CUT_FROM: &str = "cut_from";
+        /// Replaced by [`TRUNCATED_SHA256`](super::TRUNCATED_SHA256).
+        pub const CUT_SHA256: &str = "cut_sha256";
     }
 }

@@ -1,4 +1,4 @@
-//! Producing messages durably and in order.
+//! Produces messages durably and in order.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::config::Kafka;
 /// Delay before a retry when the local queue of librdkafka is full.
 const QUEUE_FULL_RETRY_DELAY: Duration = Duration::from_millis(10);
 
-/// A Kafka producer. All clones share one connection.
+/// A Kafka producer. All clones use the same connection.
 #[derive(Clone)]
 pub struct Producer {
     inner: FutureProducer<ErrorLogger>,
@@ -23,39 +23,39 @@ pub struct Producer {
 /// Kafka did not accept a message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProduceError {
-    /// The message exceeds the maximum size. A retry would fail as well.
+    /// The message is larger than the maximum size. A retry would also fail.
     #[error("the message is too large for Kafka")]
     TooLarge {
-        /// Key of the message.
-        key: String,
+        /// Kafka key of the message.
+        message_key: String,
         /// Payload of the message.
         payload: Bytes,
     },
-    /// Any other error.
+    /// The message could not be produced for another reason. Contains the reason.
     #[error("{0}")]
     Failed(String),
 }
 
-/// A message that was queued for delivery.
+/// Handle of a queued message. The caller uses it to wait for the delivery.
 pub struct DeliveryHandle(DeliveryFuture);
 
 impl Producer {
-    /// Creates a producer that never gives up on a message. Connects in the background and
-    /// reconnects forever.
+    /// Creates a producer that retries the delivery of a message without a time limit. Connects in
+    /// the background, and reconnects after each lost connection.
     ///
     /// # Errors
     /// When a setting is invalid.
     pub fn new(kafka: &Kafka) -> Result<Self, KafkaError> {
-        // No message timeout: if a message expired and were sent again, it would follow later
-        // messages of the same client. The number of messages in flight on the MQTT side bounds the
-        // queue. The Go implementation uses the same partitioner, so both choose the same partition
-        // for a client.
+        // There is no message timeout. Otherwise a message could expire and be sent again after
+        // later messages of the same client. The queue cannot become too long, because the number
+        // of MQTT messages in flight is limited. The partitioner is the same as in the Go
+        // implementation, so that both choose the same partition for a client.
         Self::with_settings(kafka, "0", "fnv1a")
     }
 
-    /// Creates a producer for messages to other services. It gives up on a message after 10
-    /// seconds, because its callers send the same data again later. It uses the partitioner that
-    /// these services expect.
+    /// Creates a producer for messages to other services. The delivery of a message fails after 10
+    /// seconds. A longer timeout is not needed, because the callers send the same data again later.
+    /// The producer uses the partitioner that the other services expect.
     ///
     /// # Errors
     /// When a setting is invalid.
@@ -68,33 +68,33 @@ impl Producer {
         message_timeout_ms: &str,
         partitioner: &str,
     ) -> Result<Self, KafkaError> {
-        let inner = client_config::common(kafka)?
-            // All in-sync replicas must have the message. Idempotence prevents duplicates and
-            // reordering when librdkafka retries.
+        let inner = client_config::common_config(kafka)?
+            // A message is delivered when all in-sync replicas have stored it. Without idempotence,
+            // retries of librdkafka could duplicate or reorder messages.
             .set("acks", "all")
             .set("enable.idempotence", "true")
             .set("message.timeout.ms", message_timeout_ms)
             .set("message.max.bytes", MAX_MESSAGE_BYTES)
             .set("compression.type", "lz4")
-            // Under load, messages form batches while earlier requests are in flight. A longer
-            // linger would only delay messages when there is little traffic.
+            // With high traffic, librdkafka collects messages into batches while earlier requests
+            // are in flight. With low traffic, a longer linger time would only delay messages.
             .set("linger.ms", "0.5")
             .set("queue.buffering.max.kbytes", "65536")
             .set("partitioner", partitioner)
             .create_with_context(ErrorLogger)
-            .map_err(|error| client_config::rejected_settings(&error))?;
+            .map_err(|error| client_config::rejected_settings_error(&error))?;
         Ok(Self { inner })
     }
 
-    /// Queues a message for delivery. Messages with the same key are delivered in the order of
-    /// these calls. Waits while the local queue is full.
+    /// Queues a message for delivery. Waits while the local queue of librdkafka is full. Messages
+    /// with the same key are delivered in the order in which they were queued.
     ///
     /// # Errors
     /// When the message cannot be queued.
     pub async fn send(
         &self,
         topic: &str,
-        key: &str,
+        message_key: &str,
         payload: &[u8],
         headers: &[(&str, Cow<'_, str>)],
     ) -> Result<DeliveryHandle, ProduceError> {
@@ -106,7 +106,7 @@ impl Producer {
             });
         }
         let mut record = FutureRecord::to(topic)
-            .key(key)
+            .key(message_key)
             .payload(payload)
             .headers(owned_headers);
         loop {
@@ -118,7 +118,9 @@ impl Producer {
                     record = unsent;
                     tokio::time::sleep(QUEUE_FULL_RETRY_DELAY).await;
                 }
-                Err((error, _)) => return Err(produce_error(&error, key.as_bytes(), payload)),
+                Err((error, _)) => {
+                    return Err(produce_error(&error, message_key.as_bytes(), payload));
+                }
             }
         }
     }
@@ -126,11 +128,11 @@ impl Producer {
     /// Checks that the topic exists and each partition has a leader.
     ///
     /// # Errors
-    /// When the topic cannot be written to, with the reason.
+    /// When messages cannot be produced to the topic. The error contains the reason.
     pub async fn check(&self, topic: &str) -> Result<(), String> {
         let (inner, topic) = (self.inner.clone(), topic.to_owned());
         let check =
-            tokio::task::spawn_blocking(move || super::topics::check(inner.client(), &topic));
+            tokio::task::spawn_blocking(move || super::topics::check_topic(inner.client(), &topic));
         check
             .await
             .unwrap_or_else(|_| Err("the health check failed to run".to_owned()))
@@ -138,17 +140,17 @@ impl Producer {
 }
 
 impl DeliveryHandle {
-    /// Waits until all in-sync replicas have the message.
+    /// Waits until all in-sync replicas have stored the message.
     ///
     /// # Errors
     /// When the delivery failed.
-    pub async fn durable(self) -> Result<(), ProduceError> {
+    pub async fn wait_until_durable(self) -> Result<(), ProduceError> {
         match self.0.await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err((error, message))) => {
-                let key = message.key().unwrap_or_default();
+                let message_key = message.key().unwrap_or_default();
                 let payload = message.payload().unwrap_or_default();
-                Err(produce_error(&error, key, payload))
+                Err(produce_error(&error, message_key, payload))
             }
             Err(_) => Err(ProduceError::Failed(
                 "the Kafka producer was closed".to_owned(),
@@ -157,11 +159,11 @@ impl DeliveryHandle {
     }
 }
 
-fn produce_error(error: &ClientError, key: &[u8], payload: &[u8]) -> ProduceError {
+fn produce_error(error: &ClientError, message_key: &[u8], payload: &[u8]) -> ProduceError {
     match error.rdkafka_error_code() {
         Some(RDKafkaErrorCode::MessageSizeTooLarge | RDKafkaErrorCode::InvalidMessageSize) => {
             ProduceError::TooLarge {
-                key: String::from_utf8_lossy(key).into_owned(),
+                message_key: String::from_utf8_lossy(message_key).into_owned(),
                 payload: Bytes::copy_from_slice(payload),
             }
         }

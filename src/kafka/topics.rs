@@ -1,4 +1,4 @@
-//! Creating and checking topics.
+//! Creates and checks topics.
 
 use std::time::Duration;
 
@@ -11,11 +11,12 @@ use rdkafka::error::RDKafkaErrorCode;
 use super::client_config::{self, KafkaError, MAX_MESSAGE_BYTES};
 use crate::config::Kafka;
 
-/// Timeout of a health check. Less than the one second after which readiness reports a timeout.
+/// Timeout of a health check. It must be shorter than the timeout of the readiness endpoint, which
+/// is one second.
 const HEALTH_CHECK_TIMEOUT: Duration = Duration::from_millis(800);
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
-const CREATE_TIMEOUT: Duration = Duration::from_secs(15);
-const MISSING_TOPIC_HINT: &str = "create it with `cloud-connector migrate --topics`";
+const CREATE_TOPICS_TIMEOUT: Duration = Duration::from_secs(15);
+const MISSING_TOPIC_HINT: &str = "create the topic with `cloud-connector migrate --topics`";
 const CREATE_FAILED_HINT: &str =
     "check kafka.brokers, kafka.security and kafka.replication, and whether Kafka is running";
 
@@ -36,9 +37,9 @@ pub async fn create_topics(
     kafka: &Kafka,
     topics: &[&str],
 ) -> Result<Vec<(String, TopicCreation)>, KafkaError> {
-    let admin: AdminClient<DefaultClientContext> = client_config::common(kafka)?
+    let admin: AdminClient<DefaultClientContext> = client_config::common_config(kafka)?
         .create()
-        .map_err(|error| client_config::rejected_settings(&error))?;
+        .map_err(|error| client_config::rejected_settings_error(&error))?;
     let new_topics: Vec<NewTopic<'_>> = topics
         .iter()
         .map(|topic| {
@@ -51,8 +52,8 @@ pub async fn create_topics(
         })
         .collect();
     let options = AdminOptions::new()
-        .request_timeout(Some(CREATE_TIMEOUT))
-        .operation_timeout(Some(CREATE_TIMEOUT));
+        .request_timeout(Some(CREATE_TOPICS_TIMEOUT))
+        .operation_timeout(Some(CREATE_TOPICS_TIMEOUT));
     let request_failed = |problem: String| KafkaError::RequestFailed {
         problem,
         hint: CREATE_FAILED_HINT,
@@ -73,18 +74,18 @@ pub async fn create_topics(
         .collect()
 }
 
-/// Connects once and checks the topics, for `doctor`. Returns the topics with their numbers of
-/// partitions.
+/// Connects once and checks the topics. Returns a text with the name and the number of partitions
+/// of each topic. Used by `doctor`.
 ///
 /// # Errors
 /// When the cluster cannot be reached, or a topic does not exist or has a partition without a
 /// leader.
 pub fn probe(kafka: &Kafka, topics: &[&str]) -> Result<String, String> {
-    let consumer: BaseConsumer = client_config::common(kafka)
+    let consumer: BaseConsumer = client_config::common_config(kafka)
         .and_then(|config| {
             config
                 .create()
-                .map_err(|error| client_config::rejected_settings(&error))
+                .map_err(|error| client_config::rejected_settings_error(&error))
         })
         .map_err(|error| error.to_string())?;
     let mut descriptions = Vec::new();
@@ -96,12 +97,12 @@ pub fn probe(kafka: &Kafka, topics: &[&str]) -> Result<String, String> {
 }
 
 /// Checks that a topic exists and each partition has a leader.
-pub(super) fn check<C: ClientContext>(client: &Client<C>, topic: &str) -> Result<(), String> {
+pub(super) fn check_topic<C: ClientContext>(client: &Client<C>, topic: &str) -> Result<(), String> {
     count_partitions(client, topic, HEALTH_CHECK_TIMEOUT).map(drop)
 }
 
-/// Returns the number of partitions. Fails if the topic does not exist or a partition has no
-/// leader.
+/// Returns the number of partitions of a topic. Fails if the topic does not exist or a partition
+/// has no leader.
 fn count_partitions<C: ClientContext>(
     client: &Client<C>,
     topic: &str,
@@ -126,8 +127,10 @@ fn count_partitions<C: ClientContext>(
     }
     let partitions = metadata.partitions();
     if let Some(partition) = partitions.iter().find(|p| p.leader() < 0) {
-        let id = partition.id();
-        return Err(format!("topic {topic}: partition {id} has no leader"));
+        let partition_id = partition.id();
+        return Err(format!(
+            "topic {topic}: partition {partition_id} has no leader"
+        ));
     }
     Ok(partitions.len())
 }

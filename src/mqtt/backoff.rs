@@ -7,26 +7,26 @@ use uuid::Uuid;
 const INITIAL_DELAY: Duration = Duration::from_millis(250);
 const MAX_DELAY: Duration = Duration::from_secs(10);
 
-/// Exponential back-off with jitter. The jitter spreads the reconnects of many clients that lost
-/// the same broker.
+/// Exponential back-off with jitter. Without jitter, all clients of a broker that restarts would
+/// reconnect at the same moments.
 #[derive(Debug, Clone, Default)]
 pub struct Backoff {
-    last: Option<Duration>,
+    last_delay: Option<Duration>,
 }
 
 impl Backoff {
-    /// Starts again with the initial delay.
+    /// Sets the next delay to the initial delay.
     pub fn reset(&mut self) {
-        self.last = None;
+        self.last_delay = None;
     }
 
-    /// Returns the next delay: twice the last one, up to a maximum, shortened by a random part of
-    /// up to one half.
+    /// Returns the next delay. Each call doubles the delay, up to a maximum. Then a random part of
+    /// up to one half is subtracted.
     pub fn next_delay(&mut self) -> Duration {
         let delay = self
-            .last
+            .last_delay
             .map_or(INITIAL_DELAY, |last| (last * 2).min(MAX_DELAY));
-        self.last = Some(delay);
+        self.last_delay = Some(delay);
         delay / 2 + (delay / 2).mul_f64(random_fraction())
     }
 }
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn delays_double_up_to_the_maximum_until_reset() {
+    fn delays_double_up_to_the_maximum_and_reset_restores_the_initial_delay() {
         let mut backoff = Backoff::default();
         let mut longest = INITIAL_DELAY;
         for _ in 0..12 {

@@ -1,4 +1,4 @@
-//! One connection to a broker: a handle for requests and an event loop for incoming packets.
+//! One connection to a broker. It has a handle for requests and an event loop for incoming packets.
 
 use bytes::Bytes;
 use rumqttc::{AsyncClient, Event, ManualAck, Packet, PublishOptions, QoS, SubscribeReasonCode};
@@ -10,19 +10,22 @@ use super::options::{ConnectOptions, ConnectOptionsError};
 #[derive(Clone)]
 pub struct MqttHandle {
     client: AsyncClient,
+    /// This token is cancelled when the connection is closed.
     closed: CancellationToken,
 }
 
-/// The network side of a connection. Nothing is sent or received unless it is polled.
+/// The network side of a connection. Packets are sent and received only while the event loop is
+/// polled.
 pub struct EventLoop {
-    events: rumqttc::EventLoop,
+    inner: rumqttc::EventLoop,
     client: AsyncClient,
-    /// Cancels `MqttHandle::closed` on drop. `rumqttc` keeps queued requests in the client, so
-    /// their callers would otherwise wait forever.
+    /// Cancels `MqttHandle::closed` when the event loop is dropped. Otherwise callers of queued
+    /// requests would wait forever, because `rumqttc` keeps the requests in its queue.
     _close_on_drop: DropGuard,
 }
 
-/// Acknowledges one received message, on the connection that received it.
+/// Acknowledgement of one received message. It must be sent on the connection that received the
+/// message.
 #[derive(Debug)]
 pub struct Ack(ManualAck);
 
@@ -31,7 +34,8 @@ pub struct Ack(ManualAck);
 pub enum MqttEvent {
     /// The broker accepted the connection.
     Connected {
-        /// Whether the broker had stored the session. Its subscriptions are then still active.
+        /// Whether the broker had stored a session of this client. If so, the subscriptions of the
+        /// session are still active.
         session_present: bool,
     },
     /// A message was received.
@@ -40,12 +44,12 @@ pub enum MqttEvent {
         topic: String,
         /// Payload of the message.
         payload: Bytes,
-        /// Whether the broker sent a retained message because of a new subscription.
+        /// Whether this is a retained message that the broker sent because of a new subscription.
         retain: bool,
-        /// MQTT packet identifier; 0 for QoS 0.
+        /// MQTT packet identifier. 0 if the message has QoS 0.
         packet_id: u16,
-        /// `None` for QoS 0. In a persistent session, the caller must pass it to
-        /// [`MqttHandle::acknowledge`]. In a clean session, `rumqttc` acknowledges by itself.
+        /// `None` if the message has QoS 0. In a persistent session, the caller must pass the `Ack`
+        /// to [`MqttHandle::acknowledge`]. In a clean session, `rumqttc` acknowledges the message.
         ack: Option<Ack>,
     },
     /// The broker acknowledged a subscription.
@@ -53,7 +57,8 @@ pub enum MqttEvent {
         /// Whether the broker granted the subscription.
         granted: bool,
     },
-    /// The connection failed or was closed, for this reason. No events follow.
+    /// The connection could not be opened, or was closed. Contains the reason. No other event
+    /// follows.
     Disconnected(String),
 }
 
@@ -62,22 +67,22 @@ pub enum MqttEvent {
 #[error("the MQTT connection is closed")]
 pub struct ConnectionClosed;
 
-/// Prepares a connection. The first poll of the [`EventLoop`] opens it.
+/// Prepares a connection. The first poll of the [`EventLoop`] opens the connection.
 ///
 /// # Errors
 /// When the options are invalid.
 pub fn connect(options: &ConnectOptions) -> Result<(MqttHandle, EventLoop), ConnectOptionsError> {
-    let (client, mut events) = AsyncClient::builder(options.build()?)
+    let (client, mut inner) = AsyncClient::builder(options.to_rumqttc_options()?)
         .capacity(options.max_queued_requests)
         .build();
-    // The broker waits for each small packet, so Nagle's algorithm would only add latency.
-    events.network_options.set_tcp_nodelay(true);
-    events
+    // Disables Nagle's algorithm, which would only delay the small packets of this connection.
+    inner.network_options.set_tcp_nodelay(true);
+    inner
         .network_options
         .set_connection_timeout(options.connect_timeout.as_secs());
     let closed = CancellationToken::new();
     let event_loop = EventLoop {
-        events,
+        inner,
         client: client.clone(),
         _close_on_drop: closed.clone().drop_guard(),
     };
@@ -88,7 +93,8 @@ impl MqttHandle {
     /// Publishes with QoS 1 and waits for the PUBACK.
     ///
     /// # Errors
-    /// When the connection closed before the PUBACK. The broker may or may not have the message.
+    /// When the connection closed before the PUBACK. It is unknown whether the broker received the
+    /// message.
     pub async fn publish(&self, topic: String, payload: Vec<u8>) -> Result<(), ConnectionClosed> {
         let options = PublishOptions::new(QoS::AtLeastOnce);
         self.publish_and_wait(topic, payload, options).await
@@ -98,7 +104,8 @@ impl MqttHandle {
     /// the retained message of the topic.
     ///
     /// # Errors
-    /// When the connection closed before the PUBACK. The broker may or may not have the message.
+    /// When the connection closed before the PUBACK. It is unknown whether the broker received the
+    /// message.
     pub async fn publish_retained(
         &self,
         topic: String,
@@ -123,7 +130,7 @@ impl MqttHandle {
         .await
     }
 
-    /// Publishes with QoS 0, without any acknowledgement.
+    /// Publishes with QoS 0. The broker does not acknowledge the message.
     ///
     /// # Errors
     /// When the connection is closed.
@@ -167,8 +174,8 @@ impl MqttHandle {
         .await
     }
 
-    /// Unsubscribes from a topic without waiting. If the request queue is full, the subscription
-    /// stays active.
+    /// Unsubscribes from a topic without waiting for the broker. If the request queue is full, no
+    /// request is sent and the subscription stays active.
     pub fn unsubscribe(&self, topic: String) {
         let _ = self.client.try_unsubscribe(topic);
     }
@@ -184,7 +191,7 @@ impl MqttHandle {
             .map_err(|_| ConnectionClosed)
     }
 
-    /// Sends DISCONNECT, so that the broker does not publish the last will.
+    /// Sends DISCONNECT. The broker then does not publish the last will.
     ///
     /// # Errors
     /// When the connection is already closed.
@@ -192,7 +199,7 @@ impl MqttHandle {
         self.client.disconnect().await.map_err(|_| ConnectionClosed)
     }
 
-    /// Waits for `request`, or fails when the connection closes.
+    /// Waits until `request` completes. Fails if the connection closes first.
     async fn or_closed<T>(
         &self,
         request: impl Future<Output = Result<T, ConnectionClosed>>,
@@ -206,10 +213,10 @@ impl MqttHandle {
 }
 
 impl EventLoop {
-    /// Waits for the next event. The connection makes progress only while this is polled.
+    /// Waits for the next event. Packets are sent and received only while this future is polled.
     pub async fn next(&mut self) -> MqttEvent {
         loop {
-            match self.events.poll().await {
+            match self.inner.poll().await {
                 Ok(Event::Incoming(Packet::ConnAck(connack))) => {
                     return MqttEvent::Connected {
                         session_present: connack.session_present,
@@ -269,7 +276,8 @@ mod tests {
         tokio::task::yield_now().await;
         drop(event_loop);
         assert_eq!(pending_publish.await.unwrap(), Err(ConnectionClosed));
-        // A later publish fails as well, although the request queue is full.
+        // A later publish also fails at once. It does not wait for space in the request queue,
+        // which is full.
         assert_eq!(
             handle.publish("b".into(), vec![]).await,
             Err(ConnectionClosed)

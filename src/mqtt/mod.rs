@@ -1,9 +1,11 @@
 //! MQTT client. Only this module uses the `rumqttc` crate.
 //!
-//! [`connect`] creates exactly one connection and never reconnects. After a connection is lost, the
-//! caller creates a new one. Therefore an acknowledgement cannot reach a connection other than the
-//! one that received the message, and a publish whose caller gave up is never resent later.
-//! [`ReconnectingClient`] builds on this for callers that always need a connection.
+//! [`connect`] creates one connection, which never reconnects. If the connection is lost, the
+//! caller creates a new connection. This has two advantages. An acknowledgement is always sent on
+//! the connection that received the message. And a publish whose caller has stopped waiting is
+//! never resent on a new connection.
+//!
+//! [`ReconnectingClient`] is for callers that always need a connection.
 
 mod backoff;
 mod connection;

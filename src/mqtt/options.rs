@@ -11,11 +11,11 @@ use crate::config;
 const KEEP_ALIVE_SECONDS: u16 = 30;
 /// Maximum number of outgoing messages in flight.
 const MAX_OUTGOING_IN_FLIGHT: u16 = 10_000;
-/// More than the 65,535 messages that a broker can have in flight to one client, so queuing their
-/// acknowledgements never blocks.
+/// Maximum number of queued requests. A broker can have at most 65,535 messages in flight to one
+/// client, so there is always space in the queue for the acknowledgements of all these messages.
 const MAX_QUEUED_REQUESTS: usize = 70_000;
-/// Maximum number of queued packets that one write sends. By default `rumqttc` writes each packet
-/// separately, which took a quarter of the CPU time of `ingest`.
+/// Maximum number of queued packets that are sent with one write. By default, `rumqttc` writes each
+/// packet separately. In measurements, that used a quarter of the CPU time of `ingest`.
 const MAX_PACKETS_PER_WRITE: usize = 256;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -24,49 +24,50 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct ConnectOptions {
     /// URL of the broker with scheme `mqtt`, `mqtts`, `ws` or `wss`.
     pub url: String,
-    /// MQTT client ID.
+    /// MQTT client id.
     pub client_id: String,
-    /// Clean or persistent session.
+    /// Kind of the session: clean or persistent.
     pub session: SessionKind,
-    /// Certificates, for `mqtts` and `wss`.
+    /// Certificates for the schemes `mqtts` and `wss`.
     pub tls: ClientTls,
-    /// User name and password.
+    /// User name and password, if the broker requires them.
     pub credentials: Option<(String, config::Secret)>,
-    /// Token for the HTTP request that opens a WebSocket.
+    /// Source of the token in the HTTP request that opens a WebSocket.
     pub token: Option<TokenSource>,
-    /// The last will.
+    /// Message that the broker publishes if the connection ends without DISCONNECT.
     pub will: Option<Will>,
     /// Maximum packet size in bytes, in both directions.
     pub max_packet_size: usize,
     /// Maximum number of publishes, subscribes and acknowledgements that wait for the event loop.
-    /// Processes with thousands of connections need a small value to save memory.
+    /// A process with thousands of connections should use a small number to save memory.
     pub max_queued_requests: usize,
     /// Timeout for opening the network connection.
     pub connect_timeout: Duration,
 }
 
-/// Whether the broker keeps the session while the client is disconnected.
+/// Whether the broker stores the session while the client is disconnected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionKind {
-    /// The broker keeps nothing. Received messages are acknowledged automatically.
+    /// The broker deletes the session when the client disconnects. `rumqttc` acknowledges received
+    /// messages automatically.
     Clean,
-    /// The broker keeps subscriptions and queued messages. The caller acknowledges each received
-    /// message.
+    /// The broker stores the subscriptions, and queues messages for the client. The caller must
+    /// acknowledge each received message.
     Persistent,
 }
 
-/// A last will, published with QoS 1.
+/// A last will. The broker publishes it with QoS 1.
 #[derive(Debug, Clone)]
 pub struct Will {
     /// Topic of the last will.
     pub topic: String,
     /// Payload of the last will.
     pub payload: Vec<u8>,
-    /// Whether the broker retains the last will.
+    /// Whether the broker publishes the last will as a retained message.
     pub retain: bool,
 }
 
-/// The options are invalid.
+/// The options of a connection are invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectOptionsError {
     /// The URL is malformed.
@@ -81,15 +82,15 @@ pub enum ConnectOptionsError {
 }
 
 impl ConnectOptions {
-    /// Creates options from the configuration, with this client ID.
+    /// Creates the options of a connection from the configuration.
     #[must_use]
     pub fn from_config(mqtt: &config::Mqtt, client_id: &str, session: SessionKind) -> Self {
         let credentials =
             (!mqtt.username.is_empty()).then(|| (mqtt.username.clone(), mqtt.password.clone()));
         let token = match (&mqtt.token_file, &mqtt.token_key) {
             (Some(file), _) => Some(TokenSource::File(file.clone())),
-            (None, Some(key)) => Some(TokenSource::Signed {
-                key: key.clone(),
+            (None, Some(key_file)) => Some(TokenSource::Signed {
+                key_file: key_file.clone(),
                 client_id: client_id.to_owned(),
                 ttl: mqtt.token_ttl.get(),
             }),
@@ -112,33 +113,33 @@ impl ConnectOptions {
         }
     }
 
-    /// Converts to the options of `rumqttc`. Reads certificate and token files, so each connection
-    /// uses their current content.
-    pub(super) fn build(&self) -> Result<MqttOptions, ConnectOptionsError> {
+    /// Converts these options to the options of `rumqttc`. Reads the certificate files and the
+    /// token file, so each new connection uses their current content.
+    pub(super) fn to_rumqttc_options(&self) -> Result<MqttOptions, ConnectOptionsError> {
         let invalid_url = || ConnectOptionsError::InvalidUrl(self.url.clone());
         let (scheme, authority) = self.url.split_once("://").ok_or_else(invalid_url)?;
-        let id = self.client_id.clone();
+        let client_id = self.client_id.clone();
         let mut options = match scheme {
             "mqtt" | "mqtts" => {
                 let default_port = if scheme == "mqtt" { 1883 } else { 8883 };
                 let (host, port) =
                     parse_host_and_port(authority, default_port).ok_or_else(invalid_url)?;
-                let mut options = MqttOptions::new(id, (host, port));
+                let mut options = MqttOptions::new(client_id, (host, port));
                 if scheme == "mqtts" {
-                    let config = TlsConfiguration::Rustls(self.tls.config()?);
+                    let config = TlsConfiguration::Rustls(self.tls.to_rustls_config()?);
                     options.set_transport(Transport::tls_with_config(config));
                 }
                 options
             }
             "ws" => {
                 let broker = Broker::websocket(&self.url).map_err(|_| invalid_url())?;
-                let mut options = MqttOptions::new(id, broker);
+                let mut options = MqttOptions::new(client_id, broker);
                 options.set_transport(Transport::Ws);
                 options
             }
             "wss" => {
-                let config = TlsConfiguration::Rustls(self.tls.config()?);
-                MqttOptions::websocket_with_tls_config(id, &self.url, config)
+                let config = TlsConfiguration::Rustls(self.tls.to_rustls_config()?);
+                MqttOptions::websocket_with_tls_config(client_id, &self.url, config)
                     .map_err(|_| invalid_url())?
             }
             _ => return Err(invalid_url()),
@@ -205,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn missing_port_is_the_default_port() {
+    fn a_missing_port_is_replaced_by_the_default_port() {
         let parse = |text| parse_host_and_port(text, 1883);
         assert_eq!(parse("broker"), Some(("broker".into(), 1883)));
         assert_eq!(parse("broker:99/"), Some(("broker".into(), 99)));
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_host_and_port_is_rejected() {
+    fn a_malformed_host_or_port_is_rejected() {
         for text in ["", ":99", "broker:port", "[::1"] {
             assert_eq!(parse_host_and_port(text, 1883), None, "{text}");
         }

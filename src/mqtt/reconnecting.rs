@@ -1,5 +1,5 @@
-//! A client that opens a new connection whenever the current one is lost. Subscriptions and
-//! messages in flight are not carried over to the new connection.
+//! A client that opens a new connection when the current connection is lost. The new connection
+//! does not have the subscriptions and the messages in flight of the lost connection.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use super::connection::{MqttEvent, MqttHandle, connect};
 use super::options::{ConnectOptions, ConnectOptionsError};
 use crate::shutdown::TaskGroup;
 
-/// Time limit for opening a connection, including the broker's CONNACK.
+/// Maximum time for opening a connection. It includes the wait for the broker's CONNACK.
 const CONNACK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Publishes and subscribes while connected. All clones use the same connection.
+/// An MQTT client that reconnects automatically. All clones use the same connection.
 #[derive(Clone)]
 pub struct ReconnectingClient {
     state: Arc<RwLock<ConnectionState>>,
@@ -37,15 +37,15 @@ pub struct IncomingMessage {
     pub topic: String,
     /// Payload of the message.
     pub payload: Bytes,
-    /// Whether the broker sent a retained message because of a new subscription.
+    /// Whether this is a retained message that the broker sent because of a new subscription.
     pub retain: bool,
 }
 
-/// Called for each received message. Must not block.
+/// Callback for each received message. The callback must not block.
 pub type OnMessage = Arc<dyn Fn(IncomingMessage) + Send + Sync>;
 
-/// Unsubscribes from the topic when the topic's last guard is dropped. The subscription also ends
-/// when the connection is lost.
+/// Keeps a subscription active. When the last guard of a topic is dropped, the client unsubscribes
+/// from the topic. The subscription also ends when the connection is lost.
 pub struct SubscriptionGuard {
     client: ReconnectingClient,
     topic: String,
@@ -53,8 +53,8 @@ pub struct SubscriptionGuard {
 
 impl Drop for SubscriptionGuard {
     fn drop(&mut self) {
-        // The lock is held until UNSUBSCRIBE is queued. A concurrent `subscribe` therefore queues
-        // its SUBSCRIBE after it.
+        // The lock is held until the UNSUBSCRIBE is queued. Therefore a concurrent call of
+        // `subscribe` queues its SUBSCRIBE after this UNSUBSCRIBE.
         let mut guard_counts = self.client.guard_counts.lock();
         let Some(count) = guard_counts.get_mut(&self.topic) else {
             return;
@@ -72,14 +72,14 @@ impl Drop for SubscriptionGuard {
 /// A publish or subscribe request failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// There is no connection. The request was not sent.
+    /// The request was not sent, because there is no connection.
     #[error("not connected to the MQTT broker: {0}")]
     NotConnected(String),
-    /// The connection was lost before the acknowledgement. The broker may have processed the
-    /// request.
+    /// The connection was lost before the acknowledgement was received. The broker may have
+    /// processed the request.
     #[error("the connection to the MQTT broker was lost before its acknowledgement")]
     ConnectionLost,
-    /// The acknowledgement did not arrive in time. The broker may have processed the request.
+    /// No acknowledgement was received within this time. The broker may have processed the request.
     #[error("no acknowledgement from the MQTT broker within {0:?}")]
     TimedOut(Duration),
     /// The broker rejected the subscription.
@@ -88,7 +88,8 @@ pub enum RequestError {
 }
 
 impl ReconnectingClient {
-    /// Connects in the background, and reconnects until `tasks` is cancelled.
+    /// Starts a task that connects, and reconnects after each lost connection, until `tasks` is
+    /// cancelled.
     ///
     /// # Errors
     /// When the options are invalid.
@@ -97,7 +98,8 @@ impl ReconnectingClient {
         on_message: OnMessage,
         tasks: &TaskGroup,
     ) -> Result<Self, ConnectOptionsError> {
-        // Reports invalid options and unusable files at startup. This does not open a connection.
+        // `connect` checks the options and reads the files, but does not open a connection. Errors
+        // are therefore reported at startup.
         drop(connect(&options)?);
         let state = ConnectionState::Disconnected("not connected yet".to_owned());
         let state = Arc::new(RwLock::new(state));
@@ -116,7 +118,7 @@ impl ReconnectingClient {
     /// Publishes with QoS 1 and waits for the PUBACK.
     ///
     /// # Errors
-    /// When there was no PUBACK within `timeout`.
+    /// When there is no connection, or no PUBACK was received within `timeout`.
     pub async fn publish(
         &self,
         topic: String,
@@ -134,7 +136,7 @@ impl ReconnectingClient {
     /// Subscribes to a topic and waits for the SUBACK.
     ///
     /// # Errors
-    /// When the broker did not grant the subscription within `timeout`.
+    /// When there is no connection, or the broker did not grant the subscription within `timeout`.
     pub async fn subscribe(
         &self,
         topic: String,
@@ -163,10 +165,10 @@ impl ReconnectingClient {
         }
     }
 
-    /// Returns whether there is a connection.
+    /// Checks that the client is connected.
     ///
     /// # Errors
-    /// When there is no connection, with the reason.
+    /// When the client is not connected. The error contains the reason.
     pub fn health(&self) -> Result<(), String> {
         match self.handle() {
             Ok(_) => Ok(()),
@@ -175,7 +177,8 @@ impl ReconnectingClient {
     }
 }
 
-/// Opens connections one after the other, until `tasks` is cancelled.
+/// Opens a connection, and opens a new connection when the connection is lost. Returns when `tasks`
+/// is cancelled.
 async fn stay_connected(
     options: ConnectOptions,
     on_message: OnMessage,
@@ -188,8 +191,8 @@ async fn stay_connected(
             reason = run_connection(&options, &on_message, &state, &mut backoff) => reason,
             () = tasks.cancelled() => {
                 let shutdown = ConnectionState::Disconnected("shutting down".to_owned());
-                let last = std::mem::replace(&mut *state.write(), shutdown);
-                if let ConnectionState::Connected(handle) = last {
+                let previous = std::mem::replace(&mut *state.write(), shutdown);
+                if let ConnectionState::Connected(handle) = previous {
                     let _ = handle.disconnect().await;
                 }
                 return;
@@ -204,7 +207,8 @@ async fn stay_connected(
     }
 }
 
-/// Runs one connection until it is lost. Returns the reason.
+/// Opens one connection and handles its events until the connection is lost. Returns the reason of
+/// the loss.
 async fn run_connection(
     options: &ConnectOptions,
     on_message: &OnMessage,
@@ -243,16 +247,16 @@ async fn run_connection(
     }
 }
 
-/// Connects and disconnects once, for `doctor`.
+/// Checks that a connection can be opened. Connects and disconnects once. Used by `doctor`.
 ///
 /// # Errors
-/// When the connection cannot be opened, with the reason.
+/// When the connection cannot be opened. The error contains the reason.
 pub async fn probe(options: &ConnectOptions) -> Result<(), String> {
     let (handle, mut event_loop) = connect(options).map_err(|error| error.to_string())?;
     match tokio::time::timeout(CONNACK_TIMEOUT, event_loop.next()).await {
         Ok(MqttEvent::Connected { .. }) => {
             let _ = handle.disconnect().await;
-            // The event loop must be polled to send the DISCONNECT packet.
+            // The DISCONNECT packet is sent while the event loop is polled.
             let _ = tokio::time::timeout(CONNACK_TIMEOUT, event_loop.next()).await;
             Ok(())
         }

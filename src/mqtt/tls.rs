@@ -11,10 +11,11 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::config::PemSource;
 
-/// Certificates of a TLS client.
+/// Certificates that an MQTT client uses for TLS.
 #[derive(Debug, Clone, Default)]
 pub struct ClientTls {
-    /// CA certificates that may sign the broker's certificate. `None` for the system's CAs.
+    /// CA certificates that verify the broker's certificate. `None` means the CA certificates of
+    /// the system.
     pub ca: Option<PemSource>,
     /// Paths of the client's certificate chain and private key, if the broker requires them.
     pub identity: Option<(PathBuf, PathBuf)>,
@@ -22,30 +23,32 @@ pub struct ClientTls {
 
 /// A certificate or key cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("{key}: cannot use {input}: {problem}; use PEM format")]
+#[error("{setting_name}: cannot use {input}: {problem}; use PEM format")]
 pub struct TlsFileError {
-    key: &'static str,
-    /// Path of the file, or a description of the input if it is not a file.
+    setting_name: &'static str,
+    /// Path of the file. If the PEM text is in the configuration, a description of the text.
     input: String,
     problem: String,
 }
 
 impl ClientTls {
-    pub(super) fn config(&self) -> Result<Arc<ClientConfig>, TlsFileError> {
+    pub(super) fn to_rustls_config(&self) -> Result<Arc<ClientConfig>, TlsFileError> {
         let roots = self.read_roots()?;
         let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
-            .map_err(|error| unusable("mqtt.ca", "the TLS protocol versions", &error))?
+            .map_err(|error| file_error("mqtt.ca", "the TLS protocol versions", &error))?
             .with_root_certificates(roots);
         let config = match &self.identity {
             None => builder.with_no_client_auth(),
             Some((certificate, key_file)) => {
                 let chain = read_certificates("mqtt.certificate", certificate)?;
                 let private_key = PrivateKeyDer::from_pem_file(key_file)
-                    .map_err(|error| unusable("mqtt.key", &key_file.display(), &error))?;
+                    .map_err(|error| file_error("mqtt.key", &key_file.display(), &error))?;
                 builder
                     .with_client_auth_cert(chain, private_key)
-                    .map_err(|error| unusable("mqtt.certificate", &certificate.display(), &error))?
+                    .map_err(|error| {
+                        file_error("mqtt.certificate", &certificate.display(), &error)
+                    })?
             }
         };
         Ok(Arc::new(config))
@@ -62,13 +65,13 @@ impl ClientTls {
             PemSource::File(path) => path.display().to_string(),
             PemSource::Inline(_) => "the text in the configuration".to_owned(),
         };
-        let unusable_ca = |problem: &dyn std::fmt::Display| unusable("mqtt.ca", &input, problem);
+        let unusable_ca = |problem: &dyn std::fmt::Display| file_error("mqtt.ca", &input, problem);
         let text = ca.read().map_err(|error| unusable_ca(&error))?;
         let certificates: Vec<_> = CertificateDer::pem_slice_iter(text.as_bytes())
             .collect::<Result<_, _>>()
             .map_err(|error| unusable_ca(&error))?;
         if certificates.is_empty() {
-            return Err(unusable_ca(&"it contains no certificate"));
+            return Err(unusable_ca(&"no certificate found"));
         }
         for certificate in certificates {
             roots
@@ -80,21 +83,21 @@ impl ClientTls {
 }
 
 fn read_certificates(
-    key: &'static str,
+    setting_name: &'static str,
     path: &Path,
 ) -> Result<Vec<CertificateDer<'static>>, TlsFileError> {
     CertificateDer::pem_file_iter(path)
         .and_then(Iterator::collect)
-        .map_err(|error| unusable(key, &path.display(), &error))
+        .map_err(|error| file_error(setting_name, &path.display(), &error))
 }
 
-fn unusable(
-    key: &'static str,
+fn file_error(
+    setting_name: &'static str,
     input: &(impl std::fmt::Display + ?Sized),
     problem: &dyn std::fmt::Display,
 ) -> TlsFileError {
     TlsFileError {
-        key,
+        setting_name,
         input: input.to_string(),
         problem: problem.to_string(),
     }

@@ -1,5 +1,5 @@
-//! Authentication token in the HTTP request that opens a WebSocket: read from a file, or signed
-//! with a private key.
+//! Authentication token in the HTTP request that opens a WebSocket. The token is read from a file,
+//! or signed with a private key.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -13,19 +13,19 @@ use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
 
-const HEADER: HeaderName = HeaderName::from_static("x-akamai-dcp-token");
-const KEY_ID: &str = "rhcloud-connector";
+const TOKEN_HEADER: HeaderName = HeaderName::from_static("x-akamai-dcp-token");
+const JWT_KEY_ID: &str = "rhcloud-connector";
 
-/// Where the token of each new connection comes from.
+/// Source of the token. The token is read or signed again for each new connection.
 #[derive(Debug, Clone)]
 pub enum TokenSource {
-    /// The current content of a file.
+    /// A file that contains the token. The file is read for each connection.
     File(PathBuf),
-    /// A JSON Web Token that is signed (RS256) for each connection.
+    /// A JSON Web Token. For each connection, a new token is signed with RS256.
     Signed {
-        /// PEM file with an RSA private key.
-        key: PathBuf,
-        /// Value of the claim `client-id`.
+        /// PEM file that contains an RSA private key.
+        key_file: PathBuf,
+        /// Value of the token's claim `client-id`.
         client_id: String,
         /// Time until the token expires.
         ttl: Duration,
@@ -34,9 +34,9 @@ pub enum TokenSource {
 
 /// The token cannot be read or signed.
 #[derive(Debug, thiserror::Error)]
-#[error("{key}: cannot use {}: {problem}", file.display())]
+#[error("{setting_name}: cannot use {}: {problem}", file.display())]
 pub struct TokenError {
-    key: &'static str,
+    setting_name: &'static str,
     file: PathBuf,
     problem: String,
 }
@@ -45,7 +45,7 @@ impl TokenSource {
     /// Returns a token for a new connection.
     ///
     /// # Errors
-    /// When the file cannot be read, or contains neither a token nor a usable private key.
+    /// When the file cannot be read, contains no token, or contains no usable private key.
     pub fn token(&self) -> Result<String, TokenError> {
         self.header_value().map(|(token, _)| token)
     }
@@ -53,48 +53,53 @@ impl TokenSource {
     pub(super) fn header(&self) -> Result<(HeaderName, HeaderValue), TokenError> {
         let (_, mut value) = self.header_value()?;
         value.set_sensitive(true);
-        Ok((HEADER, value))
+        Ok((TOKEN_HEADER, value))
     }
 
+    /// Returns the token as text and as a header value.
     fn header_value(&self) -> Result<(String, HeaderValue), TokenError> {
-        let (key, file, token) = match self {
+        let (setting_name, file, token) = match self {
             Self::File(file) => {
                 let content = std::fs::read_to_string(file).map_err(|error| error.to_string());
                 ("mqtt.token_file", file, content)
             }
             Self::Signed {
-                key,
+                key_file,
                 client_id,
                 ttl,
-            } => ("mqtt.token_key", key, sign(key, client_id, *ttl)),
+            } => (
+                "mqtt.token_key",
+                key_file,
+                sign_token(key_file, client_id, *ttl),
+            ),
         };
         let error = |problem: String| TokenError {
-            key,
+            setting_name,
             file: file.clone(),
             problem,
         };
         let token = token.map_err(error)?.trim().to_owned();
         match HeaderValue::from_str(&token) {
             Ok(value) => Ok((token, value)),
-            Err(_) => Err(error("it does not contain a token".to_owned())),
+            Err(_) => Err(error("the file does not contain a token".to_owned())),
         }
     }
 }
 
-fn sign(key_file: &Path, client_id: &str, ttl: Duration) -> Result<String, String> {
+fn sign_token(key_file: &Path, client_id: &str, ttl: Duration) -> Result<String, String> {
     let key = PrivateKeyDer::from_pem_file(key_file).map_err(|error| error.to_string())?;
     let key_pair = match &key {
         PrivateKeyDer::Pkcs8(der) => RsaKeyPair::from_pkcs8(der.secret_pkcs8_der()),
         PrivateKeyDer::Pkcs1(der) => RsaKeyPair::from_der(der.secret_pkcs1_der()),
-        _ => return Err("it is not an RSA private key".to_owned()),
+        _ => return Err("the file does not contain an RSA private key".to_owned()),
     }
-    .map_err(|error| format!("it is not an RSA private key that can sign: {error}"))?;
+    .map_err(|error| format!("the RSA private key cannot sign: {error}"))?;
     let expiration = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()
         + ttl;
     let encode = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
-    let header = encode(&json!({"alg": "RS256", "typ": "JWT", "kid": KEY_ID}));
+    let header = encode(&json!({"alg": "RS256", "typ": "JWT", "kid": JWT_KEY_ID}));
     let claims = encode(&json!({
         "client-id": client_id,
         "auth-group": "admin",

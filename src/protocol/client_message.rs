@@ -7,16 +7,16 @@ use crate::protocol::Rejection;
 #[derive(Debug, Clone, PartialEq)]
 pub enum ClientMessage {
     /// The client is connected and reports its information.
-    Online(Box<Online>),
+    Online(Box<OnlineMessage>),
     /// The client is disconnected.
     ///
-    /// The variant has no data. A client builds its last will once, at process start, so the will's
-    /// `sent` and `message_id` do not tell when the client disconnected.
+    /// The variant contains no `sent` and no `message_id`. A client builds its last will once, at
+    /// process start. So the `sent` of the last will is not the time when the client disconnected.
     Offline,
-    /// The client has connected to the broker. A heartbeat can restore a disconnected client, but
-    /// it never registers a new one.
+    /// The client has connected to the broker. A heartbeat can reconnect a disconnected client, but
+    /// never registers a new client.
     Heartbeat,
-    /// A response to a message from the service. It also counts as a heartbeat.
+    /// A response to a message from the service. A response also counts as a heartbeat.
     Response(ClientResponse),
     /// A handshake that cannot be accepted. The service replies with a `handshake-error`.
     InvalidHandshake(HandshakeError),
@@ -26,12 +26,13 @@ pub enum ClientMessage {
 
 /// An online message of the status dialect, or a handshake of the handshake dialect.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Online {
+pub struct OnlineMessage {
     /// The kind of the client.
     pub kind: ClientKind,
-    /// The message id, if the client sent one.
+    /// The message id. `None` if the client sent no message id.
     pub message_id: Option<MessageId>,
-    /// When the client sent the message, if that is readable. The client's clock may be wrong.
+    /// When the client sent the message, by the client's clock, which may be wrong. `None` if the
+    /// time is missing or invalid.
     pub sent: Option<Timestamp>,
     /// The information that the client reports about itself.
     pub info: ClientInfo,
@@ -42,19 +43,19 @@ pub struct Online {
 pub enum ClientResponse {
     /// The response to a ping.
     Pong {
-        /// Id of the ping.
+        /// Message id of the ping.
         response_to: Option<MessageId>,
     },
     /// A response from an application on the client.
     Data {
-        /// Id of the message that the application responds to.
+        /// Message id of the message that the application responds to.
         response_to: Option<MessageId>,
-        /// Names the application that responds.
+        /// Name of the application that responds.
         directive: String,
     },
     /// The client could not handle a message.
     Error {
-        /// Id of that message.
+        /// Message id of the message that the client could not handle.
         response_to: Option<MessageId>,
         /// The client's description of the error.
         details: String,
@@ -64,8 +65,8 @@ pub enum ClientResponse {
 /// Why a handshake cannot be accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandshakeError {
-    /// Id of the handshake, if it is valid.
+    /// Message id of the rejected handshake. `None` if the id is missing or invalid.
     pub in_response_to: Option<MessageId>,
-    /// The problem with the handshake.
+    /// The reason for which the handshake is rejected.
     pub rejection: Rejection,
 }

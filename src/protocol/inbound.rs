@@ -5,65 +5,67 @@ use sha2::{Digest as _, Sha256};
 
 use crate::domain::Timestamp;
 
-/// Number of payload bytes that remain after truncation.
+/// Size of a payload after truncation.
 pub const TRUNCATE_TO_BYTES: usize = 64 * 1024;
 
-/// A message from the broker. Its payload is not decoded, so receiving a message cannot fail.
+/// A message from the broker, with a payload that is not decoded yet.
 #[derive(Debug, Clone)]
 pub struct InboundMessage {
     /// The MQTT topic, which identifies the client that published the message.
     pub topic: String,
-    /// The payload; only its first [`TRUNCATE_TO_BYTES`] bytes if it was truncated.
+    /// The payload. If the payload was truncated, its first [`TRUNCATE_TO_BYTES`] bytes.
     pub payload: Bytes,
-    /// Whether the broker replayed a retained message because of a new subscription. The client
-    /// may have published it long ago.
+    /// Whether the broker replayed a retained message because of a new subscription. The client may
+    /// have published the message long ago.
     pub retained: bool,
-    /// Whether an operator replays a dead letter. The client may have published it long ago.
-    pub operator_replay: bool,
+    /// Whether the message is a dead letter that an operator replays. The client may have published
+    /// the message long ago.
+    pub is_operator_replay: bool,
     /// When the broker or the service received the message.
     pub received_at: Timestamp,
-    /// Size and hash of the complete payload, if the payload was truncated.
-    pub truncated: Option<Truncated>,
+    /// Size and hash of the complete payload. `None` if the payload was not truncated.
+    pub truncated_from: Option<OriginalPayload>,
 }
 
 /// Size and hash of a payload before it was truncated.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Truncated {
+pub struct OriginalPayload {
     /// Size of the complete payload in bytes.
-    pub size: u64,
+    pub size_bytes: u64,
     /// SHA-256 of the complete payload, in hexadecimal.
     pub sha256: String,
 }
 
 impl InboundMessage {
-    /// Truncates a payload that is larger than [`TRUNCATE_TO_BYTES`].
+    /// Returns the message with at most [`TRUNCATE_TO_BYTES`] bytes of its payload.
     #[must_use]
     pub fn with_truncated_payload(mut self) -> Self {
-        if self.truncated.is_none() && self.payload.len() > TRUNCATE_TO_BYTES {
-            self.truncated = Some(Truncated {
-                size: self.payload.len() as u64,
-                sha256: self.sha256(),
+        if self.truncated_from.is_none() && self.payload.len() > TRUNCATE_TO_BYTES {
+            self.truncated_from = Some(OriginalPayload {
+                size_bytes: self.payload.len() as u64,
+                sha256: self.payload_sha256(),
             });
-            // A slice of `Bytes` would keep the complete payload in memory.
+            // The bytes are copied, because a slice of `Bytes` would keep the complete payload in
+            // memory.
             self.payload = Bytes::copy_from_slice(&self.payload[..TRUNCATE_TO_BYTES]);
         }
         self
     }
 
-    /// Size of the complete payload in bytes.
+    /// Returns the size of the complete payload in bytes.
     #[must_use]
-    pub fn size(&self) -> u64 {
-        match &self.truncated {
-            Some(complete) => complete.size,
+    pub fn payload_size_bytes(&self) -> u64 {
+        match &self.truncated_from {
+            Some(original) => original.size_bytes,
             None => self.payload.len() as u64,
         }
     }
 
-    /// SHA-256 of the complete payload, in hexadecimal.
+    /// Returns the SHA-256 of the complete payload, in hexadecimal.
     #[must_use]
-    pub fn sha256(&self) -> String {
-        match &self.truncated {
-            Some(complete) => complete.sha256.clone(),
+    pub fn payload_sha256(&self) -> String {
+        match &self.truncated_from {
+            Some(original) => original.sha256.clone(),
             None => format!("{:x}", Sha256::digest(&self.payload)),
         }
     }
@@ -79,20 +81,20 @@ mod tests {
             topic: "t".into(),
             payload: Bytes::from(vec![b'x'; TRUNCATE_TO_BYTES + 1]),
             retained: false,
-            operator_replay: false,
+            is_operator_replay: false,
             received_at: Timestamp::UNIX_EPOCH,
-            truncated: None,
+            truncated_from: None,
         };
-        let sha256 = message.sha256();
-        let once = message.clone().with_truncated_payload();
-        let twice = once.clone().with_truncated_payload();
-        for truncated in [once, twice] {
+        let sha256 = message.payload_sha256();
+        let truncated_once = message.clone().with_truncated_payload();
+        let truncated_twice = truncated_once.clone().with_truncated_payload();
+        for truncated in [truncated_once, truncated_twice] {
             assert_eq!(truncated.payload.len(), TRUNCATE_TO_BYTES);
-            assert_eq!(truncated.size(), TRUNCATE_TO_BYTES as u64 + 1);
-            assert_eq!(truncated.sha256(), sha256);
+            assert_eq!(truncated.payload_size_bytes(), TRUNCATE_TO_BYTES as u64 + 1);
+            assert_eq!(truncated.payload_sha256(), sha256);
         }
-        let mut small = message;
-        small.payload.truncate(TRUNCATE_TO_BYTES);
-        assert_eq!(small.with_truncated_payload().truncated, None);
+        let mut small_message = message;
+        small_message.payload.truncate(TRUNCATE_TO_BYTES);
+        assert_eq!(small_message.with_truncated_payload().truncated_from, None);
     }
 }

@@ -1,8 +1,9 @@
 //! Topics and messages: decoding bytes into types and encoding types into bytes, without I/O.
 //!
-//! Each dialect has its own module. `topics` has the topic names of both dialects, and
-//! `client_message` the messages that either dialect decodes to. No input makes a decoder panic,
-//! and a decoded message is never larger than a fixed multiple of its input.
+//! Each dialect has its own module. `topics` contains the topic names of both dialects.
+//! `client_message` contains the decoded messages, which are the same types for both dialects. No
+//! input makes a decoder panic, and a decoded message is never larger than a fixed multiple of its
+//! input.
 
 pub mod client_message;
 pub mod handshake;
@@ -12,8 +13,8 @@ pub mod rejection;
 pub mod status;
 pub mod topics;
 
-pub use client_message::{ClientMessage, ClientResponse, HandshakeError, Online};
-pub use inbound::{InboundMessage, Truncated};
+pub use client_message::{ClientMessage, ClientResponse, HandshakeError, OnlineMessage};
+pub use inbound::{InboundMessage, OriginalPayload};
 pub use rejection::Rejection;
 pub use topics::{Channel, ClientTopic, Direction, HandshakeSegments, TopicScheme};
 
@@ -22,8 +23,8 @@ use uuid::Uuid;
 
 use crate::domain::{Dialect, OutgoingMessage, Timestamp};
 
-/// Maximum size of a presence message. Real ones have a few kilobytes; a larger limit would cost
-/// memory, because a decoded message takes many times the size of its payload.
+/// Maximum size of a presence message. Real presence messages have a few kilobytes. A higher limit
+/// would need more memory, because a decoded message is many times larger than its payload.
 pub const MAX_PRESENCE_BYTES: usize = 128 * 1024;
 /// Maximum size of a response. By default, neither the embedded broker nor the shipped Mosquitto
 /// configuration accepts a larger message.
@@ -35,9 +36,9 @@ pub const MAX_RESPONSE_BYTES: usize = 1024 * 1024;
 /// [`Rejection`] if the message can never be processed.
 pub fn decode(channel: Channel, message: &InboundMessage) -> Result<ClientMessage, Rejection> {
     let payload = &message.payload;
-    if let Some(complete) = &message.truncated {
+    if let Some(original) = &message.truncated_from {
         return Err(Rejection::payload_too_large(
-            complete.size,
+            original.size_bytes,
             MAX_PRESENCE_BYTES,
         ));
     }
@@ -53,9 +54,10 @@ pub fn decode(channel: Channel, message: &InboundMessage) -> Result<ClientMessag
     }
 }
 
-/// Returns whether a message can only be a response or a heartbeat, which never register a client.
+/// Returns whether a message is certainly a response or a heartbeat. Such a message never registers
+/// a client.
 ///
-/// Decodes at most the message type. Returns false if the type is unreadable.
+/// Decodes at most the message type. Returns false if the message type cannot be decoded.
 #[must_use]
 pub fn is_response(channel: Channel, payload: &[u8]) -> bool {
     match channel {
@@ -74,12 +76,12 @@ pub enum Command {
     Reconnect {
         /// Seconds to wait before reconnecting.
         delay_seconds: u64,
-        /// Human-readable reason; may be empty.
+        /// Human-readable reason for the command. May be empty.
         message: String,
     },
     /// The client must disconnect and not reconnect.
     Disconnect {
-        /// Human-readable reason; may be empty.
+        /// Human-readable reason for the command. May be empty.
         message: String,
     },
 }
@@ -99,34 +101,35 @@ pub fn encode_message(dialect: Dialect, message: &OutgoingMessage) -> (Channel, 
     }
 }
 
-/// Encodes a command in the client's dialect. Returns the channel to publish on and the payload, or
-/// `None` for a ping in the handshake dialect, which has no ping.
+/// Encodes a command in the client's dialect. Returns the channel to publish on and the payload.
+/// Returns `None` for a ping in the handshake dialect, because this dialect has no ping.
 #[must_use]
 pub fn encode_command(
     dialect: Dialect,
     command: &Command,
-    id: Uuid,
+    message_id: Uuid,
     now: Timestamp,
 ) -> Option<(Channel, Vec<u8>)> {
     match dialect {
         Dialect::Status => Some((
             Channel::Control(Direction::ToClient),
-            status::encode_command(command, id, now),
+            status::encode_command(command, message_id, now),
         )),
         Dialect::Handshake => {
-            let payload = handshake::encode_command(command, id, now)?;
+            let payload = handshake::encode_command(command, message_id, now)?;
             Some((Channel::Handshake(Direction::ToClient), payload))
         }
     }
 }
 
-/// Serializing strings, numbers and JSON values into memory cannot fail.
+/// Serializes a message as JSON. Cannot fail, because messages contain only strings, numbers and
+/// JSON values.
 fn to_bytes(message: &impl serde::Serialize) -> Vec<u8> {
     serde_json::to_vec(message).unwrap_or_default()
 }
 
-/// Returns whether clients accept this metadata: null, or a map of string to string. They silently
-/// drop a message with any other metadata.
+/// Returns whether clients accept this metadata. Clients accept null or a map of string to string,
+/// and silently drop a message with any other metadata.
 #[must_use]
 pub fn is_valid_metadata(metadata: &Value) -> bool {
     match metadata {

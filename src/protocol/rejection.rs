@@ -1,4 +1,4 @@
-//! The error of decoding.
+//! The error type of message decoding.
 
 use crate::domain::RejectReason;
 
@@ -8,7 +8,7 @@ use crate::domain::RejectReason;
 pub struct Rejection {
     /// The category of the problem.
     pub reason: RejectReason,
-    /// The exact problem, for operators and the client. Never contains the payload.
+    /// Description of the problem, for operators and the client. Never contains the payload.
     pub detail: String,
 }
 
@@ -22,13 +22,13 @@ impl Rejection {
         }
     }
 
-    /// Rejects a message with a missing or malformed field.
+    /// Creates the rejection of a message with a missing or malformed field.
     #[must_use]
     pub fn invalid_schema(detail: impl Into<String>) -> Self {
         Self::new(RejectReason::InvalidSchema, detail)
     }
 
-    /// Rejects a message on a topic that no client publishes to.
+    /// Creates the rejection of a message on a topic that no client publishes to.
     #[must_use]
     pub fn unknown_topic() -> Self {
         Self::new(
@@ -37,12 +37,12 @@ impl Rejection {
         )
     }
 
-    /// Rejects a message whose payload exceeds the limit.
+    /// Creates the rejection of a message whose payload exceeds the size limit.
     #[must_use]
-    pub fn payload_too_large(size: u64, max_bytes: usize) -> Self {
+    pub fn payload_too_large(size_bytes: u64, max_bytes: usize) -> Self {
         Self::new(
             RejectReason::PayloadTooLarge,
-            format!("the payload has {size} bytes; the limit is {max_bytes}"),
+            format!("the payload has {size_bytes} bytes; the limit is {max_bytes}"),
         )
     }
 }

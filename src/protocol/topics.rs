@@ -1,7 +1,7 @@
 //! Names of MQTT topics.
 //!
-//! Only the topic identifies the client that a message comes from or goes to. The parser in this
-//! module therefore also decides which topics a client may use.
+//! Only the topic of a message identifies the client that sent or receives the message. So this
+//! module also decides which topics a client may use.
 
 use crate::domain::{ClientId, Dialect};
 
@@ -14,7 +14,7 @@ pub enum Direction {
     FromClient,
 }
 
-/// One of a client's topics.
+/// The kind of a client's topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Channel {
     /// Status dialect: presence messages and commands.
@@ -23,13 +23,13 @@ pub enum Channel {
     Data(Direction),
     /// Handshake dialect: all messages.
     Handshake(Direction),
-    /// Handshake dialect: presence messages from the client, if the deployment configures a
-    /// separate topic for them.
+    /// Handshake dialect: presence messages from the client. Only used if the deployment configures
+    /// a separate topic for presence messages.
     HandshakeStatus,
 }
 
 impl Channel {
-    /// The direction of messages on this channel.
+    /// Returns the direction of the messages on this channel.
     #[must_use]
     pub fn direction(self) -> Direction {
         match self {
@@ -40,7 +40,7 @@ impl Channel {
         }
     }
 
-    /// The dialect that uses this channel.
+    /// Returns the dialect that uses this channel.
     #[must_use]
     pub fn dialect(self) -> Dialect {
         match self {
@@ -49,7 +49,7 @@ impl Channel {
         }
     }
 
-    /// The name as a metric label.
+    /// Returns the name of the channel in metric labels.
     #[must_use]
     pub fn label(self) -> &'static str {
         match self {
@@ -68,28 +68,29 @@ pub struct ClientTopic {
     pub prefix: String,
     /// The client that the topic belongs to.
     pub client: ClientId,
-    /// Which of the client's topics.
+    /// The kind of the topic.
     pub channel: Channel,
 }
 
-/// The topic levels that the handshake dialect uses between the prefix and the client id.
-/// A deployment can configure them.
+/// The topic levels that the handshake dialect uses between the prefix and the client id. A
+/// deployment can configure these levels.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandshakeSegments {
-    /// Level of the topics that clients publish to; `in` by default.
-    pub inbound: String,
-    /// Level of the topics that clients subscribe to; `out` by default.
-    pub outbound: String,
-    /// Level of separate topics for presence messages; none by default.
-    pub status: Option<String>,
+    /// Level in the topics that clients publish to. The default is `in`.
+    pub inbound_level: String,
+    /// Level in the topics that clients subscribe to. The default is `out`.
+    pub outbound_level: String,
+    /// Level in the separate topics for presence messages. `None` if the deployment has no separate
+    /// topics for presence messages.
+    pub status_level: Option<String>,
 }
 
 impl Default for HandshakeSegments {
     fn default() -> Self {
         Self {
-            inbound: "in".to_owned(),
-            outbound: "out".to_owned(),
-            status: None,
+            inbound_level: "in".to_owned(),
+            outbound_level: "out".to_owned(),
+            status_level: None,
         }
     }
 }
@@ -102,8 +103,8 @@ pub struct TopicScheme {
 }
 
 impl TopicScheme {
-    /// Creates the scheme. `config` has checked that no prefix has a wildcard, and that no prefix
-    /// begins or ends with an empty level.
+    /// Creates the topic scheme. The `config` module has checked the prefixes: no prefix contains a
+    /// wildcard, and no prefix begins or ends with an empty level.
     #[must_use]
     pub fn new(prefixes: Vec<String>, segments: HandshakeSegments) -> Self {
         Self { prefixes, segments }
@@ -111,22 +112,22 @@ impl TopicScheme {
 
     /// Parses the name of a client's topic.
     ///
-    /// Returns `None` for a topic filter with a wildcard: a client id contains no wildcard, and
-    /// every other level is fixed.
+    /// Returns `None` for a topic filter with a wildcard. A client id cannot contain a wildcard,
+    /// and every other level must be a fixed text.
     #[must_use]
     pub fn parse(&self, topic: &str) -> Option<ClientTopic> {
         self.prefixes.iter().find_map(|prefix| {
             let suffix = topic.strip_prefix(prefix.as_str())?.strip_prefix('/')?;
             let mut levels = suffix.split('/');
-            let first = levels.next()?;
-            let second = levels.next()?;
-            let third = levels.next();
+            let first_level = levels.next()?;
+            let second_level = levels.next()?;
+            let third_level = levels.next();
             if levels.next().is_some() {
                 return None;
             }
-            let (client, channel) = match third {
-                Some(third) => (first, status_channel(second, third)?),
-                None => (second, self.handshake_channel(first)?),
+            let (client, channel) = match third_level {
+                Some(third_level) => (first_level, status_channel(second_level, third_level)?),
+                None => (second_level, self.handshake_channel(first_level)?),
             };
             Some(ClientTopic {
                 prefix: prefix.clone(),
@@ -138,18 +139,18 @@ impl TopicScheme {
 
     fn handshake_channel(&self, level: &str) -> Option<Channel> {
         let segments = &self.segments;
-        if level == segments.inbound {
+        if level == segments.inbound_level {
             Some(Channel::Handshake(Direction::FromClient))
-        } else if level == segments.outbound {
+        } else if level == segments.outbound_level {
             Some(Channel::Handshake(Direction::ToClient))
-        } else if segments.status.as_deref() == Some(level) {
+        } else if segments.status_level.as_deref() == Some(level) {
             Some(Channel::HandshakeStatus)
         } else {
             None
         }
     }
 
-    /// The MQTT name of a topic.
+    /// Returns the name of a topic in MQTT.
     #[must_use]
     pub fn topic_name(&self, topic: &ClientTopic) -> String {
         let ClientTopic { prefix, client, .. } = topic;
@@ -162,45 +163,49 @@ impl TopicScheme {
         match topic.channel {
             Channel::Control(direction) => status_topic("control", direction),
             Channel::Data(direction) => status_topic("data", direction),
-            Channel::Handshake(Direction::FromClient) => handshake_topic(&segments.inbound),
-            Channel::Handshake(Direction::ToClient) => handshake_topic(&segments.outbound),
-            // Without a separate topic, presence messages share the inbound topic.
-            Channel::HandshakeStatus => {
-                handshake_topic(segments.status.as_deref().unwrap_or(&segments.inbound))
-            }
+            Channel::Handshake(Direction::FromClient) => handshake_topic(&segments.inbound_level),
+            Channel::Handshake(Direction::ToClient) => handshake_topic(&segments.outbound_level),
+            // If the deployment has no separate topic for presence messages, clients publish
+            // presence messages on the inbound topic.
+            Channel::HandshakeStatus => handshake_topic(
+                segments
+                    .status_level
+                    .as_deref()
+                    .unwrap_or(&segments.inbound_level),
+            ),
         }
     }
 
-    /// The topic filters that the service subscribes to.
+    /// Returns the topic filters that the service subscribes to.
     #[must_use]
     pub fn subscription_filters(&self) -> Vec<String> {
         let mut filters = Vec::new();
         for prefix in &self.prefixes {
             filters.push(format!("{prefix}/+/control/out"));
             filters.push(format!("{prefix}/+/data/out"));
-            filters.push(format!("{prefix}/{}/+", self.segments.inbound));
-            if let Some(level) = &self.segments.status {
+            filters.push(format!("{prefix}/{}/+", self.segments.inbound_level));
+            if let Some(level) = &self.segments.status_level {
                 filters.push(format!("{prefix}/{level}/+"));
             }
         }
         filters
     }
 
-    /// Returns whether the client may publish to this topic: only to its own topics, and only in
-    /// the direction from the client.
+    /// Returns whether the client may publish to this topic. A client may publish only to its own
+    /// topics, and only to the topics for messages from the client.
     #[must_use]
     pub fn may_publish(&self, client: &ClientId, topic: &str) -> bool {
-        self.is_own(client, topic, Direction::FromClient)
+        self.is_own_topic(client, topic, Direction::FromClient)
     }
 
-    /// Returns whether the client may subscribe to this filter: only to the full names of its own
-    /// topics, and only in the direction to the client.
+    /// Returns whether the client may subscribe to this topic filter. A client may subscribe only
+    /// to its own topics without wildcards, and only to the topics for messages to the client.
     #[must_use]
     pub fn may_subscribe(&self, client: &ClientId, filter: &str) -> bool {
-        self.is_own(client, filter, Direction::ToClient)
+        self.is_own_topic(client, filter, Direction::ToClient)
     }
 
-    fn is_own(&self, client: &ClientId, topic: &str, direction: Direction) -> bool {
+    fn is_own_topic(&self, client: &ClientId, topic: &str, direction: Direction) -> bool {
         self.parse(topic)
             .is_some_and(|topic| topic.client == *client && topic.channel.direction() == direction)
     }
@@ -223,9 +228,9 @@ fn status_channel(level: &str, direction: &str) -> Option<Channel> {
 mod tests {
     use super::*;
 
-    fn topics() -> TopicScheme {
+    fn topic_scheme() -> TopicScheme {
         let segments = HandshakeSegments {
-            status: Some("status".into()),
+            status_level: Some("status".into()),
             ..HandshakeSegments::default()
         };
         TopicScheme::new(
@@ -234,8 +239,8 @@ mod tests {
         )
     }
 
-    fn client(name: &str) -> ClientId {
-        ClientId::new(name).unwrap()
+    fn client(client_id: &str) -> ClientId {
+        ClientId::new(client_id).unwrap()
     }
 
     #[test]
@@ -267,15 +272,15 @@ mod tests {
             ),
             ("redhat/insights/status/me", Channel::HandshakeStatus),
         ] {
-            let topic = topics().parse(name).unwrap();
+            let topic = topic_scheme().parse(name).unwrap();
             assert_eq!(topic.client, client("me"), "{name}");
             assert_eq!(topic.channel, channel, "{name}");
-            assert_eq!(topics().topic_name(&topic), name);
+            assert_eq!(topic_scheme().topic_name(&topic), name);
         }
     }
 
     #[test]
-    fn topics_of_no_client_are_not_parsed() {
+    fn topics_that_belong_to_no_client_are_not_parsed() {
         for topic in [
             "",
             "redhat/insights",
@@ -295,7 +300,7 @@ mod tests {
             "other/me/control/out",
             "/redhat/insights/me/control/out",
         ] {
-            assert_eq!(topics().parse(topic), None, "{topic}");
+            assert_eq!(topic_scheme().parse(topic), None, "{topic}");
         }
     }
 
@@ -309,9 +314,9 @@ mod tests {
     #[test]
     fn handshake_segments_are_configurable() {
         let segments = HandshakeSegments {
-            inbound: "up".into(),
-            outbound: "down".into(),
-            status: None,
+            inbound_level: "up".into(),
+            outbound_level: "down".into(),
+            status_level: None,
         };
         let topics = TopicScheme::new(vec!["p".into()], segments);
         assert!(topics.may_publish(&client("me"), "p/up/me"));
@@ -322,7 +327,7 @@ mod tests {
 
     #[test]
     fn client_may_use_only_its_own_topics() {
-        let (me, topics) = (client("me"), topics());
+        let (me, topics) = (client("me"), topic_scheme());
         for publishable in [
             "redhat/insights/me/control/out",
             "qa/insights/me/data/out",

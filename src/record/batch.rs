@@ -1,13 +1,14 @@
-//! Processes one batch: decode the messages, load the stored states, apply the presence rules, look
-//! up tenants, report hosts to inventory, and write everything in one transaction.
+//! Processes one batch. The steps are: decode the messages, load the stored states, apply the
+//! presence rules, look up tenants, report hosts to inventory, and write all rows in one
+//! transaction.
 
 use std::collections::HashMap;
 
 use futures::future::join_all;
 use tokio::time::Instant;
 
-use super::inventory_step::{ConnectedHost, ReportedHosts};
-use super::presence::{self, PresenceChange, PresenceSignal, ReplayKind, ResolvedOnline};
+use super::host_reporting::{ConnectedHost, ReportedHosts};
+use super::presence::{self, AppliedOnlineMessage, PresenceChange, PresenceSignal, ReplayKind};
 use super::{RecorderDeps, RecorderInput, bisect};
 use crate::domain::{ClientId, Tenant, Timestamp};
 use crate::protocol::{
@@ -22,89 +23,95 @@ use crate::tenant::{MassLossVerdict, TenantLookupOutcome};
 
 /// The decoded messages of a batch.
 #[derive(Default)]
-struct ParsedBatch {
-    /// Each client's messages, in order.
+struct DecodedBatch {
+    /// Each client's messages, in the order of the inputs.
     signals: HashMap<ClientId, Vec<PresenceSignal>>,
-    /// Messages that cannot be processed.
+    /// The messages that cannot be processed.
     dead_letters: Vec<DeadLetter>,
-    /// Handshake errors to publish after the commit, each with its outbound topic.
+    /// Handshake errors to publish after the commit, each with the topic to publish the error on.
     handshake_errors: Vec<(ClientTopic, HandshakeError)>,
 }
 
-/// The rows to write for a batch, except its dead letters.
-struct BuiltBatch {
+/// The rows to write for a batch, without the dead letters.
+struct BatchToWrite {
     rows: PresenceBatch,
     /// For each client in `rows.upserts`, the index of its online message in the batch's inputs.
-    upsert_inputs: HashMap<ClientId, usize>,
-    mass_loss: MassLossVerdict,
+    upsert_input_indexes: HashMap<ClientId, usize>,
+    mass_loss_verdict: MassLossVerdict,
 }
 
 /// Writes the inputs to the database in one transaction.
 ///
-/// The caller retries after an error and passes the same `reported_hosts` again.
-pub(super) async fn record(
+/// After an error, the caller retries with the same `reported_hosts`. Hosts that were already
+/// reported are then not reported again.
+pub(super) async fn write_inputs(
     deps: &RecorderDeps,
     inputs: &[&RecorderInput],
     leases: &[PartitionLease],
     reported_hosts: &mut ReportedHosts,
 ) -> Result<WriteOutcome, StoreError> {
     let now = deps.clock.now();
-    let parsed = parse(inputs, now);
-    let clients: Vec<ClientId> = parsed.signals.keys().cloned().collect();
+    let decoded_batch = decode_inputs(inputs, now);
+    let clients: Vec<ClientId> = decoded_batch.signals.keys().cloned().collect();
     let stored = if clients.is_empty() {
         HashMap::new()
     } else {
         deps.store.load_states(&clients).await?
     };
-    let BuiltBatch {
+    let BatchToWrite {
         mut rows,
-        upsert_inputs,
-        mass_loss,
-    } = build_batch(deps, &stored, parsed.signals, reported_hosts, now).await;
-    rows.dead_letters = parsed.dead_letters;
+        upsert_input_indexes,
+        mass_loss_verdict,
+    } = build_batch(deps, &stored, decoded_batch.signals, reported_hosts, now).await;
+    rows.dead_letters = decoded_batch.dead_letters;
     rows.dead_letter_limits = deps.config.dead_letter_limits;
     let (upserts, heartbeats) = (rows.upserts.len(), rows.heartbeats.len());
-    let ends = rows.ends.len();
+    let connection_ends = rows.connection_ends.len();
     let outcome = if rows.is_empty() {
         WriteOutcome::Committed
     } else {
-        bisect::write(deps, rows, inputs, &upsert_inputs, leases, now).await?
+        bisect::write_batch(deps, rows, inputs, &upsert_input_indexes, leases, now).await?
     };
     if outcome == WriteOutcome::Committed {
-        // Another batch may have detected a mass loss while this one was written.
-        if deps.mass_loss.is_overruled_since(&mass_loss) {
-            restore_tenants(deps, &mass_loss.cleared, now).await;
+        // Another writer may have detected a mass loss of tenants while this batch was written. The
+        // tenants that this batch cleared are then restored.
+        if deps
+            .mass_loss_detector
+            .is_overruled_since(&mass_loss_verdict)
+        {
+            restore_tenants(deps, &mass_loss_verdict.cleared_tenants, now).await;
         }
-        metrics::messages_applied("online", upserts);
-        metrics::messages_applied("heartbeat", heartbeats);
-        metrics::messages_applied("offline", ends);
-        for handshake_error in parsed.handshake_errors {
-            deps.handshake_errors.send(handshake_error);
+        metrics::count_applied_messages("online", upserts);
+        metrics::count_applied_messages("heartbeat", heartbeats);
+        metrics::count_applied_messages("offline", connection_ends);
+        for handshake_error in decoded_batch.handshake_errors {
+            deps.handshake_error_sender.send(handshake_error);
         }
     }
     Ok(outcome)
 }
 
-/// Decodes all messages. Messages that cannot be processed become dead letters.
-fn parse(inputs: &[&RecorderInput], now: Timestamp) -> ParsedBatch {
-    let mut parsed = ParsedBatch::default();
+/// Decodes all messages of a batch. Messages that cannot be processed become dead letters.
+fn decode_inputs(inputs: &[&RecorderInput], now: Timestamp) -> DecodedBatch {
+    let mut decoded_batch = DecodedBatch::default();
     for (input_index, input) in inputs.iter().enumerate() {
         match input {
             RecorderInput::ConnectionClosed { client } => {
-                parsed.add_signal(client, PresenceSignal::ConnectionClosed { at: now });
+                decoded_batch
+                    .add_signal(client, PresenceSignal::ConnectionClosed { closed_at: now });
             }
             RecorderInput::UnknownTopic { message } => {
-                parsed.dead_letter(None, message, &Rejection::unknown_topic());
+                decoded_batch.add_dead_letter(None, message, &Rejection::unknown_topic());
             }
             RecorderInput::Message { topic, message, .. } => {
-                parsed.add_message(input_index, input, topic, message);
+                decoded_batch.add_message(input_index, input, topic, message);
             }
         }
     }
-    parsed
+    decoded_batch
 }
 
-impl ParsedBatch {
+impl DecodedBatch {
     fn add_message(
         &mut self,
         input_index: usize,
@@ -115,18 +122,18 @@ impl ParsedBatch {
         let client = &topic.client;
         match protocol::decode(topic.channel, message) {
             Ok(ClientMessage::InvalidHandshake(error)) => {
-                self.dead_letter(Some(client), message, &error.rejection);
+                self.add_dead_letter(Some(client), message, &error.rejection);
                 let outbound_topic = ClientTopic {
                     channel: protocol::Channel::Handshake(Direction::ToClient),
                     ..topic.clone()
                 };
                 self.handshake_errors.push((outbound_topic, error));
             }
-            Ok(decoded) => match to_signal(input_index, input, topic, message, decoded) {
+            Ok(decoded) => match to_presence_signal(input_index, input, topic, message, decoded) {
                 Some(signal) => self.add_signal(client, signal),
-                None => metrics::message_ignored(client, "not_presence"),
+                None => metrics::count_ignored_message(client, "not_presence"),
             },
-            Err(rejection) => self.dead_letter(Some(client), message, &rejection),
+            Err(rejection) => self.add_dead_letter(Some(client), message, &rejection),
         }
     }
 
@@ -134,27 +141,30 @@ impl ParsedBatch {
         self.signals.entry(client.clone()).or_default().push(signal);
     }
 
-    /// Adds a dead letter unless the batch already has an equal one: one upsert statement cannot
-    /// change the same row twice.
-    fn dead_letter(
+    /// Adds a dead letter unless the batch already contains an equal dead letter. Equal dead
+    /// letters share a row, and one upsert statement cannot change the same row twice.
+    fn add_dead_letter(
         &mut self,
         client: Option<&ClientId>,
         message: &InboundMessage,
         rejection: &Rejection,
     ) {
-        metrics::dead_letter(&message.topic, rejection);
-        let new = DeadLetter::new(client.cloned(), message, rejection);
+        metrics::count_dead_letter(&message.topic, rejection);
+        let dead_letter = DeadLetter::new(client.cloned(), message, rejection);
         let is_equal = |other: &DeadLetter| {
-            other.sha256 == new.sha256 && other.topic == new.topic && other.client == new.client
+            other.sha256 == dead_letter.sha256
+                && other.topic == dead_letter.topic
+                && other.client == dead_letter.client
         };
         if !self.dead_letters.iter().any(is_equal) {
-            self.dead_letters.push(new);
+            self.dead_letters.push(dead_letter);
         }
     }
 }
 
-/// Converts a decoded message. Returns `None` if the message does not affect presence.
-fn to_signal(
+/// Converts a decoded message to a presence signal. Returns `None` if the message does not affect
+/// presence.
+fn to_presence_signal(
     input_index: usize,
     input: &RecorderInput,
     topic: &ClientTopic,
@@ -169,7 +179,7 @@ fn to_signal(
     else {
         return None;
     };
-    let received = ReceivedAt {
+    let received_at = ReceivedAt {
         time: message.received_at,
         position: *position,
     };
@@ -178,8 +188,8 @@ fn to_signal(
             online,
             dialect: topic.channel.dialect(),
             topic_prefix: topic.prefix.clone(),
-            received,
-            replay: if message.operator_replay {
+            received_at,
+            replay_kind: if message.is_operator_replay {
                 ReplayKind::RequestedByOperator
             } else if message.retained {
                 ReplayKind::RetainedByBroker
@@ -188,12 +198,13 @@ fn to_signal(
             },
             input_index,
         }),
-        // A replayed offline message must not remove a client that has reconnected since.
-        ClientMessage::Offline if message.operator_replay => None,
-        ClientMessage::Offline => Some(PresenceSignal::Offline { received }),
+        // The client may have reconnected after it sent the replayed offline message. The replay
+        // must not disconnect the client.
+        ClientMessage::Offline if message.is_operator_replay => None,
+        ClientMessage::Offline => Some(PresenceSignal::Offline { received_at }),
         // A replayed heartbeat does not prove that the client is connected now.
         ClientMessage::Heartbeat | ClientMessage::Response(_)
-            if message.retained || message.operator_replay =>
+            if message.retained || message.is_operator_replay =>
         {
             None
         }
@@ -206,117 +217,120 @@ fn to_signal(
 }
 
 /// Applies each client's messages, looks up tenants, reports hosts to inventory, and builds the
-/// rows.
+/// rows to write.
 async fn build_batch(
     deps: &RecorderDeps,
     stored: &HashMap<ClientId, StoredState>,
     signals: HashMap<ClientId, Vec<PresenceSignal>>,
     reported_hosts: &mut ReportedHosts,
     now: Timestamp,
-) -> BuiltBatch {
+) -> BatchToWrite {
     let mut changes = Vec::with_capacity(signals.len());
     for (client, signals) in signals {
-        let change = presence::apply(
+        let change = presence::apply_signals(
             stored.get(&client),
             signals,
             deps.config.stale_online_window,
-            |ignored| metrics::message_ignored(&client, ignored.reason()),
+            |reason| metrics::count_ignored_message(&client, reason.as_str()),
         );
         if change != PresenceChange::default() {
             changes.push((client, change));
         }
     }
-    // Concurrent writers lock rows in the same order, which prevents deadlocks.
+    // All writers lock rows in the order of the client ids. This prevents deadlocks between
+    // concurrent transactions.
     changes.sort_by(|a, b| a.0.cmp(&b.0));
-    let mut lookups = look_up_tenants(deps, &changes).await;
+    let mut lookup_outcomes = look_up_tenants(deps, &changes).await;
     let clients_with_tenant =
         changes
             .iter()
-            .zip(&mut lookups)
-            .filter_map(|((client, _), lookup)| {
-                let tenant = stored.get(client).and_then(known_tenant)?;
-                Some((client, tenant, lookup.as_mut()?))
+            .zip(&mut lookup_outcomes)
+            .filter_map(|((client, _), lookup_outcome)| {
+                let tenant = stored.get(client).and_then(stored_tenant)?;
+                Some((client, tenant, lookup_outcome.as_mut()?))
             });
-    let mass_loss = deps.mass_loss.evaluate(clients_with_tenant);
-    restore_tenants(deps, &mass_loss.restore, now).await;
-    report_hosts(deps, &changes, &lookups, reported_hosts, now).await;
+    let mass_loss_verdict = deps.mass_loss_detector.evaluate(clients_with_tenant);
+    restore_tenants(deps, &mass_loss_verdict.tenants_to_restore, now).await;
+    report_hosts(deps, &changes, &lookup_outcomes, reported_hosts, now).await;
     let mut rows = PresenceBatch::default();
-    let mut upsert_inputs = HashMap::new();
-    for ((client, change), lookup) in changes.into_iter().zip(lookups) {
-        let tenant = lookup.map(|lookup| tenant_change(lookup, stored.get(&client), now));
-        if let Some(resolved) = change.upsert {
-            upsert_inputs.insert(client.clone(), resolved.input_index);
-            let tenant = tenant.unwrap_or_else(|| keep_tenant(stored.get(&client)));
-            let reported_at = reported_hosts.reported_at(&client, resolved.input_index);
-            let upsert = connection_upsert(deps, &client, *resolved, tenant, reported_at);
+    let mut upsert_input_indexes = HashMap::new();
+    for ((client, change), lookup_outcome) in changes.into_iter().zip(lookup_outcomes) {
+        let tenant = lookup_outcome
+            .map(|lookup_outcome| tenant_change(lookup_outcome, stored.get(&client), now));
+        if let Some(applied_online) = change.upsert {
+            upsert_input_indexes.insert(client.clone(), applied_online.input_index);
+            let tenant = tenant.unwrap_or_else(|| stored_tenant_change(stored.get(&client)));
+            let reported_at =
+                reported_hosts.inventory_reported_at(&client, applied_online.input_index);
+            let upsert = connection_upsert(deps, &client, *applied_online, tenant, reported_at);
             rows.upserts.push(upsert);
-        } else if let Some(received_at) = change.heartbeat {
+        } else if let Some(received_at) = change.heartbeat_received_at {
             rows.heartbeats.push(HeartbeatUpdate {
                 client_id: client.clone(),
                 received_at,
                 tenant,
             });
         }
-        if let Some(received) = change.end {
-            rows.ends.push(ConnectionEnd {
+        if let Some(received_at) = change.offline_received_at {
+            rows.connection_ends.push(ConnectionEnd {
                 client_id: client,
-                received,
+                received_at,
             });
         }
     }
-    BuiltBatch {
+    BatchToWrite {
         rows,
-        upsert_inputs,
-        mass_loss,
+        upsert_input_indexes,
+        mass_loss_verdict,
     }
 }
 
 fn connection_upsert(
     deps: &RecorderDeps,
     client: &ClientId,
-    resolved: ResolvedOnline,
+    applied_online: AppliedOnlineMessage,
     tenant: TenantChange,
     reported_to_inventory_at: Option<Timestamp>,
 ) -> ConnectionUpsert {
-    let online = resolved.online;
-    let inventory_eligible = deps.inventory.as_ref().is_some_and(|inventory| {
-        inventory.is_eligible(resolved.dialect, online.kind, &online.info)
+    let online = applied_online.online;
+    let inventory_eligible = deps.inventory_reporter.as_ref().is_some_and(|inventory| {
+        inventory.is_eligible(applied_online.dialect, online.kind, &online.info)
     });
     ConnectionUpsert {
         inventory_eligible,
         reported_to_inventory_at,
         client_id: client.clone(),
-        dialect: resolved.dialect,
+        dialect: applied_online.dialect,
         kind: online.kind,
-        topic_prefix: resolved.topic_prefix,
+        topic_prefix: applied_online.topic_prefix,
         info: online.info,
         message_id: online.message_id,
-        message_sent: resolved.sent,
-        received: resolved.received,
-        last_heartbeat_at: resolved.last_heartbeat_at,
+        message_sent: applied_online.sent,
+        received_at: applied_online.received_at,
+        last_heartbeat_at: applied_online.last_heartbeat_at,
         tenant,
     }
 }
 
-/// Looks up tenants concurrently, with one deadline for all. Returns one element per change: `None`
-/// where no lookup is necessary.
+/// Looks up tenants concurrently, with a common deadline. Returns one element for each change:
+/// `None` if the change needs no lookup.
 async fn look_up_tenants(
     deps: &RecorderDeps,
     changes: &[(ClientId, PresenceChange)],
 ) -> Vec<Option<TenantLookupOutcome>> {
     let deadline = Instant::now() + deps.config.tenant_lookup_timeout;
-    let lookups = changes.iter().map(|(client, change)| async move {
+    let lookup_outcomes = changes.iter().map(|(client, change)| async move {
         if !change.needs_tenant_lookup {
             return None;
         }
-        let lookup = deps.tenant_lookup.lookup(client, deadline).await;
-        metrics::tenant_lookup_finished(lookup.status());
-        Some(lookup)
+        let lookup_outcome = deps.tenant_lookup.lookup(client, deadline).await;
+        metrics::count_tenant_lookup(lookup_outcome.status());
+        Some(lookup_outcome)
     });
-    join_all(lookups).await
+    join_all(lookup_outcomes).await
 }
 
-/// Restores tenants that were cleared before the mass loss was detected.
+/// Restores tenants that were cleared before a mass loss of tenants was detected.
 async fn restore_tenants(deps: &RecorderDeps, tenants: &[(ClientId, Tenant)], now: Timestamp) {
     if !tenants.is_empty()
         && let Err(error) = deps.store.restore_tenants(tenants, now).await
@@ -330,61 +344,68 @@ async fn restore_tenants(deps: &RecorderDeps, tenants: &[(ClientId, Tenant)], no
     }
 }
 
-/// Reports clients that sent an online message, and whose tenant was found, to inventory and to the
-/// sources service. A client that reconnected by a heartbeat is not reported here, because its
-/// facts are only in the database. The inventory refresh job reports it later.
+/// Reports hosts to inventory and to the sources service: the clients that sent an online message
+/// in this batch and whose tenant was found.
+///
+/// A client that reconnected by a heartbeat is not reported here, because the batch does not
+/// contain its facts. The inventory refresh job reports such a client later.
 async fn report_hosts(
     deps: &RecorderDeps,
     changes: &[(ClientId, PresenceChange)],
-    lookups: &[Option<TenantLookupOutcome>],
+    lookup_outcomes: &[Option<TenantLookupOutcome>],
     reported_hosts: &mut ReportedHosts,
     now: Timestamp,
 ) {
     let hosts: Vec<ConnectedHost<'_>> = changes
         .iter()
-        .zip(lookups)
-        .filter_map(|((client, change), lookup)| {
-            let (Some(resolved), Some(TenantLookupOutcome::Found(found))) =
-                (&change.upsert, lookup)
+        .zip(lookup_outcomes)
+        .filter_map(|((client, change), lookup_outcome)| {
+            let (Some(applied_online), Some(TenantLookupOutcome::Found(found_tenant))) =
+                (&change.upsert, lookup_outcome)
             else {
                 return None;
             };
             Some(ConnectedHost {
                 client,
-                resolved,
-                found,
+                applied_online,
+                found_tenant,
             })
         })
         .collect();
     if let Some(registrar) = &deps.source_registrar {
         reported_hosts.register_sources(registrar, &hosts);
     }
-    if let Some(inventory) = &deps.inventory {
-        reported_hosts.report(inventory, hosts, now).await;
+    if let Some(inventory) = &deps.inventory_reporter {
+        reported_hosts
+            .report_to_inventory(inventory, hosts, now)
+            .await;
     }
 }
 
+/// Returns the tenant change for the outcome of a lookup.
 fn tenant_change(
-    lookup: TenantLookupOutcome,
+    lookup_outcome: TenantLookupOutcome,
     stored: Option<&StoredState>,
     now: Timestamp,
 ) -> TenantChange {
-    match lookup {
+    match lookup_outcome {
         TenantLookupOutcome::Found(found) => TenantChange::Found(found.tenant),
         TenantLookupOutcome::NotFound => TenantChange::NotFound(now),
-        TenantLookupOutcome::Unavailable => keep_tenant(stored),
+        TenantLookupOutcome::Unavailable => stored_tenant_change(stored),
     }
 }
 
-fn keep_tenant(stored: Option<&StoredState>) -> TenantChange {
-    match stored.and_then(known_tenant) {
+/// Returns the tenant change without a lookup result: keep the stored tenant, or look up the tenant
+/// later if none is stored.
+fn stored_tenant_change(stored: Option<&StoredState>) -> TenantChange {
+    match stored.and_then(stored_tenant) {
         Some(tenant) => TenantChange::Keep(tenant),
         None => TenantChange::PendingLookup,
     }
 }
 
-/// Returns the stored tenant of a connected or disconnected client.
-fn known_tenant(stored: &StoredState) -> Option<Tenant> {
+/// Returns the tenant that is stored for a connected or disconnected client.
+fn stored_tenant(stored: &StoredState) -> Option<Tenant> {
     match (&stored.connection, &stored.disconnect) {
         (Some(connection), _) => connection.tenant.clone(),
         (None, Some(disconnect)) => disconnect.tenant.clone(),

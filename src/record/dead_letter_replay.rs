@@ -1,5 +1,5 @@
-//! Replays dead letters that an operator selected. The recorder processes a replay like any other
-//! message, so it is ordered with the client's new messages.
+//! Replays dead letters that an operator selected. The recorder processes a replayed message like
+//! any other message, in order with the client's new messages.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -7,22 +7,23 @@ use std::time::Duration;
 
 use super::{Recorder, RecorderInput};
 use crate::domain::ClientId;
-use crate::protocol::{Direction, InboundMessage, TopicScheme, Truncated};
+use crate::protocol::{Direction, InboundMessage, OriginalPayload, TopicScheme};
 use crate::shutdown::TaskGroup;
 use crate::store::{DeadLetterFilter, Store, StoreError, StoredDeadLetter};
 
-/// The interval is short because an operator waits for the replay.
+/// Interval between two queries for requested replays. The interval is short, because an operator
+/// waits for the replay.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_REPLAYS_PER_POLL: u32 = 100;
 
 /// Polls for requested replays until `tasks` is cancelled.
 ///
-/// After each replay, `end_if_not_connected` is called for the client: a replayed online message
-/// must not mark a client as connected if it has no connection to the embedded broker.
+/// After each replay, `end_if_not_connected` is called for the client. A replayed online message
+/// must not mark a client as connected if the client has no connection to the embedded broker.
 pub async fn replay_dead_letters<E, F>(
     store: Arc<dyn Store>,
     recorder: Recorder,
-    topics: TopicScheme,
+    topic_scheme: TopicScheme,
     end_if_not_connected: E,
     tasks: TaskGroup,
 ) where
@@ -34,8 +35,10 @@ pub async fn replay_dead_letters<E, F>(
             () = tokio::time::sleep(POLL_INTERVAL) => {}
             () = tasks.cancelled() => return,
         }
+        let replay =
+            replay_requested_dead_letters(&*store, &recorder, &topic_scheme, &end_if_not_connected);
         let result = tokio::select! {
-            result = replay_requested(&*store, &recorder, &topics, &end_if_not_connected) => result,
+            result = replay => result,
             () = tasks.cancelled() => return,
         };
         if let Err(error) = result {
@@ -44,10 +47,10 @@ pub async fn replay_dead_letters<E, F>(
     }
 }
 
-async fn replay_requested<E, F>(
+async fn replay_requested_dead_letters<E, F>(
     store: &dyn Store,
     recorder: &Recorder,
-    topics: &TopicScheme,
+    topic_scheme: &TopicScheme,
     end_if_not_connected: &E,
 ) -> Result<(), StoreError>
 where
@@ -58,19 +61,21 @@ where
         replay_requested: true,
         ..DeadLetterFilter::default()
     };
-    for listed in store
+    for listed_dead_letter in store
         .list_dead_letters(&filter, MAX_REPLAYS_PER_POLL)
         .await?
     {
-        // The list has no payloads.
-        let Some(dead_letter) = store.find_dead_letter(listed.id).await? else {
+        // The list contains no payloads, so each dead letter is loaded with its payload.
+        let Some(dead_letter) = store.find_dead_letter(listed_dead_letter.id).await? else {
             continue;
         };
-        let receipt = recorder.submit(to_input(topics, &dead_letter));
-        // The receipt fails only at shutdown. The request then stays stored for the next start.
-        if receipt.durable().await.is_ok() {
-            if let Some(ending) = dead_letter.client.as_ref().and_then(end_if_not_connected) {
-                ending.await;
+        let receipt = recorder.submit(to_recorder_input(topic_scheme, &dead_letter));
+        // The receipt fails only at shutdown. The replay request then remains in the database until
+        // the next start.
+        if receipt.wait_until_durable().await.is_ok() {
+            if let Some(end_connection) = dead_letter.client.as_ref().and_then(end_if_not_connected)
+            {
+                end_connection.await;
             }
             let is_deleted = store
                 .finish_replay(dead_letter.id, dead_letter.occurrences)
@@ -85,19 +90,19 @@ where
     Ok(())
 }
 
-fn to_input(topics: &TopicScheme, dead_letter: &StoredDeadLetter) -> RecorderInput {
+fn to_recorder_input(topic_scheme: &TopicScheme, dead_letter: &StoredDeadLetter) -> RecorderInput {
     let message = InboundMessage {
         topic: dead_letter.topic.clone(),
         payload: dead_letter.payload.clone(),
         retained: false,
-        operator_replay: true,
+        is_operator_replay: true,
         received_at: dead_letter.last_received,
-        truncated: (!dead_letter.is_complete()).then(|| Truncated {
-            size: dead_letter.size,
+        truncated_from: (!dead_letter.is_complete()).then(|| OriginalPayload {
+            size_bytes: dead_letter.size,
             sha256: dead_letter.sha256.clone(),
         }),
     };
-    let topic = topics.parse(&dead_letter.topic);
+    let topic = topic_scheme.parse(&dead_letter.topic);
     match topic.filter(|topic| topic.channel.direction() == Direction::FromClient) {
         Some(topic) => RecorderInput::ordered_message(topic, message),
         None => RecorderInput::UnknownTopic { message },

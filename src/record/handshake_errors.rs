@@ -1,15 +1,16 @@
-//! Channel from the recorder to the task that publishes handshake errors, so the recorder never
-//! waits for the broker.
+//! Channel from the recorder to the task that publishes handshake errors. The recorder only queues
+//! an error, so the recorder never waits for the broker.
 
 use tokio::sync::mpsc;
 
 use crate::protocol::{ClientTopic, HandshakeError};
 use crate::telemetry::metrics;
 
-/// Further errors are dropped: a client that receives no response retries its handshake.
+/// Maximum number of handshake errors in the channel. Further errors are dropped. A client that
+/// receives no response retries its handshake.
 const MAX_QUEUED_ERRORS: usize = 1000;
 
-/// Receives each error with the topic to publish it on.
+/// Receives handshake errors, each with the topic to publish the error on.
 pub type HandshakeErrorReceiver = mpsc::Receiver<(ClientTopic, HandshakeError)>;
 
 /// Queues handshake errors for publishing.
@@ -17,16 +18,16 @@ pub type HandshakeErrorReceiver = mpsc::Receiver<(ClientTopic, HandshakeError)>;
 pub struct HandshakeErrorSender(mpsc::Sender<(ClientTopic, HandshakeError)>);
 
 impl HandshakeErrorSender {
-    /// Creates a channel.
+    /// Creates a channel for handshake errors.
     #[must_use]
     pub fn channel() -> (Self, HandshakeErrorReceiver) {
         let (sender, receiver) = mpsc::channel(MAX_QUEUED_ERRORS);
         (Self(sender), receiver)
     }
 
-    /// Queues an error, or drops it if the queue is full.
+    /// Queues an error. Drops the error if the queue is full.
     pub(super) fn send(&self, error: (ClientTopic, HandshakeError)) {
-        let queued = self.0.try_send(error).is_ok();
-        metrics::handshake_error(queued);
+        let is_queued = self.0.try_send(error).is_ok();
+        metrics::count_invalid_handshake(is_queued);
     }
 }

@@ -1,15 +1,18 @@
 //! Recorder: turns client messages into database rows, one batch per transaction.
 //!
-//! Group commit without a timer: an idle writer takes all queued messages and writes them in one
-//! transaction. Under low load a batch is a single message; under high load batches are full.
-//! Writers run concurrently, and all messages of one client go to the same writer. `batch` contains
-//! the steps of a batch. `presence` contains the rules that decide whether a client is connected.
+//! The recorder uses group commit without a timer. An idle writer takes all queued messages and
+//! writes them in one transaction. Under low load, a batch contains a single message. Under high
+//! load, batches are full. Writers run concurrently, and all messages of one client go to the same
+//! writer.
+//!
+//! `batch` contains the steps of a batch. `presence` contains the rules that decide whether a
+//! client is connected.
 
 mod batch;
 mod bisect;
 mod dead_letter_replay;
 mod handshake_errors;
-mod inventory_step;
+mod host_reporting;
 mod presence;
 mod startup_sweep;
 mod writer;
@@ -32,7 +35,7 @@ use crate::tenant::{MassLossDetector, TenantLookup};
 
 pub use dead_letter_replay::replay_dead_letters;
 pub use handshake_errors::{HandshakeErrorReceiver, HandshakeErrorSender};
-pub use startup_sweep::startup_sweep;
+pub use startup_sweep::run_startup_sweep;
 
 pub use crate::store::{DeadLetterLimits, PartitionLease, QueuePosition, QueueTopic};
 
@@ -43,31 +46,32 @@ use writer::{Job, WriterStatus};
 pub enum RecorderInput {
     /// A client's message.
     Message {
-        /// The parsed MQTT topic, which names the client.
+        /// The parsed MQTT topic, which contains the client id.
         topic: ClientTopic,
-        /// The message.
+        /// The message that the client published.
         message: InboundMessage,
-        /// Position in the Kafka ingress topic. `None` if the message did not come from there.
+        /// Position of the message in the Kafka ingress topic. `None` if the message was not read
+        /// from the ingress topic.
         position: Option<QueuePosition>,
-        /// Whether the message came through the Kafka answers topic, so it may be out of order with
-        /// the client's messages in the ingress topic.
+        /// Whether the message was read from the Kafka answers topic. The message may then be out
+        /// of order with the client's messages in the ingress topic.
         unordered: bool,
     },
     /// A message on a topic that is not a client topic.
     UnknownTopic {
-        /// The message.
+        /// The message with the unknown topic.
         message: InboundMessage,
     },
     /// The client's last connection to the embedded broker was closed.
     ConnectionClosed {
-        /// The client.
+        /// The client whose connection was closed.
         client: ClientId,
     },
 }
 
 impl RecorderInput {
-    /// Creates the input for a message that did not pass through Kafka, so it is in the order in
-    /// which the client sent it.
+    /// Creates the input for a message that did not pass through Kafka. A client's messages then
+    /// arrive in the order in which the client sent them.
     #[must_use]
     pub fn ordered_message(topic: ClientTopic, message: InboundMessage) -> Self {
         Self::Message {
@@ -78,7 +82,7 @@ impl RecorderInput {
         }
     }
 
-    /// The client, unless the topic is unknown.
+    /// Returns the client. Returns `None` if the topic is unknown.
     #[must_use]
     pub fn client(&self) -> Option<&ClientId> {
         match self {
@@ -88,7 +92,7 @@ impl RecorderInput {
         }
     }
 
-    /// The message, unless the input is a closed connection.
+    /// Returns the message. Returns `None` if the input is a closed connection.
     #[must_use]
     pub fn inbound_message(&self) -> Option<&InboundMessage> {
         match self {
@@ -97,7 +101,7 @@ impl RecorderInput {
         }
     }
 
-    /// Approximate memory use in bytes.
+    /// Returns the approximate memory use of the input in bytes.
     fn size_bytes(&self) -> usize {
         self.inbound_message()
             .map_or(0, |message| message.payload.len() + message.topic.len())
@@ -105,10 +109,13 @@ impl RecorderInput {
 }
 
 /// While at least this many messages are queued, [`Recorder::is_overloaded`] returns true and the
-/// embedded broker rejects new connections. Memory stays bounded, because each client that is
-/// already connected can add only one message, its last will and its closed connection.
+/// embedded broker rejects new connections.
+///
+/// Clients that are already connected can still add inputs. Memory stays bounded, because each of
+/// these clients can add at most one message, its last will and its closed connection.
 const MAX_QUEUED_MESSAGES: usize = 20_000;
-/// The same limit in bytes.
+/// While at least this many bytes are queued, [`Recorder::is_overloaded`] returns true and the
+/// embedded broker rejects new connections.
 const MAX_QUEUED_BYTES: usize = 64 * 1024 * 1024;
 
 /// Settings of the recorder.
@@ -117,7 +124,8 @@ pub struct RecorderConfig {
     pub max_batch_size: usize,
     /// Maximum time that a batch waits for tenant lookups.
     pub tenant_lookup_timeout: Duration,
-    /// Maximum time by which the `sent` of a stale online message precedes the stored `sent`.
+    /// An online message is ignored as stale if its `sent` is earlier than the stored `sent` by at
+    /// most this duration.
     pub stale_online_window: Duration,
     /// Number of concurrent writers.
     pub writers: usize,
@@ -127,21 +135,21 @@ pub struct RecorderConfig {
 
 /// Dependencies of the recorder.
 pub struct RecorderDeps {
-    /// The database.
+    /// Access to the database.
     pub store: Arc<dyn Store>,
     /// Looks up the organization of a client.
     pub tenant_lookup: Arc<dyn TenantLookup>,
-    /// Suppresses "not found" results when too many clients would lose their tenant.
-    pub mass_loss: MassLossDetector,
-    /// Reports connected hosts to inventory, if configured.
-    pub inventory: Option<InventoryReporter>,
-    /// Registers catalog proxies with the sources service, if configured.
+    /// Suppresses "not found" results if they would clear the tenant of too many clients at once.
+    pub mass_loss_detector: MassLossDetector,
+    /// Reports connected hosts to inventory. `None` if inventory is not configured.
+    pub inventory_reporter: Option<InventoryReporter>,
+    /// Registers catalog proxies with the sources service. `None` if the service is not configured.
     pub source_registrar: Option<SourceRegistrar>,
     /// Sends handshake errors to clients.
-    pub handshake_errors: HandshakeErrorSender,
+    pub handshake_error_sender: HandshakeErrorSender,
     /// Source of the current time.
     pub clock: Arc<dyn Clock>,
-    /// Settings.
+    /// Settings of the recorder.
     pub config: RecorderConfig,
 }
 
@@ -153,13 +161,13 @@ pub struct Recorder {
     status: Arc<WriterStatus>,
 }
 
-/// The input was not written: the recorder stopped, or the Kafka partition has a new owner. The
-/// caller must not acknowledge the message.
+/// Error: the input was not written, because the recorder stopped or the Kafka partition has a new
+/// owner. The caller must not acknowledge the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not recorded")]
 pub struct NotRecorded;
 
-/// Receipt for submitted input, which resolves when the input is durable.
+/// Receipt for a submitted input. The caller uses the receipt to wait until the input is durable.
 #[derive(Debug)]
 pub struct Receipt(oneshot::Receiver<()>);
 
@@ -168,13 +176,13 @@ impl Receipt {
     ///
     /// # Errors
     /// [`NotRecorded`] if the input was not written.
-    pub async fn durable(self) -> Result<(), NotRecorded> {
+    pub async fn wait_until_durable(self) -> Result<(), NotRecorded> {
         self.0.await.map_err(|_| NotRecorded)
     }
 }
 
 impl Recorder {
-    /// Starts the writers. When `tasks` is cancelled, they write what is queued and exit.
+    /// Starts the writers. When `tasks` is cancelled, the writers write all queued inputs and exit.
     #[must_use]
     pub fn start(deps: RecorderDeps, tasks: &TaskGroup) -> Self {
         let status = Arc::new(WriterStatus::default());
@@ -182,9 +190,9 @@ impl Recorder {
         let deps = Arc::new(deps);
         let writer_queues = (0..writers)
             .map(|_| {
-                // An unbounded channel is safe, because callers bound what they submit: the
-                // embedded broker submits a client's next message only after the previous one is
-                // durable, and the other callers limit their messages in flight.
+                // The channel needs no bound, because each caller limits its inputs in flight. The
+                // embedded broker submits a client's next message only after the previous message
+                // is durable. The other callers limit their total number of messages in flight.
                 let (sender, jobs) = mpsc::unbounded_channel();
                 tasks.spawn(writer::run(
                     deps.clone(),
@@ -202,7 +210,8 @@ impl Recorder {
         }
     }
 
-    /// Queues one input. Inputs of the same client are applied in the order of the calls.
+    /// Queues one input. Inputs of one client are applied in the order in which they were
+    /// submitted.
     #[must_use]
     pub fn submit(&self, input: RecorderInput) -> Receipt {
         let mut hasher = DefaultHasher::new();
@@ -210,10 +219,15 @@ impl Recorder {
         self.enqueue(hasher.finish(), vec![input], None)
     }
 
-    /// Queues consecutive messages of one Kafka partition. They are committed together, or not at
-    /// all if the partition has a new owner by then.
+    /// Queues consecutive messages of one Kafka partition. The messages are committed in one
+    /// transaction. If the partition has a new owner before the commit, none of the messages is
+    /// written.
     #[must_use]
-    pub fn submit_partition(&self, lease: PartitionLease, inputs: Vec<RecorderInput>) -> Receipt {
+    pub fn submit_from_partition(
+        &self,
+        lease: PartitionLease,
+        inputs: Vec<RecorderInput>,
+    ) -> Receipt {
         self.enqueue(
             u64::from(lease.partition.unsigned_abs()),
             inputs,
@@ -221,46 +235,48 @@ impl Recorder {
         )
     }
 
-    /// Inputs with the same `shard_key` go to the same writer.
+    /// Queues inputs for one transaction. Inputs with the same `shard_key` go to the same writer.
     fn enqueue(
         &self,
         shard_key: u64,
         inputs: Vec<RecorderInput>,
         lease: Option<PartitionLease>,
     ) -> Receipt {
-        let (committed, receipt) = oneshot::channel();
-        let writer = usize::try_from(shard_key % self.writer_queues.len() as u64).unwrap_or(0);
-        let job = Job::new(inputs, lease, committed);
+        let (receipt_sender, receipt) = oneshot::channel();
+        let writer_index =
+            usize::try_from(shard_key % self.writer_queues.len() as u64).unwrap_or(0);
+        let job = Job::new(inputs, lease, receipt_sender);
         self.status.add_queued(&job);
-        // If the writer has exited, the job is dropped with `committed`, and the receipt fails.
-        let _ = self.writer_queues[writer].send(job);
+        // If the writer has exited, the job and its `receipt_sender` are dropped. The caller's
+        // receipt then fails.
+        let _ = self.writer_queues[writer_index].send(job);
         Receipt(receipt)
     }
 
-    /// Acquires partitions of a Kafka topic for [`Recorder::submit_partition`]. From then on,
-    /// writes of the previous owner are fenced.
+    /// Acquires partitions of a Kafka topic for [`Recorder::submit_from_partition`]. The database
+    /// then rejects further writes of the previous owner.
     ///
     /// # Errors
     /// When the database is unavailable.
     pub async fn acquire_partitions(
         &self,
-        queue: QueueTopic,
+        queue_topic: QueueTopic,
         partitions: &[i32],
         owner: &str,
     ) -> Result<Vec<PartitionLease>, StoreError> {
         self.store
-            .acquire_partitions(queue, partitions, owner)
+            .acquire_partitions(queue_topic, partitions, owner)
             .await
     }
 
-    /// Whether so many messages are queued that the broker should reject new connections.
+    /// Returns whether so many messages are queued that the broker should reject new connections.
     #[must_use]
     pub fn is_overloaded(&self) -> bool {
-        let (messages, bytes) = self.status.queued();
+        let (messages, bytes) = self.status.queued_messages_and_bytes();
         messages >= MAX_QUEUED_MESSAGES || bytes >= MAX_QUEUED_BYTES
     }
 
-    /// Health for the readiness endpoint.
+    /// Returns the recorder's health for the readiness endpoint.
     ///
     /// # Errors
     /// When a writer has exited or is retrying a batch.
@@ -275,12 +291,13 @@ impl Recorder {
         self.status.health()
     }
 
-    /// Resolves when a writer exits: after cancellation, or unexpectedly because of a bug.
-    pub async fn writer_exited(&self) {
-        let exits = self
+    /// Waits until a writer exits. A writer exits after cancellation, or unexpectedly because of a
+    /// bug.
+    pub async fn wait_for_writer_exit(&self) {
+        let writer_exits = self
             .writer_queues
             .iter()
             .map(|queue| queue.closed().boxed());
-        futures::future::select_all(exits).await;
+        futures::future::select_all(writer_exits).await;
     }
 }

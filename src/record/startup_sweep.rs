@@ -1,5 +1,6 @@
-//! Startup sweep: ends connections that were recorded before a restart of the embedded broker and
-//! whose clients have not reconnected. A crash of the broker publishes no last wills.
+//! Startup sweep: ends the recorded connections of clients that have not reconnected after a
+//! restart of the embedded broker. The sweep is necessary, because a broker that crashes publishes
+//! no last wills.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -11,15 +12,17 @@ use crate::domain::ClientId;
 use crate::shutdown::TaskGroup;
 use crate::store::Store;
 
-/// Number of rows per query. Limits how many connections are ended concurrently.
-const CHUNK_ROWS: u32 = 1000;
+/// Number of client ids per query. Also the maximum number of connections that are ended
+/// concurrently.
+const ROWS_PER_QUERY: u32 = 1000;
 const QUERY_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Waits for `reconnect_grace`, then calls `end_if_not_connected` for each recorded connection.
 ///
-/// `end_if_not_connected` returns `None` if the client is connected to the broker. It must not rely
-/// on online messages, because some clients send none after a reconnect.
-pub async fn startup_sweep<E, F>(
+/// `end_if_not_connected` returns `None` if the client is connected to the broker. The function
+/// must check the broker's connections instead of online messages, because some clients send no
+/// online message after a reconnect.
+pub async fn run_startup_sweep<E, F>(
     store: Arc<dyn Store>,
     reconnect_grace: Duration,
     end_if_not_connected: E,
@@ -30,26 +33,29 @@ pub async fn startup_sweep<E, F>(
 {
     let sweep = async {
         tokio::time::sleep(reconnect_grace).await;
-        let mut ended = 0_usize;
-        let mut after: Option<ClientId> = None;
+        let mut ended_connections = 0_usize;
+        let mut last_client_id: Option<ClientId> = None;
         loop {
-            let chunk = match store.list_client_ids(after.as_ref(), CHUNK_ROWS).await {
-                Ok(chunk) => chunk,
+            let client_ids = match store
+                .list_client_ids(last_client_id.as_ref(), ROWS_PER_QUERY)
+                .await
+            {
+                Ok(client_ids) => client_ids,
                 Err(error) => {
                     tracing::warn!(%error, "startup sweep query failed; retrying");
                     tokio::time::sleep(QUERY_RETRY_INTERVAL).await;
                     continue;
                 }
             };
-            let Some(last) = chunk.last().cloned() else {
+            let Some(last) = client_ids.last().cloned() else {
                 break;
             };
-            ended += join_all(chunk.iter().filter_map(&end_if_not_connected))
+            ended_connections += join_all(client_ids.iter().filter_map(&end_if_not_connected))
                 .await
                 .len();
-            after = Some(last);
+            last_client_id = Some(last);
         }
-        tracing::info!(ended, "startup sweep finished");
+        tracing::info!(ended_connections, "startup sweep finished");
     };
     tokio::select! {
         () = sweep => {}

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::inventory_step::ReportedHosts;
+use super::host_reporting::ReportedHosts;
 use super::{RecorderDeps, RecorderInput, batch};
 use crate::shutdown::TaskGroup;
 use crate::store::{PartitionLease, StoreError, WriteOutcome};
@@ -19,53 +19,56 @@ use crate::telemetry::metrics;
 
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(50);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(2);
-/// Maximum size of a batch's messages. Decoding and writing need several times as much memory.
+/// Maximum total size of the messages in a batch. Decoding and writing a batch need several times
+/// as much memory.
 const MAX_BATCH_BYTES: usize = 8 * 1024 * 1024;
 
 /// Inputs that must be committed in the same transaction.
 pub(super) struct Job {
     pub inputs: Vec<RecorderInput>,
-    /// Lease of the Kafka partition that the inputs came from.
+    /// Lease of the Kafka partition that the inputs were read from. `None` if the inputs did not
+    /// come from Kafka.
     pub lease: Option<PartitionLease>,
     /// Completes the caller's receipt.
-    pub committed: oneshot::Sender<()>,
-    bytes: usize,
+    pub receipt_sender: oneshot::Sender<()>,
+    size_bytes: usize,
 }
 
 impl Job {
     pub fn new(
         inputs: Vec<RecorderInput>,
         lease: Option<PartitionLease>,
-        committed: oneshot::Sender<()>,
+        receipt_sender: oneshot::Sender<()>,
     ) -> Self {
-        let bytes = inputs.iter().map(RecorderInput::size_bytes).sum();
+        let size_bytes = inputs.iter().map(RecorderInput::size_bytes).sum();
         Self {
             inputs,
             lease,
-            committed,
-            bytes,
+            receipt_sender,
+            size_bytes,
         }
     }
 }
 
-/// Status shared by all writers: how much is queued, and which writers are retrying a batch.
+/// Status that all writers share: the amount of queued data, and the writers that are retrying a
+/// batch.
 #[derive(Default)]
 pub(super) struct WriterStatus {
     queued_messages: AtomicUsize,
     queued_bytes: AtomicUsize,
-    retrying: Mutex<RetryingWriters>,
+    retrying_writers: Mutex<RetryingWriters>,
 }
 
 #[derive(Default)]
 struct RetryingWriters {
-    writers: HashSet<tokio::task::Id>,
+    task_ids: HashSet<tokio::task::Id>,
     last_error: String,
 }
 
 impl WriterStatus {
     pub fn health(&self) -> HealthResult {
-        let retrying = self.retrying.lock();
-        if retrying.writers.is_empty() {
+        let retrying = self.retrying_writers.lock();
+        if retrying.task_ids.is_empty() {
             Ok(())
         } else {
             let error = &retrying.last_error;
@@ -73,8 +76,8 @@ impl WriterStatus {
         }
     }
 
-    /// Returns the number and the bytes of messages that are queued or being written.
-    pub fn queued(&self) -> (usize, usize) {
+    /// Returns the number and the total bytes of the messages that are queued or being written.
+    pub fn queued_messages_and_bytes(&self) -> (usize, usize) {
         (
             self.queued_messages.load(Ordering::Relaxed),
             self.queued_bytes.load(Ordering::Relaxed),
@@ -83,25 +86,29 @@ impl WriterStatus {
 
     pub fn add_queued(&self, job: &Job) {
         let messages = job.inputs.len();
-        let before = self.queued_messages.fetch_add(messages, Ordering::Relaxed);
-        metrics::set_in_flight_messages(before + messages);
-        self.queued_bytes.fetch_add(job.bytes, Ordering::Relaxed);
+        let queued_before = self.queued_messages.fetch_add(messages, Ordering::Relaxed);
+        metrics::set_in_flight_messages(queued_before + messages);
+        self.queued_bytes
+            .fetch_add(job.size_bytes, Ordering::Relaxed);
     }
 
     fn remove_queued(&self, messages: usize, bytes: usize) {
-        let before = self.queued_messages.fetch_sub(messages, Ordering::Relaxed);
-        metrics::set_in_flight_messages(before.saturating_sub(messages));
+        let queued_before = self.queued_messages.fetch_sub(messages, Ordering::Relaxed);
+        metrics::set_in_flight_messages(queued_before.saturating_sub(messages));
         self.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     fn mark_retrying(&self, error: &StoreError) {
-        let mut retrying = self.retrying.lock();
-        retrying.writers.insert(tokio::task::id());
+        let mut retrying = self.retrying_writers.lock();
+        retrying.task_ids.insert(tokio::task::id());
         retrying.last_error = error.to_string();
     }
 
-    fn mark_ok(&self) {
-        self.retrying.lock().writers.remove(&tokio::task::id());
+    fn mark_not_retrying(&self) {
+        self.retrying_writers
+            .lock()
+            .task_ids
+            .remove(&tokio::task::id());
     }
 }
 
@@ -115,7 +122,7 @@ pub(super) async fn run(
     // A received job that did not fit into the previous batch.
     let mut leftover: Option<Job> = None;
     loop {
-        let first = if let Some(job) = leftover.take() {
+        let first_job = if let Some(job) = leftover.take() {
             job
         } else {
             let job = tokio::select! {
@@ -126,26 +133,26 @@ pub(super) async fn run(
             let Some(job) = job else { return };
             job
         };
-        let (mut messages, mut bytes) = (first.inputs.len(), first.bytes);
-        let mut batch = vec![first];
+        let (mut messages, mut bytes) = (first_job.inputs.len(), first_job.size_bytes);
+        let mut batch = vec![first_job];
         while let Ok(job) = jobs.try_recv() {
-            let fits = messages + job.inputs.len() <= deps.config.max_batch_size
-                && bytes + job.bytes <= MAX_BATCH_BYTES;
-            if !fits {
+            let fits_into_batch = messages + job.inputs.len() <= deps.config.max_batch_size
+                && bytes + job.size_bytes <= MAX_BATCH_BYTES;
+            if !fits_into_batch {
                 leftover = Some(job);
                 break;
             }
             messages += job.inputs.len();
-            bytes += job.bytes;
+            bytes += job.size_bytes;
             batch.push(job);
         }
-        write(&deps, &status, batch).await;
+        write_with_retries(&deps, &status, batch).await;
         status.remove_queued(messages, bytes);
     }
 }
 
 /// Writes a batch and retries until every job is committed or fenced.
-async fn write(deps: &RecorderDeps, status: &WriterStatus, mut jobs: Vec<Job>) {
+async fn write_with_retries(deps: &RecorderDeps, status: &WriterStatus, mut jobs: Vec<Job>) {
     let started = Instant::now();
     let mut retry_delay = MIN_RETRY_DELAY;
     let mut attempt = 0;
@@ -156,39 +163,40 @@ async fn write(deps: &RecorderDeps, status: &WriterStatus, mut jobs: Vec<Job>) {
         leases.sort_unstable();
         leases.dedup();
         let messages = inputs.len();
-        match batch::record(deps, &inputs, &leases, &mut reported_hosts).await {
+        match batch::write_inputs(deps, &inputs, &leases, &mut reported_hosts).await {
             Ok(WriteOutcome::Committed) => {
-                metrics::batch_committed(messages, started.elapsed());
+                metrics::observe_committed_batch(messages, started.elapsed());
                 let now = deps.clock.now();
                 for message in inputs.iter().filter_map(|input| input.inbound_message()) {
-                    metrics::record_latency(now.duration_since(message.received_at));
+                    metrics::observe_record_latency(now.duration_since(message.received_at));
                 }
                 break;
             }
             Ok(WriteOutcome::Fenced(lost_leases)) => {
-                // The new owner of the partitions reads these messages from Kafka again. Dropping
-                // the jobs fails their receipts.
-                let partitions: Vec<i32> = lost_leases.iter().map(|l| l.partition).collect();
-                metrics::partitions_fenced(&partitions);
+                // The new owner of the partitions reads these messages from Kafka again. The jobs
+                // are dropped, so their receipts fail.
+                let partitions: Vec<i32> =
+                    lost_leases.iter().map(|lease| lease.partition).collect();
+                metrics::count_fenced_partitions(&partitions);
                 jobs.retain(|job| job.lease.is_none_or(|lease| !lost_leases.contains(&lease)));
             }
             Err(error) => {
                 attempt += 1;
                 status.mark_retrying(&error);
-                metrics::batch_retrying(attempt, messages, &error);
+                metrics::report_batch_retry(attempt, messages, &error);
                 tokio::time::sleep(retry_delay).await;
                 retry_delay = (retry_delay * 2).min(MAX_RETRY_DELAY);
             }
         }
     }
     if attempt > 0 {
-        status.mark_ok();
-        metrics::batch_retry_ended();
+        status.mark_not_retrying();
+        metrics::report_batch_retry_ended();
         tracing::info!(attempt, "batch written after retries");
     }
     for job in jobs {
-        // The send fails if the caller no longer waits for the receipt. The message is then
-        // delivered again, which is harmless.
-        let _ = job.committed.send(());
+        // `send` fails if the caller no longer waits for the receipt. The message is then not
+        // acknowledged and is delivered again, which is harmless.
+        let _ = job.receipt_sender.send(());
     }
 }

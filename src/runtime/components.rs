@@ -1,4 +1,4 @@
-//! Components that both the running connector and CLI commands create from the configuration.
+//! Creates components from the configuration, for the running connector and for CLI commands.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::domain::{Clock, OrgId, Tenant};
 use crate::integrations::inventory::reporter::InventoryReporter;
 use crate::integrations::inventory::{message, sink};
-use crate::jobs::{LookupJobConfig, TenantLookupJob};
+use crate::jobs::{LookupJobConfig, LookupJobRunner};
 use crate::kafka::Producer;
 use crate::protocol::{HandshakeSegments, TopicScheme};
 use crate::store::Store;
@@ -19,10 +19,10 @@ use crate::store::sqlite::{self, SqliteStore};
 use crate::tenant::{AccountTranslator, HttpTranslator, StaticTranslator};
 use crate::tenant::{GatewayClient, LookupClient, LookupLimits, StaticTenants, TenantLookup};
 
-const INVENTORY_FILE: &str = "inventory.ndjson";
+const INVENTORY_FILE_NAME: &str = "inventory.ndjson";
 
-/// Creates the tenant lookup: the gateway if `tenant.gateway_url` is set, else the static file and
-/// the default tenant.
+/// Creates the tenant lookup. If `tenant.gateway_url` is set, the lookup sends requests to the
+/// tenant gateway. Otherwise it uses the static tenant file and the default tenant.
 ///
 /// # Errors
 /// When a `tenant.*` setting is invalid.
@@ -44,8 +44,9 @@ pub fn tenant_lookup(config: &Config) -> Result<Arc<dyn TenantLookup>> {
     Ok(Arc::new(LookupClient::new(gateway, limits)))
 }
 
-/// Creates the translator between account numbers and organization ids: the service if
-/// `tenant.translator_url` is set, else the translation file and the default tenant.
+/// Creates the translator between account numbers and organization ids. If `tenant.translator_url`
+/// is set, the translator sends requests to the translation service. Otherwise it uses the
+/// translation file and the default tenant.
 ///
 /// # Errors
 /// When a `tenant.*` setting is invalid.
@@ -55,17 +56,20 @@ pub fn account_translator(config: &Config) -> Result<Arc<dyn AccountTranslator>>
         let timeout = settings.translator_timeout.get();
         return Ok(Arc::new(HttpTranslator::new(url, timeout)?));
     }
-    let default = OrgId::new(&settings.default_org_id).ok();
-    let default = default.map(|org_id| Tenant {
+    let default_org_id = OrgId::new(&settings.default_org_id).ok();
+    let default_tenant = default_org_id.map(|org_id| Tenant {
         org_id,
         account: settings.default_account.clone(),
     });
-    let file = settings.translator_file.as_deref();
-    Ok(Arc::new(StaticTranslator::read(file, default.as_ref())?))
+    let translation_file = settings.translator_file.as_deref();
+    let translator = StaticTranslator::read(translation_file, default_tenant.as_ref())?;
+    Ok(Arc::new(translator))
 }
 
-/// Creates the inventory reporter. With Kafka it writes to inventory's topic, else to a file in the
-/// data folder. Returns `None` without both, or if `inventory.enabled` is false.
+/// Creates the inventory reporter. If Kafka is configured, the reporter writes to the inventory
+/// topic. Otherwise it writes to a file in the data folder.
+///
+/// Returns `None` if there is neither Kafka nor a data folder, or if `inventory.enabled` is false.
 ///
 /// # Errors
 /// When a `kafka.*` setting is invalid.
@@ -81,7 +85,7 @@ pub fn inventory_reporter(
             Arc::new(sink::KafkaSink::new(producer, settings.topic.clone()))
         }
         (None, Some(dir)) => Arc::new(sink::FileSink::new(
-            &dir.join(INVENTORY_FILE),
+            &dir.join(INVENTORY_FILE_NAME),
             settings.file_max_bytes,
             settings.max_files,
         )),
@@ -107,9 +111,9 @@ pub fn tenant_lookup_job(
     tenants: Arc<dyn TenantLookup>,
     data_dir: Option<&Path>,
     clock: Arc<dyn Clock>,
-) -> Result<TenantLookupJob> {
+) -> Result<LookupJobRunner> {
     let stale_after = config.inventory.stale_after.get();
-    Ok(TenantLookupJob {
+    Ok(LookupJobRunner {
         store,
         tenant_lookup: tenants,
         inventory: inventory_reporter(config, data_dir)?,
@@ -125,23 +129,24 @@ pub fn tenant_lookup_job(
     })
 }
 
-/// Returns the MQTT topic scheme: prefixes and the topic segments of the handshake dialect.
+/// Returns the configured MQTT topic scheme: the topic prefixes, and the topic segments of the
+/// handshake dialect.
 #[must_use]
 pub fn topic_scheme(config: &Config) -> TopicScheme {
     let segments = HandshakeSegments {
-        inbound: config.mqtt.handshake_topics.inbound.clone(),
-        outbound: config.mqtt.handshake_topics.outbound.clone(),
-        status: config.mqtt.handshake_topics.status.clone(),
+        inbound_level: config.mqtt.handshake_topics.inbound.clone(),
+        outbound_level: config.mqtt.handshake_topics.outbound.clone(),
+        status_level: config.mqtt.handshake_topics.status.clone(),
     };
     TopicScheme::new(config.mqtt.prefixes.clone(), segments)
 }
 
-/// Opens the database for a CLI command, while a connector may be running. Neither creates nor
-/// migrates the database.
+/// Opens the database for a CLI command. A connector may use the database at the same time. Does
+/// not create or migrate the database.
 ///
 /// # Errors
 /// When the database does not exist, is unreachable, or has pending migrations.
-pub async fn open_for_cli(config: &Config) -> Result<Arc<dyn Store>> {
+pub async fn open_store_for_cli(config: &Config) -> Result<Arc<dyn Store>> {
     if !config.postgres.host.is_empty() {
         let store = PostgresStore::new(&config.postgres);
         store.ping().await.context(
@@ -150,19 +155,19 @@ pub async fn open_for_cli(config: &Config) -> Result<Arc<dyn Store>> {
         )?;
         return Ok(Arc::new(store));
     }
-    let file = database_path(&config.data.dir);
-    if !file.exists() {
+    let database_file = database_path(&config.data.dir);
+    if !database_file.exists() {
         bail!(
             "data.dir: no database found in {}; set --data-dir to the data folder of the connector",
             config.data.dir.display()
         );
     }
-    if !sqlite::is_schema_current(&file).await? {
+    if !sqlite::is_schema_current(&database_file).await? {
         bail!(
             "the database {} has pending migrations; start the connector, or run \
              `cloud-connector migrate`",
-            file.display()
+            database_file.display()
         );
     }
-    Ok(Arc::new(SqliteStore::open(&file).await?))
+    Ok(Arc::new(SqliteStore::open(&database_file).await?))
 }

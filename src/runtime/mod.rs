@@ -1,8 +1,8 @@
 //! Startup and shutdown of the connector.
 //!
-//! Startup order: store, recorder, ingest, jobs, API. `shutdown_order` has the order of shutdown.
-//! Startup reads all configured files and binds all ports before it writes anything, so that a
-//! wrong setting leaves no files behind.
+//! The startup order is: store, recorder, ingest, jobs, API. The module `shutdown_order` contains
+//! the shutdown order. Startup reads all configured files and binds all ports before it creates
+//! files. Therefore a wrong setting does not leave new files.
 
 mod components;
 mod data_dir;
@@ -38,18 +38,19 @@ use crate::tenant::TenantLookup;
 use crate::tls_server::{self, ServerTls};
 
 pub use components::{
-    account_translator, inventory_reporter, open_for_cli, tenant_lookup, tenant_lookup_job,
+    account_translator, inventory_reporter, open_store_for_cli, tenant_lookup, tenant_lookup_job,
     topic_scheme,
 };
 pub use data_dir::{DataDir, LOCAL_CALLER, database_path};
 pub use roles::{Role, Roles};
 
-/// How often recorded histogram samples are aggregated. Without this, they accumulate in memory.
+/// Interval at which recorded histogram samples are aggregated. Without aggregation, the samples
+/// would use more and more memory.
 const METRICS_UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A running connector. Stop it with [`App::stop`].
+/// A running connector. Call [`App::stop`] to stop the connector.
 pub struct App {
-    /// Addresses, roles and the local key.
+    /// Addresses, roles and API key of the connector.
     pub info: AppInfo,
     health: Health,
     recorder: Option<Recorder>,
@@ -57,77 +58,81 @@ pub struct App {
     ingest_tasks: TaskGroup,
     recorder_tasks: TaskGroup,
     background_tasks: TaskGroup,
-    /// The connection to the external broker that publishes messages to clients.
+    /// Tasks of the MQTT connection that publishes messages to clients through an external broker.
     publisher_tasks: TaskGroup,
     store: Arc<dyn Store>,
     broker: Option<Arc<Broker>>,
     grace_period: Duration,
-    /// Keeps the data folder locked until the process ends.
+    /// Locks the data folder until the `App` is dropped.
     _data_dir: Option<DataDir>,
 }
 
 impl App {
-    /// Resolves when a task has exited that must run until shutdown. This is a bug; the process
-    /// should exit and be restarted.
-    pub async fn essential_task_exited(&self) {
+    /// Waits until an essential task has exited. An essential task must run until shutdown, so an
+    /// earlier exit is a bug. The caller should then exit the process, so a supervisor can restart
+    /// the process.
+    pub async fn wait_for_essential_task_exit(&self) {
         match &self.recorder {
-            Some(recorder) => recorder.writer_exited().await,
+            Some(recorder) => recorder.wait_for_writer_exit().await,
             None => std::future::pending().await,
         }
     }
 
-    fn has(&self, role: Role) -> bool {
-        self.info.roles.has(role)
+    fn has_role(&self, role: Role) -> bool {
+        self.info.roles.contains(role)
     }
 }
 
-/// Addresses and credentials of a running connector, for the startup banner.
+/// Addresses, roles and API key of a running connector. The startup banner prints this information.
 #[derive(Debug, Clone)]
 pub struct AppInfo {
     /// The roles of this process.
     pub roles: Roles,
     /// Address of the REST API, probes and metrics.
-    pub http: SocketAddr,
-    /// Whether `http` uses TLS.
-    pub has_https: bool,
-    /// Address of the embedded broker without TLS.
-    pub mqtt: Option<SocketAddr>,
-    /// Address of the embedded broker with TLS.
-    pub mqtts: Option<SocketAddr>,
-    /// The data folder. `None` with PostgreSQL.
+    pub http_address: SocketAddr,
+    /// Whether the REST API uses TLS.
+    pub uses_https: bool,
+    /// Address of the embedded broker's listener without TLS.
+    pub mqtt_address: Option<SocketAddr>,
+    /// Address of the embedded broker's listener with TLS.
+    pub mqtts_address: Option<SocketAddr>,
+    /// Path of the data folder. `None` if the database is PostgreSQL.
     pub data_dir: Option<PathBuf>,
-    /// The key of the caller `local`, if there is one.
+    /// API key of the caller `local`. `None` if there is no data folder, or if `api.local_key` is
+    /// false.
     pub local_key: Option<Secret>,
 }
 
-/// Everything that was read from files and bound to ports before startup writes anything.
-struct Bound {
+/// Listeners and file contents that startup needs. Startup acquires these resources before it
+/// creates files.
+struct StartupResources {
     tenant_lookup: Arc<dyn TenantLookup>,
-    http: TcpListener,
-    https: Option<Arc<ServerTls>>,
-    metrics: Option<TcpListener>,
-    mqtt: Listeners,
+    http_listener: TcpListener,
+    http_tls: Option<Arc<ServerTls>>,
+    metrics_listener: Option<TcpListener>,
+    mqtt_listeners: Listeners,
 }
 
 /// Starts the roles in this process.
 ///
 /// # Errors
-/// The first problem, with the setting that causes it and how to fix it.
+/// When startup fails. The error names the setting that causes the problem, and how to fix it.
 pub async fn start(config: Config, roles: Roles, clock: Arc<dyn Clock>) -> Result<App> {
-    roles.check(&config)?;
-    let bound = bind_all(&config).await?;
+    roles.check_config(&config)?;
+    let resources = read_files_and_bind_ports(&config).await?;
     let (store, data_dir) = open_store(&config, &roles).await?;
-    let mqtts = bound.mqtt.tls.as_ref().map(|(listener, _)| listener);
+    let mqtt_listeners = resources.mqtt_listeners;
+    let mqtts_listener = mqtt_listeners.tls.as_ref().map(|(listener, _)| listener);
     let mut info = AppInfo {
         roles,
-        http: bound.http.local_addr()?,
-        has_https: bound.https.is_some(),
-        mqtt: local_addr(bound.mqtt.plain.as_ref())?,
-        mqtts: local_addr(mqtts)?,
+        http_address: resources.http_listener.local_addr()?,
+        uses_https: resources.http_tls.is_some(),
+        mqtt_address: local_addr(mqtt_listeners.plain.as_ref())?,
+        mqtts_address: local_addr(mqtts_listener)?,
         data_dir: data_dir.as_ref().map(|data| data.path().to_owned()),
         local_key: None,
     };
-    let keys = api_keys(&config, data_dir.as_ref(), &mut info)?;
+    let keys = load_api_keys(&config, data_dir.as_ref(), &mut info)?;
     let mut app = App {
         health: Health::new(),
         recorder: None,
@@ -143,54 +148,55 @@ pub async fn start(config: Config, roles: Roles, clock: Arc<dyn Clock>) -> Resul
         info,
     };
     if [Role::Record, Role::Api, Role::Updaters]
-        .map(|role| app.has(role))
+        .map(|role| app.has_role(role))
         .contains(&true)
     {
-        app.add_store_check();
+        app.add_store_health_check();
     }
     let topics = topic_scheme(&config);
-    let handshake_errors = if app.has(Role::Record) {
-        Some(app.start_recorder(&config, bound.tenant_lookup.clone(), &clock)?)
+    let handshake_errors = if app.has_role(Role::Record) {
+        Some(app.start_recorder(&config, resources.tenant_lookup.clone(), &clock)?)
     } else {
         None
     };
     let responses = PendingResponses::new(topics.clone());
-    app.start_ingest(&config, bound.mqtt, &topics, &responses, &clock)?;
-    app.start_background(&config, bound.tenant_lookup, &clock)?;
+    app.start_ingest(&config, mqtt_listeners, &topics, &responses, &clock)?;
+    app.start_background_tasks(&config, resources.tenant_lookup, &clock)?;
     let router = app.start_api(&config, handshake_errors, topics, responses, keys, &clock)?;
     let http_tasks = app.http_tasks.clone();
-    if let Some(listener) = bound.metrics {
+    if let Some(listener) = resources.metrics_listener {
         let probes = api::probe_router(app.probe_state(), &config.http);
         http_tasks.spawn(api::serve(listener, None, probes, http_tasks.clone()));
     }
-    if let Some(tls) = &bound.https {
+    if let Some(tls) = &resources.http_tls {
         let tasks = &app.background_tasks;
-        let interval = config.http.tls.reload_interval.get();
+        let reload_interval = config.http.tls.reload_interval.get();
         tasks.spawn(tls_server::reload_on_change(
             tls.clone(),
-            interval,
+            reload_interval,
             tasks.clone(),
         ));
     }
     http_tasks.spawn(api::serve(
-        bound.http,
-        bound.https,
+        resources.http_listener,
+        resources.http_tls,
         router,
         http_tasks.clone(),
     ));
     Ok(app)
 }
 
-/// Applies pending database migrations. Returns the name of the database.
+/// Applies pending database migrations. Returns the database's file path, or its host, port and
+/// name.
 ///
 /// # Errors
 /// When the database cannot be opened or migrated, or another process uses the data folder.
 pub async fn migrate(config: &Config) -> Result<String> {
     if config.postgres.host.is_empty() {
         let data_dir = DataDir::open(&config.data.dir)?;
-        let store = SqliteStore::open(&data_dir.database()).await?;
+        let store = SqliteStore::open(&data_dir.database_path()).await?;
         store.close().await;
-        return Ok(data_dir.database().display().to_string());
+        return Ok(data_dir.database_path().display().to_string());
     }
     let postgres = &config.postgres;
     postgres::migrate(postgres).await?;
@@ -200,52 +206,59 @@ pub async fn migrate(config: &Config) -> Result<String> {
     ))
 }
 
-async fn bind_all(config: &Config) -> Result<Bound> {
+async fn read_files_and_bind_ports(config: &Config) -> Result<StartupResources> {
     let tenant_lookup = tenant_lookup(config)?;
-    let is_embedded = config.mqtt.url.is_none();
-    let tls = match config.broker.tls.listen.filter(|_| is_embedded) {
+    let uses_embedded_broker = config.mqtt.url.is_none();
+    let mqtts_address = config.broker.tls.listen.filter(|_| uses_embedded_broker);
+    let mqtts = match mqtts_address {
         Some(address) => Some((address, Arc::new(broker::read_tls(&config.broker.tls)?))),
         None => None,
     };
-    let https = api::read_tls(&config.http.tls)?.map(Arc::new);
-    let http = bind("http.listen", "--http", config.http.listen).await?;
-    let metrics = match config.http.metrics_listen {
+    let http_tls = api::read_tls(&config.http.tls)?.map(Arc::new);
+    let http_listener = bind("http.listen", "--http", config.http.listen).await?;
+    let metrics_listener = match config.http.metrics_listen {
         Some(address) => Some(bind("http.metrics_listen", "http.metrics_listen", address).await?),
         None => None,
     };
-    let plain = match config.broker.listen.filter(|_| is_embedded) {
+    let plain = match config.broker.listen.filter(|_| uses_embedded_broker) {
         Some(address) => Some(broker::bind("broker.listen", address).await?),
         None => None,
     };
-    let tls = match tls {
+    let tls = match mqtts {
         Some((address, tls)) => Some((broker::bind("broker.tls.listen", address).await?, tls)),
         None => None,
     };
-    Ok(Bound {
+    Ok(StartupResources {
         tenant_lookup,
-        http,
-        https,
-        metrics,
-        mqtt: Listeners { plain, tls },
+        http_listener,
+        http_tls,
+        metrics_listener,
+        mqtt_listeners: Listeners { plain, tls },
     })
 }
 
-/// Binds a port. `changed_by` is the flag or setting with which the user can choose another
-/// address.
-async fn bind(key: &str, changed_by: &str, address: SocketAddr) -> Result<TcpListener> {
+/// Binds a listener to `address`, which is the value of the setting `setting_name`. The error
+/// message recommends `flag_or_setting` for choosing another address.
+async fn bind(
+    setting_name: &str,
+    flag_or_setting: &str,
+    address: SocketAddr,
+) -> Result<TcpListener> {
     TcpListener::bind(address).await.with_context(|| {
         format!(
-            "{key}: cannot listen on {address}; stop the process that uses the address, or choose \
-             another address with {changed_by}"
+            "{setting_name}: cannot listen on {address}; stop the process that uses the address, \
+             or choose another address with {flag_or_setting}"
         )
     })
 }
 
-/// Opens the database. SQLite must exist or be creatable now. PostgreSQL is connected at the first
-/// query, so the connector starts while the server is down.
+/// Opens the database. For SQLite, opens the database file, or creates it if it does not exist.
+///
+/// For PostgreSQL, does not connect yet: the first query connects. Therefore the connector can
+/// start while PostgreSQL is unavailable.
 async fn open_store(config: &Config, roles: &Roles) -> Result<(Arc<dyn Store>, Option<DataDir>)> {
     if !config.postgres.host.is_empty() {
-        let store = if roles.has(Role::Api) {
+        let store = if roles.contains(Role::Api) {
             PostgresStore::for_api(&config.postgres)
         } else {
             PostgresStore::new(&config.postgres)
@@ -253,12 +266,13 @@ async fn open_store(config: &Config, roles: &Roles) -> Result<(Arc<dyn Store>, O
         return Ok((Arc::new(store), None));
     }
     let data_dir = DataDir::open(&config.data.dir)?;
-    let store = SqliteStore::open(&data_dir.database()).await?;
+    let store = SqliteStore::open(&data_dir.database_path()).await?;
     Ok((Arc::new(store), Some(data_dir)))
 }
 
-/// Returns the configured keys, and the local key if there is a data folder to store it in.
-fn api_keys(config: &Config, data_dir: Option<&DataDir>, info: &mut AppInfo) -> Result<Keys> {
+/// Returns the configured API keys. If there is a data folder and `api.local_key` is true, also
+/// adds the key of the caller `local`, and sets it in `info`.
+fn load_api_keys(config: &Config, data_dir: Option<&DataDir>, info: &mut AppInfo) -> Result<Keys> {
     let mut keys = Keys::default();
     for (caller, key) in &config.api.keys {
         keys.add(caller, key.secrets().to_vec(), key.scopes().to_vec());
@@ -275,7 +289,8 @@ fn api_keys(config: &Config, data_dir: Option<&DataDir>, info: &mut AppInfo) -> 
 }
 
 impl App {
-    fn start_background(
+    /// Starts the metrics upkeep, and the periodic jobs if this process has the role `updaters`.
+    fn start_background_tasks(
         &self,
         config: &Config,
         tenant_lookup: Arc<dyn TenantLookup>,
@@ -283,14 +298,14 @@ impl App {
     ) -> Result<()> {
         let tasks = &self.background_tasks;
         tasks.spawn(run_metrics_upkeep(tasks.clone()));
-        if self.has(Role::Updaters) {
+        if self.has_role(Role::Updaters) {
             let jobs = PeriodicJobs {
                 store: self.store.clone(),
                 clock: clock.clone(),
                 interval: config.updaters.interval.get(),
                 disconnected_retention: config.updaters.disconnected_retention.get(),
                 dead_letter_retention: config.dead_letters.retention.get(),
-                tenant_lookups: tenant_lookup_job(
+                lookup_job_runner: tenant_lookup_job(
                     config,
                     self.store.clone(),
                     tenant_lookup,
@@ -303,9 +318,9 @@ impl App {
         Ok(())
     }
 
-    fn add_store_check(&self) {
+    fn add_store_health_check(&self) {
         let store = self.store.clone();
-        self.health.add(Component::Store, move || {
+        self.health.add_check(Component::Store, move || {
             let store = store.clone();
             async move { store.ping().await.map_err(|error| error.to_string()) }.boxed()
         });
@@ -315,9 +330,10 @@ impl App {
 async fn run_metrics_upkeep(tasks: TaskGroup) {
     loop {
         tokio::select! {
-            () = tokio::time::sleep(METRICS_UPKEEP_INTERVAL) => metrics::handle().run_upkeep(),
+            () = tokio::time::sleep(METRICS_UPKEEP_INTERVAL) => {}
             () = tasks.cancelled() => return,
         }
+        metrics::prometheus_handle().run_upkeep();
     }
 }
 

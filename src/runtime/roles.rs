@@ -21,7 +21,7 @@ impl Role {
     /// All roles.
     pub const ALL: [Self; 4] = [Self::Ingest, Self::Record, Self::Api, Self::Updaters];
 
-    /// The name on the command line.
+    /// Returns the role's name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -53,23 +53,25 @@ impl Roles {
 
     /// Returns whether the set contains this role.
     #[must_use]
-    pub fn has(&self, role: Role) -> bool {
+    pub fn contains(&self, role: Role) -> bool {
         self.0.contains(&role)
     }
 
-    /// The names of the roles, separated by commas.
+    /// Returns the names of the roles, separated by commas.
     #[must_use]
     pub fn names(&self) -> String {
         let names: Vec<_> = self.0.iter().map(|role| role.name()).collect();
         names.join(", ")
     }
 
-    /// Checks that these roles can run without the other roles in the same process.
+    /// Checks that the configuration allows these roles to run without the other roles in the same
+    /// process.
     ///
     /// # Errors
-    /// When the configuration contains something that all roles share within one process: the
-    /// embedded broker, SQLite, or no Kafka between ingest and record.
-    pub fn check(&self, config: &Config) -> Result<()> {
+    /// When some roles are missing, but the configuration requires all roles in one process. This
+    /// is the case for the embedded broker and for SQLite. Without Kafka, `ingest` and `record`
+    /// must run in the same process.
+    pub fn check_config(&self, config: &Config) -> Result<()> {
         if self.0.len() == Role::ALL.len() {
             return Ok(());
         }
@@ -84,7 +86,9 @@ impl Roles {
                 "--role: SQLite needs all roles in one process; omit --role, or set postgres.host"
             );
         }
-        if config.kafka.brokers.is_none() && self.has(Role::Ingest) != self.has(Role::Record) {
+        if config.kafka.brokers.is_none()
+            && self.contains(Role::Ingest) != self.contains(Role::Record)
+        {
             bail!(
                 "--role: without Kafka, ingest and record must run in one process; specify both \
                  roles, or set kafka.brokers"

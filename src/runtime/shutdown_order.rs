@@ -1,5 +1,5 @@
-//! Shutdown order: HTTP and publisher, then ingest, which produces work for the recorder, then the
-//! recorder, the database, and last the embedded broker.
+//! Stops the components of the connector in this order: HTTP server, publisher, ingest, background
+//! tasks, recorder, database, embedded broker.
 
 use std::time::Duration;
 
@@ -7,27 +7,28 @@ use tokio::time::Instant;
 
 use super::App;
 
-/// Minimum time for a stage that runs after the grace period has ended.
+/// Minimum timeout of a shutdown stage, also if the grace period has already ended.
 const MIN_STAGE_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl App {
     /// Stops all tasks within `shutdown.grace_period`. Returns false if a stage timed out.
     pub async fn stop(self) -> bool {
         let deadline = Instant::now() + self.grace_period;
-        let remaining = || deadline.saturating_duration_since(Instant::now());
-        let mut clean = true;
-        let mut report = |stage: &'static str, finished: bool| {
-            if finished {
+        let remaining_time = || deadline.saturating_duration_since(Instant::now());
+        let mut all_finished = true;
+        let mut report_stage = |stage: &'static str, is_finished: bool| {
+            if is_finished {
                 tracing::debug!(stage, "shutdown stage finished");
             } else {
                 tracing::error!(stage, "shutdown stage timed out");
-                clean = false;
+                all_finished = false;
             }
         };
 
         tracing::info!(grace_period = ?self.grace_period, "shutting down");
         self.health.begin_shutdown();
-        // A slow HTTP client must not use up the time that the recorder needs for its last commit.
+        // The HTTP server gets only a part of the grace period. Otherwise slow HTTP requests could
+        // use the time that the recorder needs for its last commit.
         if !self.http_tasks.stop(self.grace_period / 4).await {
             tracing::warn!("requests aborted at shutdown");
         }
@@ -35,20 +36,25 @@ impl App {
         if let Some(broker) = &self.broker {
             broker.stop_accepting_messages();
         }
-        // Messages in flight here wait for the recorder, which therefore stops later.
-        report("ingest", self.ingest_tasks.stop(remaining() / 2).await);
-        report("background", self.background_tasks.stop(remaining()).await);
-        report("recorder", self.recorder_tasks.stop(remaining()).await);
-        // Messages that are not committed by now were not acknowledged: their sender resends them.
-        let close_store =
-            tokio::time::timeout(remaining().max(MIN_STAGE_TIMEOUT), self.store.close());
-        report("store", close_store.await.is_ok());
-        // The broker stops last: until then, it acknowledges the messages that the recorder
-        // commits.
+        // The recorder stops after ingest, because messages in flight in ingest wait until the
+        // recorder has committed them.
+        let is_finished = self.ingest_tasks.stop(remaining_time() / 2).await;
+        report_stage("ingest", is_finished);
+        let is_finished = self.background_tasks.stop(remaining_time()).await;
+        report_stage("background", is_finished);
+        let is_finished = self.recorder_tasks.stop(remaining_time()).await;
+        report_stage("recorder", is_finished);
+        // Messages that the recorder has not committed were not acknowledged. The broker or the
+        // client sends these messages again.
+        let store_timeout = remaining_time().max(MIN_STAGE_TIMEOUT);
+        let close_store = tokio::time::timeout(store_timeout, self.store.close());
+        report_stage("store", close_store.await.is_ok());
+        // The embedded broker stops last. Until then, it acknowledges the messages that the
+        // recorder commits.
         if let Some(broker) = &self.broker {
             broker.stop().await;
         }
-        tracing::info!(clean, "shutdown finished");
-        clean
+        tracing::info!(clean = all_finished, "shutdown finished");
+        all_finished
     }
 }

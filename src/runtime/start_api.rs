@@ -1,4 +1,4 @@
-//! Starts the HTTP API and the publisher that sends messages to clients.
+//! Creates the HTTP router, and starts the publisher that sends messages to clients.
 
 use std::sync::Arc;
 
@@ -23,8 +23,10 @@ use crate::telemetry::metrics;
 const MQTT_MAX_PACKET_BYTES: usize = 256 * 1024 * 1024;
 
 impl App {
-    /// Starts the publisher, if this process has messages to publish, and creates the HTTP router:
-    /// the whole API for the role `api`, only probes and metrics for other roles.
+    /// Creates the HTTP router, and starts the publisher if this process publishes messages.
+    ///
+    /// With the role `api`, the router serves the API, probes and metrics. Otherwise it serves only
+    /// probes and metrics.
     pub(super) fn start_api(
         &self,
         config: &Config,
@@ -34,8 +36,8 @@ impl App {
         keys: Keys,
         clock: &Arc<dyn Clock>,
     ) -> Result<api::Router> {
-        let has_api = self.has(Role::Api);
-        if !has_api && handshake_errors.is_none() {
+        let has_api_role = self.has_role(Role::Api);
+        if !has_api_role && handshake_errors.is_none() {
             return Ok(api::probe_router(self.probe_state(), &config.http));
         }
         let publisher = self.start_publisher(config, &responses, clock)?;
@@ -48,7 +50,7 @@ impl App {
                 self.background_tasks.clone(),
             ));
         }
-        if !has_api {
+        if !has_api_role {
             return Ok(api::probe_router(self.probe_state(), &config.http));
         }
         let state = api::ApiState::new(
@@ -74,8 +76,9 @@ impl App {
         }
         let client_id = format!("cloud-connector-out-{}", uuid::Uuid::new_v4().simple());
         let mut options = ConnectOptions::from_config(&config.mqtt, &client_id, SessionKind::Clean);
-        // A packet over the limit closes the connection. One large response must not do that to the
-        // connection that publishes the messages of all callers, so the limit is the maximum.
+        // The MQTT client closes the connection when it receives a packet over the limit. This
+        // connection publishes the messages of all callers, and one large response must not close
+        // it. Therefore the limit is the largest packet size that MQTT allows.
         options.max_packet_size = MQTT_MAX_PACKET_BYTES;
         let (responses, clock) = (responses.clone(), clock.clone());
         let on_message = Arc::new(move |message: IncomingMessage| {
@@ -83,18 +86,18 @@ impl App {
                 topic: message.topic,
                 payload: message.payload,
                 retained: message.retain,
-                operator_replay: false,
+                is_operator_replay: false,
                 received_at: clock.now(),
-                truncated: None,
+                truncated_from: None,
             });
         });
         let connection = ReconnectingClient::start(options, on_message, &self.publisher_tasks)?;
-        // Without the role `api`, only handshake errors are published. The recorder works without
-        // them, so the connection does not affect readiness.
-        if self.has(Role::Api) {
-            let checked = connection.clone();
-            self.health.add(Component::MqttApi, move || {
-                let health = checked.health();
+        // Without the role `api`, this connection publishes only handshake errors. The recorder
+        // also works without handshake errors, so the connection then does not affect readiness.
+        if self.has_role(Role::Api) {
+            let checked_connection = connection.clone();
+            self.health.add_check(Component::MqttApi, move || {
+                let health = checked_connection.health();
                 async move { health }.boxed()
             });
         }
@@ -104,7 +107,7 @@ impl App {
     pub(super) fn probe_state(&self) -> ProbeState {
         ProbeState {
             health: self.health.clone(),
-            render_metrics: || metrics::handle().render(),
+            render_metrics: || metrics::prometheus_handle().render(),
         }
     }
 }

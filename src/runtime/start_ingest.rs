@@ -1,4 +1,5 @@
-//! Starts the sources of messages: the embedded broker, an external broker, and Kafka.
+//! Starts the components that receive messages from clients: the embedded broker, the connection to
+//! an external broker, and the Kafka consumers.
 
 use std::sync::Arc;
 
@@ -10,9 +11,9 @@ use uuid::Uuid;
 use super::{App, Role};
 use crate::broker::{Broker, Listeners, MessageSink, PendingWrite};
 use crate::config::Config;
-use crate::delivery::{PendingResponses, ResponseTap};
+use crate::delivery::{PendingResponses, ResponseMatchingSink};
 use crate::domain::Clock;
-use crate::ingest::NextStage;
+use crate::ingest::ForwardTarget;
 use crate::ingest::embedded_broker::RecorderSink;
 use crate::ingest::external_broker::{self, ExternalIngest};
 use crate::ingest::kafka_reader::KafkaReader;
@@ -35,12 +36,12 @@ impl App {
         if config.mqtt.url.is_none() {
             if let Some(recorder) = self.recorder.clone() {
                 let sink = RecorderSink::new(recorder.clone(), topics.clone());
-                let sink = ResponseTap::new(sink, responses.clone());
+                let sink = ResponseMatchingSink::new(sink, responses.clone());
                 self.start_embedded_broker(config, listeners, topics, clock, sink, recorder);
             }
             return Ok(());
         }
-        if self.has(Role::Ingest) {
+        if self.has_role(Role::Ingest) {
             self.start_external_ingest(config, topics, clock)?;
         }
         if config.kafka.brokers.is_some()
@@ -67,9 +68,9 @@ impl App {
             Arc::new(sink),
             clock.clone(),
         ));
-        let checked = broker.clone();
-        self.health.add(Component::EmbeddedBroker, move || {
-            let health = checked.health();
+        let checked_broker = broker.clone();
+        self.health.add_check(Component::EmbeddedBroker, move || {
+            let health = checked_broker.health();
             async move { health }.boxed()
         });
         let replay_broker = broker.clone();
@@ -79,19 +80,19 @@ impl App {
             topics.clone(),
             move |client| {
                 replay_broker
-                    .end_if_not_connected(client)
-                    .map(PendingWrite::durable)
+                    .report_if_disconnected(client)
+                    .map(PendingWrite::wait_until_durable)
             },
             self.ingest_tasks.clone(),
         ));
         let sweep_broker = broker.clone();
-        self.ingest_tasks.spawn(record::startup_sweep(
+        self.ingest_tasks.spawn(record::run_startup_sweep(
             self.store.clone(),
             config.broker.reconnect_grace.get(),
             move |client| {
                 sweep_broker
-                    .end_if_not_connected(client)
-                    .map(PendingWrite::durable)
+                    .report_if_disconnected(client)
+                    .map(PendingWrite::wait_until_durable)
             },
             self.ingest_tasks.clone(),
         ));
@@ -104,9 +105,10 @@ impl App {
         topics: &TopicScheme,
         clock: &Arc<dyn Clock>,
     ) -> Result<()> {
-        let next_stage = match (&config.kafka.brokers, &self.recorder) {
+        let forward_target = match (&config.kafka.brokers, &self.recorder) {
             (None, Some(recorder)) => {
-                // With Kafka this task is not needed: `dead-letters replay` produces to Kafka.
+                // This task is needed only without Kafka. With Kafka, the command `dead-letters
+                // replay` produces the messages to Kafka.
                 self.ingest_tasks.spawn(record::replay_dead_letters(
                     self.store.clone(),
                     recorder.clone(),
@@ -114,36 +116,40 @@ impl App {
                     |_| None::<Ready<bool>>,
                     self.ingest_tasks.clone(),
                 ));
-                NextStage::Recorder(recorder.clone())
+                ForwardTarget::Recorder(recorder.clone())
             }
-            _ => self.kafka_stage(config)?,
+            _ => self.start_kafka_producer(config)?,
         };
         let mqtt = &config.mqtt;
         let deps = external_broker::IngestDeps {
-            options: ConnectOptions::from_config(mqtt, &mqtt.client_id, SessionKind::Persistent),
+            connect_options: ConnectOptions::from_config(
+                mqtt,
+                &mqtt.client_id,
+                SessionKind::Persistent,
+            ),
             topics: topics.clone(),
             shared_subscription_group: mqtt.shared_subscription_group.clone(),
-            next_stage,
+            forward_target,
             clock: clock.clone(),
             last_received_at: parking_lot::Mutex::default(),
         };
         let ingest = ExternalIngest::start(deps, &self.ingest_tasks)?;
-        self.health.add(Component::MqttIngest, move || {
+        self.health.add_check(Component::MqttIngest, move || {
             let health = ingest.health();
             async move { health }.boxed()
         });
         Ok(())
     }
 
-    fn kafka_stage(&mut self, config: &Config) -> Result<NextStage> {
+    fn start_kafka_producer(&mut self, config: &Config) -> Result<ForwardTarget> {
         let kafka = &config.kafka;
         let producer = Producer::new(kafka)?;
-        let (checked, topic) = (producer.clone(), kafka.ingress_topic.clone());
-        self.health.add(Component::KafkaProducer, move || {
-            let (checked, topic) = (checked.clone(), topic.clone());
-            async move { checked.check(&topic).await }.boxed()
+        let (checked_producer, topic) = (producer.clone(), kafka.ingress_topic.clone());
+        self.health.add_check(Component::KafkaProducer, move || {
+            let (checked_producer, topic) = (checked_producer.clone(), topic.clone());
+            async move { checked_producer.check(&topic).await }.boxed()
         });
-        Ok(NextStage::Kafka {
+        Ok(ForwardTarget::Kafka {
             producer,
             ingress_topic: kafka.ingress_topic.as_str().into(),
             answers_topic: kafka.answers_topic.as_str().into(),
@@ -157,7 +163,7 @@ impl App {
         recorder: &Recorder,
     ) -> Result<()> {
         let kafka = &config.kafka;
-        let owner = format!("{}-{}", std::process::id(), Uuid::new_v4().simple());
+        let partition_owner = format!("{}-{}", std::process::id(), Uuid::new_v4().simple());
         let report_ingress_lag: fn(i64) =
             |messages| metrics::set_consumer_lag(QueueTopic::Ingress.as_str(), messages);
         let report_answers_lag: fn(i64) =
@@ -181,13 +187,13 @@ impl App {
             let consumer = Consumer::new(kafka, topic, group, report_lag)?;
             let health_check = consumer.health_check();
             self.health
-                .add(component, move || health_check.clone().check().boxed());
+                .add_check(component, move || health_check.clone().check().boxed());
             let reader = KafkaReader::new(
                 queue,
                 consumer,
                 recorder.clone(),
                 topics.clone(),
-                owner.clone(),
+                partition_owner.clone(),
             );
             self.ingest_tasks
                 .spawn(reader.run(self.ingest_tasks.clone()));

@@ -16,35 +16,36 @@ use crate::record::{
 use crate::telemetry::health::Component;
 use crate::tenant::{MassLossDetector, TenantLookup};
 
-/// Two concurrent writers nearly double the throughput of PostgreSQL.
+/// Number of concurrent writers to PostgreSQL. Two writers have nearly twice the throughput of one
+/// writer.
 const POSTGRES_WRITERS: usize = 2;
-/// SQLite allows one write transaction at a time.
+/// Number of writers to SQLite. SQLite allows only one write transaction at a time.
 const SQLITE_WRITERS: usize = 1;
 
 impl App {
-    /// Starts the recorder. The returned receiver yields the errors that must be published to
-    /// clients with invalid handshakes.
+    /// Starts the recorder. Returns the receiver of the handshake errors that must be published to
+    /// clients.
     pub(super) fn start_recorder(
         &mut self,
         config: &Config,
         tenant_lookup: Arc<dyn TenantLookup>,
         clock: &Arc<dyn Clock>,
     ) -> Result<HandshakeErrorReceiver> {
-        let (handshake_errors, receiver) = HandshakeErrorSender::channel();
-        let is_sqlite = config.postgres.host.is_empty();
+        let (handshake_error_sender, receiver) = HandshakeErrorSender::channel();
+        let uses_sqlite = config.postgres.host.is_empty();
         let deps = RecorderDeps {
             store: self.store.clone(),
             tenant_lookup: tenant_lookup.clone(),
-            inventory: inventory_reporter(config, self.info.data_dir.as_deref())?,
-            mass_loss: MassLossDetector::new(config.tenant.allow_mass_loss),
+            inventory_reporter: inventory_reporter(config, self.info.data_dir.as_deref())?,
+            mass_loss_detector: MassLossDetector::new(config.tenant.allow_mass_loss),
             source_registrar: self.start_source_registrar(&config.sources)?,
-            handshake_errors,
+            handshake_error_sender,
             clock: clock.clone(),
             config: RecorderConfig {
                 max_batch_size: config.record.max_batch_size,
                 tenant_lookup_timeout: config.record.tenant_lookup_timeout.get(),
                 stale_online_window: config.record.stale_online_window.get(),
-                writers: if is_sqlite {
+                writers: if uses_sqlite {
                     SQLITE_WRITERS
                 } else {
                     POSTGRES_WRITERS
@@ -55,13 +56,14 @@ impl App {
                 },
             },
         };
-        // A lookup outage does not stop the recorder: clients without a tenant are looked up later.
+        // The tenant lookup does not affect readiness. If the lookup is unavailable, the recorder
+        // stores clients without a tenant, and a periodic job looks up their tenants later.
         self.health
             .add_info(Component::TenantLookup, move || tenant_lookup.health_note());
         let recorder = Recorder::start(deps, &self.recorder_tasks);
-        let checked = recorder.clone();
-        self.health.add(Component::Recorder, move || {
-            let health = checked.health();
+        let checked_recorder = recorder.clone();
+        self.health.add_check(Component::Recorder, move || {
+            let health = checked_recorder.health();
             async move { health }.boxed()
         });
         self.recorder = Some(recorder);

@@ -6,18 +6,18 @@ use sha2::{Digest as _, Sha256};
 use crate::domain::{ClientId, RejectReason, Timestamp};
 use crate::protocol::{InboundMessage, Rejection};
 
-/// Maximum number of characters that are stored of a topic. MQTT allows 65,535 bytes.
+/// Maximum length of a stored topic. MQTT allows topics of up to 65,535 bytes.
 const MAX_TOPIC_CHARS: usize = 1000;
 const MAX_DETAIL_CHARS: usize = 1000;
 
 /// A message that can never be processed, before it is stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeadLetter {
-    /// The client that the topic belongs to, if any.
+    /// The client that the topic belongs to. `None` if the topic belongs to no client.
     pub client: Option<ClientId>,
-    /// Topic, truncated if it is very long.
+    /// Topic of the message. A very long topic is truncated.
     pub topic: String,
-    /// Payload, truncated if it is too large to store.
+    /// Payload of the message. A payload that is too large to store is truncated.
     pub payload: Bytes,
     /// Size of the complete payload in bytes.
     pub size: u64,
@@ -27,7 +27,7 @@ pub struct DeadLetter {
     pub reason: RejectReason,
     /// What is wrong with the message.
     pub detail: String,
-    /// Receive time.
+    /// Receive time of the message.
     pub received_at: Timestamp,
 }
 
@@ -39,8 +39,8 @@ impl DeadLetter {
         Self {
             client,
             topic: storable_text(&message.topic, MAX_TOPIC_CHARS),
-            size: message.size(),
-            sha256: message.sha256(),
+            size: message.payload_size_bytes(),
+            sha256: message.payload_sha256(),
             payload: message.payload,
             reason: rejection.reason,
             detail: storable_text(&rejection.detail, MAX_DETAIL_CHARS),
@@ -80,33 +80,34 @@ fn storable_text(text: &str, max_chars: usize) -> String {
 pub struct StoredDeadLetter {
     /// Number that operator commands use to select the dead letter.
     pub id: i64,
-    /// The client that the topic belongs to, if any.
+    /// The client that the topic belongs to. `None` if the topic belongs to no client.
     pub client: Option<ClientId>,
-    /// Topic.
+    /// Topic of the message. A very long topic is truncated.
     pub topic: String,
-    /// Payload, truncated if it was too large. Empty in lists.
+    /// Payload of the message. A payload that is too large to store is truncated.
+    /// [`Store::list_dead_letters`](super::Store::list_dead_letters) returns an empty payload.
     pub payload: Bytes,
     /// Size of the complete payload in bytes.
     pub size: u64,
     /// SHA-256 of the complete payload, in hexadecimal.
     pub sha256: String,
-    /// Why the message was rejected the last time. A text, because another version of the program
-    /// can have stored a reason that this version does not define.
+    /// Reason of the latest rejection of the message. The type is `String`, because another version
+    /// of the program can have stored a reason that this version does not define.
     pub reason: String,
-    /// What was wrong with the message the last time.
+    /// Details of the latest rejection: what was wrong with the message.
     pub detail: String,
     /// Number of times that the message was received.
     pub occurrences: u64,
-    /// Time at which the message was first received.
+    /// When the message was first received.
     pub first_received: Timestamp,
-    /// Time at which the message was last received.
+    /// When the message was last received.
     pub last_received: Timestamp,
-    /// Time at which an operator requested a replay, if a replay is pending.
+    /// When an operator requested a replay. `None` if no replay is pending.
     pub replay_requested_at: Option<Timestamp>,
 }
 
 impl StoredDeadLetter {
-    /// Whether the payload is complete. Only a complete message can be replayed.
+    /// Returns whether the stored payload is complete. Only a complete message can be replayed.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.size == self.payload.len() as u64
@@ -116,14 +117,14 @@ impl StoredDeadLetter {
 /// Limits on the number of stored dead letters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DeadLetterLimits {
-    /// Maximum per client.
+    /// Maximum number of dead letters per client.
     pub max_per_client: u32,
-    /// Maximum for all clients together. Needed because a client can publish under invented client
-    /// ids.
+    /// Maximum number of dead letters of all clients together. This limit is needed because a
+    /// client can publish under invented client ids.
     pub max_total: u32,
 }
 
-/// Selects dead letters. An empty filter selects all.
+/// Conditions that select dead letters. An empty filter selects all dead letters.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DeadLetterFilter {
     /// Selects dead letters of this client.

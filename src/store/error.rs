@@ -1,17 +1,18 @@
-//! Database errors, classified by the caller's reaction.
+//! Database errors, classified by how the caller must react.
 
 use std::path::PathBuf;
 
-/// A statement failed.
+/// A database operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The database is down, busy or full. A retry can succeed.
     #[error("the database is unavailable: {0}")]
     Unavailable(#[source] sqlx::Error),
-    /// The database rejected a value or a constraint. A retry of the same row fails again.
+    /// The database rejected a value, or the row violates a constraint. A retry with the same row
+    /// fails again.
     #[error("the database rejected a row: {0}")]
     RowRejected(#[source] sqlx::Error),
-    /// The schema is not the one of this version.
+    /// The database does not have the schema that this version of the program needs.
     #[error("{0}")]
     Schema(String),
     /// A row contains a value that no version of the program writes.
@@ -29,8 +30,8 @@ impl From<sqlx::Error> for StoreError {
     }
 }
 
-/// Whether the database rejected the values of the statement. Returns false for unknown errors,
-/// because a needless retry loses no data.
+/// Returns whether the database rejected the values of the statement. Returns false for unknown
+/// errors: the caller then retries, and a needless retry does no harm.
 fn is_row_rejection(error: &sqlx::Error) -> bool {
     // SQLite result codes.
     const SQLITE_TOOBIG: i32 = 18;
@@ -51,11 +52,14 @@ fn is_row_rejection(error: &sqlx::Error) -> bool {
             .any(|class| code.starts_with(class));
     }
     // The lowest byte of an extended SQLite result code is the primary code.
-    let primary = code.parse::<i32>().map_or(0, |code| code & 0xff);
-    matches!(primary, SQLITE_TOOBIG | SQLITE_CONSTRAINT | SQLITE_MISMATCH)
+    let primary_code = code.parse::<i32>().map_or(0, |code| code & 0xff);
+    matches!(
+        primary_code,
+        SQLITE_TOOBIG | SQLITE_CONSTRAINT | SQLITE_MISMATCH
+    )
 }
 
-/// The SQLite database cannot be opened. Each message contains the fix.
+/// The SQLite database cannot be opened. Each error text contains the fix.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenSqliteError {
     /// The file is damaged or is not a database.
@@ -65,7 +69,7 @@ pub enum OpenSqliteError {
         path.display()
     )]
     Damaged {
-        /// Path of the file.
+        /// Path of the database file.
         path: PathBuf,
         /// Error message of SQLite.
         problem: String,
@@ -77,9 +81,9 @@ pub enum OpenSqliteError {
         path.display()
     )]
     Newer {
-        /// Path of the file.
+        /// Path of the database file.
         path: PathBuf,
-        /// Version of the schema.
+        /// Version of the schema in the file.
         version: i64,
     },
     /// The file cannot be opened or migrated.
@@ -89,9 +93,9 @@ pub enum OpenSqliteError {
         path.display()
     )]
     Unusable {
-        /// Path of the file.
+        /// Path of the database file.
         path: PathBuf,
-        /// Error message.
+        /// Error message of SQLite or the operating system.
         problem: String,
     },
 }

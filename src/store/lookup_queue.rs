@@ -5,35 +5,36 @@ use crate::domain::{ClientId, ClientInfo, ClientKind, Dialect, OrgId, Tenant, Ti
 /// Why a row is due for a tenant lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LookupReason {
-    /// The host has a tenant, and its latest report to inventory is old or pending. The oldest
-    /// report is first.
+    /// The host has a tenant, and its latest report to inventory is old or pending. Rows are
+    /// ordered by the time of the latest report, oldest first.
     InventoryRefresh {
         /// Selects hosts whose latest report was delivered before this time.
-        before: Timestamp,
+        reported_before: Timestamp,
     },
-    /// The client is tenantless. The earliest lookup is first.
+    /// The client is tenantless. Rows are ordered by the time of the latest lookup, oldest first.
     MissingTenant {
         /// Selects clients whose latest lookup was before this time.
-        before: Timestamp,
-        /// Selects clients with fewer failed lookups than this.
+        looked_up_before: Timestamp,
+        /// Selects clients whose number of failed lookups is less than this number.
         max_attempts: u32,
     },
 }
 
-/// A row that is due for a tenant lookup. Other jobs skip the row until the claim ends.
+/// A row that a job has claimed for a tenant lookup. Other jobs skip the row until the claim ends.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClaimedConnection {
     /// Client id.
     pub client_id: ClientId,
-    /// The tenant, if known.
+    /// The client's tenant. `None` for a tenantless client.
     pub tenant: Option<Tenant>,
     /// Dialect of the latest online message.
     pub dialect: Dialect,
-    /// Host or proxy.
+    /// Whether the client is a host or a proxy.
     pub kind: ClientKind,
-    /// What the client reports about itself.
+    /// Facts, dispatchers, tags, name and version that the client sent.
     pub info: ClientInfo,
-    /// Version of the row. A lookup result is discarded if the row has changed since.
+    /// Version of the row at the time of the claim. If the row changes after the claim, the lookup
+    /// result is discarded.
     pub row_version: Timestamp,
 }
 
@@ -44,47 +45,47 @@ pub struct LookupResult {
     pub client_id: ClientId,
     /// The [`ClaimedConnection::row_version`] that the lookup was made for.
     pub row_version: Timestamp,
-    /// What the lookup returned.
+    /// Outcome of the lookup.
     pub outcome: LookupOutcome,
 }
 
-/// What a tenant lookup returned.
+/// Outcome of a tenant lookup.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LookupOutcome {
     /// The client has a tenant.
     Found {
-        /// The tenant.
+        /// The client's tenant.
         tenant: Tenant,
-        /// Time at which the report to inventory was delivered. `None` leaves the stored time
-        /// unchanged.
+        /// When the report to inventory was delivered. `None` leaves the stored time unchanged.
         reported_to_inventory_at: Option<Timestamp>,
         /// False if inventory does not accept this host. The host is then no longer reported.
         inventory_eligible: bool,
     },
     /// The client has no tenant. This result is definitive.
     NotFound,
-    /// The lookup was not possible. The row stays unchanged and due.
+    /// The lookup was not possible. The row stays unchanged and remains due for a lookup.
     Unavailable,
 }
 
 /// Numbers of tenantless clients.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TenantlessCounts {
-    /// Clients that will be looked up again.
-    pub pending: u64,
-    /// Clients that reached the maximum number of failed lookups.
-    pub exhausted: u64,
-    /// Time of the latest lookup of the pending client that has waited longest.
-    pub oldest_lookup: Option<Timestamp>,
+    /// Number of clients that will be looked up again.
+    pub pending_clients: u64,
+    /// Number of clients that reached the maximum number of failed lookups.
+    pub exhausted_clients: u64,
+    /// Time of the latest lookup of the pending client that has waited longest for a lookup. `None`
+    /// if no client is pending.
+    pub oldest_lookup_at: Option<Timestamp>,
 }
 
-/// A tenantless client, as operator commands show it.
+/// A tenantless client in the output of operator commands.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TenantlessClient {
     /// Client id.
     pub client_id: ClientId,
-    /// Time of the latest lookup that found no tenant.
-    pub last_lookup: Option<Timestamp>,
+    /// Time of the latest lookup. The lookup found no tenant.
+    pub last_lookup_at: Option<Timestamp>,
     /// Number of lookups by the tenantless job that found no tenant.
     pub failed_lookups: u32,
     /// Receive time of the latest online message.

@@ -1,10 +1,10 @@
-//! The database: every SQL statement of the program, behind the [`Store`] trait.
+//! Contains every SQL statement of the program, behind the [`Store`] trait.
 //!
-//! Each database has one implementation (`sqlite`, `postgres`). Both pass the same contract tests
+//! `sqlite` and `postgres` implement the trait. Both implementations pass the same contract tests
 //! (`tests/it/store_contract.rs`).
 //!
 //! Methods that serve API callers take the organization as the first argument. A tenantless client
-//! has no [`OrgId`], so these methods cannot return it.
+//! has no [`OrgId`], so these methods cannot return a tenantless client.
 
 mod dead_letters;
 mod error;
@@ -29,12 +29,12 @@ pub use lookup_queue::{
 };
 pub use page::{ClientPage, ConnectionPage, Filter, PageRequest, PageStart};
 
-/// What is stored about a client before a batch is applied.
+/// The database rows of a client before a batch is applied.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StoredState {
-    /// The client's row in `connections`, if it is connected.
+    /// The client's row in `connections`, if the client is connected.
     pub connection: Option<StoredConnection>,
-    /// The client's row in `disconnected_clients`, if it has disconnected.
+    /// The client's row in `disconnected_clients`, if the client has disconnected.
     pub disconnect: Option<StoredDisconnect>,
 }
 
@@ -47,10 +47,10 @@ pub struct StoredConnection {
     pub message_id: Option<MessageId>,
     /// Send time of the latest online message.
     pub message_sent: Timestamp,
-    /// The tenant, if known.
+    /// The client's tenant. `None` if the tenant is unknown.
     pub tenant: Option<Tenant>,
     /// Receive time and queue position of the latest presence message.
-    pub received: ReceivedAt,
+    pub received_at: ReceivedAt,
     /// Whether the latest presence message is an offline message that a later heartbeat overruled.
     pub offline_overruled: bool,
     /// Time of the latest heartbeat after the latest presence message.
@@ -60,22 +60,22 @@ pub struct StoredConnection {
 /// The columns of `disconnected_clients` that decide how a new message is applied.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredDisconnect {
-    /// Id of the online message of the ended connection.
+    /// Id of the latest online message before the disconnect.
     pub message_id: Option<MessageId>,
-    /// Send time of that online message.
+    /// Send time of the latest online message before the disconnect.
     pub message_sent: Timestamp,
-    /// The tenant that the client had, if known.
+    /// The client's tenant before the disconnect. `None` if the tenant was unknown.
     pub tenant: Option<Tenant>,
     /// Receive time and queue position of the offline message.
-    pub received: ReceivedAt,
+    pub received_at: ReceivedAt,
 }
 
-/// When and where a message was received.
+/// Receive time and queue position of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReceivedAt {
-    /// Receive time.
+    /// Receive time of the message.
     pub time: Timestamp,
-    /// Position in Kafka. `None` without Kafka.
+    /// Position of the message in Kafka. `None` in deployments without Kafka.
     pub position: Option<QueuePosition>,
 }
 
@@ -84,7 +84,7 @@ pub struct ReceivedAt {
 pub struct QueuePosition {
     /// Partition number.
     pub partition: i32,
-    /// Offset in the partition.
+    /// Offset of the message in the partition.
     pub offset: i64,
 }
 
@@ -95,83 +95,87 @@ impl QueuePosition {
     }
 }
 
-/// Returns the tenant of a row, or `None` if `org_id` is empty.
-fn tenant_of(org_id: &str, account: String) -> Option<Tenant> {
+/// Returns the tenant from two columns of a row. Returns `None` if `org_id` is empty.
+fn tenant_from_columns(org_id: &str, account: String) -> Option<Tenant> {
     let org_id = OrgId::new(org_id).ok()?;
     Some(Tenant { org_id, account })
 }
 
-/// Inserts or updates the row of a client that sent an online message.
+/// An insert or update of the row of a client that sent an online message.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ConnectionUpsert {
     /// Client id.
     pub client_id: ClientId,
     /// Dialect of the online message.
     pub dialect: Dialect,
-    /// Host or proxy.
+    /// Whether the client is a host or a proxy.
     pub kind: ClientKind,
     /// Topic prefix of the online message.
     pub topic_prefix: String,
-    /// What the client reports about itself.
+    /// Facts, dispatchers, tags, name and version that the client sent.
     pub info: ClientInfo,
     /// Id of the online message.
     pub message_id: Option<MessageId>,
     /// Send time of the online message.
     pub message_sent: Timestamp,
     /// Receive time and queue position of the online message.
-    pub received: ReceivedAt,
+    pub received_at: ReceivedAt,
     /// Time of a heartbeat that was received later than the online message but processed earlier.
     pub last_heartbeat_at: Option<Timestamp>,
-    /// Result of the tenant lookup.
+    /// How the tenant lookup changes the row.
     pub tenant: TenantChange,
     /// Whether inventory accepts this host.
     pub inventory_eligible: bool,
-    /// Time at which the report to inventory was delivered. `None` leaves the report pending.
+    /// When the report to inventory was delivered. `None` if the report is still pending.
     pub reported_to_inventory_at: Option<Timestamp>,
 }
 
-/// Records a heartbeat.
+/// A heartbeat to record.
 ///
-/// The heartbeat has an effect only if it is newer than the client's latest presence message. A
-/// connected client then stays connected even if an older offline message is processed later. A
-/// disconnected client is connected again with its previous data. An unknown client is ignored.
+/// The store ignores the heartbeat of an unknown client, and a heartbeat that is not newer than the
+/// client's latest presence message. Other heartbeats have these effects:
+///
+/// - A connected client stays connected, even if an older offline message is processed later.
+/// - A disconnected client becomes connected again, with its previous data.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeartbeatUpdate {
     /// Client id.
     pub client_id: ClientId,
     /// Receive time of the heartbeat.
     pub received_at: Timestamp,
-    /// Result of the tenant lookup. `None` leaves the tenant unchanged.
+    /// How the tenant lookup changes the row. `None` leaves the tenant unchanged.
     pub tenant: Option<TenantChange>,
 }
 
-/// Ends a connection after an offline message, unless a later heartbeat is stored.
+/// The end of a connection after an offline message. The client stays connected if a later
+/// heartbeat is stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ConnectionEnd {
     /// Client id.
     pub client_id: ClientId,
     /// Receive time and queue position of the offline message.
-    pub received: ReceivedAt,
+    pub received_at: ReceivedAt,
 }
 
 /// How a tenant lookup changes a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TenantChange {
-    /// The lookup found this tenant. Resets the number of failed lookups.
+    /// The lookup found this tenant. The store resets the number of failed lookups.
     Found(Tenant),
-    /// The lookup found no tenant at this time. Makes the client tenantless.
+    /// The lookup finished at this time and found no tenant. The client becomes tenantless.
     NotFound(Timestamp),
-    /// The lookup was not possible. Keeps this tenant, which is already stored.
+    /// The lookup was not possible. The client keeps this tenant, which is already stored.
     Keep(Tenant),
-    /// The lookup was not possible and no tenant is stored. Makes the client tenantless and due for
-    /// a lookup at once.
+    /// The lookup was not possible and no tenant is stored. The client becomes tenantless and
+    /// immediately due for a lookup.
     PendingLookup,
 }
 
-/// The changes of one batch, written in one transaction in the order of the fields.
+/// The changes of one batch. The store writes the lists in the order of these fields, in one
+/// transaction.
 ///
-/// A client occurs at most once in each list. It can occur in two lists, for example if it
-/// connected and disconnected within the batch.
+/// Each list contains a client at most once. Two lists can contain the same client, for example if
+/// the client connected and disconnected within the batch.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PresenceBatch {
     /// Clients that sent an online message.
@@ -179,35 +183,36 @@ pub struct PresenceBatch {
     /// Clients that sent a heartbeat.
     pub heartbeats: Vec<HeartbeatUpdate>,
     /// Clients that sent an offline message.
-    pub ends: Vec<ConnectionEnd>,
+    pub connection_ends: Vec<ConnectionEnd>,
     /// Messages that can never be processed.
     pub dead_letters: Vec<DeadLetter>,
-    /// Limits on the number of stored dead letters. The oldest above a limit are deleted.
+    /// Limits on the number of stored dead letters. The store deletes the oldest dead letters above
+    /// a limit.
     pub dead_letter_limits: DeadLetterLimits,
 }
 
 impl PresenceBatch {
-    /// Whether the batch contains no changes.
+    /// Returns whether the batch contains no changes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.upserts.is_empty()
             && self.heartbeats.is_empty()
-            && self.ends.is_empty()
+            && self.connection_ends.is_empty()
             && self.dead_letters.is_empty()
     }
 }
 
-/// A Kafka topic whose partitions are fenced. Deployments can configure other topic names.
+/// A Kafka topic that the recorder reads. The name of the topic in Kafka is configurable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum QueueTopic {
-    /// Presence messages.
+    /// Topic of presence messages.
     Ingress,
-    /// Responses and heartbeats.
+    /// Topic of responses and heartbeats.
     Answers,
 }
 
 impl QueueTopic {
-    /// Returns the name in the database and in logs.
+    /// Returns the topic's name in the database and in logs.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -217,10 +222,11 @@ impl QueueTopic {
     }
 }
 
-/// Ownership of a partition: permits writing its messages until another process acquires it.
+/// Ownership of a Kafka partition. The owner may write the partition's messages to the database
+/// until another process acquires the partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PartitionLease {
-    /// Kafka topic.
+    /// Kafka topic of the partition.
     pub queue: QueueTopic,
     /// Partition number.
     pub partition: i32,
@@ -246,9 +252,9 @@ pub trait Store: Send + Sync + 'static {
         clients: &[ClientId],
     ) -> Result<HashMap<ClientId, StoredState>, StoreError>;
 
-    /// Writes a batch in one transaction. The batch is durable when this returns.
+    /// Writes a batch in one transaction. The batch is durable when this method returns.
     ///
-    /// Writes nothing if another process has acquired a partition of `leases`.
+    /// Writes nothing if another process has acquired one of the partitions in `leases`.
     async fn record_batch(
         &self,
         batch: &PresenceBatch,
@@ -256,7 +262,8 @@ pub trait Store: Send + Sync + 'static {
         now: Timestamp,
     ) -> Result<WriteOutcome, StoreError>;
 
-    /// Acquires partitions: increments their epochs, which fences the previous owners.
+    /// Acquires partitions. Increments the epoch of each partition, so batches of the previous
+    /// owners are rejected.
     async fn acquire_partitions(
         &self,
         queue: QueueTopic,
@@ -264,7 +271,8 @@ pub trait Store: Send + Sync + 'static {
         owner: &str,
     ) -> Result<Vec<PartitionLease>, StoreError>;
 
-    /// Deletes the data of clients that disconnected before a time. Returns the number of clients.
+    /// Deletes the data of clients that disconnected before a time. Returns the number of deleted
+    /// clients.
     async fn delete_disconnected_before(&self, before: Timestamp) -> Result<u64, StoreError>;
 
     /// Compacts internal tables to keep queries fast. Does not change the result of any query.
@@ -299,12 +307,12 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<ConnectionPage, StoreError>;
 
     /// Lists a page of the connected clients that have a tenant, ordered by organization and client
-    /// id. Only management endpoints may call this.
+    /// id. Only management endpoints may call this method.
     async fn list_all(&self, offset: u64, limit: u64) -> Result<ClientPage, StoreError>;
 
     /// Lists the ids of connected clients in ascending order, including tenantless clients.
     ///
-    /// For internal jobs only. API endpoints must not call this.
+    /// For internal jobs only. API endpoints must not call this method.
     async fn list_client_ids(
         &self,
         after: Option<&ClientId>,
@@ -313,7 +321,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Claims rows that are due for a tenant lookup. Other jobs skip the rows until `claim_until`.
     ///
-    /// Skips rows whose claim ends at `claims_ended_before` or later.
+    /// Skips rows whose existing claim ends at `claims_ended_before` or later.
     async fn claim_for_lookup(
         &self,
         reason: LookupReason,
@@ -327,8 +335,8 @@ pub trait Store: Send + Sync + 'static {
 
     /// Writes the results of tenant lookups and returns the number of changed rows.
     ///
-    /// Skips rows that changed since they were claimed. [`LookupOutcome::Unavailable`] only ends
-    /// the claim and is not counted.
+    /// Skips rows that changed since they were claimed. For [`LookupOutcome::Unavailable`], the
+    /// store only ends the claim and does not count the row.
     async fn save_lookup_results(
         &self,
         results: &[LookupResult],
@@ -336,35 +344,37 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<u64, StoreError>;
 
     /// Restores the tenants of clients that are connected and tenantless. Skips all other clients.
+    /// Returns the number of restored tenants.
     async fn restore_tenants(
         &self,
         clients: &[(ClientId, Tenant)],
         now: Timestamp,
     ) -> Result<u64, StoreError>;
 
-    /// Counts the tenantless clients.
+    /// Counts the tenantless clients. After `max_attempts` failed lookups, a client is exhausted.
     async fn count_tenantless(&self, max_attempts: u32) -> Result<TenantlessCounts, StoreError>;
 
-    /// Lists tenantless clients, the earliest lookup first.
+    /// Lists tenantless clients in the order of their latest lookup, oldest first.
     ///
-    /// For operator commands only. API endpoints must not call this.
+    /// For operator commands only. API endpoints must not call this method.
     async fn list_tenantless(&self, limit: u32) -> Result<Vec<TenantlessClient>, StoreError>;
 
-    /// Makes tenantless clients due for a lookup at once and resets their number of failed lookups.
-    /// `None` selects all tenantless clients. Returns the number of clients.
+    /// Makes tenantless clients immediately due for a lookup and resets their number of failed
+    /// lookups. `None` selects all tenantless clients. Returns the number of changed clients.
     async fn reset_tenantless(&self, clients: Option<&[ClientId]>) -> Result<u64, StoreError>;
 
-    /// Deletes the rows of these clients if they are tenantless. Returns the number of rows.
+    /// Deletes the rows of tenantless clients. Skips clients that have a tenant. Returns the number
+    /// of deleted rows.
     async fn delete_tenantless(&self, clients: &[ClientId]) -> Result<u64, StoreError>;
 
     /// Counts the connections that have a tenant.
     async fn count_with_tenant(&self) -> Result<u64, StoreError>;
 
-    /// Counts connections per organization, the largest organization first, and the tenantless
-    /// connections.
+    /// Returns the number of connections of each organization, largest number first, and the number
+    /// of tenantless connections. `limit` is the maximum number of organizations.
     async fn count_by_org(&self, limit: u32) -> Result<(Vec<OrgCount>, u64), StoreError>;
 
-    /// Lists dead letters without their payloads, the highest id first.
+    /// Lists dead letters without their payloads, in descending order of their ids.
     async fn list_dead_letters(
         &self,
         filter: &DeadLetterFilter,
@@ -377,13 +387,13 @@ pub trait Store: Send + Sync + 'static {
     /// Requests the replay of a dead letter. Returns false if the id does not exist.
     async fn request_replay(&self, id: i64, now: Timestamp) -> Result<bool, StoreError>;
 
-    /// Deletes a dead letter after its replay. Returns whether it was deleted.
+    /// Deletes a dead letter after its replay. Returns whether the dead letter was deleted.
     ///
-    /// Keeps the dead letter if its number of occurrences differs from `occurrences`: then the
-    /// message was rejected again.
+    /// If the stored number of occurrences differs from `occurrences`, the message was rejected
+    /// again. The dead letter is then not deleted.
     async fn finish_replay(&self, id: i64, occurrences: u64) -> Result<bool, StoreError>;
 
-    /// Deletes the dead letters that match the filter. Returns their number.
+    /// Deletes the dead letters that match the filter. Returns the number of deleted dead letters.
     async fn purge_dead_letters(&self, filter: &DeadLetterFilter) -> Result<u64, StoreError>;
 
     /// Checks that the database responds and has the schema of this version.

@@ -2,23 +2,24 @@
 
 use crate::domain::{ClientId, Connection, Tenant};
 
-/// Conditions that a connection must all meet. An empty filter matches every connection.
+/// Conditions on a connection. A connection matches the filter if it meets all conditions. An empty
+/// filter matches every connection.
 ///
 /// The values are stored in the form in which the database compares them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Dispatcher names, with `-` in place of `_`.
+    /// Names of the required dispatchers, with `-` in place of `_`.
     pub(super) dispatchers: Vec<String>,
-    /// Tag keys and values.
+    /// Keys and values of the required tags.
     pub(super) tags: Vec<(String, String)>,
-    /// Fact keys and values. Values are in lower case, and UUIDs have no dashes.
+    /// Keys and values of the required facts. Values are in lower case, and UUIDs have no dashes.
     pub(super) facts: Vec<(String, String)>,
-    /// Prefixes of the client id or of the FQDN.
+    /// Required prefixes. Each prefix applies to the client id or the FQDN.
     pub(super) prefixes: Vec<String>,
 }
 
 impl Filter {
-    /// Requires a dispatcher. `-` and `_` in the name are equal.
+    /// Requires a dispatcher. The filter treats `-` and `_` in the name as equal.
     pub fn require_dispatcher(&mut self, name: &str) {
         self.dispatchers.push(name.replace('_', "-"));
     }
@@ -31,12 +32,16 @@ impl Filter {
     /// Requires a fact with this value, or with a list that contains this value. Ignores letter
     /// case and the dashes of a UUID.
     pub fn require_fact(&mut self, key: &str, value: &str) {
-        let lower = value.to_ascii_lowercase();
-        let without_dashes = lower.replace('-', "");
+        let lowercase_value = value.to_ascii_lowercase();
+        let without_dashes = lowercase_value.replace('-', "");
         // A UUID has 32 characters without dashes and 36 with dashes.
-        let is_uuid =
-            matches!(lower.len(), 32 | 36) && Self::is_uuid_without_dashes(&without_dashes);
-        let value = if is_uuid { without_dashes } else { lower };
+        let is_uuid = matches!(lowercase_value.len(), 32 | 36)
+            && Self::is_uuid_without_dashes(&without_dashes);
+        let value = if is_uuid {
+            without_dashes
+        } else {
+            lowercase_value
+        };
         self.facts.push((key.to_owned(), value));
     }
 
@@ -45,7 +50,7 @@ impl Filter {
         self.prefixes.push(prefix.to_owned());
     }
 
-    /// Whether the filter matches every connection.
+    /// Returns whether the filter has no conditions.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -55,7 +60,7 @@ impl Filter {
         text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
     }
 
-    /// Returns an exclusive upper bound of all texts with this prefix, compared byte by byte.
+    /// Returns a text that is greater than every text with this prefix, compared byte by byte.
     pub(super) fn end_of_prefix_range(prefix: &str) -> String {
         format!("{prefix}{}", char::MAX)
     }
@@ -66,15 +71,15 @@ impl Filter {
 pub enum PageStart {
     /// Skips this number of connections. The page contains the total count.
     Offset(u64),
-    /// Starts after this client id, which need not exist. `""` starts at the first connection. The
-    /// cost does not depend on the position. The page contains no total count.
+    /// Starts after this client id. A client with this id need not exist. `""` starts at the first
+    /// connection. The cost does not depend on the position. The page contains no total count.
     After(String),
 }
 
 /// A request for a page of an organization's connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageRequest {
-    /// Which connections to list.
+    /// Conditions that select the connections.
     pub filter: Filter,
     /// Start of the page.
     pub start: PageStart,
@@ -83,7 +88,7 @@ pub struct PageRequest {
 }
 
 impl PageRequest {
-    /// Creates a request without filter.
+    /// Creates a request without a filter. The page starts at `offset`.
     #[must_use]
     pub fn at_offset(offset: u64, limit: u64) -> Self {
         Self {
@@ -97,8 +102,8 @@ impl PageRequest {
 /// A page of an organization's connections.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ConnectionPage {
-    /// Number of connections that match the filter, on all pages. 0 if the request started after a
-    /// client id.
+    /// Number of connections that match the filter, on all pages. 0 if the request has
+    /// [`PageStart::After`].
     pub count: u64,
     /// Connections on this page, ordered by client id.
     pub connections: Vec<Connection>,

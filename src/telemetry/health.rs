@@ -1,4 +1,4 @@
-//! Readiness: the components of this process and their current health.
+//! Health checks of the components of this process, for the endpoint `/readiness`.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -12,10 +12,10 @@ use parking_lot::RwLock;
 /// The health of a component: `Ok`, or a description of the problem.
 pub type HealthResult = Result<(), String>;
 
-type Check = Arc<dyn Fn() -> BoxFuture<'static, HealthResult> + Send + Sync>;
-type Info = Arc<dyn Fn() -> String + Send + Sync>;
+type HealthCheck = Arc<dyn Fn() -> BoxFuture<'static, HealthResult> + Send + Sync>;
+type DescribeComponent = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// A component whose check takes longer is unhealthy.
+/// Maximum duration of a health check. A component whose check takes longer is unhealthy.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A part of the process that has its own entry in the response of `/readiness`.
@@ -39,12 +39,12 @@ pub enum Component {
     KafkaAnswers,
     /// The tenant lookup service.
     TenantLookup,
-    /// The process itself. Listed only while it shuts down.
+    /// The process itself. Listed only while the process shuts down.
     Process,
 }
 
 impl Component {
-    /// The name in the response of `/readiness`.
+    /// Returns the component's name in the response of `/readiness`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -62,7 +62,7 @@ impl Component {
     }
 }
 
-/// The components of the process. All clones refer to the same set.
+/// The health checks of the process's components. All clones refer to the same set of components.
 #[derive(Clone, Default)]
 pub struct Health {
     inner: Arc<Inner>,
@@ -70,22 +70,23 @@ pub struct Health {
 
 #[derive(Default)]
 struct Inner {
-    checks: RwLock<BTreeMap<Component, Check>>,
-    info: RwLock<BTreeMap<Component, Info>>,
+    checks: RwLock<BTreeMap<Component, HealthCheck>>,
+    info: RwLock<BTreeMap<Component, DescribeComponent>>,
     is_shutting_down: AtomicBool,
 }
 
 impl Health {
-    /// Creates a set without components, which is ready.
+    /// Creates an empty set of components. A process without components is ready.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a component that readiness depends on. Each readiness request calls `check`.
+    /// Adds a component that must be healthy for the process to be ready. Each request to
+    /// `/readiness` calls `check`.
     ///
-    /// Each component may be added once: a second check would hide the first.
-    pub fn add<F>(&self, component: Component, check: F)
+    /// Each component may be added only once. A second check would replace the first check.
+    pub fn add_check<F>(&self, component: Component, check: F)
     where
         F: Fn() -> BoxFuture<'static, HealthResult> + Send + Sync + 'static,
     {
@@ -97,7 +98,7 @@ impl Health {
         }
     }
 
-    /// Adds a component that is listed but does not affect readiness.
+    /// Adds a component that `/readiness` lists, but that does not affect readiness.
     pub fn add_info(
         &self,
         component: Component,
@@ -120,12 +121,12 @@ impl Health {
             .collect()
     }
 
-    /// Makes the process permanently not ready.
+    /// Marks the process as shutting down. From then on, the process is not ready.
     pub fn begin_shutdown(&self) {
         self.inner.is_shutting_down.store(true, Ordering::Release);
     }
 
-    /// Checks all components concurrently.
+    /// Runs all health checks concurrently.
     pub async fn check(&self) -> BTreeMap<Component, HealthResult> {
         let checks: Vec<_> = {
             let checks = self.inner.checks.read();
@@ -154,13 +155,13 @@ mod tests {
     use futures::FutureExt as _;
 
     #[tokio::test(start_paused = true)]
-    async fn check_reports_each_component_and_treats_a_timeout_as_unhealthy() {
+    async fn check_reports_each_component_and_reports_a_timeout_as_an_error() {
         let health = Health::new();
-        health.add(Component::Store, || async { Ok(()) }.boxed());
-        health.add(Component::Recorder, || {
+        health.add_check(Component::Store, || async { Ok(()) }.boxed());
+        health.add_check(Component::Recorder, || {
             async { Err("disk full".to_owned()) }.boxed()
         });
-        health.add(Component::MqttIngest, || std::future::pending().boxed());
+        health.add_check(Component::MqttIngest, || std::future::pending().boxed());
         let results = health.check().await;
         assert_eq!(results[&Component::Store], Ok(()));
         assert_eq!(results[&Component::Recorder], Err("disk full".to_owned()));
@@ -178,9 +179,9 @@ mod tests {
     #[test]
     #[cfg(debug_assertions)]
     #[should_panic(expected = "Store was added twice")]
-    fn adding_a_component_twice_is_a_bug() {
+    fn adding_a_component_twice_panics() {
         let health = Health::new();
-        health.add(Component::Store, || async { Ok(()) }.boxed());
-        health.add(Component::Store, || async { Ok(()) }.boxed());
+        health.add_check(Component::Store, || async { Ok(()) }.boxed());
+        health.add_check(Component::Store, || async { Ok(()) }.boxed());
     }
 }

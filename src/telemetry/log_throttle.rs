@@ -3,26 +3,29 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Allows one log line per second of wall-clock time. Use one `static` per log message.
+/// Allows one log line per second of wall-clock time. Each log message needs its own `static`
+/// throttle.
 #[derive(Debug, Default)]
 pub struct LogThrottle {
-    /// Unix time in seconds of the latest call.
-    last_second: AtomicU64,
+    /// Unix time of the latest call of `should_log`, in seconds.
+    last_call_second: AtomicU64,
 }
 
 impl LogThrottle {
-    /// Creates a throttle that allows the next line.
+    /// Creates a throttle that allows the first line.
     #[must_use]
     pub const fn new() -> Self {
         Self {
-            last_second: AtomicU64::new(0),
+            last_call_second: AtomicU64::new(0),
         }
     }
 
     /// Returns true for the first call in each second.
     pub fn should_log(&self) -> bool {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
-        let second = since_epoch.map_or(0, |elapsed| elapsed.as_secs());
-        self.last_second.swap(second, Ordering::Relaxed) != second
+        let current_second = since_epoch.map_or(0, |elapsed| elapsed.as_secs());
+        self.last_call_second
+            .swap(current_second, Ordering::Relaxed)
+            != current_second
     }
 }

@@ -1,6 +1,7 @@
-//! All metrics of the process: name, help text, and the function that updates each.
+//! All metrics of the process: the name, the help text, and the function that updates each metric.
 //!
-//! Functions that write a log line as well do so only where the number of lines is bounded.
+//! Some functions also write a log line. For events that clients can cause at a high rate, the log
+//! line has level debug or is limited to one per second.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -26,15 +27,15 @@ const BATCH_DURATION: &str = "cloud_connector_record_batch_duration_seconds";
 const BATCHES_RETRYING: &str = "cloud_connector_record_batches_retrying";
 const PARTITIONS_FENCED: &str = "cloud_connector_record_partitions_fenced_total";
 const TENANT_LOOKUPS: &str = "cloud_connector_tenant_lookups_total";
-const GATEWAY_REQUESTS: &str = "cloud_connector_tenant_gateway_requests_total";
-const BREAKER_OPEN: &str = "cloud_connector_tenant_breaker_open";
+const TENANT_GATEWAY_REQUESTS: &str = "cloud_connector_tenant_gateway_requests_total";
+const TENANT_BREAKER_OPEN: &str = "cloud_connector_tenant_breaker_open";
 const QOS0_DROPPED: &str = "cloud_connector_ingest_qos0_dropped_total";
 const INVENTORY_MESSAGES: &str = "cloud_connector_inventory_messages_total";
 const HOSTS_INELIGIBLE: &str = "cloud_connector_inventory_hosts_ineligible_total";
 const SOURCES_REGISTRATIONS: &str = "cloud_connector_sources_registrations_total";
 const CONNECTIONS: &str = "cloud_connector_connections";
-const TENANTLESS: &str = "cloud_connector_tenantless_connections";
-const TENANTLESS_AGE: &str = "cloud_connector_tenantless_oldest_lookup_age_seconds";
+const TENANTLESS_CONNECTIONS: &str = "cloud_connector_tenantless_connections";
+const OLDEST_TENANTLESS_LOOKUP_AGE: &str = "cloud_connector_tenantless_oldest_lookup_age_seconds";
 const MASS_LOSS_SUPPRESSED: &str = "cloud_connector_tenant_mass_loss_suppressed_total";
 const UPDATER_RUNS: &str = "cloud_connector_updater_runs_total";
 const BROKER_CONNECTIONS: &str = "cloud_connector_broker_connections";
@@ -50,40 +51,42 @@ const DURATION_BUCKETS_SECONDS: &[f64] = &[
 ];
 const BATCH_SIZE_BUCKETS: &[f64] = &[1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0];
 
-/// Maximum number of characters of a topic in a log line. The sender chooses the topic.
+/// Maximum number of characters of a topic in a log line. Longer topics are truncated, because the
+/// sender can choose a topic of any length.
 const MAX_LOGGED_TOPIC_CHARS: usize = 300;
 
-static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
+static PROMETHEUS_HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
 
-/// Returns the handle that renders the metrics. The first call installs the process-wide recorder;
-/// metrics that were updated before are lost.
-pub fn handle() -> &'static PrometheusHandle {
-    HANDLE.get_or_init(|| {
-        let recorder = builder().build_recorder();
-        let handle = recorder.handle();
-        // Fails only if another recorder is installed, and no other code installs one.
-        let _ = ::metrics::set_global_recorder(recorder);
-        describe();
+/// Returns the handle that renders the metrics in the Prometheus text format. The first call starts
+/// the collection of metrics. Metric updates before the first call are discarded.
+pub fn prometheus_handle() -> &'static PrometheusHandle {
+    PROMETHEUS_HANDLE.get_or_init(|| {
+        let metrics_recorder = prometheus_builder().build_recorder();
+        let handle = metrics_recorder.handle();
+        // `set_global_recorder` fails only if a metrics recorder is already installed. No other
+        // code installs a metrics recorder.
+        let _ = ::metrics::set_global_recorder(metrics_recorder);
+        describe_all_metrics();
         handle
     })
 }
 
-fn builder() -> PrometheusBuilder {
-    let durations = Matcher::Suffix("_seconds".to_owned());
-    let batch_size = Matcher::Full(BATCH_SIZE.to_owned());
+fn prometheus_builder() -> PrometheusBuilder {
+    let duration_metrics = Matcher::Suffix("_seconds".to_owned());
+    let batch_size_metric = Matcher::Full(BATCH_SIZE.to_owned());
     PrometheusBuilder::new()
-        .set_buckets_for_metric(durations, DURATION_BUCKETS_SECONDS)
-        .and_then(|builder| builder.set_buckets_for_metric(batch_size, BATCH_SIZE_BUCKETS))
+        .set_buckets_for_metric(duration_metrics, DURATION_BUCKETS_SECONDS)
+        .and_then(|builder| builder.set_buckets_for_metric(batch_size_metric, BATCH_SIZE_BUCKETS))
         .expect("the bucket lists are constants and not empty")
 }
 
-fn describe() {
-    describe_recording();
-    describe_tenancy();
-    describe_broker_and_api();
+fn describe_all_metrics() {
+    describe_recording_metrics();
+    describe_tenant_metrics();
+    describe_broker_and_api_metrics();
 }
 
-fn describe_recording() {
+fn describe_recording_metrics() {
     describe_counter!(
         MESSAGES_RECEIVED,
         "Messages received from the MQTT broker, by channel"
@@ -132,11 +135,11 @@ fn describe_recording() {
     );
 }
 
-fn describe_tenancy() {
+fn describe_tenant_metrics() {
     describe_counter!(TENANT_LOOKUPS, "Tenant lookups, by outcome");
-    describe_counter!(GATEWAY_REQUESTS, "Requests to the tenant gateway");
+    describe_counter!(TENANT_GATEWAY_REQUESTS, "Requests to the tenant gateway");
     describe_gauge!(
-        BREAKER_OPEN,
+        TENANT_BREAKER_OPEN,
         "1 while the circuit breaker of the tenant lookup is open, else 0"
     );
     describe_counter!(
@@ -154,21 +157,21 @@ fn describe_tenancy() {
     );
     describe_gauge!(CONNECTIONS, "Connected clients that have a tenant");
     describe_gauge!(
-        TENANTLESS,
+        TENANTLESS_CONNECTIONS,
         "Connected clients without a tenant, by state: pending (lookup is retried) or gave_up"
     );
     describe_gauge!(
-        TENANTLESS_AGE,
+        OLDEST_TENANTLESS_LOOKUP_AGE,
         "Time since the last lookup of the tenantless client that has waited longest"
     );
     describe_counter!(
         MASS_LOSS_SUPPRESSED,
-        "Times that too many clients would have lost their tenant at once and kept it instead"
+        "Times that the lookup returned no tenant for too many clients at once and was not applied"
     );
     describe_counter!(UPDATER_RUNS, "Runs of periodic jobs, by job and outcome");
 }
 
-fn describe_broker_and_api() {
+fn describe_broker_and_api_metrics() {
     describe_gauge!(
         BROKER_CONNECTIONS,
         "Clients connected to the embedded broker"
@@ -194,45 +197,49 @@ fn describe_broker_and_api() {
 }
 
 /// Counts a message received from the MQTT broker.
-pub fn message_received(channel: &'static str) {
+pub fn count_received_message(channel: &'static str) {
     counter!(MESSAGES_RECEIVED, "channel" => channel).increment(1);
 }
 
 /// Counts presence messages that changed the database. `kind` is `online`, `heartbeat` or
 /// `offline`.
-pub fn messages_applied(kind: &'static str, count: usize) {
+pub fn count_applied_messages(kind: &'static str, count: usize) {
     counter!(MESSAGES_APPLIED, "kind" => kind).increment(count as u64);
 }
 
 /// Counts a message that changed nothing.
-pub fn message_ignored(client: &ClientId, reason: &'static str) {
+pub fn count_ignored_message(client: &ClientId, reason: &'static str) {
     counter!(MESSAGES_IGNORED, "reason" => reason).increment(1);
     tracing::debug!(client_id = %client, reason, "message ignored");
 }
 
-/// Records the time from receiving a message to committing it. A negative value counts as zero: the
-/// clocks of two machines may differ.
-pub fn record_latency(latency: jiff::SignedDuration) {
+/// Records the time from receiving a message to committing the message to the database. Because
+/// the clocks of two machines may differ, the time can be negative. A negative time counts as zero.
+pub fn observe_record_latency(latency: jiff::SignedDuration) {
     histogram!(RECORD_LATENCY).record(latency.as_secs_f64().max(0.0));
 }
 
-/// Sets the number of messages accepted by the recorder and not yet committed.
+/// Sets the number of messages that the recorder has accepted and not yet committed.
 pub fn set_in_flight_messages(count: usize) {
     gauge!(IN_FLIGHT_MESSAGES).set(count as f64);
 }
 
-/// Sets the consumer lag. `topic` is `ingress` or `answers`, not the configured topic name.
+/// Sets the consumer lag of a Kafka topic. `topic` is `ingress` or `answers`, not the configured
+/// topic name.
 pub fn set_consumer_lag(topic: &'static str, messages: i64) {
     gauge!(CONSUMER_LAG, "topic" => topic).set(messages as f64);
 }
 
-/// Counts an invalid handshake. `sent` is false if the queue of error messages to clients was full.
-pub fn handshake_error(sent: bool) {
-    counter!(HANDSHAKE_ERRORS, "sent" => if sent { "yes" } else { "no" }).increment(1);
+/// Counts an invalid handshake. `is_error_queued` is false if no error message to the client was
+/// queued, because the queue was full.
+pub fn count_invalid_handshake(is_error_queued: bool) {
+    let sent = if is_error_queued { "yes" } else { "no" };
+    counter!(HANDSHAKE_ERRORS, "sent" => sent).increment(1);
 }
 
-/// Counts a row that the database rejected and that could not be stored as a dead letter.
-pub fn row_discarded(error: &str) {
+/// Counts a row that was discarded: the database rejected the row, and the row could not be stored
+/// as a dead letter.
+pub fn count_discarded_row(error: &str) {
     counter!(ROWS_DISCARDED).increment(1);
     tracing::error!(
         error,
@@ -240,9 +247,9 @@ pub fn row_discarded(error: &str) {
     );
 }
 
-/// Counts a dead letter. Logs at most one per second at level warn, the others at debug, because
-/// one client could otherwise fill the disk.
-pub fn dead_letter(topic: &str, rejection: &Rejection) {
+/// Counts a dead letter and logs it. At most one dead letter per second is logged at level warn,
+/// and all others at level debug. Otherwise one client could fill the disk with log lines.
+pub fn count_dead_letter(topic: &str, rejection: &Rejection) {
     static LOG_THROTTLE: LogThrottle = LogThrottle::new();
     let (reason, detail) = (rejection.reason.as_str(), &rejection.detail);
     counter!(DEAD_LETTERS, "reason" => reason).increment(1);
@@ -259,14 +266,15 @@ pub fn dead_letter(topic: &str, rejection: &Rejection) {
     }
 }
 
-/// Records size and duration of a committed batch.
-pub fn batch_committed(messages: usize, duration: Duration) {
+/// Records the number of messages in a committed batch, and the duration of the batch.
+pub fn observe_committed_batch(messages: usize, duration: Duration) {
     histogram!(BATCH_SIZE).record(messages as f64);
     histogram!(BATCH_DURATION).record(duration);
 }
 
-/// Reports a failed write of a batch that will be retried. Logs attempts 1, 2, 4, 8, and so on.
-pub fn batch_retrying(attempt: u32, messages: usize, error: &dyn std::error::Error) {
+/// Reports that a batch write failed and will be retried. Writes a log line for the attempts 1, 2,
+/// 4, 8, and so on.
+pub fn report_batch_retry(attempt: u32, messages: usize, error: &dyn std::error::Error) {
     if attempt == 1 {
         gauge!(BATCHES_RETRYING).increment(1.0);
     }
@@ -275,34 +283,36 @@ pub fn batch_retrying(attempt: u32, messages: usize, error: &dyn std::error::Err
     }
 }
 
-/// Reports that a retried batch was written or fenced.
-pub fn batch_retry_ended() {
+/// Reports that a batch is no longer retried, because it was written or fenced.
+pub fn report_batch_retry_ended() {
     gauge!(BATCHES_RETRYING).decrement(1.0);
 }
 
-/// Counts partitions whose batch was dropped because another process owns them now.
-pub fn partitions_fenced(partitions: &[i32]) {
+/// Counts fenced partitions: the batch was dropped, because another process now owns the
+/// partitions.
+pub fn count_fenced_partitions(partitions: &[i32]) {
     counter!(PARTITIONS_FENCED).increment(partitions.len() as u64);
     tracing::warn!(?partitions, "batch fenced: partitions were reassigned");
 }
 
 /// Counts a finished tenant lookup.
-pub fn tenant_lookup_finished(status: LookupStatus) {
+pub fn count_tenant_lookup(status: LookupStatus) {
     counter!(TENANT_LOOKUPS, "outcome" => status.as_str()).increment(1);
 }
 
 /// Counts a request to the tenant gateway.
-pub fn tenant_gateway_request() {
-    counter!(GATEWAY_REQUESTS).increment(1);
+pub fn count_tenant_gateway_request() {
+    counter!(TENANT_GATEWAY_REQUESTS).increment(1);
 }
 
 /// Sets whether the circuit breaker of the tenant lookup is open.
-pub fn set_tenant_breaker_open(open: bool) {
-    gauge!(BREAKER_OPEN).set(if open { 1.0 } else { 0.0 });
+pub fn set_tenant_breaker_open(is_open: bool) {
+    gauge!(TENANT_BREAKER_OPEN).set(if is_open { 1.0 } else { 0.0 });
 }
 
-/// Counts a QoS 0 message that was dropped. The broker does not resend QoS 0 messages.
-pub fn qos0_message_dropped() {
+/// Counts a QoS 0 message that was dropped because the ingest buffer was full. Logs at most one
+/// line per second.
+pub fn count_dropped_qos0_message() {
     static LOG_THROTTLE: LogThrottle = LogThrottle::new();
     counter!(QOS0_DROPPED).increment(1);
     if LOG_THROTTLE.should_log() {
@@ -310,56 +320,61 @@ pub fn qos0_message_dropped() {
     }
 }
 
-/// Counts messages to inventory. `delivered` has one element per message.
-pub fn inventory_deliveries(delivered: &[bool]) {
-    let delivered_count = delivered.iter().filter(|delivered| **delivered).count();
-    let failed = delivered.len() - delivered_count;
+/// Counts messages to inventory. `delivery_results` has one element per message: true if the
+/// message was delivered.
+pub fn count_inventory_deliveries(delivery_results: &[bool]) {
+    let delivered = delivery_results.iter().filter(|delivered| **delivered);
+    let delivered_count = delivered.count();
+    let failed_count = delivery_results.len() - delivered_count;
     counter!(INVENTORY_MESSAGES, "outcome" => "delivered").increment(delivered_count as u64);
-    counter!(INVENTORY_MESSAGES, "outcome" => "not_delivered").increment(failed as u64);
-    if failed > 0 {
+    counter!(INVENTORY_MESSAGES, "outcome" => "not_delivered").increment(failed_count as u64);
+    if failed_count > 0 {
         tracing::warn!(
-            hosts = failed,
+            hosts = failed_count,
             "inventory delivery failed; will retry in the inventory refresh job"
         );
     }
 }
 
-/// Counts a host that was not reported because inventory would reject it.
-pub fn inventory_host_ineligible(client: &ClientId, reason: &'static str) {
+/// Counts a host that was not reported to inventory, because inventory would reject the host.
+pub fn count_ineligible_host(client: &ClientId, reason: &'static str) {
     counter!(HOSTS_INELIGIBLE, "reason" => reason).increment(1);
     tracing::debug!(client_id = %client, reason, "host not reported: inventory would reject it");
 }
 
 /// Counts an attempt to register a catalog proxy with the sources service.
-pub fn source_registration(outcome: &'static str) {
+pub fn count_source_registration(outcome: &'static str) {
     counter!(SOURCES_REGISTRATIONS, "outcome" => outcome).increment(1);
 }
 
-/// Sets the numbers of connected clients: with a tenant, tenantless and still looked up
-/// (`pending`), tenantless after the last attempt (`gave_up`). `oldest_lookup_age` is the time
-/// since the last lookup of the pending client that has waited longest.
+/// Sets the numbers of connected clients with and without a tenant.
+///
+/// `pending_count` is the number of tenantless clients whose lookup will be retried.
+/// `gave_up_count` is the number of tenantless clients whose last lookup attempt failed.
+/// `oldest_lookup_age` is the longest time since the last lookup of a pending client.
 pub fn set_connection_counts(
-    with_tenant: u64,
-    pending: u64,
-    gave_up: u64,
+    with_tenant_count: u64,
+    pending_count: u64,
+    gave_up_count: u64,
     oldest_lookup_age: Option<jiff::SignedDuration>,
 ) {
-    gauge!(CONNECTIONS).set(with_tenant as f64);
-    gauge!(TENANTLESS, "state" => "pending").set(pending as f64);
-    gauge!(TENANTLESS, "state" => "gave_up").set(gave_up as f64);
+    gauge!(CONNECTIONS).set(with_tenant_count as f64);
+    gauge!(TENANTLESS_CONNECTIONS, "state" => "pending").set(pending_count as f64);
+    gauge!(TENANTLESS_CONNECTIONS, "state" => "gave_up").set(gave_up_count as f64);
     let age = oldest_lookup_age.map_or(0.0, |age| age.as_secs_f64().max(0.0));
-    gauge!(TENANTLESS_AGE).set(age);
+    gauge!(OLDEST_TENANTLESS_LOOKUP_AGE).set(age);
 }
 
-/// Counts a suppressed mass loss: too many clients would have lost their tenant at once.
-pub fn mass_loss_suppressed() {
+/// Counts a suppressed mass loss: the lookup returned no tenant for too many clients at once, and
+/// the clients kept their previous tenants.
+pub fn count_suppressed_mass_loss() {
     counter!(MASS_LOSS_SUPPRESSED).increment(1);
 }
 
 /// Counts a finished run of a periodic job.
-pub fn updater_run_finished(updater: &'static str, failed: bool) {
-    let outcome = if failed { "failed" } else { "succeeded" };
-    counter!(UPDATER_RUNS, "updater" => updater, "outcome" => outcome).increment(1);
+pub fn count_job_run(job_name: &'static str, has_failed: bool) {
+    let outcome = if has_failed { "failed" } else { "succeeded" };
+    counter!(UPDATER_RUNS, "updater" => job_name, "outcome" => outcome).increment(1);
 }
 
 /// Sets the number of clients connected to the embedded broker.
@@ -367,16 +382,19 @@ pub fn set_broker_connections(count: usize) {
     gauge!(BROKER_CONNECTIONS).set(count as f64);
 }
 
-/// Counts a rejected MQTT connection, publish or subscription. `peer` is the client id, or the
-/// socket address before the client is authenticated. Logged at debug: a reconnect storm would fill
-/// the disk.
-pub fn broker_rejection(reason: &'static str, peer: &dyn std::fmt::Display) {
+/// Counts a rejected MQTT connection, publish or subscription. `peer` is the client id. Before the
+/// client is authenticated, `peer` is the socket address.
+///
+/// The log line has level debug. Otherwise many clients that reconnect at once could fill the disk
+/// with log lines.
+pub fn count_broker_rejection(reason: &'static str, peer: &dyn std::fmt::Display) {
     counter!(BROKER_REJECTIONS, "reason" => reason).increment(1);
     tracing::debug!(reason, %peer, "rejected by the broker");
 }
 
-/// Counts a connection that was closed because its message was not stored in time.
-pub fn connection_aborted(client: &ClientId) {
+/// Counts an aborted MQTT connection: the broker closed the connection, because a message was not
+/// stored in time.
+pub fn count_aborted_connection(client: &ClientId) {
     counter!(CONNECTIONS_ABORTED).increment(1);
     tracing::debug!(
         client_id = %client,
@@ -384,8 +402,12 @@ pub fn connection_aborted(client: &ClientId) {
     );
 }
 
-/// Counts a reload of TLS certificates. After a failure the previous certificates stay in use.
-pub fn certificate_reload(listener: &'static str, result: Result<(), &dyn std::error::Error>) {
+/// Counts a reload of TLS certificates. After a failed reload, the previous certificates stay in
+/// use.
+pub fn count_certificate_reload(
+    listener: &'static str,
+    result: Result<(), &dyn std::error::Error>,
+) {
     let outcome = if result.is_ok() { "reloaded" } else { "failed" };
     counter!(CERTIFICATE_RELOADS, "listener" => listener, "outcome" => outcome).increment(1);
     match result {
@@ -398,13 +420,14 @@ pub fn certificate_reload(listener: &'static str, result: Result<(), &dyn std::e
     }
 }
 
-/// Counts a message to a client.
-pub fn message_sent(outcome: &'static str) {
+/// Counts a message to a client, by the outcome of sending the message.
+pub fn count_message_to_client(outcome: &'static str) {
     counter!(MESSAGES_SENT, "outcome" => outcome).increment(1);
 }
 
-/// Records an HTTP response. `route` is the route's pattern, because paths are unbounded.
-pub fn http_request(route: &str, status: u16, duration: Duration) {
+/// Records an HTTP request and its response. `route` is the pattern of the route. The path is not
+/// recorded, because the number of different paths is unbounded.
+pub fn observe_http_request(route: &str, status: u16, duration: Duration) {
     counter!(HTTP_REQUESTS, "route" => route.to_owned(), "status" => status.to_string())
         .increment(1);
     histogram!(HTTP_REQUEST_DURATION, "route" => route.to_owned()).record(duration);

@@ -1,7 +1,7 @@
 //! Logs, metrics and health.
 //!
-//! Each function in [`metrics`] reports one event: it updates the metric and, where the number of
-//! lines is bounded, writes the log line. Metric labels have a fixed set of values.
+//! Each function in [`metrics`] reports one event: the function updates a metric, and some
+//! functions also write a log line. Each metric label has a fixed set of values.
 
 pub mod health;
 mod log_throttle;

@@ -1,7 +1,7 @@
-//! Converts between account numbers and organizations. v1 callers identify tenants by account
-//! number; the store identifies them by organization.
+//! Converts between account numbers and organizations. v1 callers identify a tenant by its account
+//! number. The store identifies a tenant by its organization.
 //!
-//! As for tenant lookups, `NotFound` is definitive and `Unavailable` is not.
+//! The outcome `NotFound` is definitive, and the outcome `Unavailable` is not.
 
 #[cfg(test)]
 mod tests;
@@ -19,13 +19,14 @@ use crate::domain::{OrgId, Tenant};
 use crate::http_client;
 use crate::telemetry::request_id;
 
-/// Maximum size of a response body that is read. Real responses contain a single pair.
+/// Maximum size of a response body that is read. A real response contains one account number and
+/// one organization.
 const MAX_RESPONSE_BYTES: usize = 64 * 1024;
-/// Maximum length of an account number. The stores accept no longer one.
+/// Maximum length of an account number. The stores reject longer account numbers.
 const MAX_ACCOUNT_BYTES: usize = 255;
-/// Maximum number of cached pairs per direction.
+/// Maximum number of translations in each of the two caches.
 const CACHE_CAPACITY: u64 = 10_000;
-/// How long a found pair is cached. `NotFound` is not cached, so a new tenant is usable
+/// How long a found translation is cached. `NotFound` is not cached, so a new tenant is usable
 /// immediately.
 const CACHE_TTL: Duration = Duration::from_mins(10);
 
@@ -34,7 +35,7 @@ const CACHE_TTL: Duration = Duration::from_mins(10);
 pub enum TranslationOutcome<T> {
     /// The matching organization or account number.
     Found(T),
-    /// There definitely is no such tenant.
+    /// No tenant has this account number or this organization. The outcome is definitive.
     NotFound,
     /// The translator gave no usable response.
     Unavailable,
@@ -44,10 +45,10 @@ pub enum TranslationOutcome<T> {
 #[async_trait]
 pub trait AccountTranslator: Send + Sync + 'static {
     /// Returns the organization with this account number.
-    async fn org_of(&self, account: &str) -> TranslationOutcome<OrgId>;
+    async fn org_of_account(&self, account: &str) -> TranslationOutcome<OrgId>;
 
     /// Returns the account number of this organization.
-    async fn account_of(&self, org: &OrgId) -> TranslationOutcome<String>;
+    async fn account_of_org(&self, org: &OrgId) -> TranslationOutcome<String>;
 }
 
 /// Invalid translator settings.
@@ -61,7 +62,7 @@ pub enum TranslatorError {
     Url {
         /// The configured URL.
         url: String,
-        /// Why it is invalid.
+        /// Why the URL is invalid.
         problem: String,
     },
     /// The file cannot be read.
@@ -71,7 +72,7 @@ pub enum TranslatorError {
         path.display()
     )]
     Unreadable {
-        /// The configured file.
+        /// Path of the configured file.
         path: PathBuf,
         /// The I/O error.
         source: std::io::Error,
@@ -83,20 +84,20 @@ pub enum TranslatorError {
         path.display()
     )]
     Malformed {
-        /// The configured file.
+        /// Path of the configured file.
         path: PathBuf,
-        /// The position and the kind of the problem.
+        /// Position and description of the error in the file.
         problem: String,
     },
 }
 
-/// HTTP client of the tenant translator, with a cache of found pairs.
+/// HTTP client of the tenant translator. Caches found translations.
 pub struct HttpTranslator {
     orgs_url: reqwest::Url,
     accounts_url: reqwest::Url,
     http: reqwest::Client,
-    orgs: Cache<String, OrgId>,
-    accounts: Cache<OrgId, String>,
+    orgs_by_account: Cache<String, OrgId>,
+    accounts_by_org: Cache<OrgId, String>,
 }
 
 impl HttpTranslator {
@@ -105,24 +106,30 @@ impl HttpTranslator {
     /// # Errors
     /// If the URL is invalid.
     pub fn new(url: &str, timeout: Duration) -> Result<Self, TranslatorError> {
-        let bad_url = |problem: String| TranslatorError::Url {
+        let url_error = |problem: String| TranslatorError::Url {
             url: url.to_owned(),
             problem,
         };
         let http = http_client::client_builder(timeout).build();
-        let http = http.map_err(|error| bad_url(error.to_string()))?;
+        let http = http.map_err(|error| url_error(error.to_string()))?;
         Ok(Self {
-            orgs_url: http_client::join_path(url, &["internal", "orgIds"]).map_err(bad_url)?,
+            orgs_url: http_client::join_path(url, &["internal", "orgIds"]).map_err(url_error)?,
             accounts_url: http_client::join_path(url, &["internal", "ebsNumbers"])
-                .map_err(bad_url)?,
+                .map_err(url_error)?,
             http,
-            orgs: new_cache(),
-            accounts: new_cache(),
+            orgs_by_account: new_cache(),
+            accounts_by_org: new_cache(),
         })
     }
 
-    async fn request(&self, url: &reqwest::Url, key: &str) -> TranslationOutcome<String> {
-        // Forwards the API caller's request id, to trace the request through all services.
+    /// Requests the translation of an account number or an organization id.
+    async fn request(
+        &self,
+        url: &reqwest::Url,
+        id_to_translate: &str,
+    ) -> TranslationOutcome<String> {
+        // Forwards the request id of the API caller, so the logs of all services contain the same
+        // request id.
         let request_id = request_id::current();
         let request_id = request_id.unwrap_or_else(|| Uuid::new_v4().simple().to_string());
         let request = self
@@ -130,9 +137,9 @@ impl HttpTranslator {
             .post(url.clone())
             .header("content-type", "application/json")
             .header("x-rh-insights-request-id", request_id)
-            .body(json!([key]).to_string());
+            .body(json!([id_to_translate]).to_string());
         match http_client::send(request, MAX_RESPONSE_BYTES).await {
-            Ok((status, body)) => classify_response(status, &body, key),
+            Ok((status, body)) => classify_response(status, &body, id_to_translate),
             Err(error) => {
                 tracing::debug!(%error, "tenant translator request failed");
                 TranslationOutcome::Unavailable
@@ -143,12 +150,12 @@ impl HttpTranslator {
 
 #[async_trait]
 impl AccountTranslator for HttpTranslator {
-    async fn org_of(&self, account: &str) -> TranslationOutcome<OrgId> {
+    async fn org_of_account(&self, account: &str) -> TranslationOutcome<OrgId> {
         if !is_valid_account(account) {
             return TranslationOutcome::NotFound;
         }
-        if let Some(cached) = self.orgs.get(account) {
-            return TranslationOutcome::Found(cached);
+        if let Some(cached_org) = self.orgs_by_account.get(account) {
+            return TranslationOutcome::Found(cached_org);
         }
         let org = match self.request(&self.orgs_url, account).await {
             TranslationOutcome::Found(org) => OrgId::new(&org),
@@ -159,13 +166,13 @@ impl AccountTranslator for HttpTranslator {
         let Ok(org) = org else {
             return TranslationOutcome::Unavailable;
         };
-        self.orgs.insert(account.to_owned(), org.clone());
+        self.orgs_by_account.insert(account.to_owned(), org.clone());
         TranslationOutcome::Found(org)
     }
 
-    async fn account_of(&self, org: &OrgId) -> TranslationOutcome<String> {
-        if let Some(cached) = self.accounts.get(org) {
-            return TranslationOutcome::Found(cached);
+    async fn account_of_org(&self, org: &OrgId) -> TranslationOutcome<String> {
+        if let Some(cached_account) = self.accounts_by_org.get(org) {
+            return TranslationOutcome::Found(cached_account);
         }
         let outcome = self.request(&self.accounts_url, org.as_str()).await;
         match &outcome {
@@ -173,7 +180,7 @@ impl AccountTranslator for HttpTranslator {
                 return TranslationOutcome::Unavailable;
             }
             TranslationOutcome::Found(account) => {
-                self.accounts.insert(org.clone(), account.clone());
+                self.accounts_by_org.insert(org.clone(), account.clone());
             }
             TranslationOutcome::NotFound | TranslationOutcome::Unavailable => {}
         }
@@ -192,16 +199,20 @@ where
         .build()
 }
 
-/// Classifies a response. `NotFound` needs status 200 and a JSON object. An error page of a proxy,
-/// or of a wrong URL, is `Unavailable`.
-fn classify_response(status: u16, body: &[u8], key: &str) -> TranslationOutcome<String> {
+/// Classifies a response. Returns `NotFound` only if the status is 200 and the body is a JSON
+/// object. An error page of a proxy or of another server is `Unavailable`.
+fn classify_response(
+    status: u16,
+    body: &[u8],
+    id_to_translate: &str,
+) -> TranslationOutcome<String> {
     if status != 200 {
         return TranslationOutcome::Unavailable;
     }
     let Ok(pairs) = serde_json::from_slice::<Map<String, Value>>(body) else {
         return TranslationOutcome::Unavailable;
     };
-    match pairs.get(key) {
+    match pairs.get(id_to_translate) {
         None | Some(Value::Null) => TranslationOutcome::NotFound,
         Some(Value::String(text)) if text.trim().is_empty() => TranslationOutcome::NotFound,
         Some(Value::String(text)) => TranslationOutcome::Found(text.clone()),
@@ -213,39 +224,43 @@ fn is_valid_account(account: &str) -> bool {
     !account.trim().is_empty() && account.len() <= MAX_ACCOUNT_BYTES && !account.contains('\0')
 }
 
-/// Account numbers from a file that is read at startup, for deployments without a translator.
+/// Translations from a file that is read at startup, for deployments without a translator service.
 #[derive(Debug, Default)]
 pub struct StaticTranslator {
-    orgs: HashMap<String, OrgId>,
-    accounts: HashMap<OrgId, String>,
+    orgs_by_account: HashMap<String, OrgId>,
+    accounts_by_org: HashMap<OrgId, String>,
 }
 
 impl StaticTranslator {
-    /// Reads a JSON file `{"<account>": "<organization>", …}`, if given, and adds the default
-    /// tenant. The file has precedence over the default tenant. If several accounts have the same
-    /// organization, `account_of` returns the alphabetically first.
+    /// Reads the JSON file `{"<account>": "<organization>", …}`, if a path is given, and adds the
+    /// default tenant. The file has precedence over the default tenant. If several accounts have
+    /// the same organization, `account_of_org` returns the first account in alphabetical order.
     ///
     /// # Errors
     /// If the file cannot be read or is malformed.
-    pub fn read(file: Option<&Path>, default: Option<&Tenant>) -> Result<Self, TranslatorError> {
+    pub fn read(
+        path: Option<&Path>,
+        default_tenant: Option<&Tenant>,
+    ) -> Result<Self, TranslatorError> {
         let mut translator = Self::default();
-        for (account, org) in file.map(read_file).transpose()?.unwrap_or_default() {
-            translator.add(&account, &org);
+        for (account, org) in path.map(read_file).transpose()?.unwrap_or_default() {
+            translator.add_pair(&account, &org);
         }
-        if let Some(Tenant { org_id, account }) = default
+        if let Some(Tenant { org_id, account }) = default_tenant
             && is_valid_account(account)
         {
-            translator.add(account, org_id);
+            translator.add_pair(account, org_id);
         }
         Ok(translator)
     }
 
-    /// Adds a pair. Earlier pairs have precedence, in both directions.
-    fn add(&mut self, account: &str, org: &OrgId) {
-        if !self.orgs.contains_key(account) {
-            self.orgs.insert(account.to_owned(), org.clone());
-            let accounts = self.accounts.entry(org.clone());
-            accounts.or_insert_with(|| account.to_owned());
+    /// Adds an account number and its organization. Earlier pairs have precedence in both
+    /// directions.
+    fn add_pair(&mut self, account: &str, org: &OrgId) {
+        if !self.orgs_by_account.contains_key(account) {
+            self.orgs_by_account.insert(account.to_owned(), org.clone());
+            let account_entry = self.accounts_by_org.entry(org.clone());
+            account_entry.or_insert_with(|| account.to_owned());
         }
     }
 }
@@ -255,22 +270,22 @@ fn read_file(path: &Path) -> Result<BTreeMap<String, OrgId>, TranslatorError> {
         path: path.into(),
         source,
     })?;
-    let malformed = |problem: String| TranslatorError::Malformed {
+    let malformed_error = |problem: String| TranslatorError::Malformed {
         path: path.into(),
         problem,
     };
     let pairs: BTreeMap<String, String> =
-        serde_json::from_slice(&bytes).map_err(|error| malformed(error.to_string()))?;
+        serde_json::from_slice(&bytes).map_err(|error| malformed_error(error.to_string()))?;
     pairs
         .into_iter()
         .map(|(account, org)| {
             if !is_valid_account(&account) {
-                return Err(malformed(format!(
+                return Err(malformed_error(format!(
                     "{account:?} is not a valid account number"
                 )));
             }
             let org = OrgId::new(&org).map_err(|error| {
-                malformed(format!(
+                malformed_error(format!(
                     "invalid organization for account {account:?}: {error}"
                 ))
             })?;
@@ -281,18 +296,18 @@ fn read_file(path: &Path) -> Result<BTreeMap<String, OrgId>, TranslatorError> {
 
 #[async_trait]
 impl AccountTranslator for StaticTranslator {
-    async fn org_of(&self, account: &str) -> TranslationOutcome<OrgId> {
-        found_or_not(self.orgs.get(account))
+    async fn org_of_account(&self, account: &str) -> TranslationOutcome<OrgId> {
+        outcome_from_option(self.orgs_by_account.get(account))
     }
 
-    async fn account_of(&self, org: &OrgId) -> TranslationOutcome<String> {
-        found_or_not(self.accounts.get(org))
+    async fn account_of_org(&self, org: &OrgId) -> TranslationOutcome<String> {
+        outcome_from_option(self.accounts_by_org.get(org))
     }
 }
 
-fn found_or_not<T: Clone>(value: Option<&T>) -> TranslationOutcome<T> {
-    match value {
-        Some(value) => TranslationOutcome::Found(value.clone()),
+fn outcome_from_option<T: Clone>(translation: Option<&T>) -> TranslationOutcome<T> {
+    match translation {
+        Some(translation) => TranslationOutcome::Found(translation.clone()),
         None => TranslationOutcome::NotFound,
     }
 }

@@ -1,8 +1,9 @@
 //! Circuit breaker for the lookup service.
 //!
-//! The breaker opens when at least half of the latest lookups of 20 DIFFERENT clients failed, so a
-//! single client cannot open it. While open, it rejects all lookups except one probe at a time. A
-//! successful probe closes the breaker, whether the response was "found" or "not found".
+//! The breaker considers the latest lookups of 20 different clients. It opens when at least half of
+//! these lookups failed, so a single client cannot open the breaker. An open breaker rejects all
+//! lookups except one probe at a time. A successful probe closes the breaker, whether the response
+//! was "found" or "not found".
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,45 +15,46 @@ use tokio::time::Instant;
 use crate::domain::ClientId;
 use crate::telemetry::metrics;
 
-/// Number of clients whose latest lookup is considered.
+/// Number of different clients whose latest lookups decide whether the breaker opens.
 const WINDOW_CLIENTS: usize = 20;
 const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Whether a lookup may be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Admission {
-    /// The breaker is closed: send the lookup.
+    /// The breaker is closed. The caller may send the lookup.
     Granted,
-    /// The breaker is open and this lookup is the probe: send it.
+    /// The breaker is open. The caller may send the lookup as a probe.
     Probe,
-    /// The breaker is open: do not send the lookup.
+    /// The breaker is open. The caller must not send the lookup.
     Rejected,
 }
 
 pub(super) struct Breaker {
-    state: Mutex<State>,
-    /// True while the breaker is open. Wakes the tasks in [`Breaker::wait_until_open`].
+    state: Mutex<BreakerState>,
+    /// True while the breaker is open. [`Breaker::wait_until_open`] waits for this value.
     is_open: watch::Sender<bool>,
     initial_probe_interval: Duration,
 }
 
 #[derive(Default)]
-struct State {
-    /// The latest lookup of each client and whether it failed, oldest first.
+struct BreakerState {
+    /// Client id of each latest lookup, and whether the lookup failed. Oldest first.
     latest_lookups: VecDeque<(ClientId, bool)>,
-    open: Option<Open>,
+    /// `None` while the breaker is closed.
+    open_state: Option<OpenState>,
 }
 
-struct Open {
-    since: Instant,
+struct OpenState {
+    opened_at: Instant,
     next_probe_at: Instant,
     probe_interval: Duration,
     is_probing: bool,
 }
 
 impl Breaker {
-    /// Creates a closed breaker. The first probe is admitted `initial_probe_interval` after
-    /// opening.
+    /// Creates a closed breaker. After the breaker opens, it admits the first probe after
+    /// `initial_probe_interval`.
     pub fn new(initial_probe_interval: Duration) -> Self {
         Self {
             state: Mutex::default(),
@@ -61,11 +63,11 @@ impl Breaker {
         }
     }
 
-    /// Decides whether a lookup may be sent now. The caller must finish a `Probe` with
-    /// `record_success`, `record_failure` or `cancel_probe`.
+    /// Decides whether a lookup may be sent now. If the result is `Probe`, the caller must later
+    /// call `record_success`, `record_failure` or `cancel_probe`.
     pub fn admit(&self) -> Admission {
         let mut state = self.state.lock();
-        let Some(open) = &mut state.open else {
+        let Some(open) = &mut state.open_state else {
             return Admission::Granted;
         };
         if open.is_probing || Instant::now() < open.next_probe_at {
@@ -75,16 +77,17 @@ impl Breaker {
         Admission::Probe
     }
 
-    /// Records a response. While the breaker is open, only the probe's response closes it: other
-    /// late responses belong to requests from before the outage.
+    /// Records a usable response. If the breaker is open, only the response to a probe closes the
+    /// breaker. Other responses are ignored, because their requests were sent before the breaker
+    /// opened.
     pub fn record_success(&self, client: &ClientId, admission: Admission) {
         let mut state = self.state.lock();
-        if state.open.is_some() && admission != Admission::Probe {
+        if state.open_state.is_some() && admission != Admission::Probe {
             return;
         }
-        if let Some(open) = state.open.take() {
+        if let Some(open) = state.open_state.take() {
             state.latest_lookups.clear();
-            let open_seconds = open.since.elapsed().as_secs();
+            let open_seconds = open.opened_at.elapsed().as_secs();
             tracing::info!(open_seconds, "tenant lookup breaker closed");
             metrics::set_tenant_breaker_open(false);
             self.is_open.send_replace(false);
@@ -93,11 +96,12 @@ impl Breaker {
         record_lookup(&mut state.latest_lookups, client, false);
     }
 
-    /// Records a lookup without a usable response. Opens the breaker, or delays the next probe.
+    /// Records a lookup without a usable response. Opens the breaker if at least half of the latest
+    /// lookups failed. If the breaker is open, a failed probe doubles the probe interval.
     pub fn record_failure(&self, client: &ClientId, admission: Admission) {
         let mut state = self.state.lock();
         let now = Instant::now();
-        if let Some(open) = &mut state.open {
+        if let Some(open) = &mut state.open_state {
             if admission == Admission::Probe {
                 open.probe_interval = (open.probe_interval * 2).min(MAX_PROBE_INTERVAL);
                 open.next_probe_at = now + open.probe_interval;
@@ -107,25 +111,29 @@ impl Breaker {
         }
         record_lookup(&mut state.latest_lookups, client, true);
         let lookups = state.latest_lookups.len();
-        let failed = state.latest_lookups.iter().filter(|(_, failed)| *failed);
-        let failed = failed.count();
-        if lookups < WINDOW_CLIENTS || failed * 2 < lookups {
+        let failed_lookups = state.latest_lookups.iter().filter(|(_, failed)| *failed);
+        let failed_lookups = failed_lookups.count();
+        if lookups < WINDOW_CLIENTS || failed_lookups * 2 < lookups {
             return;
         }
-        state.open = Some(Open {
-            since: now,
+        state.open_state = Some(OpenState {
+            opened_at: now,
             next_probe_at: now + self.initial_probe_interval,
             probe_interval: self.initial_probe_interval,
             is_probing: false,
         });
-        tracing::error!(failed, lookups, "tenant lookup breaker opened");
+        tracing::error!(
+            failed = failed_lookups,
+            lookups,
+            "tenant lookup breaker opened"
+        );
         metrics::set_tenant_breaker_open(true);
         self.is_open.send_replace(true);
     }
 
-    /// Releases a probe that was admitted but not sent. The next lookup becomes the probe.
+    /// Cancels a probe that was admitted but not sent. The next lookup becomes the probe.
     pub fn cancel_probe(&self) {
-        if let Some(open) = &mut self.state.lock().open {
+        if let Some(open) = &mut self.state.lock().open_state {
             open.is_probing = false;
         }
     }
@@ -133,17 +141,17 @@ impl Breaker {
     /// Waits until the breaker is open.
     pub async fn wait_until_open(&self) {
         let mut is_open = self.is_open.subscribe();
-        // Cannot fail: `self` owns the sender.
+        // `wait_for` fails only after the sender is dropped, but `self` owns the sender.
         let _ = is_open.wait_for(|is_open| *is_open).await;
     }
 
-    /// Returns how long the breaker has been open, or `None` if it is closed.
+    /// Returns how long the breaker has been open, or `None` if the breaker is closed.
     pub fn open_duration(&self) -> Option<Duration> {
         self.state
             .lock()
-            .open
+            .open_state
             .as_ref()
-            .map(|open| open.since.elapsed())
+            .map(|open| open.opened_at.elapsed())
     }
 }
 
@@ -199,7 +207,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn open_breaker_admits_one_probe_at_a_time_with_growing_intervals() {
+    async fn open_breaker_admits_one_probe_at_a_time_with_increasing_intervals() {
         let breaker = open_breaker();
         assert_eq!(breaker.admit(), Admission::Rejected);
         tokio::time::advance(PROBE_INTERVAL).await;

@@ -26,7 +26,7 @@ pub enum GatewayError {
     Url {
         /// The configured URL.
         url: String,
-        /// Why it is invalid.
+        /// Why the URL is invalid.
         problem: String,
     },
     /// The CA certificates cannot be loaded.
@@ -35,9 +35,9 @@ pub enum GatewayError {
         path.display()
     )]
     Ca {
-        /// The configured file.
+        /// Path of the configured file.
         path: PathBuf,
-        /// Why it cannot be loaded.
+        /// Why the file cannot be loaded.
         problem: String,
     },
 }
@@ -54,19 +54,22 @@ impl GatewayClient {
     /// # Errors
     /// If the URL or the CA certificates are invalid.
     pub fn new(url: &str, ca: Option<&PemSource>, timeout: Duration) -> Result<Self, GatewayError> {
-        let bad_url = |problem: String| GatewayError::Url {
+        let url_error = |problem: String| GatewayError::Url {
             url: url.to_owned(),
             problem,
         };
-        let parsed = http_client::parse_url(url).map_err(bad_url)?;
+        let parsed_url = http_client::parse_url(url).map_err(url_error)?;
         let mut builder = http_client::client_builder(timeout);
         if let Some(ca) = ca {
             builder = builder.tls_certs_merge(load_ca_certificates(ca)?);
         }
         let http = builder
             .build()
-            .map_err(|error| bad_url(error.to_string()))?;
-        Ok(Self { url: parsed, http })
+            .map_err(|error| url_error(error.to_string()))?;
+        Ok(Self {
+            url: parsed_url,
+            http,
+        })
     }
 
     /// Returns the gateway's URL.
@@ -98,15 +101,15 @@ fn load_ca_certificates(ca: &PemSource) -> Result<Vec<reqwest::Certificate>, Gat
         PemSource::File(path) => path.clone(),
         PemSource::Inline(_) => PathBuf::from("(inline PEM)"),
     };
-    let invalid = |problem: String| GatewayError::Ca {
+    let ca_error = |problem: String| GatewayError::Ca {
         path: path.clone(),
         problem,
     };
-    let text = ca.read().map_err(|error| invalid(error.to_string()))?;
-    let certificates = reqwest::Certificate::from_pem_bundle(text.as_bytes())
-        .map_err(|error| invalid(error.to_string()))?;
+    let pem_text = ca.read().map_err(|error| ca_error(error.to_string()))?;
+    let certificates = reqwest::Certificate::from_pem_bundle(pem_text.as_bytes())
+        .map_err(|error| ca_error(error.to_string()))?;
     if certificates.is_empty() {
-        return Err(invalid("it contains no certificate".to_owned()));
+        return Err(ca_error("it contains no certificate".to_owned()));
     }
     Ok(certificates)
 }
@@ -117,8 +120,8 @@ struct IdentityResponse {
     identity: String,
 }
 
-/// Classifies a response. `NotFound` needs a body in the gateway's own format. An error page of a
-/// proxy, or of a wrong URL, is `Unavailable`: it must not clear tenants.
+/// Classifies a response. Returns `NotFound` only if the body has the gateway's own format. An
+/// error page of a proxy or of another server is `Unavailable`, because it must not clear tenants.
 fn classify_response(status: u16, body: &[u8]) -> TenantLookupOutcome {
     match status {
         200 => {
@@ -178,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn not_found_needs_a_4xx_error_list_or_an_identity_without_organization() {
+    fn only_a_4xx_error_list_or_an_identity_without_organization_is_not_found() {
         let errors = json!({"errors": [{"meta": {"response_by": "gateway"}, "status": 401,
             "detail": "no such certificate"}]});
         let errors = errors.to_string().into_bytes();
@@ -236,8 +239,8 @@ mod tests {
 
     #[test]
     fn invalid_url_error_names_the_setting() {
-        for bad in ["gateway", "ftp://gateway", "http://"] {
-            let error = GatewayClient::new(bad, None, Duration::from_secs(1))
+        for invalid_url in ["gateway", "ftp://gateway", "http://"] {
+            let error = GatewayClient::new(invalid_url, None, Duration::from_secs(1))
                 .err()
                 .unwrap();
             assert!(error.to_string().contains("tenant.gateway_url"), "{error}");

@@ -1,5 +1,6 @@
-//! Limits the load on the certificate gateway: caches results, shares one request between
-//! concurrent lookups of a client, bounds concurrency, and stops during outages (circuit breaker).
+//! Limits the load on the certificate gateway. Caches results, shares one request between
+//! concurrent lookups of the same client, limits the number of concurrent requests, and sends only
+//! probes during an outage (circuit breaker).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,13 +28,14 @@ pub struct LookupLimits {
     pub max_concurrency: usize,
     /// Timeout of one request.
     pub timeout: Duration,
-    /// The breaker counts a slower request as a failure, even if a response follows.
+    /// A request that takes longer than this counts as a failure for the circuit breaker, even if
+    /// the response arrives later.
     pub slow_threshold: Duration,
     /// How long a found tenant is cached.
     pub cache_ttl: Duration,
-    /// How long "not found" is cached.
+    /// How long a "not found" result is cached.
     pub negative_cache_ttl: Duration,
-    /// Time from the breaker's opening to its first probe.
+    /// Time between the opening of the circuit breaker and the first probe.
     pub breaker_probe_interval: Duration,
 }
 
@@ -41,22 +43,22 @@ pub struct LookupLimits {
 #[derive(Clone)]
 pub struct LookupClient(Arc<Inner>);
 
-/// Receives the outcome of a request in flight; `None` until the request has finished.
+/// Receives the outcome of a request in flight. The value is `None` until the request has finished.
 type OutcomeReceiver = watch::Receiver<Option<TenantLookupOutcome>>;
 
 struct Inner {
     gateway: GatewayClient,
     limits: LookupLimits,
     cache: Cache<ClientId, TenantLookupOutcome>,
-    /// Requests in flight by client. Concurrent lookups of a client wait for the same request.
+    /// Requests in flight, by client id. Concurrent lookups of a client wait for the same request.
     inflight_requests: Mutex<HashMap<ClientId, OutcomeReceiver>>,
     permits: Semaphore,
     breaker: Breaker,
 }
 
 struct CacheTtl {
-    found: Duration,
-    not_found: Duration,
+    found_ttl: Duration,
+    not_found_ttl: Duration,
 }
 
 impl Expiry<ClientId, TenantLookupOutcome> for CacheTtl {
@@ -67,8 +69,8 @@ impl Expiry<ClientId, TenantLookupOutcome> for CacheTtl {
         _: std::time::Instant,
     ) -> Option<Duration> {
         Some(match outcome {
-            TenantLookupOutcome::Found(_) => self.found,
-            TenantLookupOutcome::NotFound => self.not_found,
+            TenantLookupOutcome::Found(_) => self.found_ttl,
+            TenantLookupOutcome::NotFound => self.not_found_ttl,
             TenantLookupOutcome::Unavailable => Duration::ZERO,
         })
     }
@@ -79,8 +81,8 @@ impl LookupClient {
     #[must_use]
     pub fn new(gateway: GatewayClient, limits: LookupLimits) -> Self {
         let ttl = CacheTtl {
-            found: limits.cache_ttl,
-            not_found: limits.negative_cache_ttl,
+            found_ttl: limits.cache_ttl,
+            not_found_ttl: limits.negative_cache_ttl,
         };
         Self(Arc::new(Inner {
             gateway,
@@ -95,15 +97,16 @@ impl LookupClient {
         }))
     }
 
-    /// Returns the request in flight for this client, or starts one. The request continues after
-    /// all waiting lookups have reached their deadline, and its result is cached.
-    fn inflight_request(&self, client: &ClientId, admission: Admission) -> OutcomeReceiver {
+    /// Returns a receiver for the outcome of this client's request in flight. Starts a request if
+    /// no request is in flight. The request continues even if all waiting lookups reach their
+    /// deadlines, and its result is cached.
+    fn join_or_start_request(&self, client: &ClientId, admission: Admission) -> OutcomeReceiver {
         let mut requests = self.0.inflight_requests.lock();
-        if let Some(outcome) = requests.get(client) {
+        if let Some(outcome_receiver) = requests.get(client) {
             if admission == Admission::Probe {
                 self.0.breaker.cancel_probe();
             }
-            return outcome.clone();
+            return outcome_receiver.clone();
         }
         let (sender, receiver) = watch::channel(None);
         requests.insert(client.clone(), receiver.clone());
@@ -114,7 +117,7 @@ impl LookupClient {
                 inner.cache.insert(client.clone(), outcome.clone());
             }
             inner.inflight_requests.lock().remove(&client);
-            // Fails if no lookup waits any more.
+            // `send` fails if no lookup waits for the outcome any more. That is not an error.
             let _ = sender.send(Some(outcome));
         });
         receiver
@@ -124,7 +127,8 @@ impl LookupClient {
 impl Inner {
     async fn request(&self, client: &ClientId, admission: Admission) -> TenantLookupOutcome {
         let _permit = if admission == Admission::Probe {
-            // A probe needs no permit: requests that hang may hold all of them.
+            // A probe does not take a permit. Otherwise the probe could wait for a long time,
+            // because requests without a response may hold all permits.
             None
         } else {
             let permit = self.permits.acquire().await.ok();
@@ -133,10 +137,11 @@ impl Inner {
             }
             permit
         };
-        metrics::tenant_gateway_request();
+        metrics::count_tenant_gateway_request();
         let mut request = Box::pin(timeout(self.limits.timeout, self.gateway.lookup(client)));
         let Ok(response) = timeout(self.limits.slow_threshold, &mut request).await else {
-            // Too slow for the breaker, but a late response is still cached.
+            // The request is slow, so the breaker counts a failure. The request continues, because
+            // a late response can still be cached.
             self.breaker.record_failure(client, admission);
             return request.await.unwrap_or(TenantLookupOutcome::Unavailable);
         };
@@ -154,23 +159,23 @@ impl Inner {
 #[async_trait]
 impl TenantLookup for LookupClient {
     async fn lookup(&self, client: &ClientId, deadline: Instant) -> TenantLookupOutcome {
-        if let Some(cached) = self.0.cache.get(client) {
-            return cached;
+        if let Some(cached_outcome) = self.0.cache.get(client) {
+            return cached_outcome;
         }
         let admission = self.0.breaker.admit();
         if admission == Admission::Rejected {
             return TenantLookupOutcome::Unavailable;
         }
-        let mut request = self.inflight_request(client, admission);
+        let mut request = self.join_or_start_request(client, admission);
         let outcome = async {
-            let finished = request.wait_for(Option::is_some).await;
-            finished.ok().and_then(|outcome| outcome.clone())
+            let wait_result = request.wait_for(Option::is_some).await;
+            wait_result.ok().and_then(|outcome| outcome.clone())
         };
         let breaker = &self.0.breaker;
         tokio::select! {
             outcome = outcome => outcome.unwrap_or(TenantLookupOutcome::Unavailable),
             () = sleep_until(deadline) => TenantLookupOutcome::Unavailable,
-            // Lookups that wait for a permit stop waiting when the breaker opens.
+            // When the breaker opens, all lookups except the probe stop waiting for their requests.
             () = breaker.wait_until_open(), if admission == Admission::Granted => {
                 TenantLookupOutcome::Unavailable
             }

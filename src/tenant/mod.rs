@@ -1,8 +1,9 @@
 //! Looks up the tenant (organization and account number) of a client.
 //!
-//! `NotFound` is definitive. `Unavailable` is not, and must never clear a stored tenant.
+//! The outcome `NotFound` is definitive. The outcome `Unavailable` is not definitive and must never
+//! clear a stored tenant.
 //!
-//! `static_file` reads tenants from a JSON file. `gateway` requests them from the certificate
+//! `static_file` reads tenants from a JSON file. `gateway` requests tenants from the certificate
 //! gateway over HTTP. `lookup_client` adds a cache, a concurrency limit and a circuit breaker
 //! (`breaker`) to the gateway. `mass_loss` detects gateway faults that would clear the tenants of
 //! many clients. `account_translation` converts between account numbers and organizations for API
@@ -35,16 +36,17 @@ pub enum TenantLookupOutcome {
     Found(FoundTenant),
     /// The client definitely has no organization.
     NotFound,
-    /// The lookup service gave no usable response. Does not count as a failed attempt.
+    /// The lookup service gave no usable response. The lookup does not count as a failed attempt.
     Unavailable,
 }
 
-/// A client's tenant and the identity that names it.
+/// A client's tenant, and the identity document that contains this tenant.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FoundTenant {
     /// Organization and account number.
     pub tenant: Tenant,
-    /// The gateway's identity document, with unknown fields: inventory needs all of it.
+    /// The identity document of the gateway. Unknown fields are kept, because inventory needs the
+    /// complete document.
     pub identity: Identity,
 }
 
@@ -59,7 +61,7 @@ impl TenantLookupOutcome {
         }
     }
 
-    /// Returns `Found` if the identity names an organization, otherwise `NotFound`.
+    /// Returns `Found` if the identity contains an organization, otherwise `NotFound`.
     #[must_use]
     pub fn from_identity(identity: Identity) -> Self {
         match identity.tenant().cloned() {
@@ -72,11 +74,12 @@ impl TenantLookupOutcome {
 /// Looks up the tenants of clients, at the gateway or in a static file.
 #[async_trait]
 pub trait TenantLookup: Send + Sync + 'static {
-    /// Looks up the tenant of a client. Returns `Unavailable` at the deadline.
+    /// Looks up the tenant of a client. Returns `Unavailable` if the lookup has not finished at the
+    /// deadline.
     async fn lookup(&self, client: &ClientId, deadline: Instant) -> TenantLookupOutcome;
 
-    /// Checks for the `doctor` command that lookups work. Returns a one-line description, or the
-    /// problem and its fix.
+    /// Checks whether lookups work, for the `doctor` command. Returns a one-line description, or an
+    /// error text with the problem and its fix.
     async fn check(&self) -> Result<String, String>;
 
     /// Returns a one-line status for the readiness endpoint. The status never makes the process

@@ -11,7 +11,7 @@ use super::{FoundTenant, TenantLookup, TenantLookupOutcome};
 use crate::config::TenantConfig;
 use crate::domain::{ClientId, Identity, OrgId, Tenant};
 
-/// `tenant.static_file` cannot be loaded.
+/// The file of the setting `tenant.static_file` cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum StaticTenantsError {
     /// The file cannot be read.
@@ -21,7 +21,7 @@ pub enum StaticTenantsError {
         path.display()
     )]
     Unreadable {
-        /// The configured file.
+        /// Path of the configured file.
         path: PathBuf,
         /// The I/O error.
         source: std::io::Error,
@@ -33,14 +33,15 @@ pub enum StaticTenantsError {
         path.display()
     )]
     Malformed {
-        /// The configured file.
+        /// Path of the configured file.
         path: PathBuf,
-        /// The position and the kind of the problem.
+        /// Position and description of the error in the file.
         problem: String,
     },
 }
 
-/// Tenants from a file that is read at startup, with a default for clients that are not in it.
+/// Tenants from a file that is read at startup. Clients that the file does not contain have the
+/// default tenant.
 #[derive(Debug)]
 pub struct StaticTenants {
     outcomes: HashMap<String, TenantLookupOutcome>,
@@ -48,9 +49,10 @@ pub struct StaticTenants {
     path: Option<PathBuf>,
 }
 
+/// The file's entry for one client.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Entry {
+struct ClientEntry {
     #[serde(default)]
     account_id: Option<String>,
     #[serde(default)]
@@ -82,7 +84,7 @@ fn read_file(path: &Path) -> Result<HashMap<String, TenantLookupOutcome>, Static
         path: path.into(),
         source,
     })?;
-    let entries: HashMap<String, Entry> =
+    let entries: HashMap<String, ClientEntry> =
         serde_json::from_slice(&bytes).map_err(|error| StaticTenantsError::Malformed {
             path: path.into(),
             problem: error.to_string(),
@@ -102,7 +104,8 @@ fn read_file(path: &Path) -> Result<HashMap<String, TenantLookupOutcome>, Static
         .collect())
 }
 
-/// Returns the outcome for an organization and account. A blank organization is `NotFound`.
+/// Returns the outcome for an organization and an account number. Returns `NotFound` if the
+/// organization is blank.
 fn outcome_for(org_id: &str, account: &str) -> TenantLookupOutcome {
     match OrgId::new(org_id) {
         Ok(org_id) => {
@@ -148,10 +151,10 @@ mod tests {
         loaded.unwrap().config.tenant
     }
 
-    fn read(json: &str) -> Result<StaticTenants, StaticTenantsError> {
+    fn read_tenants(file_content: &str) -> Result<StaticTenants, StaticTenantsError> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tenants.json");
-        std::fs::write(&path, json).unwrap();
+        std::fs::write(&path, file_content).unwrap();
         StaticTenants::read(&TenantConfig {
             static_file: Some(path),
             ..default_config()
@@ -165,7 +168,7 @@ mod tests {
 
     #[tokio::test]
     async fn lookup_uses_the_file_then_the_default_tenant() {
-        let tenants = read(
+        let tenants = read_tenants(
             r#"{"a": {"accountId": "010101", "orgId": "10001"}, "b": {"error": "no longer valid"},
                 "c": {"orgId": "10002"}, "d": {"accountId": "1", "orgId": ""}}"#,
         )
@@ -179,7 +182,9 @@ mod tests {
 
     #[test]
     fn malformed_file_error_names_the_setting_and_the_expected_keys() {
-        let error = read(r#"{"a": {"org": "1"}}"#).unwrap_err().to_string();
+        let error = read_tenants(r#"{"a": {"org": "1"}}"#)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("tenant.static_file"), "{error}");
         assert!(error.contains("orgId"), "{error}");
     }

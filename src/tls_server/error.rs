@@ -1,4 +1,4 @@
-//! Errors in certificate files.
+//! Errors of certificate files.
 
 use std::path::PathBuf;
 
@@ -6,36 +6,39 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// The file cannot be read.
-    #[error("{key}: cannot read {}: {source}; check the path and the permissions", path.display())]
+    #[error(
+        "{setting_name}: cannot read {}: {source}; check the path and the permissions",
+        path.display()
+    )]
     CannotRead {
-        /// Configuration key.
-        key: &'static str,
+        /// Name of the setting that contains the path.
+        setting_name: &'static str,
         /// Path of the file.
         path: PathBuf,
         /// The operating system's error.
         source: std::io::Error,
     },
-    /// The file has no usable content.
+    /// The file was read, but its content cannot be used.
     #[error(
-        "{key}: cannot use {}: {problem}; create valid files with `cloud-connector certs`",
+        "{setting_name}: cannot use {}: {problem}; create valid files with `cloud-connector certs`",
         path.display()
     )]
     Unusable {
-        /// Configuration key.
-        key: &'static str,
+        /// Name of the setting that contains the path.
+        setting_name: &'static str,
         /// Path of the file.
         path: PathBuf,
         /// Description of the problem.
         problem: String,
     },
     /// The certificate has expired or is not valid yet.
-    #[error("{key}: the certificate {} {problem}; {hint}", path.display())]
+    #[error("{setting_name}: the certificate {} {problem}; {hint}", path.display())]
     NotValidNow {
-        /// Configuration key.
-        key: &'static str,
+        /// Name of the setting that contains the path.
+        setting_name: &'static str,
         /// Path of the file.
         path: PathBuf,
-        /// "expired on …" or "is not valid before …".
+        /// The text "expired on …" or "is not valid before …".
         problem: String,
         /// How to replace the certificate.
         hint: &'static str,

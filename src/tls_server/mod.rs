@@ -1,5 +1,5 @@
-//! TLS of the servers in this process: reads and checks certificate files, and reloads them when
-//! they change. TLS of outgoing connections belongs to the client modules.
+//! TLS for the listeners of this process. Reads and checks certificate files, and reloads the files
+//! when they change. TLS for outgoing connections belongs to the client modules.
 
 mod error;
 mod pem;

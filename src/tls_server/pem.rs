@@ -1,5 +1,5 @@
-//! Reading PEM files and checking certificates. Every error names the configuration key of the
-//! file.
+//! Reads PEM files and checks certificates. Every error names the setting that contains the
+//! path of the file.
 
 use std::path::Path;
 
@@ -10,13 +10,13 @@ use x509_parser::time::ASN1Time;
 
 use super::TlsError;
 
-/// Reads a file.
+/// Reads a file. `setting_name` is the setting that contains the path, for error messages.
 ///
 /// # Errors
 /// When the file cannot be read.
-pub fn read_file(key: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
+pub fn read_file(setting_name: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
     std::fs::read(path).map_err(|source| TlsError::CannotRead {
-        key,
+        setting_name,
         path: path.into(),
         source,
     })
@@ -27,16 +27,16 @@ pub fn read_file(key: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
 /// # Errors
 /// When the file cannot be read or contains no certificate.
 pub fn read_certificates(
-    key: &'static str,
+    setting_name: &'static str,
     path: &Path,
 ) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let bytes = read_file(key, path)?;
+    let bytes = read_file(setting_name, path)?;
     let chain: Vec<_> = CertificateDer::pem_slice_iter(&bytes)
         .collect::<Result<_, _>>()
-        .map_err(|error| unusable_file(key, path, &error))?;
+        .map_err(|error| unusable_file(setting_name, path, &error))?;
     if chain.is_empty() {
         let problem = "the file contains no certificate in PEM format";
-        return Err(unusable_file(key, path, &problem));
+        return Err(unusable_file(setting_name, path, &problem));
     }
     Ok(chain)
 }
@@ -46,25 +46,25 @@ pub fn read_certificates(
 /// # Errors
 /// When the file cannot be read or contains no private key.
 pub fn read_private_key(
-    key: &'static str,
+    setting_name: &'static str,
     path: &Path,
 ) -> Result<PrivateKeyDer<'static>, TlsError> {
-    let bytes = read_file(key, path)?;
+    let bytes = read_file(setting_name, path)?;
     PrivateKeyDer::from_pem_slice(&bytes).map_err(|_| {
         let problem = "the file contains no private key in PEM format";
-        unusable_file(key, path, &problem)
+        unusable_file(setting_name, path, &problem)
     })
 }
 
-/// Checks that all certificates in a file are valid now. Returns "valid until …" with the earliest
-/// expiration time.
+/// Checks that all certificates in a file are valid now. Returns the text "valid until …" with the
+/// earliest expiration time.
 ///
 /// # Errors
 /// When the file cannot be read, or a certificate has expired or is not valid yet.
-pub fn check_certificate_file(key: &'static str, path: &Path) -> Result<String, TlsError> {
-    let chain = read_certificates(key, path)?;
+pub fn check_certificate_file(setting_name: &'static str, path: &Path) -> Result<String, TlsError> {
+    let chain = read_certificates(setting_name, path)?;
     for certificate in &chain {
-        check_valid_now(key, path, certificate)?;
+        check_valid_now(setting_name, path, certificate)?;
     }
     let expiration = chain
         .iter()
@@ -81,12 +81,12 @@ pub fn check_certificate_file(key: &'static str, path: &Path) -> Result<String, 
 /// # Errors
 /// When the certificate has expired or is not valid yet.
 pub fn check_valid_now(
-    key: &'static str,
+    setting_name: &'static str,
     path: &Path,
     der: &CertificateDer<'_>,
 ) -> Result<(), TlsError> {
-    let (_, certificate) =
-        X509Certificate::from_der(der).map_err(|error| unusable_file(key, path, &error))?;
+    let (_, certificate) = X509Certificate::from_der(der)
+        .map_err(|error| unusable_file(setting_name, path, &error))?;
     let validity = certificate.validity();
     let problem = match validity.time_to_expiration() {
         Some(_) => return Ok(()),
@@ -95,24 +95,28 @@ pub fn check_valid_now(
         }
         None => format!("is not valid before {}", validity.not_before),
     };
-    let hint = if key.ends_with(".certificate") {
+    let hint = if setting_name.ends_with(".certificate") {
         "replace it, for example with `cloud-connector certs issue --server`"
     } else {
-        "replace it with a valid one"
+        "replace it with a valid certificate"
     };
     Err(TlsError::NotValidNow {
-        key,
+        setting_name,
         path: path.into(),
         problem,
         hint,
     })
 }
 
-/// Creates an error for a file that was read but has no usable content.
+/// Returns the error for a file whose content cannot be used.
 #[must_use]
-pub fn unusable_file(key: &'static str, path: &Path, problem: &dyn std::fmt::Display) -> TlsError {
+pub fn unusable_file(
+    setting_name: &'static str,
+    path: &Path,
+    problem: &dyn std::fmt::Display,
+) -> TlsError {
     TlsError::Unusable {
-        key,
+        setting_name,
         path: path.into(),
         problem: problem.to_string(),
     }

@@ -1,4 +1,4 @@
-//! A TLS server configuration that is reloaded when its files change.
+//! A TLS server configuration that is reloaded when the certificate files change.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,49 +18,51 @@ type LoadConfig = Box<dyn Fn() -> Result<ServerConfig, TlsError> + Send + Sync>;
 /// The TLS configuration of a listener. New connections use the most recently loaded version.
 pub struct ServerTls {
     /// Name of the listener in logs and metrics: `mqtt` or `http`.
-    listener: &'static str,
+    listener_name: &'static str,
     files: Vec<PathBuf>,
-    load: LoadConfig,
-    current: RwLock<Arc<ServerConfig>>,
+    load_config: LoadConfig,
+    current_config: RwLock<Arc<ServerConfig>>,
 }
 
 impl ServerTls {
-    /// Loads the configuration. `load` reads `files` and is called again when one of them changes.
+    /// Loads the configuration. `load_config` reads `files`. It is called again when one of the
+    /// files changes.
     ///
     /// # Errors
-    /// When a file cannot be used. The error names the configuration key.
+    /// When a file cannot be used. The error contains the name of the setting.
     pub fn new(
-        listener: &'static str,
+        listener_name: &'static str,
         files: Vec<PathBuf>,
-        load: impl Fn() -> Result<ServerConfig, TlsError> + Send + Sync + 'static,
+        load_config: impl Fn() -> Result<ServerConfig, TlsError> + Send + Sync + 'static,
     ) -> Result<Self, TlsError> {
-        let current = RwLock::new(Arc::new(load()?));
+        let current_config = RwLock::new(Arc::new(load_config()?));
         Ok(Self {
-            listener,
+            listener_name,
             files,
-            load: Box::new(load),
-            current,
+            load_config: Box::new(load_config),
+            current_config,
         })
     }
 
     /// Returns an acceptor with the current configuration.
     #[must_use]
     pub fn acceptor(&self) -> TlsAcceptor {
-        TlsAcceptor::from(self.current.read().clone())
+        TlsAcceptor::from(self.current_config.read().clone())
     }
 
-    /// Loads the configuration again. Keeps the current one if that fails.
+    /// Loads the configuration again. If that fails, the current configuration stays in use.
     fn reload(&self) {
-        match (self.load)() {
+        match (self.load_config)() {
             Ok(config) => {
-                *self.current.write() = Arc::new(config);
-                metrics::certificate_reload(self.listener, Ok(()));
+                *self.current_config.write() = Arc::new(config);
+                metrics::count_certificate_reload(self.listener_name, Ok(()));
             }
-            Err(error) => metrics::certificate_reload(self.listener, Err(&error)),
+            Err(error) => metrics::count_certificate_reload(self.listener_name, Err(&error)),
         }
     }
 
-    /// Returns modification time and size of each file, `None` for a file that cannot be read.
+    /// Returns the modification time and the size of each file, or `None` if the file cannot be
+    /// read.
     fn file_versions(&self) -> Vec<Option<(SystemTime, u64)>> {
         let version = |path: &PathBuf| {
             let metadata = std::fs::metadata(path).ok()?;
@@ -70,8 +72,8 @@ impl ServerTls {
     }
 }
 
-/// Reloads the configuration on SIGHUP and when a file has changed, until `tasks` is cancelled.
-/// Checks the files once per `interval`.
+/// Reloads the configuration on SIGHUP, and when a file has changed. Checks the files once per
+/// `interval`. Returns when `tasks` is cancelled.
 pub async fn reload_on_change(tls: Arc<ServerTls>, interval: Duration, tasks: TaskGroup) {
     let Ok(mut hangup) = signal(SignalKind::hangup()) else {
         tracing::warn!(

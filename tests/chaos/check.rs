@@ -1,4 +1,4 @@
-//! Compares database, API and dead letters with the expected state of each client.
+//! Compares the database, the API and the dead letters with the expected state of each client.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::model::Online;
 use crate::plan::{Profile, TenantKind};
 use crate::support::cluster::API_KEY;
 
-/// A client's profile and history, for the check.
+/// The profile and the history of a client, as far as the check needs them.
 pub struct TrackedClient {
     pub profile: Profile,
     pub history: Arc<Mutex<History>>,
@@ -30,26 +30,29 @@ pub struct ConnectionRow {
     dispatchers: Value,
     tags: Value,
     message_id: Option<String>,
-    sent: Timestamp,
+    /// `sent` time of the latest online message.
+    message_sent_at: Timestamp,
 }
 
-/// The contents of the database and the API at one time.
+/// The rows in the database and the lists of the API, read at one time.
 pub struct ObservedState {
-    /// By client ID.
+    /// Rows of the table `connections`, by client id.
     pub rows: BTreeMap<String, ConnectionRow>,
-    /// Topic and SHA-256 of the dead letters, by client ID.
+    /// Topic and SHA-256 of each dead letter, by client id.
     pub dead_letters: BTreeMap<String, BTreeSet<(String, String)>>,
-    /// Connections that the API lists, by organization ID and client ID.
-    pub api_list: BTreeMap<(String, String), Value>,
+    /// Items of the API's connection lists, by organization id and client id.
+    pub listed_connections: BTreeMap<(String, String), Value>,
 }
 
-/// A difference between expected and observed state.
+/// A difference between the expected and the observed state of a client.
 pub struct Mismatch {
     pub client_id: String,
     pub description: String,
 }
 
-const SELECT_ROWS: &str =
+/// Start of the query for all rows of `connections`. The expression for `message_sent` follows, which
+/// differs between SQLite and PostgreSQL.
+const SELECT_CONNECTIONS: &str =
     "SELECT client_id, org_id, coalesce(account, ''), dialect, CAST(canonical_facts AS text),
      CAST(dispatchers AS text), CAST(tags AS text), message_id, ";
 const SELECT_DEAD_LETTERS: &str = "SELECT client_id, topic, sha256 FROM dead_letters";
@@ -61,37 +64,43 @@ impl ObservedState {
             Some(cluster) => read_postgres(&mut cluster.connect_to_database().await).await,
         }
         .map_err(|error| error.to_string())?;
-        let mut api_list = BTreeMap::new();
+        let mut listed_connections = BTreeMap::new();
         for tenant in [TenantKind::Default, TenantKind::Other] {
             let (org_id, _) = tenant.org_and_account();
             for item in list_connections(deployment, org_id).await? {
                 let client_id = item["client_id"].as_str().unwrap_or_default().to_owned();
-                api_list.insert((org_id.to_owned(), client_id), item);
+                listed_connections.insert((org_id.to_owned(), client_id), item);
             }
         }
-        let mut by_client: BTreeMap<String, BTreeSet<(String, String)>> = BTreeMap::new();
+        let mut dead_letters_by_client: BTreeMap<String, BTreeSet<(String, String)>> =
+            BTreeMap::new();
         for (client_id, topic, sha256) in dead_letters {
-            by_client
+            dead_letters_by_client
                 .entry(client_id)
                 .or_default()
                 .insert((topic, sha256));
         }
         Ok(Self {
             rows: rows.into_iter().collect(),
-            dead_letters: by_client,
-            api_list,
+            dead_letters: dead_letters_by_client,
+            listed_connections,
         })
     }
 }
 
-/// Client ID, topic and SHA-256.
+/// Client id, topic and SHA-256 of each dead letter.
 type DeadLetters = Vec<(String, String, String)>;
+/// Client id and row of each connection.
 type Rows = Vec<(String, ConnectionRow)>;
 
-/// Reads both tables. A macro, because the connection types of SQLite and PostgreSQL differ.
+/// Reads the tables `connections` and `dead_letters`. This is a macro, because SQLite and
+/// PostgreSQL have different connection types.
 macro_rules! read_tables {
-    ($database:expr, $sent_micros:literal) => {{
-        let sql = sqlx::AssertSqlSafe(format!("{SELECT_ROWS} {} FROM connections", $sent_micros));
+    ($database:expr, $message_sent_micros:literal) => {{
+        let sql = sqlx::AssertSqlSafe(format!(
+            "{SELECT_CONNECTIONS} {} FROM connections",
+            $message_sent_micros
+        ));
         let rows = sqlx::query(sql).fetch_all(&mut *$database).await?;
         let rows = rows.iter().map(|row| {
             let json = |column: usize| {
@@ -108,7 +117,7 @@ macro_rules! read_tables {
                 dispatchers: json(5),
                 tags: json(6),
                 message_id: row.get(7),
-                sent: Timestamp::from_microsecond(row.get(8)).unwrap_or_default(),
+                message_sent_at: Timestamp::from_microsecond(row.get(8)).unwrap_or_default(),
             };
             (row.get(0), connection)
         });
@@ -165,10 +174,10 @@ async fn list_connections(
 /// Returns all differences between the expected and the observed state.
 pub fn find_mismatches(clients: &[TrackedClient], observed: &ObservedState) -> Vec<Mismatch> {
     let mut mismatches = Vec::new();
-    let mut known_ids = BTreeSet::new();
+    let mut expected_client_ids = BTreeSet::new();
     for client in clients {
         let client_id = &client.profile.client_id;
-        known_ids.insert(client_id);
+        expected_client_ids.insert(client_id);
         let history = client.history.lock();
         let mut add = |description: String| {
             mismatches.push(Mismatch {
@@ -176,25 +185,34 @@ pub fn find_mismatches(clients: &[TrackedClient], observed: &ObservedState) -> V
                 description,
             });
         };
-        if history.expected.is_pending {
+        if history.expected.is_uncertain {
             add("pending: a message is not acknowledged yet".to_owned());
             continue;
         }
-        for description in compare_client(&client.profile, history.expected.row(), observed) {
+        for description in compare_client(&client.profile, history.expected.row_content(), observed)
+        {
             add(description);
         }
-        let none = BTreeSet::new();
-        let stored = observed.dead_letters.get(client_id).unwrap_or(&none);
-        for (topic, sha256) in history.expected.dead_letters.difference(stored) {
+        let no_dead_letters = BTreeSet::new();
+        let observed_dead_letters = observed
+            .dead_letters
+            .get(client_id)
+            .unwrap_or(&no_dead_letters);
+        for (topic, sha256) in history
+            .expected
+            .dead_letters
+            .difference(observed_dead_letters)
+        {
             add(format!("missing dead letter: {topic} {sha256}"));
         }
-        for (topic, sha256) in stored.difference(&history.expected.dead_letters) {
+        for (topic, sha256) in observed_dead_letters.difference(&history.expected.dead_letters) {
             add(format!("unexpected dead letter: {topic} {sha256}"));
         }
     }
-    let stored_ids = observed.rows.keys().chain(observed.dead_letters.keys());
-    for client_id in stored_ids.chain(observed.api_list.keys().map(|(_, id)| id)) {
-        if !known_ids.contains(client_id) {
+    let observed_client_ids = observed.rows.keys().chain(observed.dead_letters.keys());
+    for client_id in observed_client_ids.chain(observed.listed_connections.keys().map(|(_, id)| id))
+    {
+        if !expected_client_ids.contains(client_id) {
             mismatches.push(Mismatch {
                 client_id: client_id.clone(),
                 description: "unknown client".to_owned(),
@@ -204,31 +222,35 @@ pub fn find_mismatches(clients: &[TrackedClient], observed: &ObservedState) -> V
     mismatches
 }
 
-/// Compares row and API list of one client. `expected` is `None` if the client must have no row.
+/// Compares the row and the API list items of one client with the latest online message. Returns
+/// the differences. `expected_online` is `None` if the client must have no row.
 fn compare_client(
     profile: &Profile,
-    expected: Option<&Online>,
+    expected_online: Option<&Online>,
     observed: &ObservedState,
 ) -> Vec<String> {
     let (org_id, account) = profile.tenant.org_and_account();
     let row = observed.rows.get(&profile.client_id);
     let mut descriptions = Vec::new();
-    match (expected, row) {
+    match (expected_online, row) {
         (None, None) => {}
         (None, Some(_)) => descriptions.push("disconnected, but has a row".to_owned()),
         (Some(_), None) => descriptions.push("connected, but has no row".to_owned()),
-        (Some(online), Some(row)) => compare_row(&mut descriptions, profile, online, row),
+        (Some(online), Some(row)) => add_row_differences(&mut descriptions, profile, online, row),
     }
     for tenant in [TenantKind::Default, TenantKind::Other] {
-        let list_org = tenant.org_and_account().0;
-        let key = (list_org.to_owned(), profile.client_id.clone());
-        let expected_in_list = expected.filter(|_| list_org == org_id);
-        match (observed.api_list.get(&key), expected_in_list) {
+        let list_org_id = tenant.org_and_account().0;
+        let org_and_client_id = (list_org_id.to_owned(), profile.client_id.clone());
+        let expected_in_list = expected_online.filter(|_| list_org_id == org_id);
+        match (
+            observed.listed_connections.get(&org_and_client_id),
+            expected_in_list,
+        ) {
             (None, None) => {}
             (Some(_), None) => {
-                descriptions.push(format!("must not be in the list of {list_org}"));
+                descriptions.push(format!("must not be in the list of {list_org_id}"));
             }
-            (None, Some(_)) => descriptions.push(format!("missing in the list of {list_org}")),
+            (None, Some(_)) => descriptions.push(format!("missing in the list of {list_org_id}")),
             (Some(item), Some(online)) => {
                 let is_empty = |value: &Value| value.is_null() || *value == serde_json::json!({});
                 let is_same = |field: &str, expected: &Value| {
@@ -240,7 +262,7 @@ fn compare_client(
                     && item["account"] == *account
                     && item["org_id"] == *org_id;
                 if !is_correct {
-                    descriptions.push(format!("wrong item in the list of {list_org}: {item}"));
+                    descriptions.push(format!("wrong item in the list of {list_org_id}: {item}"));
                 }
             }
         }
@@ -248,7 +270,9 @@ fn compare_client(
     descriptions
 }
 
-fn compare_row(
+/// Compares a row with the latest online message of the client. Adds the differences to
+/// `descriptions`.
+fn add_row_differences(
     descriptions: &mut Vec<String>,
     profile: &Profile,
     online: &Online,
@@ -260,21 +284,23 @@ fn compare_row(
     } else {
         "status"
     };
-    let mut expect = |column: &str, is_correct: bool| {
+    let mut check_column = |column: &str, is_correct: bool| {
         if !is_correct {
             descriptions.push(format!("wrong value in column {column}"));
         }
     };
-    expect("org_id", row.org_id == org_id);
-    expect("account", row.account == account);
-    expect("dialect", row.dialect == dialect);
-    expect("canonical_facts", row.facts == online.facts);
-    expect("dispatchers", row.dispatchers == online.dispatchers);
-    expect("tags", row.tags == online.tags);
-    expect("message_id", row.message_id == online.message_id);
-    let is_sent_correct = match online.received_after {
-        Some(earliest) => row.sent >= earliest && row.sent <= Timestamp::now(),
-        None => row.sent == online.sent,
+    check_column("org_id", row.org_id == org_id);
+    check_column("account", row.account == account);
+    check_column("dialect", row.dialect == dialect);
+    check_column("canonical_facts", row.facts == online.facts);
+    check_column("dispatchers", row.dispatchers == online.dispatchers);
+    check_column("tags", row.tags == online.tags);
+    check_column("message_id", row.message_id == online.message_id);
+    let is_sent_correct = match online.earliest_receive_time {
+        Some(earliest) => {
+            row.message_sent_at >= earliest && row.message_sent_at <= Timestamp::now()
+        }
+        None => row.message_sent_at == online.sent,
     };
-    expect("message_sent", is_sent_correct);
+    check_column("message_sent", is_sent_correct);
 }

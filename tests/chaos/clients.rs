@@ -1,5 +1,5 @@
-//! A simulated client that performs its planned actions. When its connection closes, it reconnects
-//! and resends messages until they are acknowledged.
+//! A simulated client that performs its planned actions. When the connection closes, the client
+//! reconnects and resends its messages until the broker has acknowledged them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,18 +18,18 @@ use crate::model::{ExpectedState, Online};
 use crate::plan::{Action, ClockKind, Profile, Step};
 use crate::random::Random;
 
-/// The expected state and the log of a client. The check reads it at the end of a round.
+/// The expected state and the log of a client. The check at the end of a round reads the history.
 #[derive(Default)]
 pub struct History {
     pub expected: ExpectedState,
     pub log: Vec<LogEntry>,
 }
 
-/// State that all clients share.
+/// State that all simulated clients share.
 pub struct FleetContext {
     pub broker_address: String,
-    /// Number of acknowledged messages.
-    pub acknowledged: AtomicU64,
+    /// Number of messages that the broker has acknowledged.
+    pub acknowledged_messages: AtomicU64,
 }
 
 pub struct SimulatedClient {
@@ -38,13 +38,16 @@ pub struct SimulatedClient {
     context: Arc<FleetContext>,
     random: Random,
     connection: Option<Connection>,
-    /// Number of connection attempts, which is also the number of the latest connection.
+    /// Number of connection attempts so far. It is also the number of the latest connection.
     connection_attempts: u32,
     /// Number of the connection on which the latest online message was acknowledged.
-    online_connection: u32,
+    latest_online_connection: u32,
+    /// Revision of the latest content. Each new content of the client gets the next revision.
     last_revision: u64,
+    /// How far the client's clock is behind.
     clock_setback: SignedDuration,
-    last_sent: Timestamp,
+    /// `sent` time of the latest online message.
+    last_sent_at: Timestamp,
 }
 
 impl SimulatedClient {
@@ -56,14 +59,15 @@ impl SimulatedClient {
             random,
             connection: None,
             connection_attempts: 0,
-            online_connection: 0,
+            latest_online_connection: 0,
             last_revision: 0,
             clock_setback: SignedDuration::ZERO,
-            last_sent: Timestamp::UNIX_EPOCH,
+            last_sent_at: Timestamp::UNIX_EPOCH,
         }
     }
 
-    /// Performs the steps of a round, then stays connected until the round is over.
+    /// Performs the steps of a round. After that, the client stays connected until the round is
+    /// over.
     pub async fn run_round(
         &mut self,
         steps: Vec<Step>,
@@ -73,22 +77,22 @@ impl SimulatedClient {
         {
             let mut history = self.history.lock();
             history.log.clear();
-            history.expected.is_pending = false;
+            history.expected.is_uncertain = false;
         }
         for Step { delay, action } in steps {
-            let messages = action.message_count();
-            gate.start(messages).await;
+            let message_count = action.message_count();
+            gate.start(message_count).await;
             sleep(delay).await;
             self.perform(action).await;
-            gate.finish(messages);
+            gate.finish(message_count);
         }
         self.stay_connected(round_over).await;
     }
 
     async fn perform(&mut self, action: Action) {
         match action {
-            Action::SendOnline { with_id } => {
-                let online = self.new_online(with_id);
+            Action::SendOnline { with_message_id } => {
+                let online = self.new_online(with_message_id);
                 self.send(vec![online]).await;
             }
             Action::SendOnlineBurst(count) => {
@@ -97,8 +101,9 @@ impl SimulatedClient {
             }
             Action::SetClockBack { hours } => {
                 self.clock_setback = SignedDuration::from_hours(i64::try_from(hours).unwrap());
-                // Lets the next `sent` time be before that of earlier messages.
-                self.last_sent = Timestamp::UNIX_EPOCH;
+                // With this value, the next `sent` time may be before the `sent` times of earlier
+                // messages.
+                self.last_sent_at = Timestamp::UNIX_EPOCH;
                 let online = self.new_online(true);
                 self.send(vec![online]).await;
             }
@@ -129,9 +134,9 @@ impl SimulatedClient {
         }
     }
 
-    /// Closes the connection without DISCONNECT. The client must end up disconnected: either the
-    /// broker publishes the last will, or the broker was killed and the startup sweep ends the
-    /// client.
+    /// Closes the connection without DISCONNECT. After that, the client must be recorded as
+    /// disconnected: the broker publishes the last will or, if the broker was killed, the startup
+    /// sweep marks the client as disconnected.
     fn drop_connection(&mut self) {
         let mut history = self.history.lock();
         let entry = LogEntry::new(self.connection_attempts, "dropped the connection");
@@ -140,75 +145,87 @@ impl SimulatedClient {
         self.connection = None;
     }
 
-    /// Sends a stale online message, which has no effect while the latest online message is in
-    /// force. If a connection closed in the meantime, its last will may have been published. The
-    /// stale message then has an effect, so the client sends a new online message to make its state
-    /// unambiguous.
+    /// Sends a stale online message. Usually the message has no effect. If the connection has
+    /// closed since the latest online message, the broker may have published the last will. In this
+    /// case the stale message has an effect. The client then sends a new online message, so that
+    /// the expected state is unambiguous.
     async fn send_stale_online(&mut self, seconds: u64) {
         let latest = self.latest_online();
         let (revision, message_id) = (self.next_revision(), self.new_message_id());
         let stale = dialect::stale_message(&self.profile, &latest, seconds, revision, message_id);
-        self.history.lock().expected.is_pending = true;
-        let connection_before = self.connection_attempts;
+        self.history.lock().expected.is_uncertain = true;
+        let connection_number_before = self.connection_attempts;
         self.send(vec![stale]).await;
-        if self.connection_attempts != connection_before
-            || self.online_connection != connection_before
+        if self.connection_attempts != connection_number_before
+            || self.latest_online_connection != connection_number_before
         {
             let online = self.new_online(true);
             self.send(vec![online]).await;
         }
-        self.history.lock().expected.is_pending = false;
+        self.history.lock().expected.is_uncertain = false;
     }
 
-    /// Sends the messages in order and resends them until all are acknowledged.
+    /// Sends the messages in order. Resends unacknowledged messages until the broker has
+    /// acknowledged all messages.
     async fn send(&mut self, messages: Vec<Message>) {
-        let was_pending = std::mem::replace(&mut self.history.lock().expected.is_pending, true);
+        let was_uncertain = std::mem::replace(&mut self.history.lock().expected.is_uncertain, true);
         let mut unacknowledged = VecDeque::from(messages);
         while !unacknowledged.is_empty() {
             if self.connection.is_none() {
                 let connection = self.connect().await;
                 self.connection = Some(connection);
                 let is_connected = self.history.lock().expected.is_connected;
-                let needs_online = is_connected && !self.profile.heartbeat_only;
-                if needs_online && !unacknowledged[0].is_presence() {
-                    unacknowledged.push_front(self.repeat_online());
+                let needs_online = is_connected && !self.profile.reconnects_with_heartbeat_only;
+                if needs_online && !unacknowledged[0].is_presence_message() {
+                    unacknowledged.push_front(self.online_with_latest_content());
                 }
             }
-            let connection = self.connection.as_mut().expect("it was just opened");
-            let number = connection.number;
+            let connection = self
+                .connection
+                .as_mut()
+                .expect("the connection was just opened");
+            let connection_number = connection.number;
             let acknowledged = connection.publish(unacknowledged.make_contiguous()).await;
             if acknowledged.contains(&false) {
                 self.connection = None;
             }
             let mut remaining = VecDeque::new();
             for (message, is_acknowledged) in unacknowledged.into_iter().zip(acknowledged) {
-                self.record_result(number, &message, is_acknowledged);
+                self.record_publish_result(connection_number, &message, is_acknowledged);
                 if !is_acknowledged {
                     remaining.push_back(message);
                 }
             }
             unacknowledged = remaining;
         }
-        self.history.lock().expected.is_pending = was_pending;
+        self.history.lock().expected.is_uncertain = was_uncertain;
     }
 
-    /// Logs the result of a publish and applies the effect of an acknowledged message.
-    fn record_result(&mut self, connection: u32, message: &Message, is_acknowledged: bool) {
+    /// Logs the result of a publish. If the message is acknowledged, applies the effect of the
+    /// message to the expected state.
+    fn record_publish_result(
+        &mut self,
+        connection_number: u32,
+        message: &Message,
+        is_acknowledged: bool,
+    ) {
         let event = if is_acknowledged {
             "published, acknowledged"
         } else {
             "published, NOT acknowledged"
         };
         let mut history = self.history.lock();
-        let entry = LogEntry::with_message(connection, event, message);
+        let entry = LogEntry::with_message(connection_number, event, message);
         history.log.push(entry);
         if !is_acknowledged {
             return;
         }
-        self.context.acknowledged.fetch_add(1, Ordering::Relaxed);
+        self.context
+            .acknowledged_messages
+            .fetch_add(1, Ordering::Relaxed);
         match &message.effect {
             Effect::Online(online) => {
-                self.online_connection = connection;
+                self.latest_online_connection = connection_number;
                 history.expected.set_online(online.clone());
             }
             Effect::Offline => history.expected.set_offline(),
@@ -243,22 +260,22 @@ impl SimulatedClient {
                 }
                 match &mut self.connection {
                     Some(connection) => {
-                        connection.closed().await;
+                        connection.wait_for_close().await;
                         let mut history = self.history.lock();
                         let entry = LogEntry::new(connection.number, "the connection closed");
                         history.log.push(entry);
-                        history.expected.is_pending = true;
+                        history.expected.is_uncertain = true;
                         drop(history);
                         self.connection = None;
                     }
-                    None if self.profile.heartbeat_only => {
+                    None if self.profile.reconnects_with_heartbeat_only => {
                         let connection = self.connect().await;
                         self.connection = Some(connection);
-                        self.history.lock().expected.is_pending = false;
+                        self.history.lock().expected.is_uncertain = false;
                     }
                     None => {
-                        self.history.lock().expected.is_pending = false;
-                        let online = self.repeat_online();
+                        self.history.lock().expected.is_uncertain = false;
+                        let online = self.online_with_latest_content();
                         self.send(vec![online]).await;
                     }
                 }
@@ -271,7 +288,7 @@ impl SimulatedClient {
     }
 
     fn latest_online(&self) -> Online {
-        let latest = self.history.lock().expected.online.clone();
+        let latest = self.history.lock().expected.latest_online.clone();
         latest.expect("the plan starts with an online message")
     }
 
@@ -285,14 +302,14 @@ impl SimulatedClient {
     }
 
     /// Creates an online message with new content.
-    fn new_online(&mut self, with_id: bool) -> Message {
+    fn new_online(&mut self, with_message_id: bool) -> Message {
         let revision = self.next_revision();
-        let message_id = with_id.then(|| self.new_message_id());
+        let message_id = with_message_id.then(|| self.new_message_id());
         self.online_message(revision, message_id)
     }
 
-    /// Creates a new online message with the content of the latest one.
-    fn repeat_online(&mut self) -> Message {
+    /// Creates a new online message with the content of the latest online message.
+    fn online_with_latest_content(&mut self) -> Message {
         let latest = self.latest_online();
         let revision = latest.facts["revision"].as_u64();
         let revision = revision.expect("every online message has a revision");
@@ -306,11 +323,12 @@ impl SimulatedClient {
             ClockKind::Fast => now + SignedDuration::from_hours(1),
             ClockKind::Correct | ClockKind::Adjusted => now - self.clock_setback,
         };
-        let next_microsecond = self.last_sent + SignedDuration::from_micros(1);
-        self.last_sent = client_time.max(next_microsecond);
-        let mut online = dialect::online(&self.profile, revision, message_id, self.last_sent);
+        let next_microsecond = self.last_sent_at + SignedDuration::from_micros(1);
+        self.last_sent_at = client_time.max(next_microsecond);
+        let mut online =
+            dialect::online_content(&self.profile, revision, message_id, self.last_sent_at);
         if self.profile.clock == ClockKind::Fast {
-            online.received_after = Some(now);
+            online.earliest_receive_time = Some(now);
         }
         dialect::online_message(&self.profile, online)
     }

@@ -9,49 +9,53 @@ use tokio::time::{sleep, timeout};
 use crate::dialect::{self, Message};
 use crate::plan::Profile;
 use crate::random::Random;
-use crate::support::mqtt::{Connect, RawClient, data_out};
+use crate::support::mqtt::{Connect, RawClient, data_out_topic};
 
 const PUBACK: u8 = 4;
 
-/// The client reconnects if the broker does not respond for this long. Longer than every pause in
-/// the plan, and shorter than the timeout after which `RawClient` fails the test.
+/// The client reconnects if the broker does not respond for this long. The timeout is longer than
+/// every pause in the plan. It is shorter than the timeout of `RawClient`, which would fail the
+/// test.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(40);
 
-/// An event in the life of a client, printed when the test fails.
+/// An event of a client. The report contains these events if the test fails.
 #[derive(Debug, Clone)]
 pub struct LogEntry {
     pub time: Timestamp,
-    pub connection: u32,
+    /// Number of the connection on which the event happened.
+    pub connection_number: u32,
     pub event: String,
     pub message: Option<Message>,
 }
 
 impl LogEntry {
-    pub fn new(connection: u32, event: &str) -> Self {
+    pub fn new(connection_number: u32, event: &str) -> Self {
         Self {
             time: Timestamp::now(),
-            connection,
+            connection_number,
             event: event.to_owned(),
             message: None,
         }
     }
 
-    pub fn with_message(connection: u32, event: &str, message: &Message) -> Self {
+    pub fn with_message(connection_number: u32, event: &str, message: &Message) -> Self {
         Self {
             message: Some(message.clone()),
-            ..Self::new(connection, event)
+            ..Self::new(connection_number, event)
         }
     }
 }
 
-/// An open connection and its sequence number.
+/// An open connection of a simulated client.
 pub struct Connection {
     client: RawClient,
+    /// Number of the connection attempt that opened the connection.
     pub number: u32,
 }
 
 impl Connection {
-    /// Connects, and retries until it succeeds. Counts each attempt in `attempts`.
+    /// Opens a connection, and retries until an attempt succeeds. Adds 1 to `attempts` for each
+    /// attempt.
     pub async fn open(
         address: &str,
         profile: &Profile,
@@ -69,7 +73,7 @@ impl Connection {
                     log_event("connected");
                     if !profile.uses_handshake {
                         client
-                            .publish_heartbeat(&data_out(&profile.client_id))
+                            .publish_heartbeat(&data_out_topic(&profile.client_id))
                             .await;
                     }
                     return Self {
@@ -85,19 +89,19 @@ impl Connection {
         }
     }
 
-    /// Publishes all messages, then waits for their acknowledgements. Returns for each message
-    /// whether it was acknowledged before the connection closed.
+    /// Publishes all messages, then waits for the PUBACK packets. Returns for each message whether
+    /// the PUBACK arrived before the connection closed.
     pub async fn publish(&mut self, messages: &[Message]) -> Vec<bool> {
         let mut acknowledged = vec![false; messages.len()];
         let publish_and_wait = async {
             let mut packet_ids = Vec::new();
             for message in messages {
                 let (topic, payload) = (&message.topic, &message.payload);
-                let id = self
+                let packet_id = self
                     .client
                     .send_publish(topic, payload, message.retain)
                     .await;
-                packet_ids.push(id.to_be_bytes());
+                packet_ids.push(packet_id.to_be_bytes());
             }
             while acknowledged.contains(&false) {
                 let Some(packet) = self.client.read_packet().await else {
@@ -115,10 +119,10 @@ impl Connection {
     }
 
     /// Waits until the connection closes.
-    pub async fn closed(&mut self) {
+    pub async fn wait_for_close(&mut self) {
         loop {
-            // The timeout may cancel a read halfway. No data is lost, because the connector sends
-            // no messages to these clients.
+            // The timeout may cancel a read in the middle of a packet. That causes no error,
+            // because the connector sends no messages to these clients.
             if let Ok(None) = timeout(RESPONSE_TIMEOUT, self.client.read_packet()).await {
                 return;
             }

@@ -1,4 +1,5 @@
-//! The connector in one deployment mode, with its own services, which faults restart as well.
+//! The connector in one deployment mode, with private external services. Faults restart the
+//! connector processes and the services.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,21 +14,23 @@ use crate::support::cluster::{API_KEY, Cluster};
 use crate::support::connector_command;
 use crate::support::services::{Service, free_port};
 
-/// Setting `broker.reconnect_grace`: after a kill of the embedded broker, clients that have not
-/// reconnected by then are marked disconnected.
+/// Value of the setting `broker.reconnect_grace`. After a restart of the embedded broker, clients
+/// that do not reconnect within this time are marked as disconnected.
 const RECONNECT_GRACE: Duration = Duration::from_secs(5);
-/// More dead letters than a long run creates, so retention deletes none of them.
+/// Value of the setting `dead_letters.max_total`. A long run creates fewer dead letters, so the
+/// connector deletes no dead letter.
 const MAX_DEAD_LETTERS: &str = "1000000";
 
 pub struct ChaosDeployment {
     pub mode: DeploymentMode,
     pub processes: Vec<Arc<Mutex<Process>>>,
     cluster: Option<Arc<Cluster>>,
-    /// Address of the broker.
+    /// Address of the broker for clients.
     pub broker_address: String,
     /// Base URL of the process that serves the API.
     pub api_url: String,
-    pub folder: PathBuf,
+    /// Folder for logs and, in embedded mode, for the data folder.
+    pub run_folder: PathBuf,
 }
 
 impl ChaosDeployment {
@@ -40,20 +43,21 @@ impl ChaosDeployment {
         std::fs::write(&tenants_file, tenants_json(profiles)).map_err(|error| error.to_string())?;
         let tenants_file = tenants_file.display().to_string();
         let deployment = match mode {
-            DeploymentMode::Embedded => embedded(folder, tenants_file),
-            DeploymentMode::Distributed => distributed(folder, tenants_file).await,
+            DeploymentMode::Embedded => create_embedded(folder, tenants_file),
+            DeploymentMode::Distributed => create_distributed(folder, tenants_file).await,
         };
-        let starts = deployment.processes.iter().map(|process| async {
+        let start_futures = deployment.processes.iter().map(|process| async {
             let mut process = process.lock().await;
             process.start().await
         });
-        for started in futures::future::join_all(starts).await {
-            started?;
+        for start_result in futures::future::join_all(start_futures).await {
+            start_result?;
         }
         Ok(deployment)
     }
 
-    /// Injects a fault and waits until it is over. Returns the time that the recovery took.
+    /// Injects a fault, and waits until the fault is over. Returns how long the process or service
+    /// took to start again. For a pause, the duration is zero.
     pub async fn inject(&self, fault: Fault) -> Result<Duration, String> {
         match fault {
             Fault::Kill { process, downtime } => {
@@ -74,11 +78,11 @@ impl ChaosDeployment {
             }
             Fault::RestartService {
                 service,
-                kill,
+                with_sigkill,
                 downtime,
             } => {
                 let service = self.service(service);
-                if kill {
+                if with_sigkill {
                     service.kill().await;
                 } else {
                     service.stop().await;
@@ -102,7 +106,7 @@ impl ChaosDeployment {
         service.expect("the services are private to this test")
     }
 
-    /// Waits until all processes are ready. Fails if one is not ready in time or has exited.
+    /// Waits until all processes are ready. Fails if a process is not ready in time or has exited.
     pub async fn wait_until_ready(&self, timeout: Duration) -> Result<(), String> {
         let deadline = Instant::now() + timeout;
         for process in &self.processes {
@@ -124,8 +128,9 @@ impl ChaosDeployment {
         Ok(())
     }
 
-    /// How long the observed state must stay correct. In embedded mode this includes the startup
-    /// sweep, which must end exactly the clients that have not reconnected.
+    /// Returns how long the observed state must stay correct. In embedded mode, the startup sweep
+    /// runs during this time. The sweep must mark exactly those clients as disconnected that have
+    /// not reconnected.
     pub fn stable_duration(&self) -> Duration {
         match self.mode {
             DeploymentMode::Embedded => RECONNECT_GRACE + Duration::from_secs(1),
@@ -134,15 +139,16 @@ impl ChaosDeployment {
     }
 
     pub fn database_file(&self) -> PathBuf {
-        self.folder.join("data/cloud-connector.db")
+        self.run_folder.join("data/cloud-connector.db")
     }
 
-    /// The services of distributed mode.
+    /// Returns the external services. `None` in embedded mode.
     pub fn cluster(&self) -> Option<&Cluster> {
         self.cluster.as_deref()
     }
 
-    /// Copies the logs of the services, which are deleted together with the services.
+    /// Copies the logs of the services to the folder of this run, because the original logs are
+    /// deleted together with the services.
     pub fn copy_service_logs(&self) {
         let Some(cluster) = &self.cluster else {
             return;
@@ -154,14 +160,14 @@ impl ChaosDeployment {
         ];
         for (name, service) in named_services {
             if let Some(service) = service {
-                let copy = self.folder.join(format!("{name}.log"));
+                let copy = self.run_folder.join(format!("{name}.log"));
                 let _ = std::fs::copy(service.file("log"), copy);
             }
         }
     }
 }
 
-fn embedded(folder: &Path, tenants_file: String) -> ChaosDeployment {
+fn create_embedded(folder: &Path, tenants_file: String) -> ChaosDeployment {
     let (http_address, mqtt_address) = (free_address(), free_address());
     let data_dir = folder.join("data");
     let (http, mqtt) = (http_address.clone(), mqtt_address.clone());
@@ -188,11 +194,11 @@ fn embedded(folder: &Path, tenants_file: String) -> ChaosDeployment {
         cluster: None,
         broker_address: mqtt_address,
         api_url: url,
-        folder: folder.to_owned(),
+        run_folder: folder.to_owned(),
     }
 }
 
-async fn distributed(folder: &Path, tenants_file: String) -> ChaosDeployment {
+async fn create_distributed(folder: &Path, tenants_file: String) -> ChaosDeployment {
     let (mosquitto, postgres, kafka) =
         tokio::join!(Service::mosquitto(), Service::postgres(), Service::kafka());
     let broker_address = format!("127.0.0.1:{}", mosquitto.port);
@@ -225,7 +231,7 @@ async fn distributed(folder: &Path, tenants_file: String) -> ChaosDeployment {
         cluster: Some(cluster),
         broker_address,
         api_url,
-        folder: folder.to_owned(),
+        run_folder: folder.to_owned(),
     }
 }
 
@@ -233,7 +239,8 @@ fn free_address() -> String {
     format!("127.0.0.1:{}", free_port())
 }
 
-/// Creates the content of `tenant.static_file`. Clients that are not listed get the default tenant.
+/// Creates the content of `tenant.static_file`. Clients that are not in the file get the default
+/// tenant.
 fn tenants_json(profiles: &[Profile]) -> String {
     let mut tenants = Map::new();
     for profile in profiles {

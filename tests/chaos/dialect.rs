@@ -1,4 +1,4 @@
-//! The exact bytes that clients send, in both dialects.
+//! Creates the exact bytes that clients send, in both dialects.
 
 use std::sync::Arc;
 
@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 
 use crate::model::Online;
 use crate::plan::Profile;
-use crate::support::mqtt::{Connect, control_out};
+use crate::support::mqtt::{Connect, control_out_topic};
 
-/// A message and its effect once it is acknowledged.
+/// A message, and the effect that the message must have after the broker has acknowledged it.
 #[derive(Debug, Clone)]
 pub struct Message {
     pub topic: String,
@@ -18,33 +18,35 @@ pub struct Message {
     pub effect: Effect,
 }
 
+/// The effect of a message on the recorded state of the client.
 #[derive(Debug, Clone)]
 pub enum Effect {
     Online(Online),
     Offline,
     DeadLetter,
-    /// For a resent message, a stale message, or the removal of a retained message.
+    /// No effect, because the message is a duplicate, is stale, or clears a retained message.
     None,
 }
 
 impl Message {
     /// Returns whether the message connects or disconnects the client.
-    pub fn is_presence(&self) -> bool {
+    pub fn is_presence_message(&self) -> bool {
         matches!(self.effect, Effect::Online(_) | Effect::Offline)
     }
 }
 
-fn topic(profile: &Profile) -> String {
+/// Returns the topic to which the client publishes its presence messages.
+fn publish_topic(profile: &Profile) -> String {
     if profile.uses_handshake {
         format!("redhat/insights/in/{}", profile.client_id)
     } else {
-        control_out(&profile.client_id)
+        control_out_topic(&profile.client_id)
     }
 }
 
-fn message(profile: &Profile, retain: bool, payload: &[u8], effect: Effect) -> Message {
+fn new_message(profile: &Profile, retain: bool, payload: &[u8], effect: Effect) -> Message {
     Message {
-        topic: topic(profile),
+        topic: publish_topic(profile),
         payload: payload.into(),
         retain,
         effect,
@@ -55,15 +57,15 @@ pub fn connect_packet(profile: &Profile) -> Connect {
     let connect = Connect::new(&profile.client_id).without_keep_alive();
     if profile.uses_handshake {
         let will = json!({"type": "offline", "message_id": "the-will", "version": 1}).to_string();
-        connect.retained_will(&topic(profile), will.as_bytes())
+        connect.retained_will(&publish_topic(profile), will.as_bytes())
     } else {
         connect.offline_will()
     }
 }
 
-/// Creates the content of an online message. The caller passes a different `revision` for each new
-/// content of a client, so that the check can tell the contents apart.
-pub fn online(
+/// Creates the content of an online message. The content contains the `revision`. The caller passes
+/// a new revision for each new content, so the check can distinguish the contents of a client.
+pub fn online_content(
     profile: &Profile,
     revision: u64,
     message_id: Option<String>,
@@ -83,7 +85,7 @@ pub fn online(
     Online {
         message_id,
         sent,
-        received_after: None,
+        earliest_receive_time: None,
         facts,
         dispatchers,
         tags,
@@ -91,7 +93,7 @@ pub fn online(
 }
 
 pub fn online_message(profile: &Profile, online: Online) -> Message {
-    let value = if profile.uses_handshake {
+    let json_message = if profile.uses_handshake {
         json!({"type": "host-handshake", "message_id": online.message_id, "version": 1,
             "sent": online.sent.to_string(), "payload": {"canonical_facts": online.facts}})
     } else {
@@ -100,8 +102,8 @@ pub fn online_message(profile: &Profile, online: Online) -> Message {
                 "canonical_facts": online.facts, "dispatchers": online.dispatchers,
                 "tags": online.tags}})
     };
-    let payload = value.to_string();
-    message(
+    let payload = json_message.to_string();
+    new_message(
         profile,
         profile.uses_handshake,
         payload.as_bytes(),
@@ -116,17 +118,23 @@ pub fn offline_messages(profile: &Profile, now: Timestamp) -> Vec<Message> {
         let offline = json!({"type": "offline", "message_id": now.to_string(), "version": 1});
         let payload = offline.to_string();
         vec![
-            message(profile, false, payload.as_bytes(), Effect::Offline),
-            message(profile, true, b"", Effect::None),
+            new_message(profile, false, payload.as_bytes(), Effect::Offline),
+            new_message(profile, true, b"", Effect::None),
         ]
     } else {
-        // Like real clients, sends exactly the bytes of the last will.
-        let payload = crate::support::mqtt::offline().to_string();
-        vec![message(profile, false, payload.as_bytes(), Effect::Offline)]
+        // Like real clients, the simulated client sends exactly the bytes of its last will.
+        let payload = crate::support::mqtt::offline_message().to_string();
+        vec![new_message(
+            profile,
+            false,
+            payload.as_bytes(),
+            Effect::Offline,
+        )]
     }
 }
 
-/// Creates a message that can never be processed.
+/// Creates a message that can never be processed. `kind` selects what is invalid. Messages of the
+/// same kind with different variants have different bytes.
 pub fn invalid_message(profile: &Profile, kind: u64, variant: u64) -> Message {
     let online_with_facts = |facts: Value| {
         if profile.uses_handshake {
@@ -166,17 +174,19 @@ pub fn invalid_message(profile: &Profile, kind: u64, variant: u64) -> Message {
             truncated_json
         }
     };
-    message(profile, false, &payload, Effect::DeadLetter)
+    new_message(profile, false, &payload, Effect::DeadLetter)
 }
 
-/// Creates the same bytes again, which must have no effect.
+/// Creates a message with exactly the bytes of the earlier message `online`. The new message must
+/// have no effect.
 pub fn resent_message(profile: &Profile, online: &Online) -> Message {
     let mut message = online_message(profile, online.clone());
     message.effect = Effect::None;
     message
 }
 
-/// Creates an online message that was sent `seconds` before `latest`, which must have no effect.
+/// Creates an online message whose `sent` time is `seconds` before the `sent` time of `latest`. The
+/// message must have no effect.
 pub fn stale_message(
     profile: &Profile,
     latest: &Online,
@@ -185,7 +195,7 @@ pub fn stale_message(
     message_id: String,
 ) -> Message {
     let age = SignedDuration::from_secs(i64::try_from(seconds).unwrap());
-    let stale = online(profile, revision, Some(message_id), latest.sent - age);
+    let stale = online_content(profile, revision, Some(message_id), latest.sent - age);
     let mut message = online_message(profile, stale);
     message.effect = Effect::None;
     message

@@ -1,4 +1,4 @@
-//! Limits how far the fleet may get before the next fault.
+//! Limits how many messages the fleet may send before the next fault.
 //!
 //! An external broker serves the clients during every fault of the connector. Without a limit, the
 //! fleet would send all its messages before the second fault.
@@ -7,53 +7,65 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::watch;
 
-/// Counts the planned messages that were started and finished.
+/// Counts the planned messages of the fleet. Clients wait at the gate while too many messages are
+/// started.
 pub struct ProgressGate {
-    started: AtomicU64,
-    finished: watch::Sender<u64>,
-    limit: watch::Sender<u64>,
+    /// Number of messages that clients have started to send.
+    started_messages: AtomicU64,
+    /// Number of messages that the broker has acknowledged.
+    finished_messages: watch::Sender<u64>,
+    /// Clients start no message if at least this many messages are started.
+    started_limit: watch::Sender<u64>,
 }
 
 impl ProgressGate {
     pub fn new() -> Self {
         Self {
-            started: AtomicU64::new(0),
-            finished: watch::Sender::new(0),
-            limit: watch::Sender::new(0),
+            started_messages: AtomicU64::new(0),
+            finished_messages: watch::Sender::new(0),
+            started_limit: watch::Sender::new(0),
         }
     }
 
-    /// Waits until the number of started messages is below the limit, then adds `messages` to it.
-    pub async fn start(&self, messages: u64) {
-        let mut limit = self.limit.subscribe();
+    /// Waits until the number of started messages is below the limit. Then adds `message_count` to
+    /// the number of started messages.
+    pub async fn start(&self, message_count: u64) {
+        let mut limit = self.started_limit.subscribe();
         loop {
             let max_started = *limit.borrow_and_update();
-            let add_messages = |started: u64| (started < max_started).then_some(started + messages);
-            let added =
-                self.started
-                    .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add_messages);
-            if added.is_ok() {
+            let add_messages =
+                |started: u64| (started < max_started).then_some(started + message_count);
+            let update = self.started_messages.fetch_update(
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+                add_messages,
+            );
+            if update.is_ok() {
                 return;
             }
-            let changed = limit.changed().await;
-            changed.expect("the gate owns the sender");
+            let change = limit.changed().await;
+            change.expect("the gate owns the sender");
         }
     }
 
-    pub fn finish(&self, messages: u64) {
-        self.finished.send_modify(|finished| *finished += messages);
+    pub fn finish(&self, message_count: u64) {
+        self.finished_messages
+            .send_modify(|finished| *finished += message_count);
     }
 
-    /// Raises the limit. A lower limit has no effect.
+    /// Raises the limit of started messages. The call has no effect if `limit` is lower than the
+    /// current limit.
     pub fn raise_limit(&self, limit: u64) {
-        self.limit
+        self.started_limit
             .send_modify(|current| *current = limit.max(*current));
     }
 
-    /// Waits until this many messages are finished.
-    pub async fn wait_for(&self, messages: u64) {
-        let mut finished = self.finished.subscribe();
-        let waited = finished.wait_for(|finished| *finished >= messages).await;
-        waited.expect("the gate owns the sender");
+    /// Waits until at least `message_count` messages are finished.
+    pub async fn wait_until_finished(&self, message_count: u64) {
+        let mut finished = self.finished_messages.subscribe();
+        let wait_result = finished
+            .wait_for(|finished| *finished >= message_count)
+            .await;
+        wait_result.expect("the gate owns the sender");
     }
 }

@@ -1,12 +1,13 @@
-//! Verifies that no acknowledged message is lost.
+//! The chaos test verifies that the connector loses no acknowledged message.
 //!
-//! A fleet of clients sends messages while connector processes are killed, paused and restarted and
-//! their services restart. At the end of each round, database, API and dead letters must match the
-//! expected state of every client.
+//! A fleet of clients sends messages. Meanwhile, the test kills, pauses and restarts connector
+//! processes and external services. At the end of each round, the database, the API and the dead
+//! letters must match the expected state of every client.
 //!
-//! Without arguments, both deployment modes run one round at the same time; `make test` does this.
-//! `make chaos` runs for longer. A seed determines all actions and faults. The seed is printed, and
-//! `--seed` repeats a run, except for its exact timing.
+//! Without arguments, the test runs one round in both deployment modes at the same time. `make
+//! test` does this. `make chaos` runs more rounds. A seed determines all actions and faults, and
+//! the test prints the seed. The option `--seed` repeats a run with the same actions and faults.
+//! Only the exact timing differs.
 
 mod check;
 mod clients;
@@ -25,7 +26,7 @@ mod run;
     dead_code,
     unused_imports,
     unused_macros,
-    reason = "shared with the integration tests, which use the rest"
+    reason = "the integration tests use the items that the chaos test does not use"
 )]
 #[path = "../it/support/mod.rs"]
 mod support;
@@ -38,11 +39,12 @@ use options::Options;
 use plan::DeploymentMode;
 use run::Run;
 
-/// Runs of at least this many minutes continue until they have [`MIN_KILLS_OF_LONG_RUN`] kills,
-/// even if a slow machine needs longer for them.
+/// A run of at least this many minutes is a long run. It continues until at least
+/// [`MIN_KILLS_OF_LONG_RUN`] processes were killed, even if that takes longer on a slow machine.
 const LONG_RUN_MINUTES: f64 = 20.0;
 const MIN_KILLS_OF_LONG_RUN: u64 = 100;
-/// Enough for one socket per client in both deployment modes.
+/// Maximum number of open files. The limit is sufficient for one socket per client in both
+/// deployment modes.
 const OPEN_FILE_LIMIT: u64 = 20_000;
 
 fn main() -> ExitCode {
@@ -72,21 +74,23 @@ fn main() -> ExitCode {
         };
         tokio::select! {
             is_success = all_runs => is_success,
-            () = termination_signal() => false,
+            () = wait_for_termination_signal() => false,
         }
     });
-    // Drops all tasks. The tasks own the connector processes and services, which end with them.
+    // Dropping the runtime drops all tasks. The tasks own the connector processes and the services.
+    // Therefore the processes and services end, too.
     drop(runtime);
     if is_success {
         ExitCode::SUCCESS
     } else {
-        println!("chaos: to repeat this run: {}", options.command());
+        println!("chaos: to repeat this run: {}", options.repeat_command());
         ExitCode::FAILURE
     }
 }
 
-/// Waits for SIGINT, SIGTERM or SIGHUP. Handling them lets `main` end the processes it started.
-async fn termination_signal() {
+/// Waits for SIGINT, SIGTERM or SIGHUP. Without this handler, a signal would end the test at once,
+/// and the connector processes would continue to run.
+async fn wait_for_termination_signal() {
     use tokio::signal::unix::{SignalKind, signal};
     let kinds = [
         SignalKind::interrupt(),
@@ -98,10 +102,13 @@ async fn termination_signal() {
     futures::future::select_all(received).await;
 }
 
-/// Runs one deployment mode and prints the result. Returns whether it succeeded.
+/// Runs the test in one deployment mode and prints the result. Returns whether the test succeeded.
 async fn run_mode(mode: DeploymentMode, options: &Options) -> bool {
     let start = Instant::now();
-    let deadline = start + options.minutes.map_or(Duration::ZERO, minutes);
+    let deadline = start
+        + options
+            .minutes
+            .map_or(Duration::ZERO, duration_from_minutes);
     let folder = format!("chaos-{}-{}", mode.name(), std::process::id());
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(folder);
     std::fs::create_dir_all(&folder).expect("create a folder for logs");
@@ -113,10 +120,14 @@ async fn run_mode(mode: DeploymentMode, options: &Options) -> bool {
             return false;
         }
     };
-    let is_long = options
+    let is_long_run = options
         .minutes
         .is_some_and(|minutes| minutes >= LONG_RUN_MINUTES);
-    let min_kills = if is_long { MIN_KILLS_OF_LONG_RUN } else { 0 };
+    let min_kills = if is_long_run {
+        MIN_KILLS_OF_LONG_RUN
+    } else {
+        0
+    };
     let outcome = run.run_rounds(deadline, min_kills).await;
     let summary = run.summary();
     let seconds = start.elapsed().as_secs();
@@ -140,6 +151,6 @@ async fn run_mode(mode: DeploymentMode, options: &Options) -> bool {
     }
 }
 
-fn minutes(count: f64) -> Duration {
-    Duration::from_secs_f64(count * 60.0)
+fn duration_from_minutes(minutes: f64) -> Duration {
+    Duration::from_secs_f64(minutes * 60.0)
 }

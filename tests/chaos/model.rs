@@ -1,9 +1,10 @@
 //! The state that the database must contain for a client, according to the message-order rules of
 //! the specification.
 //!
-//! Every acknowledged message must have taken effect. A client sends its next message only after
-//! the previous one is acknowledged, so the expected state is unambiguous. The one exception is
-//! `Action::SendStaleOnline`: there the client itself removes the ambiguity (see `clients.rs`).
+//! Every acknowledged message must have taken effect. A client performs its next action only after
+//! the broker has acknowledged all messages of the previous action. Therefore the expected state is
+//! unambiguous. The only exception is `Action::SendStaleOnline`:
+//! `SimulatedClient::send_stale_online` sends an additional message that removes the ambiguity.
 
 use std::collections::BTreeSet;
 
@@ -15,9 +16,9 @@ use serde_json::Value;
 pub struct Online {
     pub message_id: Option<String>,
     pub sent: Timestamp,
-    /// Set if the client's clock is fast. The connector then stores the time of receipt, which must
-    /// be after this time, instead of `sent`.
-    pub received_after: Option<Timestamp>,
+    /// Earliest possible receive time of the message. Set only if the client's clock is fast,
+    /// because the connector then stores the receive time instead of `sent`.
+    pub earliest_receive_time: Option<Timestamp>,
     pub facts: Value,
     pub dispatchers: Value,
     pub tags: Value,
@@ -26,19 +27,19 @@ pub struct Online {
 /// The expected state of one client.
 #[derive(Debug, Clone, Default)]
 pub struct ExpectedState {
-    /// The latest online message, even if the client has disconnected since.
-    pub online: Option<Online>,
+    /// The latest online message. The client may have disconnected after this message.
+    pub latest_online: Option<Online>,
     pub is_connected: bool,
     /// Whether the state is uncertain, because a message is not acknowledged yet or the client is
     /// reconnecting.
-    pub is_pending: bool,
+    pub is_uncertain: bool,
     /// Topic and SHA-256 of each acknowledged message that must be stored as a dead letter.
     pub dead_letters: BTreeSet<(String, String)>,
 }
 
 impl ExpectedState {
     pub fn set_online(&mut self, online: Online) {
-        self.online = Some(online);
+        self.latest_online = Some(online);
         self.is_connected = true;
     }
 
@@ -46,8 +47,9 @@ impl ExpectedState {
         self.is_connected = false;
     }
 
-    /// Returns the message that the client's row must reflect, or `None` if it must have no row.
-    pub fn row(&self) -> Option<&Online> {
-        self.online.as_ref().filter(|_| self.is_connected)
+    /// Returns the online message whose content must be in the client's row. `None` if the client
+    /// must have no row.
+    pub fn row_content(&self) -> Option<&Online> {
+        self.latest_online.as_ref().filter(|_| self.is_connected)
     }
 }

@@ -1,27 +1,33 @@
-//! Command line options. `cargo test` passes its own arguments to every test program, so the
-//! options of the standard test harness are accepted, too.
+//! Command line options of the chaos test. `cargo test` passes its own arguments to every test
+//! program. Therefore the chaos test also accepts the options of the standard test harness.
 
 use crate::plan::DeploymentMode;
 
 #[derive(Debug, Clone)]
 pub struct Options {
     pub seed: u64,
-    /// Minimum duration. `None` for the short form: one round.
+    /// Minimum duration of the run, in minutes. `None` means that the run has only one round.
     pub minutes: Option<f64>,
     pub modes: Vec<DeploymentMode>,
 }
 
 impl Options {
-    /// Parses the arguments. Returns `None` if they select no test to run.
+    /// Parses the command line arguments. Returns `None` if the arguments do not select the chaos
+    /// test.
     pub fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Self>, String> {
-        let bytes = uuid::Uuid::new_v4().into_bytes();
+        let random_bytes = uuid::Uuid::new_v4().into_bytes();
         let mut options = Self {
-            // 32 bits are enough, and short enough to type.
-            seed: u64::from(u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
+            // A random seed of 32 bits is sufficient, and is short enough to type.
+            seed: u64::from(u32::from_be_bytes([
+                random_bytes[0],
+                random_bytes[1],
+                random_bytes[2],
+                random_bytes[3],
+            ])),
             minutes: None,
             modes: vec![DeploymentMode::Embedded, DeploymentMode::Distributed],
         };
-        let mut filters = Vec::new();
+        let mut test_filters = Vec::new();
         while let Some(arg) = args.next() {
             let (name, inline_value) = match arg.split_once('=') {
                 Some((name, value)) if name.starts_with("--") => (name, Some(value.to_owned())),
@@ -44,29 +50,31 @@ impl Options {
                         return Ok(None);
                     }
                 }
-                // Selects only ignored tests; this test is not ignored.
+                // The option selects only ignored tests. The chaos test is not ignored, so it does
+                // not run.
                 "--ignored" => return Ok(None),
                 "--test-threads" | "--color" | "--format" | "--logfile" | "-Z" => {
                     value()?;
                 }
                 flag if flag.starts_with('-') => {}
-                filter => filters.push(filter.to_owned()),
+                filter => test_filters.push(filter.to_owned()),
             }
         }
-        let is_selected = filters.is_empty()
-            || filters
+        let is_selected = test_filters.is_empty()
+            || test_filters
                 .iter()
                 .any(|filter| "chaos".contains(filter.as_str()));
         Ok(is_selected.then_some(options))
     }
 
     /// Returns the command that repeats the run.
-    pub fn command(&self) -> String {
+    pub fn repeat_command(&self) -> String {
         let mode = match self.modes[..] {
             [mode] => mode.name(),
             _ => "both",
         };
-        // `make chaos` sets a duration, so the short form needs an explicit 0.
+        // `make chaos` sets a duration by default. A run with only one round therefore needs an
+        // explicit duration of 0 minutes.
         let minutes = self.minutes.unwrap_or(0.0);
         format!(
             "make chaos ARGS=\"--seed {} --minutes {minutes} --mode {mode}\"",
@@ -75,9 +83,9 @@ impl Options {
     }
 }
 
-fn parse_number<T: std::str::FromStr>(name: &str, text: &str) -> Result<T, String> {
+fn parse_number<T: std::str::FromStr>(option_name: &str, text: &str) -> Result<T, String> {
     text.parse()
-        .map_err(|_| format!("{name} needs a number, not {text}"))
+        .map_err(|_| format!("{option_name} needs a number, not {text}"))
 }
 
 fn parse_modes(text: &str) -> Result<Vec<DeploymentMode>, String> {

@@ -1,4 +1,4 @@
-//! The actions of every client and the schedule of faults, derived from the seed alone.
+//! The actions of every client, and the schedule of faults. Both depend only on the seed.
 //!
 //! Faults are scheduled by the number of acknowledged messages, not by time, so slow and fast
 //! machines run the same plan.
@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use crate::random::Random;
 
-pub const CLIENTS: usize = 2000;
+pub const CLIENT_COUNT: usize = 2000;
 const MESSAGES_PER_CLIENT_AND_ROUND: u64 = 10;
 
-/// Roles of the processes in distributed mode. Faults name a process by its index here.
+/// Roles of the connector processes in distributed mode. A fault identifies a process by the index
+/// in this array.
 pub const ROLES: [&str; 5] = ["ingest", "record", "record", "api", "updaters"];
-const INGEST: usize = 0;
-const RECORD: [usize; 2] = [1, 2];
-const API: usize = 3;
-const UPDATERS: usize = 4;
+const INGEST_PROCESS: usize = 0;
+const RECORD_PROCESSES: [usize; 2] = [1, 2];
+const API_PROCESS: usize = 3;
+const UPDATERS_PROCESS: usize = 4;
 /// Index of the only process in embedded mode.
 const EMBEDDED_PROCESS: usize = 0;
 
@@ -38,26 +39,28 @@ impl DeploymentMode {
 #[derive(Debug, Clone)]
 pub struct Profile {
     pub client_id: String,
-    /// Uses the handshake dialect instead of the status dialect.
+    /// Whether the client uses the handshake dialect instead of the status dialect.
     pub uses_handshake: bool,
-    /// Sends only a heartbeat after a reconnect, and no online message.
-    pub heartbeat_only: bool,
+    /// Whether the client sends only a heartbeat after a reconnect, and no online message.
+    pub reconnects_with_heartbeat_only: bool,
     pub clock: ClockKind,
     pub tenant: TenantKind,
 }
 
+/// How the clock of a client deviates from the real time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClockKind {
     Correct,
-    /// Always one hour fast.
+    /// The clock is always one hour fast.
     Fast,
-    /// Sometimes set back by hours, and later corrected.
+    /// The clock is sometimes set back by several hours, and corrected later.
     Adjusted,
 }
 
+/// The tenant that the lookup finds for a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TenantKind {
-    /// The organization that the connector assigns by default.
+    /// The organization that the connector assigns to clients by default.
     Default,
     /// Another organization.
     Other,
@@ -66,7 +69,7 @@ pub enum TenantKind {
 }
 
 impl TenantKind {
-    /// Returns the organization ID and the account number.
+    /// Returns the organization id and the account number.
     pub fn org_and_account(self) -> (&'static str, &'static str) {
         match self {
             Self::Default => ("10000", "111000"),
@@ -79,19 +82,24 @@ impl TenantKind {
 /// One action of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// Sends an online message, with or without a message ID.
-    SendOnline { with_id: bool },
-    /// Sends this many online messages without waiting for acknowledgements in between.
+    /// Sends an online message, with or without a message id.
+    SendOnline { with_message_id: bool },
+    /// Sends this many online messages, and waits for the PUBACK packets only after the last
+    /// message.
     SendOnlineBurst(u64),
     /// Sends the latest online message again, byte for byte.
     Resend,
-    /// Sends an online message whose `sent` time is before that of the latest one.
+    /// Sends an online message whose `sent` time is `seconds` before the `sent` time of the latest
+    /// online message.
     SendStaleOnline { seconds: u64 },
-    /// Sets the clock back by this many hours (0 corrects it), then sends an online message.
+    /// Sets the client's clock back by `hours`, then sends an online message. A value of 0 corrects
+    /// the clock.
     SetClockBack { hours: u64 },
-    /// Sends a message that can never be processed.
+    /// Sends a message that can never be processed. `dialect::invalid_message` describes the
+    /// numbers.
     SendInvalid { kind: u64, variant: u64 },
-    /// Opens a second connection, which takes over from the first, and sends an online message.
+    /// Opens a second connection with the same client id, so the broker closes the first
+    /// connection. Then sends an online message.
     Takeover,
     /// Sends an offline message and disconnects.
     GoOffline,
@@ -100,6 +108,7 @@ pub enum Action {
 }
 
 impl Action {
+    /// Returns the number of messages that the action sends.
     pub fn message_count(self) -> u64 {
         match self {
             Self::SendOnlineBurst(count) => count,
@@ -109,8 +118,8 @@ impl Action {
     }
 }
 
-/// Number of kinds of [`Action::SendInvalid`].
-pub const INVALID_KINDS: u64 = 6;
+/// Number of different values of `kind` in [`Action::SendInvalid`].
+pub const INVALID_KIND_COUNT: u64 = 6;
 
 /// An action and the delay before it.
 #[derive(Debug, Clone, Copy)]
@@ -119,13 +128,16 @@ pub struct Step {
     pub action: Action,
 }
 
-pub fn profile(seed: u64, mode: DeploymentMode, client: usize) -> Profile {
-    let mut random = Random::new(seed, &[1, client as u64]);
+/// Returns the random profile of the client with this index.
+pub fn client_profile(seed: u64, mode: DeploymentMode, client_index: usize) -> Profile {
+    let mut random = Random::new(seed, &[1, client_index as u64]);
     let uses_handshake = random.chance(15);
     // In distributed mode a heartbeat can be lost (see the known limits in docs/ARCHITECTURE.md).
-    // In embedded mode it cannot. There, clients that send no online message after a reconnect make
-    // sure that a lost row is noticed instead of being created again.
-    let heartbeat_only = mode == DeploymentMode::Embedded && !uses_handshake && random.chance(75);
+    // Therefore every client sends an online message after a reconnect. In embedded mode no
+    // heartbeat is lost, so most clients send only a heartbeat. An online message would create a
+    // lost row again, and the check would not detect the loss.
+    let reconnects_with_heartbeat_only =
+        mode == DeploymentMode::Embedded && !uses_handshake && random.chance(75);
     let clock = match random.between(1, 100) {
         1..=5 => ClockKind::Fast,
         6..=15 => ClockKind::Adjusted,
@@ -137,51 +149,57 @@ pub fn profile(seed: u64, mode: DeploymentMode, client: usize) -> Profile {
         _ => TenantKind::Default,
     };
     Profile {
-        client_id: format!("chaos-{client:04}"),
+        client_id: format!("chaos-{client_index:04}"),
         uses_handshake,
-        heartbeat_only,
+        reconnects_with_heartbeat_only,
         clock,
         tenant,
     }
 }
 
-/// Returns the actions of a client in one round. At the end the client is connected, offline, or
-/// has dropped its connection.
-pub fn steps(seed: u64, round: u64, client: usize, profile: &Profile) -> Vec<Step> {
-    let mut random = Random::new(seed, &[2, round, client as u64]);
+/// Returns the steps of a client in one round. After the last step, the client is connected, has
+/// sent an offline message, or has dropped its connection.
+pub fn client_steps(seed: u64, round: u64, client_index: usize, profile: &Profile) -> Vec<Step> {
+    let mut random = Random::new(seed, &[2, round, client_index as u64]);
     let last_action = match random.between(1, 100) {
         1..=14 => Some(Action::GoOffline),
         15..=28 => Some(Action::DropConnection),
         _ => None,
     };
-    let budget = MESSAGES_PER_CLIENT_AND_ROUND - last_action.map_or(0, Action::message_count);
+    let message_budget =
+        MESSAGES_PER_CLIENT_AND_ROUND - last_action.map_or(0, Action::message_count);
     let mut actions = Vec::new();
-    let mut planned = 0;
+    let mut planned_messages = 0;
     // A client that is not connected must send an online message first.
     let mut is_connected = false;
-    while planned < budget {
+    while planned_messages < message_budget {
         let action = if is_connected {
-            connected_action(&mut random, profile, budget - planned)
+            action_of_connected_client(&mut random, profile, message_budget - planned_messages)
         } else {
-            send_online(&mut random, profile)
+            send_online_action(&mut random, profile)
         };
         is_connected = !matches!(action, Action::GoOffline | Action::DropConnection);
-        planned += action.message_count();
+        planned_messages += action.message_count();
         actions.push(action);
     }
     if last_action.is_none() && !is_connected {
-        // The client should end connected, so an online message replaces its disconnect.
+        // The client must be connected at the end of the round. Therefore an online message
+        // replaces the last action, which disconnects the client.
         actions.pop();
-        actions.push(Action::SendOnline { with_id: true });
+        actions.push(Action::SendOnline {
+            with_message_id: true,
+        });
     }
     actions.extend(last_action.filter(|_| is_connected));
-    let planned: u64 = actions.iter().map(|action| action.message_count()).sum();
-    let missing = MESSAGES_PER_CLIENT_AND_ROUND.saturating_sub(planned);
-    let padding = std::iter::repeat_n(
-        Action::SendOnline { with_id: true },
-        usize::try_from(missing).unwrap(),
+    let planned_messages: u64 = actions.iter().map(|action| action.message_count()).sum();
+    let missing_messages = MESSAGES_PER_CLIENT_AND_ROUND.saturating_sub(planned_messages);
+    let padding_actions = std::iter::repeat_n(
+        Action::SendOnline {
+            with_message_id: true,
+        },
+        usize::try_from(missing_messages).unwrap(),
     );
-    padding
+    padding_actions
         .chain(actions)
         .map(|action| Step {
             delay: Duration::from_millis(random.between(0, 1000)),
@@ -190,25 +208,25 @@ pub fn steps(seed: u64, round: u64, client: usize, profile: &Profile) -> Vec<Ste
         .collect()
 }
 
-fn send_online(random: &mut Random, profile: &Profile) -> Action {
+fn send_online_action(random: &mut Random, profile: &Profile) -> Action {
     Action::SendOnline {
-        // A handshake requires a message ID.
-        with_id: profile.uses_handshake || !random.chance(5),
+        // A handshake requires a message id.
+        with_message_id: profile.uses_handshake || !random.chance(5),
     }
 }
 
-fn connected_action(random: &mut Random, profile: &Profile, max_messages: u64) -> Action {
-    let is_correct = profile.clock == ClockKind::Correct;
+fn action_of_connected_client(random: &mut Random, profile: &Profile, max_messages: u64) -> Action {
+    let has_correct_clock = profile.clock == ClockKind::Correct;
     match random.between(1, 100) {
         1..=10 => Action::SendOnlineBurst(random.between(2, 4).min(max_messages)),
-        // For a client with a fast clock, the connector orders messages by their time of receipt. A
-        // resent message would count as a new one.
+        // If a client has a fast clock, the connector orders the client's messages by receive time.
+        // A resent message would then count as a new message.
         11..=18 if profile.clock != ClockKind::Fast => Action::Resend,
-        19..=24 if is_correct && !profile.uses_handshake => Action::SendStaleOnline {
+        19..=24 if has_correct_clock && !profile.uses_handshake => Action::SendStaleOnline {
             seconds: random.between(1, 500),
         },
         25..=29 => Action::SendInvalid {
-            kind: random.between(1, INVALID_KINDS),
+            kind: random.between(1, INVALID_KIND_COUNT),
             variant: random.between(1, 2),
         },
         30..=36 => Action::Takeover,
@@ -217,22 +235,23 @@ fn connected_action(random: &mut Random, profile: &Profile, max_messages: u64) -
         53..=80 if profile.clock == ClockKind::Adjusted => Action::SetClockBack {
             hours: if random.chance(50) { 5 } else { 0 },
         },
-        _ => send_online(random, profile),
+        _ => send_online_action(random, profile),
     }
 }
 
+/// A fault that the test injects into a process or a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// SIGKILL, and a start after the downtime.
+    /// Kills a process with SIGKILL, and starts the process again after the downtime.
     Kill { process: usize, downtime: Duration },
-    /// SIGSTOP, and SIGCONT after the duration.
+    /// Pauses a process with SIGSTOP, and resumes the process with SIGCONT after the duration.
     Pause { process: usize, duration: Duration },
-    /// SIGTERM, and a start.
+    /// Stops a process with SIGTERM, and starts the process again.
     Restart { process: usize },
-    /// Stops or kills a service, and starts it after the downtime.
+    /// Stops or kills a service, and starts the service again after the downtime.
     RestartService {
         service: ServiceKind,
-        kill: bool,
+        with_sigkill: bool,
         downtime: Duration,
     },
 }
@@ -244,7 +263,8 @@ pub enum ServiceKind {
     Postgres,
 }
 
-/// A fault and its time: a delay after this many messages are acknowledged.
+/// A fault and its time. The test injects the fault `delay` after the broker has acknowledged
+/// `after_messages` messages.
 #[derive(Debug, Clone, Copy)]
 pub struct ScheduledFault {
     pub after_messages: u64,
@@ -266,32 +286,35 @@ pub fn fault_schedule(
         DeploymentMode::Distributed => distributed_faults(&mut random),
     };
     random.shuffle(&mut faults);
-    // A restart of the broker disconnects all clients, and most send an online message again. That
-    // hides earlier losses, so the restart is among the first four faults.
+    // A restart of the broker disconnects all clients, and most clients send an online message
+    // again. These messages would hide an earlier loss of messages. Therefore the restart is one of
+    // the first four faults.
     faults.sort_by_key(|fault| !is_broker_restart(fault));
-    let faults_before = usize::try_from(random.between(0, 3)).unwrap();
+    let faults_before_restart = usize::try_from(random.between(0, 3)).unwrap();
     let broker_restarts = faults.iter().filter(|fault| is_broker_restart(fault));
-    let broker_restarts = broker_restarts.count();
-    faults[..broker_restarts + faults_before].rotate_left(broker_restarts);
-    // The round ends with kills, right after the last messages of many clients were acknowledged.
-    let last_kills: &[usize] = match mode {
+    let broker_restart_count = broker_restarts.count();
+    faults[..broker_restart_count + faults_before_restart].rotate_left(broker_restart_count);
+    // The round ends with kills, directly after the last messages of many clients were
+    // acknowledged.
+    let processes_killed_last: &[usize] = match mode {
         DeploymentMode::Embedded => &[EMBEDDED_PROCESS],
-        DeploymentMode::Distributed => &[RECORD[0], INGEST, RECORD[1]],
+        DeploymentMode::Distributed => &[RECORD_PROCESSES[0], INGEST_PROCESS, RECORD_PROCESSES[1]],
     };
-    let spacing = total_messages / faults.len() as u64;
+    let messages_per_fault = total_messages / faults.len() as u64;
     let mut schedule: Vec<ScheduledFault> = Vec::new();
     for (n, fault) in faults.into_iter().enumerate() {
         schedule.push(ScheduledFault {
-            after_messages: spacing * n as u64 + random.between(spacing / 4, spacing),
+            after_messages: messages_per_fault * n as u64
+                + random.between(messages_per_fault / 4, messages_per_fault),
             delay: Duration::from_millis(random.between(0, 300)),
             fault,
         });
     }
-    for process in last_kills {
+    for process in processes_killed_last {
         schedule.push(ScheduledFault {
             after_messages: total_messages,
             delay: Duration::from_millis(random.between(0, 100)),
-            fault: kill(&mut random, *process),
+            fault: kill_fault(&mut random, *process),
         });
     }
     schedule
@@ -302,14 +325,14 @@ fn is_broker_restart(fault: &Fault) -> bool {
     matches!(fault, Fault::RestartService { service, .. } if *service == broker)
 }
 
-fn kill(random: &mut Random, process: usize) -> Fault {
+fn kill_fault(random: &mut Random, process: usize) -> Fault {
     Fault::Kill {
         process,
         downtime: Duration::from_millis(random.between(0, 1000)),
     }
 }
 
-fn pause(random: &mut Random, process: usize, max_millis: u64) -> Fault {
+fn pause_fault(random: &mut Random, process: usize, max_millis: u64) -> Fault {
     Fault::Pause {
         process,
         duration: Duration::from_millis(random.between(1000, max_millis)),
@@ -318,25 +341,32 @@ fn pause(random: &mut Random, process: usize, max_millis: u64) -> Fault {
 
 fn embedded_faults(random: &mut Random) -> Vec<Fault> {
     let process = EMBEDDED_PROCESS;
-    let mut faults: Vec<Fault> = (0..7).map(|_| kill(random, process)).collect();
-    faults.extend((0..2).map(|_| pause(random, process, 6000)));
+    let mut faults: Vec<Fault> = (0..7).map(|_| kill_fault(random, process)).collect();
+    faults.extend((0..2).map(|_| pause_fault(random, process, 6000)));
     faults.push(Fault::Restart { process });
     faults
 }
 
 fn distributed_faults(random: &mut Random) -> Vec<Fault> {
     let mut faults = Vec::new();
-    for process in [INGEST, INGEST, RECORD[0], RECORD[1], API, UPDATERS] {
-        faults.push(kill(random, process));
+    for process in [
+        INGEST_PROCESS,
+        INGEST_PROCESS,
+        RECORD_PROCESSES[0],
+        RECORD_PROCESSES[1],
+        API_PROCESS,
+        UPDATERS_PROCESS,
+    ] {
+        faults.push(kill_fault(random, process));
     }
     let last_process = ROLES.len() as u64 - 1;
-    let any = usize::try_from(random.between(0, last_process)).unwrap();
-    faults.push(kill(random, any));
-    // Sometimes longer than the session timeout of the consumer group. The other `record` process
-    // is then assigned the partitions.
-    faults.push(pause(random, RECORD[0], 12_000));
-    for process in [INGEST, any] {
-        faults.push(pause(random, process, 5000));
+    let random_process = usize::try_from(random.between(0, last_process)).unwrap();
+    faults.push(kill_fault(random, random_process));
+    // This pause is sometimes longer than the session timeout of the consumer group. Kafka then
+    // assigns the partitions to the other `record` process.
+    faults.push(pause_fault(random, RECORD_PROCESSES[0], 12_000));
+    for process in [INGEST_PROCESS, random_process] {
+        faults.push(pause_fault(random, process, 5000));
     }
     let process = usize::try_from(random.between(0, last_process)).unwrap();
     faults.push(Fault::Restart { process });
@@ -347,9 +377,9 @@ fn distributed_faults(random: &mut Random) -> Vec<Fault> {
     ] {
         faults.push(Fault::RestartService {
             service,
-            // Mosquitto is never killed: it would lose messages since its last save, which is a
-            // known limit.
-            kill: service != ServiceKind::Mosquitto && random.chance(50),
+            // Mosquitto is never killed. A killed Mosquitto loses all messages since it last saved
+            // its state, which is a known limit.
+            with_sigkill: service != ServiceKind::Mosquitto && random.chance(50),
             downtime: Duration::from_millis(random.between(0, 2000)),
         });
     }

@@ -1,5 +1,5 @@
 //! One connector process that can be killed, paused, stopped and started again on the same port.
-//! Its output is appended to a log file.
+//! The output of the process is appended to a log file.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -11,15 +11,17 @@ use tokio::time::{sleep, timeout};
 
 use crate::support::connector::send_signal;
 
-/// Time limit for a start or an orderly stop. Reached only if something is broken.
+/// Time limit for a start or an orderly stop. A correct connector never reaches this limit.
 const START_STOP_TIMEOUT: Duration = Duration::from_mins(3);
 
 pub struct Process {
+    /// Name of the process in error messages and of its log file.
     pub name: String,
-    command: Box<dyn Fn() -> Command + Send + Sync>,
-    log: PathBuf,
+    /// Creates the command that starts the process.
+    create_command: Box<dyn Fn() -> Command + Send + Sync>,
+    log_file: PathBuf,
     /// Base URL of the HTTP listener.
-    pub url: String,
+    pub http_url: String,
     http_client: reqwest::Client,
     child: Option<Child>,
 }
@@ -27,15 +29,15 @@ pub struct Process {
 impl Process {
     pub fn new(
         name: &str,
-        url: String,
+        http_url: String,
         log_folder: &Path,
-        command: impl Fn() -> Command + Send + Sync + 'static,
+        create_command: impl Fn() -> Command + Send + Sync + 'static,
     ) -> Self {
         Self {
             name: name.to_owned(),
-            command: Box::new(command),
-            log: log_folder.join(format!("{name}.log")),
-            url,
+            create_command: Box::new(create_command),
+            log_file: log_folder.join(format!("{name}.log")),
+            http_url,
             http_client: crate::support::http_client(),
             child: None,
         }
@@ -44,10 +46,13 @@ impl Process {
     /// Starts the process and returns the time until it was ready.
     pub async fn start(&mut self) -> Result<Duration, String> {
         let start = Instant::now();
-        let log = File::options().create(true).append(true).open(&self.log);
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(&self.log_file);
         let stderr = log.map_err(|error| error.to_string())?;
         let stdout = stderr.try_clone().map_err(|error| error.to_string())?;
-        let mut command = (self.command)();
+        let mut command = (self.create_command)();
         command
             .stdout(Stdio::from(stdout))
             .stderr(Stdio::from(stderr));
@@ -65,14 +70,14 @@ impl Process {
     }
 
     pub async fn is_ready(&self) -> bool {
-        let request = self.http_client.get(format!("{}/readiness", self.url));
+        let request = self.http_client.get(format!("{}/readiness", self.http_url));
         let response = request.timeout(Duration::from_secs(5)).send().await;
         response.is_ok_and(|response| response.status() == 200)
     }
 
     /// Returns an error if the process exited although the test did not stop it.
     pub fn check_running(&mut self) -> Result<(), String> {
-        let child = self.child.as_mut().expect("it was started");
+        let child = self.child.as_mut().expect("the process was started");
         match child.try_wait() {
             Ok(None) => Ok(()),
             Ok(Some(status)) => Err(format!("{} exited unexpectedly: {status}", self.name)),
@@ -83,12 +88,12 @@ impl Process {
     fn pid(&mut self) -> Result<i32, String> {
         self.check_running()?;
         let pid = self.child.as_ref().and_then(Child::id);
-        Ok(i32::try_from(pid.expect("it is running")).expect("process IDs fit into i32"))
+        Ok(i32::try_from(pid.expect("the process is running")).expect("process ids fit into i32"))
     }
 
     pub async fn kill(&mut self) -> Result<(), String> {
         self.check_running()?;
-        let child = self.child.as_mut().expect("it was started");
+        let child = self.child.as_mut().expect("the process was started");
         child.kill().await.map_err(|error| error.to_string())
     }
 
@@ -103,7 +108,7 @@ impl Process {
     /// Sends SIGTERM and waits for a successful exit.
     pub async fn stop(&mut self) -> Result<(), String> {
         send_signal(self.pid()?, "TERM");
-        let child = self.child.as_mut().expect("it was started");
+        let child = self.child.as_mut().expect("the process was started");
         match timeout(START_STOP_TIMEOUT, child.wait()).await {
             Ok(Ok(status)) if status.success() => Ok(()),
             Ok(Ok(status)) => Err(format!("{} stopped with {status}", self.name)),

@@ -1,12 +1,13 @@
-//! Random numbers that depend only on the seed (splitmix64), so that a run can be repeated.
+//! Pseudo-random numbers (splitmix64) that depend only on the seed. Therefore a run can be
+//! repeated.
 
 /// A stream of pseudo-random numbers.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
 impl Random {
-    /// Creates a stream from the seed and a purpose. Each purpose has its own stream, so drawing
-    /// more numbers from one stream does not change the others.
+    /// Creates a stream from the seed and a purpose. Each purpose has its own stream. If the code
+    /// draws more numbers from one stream, the numbers of the other streams do not change.
     pub fn new(seed: u64, purpose: &[u64]) -> Self {
         let mut random = Self(seed);
         for part in purpose {
@@ -28,15 +29,15 @@ impl Random {
         first + self.next() % (last - first + 1)
     }
 
-    /// Returns true with this probability.
+    /// Returns true with a probability of `percent`.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.between(1, 100) <= percent
     }
 
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
-        for last in (1..items.len()).rev() {
-            let other = usize::try_from(self.next() % (last as u64 + 1)).unwrap();
-            items.swap(last, other);
+        for last_index in (1..items.len()).rev() {
+            let other_index = usize::try_from(self.next() % (last_index as u64 + 1)).unwrap();
+            items.swap(last_index, other_index);
         }
     }
 }

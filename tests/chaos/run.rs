@@ -1,4 +1,5 @@
-//! One run: rounds in which the fleet sends messages while faults happen. A check ends each round.
+//! One run of the chaos test in one deployment mode. A run consists of rounds. In each round, the
+//! fleet sends messages while the test injects faults. Each round ends with a check.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -19,30 +20,31 @@ use crate::plan::{self, DeploymentMode, Fault, ScheduledFault};
 use crate::random::Random;
 
 const MAX_CONCURRENT_FAULTS: usize = 2;
-/// Time limit, after the last fault and message, for the observed state to match the expected one.
-/// Reached only if something is lost.
+/// After the last fault and the last message of a round, the observed state must match the expected
+/// state within this time.
 const CONVERGENCE_TIMEOUT: Duration = Duration::from_mins(2);
-/// Time limit for the fleet to get from one fault to the next.
+/// The fleet must send all messages between two faults within this time.
 const PROGRESS_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// Totals of the run, for the summary line.
 #[derive(Debug, Default, Clone)]
 pub struct Totals {
     pub rounds: u64,
-    pub acknowledged: u64,
+    pub acknowledged_messages: u64,
     pub kills: u64,
     pub restarts: u64,
     pub service_restarts: u64,
     pub pauses: u64,
     pub dead_letters: usize,
-    pub connected: usize,
+    pub connected_clients: usize,
     pub longest_recovery: Duration,
 }
 
-/// Why the run failed.
+/// The reason why a run failed, with all mismatches.
 pub struct Failure {
     pub reason: String,
     pub mismatches: Vec<Mismatch>,
+    /// The observed state that does not match. `None` if another error ended the run.
     pub observed: Option<ObservedState>,
 }
 
@@ -71,13 +73,13 @@ pub struct Run {
 
 impl Run {
     pub async fn start(mode: DeploymentMode, seed: u64, folder: &Path) -> Result<Self, String> {
-        let profiles: Vec<_> = (0..plan::CLIENTS)
-            .map(|client| plan::profile(seed, mode, client))
+        let profiles: Vec<_> = (0..plan::CLIENT_COUNT)
+            .map(|client_index| plan::client_profile(seed, mode, client_index))
             .collect();
         let deployment = ChaosDeployment::start(mode, folder, &profiles).await?;
         let context = Arc::new(FleetContext {
             broker_address: deployment.broker_address.clone(),
-            acknowledged: AtomicU64::new(0),
+            acknowledged_messages: AtomicU64::new(0),
         });
         let clients: Vec<_> = profiles
             .into_iter()
@@ -103,13 +105,14 @@ impl Run {
         })
     }
 
-    /// Runs rounds until `deadline` has passed and there were `min_kills` kills, but at least one
-    /// round.
+    /// Runs at least one round. Runs more rounds until the deadline has passed and at least
+    /// `min_kills` processes were killed.
     pub async fn run_rounds(&mut self, deadline: Instant, min_kills: u64) -> Result<(), Failure> {
         let start = Instant::now();
         for round in 0.. {
             let outcome = self.run_round(round).await;
-            self.totals.acknowledged = self.context.acknowledged.load(Ordering::Relaxed);
+            self.totals.acknowledged_messages =
+                self.context.acknowledged_messages.load(Ordering::Relaxed);
             outcome?;
             self.totals.rounds += 1;
             if Instant::now() >= deadline && self.totals.kills >= min_kills {
@@ -126,7 +129,7 @@ impl Run {
         let mut client_tasks = JoinSet::new();
         let mut total_messages = 0;
         for (n, mut client) in self.clients.drain(..).enumerate() {
-            let steps = plan::steps(self.seed, round, n, &client.profile);
+            let steps = plan::client_steps(self.seed, round, n, &client.profile);
             total_messages += steps
                 .iter()
                 .map(|step| step.action.message_count())
@@ -141,7 +144,8 @@ impl Run {
         let schedule = plan::fault_schedule(self.seed, round, self.mode, total_messages);
         tokio::select! {
             result = self.inject_faults(schedule, &gate, total_messages) => result?,
-            // A client returns only after `end_round`, so this is a panic.
+            // A client task returns only after the end of the round. If a task ends earlier, it has
+            // panicked.
             Some(ended) = client_tasks.join_next() => {
                 let error = ended.err().map_or(String::new(), |error| error.to_string());
                 return Err(format!("a simulated client ended early: {error}").into());
@@ -158,24 +162,24 @@ impl Run {
         result
     }
 
-    /// Injects each fault at its scheduled time. The gate keeps the fleet from getting much further
-    /// than the next fault.
+    /// Injects each fault at its scheduled time. The gate stops the fleet before the fleet sends
+    /// many messages beyond the next fault.
     async fn inject_faults(
         &mut self,
         schedule: Vec<ScheduledFault>,
         gate: &ProgressGate,
         total_messages: u64,
     ) -> Result<(), String> {
-        let lead = total_messages / schedule.len() as u64;
+        let messages_ahead_of_fault = total_messages / schedule.len() as u64;
         let permits = Arc::new(Semaphore::new(MAX_CONCURRENT_FAULTS));
         let mut faults: JoinSet<Result<Duration, String>> = JoinSet::new();
         for scheduled in schedule {
             let permit = permits.clone().acquire_owned().await;
             let permit = permit.expect("the semaphore is never closed");
-            gate.raise_limit(scheduled.after_messages + lead);
+            gate.raise_limit(scheduled.after_messages + messages_ahead_of_fault);
             wait_for_messages(gate, scheduled.after_messages).await?;
             tokio::time::sleep(scheduled.delay).await;
-            self.count(scheduled.fault);
+            self.count_fault(scheduled.fault);
             let (deployment, fault_log) = (self.deployment.clone(), self.fault_log.clone());
             faults.spawn(async move {
                 let _permit = permit;
@@ -192,18 +196,18 @@ impl Run {
                 result.map_err(|error| format!("{error} ({description})"))
             });
             while let Some(result) = faults.try_join_next() {
-                self.count_recovery(result.map_err(|error| error.to_string())??);
+                self.update_longest_recovery(result.map_err(|error| error.to_string())??);
             }
         }
         gate.raise_limit(u64::MAX);
         wait_for_messages(gate, total_messages).await?;
         while let Some(result) = faults.join_next().await {
-            self.count_recovery(result.map_err(|error| error.to_string())??);
+            self.update_longest_recovery(result.map_err(|error| error.to_string())??);
         }
         Ok(())
     }
 
-    fn count(&mut self, fault: Fault) {
+    fn count_fault(&mut self, fault: Fault) {
         match fault {
             Fault::Kill { .. } => self.totals.kills += 1,
             Fault::Pause { .. } => self.totals.pauses += 1,
@@ -212,11 +216,12 @@ impl Run {
         }
     }
 
-    fn count_recovery(&mut self, duration: Duration) {
+    fn update_longest_recovery(&mut self, duration: Duration) {
         self.totals.longest_recovery = self.totals.longest_recovery.max(duration);
     }
 
-    /// Waits until the observed state matches the expected state, and checks that it stays so.
+    /// Waits until the observed state matches the expected state. Then checks that the observed
+    /// state stays correct for `ChaosDeployment::stable_duration`.
     async fn check(&mut self) -> Result<(), Failure> {
         self.deployment
             .wait_until_ready(CONVERGENCE_TIMEOUT)
@@ -230,7 +235,7 @@ impl Run {
                     let mismatches = check::find_mismatches(&self.tracked_clients, &observed);
                     let was_correct = correct_since.is_some();
                     if mismatches.is_empty() {
-                        self.totals.connected = observed.rows.len();
+                        self.totals.connected_clients = observed.rows.len();
                         self.totals.dead_letters =
                             observed.dead_letters.values().map(BTreeSet::len).sum();
                         let since = *correct_since.get_or_insert_with(Instant::now);
@@ -241,8 +246,8 @@ impl Run {
                         return Err(mismatch_failure(was_correct, mismatches, observed));
                     }
                 }
-                // A request may time out on a busy machine, so errors are retried until the
-                // deadline.
+                // A request may time out on a busy machine. Therefore the check retries after an
+                // error until the deadline.
                 Err(error) if is_late => return Err(error.into()),
                 Err(_) => {}
             }
@@ -262,23 +267,23 @@ impl Run {
     pub fn summary(&self) -> String {
         let Totals {
             rounds,
-            acknowledged,
+            acknowledged_messages,
             kills,
             restarts,
             service_restarts,
             pauses,
             dead_letters,
-            connected,
+            connected_clients,
             longest_recovery,
         } = &self.totals;
         format!(
-            "chaos {}: seed {}: {} clients ({connected} connected), {acknowledged} messages \
+            "chaos {}: seed {}: {} clients ({connected_clients} connected), {acknowledged_messages} messages \
              acknowledged, {dead_letters} dead letters, {kills} kills, {pauses} pauses, \
              {restarts} restarts, {service_restarts} service restarts, {rounds} rounds, \
              longest recovery {:.1} s",
             self.mode.name(),
             self.seed,
-            plan::CLIENTS,
+            plan::CLIENT_COUNT,
             longest_recovery.as_secs_f64(),
         )
     }
@@ -301,11 +306,11 @@ fn mismatch_failure(
     }
 }
 
-async fn wait_for_messages(gate: &ProgressGate, messages: u64) -> Result<(), String> {
-    match tokio::time::timeout(PROGRESS_TIMEOUT, gate.wait_for(messages)).await {
+async fn wait_for_messages(gate: &ProgressGate, message_count: u64) -> Result<(), String> {
+    match tokio::time::timeout(PROGRESS_TIMEOUT, gate.wait_until_finished(message_count)).await {
         Ok(()) => Ok(()),
         Err(_) => Err(format!(
-            "timed out waiting for {messages} acknowledged messages"
+            "timed out waiting for {message_count} acknowledged messages"
         )),
     }
 }

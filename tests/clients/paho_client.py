@@ -1,13 +1,13 @@
-"""A third-party MQTT client (paho), controlled by the integration tests.
+"""A third-party MQTT client (paho) that the integration tests control.
 
-It connects with a last will, subscribes to its own topics and publishes an online message. Then it executes
-the commands of the test.
+The client connects with a last will, subscribes to its own topics and publishes an online message. Then it
+executes the commands of the test.
 
-The test reads events from stdout and writes commands to stdin, one JSON object
-per line.
+The test reads events from the stdout of this process and writes commands to its stdin, one JSON object per
+line.
 
     events    {"event": "connected"}
-              {"event": "subscribed", "reason_codes": [1, 1]}    128 and above: rejected
+              {"event": "subscribed", "reason_codes": [1, 1]}    128 or more: rejected
               {"event": "online-acknowledged"}
               {"event": "message", "topic": "...", "payload": ...}
               {"event": "published", "reason_code": 0}
@@ -19,7 +19,7 @@ per line.
               {"do": "subscribe", "topic": "..."}
               {"do": "disconnect"}                               then exit code 0
 
-When stdin closes, the process exits without an MQTT DISCONNECT, so that the broker publishes the last will.
+When stdin closes, the process exits without an MQTT DISCONNECT. The broker then publishes the last will.
 """
 
 import argparse
@@ -41,28 +41,29 @@ EXIT_REFUSED = 3
 EXIT_DISCONNECTED = 4
 EXIT_FAILED = 5
 
-# Both the network thread and the main thread print lines.
-_output = threading.Lock()
+# The network thread and the main thread both print lines. Without the lock, the lines could be mixed.
+_output_lock = threading.Lock()
 
 
-def report(event, **fields):
+def print_event(event, **fields):
     line = json.dumps({"event": event, **fields}) + "\n"
-    with _output:
+    with _output_lock:
         sys.stdout.write(line)
         sys.stdout.flush()
 
 
 def exit_now(code):
-    # In a callback, sys.exit would end only the calling thread, and the library would send a DISCONNECT.
+    # os._exit ends the process at once. In a callback, sys.exit would end only the calling thread, and the
+    # library would send a DISCONNECT.
     os._exit(code)
 
 
 def fail(reason):
-    report("failed", reason=reason)
+    print_event("failed", reason=reason)
     exit_now(EXIT_FAILED)
 
 
-def connection_status(content):
+def connection_status_message(content):
     sent = datetime.now(timezone.utc).isoformat().replace("+00:00", "Z")
     return json.dumps(
         {
@@ -76,14 +77,14 @@ def connection_status(content):
     )
 
 
-def offline():
-    return connection_status(
+def offline_message():
+    return connection_status_message(
         {"state": "offline", "dispatchers": None, "canonical_facts": None}
     )
 
 
-def online():
-    return connection_status(
+def online_message():
+    return connection_status_message(
         {
             "state": "online",
             "canonical_facts": {
@@ -98,14 +99,14 @@ def online():
     )
 
 
-class Machine:
+class TestClient:
     def __init__(self, options):
         self.options = options
-        self.topics = f"{options.prefix}/{options.client_id}"
-        self.connected = False
-        self.disconnecting = False
-        # Results from the network thread for the main thread, as (kind, mid, value). The main thread has
-        # one operation in flight at a time.
+        self.topic_prefix = f"{options.prefix}/{options.client_id}"
+        self.is_connected = False
+        self.is_disconnecting = False
+        # Results that the network thread passes to the main thread, as tuples (kind, message id, value). The
+        # main thread waits for one operation at a time.
         self.results = queue.Queue()
         self.client = self.create_client()
 
@@ -115,10 +116,10 @@ class Machine:
         client = mqtt.Client(
             mqtt.CallbackAPIVersion.VERSION2,
             client_id=options.client_id,
-            # For MQTT 5, the library expects this option in connect().
+            # For MQTT 5, the library expects this option as an argument of connect().
             clean_session=None if is_v5 else True,
             protocol=mqtt.MQTTv5 if is_v5 else mqtt.MQTTv311,
-            # A test must observe a lost connection.
+            # The client must not reconnect, because a test must observe a lost connection.
             reconnect_on_failure=False,
         )
         client.on_connect = self.on_connect
@@ -126,7 +127,7 @@ class Machine:
         client.on_subscribe = self.on_subscribe
         client.on_publish = self.on_publish
         client.on_message = self.on_message
-        client.will_set(f"{self.topics}/control/out", offline(), qos=1)
+        client.will_set(f"{self.topic_prefix}/control/out", offline_message(), qos=1)
         if options.cafile:
             client.tls_set(
                 ca_certs=options.cafile,
@@ -135,25 +136,25 @@ class Machine:
             )
         return client
 
-    # Called by the network thread.
+    # The network thread calls the following methods.
 
     def on_connect(self, _client, _userdata, _flags, reason_code, _properties):
         if reason_code.is_failure:
-            report("refused", reason=str(reason_code))
+            print_event("refused", reason=str(reason_code))
             exit_now(EXIT_REFUSED)
-        self.connected = True
+        self.is_connected = True
         self.results.put(("connect", None, None))
 
     def on_disconnect(self, _client, _userdata, _flags, reason_code, _properties):
-        if self.disconnecting:
+        if self.is_disconnecting:
             self.results.put(("disconnect", None, None))
-        elif self.connected:
-            report("disconnected", reason=str(reason_code))
+        elif self.is_connected:
+            print_event("disconnected", reason=str(reason_code))
             exit_now(EXIT_DISCONNECTED)
         else:
-            # A broker may close the connection without a CONNACK, for example if it rejects a client
-            # certificate with TLS 1.3.
-            report("refused", reason=str(reason_code))
+            # A broker may close the connection without a CONNACK. For example, this happens with TLS 1.3 if
+            # the broker rejects the client certificate.
+            print_event("refused", reason=str(reason_code))
             exit_now(EXIT_REFUSED)
 
     def on_subscribe(self, _client, _userdata, mid, reason_codes, _properties):
@@ -168,17 +169,17 @@ class Machine:
             payload = json.loads(text)
         except ValueError:
             payload = text
-        report("message", topic=message.topic, payload=payload)
+        print_event("message", topic=message.topic, payload=payload)
 
-    # Called by the main thread.
+    # The main thread calls the following methods.
 
     def wait_for(self, kind, mid=None):
         try:
-            got_kind, got_mid, value = self.results.get(timeout=RESPONSE_TIMEOUT_SECONDS)
+            received_kind, received_mid, value = self.results.get(timeout=RESPONSE_TIMEOUT_SECONDS)
         except queue.Empty:
             fail(f"no response to {kind} within {RESPONSE_TIMEOUT_SECONDS} s")
-        if (got_kind, got_mid) != (kind, mid):
-            fail(f"waited for {kind} {mid}, got {got_kind} {got_mid}")
+        if (received_kind, received_mid) != (kind, mid):
+            fail(f"waited for {kind} {mid}, received {received_kind} {received_mid}")
         return value
 
     def connect(self):
@@ -187,18 +188,18 @@ class Machine:
             self.client.connect(
                 self.options.host, self.options.port, keepalive=30, **arguments
             )
-        except OSError as error:  # includes TLS errors
-            report("refused", reason=str(error))
+        except OSError as error:  # TLS errors are also OSErrors
+            print_event("refused", reason=str(error))
             exit_now(EXIT_REFUSED)
         self.client.loop_start()
         self.wait_for("connect")
-        report("connected")
+        print_event("connected")
 
     def subscribe(self, *topics):
         result, mid = self.client.subscribe([(topic, 1) for topic in topics])
         if result != mqtt.MQTT_ERR_SUCCESS:
             fail(f"subscribe: {mqtt.error_string(result)}")
-        report("subscribed", reason_codes=self.wait_for("subscribe", mid))
+        print_event("subscribed", reason_codes=self.wait_for("subscribe", mid))
 
     def publish(self, topic, payload, qos):
         sent = self.client.publish(topic, payload, qos=qos)
@@ -208,14 +209,14 @@ class Machine:
 
     def go_online(self):
         self.connect()
-        self.subscribe(f"{self.topics}/control/in", f"{self.topics}/data/in")
-        reason_code = self.publish(f"{self.topics}/control/out", online(), 1)
+        self.subscribe(f"{self.topic_prefix}/control/in", f"{self.topic_prefix}/data/in")
+        reason_code = self.publish(f"{self.topic_prefix}/control/out", online_message(), 1)
         if reason_code >= 128:
             fail(f"the online message was rejected with reason code {reason_code}")
-        report("online-acknowledged")
+        print_event("online-acknowledged")
 
     def disconnect(self):
-        self.disconnecting = True
+        self.is_disconnecting = True
         self.client.disconnect()
         self.wait_for("disconnect")
         exit_now(0)
@@ -226,7 +227,7 @@ class Machine:
             reason_code = self.publish(
                 command["topic"], command["payload"], command.get("qos", 1)
             )
-            report("published", reason_code=reason_code)
+            print_event("published", reason_code=reason_code)
         elif action == "subscribe":
             self.subscribe(command["topic"])
         elif action == "disconnect":
@@ -249,18 +250,18 @@ def parse_options():
 
 
 def main():
-    # An interrupted test must not leave this process running.
-    limit = threading.Timer(
+    # Ends this process if the test was interrupted and did not end it.
+    run_timeout = threading.Timer(
         MAX_RUN_SECONDS, fail, [f"still running after {MAX_RUN_SECONDS} s"]
     )
-    limit.daemon = True
-    machine = Machine(parse_options())
-    limit.start()
+    run_timeout.daemon = True
+    client = TestClient(parse_options())
+    run_timeout.start()
 
-    machine.go_online()
+    client.go_online()
     for line in sys.stdin:
         if line.strip():
-            machine.execute(json.loads(line))
+            client.execute(json.loads(line))
     exit_now(0)
 
 
@@ -268,6 +269,6 @@ if __name__ == "__main__":
     try:
         main()
     except Exception as error:
-        # A normal exit would let the network thread send a DISCONNECT, and the test would see an orderly
-        # disconnect.
+        # `fail` ends the process at once. At a normal exit, the network thread would send a DISCONNECT, and the
+        # test would observe an orderly disconnect.
         fail(f"{type(error).__name__}: {error}")

@@ -1,6 +1,6 @@
-//! The acceptance list of tenancy. Each test name starts with the id of its item, and each test
-//! runs on SQLite and on PostgreSQL. `make acceptance` runs only these tests. The items M1 to M3,
-//! about migration, are in `distributed/adoption.rs`.
+//! Acceptance tests of tenancy. Most test names start with the id of an item in the acceptance
+//! list, for example `k1`. Each test runs on SQLite and on PostgreSQL. `make acceptance` runs these
+//! tests. The tests of items M1 to M3, which concern migration, are in `distributed/adoption.rs`.
 
 mod recording;
 mod updaters;
@@ -48,16 +48,12 @@ macro_rules! each_store {
 }
 pub(crate) use each_store;
 
-/// Initial time of the fixture's clock, in seconds since 1970.
+/// Initial time of the test's clock, in seconds since 1970.
 const START_TIME: i64 = 1_800_000_000;
 
-/// Time `seconds` after [`START_TIME`].
-fn at(seconds: i64) -> Timestamp {
+/// Returns the time that is `seconds` after [`START_TIME`].
+fn timestamp_at(seconds: i64) -> Timestamp {
     Timestamp::from_second(START_TIME + seconds).unwrap()
-}
-
-fn client_id(name: &str) -> ClientId {
-    ClientId::new(name).unwrap()
 }
 
 fn tenant(org_id: &str) -> Tenant {
@@ -67,12 +63,12 @@ fn tenant(org_id: &str) -> Tenant {
     }
 }
 
-/// A tenant lookup that returns the outcomes that the test sets, and records its calls. Clients
-/// without a set outcome get `Unavailable`.
+/// A fake tenant lookup that stores the client ids of all lookups. The outcome of a lookup is the
+/// outcome that the test set for the client, or `Unavailable` if the test set no outcome.
 #[derive(Default)]
 struct FakeTenantLookup {
     outcomes: Mutex<HashMap<String, TenantLookupOutcome>>,
-    requested_clients: Mutex<Vec<String>>,
+    requested_client_ids: Mutex<Vec<String>>,
 }
 
 impl FakeTenantLookup {
@@ -80,7 +76,7 @@ impl FakeTenantLookup {
         self.outcomes.lock().insert(client_id.to_owned(), outcome);
     }
 
-    fn found(org_id: &str) -> TenantLookupOutcome {
+    fn found_outcome(org_id: &str) -> TenantLookupOutcome {
         TenantLookupOutcome::from_identity(Identity::for_tenant(&tenant(org_id)))
     }
 }
@@ -88,7 +84,7 @@ impl FakeTenantLookup {
 #[async_trait]
 impl TenantLookup for FakeTenantLookup {
     async fn lookup(&self, client: &ClientId, _: Instant) -> TenantLookupOutcome {
-        self.requested_clients.lock().push(client.to_string());
+        self.requested_client_ids.lock().push(client.to_string());
         let outcomes = self.outcomes.lock();
         outcomes
             .get(client.as_str())
@@ -101,7 +97,8 @@ impl TenantLookup for FakeTenantLookup {
     }
 }
 
-/// An inventory that stores the messages it receives. While unavailable, it accepts none.
+/// A fake inventory that stores all messages that it receives. While `is_unavailable` is true, the
+/// fake inventory rejects all messages.
 #[derive(Default)]
 struct FakeInventory {
     messages: Mutex<Vec<serde_json::Value>>,
@@ -121,21 +118,21 @@ impl InventorySink for FakeInventory {
     }
 }
 
-/// A clock that only the test advances.
-struct FixedClock(Mutex<Timestamp>);
+/// A clock whose time changes only when the test advances the clock.
+struct ManualClock(Mutex<Timestamp>);
 
-impl Clock for FixedClock {
+impl Clock for ManualClock {
     fn now(&self) -> Timestamp {
         *self.0.lock()
     }
 }
 
-/// A real store, with fakes for everything else that the updaters use.
+/// A real store, and a fake of each other component that the updaters use.
 struct UpdaterFixture {
     test_store: TestStore,
     tenant_lookup: Arc<FakeTenantLookup>,
     inventory: Arc<FakeInventory>,
-    clock: Arc<FixedClock>,
+    clock: Arc<ManualClock>,
 }
 
 impl UpdaterFixture {
@@ -144,7 +141,7 @@ impl UpdaterFixture {
             test_store,
             tenant_lookup: Arc::default(),
             inventory: Arc::default(),
-            clock: Arc::new(FixedClock(Mutex::new(at(0)))),
+            clock: Arc::new(ManualClock(Mutex::new(timestamp_at(0)))),
         }
     }
 

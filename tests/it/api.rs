@@ -1,12 +1,13 @@
-//! REST API of an embedded connector: authentication, error envelope, pages, probes, audit log.
+//! Tests of the REST API of an embedded connector: authentication, error envelope, pages, probes
+//! and audit log.
 
 use serde_json::{Value, json};
 
-use crate::support::mqtt::{Connect, control_out, data_in, online};
+use crate::support::mqtt::{Connect, control_out_topic, data_in_topic, online_message};
 use crate::support::{Connector, RawClient, eventually, unique_id};
 
 #[tokio::test]
-async fn wrong_credentials_return_401_without_details() {
+async fn missing_or_wrong_credentials_return_401_without_details() {
     let connector = Connector::start().await;
     let key = connector.api_key.clone();
     let (id, psk, org) = (
@@ -14,7 +15,7 @@ async fn wrong_credentials_return_401_without_details() {
         "x-rh-cloud-connector-psk",
         "x-rh-cloud-connector-org-id",
     );
-    let attempts: &[&[(&str, &str)]] = &[
+    let header_sets: &[&[(&str, &str)]] = &[
         &[],
         &[(id, "local")],
         &[(id, "local"), (psk, &key)],
@@ -23,7 +24,7 @@ async fn wrong_credentials_return_401_without_details() {
         &[(id, "other"), (psk, &key), (org, "10000")],
         &[(psk, &key), (org, "10000")],
     ];
-    for headers in attempts {
+    for headers in header_sets {
         for (method, path) in [
             ("GET", "/api/cloud-connector/v2/connections"),
             ("GET", "/api/cloud-connector/v2/connections/x/status"),
@@ -46,7 +47,7 @@ async fn wrong_credentials_return_401_without_details() {
 }
 
 #[tokio::test]
-async fn configured_keys_work_beside_the_local_key_and_during_rotation() {
+async fn api_key_with_two_secrets_accepts_both() {
     let connector = Connector::builder()
         .set(
             "api.keys.sources",
@@ -68,10 +69,10 @@ async fn configured_keys_work_beside_the_local_key_and_during_rotation() {
 }
 
 #[tokio::test]
-async fn invalid_requests_use_the_error_envelope() {
+async fn invalid_requests_return_the_error_envelope() {
     let connector = Connector::start().await;
-    let too_large = format!("{{\"directive\":\"{}\"}}", "x".repeat(1_100_000));
-    let message = "/v2/connections/x/message";
+    let too_large_body = format!("{{\"directive\":\"{}\"}}", "x".repeat(1_100_000));
+    let message_path = "/v2/connections/x/message";
     for (method, path, body, status, title) in [
         ("GET", "/v2/nothing", "", 404, "Not found"),
         ("PUT", "/v2/connections", "", 405, "Method not allowed"),
@@ -83,39 +84,69 @@ async fn invalid_requests_use_the_error_envelope() {
             400,
             "Invalid request",
         ),
-        ("POST", message, "{", 400, "Unable to process json input"),
-        ("POST", message, "", 400, "Unable to process json input"),
-        ("POST", message, "null", 400, "Unable to process json input"),
-        ("POST", message, "{}", 400, "Unable to process json input"),
         (
             "POST",
-            message,
+            message_path,
+            "{",
+            400,
+            "Unable to process json input",
+        ),
+        (
+            "POST",
+            message_path,
+            "",
+            400,
+            "Unable to process json input",
+        ),
+        (
+            "POST",
+            message_path,
+            "null",
+            400,
+            "Unable to process json input",
+        ),
+        (
+            "POST",
+            message_path,
+            "{}",
+            400,
+            "Unable to process json input",
+        ),
+        (
+            "POST",
+            message_path,
             "{\"directive\":\"a\"}{}",
             400,
             "Unable to process json input",
         ),
         (
             "POST",
-            message,
+            message_path,
             "{\"directive\":\"a\",\"metadata\":{\"a\":1}}",
             400,
             "Unable to process json input",
         ),
         (
             "POST",
-            message,
+            message_path,
             "{\"directive\":\"  \"}",
             400,
             "Directive field is empty",
         ),
         (
             "POST",
-            message,
+            message_path,
             "{\"directive\":\"a\"}",
             404,
             "No connection to the rhc client",
         ),
-        ("POST", message, &too_large, 413, "Request body too large"),
+        (
+            "POST",
+            message_path,
+            &too_large_body,
+            413,
+            "Request body too large",
+        ),
     ] {
         let request = connector.request(method, path).body(body.to_owned());
         let response = request.send().await.unwrap();
@@ -138,7 +169,7 @@ async fn invalid_requests_use_the_error_envelope() {
 }
 
 #[tokio::test]
-async fn next_links_lead_through_all_connections_in_order() {
+async fn next_links_return_all_connections_in_order_of_client_id() {
     let connector = Connector::start().await;
     let mut clients = Vec::new();
     for n in 0..5 {
@@ -146,13 +177,13 @@ async fn next_links_lead_through_all_connections_in_order() {
         let mut client =
             RawClient::connect(&connector.mqtt_address, &Connect::new(&client_id)).await;
         client
-            .must_publish(&control_out(&client_id), &online())
+            .must_publish(&control_out_topic(&client_id), &online_message())
             .await;
         clients.push(client);
     }
-    let mut next = Some("/api/cloud-connector/v2/connections?limit=2".to_owned());
+    let mut next_page_path = Some("/api/cloud-connector/v2/connections?limit=2".to_owned());
     let mut listed_ids = Vec::new();
-    while let Some(path) = next {
+    while let Some(path) = next_page_path {
         let path = path.trim_start_matches("/api/cloud-connector").to_owned();
         let page = connector.request("GET", &path).send().await.unwrap();
         let page: Value = page.json().await.unwrap();
@@ -160,7 +191,7 @@ async fn next_links_lead_through_all_connections_in_order() {
         for row in page["data"].as_array().unwrap() {
             listed_ids.push(row["client_id"].as_str().unwrap().to_owned());
         }
-        next = page["links"]["next"].as_str().map(str::to_owned);
+        next_page_path = page["links"]["next"].as_str().map(str::to_owned);
     }
     assert_eq!(
         listed_ids,
@@ -182,7 +213,7 @@ async fn message_to_a_client_without_subscription_returns_503() {
     let client_id = unique_id("unsubscribed");
     let mut client = RawClient::connect(&connector.mqtt_address, &Connect::new(&client_id)).await;
     client
-        .must_publish(&control_out(&client_id), &online())
+        .must_publish(&control_out_topic(&client_id), &online_message())
         .await;
     let (status, body) = connector
         .send_message(&client_id, json!({"directive": "x"}))
@@ -190,7 +221,7 @@ async fn message_to_a_client_without_subscription_returns_503() {
     assert_eq!(status, 503);
     assert_eq!(body["title"], "Error passing message to rhc client");
     assert!(body["id"].is_string(), "{body}");
-    assert_eq!(client.subscribe(&data_in(&client_id)).await, 1);
+    assert_eq!(client.subscribe(&data_in_topic(&client_id)).await, 1);
     let (status, _) = connector
         .send_message(&client_id, json!({"directive": "x"}))
         .await;
@@ -198,14 +229,14 @@ async fn message_to_a_client_without_subscription_returns_503() {
 }
 
 #[tokio::test]
-async fn request_id_is_echoed_or_generated() {
+async fn response_has_the_request_id_of_the_request_or_a_generated_one() {
     let connector = Connector::start().await;
     let header = "x-rh-insights-request-id";
     let request = connector
         .request("GET", "/v2/connections")
-        .header(header, "mine")
+        .header(header, "caller-request")
         .send();
-    assert_eq!(request.await.unwrap().headers()[header], "mine");
+    assert_eq!(request.await.unwrap().headers()[header], "caller-request");
     let response = connector
         .request("GET", "/v2/connections")
         .send()
@@ -227,7 +258,8 @@ async fn probes_and_metrics_need_no_credentials() {
     assert_eq!(status, 200);
     assert_eq!(
         readiness,
-        json!({"ready": true, "components": {"embedded_broker": "ok", "recorder": "ok", "store": "ok", "tenant_lookup": "ok"}})
+        json!({"ready": true, "components": {"embedded_broker": "ok", "recorder": "ok",
+            "store": "ok", "tenant_lookup": "ok"}})
     );
     let page = connector
         .unauthenticated_request("GET", "/metrics")
@@ -242,7 +274,7 @@ async fn probes_and_metrics_need_no_credentials() {
 }
 
 #[tokio::test]
-async fn management_actions_are_audited_at_every_log_level() {
+async fn management_actions_are_written_to_the_audit_log_at_every_log_level() {
     let connector = Connector::builder().set("log.level", "error").start().await;
     let body = json!({"account": "111000", "node_id": "me", "delay": 1});
     let request = connector.request("POST", "/v1/connection/reconnect");
@@ -267,15 +299,15 @@ async fn management_actions_are_audited_at_every_log_level() {
 }
 
 #[tokio::test]
-async fn oversized_request_headers_are_rejected() {
+async fn too_large_request_headers_are_rejected() {
     let connector = Connector::start().await;
     let request = connector.request("GET", "/v2/connections");
     let response = request
         .header("x-large", "x".repeat(1_000_000))
         .send()
         .await;
-    // The server may close the connection before the client has sent the header; then the client
-    // gets an error instead of the response.
+    // The server may close the connection before the client has sent the header. In that case, the
+    // client gets an error instead of the response.
     assert!(response.is_err() || response.unwrap().status() == 431);
     let request = connector.request("GET", "/v2/connections");
     let response = request.header("x-large", "x".repeat(20_000)).send().await;

@@ -1,38 +1,42 @@
-//! The embedded broker restricts a client to its own topics and to the client id of its
+//! Tests that the embedded broker restricts a client to its own topics and to the client id of its
 //! certificate.
 
 use serde_json::json;
 
 use crate::support::connector::DEFAULT_ORG_ID;
-use crate::support::mqtt::{CLOSED_WITHOUT_REASON, Connect, control_out, data_in, offline, online};
+use crate::support::mqtt::{
+    CLOSED_WITHOUT_REASON, Connect, control_out_topic, data_in_topic, offline_message,
+    online_message,
+};
 use crate::support::{Certs, Connector, RawClient, unique_id};
 
+// Codes with which the broker rejects a packet, in MQTT 5 and in MQTT 3.1.1.
 const CLIENT_ID_INVALID_V5: u8 = 0x85;
 const NOT_AUTHORIZED_V5: u8 = 0x87;
 const NOT_AUTHORIZED_V311: u8 = 5;
 const SUBSCRIBE_FAILURE_V311: u8 = 0x80;
 
 #[tokio::test]
-async fn a_client_cannot_publish_outside_its_topics() {
+async fn a_client_cannot_publish_outside_its_own_topics() {
     let connector = Connector::start().await;
-    let (victim, attacker) = (unique_id("victim"), unique_id("attacker"));
+    let (victim_id, attacker_id) = (unique_id("victim"), unique_id("attacker"));
     let address = &connector.mqtt_address;
     let mut victim_client =
-        RawClient::connect(address, &Connect::new(&victim).offline_will()).await;
+        RawClient::connect(address, &Connect::new(&victim_id).offline_will()).await;
     victim_client
-        .must_publish(&control_out(&victim), &online())
+        .must_publish(&control_out_topic(&victim_id), &online_message())
         .await;
-    assert_eq!(victim_client.subscribe(&data_in(&victim)).await, 1);
+    assert_eq!(victim_client.subscribe(&data_in_topic(&victim_id)).await, 1);
 
-    let offline = offline().to_string();
+    let offline = offline_message().to_string();
     for version in [4, 5] {
-        let mut connect = Connect::new(&attacker);
+        let mut connect = Connect::new(&attacker_id);
         connect.version = version;
         let mut client = RawClient::connect(address, &connect).await;
         for topic in [
-            control_out(&victim),
-            data_in(&victim),
-            data_in(&attacker),
+            control_out_topic(&victim_id),
+            data_in_topic(&victim_id),
+            data_in_topic(&attacker_id),
             "redhat/insights".to_owned(),
             "$SYS/x".to_owned(),
             "other/topic".to_owned(),
@@ -42,18 +46,18 @@ async fn a_client_cannot_publish_outside_its_topics() {
             if version == 5 {
                 assert_eq!(response.body[2], NOT_AUTHORIZED_V5, "{topic}");
             } else {
-                // A PUBACK of MQTT 3.1.1 has two bytes and no reason code.
+                // In MQTT 3.1.1, a PUBACK has no reason code. Its body is a packet id of two bytes.
                 assert_eq!(response.body.len(), 2, "{topic}");
             }
         }
-        // A retained publish is rejected, too.
+        // The broker rejects a retained publish, too.
         client
-            .send_publish(&data_in(&victim), offline.as_bytes(), true)
+            .send_publish(&data_in_topic(&victim_id), offline.as_bytes(), true)
             .await;
         assert!(client.read_packet().await.is_some());
         // The attacker can still publish to its own topics.
         client
-            .must_publish(&control_out(&attacker), &online())
+            .must_publish(&control_out_topic(&attacker_id), &online_message())
             .await;
         client.disconnect().await;
     }
@@ -61,18 +65,18 @@ async fn a_client_cannot_publish_outside_its_topics() {
         connector
             .list_client_ids(DEFAULT_ORG_ID)
             .await
-            .contains(&victim)
+            .contains(&victim_id)
     );
     // The first message that the victim receives is from the connector, not from the attacker.
     let (status, sent) = connector
-        .send_message(&victim, json!({"directive": "x"}))
+        .send_message(&victim_id, json!({"directive": "x"}))
         .await;
     assert_eq!(status, 201);
     let (_, message) = victim_client.next_message().await;
     assert_eq!(message["message_id"], sent["id"]);
     assert!(
         connector
-            .metric(
+            .read_metric(
                 "cloud_connector_broker_rejections_total",
                 "forbidden_publish_topic"
             )
@@ -82,7 +86,7 @@ async fn a_client_cannot_publish_outside_its_topics() {
 }
 
 #[tokio::test]
-async fn a_client_cannot_subscribe_outside_its_topics() {
+async fn a_client_cannot_subscribe_outside_its_own_topics() {
     let connector = Connector::start().await;
     let client_id = unique_id("subscriber");
     for (version, rejection_code) in [(4, SUBSCRIBE_FAILURE_V311), (5, NOT_AUTHORIZED_V5)] {
@@ -90,9 +94,9 @@ async fn a_client_cannot_subscribe_outside_its_topics() {
         connect.version = version;
         let mut client = RawClient::connect(&connector.mqtt_address, &connect).await;
         for filter in [
-            data_in("another"),
-            control_out("another"),
-            control_out(&client_id),
+            data_in_topic("another"),
+            control_out_topic("another"),
+            control_out_topic(&client_id),
             "redhat/insights/+/data/in".to_owned(),
             format!("redhat/insights/{client_id}/#"),
             format!("redhat/insights/{client_id}/+/in"),
@@ -105,28 +109,32 @@ async fn a_client_cannot_subscribe_outside_its_topics() {
                 "{filter}: {code:#x}"
             );
         }
-        assert_eq!(client.subscribe(&data_in(&client_id)).await, 1);
+        assert_eq!(client.subscribe(&data_in_topic(&client_id)).await, 1);
         client.disconnect().await;
     }
 }
 
 #[tokio::test]
-async fn a_client_cannot_set_a_last_will_outside_its_topics() {
+async fn a_client_cannot_set_a_last_will_outside_its_own_topics() {
     let connector = Connector::start().await;
-    let (victim, attacker) = (unique_id("victim"), unique_id("attacker"));
+    let (victim_id, attacker_id) = (unique_id("victim"), unique_id("attacker"));
     let mut victim_client =
-        RawClient::connect(&connector.mqtt_address, &Connect::new(&victim)).await;
+        RawClient::connect(&connector.mqtt_address, &Connect::new(&victim_id)).await;
     victim_client
-        .must_publish(&control_out(&victim), &online())
+        .must_publish(&control_out_topic(&victim_id), &online_message())
         .await;
     for (connect, rejection_code) in [
-        (Connect::new(&attacker), NOT_AUTHORIZED_V311),
-        (Connect::new(&attacker).v5(), NOT_AUTHORIZED_V5),
+        (Connect::new(&attacker_id), NOT_AUTHORIZED_V311),
+        (Connect::new(&attacker_id).v5(), NOT_AUTHORIZED_V5),
     ] {
-        for topic in [control_out(&victim), data_in(&victim), data_in(&attacker)] {
+        for topic in [
+            control_out_topic(&victim_id),
+            data_in_topic(&victim_id),
+            data_in_topic(&attacker_id),
+        ] {
             let connect = connect
                 .clone()
-                .will(&topic, offline().to_string().as_bytes());
+                .will(&topic, offline_message().to_string().as_bytes());
             let mut client = RawClient::connect_tcp(&connector.mqtt_address).await;
             assert_eq!(
                 client.send_connect(&connect).await,
@@ -140,20 +148,20 @@ async fn a_client_cannot_set_a_last_will_outside_its_topics() {
         connector
             .list_client_ids(DEFAULT_ORG_ID)
             .await
-            .contains(&victim)
+            .contains(&victim_id)
     );
 }
 
 #[tokio::test]
-async fn client_id_must_match_the_certificate() {
+async fn client_id_must_match_the_common_name_of_the_certificate() {
     let (certs, builder) = Certs::connector_builder().await;
     let connector = builder.start().await;
     let address = connector.mqtts_address.clone().unwrap();
-    let (client_id, other) = (unique_id("certified"), unique_id("other"));
+    let (client_id, other_id) = (unique_id("certified"), unique_id("other"));
     certs.issue(&client_id).await;
     for (claimed_id, is_v5, rejection_code) in [
-        (&other, false, NOT_AUTHORIZED_V311),
-        (&other, true, NOT_AUTHORIZED_V5),
+        (&other_id, false, NOT_AUTHORIZED_V311),
+        (&other_id, true, NOT_AUTHORIZED_V5),
         (&client_id.to_uppercase(), true, NOT_AUTHORIZED_V5),
     ] {
         let connect = Connect::new(claimed_id);
@@ -170,13 +178,13 @@ async fn client_id_must_match_the_certificate() {
     let mut client = RawClient::connect_tls(&address, config).await.unwrap();
     assert_eq!(client.send_connect(&Connect::new(&client_id)).await, 0);
     client
-        .must_publish(&control_out(&client_id), &online())
+        .must_publish(&control_out_topic(&client_id), &online_message())
         .await;
     assert_eq!(connector.list_client_ids(DEFAULT_ORG_ID).await, [client_id]);
 }
 
 #[tokio::test]
-async fn missing_or_foreign_client_certificates_are_rejected() {
+async fn client_certificates_that_are_missing_or_from_another_ca_are_rejected() {
     let (certs, builder) = Certs::connector_builder().await;
     let other_dir = tempfile::tempdir().unwrap();
     let connector = builder.start().await;
@@ -184,7 +192,7 @@ async fn missing_or_foreign_client_certificates_are_rejected() {
     let client_id = unique_id("foreign");
     let other_certs = Certs::init(other_dir.path()).await;
     other_certs.issue(&client_id).await;
-    // The client trusts the broker, but another CA issued its certificate.
+    // The client trusts the CA of the broker, but another CA issued the client's certificate.
     for extension in ["pem", "key"] {
         let file = format!("{client_id}.{extension}");
         std::fs::copy(other_certs.file(&file), certs.file(&file)).unwrap();
@@ -193,7 +201,8 @@ async fn missing_or_foreign_client_certificates_are_rejected() {
         certs.client_config(None),
         certs.client_config(Some(&client_id)),
     ] {
-        // In TLS 1.3 the client detects the rejection only when it reads.
+        // In TLS 1.3, the client can finish the handshake before the broker rejects the
+        // certificate. The client detects the rejection only when it reads.
         if let Ok(mut client) = RawClient::connect_tls(&address, config).await {
             assert_eq!(
                 client.send_connect(&Connect::new(&client_id)).await,
@@ -202,7 +211,7 @@ async fn missing_or_foreign_client_certificates_are_rejected() {
         }
     }
     let rejections = connector
-        .metric(
+        .read_metric(
             "cloud_connector_broker_rejections_total",
             "tls_handshake_failed",
         )

@@ -1,10 +1,11 @@
-//! Commands that need no running connector: `version`, `config`, `migrate`, `certs`.
+//! Tests of commands that need no running connector: `version`, `config`, `migrate`, `certs`.
 
 use std::os::unix::fs::PermissionsExt as _;
 
 use crate::support::connector_command;
 
-/// Runs a command. Returns whether it succeeded, its standard output and its standard error.
+/// Runs a command. Returns whether the command succeeded, its standard output, and its standard
+/// error.
 async fn run(args: &[&str]) -> (bool, String, String) {
     let output = connector_command().args(args).output().await.unwrap();
     (
@@ -47,7 +48,7 @@ async fn version_prints_the_version_and_help_lists_the_commands() {
 }
 
 #[tokio::test]
-async fn config_prints_the_effective_values_with_their_origin() {
+async fn config_prints_each_value_with_its_origin_and_hides_secrets() {
     let output = connector_command()
         .args(["config", "--http", "127.0.0.1:9"])
         .env("CLOUD_CONNECTOR__API__KEYS__CALLER", "a-very-secret-secret")
@@ -71,23 +72,23 @@ async fn config_prints_the_effective_values_with_their_origin() {
 }
 
 #[tokio::test]
-async fn migrate_creates_the_database_and_is_idempotent() {
+async fn migrate_creates_the_database_and_can_be_repeated() {
     let folder = tempfile::tempdir().unwrap();
-    let data = folder.path().join("data");
-    let migrate = ["migrate", "--data-dir", data.to_str().unwrap()];
+    let data_dir = folder.path().join("data");
+    let migrate_args = ["migrate", "--data-dir", data_dir.to_str().unwrap()];
     for _ in 0..2 {
-        let (success, stdout, stderr) = run(&migrate).await;
+        let (success, stdout, stderr) = run(&migrate_args).await;
         assert!(success, "{stderr}");
         assert!(
             stdout.contains("cloud-connector.db is up to date"),
             "{stdout}"
         );
-        assert!(data.join("cloud-connector.db").exists());
+        assert!(data_dir.join("cloud-connector.db").exists());
     }
 }
 
 #[tokio::test]
-async fn embedded_mode_rejects_a_single_role() {
+async fn embedded_mode_cannot_run_a_single_role() {
     let (success, _, stderr) = run(&["run", "--role", "api"]).await;
     assert!(!success);
     assert!(
@@ -97,7 +98,7 @@ async fn embedded_mode_rejects_a_single_role() {
 }
 
 #[tokio::test]
-async fn an_unknown_dead_letter_reason_prints_the_valid_reasons() {
+async fn the_error_for_an_unknown_dead_letter_reason_lists_the_valid_reasons() {
     let (success, _, stderr) = run(&["dead-letters", "list", "--reason", "unknown"]).await;
     assert!(!success);
     for reason in cloud_connector::domain::RejectReason::ALL {
@@ -106,21 +107,21 @@ async fn an_unknown_dead_letter_reason_prints_the_valid_reasons() {
 }
 
 #[tokio::test]
-async fn certs_keys_are_private_and_the_ca_is_never_overwritten() {
+async fn certs_key_files_are_readable_only_by_the_owner_and_the_ca_is_never_overwritten() {
     let folder = tempfile::tempdir().unwrap();
-    let dir = folder.path().join("c");
-    let dir = dir.to_str().unwrap();
-    let (success, stdout, _) = run(&["certs", "init", "--dir", dir]).await;
+    let certs_dir = folder.path().join("c");
+    let certs_dir = certs_dir.to_str().unwrap();
+    let (success, stdout, _) = run(&["certs", "init", "--dir", certs_dir]).await;
     assert!(success && stdout.contains("[broker.tls]"), "{stdout}");
     for (file, mode) in [("ca.key", 0o600), ("server.key", 0o600), ("ca.pem", 0o644)] {
-        let metadata = std::fs::metadata(format!("{dir}/{file}")).unwrap();
+        let metadata = std::fs::metadata(format!("{certs_dir}/{file}")).unwrap();
         assert_eq!(metadata.permissions().mode() & 0o777, mode, "{file}");
     }
-    let (success, _, stderr) = run(&["certs", "init", "--dir", dir]).await;
+    let (success, _, stderr) = run(&["certs", "init", "--dir", certs_dir]).await;
     assert!(!success && stderr.contains("exists"), "{stderr}");
     for client_id in ["ca", "server", "a/b", "", ".."] {
-        let (success, _, stderr) = run(&["certs", "issue", "--dir", dir, client_id]).await;
-        assert!(!success, "{client_id:?} was issued");
+        let (success, _, stderr) = run(&["certs", "issue", "--dir", certs_dir, client_id]).await;
+        assert!(!success, "a certificate for {client_id:?} was issued");
         assert!(stderr.contains("client id"), "{stderr}");
     }
     let (success, _, stderr) = run(&["certs", "issue", "--dir", "/nowhere", "x"]).await;

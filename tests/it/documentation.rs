@@ -1,24 +1,29 @@
-//! Documentation refers only to files that exist, and the language check rejects retired terms.
+//! Tests that the documentation refers only to files that exist, and that the language check
+//! rejects retired terms.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-fn root() -> &'static Path {
+fn repository_root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// All files with documentation: Markdown files, configuration samples and scripts.
-fn documents() -> Vec<PathBuf> {
-    let mut files = vec![root().join("config.default.toml"), root().join("Makefile")];
-    let mut folders = vec![root().to_owned()];
+/// Returns all files that contain documentation: Markdown files, `config.default.toml`, the
+/// Makefile and the files in `deploy`.
+fn documentation_files() -> Vec<PathBuf> {
+    let mut files = vec![
+        repository_root().join("config.default.toml"),
+        repository_root().join("Makefile"),
+    ];
+    let mut folders = vec![repository_root().to_owned()];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
             if path.is_dir() && !name.starts_with('.') && !["target", "data"].contains(&&*name) {
                 folders.push(path);
-            } else if name.ends_with(".md") || path.starts_with(root().join("deploy")) {
+            } else if name.ends_with(".md") || path.starts_with(repository_root().join("deploy")) {
                 files.push(path);
             }
         }
@@ -27,9 +32,9 @@ fn documents() -> Vec<PathBuf> {
     files
 }
 
-/// Top-level directories of the repository. A path in a document that starts with one of them
-/// must exist.
-const DIRECTORIES: &[&str] = &[
+/// Top-level directories of the repository. If a path in a document starts with one of these
+/// directories, the path must exist.
+const TOP_LEVEL_DIRECTORIES: &[&str] = &[
     "src/",
     "tests/",
     "docs/",
@@ -40,10 +45,11 @@ const DIRECTORIES: &[&str] = &[
     "migrations/",
 ];
 
-/// The path that a word names, if it starts in one of our directories. Text in which the path
-/// continues after a placeholder, as in `docs/decisions/NNN-title.md`, is not a path.
+/// Returns the path at the start of `word`, if `word` starts with one of the
+/// [`TOP_LEVEL_DIRECTORIES`]. Returns `None` if the path contains a placeholder, for example in
+/// `docs/decisions/NNN-title.md`.
 fn repository_path(word: &str) -> Option<&str> {
-    let start = DIRECTORIES
+    let directory_prefix = TOP_LEVEL_DIRECTORIES
         .iter()
         .find(|directory| word.starts_with(**directory))?;
     let end = word
@@ -51,19 +57,19 @@ fn repository_path(word: &str) -> Option<&str> {
         .unwrap_or(word.len());
     let path = word[..end].trim_end_matches('.');
     let is_placeholder = path.contains("NNN") || word[end..].starts_with(['*', '{', '<', '…']);
-    (path.len() > start.len() && !is_placeholder).then_some(path)
+    (path.len() > directory_prefix.len() && !is_placeholder).then_some(path)
 }
 
 #[test]
-fn every_path_named_in_documentation_exists() {
-    let mut missing = Vec::new();
-    for file in documents() {
+fn every_path_in_the_documentation_exists() {
+    let mut missing_files = Vec::new();
+    for file in documentation_files() {
         let text = fs::read_to_string(&file).unwrap();
         let folder = file.parent().unwrap();
         let words = text.split(|c: char| c.is_whitespace() || "`()[]'\",;".contains(c));
         for path in words.filter_map(repository_path) {
-            if !root().join(path).exists() && !folder.join(path).exists() {
-                missing.push(format!("{}: {path}", file.display()));
+            if !repository_root().join(path).exists() && !folder.join(path).exists() {
+                missing_files.push(format!("{}: {path}", file.display()));
             }
         }
         for link in text.split("](").skip(1) {
@@ -73,15 +79,19 @@ fn every_path_named_in_documentation_exists() {
                 && file.extension().is_some_and(|e| e == "md")
                 && !folder.join(target).exists()
             {
-                missing.push(format!("{}: link to {target}", file.display()));
+                missing_files.push(format!("{}: link to {target}", file.display()));
             }
         }
     }
-    assert!(missing.is_empty(), "missing files:\n{}", missing.join("\n"));
+    assert!(
+        missing_files.is_empty(),
+        "missing files:\n{}",
+        missing_files.join("\n")
+    );
 }
 
 #[test]
-fn a_path_is_recognized_up_to_its_end() {
+fn repository_path_ignores_line_numbers_and_rejects_placeholders() {
     assert_eq!(repository_path("src/lib.rs:12"), Some("src/lib.rs"));
     assert_eq!(repository_path("docs/."), None);
     assert_eq!(repository_path("docs/decisions/NNN-title.md"), None);
@@ -91,19 +101,20 @@ fn a_path_is_recognized_up_to_its_end() {
 #[test]
 fn the_language_check_rejects_retired_terms() {
     let folder = tempfile::tempdir().unwrap();
-    let check = |text: &str| {
+    let passes_check = |text: &str| {
         let file = folder.path().join("sample.rs");
         fs::write(&file, text).unwrap();
-        let check = Command::new(root().join("dev/check-language"))
+        let output = Command::new(repository_root().join("dev/check-language"))
             .arg(&file)
             .output()
             .unwrap();
-        check.status.success()
+        output.status.success()
     };
-    assert!(check(
+    assert!(passes_check(
         "// The client sends a heartbeat.\nstruct ClientMessage;\n"
     ));
-    // Built at run time, so that this file does not contain the terms.
-    assert!(!check(&format!("struct {}{};\n", "Sight", "ing")));
-    assert!(!check(&format!("// A sign {} life.\n", "of")));
+    // The test builds the retired terms at run time. Otherwise the language check would reject this
+    // file.
+    assert!(!passes_check(&format!("struct {}{};\n", "Sight", "ing")));
+    assert!(!passes_check(&format!("// A sign {} life.\n", "of")));
 }

@@ -1,5 +1,5 @@
-//! The lifecycle of a client on an embedded connector: online, listed with its tenant, message
-//! received, killed, no longer listed.
+//! Tests of the lifecycle of a client on an embedded connector. The client comes online, is listed
+//! with its tenant, receives a message, is killed, and is no longer listed.
 
 use std::process::Stdio;
 
@@ -14,43 +14,47 @@ use crate::support::{Certs, Connector, TIMEOUT, connector_command, unique_id};
 /// A running `cloud-connector simulate` process.
 pub struct SimulatedClient {
     child: Child,
-    lines: Lines<BufReader<ChildStdout>>,
+    stdout_lines: Lines<BufReader<ChildStdout>>,
 }
 
 impl SimulatedClient {
     pub fn start(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        Self { child, lines }
+        let stdout_lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self {
+            child,
+            stdout_lines,
+        }
     }
 
     pub async fn kill(mut self) {
         self.child.kill().await.unwrap();
     }
 
-    /// Reads stdout up to the next line that contains `text`. Returns that line.
-    pub async fn next_line_with(&mut self, text: &str) -> String {
-        let read = async {
+    /// Reads stdout until a line contains `text`. Returns the line.
+    pub async fn wait_for_line(&mut self, text: &str) -> String {
+        let read_lines = async {
             loop {
-                let line = self.lines.next_line().await.unwrap();
+                let line = self.stdout_lines.next_line().await.unwrap();
                 let line = line.expect("the simulated client exited");
                 if line.contains(text) {
                     return line;
                 }
             }
         };
-        timeout(TIMEOUT, read)
+        timeout(TIMEOUT, read_lines)
             .await
-            .expect("the simulated client printed no such line")
+            .unwrap_or_else(|_| panic!("timed out waiting for a line with {text:?}"))
     }
 }
 
-/// Runs the lifecycle of the client that the command `simulate` starts.
+/// Starts a client with the command `simulate`, sends a message to it, and kills it. Checks each
+/// response of the API.
 async fn run_client_lifecycle(connector: &Connector, client_id: &str, simulate: Command) {
     let mut simulated_client = SimulatedClient::start(simulate);
-    simulated_client.next_line_with("online").await;
+    simulated_client.wait_for_line("online").await;
 
-    // The connector acknowledges a message after recording it, so the list is complete.
+    // The connector recorded the online message before the acknowledgment, so the client is listed.
     let response = connector
         .request("GET", "/v2/connections")
         .send()
@@ -77,7 +81,7 @@ async fn run_client_lifecycle(connector: &Connector, client_id: &str, simulate: 
         )
         .await;
     assert_eq!(status, 201, "{sent}");
-    let line = simulated_client.next_line_with("received on").await;
+    let line = simulated_client.wait_for_line("received on").await;
     let topic = format!("redhat/insights/{client_id}/data/in: ");
     let (_, payload) = line.split_once(&topic).expect("unexpected topic");
     let message: Value = serde_json::from_str(payload).unwrap();
@@ -99,7 +103,7 @@ async fn run_client_lifecycle(connector: &Connector, client_id: &str, simulate: 
 }
 
 #[tokio::test]
-async fn client_lifecycle_without_tls() {
+async fn client_connects_receives_a_message_and_disconnects_without_tls() {
     let connector = Connector::start().await;
     let client_id = unique_id("plain");
     let mut simulate = connector_command();
@@ -114,7 +118,7 @@ async fn client_lifecycle_without_tls() {
 }
 
 #[tokio::test]
-async fn client_lifecycle_over_mtls() {
+async fn client_connects_receives_a_message_and_disconnects_over_mtls() {
     let (certs, builder) = Certs::connector_builder().await;
     let connector = builder.start().await;
     let client_id = unique_id("mtls");
@@ -133,7 +137,7 @@ async fn client_lifecycle_over_mtls() {
 }
 
 #[tokio::test]
-async fn static_tenant_file_assigns_tenants_and_hides_clients_of_others() {
+async fn static_file_assigns_tenants_and_other_organizations_cannot_list_or_message_the_clients() {
     let builder = Connector::builder();
     let tenants_file = builder.temp_dir().join("tenants.json");
     std::fs::write(
@@ -156,7 +160,7 @@ async fn static_tenant_file_assigns_tenants_and_hides_clients_of_others() {
             client_id,
         ]);
         let mut simulated_client = SimulatedClient::start(simulate);
-        simulated_client.next_line_with("online").await;
+        simulated_client.wait_for_line("online").await;
         clients.push(simulated_client);
     }
     assert_eq!(connector.list_client_ids("org-a").await, ["map-a"]);
@@ -166,7 +170,7 @@ async fn static_tenant_file_assigns_tenants_and_hides_clients_of_others() {
     );
     assert!(connector.list_client_ids("other-org").await.is_empty());
     for org in ["org-a", DEFAULT_ORG_ID] {
-        // No organization can see or reach the client without a tenant.
+        // No organization can query the client without a tenant or send messages to it.
         let status = connector
             .request_for(org, "GET", "/v2/connections/map-none/status")
             .send()
@@ -174,25 +178,25 @@ async fn static_tenant_file_assigns_tenants_and_hides_clients_of_others() {
             .unwrap();
         let status: Value = status.json().await.unwrap();
         assert_eq!(status, json!({"status": "disconnected"}));
-        let sent = connector
+        let response = connector
             .request_for(org, "POST", "/v2/connections/map-none/message")
             .json(&json!({"directive": "echo"}))
             .send()
             .await
             .unwrap();
-        assert_eq!(sent.status(), 404);
+        assert_eq!(response.status(), 404);
     }
-    let to_other_org = connector
+    let response = connector
         .request_for(DEFAULT_ORG_ID, "POST", "/v2/connections/map-a/message")
         .json(&json!({"directive": "echo"}))
         .send()
         .await
         .unwrap();
-    assert_eq!(to_other_org.status(), 404);
+    assert_eq!(response.status(), 404);
 }
 
 #[tokio::test]
-async fn graceful_exit_ends_the_connection() {
+async fn client_that_exits_gracefully_is_disconnected() {
     let connector = Connector::start().await;
     let client_id = unique_id("graceful");
     let mut simulate = connector_command();
@@ -204,10 +208,10 @@ async fn graceful_exit_ends_the_connection() {
         &client_id,
     ]);
     let mut simulated_client = SimulatedClient::start(simulate);
-    simulated_client.next_line_with("online").await;
+    simulated_client.wait_for_line("online").await;
     let pid = i32::try_from(simulated_client.child.id().unwrap()).unwrap();
     crate::support::connector::send_signal(pid, "INT");
-    simulated_client.next_line_with("offline").await;
+    simulated_client.wait_for_line("offline").await;
     assert!(simulated_client.child.wait().await.unwrap().success());
     connector.wait_until_disconnected(&client_id).await;
 }

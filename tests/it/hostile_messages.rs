@@ -1,6 +1,6 @@
-//! Publishes the hostile messages of `tests/corpus/hostile.json` through real brokers, each
-//! followed by a valid message. Each hostile message must have its expected result, and every
-//! valid message must be recorded.
+//! Publishes the hostile messages of `tests/corpus/hostile.json` through real brokers. A valid
+//! message follows each hostile message. Each hostile message must have its expected result, and
+//! every valid message must be recorded.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -10,72 +10,81 @@ use tokio::time::{Duration, timeout};
 
 use crate::each_deployment;
 use crate::support::deployment::Settings;
-use crate::support::mqtt::{Connect, RawClient, control_out, online};
+use crate::support::mqtt::{Connect, RawClient, control_out_topic, online_message};
 use crate::support::{Deployment, TIMEOUT, unique_id};
 
 /// Number of tasks that publish concurrently.
-const PUBLISHER_TASKS: usize = 8;
-/// The store truncates the topics of dead letters to this length.
-const STORED_TOPIC_CHARS: usize = 1000;
+const PUBLISHER_TASK_COUNT: usize = 8;
+/// The store truncates the topic of a dead letter to this number of characters.
+const MAX_STORED_TOPIC_CHARS: usize = 1000;
 
-const SETTINGS: Settings<'static> = &[
+const DEPLOYMENT_SETTINGS: Settings<'static> = &[
     ("mqtt.prefixes", r#"["redhat/insights", "qa/insights"]"#),
     ("mqtt.handshake_topics.status", "status"),
     ("dead_letters.max_per_client", "100"),
 ];
 
-each_deployment!(hostile_messages_do_not_affect_valid_ones with SETTINGS);
+each_deployment!(hostile_messages_do_not_affect_valid_messages with DEPLOYMENT_SETTINGS);
 
-/// A hostile message and its expected result. `tests/corpus/README.md` describes the fields.
-struct Case {
+/// A hostile message and its expected result. `tests/corpus/README.md` describes the JSON fields.
+struct HostileCase {
     name: String,
     topic: String,
     payload: Vec<u8>,
-    expect: String,
-    reason: Option<String>,
-    handshake_error: bool,
+    /// Expected result of the message: the JSON field `expect`.
+    expected_result: String,
+    /// Reason of the expected dead letter. `None` if the expected result is no dead letter.
+    expected_reason: Option<String>,
+    /// Whether the connector must send a handshake error to the client.
+    expects_handshake_error: bool,
+    /// Whether only a broker without access control lists delivers the message.
     needs_open_broker: bool,
+    /// Whether some brokers reject the message.
     broker_may_reject: bool,
-    /// The client that publishes the message.
-    publisher: String,
-    /// The client that the topic belongs to.
-    client: Option<String>,
+    /// Client id of the client that publishes the message.
+    publisher_id: String,
+    /// Client id of the client to which the topic belongs. `None` if the topic belongs to no
+    /// client.
+    topic_client_id: Option<String>,
 }
 
-fn load_cases() -> Vec<Case> {
+fn load_cases() -> Vec<HostileCase> {
     let text = include_str!("../corpus/hostile.json");
     let cases: Vec<Value> = serde_json::from_str(text).unwrap();
     assert!(cases.len() >= 60, "only {} cases", cases.len());
-    cases.iter().map(Case::from_json).collect()
+    cases.iter().map(HostileCase::from_json).collect()
 }
 
-impl Case {
+impl HostileCase {
     fn from_json(case: &Value) -> Self {
-        let id = unique_id("h");
+        let publisher_id = unique_id("h");
         let name = case["name"].as_str().unwrap().to_owned();
-        let with_id = |text: &Value| text.as_str().map(|text| text.replace("{id}", &id));
-        let topic = match case["channel"].as_str() {
-            Some("control") => format!("redhat/insights/{id}/control/out"),
-            Some("data") => format!("redhat/insights/{id}/data/out"),
-            Some("handshake") => format!("redhat/insights/in/{id}"),
-            Some("status") => format!("redhat/insights/status/{id}"),
-            _ => with_id(&case["topic"]).unwrap_or_else(|| panic!("{name} has no topic")),
+        let replace_id = |text: &Value| {
+            text.as_str()
+                .map(|text| text.replace("{id}", &publisher_id))
         };
-        let client = match case["channel"] {
-            Value::Null => with_id(&case["client"]),
-            _ => Some(id.clone()),
+        let topic = match case["channel"].as_str() {
+            Some("control") => format!("redhat/insights/{publisher_id}/control/out"),
+            Some("data") => format!("redhat/insights/{publisher_id}/data/out"),
+            Some("handshake") => format!("redhat/insights/in/{publisher_id}"),
+            Some("status") => format!("redhat/insights/status/{publisher_id}"),
+            _ => replace_id(&case["topic"]).unwrap_or_else(|| panic!("{name} has no topic")),
+        };
+        let topic_client_id = match case["channel"] {
+            Value::Null => replace_id(&case["client"]),
+            _ => Some(publisher_id.clone()),
         };
         Self {
             payload: payload_bytes(case),
-            expect: case["expect"].as_str().unwrap().to_owned(),
-            reason: case["reason"].as_str().map(str::to_owned),
-            handshake_error: case["handshake_error"] == true,
+            expected_result: case["expect"].as_str().unwrap().to_owned(),
+            expected_reason: case["reason"].as_str().map(str::to_owned),
+            expects_handshake_error: case["handshake_error"] == true,
             needs_open_broker: case["needs_open_broker"] == true,
             broker_may_reject: case["broker_may_reject"] == true,
-            publisher: id,
+            publisher_id,
             name,
             topic,
-            client,
+            topic_client_id,
         }
     }
 }
@@ -91,81 +100,88 @@ fn payload_bytes(case: &Value) -> Vec<u8> {
         return pairs.map(decode_byte).collect();
     }
     let repeat = &case["payload_repeat"];
-    let text = |key: &str| repeat[key].as_str().unwrap_or_default();
+    let string_field = |field: &str| repeat[field].as_str().unwrap_or_default();
     let count = usize::try_from(repeat["count"].as_u64().unwrap()).unwrap();
-    [text("prefix"), &text("unit").repeat(count), text("suffix")]
-        .concat()
-        .into_bytes()
+    [
+        string_field("prefix"),
+        &string_field("unit").repeat(count),
+        string_field("suffix"),
+    ]
+    .concat()
+    .into_bytes()
 }
 
-/// A published case.
-struct Published {
+/// The outcome of publishing a hostile message and a valid message.
+struct PublishedCase {
     /// Whether the broker acknowledged the hostile message.
-    acknowledged: bool,
-    /// The client that published the valid message.
-    valid_client: String,
-    /// Kept open, because the embedded broker marks a client as disconnected when its connection
-    /// closes.
+    is_acknowledged: bool,
+    /// Client id of the client that published the valid message.
+    valid_client_id: String,
+    /// Connections of the two clients. The connections stay open, because the embedded broker marks
+    /// a client as disconnected when the client's connection closes.
     _connections: [RawClient; 2],
 }
 
 /// Publishes the hostile message, and then a valid message of another client.
-async fn publish(address: &str, case: &Case) -> Published {
-    let (acknowledged, hostile_connection) = publish_hostile(address, case).await;
-    let valid_client = unique_id("good");
-    let connect = Connect::new(&valid_client).without_keep_alive();
+async fn publish_case(address: &str, case: &HostileCase) -> PublishedCase {
+    let (is_acknowledged, hostile_connection) = publish_hostile(address, case).await;
+    let valid_client_id = unique_id("good");
+    let connect = Connect::new(&valid_client_id).without_keep_alive();
     let mut connection = RawClient::connect(address, &connect).await;
     connection
-        .must_publish(&control_out(&valid_client), &online())
+        .must_publish(&control_out_topic(&valid_client_id), &online_message())
         .await;
-    Published {
-        acknowledged,
-        valid_client,
+    PublishedCase {
+        is_acknowledged,
+        valid_client_id,
         _connections: [hostile_connection, connection],
     }
 }
 
-async fn publish_hostile(address: &str, case: &Case) -> (bool, RawClient) {
+/// Publishes the hostile message. Returns whether the broker acknowledged the message, and the
+/// connected client.
+async fn publish_hostile(address: &str, case: &HostileCase) -> (bool, RawClient) {
     let connect = if case.needs_open_broker {
-        // The access control lists allow the service to publish to any topic.
-        Connect::new(&case.publisher).user("cloud-connector", "cc-secret")
+        // The access control lists of the broker allow the user `cloud-connector` to publish to any
+        // topic.
+        Connect::new(&case.publisher_id).user("cloud-connector", "cc-secret")
     } else {
-        Connect::new(&case.publisher)
+        Connect::new(&case.publisher_id)
     };
     let mut client = RawClient::connect(address, &connect.without_keep_alive()).await;
-    if case.expect == "offline" {
+    if case.expected_result == "offline" {
         client
-            .must_publish(&control_out(&case.publisher), &online())
+            .must_publish(&control_out_topic(&case.publisher_id), &online_message())
             .await;
     }
-    if case.handshake_error {
-        let outbound_topic = format!("redhat/insights/out/{}", case.publisher);
+    if case.expects_handshake_error {
+        let outbound_topic = format!("redhat/insights/out/{}", case.publisher_id);
         assert_eq!(client.subscribe(&outbound_topic).await, 1);
     }
-    let acknowledged = client.publish(&case.topic, &case.payload).await.is_some();
-    if case.handshake_error {
+    let is_acknowledged = client.publish(&case.topic, &case.payload).await.is_some();
+    if case.expects_handshake_error {
         let received = timeout(TIMEOUT, client.next_message()).await;
         let (_, message) =
             received.unwrap_or_else(|_| panic!("{}: no handshake-error received", case.name));
         assert_eq!(message["type"], "handshake-error", "{}", case.name);
     }
-    (acknowledged, client)
+    (is_acknowledged, client)
 }
 
-async fn hostile_messages_do_not_affect_valid_ones(deployment: Deployment) {
+async fn hostile_messages_do_not_affect_valid_messages(deployment: Deployment) {
     let mut cases = load_cases();
     if !deployment.has_external_broker() {
         cases.retain(|case| !case.needs_open_broker);
     }
     let cases = Arc::new(cases);
     let mut tasks = Vec::new();
-    for task in 0..PUBLISHER_TASKS {
+    for task in 0..PUBLISHER_TASK_COUNT {
         let (cases, address) = (cases.clone(), deployment.mqtt_address());
         tasks.push(tokio::spawn(async move {
             let mut published = Vec::new();
             for (index, case) in cases.iter().enumerate() {
-                if index % PUBLISHER_TASKS == task {
-                    published.push((index, publish(&address, case).await));
+                if index % PUBLISHER_TASK_COUNT == task {
+                    published.push((index, publish_case(&address, case).await));
                 }
             }
             published
@@ -178,15 +194,15 @@ async fn hostile_messages_do_not_affect_valid_ones(deployment: Deployment) {
     check_results(&deployment, &cases, &published).await;
 }
 
-/// Waits for the expected results, and then checks that there are no others.
+/// Waits for the expected results, and then checks that there are no unexpected results.
 async fn check_results(
     deployment: &Deployment,
-    cases: &[Case],
-    published: &HashMap<usize, Published>,
+    cases: &[HostileCase],
+    published: &HashMap<usize, PublishedCase>,
 ) {
     let was_delivered = |index: usize| {
         let published = &published[&index];
-        published.acknowledged || !cases[index].broker_may_reject
+        published.is_acknowledged || !cases[index].broker_may_reject
     };
     let deadline = std::time::Instant::now() + TIMEOUT;
     loop {
@@ -195,10 +211,10 @@ async fn check_results(
             .iter()
             .enumerate()
             .filter(|(index, _)| was_delivered(*index))
-            .filter_map(|(_, case)| state.missing_result(case));
+            .filter_map(|(_, case)| state.describe_missing_result(case));
         let valid = published
             .values()
-            .filter_map(|published| state.missing_client(&published.valid_client));
+            .filter_map(|published| state.describe_missing_client(&published.valid_client_id));
         let missing: Vec<String> = hostile.chain(valid).collect();
         if missing.is_empty() {
             break;
@@ -214,7 +230,7 @@ async fn check_results(
     let state = RecordedState::load(deployment).await;
     let unexpected: Vec<String> = cases
         .iter()
-        .filter_map(|case| state.unexpected_result(case))
+        .filter_map(|case| state.describe_unexpected_result(case))
         .collect();
     assert!(
         unexpected.is_empty(),
@@ -230,73 +246,89 @@ async fn check_results(
     );
 }
 
-/// The connected clients and the dead letters.
+/// The connected clients and the dead letters that the connector has recorded.
 struct RecordedState {
-    connected: HashSet<String>,
-    /// The reason by client and topic.
-    dead_letters: HashMap<(Option<String>, String), String>,
+    connected_client_ids: HashSet<String>,
+    /// Reason of each dead letter, by client id and topic.
+    dead_letter_reasons: HashMap<(Option<String>, String), String>,
 }
 
 impl RecordedState {
     async fn load(deployment: &Deployment) -> Self {
         let dead_letters = deployment.dead_letters().await;
         let dead_letters = dead_letters.iter().map(|dead_letter| {
-            let text = |key: &str| dead_letter[key].as_str().map(str::to_owned);
-            let topic = stored_topic(&text("topic").unwrap());
-            ((text("client_id"), topic), text("reason").unwrap())
+            let string_field = |field: &str| dead_letter[field].as_str().map(str::to_owned);
+            let topic = truncate_topic(&string_field("topic").unwrap());
+            (
+                (string_field("client_id"), topic),
+                string_field("reason").unwrap(),
+            )
         });
         Self {
-            dead_letters: dead_letters.collect(),
-            connected: deployment.list_client_ids().await,
+            dead_letter_reasons: dead_letters.collect(),
+            connected_client_ids: deployment.list_client_ids().await,
         }
     }
 
-    fn reason(&self, case: &Case) -> Option<&String> {
-        let key = (case.client.clone(), stored_topic(&case.topic));
-        self.dead_letters.get(&key)
+    /// Returns the reason of the dead letter that the hostile message created. `None` if there is
+    /// no such dead letter.
+    fn dead_letter_reason(&self, case: &HostileCase) -> Option<&String> {
+        let key = (case.topic_client_id.clone(), truncate_topic(&case.topic));
+        self.dead_letter_reasons.get(&key)
     }
 
-    fn is_connected(&self, case: &Case) -> bool {
-        let client = case.client.as_ref();
-        client.is_some_and(|client| self.connected.contains(client))
+    fn is_connected(&self, case: &HostileCase) -> bool {
+        let client = case.topic_client_id.as_ref();
+        client.is_some_and(|client| self.connected_client_ids.contains(client))
     }
 
-    fn missing_result(&self, case: &Case) -> Option<String> {
+    /// Describes the expected result of the case. `None` if the expected result has occurred.
+    fn describe_missing_result(&self, case: &HostileCase) -> Option<String> {
         let name = &case.name;
-        match case.expect.as_str() {
-            "dead_letter" if self.reason(case) != case.reason.as_ref() => Some(format!(
-                "{name}: expected a dead letter with reason {:?}, found {:?}",
-                case.reason,
-                self.reason(case)
-            )),
+        match case.expected_result.as_str() {
+            "dead_letter" if self.dead_letter_reason(case) != case.expected_reason.as_ref() => {
+                Some(format!(
+                    "{name}: expected a dead letter with reason {:?}, found {:?}",
+                    case.expected_reason,
+                    self.dead_letter_reason(case)
+                ))
+            }
             "online" if !self.is_connected(case) => Some(format!("{name}: not connected")),
             "offline" if self.is_connected(case) => Some(format!("{name}: still connected")),
             _ => None,
         }
     }
 
-    fn missing_client(&self, client: &str) -> Option<String> {
-        (!self.connected.contains(client)).then(|| format!("{client} was not recorded"))
+    /// Describes the missing client. `None` if the client is connected.
+    fn describe_missing_client(&self, client_id: &str) -> Option<String> {
+        (!self.connected_client_ids.contains(client_id))
+            .then(|| format!("{client_id} was not recorded"))
     }
 
-    fn unexpected_result(&self, case: &Case) -> Option<String> {
-        let (name, expect) = (&case.name, &case.expect);
-        if expect != "dead_letter" && self.reason(case).is_some() {
-            return Some(format!("{name}: expected {expect}, found a dead letter"));
+    /// Describes an unexpected result of the case. `None` if there is no unexpected result.
+    fn describe_unexpected_result(&self, case: &HostileCase) -> Option<String> {
+        let (name, expected_result) = (&case.name, &case.expected_result);
+        if expected_result != "dead_letter" && self.dead_letter_reason(case).is_some() {
+            return Some(format!(
+                "{name}: expected {expected_result}, found a dead letter"
+            ));
         }
-        if expect != "online" && self.is_connected(case) {
-            return Some(format!("{name}: expected {expect}, but it is connected"));
+        if expected_result != "online" && self.is_connected(case) {
+            return Some(format!(
+                "{name}: expected {expected_result}, but it is connected"
+            ));
         }
         None
     }
 }
 
-fn stored_topic(topic: &str) -> String {
-    topic.chars().take(STORED_TOPIC_CHARS).collect()
+/// Truncates a topic as the store does.
+fn truncate_topic(topic: &str) -> String {
+    topic.chars().take(MAX_STORED_TOPIC_CHARS).collect()
 }
 
 #[test]
-fn case_names_are_unique() {
+fn names_of_hostile_messages_are_unique() {
     let cases = load_cases();
     let names: HashSet<&String> = cases.iter().map(|case| &case.name).collect();
     assert_eq!(names.len(), cases.len());

@@ -1,6 +1,6 @@
-//! Outages and faults of the tenant lookup service. Clients must not lose their tenants. Only the
-//! lookup service is a fake. Normal test runs use few clients; `make outage-tests` runs the tests
-//! at full size and checks their duration.
+//! Tests that clients keep their tenants during outages and faults of the tenant lookup service.
+//! Only the lookup service is a fake. Normal test runs use few clients. `make outage-tests` runs
+//! the tests with many clients, and checks how long the tests take.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -8,26 +8,29 @@ use std::time::{Duration, Instant};
 
 use crate::each_deployment;
 use crate::support::gateway::{FakeGateway, GatewayReply};
-use crate::support::mqtt::{Connect, PINGRESP, PUBACK, RawClient, control_out, offline, online};
+use crate::support::mqtt::{
+    Connect, PINGRESP, PUBACK, RawClient, control_out_topic, offline_message, online_message,
+};
 use crate::support::{Deployment, TIMEOUT, eventually, unique_id};
 
 each_deployment!(
-    clients_keep_their_tenants_if_they_reconnect_during_an_outage,
+    clients_that_reconnect_during_a_lookup_outage_keep_their_tenants,
     a_reconnect_loop_of_tenantless_clients_causes_one_lookup_per_client,
-    clients_keep_their_tenants_on_mass_loss,
+    clients_keep_their_tenants_if_the_lookup_service_suddenly_finds_no_tenants,
 );
 
-/// The default of `record.tenant_lookup_timeout`.
+/// Default value of the setting `record.tenant_lookup_timeout`.
 const TENANT_LOOKUP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Whether the tests run at full size. Only then they check durations, because a normal test run
-/// shares its machine with other tests.
+/// Returns whether the tests run with the full number of clients. Only then the tests check
+/// durations, because a normal test run shares the machine with other tests.
 fn is_full_size() -> bool {
     std::env::var_os("FULL_SIZE_OUTAGE_TESTS").is_some()
 }
 
-/// Returns unique client ids: `full_size_count` of them at full size, otherwise `normal_count`.
-fn client_ids(prefix: &str, normal_count: usize, full_size_count: usize) -> Vec<String> {
+/// Returns unique client ids. The number of ids is `full_size_count` in a full-size run, and
+/// `normal_count` in a normal run.
+fn unique_client_ids(prefix: &str, normal_count: usize, full_size_count: usize) -> Vec<String> {
     let count = if is_full_size() {
         full_size_count
     } else {
@@ -38,7 +41,7 @@ fn client_ids(prefix: &str, normal_count: usize, full_size_count: usize) -> Vec<
         .collect()
 }
 
-/// Connected clients.
+/// A group of connected clients.
 struct Fleet {
     client_ids: Vec<String>,
     clients: Vec<RawClient>,
@@ -58,7 +61,7 @@ impl Fleet {
                 let connect = Connect::new(&client_id).offline_will().without_keep_alive();
                 let mut client = RawClient::connect(&address, &connect).await;
                 client
-                    .must_publish(&control_out(&client_id), &online())
+                    .must_publish(&control_out_topic(&client_id), &online_message())
                     .await;
                 drop(permit);
                 client
@@ -74,8 +77,8 @@ impl Fleet {
         }
     }
 
-    /// Waits until all clients have a tenant. On a busy machine, the recorder cannot look up that
-    /// many new clients within the timeout of a batch. So this runs the updater, too.
+    /// Waits until all clients have a tenant. On a busy machine, the recorder cannot look up many
+    /// new clients within the timeout of a batch. Therefore this function also runs the updater.
     async fn wait_for_initial_tenants(&self, deployment: &Deployment) {
         eventually("all clients to have a tenant", || async {
             deployment.run_command(&["update-tenantless"]).await;
@@ -88,15 +91,15 @@ impl Fleet {
     /// Drops all connections and reconnects all clients. Returns the time until all clients were
     /// recorded with a tenant.
     async fn reconnect(self, deployment: &Deployment) -> (Self, Duration) {
-        let started = Instant::now();
+        let start = Instant::now();
         drop(self.clients);
         wait_for_clients_with_tenant(deployment, 0).await;
         let fleet = Self::connect(&deployment.mqtt_address(), self.client_ids).await;
         wait_for_clients_with_tenant(deployment, fleet.client_ids.len()).await;
-        (fleet, started.elapsed())
+        (fleet, start.elapsed())
     }
 
-    /// Checks that the API lists exactly these clients.
+    /// Checks that the API lists exactly the clients of the fleet.
     async fn assert_listed(&self, deployment: &Deployment) {
         let client_ids: HashSet<String> = self.client_ids.iter().cloned().collect();
         assert_eq!(deployment.list_client_ids().await, client_ids);
@@ -108,8 +111,8 @@ async fn count_clients_with_tenant(deployment: &Deployment) -> usize {
     usize::try_from(deployment.count(sql).await).unwrap()
 }
 
-/// Waits until `count` clients have a tenant. Queries the database, because repeated requests for
-/// the whole list would be a large part of the load.
+/// Waits until exactly `count` clients have a tenant. The function queries the database, because
+/// repeated API requests for the list of all clients would cause much load.
 async fn wait_for_clients_with_tenant(deployment: &Deployment, count: usize) {
     let deadline = Instant::now() + 2 * TIMEOUT;
     loop {
@@ -125,19 +128,19 @@ async fn wait_for_clients_with_tenant(deployment: &Deployment, count: usize) {
     }
 }
 
-async fn clients_keep_their_tenants_if_they_reconnect_during_an_outage(deployment: Deployment) {
+async fn clients_that_reconnect_during_a_lookup_outage_keep_their_tenants(deployment: Deployment) {
     let gateway = FakeGateway::start(GatewayReply::Found("10000")).await;
     let deployment = deployment.recreate_with_gateway(&gateway, &[]).await;
-    let client_ids = client_ids("d", 300, 5000);
+    let client_ids = unique_client_ids("d", 300, 5000);
     let mut fleet = Fleet::connect(&deployment.mqtt_address(), client_ids).await;
     fleet.wait_for_initial_tenants(&deployment).await;
-    let mut healthy_duration = Duration::ZERO;
+    let mut duration_without_outage = Duration::ZERO;
     for _ in 0..2 {
         let duration;
         (fleet, duration) = fleet.reconnect(&deployment).await;
-        healthy_duration = healthy_duration.max(duration);
+        duration_without_outage = duration_without_outage.max(duration);
     }
-    println!("no outage: all clients recorded after {healthy_duration:.1?}");
+    println!("no outage: all clients recorded after {duration_without_outage:.1?}");
     for outage in [
         GatewayReply::Overloaded,
         GatewayReply::NoReply,
@@ -145,42 +148,42 @@ async fn clients_keep_their_tenants_if_they_reconnect_during_an_outage(deploymen
         GatewayReply::HtmlPage(404),
     ] {
         gateway.set_default_reply(outage.clone());
-        let requests_before = gateway.requested_clients().len();
+        let requests_before = gateway.requested_client_ids().len();
         let duration;
         (fleet, duration) = fleet.reconnect(&deployment).await;
-        let requests = gateway.requested_clients().len() - requests_before;
+        let requests = gateway.requested_client_ids().len() - requests_before;
         println!("{outage:?}: all clients recorded after {duration:.1?}; {requests} lookups");
         if is_full_size() {
             assert!(
-                duration <= healthy_duration + 2 * TENANT_LOOKUP_TIMEOUT,
+                duration <= duration_without_outage + 2 * TENANT_LOOKUP_TIMEOUT,
                 "{duration:?}"
             );
         }
-        // 20 failed lookups open the breaker, with up to 64 more in flight. Then the connector
-        // sends only probes.
+        // 20 failed lookups open the circuit breaker. At that time, up to 64 more lookups are in
+        // flight. After that, the connector sends only probes, of which 30 are allowed here.
         let max_requests = 20 + 64 + 30;
         assert!(requests <= max_requests, "{outage:?}: {requests} lookups");
         fleet.assert_listed(&deployment).await;
         // Failed lookups during an outage do not count as attempts.
         let sql = "SELECT count(*) FROM connections WHERE tenant_lookup_failure_count > 0";
         assert_eq!(deployment.count(sql).await, 0);
-        new_client_gets_its_tenant_after_the_outage(&deployment, &gateway).await;
+        check_that_a_new_client_gets_its_tenant_after_the_outage(&deployment, &gateway).await;
         wait_for_clients_with_tenant(&deployment, fleet.client_ids.len()).await;
     }
     assert!(deployment.is_ready().await);
 }
 
-/// Connects a new client during an outage: it is tenantless. Then ends the outage: the next run of
-/// the updater finds the tenant, and the breaker closes.
-async fn new_client_gets_its_tenant_after_the_outage(
+/// Connects a new client during an outage, and checks that the client is tenantless. Then ends the
+/// outage, and waits until the updater has found the tenant and the circuit breaker is closed.
+async fn check_that_a_new_client_gets_its_tenant_after_the_outage(
     deployment: &Deployment,
     gateway: &FakeGateway,
 ) {
     let client_id = unique_id("new");
-    let topic = control_out(&client_id);
+    let topic = control_out_topic(&client_id);
     let connect = Connect::new(&client_id);
     let mut client = RawClient::connect(&deployment.mqtt_address(), &connect).await;
-    client.must_publish(&topic, &online()).await;
+    client.must_publish(&topic, &online_message()).await;
     let row = eventually("the row of the new client", || deployment.row(&client_id)).await;
     assert_eq!(
         (row.org_id.as_str(), row.tenant_lookup_failure_count),
@@ -193,19 +196,19 @@ async fn new_client_gets_its_tenant_after_the_outage(
         (row.org_id == "10000").then_some(())
     })
     .await;
-    // The updater ran in another process. The breaker of the connector closes after a successful
-    // probe, and only an online message causes a probe.
+    // The updater ran in another process, so the circuit breaker of the connector is still open.
+    // The breaker closes after a successful probe, and only an online message causes a probe.
     let deadline = Instant::now() + TIMEOUT;
     let breaker_open = "cloud_connector_tenant_breaker_open";
-    while deployment.metric(breaker_open, "").await > 0.5 {
+    while deployment.read_metric(breaker_open, "").await > 0.5 {
         assert!(
             Instant::now() < deadline,
             "timed out waiting for the breaker to close"
         );
-        client.must_publish(&topic, &online()).await;
+        client.must_publish(&topic, &online_message()).await;
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    client.must_publish(&topic, &offline()).await;
+    client.must_publish(&topic, &offline_message()).await;
 }
 
 async fn a_reconnect_loop_of_tenantless_clients_causes_one_lookup_per_client(
@@ -217,7 +220,7 @@ async fn a_reconnect_loop_of_tenantless_clients_causes_one_lookup_per_client(
         .await;
     let test_duration = Duration::from_secs(if is_full_size() { 30 } else { 5 });
     let deadline = Instant::now() + test_duration;
-    let tasks: Vec<_> = client_ids("s", 50, 500)
+    let tasks: Vec<_> = unique_client_ids("s", 50, 500)
         .into_iter()
         .map(|client_id| {
             tokio::spawn(reconnect_until(
@@ -227,7 +230,7 @@ async fn a_reconnect_loop_of_tenantless_clients_causes_one_lookup_per_client(
             ))
         })
         .collect();
-    // Memory must not grow after the first third of the test.
+    // The memory usage must not increase after the first third of the test.
     tokio::time::sleep(test_duration / 3).await;
     let early_mib = deployment.resident_memory_mib();
     let mut reconnects = 0;
@@ -235,19 +238,19 @@ async fn a_reconnect_loop_of_tenantless_clients_causes_one_lookup_per_client(
         reconnects += task.await.unwrap();
     }
     let final_mib = deployment.resident_memory_mib();
-    let requested_clients = gateway.requested_clients();
+    let requested_client_ids = gateway.requested_client_ids();
     println!(
         "{reconnects} reconnects, {} lookups, {early_mib} MiB after a third of the time, \
          {final_mib} MiB at the end",
-        requested_clients.len()
+        requested_client_ids.len()
     );
     assert!(
         final_mib <= early_mib + early_mib / 4 + 16,
-        "memory grew from {early_mib} MiB to {final_mib} MiB"
+        "memory usage increased from {early_mib} MiB to {final_mib} MiB"
     );
-    let different_clients: HashSet<&String> = requested_clients.iter().collect();
+    let different_clients: HashSet<&String> = requested_client_ids.iter().collect();
     assert_eq!(
-        requested_clients.len(),
+        requested_client_ids.len(),
         different_clients.len(),
         "a client was looked up more than once"
     );
@@ -255,52 +258,55 @@ async fn a_reconnect_loop_of_tenantless_clients_causes_one_lookup_per_client(
     assert!(reconnects > 100, "only {reconnects} reconnects");
 }
 
-/// Connects the client and publishes its online message again and again. Returns the number of
-/// connects.
+/// Connects the client and publishes an online message, again and again until the deadline. Returns
+/// the number of connections.
 async fn reconnect_until(deadline: Instant, address: String, client_id: String) -> u32 {
-    let mut connects = 0;
+    let mut connection_count = 0;
     let control_in = format!("redhat/insights/{client_id}/control/in");
     while Instant::now() < deadline {
         let connect = Connect::new(&client_id).offline_will();
         let mut client = RawClient::connect(&address, &connect).await;
         client.subscribe(&control_in).await;
-        let online = online().to_string();
+        let online = online_message().to_string();
         client
-            .send_publish(&control_out(&client_id), online.as_bytes(), false)
+            .send_publish(&control_out_topic(&client_id), online.as_bytes(), false)
             .await;
         client.send_pingreq().await;
-        // The client receives only the packets of the broker: the connector sends no message to a
-        // tenantless client.
+        // The client receives only PUBACK and PINGRESP from the broker, because the connector sends
+        // no message to a tenantless client.
         assert_eq!(client.read_packet().await.unwrap().packet_type(), PUBACK);
         assert_eq!(client.read_packet().await.unwrap().packet_type(), PINGRESP);
-        connects += 1;
+        connection_count += 1;
     }
-    connects
+    connection_count
 }
 
-async fn clients_keep_their_tenants_on_mass_loss(deployment: Deployment) {
+async fn clients_keep_their_tenants_if_the_lookup_service_suddenly_finds_no_tenants(
+    deployment: Deployment,
+) {
     let gateway = FakeGateway::start(GatewayReply::Found("10000")).await;
     let deployment = deployment
         .recreate_with_gateway(&gateway, &[("tenant.negative_cache_ttl", "1ms")])
         .await;
-    let client_ids = client_ids("g", 120, 1000);
+    let client_ids = unique_client_ids("g", 120, 1000);
     let mut fleet = Fleet::connect(&deployment.mqtt_address(), client_ids).await;
     fleet.wait_for_initial_tenants(&deployment).await;
-    let requests_before = gateway.requested_clients().len();
+    let requests_before = gateway.requested_client_ids().len();
     gateway.set_default_reply(GatewayReply::NotFound);
     for (client_id, client) in fleet.client_ids.iter().zip(&mut fleet.clients) {
         client
-            .must_publish(&control_out(client_id), &online())
+            .must_publish(&control_out_topic(client_id), &online_message())
             .await;
     }
     eventually("the mass-loss guard to trigger", || async {
         let suppressed = "cloud_connector_tenant_mass_loss_suppressed_total";
-        (deployment.metric(suppressed, "").await > 0.5).then_some(())
+        (deployment.read_metric(suppressed, "").await > 0.5).then_some(())
     })
     .await;
-    // The count is final only after the lookups of all second online messages.
+    // Each client has sent a second online message. The number of clients with a tenant is final
+    // only after the lookups for all these messages.
     eventually("all lookups", || async {
-        let requests = gateway.requested_clients().len() - requests_before;
+        let requests = gateway.requested_client_ids().len() - requests_before;
         (requests >= fleet.client_ids.len()).then_some(())
     })
     .await;
@@ -309,11 +315,11 @@ async fn clients_keep_their_tenants_on_mass_loss(deployment: Deployment) {
     // A client that disconnects and reconnects keeps its tenant, too.
     let (client_id, client) = (&fleet.client_ids[0], &mut fleet.clients[0]);
     client
-        .must_publish(&control_out(client_id), &offline())
+        .must_publish(&control_out_topic(client_id), &offline_message())
         .await;
     deployment.wait_until_disconnected(client_id).await;
     client
-        .must_publish(&control_out(client_id), &online())
+        .must_publish(&control_out_topic(client_id), &online_message())
         .await;
     deployment.wait_until_connected(client_id).await;
 }

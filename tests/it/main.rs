@@ -1,5 +1,5 @@
-//! Integration tests, built as one binary. They run real processes and real sockets. Each test uses
-//! its own ports and its own data directory, so all tests can run in parallel.
+//! Integration tests, built as one binary. The tests run real processes and use real sockets. Each
+//! test uses its own ports and its own data folder, so all tests can run in parallel.
 
 mod support;
 

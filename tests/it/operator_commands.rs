@@ -1,103 +1,122 @@
-//! Operator commands that work on the database of a running connector: `tenantless`,
+//! Tests of operator commands that use the database of a running connector: `tenantless`,
 //! `update-tenantless`, `update-inventory`, `report`.
 
 use serde_json::{Value, json};
 
 use crate::each_deployment;
 use crate::support::gateway::{FakeGateway, GatewayReply};
-use crate::support::mqtt::{Connect, RawClient, control_out, online};
+use crate::support::mqtt::{Connect, RawClient, control_out_topic, online_message};
 use crate::support::{Deployment, eventually, unique_id};
 
 each_deployment!(
-    tenantless_clients_are_listed_retried_and_deleted,
-    update_fails_without_using_up_attempts_when_the_lookup_is_unavailable,
-    update_that_would_clear_many_tenants_needs_force,
+    tenantless_commands_list_retry_and_delete_clients_without_a_tenant,
+    update_tenantless_fails_and_counts_no_attempt_if_the_lookup_service_is_unavailable,
+    update_inventory_that_would_remove_many_tenants_requires_force,
     report_counts_connections_by_organization,
 );
 
-/// An online message of a host that is eligible for inventory.
-fn eligible_host() -> Value {
-    let mut host = online();
-    host["content"]["canonical_facts"] = json!({"insights_id": uuid::Uuid::new_v4()});
-    host["content"]["dispatchers"] = json!({"rhc-worker-playbook": {}});
-    host
+/// Returns an online message of a host that is eligible for inventory.
+fn eligible_host_online_message() -> Value {
+    let mut message = online_message();
+    message["content"]["canonical_facts"] = json!({"insights_id": uuid::Uuid::new_v4()});
+    message["content"]["dispatchers"] = json!({"rhc-worker-playbook": {}});
+    message
 }
 
-/// Connects this many clients and waits until each has a row.
+/// Connects `count` clients and waits until the database contains the row of each client. Returns
+/// the client ids and the clients.
 async fn connect_clients(deployment: &Deployment, count: usize) -> (Vec<String>, Vec<RawClient>) {
-    let ids: Vec<String> = (0..count).map(|n| unique_id(&format!("o{n}"))).collect();
+    let client_ids: Vec<String> = (0..count).map(|n| unique_id(&format!("o{n}"))).collect();
     let mut clients = Vec::new();
-    for id in &ids {
-        let mut client = RawClient::connect(&deployment.mqtt_address(), &Connect::new(id)).await;
+    for client_id in &client_ids {
+        let mut client =
+            RawClient::connect(&deployment.mqtt_address(), &Connect::new(client_id)).await;
         client
-            .must_publish(&control_out(id), &eligible_host())
+            .must_publish(
+                &control_out_topic(client_id),
+                &eligible_host_online_message(),
+            )
             .await;
-        eventually("the client's row", || deployment.row(id)).await;
+        eventually("the client's row", || deployment.row(client_id)).await;
         clients.push(client);
     }
-    (ids, clients)
+    (client_ids, clients)
 }
 
-/// Runs a command, checks its exit code, and returns its output.
-async fn run(deployment: &Deployment, expected_code: i32, args: &[&str]) -> String {
+/// Runs a command and checks the exit code. Returns the output of the command.
+async fn run(deployment: &Deployment, expected_exit_code: i32, args: &[&str]) -> String {
     let (code, output) = deployment.run_command(args).await;
-    assert_eq!(code, Some(expected_code), "{args:?}: {output}");
+    assert_eq!(code, Some(expected_exit_code), "{args:?}: {output}");
     output
 }
 
-async fn due_count(deployment: &Deployment) -> String {
+/// Returns the number of clients that are due for a tenant lookup, for example `2 due`.
+async fn due_clients_text(deployment: &Deployment) -> String {
     let output = run(deployment, 0, &["update-tenantless", "--dry-run"]).await;
     output.trim().to_owned()
 }
 
-async fn tenantless_clients_are_listed_retried_and_deleted(deployment: Deployment) {
+async fn tenantless_commands_list_retry_and_delete_clients_without_a_tenant(
+    deployment: Deployment,
+) {
     let gateway = FakeGateway::start(GatewayReply::NotFound).await;
     let settings: &[_] = &[("updaters.tenant_max_attempts", "2")];
     let deployment = deployment.recreate_with_gateway(&gateway, settings).await;
-    let (ids, _clients) = connect_clients(&deployment, 3).await;
+    let (client_ids, _clients) = connect_clients(&deployment, 3).await;
 
     let list = run(&deployment, 0, &["tenantless", "list"]).await;
     assert!(
         list.starts_with("3 pending, 0 gave up after 2 attempts"),
         "{list}"
     );
-    assert!(ids.iter().all(|id| list.contains(id)), "{list}");
-    let listed = deployment.list_client_ids().await;
     assert!(
-        listed.is_empty(),
+        client_ids.iter().all(|client_id| list.contains(client_id)),
+        "{list}"
+    );
+    let listed_ids = deployment.list_client_ids().await;
+    assert!(
+        listed_ids.is_empty(),
         "the API must not list tenantless clients"
     );
 
-    let use_up_attempts = "UPDATE connections SET tenant_lookup_failure_count = 2";
-    deployment.execute(use_up_attempts).await;
+    let set_max_attempts = "UPDATE connections SET tenant_lookup_failure_count = 2";
+    deployment.execute(set_max_attempts).await;
     let list = ["tenantless", "list", "--output", "json", "--limit", "2"];
     let list: Value = serde_json::from_str(&run(&deployment, 0, &list).await).unwrap();
     assert_eq!((&list["pending"], &list["gave_up"]), (&json!(0), &json!(3)));
     assert_eq!(list["clients"].as_array().unwrap().len(), 2);
     assert_eq!(list["clients"][0]["failed_lookups"], 2);
-    assert_eq!(due_count(&deployment).await, "0 due");
+    assert_eq!(due_clients_text(&deployment).await, "0 due");
 
-    // A retry resets the attempts, and the next run finds the tenant.
-    let output = run(&deployment, 0, &["tenantless", "retry", &ids[0]]).await;
+    // `tenantless retry` resets the number of failed lookups. The next run of `update-tenantless`
+    // looks up the client again.
+    let output = run(&deployment, 0, &["tenantless", "retry", &client_ids[0]]).await;
     assert!(output.starts_with("1 reset"), "{output}");
-    assert_eq!(due_count(&deployment).await, "1 due");
-    gateway.set_reply(&ids[0], GatewayReply::Found("10000"));
+    assert_eq!(due_clients_text(&deployment).await, "1 due");
+    gateway.set_reply(&client_ids[0], GatewayReply::Found("10000"));
     let output = run(&deployment, 0, &["update-tenantless"]).await;
     assert!(
         output.contains("1 looked up: 1 found, 0 not found"),
         "{output}"
     );
-    assert_eq!(deployment.status(&ids[0]).await["status"], "connected");
+    assert_eq!(
+        deployment.status(&client_ids[0]).await["status"],
+        "connected"
+    );
 
-    // Both commands reject clients with a tenant, unknown clients and an empty list.
+    // `retry` and `delete` reject clients with a tenant, unknown clients and an empty list of
+    // clients.
     for command in ["retry", "delete"] {
-        for id in [ids[0].as_str(), "unknown-client"] {
-            let output = run(&deployment, 1, &["tenantless", command, id]).await;
+        for client_id in [client_ids[0].as_str(), "unknown-client"] {
+            let output = run(&deployment, 1, &["tenantless", command, client_id]).await;
             assert!(output.contains("tenantless list"), "{output}");
         }
         run(&deployment, 2, &["tenantless", command]).await;
     }
-    assert_eq!(deployment.row(&ids[0]).await.unwrap().org_id, "10000");
+    assert_eq!(
+        deployment.row(&client_ids[0]).await.unwrap().org_id,
+        "10000"
+    );
 
     let output = run(&deployment, 0, &["tenantless", "retry", "--all"]).await;
     assert!(output.starts_with("2 reset"), "{output}");
@@ -106,20 +125,20 @@ async fn tenantless_clients_are_listed_retried_and_deleted(deployment: Deploymen
         output.contains("1 looked up: 0 found, 1 not found"),
         "{output}"
     );
-    assert_eq!(due_count(&deployment).await, "1 due");
+    assert_eq!(due_clients_text(&deployment).await, "1 due");
 
-    let output = run(&deployment, 0, &["tenantless", "delete", &ids[1]]).await;
+    let output = run(&deployment, 0, &["tenantless", "delete", &client_ids[1]]).await;
     assert!(output.starts_with("1 deleted"), "{output}");
-    assert!(deployment.row(&ids[1]).await.is_none());
-    assert!(deployment.row(&ids[2]).await.is_some());
+    assert!(deployment.row(&client_ids[1]).await.is_none());
+    assert!(deployment.row(&client_ids[2]).await.is_some());
 }
 
-async fn update_fails_without_using_up_attempts_when_the_lookup_is_unavailable(
+async fn update_tenantless_fails_and_counts_no_attempt_if_the_lookup_service_is_unavailable(
     deployment: Deployment,
 ) {
     let gateway = FakeGateway::start(GatewayReply::NotFound).await;
     let deployment = deployment.recreate_with_gateway(&gateway, &[]).await;
-    let (ids, _clients) = connect_clients(&deployment, 2).await;
+    let (client_ids, _clients) = connect_clients(&deployment, 2).await;
     run(&deployment, 0, &["tenantless", "retry", "--all"]).await;
     gateway.set_default_reply(GatewayReply::Overloaded);
     let output = run(&deployment, 1, &["update-tenantless"]).await;
@@ -128,23 +147,23 @@ async fn update_fails_without_using_up_attempts_when_the_lookup_is_unavailable(
         output.contains("the lookup service is unavailable"),
         "{output}"
     );
-    for id in &ids {
+    for client_id in &client_ids {
         assert_eq!(
             deployment
-                .row(id)
+                .row(client_id)
                 .await
                 .unwrap()
                 .tenant_lookup_failure_count,
             0
         );
     }
-    assert_eq!(due_count(&deployment).await, "2 due");
+    assert_eq!(due_clients_text(&deployment).await, "2 due");
 }
 
-async fn update_that_would_clear_many_tenants_needs_force(deployment: Deployment) {
+async fn update_inventory_that_would_remove_many_tenants_requires_force(deployment: Deployment) {
     let gateway = FakeGateway::start(GatewayReply::Found("10000")).await;
     let deployment = deployment.recreate_with_gateway(&gateway, &[]).await;
-    let (ids, _clients) = connect_clients(&deployment, 60).await;
+    let (client_ids, _clients) = connect_clients(&deployment, 60).await;
     let make_all_stale = if deployment.has_external_broker() {
         "UPDATE connections SET stale_timestamp = 'epoch'"
     } else {
@@ -154,14 +173,14 @@ async fn update_that_would_clear_many_tenants_needs_force(deployment: Deployment
     gateway.set_default_reply(GatewayReply::NotFound);
     let output = run(&deployment, 1, &["update-inventory"]).await;
     assert!(output.contains("--force"), "{output}");
-    let listed = deployment.list_client_ids().await.len();
-    assert_eq!(listed, 60, "no client may lose its tenant");
+    let listed_count = deployment.list_client_ids().await.len();
+    assert_eq!(listed_count, 60, "a tenant was removed without --force");
     let output = run(&deployment, 0, &["update-inventory", "--force"]).await;
     assert!(output.contains("60 not found"), "{output}");
     assert!(deployment.list_client_ids().await.is_empty());
     assert_eq!(
         deployment
-            .row(&ids[0])
+            .row(&client_ids[0])
             .await
             .unwrap()
             .tenant_lookup_failure_count,
@@ -172,9 +191,9 @@ async fn update_that_would_clear_many_tenants_needs_force(deployment: Deployment
 async fn report_counts_connections_by_organization(deployment: Deployment) {
     let gateway = FakeGateway::start(GatewayReply::NotFound).await;
     let deployment = deployment.recreate_with_gateway(&gateway, &[]).await;
-    let (ids, mut clients) = connect_clients(&deployment, 4).await;
-    for (id, org_id) in ids.iter().zip(["7", "10000", "10000"]) {
-        gateway.set_reply(id, GatewayReply::Found(org_id));
+    let (client_ids, mut clients) = connect_clients(&deployment, 4).await;
+    for (client_id, org_id) in client_ids.iter().zip(["7", "10000", "10000"]) {
+        gateway.set_reply(client_id, GatewayReply::Found(org_id));
     }
     run(&deployment, 0, &["tenantless", "retry", "--all"]).await;
     run(&deployment, 0, &["update-tenantless"]).await;
@@ -196,12 +215,12 @@ async fn report_counts_connections_by_organization(deployment: Deployment) {
         ["(tenantless)", "1"],
     ];
     assert_eq!(rows, expected);
-    // The only client of organization 7 disconnects: the organization is no longer listed.
-    let offline = crate::support::mqtt::offline();
+    // The only client of organization 7 disconnects, so the report does not list the organization.
+    let offline = crate::support::mqtt::offline_message();
     clients[0]
-        .must_publish(&control_out(&ids[0]), &offline)
+        .must_publish(&control_out_topic(&client_ids[0]), &offline)
         .await;
-    eventually("organization 7 removed from the report", || async {
+    eventually("the report without organization 7", || async {
         let table = run(&deployment, 0, &["report", "connections-by-org"]).await;
         (table.lines().count() == 3).then_some(())
     })

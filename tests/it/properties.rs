@@ -1,5 +1,6 @@
-//! Property test of the recorder. It generates random messages, batches, crashes and redeliveries,
-//! and compares the state in the store with the result of a simple model. It runs on every store.
+//! Property test of the recorder. The test generates random messages, batches, crashes and
+//! redeliveries. Then it compares the state in the store with the state that a simple model
+//! computes. The test runs on SQLite and on PostgreSQL.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,55 +25,56 @@ const STALE_ONLINE_WINDOW_SECONDS: i64 = 600;
 const CLIENT_COUNT: usize = 3;
 const ORG_ID: &str = "1";
 
-/// Content of a message that a client publishes.
+/// MessageContent of a message that a client publishes.
 #[derive(Debug, Clone)]
-enum Content {
+enum MessageContent {
     /// An online message or a handshake.
     Online {
-        /// Number that determines the message id. There are few numbers, so duplicates occur. 0
-        /// stands for no message id.
-        id: u8,
-        /// Seconds from the receive time to `sent`. `None` stands for an invalid `sent`.
+        /// Number from which the message id is derived. There are only few different numbers, so
+        /// duplicate message ids occur. 0 means that the message has no message id.
+        id_number: u8,
+        /// `sent` time minus receive time, in seconds. `None` means that the `sent` time is
+        /// invalid.
         sent_offset: Option<i64>,
         is_handshake: bool,
         /// Whether the broker delivers the message as a retained message.
         is_retained: bool,
     },
     Offline {
-        /// Whether the message is a disconnect event of the status dialect, or an offline message
-        /// of the handshake dialect.
-        is_event: bool,
+        /// True for a disconnect event of the status dialect, false for an offline message of the
+        /// handshake dialect.
+        is_disconnect_event: bool,
     },
-    /// One of the payloads that become dead letters.
+    /// An invalid message, which becomes a dead letter. The number selects one of several payloads.
     Invalid(u8),
-    /// A message of an unknown type.
+    /// A message of an unknown type, which the recorder ignores.
     Ignored,
 }
 
 #[derive(Debug, Clone)]
 struct Message {
-    /// Index of the client.
+    /// Index of the client that publishes the message.
     client: usize,
-    content: Content,
+    content: MessageContent,
 }
 
-/// A heartbeat. It has its own Kafka topic, so its position in the order of delivery can differ
-/// from its position in the order of receipt.
+/// A heartbeat of a client. Heartbeats have their own Kafka topic. Therefore the recorder can
+/// receive heartbeats and other messages in a different order than the broker.
 #[derive(Debug, Clone)]
 struct Heartbeat {
     client: usize,
     /// Number of messages that the broker received before the heartbeat.
     messages_received_before: usize,
-    /// Number of messages that the recorder got before the heartbeat.
+    /// Number of messages that the recorder received before the heartbeat.
     messages_delivered_before: usize,
 }
 
-/// Delivery of one batch to the recorder.
+/// The delivery of one batch of messages to the recorder.
 #[derive(Debug, Clone)]
 struct Delivery {
     batch_size: usize,
-    /// Number of messages at the end of the batch that are delivered again, as after a crash.
-    redelivered: usize,
+    /// Number of messages at the end of the batch that are delivered again. This simulates a crash.
+    redelivered_count: usize,
 }
 
 #[derive(Debug, Clone)]
@@ -82,7 +84,7 @@ struct Case {
     deliveries: Vec<Delivery>,
 }
 
-fn any_content() -> impl Strategy<Value = Content> {
+fn any_content() -> impl Strategy<Value = MessageContent> {
     let sent_offset = prop_oneof![
         4 => (-20_i64..0).prop_map(Some),
         2 => prop_oneof![Just(-599), Just(-600), Just(-601), Just(-3600)].prop_map(Some),
@@ -91,16 +93,16 @@ fn any_content() -> impl Strategy<Value = Content> {
     ];
     prop_oneof![
         6 => (0_u8..5, sent_offset, any::<bool>(), prop::bool::weighted(0.2)).prop_map(
-            |(id, sent_offset, is_handshake, is_retained)| Content::Online {
-                id,
+            |(id_number, sent_offset, is_handshake, is_retained)| MessageContent::Online {
+                id_number,
                 sent_offset,
                 is_handshake,
                 is_retained,
             }
         ),
-        3 => any::<bool>().prop_map(|is_event| Content::Offline { is_event }),
-        1 => (0_u8..4).prop_map(Content::Invalid),
-        1 => Just(Content::Ignored),
+        3 => any::<bool>().prop_map(|is_disconnect_event| MessageContent::Offline { is_disconnect_event }),
+        1 => (0_u8..4).prop_map(MessageContent::Invalid),
+        1 => Just(MessageContent::Ignored),
     ]
 }
 
@@ -118,10 +120,11 @@ fn any_case() -> impl Strategy<Value = Case> {
                 messages_delivered_before,
             },
         );
-        let delivery = (1..8_usize, 0..6_usize).prop_map(|(batch_size, redelivered)| Delivery {
-            batch_size,
-            redelivered,
-        });
+        let delivery =
+            (1..8_usize, 0..6_usize).prop_map(|(batch_size, redelivered_count)| Delivery {
+                batch_size,
+                redelivered_count,
+            });
         (
             Just(messages),
             prop::collection::vec(heartbeat, 0..4),
@@ -140,23 +143,26 @@ fn any_case() -> impl Strategy<Value = Case> {
 /// The last online message that the model applied.
 #[derive(Debug, Clone, PartialEq)]
 struct LastOnline {
-    id: u8,
-    sent: i64,
-    /// Value of the fact `mark`, which identifies the message.
+    id_number: u8,
+    /// `sent` time of the message, in seconds.
+    sent_at: i64,
+    /// Value of the fact `mark`. Each online message has a different mark.
     mark: usize,
 }
 
-/// State of a client in the model. Times are in seconds.
+/// State of a client in the model. All times are in seconds.
 #[derive(Debug, Clone, PartialEq)]
 struct ModelClient {
     last_online: LastOnline,
-    /// Receive time of an offline message after the last online message.
+    /// Receive time of the offline message that followed the last online message. `None` if no
+    /// offline message followed.
     offline_received_at: Option<i64>,
     last_heartbeat_at: Option<i64>,
 }
 
 impl ModelClient {
-    /// Mark of the online message that the API shows. `None` if the client is disconnected.
+    /// Returns the mark of the online message that the API shows. `None` if the client is
+    /// disconnected.
     fn visible_mark(&self) -> Option<usize> {
         match self.offline_received_at {
             Some(offline_at) if self.last_heartbeat_at <= Some(offline_at) => None,
@@ -165,30 +171,33 @@ impl ModelClient {
     }
 }
 
-/// Receive time of message `index`.
+/// Returns the receive time of the message at `index`, in seconds.
 fn message_received_at(index: usize) -> i64 {
     1000 + i64::try_from(index).unwrap() * 10
 }
 
-/// Receive time of a heartbeat: between two messages.
+/// Returns the receive time of a heartbeat, in seconds. The time is between the receive times of
+/// two messages.
 fn heartbeat_received_at(heartbeat: &Heartbeat) -> i64 {
     message_received_at(heartbeat.messages_received_before) - 5
 }
 
-/// Receive time of the online message that each client publishes before the case.
+/// Returns the receive time of the online message that each client publishes before the case, in
+/// seconds.
 fn initial_received_at() -> i64 {
     message_received_at(0) - 10
 }
 
-const INITIAL_ID: u8 = 9;
+/// Number from which the message id of the initial online message of each client is derived.
+const INITIAL_ID_NUMBER: u8 = 9;
 
-/// Applies each message once and in order, and returns the state of each client.
+/// Applies each message of the case once and in order. Returns the expected state of each client.
 fn run_model(case: &Case) -> Vec<ModelClient> {
     let mut clients: Vec<ModelClient> = (0..CLIENT_COUNT)
         .map(|client| ModelClient {
             last_online: LastOnline {
-                id: INITIAL_ID,
-                sent: initial_received_at(),
+                id_number: INITIAL_ID_NUMBER,
+                sent_at: initial_received_at(),
                 mark: client,
             },
             offline_received_at: None,
@@ -199,34 +208,34 @@ fn run_model(case: &Case) -> Vec<ModelClient> {
         let client = &mut clients[message.client];
         let received_at = message_received_at(index);
         match message.content {
-            Content::Offline { .. } => client.offline_received_at = Some(received_at),
-            Content::Online {
-                id,
+            MessageContent::Offline { .. } => client.offline_received_at = Some(received_at),
+            MessageContent::Online {
+                id_number,
                 sent_offset,
                 is_handshake,
                 is_retained,
             } => {
-                let id = effective_id(id, is_handshake);
-                let sent = sent_offset.map_or(received_at, |offset| {
+                let id_number = effective_id_number(id_number, is_handshake);
+                let sent_at = sent_offset.map_or(received_at, |offset| {
                     (received_at + offset).min(received_at)
                 });
-                let has_same_id = id != 0 && id == client.last_online.id;
-                let seconds_older = client.last_online.sent - sent;
-                let is_stale = (1..=STALE_ONLINE_WINDOW_SECONDS).contains(&seconds_older);
+                let has_same_id = id_number != 0 && id_number == client.last_online.id_number;
+                let seconds_before_last = client.last_online.sent_at - sent_at;
+                let is_stale = (1..=STALE_ONLINE_WINDOW_SECONDS).contains(&seconds_before_last);
                 let is_applied = match client.offline_received_at {
                     Some(_) => !(is_retained && has_same_id),
                     None => !has_same_id && !is_stale,
                 };
                 if is_applied {
                     client.last_online = LastOnline {
-                        id,
-                        sent,
+                        id_number,
+                        sent_at,
                         mark: message_mark(index),
                     };
                     client.offline_received_at = None;
                 }
             }
-            Content::Invalid(_) | Content::Ignored => {}
+            MessageContent::Invalid(_) | MessageContent::Ignored => {}
         }
     }
     for heartbeat in &case.heartbeats {
@@ -237,19 +246,25 @@ fn run_model(case: &Case) -> Vec<ModelClient> {
     clients
 }
 
-/// Mark of message `index`. The initial online messages have the marks below `CLIENT_COUNT`.
+/// Returns the mark of the message at `index`. The marks below `CLIENT_COUNT` belong to the initial
+/// online messages.
 fn message_mark(index: usize) -> usize {
     CLIENT_COUNT + index
 }
 
-/// Replaces 0, no message id, for handshakes: a handshake without message id is invalid.
-fn effective_id(id: u8, is_handshake: bool) -> u8 {
-    if is_handshake && id == 0 { 5 } else { id }
+/// Returns the number from which the message id is derived. For a handshake, 0 (no message id) is
+/// replaced, because a handshake without message id is invalid.
+fn effective_id_number(id_number: u8, is_handshake: bool) -> u8 {
+    if is_handshake && id_number == 0 {
+        5
+    } else {
+        id_number
+    }
 }
 
 // --- recorder and store -------------------------------------------------------------------------
 
-/// A tenant lookup that finds the same organization for all clients.
+/// A fake tenant lookup that finds the same tenant for all clients.
 struct SingleTenant;
 
 #[async_trait]
@@ -266,37 +281,39 @@ impl TenantLookup for SingleTenant {
     }
 }
 
-/// A clock that always returns the same time, later than all messages.
+/// A clock that always returns the same time. The time is later than the receive times of all
+/// messages.
 struct FixedClock;
 
 impl Clock for FixedClock {
     fn now(&self) -> Timestamp {
-        at(1_000_000)
+        timestamp_at(1_000_000)
     }
 }
 
-fn at(second: i64) -> Timestamp {
-    Timestamp::from_second(1_700_000_000 + second).unwrap()
+/// Converts a time of the model, in seconds, to a timestamp.
+fn timestamp_at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_700_000_000 + seconds).unwrap()
 }
 
-/// Runs one case on a recorder, with clients that no other case uses.
+/// Runs one case on a recorder. The client ids are different in each case.
 struct CaseRunner {
-    topics: TopicScheme,
+    topic_scheme: TopicScheme,
     recorder: Recorder,
     client_ids: Vec<String>,
-    ingress: PartitionLease,
-    answers: PartitionLease,
+    ingress_lease: PartitionLease,
+    answers_lease: PartitionLease,
 }
 
 impl CaseRunner {
     async fn new(store: Arc<dyn Store>, tasks: &TaskGroup) -> Self {
-        let deps = RecorderDeps {
+        let recorder_deps = RecorderDeps {
             store,
             tenant_lookup: Arc::new(SingleTenant),
-            inventory: None,
-            mass_loss: MassLossDetector::default(),
+            inventory_reporter: None,
+            mass_loss_detector: MassLossDetector::default(),
             source_registrar: None,
-            handshake_errors: HandshakeErrorSender::channel().0,
+            handshake_error_sender: HandshakeErrorSender::channel().0,
             clock: Arc::new(FixedClock),
             config: RecorderConfig {
                 max_batch_size: 1000,
@@ -311,29 +328,29 @@ impl CaseRunner {
                 },
             },
         };
-        let recorder = Recorder::start(deps, tasks);
+        let recorder = Recorder::start(recorder_deps, tasks);
         let acquire = async |topic| {
             recorder
                 .acquire_partitions(topic, &[0], "test")
                 .await
                 .unwrap()[0]
         };
-        let ingress = acquire(QueueTopic::Ingress).await;
-        let answers = acquire(QueueTopic::Answers).await;
-        let id_prefix = uuid::Uuid::new_v4().simple().to_string();
+        let ingress_lease = acquire(QueueTopic::Ingress).await;
+        let answers_lease = acquire(QueueTopic::Answers).await;
+        let client_id_prefix = uuid::Uuid::new_v4().simple().to_string();
         Self {
-            topics: TopicScheme::new(vec!["p".into()], HandshakeSegments::default()),
+            topic_scheme: TopicScheme::new(vec!["p".into()], HandshakeSegments::default()),
             client_ids: (0..CLIENT_COUNT)
-                .map(|n| format!("{id_prefix}-{n}"))
+                .map(|n| format!("{client_id_prefix}-{n}"))
                 .collect(),
             recorder,
-            ingress,
-            answers,
+            ingress_lease,
+            answers_lease,
         }
     }
 
-    /// Creates an input of the recorder. Messages of the ingress topic have an offset, messages of
-    /// the answers topic have none.
+    /// Creates an input of the recorder. `offset` is the Kafka offset of a message in the ingress
+    /// topic. For a message in the answers topic, `offset` is `None`.
     fn recorder_input(
         &self,
         topic: String,
@@ -343,14 +360,14 @@ impl CaseRunner {
         offset: Option<i64>,
     ) -> RecorderInput {
         RecorderInput::Message {
-            topic: self.topics.parse(&topic).unwrap(),
+            topic: self.topic_scheme.parse(&topic).unwrap(),
             message: InboundMessage {
                 topic,
                 payload,
                 retained,
-                operator_replay: false,
-                received_at: at(received_at),
-                truncated: None,
+                is_operator_replay: false,
+                received_at: timestamp_at(received_at),
+                truncated_from: None,
             },
             position: offset.map(|offset| QueuePosition {
                 partition: 0,
@@ -364,71 +381,75 @@ impl CaseRunner {
         json!({"mark": mark, "of": self.client_ids[client]})
     }
 
-    fn online_payload(&self, client: usize, mark: usize, id: &str, sent: &str) -> Bytes {
-        let message = json!({"type": "connection-status", "message_id": id, "sent": sent, "content":
+    fn online_payload(&self, client: usize, mark: usize, message_id: &str, sent: &str) -> Bytes {
+        let message = json!({"type": "connection-status", "message_id": message_id, "sent": sent, "content":
             {"state": "online", "canonical_facts": self.canonical_facts(client, mark)}});
         Bytes::from(message.to_string())
     }
 
-    fn handshake_payload(&self, client: usize, mark: usize, id: &str, sent: &str) -> Bytes {
-        let message = json!({"type": "host-handshake", "message_id": id, "sent": sent, "payload":
+    fn handshake_payload(&self, client: usize, mark: usize, message_id: &str, sent: &str) -> Bytes {
+        let message = json!({"type": "host-handshake", "message_id": message_id, "sent": sent, "payload":
             {"canonical_facts": self.canonical_facts(client, mark)}});
         Bytes::from(message.to_string())
     }
 
-    /// The online message that a client publishes before the case.
+    /// Creates the recorder input for the online message that a client publishes before the case.
     fn initial_input(&self, client: usize) -> RecorderInput {
         let topic = format!("p/{}/control/out", self.client_ids[client]);
-        let sent = at(initial_received_at()).to_string();
-        let id = format!("id-{INITIAL_ID}");
-        let payload = self.online_payload(client, client, &id, &sent);
+        let sent = timestamp_at(initial_received_at()).to_string();
+        let message_id = format!("id-{INITIAL_ID_NUMBER}");
+        let payload = self.online_payload(client, client, &message_id, &sent);
         self.recorder_input(topic, payload, initial_received_at(), false, Some(0))
     }
 
-    /// Message `index` of the case.
+    /// Creates the recorder input for the message at `index` in the case.
     fn message_input(&self, case: &Case, index: usize) -> RecorderInput {
         let Message { client, content } = &case.messages[index];
         let client_id = &self.client_ids[*client];
         let control_topic = format!("p/{client_id}/control/out");
         let handshake_topic = format!("p/in/{client_id}");
         let offset = i64::try_from(index).unwrap() + 1;
-        let mut retained = false;
+        let mut is_retained_message = false;
         let (topic, payload) = match content {
-            Content::Online {
-                id,
+            MessageContent::Online {
+                id_number,
                 sent_offset,
                 is_handshake,
                 is_retained,
             } => {
-                retained = *is_retained;
-                let id = match effective_id(*id, *is_handshake) {
+                is_retained_message = *is_retained;
+                let message_id = match effective_id_number(*id_number, *is_handshake) {
                     0 => String::new(),
-                    id => format!("id-{id}"),
+                    id_number => format!("id-{id_number}"),
                 };
                 let sent = match sent_offset {
-                    Some(offset) => at(message_received_at(index) + offset).to_string(),
+                    Some(offset) => timestamp_at(message_received_at(index) + offset).to_string(),
                     None => "yesterday".to_owned(),
                 };
                 let mark = message_mark(index);
                 if *is_handshake {
-                    let payload = self.handshake_payload(*client, mark, &id, &sent);
+                    let payload = self.handshake_payload(*client, mark, &message_id, &sent);
                     (handshake_topic, payload)
                 } else {
                     (
                         control_topic,
-                        self.online_payload(*client, mark, &id, &sent),
+                        self.online_payload(*client, mark, &message_id, &sent),
                     )
                 }
             }
-            Content::Offline { is_event: false } => {
+            MessageContent::Offline {
+                is_disconnect_event: false,
+            } => {
                 let payload = br#"{"type":"offline"}"#;
                 (handshake_topic, Bytes::from_static(payload))
             }
-            Content::Offline { is_event: true } => {
+            MessageContent::Offline {
+                is_disconnect_event: true,
+            } => {
                 let payload = br#"{"type":"event","content":"disconnect"}"#;
                 (control_topic, Bytes::from_static(payload))
             }
-            Content::Invalid(kind) => {
+            MessageContent::Invalid(kind) => {
                 let payload: &'static [u8] = match kind {
                     0 => b"\xff\xfe",
                     1 => b"[1]",
@@ -442,19 +463,28 @@ impl CaseRunner {
                 };
                 (topic, Bytes::from_static(payload))
             }
-            Content::Ignored => (control_topic, Bytes::from_static(br#"{"type":"news"}"#)),
+            MessageContent::Ignored => (control_topic, Bytes::from_static(br#"{"type":"news"}"#)),
         };
         let received_at = message_received_at(index);
-        self.recorder_input(topic, payload, received_at, retained, Some(offset))
+        self.recorder_input(
+            topic,
+            payload,
+            received_at,
+            is_retained_message,
+            Some(offset),
+        )
     }
 
-    /// Submits a batch of the ingress topic and waits until it is written.
-    async fn deliver(&self, inputs: Vec<RecorderInput>) {
-        let receipt = self.recorder.submit_partition(self.ingress, inputs);
-        receipt.durable().await.unwrap();
+    /// Submits a batch of the ingress topic, and waits until the recorder has written the batch.
+    async fn deliver_batch(&self, inputs: Vec<RecorderInput>) {
+        let receipt = self
+            .recorder
+            .submit_from_partition(self.ingress_lease, inputs);
+        receipt.wait_until_durable().await.unwrap();
     }
 
-    /// Delivers the heartbeats that come after exactly `message_count` messages.
+    /// Delivers the heartbeats that the recorder must receive after exactly `message_count`
+    /// messages.
     async fn deliver_heartbeats(&self, case: &Case, message_count: usize) {
         for heartbeat in &case.heartbeats {
             if heartbeat.messages_delivered_before != message_count {
@@ -463,63 +493,72 @@ impl CaseRunner {
             let topic = format!("p/{}/data/out", self.client_ids[heartbeat.client]);
             let received_at = heartbeat_received_at(heartbeat);
             let input = self.recorder_input(topic, Bytes::new(), received_at, false, None);
-            let receipt = self.recorder.submit_partition(self.answers, vec![input]);
-            receipt.durable().await.unwrap();
+            let receipt = self
+                .recorder
+                .submit_from_partition(self.answers_lease, vec![input]);
+            receipt.wait_until_durable().await.unwrap();
         }
     }
 
-    /// Delivers all messages of the case at least once.
+    /// Delivers all messages of the case to the recorder. Some messages are delivered more than
+    /// once.
     async fn deliver_case(&self, case: &Case) {
         let initial = (0..CLIENT_COUNT).map(|client| self.initial_input(client));
-        self.deliver(initial.collect()).await;
+        self.deliver_batch(initial.collect()).await;
         let mut deliveries = case.deliveries.iter().cycle();
-        let (mut next, mut delivered) = (0, 0);
+        let (mut next_index, mut delivered_count) = (0, 0);
         self.deliver_heartbeats(case, 0).await;
-        while next < case.messages.len() {
+        while next_index < case.messages.len() {
             let Delivery {
                 batch_size,
-                redelivered,
+                redelivered_count,
             } = deliveries.next().unwrap().clone();
-            let end = (next + batch_size).min(case.messages.len());
-            let inputs = (next..end).map(|index| self.message_input(case, index));
-            self.deliver(inputs.collect()).await;
-            for message_count in delivered + 1..=end {
+            let end = (next_index + batch_size).min(case.messages.len());
+            let inputs = (next_index..end).map(|index| self.message_input(case, index));
+            self.deliver_batch(inputs.collect()).await;
+            for message_count in delivered_count + 1..=end {
                 self.deliver_heartbeats(case, message_count).await;
             }
-            // Simulates a crash after the write and before the offset commit. Only a batch with new
-            // messages is followed by a redelivery, otherwise the loop might not end.
-            let redelivered = if end > delivered { redelivered } else { 0 };
-            delivered = delivered.max(end);
-            next = end.saturating_sub(redelivered);
+            // Simulates a crash after the write and before the offset commit: the last messages of
+            // the batch are delivered again. This happens only after a batch with new messages.
+            // Otherwise the loop might not end.
+            let redelivered_count = if end > delivered_count {
+                redelivered_count
+            } else {
+                0
+            };
+            delivered_count = delivered_count.max(end);
+            next_index = end.saturating_sub(redelivered_count);
         }
     }
 
-    /// Compares the store with the model.
-    async fn check(&self, store: &dyn Store, case: &Case) -> Result<(), TestCaseError> {
+    /// Compares the state in the store with the state of the model.
+    async fn check_store(&self, store: &dyn Store, case: &Case) -> Result<(), TestCaseError> {
         let org_id = OrgId::new(ORG_ID).unwrap();
         for (client, expected) in run_model(case).iter().enumerate() {
             let client_id = ClientId::new(&self.client_ids[client]).unwrap();
             let connection = store.find_for_org(&org_id, &client_id).await.unwrap();
-            let facts = connection.as_ref().map(|row| &row.info.canonical_facts);
+            let stored_facts = connection.as_ref().map(|row| &row.info.canonical_facts);
             let expected_facts = expected
                 .visible_mark()
                 .map(|mark| self.canonical_facts(client, mark));
             prop_assert_eq!(
-                facts,
+                stored_facts,
                 expected_facts.as_ref(),
                 "client {} {:?}",
                 client,
                 expected
             );
-            // The recorder applies later messages to the stored state, so it must be right, too.
+            // The stored presence state must be correct, too, because the recorder applies later
+            // messages to the stored state.
             let client_ids = std::slice::from_ref(&client_id);
             let states = store.load_states(client_ids).await.unwrap();
-            let has_offline = states[&client_id]
+            let is_offline_stored = states[&client_id]
                 .connection
                 .as_ref()
                 .is_none_or(|row| row.offline_overruled);
             prop_assert_eq!(
-                has_offline,
+                is_offline_stored,
                 expected.offline_received_at.is_some(),
                 "client {}",
                 client
@@ -536,7 +575,7 @@ impl CaseRunner {
     ) -> Result<(), TestCaseError> {
         let mut expected: BTreeMap<usize, BTreeSet<u8>> = BTreeMap::new();
         for message in &case.messages {
-            if let Content::Invalid(kind) = message.content {
+            if let MessageContent::Invalid(kind) = message.content {
                 expected.entry(message.client).or_default().insert(kind);
             }
         }
@@ -562,13 +601,13 @@ async fn check_case(store: Arc<dyn Store>, case: &Case) -> Result<(), TestCaseEr
     let tasks = TaskGroup::new();
     let runner = CaseRunner::new(store.clone(), &tasks).await;
     runner.deliver_case(case).await;
-    let result = runner.check(&*store, case).await;
+    let result = runner.check_store(&*store, case).await;
     tasks.stop(Duration::from_secs(5)).await;
     result
 }
 
-/// Runs random cases. `PROPTEST_CASES` sets their number. A failure prints the seed; set
-/// `PROPTEST_SEED` to it to repeat the same cases.
+/// Runs random cases. The environment variable `PROPTEST_CASES` sets the number of cases. A failure
+/// prints the seed. To repeat the same cases, set `PROPTEST_SEED` to that seed.
 fn check_random_cases(store: &Arc<dyn Store>, runtime: &tokio::runtime::Runtime) {
     let seed: [u8; 32] = match std::env::var("PROPTEST_SEED") {
         Ok(text) => {
@@ -582,9 +621,9 @@ fn check_random_cases(store: &Arc<dyn Store>, runtime: &tokio::runtime::Runtime)
         .try_into()
         .unwrap(),
     };
-    let cases = std::env::var("PROPTEST_CASES").map_or(150, |cases| cases.parse().unwrap());
+    let case_count = std::env::var("PROPTEST_CASES").map_or(150, |cases| cases.parse().unwrap());
     let config = Config {
-        cases,
+        cases: case_count,
         failure_persistence: None,
         ..Config::default()
     };
@@ -610,7 +649,7 @@ fn start_runtime() -> tokio::runtime::Runtime {
 }
 
 #[test]
-fn the_recorder_agrees_with_the_model_on_sqlite() {
+fn recorder_and_model_compute_the_same_state_on_sqlite() {
     let runtime = start_runtime();
     let test_store = runtime.block_on(crate::store_contract::open_sqlite());
     check_random_cases(&test_store.store, &runtime);
@@ -618,7 +657,7 @@ fn the_recorder_agrees_with_the_model_on_sqlite() {
 
 #[cfg(feature = "external-services")]
 #[test]
-fn the_recorder_agrees_with_the_model_on_postgres() {
+fn recorder_and_model_compute_the_same_state_on_postgres() {
     let runtime = start_runtime();
     let test_store = runtime.block_on(crate::store_contract::open_postgres());
     check_random_cases(&test_store.store, &runtime);

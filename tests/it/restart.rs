@@ -2,34 +2,35 @@
 
 use std::time::Duration;
 
-use crate::support::mqtt::{Connect, control_out, online};
+use crate::support::mqtt::{Connect, control_out_topic, online_message};
 use crate::support::{Connector, RawClient, eventually, unique_id};
 
-/// Connects a client with a last will and publishes its online message.
-async fn connect_online(connector: &Connector, client_id: &str) -> RawClient {
+/// Connects a client with a last will, and publishes an online message of the client.
+async fn connect_and_publish_online(connector: &Connector, client_id: &str) -> RawClient {
     let connect = Connect::new(client_id).offline_will();
     let mut client = RawClient::connect(&connector.mqtt_address, &connect).await;
     client
-        .must_publish(&control_out(client_id), &online())
+        .must_publish(&control_out_topic(client_id), &online_message())
         .await;
     client
 }
 
 #[tokio::test]
-async fn sigterm_exits_0_and_last_wills_at_shutdown_are_discarded() {
+async fn sigterm_exits_with_code_0_and_discards_the_last_wills_of_connected_clients() {
     let mut connector = Connector::start().await;
     let client_id = unique_id("connected");
-    let mut client = connect_online(&connector, &client_id).await;
+    let mut client = connect_and_publish_online(&connector, &client_id).await;
     connector.signal("TERM");
     client.wait_for_close().await;
     assert_eq!(connector.wait_for_exit().await.code(), Some(0));
-    // The connector closed the connection, so the client still counts as connected.
+    // The connector itself closed the connection. Therefore the client is still listed as
+    // connected.
     connector.start_process().await;
     assert_eq!(connector.list_client_ids("10000").await, [client_id]);
 }
 
 #[tokio::test]
-async fn a_second_signal_exits_immediately() {
+async fn a_second_sigint_during_shutdown_exits_immediately() {
     let mut connector = Connector::builder()
         .set("shutdown.grace_period", "10m")
         .start()
@@ -49,8 +50,8 @@ async fn a_second_signal_exits_immediately() {
         .unwrap();
     client
         .send_publish(
-            &control_out(&client_id),
-            online().to_string().as_bytes(),
+            &control_out_topic(&client_id),
+            online_message().to_string().as_bytes(),
             false,
         )
         .await;
@@ -74,40 +75,40 @@ async fn a_second_signal_exits_immediately() {
 }
 
 #[tokio::test]
-async fn after_a_crash_acknowledged_messages_are_stored_and_absent_clients_are_disconnected() {
+async fn after_a_crash_clients_that_do_not_reconnect_in_time_are_marked_disconnected() {
     let mut connector = Connector::builder()
         .set("broker.reconnect_grace", "10s")
         .start()
         .await;
-    let (present, absent) = (unique_id("present"), unique_id("absent"));
+    let (reconnecting_id, absent_id) = (unique_id("present"), unique_id("absent"));
     let clients = (
-        connect_online(&connector, &present).await,
-        connect_online(&connector, &absent).await,
+        connect_and_publish_online(&connector, &reconnecting_id).await,
+        connect_and_publish_online(&connector, &absent_id).await,
     );
     connector.kill().await;
     drop(clients);
     connector.start_process().await;
-    let mut listed = connector.list_client_ids("10000").await;
-    listed.sort();
-    let mut expected = [present.clone(), absent.clone()];
-    expected.sort();
-    assert_eq!(listed, expected);
+    let mut listed_ids = connector.list_client_ids("10000").await;
+    listed_ids.sort();
+    let mut expected_ids = [reconnecting_id.clone(), absent_id.clone()];
+    expected_ids.sort();
+    assert_eq!(listed_ids, expected_ids);
     // One client reconnects without an online message, as newer clients do after an automatic
     // reconnect.
     let _client = RawClient::connect(
         &connector.mqtt_address,
-        &Connect::new(&present).offline_will(),
+        &Connect::new(&reconnecting_id).offline_will(),
     )
     .await;
-    connector.wait_until_disconnected(&absent).await;
-    assert_eq!(connector.list_client_ids("10000").await, [present]);
+    connector.wait_until_disconnected(&absent_id).await;
+    assert_eq!(connector.list_client_ids("10000").await, [reconnecting_id]);
 }
 
 #[tokio::test]
-async fn a_second_instance_with_the_same_data_directory_reports_the_first() {
+async fn a_second_process_with_the_same_data_folder_exits_and_prints_the_first_process_id() {
     let connector = Connector::start().await;
     let data_dir = connector.data_dir();
-    let second = crate::support::connector_command()
+    let second_process = crate::support::connector_command()
         .args([
             "run",
             "--http",
@@ -118,12 +119,12 @@ async fn a_second_instance_with_the_same_data_directory_reports_the_first() {
         ])
         .arg(&data_dir)
         .output();
-    let second = tokio::time::timeout(Duration::from_secs(30), second)
+    let second_output = tokio::time::timeout(Duration::from_secs(30), second_process)
         .await
         .unwrap()
         .unwrap();
-    let error = String::from_utf8(second.stderr).unwrap();
-    assert_eq!(second.status.code(), Some(1), "{error}");
+    let error = String::from_utf8(second_output.stderr).unwrap();
+    assert_eq!(second_output.status.code(), Some(1), "{error}");
     assert_eq!(error.lines().count(), 1, "{error}");
     assert!(error.contains("in use by another"), "{error}");
     assert!(error.contains(&connector.pid().to_string()), "{error}");
@@ -132,35 +133,36 @@ async fn a_second_instance_with_the_same_data_directory_reports_the_first() {
 }
 
 #[tokio::test]
-async fn unfinished_requests_delay_shutdown_for_a_limited_time() {
+async fn unfinished_requests_do_not_delay_shutdown_beyond_the_grace_period() {
     use tokio::io::AsyncWriteExt as _;
     let mut connector = Connector::builder()
         .set("shutdown.grace_period", "8s")
         .start()
         .await;
     let http_address = connector.http_url.trim_start_matches("http://").to_owned();
-    // Half an HTTP request, an MQTT connection without CONNECT, and half a CONNECT packet.
+    // The test opens three unfinished connections: half an HTTP request, an MQTT connection without
+    // CONNECT, and half a CONNECT packet.
     let mut half_request = tokio::net::TcpStream::connect(&http_address).await.unwrap();
     half_request.write_all(b"GET /live").await.unwrap();
     let _without_connect = RawClient::connect_tcp(&connector.mqtt_address).await;
     let mut half_connect = RawClient::connect_tcp(&connector.mqtt_address).await;
     half_connect.write(&[0x10, 60, 0, 4]).await;
     let client_id = unique_id("connected");
-    let _client = connect_online(&connector, &client_id).await;
-    let started = std::time::Instant::now();
+    let _client = connect_and_publish_online(&connector, &client_id).await;
+    let shutdown_start = std::time::Instant::now();
     connector.signal("TERM");
     assert_eq!(connector.wait_for_exit().await.code(), Some(0));
     assert!(
-        started.elapsed() < Duration::from_secs(7),
+        shutdown_start.elapsed() < Duration::from_secs(7),
         "{:?}",
-        started.elapsed()
+        shutdown_start.elapsed()
     );
     connector.start_process().await;
     assert_eq!(connector.list_client_ids("10000").await, [client_id]);
 }
 
 #[tokio::test]
-async fn closed_output_streams_do_not_affect_the_connector() {
+async fn the_connector_works_while_stdout_and_stderr_are_closed() {
     use std::process::Stdio;
     let temp_dir = tempfile::tempdir().unwrap();
     let mut child = crate::support::connector_command()
@@ -188,18 +190,18 @@ async fn closed_output_streams_do_not_affect_the_connector() {
             }
         }
     };
-    // Both output streams are closed now, so the connector cannot write its log.
+    // Now stdout and stderr are closed, so the connector cannot write its log.
     drop(child.stderr.take());
     let client_id = unique_id("closed-output");
     let mut client = RawClient::connect(&mqtt_address, &Connect::new(&client_id)).await;
     assert!(
         client
-            .publish(&control_out(&client_id), b"garbage")
+            .publish(&control_out_topic(&client_id), b"garbage")
             .await
             .is_some()
     );
     client
-        .must_publish(&control_out(&client_id), &online())
+        .must_publish(&control_out_topic(&client_id), &online_message())
         .await;
     let pid = i32::try_from(child.id().unwrap()).unwrap();
     crate::support::connector::send_signal(pid, "TERM");

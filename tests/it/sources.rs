@@ -10,19 +10,19 @@ use axum::routing::{get, post};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::support::mqtt::{Connect, RawClient, control_out, online};
+use crate::support::mqtt::{Connect, RawClient, control_out_topic, online_message};
 use crate::support::{Deployment, eventually, unique_id};
 
 /// Identity header and body of each bulk create request.
 type Registrations = Arc<Mutex<Vec<(String, Value)>>>;
 
-/// Starts a fake of the external sources service that has no sources yet. Returns its URL, and the
-/// registrations that it receives.
+/// Starts a fake of the external sources service. The fake contains no sources yet. Returns the URL
+/// of the fake, and the list of registrations that the fake receives.
 async fn start_fake_sources() -> (String, Registrations) {
     let registrations = Registrations::default();
     let router = Router::new()
         .route("/api/sources/v3.0/sources", get(async || r#"{"data": []}"#))
-        .route("/api/sources/v3.1/bulk_create", post(bulk_create))
+        .route("/api/sources/v3.1/bulk_create", post(handle_bulk_create))
         .with_state(registrations.clone());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -30,7 +30,7 @@ async fn start_fake_sources() -> (String, Registrations) {
     (url, registrations)
 }
 
-async fn bulk_create(
+async fn handle_bulk_create(
     State(registrations): State<Registrations>,
     headers: HeaderMap,
     body: Bytes,
@@ -42,21 +42,25 @@ async fn bulk_create(
 }
 
 #[tokio::test]
-async fn a_catalog_proxy_is_registered_once_and_other_clients_are_not() {
+async fn a_catalog_proxy_is_registered_once_and_a_host_is_not_registered() {
     let (url, registrations) = start_fake_sources().await;
     let deployment = Deployment::embedded(&[("sources.url", &url)]).await;
     let (proxy_id, host_id) = (unique_id("catalog"), unique_id("host"));
     let address = deployment.mqtt_address();
     let mut client = RawClient::connect(&address, &Connect::new(&host_id)).await;
-    client.must_publish(&control_out(&host_id), &online()).await;
+    client
+        .must_publish(&control_out_topic(&host_id), &online_message())
+        .await;
     let mut client = RawClient::connect(&address, &Connect::new(&proxy_id)).await;
-    let mut proxy = online();
-    proxy["content"]["dispatchers"] = json!({"catalog": {
+    let mut proxy_online = online_message();
+    proxy_online["content"]["dispatchers"] = json!({"catalog": {
         "ApplicationType": "/insights/platform/catalog",
         "SrcName": "tower one", "SourceRef": "ref-1", "SrcType": "ansible-tower"}});
     for _ in 0..3 {
-        proxy["message_id"] = json!(unique_id("m"));
-        client.must_publish(&control_out(&proxy_id), &proxy).await;
+        proxy_online["message_id"] = json!(unique_id("m"));
+        client
+            .must_publish(&control_out_topic(&proxy_id), &proxy_online)
+            .await;
     }
     eventually("the registration", || async {
         (!registrations.lock().is_empty()).then_some(())
@@ -66,8 +70,12 @@ async fn a_catalog_proxy_is_registered_once_and_other_clients_are_not() {
     assert!(!identity.is_empty());
     assert_eq!(body["sources"][0]["source_ref"], "ref-1");
     assert_eq!(body["endpoints"][0]["receptor_node"], proxy_id.as_str());
-    let counted = deployment
-        .metric("cloud_connector_sources_registrations_total", "")
+    let registrations_metric = deployment
+        .read_metric("cloud_connector_sources_registrations_total", "")
         .await;
-    assert_eq!(registrations.lock().len(), 1, "the metric counts {counted}");
+    assert_eq!(
+        registrations.lock().len(),
+        1,
+        "the metric value is {registrations_metric}"
+    );
 }

@@ -1,5 +1,5 @@
-//! Configuration and environment errors: `run` prints one line with the setting and the fix, exits
-//! with code 1 and writes nothing; `doctor` reports the same problems.
+//! Tests of configuration and environment errors. `run` prints one line with the setting and the
+//! fix, exits with code 1 and writes no files. `doctor` reports the same problems.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -9,16 +9,16 @@ use tokio::net::TcpListener;
 
 use crate::support::{Certs, Connector, connector_command};
 
-/// Runs the connector, which must fail with one line on standard error. Returns that line.
-async fn startup_error(data: &Path, args: &[&str], variables: &[(&str, &str)]) -> String {
+/// Runs the connector, which must fail with one line on standard error. Returns the line.
+async fn startup_error(data_dir: &Path, args: &[&str], env_vars: &[(&str, &str)]) -> String {
     let mut command = connector_command();
     command
         .args(["run", "--data-dir"])
-        .arg(data)
+        .arg(data_dir)
         .args(args)
         .env("CLOUD_CONNECTOR__HTTP__LISTEN", "127.0.0.1:0")
         .env("CLOUD_CONNECTOR__BROKER__LISTEN", "127.0.0.1:0")
-        .envs(variables.iter().copied());
+        .envs(env_vars.iter().copied());
     let output = tokio::time::timeout(Duration::from_secs(30), command.output());
     let output = output
         .await
@@ -35,11 +35,11 @@ async fn startup_error(data: &Path, args: &[&str], variables: &[(&str, &str)]) -
 }
 
 #[tokio::test]
-async fn invalid_configuration_value() {
+async fn invalid_configuration_value_is_reported_with_its_setting() {
     let folder = tempfile::tempdir().unwrap();
-    let data = folder.path().join("data");
+    let data_dir = folder.path().join("data");
     let error = startup_error(
-        &data,
+        &data_dir,
         &[],
         &[("CLOUD_CONNECTOR__RECORD__MAX_BATCH_SIZE", "lots")],
     )
@@ -50,35 +50,35 @@ async fn invalid_configuration_value() {
         "{error}"
     );
     assert!(error.contains("the default is 1000"), "{error}");
-    let error = startup_error(&data, &["--http", "nowhere"], &[]).await;
+    let error = startup_error(&data_dir, &["--http", "nowhere"], &[]).await;
     assert!(
         error.contains("http.listen") && error.contains("--http"),
         "{error}"
     );
-    let error = startup_error(&data, &["--config", "/does/not/exist.toml"], &[]).await;
+    let error = startup_error(&data_dir, &["--config", "/does/not/exist.toml"], &[]).await;
     assert!(
         error.contains("/does/not/exist.toml") && error.contains("--config"),
         "{error}"
     );
-    let error = startup_error(&data, &[], &[("CLOUD_CONNECTOR__LOG__LEVEL", "loud")]).await;
+    let error = startup_error(&data_dir, &[], &[("CLOUD_CONNECTOR__LOG__LEVEL", "loud")]).await;
     assert!(
         error.contains("log.level") && error.contains("debug"),
         "{error}"
     );
     let error = startup_error(
-        &data,
+        &data_dir,
         &[],
         &[("CLOUD_CONNECTOR__TENANT__STATIC_FILE", "/no/map.json")],
     )
     .await;
     assert!(error.contains("tenant.static_file"), "{error}");
-    assert!(!data.exists(), "the data folder was created");
+    assert!(!data_dir.exists(), "the data folder was created");
 }
 
 #[tokio::test]
-async fn unwritable_data_folder() {
+async fn unwritable_data_folder_is_reported_at_startup() {
     let folder = tempfile::tempdir().unwrap();
-    // A file in place of the parent folder also stops root, unlike file permissions.
+    // The parent of the data folder is a file. Not even root can create a folder in a file.
     let file = folder.path().join("file");
     std::fs::write(&file, "").unwrap();
     let error = startup_error(&file.join("data"), &[], &[]).await;
@@ -102,26 +102,30 @@ async fn unwritable_data_folder() {
 }
 
 #[tokio::test]
-async fn port_in_use() {
+async fn port_in_use_is_reported_at_startup() {
     let folder = tempfile::tempdir().unwrap();
-    let data = folder.path().join("data");
+    let data_dir = folder.path().join("data");
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    for (flag, key) in [("--http", "http.listen"), ("--mqtt", "broker.listen")] {
-        let error = startup_error(&data, &[flag, &address], &[]).await;
-        assert!(error.contains(key) && error.contains(&address), "{error}");
+    for (flag, setting_name) in [("--http", "http.listen"), ("--mqtt", "broker.listen")] {
+        let error = startup_error(&data_dir, &[flag, &address], &[]).await;
+        assert!(
+            error.contains(setting_name) && error.contains(&address),
+            "{error}"
+        );
         assert!(error.contains("Address already in use"), "{error}");
         assert!(error.contains("choose another"), "{error}");
     }
-    assert!(!data.exists(), "the data folder was created");
+    assert!(!data_dir.exists(), "the data folder was created");
 }
 
 #[tokio::test]
-async fn damaged_database_file() {
+async fn damaged_database_file_is_reported_and_not_modified() {
     for damage in [
         |bytes: &mut Vec<u8>| bytes[..100].fill(0x55),
         |bytes: &mut Vec<u8>| {
-            // Keeps the first page, which contains the SQLite header and the schema.
+            // Overwrite all pages except the first, which contains the SQLite header and the
+            // schema.
             for (offset, byte) in bytes.iter_mut().enumerate().skip(4096) {
                 *byte = u8::try_from(offset % 251).unwrap();
             }
@@ -141,15 +145,15 @@ async fn damaged_database_file() {
             "{error}"
         );
         assert!(error.contains("restore it"), "{error}");
-        let unchanged = std::fs::read(&database).unwrap() == bytes;
-        assert!(unchanged, "the damaged file was modified");
+        let is_unchanged = std::fs::read(&database).unwrap() == bytes;
+        assert!(is_unchanged, "the damaged file was modified");
     }
 }
 
 #[tokio::test]
-async fn expired_certificate_wrong_key_and_wrong_file() {
+async fn expired_certificate_wrong_key_and_wrong_ca_are_reported_at_startup() {
     let folder = tempfile::tempdir().unwrap();
-    let data = folder.path().join("data");
+    let data_dir = folder.path().join("data");
     let certs = Certs::init(folder.path()).await;
     let issue_expired = ["certs", "issue", "--server", "--days", "0", "--dir"];
     let output = connector_command()
@@ -161,7 +165,7 @@ async fn expired_certificate_wrong_key_and_wrong_file() {
     assert!(output.status.success());
     let file = |name: &str| certs.file(name).display().to_string();
     let (certificate, key, ca) = (file("server.pem"), file("server.key"), file("ca.pem"));
-    let tls = [
+    let tls_env = [
         ("CLOUD_CONNECTOR__BROKER__TLS__LISTEN", "127.0.0.1:0"),
         (
             "CLOUD_CONNECTOR__BROKER__TLS__CERTIFICATE",
@@ -170,7 +174,7 @@ async fn expired_certificate_wrong_key_and_wrong_file() {
         ("CLOUD_CONNECTOR__BROKER__TLS__KEY", key.as_str()),
         ("CLOUD_CONNECTOR__BROKER__TLS__CLIENT_CA", ca.as_str()),
     ];
-    let error = startup_error(&data, &[], &tls).await;
+    let error = startup_error(&data_dir, &[], &tls_env).await;
     assert!(
         error.contains("broker.tls.certificate") && error.contains("expired on"),
         "{error}"
@@ -182,25 +186,25 @@ async fn expired_certificate_wrong_key_and_wrong_file() {
         .arg(certs.file(""))
         .output();
     assert!(output.await.unwrap().status.success());
-    // The CA's key does not match the server certificate.
+    // The key of the CA does not match the server certificate.
     let ca_key = file("ca.key");
-    let mut wrong_key = tls;
-    wrong_key[2].1 = &ca_key;
-    let error = startup_error(&data, &[], &wrong_key).await;
+    let mut env_with_wrong_key = tls_env;
+    env_with_wrong_key[2].1 = &ca_key;
+    let error = startup_error(&data_dir, &[], &env_with_wrong_key).await;
     assert!(error.contains("broker.tls.key"), "{error}");
     // A key file is not a CA certificate.
-    let mut wrong_ca = tls;
-    wrong_ca[3].1 = &ca_key;
-    let error = startup_error(&data, &[], &wrong_ca).await;
+    let mut env_with_wrong_ca = tls_env;
+    env_with_wrong_ca[3].1 = &ca_key;
+    let error = startup_error(&data_dir, &[], &env_with_wrong_ca).await;
     assert!(error.contains("broker.tls.client_ca"), "{error}");
-    assert!(!data.exists(), "the data folder was created");
+    assert!(!data_dir.exists(), "the data folder was created");
 }
 
 #[tokio::test]
 async fn doctor_prints_one_line_per_check_with_the_fix() {
     let folder = tempfile::tempdir().unwrap();
-    let data = folder.path().join("data");
-    let doctor = |variables: Vec<(&'static str, String)>| {
+    let data_dir = folder.path().join("data");
+    let run_doctor = |env_vars: Vec<(&'static str, String)>| {
         let mut command = connector_command();
         command
             .args([
@@ -211,17 +215,17 @@ async fn doctor_prints_one_line_per_check_with_the_fix() {
                 "127.0.0.1:0",
                 "--data-dir",
             ])
-            .arg(&data)
-            .envs(variables);
+            .arg(&data_dir)
+            .envs(env_vars);
         async move {
             let output = command.output().await.unwrap();
             let stdout = String::from_utf8(output.stdout).unwrap();
             (output.status.code(), stdout)
         }
     };
-    let (code, report) = doctor(vec![]).await;
+    let (code, report) = run_doctor(vec![]).await;
     assert_eq!(code, Some(0), "{report}");
-    assert!(!data.exists(), "doctor created the data folder");
+    assert!(!data_dir.exists(), "doctor created the data folder");
     for check in [
         "configuration",
         "data folder",
@@ -236,11 +240,12 @@ async fn doctor_prints_one_line_per_check_with_the_fix() {
         let lines = report.lines().filter(|line| line.starts_with(&ok_line));
         assert!(lines.count() > 0, "{check}: {report}");
     }
-    let (code, report) = doctor(vec![("CLOUD_CONNECTOR__TENANT__STATIC_FILE", "/no".into())]).await;
+    let (code, report) =
+        run_doctor(vec![("CLOUD_CONNECTOR__TENANT__STATIC_FILE", "/no".into())]).await;
     assert_eq!(code, Some(1));
     assert!(report.contains("FAIL  tenant lookup"), "{report}");
     let translator_url = "CLOUD_CONNECTOR__TENANT__TRANSLATOR_URL";
-    let (code, report) = doctor(vec![(translator_url, "http://127.0.0.1:1".into())]).await;
+    let (code, report) = run_doctor(vec![(translator_url, "http://127.0.0.1:1".into())]).await;
     assert_eq!(code, Some(1));
     assert!(report.contains("FAIL  account translator"), "{report}");
     assert!(report.contains("tenant.translator_url"), "{report}");
@@ -249,23 +254,23 @@ async fn doctor_prints_one_line_per_check_with_the_fix() {
     let route = axum::routing::post(async || "{}");
     let router = axum::Router::new().route("/internal/orgIds", route);
     let translator = tokio::spawn(async move { axum::serve(listener, router).await });
-    let (code, report) = doctor(vec![(translator_url, url)]).await;
+    let (code, report) = run_doctor(vec![(translator_url, url)]).await;
     assert_eq!(code, Some(0), "{report}");
     translator.abort();
     let translator_file = "CLOUD_CONNECTOR__TENANT__TRANSLATOR_FILE";
-    let (code, report) = doctor(vec![(translator_file, "/no".into())]).await;
+    let (code, report) = run_doctor(vec![(translator_file, "/no".into())]).await;
     assert_eq!(code, Some(1));
     assert!(
         report.contains("tenant.translator_file: cannot read /no"),
         "{report}"
     );
 
-    std::fs::create_dir(&data).unwrap();
-    std::fs::write(data.join("cloud-connector.db"), [0x55; 8192]).unwrap();
-    let (code, report) = doctor(vec![]).await;
+    std::fs::create_dir(&data_dir).unwrap();
+    std::fs::write(data_dir.join("cloud-connector.db"), [0x55; 8192]).unwrap();
+    let (code, report) = run_doctor(vec![]).await;
     assert_eq!(code, Some(1));
     assert!(report.contains("FAIL  database"), "{report}");
-    let (code, report) = doctor(vec![("CLOUD_CONNECTOR__HTTP__LISTN", "x".into())]).await;
+    let (code, report) = run_doctor(vec![("CLOUD_CONNECTOR__HTTP__LISTN", "x".into())]).await;
     assert_eq!(code, Some(1));
     assert!(report.contains("did you mean http.listen?"), "{report}");
 }

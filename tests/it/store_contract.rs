@@ -23,23 +23,23 @@ use api_reads::*;
 use dead_letters::*;
 use search::*;
 
-/// A store with an empty database of its own.
+/// A store with its own empty database.
 pub struct TestStore {
     pub store: Arc<dyn Store>,
     database: Database,
 }
 
-/// The database behind a [`TestStore`], for access without the store.
+/// The database of a [`TestStore`], for access without the store.
 enum Database {
-    /// The directory of the SQLite file. Deleted on drop.
+    /// Directory of the SQLite file. The directory is deleted on drop.
     Sqlite(TempDir),
-    /// The URL of the PostgreSQL database.
+    /// URL of the PostgreSQL database.
     #[cfg(feature = "external-services")]
     Postgres(String),
 }
 
 impl TestStore {
-    /// Reads a client's row without using the store.
+    /// Reads a client's row directly from the database, without the store.
     pub async fn row(&self, client: &str) -> Option<crate::support::deployment::ConnectionRow> {
         use crate::support::deployment;
         match &self.database {
@@ -55,7 +55,7 @@ impl TestStore {
         }
     }
 
-    /// Executes a statement without using the store.
+    /// Executes a statement directly on the database, without the store.
     pub async fn execute(&self, sql: &'static str) {
         use sqlx::Connection as _;
         match &self.database {
@@ -82,16 +82,16 @@ pub async fn open_sqlite() -> TestStore {
     }
 }
 
-/// Creates a database on the server that `make test` starts.
+/// Creates a database on the PostgreSQL server that `make test` starts, and opens a store on it.
 #[cfg(feature = "external-services")]
 pub async fn open_postgres() -> TestStore {
     use cloud_connector::store::postgres::{PostgresStore, migrate};
     let port = crate::support::services::shared_services()
         .await
         .postgres_port;
-    let name = crate::support::services::create_database(port).await;
-    let url = format!("postgres://cc:cc-secret@127.0.0.1:{port}/{name}?sslmode=disable");
-    let settings = crate::support::services::postgres_config(port, &name);
+    let database_name = crate::support::services::create_database(port).await;
+    let url = format!("postgres://cc:cc-secret@127.0.0.1:{port}/{database_name}?sslmode=disable");
+    let settings = crate::support::services::postgres_config(port, &database_name);
     migrate(&settings).await.unwrap();
     TestStore {
         store: Arc::new(PostgresStore::new(&settings)),
@@ -129,27 +129,27 @@ macro_rules! contract {
 
 contract!(
     connection_is_visible_only_to_its_organization,
-    second_online_replaces_all_values,
-    offline_moves_the_client_to_disconnected,
-    online_removes_the_client_from_disconnected,
-    tenantless_client_is_stored_and_never_found,
-    keep_preserves_the_stored_tenant,
-    list_is_ordered_counted_and_paged,
+    second_online_message_replaces_all_values,
+    offline_message_moves_the_client_to_disconnected_clients,
+    online_message_removes_the_client_from_disconnected_clients,
+    tenantless_client_is_stored_but_not_found_for_any_organization,
+    tenant_change_keep_preserves_the_stored_tenant,
+    list_of_connections_is_ordered_counted_and_paged,
     batch_of_1000_clients_is_written,
     unusual_values_are_read_back_unchanged,
-    client_ids_are_listed_in_order,
-    old_disconnected_clients_are_deleted,
+    client_ids_are_listed_in_ascending_order,
+    clients_that_disconnected_before_a_time_are_deleted,
     batch_with_an_outdated_lease_is_fenced,
     failed_batch_writes_nothing,
     proxy_is_read_back_unchanged,
     heartbeat_restores_a_disconnected_client,
-    heartbeat_before_the_offline_is_ignored,
-    offline_before_a_heartbeat_does_not_end_the_connection,
+    heartbeat_before_the_offline_message_is_ignored,
+    offline_message_before_a_heartbeat_does_not_end_the_connection,
     queue_positions_are_stored,
     rejected_row_and_unavailable_database_are_different_errors,
     equal_dead_letters_of_a_client_share_one_row,
     oldest_dead_letters_above_the_client_limit_are_deleted,
-    dead_letters_are_filtered_read_and_purged,
+    dead_letters_can_be_filtered_read_and_purged,
     finish_replay_keeps_a_dead_letter_that_was_rejected_again,
     empty_batch_is_accepted,
     find_many_returns_only_connections_of_the_organization,
@@ -157,12 +157,12 @@ contract!(
     list_all_pages_through_clients_with_a_tenant,
     filters_match_dispatchers_tags_and_facts,
     prefix_filter_matches_client_id_and_fqdn,
-    search_uses_the_latest_online,
-    pages_continue_after_a_client_id,
-    counts_follow_every_change,
+    search_uses_the_latest_online_message,
+    page_starts_after_the_given_client_id,
+    connection_counts_are_correct_after_every_change,
 );
 
-fn at(second: i64) -> Timestamp {
+fn timestamp_at(second: i64) -> Timestamp {
     Timestamp::from_second(1_700_000_000 + second).unwrap()
 }
 
@@ -181,21 +181,21 @@ fn tenant(org_id: &str) -> Tenant {
     }
 }
 
-fn received(second: i64) -> ReceivedAt {
+fn received_at(second: i64) -> ReceivedAt {
     ReceivedAt {
-        time: at(second),
+        time: timestamp_at(second),
         position: None,
     }
 }
 
-fn end(name: &str, second: i64) -> ConnectionEnd {
+fn connection_end(name: &str, second: i64) -> ConnectionEnd {
     ConnectionEnd {
         client_id: client(name),
-        received: received(second),
+        received_at: received_at(second),
     }
 }
 
-/// An online message of second 0.
+/// Returns the upsert for an online message that was received at second 0.
 fn upsert(name: &str, tenant: TenantChange) -> ConnectionUpsert {
     ConnectionUpsert {
         client_id: client(name),
@@ -211,8 +211,8 @@ fn upsert(name: &str, tenant: TenantChange) -> ConnectionUpsert {
             client_version: "1".into(),
         },
         message_id: Some(MessageId::new("m1").unwrap()),
-        message_sent: at(0),
-        received: received(0),
+        message_sent: timestamp_at(0),
+        received_at: received_at(0),
         last_heartbeat_at: None,
         tenant,
         inventory_eligible: true,
@@ -220,7 +220,7 @@ fn upsert(name: &str, tenant: TenantChange) -> ConnectionUpsert {
     }
 }
 
-/// An online message of a client with a tenant.
+/// Returns the upsert for an online message of a client whose tenant was found.
 fn upsert_for_org(name: &str, org_id: &str) -> ConnectionUpsert {
     upsert(name, TenantChange::Found(tenant(org_id)))
 }
@@ -230,15 +230,24 @@ async fn record_online(store: &Arc<dyn Store>, upserts: Vec<ConnectionUpsert>) {
         upserts,
         ..PresenceBatch::default()
     };
-    store.record_batch(&batch, &[], at(1)).await.unwrap();
+    store
+        .record_batch(&batch, &[], timestamp_at(1))
+        .await
+        .unwrap();
 }
 
 async fn record_offline(store: &Arc<dyn Store>, names: &[&str], second: i64) {
     let batch = PresenceBatch {
-        ends: names.iter().map(|name| end(name, second)).collect(),
+        connection_ends: names
+            .iter()
+            .map(|name| connection_end(name, second))
+            .collect(),
         ..PresenceBatch::default()
     };
-    store.record_batch(&batch, &[], at(second)).await.unwrap();
+    store
+        .record_batch(&batch, &[], timestamp_at(second))
+        .await
+        .unwrap();
 }
 
 async fn record_heartbeat(
@@ -250,16 +259,19 @@ async fn record_heartbeat(
     let batch = PresenceBatch {
         heartbeats: vec![HeartbeatUpdate {
             client_id: client(name),
-            received_at: at(second),
+            received_at: timestamp_at(second),
             tenant,
         }],
         ..PresenceBatch::default()
     };
-    store.record_batch(&batch, &[], at(second)).await.unwrap();
+    store
+        .record_batch(&batch, &[], timestamp_at(second))
+        .await
+        .unwrap();
 }
 
 /// Finds a connection of organization 1.
-async fn find(store: &Arc<dyn Store>, name: &str) -> Option<Connection> {
+async fn find_for_org_1(store: &Arc<dyn Store>, name: &str) -> Option<Connection> {
     store.find_for_org(&org("1"), &client(name)).await.unwrap()
 }
 
@@ -276,36 +288,36 @@ async fn count_for_org(store: &Arc<dyn Store>, org_id: &str) -> u64 {
 
 async fn connection_is_visible_only_to_its_organization(store: Arc<dyn Store>) {
     record_online(&store, vec![upsert_for_org("a", "1")]).await;
-    let found = find(&store, "a").await.unwrap();
+    let found = find_for_org_1(&store, "a").await.unwrap();
     assert_eq!(found.client_id, client("a"));
     assert_eq!(found.tenant, tenant("1"));
     assert_eq!(found.dialect, Dialect::Status);
     assert_eq!(found.topic_prefix, "redhat/insights");
     assert_eq!(found.info, upsert_for_org("a", "1").info);
     assert_eq!(found.message_id.unwrap().as_str(), "m1");
-    assert_eq!(found.message_sent, at(0));
+    assert_eq!(found.message_sent, timestamp_at(0));
     assert_eq!(
         store.find_for_org(&org("2"), &client("a")).await.unwrap(),
         None
     );
     assert_eq!(
-        find(&store, "A").await,
+        find_for_org_1(&store, "A").await,
         None,
         "client ids are case-sensitive"
     );
     assert_eq!(count_for_org(&store, "2").await, 0);
 }
 
-async fn second_online_replaces_all_values(store: Arc<dyn Store>) {
+async fn second_online_message_replaces_all_values(store: Arc<dyn Store>) {
     record_online(&store, vec![upsert_for_org("a", "1")]).await;
     let mut second = upsert_for_org("a", "2");
     second.info.tags = json!({"new": "yes"});
     second.info.client_version = "2".into();
     second.topic_prefix = "qa/insights".into();
     second.message_id = None;
-    second.message_sent = at(5);
+    second.message_sent = timestamp_at(5);
     record_online(&store, vec![second.clone()]).await;
-    assert_eq!(find(&store, "a").await, None);
+    assert_eq!(find_for_org_1(&store, "a").await, None);
     let found = store
         .find_for_org(&org("2"), &client("a"))
         .await
@@ -314,13 +326,13 @@ async fn second_online_replaces_all_values(store: Arc<dyn Store>) {
     assert_eq!(found.info, second.info);
     assert_eq!(found.topic_prefix, "qa/insights");
     assert_eq!(found.message_id, None);
-    assert_eq!(found.message_sent, at(5));
+    assert_eq!(found.message_sent, timestamp_at(5));
 }
 
-async fn offline_moves_the_client_to_disconnected(store: Arc<dyn Store>) {
+async fn offline_message_moves_the_client_to_disconnected_clients(store: Arc<dyn Store>) {
     record_online(&store, vec![upsert_for_org("a", "1")]).await;
     record_offline(&store, &["a", "unknown"], 2).await;
-    assert_eq!(find(&store, "a").await, None);
+    assert_eq!(find_for_org_1(&store, "a").await, None);
     assert_eq!(count_for_org(&store, "1").await, 0);
     let states = store
         .load_states(&[client("a"), client("unknown")])
@@ -332,21 +344,25 @@ async fn offline_moves_the_client_to_disconnected(store: Arc<dyn Store>) {
     let disconnect = state.disconnect.as_ref().unwrap();
     assert_eq!(disconnect.tenant, Some(tenant("1")));
     assert_eq!(disconnect.message_id.as_ref().unwrap().as_str(), "m1");
-    assert_eq!(disconnect.received, received(2));
+    assert_eq!(disconnect.received_at, received_at(2));
 }
 
-async fn online_removes_the_client_from_disconnected(store: Arc<dyn Store>) {
+async fn online_message_removes_the_client_from_disconnected_clients(store: Arc<dyn Store>) {
     record_online(&store, vec![upsert_for_org("a", "1")]).await;
     record_offline(&store, &["a"], 2).await;
-    record_online(&store, vec![upsert("a", TenantChange::NotFound(at(3)))]).await;
+    record_online(
+        &store,
+        vec![upsert("a", TenantChange::NotFound(timestamp_at(3)))],
+    )
+    .await;
     let state = load_state(&store, "a").await;
     assert_eq!(state.disconnect, None);
     assert_eq!(state.connection.unwrap().tenant, None);
 }
 
-async fn tenantless_client_is_stored_and_never_found(store: Arc<dyn Store>) {
+async fn tenantless_client_is_stored_but_not_found_for_any_organization(store: Arc<dyn Store>) {
     let upserts = vec![
-        upsert("not-found", TenantChange::NotFound(at(1))),
+        upsert("not-found", TenantChange::NotFound(timestamp_at(1))),
         upsert("pending", TenantChange::PendingLookup),
     ];
     record_online(&store, upserts).await;
@@ -354,19 +370,22 @@ async fn tenantless_client_is_stored_and_never_found(store: Arc<dyn Store>) {
         let stored = load_state(&store, name).await.connection.unwrap();
         assert_eq!(stored.tenant, None);
         assert_eq!(stored.message_id.as_ref().unwrap().as_str(), "m1");
-        assert_eq!(find(&store, name).await, None);
+        assert_eq!(find_for_org_1(&store, name).await, None);
     }
     // No OrgId matches the empty `org_id` of a tenantless client.
     assert!(OrgId::new("").is_err());
 }
 
-async fn keep_preserves_the_stored_tenant(store: Arc<dyn Store>) {
+async fn tenant_change_keep_preserves_the_stored_tenant(store: Arc<dyn Store>) {
     record_online(&store, vec![upsert_for_org("a", "1")]).await;
     record_online(&store, vec![upsert("a", TenantChange::Keep(tenant("1")))]).await;
-    assert_eq!(find(&store, "a").await.unwrap().tenant, tenant("1"));
+    assert_eq!(
+        find_for_org_1(&store, "a").await.unwrap().tenant,
+        tenant("1")
+    );
 }
 
-async fn list_is_ordered_counted_and_paged(store: Arc<dyn Store>) {
+async fn list_of_connections_is_ordered_counted_and_paged(store: Arc<dyn Store>) {
     let mut upserts: Vec<_> = ["b", "a", "C", "c", "_"]
         .iter()
         .map(|name| upsert_for_org(name, "1"))
@@ -374,7 +393,7 @@ async fn list_is_ordered_counted_and_paged(store: Arc<dyn Store>) {
     upserts.push(upsert_for_org("z", "2"));
     upserts.push(upsert("y", TenantChange::PendingLookup));
     record_online(&store, upserts).await;
-    let list = async |offset, limit| {
+    let list_names = async |offset, limit| {
         let page = store
             .list_for_org(&org("1"), &PageRequest::at_offset(offset, limit))
             .await
@@ -383,12 +402,12 @@ async fn list_is_ordered_counted_and_paged(store: Arc<dyn Store>) {
         let names = page.connections.iter().map(|c| c.client_id.to_string());
         names.collect::<Vec<_>>()
     };
-    // The order is by bytes, in both databases.
-    assert_eq!(list(0, 10).await, ["C", "_", "a", "b", "c"]);
-    assert_eq!(list(1, 2).await, ["_", "a"]);
-    assert!(list(5, 10).await.is_empty());
-    assert!(list(0, 0).await.is_empty());
-    assert!(list(u64::MAX, u64::MAX).await.is_empty());
+    // Both databases must sort client ids by bytes.
+    assert_eq!(list_names(0, 10).await, ["C", "_", "a", "b", "c"]);
+    assert_eq!(list_names(1, 2).await, ["_", "a"]);
+    assert!(list_names(5, 10).await.is_empty());
+    assert!(list_names(0, 0).await.is_empty());
+    assert!(list_names(u64::MAX, u64::MAX).await.is_empty());
 }
 
 async fn batch_of_1000_clients_is_written(store: Arc<dyn Store>) {
@@ -442,21 +461,33 @@ async fn unusual_values_are_read_back_unchanged(store: Arc<dyn Store>) {
     assert_eq!(store.load_states(&[client(name)]).await.unwrap().len(), 1);
 }
 
-async fn client_ids_are_listed_in_order(store: Arc<dyn Store>) {
+async fn client_ids_are_listed_in_ascending_order(store: Arc<dyn Store>) {
     let upserts = ["b", "a", "c"].map(|name| upsert(name, TenantChange::PendingLookup));
     record_online(&store, upserts.to_vec()).await;
-    let first = store.list_client_ids(None, 2).await.unwrap();
-    assert_eq!(first, [client("a"), client("b")]);
-    let rest = store.list_client_ids(first.last(), 2).await.unwrap();
-    assert_eq!(rest, [client("c")]);
+    let first_page = store.list_client_ids(None, 2).await.unwrap();
+    assert_eq!(first_page, [client("a"), client("b")]);
+    let second_page = store.list_client_ids(first_page.last(), 2).await.unwrap();
+    assert_eq!(second_page, [client("c")]);
 }
 
-async fn old_disconnected_clients_are_deleted(store: Arc<dyn Store>) {
+async fn clients_that_disconnected_before_a_time_are_deleted(store: Arc<dyn Store>) {
     record_online(&store, vec![upsert_for_org("a", "1")]).await;
     record_offline(&store, &["a"], 2).await;
-    assert_eq!(store.delete_disconnected_before(at(2)).await.unwrap(), 0);
+    assert_eq!(
+        store
+            .delete_disconnected_before(timestamp_at(2))
+            .await
+            .unwrap(),
+        0
+    );
     assert_eq!(store.load_states(&[client("a")]).await.unwrap().len(), 1);
-    assert_eq!(store.delete_disconnected_before(at(3)).await.unwrap(), 1);
+    assert_eq!(
+        store
+            .delete_disconnected_before(timestamp_at(3))
+            .await
+            .unwrap(),
+        1
+    );
     assert!(store.load_states(&[client("a")]).await.unwrap().is_empty());
 }
 
@@ -466,34 +497,40 @@ async fn batch_with_an_outdated_lease_is_fenced(store: Arc<dyn Store>) {
             upserts: vec![upsert_for_org(name, "1")],
             ..PresenceBatch::default()
         };
-        store.record_batch(&batch, leases, at(1)).await.unwrap()
+        store
+            .record_batch(&batch, leases, timestamp_at(1))
+            .await
+            .unwrap()
     };
-    let first = store
+    let first_leases = store
         .acquire_partitions(QueueTopic::Ingress, &[0, 1], "one")
         .await
         .unwrap();
-    assert_eq!(first.len(), 2);
-    assert_eq!(write("a", &first).await, WriteOutcome::Committed);
-    // Partition 1 of another topic has its own epoch.
-    let answers = store
+    assert_eq!(first_leases.len(), 2);
+    assert_eq!(write("a", &first_leases).await, WriteOutcome::Committed);
+    // Partition 1 of another topic has a separate epoch.
+    let answers_leases = store
         .acquire_partitions(QueueTopic::Answers, &[1], "two")
         .await
         .unwrap();
-    let both_topics = [first[0], first[1], answers[0]];
+    let both_topics = [first_leases[0], first_leases[1], answers_leases[0]];
     assert_eq!(write("a", &both_topics).await, WriteOutcome::Committed);
-    let second = store
+    let second_leases = store
         .acquire_partitions(QueueTopic::Ingress, &[1], "two")
         .await
         .unwrap();
-    assert_ne!(first[1], second[0]);
+    assert_ne!(first_leases[1], second_leases[0]);
     assert_eq!(
-        write("b", &first).await,
-        WriteOutcome::Fenced(vec![first[1]])
+        write("b", &first_leases).await,
+        WriteOutcome::Fenced(vec![first_leases[1]])
     );
-    assert_eq!(find(&store, "b").await, None);
+    assert_eq!(find_for_org_1(&store, "b").await, None);
     // The first owner keeps partition 0, and the second owner writes partition 1.
-    assert_eq!(write("c", &first[..1]).await, WriteOutcome::Committed);
-    assert_eq!(write("d", &second).await, WriteOutcome::Committed);
+    assert_eq!(
+        write("c", &first_leases[..1]).await,
+        WriteOutcome::Committed
+    );
+    assert_eq!(write("d", &second_leases).await, WriteOutcome::Committed);
     let never_acquired = [PartitionLease {
         queue: QueueTopic::Ingress,
         partition: 7,
@@ -507,18 +544,19 @@ async fn batch_with_an_outdated_lease_is_fenced(store: Arc<dyn Store>) {
 
 async fn failed_batch_writes_nothing(store: Arc<dyn Store>) {
     record_online(&store, vec![upsert_for_org("a", "1")]).await;
-    // The same client twice in one list is invalid. PostgreSQL fails, SQLite uses the last row.
-    // Either all changes of the batch are written or none.
+    // A batch must not contain the same client twice in one list. PostgreSQL rejects this batch,
+    // and SQLite uses the last row. In each case, the store writes either all changes or no
+    // changes.
     let batch = PresenceBatch {
         upserts: vec![upsert_for_org("b", "1"), upsert_for_org("b", "2")],
-        ends: vec![end("a", 2)],
+        connection_ends: vec![connection_end("a", 2)],
         ..PresenceBatch::default()
     };
     let is_connected = async |name: &str, org_id: &str| {
         let found = store.find_for_org(&org(org_id), &client(name)).await;
         found.unwrap().is_some()
     };
-    match store.record_batch(&batch, &[], at(3)).await {
+    match store.record_batch(&batch, &[], timestamp_at(3)).await {
         Ok(_) => assert!(!is_connected("a", "1").await && is_connected("b", "2").await),
         Err(_) => assert!(is_connected("a", "1").await && !is_connected("b", "2").await),
     }
@@ -526,7 +564,7 @@ async fn failed_batch_writes_nothing(store: Arc<dyn Store>) {
 
 async fn empty_batch_is_accepted(store: Arc<dyn Store>) {
     store
-        .record_batch(&PresenceBatch::default(), &[], at(0))
+        .record_batch(&PresenceBatch::default(), &[], timestamp_at(0))
         .await
         .unwrap();
     assert!(store.load_states(&[]).await.unwrap().is_empty());
@@ -539,7 +577,7 @@ async fn proxy_is_read_back_unchanged(store: Arc<dyn Store>) {
     proxy.kind = ClientKind::Proxy;
     proxy.info.catalog_service_facts = json!({"source_type": "s", "application_type": "a"});
     record_online(&store, vec![proxy.clone()]).await;
-    let found = find(&store, "p").await.unwrap();
+    let found = find_for_org_1(&store, "p").await.unwrap();
     assert_eq!(
         (found.dialect, found.kind),
         (Dialect::Handshake, ClientKind::Proxy)
@@ -550,23 +588,30 @@ async fn proxy_is_read_back_unchanged(store: Arc<dyn Store>) {
 async fn heartbeat_restores_a_disconnected_client(store: Arc<dyn Store>) {
     let original = upsert_for_org("a", "1");
     record_online(&store, vec![original.clone()]).await;
-    record_online(&store, vec![upsert("b", TenantChange::NotFound(at(0)))]).await;
+    record_online(
+        &store,
+        vec![upsert("b", TenantChange::NotFound(timestamp_at(0)))],
+    )
+    .await;
     record_offline(&store, &["a", "b"], 2).await;
     record_heartbeat(&store, "a", 3, None).await;
     record_heartbeat(&store, "b", 3, Some(TenantChange::Found(tenant("1")))).await;
     record_heartbeat(&store, "unknown", 3, None).await;
-    let found = find(&store, "a").await.unwrap();
+    let found = find_for_org_1(&store, "a").await.unwrap();
     assert_eq!(found.info, original.info);
     assert_eq!(found.tenant, tenant("1"));
     assert_eq!(found.message_id, original.message_id);
-    assert_eq!(find(&store, "b").await.unwrap().tenant, tenant("1"));
+    assert_eq!(
+        find_for_org_1(&store, "b").await.unwrap().tenant,
+        tenant("1")
+    );
     let clients = [client("a"), client("b"), client("unknown")];
     assert_eq!(store.load_states(&clients).await.unwrap().len(), 2);
     let state = load_state(&store, "a").await;
     let stored = state.connection.unwrap();
     assert!(stored.offline_overruled);
-    assert_eq!(stored.last_heartbeat_at, Some(at(3)));
-    assert_eq!(stored.received, received(2));
+    assert_eq!(stored.last_heartbeat_at, Some(timestamp_at(3)));
+    assert_eq!(stored.received_at, received_at(2));
     assert_eq!(state.disconnect, None);
     // The next online message replaces the overruled offline message.
     record_online(&store, vec![upsert_for_org("a", "1")]).await;
@@ -574,36 +619,36 @@ async fn heartbeat_restores_a_disconnected_client(store: Arc<dyn Store>) {
     assert!(!stored.offline_overruled);
 }
 
-async fn heartbeat_before_the_offline_is_ignored(store: Arc<dyn Store>) {
+async fn heartbeat_before_the_offline_message_is_ignored(store: Arc<dyn Store>) {
     record_online(&store, vec![upsert_for_org("a", "1")]).await;
     record_offline(&store, &["a"], 2).await;
     record_heartbeat(&store, "a", 2, None).await;
-    assert_eq!(find(&store, "a").await, None);
-    // A later offline message of a disconnected client replaces the earlier one.
+    assert_eq!(find_for_org_1(&store, "a").await, None);
+    // A later offline message of a disconnected client replaces the earlier offline message.
     record_offline(&store, &["a"], 6).await;
     record_heartbeat(&store, "a", 5, None).await;
-    assert_eq!(find(&store, "a").await, None);
+    assert_eq!(find_for_org_1(&store, "a").await, None);
     record_heartbeat(&store, "a", 7, None).await;
-    assert!(find(&store, "a").await.is_some());
+    assert!(find_for_org_1(&store, "a").await.is_some());
 }
 
-async fn offline_before_a_heartbeat_does_not_end_the_connection(store: Arc<dyn Store>) {
+async fn offline_message_before_a_heartbeat_does_not_end_the_connection(store: Arc<dyn Store>) {
     record_online(&store, vec![upsert_for_org("a", "1")]).await;
     record_heartbeat(&store, "a", 5, None).await;
     record_offline(&store, &["a"], 2).await;
-    assert!(find(&store, "a").await.is_some());
+    assert!(find_for_org_1(&store, "a").await.is_some());
     let stored = load_state(&store, "a").await.connection.unwrap();
     assert!(stored.offline_overruled);
-    assert_eq!(stored.received, received(2));
-    assert_eq!(stored.last_heartbeat_at, Some(at(5)));
+    assert_eq!(stored.received_at, received_at(2));
+    assert_eq!(stored.last_heartbeat_at, Some(timestamp_at(5)));
     record_offline(&store, &["a"], 5).await;
-    assert_eq!(find(&store, "a").await, None);
+    assert_eq!(find_for_org_1(&store, "a").await, None);
     // An upsert can contain a heartbeat that is later than its online message.
     let mut with_heartbeat = upsert_for_org("a", "1");
-    with_heartbeat.last_heartbeat_at = Some(at(9));
+    with_heartbeat.last_heartbeat_at = Some(timestamp_at(9));
     record_online(&store, vec![with_heartbeat]).await;
     record_offline(&store, &["a"], 2).await;
-    assert!(find(&store, "a").await.is_some());
+    assert!(find_for_org_1(&store, "a").await.is_some());
 }
 
 async fn queue_positions_are_stored(store: Arc<dyn Store>) {
@@ -614,38 +659,42 @@ async fn queue_positions_are_stored(store: Arc<dyn Store>) {
         })
     };
     let mut upsert = upsert_for_org("a", "1");
-    upsert.received.position = position(7);
+    upsert.received_at.position = position(7);
     record_online(&store, vec![upsert]).await;
     let stored = load_state(&store, "a").await.connection.unwrap();
-    assert_eq!(stored.received.position, position(7));
-    let mut offline = end("a", 2);
-    offline.received.position = position(8);
+    assert_eq!(stored.received_at.position, position(7));
+    let mut connection_end = connection_end("a", 2);
+    connection_end.received_at.position = position(8);
     let batch = PresenceBatch {
-        ends: vec![offline],
+        connection_ends: vec![connection_end],
         ..PresenceBatch::default()
     };
-    store.record_batch(&batch, &[], at(2)).await.unwrap();
+    store
+        .record_batch(&batch, &[], timestamp_at(2))
+        .await
+        .unwrap();
     let disconnect = load_state(&store, "a").await.disconnect.unwrap();
-    assert_eq!(disconnect.received.position, position(8));
+    assert_eq!(disconnect.received_at.position, position(8));
     record_heartbeat(&store, "a", 3, None).await;
     let stored = load_state(&store, "a").await.connection.unwrap();
-    assert_eq!(stored.received.position, position(8));
+    assert_eq!(stored.received_at.position, position(8));
 }
 
 async fn rejected_row_and_unavailable_database_are_different_errors(store: Arc<dyn Store>) {
     let mut with_nul = upsert_for_org("a", "1");
-    // The decoder rejects NUL before this point. PostgreSQL rejects NUL in text; SQLite stores it.
+    // In production, the decoder rejects NUL before the message reaches the store. PostgreSQL
+    // rejects NUL in text, and SQLite stores it.
     with_nul.info.client_name = "a\0b".into();
     let batch = PresenceBatch {
         upserts: vec![with_nul],
         ..PresenceBatch::default()
     };
-    match store.record_batch(&batch, &[], at(1)).await {
+    match store.record_batch(&batch, &[], timestamp_at(1)).await {
         Ok(_) | Err(StoreError::RowRejected(_)) => {}
         Err(error) => panic!("{error:?}"),
     }
     store.close().await;
-    let result = store.record_batch(&batch, &[], at(1)).await;
+    let result = store.record_batch(&batch, &[], timestamp_at(1)).await;
     assert!(
         matches!(result, Err(StoreError::Unavailable(_))),
         "{result:?}"

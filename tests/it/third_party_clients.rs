@@ -1,5 +1,5 @@
-//! Third-party MQTT clients work with the embedded broker: paho from PyPI and the Mosquitto clients
-//! from Debian. `dev/prepare test` installs them.
+//! Tests of third-party MQTT clients with the embedded broker: paho from PyPI and the Mosquitto
+//! clients from Debian. `dev/prepare test` installs these clients.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -10,7 +10,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
 use crate::support::connector::DEFAULT_ORG_ID;
-use crate::support::mqtt::{control_out, data_in, offline, online};
+use crate::support::mqtt::{control_out_topic, data_in_topic, offline_message, online_message};
 use crate::support::{Certs, Connector, TIMEOUT, unique_id};
 
 /// A process that runs `tests/clients/paho_client.py`. It reads commands from stdin and writes
@@ -18,7 +18,7 @@ use crate::support::{Certs, Connector, TIMEOUT, unique_id};
 struct PahoClient {
     child: Child,
     stdin: Option<ChildStdin>,
-    lines: Lines<BufReader<ChildStdout>>,
+    stdout_lines: Lines<BufReader<ChildStdout>>,
 }
 
 impl PahoClient {
@@ -54,27 +54,28 @@ impl PahoClient {
             .expect("target/venv is missing; run `dev/prepare test`");
         Self {
             stdin: child.stdin.take(),
-            lines: BufReader::new(child.stdout.take().unwrap()).lines(),
+            stdout_lines: BufReader::new(child.stdout.take().unwrap()).lines(),
             child,
         }
     }
 
-    /// Reads events up to the next one with this name. Returns that event.
-    async fn wait_for_event(&mut self, name: &str) -> Value {
-        let read = async {
+    /// Reads events until an event has this name. Returns the event.
+    async fn wait_for_event(&mut self, event_name: &str) -> Value {
+        let read_events = async {
             loop {
-                let line = self.lines.next_line().await.unwrap();
-                let line = line.unwrap_or_else(|| panic!("paho exited before the event {name}"));
+                let line = self.stdout_lines.next_line().await.unwrap();
+                let line =
+                    line.unwrap_or_else(|| panic!("paho exited before the event {event_name}"));
                 let event: Value = serde_json::from_str(&line).unwrap();
-                if event["event"] == name {
+                if event["event"] == event_name {
                     return event;
                 }
                 assert!(event["event"] != "failed", "{event}");
             }
         };
-        timeout(TIMEOUT, read)
+        timeout(TIMEOUT, read_events)
             .await
-            .unwrap_or_else(|_| panic!("timed out waiting for the event {name}"))
+            .unwrap_or_else(|_| panic!("timed out waiting for the event {event_name}"))
     }
 
     async fn send_command(&mut self, command: Value) {
@@ -112,37 +113,43 @@ async fn run_paho_lifecycle(
         .await;
     assert_eq!(status, 201);
     let message = paho.wait_for_event("message").await;
-    assert_eq!(message["topic"], data_in(client_id));
+    assert_eq!(message["topic"], data_in_topic(client_id));
     assert_eq!(message["payload"]["message_id"], sent["id"]);
     assert_eq!(message["payload"]["content"], "hello");
 
-    // paho understands the rejection of a forbidden publish and of a forbidden subscription.
-    let forged = offline().to_string();
+    // paho reports the rejection of a forbidden publish and of a forbidden subscription.
+    let forged_message = offline_message().to_string();
+    let topic = control_out_topic("another");
     paho.send_command(
-        json!({"do": "publish", "topic": control_out("another"), "payload": forged, "qos": 1}),
+        json!({"do": "publish", "topic": topic, "payload": forged_message, "qos": 1}),
     )
     .await;
-    let code = paho.wait_for_event("published").await["reason_code"]
+    let publish_code = paho.wait_for_event("published").await["reason_code"]
         .as_u64()
         .unwrap();
-    assert_eq!(code, if is_v5 { 0x87 } else { 0 });
+    assert_eq!(publish_code, if is_v5 { 0x87 } else { 0 });
     paho.send_command(json!({"do": "subscribe", "topic": "redhat/insights/+/data/in"}))
         .await;
-    let codes = paho.wait_for_event("subscribed").await;
-    assert!(codes["reason_codes"][0].as_u64().unwrap() >= 128, "{codes}");
-    // The connection is still open and usable.
-    paho.send_command(json!({"do": "publish", "topic": control_out(client_id), "payload": online().to_string(), "qos": 1}))
+    let subscribed_event = paho.wait_for_event("subscribed").await;
+    assert!(
+        subscribed_event["reason_codes"][0].as_u64().unwrap() >= 128,
+        "{subscribed_event}"
+    );
+    // The rejections did not close the connection. The client can publish to its own topic.
+    let online = online_message().to_string();
+    let topic = control_out_topic(client_id);
+    paho.send_command(json!({"do": "publish", "topic": topic, "payload": online, "qos": 1}))
         .await;
     assert_eq!(paho.wait_for_event("published").await["reason_code"], 0);
 
-    // The process exits without DISCONNECT; the broker publishes the last will.
+    // The process exits without DISCONNECT, so the broker publishes the last will.
     drop(paho.stdin.take());
     paho.child.wait().await.unwrap();
     connector.wait_until_disconnected(client_id).await;
 }
 
 #[tokio::test]
-async fn paho_works_with_mqtt_3_1_1_and_5() {
+async fn paho_client_works_with_mqtt_3_1_1_and_mqtt_5() {
     let connector = Connector::start().await;
     for protocol in ["3.1.1", "5"] {
         let client_id = unique_id("paho");
@@ -152,7 +159,7 @@ async fn paho_works_with_mqtt_3_1_1_and_5() {
 }
 
 #[tokio::test]
-async fn paho_works_over_mtls() {
+async fn paho_client_works_over_mtls() {
     let (certs, builder) = Certs::connector_builder().await;
     let connector = builder.start().await;
     let address = connector.mqtts_address.clone().unwrap();
@@ -164,7 +171,7 @@ async fn paho_works_over_mtls() {
     }
 }
 
-/// The command line of a Mosquitto client with an offline message as its last will.
+/// Returns the command line of a Mosquitto client that has an offline message as its last will.
 fn mosquitto_command(program: &str, address: &str, client_id: &str, version: &str) -> Command {
     let (host, port) = address.rsplit_once(':').unwrap();
     let mut command = Command::new(program);
@@ -172,15 +179,20 @@ fn mosquitto_command(program: &str, address: &str, client_id: &str, version: &st
         .args([
             "-h", host, "-p", port, "-V", version, "-i", client_id, "-q", "1", "-d",
         ])
-        .args(["--will-topic", &control_out(client_id), "--will-qos", "1"])
-        .args(["--will-payload", &offline().to_string()])
+        .args([
+            "--will-topic",
+            &control_out_topic(client_id),
+            "--will-qos",
+            "1",
+        ])
+        .args(["--will-payload", &offline_message().to_string()])
         .stdout(Stdio::piped())
         .kill_on_drop(true);
     command
 }
 
 #[tokio::test]
-async fn mosquitto_clients_work_with_mqtt_3_1_1_and_5() {
+async fn mosquitto_clients_work_with_mqtt_3_1_1_and_mqtt_5() {
     let connector = Connector::start().await;
     for version in ["mqttv311", "mqttv5"] {
         // mosquitto_rr subscribes, publishes an online message, and prints the first message that
@@ -188,8 +200,13 @@ async fn mosquitto_clients_work_with_mqtt_3_1_1_and_5() {
         let client_id = unique_id("mosquitto");
         let mut mosquitto_rr =
             mosquitto_command("mosquitto_rr", &connector.mqtt_address, &client_id, version);
-        mosquitto_rr.args(["-t", &control_out(&client_id), "-e", &data_in(&client_id)]);
-        mosquitto_rr.args(["-m", &online().to_string()]);
+        mosquitto_rr.args([
+            "-t",
+            &control_out_topic(&client_id),
+            "-e",
+            &data_in_topic(&client_id),
+        ]);
+        mosquitto_rr.args(["-m", &online_message().to_string()]);
         let mosquitto_rr = mosquitto_rr
             .spawn()
             .expect("mosquitto-clients are missing; run `dev/prepare test`");
@@ -206,16 +223,24 @@ async fn mosquitto_clients_work_with_mqtt_3_1_1_and_5() {
         assert!(output.contains(sent["id"].as_str().unwrap()), "{output}");
         connector.wait_until_disconnected(&client_id).await;
 
-        // A client cannot publish an online message of another client.
-        let victim = unique_id("victim");
-        let mut forged = mosquitto_command(
+        // The broker discards an online message that a client publishes for another client.
+        let victim_id = unique_id("victim");
+        let mut forging_client = mosquitto_command(
             "mosquitto_pub",
             &connector.mqtt_address,
             &client_id,
             version,
         );
-        forged.args(["-t", &control_out(&victim), "-m", &online().to_string()]);
-        let result = timeout(TIMEOUT, forged.output()).await.unwrap().unwrap();
+        forging_client.args([
+            "-t",
+            &control_out_topic(&victim_id),
+            "-m",
+            &online_message().to_string(),
+        ]);
+        let result = timeout(TIMEOUT, forging_client.output())
+            .await
+            .unwrap()
+            .unwrap();
         let output = String::from_utf8_lossy(&result.stdout).into_owned();
         assert!(output.contains("PUBACK"), "{output}");
         assert!(
@@ -230,7 +255,7 @@ async fn mosquitto_clients_work_with_mqtt_3_1_1_and_5() {
             &client_id,
             version,
         );
-        subscriber.args(["-E", "-t", &data_in(&client_id)]);
+        subscriber.args(["-E", "-t", &data_in_topic(&client_id)]);
         let result = timeout(TIMEOUT, subscriber.output())
             .await
             .unwrap()

@@ -1,4 +1,5 @@
-//! A database written by version 0.1.0 opens in the current version with every row intact.
+//! Tests that the current version can open a database of version 0.1.0, and that the upgrade
+//! preserves every row.
 
 use std::fmt::Write as _;
 use std::str::FromStr as _;
@@ -12,15 +13,18 @@ const SQLITE_DUMP: &str = include_str!("../fixtures/0.1.0/sqlite.sql");
 #[cfg(feature = "external-services")]
 const POSTGRES_DUMP: &str = include_str!("../fixtures/0.1.0/postgres.sql");
 
-/// A table of version 0.1.0: its name and columns then and now. Columns without a new name are
-/// listed once.
+/// A table of version 0.1.0, with the old and new names of the table and its columns.
 struct Table {
     old_name: &'static str,
-    name: &'static str,
+    new_name: &'static str,
+    /// Old and new name of each column.
     columns: &'static [(&'static str, &'static str)],
-    rows: usize,
+    /// Number of rows in the fixture.
+    row_count: usize,
 }
 
+/// Builds the list of the old and new names of all columns. A column without a new name is written
+/// as a single name.
 macro_rules! columns {
     (@one $old:literal => $new:literal) => { ($old, $new) };
     (@one $same:literal) => { ($same, $same) };
@@ -32,7 +36,7 @@ macro_rules! columns {
 const TABLES: &[Table] = &[
     Table {
         old_name: "connections",
-        name: "connections",
+        new_name: "connections",
         columns: columns![
             "client_id",
             "org_id",
@@ -61,11 +65,11 @@ const TABLES: &[Table] = &[
             "created_at",
             "updated_at",
         ],
-        rows: 8,
+        row_count: 8,
     },
     Table {
         old_name: "departed",
-        name: "disconnected_clients",
+        new_name: "disconnected_clients",
         columns: columns![
             "client_id",
             "org_id",
@@ -87,11 +91,11 @@ const TABLES: &[Table] = &[
             "queue_partition",
             "queue_offset",
         ],
-        rows: 5,
+        row_count: 5,
     },
     Table {
         old_name: "dead_letters",
-        name: "dead_letters",
+        new_name: "dead_letters",
         columns: columns![
             "client_id",
             "fingerprint",
@@ -107,26 +111,26 @@ const TABLES: &[Table] = &[
             "replay_asked_at" => "replay_requested_at",
             "id",
         ],
-        rows: 4,
+        row_count: 4,
     },
     Table {
         old_name: "partition_epoch",
-        name: "partition_epoch",
+        new_name: "partition_epoch",
         columns: columns!["queue", "partition", "epoch", "owner"],
-        rows: 2,
+        row_count: 2,
     },
 ];
 
-/// The reasons of dead letters in version 0.1.0 that the fixtures contain, and their present names.
-const REASONS: &[(&str, &str)] = &[
+/// Old and new names of the dead-letter reasons that the fixtures contain.
+const RENAMED_REASONS: &[(&str, &str)] = &[
     ("'not_json'", "'invalid_json'"),
     ("'wrong_shape'", "'invalid_schema'"),
     ("'characters'", "'invalid_characters'"),
 ];
 
-/// Selects each row of a table as one line of quoted values. `quote` is the database's quoting
-/// function.
-fn select_rows<'a>(table: &str, columns: impl Iterator<Item = &'a str>, quote: &str) -> String {
+/// Returns a query that selects each row of a table as one line of quoted values. `quote` is the
+/// name of the database's quoting function.
+fn rows_query<'a>(table: &str, columns: impl Iterator<Item = &'a str>, quote: &str) -> String {
     let mut sql = "SELECT ''".to_owned();
     for column in columns {
         write!(sql, " || ' ' || {quote}({column})").unwrap();
@@ -136,43 +140,47 @@ fn select_rows<'a>(table: &str, columns: impl Iterator<Item = &'a str>, quote: &
 }
 
 impl Table {
-    fn select_old(&self, quote: &str) -> String {
-        select_rows(
+    fn old_rows_query(&self, quote: &str) -> String {
+        rows_query(
             self.old_name,
             self.columns.iter().map(|(old, _)| *old),
             quote,
         )
     }
 
-    fn select_new(&self, quote: &str) -> String {
-        select_rows(self.name, self.columns.iter().map(|(_, new)| *new), quote)
+    fn new_rows_query(&self, quote: &str) -> String {
+        rows_query(
+            self.new_name,
+            self.columns.iter().map(|(_, new)| *new),
+            quote,
+        )
     }
 
-    /// Compares the rows before and after the upgrade.
-    fn check(&self, before: &[String], after: &[String]) {
-        let mut expected: Vec<String> = before
+    /// Checks that the upgrade preserved all rows, and renamed the dead-letter reasons.
+    fn assert_rows_are_preserved(&self, rows_before: &[String], rows_after: &[String]) {
+        let mut expected_rows: Vec<String> = rows_before
             .iter()
             .map(|line| {
-                REASONS
+                RENAMED_REASONS
                     .iter()
                     .fold(line.clone(), |line, (old, new)| line.replace(old, new))
             })
             .collect();
-        expected.sort();
-        let mut found = after.to_vec();
-        found.sort();
+        expected_rows.sort();
+        let mut found_rows = rows_after.to_vec();
+        found_rows.sort();
         assert_eq!(
-            before.len(),
-            self.rows,
+            rows_before.len(),
+            self.row_count,
             "rows in the fixture: {}",
             self.old_name
         );
-        assert_eq!(found, expected, "rows of {}", self.name);
+        assert_eq!(found_rows, expected_rows, "rows of {}", self.new_name);
     }
 }
 
 #[tokio::test]
-async fn sqlite_database_of_0_1_0_keeps_every_row() {
+async fn upgrade_of_a_sqlite_database_from_0_1_0_keeps_every_row() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("cloud-connector.db");
     let options = SqliteConnectOptions::from_str(&format!("sqlite://{}", path.display()))
@@ -183,10 +191,10 @@ async fn sqlite_database_of_0_1_0_keeps_every_row() {
         .execute(&mut database)
         .await
         .unwrap();
-    let mut before = Vec::new();
+    let mut rows_before = Vec::new();
     for table in TABLES {
-        let sql = sqlx::AssertSqlSafe(table.select_old("quote"));
-        before.push(
+        let sql = sqlx::AssertSqlSafe(table.old_rows_query("quote"));
+        rows_before.push(
             sqlx::query_scalar(sql)
                 .fetch_all(&mut database)
                 .await
@@ -196,47 +204,47 @@ async fn sqlite_database_of_0_1_0_keeps_every_row() {
     database.close().await.unwrap();
 
     let store = SqliteStore::open(&path).await.unwrap();
-    check_store(&store).await;
+    check_that_store_reads_the_rows(&store).await;
     store.close().await;
 
     let mut database = SqliteConnection::connect_with(&options).await.unwrap();
-    for (table, before) in TABLES.iter().zip(&before) {
-        let sql = sqlx::AssertSqlSafe(table.select_new("quote"));
-        let after: Vec<String> = sqlx::query_scalar(sql)
+    for (table, rows_before) in TABLES.iter().zip(&rows_before) {
+        let sql = sqlx::AssertSqlSafe(table.new_rows_query("quote"));
+        let rows_after: Vec<String> = sqlx::query_scalar(sql)
             .fetch_all(&mut database)
             .await
             .unwrap();
-        table.check(before, &after);
+        table.assert_rows_are_preserved(rows_before, &rows_after);
     }
 }
 
 #[cfg(feature = "external-services")]
 #[tokio::test]
-async fn postgres_database_of_0_1_0_keeps_every_row_and_its_search_index() {
+async fn upgrade_of_a_postgres_database_from_0_1_0_keeps_every_row_and_the_search_index() {
     use cloud_connector::store::postgres::{PostgresStore, migrate};
     use sqlx::PgConnection;
 
     use crate::support::services;
 
     let port = services::shared_services().await.postgres_port;
-    let name = services::create_database(port).await;
-    let url = format!("postgres://cc:cc-secret@127.0.0.1:{port}/{name}?sslmode=disable");
+    let database_name = services::create_database(port).await;
+    let url = format!("postgres://cc:cc-secret@127.0.0.1:{port}/{database_name}?sslmode=disable");
     let mut database = PgConnection::connect(&url).await.unwrap();
     sqlx::raw_sql(POSTGRES_DUMP)
         .execute(&mut database)
         .await
         .unwrap();
-    let search_before: Vec<String> = sqlx::query_scalar(
+    let search_rows_before: Vec<String> = sqlx::query_scalar(
         "SELECT concat_ws(' ', client_id, org_id, source, name, terms) FROM findable
          ORDER BY client_id",
     )
     .fetch_all(&mut database)
     .await
     .unwrap();
-    let mut before = Vec::new();
+    let mut rows_before = Vec::new();
     for table in TABLES {
-        let sql = sqlx::AssertSqlSafe(table.select_old("quote_nullable"));
-        before.push(
+        let sql = sqlx::AssertSqlSafe(table.old_rows_query("quote_nullable"));
+        rows_before.push(
             sqlx::query_scalar(sql)
                 .fetch_all(&mut database)
                 .await
@@ -245,31 +253,31 @@ async fn postgres_database_of_0_1_0_keeps_every_row_and_its_search_index() {
     }
     database.close().await.unwrap();
 
-    let settings = services::postgres_config(port, &name);
+    let settings = services::postgres_config(port, &database_name);
     migrate(&settings).await.unwrap();
     let store = PostgresStore::new(&settings);
-    check_store(&store).await;
+    check_that_store_reads_the_rows(&store).await;
 
     let mut database = PgConnection::connect(&url).await.unwrap();
-    for (table, before) in TABLES.iter().zip(&before) {
-        let sql = sqlx::AssertSqlSafe(table.select_new("quote_nullable"));
-        let after: Vec<String> = sqlx::query_scalar(sql)
+    for (table, rows_before) in TABLES.iter().zip(&rows_before) {
+        let sql = sqlx::AssertSqlSafe(table.new_rows_query("quote_nullable"));
+        let rows_after: Vec<String> = sqlx::query_scalar(sql)
             .fetch_all(&mut database)
             .await
             .unwrap();
-        table.check(before, &after);
+        table.assert_rows_are_preserved(rows_before, &rows_after);
     }
-    let search_after: Vec<String> = sqlx::query_scalar(
+    let search_rows_after: Vec<String> = sqlx::query_scalar(
         "SELECT concat_ws(' ', client_id, org_id, content_hash, fqdn, term_hashes)
            FROM connection_search ORDER BY client_id",
     )
     .fetch_all(&mut database)
     .await
     .unwrap();
-    assert_eq!(search_after, search_before);
+    assert_eq!(search_rows_after, search_rows_before);
 
-    // The renamed functions compute the stored hashes, so no row is rewritten after the upgrade and
-    // every client stays searchable.
+    // The renamed SQL functions compute the hashes that are stored. Therefore the connector
+    // rewrites no row after the upgrade, and every client stays searchable.
     let mismatches: i64 = sqlx::query_scalar(
         "SELECT count(*) FROM connections AS c JOIN connection_search AS s USING (client_id)
           WHERE s.content_hash <> search_content_hash(
@@ -285,11 +293,11 @@ async fn postgres_database_of_0_1_0_keeps_every_row_and_its_search_index() {
     .unwrap();
     assert_eq!(mismatches, 0);
 
-    // The triggers maintain the renamed tables.
-    let sum = "SELECT COALESCE(sum(delta), 0)::bigint FROM org_connection_deltas
+    // The triggers update the renamed tables.
+    let sum_query = "SELECT COALESCE(sum(delta), 0)::bigint FROM org_connection_deltas
                 WHERE org_id = '10001'";
     assert_eq!(
-        sqlx::query_scalar::<_, i64>(sum)
+        sqlx::query_scalar::<_, i64>(sum_query)
             .fetch_one(&mut database)
             .await
             .unwrap(),
@@ -300,7 +308,7 @@ async fn postgres_database_of_0_1_0_keeps_every_row_and_its_search_index() {
         .await
         .unwrap();
     assert_eq!(
-        sqlx::query_scalar::<_, i64>(sum)
+        sqlx::query_scalar::<_, i64>(sum_query)
             .fetch_one(&mut database)
             .await
             .unwrap(),
@@ -308,8 +316,8 @@ async fn postgres_database_of_0_1_0_keeps_every_row_and_its_search_index() {
     );
 }
 
-/// The store reads what the previous version wrote.
-async fn check_store(store: &dyn Store) {
+/// Checks that the store can read the rows that version 0.1.0 wrote.
+async fn check_that_store_reads_the_rows(store: &dyn Store) {
     store.ping().await.unwrap();
     assert_eq!(store.count_with_tenant().await.unwrap(), 7);
     let tenantless = store.list_tenantless(10).await.unwrap();

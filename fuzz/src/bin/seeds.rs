@@ -1,5 +1,5 @@
-//! Checks every hostile message of the corpus against the protocol, and writes the messages as
-//! seeds of the fuzz targets.
+//! Checks that every hostile message of the corpus has the expected result. Then writes the
+//! messages as seeds of the fuzz targets.
 //!
 //!   cargo run --manifest-path fuzz/Cargo.toml --bin seeds
 
@@ -9,36 +9,38 @@ use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use fuzz::corpus::{Case, Outcome};
+use fuzz::corpus::{ExpectedOutcome, HostileCase};
 use fuzz::protocol::{Channel, ClientMessage, Direction, Rejection, TopicScheme};
 use fuzz::{decode, topics};
 
-/// Replaces `{id}` in topics.
+/// The client id that replaces `{id}` in topics.
 const CLIENT_ID: &str = "client-under-test";
-/// Every broker drops a larger payload.
+/// Maximum payload size that a broker accepts. Every broker drops a larger payload.
 const MAX_BROKER_BYTES: usize = 1024 * 1024;
-/// Larger payloads are checked but not written as seeds. `dev/fuzz` sets the same `-max_len`.
+/// Maximum size of a seed. Larger payloads are checked, but not written as seeds. `dev/fuzz` sets
+/// `-max_len` to the same value.
 const MAX_SEED_BYTES: usize = 4096;
 
 fn main() -> ExitCode {
     let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let file = crate_dir.join("../tests/corpus/hostile.json");
-    let text = fs::read_to_string(&file).expect("cannot read the corpus");
-    let cases: Vec<Case> = serde_json::from_str(&text).expect("the corpus is invalid");
+    let corpus_file = crate_dir.join("../tests/corpus/hostile.json");
+    let text = fs::read_to_string(&corpus_file).expect("cannot read the corpus");
+    let cases: Vec<HostileCase> = serde_json::from_str(&text).expect("the corpus is invalid");
 
-    let mut names = BTreeSet::new();
+    let mut case_names = BTreeSet::new();
     let mut outcome_counts = BTreeMap::<_, usize>::new();
-    let mut failures = 0;
+    let mut failed_cases = 0;
     for case in &cases {
-        // A violated invariant panics, because a panic also stops a fuzzer.
-        let mut result = catch_unwind(|| check(case))
+        // The checks panic if an invariant is violated, because a fuzzer detects failures by
+        // panics.
+        let mut result = catch_unwind(|| check_case(case))
             .unwrap_or_else(|_| Err("an invariant is violated; see the panic above".to_owned()));
-        if !names.insert(&case.name) {
+        if !case_names.insert(&case.name) {
             result = Err("the name is not unique".to_owned());
         }
         if let Err(error) = result {
             eprintln!("{}: {error}", case.name);
-            failures += 1;
+            failed_cases += 1;
         }
         let outcome = (case.expect, case.reason.as_deref().unwrap_or_default());
         *outcome_counts.entry(outcome).or_default() += 1;
@@ -46,8 +48,8 @@ fn main() -> ExitCode {
     for ((outcome, reason), count) in &outcome_counts {
         println!("{count:5}  {outcome:?} {reason}");
     }
-    println!("{:5}  cases, {failures} failed", cases.len());
-    if failures > 0 {
+    println!("{:5}  cases, {failed_cases} failed", cases.len());
+    if failed_cases > 0 {
         return ExitCode::FAILURE;
     }
     for case in &cases {
@@ -56,7 +58,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn check(case: &Case) -> Result<(), String> {
+fn check_case(case: &HostileCase) -> Result<(), String> {
     let is_kebab_case = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     if case.name.is_empty() || !case.name.chars().all(is_kebab_case) {
         return Err("the name is not in kebab case".to_owned());
@@ -67,8 +69,8 @@ fn check(case: &Case) -> Result<(), String> {
     let payload = case.payload_bytes()?;
     match (&case.channel, &case.topic) {
         (Some(name), None) => {
-            let channel = channel(name).ok_or("unknown channel")?;
-            if case.expect == Outcome::DroppedByBroker {
+            let channel = channel_by_name(name).ok_or("unknown channel")?;
+            if case.expect == ExpectedOutcome::DroppedByBroker {
                 return match payload.len() > MAX_BROKER_BYTES {
                     true => Ok(()),
                     false => Err(format!("brokers accept {} bytes", payload.len())),
@@ -77,14 +79,14 @@ fn check(case: &Case) -> Result<(), String> {
             if payload.len() > MAX_BROKER_BYTES {
                 return Err("every broker drops the message".to_owned());
             }
-            check_outcome(case, &decode::check(channel, &payload))
+            check_outcome(case, &decode::check_decoding(channel, &payload))
         }
-        (None, Some(topic)) => check_topic(case, &topic.replace("{id}", CLIENT_ID), &payload),
+        (None, Some(topic)) => check_topic_case(case, &topic.replace("{id}", CLIENT_ID), &payload),
         _ => Err("exactly one of channel and topic is required".to_owned()),
     }
 }
 
-fn channel(name: &str) -> Option<Channel> {
+fn channel_by_name(name: &str) -> Option<Channel> {
     match name {
         "control" => Some(Channel::Control(Direction::FromClient)),
         "data" => Some(Channel::Data(Direction::FromClient)),
@@ -94,22 +96,25 @@ fn channel(name: &str) -> Option<Channel> {
     }
 }
 
-/// Checks a case with an unusual topic, in the first deployment.
-fn check_topic(case: &Case, topic: &str, payload: &[u8]) -> Result<(), String> {
-    topics::check(topic);
+/// Checks a hostile message with an unusual topic, in the first of the deployments.
+fn check_topic_case(case: &HostileCase, topic: &str, payload: &[u8]) -> Result<(), String> {
+    topics::check_topic(topic);
     if !case.needs_open_broker {
         return Err("access control lists forbid the topic; set needs_open_broker".to_owned());
     }
     if topic.contains(['+', '#', '\0']) {
         return match case.expect {
-            Outcome::DroppedByBroker => Ok(()),
+            ExpectedOutcome::DroppedByBroker => Ok(()),
             _ => Err("brokers drop messages with this topic".to_owned()),
         };
     }
-    let (prefixes, segments) = topics::deployments().swap_remove(0);
+    let (prefixes, segments) = topics::test_deployments().swap_remove(0);
     let topics = TopicScheme::new(prefixes, segments);
     let filters = topics.subscription_filters();
-    if !filters.iter().any(|filter| topics::matches(filter, topic)) {
+    if !filters
+        .iter()
+        .any(|filter| topics::filter_matches(filter, topic))
+    {
         return check_outcome(case, &Ok(ClientMessage::Ignored));
     }
     let Some(parsed) = topics.parse(topic) else {
@@ -119,24 +124,37 @@ fn check_topic(case: &Case, topic: &str, payload: &[u8]) -> Result<(), String> {
     if expected_client.as_deref() != Some(parsed.client.as_str()) {
         return Err(format!("the topic belongs to client {:?}", parsed.client));
     }
-    check_outcome(case, &decode::check(parsed.channel, payload))
+    check_outcome(case, &decode::check_decoding(parsed.channel, payload))
 }
 
-fn check_outcome(case: &Case, result: &Result<ClientMessage, Rejection>) -> Result<(), String> {
+fn check_outcome(
+    case: &HostileCase,
+    result: &Result<ClientMessage, Rejection>,
+) -> Result<(), String> {
     let (outcome, reason, handshake_error, heartbeat) = match result {
-        Ok(ClientMessage::Online(_)) => (Outcome::Online, None, false, false),
-        Ok(ClientMessage::Offline) => (Outcome::Offline, None, false, false),
+        Ok(ClientMessage::Online(_)) => (ExpectedOutcome::Online, None, false, false),
+        Ok(ClientMessage::Offline) => (ExpectedOutcome::Offline, None, false, false),
         Ok(ClientMessage::Heartbeat | ClientMessage::Response(_)) => {
-            (Outcome::Ignored, None, false, true)
+            (ExpectedOutcome::Ignored, None, false, true)
         }
-        Ok(ClientMessage::Ignored) => (Outcome::Ignored, None, false, false),
+        Ok(ClientMessage::Ignored) => (ExpectedOutcome::Ignored, None, false, false),
         Ok(ClientMessage::InvalidHandshake(error)) => {
             let reason = error.rejection.reason;
-            (Outcome::DeadLetter, Some(reason.as_str()), true, false)
+            (
+                ExpectedOutcome::DeadLetter,
+                Some(reason.as_str()),
+                true,
+                false,
+            )
         }
         Err(rejection) => {
             let reason = rejection.reason;
-            (Outcome::DeadLetter, Some(reason.as_str()), false, false)
+            (
+                ExpectedOutcome::DeadLetter,
+                Some(reason.as_str()),
+                false,
+                false,
+            )
         }
     };
     let expected = (
@@ -151,7 +169,7 @@ fn check_outcome(case: &Case, result: &Result<ClientMessage, Rejection>) -> Resu
     Err(format!("expected {expected:?}, got {result:?}"))
 }
 
-fn write_seeds(corpus_dir: &Path, case: &Case) {
+fn write_seeds(corpus_dir: &Path, case: &HostileCase) {
     let write_seed = |target: &str, bytes: &[u8]| {
         if bytes.len() > MAX_SEED_BYTES {
             return;
@@ -160,7 +178,9 @@ fn write_seeds(corpus_dir: &Path, case: &Case) {
         fs::create_dir_all(&folder).expect("cannot create the seed folder");
         fs::write(folder.join(&case.name), bytes).expect("cannot write the seed");
     };
-    let payload = case.payload_bytes().expect("checked before");
+    let payload = case
+        .payload_bytes()
+        .expect("the payload was checked before");
     match case.channel.as_deref() {
         Some("control") => write_seed("status_control", &payload),
         Some("data") => write_seed("status_data", &payload),
@@ -170,6 +190,7 @@ fn write_seeds(corpus_dir: &Path, case: &Case) {
     if let Some(topic) = &case.topic {
         write_seed("topics", topic.replace("{id}", CLIENT_ID).as_bytes());
     }
-    // `round_trip` takes its id and time from the first bytes, and texts from the rest.
+    // The target `round_trip` generates the message id and the time from the first 32 bytes, and
+    // texts from the remaining bytes.
     write_seed("round_trip", &[&[0; 32], payload.as_slice()].concat());
 }

@@ -1,48 +1,54 @@
-//! Parsing of the `x-rh-identity` header, which a gateway in front of this service sets.
+//! Parses the header `x-rh-identity`. A gateway in front of this service sets the header.
 
 use axum::http::HeaderValue;
 
 use super::AuthError;
 use crate::domain::{Identity, IdentityError};
 
-/// Identity type of staff. Only these identities may use the management endpoints.
-const ASSOCIATE: &str = "Associate";
-const X509: &str = "X509";
+/// Identity type of the operator's employees. Only identities of this type may use the management
+/// endpoints.
+const ASSOCIATE_TYPE: &str = "Associate";
+const X509_TYPE: &str = "X509";
 
-/// Parses the header.
+/// Parses the value of the header `x-rh-identity`.
 ///
-/// Identities of type `Associate` or `X509` without an account number may lack an organization.
+/// An identity must have an organization. Only an identity of type `Associate` or `X509` without an
+/// account number may omit the organization.
 pub(super) fn parse(header: &HeaderValue) -> Result<Identity, AuthError> {
     let text = header.to_str().unwrap_or_default();
     let identity = Identity::from_base64(text).map_err(|error| match error {
-        IdentityError::NotBase64 => invalid("unable to b64 decode x-rh-identity header"),
+        IdentityError::NotBase64 => {
+            invalid_identity_error("unable to b64 decode x-rh-identity header")
+        }
         IdentityError::InvalidOrgId(_)
         | IdentityError::InvalidAccount(_)
-        | IdentityError::WrongType("identity") => missing_org_id(),
+        | IdentityError::WrongType("identity") => missing_org_id_error(),
         IdentityError::NotJson { .. } | IdentityError::WrongType(_) => AuthError::InvalidIdentity(
             format!("x-rh-identity header does not contain valid JSON: {error}"),
         ),
     })?;
-    let may_lack_org =
-        matches!(identity.kind(), Some(ASSOCIATE | X509)) && identity.account().is_empty();
-    if identity.tenant().is_none() && !may_lack_org {
-        return Err(missing_org_id());
+    let may_omit_org = identity.account().is_empty()
+        && matches!(identity.identity_type(), Some(ASSOCIATE_TYPE | X509_TYPE));
+    if identity.tenant().is_none() && !may_omit_org {
+        return Err(missing_org_id_error());
     }
-    if identity.kind().is_none() {
-        return Err(invalid("x-rh-identity header is missing type"));
+    if identity.identity_type().is_none() {
+        return Err(invalid_identity_error(
+            "x-rh-identity header is missing type",
+        ));
     }
     Ok(identity)
 }
 
 pub(super) fn is_associate(identity: &Identity) -> bool {
-    identity.kind() == Some(ASSOCIATE)
+    identity.identity_type() == Some(ASSOCIATE_TYPE)
 }
 
-pub(super) fn missing_org_id() -> AuthError {
-    invalid("x-rh-identity header has an invalid or missing org_id")
+pub(super) fn missing_org_id_error() -> AuthError {
+    invalid_identity_error("x-rh-identity header has an invalid or missing org_id")
 }
 
-fn invalid(cause: &str) -> AuthError {
+fn invalid_identity_error(cause: &str) -> AuthError {
     AuthError::InvalidIdentity(cause.to_owned())
 }
 
@@ -53,7 +59,8 @@ mod tests {
 
     use super::*;
 
-    /// Encodes and parses an identity. The error is the cause that the caller receives.
+    /// Encodes the identity in a header, and parses the header. The error is the error text that
+    /// the caller receives.
     fn parse_json(identity: &str) -> Result<Identity, String> {
         let header = HeaderValue::from_str(&STANDARD.encode(identity)).unwrap();
         parse(&header).map_err(|error| match error {
@@ -92,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn associate_and_x509_identities_may_lack_an_organization() {
+    fn associate_and_x509_identities_may_omit_the_organization() {
         for identity in [
             r#"{"identity":{"type":"Associate","associate":{"email":"a@example.com"}}}"#,
             r#"{"identity":{"type":"X509","x509":{"subject_dn":"/CN=a"}}}"#,

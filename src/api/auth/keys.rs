@@ -1,4 +1,4 @@
-//! Pre-shared keys of callers.
+//! Pre-shared keys that authenticate callers.
 
 use std::collections::HashMap;
 
@@ -12,30 +12,30 @@ pub struct Keys(HashMap<String, Key>);
 
 #[derive(Debug, Clone)]
 struct Key {
-    /// Any of these secrets is valid. A key has two of them during rotation.
+    /// Secrets of the key. Each secret is valid. A key has two secrets while its secret is rotated.
     secrets: Vec<Secret>,
     scopes: Vec<Scope>,
 }
 
 impl Keys {
     /// Adds a key, or replaces the key with the same name.
-    pub fn add(&mut self, name: impl Into<String>, secrets: Vec<Secret>, scopes: Vec<Scope>) {
-        self.0.insert(name.into(), Key { secrets, scopes });
+    pub fn add(&mut self, key_name: impl Into<String>, secrets: Vec<Secret>, scopes: Vec<Scope>) {
+        self.0.insert(key_name.into(), Key { secrets, scopes });
     }
 
-    /// Whether the secret is valid for the key and the key has the scope.
+    /// Returns whether the secret is valid for the key, and the key has the scope.
     ///
-    /// Compares with every secret of the key in constant time, so the duration does not reveal how
-    /// much of a secret was right.
-    pub(super) fn authorizes(&self, name: &str, secret: &str, scope: Scope) -> bool {
-        let Some(key) = self.0.get(name) else {
+    /// Compares `secret` with every secret of the key in constant time. Therefore the duration of
+    /// the comparison does not reveal how many characters of the secret are correct.
+    pub(super) fn authorizes(&self, key_name: &str, secret: &str, scope: Scope) -> bool {
+        let Some(key) = self.0.get(key_name) else {
             return false;
         };
-        let mut is_valid = Choice::from(0);
-        for candidate in &key.secrets {
-            is_valid |= candidate.expose().as_bytes().ct_eq(secret.as_bytes());
+        let mut is_valid_secret = Choice::from(0);
+        for valid_secret in &key.secrets {
+            is_valid_secret |= valid_secret.expose().as_bytes().ct_eq(secret.as_bytes());
         }
-        bool::from(is_valid) && key.scopes.contains(&scope)
+        bool::from(is_valid_secret) && key.scopes.contains(&scope)
     }
 }
 
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_accepts_each_of_its_own_secrets_and_no_other() {
+    fn a_key_accepts_each_of_its_own_secrets_and_no_other_secret() {
         let mut keys = Keys::default();
         let scopes = vec![Scope::Tenant];
         let secrets = vec![Secret::new("new"), Secret::new("old")];

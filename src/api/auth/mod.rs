@@ -1,7 +1,8 @@
-//! Authentication of callers, by pre-shared key or by the `x-rh-identity` header.
+//! Authenticates callers by a pre-shared key or by the header `x-rh-identity`.
 //!
-//! A handler with an argument of type [`OrgCaller`], [`AccountCaller`] or [`ManagementCaller`] only
-//! runs if the caller is authenticated and within its rate limits.
+//! A request handler takes an argument of type [`OrgCaller`], [`AccountCaller`] or
+//! [`ManagementCaller`]. Such a handler runs only if the caller is authenticated and does not
+//! exceed its rate limits.
 
 mod identity;
 mod keys;
@@ -28,35 +29,38 @@ pub(super) const PSK_HEADER: &str = "x-rh-cloud-connector-psk";
 pub(super) const ORG_ID_HEADER: &str = "x-rh-cloud-connector-org-id";
 pub(super) const ACCOUNT_HEADER: &str = "x-rh-cloud-connector-account";
 
-/// An authenticated v2 caller and the organization that it acts for.
+/// An authenticated v2 caller, and the organization that the caller acts for.
 #[derive(Debug, Clone)]
 pub(super) struct OrgCaller {
-    /// Name of the key, or type of the identity. Used in the audit log.
-    pub name: String,
-    pub org: OrgId,
+    /// The caller's name in the audit log: the name of the key, or the type of the identity.
+    pub audit_name: String,
+    pub org_id: OrgId,
 }
 
-/// An authenticated v1 caller and the account that it acts for.
+/// An authenticated v1 caller, and the account that the caller acts for.
 #[derive(Debug, Clone)]
 pub(super) struct AccountCaller {
     pub account: String,
 }
 
-/// An authenticated caller of the management endpoints, which work on connections of any tenant.
+/// An authenticated caller of the management endpoints. The caller may access the connections of
+/// any tenant.
 #[derive(Debug, Clone)]
 pub(super) struct ManagementCaller {
-    /// Name of the key, or email address of the associate. Used in the audit log.
-    pub name: String,
+    /// The caller's name in the audit log: the name of the key, or the email address of the
+    /// associate.
+    pub audit_name: String,
 }
 
 /// Why a request was rejected before its handler ran.
 #[derive(Debug)]
 pub(super) enum AuthError {
-    /// Covers all reasons, so the response does not reveal which check failed.
+    /// Authentication failed. All causes have the same response, so the response does not reveal
+    /// which check failed.
     Unauthenticated,
-    /// The gateway sent an invalid identity. The text names the cause.
+    /// The gateway sent an invalid identity. The text is the cause.
     InvalidIdentity(String),
-    /// The rate limit is exceeded for this long.
+    /// A rate limit is exceeded. Contains the time until the next request is allowed.
     RateLimited(Duration),
 }
 
@@ -74,7 +78,7 @@ impl IntoResponse for AuthError {
                 let text = format!("Bad Request: {cause}");
                 (StatusCode::BAD_REQUEST, content_type, text).into_response()
             }
-            Self::RateLimited(wait) => ApiError::rate_limited(wait).into_response(),
+            Self::RateLimited(wait_time) => ApiError::rate_limited(wait_time).into_response(),
         }
     }
 }
@@ -87,27 +91,32 @@ impl FromRequestParts<SharedState> for OrgCaller {
         state: &SharedState,
     ) -> Result<Self, AuthError> {
         let headers = &request.headers;
-        if let Some((name, tenant)) = trusted_tenant(headers, state)? {
-            let org = tenant.org_id;
-            admit(
+        if let Some((identity_type, tenant)) = trusted_tenant(headers, state)? {
+            let org_id = tenant.org_id;
+            check_rate_limits(
                 request,
                 state,
-                (&name, Credential::Identity),
-                RateLimitSubject::Organization(org.as_str()),
+                (&identity_type, Credential::Identity),
+                RateLimitSubject::Organization(org_id.as_str()),
             )?;
-            return Ok(Self { name, org });
+            return Ok(Self {
+                audit_name: identity_type,
+                org_id,
+            });
         }
         let key_name = authenticate_key(headers, state, Scope::Tenant)?;
-        let org = OrgId::new(header_text(headers, ORG_ID_HEADER)?)
+        let org_id = OrgId::new(header_text(headers, ORG_ID_HEADER)?)
             .map_err(|_| AuthError::Unauthenticated)?;
-        admit(
+        check_rate_limits(
             request,
             state,
             (key_name, Credential::Key),
-            RateLimitSubject::Organization(org.as_str()),
+            RateLimitSubject::Organization(org_id.as_str()),
         )?;
-        let name = key_name.to_owned();
-        Ok(Self { name, org })
+        Ok(Self {
+            audit_name: key_name.to_owned(),
+            org_id,
+        })
     }
 }
 
@@ -119,11 +128,11 @@ impl FromRequestParts<SharedState> for AccountCaller {
         state: &SharedState,
     ) -> Result<Self, AuthError> {
         let headers = &request.headers;
-        if let Some((name, Tenant { account, org_id })) = trusted_tenant(headers, state)? {
-            admit(
+        if let Some((identity_type, Tenant { account, org_id })) = trusted_tenant(headers, state)? {
+            check_rate_limits(
                 request,
                 state,
-                (&name, Credential::Identity),
+                (&identity_type, Credential::Identity),
                 RateLimitSubject::Organization(org_id.as_str()),
             )?;
             return Ok(Self { account });
@@ -133,7 +142,7 @@ impl FromRequestParts<SharedState> for AccountCaller {
         if account.is_empty() {
             return Err(AuthError::Unauthenticated);
         }
-        admit(
+        check_rate_limits(
             request,
             state,
             (key_name, Credential::Key),
@@ -152,7 +161,7 @@ impl FromRequestParts<SharedState> for ManagementCaller {
         state: &SharedState,
     ) -> Result<Self, AuthError> {
         let headers = &request.headers;
-        let (name, credential) = match trusted_identity(headers, state)? {
+        let (audit_name, credential) = match trusted_identity(headers, state)? {
             Some(identity) if identity::is_associate(&identity) => {
                 let email = identity.associate_email().unwrap_or("unknown associate");
                 (email.to_owned(), Credential::Identity)
@@ -163,18 +172,18 @@ impl FromRequestParts<SharedState> for ManagementCaller {
                 (key_name.to_owned(), Credential::Key)
             }
         };
-        admit(
+        check_rate_limits(
             request,
             state,
-            (&name, credential),
+            (&audit_name, credential),
             RateLimitSubject::AllTenants,
         )?;
-        Ok(Self { name })
+        Ok(Self { audit_name })
     }
 }
 
-/// Returns the identity from the header. Returns `None` if the header is missing, empty or not
-/// trusted.
+/// Returns the identity from the header `x-rh-identity`. Returns `None` if the header is missing,
+/// empty or not trusted.
 fn trusted_identity(headers: &HeaderMap, state: &ApiState) -> Result<Option<Identity>, AuthError> {
     if !state.trust_identity_header {
         return Ok(None);
@@ -185,7 +194,8 @@ fn trusted_identity(headers: &HeaderMap, state: &ApiState) -> Result<Option<Iden
     }
 }
 
-/// Returns the type and the tenant of the trusted identity. Fails if the identity has no tenant.
+/// Returns the type and the tenant of the identity in the header `x-rh-identity`. Returns `None` if
+/// there is no trusted identity. Fails if the identity has no tenant.
 fn trusted_tenant(
     headers: &HeaderMap,
     state: &ApiState,
@@ -193,8 +203,10 @@ fn trusted_tenant(
     let Some(identity) = trusted_identity(headers, state)? else {
         return Ok(None);
     };
-    let tenant = identity.tenant().ok_or_else(identity::missing_org_id)?;
-    let identity_type = identity.kind().unwrap_or_default();
+    let tenant = identity
+        .tenant()
+        .ok_or_else(identity::missing_org_id_error)?;
+    let identity_type = identity.identity_type().unwrap_or_default();
     Ok(Some((identity_type.to_owned(), tenant.clone())))
 }
 
@@ -213,29 +225,30 @@ fn authenticate_key<'a>(
     }
 }
 
-/// How a caller authenticated.
+/// The kind of credential with which a caller authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Credential {
     Key,
     Identity,
 }
 
-/// Applies the rate limits to an authenticated caller, and sets the caller for the access log.
-fn admit(
+/// Checks the rate limits of an authenticated caller. Also sets the caller for the access log.
+fn check_rate_limits(
     request: &RequestParts,
     state: &ApiState,
-    (name, credential): (&str, Credential),
+    (caller_name, credential): (&str, Credential),
     subject: RateLimitSubject<'_>,
 ) -> Result<(), AuthError> {
     if let Some(log_context) = request.extensions.get::<AccessLogContext>() {
-        log_context.set_caller(name, subject.tenant());
+        log_context.set_caller(caller_name, subject.tenant());
     }
-    let key = (credential == Credential::Key).then_some(name);
-    let checked = state.rate_limits.check(key, subject);
-    checked.map_err(AuthError::RateLimited)
+    let key_name = (credential == Credential::Key).then_some(caller_name);
+    let result = state.rate_limits.check(key_name, subject);
+    result.map_err(AuthError::RateLimited)
 }
 
-fn header_text<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, AuthError> {
-    let value = headers.get(name).ok_or(AuthError::Unauthenticated)?;
+/// Returns the text of a header. Fails if the header is missing or not printable text.
+fn header_text<'a>(headers: &'a HeaderMap, header_name: &str) -> Result<&'a str, AuthError> {
+    let value = headers.get(header_name).ok_or(AuthError::Unauthenticated)?;
     value.to_str().map_err(|_| AuthError::Unauthenticated)
 }

@@ -1,13 +1,13 @@
-// Renders the OpenAPI document `openapi.json`, with a form to try each endpoint.
+// Renders the OpenAPI document `openapi.json`. Each endpoint has a form that sends a request.
 
 import { element, inlineCode, paragraphs } from "./dom.js";
 import { constraints, resolve, schemaView, typeName } from "./schema.js";
 import { tryForm } from "./try.js";
 
 const METHODS = ["get", "post", "put", "patch", "delete"];
-/** Security schemes, in display order. */
+/** Names of the security schemes, in display order. */
 const SCHEMES = ["client-id", "psk", "org-id", "account", "identity"];
-/** Security schemes whose values are shown as password fields. */
+/** Names of the security schemes whose input fields are password fields. */
 const SECRET_SCHEMES = new Set(["psk", "identity"]);
 
 const byId = (id) => document.getElementById(id);
@@ -28,7 +28,7 @@ async function start() {
   addEventListener("hashchange", openLinkedOperation);
 }
 
-/** Groups operations by tag, in the document's order of tags. */
+/** Groups operations by tag. The groups have the order of the tags in the document. */
 function operationsByTag(openapi) {
   const operations = Object.entries(openapi.paths).flatMap(([path, item]) =>
     METHODS.filter((method) => item[method]).map((method) => ({ path, method, operation: item[method] })),
@@ -40,8 +40,8 @@ function operationsByTag(openapi) {
 }
 
 /**
- * Adds an input field for each security scheme. Only the returned `values` map stores the entered
- * values.
+ * Adds an input field for each security scheme. The entered values are stored only in the returned
+ * map `values`.
  */
 function addCredentialFields(openapi) {
   const schemes = Object.entries(openapi.components.securitySchemes);
@@ -98,7 +98,7 @@ function contentsEntry({ tag, operations }) {
   return element("div", {}, element("h2", {}, tag.name), element("ul", {}, links));
 }
 
-/** Lets the browser break a long path after each slash. */
+/** Returns the path with an optional line break after each slash. */
 function breakablePath(path) {
   return path.split(/(?<=\/)/).flatMap((part) => [part, element("wbr")]);
 }
@@ -114,7 +114,10 @@ function groupSection(openapi, { tag, operations }, credentials) {
   );
 }
 
-/** Creates a collapsed card for an operation. Opening it for the first time creates its content. */
+/**
+ * Creates a collapsed card for an operation. The content of the card is created when the card is
+ * opened for the first time.
+ */
 function operationCard(openapi, endpoint, credentials) {
   const { path, method, operation } = endpoint;
   const card = element(
@@ -201,7 +204,7 @@ function responseView(openapi, status, { description, content = {}, headers = {}
   return element("details", { class: "response" }, element("summary", {}, title), headerViews, bodyViews);
 }
 
-/** Opens and focuses the operation whose id is in the URL fragment. */
+/** Opens the operation whose id is in the URL fragment, and moves the focus to the operation. */
 function openLinkedOperation() {
   const card = byId(decodeURIComponent(location.hash.slice(1)));
   if (!(card instanceof HTMLDetailsElement)) return;

@@ -1,9 +1,9 @@
-// Creates DOM elements. Uses text nodes only, never innerHTML, so texts from the OpenAPI document
-// cannot inject HTML.
+// Creates DOM elements. Texts become text nodes and are never parsed as HTML. Therefore texts from
+// the OpenAPI document cannot inject HTML.
 
 /**
- * Creates an element. Attributes named `on…` are event listeners. Children are elements, strings or
- * nested arrays.
+ * Creates an element. An attribute whose name starts with `on` is an event listener. Each child is
+ * an element, a string, or an array of children.
  */
 export function element(name, attributes = {}, ...children) {
   const node = document.createElement(name);
@@ -16,7 +16,7 @@ export function element(name, attributes = {}, ...children) {
   return node;
 }
 
-/** Converts text with `code` in backticks to strings and code elements. */
+/** Converts text to strings and code elements. Text between backticks becomes a code element. */
 export function inlineCode(text = "") {
   return text
     .split("`")
@@ -30,8 +30,8 @@ export function paragraphs(text = "") {
 }
 
 /**
- * Copies text to the clipboard. On plain HTTP, browsers have no clipboard API; there, the function
- * copies from a hidden text area.
+ * Copies text to the clipboard. Over plain HTTP, browsers do not provide the clipboard API. The
+ * function then copies the text from a hidden text area.
  */
 export async function copyToClipboard(text) {
   if (navigator.clipboard) {

@@ -1,7 +1,8 @@
-//! The OpenAPI document `openapi.json`, and the page `docs` where people can read and try it.
+//! Serves the OpenAPI document `openapi.json`, and the documentation page `docs`. On the page,
+//! users can read about the endpoints and send requests to them.
 //!
-//! Neither requires authentication, because neither contains secrets. The page loads nothing from
-//! other servers, and its Content-Security-Policy enforces this.
+//! The document and the page require no authentication, because they contain no secrets. The
+//! Content-Security-Policy of the page forbids loading resources from other servers.
 
 use axum::Router;
 use axum::http::{HeaderValue, header};
@@ -12,28 +13,49 @@ use utoipa::openapi::OpenApi;
 
 use super::openapi;
 
-/// Allows only the page's own scripts, styles and requests, and prevents parsing of text as HTML.
+/// Content-Security-Policy of the documentation page. Allows scripts, styles, images and requests
+/// only from this server, and forbids scripts to parse text as HTML.
 const CONTENT_SECURITY_POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
      require-trusted-types-for 'script'; trusted-types 'none'",
 );
 
-const HTML: &str = "text/html; charset=utf-8";
-const CSS: &str = "text/css; charset=utf-8";
-const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
-const SVG: &str = "image/svg+xml";
+const HTML_CONTENT_TYPE: &str = "text/html; charset=utf-8";
+const CSS_CONTENT_TYPE: &str = "text/css; charset=utf-8";
+const JAVASCRIPT_CONTENT_TYPE: &str = "text/javascript; charset=utf-8";
+const SVG_CONTENT_TYPE: &str = "image/svg+xml";
 
-/// Path, content type and content of each file.
-const FILES: [(&str, &str, &str); 8] = [
-    ("/docs", HTML, include_str!("page.html")),
-    ("/docs/docs.css", CSS, include_str!("docs.css")),
-    ("/docs/docs.js", JAVASCRIPT, include_str!("docs.js")),
-    ("/docs/dom.js", JAVASCRIPT, include_str!("dom.js")),
-    ("/docs/request.js", JAVASCRIPT, include_str!("request.js")),
-    ("/docs/schema.js", JAVASCRIPT, include_str!("schema.js")),
-    ("/docs/try.js", JAVASCRIPT, include_str!("try.js")),
-    ("/docs/icon.svg", SVG, include_str!("icon.svg")),
+/// Path, content type and content of each file of the documentation page.
+const DOCS_PAGE_FILES: [(&str, &str, &str); 8] = [
+    ("/docs", HTML_CONTENT_TYPE, include_str!("page.html")),
+    ("/docs/docs.css", CSS_CONTENT_TYPE, include_str!("docs.css")),
+    (
+        "/docs/docs.js",
+        JAVASCRIPT_CONTENT_TYPE,
+        include_str!("docs.js"),
+    ),
+    (
+        "/docs/dom.js",
+        JAVASCRIPT_CONTENT_TYPE,
+        include_str!("dom.js"),
+    ),
+    (
+        "/docs/request.js",
+        JAVASCRIPT_CONTENT_TYPE,
+        include_str!("request.js"),
+    ),
+    (
+        "/docs/schema.js",
+        JAVASCRIPT_CONTENT_TYPE,
+        include_str!("schema.js"),
+    ),
+    (
+        "/docs/try.js",
+        JAVASCRIPT_CONTENT_TYPE,
+        include_str!("try.js"),
+    ),
+    ("/docs/icon.svg", SVG_CONTENT_TYPE, include_str!("icon.svg")),
 ];
 
 pub(super) fn router(document: &OpenApi) -> Router {
@@ -43,7 +65,7 @@ pub(super) fn router(document: &OpenApi) -> Router {
         "/openapi.json",
         get(async move || file_response(json, document.clone())),
     );
-    FILES
+    DOCS_PAGE_FILES
         .iter()
         .fold(router, |router, (path, content_type, content)| {
             router.route(path, get(async || file_response(content_type, *content)))
@@ -62,7 +84,8 @@ fn file_response(content_type: &'static str, content: impl IntoResponse) -> Resp
             header::REFERRER_POLICY,
             HeaderValue::from_static("no-referrer"),
         ),
-        // The files are part of the binary, so a new version of the service may change them.
+        // The browser must check for a new version before it uses a cached file. An update of the
+        // service may change the files, because the files are part of the binary.
         (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
     ];
     (headers, content).into_response()

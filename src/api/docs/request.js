@@ -1,13 +1,17 @@
-// Builds a request, sends it, and renders it as a curl command.
+// Builds a request, sends the request, and renders the request as a curl command.
 
 /** Response headers that the page shows. */
 const SHOWN_HEADERS = ["content-type", "content-length", "retry-after", "allow", "x-rh-insights-request-id"];
-/** The page truncates longer bodies, because they make the browser slow. */
+/**
+ * Maximum number of characters of a response body that the page shows. The page truncates longer
+ * bodies, because longer bodies make the browser slow.
+ */
 const MAX_SHOWN_CHARACTERS = 500_000;
 
 /**
- * Returns the names of the security schemes to send: the first complete set of credentials. If no
- * set is complete, returns every scheme that has a value.
+ * Returns the names of the security schemes to send with the request. These are the schemes of the
+ * first set of credentials for which all values were entered. If no set is complete, returns all
+ * schemes for which a value was entered.
  */
 export function schemesToSend(operation, { values, headers }) {
   const sets = (operation.security ?? []).map((requirement) => Object.keys(requirement));
@@ -17,8 +21,8 @@ export function schemesToSend(operation, { values, headers }) {
 }
 
 /**
- * Builds a request. Paths are relative to `base`, so they also work behind a proxy that adds a path
- * prefix.
+ * Builds a request. The path is relative to `base`. Therefore the request also works behind a proxy
+ * that adds a path prefix.
  */
 export function buildRequest({ base, method, path, parameters, headers, body }) {
   let filledPath = path;
@@ -37,7 +41,7 @@ export function buildRequest({ base, method, path, parameters, headers, body }) 
   return { method: method.toUpperCase(), url: url.href, headers, body };
 }
 
-/** Renders the request as a curl command. Shows values of `maskedHeaders` as an ellipsis. */
+/** Renders the request as a curl command. Replaces the values of `maskedHeaders` with an ellipsis. */
 export function curlCommand(request, maskedHeaders = new Set()) {
   const quote = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
   const parts = [request.method === "GET" ? "curl -s" : `curl -s -X ${request.method}`];
@@ -49,7 +53,7 @@ export function curlCommand(request, maskedHeaders = new Set()) {
   return parts.join(" \\\n  ");
 }
 
-/** Sends the request. Resolves to the response and its duration in milliseconds. */
+/** Sends the request. Returns the response and the duration of the request in milliseconds. */
 export async function sendRequest(request, signal) {
   const started = performance.now();
   const { method, headers, body } = request;
@@ -79,8 +83,8 @@ function formatBody(text) {
 }
 
 /**
- * Adds line breaks and indentation to JSON text. JSON.parse followed by JSON.stringify would round
- * large numbers.
+ * Adds line breaks and indentation to JSON text. The function does not use JSON.parse and
+ * JSON.stringify, because they would round large numbers.
  */
 export function indentJson(json) {
   let output = "";

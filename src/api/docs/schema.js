@@ -2,7 +2,7 @@
 
 import { element, inlineCode } from "./dom.js";
 
-/** Follows `$ref` until the object is not a reference. */
+/** Returns the object that a `$ref` refers to. Returns other objects unchanged. */
 export function resolve(openapi, object) {
   let resolved = object;
   while (resolved?.$ref) {
@@ -12,7 +12,7 @@ export function resolve(openapi, object) {
   return resolved ?? {};
 }
 
-/** Resolves a schema and merges its `allOf` parts into one object schema. */
+/** Resolves a reference to a schema, and merges the `allOf` parts of the schema into one schema. */
 function flatten(openapi, schemaOrRef) {
   const schema = resolve(openapi, schemaOrRef);
   if (!schema.allOf) return schema;
@@ -71,7 +71,7 @@ export function typeName(openapi, schemaOrRef) {
   return types(schema).map(name).join(" or ") || "any";
 }
 
-/** Returns a readable list of length, range and default of a value. */
+/** Returns the length limits, the range and the default value of a schema as text. */
 export function constraints(schema) {
   const constraint = (keyword, label) => (schema[keyword] === undefined ? [] : [`${label} ${schema[keyword]}`]);
   return [

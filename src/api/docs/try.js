@@ -5,8 +5,8 @@ import { buildRequest, curlCommand, schemesToSend, sendRequest } from "./request
 import { exampleValue, resolve } from "./schema.js";
 
 /**
- * Base URL of the API. Relative to this page, so it also works behind a proxy that adds a path
- * prefix.
+ * Base URL of the API. The URL is relative to the URL of this page. Therefore the URL is also
+ * correct behind a proxy that adds a path prefix.
  */
 const BASE = new URL(".", location.href);
 

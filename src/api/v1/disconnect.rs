@@ -1,5 +1,5 @@
-//! `POST /v1/connection/disconnect` (management): tells a client to disconnect and not to
-//! reconnect.
+//! `POST /v1/connection/disconnect` (management): sends a disconnect command to a client. The
+//! client then disconnects and does not reconnect.
 
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
@@ -24,12 +24,13 @@ struct NodeDisconnectRequest {
     message: Option<String>,
 }
 
-/// An empty JSON object. Existing callers expect it instead of an empty body.
+/// An empty JSON object. Existing callers expect `{}` instead of an empty body.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct EmptyResponse {}
 
-/// Tell a client to disconnect and not to reconnect
+/// Disconnect a client
 ///
+/// Sends a disconnect command to the client. The client then disconnects and does not reconnect.
 /// Responds after the broker has acknowledged the command. Responds 400 if the client is unknown or
 /// not connected.
 #[utoipa::path(
@@ -54,7 +55,7 @@ pub(super) async fn disconnect(
     let request: NodeDisconnectRequest = json::parse_body(body)?;
     let node = request.node.validate()?;
     let action = AuditedAction {
-        caller: &caller.name,
+        caller: &caller.audit_name,
         action: "disconnect",
         tenant: &node.account,
         client_id: &node.node_id,

@@ -5,7 +5,7 @@ use axum::extract::{OriginalUri, Path, State};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::unknown_account;
+use super::unknown_account_error;
 use crate::api::SharedState;
 use crate::api::audit::{AuditedAction, run_audited};
 use crate::api::auth::ManagementCaller;
@@ -21,11 +21,11 @@ const INVALID_INPUT_TITLE: &str = "Unable to process input parameters";
 #[derive(Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(super) struct AccountConnections {
     account: String,
-    /// Organization id. Only present if the account number is empty.
+    /// Organization id. Present only if the account number is empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     org_id: Option<String>,
-    /// Client ids.
+    /// Ids of the connected clients.
     connections: Vec<String>,
 }
 
@@ -51,15 +51,20 @@ pub(super) async fn list_all(
 ) -> Result<Json<Paginated<AccountConnections>>, ApiError> {
     let page = PageParams::from_query(&uri, INVALID_INPUT_TITLE)?;
     let action = AuditedAction {
-        caller: &caller.name,
+        caller: &caller.audit_name,
         action: "list",
         tenant: "",
         client_id: "",
     };
-    let list = async { Ok(state.store.list_all(page.offset, page.limit).await?) };
-    let list = run_audited(&action, list).await?;
-    let data = group_by_account(list.clients);
-    Ok(Json(Paginated::by_offset(&uri, page, list.count, data)))
+    let list_clients = async { Ok(state.store.list_all(page.offset, page.limit).await?) };
+    let client_page = run_audited(&action, list_clients).await?;
+    let data = group_by_account(client_page.clients);
+    Ok(Json(Paginated::by_offset(
+        &uri,
+        page,
+        client_page.count,
+        data,
+    )))
 }
 
 /// List the connections of an account
@@ -94,28 +99,29 @@ pub(super) async fn list_for_account(
     }
     let page = PageParams::from_query(&uri, INVALID_INPUT_TITLE)?;
     let action = AuditedAction {
-        caller: &caller.name,
+        caller: &caller.audit_name,
         action: "list",
         tenant: &account,
         client_id: "",
     };
-    let list = async {
-        let org = state.org_of(&account).await?;
-        let org = org.ok_or_else(|| unknown_account(INVALID_INPUT_TITLE))?;
+    let list_connections = async {
+        let org = state.find_org_by_account(&account).await?;
+        let org = org.ok_or_else(|| unknown_account_error(INVALID_INPUT_TITLE))?;
         let request = PageRequest::at_offset(page.offset, page.limit);
         Ok(state.store.list_for_org(&org, &request).await?)
     };
-    let list = run_audited(&action, list).await?;
-    let client_ids = list.connections.into_iter();
-    let client_ids = client_ids.map(|connection| connection.client_id.to_string());
-    let page = Paginated::by_offset(&uri, page, list.count, client_ids.collect());
-    Ok(Json(page))
+    let connection_page = run_audited(&action, list_connections).await?;
+    let count = connection_page.count;
+    let connections = connection_page.connections.into_iter();
+    let client_ids = connections.map(|connection| connection.client_id.to_string());
+    let response = Paginated::by_offset(&uri, page, count, client_ids.collect());
+    Ok(Json(response))
 }
 
-/// Groups clients by account, ordered by the first client of each account.
+/// Groups clients by account number. The groups have the order of their first clients.
 ///
-/// Clients without an account number are grouped by organization, so clients of different
-/// organizations never share a group.
+/// Clients without an account number are grouped by organization. Otherwise one group could contain
+/// clients of different organizations.
 fn group_by_account(clients: Vec<(Tenant, ClientId)>) -> Vec<AccountConnections> {
     let mut groups: Vec<AccountConnections> = Vec::new();
     for (tenant, client_id) in clients {
@@ -124,7 +130,8 @@ fn group_by_account(clients: Vec<(Tenant, ClientId)>) -> Vec<AccountConnections>
             group.account == tenant.account && group.org_id == org_id
         };
         let client_id = client_id.to_string();
-        // Clients of an account are usually adjacent, so search from the end.
+        // Clients of one account are usually adjacent in the list. Therefore the search starts at
+        // the last group.
         match groups.iter_mut().rev().find(is_same_tenant) {
             Some(group) => group.connections.push(client_id),
             None => groups.push(AccountConnections {
@@ -151,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_are_grouped_by_account_or_by_organization_if_account_is_empty() {
+    fn clients_without_an_account_number_are_grouped_by_organization() {
         let groups = group_by_account(vec![
             client("1", "010", "a"),
             client("1", "010", "b"),

@@ -19,7 +19,7 @@ struct NodeMessageRequest {
     #[serde(default)]
     #[schema(required = true, min_length = 1, example = "111000")]
     account: String,
-    /// Client id.
+    /// Id of the client that receives the message.
     #[serde(default)]
     #[schema(required = true, min_length = 1, example = "my-machine")]
     recipient: String,
@@ -62,12 +62,12 @@ pub(super) async fn send(
         message,
     } = request;
     if account.is_empty() || recipient.is_empty() || !message.has_directive() {
-        return Err(json::missing_fields());
+        return Err(json::missing_fields_error());
     }
     check_account(&caller, &account)?;
     let content = message.validate()?;
-    let connection = match state.org_of(&account).await? {
-        Some(org) => state.find_reachable(&org, &recipient).await?,
+    let connection = match state.find_org_by_account(&account).await? {
+        Some(org) => state.find_reachable_connection(&org, &recipient).await?,
         None => None,
     };
     send_message::send_message(&state, connection, content).await

@@ -1,7 +1,7 @@
-//! v1 of the API, kept for existing callers.
+//! Version 1 of the API, for existing callers.
 //!
-//! Account numbers identify tenants. Operators use separate management endpoints, which work on
-//! connections of any tenant.
+//! In v1, an account number identifies a tenant. Operators use the management endpoints, which may
+//! access the connections of any tenant.
 
 mod disconnect;
 mod list_connections;
@@ -50,31 +50,32 @@ struct NodeRef {
     #[serde(default)]
     #[schema(required = true, min_length = 1, example = "111000")]
     account: String,
-    /// Client id.
+    /// Id of the client.
     #[serde(default)]
     #[schema(required = true, min_length = 1, example = "my-machine")]
     node_id: String,
 }
 
 impl NodeRef {
-    /// Checks that both fields are present. An empty field counts as missing.
+    /// Checks that `account` and `node_id` are present. An empty field counts as missing.
     fn validate(self) -> Result<Self, ApiError> {
         if self.account.is_empty() || self.node_id.is_empty() {
-            return Err(json::missing_fields());
+            return Err(json::missing_fields_error());
         }
         Ok(self)
     }
 
-    /// Finds the connection. Returns `None` if the account or the connection is unknown.
-    async fn find(&self, state: &ApiState) -> Result<Option<Connection>, ApiError> {
-        match state.org_of(&self.account).await? {
-            Some(org) => state.find_own(&org, &self.node_id).await,
+    /// Finds the connection of the client. Returns `None` if the account number is unknown or the
+    /// client is not connected.
+    async fn find_connection(&self, state: &ApiState) -> Result<Option<Connection>, ApiError> {
+        match state.find_org_by_account(&self.account).await? {
+            Some(org) => state.find_org_connection(&org, &self.node_id).await,
             None => Ok(None),
         }
     }
 
-    /// Returns the error for a command to an unknown connection.
-    fn not_found(&self) -> ApiError {
+    /// Returns the error for a command to a client that is not connected.
+    fn not_connected_error(&self) -> ApiError {
         ApiError::new(
             StatusCode::BAD_REQUEST,
             format!(
@@ -86,16 +87,18 @@ impl NodeRef {
     }
 }
 
-/// Sends a reconnect or disconnect command to a node.
+/// Sends a reconnect or disconnect command to a client.
 async fn send_command(
     state: &SharedState,
     node: &NodeRef,
     command: &Command,
 ) -> Result<(), ApiError> {
-    let connection = node.find(state).await?;
-    let connection = connection.ok_or_else(|| node.not_found())?;
+    let connection = node.find_connection(state).await?;
+    let connection = connection.ok_or_else(|| node.not_connected_error())?;
     let message_id = state.send_command(&connection, command).await?;
-    message_id.map(drop).ok_or_else(|| node.not_found())
+    message_id
+        .map(drop)
+        .ok_or_else(|| node.not_connected_error())
 }
 
 /// Checks that the account in the request is the caller's own account.
@@ -110,12 +113,13 @@ fn check_account(caller: &AccountCaller, account: &str) -> Result<(), ApiError> 
     ))
 }
 
-fn unknown_account(title: &'static str) -> ApiError {
+fn unknown_account_error(title: &'static str) -> ApiError {
     let detail = "No organization has this account number";
     ApiError::new(StatusCode::BAD_REQUEST, title, detail)
 }
 
-/// Status of a node. Omits fields that are null, but not fields that are `{}`.
+/// Connection status of a client. Fields that are null are omitted. Fields that are `{}` are not
+/// omitted.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(tag = "status", rename_all = "lowercase")]
 enum NodeStatus {

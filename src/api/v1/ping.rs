@@ -53,7 +53,7 @@ pub(super) async fn ping(
 ) -> Result<Json<NodePingResponse>, ApiError> {
     let node = json::parse_body::<NodeRef>(body)?.validate()?;
     let action = AuditedAction {
-        caller: &caller.name,
+        caller: &caller.audit_name,
         action: "ping",
         tenant: &node.account,
         client_id: &node.node_id,
@@ -65,16 +65,16 @@ pub(super) async fn ping(
     }))
 }
 
-/// Sends the ping, and returns whether the client is connected.
+/// Sends a ping command to a client, and returns whether the client is connected.
 ///
-/// Handshake clients have no ping command. A handshake client with a stored connection counts as
-/// connected.
+/// The handshake dialect has no ping command. For a client of this dialect, the function sends
+/// nothing and returns the recorded status.
 async fn send_ping(state: &ApiState, node: &NodeRef) -> Result<ConnectionStatus, ApiError> {
-    let Some(connection) = node.find(state).await? else {
+    let Some(connection) = node.find_connection(state).await? else {
         return Ok(ConnectionStatus::Disconnected);
     };
-    let sent = state.delivery.send_command(&connection, &Command::Ping);
-    match sent.await {
+    let send = state.delivery.send_command(&connection, &Command::Ping);
+    match send.await {
         Ok(_) => Ok(ConnectionStatus::Connected),
         Err(SendError::NotConnected) => Ok(ConnectionStatus::Disconnected),
         Err(error) => Err(ApiError::send_failed("Ping failed", error)),

@@ -1,5 +1,5 @@
-//! `POST /v1/connection/reconnect` (management): tells a client to disconnect and reconnect after a
-//! delay.
+//! `POST /v1/connection/reconnect` (management): sends a reconnect command to a client. The client
+//! then disconnects, and reconnects after a delay.
 
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
@@ -39,10 +39,11 @@ struct NodeReconnectRequest {
     message: Option<String>,
 }
 
-/// Tell a client to disconnect and reconnect after a delay
+/// Reconnect a client
 ///
-/// Responds after the broker has acknowledged the command. Responds 400 if the client is unknown or
-/// not connected.
+/// Sends a reconnect command to the client. The client then disconnects, and reconnects after the
+/// delay. Responds after the broker has acknowledged the command. Responds 400 if the client is
+/// unknown or not connected.
 #[utoipa::path(
     post,
     path = "/connection/reconnect",
@@ -64,10 +65,10 @@ pub(super) async fn reconnect(
 ) -> Result<StatusCode, ApiError> {
     let request: NodeReconnectRequest = json::parse_body(body)?;
     let node = request.node.validate()?;
-    let delay = request.delay.ok_or_else(json::missing_fields)?;
+    let delay = request.delay.ok_or_else(json::missing_fields_error)?;
     let delay_seconds = check_delay(delay)?;
     let action = AuditedAction {
-        caller: &caller.name,
+        caller: &caller.audit_name,
         action: "reconnect",
         tenant: &node.account,
         client_id: &node.node_id,

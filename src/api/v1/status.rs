@@ -1,10 +1,11 @@
-//! `POST /v1/connection_status` and `POST /v1/connection/status` (management): status of a client.
+//! `POST /v1/connection_status` and `POST /v1/connection/status` (management): return the
+//! connection status of a client.
 
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use bytes::Bytes;
 
-use super::{NodeRef, NodeStatus, check_account, unknown_account};
+use super::{NodeRef, NodeStatus, check_account, unknown_account_error};
 use crate::api::audit::{AuditedAction, run_audited};
 use crate::api::auth::{AccountCaller, ManagementCaller};
 use crate::api::error::ApiError;
@@ -31,7 +32,7 @@ pub(super) async fn tenant_status(
     let node = json::parse_body::<NodeRef>(body)?.validate()?;
     check_account(&caller, &node.account)?;
     let org = org_of_node(&state, &node).await?;
-    let connection = state.find_reachable(&org, &node.node_id).await?;
+    let connection = state.find_reachable_connection(&org, &node.node_id).await?;
     Ok(Json(connection.into()))
 }
 
@@ -50,20 +51,21 @@ pub(super) async fn management_status(
 ) -> Result<Json<NodeStatus>, ApiError> {
     let node = json::parse_body::<NodeRef>(body)?.validate()?;
     let action = AuditedAction {
-        caller: &caller.name,
+        caller: &caller.audit_name,
         action: "status",
         tenant: &node.account,
         client_id: &node.node_id,
     };
-    let find = async {
+    let find_status = async {
         let org = org_of_node(&state, &node).await?;
-        let connection = state.find_own(&org, &node.node_id).await?;
+        let connection = state.find_org_connection(&org, &node.node_id).await?;
         Ok(Json(connection.into()))
     };
-    run_audited(&action, find).await
+    run_audited(&action, find_status).await
 }
 
+/// Finds the organization that has the account number of the client.
 async fn org_of_node(state: &ApiState, node: &NodeRef) -> Result<OrgId, ApiError> {
-    let org = state.org_of(&node.account).await?;
-    org.ok_or_else(|| unknown_account("Unable to translate account to org_id"))
+    let org = state.find_org_by_account(&node.account).await?;
+    org.ok_or_else(|| unknown_account_error("Unable to translate account to org_id"))
 }

@@ -1,4 +1,4 @@
-//! `POST /v2/connections/status`: connection status of many clients, in the order of the request.
+//! `POST /v2/connections/status`: returns the connection status of many clients.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{ConnectionView, invalid_request};
+use super::{ConnectionView, invalid_request_error};
 use crate::api::SharedState;
 use crate::api::auth::OrgCaller;
 use crate::api::error::ApiError;
@@ -61,29 +61,30 @@ pub(super) async fn status(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<BatchStatusResponse>, ApiError> {
     let request: BatchStatusRequest = json::parse_body(body)?;
-    let requested_ids = request.client_ids.ok_or_else(json::missing_fields)?;
+    let requested_ids = request.client_ids.ok_or_else(json::missing_fields_error)?;
     if requested_ids.len() > MAX_CLIENT_IDS {
-        return Err(invalid_request(format!(
+        return Err(invalid_request_error(format!(
             "client_ids has {} entries; at most {MAX_CLIENT_IDS} are allowed",
             requested_ids.len()
         )));
     }
-    // No client can have an invalid id, so invalid ids are reported as disconnected.
+    // The lookup uses only the valid ids. Invalid ids are reported as disconnected, because no
+    // client can have an invalid id.
     let valid_ids: Vec<ClientId> = requested_ids
         .iter()
         .filter_map(|id| ClientId::new(id).ok())
         .collect();
     let connections = state
         .store
-        .find_many_for_org(&caller.org, &valid_ids)
+        .find_many_for_org(&caller.org_id, &valid_ids)
         .await?;
-    let connections: HashMap<String, _> = connections
+    let connections_by_id: HashMap<String, _> = connections
         .into_iter()
         .map(|connection| (connection.client_id.to_string(), connection))
         .collect();
     let data = requested_ids
         .into_iter()
-        .map(|client_id| match connections.get(&client_id) {
+        .map(|client_id| match connections_by_id.get(&client_id) {
             Some(connection) => BatchStatusItem::Connected(connection.clone().into()),
             None => BatchStatusItem::Disconnected { client_id },
         })

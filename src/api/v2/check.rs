@@ -8,7 +8,7 @@ use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use super::client_request::{TimeoutParam, parse_timeout, round_trip_ms, send_request};
-use super::{ClientIdParam, ClientIdPath, client_id_from_path, invalid_request};
+use super::{ClientIdParam, ClientIdPath, client_id_from_path, invalid_request_error};
 use crate::api::SharedState;
 use crate::api::audit::{AuditedAction, run_audited};
 use crate::api::auth::OrgCaller;
@@ -18,11 +18,11 @@ use crate::api::json::Json;
 use crate::api::pagination::{last_value, query_params};
 use crate::delivery::{ClientRequest, MessageContent};
 
-/// Result of a check.
+/// Result of checking a connection.
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub(super) struct CheckResponse {
     level: u8,
-    /// Recorded status of the connection.
+    /// Connection status in the database.
     status: ConnectionStatus,
     /// Whether the client responded. Absent if no request was sent to the client.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -36,7 +36,7 @@ pub(super) struct CheckResponse {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     round_trip_ms: Option<f64>,
-    /// Error message of the client, if it could not process the request.
+    /// Error message of the client, if the client could not process the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     client_error: Option<String>,
@@ -47,8 +47,8 @@ pub(super) struct CheckResponse {
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "only documents the parameters")]
 struct CheckParams {
-    /// 1: look up the recorded status. 2: look up the status and ping the client. 3: look up the
-    /// status and send a message to an application on the client.
+    /// Level 1 looks up the status in the database. Level 2 looks up the status and pings the
+    /// client. Level 3 looks up the status and sends a message to an application on the client.
     #[param(minimum = 1, maximum = 3, default = 1)]
     level: Option<u8>,
     /// Directive of the level 3 message. Required for level 3. An application on the client must
@@ -58,8 +58,8 @@ struct CheckParams {
 
 /// Check a connection
 ///
-/// Looks up the recorded status. Levels 2 and 3 also send a request to the client and wait for its
-/// response.
+/// Looks up the status in the database. Levels 2 and 3 also send a request to the client and wait
+/// for the client's response.
 #[utoipa::path(
     post,
     path = "/connections/{client_id}/check",
@@ -91,13 +91,16 @@ pub(super) async fn check(
     let timeout = parse_timeout(&params)?;
     let (level, request) = parse_level(&params)?;
     let action = AuditedAction {
-        caller: &caller.name,
+        caller: &caller.audit_name,
         action: "check",
-        tenant: caller.org.as_str(),
+        tenant: caller.org_id.as_str(),
         client_id: &client_id,
     };
     let check = async {
-        let Some(connection) = state.find_own(&caller.org, &client_id).await? else {
+        let Some(connection) = state
+            .find_org_connection(&caller.org_id, &client_id)
+            .await?
+        else {
             return Ok(CheckResponse {
                 level,
                 status: ConnectionStatus::Disconnected,
@@ -113,7 +116,7 @@ pub(super) async fn check(
             let outcome =
                 send_request(&state, &connection, request, timeout, "Check failed").await?;
             result.answered = Some(outcome.response.is_some());
-            result.id = Some(outcome.id);
+            result.id = Some(outcome.request_id);
             result.round_trip_ms = outcome.response.as_ref().map(round_trip_ms);
             result.client_error = outcome.response.and_then(|response| response.client_error);
         }
@@ -122,7 +125,8 @@ pub(super) async fn check(
     run_audited(&action, check).await.map(Json)
 }
 
-/// Returns the level and the request to send to the client. Level 1 sends no request.
+/// Parses the query parameter `level`. Returns the level and the request to send to the client. For
+/// level 1, there is no request.
 fn parse_level(params: &[(String, String)]) -> Result<(u8, Option<ClientRequest>), ApiError> {
     match last_value(params, "level") {
         None | Some("" | "1") => Ok((1, None)),
@@ -130,7 +134,7 @@ fn parse_level(params: &[(String, String)]) -> Result<(u8, Option<ClientRequest>
         Some("3") => {
             let directive = last_value(params, "directive").unwrap_or_default();
             if directive.trim().is_empty() {
-                return Err(invalid_request(
+                return Err(invalid_request_error(
                     "level 3 requires directive=…, naming a directive that an application on the \
                      client responds to",
                 ));
@@ -142,6 +146,6 @@ fn parse_level(params: &[(String, String)]) -> Result<(u8, Option<ClientRequest>
             };
             Ok((3, Some(ClientRequest::Message(message))))
         }
-        Some(_) => Err(invalid_request("level must be 1, 2 or 3")),
+        Some(_) => Err(invalid_request_error("level must be 1, 2 or 3")),
     }
 }

@@ -1,11 +1,11 @@
-//! Sending a request to a client and waiting for its response, for `ping` and `check`.
+//! Sends a request to a client and waits for the response, for `ping` and `check`.
 
 use std::time::Duration;
 
 use axum::http::StatusCode;
 use utoipa::IntoParams;
 
-use super::invalid_request;
+use super::invalid_request_error;
 use crate::api::ApiState;
 use crate::api::error::ApiError;
 use crate::api::pagination::last_value;
@@ -13,7 +13,8 @@ use crate::delivery::{ClientRequest, ReceivedResponse, RequestOutcome, SendError
 use crate::domain::Connection;
 
 const DEFAULT_TIMEOUT_SECONDS: u64 = 5;
-/// Less than the default of `http.request_timeout` (30 s), after which the caller gets a 503.
+/// Maximum value of `timeout`. It is less than the default of `http.request_timeout` (30 s),
+/// because the API responds 503 after `http.request_timeout`.
 const MAX_TIMEOUT_SECONDS: u64 = 25;
 
 /// OpenAPI description of the query parameter `timeout`.
@@ -34,14 +35,14 @@ pub(super) fn parse_timeout(params: &[(String, String)]) -> Result<Duration, Api
     };
     let seconds = seconds.filter(|seconds| (1..=MAX_TIMEOUT_SECONDS).contains(seconds));
     let seconds = seconds.ok_or_else(|| {
-        invalid_request(format!(
+        invalid_request_error(format!(
             "timeout must be an integer from 1 to {MAX_TIMEOUT_SECONDS} (seconds)"
         ))
     })?;
     Ok(Duration::from_secs(seconds))
 }
 
-/// Sends the request and waits for the response, up to `timeout`.
+/// Sends a request to a client. Waits for the client's response until the timeout.
 pub(super) async fn send_request(
     state: &ApiState,
     connection: &Connection,

@@ -1,5 +1,5 @@
-//! `POST /v2/connections/{client_id}/disconnect`: tells a client to disconnect and not to
-//! reconnect.
+//! `POST /v2/connections/{client_id}/disconnect`: sends a disconnect command to a client. The
+//! client then disconnects and does not reconnect.
 
 use axum::extract::State;
 use axum::extract::rejection::{BytesRejection, PathRejection};
@@ -21,8 +21,9 @@ struct DisconnectRequest {
     message: Option<String>,
 }
 
-/// Tell a client to disconnect and not to reconnect
+/// Disconnect a client
 ///
+/// Sends a disconnect command to the client. The client then disconnects and does not reconnect.
 /// Responds after the broker has acknowledged the command. The request body is optional.
 #[utoipa::path(
     post,

@@ -1,5 +1,5 @@
-//! `GET /v2/connections`: lists the organization's connections, with filters, in pages by offset or
-//! by cursor.
+//! `GET /v2/connections`: returns a page of the organization's connections that match the filters.
+//! The caller selects the page by an offset or by a cursor.
 
 use axum::extract::{OriginalUri, State};
 use axum::http::Uri;
@@ -19,9 +19,9 @@ use crate::store::{PageRequest, PageStart};
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "only documents the parameter")]
 struct CursorParam {
-    /// Position of the page. Replaces `offset`, and has the same cost for every page. Use an empty
-    /// cursor for the first page, then `meta.cursor` of the previous page. The response has no
-    /// `meta.count`.
+    /// Position of the page, instead of `offset`. With a cursor, every page is equally
+    /// fast. For the first page, use an empty cursor. For the next page, use the value of
+    /// `meta.cursor`. The response has no `meta.count`.
     cursor: Option<String>,
 }
 
@@ -49,19 +49,23 @@ pub(super) async fn list(
     let mut request = PageRequest::at_offset(page.offset, page.limit);
     request.filter = parse_filters(&params)?;
     if let Some(cursor) = last_value(&params, "cursor") {
-        // PostgreSQL rejects NUL in text. No client id contains NUL, so cutting the cursor at the
-        // first NUL does not change which clients come after it.
+        // PostgreSQL rejects NUL in text. Therefore the cursor is truncated at the first NUL. No
+        // client id contains NUL, so the same clients follow the truncated cursor.
         let client_id = cursor.split('\0').next().unwrap_or_default();
         request.start = PageStart::After(client_id.to_owned());
         return list_after_cursor(&state, &caller, request, &uri).await;
     }
-    let list = state.store.list_for_org(&caller.org, &request).await?;
-    let data = list.connections.into_iter().map(Into::into).collect();
-    Ok(Json(Paginated::by_offset(&uri, page, list.count, data)))
+    let connection_page = state.store.list_for_org(&caller.org_id, &request).await?;
+    let count = connection_page.count;
+    let connections = connection_page.connections.into_iter();
+    let data = connections.map(Into::into).collect();
+    Ok(Json(Paginated::by_offset(&uri, page, count, data)))
 }
 
-/// Returns the page after the cursor. Reads one extra connection, which exists only if there is a
-/// next page.
+/// Returns the page after the cursor.
+///
+/// Reads one connection more than the page contains. If this connection exists, there is a next
+/// page.
 async fn list_after_cursor(
     state: &SharedState,
     caller: &OrgCaller,
@@ -70,12 +74,12 @@ async fn list_after_cursor(
 ) -> Result<Json<Paginated<ConnectionView>>, ApiError> {
     let limit = request.limit;
     request.limit = if limit == 0 { 0 } else { limit + 1 };
-    let list = state.store.list_for_org(&caller.org, &request).await?;
-    let mut connections = list.connections;
+    let connection_page = state.store.list_for_org(&caller.org_id, &request).await?;
+    let mut connections = connection_page.connections;
     let has_next_page = connections.len() as u64 > limit;
     connections.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-    let cursor_row = connections.last().filter(|_| has_next_page);
-    let next_cursor = cursor_row.map(|connection| connection.client_id.to_string());
+    let last_connection = connections.last().filter(|_| has_next_page);
+    let next_cursor = last_connection.map(|connection| connection.client_id.to_string());
     let data = connections.into_iter().map(Into::into).collect();
     Ok(Json(Paginated::by_cursor(uri, limit, next_cursor, data)))
 }

@@ -4,11 +4,12 @@ use std::collections::HashMap;
 
 use utoipa::{IntoParams, ToSchema};
 
-use super::invalid_request;
+use super::invalid_request_error;
 use crate::api::error::ApiError;
 use crate::store::Filter;
 
-/// Facts that have their own query parameter. Other facts are filtered with `fact=key:value`.
+/// Names of the facts that have their own query parameter. To filter by another fact, a caller uses
+/// `fact=key:value`.
 const FACT_PARAMS: [&str; 8] = [
     "insights_id",
     "machine_id",
@@ -28,17 +29,18 @@ const MAX_VALUES_PER_PARAM: usize = 16;
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "only documents the parameters")]
 pub(super) struct FilterParams {
-    /// The client has a dispatcher with this name. `dispatcher`, `tag` and `fact` may each be
-    /// repeated up to 16 times; the client must match all values.
+    /// Lists clients that have a dispatcher with this name. Each of the parameters `dispatcher`,
+    /// `tag` and `fact` may occur up to 16 times. A listed client matches all values.
     #[param(max_items = 16)]
     dispatcher: Option<Vec<String>>,
-    /// The client has this tag, written as `key:value`.
+    /// Lists clients that have this tag, written as `key:value`.
     #[param(inline, max_items = 16)]
     tag: Option<Vec<KeyValue>>,
-    /// The client has this fact, written as `key:value`. For facts without their own parameter.
+    /// Lists clients that have this fact, written as `key:value`. Use this parameter for facts that
+    /// have no query parameter of their own.
     #[param(inline, max_items = 16)]
     fact: Option<Vec<KeyValue>>,
-    /// The client id or the FQDN starts with this text.
+    /// Lists clients whose client id or FQDN starts with this text.
     search: Option<String>,
     insights_id: Option<String>,
     machine_id: Option<String>,
@@ -59,17 +61,18 @@ struct KeyValue(String);
 /// Parses the filter parameters. Ignores empty parameters and parameters that are not filters.
 pub(super) fn parse_filters(params: &[(String, String)]) -> Result<Filter, ApiError> {
     let mut filter = Filter::default();
-    let mut counts = HashMap::<&str, usize>::new();
+    let mut value_counts = HashMap::<&str, usize>::new();
     for (name, value) in params.iter().filter(|(_, value)| !value.is_empty()) {
-        let count = counts.entry(name).or_default();
+        let count = value_counts.entry(name).or_default();
         *count += 1;
         if is_filter(name) && *count > MAX_VALUES_PER_PARAM {
-            return Err(invalid_request(format!(
+            return Err(invalid_request_error(format!(
                 "too many values for {name}; at most {MAX_VALUES_PER_PARAM} are allowed"
             )));
         }
-        // PostgreSQL rejects NUL in text. No stored value contains NUL, so a filter with NUL must
-        // match nothing. The replacement character has this effect.
+        // PostgreSQL rejects NUL in text. No stored value contains NUL, so a filter value with NUL
+        // must match nothing. Therefore each NUL is replaced with U+FFFD, which values do not
+        // contain in practice.
         let value = value.replace('\0', "\u{fffd}");
         match name.as_str() {
             "dispatcher" => filter.require_dispatcher(&value),
@@ -93,10 +96,11 @@ fn is_filter(name: &str) -> bool {
     matches!(name, "dispatcher" | "tag" | "fact" | "search") || FACT_PARAMS.contains(&name)
 }
 
-/// Splits `key:value` at the first colon.
-fn split_key_value<'a>(name: &str, text: &'a str) -> Result<(&'a str, &'a str), ApiError> {
+/// Splits `key:value` at the first colon. `param_name` is the name of the query parameter, for the
+/// error message.
+fn split_key_value<'a>(param_name: &str, text: &'a str) -> Result<(&'a str, &'a str), ApiError> {
     text.split_once(':')
-        .ok_or_else(|| invalid_request(format!("{name} must have the form key:value")))
+        .ok_or_else(|| invalid_request_error(format!("{param_name} must have the form key:value")))
 }
 
 #[cfg(test)]
@@ -115,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn all_filters_are_applied_up_to_the_maximum_number() {
+    fn a_parameter_may_have_up_to_16_values_and_all_values_become_filters() {
         let mut expected = Filter::default();
         expected.require_tag("a", "1:2");
         expected.require_tag("b", "");

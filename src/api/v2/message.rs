@@ -46,6 +46,8 @@ pub(super) async fn send(
 ) -> Result<impl IntoResponse, ApiError> {
     let content = json::parse_body::<MessageRequest>(body)?.validate()?;
     let client_id = client_id_from_path(path);
-    let connection = state.find_reachable(&caller.org, &client_id).await?;
+    let connection = state
+        .find_reachable_connection(&caller.org_id, &client_id)
+        .await?;
     send_message::send_message(&state, connection, content).await
 }

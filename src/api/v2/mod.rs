@@ -1,4 +1,4 @@
-//! v2 of the API. Organization ids identify tenants.
+//! Version 2 of the API. In v2, an organization id identifies a tenant.
 
 mod batch_status;
 mod check;
@@ -60,12 +60,13 @@ struct ClientIdParam {
 /// Extractor of the path parameter `client_id`.
 type ClientIdPath = Path<String>;
 
-/// Returns the client id from the path. A path that is not UTF-8 gives `""`, which no client has.
+/// Returns the client id from the path. If the path is not valid UTF-8, returns `""`. No client has
+/// this id.
 fn client_id_from_path(path: Result<ClientIdPath, PathRejection>) -> String {
     path.map(|Path(client_id)| client_id).unwrap_or_default()
 }
 
-fn invalid_request(detail: impl Into<String>) -> ApiError {
+fn invalid_request_error(detail: impl Into<String>) -> ApiError {
     ApiError::new(StatusCode::BAD_REQUEST, INVALID_REQUEST_TITLE, detail)
 }
 
@@ -76,22 +77,22 @@ struct CommandAccepted {
     id: Uuid,
 }
 
-/// Sends a reconnect or disconnect command, and writes an audit line.
+/// Sends a reconnect or disconnect command to a client, and writes an audit line.
 async fn send_command(
     state: &SharedState,
     caller: &OrgCaller,
-    action: &'static str,
+    action_name: &'static str,
     client_id: &str,
     command: &Command,
 ) -> Result<Json<CommandAccepted>, ApiError> {
     let action = AuditedAction {
-        caller: &caller.name,
-        action,
-        tenant: caller.org.as_str(),
+        caller: &caller.audit_name,
+        action: action_name,
+        tenant: caller.org_id.as_str(),
         client_id,
     };
     let send = async {
-        let connection = state.find_own(&caller.org, client_id).await?;
+        let connection = state.find_org_connection(&caller.org_id, client_id).await?;
         let connection = connection.ok_or_else(ApiError::no_connection)?;
         let message_id = state.send_command(&connection, command).await?;
         let id = message_id.ok_or_else(ApiError::no_connection)?;
@@ -100,11 +101,12 @@ async fn send_command(
     run_audited(&action, send).await.map(Json)
 }
 
-/// A connected client. Omits fields that are null or `""`, but not fields that are `{}`.
+/// A connected client. Fields that are null or `""` are omitted. Fields that are `{}` are not
+/// omitted.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Connection)]
 struct ConnectionView {
-    /// Account number of the organization, if it has one.
+    /// Account number of the organization, if the organization has an account number.
     #[serde(skip_serializing_if = "String::is_empty")]
     account: String,
     /// Organization that the client belongs to.

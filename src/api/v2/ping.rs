@@ -1,4 +1,4 @@
-//! `POST /v2/connections/{client_id}/ping`: pings a client and waits for its response.
+//! `POST /v2/connections/{client_id}/ping`: pings a client and waits for the response.
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{OriginalUri, State};
@@ -57,26 +57,28 @@ pub(super) async fn ping(
     let client_id = client_id_from_path(path);
     let timeout = parse_timeout(&query_params(&uri))?;
     let action = AuditedAction {
-        caller: &caller.name,
+        caller: &caller.audit_name,
         action: "ping",
-        tenant: caller.org.as_str(),
+        tenant: caller.org_id.as_str(),
         client_id: &client_id,
     };
     let ping = async {
-        let connection = state.find_own(&caller.org, &client_id).await?;
+        let connection = state
+            .find_org_connection(&caller.org_id, &client_id)
+            .await?;
         let connection = connection.ok_or_else(ApiError::no_connection)?;
         let ping = ClientRequest::Ping;
         let outcome = send_request(&state, &connection, ping, timeout, PING_FAILED_TITLE).await?;
         let response = outcome.response.ok_or_else(|| {
             ApiError::no_response(
                 PING_FAILED_TITLE,
-                outcome.id,
+                outcome.request_id,
                 "The client did not respond in time; retry, or use a longer timeout",
             )
         })?;
         Ok(PingResponse {
             status: ConnectionStatus::Connected,
-            id: outcome.id,
+            id: outcome.request_id,
             round_trip_ms: round_trip_ms(&response),
         })
     };

@@ -1,5 +1,5 @@
-//! `POST /v2/connections/{client_id}/reconnect`: tells a client to disconnect and reconnect after a
-//! delay.
+//! `POST /v2/connections/{client_id}/reconnect`: sends a reconnect command to a client. The client
+//! then disconnects, and reconnects after a delay.
 
 use axum::extract::State;
 use axum::extract::rejection::{BytesRejection, PathRejection};
@@ -35,9 +35,10 @@ struct ReconnectRequest {
     message: Option<String>,
 }
 
-/// Tell a client to disconnect and reconnect after a delay
+/// Reconnect a client
 ///
-/// Responds after the broker has acknowledged the command.
+/// Sends a reconnect command to the client. The client then disconnects, and reconnects after the
+/// delay. Responds after the broker has acknowledged the command.
 #[utoipa::path(
     post,
     path = "/connections/{client_id}/reconnect",
@@ -69,7 +70,7 @@ pub(super) async fn reconnect(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<CommandAccepted>, ApiError> {
     let ReconnectRequest { delay, message } = json::parse_body(body)?;
-    let delay_seconds = check_delay(delay.ok_or_else(json::missing_fields)?)?;
+    let delay_seconds = check_delay(delay.ok_or_else(json::missing_fields_error)?)?;
     let command = Command::Reconnect {
         delay_seconds,
         message: message.unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! `GET /v2/connections/{client_id}/status`: connection status of a client.
+//! `GET /v2/connections/{client_id}/status`: returns the connection status of a client.
 
 use axum::extract::State;
 use axum::extract::rejection::PathRejection;
@@ -32,7 +32,9 @@ pub(super) async fn status(
     path: Result<ClientIdPath, PathRejection>,
 ) -> Result<Json<StatusResponse>, ApiError> {
     let client_id = client_id_from_path(path);
-    let connection = state.find_reachable(&caller.org, &client_id).await?;
+    let connection = state
+        .find_reachable_connection(&caller.org_id, &client_id)
+        .await?;
     Ok(Json(match connection {
         Some(connection) => StatusResponse::Connected(connection.into()),
         None => StatusResponse::Disconnected,

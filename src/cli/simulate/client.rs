@@ -15,11 +15,11 @@ use super::session::Session;
 use crate::domain::{ClientId, ClientInfo, Clock as _, SystemClock};
 use crate::mqtt::{self, Backoff, ConnectOptions, EventLoop, MqttEvent};
 
-/// Delay after a failed connect during a storm, instead of an exponential back-off. Without any
-/// delay, the retries would saturate the CPU.
+/// Delay after a failed connect during a storm. It replaces the exponential back-off. Without a
+/// delay, the retries would use all CPU time.
 const STORM_RETRY_DELAY: Duration = Duration::from_millis(50);
-/// During a storm, each connection is dropped within this time. Some connections are dropped in
-/// the middle of a publish.
+/// Maximum time after which the simulator drops a connection during a storm. The time is short, so
+/// that some connections are dropped while a publish is in flight.
 const STORM_MAX_HOLD_MILLIS: u64 = 100;
 
 pub(super) struct Client {
@@ -27,25 +27,27 @@ pub(super) struct Client {
     pub dialect: Dialect,
     pub info: ClientInfo,
     pub fleet: Arc<Fleet>,
-    /// Whether the broker ever acknowledged an online message.
-    pub online_acknowledged: AtomicBool,
-    online_sequence: AtomicU64,
-    /// The current session, once it can publish updates.
+    /// Whether the broker has acknowledged an online message of this client.
+    pub is_online_acknowledged: AtomicBool,
+    /// Sequence number of the next online message.
+    next_sequence: AtomicU64,
+    /// The current session. `None` until the session can publish updates.
     pub session: Mutex<Option<Arc<Session>>>,
-    /// Position in the fleet, from 0.
+    /// Position of the client in the fleet, starting at 0.
     index: u32,
     options: ConnectOptions,
 }
 
 /// Why a connection ended.
 enum ConnectionEnd {
-    /// It was never established.
+    /// The connection could not be established.
     ConnectFailed,
-    /// The broker or the network closed it.
+    /// The broker or the network closed the connection.
     Lost,
     DroppedByStorm,
-    /// The service requested it; `None`: the client must not reconnect.
-    LeftOnRequest {
+    /// The service requested a disconnect. If `reconnect_after` is `None`, the client must not
+    /// reconnect.
+    DisconnectRequested {
         reconnect_after: Option<Duration>,
     },
     /// The simulation ends.
@@ -66,16 +68,16 @@ impl Client {
             dialect,
             info,
             fleet,
-            online_acknowledged: AtomicBool::new(false),
-            online_sequence: AtomicU64::new(0),
+            is_online_acknowledged: AtomicBool::new(false),
+            next_sequence: AtomicU64::new(0),
             session: Mutex::new(None),
             index,
             options,
         }
     }
 
-    /// Connects, and reconnects after each disconnect, until the simulation ends or the service
-    /// requests a disconnect without reconnect.
+    /// Connects, and reconnects after each disconnect. Returns when the simulation ends, or when
+    /// the service requests a disconnect without reconnect.
     pub async fn run(self: Arc<Self>) {
         let tasks = &self.fleet.tasks;
         let mut backoff = Backoff::default();
@@ -97,16 +99,16 @@ impl Client {
         }
     }
 
-    /// Returns the time until the next connect attempt; `None`: no further attempt.
+    /// Returns the time until the next connect attempt, or `None` if the client must not reconnect.
     fn reconnect_delay(&self, end: &ConnectionEnd, backoff: &mut Backoff) -> Option<Duration> {
         match end {
             ConnectionEnd::Shutdown => None,
-            ConnectionEnd::LeftOnRequest { reconnect_after } => {
+            ConnectionEnd::DisconnectRequested { reconnect_after } => {
                 let ignores_delay = self.fleet.misbehaviors.has(Misbehavior::IgnoreDelay);
                 reconnect_after.map(|delay| if ignores_delay { Duration::ZERO } else { delay })
             }
             ConnectionEnd::DroppedByStorm => Some(Duration::ZERO),
-            ConnectionEnd::Lost | ConnectionEnd::ConnectFailed if self.fleet.is_storm() => {
+            ConnectionEnd::Lost | ConnectionEnd::ConnectFailed if self.fleet.is_storm_active() => {
                 Some(STORM_RETRY_DELAY)
             }
             ConnectionEnd::Lost | ConnectionEnd::ConnectFailed => Some(backoff.next_delay()),
@@ -114,7 +116,7 @@ impl Client {
     }
 
     async fn run_connection(self: &Arc<Self>, attempt: u64) -> ConnectionEnd {
-        let (fleet, started) = (&self.fleet, Instant::now());
+        let (fleet, started_at) = (&self.fleet, Instant::now());
         let (mqtt, mut event_loop) = match mqtt::connect(&self.options) {
             Ok(connection) => connection,
             Err(error) => return self.connect_failed(&error.to_string()),
@@ -127,23 +129,23 @@ impl Client {
             },
             () = fleet.tasks.cancelled() => return ConnectionEnd::Shutdown,
         }
-        fleet.counters.connect_succeeded(started.elapsed());
+        fleet.counters.record_connect(started_at.elapsed());
         let session = Arc::new(Session::new(self.clone(), mqtt));
         fleet.tasks.spawn(session.clone().go_online());
         let end = self.handle_events(&session, &mut event_loop, attempt).await;
         *self.session.lock() = None;
-        fleet.counters.connection_closed();
+        fleet.counters.record_connection_closed();
         end
     }
 
     fn connect_failed(&self, error: &str) -> ConnectionEnd {
-        self.fleet.counters.connect_failed(error);
+        self.fleet.counters.record_connect_failure(error);
         self.fleet
             .print_event(&self.id, &format!("connect failed: {error}"));
         ConnectionEnd::ConnectFailed
     }
 
-    /// Polls the connection until it ends.
+    /// Handles the events of a connection until the connection ends.
     async fn handle_events(
         &self,
         session: &Arc<Session>,
@@ -151,9 +153,9 @@ impl Client {
         attempt: u64,
     ) -> ConnectionEnd {
         let fleet = &self.fleet;
-        let mut storm_hit = pin!(fleet.storm_hit(self.hold_time(attempt)));
-        // Set when the client starts to disconnect. The connection stays open until the offline
-        // messages are acknowledged.
+        let mut storm_drop = pin!(fleet.wait_for_storm_drop(self.storm_hold_time(attempt)));
+        // `Some` after the client has started to disconnect. The connection stays open until the
+        // broker has acknowledged the offline messages.
         let mut pending_end = None;
         loop {
             let event = tokio::select! {
@@ -163,8 +165,8 @@ impl Client {
                     fleet.tasks.spawn(session.clone().go_offline());
                     continue;
                 }
-                () = &mut storm_hit, if pending_end.is_none() => {
-                    fleet.counters.storm_dropped();
+                () = &mut storm_drop, if pending_end.is_none() => {
+                    fleet.counters.record_storm_drop();
                     return ConnectionEnd::DroppedByStorm;
                 }
             };
@@ -174,35 +176,35 @@ impl Client {
                 }
                 MqttEvent::Connected { .. } | MqttEvent::SubAck { granted: true } => {}
                 MqttEvent::SubAck { granted: false } => {
-                    fleet.counters.subscription_rejected();
+                    fleet.counters.record_rejected_subscription();
                     fleet.print_event(&self.id, "the broker rejected a subscription");
                 }
                 MqttEvent::Message { topic, payload, .. } => {
                     let end = self.handle_message(session, &topic, &payload);
                     if let Some(end) = end.filter(|_| pending_end.is_none()) {
                         pending_end = Some(end);
-                        fleet.tasks.spawn(session.clone().leave_on_request());
+                        fleet.tasks.spawn(session.clone().disconnect_on_request());
                     }
                 }
             }
         }
     }
 
-    /// Returns how long this connection lasts during a storm. The value differs between clients
-    /// and attempts, and is the same in every run.
-    fn hold_time(&self, attempt: u64) -> Duration {
+    /// Returns the time after which the simulator drops this connection during a storm. The time
+    /// differs between clients and attempts. It is not random, so every run uses the same times.
+    fn storm_hold_time(&self, attempt: u64) -> Duration {
         let spread = u64::from(self.index) * 37 + attempt * 61;
         Duration::from_millis(spread % STORM_MAX_HOLD_MILLIS)
     }
 
     fn connection_lost(&self, error: &str) -> ConnectionEnd {
-        self.fleet.counters.connection_lost(error);
+        self.fleet.counters.record_connection_lost(error);
         self.fleet
             .print_event(&self.id, &format!("connection lost: {error}"));
         ConnectionEnd::Lost
     }
 
-    /// Reacts to a message. Returns `Some` if the client must disconnect because of it.
+    /// Reacts to a received message. Returns `Some` if the message requires a disconnect.
     fn handle_message(
         &self,
         session: &Arc<Session>,
@@ -210,7 +212,7 @@ impl Client {
         payload: &[u8],
     ) -> Option<ConnectionEnd> {
         let fleet = &self.fleet;
-        fleet.counters.message_received();
+        fleet.counters.record_received_message();
         if fleet.prints_events {
             let text = String::from_utf8_lossy(payload);
             fleet.print_event(&self.id, &format!("received on {topic}: {text}"));
@@ -222,25 +224,25 @@ impl Client {
             }
             Reaction::Disconnect { reconnect_after } => {
                 fleet.print_event(&self.id, &disconnect_event(reconnect_after));
-                Some(ConnectionEnd::LeftOnRequest { reconnect_after })
+                Some(ConnectionEnd::DisconnectRequested { reconnect_after })
             }
-            Reaction::RetryHandshake { after } => {
-                fleet.counters.handshake_rejected();
+            Reaction::RetryHandshake { retry_after } => {
+                fleet.counters.record_rejected_handshake();
                 fleet.print_event(&self.id, "the service rejected the handshake");
-                // With `--misbehave garbage` the rejection is expected: a valid handshake follows
-                // on the same connection.
+                // With `--misbehave garbage`, the service is expected to reject handshakes. The
+                // client stays connected, because it publishes a valid handshake next.
                 let is_expected = fleet.misbehaviors.has(Misbehavior::Garbage);
-                (!is_expected).then_some(ConnectionEnd::LeftOnRequest {
-                    reconnect_after: Some(after),
+                (!is_expected).then_some(ConnectionEnd::DisconnectRequested {
+                    reconnect_after: Some(retry_after),
                 })
             }
             Reaction::Ignore => None,
         }
     }
 
-    /// Returns the number of online messages published before this one.
+    /// Returns 0 for the first online message of this client, 1 for the second, and so on.
     pub fn next_online_sequence(&self) -> u64 {
-        self.online_sequence.fetch_add(1, Ordering::Relaxed)
+        self.next_sequence.fetch_add(1, Ordering::Relaxed)
     }
 }
 

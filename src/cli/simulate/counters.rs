@@ -1,4 +1,4 @@
-//! Counters over the whole fleet, for the progress display and the summary.
+//! Counters of the whole fleet, for the progress display and the summary.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,30 +9,30 @@ use super::histogram::Histogram;
 
 #[derive(Default)]
 pub(super) struct Counters {
-    connected: AtomicU64,
+    connected_clients: AtomicU64,
     peak_connected: AtomicU64,
     connects: AtomicU64,
     connect_failures: AtomicU64,
     connections_lost: AtomicU64,
     storm_drops: AtomicU64,
     clean_disconnects: AtomicU64,
-    published: AtomicU64,
-    acknowledged: AtomicU64,
+    published_messages: AtomicU64,
+    acknowledged_messages: AtomicU64,
     heartbeats: AtomicU64,
-    received: AtomicU64,
-    subscriptions_rejected: AtomicU64,
-    handshakes_rejected: AtomicU64,
+    received_messages: AtomicU64,
+    rejected_subscriptions: AtomicU64,
+    rejected_handshakes: AtomicU64,
     last_error: Mutex<Option<String>>,
-    /// Time from the connect attempt to CONNACK.
+    /// Durations from a connect attempt to its CONNACK.
     pub connect_times: Histogram,
-    /// Time from PUBLISH to PUBACK.
+    /// Durations from a PUBLISH to its PUBACK.
     pub publish_times: Histogram,
 }
 
 /// Values of all counters at one moment.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct CounterSnapshot {
-    pub connected: u64,
+    pub connected_clients: u64,
     pub peak_connected: u64,
     pub connects: u64,
     pub connect_failures: u64,
@@ -40,73 +40,74 @@ pub(super) struct CounterSnapshot {
     pub connections_lost: u64,
     /// Connections dropped by `--storm`.
     pub storm_drops: u64,
-    /// Clients that published their offline message, received its PUBACK and disconnected.
+    /// Clients that published an offline message, received the PUBACK and sent DISCONNECT.
     pub clean_disconnects: u64,
-    /// QoS 1 messages published.
-    pub published: u64,
-    /// QoS 1 messages for which the broker sent a PUBACK.
-    pub acknowledged: u64,
-    /// QoS 0 heartbeats published.
+    /// Number of published messages with QoS 1.
+    pub published_messages: u64,
+    /// Number of messages with QoS 1 for which the broker sent a PUBACK.
+    pub acknowledged_messages: u64,
+    /// Number of published heartbeats, which have QoS 0.
     pub heartbeats: u64,
-    pub received: u64,
-    pub subscriptions_rejected: u64,
-    pub handshakes_rejected: u64,
+    pub received_messages: u64,
+    pub rejected_subscriptions: u64,
+    pub rejected_handshakes: u64,
 }
 
 impl Counters {
-    pub fn connect_succeeded(&self, elapsed: Duration) {
+    pub fn record_connect(&self, elapsed: Duration) {
         self.connect_times.record(elapsed);
         increment(&self.connects);
-        let connected = self.connected.fetch_add(1, Ordering::Relaxed) + 1;
-        self.peak_connected.fetch_max(connected, Ordering::Relaxed);
+        let connected_clients = self.connected_clients.fetch_add(1, Ordering::Relaxed) + 1;
+        self.peak_connected
+            .fetch_max(connected_clients, Ordering::Relaxed);
     }
 
-    pub fn connect_failed(&self, error: &str) {
+    pub fn record_connect_failure(&self, error: &str) {
         increment(&self.connect_failures);
         *self.last_error.lock() = Some(error.to_owned());
     }
 
-    /// Counts an established connection as closed, for whatever reason.
-    pub fn connection_closed(&self) {
-        self.connected.fetch_sub(1, Ordering::Relaxed);
+    /// Counts the end of an established connection, independent of the reason.
+    pub fn record_connection_closed(&self) {
+        self.connected_clients.fetch_sub(1, Ordering::Relaxed);
     }
 
-    pub fn connection_lost(&self, error: &str) {
+    pub fn record_connection_lost(&self, error: &str) {
         increment(&self.connections_lost);
         *self.last_error.lock() = Some(error.to_owned());
     }
 
-    pub fn storm_dropped(&self) {
+    pub fn record_storm_drop(&self) {
         increment(&self.storm_drops);
     }
 
-    pub fn disconnected_cleanly(&self) {
+    pub fn record_clean_disconnect(&self) {
         increment(&self.clean_disconnects);
     }
 
-    pub fn message_published(&self) {
-        increment(&self.published);
+    pub fn record_published_message(&self) {
+        increment(&self.published_messages);
     }
 
-    pub fn message_acknowledged(&self, elapsed: Duration) {
+    pub fn record_acknowledged_message(&self, elapsed: Duration) {
         self.publish_times.record(elapsed);
-        increment(&self.acknowledged);
+        increment(&self.acknowledged_messages);
     }
 
-    pub fn heartbeat_published(&self) {
+    pub fn record_heartbeat(&self) {
         increment(&self.heartbeats);
     }
 
-    pub fn message_received(&self) {
-        increment(&self.received);
+    pub fn record_received_message(&self) {
+        increment(&self.received_messages);
     }
 
-    pub fn subscription_rejected(&self) {
-        increment(&self.subscriptions_rejected);
+    pub fn record_rejected_subscription(&self) {
+        increment(&self.rejected_subscriptions);
     }
 
-    pub fn handshake_rejected(&self) {
-        increment(&self.handshakes_rejected);
+    pub fn record_rejected_handshake(&self) {
+        increment(&self.rejected_handshakes);
     }
 
     pub fn last_error(&self) -> Option<String> {
@@ -116,21 +117,22 @@ impl Counters {
     pub fn snapshot(&self) -> CounterSnapshot {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         CounterSnapshot {
-            connected: read(&self.connected),
+            connected_clients: read(&self.connected_clients),
             peak_connected: read(&self.peak_connected),
             connects: read(&self.connects),
             connect_failures: read(&self.connect_failures),
             connections_lost: read(&self.connections_lost),
             storm_drops: read(&self.storm_drops),
             clean_disconnects: read(&self.clean_disconnects),
-            // `acknowledged` is read before `published`: otherwise a message published between
-            // the two reads could make `acknowledged` the larger one.
-            acknowledged: read(&self.acknowledged),
-            published: read(&self.published),
+            // `acknowledged_messages` is read before `published_messages`. In the opposite order,
+            // a message that is published and acknowledged between the two reads could make
+            // `acknowledged_messages` larger than `published_messages`.
+            acknowledged_messages: read(&self.acknowledged_messages),
+            published_messages: read(&self.published_messages),
             heartbeats: read(&self.heartbeats),
-            received: read(&self.received),
-            subscriptions_rejected: read(&self.subscriptions_rejected),
-            handshakes_rejected: read(&self.handshakes_rejected),
+            received_messages: read(&self.received_messages),
+            rejected_subscriptions: read(&self.rejected_subscriptions),
+            rejected_handshakes: read(&self.rejected_handshakes),
         }
     }
 }

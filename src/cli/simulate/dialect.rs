@@ -1,7 +1,8 @@
-//! The messages that a client publishes and its reactions to received messages, in either dialect.
+//! The messages that a simulated client publishes, and its reactions to received messages. Both
+//! depend on the dialect: status or handshake.
 //!
-//! This module does no I/O: it returns [`Outgoing`] and [`Reaction`] values, and `session` and
-//! `client` act on them.
+//! This module does no I/O. The module `session` publishes the [`OutgoingMessage`]s, and the module
+//! `client` executes the [`Reaction`]s.
 
 use std::time::Duration;
 
@@ -14,12 +15,12 @@ use crate::protocol::handshake::client_side as handshake;
 use crate::protocol::status::client_side as status;
 use crate::protocol::{Channel, ClientTopic, Direction, HandshakeSegments, TopicScheme};
 
-/// Time until a client reconnects after a handshake-error.
+/// Time until a client reconnects after it received a handshake-error message.
 const HANDSHAKE_RETRY_DELAY: Duration = Duration::from_secs(30);
 /// Every fifth handshake client is a proxy.
 const PROXY_INTERVAL: u32 = 5;
 
-/// Dialect of one client and, for the handshake dialect, its kind.
+/// Dialect of one client. For the handshake dialect, also the kind of the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dialect {
     Status,
@@ -28,13 +29,13 @@ pub(super) enum Dialect {
 
 /// A message to publish.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Outgoing {
+pub(super) struct OutgoingMessage {
     pub channel: Channel,
     pub payload: Vec<u8>,
     pub delivery: Delivery,
 }
 
-/// How a message is published.
+/// Quality of service and retain flag of a published message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Delivery {
     /// QoS 1, not retained.
@@ -48,14 +49,15 @@ pub(super) enum Delivery {
 /// What a client does after it received a message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Reaction {
-    Respond(Outgoing),
-    /// Disconnect cleanly and reconnect after this time; `None`: do not reconnect.
+    Respond(OutgoingMessage),
+    /// Disconnect cleanly. Reconnect after this time, or do not reconnect if the time is `None`.
     Disconnect {
         reconnect_after: Option<Duration>,
     },
-    /// The service rejected the handshake: disconnect and retry after this time.
+    /// Disconnect, and retry the handshake after this time. The service rejected the last
+    /// handshake.
     RetryHandshake {
-        after: Duration,
+        retry_after: Duration,
     },
     Ignore,
 }
@@ -79,7 +81,7 @@ impl Dialect {
         }
     }
 
-    /// Channels that the client subscribes to.
+    /// Returns the channels that the client subscribes to.
     pub fn subscriptions(self) -> &'static [Channel] {
         match self {
             Self::Status => &[
@@ -90,7 +92,7 @@ impl Dialect {
         }
     }
 
-    /// Channel for online, handshake and offline messages.
+    /// Returns the channel for online, offline and handshake messages.
     pub fn presence_channel(self) -> Channel {
         match self {
             Self::Status => Channel::Control(Direction::FromClient),
@@ -98,27 +100,32 @@ impl Dialect {
         }
     }
 
-    pub fn last_will(self, now: Timestamp) -> Outgoing {
+    pub fn last_will(self, now: Timestamp) -> OutgoingMessage {
         match self {
-            Self::Status => self.presence_message(status::offline(now), Delivery::Acknowledged),
-            Self::Handshake(_) => self.presence_message(handshake::offline(), Delivery::Retained),
+            Self::Status => {
+                self.presence_message(status::offline_message(now), Delivery::Acknowledged)
+            }
+            Self::Handshake(_) => {
+                self.presence_message(handshake::offline_message(), Delivery::Retained)
+            }
         }
     }
 
-    /// The heartbeat that status clients publish first on every connection.
-    pub fn heartbeat(self) -> Option<Outgoing> {
-        (self == Self::Status).then(|| Outgoing {
+    /// Returns the heartbeat that status clients publish first on every connection. Handshake
+    /// clients publish no heartbeat.
+    pub fn heartbeat(self) -> Option<OutgoingMessage> {
+        (self == Self::Status).then(|| OutgoingMessage {
             channel: Channel::Data(Direction::FromClient),
             payload: Vec::new(),
             delivery: Delivery::Unacknowledged,
         })
     }
 
-    /// The online message or the handshake.
-    pub fn online(self, now: Timestamp, info: &ClientInfo) -> Outgoing {
+    /// Returns the online message of a status client, or the handshake of a handshake client.
+    pub fn online(self, now: Timestamp, info: &ClientInfo) -> OutgoingMessage {
         match self {
             Self::Status => {
-                self.presence_message(status::online(now, info), Delivery::Acknowledged)
+                self.presence_message(status::online_message(now, info), Delivery::Acknowledged)
             }
             Self::Handshake(kind) => self.presence_message(
                 handshake::handshake_message(now, kind, info),
@@ -127,23 +134,23 @@ impl Dialect {
         }
     }
 
-    /// Messages to publish before the client disconnects at the end of the simulation. A handshake
-    /// client also removes its retained handshake, with an empty retained message.
-    pub fn offline(self, now: Timestamp) -> Vec<Outgoing> {
+    /// Returns the messages that the client publishes before it disconnects at the end of the
+    /// simulation. The empty retained message of a handshake client deletes its retained handshake.
+    pub fn offline(self, now: Timestamp) -> Vec<OutgoingMessage> {
         match self {
             Self::Status => {
-                vec![self.presence_message(status::offline(now), Delivery::Acknowledged)]
+                vec![self.presence_message(status::offline_message(now), Delivery::Acknowledged)]
             }
             Self::Handshake(_) => vec![
-                self.presence_message(handshake::offline(), Delivery::Acknowledged),
+                self.presence_message(handshake::offline_message(), Delivery::Acknowledged),
                 self.presence_message(Vec::new(), Delivery::Retained),
             ],
         }
     }
 
-    /// Messages to publish before the client disconnects because the service requested it. Status
-    /// clients publish nothing.
-    pub fn offline_on_request(self, now: Timestamp) -> Vec<Outgoing> {
+    /// Returns the messages that the client publishes before a disconnect that the service
+    /// requested. Status clients publish no message in this case.
+    pub fn offline_on_request(self, now: Timestamp) -> Vec<OutgoingMessage> {
         match self {
             Self::Status => Vec::new(),
             Self::Handshake(_) => self.offline(now),
@@ -157,8 +164,8 @@ impl Dialect {
         }
     }
 
-    fn presence_message(self, payload: Vec<u8>, delivery: Delivery) -> Outgoing {
-        Outgoing {
+    fn presence_message(self, payload: Vec<u8>, delivery: Delivery) -> OutgoingMessage {
+        OutgoingMessage {
             channel: self.presence_channel(),
             payload,
             delivery,
@@ -168,7 +175,7 @@ impl Dialect {
 
 fn react_status(payload: &[u8], now: Timestamp) -> Reaction {
     let respond = |channel: fn(Direction) -> Channel, payload| {
-        Reaction::Respond(Outgoing {
+        Reaction::Respond(OutgoingMessage {
             channel: channel(Direction::FromClient),
             payload,
             delivery: Delivery::Acknowledged,
@@ -180,7 +187,7 @@ fn react_status(payload: &[u8], now: Timestamp) -> Reaction {
             command,
             delay_seconds,
         }) => match command.as_str() {
-            "ping" => respond(Channel::Control, status::pong(now, &message_id)),
+            "ping" => respond(Channel::Control, status::pong_message(now, &message_id)),
             "reconnect" => Reaction::Disconnect {
                 reconnect_after: delay_seconds.map(Duration::from_secs),
             },
@@ -195,7 +202,7 @@ fn react_status(payload: &[u8], now: Timestamp) -> Reaction {
             content,
         }) => respond(
             Channel::Data,
-            status::response(now, &message_id, &directive, &content),
+            status::response_message(now, &message_id, &directive, &content),
         ),
         None => Reaction::Ignore,
     }
@@ -207,13 +214,13 @@ fn react_handshake(payload: &[u8], now: Timestamp) -> Reaction {
             message_id,
             directive,
             payload,
-        }) => Reaction::Respond(Outgoing {
+        }) => Reaction::Respond(OutgoingMessage {
             channel: Channel::Handshake(Direction::FromClient),
-            payload: handshake::response(now, &message_id, &directive, &payload),
+            payload: handshake::response_message(now, &message_id, &directive, &payload),
             delivery: Delivery::Acknowledged,
         }),
         Some(handshake::ServerMessage::ForceDisconnect { reconnect_after }) => {
-            // A time in the past means an immediate reconnect.
+            // If the reconnect time is in the past, the client reconnects immediately.
             let delay =
                 |time: Timestamp| Duration::try_from(time.duration_since(now)).unwrap_or_default();
             Reaction::Disconnect {
@@ -221,7 +228,7 @@ fn react_handshake(payload: &[u8], now: Timestamp) -> Reaction {
             }
         }
         Some(handshake::ServerMessage::HandshakeError { .. }) => Reaction::RetryHandshake {
-            after: HANDSHAKE_RETRY_DELAY,
+            retry_after: HANDSHAKE_RETRY_DELAY,
         },
         None => Reaction::Ignore,
     }
@@ -234,11 +241,11 @@ pub(super) struct TopicNames {
 }
 
 impl TopicNames {
-    /// With `status_topic`, handshake clients publish their presence messages to
-    /// `PREFIX/status/ID`.
-    pub fn new(prefix: &str, status_topic: bool) -> Self {
+    /// If `uses_status_topic` is true, handshake clients publish their presence messages to
+    /// `PREFIX/status/ID`. Otherwise they publish them to `PREFIX/in/ID`.
+    pub fn new(prefix: &str, uses_status_topic: bool) -> Self {
         let segments = HandshakeSegments {
-            status: status_topic.then(|| "status".to_owned()),
+            status_level: uses_status_topic.then(|| "status".to_owned()),
             ..HandshakeSegments::default()
         };
         Self {
@@ -256,13 +263,13 @@ impl TopicNames {
     }
 }
 
-/// Facts, dispatchers and tags of a new simulated client.
-pub(super) fn new_info(id: &ClientId) -> ClientInfo {
+/// Returns random facts, and the dispatchers and tags that all simulated clients have.
+pub(super) fn new_client_info(client_id: &ClientId) -> ClientInfo {
     ClientInfo {
         canonical_facts: json!({
             "insights_id": Uuid::new_v4(),
             "machine_id": Uuid::new_v4(),
-            "fqdn": format!("{id}.example.com"),
+            "fqdn": format!("{client_id}.example.com"),
             "ip_addresses": ["192.0.2.1"],
             "mac_addresses": ["52:54:00:00:00:01"],
         }),
@@ -274,7 +281,7 @@ pub(super) fn new_info(id: &ClientId) -> ClientInfo {
     }
 }
 
-/// Sets a tag and facts that differ for each `change_number`.
+/// Returns `info` with one tag and two facts changed. Their new value is `change_number`.
 pub(super) fn with_change(mut info: ClientInfo, change_number: u64) -> ClientInfo {
     info.tags["change"] = json!(change_number.to_string());
     info.canonical_facts["change"] = json!(change_number.to_string());
@@ -291,7 +298,7 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
-    fn disconnect_after(reconnect_after: Option<Duration>) -> Reaction {
+    fn disconnect_reaction(reconnect_after: Option<Duration>) -> Reaction {
         Reaction::Disconnect { reconnect_after }
     }
 
@@ -303,8 +310,8 @@ mod tests {
             message: message.clone(),
         };
         for (command, expected) in [
-            (reconnect, disconnect_after(Some(Duration::from_mins(1)))),
-            (Command::Disconnect { message }, disconnect_after(None)),
+            (reconnect, disconnect_reaction(Some(Duration::from_mins(1)))),
+            (Command::Disconnect { message }, disconnect_reaction(None)),
         ] {
             let payload = status_command(&command, Uuid::nil(), NOW);
             assert_eq!(
@@ -319,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn mixed_fleet_is_half_status_and_one_in_ten_is_a_proxy() {
+    fn in_a_mixed_fleet_half_use_the_status_dialect_and_a_tenth_are_proxies() {
         let dialects: Vec<_> = (0..100)
             .map(|index| Dialect::for_client(DialectMix::Mixed, index))
             .collect();
@@ -330,19 +337,19 @@ mod tests {
     }
 
     #[test]
-    fn status_topic_replaces_the_in_topic_for_handshakes() {
+    fn handshake_clients_can_publish_to_the_status_topic_instead_of_the_in_topic() {
         let client = ClientId::new("c1").unwrap();
-        let topic = |status_topic| {
-            TopicNames::new("p", status_topic).topic(&client, Channel::HandshakeStatus)
+        let topic = |uses_status_topic| {
+            TopicNames::new("p", uses_status_topic).topic(&client, Channel::HandshakeStatus)
         };
         assert_eq!(topic(false), "p/in/c1");
         assert_eq!(topic(true), "p/status/c1");
     }
 
     #[test]
-    fn handshake_is_retained_and_offline_removes_it() {
+    fn a_handshake_is_retained_and_going_offline_deletes_the_retained_message() {
         let host = Dialect::Handshake(ClientKind::Host);
-        let info = new_info(&ClientId::new("c1").unwrap());
+        let info = new_client_info(&ClientId::new("c1").unwrap());
         assert_eq!(host.online(NOW, &info).delivery, Delivery::Retained);
         assert_eq!(host.last_will(NOW).delivery, Delivery::Retained);
         let last = host.offline(NOW).pop().unwrap();

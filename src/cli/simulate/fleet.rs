@@ -1,4 +1,4 @@
-//! State shared by all clients, and the creation of the clients.
+//! State that all simulated clients share, and the creation of the clients.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::args::SimulateArgs;
 use super::client::Client;
 use super::counters::Counters;
-use super::dialect::{Delivery, Dialect, TopicNames, new_info};
+use super::dialect::{Delivery, Dialect, TopicNames, new_client_info};
 use super::misbehavior::Misbehaviors;
 use crate::cli::certs::CertificateAuthority;
 use crate::config::PemSource;
@@ -20,10 +20,11 @@ use crate::mqtt::{self, ClientTls, ConnectOptions, SessionKind, Will};
 use crate::shutdown::TaskGroup;
 
 const MAX_PACKET_BYTES: usize = 2 * 1024 * 1024;
-/// Queued requests per client. The queue is small, because one process may run 10,000 clients.
+/// Maximum number of queued MQTT requests per client. The queue is small to save memory, because
+/// one process may run 10,000 clients.
 const REQUEST_QUEUE_LEN: usize = 32;
-/// The timeout of real clients. A shorter timeout would cause additional connect attempts while
-/// the broker is overloaded.
+/// Connect timeout. It equals the timeout of real clients. A shorter timeout would cause additional
+/// connect attempts while the broker is overloaded.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(super) struct Fleet {
@@ -33,74 +34,78 @@ pub(super) struct Fleet {
     pub tasks: TaskGroup,
     /// Whether each event is printed to standard output.
     pub prints_events: bool,
-    storm: watch::Sender<bool>,
+    /// Whether a reconnect storm is active.
+    storm_active: watch::Sender<bool>,
 }
 
 impl Fleet {
     pub fn new(args: &SimulateArgs, prints_events: bool) -> Self {
         Self {
-            topics: TopicNames::new(&args.topic_prefix, args.handshake_status_topic),
-            misbehaviors: Misbehaviors::new(&args.misbehave),
+            topics: TopicNames::new(&args.topic_prefix, args.uses_handshake_status_topic),
+            misbehaviors: Misbehaviors::new(&args.misbehaviors),
             counters: Counters::default(),
             tasks: TaskGroup::new(),
             prints_events,
-            storm: watch::Sender::new(false),
+            storm_active: watch::Sender::new(false),
         }
     }
 
-    /// Ignores write errors: a closed standard output must not stop the simulation.
-    pub fn print_event(&self, id: &ClientId, event: &str) {
+    /// Prints an event of a client. Write errors are ignored, because a closed standard output must
+    /// not stop the simulation.
+    pub fn print_event(&self, client_id: &ClientId, event: &str) {
         if self.prints_events {
-            let _ = writeln!(std::io::stdout(), "{id}: {event}");
+            let _ = writeln!(std::io::stdout(), "{client_id}: {event}");
         }
     }
 
-    pub fn set_storm(&self, is_storm: bool) {
-        self.storm.send_replace(is_storm);
+    pub fn set_storm_active(&self, is_active: bool) {
+        self.storm_active.send_replace(is_active);
     }
 
-    pub fn is_storm(&self) -> bool {
-        *self.storm.borrow()
+    pub fn is_storm_active(&self) -> bool {
+        *self.storm_active.borrow()
     }
 
-    /// Waits until a storm starts, then for `hold_time`.
-    pub async fn storm_hit(&self, hold_time: Duration) {
-        let mut storm = self.storm.subscribe();
-        if storm.wait_for(|is_storm| *is_storm).await.is_err() {
+    /// Waits until a storm is active, and then for `storm_hold_time`. The caller drops its
+    /// connection afterwards.
+    pub async fn wait_for_storm_drop(&self, storm_hold_time: Duration) {
+        let mut storm_active = self.storm_active.subscribe();
+        if storm_active.wait_for(|is_active| *is_active).await.is_err() {
             return std::future::pending().await;
         }
-        tokio::time::sleep(hold_time).await;
+        tokio::time::sleep(storm_hold_time).await;
     }
 }
 
-/// Creates all clients. With `--tls-dir`, also issues missing client certificates.
+/// Creates all clients. With `--tls-dir`, also issues client certificates that do not exist yet.
 pub(super) fn create_clients(args: &SimulateArgs, fleet: &Arc<Fleet>) -> Result<Vec<Arc<Client>>> {
     let authority = match &args.tls_dir {
         Some(dir) => Some(CertificateAuthority::open(dir, "--tls-dir")?),
         None => None,
     };
     let mut clients = Vec::new();
-    for (index, id) in (0..).zip(client_ids(args.id.as_deref(), args.clients)?) {
+    for (index, client_id) in (0..).zip(client_ids(args.client_id.as_deref(), args.clients)?) {
         let tls = match &authority {
             Some(authority) => ClientTls {
-                ca: Some(PemSource::File(authority.certificate())),
-                identity: Some(authority.client_certificate(&id)?),
+                ca: Some(PemSource::File(authority.certificate_path())),
+                identity: Some(authority.ensure_client_certificate(&client_id)?),
             },
             None => ClientTls {
-                ca: args.ca.clone().map(PemSource::File),
-                identity: args.cert.clone().zip(args.key.clone()),
+                ca: args.ca_file.clone().map(PemSource::File),
+                identity: args.cert_file.clone().zip(args.key_file.clone()),
             },
         };
-        let dialect = Dialect::for_client(args.dialect, index);
-        let options = options(&args.mqtt, &id, tls, last_will(fleet, &id, dialect));
+        let dialect = Dialect::for_client(args.dialect_mix, index);
+        let will = last_will(fleet, &client_id, dialect);
+        let options = connect_options(&args.broker_address, &client_id, tls, will);
         if index == 0 {
-            // Reads the TLS files, so that an unreadable file is reported before any client
-            // connects.
+            // `connect` reads the TLS files, but opens no connection before the event loop is
+            // polled. An unusable file is therefore reported before any client connects.
             drop(mqtt::connect(&options)?);
         }
-        let info = new_info(&id);
+        let info = new_client_info(&client_id);
         clients.push(Arc::new(Client::new(
-            id,
+            client_id,
             index,
             dialect,
             options,
@@ -111,22 +116,28 @@ pub(super) fn create_clients(args: &SimulateArgs, fleet: &Arc<Fleet>) -> Result<
     Ok(clients)
 }
 
-/// Creates the last will once per client, like real clients do: its `message_id` is the same on
-/// all connections, and its `sent` time is older than that of every online message.
-fn last_will(fleet: &Fleet, id: &ClientId, dialect: Dialect) -> Will {
+/// Creates the last will of a client. Like a real client, a simulated client uses the same last
+/// will on all its connections. Therefore the `message_id` never changes, and the `sent` time is
+/// older than the `sent` time of every online message.
+fn last_will(fleet: &Fleet, client_id: &ClientId, dialect: Dialect) -> Will {
     let message = dialect.last_will(SystemClock.now());
     Will {
-        topic: fleet.topics.topic(id, message.channel),
+        topic: fleet.topics.topic(client_id, message.channel),
         retain: message.delivery == Delivery::Retained,
         payload: message.payload,
     }
 }
 
-fn options(address: &str, id: &ClientId, tls: ClientTls, will: Will) -> ConnectOptions {
+fn connect_options(
+    broker_address: &str,
+    client_id: &ClientId,
+    tls: ClientTls,
+    will: Will,
+) -> ConnectOptions {
     let scheme = if tls.ca.is_some() { "mqtts" } else { "mqtt" };
     ConnectOptions {
-        url: format!("{scheme}://{address}"),
-        client_id: id.to_string(),
+        url: format!("{scheme}://{broker_address}"),
+        client_id: client_id.to_string(),
         session: SessionKind::Clean,
         tls,
         credentials: None,
@@ -138,28 +149,31 @@ fn options(address: &str, id: &ClientId, tls: ClientTls, will: Will) -> ConnectO
     }
 }
 
-fn client_ids(id: Option<&str>, clients: u32) -> Result<Vec<ClientId>> {
-    let base = id.map_or_else(|| Uuid::new_v4().to_string(), ToOwned::to_owned);
+/// Returns `base_id` for a single client. For several clients, appends a number to `base_id`.
+fn client_ids(base_id: Option<&str>, client_count: u32) -> Result<Vec<ClientId>> {
+    let base_id = base_id.map_or_else(|| Uuid::new_v4().to_string(), ToOwned::to_owned);
     let parse = |id: String| {
         ClientId::new(&id)
             .map_err(|error| anyhow!("--id: invalid client id {id:?}: {error}; choose another id"))
     };
-    if clients == 1 {
-        return Ok(vec![parse(base)?]);
+    if client_count == 1 {
+        return Ok(vec![parse(base_id)?]);
     }
-    (0..clients).map(|n| parse(format!("{base}-{n}"))).collect()
+    (0..client_count)
+        .map(|n| parse(format!("{base_id}-{n}")))
+        .collect()
 }
 
-/// Checks what the argument parser cannot check.
+/// Checks the arguments for errors that the argument parser cannot detect.
 pub(super) fn check_args(args: &SimulateArgs) -> Result<()> {
-    let address = &args.mqtt;
+    let address = &args.broker_address;
     let is_host_and_port = address
         .rsplit_once(':')
         .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
     if !is_host_and_port {
         bail!("--mqtt: {address:?} is not HOST:PORT, such as 127.0.0.1:1883");
     }
-    if args.ca.is_some() && args.clients > 1 {
+    if args.ca_file.is_some() && args.clients > 1 {
         bail!("--clients: --cert is for a single client; use --tls-dir for several clients");
     }
     Ok(())
@@ -169,17 +183,20 @@ pub(super) fn check_args(args: &SimulateArgs) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn id_texts(id: Option<&str>, clients: u32) -> Vec<String> {
-        let ids = client_ids(id, clients).unwrap();
+    fn client_id_texts(base_id: Option<&str>, client_count: u32) -> Vec<String> {
+        let ids = client_ids(base_id, client_count).unwrap();
         ids.iter().map(ToString::to_string).collect()
     }
 
     #[test]
     fn a_single_client_has_the_given_id_and_several_clients_are_numbered() {
-        assert_eq!(id_texts(Some("host"), 1), ["host"]);
-        assert_eq!(id_texts(Some("host"), 3), ["host-0", "host-1", "host-2"]);
-        let random = id_texts(None, 1);
-        assert_ne!(random, id_texts(None, 1));
+        assert_eq!(client_id_texts(Some("host"), 1), ["host"]);
+        assert_eq!(
+            client_id_texts(Some("host"), 3),
+            ["host-0", "host-1", "host-2"]
+        );
+        let random = client_id_texts(None, 1);
+        assert_ne!(random, client_id_texts(None, 1));
         assert!(random[0].parse::<Uuid>().is_ok());
     }
 

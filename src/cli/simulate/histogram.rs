@@ -3,10 +3,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Each power of two is divided into 2^5 = 32 buckets, which bounds the relative error to 3 %.
+/// Each range between two powers of two is divided into 2^5 = 32 buckets. Therefore the relative
+/// error is at most 3 %.
 const SUB_BUCKET_BITS: u32 = 5;
 const SUB_BUCKETS: usize = 1 << SUB_BUCKET_BITS;
-/// Enough buckets for every `u64` number of microseconds.
+/// Number of buckets that covers all `u64` values.
 const BUCKET_COUNT: usize = (65 - SUB_BUCKET_BITS as usize) * SUB_BUCKETS;
 
 pub(super) struct Histogram {
@@ -30,7 +31,7 @@ impl Histogram {
         self.max_micros.fetch_max(micros, Ordering::Relaxed);
     }
 
-    /// Returns the value at this quantile (0.0 to 1.0), or `None` for an empty histogram.
+    /// Returns the duration at this quantile (0.0 to 1.0), or `None` if the histogram is empty.
     pub fn quantile(&self, quantile: f64) -> Option<Duration> {
         let counts: Vec<u64> = self
             .buckets
@@ -53,14 +54,14 @@ impl Histogram {
         Some(Duration::from_micros(bucket_upper_bound(index).min(max)))
     }
 
-    /// Returns the largest recorded value.
+    /// Returns the longest recorded duration, or `None` if the histogram is empty.
     pub fn max(&self) -> Option<Duration> {
         self.quantile(1.0)
     }
 }
 
-/// Values below 64 have a bucket each. Larger values share a bucket if their power of two and the
-/// five bits after the leading bit are equal.
+/// Returns the bucket of a value. Each value below 64 has its own bucket. Two larger values share a
+/// bucket if they have the same number of bits and the same six leading bits.
 fn bucket_index(value: u64) -> usize {
     let power = value.max(1).ilog2();
     let shift = power.saturating_sub(SUB_BUCKET_BITS);
@@ -68,7 +69,7 @@ fn bucket_index(value: u64) -> usize {
     shift as usize * SUB_BUCKETS + sub_bucket
 }
 
-/// Returns the largest value that falls into the bucket.
+/// Returns the largest value that belongs to the bucket.
 fn bucket_upper_bound(index: usize) -> u64 {
     let shift = (index / SUB_BUCKETS).saturating_sub(1);
     let sub_bucket = (index - shift * SUB_BUCKETS) as u128;
@@ -80,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bucket_upper_bound_is_within_the_error_bound_of_every_value() {
+    fn the_upper_bound_of_a_bucket_exceeds_a_value_by_at_most_a_thirtieth() {
         for value in [
             0,
             1,
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_of_one_to_a_thousand_milliseconds() {
+    fn quantiles_of_the_durations_from_1_to_1000_milliseconds() {
         let histogram = Histogram::default();
         for millis in 1..=1000 {
             histogram.record(Duration::from_millis(millis));

@@ -1,4 +1,5 @@
-//! The online messages of a client: one correct message, or the variants of `--misbehave`.
+//! The online messages of a simulated client: one correct message, or the messages that
+//! `--misbehave` requests.
 
 use std::time::Duration;
 
@@ -6,11 +7,11 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::args::Misbehavior;
-use super::dialect::{Delivery, Dialect, Outgoing};
+use super::dialect::{Delivery, Dialect, OutgoingMessage};
 use crate::domain::{ClientInfo, Timestamp};
 
-/// Order in which the messages of a burst are published. Message 0 has the oldest `sent` time,
-/// message 4 the newest.
+/// Order in which the five messages of a burst are published. Message 0 has the oldest `sent` time,
+/// message 4 has the newest.
 const BURST_ORDER: [u64; 5] = [0, 2, 1, 4, 3];
 const CLOCK_SKEW: Duration = Duration::from_hours(5 * 365 * 24);
 const LONG_STRING_BYTES: usize = 100_000;
@@ -28,11 +29,11 @@ impl Misbehaviors {
         self.0.contains(&kind)
     }
 
-    /// Returns the messages to publish, in rounds. Messages of one round are published
-    /// concurrently. The last round contains valid messages only.
+    /// Returns rounds of messages. The caller publishes the rounds one after the other, and the
+    /// messages of one round concurrently. The last round contains only valid messages.
     ///
-    /// `is_first` is true for the first online message on a connection, false for an update.
-    /// `sequence` counts the calls for this client.
+    /// `is_first` is true for the first online message on a connection, and false for an update.
+    /// `sequence` is the number of earlier calls for this client.
     pub fn online_rounds(
         &self,
         dialect: Dialect,
@@ -40,7 +41,7 @@ impl Misbehaviors {
         info: &ClientInfo,
         is_first: bool,
         sequence: u64,
-    ) -> Vec<Vec<Outgoing>> {
+    ) -> Vec<Vec<OutgoingMessage>> {
         let mut rounds = Vec::new();
         if self.has(Misbehavior::Garbage) {
             rounds.push(vec![
@@ -48,8 +49,8 @@ impl Misbehaviors {
                 invalid_message(dialect, sequence + 1),
             ]);
         }
-        let now = self.client_clock(now, sequence);
-        let mut valid: Vec<Outgoing> = if is_first && self.has(Misbehavior::Burst) {
+        let now = self.simulated_client_time(now, sequence);
+        let mut valid: Vec<OutgoingMessage> = if is_first && self.has(Misbehavior::Burst) {
             let sent = |number| now - Duration::from_millis(5 - number);
             BURST_ORDER
                 .map(|number| dialect.online(sent(number), info))
@@ -67,7 +68,7 @@ impl Misbehaviors {
         rounds
     }
 
-    fn client_clock(&self, now: Timestamp, sequence: u64) -> Timestamp {
+    fn simulated_client_time(&self, now: Timestamp, sequence: u64) -> Timestamp {
         if !self.has(Misbehavior::ClockSkew) {
             return now;
         }
@@ -80,14 +81,14 @@ impl Misbehaviors {
     }
 }
 
-/// Returns one of ten payloads that the service must reject or ignore. None of them registers or
-/// removes a client.
-fn invalid_message(dialect: Dialect, sequence: u64) -> Outgoing {
+/// Returns a message with one of ten payloads that the service must reject or ignore. No payload
+/// may register or remove a client.
+fn invalid_message(dialect: Dialect, sequence: u64) -> OutgoingMessage {
     let payloads: [fn(Dialect) -> Vec<u8>; 10] = [
         |_| b"this is not JSON".to_vec(),
         |_| br#"{"type":"connection-status","message_id":""#.to_vec(),
         |_| vec![0xff, 0xfe, 0x00, 0x80],
-        invalid_schema,
+        payload_with_invalid_schema,
         |_| b"[".repeat(NESTING_DEPTH),
         |_| br#"{"type":"no-such-type","message_id":"x","version":1}"#.to_vec(),
         |_| br#"{"type":"\u0000","message_id":"\u0000","content":{"state":"\u0000"}}"#.to_vec(),
@@ -100,15 +101,15 @@ fn invalid_message(dialect: Dialect, sequence: u64) -> Outgoing {
         |_| b"[1, 2, 3]".to_vec(),
     ];
     let index = usize::try_from(sequence).unwrap_or_default() % payloads.len();
-    Outgoing {
+    OutgoingMessage {
         channel: dialect.presence_channel(),
         payload: payloads[index](dialect),
         delivery: Delivery::Acknowledged,
     }
 }
 
-/// Returns an online message in which an object is replaced by a string.
-fn invalid_schema(dialect: Dialect) -> Vec<u8> {
+/// Returns the payload of an online message in which a string replaces an object.
+fn payload_with_invalid_schema(dialect: Dialect) -> Vec<u8> {
     let message = match dialect {
         Dialect::Status => json!({
             "type": "connection-status", "message_id": Uuid::new_v4(), "content": "online",
@@ -124,20 +125,24 @@ fn invalid_schema(dialect: Dialect) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::simulate::dialect::new_info;
+    use crate::cli::simulate::dialect::new_client_info;
     use crate::domain::{ClientId, ClientKind};
     use crate::protocol::ClientMessage;
     use crate::protocol::{handshake, status};
 
     const DIALECTS: [Dialect; 2] = [Dialect::Status, Dialect::Handshake(ClientKind::Host)];
 
-    fn online_rounds(kinds: &[Misbehavior], dialect: Dialect, sequence: u64) -> Vec<Vec<Outgoing>> {
-        let info = new_info(&ClientId::new("c1").unwrap());
+    fn online_rounds(
+        kinds: &[Misbehavior],
+        dialect: Dialect,
+        sequence: u64,
+    ) -> Vec<Vec<OutgoingMessage>> {
+        let info = new_client_info(&ClientId::new("c1").unwrap());
         let now = Timestamp::from_second(2_000_000_000).unwrap();
         Misbehaviors::new(kinds).online_rounds(dialect, now, &info, true, sequence)
     }
 
-    fn sent_time(message: &Outgoing) -> Timestamp {
+    fn sent_time(message: &OutgoingMessage) -> Timestamp {
         match status::decode_control(&message.payload).unwrap() {
             ClientMessage::Online(online) => online.sent.unwrap(),
             other => panic!("{other:?}"),
@@ -157,14 +162,14 @@ mod tests {
                     decoded,
                     Ok(ClientMessage::Online(_) | ClientMessage::Offline)
                 );
-                let text = String::from_utf8_lossy(&payload);
-                assert!(!changes_presence, "{dialect:?}: {text}");
+                let payload_text = String::from_utf8_lossy(&payload);
+                assert!(!changes_presence, "{dialect:?}: {payload_text}");
             }
         }
     }
 
     #[test]
-    fn the_default_is_one_message_and_garbage_is_followed_by_a_valid_message() {
+    fn by_default_one_message_is_published_and_after_garbage_a_valid_message() {
         for dialect in DIALECTS {
             let default = online_rounds(&[], dialect, 0);
             assert_eq!((default.len(), default[0].len()), (1, 1));
@@ -175,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_out_of_order_and_a_duplicate_is_the_same_message() {
+    fn burst_messages_are_out_of_order_and_duplicate_messages_are_equal() {
         let burst = online_rounds(&[Misbehavior::Burst], Dialect::Status, 0);
         let times: Vec<_> = burst[0].iter().map(sent_time).collect();
         assert_eq!(times.len(), 5);

@@ -33,13 +33,14 @@ use fleet::Fleet;
 use progress::Progress;
 use summary::Summary;
 
-/// Assumed rate at which the broker handles disconnects. Determines the shutdown timeout.
+/// Assumed number of disconnects that the broker handles per second. The shutdown timeout is
+/// calculated from this rate.
 const DISCONNECTS_PER_SECOND: u32 = 100;
 const MIN_SHUTDOWN_SECONDS: u32 = 5;
 
 pub(super) fn run(args: &SimulateArgs) -> Result<ExitCode> {
     fleet::check_args(args)?;
-    fd_limit::raise(args.clients)?;
+    fd_limit::raise_limit(args.clients)?;
     let prints_events = args.clients == 1 && args.output == Output::Text && !args.quiet;
     let fleet = Arc::new(Fleet::new(args, prints_events));
     let clients = fleet::create_clients(args, &fleet)?;
@@ -52,11 +53,11 @@ async fn run_fleet(
     clients: Vec<Arc<Client>>,
 ) -> Result<ExitCode> {
     let mut signals = Signals::new()?;
-    let started = Instant::now();
+    let started_at = Instant::now();
     let shows_progress = !args.quiet && !fleet.prints_events;
     let progress = shows_progress.then(|| Progress::start(fleet.clone(), args.clients));
     tokio::select! {
-        () = signals.any() => {}
+        () = signals.wait_for_any() => {}
         () = sleep_or_pend(args.duration) => {}
         () = run_scenario(args, &fleet, &clients, progress.as_ref()) => {}
     }
@@ -64,8 +65,8 @@ async fn run_fleet(
     let shutdown_timeout = Duration::from_secs(seconds.into());
     let all_disconnected = tokio::select! {
         all_disconnected = fleet.tasks.stop(shutdown_timeout) => all_disconnected,
-        // `return` would wait for tasks that do not end.
-        () = signals.any() => std::process::exit(130),
+        // `exit` ends the process at once. `return` would wait for tasks that may never end.
+        () = signals.wait_for_any() => std::process::exit(130),
     };
     if let Some(progress) = progress {
         progress.finish();
@@ -76,19 +77,19 @@ async fn run_fleet(
              their last wills"
         );
     }
-    let summary = Summary::new(&fleet.counters, args.clients, started.elapsed());
-    let text = match args.output {
+    let summary = Summary::new(&fleet.counters, args.clients, started_at.elapsed());
+    let summary_text = match args.output {
         Output::Text => summary.to_text(),
         Output::Json => summary.to_json()? + "\n",
     };
-    // The reader of standard output may have exited.
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    // A write error is ignored: the process that reads standard output may have exited.
+    let _ = std::io::stdout().write_all(summary_text.as_bytes());
     if fleet.counters.snapshot().connects == 0 {
         let error = fleet.counters.last_error();
         bail!(
             "no client could connect to {}: {}; start a broker there (`cloud-connector run`), or \
              pass another address with --mqtt",
-            args.mqtt,
+            args.broker_address,
             error
                 .as_deref()
                 .unwrap_or("stopped before the broker responded")
@@ -97,7 +98,7 @@ async fn run_fleet(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Starts the clients, then runs the storm and the updates. Never returns.
+/// Starts all clients. Then runs the storm and publishes the updates. Never returns.
 async fn run_scenario(
     args: &SimulateArgs,
     fleet: &Fleet,
@@ -107,15 +108,15 @@ async fn run_scenario(
     rate::start_clients(fleet, clients, args.connect_rate).await;
     let show_message = |text: &str| {
         if let Some(progress) = progress {
-            progress.message(text);
+            progress.print_message(text);
         }
     };
     let storm = async {
-        if let Some(duration) = args.storm {
+        if let Some(duration) = args.storm_duration {
             show_message("reconnect storm started");
-            fleet.set_storm(true);
+            fleet.set_storm_active(true);
             tokio::time::sleep(duration).await;
-            fleet.set_storm(false);
+            fleet.set_storm_active(false);
             show_message("reconnect storm ended");
         }
     };
@@ -128,7 +129,7 @@ async fn run_scenario(
     std::future::pending::<()>().await;
 }
 
-/// Sleeps for the duration; without a duration, never returns.
+/// Sleeps for the duration. Never returns if the duration is `None`.
 async fn sleep_or_pend(duration: Option<Duration>) {
     match duration {
         Some(duration) => tokio::time::sleep(duration).await,
@@ -136,7 +137,7 @@ async fn sleep_or_pend(duration: Option<Duration>) {
     }
 }
 
-/// SIGINT and SIGTERM.
+/// Receives SIGINT and SIGTERM.
 struct Signals {
     interrupt: Signal,
     terminate: Signal,
@@ -150,7 +151,7 @@ impl Signals {
         })
     }
 
-    async fn any(&mut self) {
+    async fn wait_for_any(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}

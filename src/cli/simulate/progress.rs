@@ -1,4 +1,5 @@
-//! Progress on standard error: a bar on a terminal, a line every few seconds elsewhere.
+//! Shows progress on standard error: a progress bar if standard error is a terminal, otherwise one
+//! line every few seconds.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::sync::Arc;
@@ -23,19 +24,19 @@ pub(super) struct Progress {
 impl Progress {
     pub fn start(fleet: Arc<Fleet>, clients: u32) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| new_bar(clients));
-        let task = tokio::spawn(show(fleet, clients, bar.clone()));
+        let task = tokio::spawn(refresh_forever(fleet, clients, bar.clone()));
         Self { task, bar }
     }
 
-    /// Prints a one-time message above the bar.
-    pub fn message(&self, text: &str) {
+    /// Prints a message above the bar.
+    pub fn print_message(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.println(text),
             None => print_line(text),
         }
     }
 
-    /// Stops the display and clears the bar.
+    /// Stops the updates and removes the bar.
     pub fn finish(self) {
         self.task.abort();
         if let Some(bar) = self.bar {
@@ -52,30 +53,34 @@ fn new_bar(clients: u32) -> ProgressBar {
     }
 }
 
-async fn show(fleet: Arc<Fleet>, clients: u32, bar: Option<ProgressBar>) {
+async fn refresh_forever(fleet: Arc<Fleet>, clients: u32, bar: Option<ProgressBar>) {
     let mut ticks = interval(if bar.is_some() {
         BAR_INTERVAL
     } else {
         LINE_INTERVAL
     });
     let (mut previous, mut previous_time) = (fleet.counters.snapshot(), Instant::now());
-    // The first tick completes immediately.
+    // The first tick completes immediately, before there is any progress to show.
     ticks.tick().await;
     loop {
         ticks.tick().await;
         let current = fleet.counters.snapshot();
         let rates = format_rates(&previous, &current, previous_time.elapsed());
         if let Some(bar) = &bar {
-            bar.set_position(current.connected);
+            bar.set_position(current.connected_clients);
             bar.set_message(rates);
         } else {
-            print_line(&format!("{}/{clients} connected{rates}", current.connected));
+            print_line(&format!(
+                "{}/{clients} connected{rates}",
+                current.connected_clients
+            ));
         }
         (previous, previous_time) = (current, Instant::now());
     }
 }
 
-/// Ignores write errors: a closed standard error must not stop the simulation.
+/// Prints a line. Write errors are ignored, because a closed standard error must not stop the
+/// simulation.
 fn print_line(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
@@ -91,9 +96,12 @@ fn format_rates(
     };
     format!(
         ", {}/s published, {}/s acknowledged, {} received, {} lost, {} dropped by storm",
-        per_second(previous.published, current.published),
-        per_second(previous.acknowledged, current.acknowledged),
-        current.received,
+        per_second(previous.published_messages, current.published_messages),
+        per_second(
+            previous.acknowledged_messages,
+            current.acknowledged_messages
+        ),
+        current.received_messages,
         current.connections_lost,
         current.storm_drops,
     )
@@ -104,11 +112,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn published_and_acknowledged_are_shown_per_second() {
+    fn published_and_acknowledged_messages_are_shown_per_second() {
         let current = CounterSnapshot {
-            published: 500,
-            acknowledged: 250,
-            received: 7,
+            published_messages: 500,
+            acknowledged_messages: 250,
+            received_messages: 7,
             connections_lost: 1,
             storm_drops: 2,
             ..CounterSnapshot::default()

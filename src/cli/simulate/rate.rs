@@ -1,4 +1,4 @@
-//! Operations at a fixed rate: starting the clients, and publishing updates.
+//! Starts the clients and publishes updates, both at a fixed rate.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,51 +8,51 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 use super::client::Client;
 use super::fleet::Fleet;
 
-const TICK: Duration = Duration::from_millis(10);
+const TICK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Grants permits at a constant average rate.
 struct RateLimiter {
-    per_second: f64,
-    started: Instant,
-    granted: u64,
+    permits_per_second: f64,
+    started_at: Instant,
+    granted_permits: u64,
     ticks: Interval,
 }
 
 impl RateLimiter {
-    fn new(per_second: u32) -> Self {
-        let mut ticks = interval(TICK);
+    fn new(permits_per_second: u32) -> Self {
+        let mut ticks = interval(TICK_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
-            per_second: f64::from(per_second),
-            started: Instant::now(),
-            granted: 0,
+            permits_per_second: f64::from(permits_per_second),
+            started_at: Instant::now(),
+            granted_permits: 0,
             ticks,
         }
     }
 
-    /// Waits for the next tick and returns the number of permits that have accrued since the last
-    /// call. The first call grants one permit without delay.
-    async fn permits(&mut self) -> u64 {
+    /// Waits for the next tick. Returns the number of permits for the time since the previous call.
+    /// The first call returns one permit without delay.
+    async fn next_permits(&mut self) -> u64 {
         self.ticks.tick().await;
-        let accrued = self.started.elapsed().as_secs_f64() * self.per_second;
+        let accrued = self.started_at.elapsed().as_secs_f64() * self.permits_per_second;
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "a positive count"
         )]
         let accrued = accrued as u64 + 1;
-        let permits = accrued.saturating_sub(self.granted);
-        self.granted += permits;
+        let permits = accrued.saturating_sub(self.granted_permits);
+        self.granted_permits += permits;
         permits
     }
 }
 
-/// Starts all clients at a rate of `per_second`.
-pub(super) async fn start_clients(fleet: &Fleet, clients: &[Arc<Client>], per_second: u32) {
-    let mut limiter = RateLimiter::new(per_second);
+/// Starts all clients, at a rate of `clients_per_second`.
+pub(super) async fn start_clients(fleet: &Fleet, clients: &[Arc<Client>], clients_per_second: u32) {
+    let mut limiter = RateLimiter::new(clients_per_second);
     let mut remaining = clients.iter();
     while remaining.len() > 0 {
-        for _ in 0..limiter.permits().await {
+        for _ in 0..limiter.next_permits().await {
             let Some(client) = remaining.next() else {
                 return;
             };
@@ -61,22 +61,26 @@ pub(super) async fn start_clients(fleet: &Fleet, clients: &[Arc<Client>], per_se
     }
 }
 
-/// Publishes updates, one client after the other, forever. A client that still waits for the
-/// PUBACK of its previous message is skipped. If no client is free, the permits expire.
-pub(super) async fn publish_updates(fleet: &Fleet, clients: &[Arc<Client>], per_second: u32) {
-    let mut limiter = RateLimiter::new(per_second);
+/// Publishes updates forever, one client after the other. Skips clients that still wait for the
+/// PUBACK of their previous message. If all clients wait, the permits of this tick are discarded.
+pub(super) async fn publish_updates(
+    fleet: &Fleet,
+    clients: &[Arc<Client>],
+    updates_per_second: u32,
+) {
+    let mut limiter = RateLimiter::new(updates_per_second);
     let mut round_robin = clients.iter().cycle();
     loop {
-        for _ in 0..limiter.permits().await {
-            let free = round_robin.by_ref().take(clients.len()).find_map(|client| {
+        for _ in 0..limiter.next_permits().await {
+            let free_session = round_robin.by_ref().take(clients.len()).find_map(|client| {
                 let session = client.session.lock().clone()?;
-                let lock = session.try_lock_presence()?;
-                Some((session, lock))
+                let presence_guard = session.try_lock_presence()?;
+                Some((session, presence_guard))
             });
-            let Some((session, lock)) = free else {
+            let Some((session, presence_guard)) = free_session else {
                 break;
             };
-            fleet.tasks.spawn(session.publish_update(lock));
+            fleet.tasks.spawn(session.publish_update(presence_guard));
         }
     }
 }
@@ -88,10 +92,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn limiter_grants_the_configured_rate() {
         let mut limiter = RateLimiter::new(500);
-        let started = Instant::now();
+        let started_at = Instant::now();
         let mut granted = 0;
-        while started.elapsed() < Duration::from_secs(10) {
-            granted += limiter.permits().await;
+        while started_at.elapsed() < Duration::from_secs(10) {
+            granted += limiter.next_permits().await;
         }
         assert!((4990..=5010).contains(&granted), "{granted}");
     }

@@ -1,7 +1,7 @@
-//! One MQTT connection of a client: what the client publishes on it.
+//! One MQTT connection of a simulated client, and the messages that the client publishes on it.
 //!
-//! `client` polls the connection's event loop. The methods here run in tasks of their own, because
-//! a publish completes only while the event loop is polled.
+//! The module `client` polls the event loop of the connection. A publish completes only while the
+//! event loop is polled. Therefore the methods here must run in other tasks.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,24 +12,24 @@ use tokio::time::Instant;
 
 use super::args::Misbehavior;
 use super::client::Client;
-use super::dialect::{Delivery, Dialect, Outgoing, with_change};
+use super::dialect::{Delivery, Dialect, OutgoingMessage, with_change};
 use crate::domain::{Clock as _, SystemClock};
 use crate::mqtt::MqttHandle;
 
-/// A client on one connection.
+/// Publishes the messages of one client on one connection.
 pub(super) struct Session {
     client: Arc<Client>,
     mqtt: MqttHandle,
-    /// Serializes online and offline messages: after the offline message, no online message
-    /// follows.
-    presence_lock: Arc<Mutex<PublishLock>>,
+    /// Held while an online or offline message is published. Otherwise an online
+    /// message could be published after the offline message.
+    presence_lock: Arc<Mutex<PresenceLockState>>,
 }
 
-/// State behind the presence lock.
+/// State that the presence lock protects.
 #[derive(Default)]
-pub(super) struct PublishLock {
-    /// Set when the client starts to disconnect.
-    is_closed: bool,
+pub(super) struct PresenceLockState {
+    /// Whether the client has started to disconnect.
+    is_closing: bool,
 }
 
 impl Session {
@@ -44,7 +44,7 @@ impl Session {
     /// Subscribes, then publishes a heartbeat (status dialect) and the online message.
     pub async fn go_online(self: Arc<Self>) {
         let lock = self.presence_lock.lock().await;
-        if lock.is_closed {
+        if lock.is_closing {
             return;
         }
         let client = &self.client;
@@ -61,34 +61,38 @@ impl Session {
             if !self.publish_online(true).await {
                 return;
             }
-            client.online_acknowledged.store(true, Ordering::Relaxed);
+            client.is_online_acknowledged.store(true, Ordering::Relaxed);
             client.fleet.print_event(&client.id, "online");
         }
         *client.session.lock() = Some(self.clone());
     }
 
-    /// With `--misbehave no-online`, status clients publish online messages only until the first
-    /// one is acknowledged.
+    /// Returns whether this connection publishes no online message. With `--misbehave no-online`, a
+    /// status client stops publishing online messages after the first PUBACK of an online message.
     fn skips_online(&self) -> bool {
         let client = &self.client;
         client.dialect == Dialect::Status
             && client.fleet.misbehaviors.has(Misbehavior::NoOnline)
-            && client.online_acknowledged.load(Ordering::Relaxed)
+            && client.is_online_acknowledged.load(Ordering::Relaxed)
     }
 
-    /// Locks presence messages for [`Self::publish_update`]. Returns `None` while a presence
-    /// message is in flight and after the client started to disconnect.
-    pub fn try_lock_presence(&self) -> Option<OwnedMutexGuard<PublishLock>> {
+    /// Acquires the presence lock for [`Self::publish_update`]. Returns `None` if a presence
+    /// message is in flight or the client has started to disconnect.
+    pub fn try_lock_presence(&self) -> Option<OwnedMutexGuard<PresenceLockState>> {
         let lock = self.presence_lock.clone().try_lock_owned().ok()?;
-        (!lock.is_closed).then_some(lock)
+        (!lock.is_closing).then_some(lock)
     }
 
     /// Publishes an online message with changed tags and facts.
-    pub async fn publish_update(self: Arc<Self>, _lock: OwnedMutexGuard<PublishLock>) {
+    pub async fn publish_update(
+        self: Arc<Self>,
+        _presence_guard: OwnedMutexGuard<PresenceLockState>,
+    ) {
         self.publish_online(false).await;
     }
 
-    /// Returns whether the broker acknowledged all messages.
+    /// Publishes an online message, or its variants of `--misbehave`. Returns whether the broker
+    /// acknowledged all messages.
     async fn publish_online(&self, is_first: bool) -> bool {
         let client = &self.client;
         let sequence = client.next_online_sequence();
@@ -109,30 +113,30 @@ impl Session {
         true
     }
 
-    pub async fn respond(self: Arc<Self>, response: Outgoing) {
+    pub async fn respond(self: Arc<Self>, response: OutgoingMessage) {
         self.publish(response).await;
     }
 
-    /// Publishes the offline messages and disconnects, at the end of the simulation.
+    /// Publishes the offline messages and disconnects. Called at the end of the simulation.
     pub async fn go_offline(self: Arc<Self>) {
         let messages = self.client.dialect.offline(SystemClock.now());
         if self.publish_and_disconnect(messages).await {
-            self.client.fleet.counters.disconnected_cleanly();
+            self.client.fleet.counters.record_clean_disconnect();
             self.client.fleet.print_event(&self.client.id, "offline");
         }
     }
 
-    /// Disconnects because the service requested it.
-    pub async fn leave_on_request(self: Arc<Self>) {
+    /// Disconnects because the service requested a disconnect or a reconnect.
+    pub async fn disconnect_on_request(self: Arc<Self>) {
         let messages = self.client.dialect.offline_on_request(SystemClock.now());
         self.publish_and_disconnect(messages).await;
     }
 
-    /// Sends DISCONNECT only after all messages are acknowledged. Otherwise the connection ends
-    /// without DISCONNECT, and the broker publishes the last will.
-    async fn publish_and_disconnect(&self, messages: Vec<Outgoing>) -> bool {
+    /// Publishes the messages and sends DISCONNECT. Returns whether both succeeded. If a message is
+    /// not acknowledged, no DISCONNECT is sent, and the broker publishes the last will.
+    async fn publish_and_disconnect(&self, messages: Vec<OutgoingMessage>) -> bool {
         let mut lock = self.presence_lock.lock().await;
-        lock.is_closed = true;
+        lock.is_closing = true;
         for message in messages {
             if !self.publish(message).await {
                 return false;
@@ -141,29 +145,30 @@ impl Session {
         self.mqtt.disconnect().await.is_ok()
     }
 
-    /// Returns whether the broker acknowledged the message; for QoS 0, whether it was queued.
-    async fn publish(&self, message: Outgoing) -> bool {
+    /// Returns whether the broker acknowledged the message. For a message with QoS 0, returns
+    /// whether the message was queued.
+    async fn publish(&self, message: OutgoingMessage) -> bool {
         let client = &self.client;
         let counters = &client.fleet.counters;
         let topic = client.fleet.topics.topic(&client.id, message.channel);
-        let started = Instant::now();
+        let started_at = Instant::now();
         let result = match message.delivery {
             Delivery::Unacknowledged => {
-                counters.heartbeat_published();
+                counters.record_heartbeat();
                 let result = self.mqtt.publish_qos0(topic, message.payload);
                 return result.await.is_ok();
             }
             Delivery::Acknowledged => {
-                counters.message_published();
+                counters.record_published_message();
                 self.mqtt.publish(topic, message.payload).await
             }
             Delivery::Retained => {
-                counters.message_published();
+                counters.record_published_message();
                 self.mqtt.publish_retained(topic, message.payload).await
             }
         };
         if result.is_ok() {
-            counters.message_acknowledged(started.elapsed());
+            counters.record_acknowledged_message(started_at.elapsed());
         }
         result.is_ok()
     }

@@ -14,25 +14,27 @@ pub(super) struct Summary {
     clients: u32,
     peak_connected: u64,
     connects: u64,
-    /// Connect attempts that the broker rejected or throttled, or that did not reach it.
+    /// Connect attempts that the broker rejected or throttled, or that did not reach the broker.
     connect_failures: u64,
     /// Connections closed by the broker or the network.
     connections_lost: u64,
     /// Connections that the simulator dropped because of `--storm`.
     storm_drops: u64,
-    /// Clients that published their offline message and disconnected at the end.
+    /// Clients that published an offline message and disconnected at the end of the simulation.
     clean_disconnects: u64,
-    /// QoS 1 messages.
+    /// Number of published messages with QoS 1.
     published: u64,
+    /// Number of messages with QoS 1 for which the broker sent a PUBACK.
     acknowledged: u64,
-    /// QoS 0 messages.
+    /// Number of published heartbeats, which have QoS 0.
     heartbeats: u64,
+    /// Number of messages that the clients received.
     received: u64,
     subscriptions_rejected: u64,
     handshakes_rejected: u64,
-    /// From the connect attempt to CONNACK.
+    /// Milliseconds from a connect attempt to its CONNACK.
     connect_ms: Option<Percentiles>,
-    /// From PUBLISH to PUBACK.
+    /// Milliseconds from a PUBLISH to its PUBACK.
     publish_ms: Option<Percentiles>,
     last_error: Option<String>,
 }
@@ -57,14 +59,14 @@ impl Summary {
             connections_lost: counts.connections_lost,
             storm_drops: counts.storm_drops,
             clean_disconnects: counts.clean_disconnects,
-            published: counts.published,
-            acknowledged: counts.acknowledged,
+            published: counts.published_messages,
+            acknowledged: counts.acknowledged_messages,
             heartbeats: counts.heartbeats,
-            received: counts.received,
-            subscriptions_rejected: counts.subscriptions_rejected,
-            handshakes_rejected: counts.handshakes_rejected,
-            connect_ms: Percentiles::of(&counters.connect_times),
-            publish_ms: Percentiles::of(&counters.publish_times),
+            received: counts.received_messages,
+            subscriptions_rejected: counts.rejected_subscriptions,
+            handshakes_rejected: counts.rejected_handshakes,
+            connect_ms: Percentiles::from_histogram(&counters.connect_times),
+            publish_ms: Percentiles::from_histogram(&counters.publish_times),
             last_error: counters.last_error(),
         }
     }
@@ -129,7 +131,7 @@ impl Summary {
 }
 
 impl Percentiles {
-    fn of(histogram: &Histogram) -> Option<Self> {
+    fn from_histogram(histogram: &Histogram) -> Option<Self> {
         let quantile = |quantile| histogram.quantile(quantile).map(millis);
         Some(Self {
             p50: quantile(0.5)?,
@@ -156,10 +158,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn summary_as_json_and_as_text() {
+    fn json_and_text_contain_the_counts_the_times_and_the_last_error() {
         let counters = Counters::default();
-        counters.connect_succeeded(Duration::from_millis(20));
-        counters.connect_failed("connection refused");
+        counters.record_connect(Duration::from_millis(20));
+        counters.record_connect_failure("connection refused");
         let summary = Summary::new(&counters, 2, Duration::from_secs(3));
         let json: serde_json::Value = serde_json::from_str(&summary.to_json().unwrap()).unwrap();
         assert_eq!(json["clients"], 2);

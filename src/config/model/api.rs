@@ -1,4 +1,4 @@
-//! `[api]`
+//! Settings of the section `[api]`.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub struct Api {
     pub keys: BTreeMap<String, CallerKey>,
 }
 
-/// Rates are in requests per second; a rate of 0 disables the limit.
+/// Rate limits in requests per second. A rate of 0 means no limit.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ApiRateLimit {
@@ -33,7 +33,7 @@ pub enum LookupMode {
     Relaxed,
 }
 
-/// The pre-shared key of a caller: one secret, or several secrets with scopes.
+/// The pre-shared key of an API caller: a single secret, or several secrets with scopes.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(
     untagged,
@@ -52,7 +52,7 @@ pub struct DetailedKey {
     scopes: Vec<Scope>,
 }
 
-/// The endpoints that a key authorizes.
+/// A group of endpoints that a key authorizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {

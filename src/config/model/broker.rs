@@ -1,4 +1,4 @@
-//! `[broker]`
+//! Settings of the section `[broker]`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ pub struct Broker {
     pub tls: BrokerTls,
 }
 
-/// Token bucket for the connection attempts of one client.
+/// Rate limit (token bucket) for the connection attempts of one client.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConnectLimit {

@@ -1,4 +1,4 @@
-//! `[data]`
+//! Settings of the section `[data]`.
 
 use std::path::PathBuf;
 

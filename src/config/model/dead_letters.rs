@@ -1,4 +1,4 @@
-//! `[dead_letters]`
+//! Settings of the section `[dead_letters]`.
 
 use serde::Deserialize;
 

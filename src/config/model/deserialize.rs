@@ -1,4 +1,4 @@
-//! Deserializers for settings whose empty string means "not set", and for socket addresses.
+//! Deserializers for socket addresses, and for settings in which an empty string means "not set".
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! `[http]`
+//! Settings of the section `[http]`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! `[inventory]`
+//! Settings of the section `[inventory]`.
 
 use serde::Deserialize;
 

@@ -1,4 +1,4 @@
-//! `[kafka]`
+//! Settings of the section `[kafka]`.
 
 use serde::Deserialize;
 
@@ -26,7 +26,8 @@ pub struct Kafka {
     pub replication: i32,
 }
 
-/// The aliases are the spellings that the platform's configuration file (`ACG_CONFIG`) uses.
+/// Security protocol of Kafka connections. The platform's configuration file (`ACG_CONFIG`) uses
+/// the spellings in upper case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KafkaSecurity {

@@ -1,4 +1,4 @@
-//! `[log]`
+//! Settings of the section `[log]`.
 
 use serde::Deserialize;
 

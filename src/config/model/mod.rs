@@ -1,7 +1,7 @@
 //! The configuration as Rust types, one file per section of `config.default.toml`.
 //!
-//! The comments in `config.default.toml` document the settings; the fields here do not repeat them.
-//! Checks that involve more than one value belong in `config::validate`.
+//! The comments in `config.default.toml` document the settings, so the fields here have no
+//! comments. Checks of values belong in `config::validate`.
 #![allow(missing_docs, reason = "config.default.toml documents every setting")]
 
 mod api;

@@ -1,4 +1,4 @@
-//! `[mqtt]`
+//! Settings of the section `[mqtt]`.
 
 use std::path::PathBuf;
 
@@ -35,7 +35,7 @@ pub struct Mqtt {
     pub publish_timeout: HumanDuration,
 }
 
-/// Topic segments of the handshake dialect: `{prefix}/{segment}/{client id}`.
+/// Topic segments of the handshake dialect. A topic is `{prefix}/{segment}/{client id}`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HandshakeTopics {

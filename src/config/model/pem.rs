@@ -1,9 +1,9 @@
-//! Settings that hold certificates.
+//! Type of settings that contain certificates.
 
 use std::path::PathBuf;
 
-/// Certificates in PEM format: a file, or the PEM text itself, as the platform's configuration file
-/// contains it.
+/// Certificates in PEM format: the path of a file, or the PEM text itself. The platform's
+/// configuration file (`ACG_CONFIG`) contains PEM texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PemSource {
     File(PathBuf),

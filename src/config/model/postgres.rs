@@ -1,4 +1,4 @@
-//! `[postgres]`
+//! Settings of the section `[postgres]`.
 
 use serde::Deserialize;
 

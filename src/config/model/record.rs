@@ -1,4 +1,4 @@
-//! `[record]`
+//! Settings of the section `[record]`.
 
 use serde::Deserialize;
 

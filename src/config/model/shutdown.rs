@@ -1,4 +1,4 @@
-//! `[shutdown]`
+//! Settings of the section `[shutdown]`.
 
 use serde::Deserialize;
 

@@ -1,4 +1,4 @@
-//! `[sources]`
+//! Settings of the section `[sources]`.
 
 use serde::Deserialize;
 

@@ -1,4 +1,4 @@
-//! `[tenant]`
+//! Settings of the section `[tenant]`.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! `[updaters]`
+//! Settings of the section `[updaters]`.
 
 use serde::Deserialize;
 

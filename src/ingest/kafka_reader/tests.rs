@@ -15,20 +15,20 @@ fn kafka_message(headers: &[(&str, &str)]) -> KafkaMessage {
     }
 }
 
-fn input(queue_topic: QueueTopic, headers: &[(&str, &str)]) -> RecorderInput {
+fn recorder_input(queue_topic: QueueTopic, headers: &[(&str, &str)]) -> RecorderInput {
     let topic_scheme =
         TopicScheme::new(vec!["redhat/insights".into()], HandshakeSegments::default());
-    to_input(queue_topic, &topic_scheme, &kafka_message(headers))
+    to_recorder_input(queue_topic, &topic_scheme, &kafka_message(headers))
 }
 
-const TOPIC: (&str, &str) = ("topic", "redhat/insights/me/control/out");
+const TOPIC_HEADER: (&str, &str) = ("topic", "redhat/insights/me/control/out");
 
 #[test]
-fn headers_contain_topic_receive_time_and_retain_flag() {
-    let input = input(
+fn topic_receive_time_and_retain_flag_are_read_from_the_headers() {
+    let input = recorder_input(
         QueueTopic::Ingress,
         &[
-            TOPIC,
+            TOPIC_HEADER,
             ("date_received", "2026-01-02T03:04:05.123456789Z"),
             ("mqtt_retain", "true"),
         ],
@@ -52,10 +52,10 @@ fn headers_contain_topic_receive_time_and_retain_flag() {
 }
 
 #[test]
-fn missing_retain_header_is_false_and_invalid_date_falls_back_to_the_kafka_timestamp() {
-    let input = input(
+fn missing_retain_header_means_not_retained_and_invalid_date_is_replaced_by_kafka_timestamp() {
+    let input = recorder_input(
         QueueTopic::Ingress,
-        &[TOPIC, ("date_received", "yesterday")],
+        &[TOPIC_HEADER, ("date_received", "yesterday")],
     );
     let message = input.inbound_message().unwrap();
     assert_eq!(message.received_at.to_string(), "2026-01-01T00:00:00Z");
@@ -64,14 +64,14 @@ fn missing_retain_header_is_false_and_invalid_date_falls_back_to_the_kafka_times
 }
 
 #[test]
-fn topic_without_a_client_is_unknown() {
+fn topic_on_which_no_client_publishes_is_unknown() {
     for headers in [
         &[("topic", "elsewhere")][..],
         &[],
         &[("topic", "redhat/insights/me/control/in")],
     ] {
         assert!(matches!(
-            input(QueueTopic::Ingress, headers),
+            recorder_input(QueueTopic::Ingress, headers),
             RecorderInput::UnknownTopic { .. }
         ));
     }
@@ -79,15 +79,19 @@ fn topic_without_a_client_is_unknown() {
 
 #[test]
 fn truncation_headers_are_read_by_their_current_and_deprecated_names() {
-    for (size, sha256) in [
+    for (size_header, sha256_header) in [
         ("truncated_from", "truncated_sha256"),
         ("cut_from", "cut_sha256"),
     ] {
-        let headers = [TOPIC, (size, "3000000"), (sha256, "abc")];
-        let input = input(QueueTopic::Answers, &headers);
+        let headers = [
+            TOPIC_HEADER,
+            (size_header, "3000000"),
+            (sha256_header, "abc"),
+        ];
+        let input = recorder_input(QueueTopic::Answers, &headers);
         let message = input.inbound_message().unwrap();
-        assert_eq!(message.size(), 3_000_000, "{size}");
-        assert_eq!(message.sha256(), "abc", "{sha256}");
+        assert_eq!(message.payload_size_bytes(), 3_000_000, "{size_header}");
+        assert_eq!(message.payload_sha256(), "abc", "{sha256_header}");
         assert!(matches!(
             input,
             RecorderInput::Message {
@@ -102,11 +106,14 @@ fn truncation_headers_are_read_by_their_current_and_deprecated_names() {
 #[test]
 fn operator_replay_header_is_read_by_its_current_and_deprecated_name() {
     let is_operator_replay = |headers: &[(&str, &str)]| {
-        let input = input(QueueTopic::Ingress, headers);
-        input.inbound_message().unwrap().operator_replay
+        let input = recorder_input(QueueTopic::Ingress, headers);
+        input.inbound_message().unwrap().is_operator_replay
     };
-    for name in ["operator_replay", "again"] {
-        assert!(is_operator_replay(&[TOPIC, (name, "true")]), "{name}");
+    for header_name in ["operator_replay", "again"] {
+        assert!(
+            is_operator_replay(&[TOPIC_HEADER, (header_name, "true")]),
+            "{header_name}"
+        );
     }
-    assert!(!is_operator_replay(&[TOPIC]));
+    assert!(!is_operator_replay(&[TOPIC_HEADER]));
 }

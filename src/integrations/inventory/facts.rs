@@ -1,4 +1,4 @@
-//! Selects the facts that inventory accepts from those that a client sent.
+//! Selects the facts that inventory accepts from the facts that a client sent.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -11,10 +11,11 @@ use super::message::is_longer_than;
 
 const MAX_FQDN_CHARS: usize = 255;
 const MAX_PROVIDER_ID_CHARS: usize = 500;
-/// Inventory rejects a host with any other provider type. It ignores upper and lower case.
+/// Provider types that inventory accepts, in any letter case. Inventory rejects a host with another
+/// provider type.
 const PROVIDER_TYPES: [&str; 6] = ["alibaba", "aws", "azure", "discovery", "gcp", "ibm"];
-/// Notations of a MAC address of 6 octets, or of 20 (InfiniBand): separator, number of groups,
-/// digits per group.
+/// Notations of MAC addresses that inventory accepts: separator, number of groups, digits per
+/// group. An Ethernet address has 6 octets. An InfiniBand address has 20 octets.
 const MAC_NOTATIONS: [(char, usize, usize); 5] = [
     (':', 6, 2),
     ('-', 6, 2),
@@ -25,9 +26,9 @@ const MAC_NOTATIONS: [(char, usize, usize); 5] = [
 
 /// The canonical facts of inventory's schema. All other facts are omitted.
 ///
-/// The message has the facts and the host's own fields in one JSON object. The fixed list therefore
-/// prevents that a client sets a field such as `org_id` or `display_name` by sending a fact of that
-/// name. `machine_id`, which older clients send, is no longer a canonical fact.
+/// The message contains the facts and other fields, such as `org_id`, in the same JSON object. The
+/// fixed list of facts prevents a client from setting another field with a fact of the same name.
+/// Older clients send `machine_id`, which is no longer a canonical fact.
 #[derive(Serialize)]
 pub(super) struct Facts<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,14 +53,14 @@ pub(super) struct Facts<'a> {
 
 impl<'a> Facts<'a> {
     /// Selects and normalizes the facts that inventory accepts.
-    pub(super) fn accepted(client_facts: &'a Value) -> Self {
-        let text = |key: &str| client_facts.get(key).and_then(Value::as_str);
-        let provider = provider(text("provider_id"), text("provider_type"));
+    pub(super) fn select_accepted(client_facts: &'a Value) -> Self {
+        let text = |fact_name: &str| client_facts.get(fact_name).and_then(Value::as_str);
+        let provider = valid_provider(text("provider_id"), text("provider_type"));
         Self {
-            insights_id: text("insights_id").and_then(dashed_uuid),
-            subscription_manager_id: text("subscription_manager_id").and_then(dashed_uuid),
-            satellite_id: text("satellite_id").and_then(satellite_id),
-            bios_uuid: text("bios_uuid").and_then(dashed_uuid),
+            insights_id: text("insights_id").and_then(to_dashed_uuid),
+            subscription_manager_id: text("subscription_manager_id").and_then(to_dashed_uuid),
+            satellite_id: text("satellite_id").and_then(valid_satellite_id),
+            bios_uuid: text("bios_uuid").and_then(to_dashed_uuid),
             ip_addresses: valid_items(client_facts, "ip_addresses", is_ip),
             fqdn: text("fqdn")
                 .filter(|name| !is_blank(name) && !is_longer_than(name, MAX_FQDN_CHARS)),
@@ -69,16 +70,18 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// Returns whether the facts identify a host. Inventory requires one of these three.
-    pub(super) fn identify_host(&self) -> bool {
+    /// Returns whether the facts identify a host. Inventory requires at least one of these three
+    /// facts.
+    pub(super) fn can_identify_host(&self) -> bool {
         self.insights_id.is_some()
             || self.subscription_manager_id.is_some()
             || self.provider_id.is_some()
     }
 }
 
-/// Returns whether any fact has a value. Some clients without facts send them all empty.
-pub(super) fn any_present(facts: &Value) -> bool {
+/// Returns whether any fact has a value. Some clients that have no facts send every fact with an
+/// empty value.
+pub(super) fn has_any_value(facts: &Value) -> bool {
     let has_value = |fact: &Value| match fact {
         Value::Null => false,
         Value::String(text) => !is_blank(text),
@@ -90,38 +93,42 @@ pub(super) fn any_present(facts: &Value) -> bool {
     values.into_iter().any(has_value)
 }
 
-/// Checks the length, because `Uuid::try_parse` also accepts dashless, braced and `urn:` notations.
+/// Returns whether the text is a UUID with dashes. Checks the length, because `Uuid::try_parse`
+/// also accepts UUIDs without dashes, with braces or with `urn:`.
 pub(super) fn is_dashed_uuid(text: &str) -> bool {
     text.len() == 36 && Uuid::try_parse(text).is_ok()
 }
 
-/// Adds the dashes that inventory requires to a dashless UUID. Returns a dashed UUID unchanged.
-fn dashed_uuid(id: &str) -> Option<Cow<'_, str>> {
-    if is_dashed_uuid(id) {
-        return Some(id.into());
+/// Adds the dashes that inventory requires to a UUID without dashes. Returns a UUID with dashes
+/// unchanged. Returns `None` for other texts.
+fn to_dashed_uuid(text: &str) -> Option<Cow<'_, str>> {
+    if is_dashed_uuid(text) {
+        return Some(text.into());
     }
-    let id = Uuid::try_parse(id).ok().filter(|_| id.len() == 32)?;
-    Some(id.hyphenated().to_string().into())
+    let uuid = Uuid::try_parse(text).ok().filter(|_| text.len() == 32)?;
+    Some(uuid.hyphenated().to_string().into())
 }
 
-/// Older Satellite versions use ten digits, newer ones a UUID.
-fn satellite_id(id: &str) -> Option<Cow<'_, str>> {
+/// Returns a valid Satellite id. Older Satellite versions use ten digits, and newer versions use a
+/// UUID.
+fn valid_satellite_id(id: &str) -> Option<Cow<'_, str>> {
     if id.len() == 10 && id.bytes().all(|b| b.is_ascii_digit()) {
         return Some(id.into());
     }
-    dashed_uuid(id)
+    to_dashed_uuid(id)
 }
 
-/// Returns id and type only together: inventory rejects a host with just one of them.
-fn provider<'a>(id: Option<&'a str>, kind: Option<&'a str>) -> Option<(&'a str, &'a str)> {
+/// Returns the provider id and the provider type if both are valid. Inventory rejects a host that
+/// has only one of these two facts.
+fn valid_provider<'a>(id: Option<&'a str>, kind: Option<&'a str>) -> Option<(&'a str, &'a str)> {
     let id = id.filter(|id| !is_blank(id) && !is_longer_than(id, MAX_PROVIDER_ID_CHARS))?;
     let is_supported = |kind: &&str| PROVIDER_TYPES.iter().any(|k| k.eq_ignore_ascii_case(kind));
     Some((id, kind.filter(is_supported)?))
 }
 
-/// Returns the strings in the list `key` that satisfy `is_valid`.
-fn valid_items<'a>(facts: &'a Value, key: &str, is_valid: fn(&str) -> bool) -> Vec<&'a str> {
-    let items = facts.get(key).and_then(Value::as_array);
+/// Returns the strings that satisfy `is_valid` from the list in the fact `fact_name`.
+fn valid_items<'a>(facts: &'a Value, fact_name: &str, is_valid: fn(&str) -> bool) -> Vec<&'a str> {
+    let items = facts.get(fact_name).and_then(Value::as_array);
     let texts = items.into_iter().flatten().filter_map(Value::as_str);
     texts.filter(|text| is_valid(text)).collect()
 }
@@ -130,7 +137,8 @@ fn is_ip(text: &str) -> bool {
     text.parse::<IpAddr>().is_ok()
 }
 
-/// Rejects an all-zero address: every host has it on its loopback interface, so it identifies none.
+/// Returns whether the text is a MAC address. Rejects an address of zeros: every host has this
+/// address on its loopback interface, so the address identifies no host.
 fn is_mac(text: &str) -> bool {
     let is_hex = |text: &str| text.bytes().all(|b| b.is_ascii_hexdigit());
     let is_grouped = MAC_NOTATIONS.iter().any(|&(separator, groups, digits)| {
@@ -142,8 +150,8 @@ fn is_mac(text: &str) -> bool {
     (is_grouped || is_ungrouped) && !is_zero
 }
 
-/// Returns whether the text is empty or has only white space and control characters. Inventory
-/// treats some control characters as white space.
+/// Returns whether the text is empty or contains only white space and control characters. Control
+/// characters are included, because inventory treats some of them as white space.
 fn is_blank(text: &str) -> bool {
     text.chars().all(|c| c.is_whitespace() || c.is_control())
 }

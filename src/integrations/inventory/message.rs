@@ -17,34 +17,34 @@ use super::facts::{self, Facts, is_dashed_uuid};
 use crate::domain::identity::CERT_AUTH;
 use crate::domain::{ClientId, ClientInfo, ClientKind, Dialect, Identity, Tenant, Timestamp};
 
-/// Inventory lists status-dialect clients only if they have one of these dispatchers.
+/// A status-dialect client is eligible only if it has at least one of these dispatchers.
 const HOST_DISPATCHERS: [&str; 3] = [
     "rhc-worker-playbook",
     "package-manager",
     "rhc-worker-script",
 ];
-const REPORTER: &str = "cloud-connector";
+const REPORTER_NAME: &str = "cloud-connector";
 /// Maximum length of an organization id in inventory.
 const MAX_ORG_ID_CHARS: usize = 36;
 /// Maximum length of an account number in inventory.
 const MAX_ACCOUNT_CHARS: usize = 10;
-/// Maximum length of a tag's key and of its value in inventory.
+/// Maximum length of a tag key and of a tag value in inventory.
 const MAX_TAG_CHARS: usize = 255;
 
-/// A connection to report to inventory, if it is eligible.
+/// A connection that is reported to inventory if the connection is eligible.
 #[derive(Debug, Clone, Copy)]
 pub struct Host<'a> {
     /// The client's id.
     pub client_id: &'a ClientId,
     /// The client's organization and account number.
     pub tenant: &'a Tenant,
-    /// The identity that the tenant lookup returned with this tenant.
+    /// The identity document that the tenant lookup returned together with the tenant.
     pub identity: &'a Identity,
     /// The client's protocol dialect.
     pub dialect: Dialect,
-    /// Host or proxy. Only hosts are eligible.
+    /// Whether the client is a host or a proxy. Only hosts are eligible.
     pub kind: ClientKind,
-    /// The client's own facts, dispatchers and tags.
+    /// Facts, dispatchers and tags that the client sent.
     pub info: &'a ClientInfo,
 }
 
@@ -60,9 +60,10 @@ pub struct ReportPolicy {
 /// A message for inventory's Kafka topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InventoryMessage {
-    /// The organization id: Kafka keeps the messages of an organization in order.
+    /// Kafka key of the message: the organization id. Kafka keeps the order of messages with the
+    /// same key.
     pub key: String,
-    /// The JSON document.
+    /// Kafka value of the message: a JSON document.
     pub value: Vec<u8>,
 }
 
@@ -84,7 +85,7 @@ pub enum NotEligible {
     /// The client sent facts, but none that identifies a host.
     #[error("the client sent no valid insights_id, subscription_manager_id or provider_id")]
     NoAcceptedId,
-    /// The identity's organization differs from the tenant's.
+    /// The identity document and the tenant have different organizations.
     #[error("the identity belongs to another organization")]
     OtherOrganization,
     /// The organization id is longer than inventory accepts.
@@ -93,7 +94,7 @@ pub enum NotEligible {
 }
 
 impl NotEligible {
-    /// Returns the name used as a metric label.
+    /// Returns the reason as a metric label.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -107,8 +108,8 @@ impl NotEligible {
         }
     }
 
-    /// Returns whether the client belongs in inventory, but inventory would reject its data. Such
-    /// hosts are counted. Clients with the other reasons never belong in inventory.
+    /// Returns true if the client belongs in inventory, but inventory would reject its data. A
+    /// metric counts such clients. Returns false if the client does not belong in inventory.
     #[must_use]
     pub fn would_be_rejected(self) -> bool {
         match self {
@@ -141,13 +142,13 @@ pub fn build_message(
     if is_longer_than(org_id.as_str(), MAX_ORG_ID_CHARS) {
         return Err(NotEligible::OrgIdTooLong);
     }
-    let message = Message {
+    let message = AddHostMessage {
         operation: "add_host",
-        platform_metadata: Metadata {
+        platform_metadata: PlatformMetadata {
             request_id,
             b64_identity: host.identity.to_base64(),
         },
-        data: Data {
+        data: HostData {
             facts,
             account: Some(account.as_str())
                 .filter(|account| !account.is_empty())
@@ -156,9 +157,9 @@ pub fn build_message(
             stale_timestamp: now
                 .saturating_add(policy.stale_after)
                 .unwrap_or(Timestamp::MAX),
-            reporter: REPORTER,
+            reporter: REPORTER_NAME,
             system_profile: system_profile(host.client_id, host.identity),
-            tags: tags(&host.info.tags),
+            tags: accepted_tags(&host.info.tags),
         },
     };
     Ok(InventoryMessage {
@@ -168,9 +169,10 @@ pub fn build_message(
     })
 }
 
-/// Returns whether inventory accepts such a client, provided that it has a tenant.
+/// Returns whether inventory accepts a client with these properties. Does not check the tenant of
+/// the client.
 #[must_use]
-pub fn inventory_eligible(
+pub fn is_inventory_eligible(
     dialect: Dialect,
     kind: ClientKind,
     info: &ClientInfo,
@@ -179,8 +181,8 @@ pub fn inventory_eligible(
     eligible_facts(dialect, kind, info, include_handshake_hosts).is_ok()
 }
 
-/// Returns the facts that inventory accepts. Checks first whether the client belongs in inventory
-/// at all, so that [`NotEligible::would_be_rejected`] holds only for clients that do.
+/// Returns the facts that inventory accepts. First checks whether the client belongs in inventory,
+/// so [`NotEligible::would_be_rejected`] is true only for clients that belong in inventory.
 fn eligible_facts(
     dialect: Dialect,
     kind: ClientKind,
@@ -199,34 +201,36 @@ fn eligible_facts(
         Dialect::Handshake => return Err(NotEligible::HandshakeHostsOff),
         Dialect::Status => return Err(NotEligible::NoDispatcher),
     }
-    if !facts::any_present(&info.canonical_facts) {
+    if !facts::has_any_value(&info.canonical_facts) {
         return Err(NotEligible::NoFacts);
     }
-    let facts = Facts::accepted(&info.canonical_facts);
-    if facts.identify_host() {
+    let facts = Facts::select_accepted(&info.canonical_facts);
+    if facts.can_identify_host() {
         Ok(facts)
     } else {
         Err(NotEligible::NoAcceptedId)
     }
 }
 
-/// Inventory rejects a message with any other top-level key.
+/// JSON document of an inventory message. Inventory rejects a message with additional top-level
+/// keys.
 #[derive(Serialize)]
-struct Message<'a> {
+struct AddHostMessage<'a> {
     operation: &'static str,
-    platform_metadata: Metadata<'a>,
-    data: Data<'a>,
+    platform_metadata: PlatformMetadata<'a>,
+    data: HostData<'a>,
 }
 
 #[derive(Serialize)]
-struct Metadata<'a> {
+struct PlatformMetadata<'a> {
     request_id: Uuid,
     b64_identity: &'a str,
 }
 
-/// Omits missing values, because inventory rejects null and empty ones.
+/// The host in an inventory message. Missing values are omitted, because inventory rejects null and
+/// empty values.
 #[derive(Serialize)]
-struct Data<'a> {
+struct HostData<'a> {
     #[serde(flatten)]
     facts: Facts<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -252,27 +256,28 @@ struct Tags<'a> {
     rhc_client: BTreeMap<&'a str, [&'a str; 1]>,
 }
 
-/// Returns `None` if the client id is not a lower-case dashed UUID: inventory accepts no other
-/// form.
+/// Returns the system profile of a host. Returns `None` if the client id is not a lower-case UUID
+/// with dashes, because inventory accepts no other form.
 ///
-/// The owner of a host is the client that authenticated with a certificate. For a `System`
-/// identity, inventory rejects an owner other than the certificate's common name.
+/// `owner_id` is set only if the client authenticated with a certificate. For a `System` identity,
+/// `owner_id` must also equal the common name of the certificate, because inventory rejects any
+/// other owner.
 fn system_profile<'a>(client_id: &'a ClientId, identity: &Identity) -> Option<SystemProfile<'a>> {
-    let id = client_id.as_str();
-    if !is_dashed_uuid(id) || id.contains(|c: char| c.is_ascii_uppercase()) {
+    let client_id = client_id.as_str();
+    if !is_dashed_uuid(client_id) || client_id.contains(|c: char| c.is_ascii_uppercase()) {
         return None;
     }
     let is_owner = identity.auth_type() == CERT_AUTH
-        && (identity.kind() != Some("System") || identity.system_cn() == Some(id));
+        && (identity.identity_type() != Some("System") || identity.system_cn() == Some(client_id));
     Some(SystemProfile {
-        rhc_client_id: id,
-        owner_id: is_owner.then_some(id),
+        rhc_client_id: client_id,
+        owner_id: is_owner.then_some(client_id),
     })
 }
 
-/// Returns the tags that inventory accepts. `None` if there are none: an empty namespace would
-/// delete the tags that inventory has stored.
-fn tags(client_tags: &Value) -> Option<Tags<'_>> {
+/// Returns the tags that inventory accepts. Returns `None` if inventory accepts no tag, because an
+/// empty namespace would delete the tags that inventory has stored.
+fn accepted_tags(client_tags: &Value) -> Option<Tags<'_>> {
     let rhc_client: BTreeMap<_, _> = client_tags
         .as_object()?
         .iter()
@@ -284,6 +289,6 @@ fn tags(client_tags: &Value) -> Option<Tags<'_>> {
     (!rhc_client.is_empty()).then_some(Tags { rhc_client })
 }
 
-pub(super) fn is_longer_than(text: &str, chars: usize) -> bool {
-    text.chars().nth(chars).is_some()
+pub(super) fn is_longer_than(text: &str, max_chars: usize) -> bool {
+    text.chars().nth(max_chars).is_some()
 }

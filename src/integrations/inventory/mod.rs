@@ -1,7 +1,8 @@
 //! Reports hosts to inventory.
 //!
-//! `message` builds the message for one host and decides which hosts are eligible. `facts` selects
-//! the facts that inventory accepts. `reporter` sends the messages of many hosts through a `sink`.
+//! `message` builds the message for one host and decides whether the host is eligible. `facts`
+//! selects the facts that inventory accepts. `reporter` sends the messages of many hosts through a
+//! `sink`.
 
 mod facts;
 pub mod message;

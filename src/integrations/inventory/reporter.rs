@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::message::{Host, ReportPolicy, build_message, inventory_eligible};
+use super::message::{Host, ReportPolicy, build_message, is_inventory_eligible};
 use super::sink::InventorySink;
 use crate::domain::{ClientInfo, ClientKind, Dialect, Timestamp};
 use crate::telemetry::metrics;
@@ -16,7 +16,7 @@ use crate::telemetry::metrics;
 pub struct InventoryReporter {
     /// Destination of the messages.
     pub sink: Arc<dyn InventorySink>,
-    /// Which hosts are reported, and when inventory marks them stale.
+    /// Settings that decide which hosts are reported and when inventory marks a host stale.
     pub policy: ReportPolicy,
     /// Maximum time to wait for the sink to confirm delivery.
     pub delivery_timeout: Duration,
@@ -29,18 +29,18 @@ pub enum ReportOutcome {
     Delivered,
     /// The delivery was not confirmed in time. The inventory refresh job reports the host again.
     Pending,
-    /// The host was not sent: inventory would reject it or does not list such clients.
+    /// The host was not sent, because the host is not eligible.
     NotEligible,
 }
 
 impl InventoryReporter {
-    /// Returns whether inventory accepts such a host.
+    /// Returns whether inventory accepts a host with these properties.
     #[must_use]
     pub fn is_eligible(&self, dialect: Dialect, kind: ClientKind, info: &ClientInfo) -> bool {
-        inventory_eligible(dialect, kind, info, self.policy.include_handshake_hosts)
+        is_inventory_eligible(dialect, kind, info, self.policy.include_handshake_hosts)
     }
 
-    /// Reports the hosts. Returns one outcome per host, in the same order.
+    /// Reports the hosts. Returns one outcome per host, in the order of `hosts`.
     pub async fn report(&self, hosts: &[Host<'_>], now: Timestamp) -> Vec<ReportOutcome> {
         let mut outcomes = vec![ReportOutcome::NotEligible; hosts.len()];
         let mut sent_indexes = Vec::new();
@@ -52,7 +52,7 @@ impl InventoryReporter {
                     messages.push(message);
                 }
                 Err(reason) if reason.would_be_rejected() => {
-                    metrics::inventory_host_ineligible(host.client_id, reason.as_str());
+                    metrics::count_ineligible_host(host.client_id, reason.as_str());
                 }
                 Err(_) => {}
             }
@@ -61,8 +61,8 @@ impl InventoryReporter {
             return outcomes;
         }
         let deadline = Instant::now() + self.delivery_timeout;
-        let delivered = self.sink.send(messages, deadline).await;
-        for (index, is_delivered) in sent_indexes.into_iter().zip(delivered) {
+        let delivery_results = self.sink.send(messages, deadline).await;
+        for (index, is_delivered) in sent_indexes.into_iter().zip(delivery_results) {
             outcomes[index] = if is_delivered {
                 ReportOutcome::Delivered
             } else {

@@ -14,12 +14,13 @@ use crate::http_client;
 
 /// The dispatcher that makes a status-dialect client a catalog proxy.
 const CATALOG_DISPATCHER: &str = "catalog";
-/// Maximum length of each field of a source. Queued sources are in memory, and `source_ref` becomes
-/// part of a URL.
+/// Maximum length of each field of a source. The limit is needed because queued sources are in
+/// memory and `source_ref` becomes part of a URL.
 const MAX_FIELD_BYTES: usize = 1024;
-/// Maximum size of a list response that is read.
-const MAX_LIST_BYTES: usize = 1024 * 1024;
-/// Maximum size of a create response that is read, for the log.
+/// Maximum number of bytes that are read from the response to a list request.
+const MAX_LIST_RESPONSE_BYTES: usize = 1024 * 1024;
+/// Maximum number of bytes that are read from the response to a create request. The bytes are
+/// logged.
 const MAX_CREATE_RESPONSE_BYTES: usize = 1024;
 
 /// A source as the sources service stores it.
@@ -35,8 +36,8 @@ pub struct Source {
     pub application_type: String,
 }
 
-/// Returns the source to register for a connection. `None` if the client is not a catalog proxy or
-/// a required field is missing.
+/// Returns the source to register for a connection. Returns `None` if the client is not a catalog
+/// proxy, or if a required field is missing.
 #[must_use]
 pub fn catalog_source(
     client_id: &ClientId,
@@ -44,10 +45,11 @@ pub fn catalog_source(
     kind: ClientKind,
     info: &ClientInfo,
 ) -> Option<Source> {
-    let id = || client_id.as_str().to_owned();
+    let client_id_text = || client_id.as_str().to_owned();
     match (dialect, kind) {
         (Dialect::Status, _) => {
-            // A plain key is enough: "catalog" has no `-` or `_`, so it has only one spelling.
+            // Clients can write `-` as `_` in dispatcher names. The name "catalog" contains neither
+            // character, so an exact match is sufficient.
             let dispatcher = info.dispatchers.get(CATALOG_DISPATCHER)?;
             Some(Source {
                 reference: text_field(dispatcher, "SourceRef")?,
@@ -59,8 +61,8 @@ pub fn catalog_source(
         (Dialect::Handshake, ClientKind::Proxy) => {
             let facts = &info.catalog_service_facts;
             Some(Source {
-                reference: id(),
-                name: id(),
+                reference: client_id_text(),
+                name: client_id_text(),
                 type_name: text_field(facts, "source_type")?,
                 application_type: text_field(facts, "application_type")?,
             })
@@ -69,8 +71,8 @@ pub fn catalog_source(
     }
 }
 
-/// Returns a string field. `None` if it is blank or too long: a blank `source_ref` would match
-/// every source without one.
+/// Returns a string field. Returns `None` if the field is blank or too long. A blank `source_ref`
+/// must not be sent, because it would match every source without a `source_ref`.
 fn text_field(object: &Value, key: &str) -> Option<String> {
     let text = object.get(key)?.as_str()?;
     let is_valid = !text.trim().is_empty() && text.len() <= MAX_FIELD_BYTES;
@@ -78,7 +80,7 @@ fn text_field(object: &Value, key: &str) -> Option<String> {
 }
 
 #[derive(Serialize)]
-struct BulkCreate<'a> {
+struct BulkCreateRequest<'a> {
     sources: [NewSource<'a>; 1],
     applications: [NewApplication<'a>; 1],
     endpoints: [NewEndpoint<'a>; 1],
@@ -103,10 +105,11 @@ struct NewEndpoint<'a> {
     receptor_node: &'a str,
 }
 
-/// Builds the request body that creates a source, its application and its endpoint (the client).
+/// Builds the request body that creates a source with its application and its endpoint. The
+/// endpoint is the client.
 pub(super) fn bulk_create_body(source: &Source, client: &ClientId) -> Vec<u8> {
     let source_name = source.name.as_str();
-    let request = BulkCreate {
+    let request = BulkCreateRequest {
         sources: [NewSource {
             source_ref: &source.reference,
             name: source_name,
@@ -132,7 +135,8 @@ pub enum RegistrationOutcome {
     AlreadyExists,
     /// The service created the source.
     Created,
-    /// The service rejected the source, so a retry is useless. Contains the start of the response.
+    /// The service rejected the source, so a retry is useless. Contains the start of the response
+    /// body.
     Rejected(String),
     /// The service gave no usable response. Contains the reason.
     Failed(String),
@@ -147,7 +151,7 @@ pub enum RegistrationOutcome {
 pub struct SourcesError {
     /// The configured URL.
     pub url: String,
-    /// Why it is invalid.
+    /// Why the URL is invalid.
     pub problem: String,
 }
 
@@ -164,15 +168,15 @@ impl SourcesClient {
     /// # Errors
     /// If the URL is invalid.
     pub fn new(url: &str, timeout: Duration) -> Result<Self, SourcesError> {
-        let bad_url = |problem: String| SourcesError {
+        let url_error = |problem: String| SourcesError {
             url: url.to_owned(),
             problem,
         };
         let http = http_client::client_builder(timeout).build();
-        let http = http.map_err(|error| bad_url(error.to_string()))?;
+        let http = http.map_err(|error| url_error(error.to_string()))?;
         let api_url = |path: [&str; 2]| {
             let path = [&["api", "sources"], &path[..]].concat();
-            http_client::join_path(url, &path).map_err(bad_url)
+            http_client::join_path(url, &path).map_err(url_error)
         };
         Ok(Self {
             list_url: api_url(["v3.0", "sources"])?,
@@ -181,31 +185,39 @@ impl SourcesClient {
         })
     }
 
-    /// Creates the source with the client's identity, unless the service already has it.
+    /// Creates the source with the client's identity, unless the service already has the source.
     pub async fn register(
         &self,
         identity: &Identity,
         source: &Source,
         client: &ClientId,
     ) -> RegistrationOutcome {
-        // Both requests have the same id, to find them together in logs.
+        // The list request and the create request have the same request id, so both can be found in
+        // logs.
         let request_id = Uuid::new_v4().simple().to_string();
         let mut list_url = self.list_url.clone();
         list_url
             .query_pairs_mut()
             .append_pair("source_ref", &source.reference);
-        let list = self.http.get(list_url);
-        let listed = send(list, identity, &request_id, MAX_LIST_BYTES).await;
-        match listed.and_then(|(status, body)| list_contains_source(status, &body)) {
+        let list_request = self.http.get(list_url);
+        let list_response =
+            send(list_request, identity, &request_id, MAX_LIST_RESPONSE_BYTES).await;
+        match list_response.and_then(|(status, body)| list_contains_source(status, &body)) {
             Ok(true) => return RegistrationOutcome::AlreadyExists,
             Ok(false) => {}
             Err(reason) => return RegistrationOutcome::Failed(reason),
         }
-        let create = self.http.post(self.create_url.clone());
-        let create = create
+        let create_request = self.http.post(self.create_url.clone());
+        let create_request = create_request
             .header("content-type", "application/json")
             .body(bulk_create_body(source, client));
-        match send(create, identity, &request_id, MAX_CREATE_RESPONSE_BYTES).await {
+        let create_response = send(
+            create_request,
+            identity,
+            &request_id,
+            MAX_CREATE_RESPONSE_BYTES,
+        );
+        match create_response.await {
             Ok((status, body)) => classify_create_response(status, &body),
             Err(reason) => RegistrationOutcome::Failed(reason),
         }
@@ -230,8 +242,8 @@ async fn send(
     response.map_err(describe_error)
 }
 
-/// Formats an error without the URL, which may contain a password, and with its causes, which
-/// `Display` omits.
+/// Formats an error. Omits the URL, which may contain a password. Adds the causes, which `Display`
+/// omits.
 fn describe_error(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut text = error.to_string();
@@ -243,8 +255,8 @@ fn describe_error(error: reqwest::Error) -> String {
     text
 }
 
-/// Returns whether a list response contains a source. Any other response is an error: if it counted
-/// as an empty list, the source could be created twice.
+/// Returns whether a list response contains a source. Returns an error for an unexpected response.
+/// If such a response counted as an empty list, the source could be created twice.
 fn list_contains_source(status: u16, body: &[u8]) -> Result<bool, String> {
     if status != 200 {
         return Err(format!("the list request returned status {status}"));

@@ -1,6 +1,7 @@
 //! Registers catalog proxies with the sources service.
 //!
-//! Registrations are queued and sent in the background, so recording never waits for the service.
+//! Registrations are queued and sent in the background, so the recorder never waits for the
+//! service.
 
 mod client;
 mod registration_queue;

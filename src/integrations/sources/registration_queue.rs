@@ -1,5 +1,5 @@
-//! Sends queued registrations to the sources service, with limits on queue length and concurrency
-//! and a cache against repeated registrations.
+//! Sends queued registrations to the sources service. The queue length and the number of concurrent
+//! requests are limited. A cache prevents repeated registrations.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
@@ -13,18 +13,18 @@ use crate::domain::{ClientId, Identity};
 use crate::shutdown::TaskGroup;
 use crate::telemetry::{LogThrottle, metrics};
 
-/// Maximum number of queued registrations. Further ones are dropped; the proxy is registered when
-/// it reconnects.
+/// Maximum number of queued registrations. If the queue is full, a registration is dropped, and the
+/// proxy is registered when it reconnects.
 const QUEUE_CAPACITY: usize = 1000;
 /// Maximum number of registrations in flight.
 const MAX_CONCURRENCY: usize = 8;
-/// How long a created or rejected source is not registered again. Limits the requests when many
-/// proxies reconnect at once.
+/// How long a created or rejected source is not registered again. This limits the number of
+/// requests when many proxies reconnect at once.
 const CACHE_TTL: Duration = Duration::from_hours(1);
 /// Maximum number of cached registrations.
 const CACHE_CAPACITY: u64 = 100_000;
-/// Delays before each retry of a failed registration. Without retries, a proxy that stays connected
-/// for months would stay unregistered.
+/// Delay before each retry of a failed registration. Without retries, a proxy that stays connected
+/// for months would remain unregistered for months.
 const RETRY_DELAYS: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(10)];
 
 struct Registration {
@@ -33,7 +33,7 @@ struct Registration {
     client: ClientId,
 }
 
-/// How a registration ended, as a metric label.
+/// Status of a finished registration, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RegistrationStatus {
     AlreadyExists,
@@ -78,35 +78,35 @@ pub struct RegistrationQueue(mpsc::Receiver<Registration>);
 pub struct SourceRegistrar(mpsc::Sender<Registration>);
 
 impl SourceRegistrar {
-    /// Creates a queue and returns both ends.
+    /// Creates a queue. Returns the sending end and the receiving end.
     #[must_use]
     pub fn channel() -> (Self, RegistrationQueue) {
         let (sender, receiver) = mpsc::channel(QUEUE_CAPACITY);
         (Self(sender), RegistrationQueue(receiver))
     }
 
-    /// Queues a registration without waiting. Returns false if it was dropped because the queue is
-    /// full or closed.
+    /// Queues a registration without waiting. If the queue is full or closed, drops the
+    /// registration and returns false.
     pub fn try_register(&self, identity: &Identity, source: Source, client: &ClientId) -> bool {
         static LOG_THROTTLE: LogThrottle = LogThrottle::new();
-        let queued = self.0.try_send(Registration {
+        let send_result = self.0.try_send(Registration {
             identity: identity.clone(),
             source,
             client: client.clone(),
         });
-        if queued.is_err() {
-            metrics::source_registration(RegistrationStatus::Dropped.as_str());
+        if send_result.is_err() {
+            metrics::count_source_registration(RegistrationStatus::Dropped.as_str());
             if LOG_THROTTLE.should_log() {
                 tracing::warn!(client_id = %client, "source registration dropped: queue full or closed");
             }
         }
-        queued.is_ok()
+        send_result.is_ok()
     }
 }
 
 /// Processes queued registrations until all [`SourceRegistrar`]s are dropped or `tasks` is
-/// cancelled. Cancellation drops the registrations in flight; the proxies are registered when they
-/// reconnect.
+/// cancelled. Cancellation drops the registrations in flight. The proxies are then registered when
+/// they reconnect.
 pub async fn process_registrations(
     queue: RegistrationQueue,
     sources: SourcesClient,
@@ -143,7 +143,7 @@ pub(super) async fn process_with_retry_delays(
 struct RegistrationProcessor<'a> {
     sources: SourcesClient,
     hasher: RandomState,
-    /// Hashes of recent registrations. Hashes need less memory than the sources. A hash collision
+    /// Hashes of recent registrations. A hash needs less memory than a source. A hash collision
     /// only delays a registration by [`CACHE_TTL`].
     cache: Cache<u64, ()>,
     retry_delays: &'a [Duration],
@@ -157,21 +157,23 @@ impl RegistrationProcessor<'_> {
             client,
         } = &registration;
         let org = identity.tenant().map(|tenant| &tenant.org_id);
-        let key = self.hasher.hash_one((org, client, source));
-        // Insert before the request, so that concurrent equal registrations send only one.
-        if !self.cache.entry(key).or_insert(()).is_fresh() {
-            metrics::source_registration(RegistrationStatus::Cached.as_str());
+        let cache_key = self.hasher.hash_one((org, client, source));
+        // The key is inserted before the request, so concurrent equal registrations send only one
+        // request.
+        if !self.cache.entry(cache_key).or_insert(()).is_fresh() {
+            metrics::count_source_registration(RegistrationStatus::Cached.as_str());
             return;
         }
         let outcome = self.register_with_retries(&registration).await;
         if matches!(outcome, RegistrationOutcome::Failed(_)) {
-            self.cache.invalidate(&key);
+            self.cache.invalidate(&cache_key);
         }
-        metrics::source_registration(RegistrationStatus::from(&outcome).as_str());
+        metrics::count_source_registration(RegistrationStatus::from(&outcome).as_str());
         log_outcome(client, &outcome);
     }
 
-    /// Retries failures, but not rejections. Returns the outcome of the last attempt.
+    /// Registers a source. Retries after a failure, but not after a rejection. Returns the outcome
+    /// of the last attempt.
     async fn register_with_retries(&self, registration: &Registration) -> RegistrationOutcome {
         let Registration {
             identity,
@@ -191,7 +193,8 @@ impl RegistrationProcessor<'_> {
     }
 }
 
-/// Logs the outcome. Failures are throttled, so that an outage cannot fill the disk.
+/// Logs the outcome. Limits the number of warnings about failures, so an outage cannot fill the
+/// disk with logs.
 fn log_outcome(client: &ClientId, outcome: &RegistrationOutcome) {
     static LOG_THROTTLE: LogThrottle = LogThrottle::new();
     match outcome {

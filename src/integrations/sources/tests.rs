@@ -12,16 +12,16 @@ use super::registration_queue::*;
 use crate::domain::{ClientId, ClientInfo, ClientKind, Dialect, Identity, OrgId, Tenant};
 use crate::shutdown::TaskGroup;
 
-/// Method, path with query, body.
+/// Method, path with query, and body of a request.
 type Request = (String, String, String);
 
 #[derive(Default)]
 struct ServerState {
     /// Status and body of the response to list requests.
-    list: (u16, String),
+    list_response: (u16, String),
     /// Status and body of the response to create requests.
-    create: (u16, String),
-    /// Number of requests to fail with status 503 first.
+    create_response: (u16, String),
+    /// Number of requests that the server still answers with status 503.
     remaining_failures: usize,
     delay: Duration,
     requests: Vec<Request>,
@@ -38,10 +38,10 @@ struct FakeSources {
 }
 
 impl FakeSources {
-    async fn start(list: (u16, &str), create: (u16, &str)) -> Self {
+    async fn start(list_response: (u16, &str), create_response: (u16, &str)) -> Self {
         let state = Arc::new(Mutex::new(ServerState {
-            list: (list.0, list.1.to_owned()),
-            create: (create.0, create.1.to_owned()),
+            list_response: (list_response.0, list_response.1.to_owned()),
+            create_response: (create_response.0, create_response.1.to_owned()),
             ..ServerState::default()
         }));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -53,25 +53,26 @@ impl FakeSources {
         Self { url, state, server }
     }
 
-    fn sources(&self) -> SourcesClient {
+    fn sources_client(&self) -> SourcesClient {
         SourcesClient::new(&self.url, Duration::from_secs(5)).unwrap()
     }
 
     async fn register(&self) -> RegistrationOutcome {
         let client = client("c");
-        self.sources()
+        self.sources_client()
             .register(&identity("1"), &source("r&f =/é"), &client)
             .await
     }
 
     /// Queues one registration per client and organization, and waits until all are processed.
-    async fn process(&self, clients: &[(&str, &str)], retry_delays: &[Duration]) {
+    async fn register_clients(&self, clients: &[(&str, &str)], retry_delays: &[Duration]) {
         let (registrar, queue) = SourceRegistrar::channel();
         for (name, org) in clients {
             assert!(registrar.try_register(&identity(org), source("r"), &client(name)));
         }
         drop(registrar);
-        process_with_retry_delays(queue, self.sources(), TaskGroup::new(), retry_delays).await;
+        process_with_retry_delays(queue, self.sources_client(), TaskGroup::new(), retry_delays)
+            .await;
     }
 
     /// Returns the method and path of each request.
@@ -109,9 +110,9 @@ async fn handle_request(
             state.remaining_failures -= 1;
             (503, String::new())
         } else if method == Method::GET {
-            state.list.clone()
+            state.list_response.clone()
         } else {
-            state.create.clone()
+            state.create_response.clone()
         };
         (state.delay, response)
     };
@@ -122,7 +123,7 @@ async fn handle_request(
 
 const EMPTY_LIST: (u16, &str) = (200, r#"{"meta": {"count": 0}, "data": []}"#);
 const LIST_WITH_SOURCE: (u16, &str) = (200, r#"{"meta": {"count": 1}, "data": [{"id": "7"}]}"#);
-const CREATED: (u16, &str) = (201, "{}");
+const CREATED_RESPONSE: (u16, &str) = (201, "{}");
 const LIST_REQUEST: &str = "GET /api/sources/v3.0/sources?source_ref=r";
 const CREATE_REQUEST: &str = "POST /api/sources/v3.1/bulk_create";
 
@@ -171,7 +172,7 @@ fn status_client_with_a_complete_catalog_dispatcher_is_a_source() {
     let complete = json!({"catalog": catalog_dispatcher(), "echo": {}});
     assert_eq!(source_from(complete, ClientKind::Host), Some(source("r")));
     for key in ["ApplicationType", "SrcName", "SourceRef", "SrcType"] {
-        for invalid in [
+        for invalid_value in [
             Value::Null,
             json!(1),
             json!({}),
@@ -179,9 +180,9 @@ fn status_client_with_a_complete_catalog_dispatcher_is_a_source() {
             json!("x".repeat(1025)),
         ] {
             let mut dispatcher = catalog_dispatcher();
-            dispatcher[key] = invalid.clone();
+            dispatcher[key] = invalid_value.clone();
             let found = source_from(json!({ "catalog": dispatcher }), ClientKind::Host);
-            assert_eq!(found, None, "{key} {invalid}");
+            assert_eq!(found, None, "{key} {invalid_value}");
         }
         let mut dispatcher = catalog_dispatcher();
         dispatcher.as_object_mut().unwrap().remove(key);
@@ -191,13 +192,13 @@ fn status_client_with_a_complete_catalog_dispatcher_is_a_source() {
             "{key}"
         );
     }
-    for other in [
+    for dispatchers in [
         Value::Null,
         json!({}),
         json!({"catalog": null}),
         json!({"catalogs": catalog_dispatcher()}),
     ] {
-        assert_eq!(source_from(other, ClientKind::Host), None);
+        assert_eq!(source_from(dispatchers, ClientKind::Host), None);
     }
 }
 
@@ -224,15 +225,15 @@ fn bulk_create_body_has_source_application_and_endpoint() {
 
 #[tokio::test]
 async fn existing_source_is_not_created() {
-    let fake = FakeSources::start(LIST_WITH_SOURCE, CREATED).await;
+    let fake = FakeSources::start(LIST_WITH_SOURCE, CREATED_RESPONSE).await;
     assert_eq!(fake.register().await, RegistrationOutcome::AlreadyExists);
-    let list = "GET /api/sources/v3.0/sources?source_ref=r%26f+%3D%2F%C3%A9";
-    assert_eq!(fake.requests(), [list]);
+    let list_request = "GET /api/sources/v3.0/sources?source_ref=r%26f+%3D%2F%C3%A9";
+    assert_eq!(fake.requests(), [list_request]);
 }
 
 #[tokio::test]
 async fn missing_source_is_created_with_the_clients_identity() {
-    let fake = FakeSources::start(EMPTY_LIST, CREATED).await;
+    let fake = FakeSources::start(EMPTY_LIST, CREATED_RESPONSE).await;
     assert_eq!(fake.register().await, RegistrationOutcome::Created);
     assert_eq!(fake.requests()[1], CREATE_REQUEST);
     let state = fake.state.lock();
@@ -260,20 +261,20 @@ async fn rejection_text_is_truncated_to_1_kib() {
 #[tokio::test]
 async fn unexpected_responses_are_failures_and_create_nothing() {
     let empty_list = EMPTY_LIST.1;
-    for list in [
+    for list_response in [
         (500, empty_list),
         (401, empty_list),
         (200, "<html>"),
         (200, "{}"),
         (200, r#"{"data": {}}"#),
     ] {
-        let fake = FakeSources::start(list, CREATED).await;
+        let fake = FakeSources::start(list_response, CREATED_RESPONSE).await;
         let outcome = fake.register().await;
         assert!(
             matches!(outcome, RegistrationOutcome::Failed(_)),
-            "{list:?}: {outcome:?}"
+            "{list_response:?}: {outcome:?}"
         );
-        assert_eq!(fake.requests().len(), 1, "{list:?}");
+        assert_eq!(fake.requests().len(), 1, "{list_response:?}");
     }
     for status in [200, 401, 409, 500, 503] {
         let fake = FakeSources::start(EMPTY_LIST, (status, "")).await;
@@ -295,46 +296,46 @@ async fn unexpected_responses_are_failures_and_create_nothing() {
 
 #[tokio::test]
 async fn created_and_rejected_sources_are_cached_per_client_and_organization() {
-    for create in [CREATED, (400, "no")] {
-        let fake = FakeSources::start(EMPTY_LIST, create).await;
-        fake.process(&[("c", "1"), ("c", "1"), ("c", "1")], &[])
+    for create_response in [CREATED_RESPONSE, (400, "no")] {
+        let fake = FakeSources::start(EMPTY_LIST, create_response).await;
+        fake.register_clients(&[("c", "1"), ("c", "1"), ("c", "1")], &[])
             .await;
         assert_eq!(
             fake.requests(),
             [LIST_REQUEST, CREATE_REQUEST],
-            "{create:?}"
+            "{create_response:?}"
         );
         fake.state.lock().requests.clear();
-        fake.process(&[("c", "1"), ("d", "1"), ("c", "2")], &[])
+        fake.register_clients(&[("c", "1"), ("d", "1"), ("c", "2")], &[])
             .await;
-        assert_eq!(fake.requests().len(), 6, "{create:?}");
+        assert_eq!(fake.requests().len(), 6, "{create_response:?}");
     }
 }
 
 #[tokio::test]
 async fn failures_are_retried_and_rejections_are_not() {
     let retry_delays = [Duration::from_millis(1); 2];
-    let fake = FakeSources::start(EMPTY_LIST, CREATED).await;
+    let fake = FakeSources::start(EMPTY_LIST, CREATED_RESPONSE).await;
     fake.state.lock().remaining_failures = 2;
-    fake.process(&[("c", "1")], &retry_delays).await;
+    fake.register_clients(&[("c", "1")], &retry_delays).await;
     assert_eq!(
         fake.requests(),
         [LIST_REQUEST, LIST_REQUEST, LIST_REQUEST, CREATE_REQUEST]
     );
     let fake = FakeSources::start(EMPTY_LIST, (400, "no")).await;
-    fake.process(&[("c", "1")], &retry_delays).await;
+    fake.register_clients(&[("c", "1")], &retry_delays).await;
     assert_eq!(fake.requests(), [LIST_REQUEST, CREATE_REQUEST]);
-    let fake = FakeSources::start((503, ""), CREATED).await;
-    fake.process(&[("c", "1")], &retry_delays).await;
+    let fake = FakeSources::start((503, ""), CREATED_RESPONSE).await;
+    fake.register_clients(&[("c", "1")], &retry_delays).await;
     assert_eq!(fake.requests(), [LIST_REQUEST, LIST_REQUEST, LIST_REQUEST]);
 }
 
 #[tokio::test]
 async fn failed_registration_is_not_cached() {
-    let fake = FakeSources::start(EMPTY_LIST, CREATED).await;
+    let fake = FakeSources::start(EMPTY_LIST, CREATED_RESPONSE).await;
     fake.state.lock().remaining_failures = 1;
     let (registrar, queue) = SourceRegistrar::channel();
-    let (sources, tasks) = (fake.sources(), TaskGroup::new());
+    let (sources, tasks) = (fake.sources_client(), TaskGroup::new());
     let processing =
         tokio::spawn(async move { process_with_retry_delays(queue, sources, tasks, &[]).await });
     let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
@@ -352,11 +353,11 @@ async fn failed_registration_is_not_cached() {
 
 #[tokio::test]
 async fn concurrent_registrations_are_limited() {
-    let fake = FakeSources::start(LIST_WITH_SOURCE, CREATED).await;
+    let fake = FakeSources::start(LIST_WITH_SOURCE, CREATED_RESPONSE).await;
     fake.state.lock().delay = Duration::from_millis(20);
     let names: Vec<String> = (0..40).map(|n| format!("c{n}")).collect();
     let clients: Vec<_> = names.iter().map(|name| (name.as_str(), "1")).collect();
-    fake.process(&clients, &[]).await;
+    fake.register_clients(&clients, &[]).await;
     assert_eq!(fake.requests().len(), 40);
     let max_in_flight = fake.state.lock().max_in_flight;
     assert!((2..=8).contains(&max_in_flight), "{max_in_flight}");
@@ -373,13 +374,17 @@ async fn registrations_beyond_the_queue_capacity_are_dropped() {
 }
 
 #[tokio::test]
-async fn shutdown_does_not_wait_for_the_service() {
-    let fake = FakeSources::start(LIST_WITH_SOURCE, CREATED).await;
+async fn shutdown_does_not_wait_for_the_sources_service() {
+    let fake = FakeSources::start(LIST_WITH_SOURCE, CREATED_RESPONSE).await;
     fake.state.lock().delay = Duration::from_mins(1);
     let (registrar, queue) = SourceRegistrar::channel();
     assert!(registrar.try_register(&identity("1"), source("r"), &client("c")));
     let tasks = TaskGroup::new();
-    tasks.spawn(process_registrations(queue, fake.sources(), tasks.clone()));
+    tasks.spawn(process_registrations(
+        queue,
+        fake.sources_client(),
+        tasks.clone(),
+    ));
     let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
     while fake.requests().is_empty() && tokio::time::Instant::now() < deadline {
         tokio::task::yield_now().await;
@@ -389,14 +394,14 @@ async fn shutdown_does_not_wait_for_the_service() {
 
 #[test]
 fn invalid_url_error_names_the_setting_and_an_example() {
-    for bad in [
+    for invalid_url in [
         "sources",
         "ftp://sources",
         "http://",
         "http://a/?b",
         "http://a/#b",
     ] {
-        let text = SourcesClient::new(bad, Duration::from_secs(1))
+        let text = SourcesClient::new(invalid_url, Duration::from_secs(1))
             .err()
             .unwrap()
             .to_string();
@@ -404,6 +409,6 @@ fn invalid_url_error_names_the_setting_and_an_example() {
         assert!(text.contains("example: "), "{text}");
     }
     let client = SourcesClient::new("https://a/b/", Duration::from_secs(1)).unwrap();
-    let list = "https://a/b/api/sources/v3.0/sources";
-    assert_eq!(client.list_url.as_str(), list);
+    let list_url = "https://a/b/api/sources/v3.0/sources";
+    assert_eq!(client.list_url.as_str(), list_url);
 }

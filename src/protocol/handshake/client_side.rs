@@ -11,21 +11,21 @@ use crate::domain::{ClientInfo, ClientKind, Timestamp};
 pub enum ServerMessage {
     /// A message to an application on the client.
     Message {
-        /// Id of the message, for the response.
+        /// Message id, which the client's response refers to.
         message_id: String,
-        /// Names the application that receives the message.
+        /// Name of the application that receives the message.
         directive: String,
-        /// The application's payload.
+        /// The payload for the application.
         payload: Value,
     },
     /// The handshake is invalid. The client disconnects and retries later.
     HandshakeError {
-        /// The problem with the handshake.
+        /// The reason for which the handshake is invalid.
         details: String,
     },
     /// The client must disconnect.
     ForceDisconnect {
-        /// When to reconnect; `None` means never.
+        /// When the client must reconnect. `None` if the client must not reconnect.
         reconnect_after: Option<Timestamp>,
     },
 }
@@ -65,7 +65,7 @@ pub fn decode(payload: &[u8]) -> Option<ServerMessage> {
     }
 }
 
-/// Encodes a handshake, which clients publish with the retain flag.
+/// Encodes a handshake. Clients publish a handshake with the retain flag.
 #[must_use]
 pub fn handshake_message(now: Timestamp, kind: ClientKind, info: &ClientInfo) -> Vec<u8> {
     let (r#type, payload) = match kind {
@@ -84,22 +84,27 @@ pub fn handshake_message(now: Timestamp, kind: ClientKind, info: &ClientInfo) ->
     }))
 }
 
-/// Encodes an offline message, which is also the payload of the last will.
+/// Encodes an offline message. The client also uses this message as its last will.
 #[must_use]
-pub fn offline() -> Vec<u8> {
+pub fn offline_message() -> Vec<u8> {
     to_bytes(&json!({"type": "offline", "message_id": Uuid::new_v4(), "version": 1}))
 }
 
-/// Encodes a response of an application.
+/// Encodes the response of an application to a message from the service.
 #[must_use]
-pub fn response(now: Timestamp, in_response_to: &str, directive: &str, payload: &Value) -> Vec<u8> {
+pub fn response_message(
+    now: Timestamp,
+    in_response_to: &str,
+    directive: &str,
+    payload: &Value,
+) -> Vec<u8> {
     to_bytes(&json!({
         "type": "message", "message_id": Uuid::new_v4(), "in_response_to": in_response_to,
         "version": 1, "sent": now.to_string(), "directive": directive, "payload": payload,
     }))
 }
 
-/// Encodes the error that a client sends if it cannot handle a message.
+/// Encodes the error message that a client sends if it cannot handle a message from the service.
 #[must_use]
 pub fn message_error(now: Timestamp, in_response_to: &str, details: &str) -> Vec<u8> {
     to_bytes(&json!({
@@ -122,7 +127,7 @@ mod tests {
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
     #[test]
-    fn service_decodes_messages_of_the_client_side() {
+    fn service_can_decode_the_messages_that_the_client_side_encodes() {
         let info = ClientInfo {
             canonical_facts: json!({"fqdn": "a"}),
             catalog_service_facts: json!({"source_type": "s", "application_type": "a"}),
@@ -137,9 +142,12 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         }
-        assert_eq!(handshake::decode(&offline()), Ok(ClientMessage::Offline));
+        assert_eq!(
+            handshake::decode(&offline_message()),
+            Ok(ClientMessage::Offline)
+        );
         for response in [
-            response(NOW, "m", "echo", &json!(1)),
+            response_message(NOW, "m", "echo", &json!(1)),
             message_error(NOW, "m", "no"),
         ] {
             match handshake::decode(&response).unwrap() {
@@ -155,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn client_side_decodes_messages_of_the_service() {
+    fn client_side_can_decode_the_messages_that_the_service_encodes() {
         let error = HandshakeError {
             in_response_to: None,
             rejection: Rejection::invalid_schema("bad"),

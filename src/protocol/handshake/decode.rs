@@ -1,4 +1,5 @@
-//! Decodes messages from clients: handshakes, offline messages and responses.
+//! Decodes messages of the handshake dialect from clients: handshakes, offline messages and
+//! responses.
 
 use std::borrow::Cow;
 
@@ -8,9 +9,9 @@ use serde_json::{Map, Value};
 use crate::domain::{ClientInfo, ClientKind, MessageId};
 use crate::protocol::json_fields::{self, Fields};
 use crate::protocol::{ClientMessage, HandshakeError, Rejection};
-use crate::protocol::{ClientResponse, MAX_PRESENCE_BYTES, MAX_RESPONSE_BYTES, Online};
+use crate::protocol::{ClientResponse, MAX_PRESENCE_BYTES, MAX_RESPONSE_BYTES, OnlineMessage};
 
-/// Maximum length of the details of a `message-error`, in characters.
+/// Maximum length of the details of a `message-error`, in characters. Longer details are truncated.
 const MAX_DETAILS_CHARS: usize = 1000;
 
 /// Decodes a message that a client published on its `in` or `status` topic.
@@ -19,7 +20,7 @@ const MAX_DETAILS_CHARS: usize = 1000;
 /// [`Rejection`] if the message can never be processed.
 pub fn decode(payload: &[u8]) -> Result<ClientMessage, Rejection> {
     if payload.is_empty() {
-        // An empty payload clears a retained message.
+        // A message with an empty payload clears a retained message.
         return Ok(ClientMessage::Ignored);
     }
     let max_bytes = if is_response(payload) {
@@ -27,24 +28,25 @@ pub fn decode(payload: &[u8]) -> Result<ClientMessage, Rejection> {
     } else {
         MAX_PRESENCE_BYTES
     };
-    let (kind, mut fields) = json_fields::envelope(payload, max_bytes)?;
-    match kind.as_str() {
+    let (message_type, mut fields) = json_fields::parse_envelope(payload, max_bytes)?;
+    match message_type.as_str() {
         "host-handshake" => Ok(decode_handshake(ClientKind::Host, fields)),
         "proxy-handshake" => Ok(decode_handshake(ClientKind::Proxy, fields)),
         "offline" => Ok(ClientMessage::Offline),
         "message-error" => Ok(ClientMessage::Response(ClientResponse::Error {
-            response_to: json_fields::message_id(&mut fields, "in_response_to")?,
+            response_to: json_fields::take_message_id(&mut fields, "in_response_to")?,
             details: error_details(&fields),
         })),
         "message" => Ok(ClientMessage::Response(ClientResponse::Data {
-            response_to: json_fields::message_id(&mut fields, "in_response_to")?,
-            directive: json_fields::short_text(&mut fields, "directive")?,
+            response_to: json_fields::take_message_id(&mut fields, "in_response_to")?,
+            directive: json_fields::take_short_text(&mut fields, "directive")?,
         })),
         _ => Ok(ClientMessage::Ignored),
     }
 }
 
-/// Returns whether the message type is that of a response. Returns false if the type is unreadable.
+/// Returns whether the message is a response, by its message type. Returns false if the message
+/// type cannot be decoded.
 #[must_use]
 pub fn is_response(payload: &[u8]) -> bool {
     #[derive(Deserialize)]
@@ -52,30 +54,32 @@ pub fn is_response(payload: &[u8]) -> bool {
         #[serde(borrow)]
         r#type: Cow<'a, str>,
     }
-    // serde would also deserialize the struct from an array.
+    // The first character is checked, because serde would also deserialize the struct from an
+    // array.
     payload.trim_ascii_start().starts_with(b"{")
         && serde_json::from_slice::<TypeField<'_>>(payload)
             .is_ok_and(|field| matches!(&*field.r#type, "message-error" | "message"))
 }
 
-/// Decodes a handshake. The envelope is valid, so every error is reported to the client.
+/// Decodes a handshake. An invalid handshake becomes [`ClientMessage::InvalidHandshake`], because
+/// the service reports the error to the client.
 fn decode_handshake(kind: ClientKind, mut fields: Fields) -> ClientMessage {
-    let id = match json_fields::message_id(&mut fields, "message_id") {
-        Ok(Some(id)) => id,
+    let message_id = match json_fields::take_message_id(&mut fields, "message_id") {
+        Ok(Some(message_id)) => message_id,
         Ok(None) => {
             let rejection = Rejection::invalid_schema("message_id is missing");
             return invalid_handshake(None, rejection);
         }
         Err(rejection) => return invalid_handshake(None, rejection),
     };
-    match decode_info(kind, &mut fields) {
-        Ok(info) => ClientMessage::Online(Box::new(Online {
+    match decode_client_info(kind, &mut fields) {
+        Ok(info) => ClientMessage::Online(Box::new(OnlineMessage {
             kind,
-            message_id: Some(id),
-            sent: json_fields::timestamp(&fields, "sent"),
+            message_id: Some(message_id),
+            sent: json_fields::read_timestamp(&fields, "sent"),
             info,
         })),
-        Err(rejection) => invalid_handshake(Some(id), rejection),
+        Err(rejection) => invalid_handshake(Some(message_id), rejection),
     }
 }
 
@@ -86,14 +90,14 @@ fn invalid_handshake(in_response_to: Option<MessageId>, rejection: Rejection) ->
     })
 }
 
-fn decode_info(kind: ClientKind, fields: &mut Fields) -> Result<ClientInfo, Rejection> {
+fn decode_client_info(kind: ClientKind, fields: &mut Fields) -> Result<ClientInfo, Rejection> {
     let Some(Value::Object(mut payload)) = fields.remove("payload") else {
         return Err(Rejection::invalid_schema("payload is not an object"));
     };
-    let mut take_facts = |key: &str| match payload.remove(key) {
+    let mut take_facts = |field_name: &str| match payload.remove(field_name) {
         Some(Value::Object(facts)) => Ok(facts),
         _ => Err(Rejection::invalid_schema(format!(
-            "payload.{key} is not an object"
+            "payload.{field_name} is not an object"
         ))),
     };
     let mut info = ClientInfo {
@@ -110,10 +114,10 @@ fn decode_info(kind: ClientKind, fields: &mut Fields) -> Result<ClientInfo, Reje
         }
         ClientKind::Proxy => {
             let facts = take_facts("catalog_service_facts")?;
-            for key in ["source_type", "application_type"] {
-                if !facts.get(key).is_some_and(Value::is_string) {
+            for field_name in ["source_type", "application_type"] {
+                if !facts.get(field_name).is_some_and(Value::is_string) {
                     return Err(Rejection::invalid_schema(format!(
-                        "payload.catalog_service_facts.{key} is not a string"
+                        "payload.catalog_service_facts.{field_name} is not a string"
                     )));
                 }
             }
@@ -124,7 +128,7 @@ fn decode_info(kind: ClientKind, fields: &mut Fields) -> Result<ClientInfo, Reje
     Ok(info)
 }
 
-/// The error details as text. Details that are not a string are formatted as JSON.
+/// Returns the error details as text. Details that are not a string are formatted as JSON.
 fn error_details(fields: &Fields) -> String {
     let text = match fields
         .get("payload")
@@ -148,27 +152,27 @@ mod tests {
     };
     use serde_json::json;
 
-    fn decode_json(value: &Value) -> Result<ClientMessage, Rejection> {
-        decode(&serde_json::to_vec(value).unwrap())
+    fn decode_json(message: &Value) -> Result<ClientMessage, Rejection> {
+        decode(&serde_json::to_vec(message).unwrap())
     }
 
-    fn online(value: &Value) -> Online {
-        match decode_json(value) {
+    fn decode_online(message: &Value) -> OnlineMessage {
+        match decode_json(message) {
             Ok(ClientMessage::Online(online)) => *online,
             other => panic!("not a handshake: {other:?}"),
         }
     }
 
-    fn handshake_error(value: &Value) -> HandshakeError {
-        match decode_json(value) {
+    fn decode_handshake_error(message: &Value) -> HandshakeError {
+        match decode_json(message) {
             Ok(ClientMessage::InvalidHandshake(error)) => error,
             other => panic!("not an invalid handshake: {other:?}"),
         }
     }
 
     #[test]
-    fn host_handshake_reports_canonical_facts() {
-        let online = online(&json!({
+    fn host_handshake_contains_canonical_facts() {
+        let online = decode_online(&json!({
             "type": "host-handshake", "message_id": "h1", "version": 1,
             "sent": "2020-12-04T17:22:24+00:00",
             "payload": {"canonical_facts": {"insights_id": "nope", "fqdn": "a.example"}}
@@ -181,9 +185,9 @@ mod tests {
     }
 
     #[test]
-    fn proxy_handshake_reports_catalog_service_facts() {
+    fn proxy_handshake_contains_catalog_service_facts() {
         let facts = json!({"source_type": "satellite", "application_type": "catalog", "more": 1});
-        let online = online(&json!({
+        let online = decode_online(&json!({
             "type": "proxy-handshake", "message_id": "h2",
             "payload": {"catalog_service_facts": facts}
         }));
@@ -194,9 +198,9 @@ mod tests {
     }
 
     #[test]
-    fn handshake_error_has_no_id_if_the_handshake_has_none() {
+    fn handshake_error_has_no_message_id_if_the_id_of_the_handshake_is_invalid() {
         for id in [json!(null), json!(""), json!(7), json!("x".repeat(256))] {
-            let error = handshake_error(&json!({
+            let error = decode_handshake_error(&json!({
                 "type": "host-handshake", "message_id": id, "payload": {"canonical_facts": {}}
             }));
             assert_eq!(error.in_response_to, None, "{id}");
@@ -204,34 +208,48 @@ mod tests {
     }
 
     #[test]
-    fn invalid_facts_cause_a_handshake_error_with_the_handshake_id() {
-        let host = |payload: Value| json!({"type": "host-handshake", "message_id": "h", "payload": payload});
-        let proxy = |payload: Value| json!({"type": "proxy-handshake", "message_id": "h", "payload": payload});
+    fn invalid_facts_cause_a_handshake_error_with_the_id_of_the_handshake() {
+        let host_handshake = |payload: Value| json!({"type": "host-handshake", "message_id": "h", "payload": payload});
+        let proxy_handshake = |payload: Value| json!({"type": "proxy-handshake", "message_id": "h", "payload": payload});
         for (handshake, reason) in [
-            (host(json!(null)), InvalidSchema),
-            (host(json!([])), InvalidSchema),
-            (host(json!({})), InvalidSchema),
-            (host(json!({"canonical_facts": null})), InvalidSchema),
-            (host(json!({"canonical_facts": []})), InvalidSchema),
+            (host_handshake(json!(null)), InvalidSchema),
+            (host_handshake(json!([])), InvalidSchema),
+            (host_handshake(json!({})), InvalidSchema),
             (
-                host(json!({"canonical_facts": {"fqdn": "\0"}})),
+                host_handshake(json!({"canonical_facts": null})),
+                InvalidSchema,
+            ),
+            (
+                host_handshake(json!({"canonical_facts": []})),
+                InvalidSchema,
+            ),
+            (
+                host_handshake(json!({"canonical_facts": {"fqdn": "\0"}})),
                 InvalidCharacters,
             ),
-            (proxy(json!({"catalog_service_facts": "x"})), InvalidSchema),
-            (proxy(json!({"catalog_service_facts": {}})), InvalidSchema),
             (
-                proxy(json!({"catalog_service_facts": {"source_type": 1, "application_type": ""}})),
+                proxy_handshake(json!({"catalog_service_facts": "x"})),
+                InvalidSchema,
+            ),
+            (
+                proxy_handshake(json!({"catalog_service_facts": {}})),
+                InvalidSchema,
+            ),
+            (
+                proxy_handshake(
+                    json!({"catalog_service_facts": {"source_type": 1, "application_type": ""}}),
+                ),
                 InvalidSchema,
             ),
         ] {
-            let error = handshake_error(&handshake);
+            let error = decode_handshake_error(&handshake);
             assert_eq!(error.rejection.reason, reason, "{handshake}");
             assert_eq!(error.in_response_to.unwrap().as_str(), "h");
         }
     }
 
     #[test]
-    fn other_fields_of_an_offline_message_are_ignored() {
+    fn fields_other_than_the_type_of_an_offline_message_are_ignored() {
         for offline in [
             json!({"type": "offline"}),
             json!({"type": "offline", "message_id": "x", "version": 1}),
@@ -242,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn message_error_has_the_message_id_and_the_details() {
+    fn message_error_is_decoded_with_the_message_id_and_the_details() {
         let message_error = json!({
             "type": "message-error", "message_id": "e", "in_response_to": "m",
             "payload": {"details": "cannot dispatch"}
@@ -268,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_types_and_empty_payloads_are_ignored() {
+    fn unknown_message_types_and_empty_payloads_are_ignored() {
         assert_eq!(decode(b""), Ok(ClientMessage::Ignored));
         assert_eq!(
             decode_json(&json!({"type": "news"})),
@@ -278,7 +296,7 @@ mod tests {
 
     #[test]
     fn invalid_envelopes_are_rejected_without_a_handshake_error() {
-        let large = format!(
+        let large_payload = format!(
             r#"{{"type":"host-handshake","a":"{}"}}"#,
             "x".repeat(MAX_PRESENCE_BYTES)
         );
@@ -291,7 +309,7 @@ mod tests {
                 br#"{"type":"message-error","in_response_to":1}"#,
                 InvalidSchema,
             ),
-            (large.as_bytes(), PayloadTooLarge),
+            (large_payload.as_bytes(), PayloadTooLarge),
         ] {
             assert_eq!(decode(payload).unwrap_err().reason, reason);
         }
@@ -299,13 +317,13 @@ mod tests {
 
     #[test]
     fn responses_are_recognized_by_type_and_have_a_higher_size_limit() {
-        let large = format!(
+        let large_payload = format!(
             r#"{{"payload":"{}","type":"message"}}"#,
             "x".repeat(500_000)
         );
-        assert!(is_response(large.as_bytes()));
+        assert!(is_response(large_payload.as_bytes()));
         assert!(matches!(
-            decode(large.as_bytes()),
+            decode(large_payload.as_bytes()),
             Ok(ClientMessage::Response(_))
         ));
         assert!(is_response(br#"{"type":"message-error"}"#));

@@ -1,4 +1,4 @@
-//! Encodes messages from the service to clients.
+//! Encodes messages of the handshake dialect from the service to clients.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -14,7 +14,7 @@ struct MessageEnvelope<'a> {
     version: u8,
     sent: Timestamp,
     directive: &'a str,
-    /// Omitted if the caller sent no metadata.
+    /// The metadata of the API caller. Omitted if the caller sent no metadata.
     #[serde(skip_serializing_if = "Value::is_null")]
     metadata: &'a Value,
     payload: &'a Value,
@@ -27,11 +27,11 @@ struct HandshakeErrorEnvelope<'a> {
     in_response_to: Option<&'a str>,
     version: u8,
     sent: Timestamp,
-    payload: Details<'a>,
+    payload: DetailsPayload<'a>,
 }
 
 #[derive(Serialize)]
-struct Details<'a> {
+struct DetailsPayload<'a> {
     details: &'a str,
 }
 
@@ -42,9 +42,9 @@ struct ForceDisconnectEnvelope<'a> {
     version: u8,
     sent: Timestamp,
     reconnect_after: String,
-    /// Human-readable reason; omitted if it is empty.
+    /// Human-readable reason for the disconnect. Omitted if the reason is empty.
     #[serde(skip_serializing_if = "Option::is_none")]
-    payload: Option<Details<'a>>,
+    payload: Option<DetailsPayload<'a>>,
 }
 
 /// Encodes a message to an application on the client.
@@ -52,7 +52,7 @@ struct ForceDisconnectEnvelope<'a> {
 pub fn encode_message(message: &OutgoingMessage) -> Vec<u8> {
     to_bytes(&MessageEnvelope {
         r#type: "message",
-        message_id: message.id,
+        message_id: message.message_id,
         version: 1,
         sent: message.sent,
         directive: &message.directive,
@@ -63,22 +63,22 @@ pub fn encode_message(message: &OutgoingMessage) -> Vec<u8> {
 
 /// Encodes the reply to an invalid handshake.
 #[must_use]
-pub fn encode_handshake_error(error: &HandshakeError, id: Uuid, now: Timestamp) -> Vec<u8> {
+pub fn encode_handshake_error(error: &HandshakeError, message_id: Uuid, now: Timestamp) -> Vec<u8> {
     to_bytes(&HandshakeErrorEnvelope {
         r#type: "handshake-error",
-        message_id: id,
+        message_id,
         in_response_to: error.in_response_to.as_ref().map(MessageId::as_str),
         version: 1,
         sent: now,
-        payload: Details {
+        payload: DetailsPayload {
             details: &error.rejection.detail,
         },
     })
 }
 
-/// Encodes a command. Returns `None` for a ping, which this dialect does not have.
+/// Encodes a command. Returns `None` for a ping, because this dialect has no ping.
 #[must_use]
-pub fn encode_command(command: &Command, id: Uuid, now: Timestamp) -> Option<Vec<u8>> {
+pub fn encode_command(command: &Command, message_id: Uuid, now: Timestamp) -> Option<Vec<u8>> {
     let (reconnect_after, message) = match command {
         Command::Ping => return None,
         Command::Reconnect {
@@ -90,10 +90,10 @@ pub fn encode_command(command: &Command, id: Uuid, now: Timestamp) -> Option<Vec
         ),
         Command::Disconnect { message } => ("never".to_owned(), message),
     };
-    let payload = (!message.is_empty()).then_some(Details { details: message });
+    let payload = (!message.is_empty()).then_some(DetailsPayload { details: message });
     Some(to_bytes(&ForceDisconnectEnvelope {
         r#type: "force-disconnect",
-        message_id: id,
+        message_id,
         version: 1,
         sent: now,
         reconnect_after,
@@ -101,7 +101,7 @@ pub fn encode_command(command: &Command, id: Uuid, now: Timestamp) -> Option<Vec
     }))
 }
 
-/// Adds seconds. Returns [`Timestamp::MAX`] if the result would be later.
+/// Adds seconds to a time. Returns [`Timestamp::MAX`] if the result would exceed it.
 fn saturating_add_seconds(time: Timestamp, seconds: u64) -> Timestamp {
     let duration = std::time::Duration::from_secs(seconds);
     time.saturating_add(duration).unwrap_or(Timestamp::MAX)
@@ -114,9 +114,9 @@ mod tests {
     use insta::assert_snapshot;
     use serde_json::json;
 
-    const ID: Uuid = uuid::uuid!("33390934-7628-49f6-88ea-528ef740c774");
+    const MESSAGE_ID: Uuid = uuid::uuid!("33390934-7628-49f6-88ea-528ef740c774");
 
-    fn text(bytes: Vec<u8>) -> String {
+    fn to_text(bytes: Vec<u8>) -> String {
         String::from_utf8(bytes).unwrap()
     }
 
@@ -124,9 +124,9 @@ mod tests {
         "2026-01-02T15:04:05Z".parse().unwrap()
     }
 
-    fn message(metadata: Value) -> String {
-        text(encode_message(&OutgoingMessage {
-            id: ID,
+    fn encoded_message(metadata: Value) -> String {
+        to_text(encode_message(&OutgoingMessage {
+            message_id: MESSAGE_ID,
             sent: now(),
             directive: "catalog:ping".into(),
             metadata,
@@ -134,45 +134,45 @@ mod tests {
         }))
     }
 
-    fn command(command: &Command) -> String {
-        text(encode_command(command, ID, now()).unwrap())
+    fn encoded_command(command: &Command) -> String {
+        to_text(encode_command(command, MESSAGE_ID, now()).unwrap())
     }
 
     #[test]
     fn null_metadata_is_omitted() {
-        assert_snapshot!(message(Value::Null), @r#"{"type":"message","message_id":"33390934-7628-49f6-88ea-528ef740c774","version":1,"sent":"2026-01-02T15:04:05Z","directive":"catalog:ping","payload":{"a":"<&>"}}"#);
-        assert_snapshot!(message(json!({"k": "v"})), @r#"{"type":"message","message_id":"33390934-7628-49f6-88ea-528ef740c774","version":1,"sent":"2026-01-02T15:04:05Z","directive":"catalog:ping","metadata":{"k":"v"},"payload":{"a":"<&>"}}"#);
+        assert_snapshot!(encoded_message(Value::Null), @r#"{"type":"message","message_id":"33390934-7628-49f6-88ea-528ef740c774","version":1,"sent":"2026-01-02T15:04:05Z","directive":"catalog:ping","payload":{"a":"<&>"}}"#);
+        assert_snapshot!(encoded_message(json!({"k": "v"})), @r#"{"type":"message","message_id":"33390934-7628-49f6-88ea-528ef740c774","version":1,"sent":"2026-01-02T15:04:05Z","directive":"catalog:ping","metadata":{"k":"v"},"payload":{"a":"<&>"}}"#);
     }
 
     #[test]
-    fn handshake_error_refers_to_the_handshake_id_or_null() {
-        let handshake_error = |id: &str| {
+    fn handshake_error_contains_the_handshake_id_or_null() {
+        let encoded_handshake_error = |handshake_id: &str| {
             let error = HandshakeError {
-                in_response_to: MessageId::new(id).ok(),
+                in_response_to: MessageId::new(handshake_id).ok(),
                 rejection: Rejection::invalid_schema("payload.canonical_facts is not an object"),
             };
-            text(encode_handshake_error(&error, ID, now()))
+            to_text(encode_handshake_error(&error, MESSAGE_ID, now()))
         };
-        assert_snapshot!(handshake_error("h1"), @r#"{"type":"handshake-error","message_id":"33390934-7628-49f6-88ea-528ef740c774","in_response_to":"h1","version":1,"sent":"2026-01-02T15:04:05Z","payload":{"details":"payload.canonical_facts is not an object"}}"#);
-        assert_snapshot!(handshake_error(""), @r#"{"type":"handshake-error","message_id":"33390934-7628-49f6-88ea-528ef740c774","in_response_to":null,"version":1,"sent":"2026-01-02T15:04:05Z","payload":{"details":"payload.canonical_facts is not an object"}}"#);
+        assert_snapshot!(encoded_handshake_error("h1"), @r#"{"type":"handshake-error","message_id":"33390934-7628-49f6-88ea-528ef740c774","in_response_to":"h1","version":1,"sent":"2026-01-02T15:04:05Z","payload":{"details":"payload.canonical_facts is not an object"}}"#);
+        assert_snapshot!(encoded_handshake_error(""), @r#"{"type":"handshake-error","message_id":"33390934-7628-49f6-88ea-528ef740c774","in_response_to":null,"version":1,"sent":"2026-01-02T15:04:05Z","payload":{"details":"payload.canonical_facts is not an object"}}"#);
     }
 
     #[test]
-    fn reconnect_and_disconnect_are_force_disconnect_messages() {
+    fn reconnect_and_disconnect_are_encoded_as_force_disconnect() {
         let reconnect = Command::Reconnect {
             delay_seconds: 90,
             message: String::new(),
         };
-        assert_snapshot!(command(&reconnect), @r#"{"type":"force-disconnect","message_id":"33390934-7628-49f6-88ea-528ef740c774","version":1,"sent":"2026-01-02T15:04:05Z","reconnect_after":"2026-01-02T15:05:35Z"}"#);
+        assert_snapshot!(encoded_command(&reconnect), @r#"{"type":"force-disconnect","message_id":"33390934-7628-49f6-88ea-528ef740c774","version":1,"sent":"2026-01-02T15:04:05Z","reconnect_after":"2026-01-02T15:05:35Z"}"#);
         let disconnect = Command::Disconnect {
             message: "moved <away>".into(),
         };
-        assert_snapshot!(command(&disconnect), @r#"{"type":"force-disconnect","message_id":"33390934-7628-49f6-88ea-528ef740c774","version":1,"sent":"2026-01-02T15:04:05Z","reconnect_after":"never","payload":{"details":"moved <away>"}}"#);
-        assert_eq!(encode_command(&Command::Ping, ID, now()), None);
+        assert_snapshot!(encoded_command(&disconnect), @r#"{"type":"force-disconnect","message_id":"33390934-7628-49f6-88ea-528ef740c774","version":1,"sent":"2026-01-02T15:04:05Z","reconnect_after":"never","payload":{"details":"moved <away>"}}"#);
+        assert_eq!(encode_command(&Command::Ping, MESSAGE_ID, now()), None);
         let longest_delay = Command::Reconnect {
             delay_seconds: u64::MAX,
             message: String::new(),
         };
-        assert!(command(&longest_delay).contains("\"reconnect_after\":\"9999-"));
+        assert!(encoded_command(&longest_delay).contains("\"reconnect_after\":\"9999-"));
     }
 }

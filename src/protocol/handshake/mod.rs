@@ -1,7 +1,7 @@
 //! The handshake dialect: clients register with retained handshake messages.
 //!
-//! `decode` and `encode` are the service's side; `client_side` is the client's side, which the
-//! simulator uses.
+//! `decode` and `encode` contain the service's side of the dialect. `client_side` contains the
+//! client's side, which the simulator uses.
 
 pub mod client_side;
 pub mod decode;

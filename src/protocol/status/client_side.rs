@@ -11,22 +11,22 @@ use crate::domain::{ClientInfo, Timestamp};
 /// A message from the service on one of the client's `in` topics.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ServerMessage {
-    /// A command about the connection.
+    /// A command about the client's connection.
     Command {
-        /// Id of the message, for the response.
+        /// Message id, which the client's response refers to.
         message_id: String,
         /// `ping`, `reconnect` or `disconnect`.
         command: String,
-        /// Seconds to wait before reconnecting; `None` means that the client does not reconnect.
+        /// Seconds to wait before reconnecting. `None` if the client must not reconnect.
         delay_seconds: Option<u64>,
     },
     /// A message to an application on the client.
     Data {
-        /// Id of the message, for the response.
+        /// Message id, which the client's response refers to.
         message_id: String,
-        /// Names the application that receives the message.
+        /// Name of the application that receives the message.
         directive: String,
-        /// The application's payload.
+        /// The payload for the application.
         content: Value,
     },
 }
@@ -63,7 +63,7 @@ pub fn decode(payload: &[u8]) -> Option<ServerMessage> {
     }
 }
 
-/// Like real clients, accepts only a map of string to string.
+/// Decodes the arguments of a command. Accepts only a map of string to string, like real clients.
 fn decode_arguments(content: &Value) -> Option<HashMap<String, String>> {
     match content.get("arguments") {
         None | Some(Value::Null) => Some(HashMap::new()),
@@ -73,7 +73,7 @@ fn decode_arguments(content: &Value) -> Option<HashMap<String, String>> {
 
 /// Encodes an online message.
 #[must_use]
-pub fn online(now: Timestamp, info: &ClientInfo) -> Vec<u8> {
+pub fn online_message(now: Timestamp, info: &ClientInfo) -> Vec<u8> {
     control_message(
         "connection-status",
         "",
@@ -89,22 +89,27 @@ pub fn online(now: Timestamp, info: &ClientInfo) -> Vec<u8> {
     )
 }
 
-/// Encodes an offline message, which is also the payload of the last will.
+/// Encodes an offline message. The client also uses this message as its last will.
 #[must_use]
-pub fn offline(now: Timestamp) -> Vec<u8> {
+pub fn offline_message(now: Timestamp) -> Vec<u8> {
     let content = json!({"state": "offline", "dispatchers": null, "canonical_facts": null});
     control_message("connection-status", "", now, &content)
 }
 
 /// Encodes the response to a ping.
 #[must_use]
-pub fn pong(now: Timestamp, response_to: &str) -> Vec<u8> {
+pub fn pong_message(now: Timestamp, response_to: &str) -> Vec<u8> {
     control_message("event", response_to, now, &json!("pong"))
 }
 
 /// Encodes the response to a data message.
 #[must_use]
-pub fn response(now: Timestamp, response_to: &str, directive: &str, content: &Value) -> Vec<u8> {
+pub fn response_message(
+    now: Timestamp,
+    response_to: &str,
+    directive: &str,
+    content: &Value,
+) -> Vec<u8> {
     json!({
         "type": "data",
         "message_id": Uuid::new_v4(),
@@ -119,9 +124,14 @@ pub fn response(now: Timestamp, response_to: &str, directive: &str, content: &Va
     .into_bytes()
 }
 
-fn control_message(kind: &str, response_to: &str, now: Timestamp, content: &Value) -> Vec<u8> {
+fn control_message(
+    message_type: &str,
+    response_to: &str,
+    now: Timestamp,
+    content: &Value,
+) -> Vec<u8> {
     json!({
-        "type": kind,
+        "type": message_type,
         "message_id": Uuid::new_v4(),
         "response_to": response_to,
         "version": 1,
@@ -139,7 +149,7 @@ mod tests {
     use crate::protocol::{ClientMessage, ClientResponse, Command};
 
     #[test]
-    fn service_decodes_messages_of_the_client_side() {
+    fn service_can_decode_the_messages_that_the_client_side_encodes() {
         let now = Timestamp::UNIX_EPOCH;
         let info = ClientInfo {
             canonical_facts: json!({"fqdn": "a"}),
@@ -149,13 +159,16 @@ mod tests {
             client_name: "simulate".into(),
             client_version: "1".into(),
         };
-        match decode_control(&online(now, &info)).unwrap() {
+        match decode_control(&online_message(now, &info)).unwrap() {
             ClientMessage::Online(online) => assert_eq!(online.info, info),
             other => panic!("{other:?}"),
         }
-        assert_eq!(decode_control(&offline(now)), Ok(ClientMessage::Offline));
+        assert_eq!(
+            decode_control(&offline_message(now)),
+            Ok(ClientMessage::Offline)
+        );
         assert!(matches!(
-            decode_control(&pong(now, "x")),
+            decode_control(&pong_message(now, "x")),
             Ok(ClientMessage::Response(ClientResponse::Pong {
                 response_to: Some(_)
             }))
@@ -163,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn client_side_decodes_commands_of_the_service() {
+    fn client_side_can_decode_the_commands_that_the_service_encodes() {
         let reconnect = Command::Reconnect {
             delay_seconds: 60,
             message: "later".into(),
@@ -188,12 +201,12 @@ mod tests {
         };
         // Real clients ignore a numeric delay.
         assert_eq!(decode_reconnect(r#"{"delay":60}"#), None);
-        for no_delay in ["null", "{}", r#"{"delay":"soon"}"#] {
-            let decoded = decode_reconnect(no_delay);
+        for arguments in ["null", "{}", r#"{"delay":"soon"}"#] {
+            let decoded = decode_reconnect(arguments);
             let Some(ServerMessage::Command { delay_seconds, .. }) = decoded else {
-                panic!("{no_delay}: {decoded:?}");
+                panic!("{arguments}: {decoded:?}");
             };
-            assert_eq!(delay_seconds, None, "{no_delay}");
+            assert_eq!(delay_seconds, None, "{arguments}");
         }
     }
 }

@@ -1,22 +1,24 @@
-//! Decodes control messages from clients: presence messages and responses to commands.
+//! Decodes control messages of the status dialect from clients: presence messages and pongs.
 
 use serde_json::{Map, Value};
 
 use crate::domain::{ClientInfo, ClientKind};
 use crate::protocol::json_fields::{self, Fields};
-use crate::protocol::{ClientMessage, ClientResponse, MAX_PRESENCE_BYTES, Online, Rejection};
+use crate::protocol::{
+    ClientMessage, ClientResponse, MAX_PRESENCE_BYTES, OnlineMessage, Rejection,
+};
 
-/// Decodes a message on `control/out`.
+/// Decodes a message that a client published on its topic `control/out`.
 ///
 /// # Errors
 /// [`Rejection`] if the message can never be processed.
 pub fn decode_control(payload: &[u8]) -> Result<ClientMessage, Rejection> {
     if payload.is_empty() {
-        // An empty payload clears a retained message.
+        // A message with an empty payload clears a retained message.
         return Ok(ClientMessage::Ignored);
     }
-    let (kind, fields) = json_fields::envelope(payload, MAX_PRESENCE_BYTES)?;
-    match kind.as_str() {
+    let (message_type, fields) = json_fields::parse_envelope(payload, MAX_PRESENCE_BYTES)?;
+    match message_type.as_str() {
         "connection-status" => decode_connection_status(fields),
         "event" => decode_event(fields),
         _ => Ok(ClientMessage::Ignored),
@@ -29,11 +31,11 @@ fn decode_connection_status(mut fields: Fields) -> Result<ClientMessage, Rejecti
     };
     match content.get("state").and_then(Value::as_str) {
         Some("offline") => Ok(ClientMessage::Offline),
-        Some("online") => Ok(ClientMessage::Online(Box::new(Online {
+        Some("online") => Ok(ClientMessage::Online(Box::new(OnlineMessage {
             kind: ClientKind::Host,
-            message_id: json_fields::message_id(&mut fields, "message_id")?,
-            sent: json_fields::timestamp(&fields, "sent"),
-            info: decode_info(&mut content)?,
+            message_id: json_fields::take_message_id(&mut fields, "message_id")?,
+            sent: json_fields::read_timestamp(&fields, "sent"),
+            info: decode_client_info(&mut content)?,
         }))),
         _ => Err(Rejection::invalid_schema(
             "content.state is neither online nor offline",
@@ -45,7 +47,7 @@ fn decode_event(mut fields: Fields) -> Result<ClientMessage, Rejection> {
     match fields.get("content").and_then(Value::as_str) {
         Some("disconnect") => Ok(ClientMessage::Offline),
         Some("pong") => Ok(ClientMessage::Response(ClientResponse::Pong {
-            response_to: json_fields::message_id(&mut fields, "response_to")?,
+            response_to: json_fields::take_message_id(&mut fields, "response_to")?,
         })),
         Some(_) => Ok(ClientMessage::Ignored),
         None => Err(Rejection::invalid_schema(
@@ -54,7 +56,7 @@ fn decode_event(mut fields: Fields) -> Result<ClientMessage, Rejection> {
     }
 }
 
-fn decode_info(content: &mut Fields) -> Result<ClientInfo, Rejection> {
+fn decode_client_info(content: &mut Fields) -> Result<ClientInfo, Rejection> {
     let canonical_facts = match content.remove("canonical_facts") {
         None | Some(Value::Null) => Value::Object(Map::new()),
         Some(Value::String(text)) if text.is_empty() => Value::Object(Map::new()),
@@ -68,10 +70,10 @@ fn decode_info(content: &mut Fields) -> Result<ClientInfo, Rejection> {
     Ok(ClientInfo {
         canonical_facts,
         catalog_service_facts: Value::Null,
-        dispatchers: json_fields::object_or_null(content, "dispatchers")?,
-        tags: json_fields::object_or_null(content, "tags")?,
-        client_name: json_fields::short_text(content, "client_name")?,
-        client_version: json_fields::short_text(content, "client_version")?,
+        dispatchers: json_fields::take_object_or_null(content, "dispatchers")?,
+        tags: json_fields::take_object_or_null(content, "tags")?,
+        client_name: json_fields::take_short_text(content, "client_name")?,
+        client_version: json_fields::take_short_text(content, "client_version")?,
     })
 }
 
@@ -84,20 +86,20 @@ mod tests {
     };
     use serde_json::json;
 
-    fn decode_json(value: &Value) -> Result<ClientMessage, Rejection> {
-        decode_control(&serde_json::to_vec(value).unwrap())
+    fn decode_json(message: &Value) -> Result<ClientMessage, Rejection> {
+        decode_control(&serde_json::to_vec(message).unwrap())
     }
 
-    fn online(value: &Value) -> Online {
-        match decode_json(value) {
+    fn decode_online(message: &Value) -> OnlineMessage {
+        match decode_json(message) {
             Ok(ClientMessage::Online(online)) => *online,
             other => panic!("not an online message: {other:?}"),
         }
     }
 
     #[test]
-    fn online_message_is_decoded_completely() {
-        let online = online(&json!({
+    fn all_fields_of_an_online_message_are_decoded() {
+        let online = decode_online(&json!({
             "type": "connection-status", "message_id": "m1", "response_to": null, "version": 1,
             "sent": "2021-01-12T14:58:13.123456789+01:00",
             "content": {
@@ -122,13 +124,13 @@ mod tests {
     }
 
     #[test]
-    fn envelope_fields_may_be_absent_null_or_empty() {
-        for envelope in [
+    fn fields_of_an_online_message_may_be_absent_null_or_empty() {
+        for message in [
             json!({"type": "connection-status", "content": {"state": "online"}}),
             json!({"type": "connection-status", "message_id": null, "sent": null, "version": null, "content": {"state": "online", "canonical_facts": null, "dispatchers": null}}),
             json!({"type": "connection-status", "message_id": "", "sent": "yesterday", "content": {"state": "online", "canonical_facts": ""}}),
         ] {
-            let online = online(&envelope);
+            let online = decode_online(&message);
             assert_eq!(online.message_id, None);
             assert_eq!(online.sent, None);
             assert_eq!(online.info.canonical_facts, json!({}));
@@ -137,10 +139,10 @@ mod tests {
     }
 
     #[test]
-    fn other_fields_of_an_offline_message_are_ignored() {
-        let will = json!({"type": "connection-status", "content": {
+    fn fields_other_than_the_state_of_an_offline_message_are_ignored() {
+        let last_will = json!({"type": "connection-status", "content": {
             "state": "offline", "dispatchers": null, "canonical_facts": {"insights_id": ""}}});
-        assert_eq!(decode_json(&will), Ok(ClientMessage::Offline));
+        assert_eq!(decode_json(&last_will), Ok(ClientMessage::Offline));
         let invalid_fields = json!({"type": "connection-status", "message_id": 7, "sent": [], "content": {
             "state": "offline", "dispatchers": "x", "canonical_facts": 3}});
         assert_eq!(decode_json(&invalid_fields), Ok(ClientMessage::Offline));
@@ -150,13 +152,13 @@ mod tests {
 
     #[test]
     fn insights_id_that_is_not_a_uuid_is_removed() {
-        let online = online(&json!({"type": "connection-status", "content": {
+        let online = decode_online(&json!({"type": "connection-status", "content": {
             "state": "online", "canonical_facts": {"insights_id": "nope", "fqdn": "x"}}}));
         assert_eq!(online.info.canonical_facts, json!({"fqdn": "x"}));
     }
 
     #[test]
-    fn pong_has_the_id_of_the_ping() {
+    fn pong_contains_the_message_id_of_the_ping() {
         let pong = json!({"type": "event", "response_to": "c1", "content": "pong"});
         assert_eq!(
             decode_json(&pong),
@@ -167,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_types_and_empty_payloads_are_ignored() {
+    fn unknown_message_types_and_empty_payloads_are_ignored() {
         assert_eq!(decode_control(b""), Ok(ClientMessage::Ignored));
         assert_eq!(
             decode_json(&json!({"type": "news"})),
@@ -182,7 +184,7 @@ mod tests {
     #[test]
     fn invalid_messages_are_rejected_with_a_reason() {
         let deeply_nested = format!("{}{}", "[".repeat(60_000), "]".repeat(60_000));
-        let large = format!("\"{}\"", "x".repeat(MAX_PRESENCE_BYTES));
+        let large_payload = format!("\"{}\"", "x".repeat(MAX_PRESENCE_BYTES));
         let long_id = json!({"type": "connection-status", "message_id": "x".repeat(256), "content": {"state": "online"}}).to_string();
         for (payload, reason) in [
             (&b"\xff\xfe"[..], InvalidJson),
@@ -203,7 +205,7 @@ mod tests {
             (br#"{"type":"connection-status","content":{"state":"online","tags":{"a":"\u0000"}}}"#, InvalidCharacters),
             (br#"{"type":"connection-status","content":{"state":"online","tags":{"\u0000":1}}}"#, InvalidCharacters),
             (long_id.as_bytes(), ValueTooLong),
-            (large.as_bytes(), PayloadTooLarge),
+            (large_payload.as_bytes(), PayloadTooLarge),
         ] {
             let text = String::from_utf8_lossy(&payload[..payload.len().min(90)]).into_owned();
             match decode_control(payload) {

@@ -1,9 +1,11 @@
-//! Decodes data messages from clients: responses of applications, and heartbeats.
+//! Decodes data messages of the status dialect from clients: responses of applications, and
+//! heartbeats.
 
 use crate::protocol::json_fields;
 use crate::protocol::{ClientMessage, ClientResponse, MAX_RESPONSE_BYTES, Rejection};
 
-/// Decodes a message on `data/out`. Every client publishes an empty one each time it connects.
+/// Decodes a message that a client published on its topic `data/out`. A message with an empty
+/// payload is a heartbeat. Every client publishes a heartbeat each time it connects.
 ///
 /// # Errors
 /// [`Rejection`] if the message can never be processed.
@@ -11,13 +13,13 @@ pub fn decode_data(payload: &[u8]) -> Result<ClientMessage, Rejection> {
     if payload.is_empty() {
         return Ok(ClientMessage::Heartbeat);
     }
-    let (kind, mut fields) = json_fields::envelope(payload, MAX_RESPONSE_BYTES)?;
-    if kind != "data" {
+    let (message_type, mut fields) = json_fields::parse_envelope(payload, MAX_RESPONSE_BYTES)?;
+    if message_type != "data" {
         return Ok(ClientMessage::Ignored);
     }
     Ok(ClientMessage::Response(ClientResponse::Data {
-        response_to: json_fields::message_id(&mut fields, "response_to")?,
-        directive: json_fields::short_text(&mut fields, "directive")?,
+        response_to: json_fields::take_message_id(&mut fields, "response_to")?,
+        directive: json_fields::take_short_text(&mut fields, "directive")?,
     }))
 }
 
@@ -35,7 +37,7 @@ mod tests {
     }
 
     #[test]
-    fn response_has_the_message_id_and_the_directive() {
+    fn response_is_decoded_with_the_message_id_and_the_directive() {
         let response = br#"{"type":"data","message_id":"a1","response_to":"m1","version":1,
             "sent":"2021-01-12T14:58:13+00:00","directive":"echo","metadata":{},"content":[1,2]}"#;
         assert_eq!(
@@ -68,7 +70,7 @@ mod tests {
 
     #[test]
     fn invalid_messages_are_rejected_with_a_reason() {
-        let large = vec![b' '; MAX_RESPONSE_BYTES + 1];
+        let large_payload = vec![b' '; MAX_RESPONSE_BYTES + 1];
         for (payload, reason) in [
             (&b"{"[..], InvalidJson),
             (b"7", InvalidSchema),
@@ -79,7 +81,7 @@ mod tests {
                 br#"{"type":"data","directive":"\u0000"}"#,
                 InvalidCharacters,
             ),
-            (&large, PayloadTooLarge),
+            (&large_payload, PayloadTooLarge),
         ] {
             assert_eq!(decode_data(payload).unwrap_err().reason, reason);
         }

@@ -1,4 +1,4 @@
-//! Encodes data messages and commands from the service to clients.
+//! Encodes data messages and commands of the status dialect from the service to clients.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::domain::{OutgoingMessage, Timestamp};
 use crate::protocol::{Command, to_bytes};
 
-/// Has every field, because clients differ in which fields they require.
+/// A data message. Contains every field of the dialect, because clients require different fields.
 #[derive(Serialize)]
 struct DataEnvelope<'a> {
     r#type: &'static str,
@@ -35,8 +35,8 @@ struct ControlEnvelope<T> {
 #[derive(Serialize)]
 struct CommandContent<'a> {
     command: &'static str,
-    /// A map of string to string. Clients ignore a command with a numeric delay, and never
-    /// reconnect if the delay is missing.
+    /// The delay of a reconnect command, as a string. Clients ignore a command with a numeric
+    /// delay, and never reconnect if the delay is missing.
     arguments: Option<BTreeMap<&'static str, String>>,
     message: &'a str,
 }
@@ -46,7 +46,7 @@ struct CommandContent<'a> {
 pub fn encode_message(message: &OutgoingMessage) -> Vec<u8> {
     to_bytes(&DataEnvelope {
         r#type: "data",
-        message_id: message.id,
+        message_id: message.message_id,
         response_to: "",
         version: 1,
         sent: message.sent,
@@ -58,7 +58,7 @@ pub fn encode_message(message: &OutgoingMessage) -> Vec<u8> {
 
 /// Encodes a command for the topic `control/in`.
 #[must_use]
-pub fn encode_command(command: &Command, id: Uuid, now: Timestamp) -> Vec<u8> {
+pub fn encode_command(command: &Command, message_id: Uuid, now: Timestamp) -> Vec<u8> {
     let content = match command {
         Command::Ping => CommandContent {
             command: "ping",
@@ -81,7 +81,7 @@ pub fn encode_command(command: &Command, id: Uuid, now: Timestamp) -> Vec<u8> {
     };
     to_bytes(&ControlEnvelope {
         r#type: "command",
-        message_id: id,
+        message_id,
         response_to: "",
         version: 1,
         sent: now,
@@ -95,9 +95,9 @@ mod tests {
     use insta::assert_snapshot;
     use serde_json::json;
 
-    const ID: Uuid = uuid::uuid!("3a57b1ad-5163-47ee-9e57-3bb6d90bdfff");
+    const MESSAGE_ID: Uuid = uuid::uuid!("3a57b1ad-5163-47ee-9e57-3bb6d90bdfff");
 
-    fn text(bytes: Vec<u8>) -> String {
+    fn to_text(bytes: Vec<u8>) -> String {
         String::from_utf8(bytes).unwrap()
     }
 
@@ -105,9 +105,9 @@ mod tests {
         "2026-01-02T15:04:05.5Z".parse().unwrap()
     }
 
-    fn message(metadata: Value, payload: Value) -> String {
-        text(encode_message(&OutgoingMessage {
-            id: ID,
+    fn encoded_message(metadata: Value, payload: Value) -> String {
+        to_text(encode_message(&OutgoingMessage {
+            message_id: MESSAGE_ID,
             sent: now(),
             directive: "rhc:work".into(),
             metadata,
@@ -115,18 +115,18 @@ mod tests {
         }))
     }
 
-    fn command(command: &Command) -> String {
-        text(encode_command(command, ID, now()))
+    fn encoded_command(command: &Command) -> String {
+        to_text(encode_command(command, MESSAGE_ID, now()))
     }
 
     #[test]
-    fn data_message_has_every_field_and_no_html_escapes() {
+    fn data_message_contains_every_field_and_no_html_escapes() {
         assert_snapshot!(
-            message(Value::Null, json!("<a href=\"x\">&</a>")),
+            encoded_message(Value::Null, json!("<a href=\"x\">&</a>")),
             @r#"{"type":"data","message_id":"3a57b1ad-5163-47ee-9e57-3bb6d90bdfff","response_to":"","version":1,"sent":"2026-01-02T15:04:05.5Z","directive":"rhc:work","metadata":null,"content":"<a href=\"x\">&</a>"}"#
         );
         assert_snapshot!(
-            message(json!({"return_url": "https://example.com?a=1&b=2"}), Value::Null),
+            encoded_message(json!({"return_url": "https://example.com?a=1&b=2"}), Value::Null),
             @r#"{"type":"data","message_id":"3a57b1ad-5163-47ee-9e57-3bb6d90bdfff","response_to":"","version":1,"sent":"2026-01-02T15:04:05.5Z","directive":"rhc:work","metadata":{"return_url":"https://example.com?a=1&b=2"},"content":null}"#
         );
     }
@@ -134,11 +134,11 @@ mod tests {
     #[test]
     fn ping_and_disconnect_have_null_arguments() {
         assert_snapshot!(
-            command(&Command::Ping),
+            encoded_command(&Command::Ping),
             @r#"{"type":"command","message_id":"3a57b1ad-5163-47ee-9e57-3bb6d90bdfff","response_to":"","version":1,"sent":"2026-01-02T15:04:05.5Z","content":{"command":"ping","arguments":null,"message":""}}"#
         );
         assert_snapshot!(
-            command(&Command::Disconnect { message: "bye <&>".into() }),
+            encoded_command(&Command::Disconnect { message: "bye <&>".into() }),
             @r#"{"type":"command","message_id":"3a57b1ad-5163-47ee-9e57-3bb6d90bdfff","response_to":"","version":1,"sent":"2026-01-02T15:04:05.5Z","content":{"command":"disconnect","arguments":null,"message":"bye <&>"}}"#
         );
     }
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn reconnect_delay_is_a_string() {
         assert_snapshot!(
-            command(&Command::Reconnect { delay_seconds: 60, message: String::new() }),
+            encoded_command(&Command::Reconnect { delay_seconds: 60, message: String::new() }),
             @r#"{"type":"command","message_id":"3a57b1ad-5163-47ee-9e57-3bb6d90bdfff","response_to":"","version":1,"sent":"2026-01-02T15:04:05.5Z","content":{"command":"reconnect","arguments":{"delay":"60"},"message":""}}"#
         );
     }

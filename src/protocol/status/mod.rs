@@ -1,7 +1,7 @@
 //! The status dialect, which rhc and yggdrasil use.
 //!
-//! `decode_control`, `decode_data` and `encode` are the service's side; `client_side` is the
-//! client's side, which the simulator uses.
+//! `decode_control`, `decode_data` and `encode` contain the service's side of the dialect.
+//! `client_side` contains the client's side, which the simulator uses.
 
 pub mod client_side;
 pub mod decode_control;

@@ -1,4 +1,4 @@
-//! Tests of the ordering rules in the header of `presence`.
+//! Tests of the rules in the module documentation of `presence`.
 
 use super::*;
 use crate::domain::{ClientInfo, ClientKind};
@@ -7,8 +7,8 @@ use serde_json::json;
 
 const STALE_ONLINE_WINDOW: Duration = Duration::from_mins(10);
 
-/// Returns the time that many seconds after an arbitrary start.
-fn at(second: i64) -> Timestamp {
+/// Returns the time that is `second` seconds after an arbitrary start time.
+fn time_at(second: i64) -> Timestamp {
     Timestamp::from_second(1_700_000_000 + second).unwrap()
 }
 
@@ -23,46 +23,50 @@ fn client_info(tag: &str) -> ClientInfo {
     }
 }
 
-/// A receive time without a queue position: the message came directly from a broker.
-fn received(second: i64) -> ReceivedAt {
+/// Returns a receive time without a queue position, for a message that came directly from a broker.
+fn received_directly_at(second: i64) -> ReceivedAt {
     ReceivedAt {
-        time: at(second),
+        time: time_at(second),
         position: None,
     }
 }
 
-fn online(id: &str, sent: Option<i64>, received_second: i64) -> PresenceSignal {
+fn online_signal(
+    message_id: &str,
+    sent_second: Option<i64>,
+    received_second: i64,
+) -> PresenceSignal {
     PresenceSignal::Online {
-        online: Box::new(Online {
+        online: Box::new(OnlineMessage {
             kind: ClientKind::Host,
-            message_id: MessageId::new(id).ok(),
-            sent: sent.map(at),
-            info: client_info(id),
+            message_id: MessageId::new(message_id).ok(),
+            sent: sent_second.map(time_at),
+            info: client_info(message_id),
         }),
         dialect: Dialect::Status,
         topic_prefix: "p".into(),
-        received: received(received_second),
-        replay: ReplayKind::NotReplayed,
+        received_at: received_directly_at(received_second),
+        replay_kind: ReplayKind::NotReplayed,
         input_index: 0,
     }
 }
 
-fn retained(signal: PresenceSignal) -> PresenceSignal {
-    with_replay(signal, ReplayKind::RetainedByBroker)
+fn as_retained(signal: PresenceSignal) -> PresenceSignal {
+    with_replay_kind(signal, ReplayKind::RetainedByBroker)
 }
 
-fn with_replay(mut signal: PresenceSignal, kind: ReplayKind) -> PresenceSignal {
-    if let PresenceSignal::Online { replay, .. } = &mut signal {
-        *replay = kind;
+fn with_replay_kind(mut signal: PresenceSignal, kind: ReplayKind) -> PresenceSignal {
+    if let PresenceSignal::Online { replay_kind, .. } = &mut signal {
+        *replay_kind = kind;
     }
     signal
 }
 
-fn at_offset(mut signal: PresenceSignal, offset: i64) -> PresenceSignal {
-    if let PresenceSignal::Online { received, .. } | PresenceSignal::Offline { received } =
+fn with_offset(mut signal: PresenceSignal, offset: i64) -> PresenceSignal {
+    if let PresenceSignal::Online { received_at, .. } | PresenceSignal::Offline { received_at } =
         &mut signal
     {
-        received.position = Some(QueuePosition {
+        received_at.position = Some(QueuePosition {
             partition: 0,
             offset,
         });
@@ -70,33 +74,33 @@ fn at_offset(mut signal: PresenceSignal, offset: i64) -> PresenceSignal {
     signal
 }
 
-fn offline(received_second: i64) -> PresenceSignal {
+fn offline_signal(received_second: i64) -> PresenceSignal {
     PresenceSignal::Offline {
-        received: received(received_second),
+        received_at: received_directly_at(received_second),
     }
 }
 
-fn heartbeat(received_second: i64) -> PresenceSignal {
+fn heartbeat_signal(received_second: i64) -> PresenceSignal {
     PresenceSignal::Heartbeat {
-        received_at: at(received_second),
+        received_at: time_at(received_second),
         unordered: false,
     }
 }
 
-fn unordered_heartbeat(received_second: i64) -> PresenceSignal {
+fn unordered_heartbeat_signal(received_second: i64) -> PresenceSignal {
     PresenceSignal::Heartbeat {
-        received_at: at(received_second),
+        received_at: time_at(received_second),
         unordered: true,
     }
 }
 
-fn connected(id: &str, sent: i64) -> StoredState {
+fn stored_connected(message_id: &str, sent_second: i64) -> StoredState {
     StoredState {
         connection: Some(StoredConnection {
-            message_id: MessageId::new(id).ok(),
-            message_sent: at(sent),
+            message_id: MessageId::new(message_id).ok(),
+            message_sent: time_at(sent_second),
             tenant: None,
-            received: received(sent),
+            received_at: received_directly_at(sent_second),
             offline_overruled: false,
             last_heartbeat_at: None,
         }),
@@ -104,314 +108,375 @@ fn connected(id: &str, sent: i64) -> StoredState {
     }
 }
 
-/// A client that is connected only because its heartbeat is later than its offline message.
-fn connected_by_heartbeat(id: &str, offline_second: i64, heartbeat_second: i64) -> StoredState {
-    let mut stored = connected(id, offline_second);
+/// Returns a client that is connected only because its heartbeat is later than its offline message.
+fn stored_connected_by_heartbeat(
+    message_id: &str,
+    offline_second: i64,
+    heartbeat_second: i64,
+) -> StoredState {
+    let mut stored = stored_connected(message_id, offline_second);
     let connection = stored.connection.as_mut().unwrap();
     connection.offline_overruled = true;
-    connection.last_heartbeat_at = Some(at(heartbeat_second));
+    connection.last_heartbeat_at = Some(time_at(heartbeat_second));
     stored
 }
 
-fn disconnected(id: &str, sent: i64, offline_second: i64) -> StoredState {
+fn stored_disconnected(message_id: &str, sent_second: i64, offline_second: i64) -> StoredState {
     StoredState {
         connection: None,
         disconnect: Some(StoredDisconnect {
-            message_id: MessageId::new(id).ok(),
-            message_sent: at(sent),
+            message_id: MessageId::new(message_id).ok(),
+            message_sent: time_at(sent_second),
             tenant: None,
-            received: received(offline_second),
+            received_at: received_directly_at(offline_second),
         }),
     }
 }
 
-fn run(stored: Option<&StoredState>, signals: &[PresenceSignal]) -> (PresenceChange, Vec<Ignored>) {
-    let mut ignored = Vec::new();
-    let change = apply(stored, signals.to_vec(), STALE_ONLINE_WINDOW, |reason| {
-        ignored.push(reason);
+fn apply_to(
+    stored: Option<&StoredState>,
+    signals: &[PresenceSignal],
+) -> (PresenceChange, Vec<IgnoreReason>) {
+    let mut ignore_reasons = Vec::new();
+    let change = apply_signals(stored, signals.to_vec(), STALE_ONLINE_WINDOW, |reason| {
+        ignore_reasons.push(reason);
     });
-    (change, ignored)
+    (change, ignore_reasons)
 }
 
 /// Returns `message_id` and `sent` of the online message that connects the client.
-fn connected_by(change: &PresenceChange) -> (&str, Timestamp) {
+fn connecting_message_id_and_sent(change: &PresenceChange) -> (&str, Timestamp) {
     match change {
         PresenceChange {
-            upsert: Some(resolved),
-            end: None,
+            upsert: Some(applied),
+            offline_received_at: None,
             ..
         } => (
-            resolved
+            applied
                 .online
                 .message_id
                 .as_ref()
                 .map_or("", MessageId::as_str),
-            resolved.sent,
+            applied.sent,
         ),
         other => panic!("not connected: {other:?}"),
     }
 }
 
 #[test]
-fn last_online_of_a_batch_wins() {
-    let (change, ignored) = run(
+fn last_online_message_of_a_batch_connects_the_client() {
+    let (change, ignore_reasons) = apply_to(
         None,
-        &[online("a", Some(1), 5), offline(5), online("b", Some(2), 6)],
+        &[
+            online_signal("a", Some(1), 5),
+            offline_signal(5),
+            online_signal("b", Some(2), 6),
+        ],
     );
-    assert_eq!(connected_by(&change), ("b", at(2)));
-    assert!(ignored.is_empty());
+    assert_eq!(connecting_message_id_and_sent(&change), ("b", time_at(2)));
+    assert!(ignore_reasons.is_empty());
 }
 
 #[test]
-fn online_with_the_stored_message_id_is_a_duplicate() {
-    let (change, ignored) = run(Some(&connected("a", 1)), &[online("a", Some(9), 9)]);
-    assert_eq!(change, PresenceChange::default());
-    assert_eq!(ignored, [Ignored::Duplicate]);
-}
-
-#[test]
-fn empty_message_id_is_never_a_duplicate() {
-    let (change, _) = run(Some(&connected("", 1)), &[online("", Some(9), 9)]);
-    assert_eq!(connected_by(&change), ("", at(9)));
-}
-
-#[test]
-fn online_sent_within_the_window_before_the_stored_one_is_stale() {
-    let (change, ignored) = run(Some(&connected("b", 601)), &[online("a", Some(1), 700)]);
-    assert_eq!(change, PresenceChange::default());
-    assert_eq!(ignored, [Ignored::Stale]);
-}
-
-#[test]
-fn online_sent_before_the_window_is_applied() {
-    let (change, _) = run(Some(&connected("b", 602)), &[online("a", Some(1), 700)]);
-    assert_eq!(connected_by(&change), ("a", at(1)));
-}
-
-#[test]
-fn future_sent_is_clamped_to_the_receive_time() {
-    let (change, _) = run(None, &[online("a", Some(9_000_000), 10)]);
-    assert_eq!(connected_by(&change), ("a", at(10)));
-    let (change, _) = run(Some(&connected("a", 10)), &[online("b", Some(11), 12)]);
-    assert_eq!(connected_by(&change), ("b", at(11)));
-}
-
-#[test]
-fn missing_sent_is_the_receive_time() {
-    let (change, _) = run(None, &[online("a", None, 10)]);
-    assert_eq!(connected_by(&change), ("a", at(10)));
-}
-
-#[test]
-fn offline_is_never_stale_and_online_after_it_is_applied() {
-    let (change, _) = run(Some(&connected("a", 100)), &[offline(101)]);
-    assert_eq!(change.end, Some(received(101)));
-    let (change, ignored) = run(
-        Some(&connected("a", 100)),
-        &[offline(5), online("a", Some(99), 101)],
+fn online_message_with_the_stored_message_id_is_a_duplicate() {
+    let (change, ignore_reasons) = apply_to(
+        Some(&stored_connected("a", 1)),
+        &[online_signal("a", Some(9), 9)],
     );
-    assert_eq!(connected_by(&change), ("a", at(99)));
-    assert!(ignored.is_empty());
+    assert_eq!(change, PresenceChange::default());
+    assert_eq!(ignore_reasons, [IgnoreReason::Duplicate]);
 }
 
 #[test]
-fn repeating_the_last_messages_gives_the_same_state() {
+fn online_message_without_message_id_is_never_a_duplicate() {
+    let (change, _) = apply_to(
+        Some(&stored_connected("", 1)),
+        &[online_signal("", Some(9), 9)],
+    );
+    assert_eq!(connecting_message_id_and_sent(&change), ("", time_at(9)));
+}
+
+#[test]
+fn online_message_sent_up_to_ten_minutes_before_the_stored_message_is_stale() {
+    let (change, ignore_reasons) = apply_to(
+        Some(&stored_connected("b", 601)),
+        &[online_signal("a", Some(1), 700)],
+    );
+    assert_eq!(change, PresenceChange::default());
+    assert_eq!(ignore_reasons, [IgnoreReason::Stale]);
+}
+
+#[test]
+fn online_message_sent_over_ten_minutes_before_the_stored_message_is_applied() {
+    let (change, _) = apply_to(
+        Some(&stored_connected("b", 602)),
+        &[online_signal("a", Some(1), 700)],
+    );
+    assert_eq!(connecting_message_id_and_sent(&change), ("a", time_at(1)));
+}
+
+#[test]
+fn sent_after_the_receive_time_is_replaced_by_the_receive_time() {
+    let (change, _) = apply_to(None, &[online_signal("a", Some(9_000_000), 10)]);
+    assert_eq!(connecting_message_id_and_sent(&change), ("a", time_at(10)));
+    let (change, _) = apply_to(
+        Some(&stored_connected("a", 10)),
+        &[online_signal("b", Some(11), 12)],
+    );
+    assert_eq!(connecting_message_id_and_sent(&change), ("b", time_at(11)));
+}
+
+#[test]
+fn missing_sent_is_replaced_by_the_receive_time() {
+    let (change, _) = apply_to(None, &[online_signal("a", None, 10)]);
+    assert_eq!(connecting_message_id_and_sent(&change), ("a", time_at(10)));
+}
+
+#[test]
+fn offline_message_is_never_stale_and_a_later_online_message_is_applied() {
+    let (change, _) = apply_to(Some(&stored_connected("a", 100)), &[offline_signal(101)]);
+    assert_eq!(change.offline_received_at, Some(received_directly_at(101)));
+    let (change, ignore_reasons) = apply_to(
+        Some(&stored_connected("a", 100)),
+        &[offline_signal(5), online_signal("a", Some(99), 101)],
+    );
+    assert_eq!(connecting_message_id_and_sent(&change), ("a", time_at(99)));
+    assert!(ignore_reasons.is_empty());
+}
+
+#[test]
+fn redelivery_of_the_last_messages_gives_the_same_state() {
     let signals = [
-        online("a", Some(1), 1),
-        offline(5),
-        online("b", Some(2), 2),
-        online("c", Some(3), 3),
+        online_signal("a", Some(1), 1),
+        offline_signal(5),
+        online_signal("b", Some(2), 2),
+        online_signal("c", Some(3), 3),
     ];
-    let (expected, _) = run(None, &signals);
+    let (expected, _) = apply_to(None, &signals);
     for start in 0..signals.len() {
-        let (change, _) = run(Some(&connected("c", 3)), &signals[start..]);
+        let (change, _) = apply_to(Some(&stored_connected("c", 3)), &signals[start..]);
         if change != PresenceChange::default() {
-            assert_eq!(change, expected, "repeated from message {start}");
+            assert_eq!(change, expected, "redelivered from message {start}");
         }
     }
 }
 
 #[test]
-fn online_and_offline_in_one_batch_are_both_written() {
-    let (change, _) = run(None, &[online("a", Some(1), 1), offline(2)]);
+fn online_and_offline_message_of_one_batch_are_both_written() {
+    let (change, _) = apply_to(None, &[online_signal("a", Some(1), 1), offline_signal(2)]);
     assert!(change.upsert.is_some());
-    assert_eq!(change.end, Some(received(2)));
+    assert_eq!(change.offline_received_at, Some(received_directly_at(2)));
 }
 
 #[test]
-fn retained_replay_of_an_ended_handshake_is_ignored() {
-    let stored = disconnected("h1", 1, 5);
-    let (change, ignored) = run(Some(&stored), &[retained(online("h1", Some(1), 9))]);
+fn retained_handshake_is_ignored_after_its_connection_has_ended() {
+    let stored = stored_disconnected("h1", 1, 5);
+    let (change, ignore_reasons) = apply_to(
+        Some(&stored),
+        &[as_retained(online_signal("h1", Some(1), 9))],
+    );
     assert_eq!(
-        (change, ignored),
+        (change, ignore_reasons),
         (
             PresenceChange::default(),
-            vec![Ignored::ReplayOfEndedHandshake]
+            vec![IgnoreReason::ReplayOfEndedHandshake]
         )
     );
-    // The same handshake is applied if it is not a replay, and so is the replay of another one.
-    let (change, _) = run(Some(&stored), &[online("h1", Some(1), 9)]);
-    assert_eq!(connected_by(&change).0, "h1");
-    let (change, _) = run(Some(&stored), &[retained(online("h2", Some(1), 9))]);
-    assert_eq!(connected_by(&change).0, "h2");
-    // The rule also holds within one batch.
-    let (change, ignored) = run(
+    // The handshake is applied if the client sends it again. A retained handshake with another
+    // message id is also applied.
+    let (change, _) = apply_to(Some(&stored), &[online_signal("h1", Some(1), 9)]);
+    assert_eq!(connecting_message_id_and_sent(&change).0, "h1");
+    let (change, _) = apply_to(
+        Some(&stored),
+        &[as_retained(online_signal("h2", Some(1), 9))],
+    );
+    assert_eq!(connecting_message_id_and_sent(&change).0, "h2");
+    // The retained handshake is also ignored if all messages are in one batch.
+    let (change, ignore_reasons) = apply_to(
         None,
         &[
-            online("h1", Some(1), 1),
-            offline(2),
-            retained(online("h1", Some(1), 3)),
+            online_signal("h1", Some(1), 1),
+            offline_signal(2),
+            as_retained(online_signal("h1", Some(1), 3)),
         ],
     );
-    assert_eq!(change.end, Some(received(2)));
-    assert_eq!(ignored, [Ignored::ReplayOfEndedHandshake]);
+    assert_eq!(change.offline_received_at, Some(received_directly_at(2)));
+    assert_eq!(ignore_reasons, [IgnoreReason::ReplayOfEndedHandshake]);
 }
 
 #[test]
-fn operator_replay_is_ignored_after_a_newer_presence_message() {
+fn operator_replay_is_ignored_if_a_presence_message_was_received_later() {
     let operator_replay = |received_second| {
-        with_replay(
-            online("replayed", Some(1), received_second),
+        with_replay_kind(
+            online_signal("replayed", Some(1), received_second),
             ReplayKind::RequestedByOperator,
         )
     };
-    for stored in [connected("new", 100), disconnected("new", 100, 100)] {
-        let (change, ignored) = run(Some(&stored), &[operator_replay(100)]);
+    for stored in [
+        stored_connected("new", 100),
+        stored_disconnected("new", 100, 100),
+    ] {
+        let (change, ignore_reasons) = apply_to(Some(&stored), &[operator_replay(100)]);
         assert_eq!(
-            (change, ignored),
-            (PresenceChange::default(), vec![Ignored::Stale])
+            (change, ignore_reasons),
+            (PresenceChange::default(), vec![IgnoreReason::Stale])
         );
     }
-    let (change, _) = run(None, &[operator_replay(100)]);
-    assert_eq!(connected_by(&change).0, "replayed");
-    let (change, _) = run(Some(&disconnected("a", 1, 99)), &[operator_replay(100)]);
-    assert_eq!(connected_by(&change).0, "replayed");
+    let (change, _) = apply_to(None, &[operator_replay(100)]);
+    assert_eq!(connecting_message_id_and_sent(&change).0, "replayed");
+    let (change, _) = apply_to(
+        Some(&stored_disconnected("a", 1, 99)),
+        &[operator_replay(100)],
+    );
+    assert_eq!(connecting_message_id_and_sent(&change).0, "replayed");
 }
 
 #[test]
-fn clock_set_back_keeps_the_order_of_messages_without_a_queue_position() {
-    let (change, _) = run(Some(&connected("a", 100)), &[offline(90), heartbeat(91)]);
-    let (offline_at, heartbeat_at) = (change.end.unwrap().time, change.heartbeat.unwrap());
-    assert!(at(100) < offline_at && offline_at < heartbeat_at);
-    let (change, _) = run(
-        Some(&connected("a", 100)),
-        &[online("b", None, 90), offline(80)],
+fn messages_without_a_queue_position_stay_in_order_if_the_clock_is_set_back() {
+    let (change, _) = apply_to(
+        Some(&stored_connected("a", 100)),
+        &[offline_signal(90), heartbeat_signal(91)],
     );
-    assert!(change.end.unwrap().time > change.upsert.unwrap().received.time);
+    let (offline_at, heartbeat_at) = (
+        change.offline_received_at.unwrap().time,
+        change.heartbeat_received_at.unwrap(),
+    );
+    assert!(time_at(100) < offline_at && offline_at < heartbeat_at);
+    let (change, _) = apply_to(
+        Some(&stored_connected("a", 100)),
+        &[online_signal("b", None, 90), offline_signal(80)],
+    );
+    assert!(change.offline_received_at.unwrap().time > change.upsert.unwrap().received_at.time);
 }
 
 #[test]
-fn heartbeat_reconnects_a_disconnected_client_and_registers_no_unknown_one() {
-    let (change, _) = run(Some(&disconnected("a", 1, 5)), &[heartbeat(9)]);
-    assert_eq!(
-        (change.heartbeat, change.needs_tenant_lookup),
-        (Some(at(9)), true)
+fn heartbeat_reconnects_a_disconnected_client_but_does_not_register_an_unknown_client() {
+    let (change, _) = apply_to(
+        Some(&stored_disconnected("a", 1, 5)),
+        &[heartbeat_signal(9)],
     );
-    assert_eq!(run(None, &[heartbeat(9)]).0, PresenceChange::default());
     assert_eq!(
-        run(Some(&connected("a", 1)), &[heartbeat(9)]).0,
+        (change.heartbeat_received_at, change.needs_tenant_lookup),
+        (Some(time_at(9)), true)
+    );
+    assert_eq!(
+        apply_to(None, &[heartbeat_signal(9)]).0,
         PresenceChange::default()
     );
-    // The heartbeat also counts if the clock was set back after the offline message.
-    let (change, _) = run(Some(&disconnected("a", 1, 5)), &[heartbeat(2)]);
-    assert!(change.needs_tenant_lookup && change.heartbeat > Some(at(5)));
-    // In one batch, both the offline message and the heartbeat after it are written.
-    let (change, _) = run(Some(&connected("a", 1)), &[offline(5), heartbeat(9)]);
     assert_eq!(
-        (change.heartbeat, change.needs_tenant_lookup),
-        (Some(at(9)), false)
+        apply_to(Some(&stored_connected("a", 1)), &[heartbeat_signal(9)]).0,
+        PresenceChange::default()
     );
-    assert_eq!(change.end, Some(received(5)));
+    // The heartbeat also reconnects the client if the clock was set back after the offline message.
+    let (change, _) = apply_to(
+        Some(&stored_disconnected("a", 1, 5)),
+        &[heartbeat_signal(2)],
+    );
+    assert!(change.needs_tenant_lookup && change.heartbeat_received_at > Some(time_at(5)));
+    // If an offline message and a later heartbeat are in one batch, both messages are written.
+    let (change, _) = apply_to(
+        Some(&stored_connected("a", 1)),
+        &[offline_signal(5), heartbeat_signal(9)],
+    );
+    assert_eq!(
+        (change.heartbeat_received_at, change.needs_tenant_lookup),
+        (Some(time_at(9)), false)
+    );
+    assert_eq!(change.offline_received_at, Some(received_directly_at(5)));
 }
 
 #[test]
-fn online_after_an_offline_and_a_heartbeat_is_applied_whatever_its_sent() {
-    let stored = connected_by_heartbeat("a", 100, 110);
-    let (change, ignored) = run(Some(&stored), &[online("b", Some(99), 111)]);
-    assert_eq!(connected_by(&change).0, "b");
-    assert!(ignored.is_empty());
+fn online_message_with_an_old_sent_is_applied_after_an_offline_message_and_a_heartbeat() {
+    let stored = stored_connected_by_heartbeat("a", 100, 110);
+    let (change, ignore_reasons) = apply_to(Some(&stored), &[online_signal("b", Some(99), 111)]);
+    assert_eq!(connecting_message_id_and_sent(&change).0, "b");
+    assert!(ignore_reasons.is_empty());
 }
 
 #[test]
-fn offline_without_a_queue_position_ends_a_connection_kept_by_a_heartbeat() {
-    let stored = connected_by_heartbeat("a", 100, 110);
-    // The receive time is before the heartbeat, as after a clock that was set back.
-    let (change, ignored) = run(Some(&stored), &[offline(105)]);
+fn offline_message_without_a_queue_position_ends_a_connection_that_a_heartbeat_kept() {
+    let stored = stored_connected_by_heartbeat("a", 100, 110);
+    // The clock was set back, so the receive time of the offline message is before the heartbeat.
+    let (change, ignore_reasons) = apply_to(Some(&stored), &[offline_signal(105)]);
     assert_eq!(
-        (change.end, change.needs_tenant_lookup),
-        (Some(received(110)), false)
+        (change.offline_received_at, change.needs_tenant_lookup),
+        (Some(received_directly_at(110)), false)
     );
-    assert!(ignored.is_empty());
-    let (change, _) = run(
+    assert!(ignore_reasons.is_empty());
+    let (change, _) = apply_to(
         Some(&stored),
-        &[PresenceSignal::ConnectionClosed { at: at(120) }],
+        &[PresenceSignal::ConnectionClosed {
+            closed_at: time_at(120),
+        }],
     );
-    assert_eq!(change.end, Some(received(120)));
+    assert_eq!(change.offline_received_at, Some(received_directly_at(120)));
 }
 
 #[test]
-fn heartbeat_and_offline_give_the_same_result_in_either_processing_order() {
-    let offline_at_5 = at_offset(offline(5), 5);
-    let offline_at_7 = at_offset(offline(7), 7);
+fn processing_order_of_a_heartbeat_and_an_offline_message_does_not_matter() {
+    let offline_at_5 = with_offset(offline_signal(5), 5);
+    let offline_at_7 = with_offset(offline_signal(7), 7);
     // The heartbeat was received before the offline message: the connection ends.
     for signals in [
-        [unordered_heartbeat(6), offline_at_7.clone()],
-        [offline_at_7, unordered_heartbeat(6)],
+        [unordered_heartbeat_signal(6), offline_at_7.clone()],
+        [offline_at_7, unordered_heartbeat_signal(6)],
     ] {
-        let (change, _) = run(Some(&connected("a", 1)), &signals);
-        assert_eq!(change.end.unwrap().time, at(7));
+        let (change, _) = apply_to(Some(&stored_connected("a", 1)), &signals);
+        assert_eq!(change.offline_received_at.unwrap().time, time_at(7));
         assert_eq!(
-            (change.heartbeat, change.needs_tenant_lookup),
+            (change.heartbeat_received_at, change.needs_tenant_lookup),
             (None, false)
         );
     }
     // The heartbeat was received after the offline message: the client stays connected.
     for signals in [
-        [unordered_heartbeat(6), offline_at_5.clone()],
-        [offline_at_5.clone(), unordered_heartbeat(6)],
+        [unordered_heartbeat_signal(6), offline_at_5.clone()],
+        [offline_at_5.clone(), unordered_heartbeat_signal(6)],
     ] {
-        let (change, _) = run(Some(&connected("a", 1)), &signals);
-        assert_eq!(change.end.unwrap().time, at(5));
+        let (change, _) = apply_to(Some(&stored_connected("a", 1)), &signals);
+        assert_eq!(change.offline_received_at.unwrap().time, time_at(5));
         assert_eq!(
-            (change.heartbeat, change.needs_tenant_lookup),
-            (Some(at(6)), false)
+            (change.heartbeat_received_at, change.needs_tenant_lookup),
+            (Some(time_at(6)), false)
         );
     }
     // A heartbeat that was not received after the last presence message is ignored.
-    for stored in [disconnected("a", 1, 5), connected("a", 5)] {
-        let (change, ignored) = run(Some(&stored), &[unordered_heartbeat(5)]);
+    for stored in [stored_disconnected("a", 1, 5), stored_connected("a", 5)] {
+        let (change, ignore_reasons) = apply_to(Some(&stored), &[unordered_heartbeat_signal(5)]);
         assert_eq!(
-            (change, ignored),
-            (PresenceChange::default(), vec![Ignored::Superseded])
+            (change, ignore_reasons),
+            (PresenceChange::default(), vec![IgnoreReason::Superseded])
         );
     }
-    // A second offline message is stored: a heartbeat received between the two must be ignored.
-    let (change, _) = run(Some(&disconnected("a", 1, 2)), &[offline_at_5]);
-    assert_eq!(change.end.unwrap().time, at(5));
+    // A second offline message is stored. A heartbeat that was received between the two offline
+    // messages must be ignored.
+    let (change, _) = apply_to(Some(&stored_disconnected("a", 1, 2)), &[offline_at_5]);
+    assert_eq!(change.offline_received_at.unwrap().time, time_at(5));
 }
 
 #[test]
-fn message_at_or_before_the_stored_offset_is_redelivered() {
-    // The client's clock was set back after each message. By `sent` alone, repeating b and c would
-    // apply b and ignore c as stale.
+fn message_with_the_stored_or_a_lower_offset_is_ignored_as_redelivered() {
+    // The client's clock was set back after each message. If messages were compared only by `sent`,
+    // a redelivery of b and c would apply b and ignore c as stale.
     let signals = [
-        at_offset(online("a", Some(1000), 2001), 1),
-        at_offset(online("b", Some(500), 2002), 2),
-        at_offset(online("c", Some(300), 2003), 3),
+        with_offset(online_signal("a", Some(1000), 2001), 1),
+        with_offset(online_signal("b", Some(500), 2002), 2),
+        with_offset(online_signal("c", Some(300), 2003), 3),
     ];
-    let (change, ignored) = run(None, &signals);
-    assert_eq!(connected_by(&change).0, "c");
-    assert_eq!(ignored, [Ignored::Stale]);
-    let resolved = change.upsert.unwrap();
-    let mut stored = connected("c", 300);
-    stored.connection.as_mut().unwrap().received = resolved.received;
-    let (change, ignored) = run(Some(&stored), &signals[1..]);
+    let (change, ignore_reasons) = apply_to(None, &signals);
+    assert_eq!(connecting_message_id_and_sent(&change).0, "c");
+    assert_eq!(ignore_reasons, [IgnoreReason::Stale]);
+    let applied = change.upsert.unwrap();
+    let mut stored = stored_connected("c", 300);
+    stored.connection.as_mut().unwrap().received_at = applied.received_at;
+    let (change, ignore_reasons) = apply_to(Some(&stored), &signals[1..]);
     assert_eq!(change, PresenceChange::default());
-    assert_eq!(ignored, [Ignored::Redelivered; 2]);
-    // In a recreated topic, offsets restart: a later receive time shows that the message is new.
-    let (change, _) = run(
+    assert_eq!(ignore_reasons, [IgnoreReason::Redelivered; 2]);
+    // Offsets restart in a recreated topic. A message with a lower offset but a later receive time
+    // is new.
+    let (change, _) = apply_to(
         Some(&stored),
-        &[at_offset(online("d", Some(3000), 3000), 1)],
+        &[with_offset(online_signal("d", Some(3000), 3000), 1)],
     );
-    assert_eq!(connected_by(&change).0, "d");
+    assert_eq!(connecting_message_id_and_sent(&change).0, "d");
 }

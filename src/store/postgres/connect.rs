@@ -16,13 +16,14 @@ static MIGRATIONS: Migrator = sqlx::migrate!("migrations/postgres");
 /// PostgreSQL error code of an exceeded `lock_timeout`.
 const LOCK_NOT_AVAILABLE: &str = "55P03";
 
-/// PostgreSQL cannot be used. Each message contains the fix.
+/// The program cannot connect to PostgreSQL or cannot migrate the schema. Each error text contains
+/// the fix.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectPostgresError {
     /// The server is unreachable or rejects the login.
     #[error("postgres: cannot connect to {target}: {problem}; {hint}")]
     Connect {
-        /// Host, port and database.
+        /// Host, port and database name.
         target: String,
         /// Error message of the server or the operating system.
         problem: String,
@@ -38,22 +39,22 @@ impl PostgresStore {
     /// Creates a pool. The pool connects when the first statement runs.
     #[must_use]
     pub fn new(settings: &Postgres) -> Self {
-        Self::with_reserved(settings, 0)
+        Self::with_reserved_connections(settings, 0)
     }
 
     /// Like [`PostgresStore::new`], but reserves half of the connections for short API queries.
     #[must_use]
     pub fn for_api(settings: &Postgres) -> Self {
-        Self::with_reserved(settings, settings.max_connections / 2)
+        Self::with_reserved_connections(settings, settings.max_connections / 2)
     }
 
-    fn with_reserved(settings: &Postgres, reserved: u32) -> Self {
+    fn with_reserved_connections(settings: &Postgres, reserved_connections: u32) -> Self {
         let pool = PgPoolOptions::new()
-            .max_connections(settings.max_connections - reserved)
+            .max_connections(settings.max_connections - reserved_connections)
             .acquire_timeout(settings.acquire_timeout.get())
             .idle_timeout(Duration::from_mins(10))
-            // Pings only connections that were idle. A ping before every query would double the
-            // cost of most queries. The pool replaces a connection whose ping fails.
+            // The pool pings only connections that were idle. A ping before every query would
+            // double the cost of most queries. The pool replaces a connection whose ping fails.
             .test_before_acquire(false)
             .before_acquire(|connection, usage| {
                 Box::pin(async move {
@@ -66,7 +67,11 @@ impl PostgresStore {
             .connect_lazy_with(connect_options(settings));
         let acquire_timeout = settings.acquire_timeout.get();
         Self {
-            reserved: ReservedConnections::new(pool.clone(), reserved, acquire_timeout),
+            reserved_connections: ReservedConnections::new(
+                pool.clone(),
+                reserved_connections,
+                acquire_timeout,
+            ),
             pool,
         }
     }
@@ -112,7 +117,8 @@ pub async fn migrate(settings: &Postgres) -> Result<(), ConnectPostgresError> {
     let mut connection = PgConnection::connect_with(&connect_options(settings))
         .await
         .map_err(|error| connect_error(settings, &error))?;
-    // Another instance can hold the lock for longer than the configured statement timeout.
+    // The advisory lock can be unavailable for longer than the configured statement timeout,
+    // because another process may be migrating the schema.
     sqlx::query("SET statement_timeout = 0")
         .execute(&mut connection)
         .await
@@ -125,10 +131,10 @@ pub async fn migrate(settings: &Postgres) -> Result<(), ConnectPostgresError> {
     Ok(())
 }
 
-/// Connects once and checks the schema, for `doctor`.
+/// Connects once and checks the schema, for the `doctor` command.
 ///
 /// # Errors
-/// If the server is unreachable or the schema is not current.
+/// If the server is unreachable, or the database does not have the schema of this version.
 pub async fn probe(settings: &Postgres) -> Result<(), String> {
     let connection = PgConnection::connect_with(&connect_options(settings)).await;
     let mut connection = connection.map_err(|error| connect_error(settings, &error).to_string())?;
@@ -145,10 +151,11 @@ pub(super) async fn check_schema(pool: &PgPool) -> Result<(), StoreError> {
 }
 
 async fn applied_versions(connection: &mut PgConnection) -> Result<Vec<i64>, sqlx::Error> {
-    let has_table: bool = sqlx::query_scalar("SELECT to_regclass('_sqlx_migrations') IS NOT NULL")
-        .fetch_one(&mut *connection)
-        .await?;
-    if !has_table {
+    let has_migrations_table: bool =
+        sqlx::query_scalar("SELECT to_regclass('_sqlx_migrations') IS NOT NULL")
+            .fetch_one(&mut *connection)
+            .await?;
+    if !has_migrations_table {
         return Ok(Vec::new());
     }
     sqlx::query_scalar("SELECT version FROM _sqlx_migrations WHERE success")
@@ -156,13 +163,13 @@ async fn applied_versions(connection: &mut PgConnection) -> Result<Vec<i64>, sql
         .await
 }
 
-fn check_versions(applied: &[i64]) -> Result<(), String> {
-    let missing = MIGRATIONS
+fn check_versions(applied_versions: &[i64]) -> Result<(), String> {
+    let missing_migration = MIGRATIONS
         .iter()
-        .find(|migration| !applied.contains(&migration.version));
-    match missing {
+        .find(|migration| !applied_versions.contains(&migration.version));
+    match missing_migration {
         None => Ok(()),
-        Some(_) if applied.is_empty() => {
+        Some(_) if applied_versions.is_empty() => {
             Err("the database has no schema yet; run `cloud-connector migrate`".to_owned())
         }
         Some(_) => {
@@ -194,9 +201,10 @@ fn migrate_error_text(error: &MigrateError) -> String {
 }
 
 fn connect_error(settings: &Postgres, error: &sqlx::Error) -> ConnectPostgresError {
-    let is_tls = matches!(error, sqlx::Error::Tls(_)) || error.to_string().contains("certificate");
+    let is_tls_error =
+        matches!(error, sqlx::Error::Tls(_)) || error.to_string().contains("certificate");
     let hint = match error {
-        _ if is_tls => {
+        _ if is_tls_error => {
             "check postgres.tls, and that postgres.ca contains the CA of the server certificate"
         }
         sqlx::Error::Database(database) => match database.code().as_deref() {

@@ -8,14 +8,14 @@ use super::row;
 use crate::domain::{ClientId, Timestamp};
 use crate::store::{DeadLetter, DeadLetterFilter, DeadLetterLimits, StoreError, StoredDeadLetter};
 
-/// Inserts dead letters and deletes the oldest ones above the limits. A message that is already
-/// stored only increments its `occurrences`.
+/// Inserts dead letters, then deletes the oldest dead letters above the limits. If a message is
+/// already stored, its row is updated and `occurrences` is incremented.
 pub(super) async fn insert(
     connection: &mut PgConnection,
     dead_letters: &[DeadLetter],
     limits: DeadLetterLimits,
 ) -> Result<(), StoreError> {
-    let texts = |column: fn(&DeadLetter) -> String| -> Vec<String> {
+    let text_column = |column: fn(&DeadLetter) -> String| -> Vec<String> {
         dead_letters.iter().map(column).collect()
     };
     let payloads: Vec<&[u8]> = dead_letters.iter().map(|d| &d.payload[..]).collect();
@@ -23,11 +23,11 @@ pub(super) async fn insert(
         .iter()
         .map(|d| i64::try_from(d.size).unwrap_or(i64::MAX))
         .collect();
-    let received: Vec<OffsetDateTime> = dead_letters
+    let received_times: Vec<OffsetDateTime> = dead_letters
         .iter()
         .map(|d| row::to_sql(d.received_at))
         .collect();
-    let client_ids = texts(|d| d.client_id_column().to_owned());
+    let client_ids = text_column(|d| d.client_id_column().to_owned());
     sqlx::query(
         "INSERT INTO dead_letters (client_id, fingerprint, topic, payload, size, sha256, reason,
                 detail, first_received, last_received)
@@ -40,14 +40,14 @@ pub(super) async fn insert(
                 last_received = excluded.last_received, replay_requested_at = NULL",
     )
     .bind(&client_ids)
-    .bind(texts(DeadLetter::fingerprint))
-    .bind(texts(|d| d.topic.clone()))
+    .bind(text_column(DeadLetter::fingerprint))
+    .bind(text_column(|d| d.topic.clone()))
     .bind(&payloads)
     .bind(&sizes)
-    .bind(texts(|d| d.sha256.clone()))
-    .bind(texts(|d| d.reason.as_str().to_owned()))
-    .bind(texts(|d| d.detail.clone()))
-    .bind(&received)
+    .bind(text_column(|d| d.sha256.clone()))
+    .bind(text_column(|d| d.reason.as_str().to_owned()))
+    .bind(text_column(|d| d.detail.clone()))
+    .bind(&received_times)
     .execute(&mut *connection)
     .await?;
     sqlx::query(
@@ -62,8 +62,8 @@ pub(super) async fn insert(
     .bind(i64::from(limits.max_per_client))
     .execute(&mut *connection)
     .await?;
-    // Ids only grow, so the range of ids bounds the number of rows. Counting the rows would take
-    // longer the more there are.
+    // Keeps only rows whose id is among the last `max_total` ids, so at most `max_total` rows
+    // remain. Counting the rows would take longer.
     sqlx::query("DELETE FROM dead_letters WHERE id <= (SELECT max(id) FROM dead_letters) - $1")
         .bind(i64::from(limits.max_total))
         .execute(connection)
@@ -105,12 +105,12 @@ pub(super) async fn request_replay(
     id: i64,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
-    let updated = sqlx::query("UPDATE dead_letters SET replay_requested_at = $2 WHERE id = $1")
+    let result = sqlx::query("UPDATE dead_letters SET replay_requested_at = $2 WHERE id = $1")
         .bind(id)
         .bind(row::to_sql(now))
         .execute(pool)
         .await?;
-    Ok(updated.rows_affected() > 0)
+    Ok(result.rows_affected() > 0)
 }
 
 pub(super) async fn finish_replay(
@@ -118,19 +118,19 @@ pub(super) async fn finish_replay(
     id: i64,
     occurrences: u64,
 ) -> Result<bool, StoreError> {
-    let deleted = sqlx::query("DELETE FROM dead_letters WHERE id = $1 AND occurrences = $2")
+    let result = sqlx::query("DELETE FROM dead_letters WHERE id = $1 AND occurrences = $2")
         .bind(id)
         .bind(i64::try_from(occurrences).unwrap_or(i64::MAX))
         .execute(pool)
         .await?;
-    Ok(deleted.rows_affected() > 0)
+    Ok(result.rows_affected() > 0)
 }
 
 pub(super) async fn purge(pool: &PgPool, filter: &DeadLetterFilter) -> Result<u64, StoreError> {
     let mut query = QueryBuilder::new("DELETE FROM dead_letters");
     push_where(&mut query, filter);
-    let deleted = query.build().persistent(false).execute(pool).await?;
-    Ok(deleted.rows_affected())
+    let result = query.build().persistent(false).execute(pool).await?;
+    Ok(result.rows_affected())
 }
 
 fn push_where(query: &mut QueryBuilder<Postgres>, filter: &DeadLetterFilter) {
@@ -156,7 +156,7 @@ fn push_where(query: &mut QueryBuilder<Postgres>, filter: &DeadLetterFilter) {
 fn stored_dead_letter(row: &PgRow) -> Result<StoredDeadLetter, StoreError> {
     let client_id: String = row.try_get("client_id")?;
     let payload: Vec<u8> = row.try_get("payload")?;
-    let number = |column| -> Result<u64, StoreError> {
+    let read_u64 = |column| -> Result<u64, StoreError> {
         Ok(u64::try_from(row.try_get::<i64, _>(column)?).unwrap_or(0))
     };
     Ok(StoredDeadLetter {
@@ -164,11 +164,11 @@ fn stored_dead_letter(row: &PgRow) -> Result<StoredDeadLetter, StoreError> {
         client: ClientId::new(&client_id).ok(),
         topic: row.try_get("topic")?,
         payload: payload.into(),
-        size: number("size")?,
+        size: read_u64("size")?,
         sha256: row.try_get("sha256")?,
         reason: row.try_get("reason")?,
         detail: row.try_get("detail")?,
-        occurrences: number("occurrences")?,
+        occurrences: read_u64("occurrences")?,
         first_received: row::timestamp(row, "first_received")?,
         last_received: row::timestamp(row, "last_received")?,
         replay_requested_at: row::optional_timestamp(row, "replay_requested_at")?,

@@ -1,5 +1,5 @@
-//! Partition ownership. Only the process with the latest epoch of a partition may write its
-//! messages.
+//! Partition ownership. Only the process with the latest epoch of a partition may write the
+//! partition's messages to the database.
 
 use sqlx::{PgConnection, PgPool, Row as _};
 
@@ -38,8 +38,9 @@ pub(super) async fn acquire(
 
 /// Returns the leases whose epoch is not the current epoch of the partition.
 ///
-/// The share lock is held until the batch commits. A process that acquires one of the partitions
-/// waits for the batch, and the batch waits for a process that is acquiring one.
+/// The query takes share locks that the transaction holds until it ends. A process that acquires
+/// one of these partitions waits for the transaction. If another process is already acquiring one
+/// of these partitions, the query waits for that process.
 pub(super) async fn lost_leases(
     connection: &mut PgConnection,
     leases: &[PartitionLease],
@@ -58,16 +59,16 @@ pub(super) async fn lost_leases(
     .bind(&partitions)
     .fetch_all(connection)
     .await?;
-    let mut current: Vec<(String, i32, i64)> = Vec::with_capacity(rows.len());
+    let mut current_epochs: Vec<(String, i32, i64)> = Vec::with_capacity(rows.len());
     for row in &rows {
-        current.push((
+        current_epochs.push((
             row.try_get("queue")?,
             row.try_get("partition")?,
             row.try_get("epoch")?,
         ));
     }
     let is_current = |lease: &PartitionLease| {
-        current.iter().any(|(queue, partition, epoch)| {
+        current_epochs.iter().any(|(queue, partition, epoch)| {
             queue == lease.queue.as_str() && *partition == lease.partition && *epoch == lease.epoch
         })
     };

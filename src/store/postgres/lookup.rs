@@ -1,4 +1,4 @@
-//! Lookup of clients by id.
+//! Queries that find clients by client id, or list client ids.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,9 @@ use sqlx::{PgConnection, PgPool, Row as _};
 
 use super::row::{self, CONNECTION_COLUMNS};
 use crate::domain::{ClientId, Connection, OrgId};
-use crate::store::{StoreError, StoredConnection, StoredDisconnect, StoredState, tenant_of};
+use crate::store::{
+    StoreError, StoredConnection, StoredDisconnect, StoredState, tenant_from_columns,
+};
 
 pub(super) async fn load_states(
     pool: &PgPool,
@@ -30,17 +32,17 @@ pub(super) async fn load_states(
     let mut states: HashMap<ClientId, StoredState> = HashMap::with_capacity(rows.len());
     for row in &rows {
         let org_id: String = row.try_get("org_id")?;
-        let tenant = tenant_of(&org_id, row.try_get("account")?);
+        let tenant = tenant_from_columns(&org_id, row.try_get("account")?);
         let message_id = row::message_id(row)?;
         let message_sent = row::timestamp(row, "message_sent")?;
-        let received = row::received_at(row, "presence_received_at")?;
+        let received_at = row::received_at(row, "presence_received_at")?;
         let state = states.entry(row::client_id(row)?).or_default();
         if row.try_get("connected")? {
             state.connection = Some(StoredConnection {
                 message_id,
                 message_sent,
                 tenant,
-                received,
+                received_at,
                 offline_overruled: row::optional_timestamp(row, "offline_received_at")?.is_some(),
                 last_heartbeat_at: row::optional_timestamp(row, "last_heartbeat_at")?,
             });
@@ -49,7 +51,7 @@ pub(super) async fn load_states(
                 message_id,
                 message_sent,
                 tenant,
-                received,
+                received_at,
             });
         }
     }
@@ -106,8 +108,9 @@ pub(super) async fn find_for_org_or_satellite(
         .bind(client.as_str())
         .fetch_optional(connection)
         .await?;
-    let found = row.as_ref().map(row::connection).transpose()?;
-    Ok(found.filter(|connection| connection.tenant.org_id == *org || connection.is_satellite()))
+    let connection = row.as_ref().map(row::connection).transpose()?;
+    Ok(connection
+        .filter(|connection| connection.tenant.org_id == *org || connection.is_satellite()))
 }
 
 pub(super) async fn list_client_ids(

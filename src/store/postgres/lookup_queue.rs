@@ -1,4 +1,4 @@
-//! Rows that are due for a tenant lookup, lookup results, and counts of connections.
+//! Claims rows that are due for a tenant lookup, saves lookup results, and counts connections.
 
 use const_format::concatcp;
 use sqlx::{PgPool, Row as _};
@@ -9,15 +9,16 @@ use crate::domain::{ClientId, OrgId, Tenant, Timestamp};
 use crate::store::{ClaimedConnection, LookupOutcome, LookupReason, LookupResult, OrgCount};
 use crate::store::{StoreError, TenantlessClient, TenantlessCounts};
 
-const IS_UNCLAIMED: &str = " AND (lookup_claimed_until IS NULL OR lookup_claimed_until < $2)";
-const NEEDS_INVENTORY_REFRESH: &str = concatcp!(
+const UNCLAIMED_CONDITION: &str =
+    " AND (lookup_claimed_until IS NULL OR lookup_claimed_until < $2)";
+const INVENTORY_REFRESH_CONDITION: &str = concatcp!(
     "org_id <> '' AND inventory_eligible AND stale_timestamp < $1",
-    IS_UNCLAIMED
+    UNCLAIMED_CONDITION
 );
-const NEEDS_TENANT: &str = concatcp!(
+const MISSING_TENANT_CONDITION: &str = concatcp!(
     "org_id = '' AND tenant_lookup_timestamp < $1 \
      AND COALESCE(tenant_lookup_failure_count, 0) < $3",
-    IS_UNCLAIMED
+    UNCLAIMED_CONDITION
 );
 
 pub(super) async fn claim(
@@ -27,34 +28,39 @@ pub(super) async fn claim(
     claims_ended_before: Timestamp,
     claim_until: Timestamp,
 ) -> Result<Vec<ClaimedConnection>, StoreError> {
-    // SKIP LOCKED: a claim waits neither for another job nor for a batch.
+    // `SKIP LOCKED` skips rows that another job or a batch has locked, so a claim never waits for a
+    // lock.
     //
-    // ORDER BY has only the indexed column. With `client_id` as a second column, PostgreSQL would
-    // sort all due rows again for each chunk.
+    // `ORDER BY` contains only the indexed column. If `client_id` were a second column, PostgreSQL
+    // would sort all due rows again for each chunk.
     //
-    // `$3 = 0` is always true. It gives both statements the same parameters.
-    const CLAIM: &str = "UPDATE connections SET lookup_claimed_until = $5 WHERE client_id IN (\
-         SELECT client_id FROM connections WHERE ";
+    // The code binds the same five parameters to both statements. The inventory refresh does not
+    // need `$3`, so the code binds 0. The condition `$3 = 0` is always true. Its only purpose is
+    // to use the parameter.
+    const CLAIM_SQL_START: &str = "UPDATE connections SET lookup_claimed_until = $5 \
+         WHERE client_id IN (SELECT client_id FROM connections WHERE ";
     const CLAIM_FOR_INVENTORY_REFRESH: &str = concatcp!(
-        CLAIM,
-        NEEDS_INVENTORY_REFRESH,
+        CLAIM_SQL_START,
+        INVENTORY_REFRESH_CONDITION,
         " AND $3 = 0 ORDER BY stale_timestamp LIMIT $4 FOR UPDATE SKIP LOCKED) \
          RETURNING stale_timestamp AS sort_key, ",
         CLAIMED_COLUMNS
     );
     const CLAIM_FOR_MISSING_TENANT: &str = concatcp!(
-        CLAIM,
-        NEEDS_TENANT,
+        CLAIM_SQL_START,
+        MISSING_TENANT_CONDITION,
         " ORDER BY tenant_lookup_timestamp LIMIT $4 FOR UPDATE SKIP LOCKED) \
          RETURNING tenant_lookup_timestamp AS sort_key, ",
         CLAIMED_COLUMNS
     );
     let (sql, before, max_attempts) = match reason {
-        LookupReason::InventoryRefresh { before } => (CLAIM_FOR_INVENTORY_REFRESH, before, 0),
+        LookupReason::InventoryRefresh { reported_before } => {
+            (CLAIM_FOR_INVENTORY_REFRESH, reported_before, 0)
+        }
         LookupReason::MissingTenant {
-            before,
+            looked_up_before,
             max_attempts,
-        } => (CLAIM_FOR_MISSING_TENANT, before, max_attempts),
+        } => (CLAIM_FOR_MISSING_TENANT, looked_up_before, max_attempts),
     };
     let rows = sqlx::query(sql)
         .bind(row::to_sql(before))
@@ -64,16 +70,16 @@ pub(super) async fn claim(
         .bind(row::to_sql(claim_until))
         .fetch_all(pool)
         .await?;
-    let mut claimed = Vec::with_capacity(rows.len());
+    let mut claimed_rows = Vec::with_capacity(rows.len());
     for row in &rows {
-        claimed.push((
+        claimed_rows.push((
             row::timestamp(row, "sort_key")?,
             row::claimed_connection(row)?,
         ));
     }
-    // RETURNING returns the rows in no particular order.
-    claimed.sort_by(|a, b| (a.0, &a.1.client_id).cmp(&(b.0, &b.1.client_id)));
-    Ok(claimed.into_iter().map(|(_, row)| row).collect())
+    // `RETURNING` does not return the rows in the order of the subquery.
+    claimed_rows.sort_by(|a, b| (a.0, &a.1.client_id).cmp(&(b.0, &b.1.client_id)));
+    Ok(claimed_rows.into_iter().map(|(_, row)| row).collect())
 }
 
 pub(super) async fn count_due(
@@ -81,18 +87,18 @@ pub(super) async fn count_due(
     reason: LookupReason,
     now: Timestamp,
 ) -> Result<u64, StoreError> {
-    const COUNT: &str = "SELECT count(*) FROM connections WHERE ";
+    const COUNT_SQL_START: &str = "SELECT count(*) FROM connections WHERE ";
     let count: i64 = match reason {
-        LookupReason::InventoryRefresh { before } => {
-            sqlx::query_scalar(concatcp!(COUNT, NEEDS_INVENTORY_REFRESH))
-                .bind(row::to_sql(before))
+        LookupReason::InventoryRefresh { reported_before } => {
+            sqlx::query_scalar(concatcp!(COUNT_SQL_START, INVENTORY_REFRESH_CONDITION))
+                .bind(row::to_sql(reported_before))
                 .bind(row::to_sql(now))
         }
         LookupReason::MissingTenant {
-            before,
+            looked_up_before,
             max_attempts,
-        } => sqlx::query_scalar(concatcp!(COUNT, NEEDS_TENANT))
-            .bind(row::to_sql(before))
+        } => sqlx::query_scalar(concatcp!(COUNT_SQL_START, MISSING_TENANT_CONDITION))
+            .bind(row::to_sql(looked_up_before))
             .bind(row::to_sql(now))
             .bind(i32::try_from(max_attempts).unwrap_or(i32::MAX)),
     }
@@ -106,11 +112,12 @@ pub(super) async fn save_results(
     results: &[LookupResult],
     now: Timestamp,
 ) -> Result<u64, StoreError> {
-    // Batches lock rows in the same order, which avoids deadlocks.
-    let mut sorted: Vec<&LookupResult> = results.iter().collect();
-    sorted.sort_by(|a, b| a.client_id.cmp(&b.client_id));
+    // Locks the rows in the order of their client ids, as batches do. The same order avoids
+    // deadlocks.
+    let mut sorted_results: Vec<&LookupResult> = results.iter().collect();
+    sorted_results.sort_by(|a, b| a.client_id.cmp(&b.client_id));
     let mut columns = ResultColumns::default();
-    for result in sorted {
+    for result in sorted_results {
         columns.push(result);
     }
     let rows = sqlx::query(
@@ -144,15 +151,15 @@ pub(super) async fn save_results(
     .bind(row::to_sql(now))
     .fetch_all(pool)
     .await?;
-    let mut changed = 0;
+    let mut changed_rows = 0;
     for row in &rows {
         let outcome: String = row.try_get("outcome")?;
-        changed += u64::from(outcome != "unavailable");
+        changed_rows += u64::from(outcome != "unavailable");
     }
-    Ok(changed)
+    Ok(changed_rows)
 }
 
-/// Lookup results as array parameters, one per column.
+/// Lookup results as SQL parameters: one array per column.
 #[derive(Default)]
 struct ResultColumns<'a> {
     client_ids: Vec<&'a str>,
@@ -196,13 +203,23 @@ pub(super) async fn restore_tenants(
     clients: &[(ClientId, Tenant)],
     now: Timestamp,
 ) -> Result<u64, StoreError> {
-    // Batches lock rows in the same order, which avoids deadlocks.
-    let mut sorted: Vec<&(ClientId, Tenant)> = clients.iter().collect();
-    sorted.sort_by(|a, b| a.0.cmp(&b.0));
-    let client_ids: Vec<&str> = sorted.iter().map(|(client, _)| client.as_str()).collect();
-    let org_ids: Vec<&str> = sorted.iter().map(|(_, t)| t.org_id.as_str()).collect();
-    let accounts: Vec<&str> = sorted.iter().map(|(_, t)| t.account.as_str()).collect();
-    let updated = sqlx::query(
+    // Locks the rows in the order of their client ids, as batches do. The same order avoids
+    // deadlocks.
+    let mut sorted_clients: Vec<&(ClientId, Tenant)> = clients.iter().collect();
+    sorted_clients.sort_by(|a, b| a.0.cmp(&b.0));
+    let client_ids: Vec<&str> = sorted_clients
+        .iter()
+        .map(|(client, _)| client.as_str())
+        .collect();
+    let org_ids: Vec<&str> = sorted_clients
+        .iter()
+        .map(|(_, t)| t.org_id.as_str())
+        .collect();
+    let accounts: Vec<&str> = sorted_clients
+        .iter()
+        .map(|(_, t)| t.account.as_str())
+        .collect();
+    let result = sqlx::query(
         "UPDATE connections AS c SET org_id = t.org_id, account = t.account,
                 tenant_lookup_timestamp = NULL, updated_at = $4
            FROM UNNEST($1::text[], $2::text[], $3::text[]) AS t (client_id, org_id, account)
@@ -214,7 +231,7 @@ pub(super) async fn restore_tenants(
     .bind(row::to_sql(now))
     .execute(pool)
     .await?;
-    Ok(updated.rows_affected())
+    Ok(result.rows_affected())
 }
 
 pub(super) async fn count_tenantless(
@@ -225,19 +242,19 @@ pub(super) async fn count_tenantless(
         "SELECT count(*) FILTER (WHERE COALESCE(tenant_lookup_failure_count, 0) < $1) AS pending,
                 count(*) FILTER (WHERE COALESCE(tenant_lookup_failure_count, 0) >= $1) AS exhausted,
                 min(tenant_lookup_timestamp)
-                    FILTER (WHERE COALESCE(tenant_lookup_failure_count, 0) < $1) AS oldest_lookup
+                    FILTER (WHERE COALESCE(tenant_lookup_failure_count, 0) < $1) AS oldest_lookup_at
            FROM connections WHERE org_id = ''",
     )
     .bind(i32::try_from(max_attempts).unwrap_or(i32::MAX))
     .fetch_one(pool)
     .await?;
-    let count = |column| -> Result<u64, StoreError> {
+    let read_count = |column| -> Result<u64, StoreError> {
         Ok(u64::try_from(row.try_get::<i64, _>(column)?).unwrap_or(0))
     };
     Ok(TenantlessCounts {
-        pending: count("pending")?,
-        exhausted: count("exhausted")?,
-        oldest_lookup: row::optional_timestamp(&row, "oldest_lookup")?,
+        pending_clients: read_count("pending")?,
+        exhausted_clients: read_count("exhausted")?,
+        oldest_lookup_at: row::optional_timestamp(&row, "oldest_lookup_at")?,
     })
 }
 
@@ -256,7 +273,7 @@ pub(super) async fn list_tenantless(
     let tenantless_client = |row| -> Result<TenantlessClient, StoreError> {
         Ok(TenantlessClient {
             client_id: row::client_id(row)?,
-            last_lookup: row::optional_timestamp(row, "tenant_lookup_timestamp")?,
+            last_lookup_at: row::optional_timestamp(row, "tenant_lookup_timestamp")?,
             failed_lookups: u32::try_from(row.try_get::<i32, _>("tenant_lookup_failure_count")?)
                 .unwrap_or(0),
             online_received_at: row::timestamp(row, "online_received_at")?,
@@ -269,7 +286,7 @@ pub(super) async fn reset_tenantless(
     pool: &PgPool,
     clients: Option<&[ClientId]>,
 ) -> Result<u64, StoreError> {
-    let updated = sqlx::query(
+    let result = sqlx::query(
         "UPDATE connections SET tenant_lookup_timestamp = 'epoch', tenant_lookup_failure_count = 0,
                 lookup_claimed_until = NULL
           WHERE org_id = '' AND ($1::text[] IS NULL OR client_id = ANY($1))",
@@ -277,21 +294,21 @@ pub(super) async fn reset_tenantless(
     .bind(clients.map(row::client_id_texts))
     .execute(pool)
     .await?;
-    Ok(updated.rows_affected())
+    Ok(result.rows_affected())
 }
 
 pub(super) async fn delete_tenantless(
     pool: &PgPool,
     clients: &[ClientId],
 ) -> Result<u64, StoreError> {
-    let deleted = sqlx::query(
+    let result = sqlx::query(
         "DELETE FROM connections
           WHERE org_id = '' AND client_id = ANY($1)",
     )
     .bind(row::client_id_texts(clients))
     .execute(pool)
     .await?;
-    Ok(deleted.rows_affected())
+    Ok(result.rows_affected())
 }
 
 pub(super) async fn count_with_tenant(pool: &PgPool) -> Result<u64, StoreError> {
@@ -314,17 +331,18 @@ pub(super) async fn count_by_org(
     .bind(i64::from(limit))
     .fetch_all(&mut *snapshot)
     .await?;
-    let tenantless: i64 = sqlx::query_scalar("SELECT count(*) FROM connections WHERE org_id = ''")
-        .fetch_one(&mut *snapshot)
-        .await?;
+    let tenantless_count: i64 =
+        sqlx::query_scalar("SELECT count(*) FROM connections WHERE org_id = ''")
+            .fetch_one(&mut *snapshot)
+            .await?;
     snapshot.commit().await?;
     let mut counts = Vec::with_capacity(rows.len());
     for row in &rows {
-        let org: String = row.try_get("org_id")?;
+        let org_id: String = row.try_get("org_id")?;
         let count: i64 = row.try_get("connections")?;
-        if let Ok(org) = OrgId::new(&org) {
-            counts.push((org, u64::try_from(count).unwrap_or(0)));
+        if let Ok(org_id) = OrgId::new(&org_id) {
+            counts.push((org_id, u64::try_from(count).unwrap_or(0)));
         }
     }
-    Ok((counts, u64::try_from(tenantless).unwrap_or(0)))
+    Ok((counts, u64::try_from(tenantless_count).unwrap_or(0)))
 }

@@ -24,12 +24,12 @@ use super::{
 };
 use crate::domain::{ClientId, Connection, OrgId, Tenant, Timestamp};
 
-/// A pool of connections to PostgreSQL. The pool connects on first use, so the process also starts
-/// while the database is down.
+/// A pool of connections to PostgreSQL. The pool connects on first use, so the process can
+/// start while the database is down.
 #[derive(Debug, Clone)]
 pub struct PostgresStore {
     pool: PgPool,
-    reserved: reserved_connections::ReservedConnections,
+    reserved_connections: reserved_connections::ReservedConnections,
 }
 
 #[async_trait]
@@ -60,8 +60,8 @@ impl Store for PostgresStore {
     }
 
     async fn delete_disconnected_before(&self, before: Timestamp) -> Result<u64, StoreError> {
-        // Deletes the search rows, too, unless the client has reconnected.
-        let deleted: i64 = sqlx::query_scalar(
+        // Also deletes the client's row in `connection_search`, unless the client has reconnected.
+        let deleted_clients: i64 = sqlx::query_scalar(
             "WITH deleted AS (
                  DELETE FROM disconnected_clients WHERE disconnected_at < $1 RETURNING client_id),
              deleted_search AS (
@@ -73,7 +73,7 @@ impl Store for PostgresStore {
         .bind(row::to_sql(before))
         .fetch_one(&self.pool)
         .await?;
-        Ok(u64::try_from(deleted).unwrap_or(0))
+        Ok(u64::try_from(deleted_clients).unwrap_or(0))
     }
 
     async fn run_maintenance(&self) -> Result<(), StoreError> {
@@ -85,7 +85,7 @@ impl Store for PostgresStore {
         org: &OrgId,
         client: &ClientId,
     ) -> Result<Option<Connection>, StoreError> {
-        self.reserved
+        self.reserved_connections
             .with_connection(async |connection| lookup::find_for_org(connection, org, client).await)
             .await
     }
@@ -95,7 +95,7 @@ impl Store for PostgresStore {
         org: &OrgId,
         clients: &[ClientId],
     ) -> Result<Vec<Connection>, StoreError> {
-        self.reserved
+        self.reserved_connections
             .with_connection(async |connection| {
                 lookup::find_many_for_org(connection, org, clients).await
             })
@@ -107,7 +107,7 @@ impl Store for PostgresStore {
         org: &OrgId,
         client: &ClientId,
     ) -> Result<Option<Connection>, StoreError> {
-        self.reserved
+        self.reserved_connections
             .with_connection(async |connection| {
                 lookup::find_for_org_or_satellite(connection, org, client).await
             })
@@ -217,7 +217,7 @@ impl Store for PostgresStore {
     }
 
     async fn close(&self) {
-        self.reserved.close().await;
+        self.reserved_connections.close().await;
         self.pool.close().await;
     }
 }

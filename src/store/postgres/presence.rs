@@ -1,4 +1,4 @@
-//! Writes a batch in one transaction. Each statement takes one array parameter per column.
+//! Writes a batch in one transaction. Each statement has one array parameter per column.
 
 use sqlx::{PgConnection, PgPool};
 use time::OffsetDateTime;
@@ -28,8 +28,8 @@ pub(super) async fn record_batch(
     if !batch.heartbeats.is_empty() {
         apply_heartbeats(&mut transaction, &batch.heartbeats, now).await?;
     }
-    if !batch.ends.is_empty() {
-        end_connections(&mut transaction, &batch.ends).await?;
+    if !batch.connection_ends.is_empty() {
+        end_connections(&mut transaction, &batch.connection_ends).await?;
     }
     if !batch.dead_letters.is_empty() {
         let limits = batch.dead_letter_limits;
@@ -44,10 +44,12 @@ async fn upsert_connections(
     upserts: &[ConnectionUpsert],
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    // - tenant_lookup_failure_count: reset if the client has a tenant. For a tenantless client only
-    //   the tenantless job changes the number.
-    // - last_heartbeat_at: a stored heartbeat that is later than this online message is kept.
-    // - stale_timestamp: unchanged for a tenantless client, which is never reported to inventory.
+    // Three columns of an existing row need special rules:
+    // - `tenant_lookup_failure_count` is reset if the client has a tenant. For a tenantless client,
+    //   only the tenantless job changes the number.
+    // - `last_heartbeat_at` is kept if the stored heartbeat is later than this online message.
+    // - `stale_timestamp` is kept for a tenantless client, because a tenantless client is never
+    //   reported to inventory.
     const UPSERT: &str = "
         INSERT INTO connections (client_id, org_id, account, dialect, kind, topic_prefix,
                canonical_facts, catalog_service_facts, dispatchers, tags, client_name,
@@ -91,16 +93,16 @@ async fn upsert_connections(
                stale_timestamp = CASE WHEN excluded.org_id <> '' THEN excluded.stale_timestamp
                    ELSE connections.stale_timestamp END,
                online_received_at = excluded.online_received_at, updated_at = excluded.updated_at";
-    let texts = |column: fn(&ConnectionUpsert) -> String| -> Vec<String> {
+    let text_column = |column: fn(&ConnectionUpsert) -> String| -> Vec<String> {
         upserts.iter().map(column).collect()
     };
-    let timestamps = |column: fn(&ConnectionUpsert) -> Option<Timestamp>| {
+    let timestamp_column = |column: fn(&ConnectionUpsert) -> Option<Timestamp>| {
         let timestamps = upserts.iter().map(|upsert| column(upsert).map(to_sql));
         timestamps.collect::<Vec<Option<OffsetDateTime>>>()
     };
-    let tenants = TenantColumns::new(upserts.iter().map(|u| Some(&u.tenant)));
-    let (partitions, offsets) = position_columns(upserts.iter().map(|u| u.received.position));
-    let client_ids = texts(|u| u.client_id.to_string());
+    let tenant_columns = TenantColumns::new(upserts.iter().map(|u| Some(&u.tenant)));
+    let (partitions, offsets) = position_columns(upserts.iter().map(|u| u.received_at.position));
+    let client_ids = text_column(|u| u.client_id.to_string());
     let inventory_eligible: Vec<bool> = upserts.iter().map(|u| u.inventory_eligible).collect();
     let message_ids: Vec<Option<&str>> = upserts
         .iter()
@@ -108,31 +110,31 @@ async fn upsert_connections(
         .collect();
     sqlx::query(UPSERT)
         .bind(&client_ids)
-        .bind(&tenants.org_ids)
-        .bind(&tenants.accounts)
-        .bind(texts(|u| u.dialect.as_str().to_owned()))
-        .bind(texts(|u| u.kind.as_str().to_owned()))
-        .bind(texts(|u| u.topic_prefix.clone()))
-        .bind(texts(|u| u.info.canonical_facts.to_string()))
-        .bind(texts(|u| u.info.catalog_service_facts.to_string()))
-        .bind(texts(|u| u.info.dispatchers.to_string()))
-        .bind(texts(|u| u.info.tags.to_string()))
-        .bind(texts(|u| u.info.client_name.clone()))
-        .bind(texts(|u| u.info.client_version.clone()))
+        .bind(&tenant_columns.org_ids)
+        .bind(&tenant_columns.accounts)
+        .bind(text_column(|u| u.dialect.as_str().to_owned()))
+        .bind(text_column(|u| u.kind.as_str().to_owned()))
+        .bind(text_column(|u| u.topic_prefix.clone()))
+        .bind(text_column(|u| u.info.canonical_facts.to_string()))
+        .bind(text_column(|u| u.info.catalog_service_facts.to_string()))
+        .bind(text_column(|u| u.info.dispatchers.to_string()))
+        .bind(text_column(|u| u.info.tags.to_string()))
+        .bind(text_column(|u| u.info.client_name.clone()))
+        .bind(text_column(|u| u.info.client_version.clone()))
         .bind(&message_ids)
-        .bind(timestamps(|u| Some(u.message_sent)))
-        .bind(&tenants.lookup_timestamps)
-        .bind(timestamps(|u| Some(u.received.time)))
-        .bind(timestamps(|u| u.last_heartbeat_at))
+        .bind(timestamp_column(|u| Some(u.message_sent)))
+        .bind(&tenant_columns.lookup_timestamps)
+        .bind(timestamp_column(|u| Some(u.received_at.time)))
+        .bind(timestamp_column(|u| u.last_heartbeat_at))
         .bind(&partitions)
         .bind(&offsets)
         .bind(&inventory_eligible)
-        .bind(timestamps(|u| u.reported_to_inventory_at))
+        .bind(timestamp_column(|u| u.reported_to_inventory_at))
         .bind(to_sql(now))
         .execute(&mut *connection)
         .await?;
-    if tenants.any_tenantless() {
-        // A tenantless client keeps its number of failed lookups when it reconnects.
+    if tenant_columns.has_tenantless_client() {
+        // A client that is still tenantless keeps its number of failed lookups when it reconnects.
         sqlx::query(
             "UPDATE connections AS c SET tenant_lookup_failure_count = d.tenant_lookup_failure_count
                FROM disconnected_clients AS d
@@ -149,16 +151,16 @@ async fn upsert_connections(
     Ok(())
 }
 
-/// Runs both statements for each heartbeat, because a client can have connected or disconnected
-/// since its state was loaded.
+/// Applies heartbeats to connected and to disconnected clients. Runs both statements for all
+/// heartbeats, because a client can have connected or disconnected after its state was loaded.
 async fn apply_heartbeats(
     connection: &mut PgConnection,
     heartbeats: &[HeartbeatUpdate],
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    // Locks `connections` before `disconnected_clients`, like every other statement. Another order
-    // could cause deadlocks.
-    const RESTORE: &str = "
+    // The statements lock `connections` before `disconnected_clients`, like all other statements.
+    // Another order could cause deadlocks.
+    const RESTORE_CONNECTIONS: &str = "
         INSERT INTO connections (client_id, org_id, account, dialect, kind, topic_prefix,
                canonical_facts, catalog_service_facts, dispatchers, tags, client_name,
                client_version, message_id, message_sent, queue_partition, queue_offset,
@@ -181,8 +183,9 @@ async fn apply_heartbeats(
         ON CONFLICT (client_id) DO NOTHING
         RETURNING client_id";
     let client_ids: Vec<&str> = heartbeats.iter().map(|h| h.client_id.as_str()).collect();
-    let received: Vec<OffsetDateTime> = heartbeats.iter().map(|h| to_sql(h.received_at)).collect();
-    let tenants = TenantColumns::new(heartbeats.iter().map(|h| h.tenant.as_ref()));
+    let received_times: Vec<OffsetDateTime> =
+        heartbeats.iter().map(|h| to_sql(h.received_at)).collect();
+    let tenant_columns = TenantColumns::new(heartbeats.iter().map(|h| h.tenant.as_ref()));
     sqlx::query(
         "UPDATE connections AS c
             SET last_heartbeat_at = GREATEST(c.last_heartbeat_at, h.received_at)
@@ -191,21 +194,21 @@ async fn apply_heartbeats(
             AND COALESCE(c.offline_received_at, c.online_received_at) < h.received_at",
     )
     .bind(&client_ids)
-    .bind(&received)
+    .bind(&received_times)
     .execute(&mut *connection)
     .await?;
-    let restored: Vec<String> = sqlx::query_scalar(RESTORE)
+    let restored_client_ids: Vec<String> = sqlx::query_scalar(RESTORE_CONNECTIONS)
         .bind(&client_ids)
-        .bind(&received)
-        .bind(&tenants.org_ids)
-        .bind(&tenants.accounts)
-        .bind(&tenants.lookup_timestamps)
+        .bind(&received_times)
+        .bind(&tenant_columns.org_ids)
+        .bind(&tenant_columns.accounts)
+        .bind(&tenant_columns.lookup_timestamps)
         .bind(to_sql(now))
         .fetch_all(&mut *connection)
         .await?;
-    if !restored.is_empty() {
+    if !restored_client_ids.is_empty() {
         sqlx::query("DELETE FROM disconnected_clients WHERE client_id = ANY($1)")
-            .bind(&restored)
+            .bind(&restored_client_ids)
             .execute(connection)
             .await?;
     }
@@ -214,12 +217,12 @@ async fn apply_heartbeats(
 
 /// Applies offline messages.
 ///
-/// A connection with a later heartbeat stays connected; its row stores the time of the offline
-/// message. The row of a client that is already disconnected stores the time of the latest offline
-/// message.
+/// A client with a later heartbeat stays connected, and its row stores the receive time of the
+/// offline message. If a client is already disconnected, its row stores the receive time of the
+/// latest offline message.
 async fn end_connections(
     connection: &mut PgConnection,
-    ends: &[ConnectionEnd],
+    connection_ends: &[ConnectionEnd],
 ) -> Result<(), StoreError> {
     const MOVE_TO_DISCONNECTED: &str = "
         WITH offline AS (
@@ -270,9 +273,16 @@ async fn end_connections(
           FROM UNNEST($1::text[], $2::timestamptz[], $3::int[], $4::bigint[])
                 AS offline (client_id, received_at, queue_partition, queue_offset)
          WHERE d.client_id = offline.client_id AND d.disconnected_at < offline.received_at";
-    let client_ids: Vec<&str> = ends.iter().map(|end| end.client_id.as_str()).collect();
-    let received: Vec<OffsetDateTime> = ends.iter().map(|end| to_sql(end.received.time)).collect();
-    let (partitions, offsets) = position_columns(ends.iter().map(|end| end.received.position));
+    let client_ids: Vec<&str> = connection_ends
+        .iter()
+        .map(|end| end.client_id.as_str())
+        .collect();
+    let received_times: Vec<OffsetDateTime> = connection_ends
+        .iter()
+        .map(|end| to_sql(end.received_at.time))
+        .collect();
+    let (partitions, offsets) =
+        position_columns(connection_ends.iter().map(|end| end.received_at.position));
     for statement in [
         MOVE_TO_DISCONNECTED,
         STORE_OVERRULED_OFFLINE,
@@ -280,7 +290,7 @@ async fn end_connections(
     ] {
         sqlx::query(statement)
             .bind(&client_ids)
-            .bind(&received)
+            .bind(&received_times)
             .bind(&partitions)
             .bind(&offsets)
             .execute(&mut *connection)
@@ -297,14 +307,14 @@ fn position_columns(
         .unzip()
 }
 
-/// Tenant changes as array parameters. All three values of a client are null if its tenant does not
-/// change.
+/// Tenant changes as SQL parameters: one array per column. If the tenant of a client does not
+/// change, the client's element is null in all three arrays.
 #[derive(Default)]
 struct TenantColumns<'a> {
-    /// Empty for a tenantless client.
+    /// Organization ids. The organization id of a tenantless client is empty.
     org_ids: Vec<Option<&'a str>>,
     accounts: Vec<Option<&'a str>>,
-    /// Time of the latest lookup that found no tenant. Null for a client with a tenant.
+    /// Times of the latest lookups that found no tenant. Null for a client with a tenant.
     lookup_timestamps: Vec<Option<OffsetDateTime>>,
 }
 
@@ -319,7 +329,7 @@ impl<'a> TenantColumns<'a> {
                     (Some(org_id.as_str()), Some(account.as_str()), None)
                 }
                 Some(TenantChange::NotFound(time)) => (Some(""), Some(""), Some(to_sql(*time))),
-                // The earliest lookup time makes the client due at once.
+                // The Unix epoch as the lookup time makes the client due immediately.
                 Some(TenantChange::PendingLookup) => {
                     (Some(""), Some(""), Some(OffsetDateTime::UNIX_EPOCH))
                 }
@@ -331,7 +341,7 @@ impl<'a> TenantColumns<'a> {
         columns
     }
 
-    fn any_tenantless(&self) -> bool {
+    fn has_tenantless_client(&self) -> bool {
         self.org_ids.contains(&Some(""))
     }
 }

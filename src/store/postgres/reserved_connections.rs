@@ -1,8 +1,8 @@
 //! Connections that are reserved for short API queries.
 //!
-//! The pool of sqlx pings every connection when it is returned. This round trip takes as long as a
-//! short query. A process that serves the API therefore manages some connections itself and pings
-//! them only after they were idle.
+//! The sqlx pool pings every connection that is returned to the pool. This round trip takes as long
+//! as a short query. A process that serves the API therefore keeps some connections outside of the
+//! pool. Such a connection is pinged only if it was idle.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,17 +16,18 @@ use crate::store::StoreError;
 
 /// A connection that was idle for this long is pinged before its next use.
 pub(super) const PING_AFTER_IDLE: Duration = Duration::from_secs(1);
-/// A connection that is older than this is closed and replaced.
+/// A connection that has been open for longer than this is closed and replaced.
 const MAX_CONNECTION_AGE: Duration = Duration::from_mins(30);
 
 /// A set of connections outside of the pool. Clones share the connections.
 #[derive(Debug, Clone)]
 pub(super) struct ReservedConnections {
     pool: PgPool,
-    idle: Arc<Mutex<Vec<ReservedConnection>>>,
+    idle_connections: Arc<Mutex<Vec<ReservedConnection>>>,
+    /// Limits the number of open connections.
     permits: Arc<Semaphore>,
     acquire_timeout: Duration,
-    /// If no connection is reserved, every query uses the pool.
+    /// True if no connections are reserved. Every query then uses the pool.
     is_disabled: bool,
 }
 
@@ -38,11 +39,12 @@ struct ReservedConnection {
 }
 
 impl ReservedConnections {
-    /// Reserves up to `max_connections`. The pool opens them when they are first needed.
+    /// Reserves up to `max_connections` connections. The pool opens each connection when it is
+    /// first needed.
     pub fn new(pool: PgPool, max_connections: u32, acquire_timeout: Duration) -> Self {
         Self {
             pool,
-            idle: Arc::default(),
+            idle_connections: Arc::default(),
             permits: Arc::new(Semaphore::new(max_connections as usize)),
             acquire_timeout,
             is_disabled: max_connections == 0,
@@ -62,25 +64,28 @@ impl ReservedConnections {
         let Ok(Ok(_permit)) = permit else {
             return Err(sqlx::Error::PoolTimedOut.into());
         };
-        let acquired = timeout(self.acquire_timeout, self.acquire()).await;
-        let mut reserved = acquired.map_err(|_| sqlx::Error::PoolTimedOut)??;
+        let connection = timeout(self.acquire_timeout, self.acquire()).await;
+        let mut reserved = connection.map_err(|_| sqlx::Error::PoolTimedOut)??;
         let result = query(&mut reserved.connection).await?;
         reserved.last_used_at = Instant::now();
-        self.idle.lock().push(reserved);
+        self.idle_connections.lock().push(reserved);
         Ok(result)
     }
 
     async fn acquire(&self) -> Result<ReservedConnection, StoreError> {
         loop {
-            let idle = self.idle.lock().pop();
-            let Some(mut idle) = idle else { break };
-            if idle.opened_at.elapsed() > MAX_CONNECTION_AGE {
-                let _ = idle.connection.close().await;
+            let idle_connection = self.idle_connections.lock().pop();
+            let Some(mut reserved) = idle_connection else {
+                break;
+            };
+            if reserved.opened_at.elapsed() > MAX_CONNECTION_AGE {
+                let _ = reserved.connection.close().await;
                 continue;
             }
-            if idle.last_used_at.elapsed() < PING_AFTER_IDLE || idle.connection.ping().await.is_ok()
+            if reserved.last_used_at.elapsed() < PING_AFTER_IDLE
+                || reserved.connection.ping().await.is_ok()
             {
-                return Ok(idle);
+                return Ok(reserved);
             }
         }
         let now = Instant::now();
@@ -94,8 +99,8 @@ impl ReservedConnections {
     /// Closes the idle connections. Later queries fail.
     pub async fn close(&self) {
         self.permits.close();
-        let idle = std::mem::take(&mut *self.idle.lock());
-        for reserved in idle {
+        let idle_connections = std::mem::take(&mut *self.idle_connections.lock());
+        for reserved in idle_connections {
             let _ = reserved.connection.close().await;
         }
     }

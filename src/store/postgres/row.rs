@@ -8,9 +8,10 @@ use time::OffsetDateTime;
 use crate::domain::{
     ClientId, ClientInfo, ClientKind, Connection, Dialect, MessageId, Tenant, Timestamp,
 };
-use crate::store::{ClaimedConnection, QueuePosition, ReceivedAt, StoreError, tenant_of};
+use crate::store::{ClaimedConnection, QueuePosition, ReceivedAt, StoreError, tenant_from_columns};
 
-/// Columns that [`connection`] reads. The Go implementation can write null to `account` and `tags`.
+/// Columns that [`connection`] reads. `COALESCE` is needed because the Go implementation can write
+/// null to `account` and `tags`.
 pub(super) const CONNECTION_COLUMNS: &str = "client_id, org_id, COALESCE(account, '') AS account, \
      dialect, kind, topic_prefix, canonical_facts, catalog_service_facts, dispatchers, \
      COALESCE(tags, 'null') AS tags, client_name, client_version, message_id, message_sent";
@@ -20,10 +21,10 @@ pub(super) const CLAIMED_COLUMNS: &str = "client_id, org_id, COALESCE(account, '
      dialect, kind, canonical_facts, catalog_service_facts, dispatchers, \
      COALESCE(tags, 'null') AS tags, client_name, client_version, updated_at";
 
-/// Reads the tenant of a row that must have one.
+/// Reads the tenant of a row. Returns an error if the row has no tenant.
 pub(super) fn tenant(row: &PgRow) -> Result<Tenant, StoreError> {
     let org_id: String = row.try_get("org_id")?;
-    tenant_of(&org_id, row.try_get("account")?)
+    tenant_from_columns(&org_id, row.try_get("account")?)
         .ok_or_else(|| corrupt_row("empty org_id in a query for connections with a tenant"))
 }
 
@@ -44,7 +45,7 @@ pub(super) fn claimed_connection(row: &PgRow) -> Result<ClaimedConnection, Store
     let org_id: String = row.try_get("org_id")?;
     Ok(ClaimedConnection {
         client_id: client_id(row)?,
-        tenant: tenant_of(&org_id, row.try_get("account")?),
+        tenant: tenant_from_columns(&org_id, row.try_get("account")?),
         dialect: dialect(row)?,
         kind: client_kind(row)?,
         info: client_info(row)?,
@@ -53,17 +54,18 @@ pub(super) fn claimed_connection(row: &PgRow) -> Result<ClaimedConnection, Store
 }
 
 fn dialect(row: &PgRow) -> Result<Dialect, StoreError> {
-    let name: String = row.try_get("dialect")?;
-    Dialect::from_name(&name).ok_or_else(|| corrupt_row(format!("dialect {name:?}")))
+    let dialect: String = row.try_get("dialect")?;
+    Dialect::from_name(&dialect).ok_or_else(|| corrupt_row(format!("dialect {dialect:?}")))
 }
 
 fn client_kind(row: &PgRow) -> Result<ClientKind, StoreError> {
-    let name: String = row.try_get("kind")?;
-    ClientKind::from_name(&name).ok_or_else(|| corrupt_row(format!("kind {name:?}")))
+    let kind: String = row.try_get("kind")?;
+    ClientKind::from_name(&kind).ok_or_else(|| corrupt_row(format!("kind {kind:?}")))
 }
 
 fn client_info(row: &PgRow) -> Result<ClientInfo, StoreError> {
-    // Reads invalid JSON as null: one invalid row must not fail the list of its organization.
+    // Invalid JSON is read as null. Otherwise one invalid row would make all lists of the
+    // organization fail.
     let json = |column| {
         row.try_get::<Value, _>(column)
             .or_else(|error| match error {
@@ -85,14 +87,16 @@ fn client_info(row: &PgRow) -> Result<ClientInfo, StoreError> {
 }
 
 pub(super) fn client_id(row: &PgRow) -> Result<ClientId, StoreError> {
-    let name: String = row.try_get("client_id")?;
-    ClientId::new(&name).map_err(|error| corrupt_row(format!("client_id {name:?}: {error}")))
+    let client_id: String = row.try_get("client_id")?;
+    ClientId::new(&client_id)
+        .map_err(|error| corrupt_row(format!("client_id {client_id:?}: {error}")))
 }
 
-/// Reads `message_id`. An invalid id is read as `None`: the Go implementation can write `''`.
+/// Reads `message_id`. Returns `None` for an invalid id, because the Go implementation can write
+/// `''`.
 pub(super) fn message_id(row: &PgRow) -> Result<Option<MessageId>, StoreError> {
-    let id: Option<String> = row.try_get("message_id")?;
-    Ok(id.and_then(|id| MessageId::new(&id).ok()))
+    let message_id: Option<String> = row.try_get("message_id")?;
+    Ok(message_id.and_then(|id| MessageId::new(&id).ok()))
 }
 
 pub(super) fn timestamp(row: &PgRow, column: &str) -> Result<Timestamp, StoreError> {
@@ -114,7 +118,8 @@ fn from_sql(column: &str, time: OffsetDateTime) -> Result<Timestamp, StoreError>
         .map_err(|_| corrupt_row(format!("{column} {micros} is out of range")))
 }
 
-/// Reads the receive time from `time_column`, and the queue position.
+/// Reads the receive time from `time_column` and the queue position from `queue_partition` and
+/// `queue_offset`.
 pub(super) fn received_at(row: &PgRow, time_column: &str) -> Result<ReceivedAt, StoreError> {
     Ok(ReceivedAt {
         time: timestamp(row, time_column)?,
@@ -125,18 +130,18 @@ pub(super) fn received_at(row: &PgRow, time_column: &str) -> Result<ReceivedAt, 
     })
 }
 
-/// Client ids as an array parameter.
+/// Converts client ids to a SQL array parameter.
 pub(super) fn client_id_texts(clients: &[ClientId]) -> Vec<&str> {
     clients.iter().map(ClientId::as_str).collect()
 }
 
-/// Converts a timestamp. The program's timestamps are within the years 0 to 9999, which
-/// [`OffsetDateTime`] supports.
+/// Converts a timestamp to the type of a SQL parameter. [`OffsetDateTime`] supports the years 0 to
+/// 9999, which include all timestamps of the program.
 pub(super) fn to_sql(time: Timestamp) -> OffsetDateTime {
     OffsetDateTime::from_unix_timestamp_nanos(i128::from(time.as_microsecond()) * 1000)
         .unwrap_or(OffsetDateTime::UNIX_EPOCH)
 }
 
-fn corrupt_row(value: impl Into<String>) -> StoreError {
-    StoreError::CorruptRow(value.into())
+fn corrupt_row(problem: impl Into<String>) -> StoreError {
+    StoreError::CorruptRow(problem.into())
 }

@@ -1,6 +1,7 @@
-//! Lists of connections: of one organization, filtered or not, and of all organizations.
+//! Lists the connections of one organization, with or without a filter, and the clients of all
+//! organizations.
 //!
-//! Each page is one statement, so the count and the rows belong to the same snapshot. Triggers
+//! One statement reads a page, so the count and the rows belong to the same snapshot. Triggers
 //! maintain the counts and the search index (`migrations/postgres/0004_connection_search.sql` and
 //! `0005_plain_names.sql`).
 
@@ -17,7 +18,8 @@ pub(super) async fn list_for_org(
     org: &OrgId,
     request: &PageRequest,
 ) -> Result<ConnectionPage, StoreError> {
-    // The subquery skips rows in the index. Only the rows of the page are read from the table.
+    // The subquery uses only an index to skip the rows before the offset. Only the rows of the page
+    // are read from the table.
     const PAGE_AT_OFFSET: &str = concatcp!(
         "SELECT total.count, page.* FROM (
              SELECT COALESCE(sum(delta), 0)::bigint AS count
@@ -73,8 +75,8 @@ async fn list_filtered(
             return connection_page(&rows, request);
         }
     };
-    // A fact usually matches one client. If all matches fit on the first page, its length is the
-    // count, and no count query is needed.
+    // A fact usually matches one client. If all matches fit on the first page, the number of rows
+    // on the page is the count, and no count query is needed.
     if offset == 0 && !filter.facts.is_empty() {
         let rows = filtered_rows_after(pool, org, filter, "", sql_limit).await?;
         let count = rows.len() as u64;
@@ -100,7 +102,7 @@ async fn list_filtered(
     connection_page(&rows, request)
 }
 
-/// Selects matching rows whose client id is greater than `after`.
+/// Selects the rows that match the filter and have a client id greater than `after`.
 async fn filtered_rows_after(
     pool: &PgPool,
     org: &OrgId,
@@ -127,7 +129,7 @@ async fn fetch_unprepared(
     Ok(rows)
 }
 
-/// Appends `FROM connections WHERE` with the conditions of the organization and the filter.
+/// Appends `FROM connections WHERE` and the conditions for the organization and the filter.
 fn push_from_where(query: &mut QueryBuilder<Postgres>, org: &OrgId, filter: &Filter) {
     query.push(" FROM connections WHERE org_id = ");
     query.push_bind(org.as_str());
@@ -139,8 +141,8 @@ fn push_from_where(query: &mut QueryBuilder<Postgres>, org: &OrgId, filter: &Fil
         );
         let mut hashes = query.separated(", ");
         for term in terms {
-            // PostgreSQL computes the hash, so the planner can estimate the number of matches from
-            // its statistics of `term_hashes`.
+            // PostgreSQL computes the hash. The query planner can then estimate the number of
+            // matches from its statistics of `term_hashes`.
             hashes.push("hashtextextended(");
             hashes.push_bind_unseparated(term);
             hashes.push_unseparated(", 0)");
@@ -160,21 +162,22 @@ fn push_from_where(query: &mut QueryBuilder<Postgres>, org: &OrgId, filter: &Fil
 }
 
 fn push_prefix_range(query: &mut QueryBuilder<Postgres>, column: &str, prefix: String) {
-    let end = Filter::end_of_prefix_range(&prefix);
+    let range_end = Filter::end_of_prefix_range(&prefix);
     query.push(format!(" AND {column} >= "));
     query.push_bind(prefix);
     query.push(format!(" AND {column} < "));
-    query.push_bind(end);
+    query.push_bind(range_end);
 }
 
 /// Returns the search terms of a filter. The SQL function `search_terms` and the trigger create the
 /// terms of a connection in the same format.
 fn search_terms(org: &OrgId, filter: &Filter) -> Vec<String> {
-    let pair = |kind: &str, (key, value): &(String, String)| format!("{kind}:{key}\u{1f}{value}");
-    let facts = filter.facts.iter().map(|fact| pair("fact", fact));
+    let pair_term =
+        |kind: &str, (key, value): &(String, String)| format!("{kind}:{key}\u{1f}{value}");
+    let facts = filter.facts.iter().map(|fact| pair_term("fact", fact));
     let dispatchers = filter.dispatchers.iter();
     let dispatchers = dispatchers.map(|name| format!("dispatcher:{name}"));
-    let tags = filter.tags.iter().map(|tag| pair("tag", tag));
+    let tags = filter.tags.iter().map(|tag| pair_term("tag", tag));
     let terms = facts.chain(dispatchers).chain(tags);
     terms
         .map(|term| format!("{}\u{1f}{term}", org.as_str()))
@@ -230,10 +233,11 @@ pub(super) async fn list_all(
     })
 }
 
-/// Replaces the rows of each organization in `org_connection_deltas` by one row with their sum.
+/// Replaces the rows of each organization in `org_connection_deltas` by one row with the sum of the
+/// deltas.
 ///
-/// Concurrent readers see either the old rows or the sum. Two concurrent calls are safe, because
-/// each one sums only the rows that it deleted itself.
+/// A concurrent query reads either the old rows or the new row. Two concurrent calls are safe,
+/// because each call adds only the deltas of rows that this call deleted.
 pub(super) async fn compact_org_connection_deltas(pool: &PgPool) -> Result<(), StoreError> {
     sqlx::query(
         "WITH deleted AS (

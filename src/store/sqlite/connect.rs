@@ -1,4 +1,5 @@
-//! Opens the database file: creates it, checks it for damage, and applies pending migrations.
+//! Opens the database file. Creates a missing file, checks an existing file for damage, and applies
+//! pending migrations.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,14 +13,14 @@ use crate::store::OpenSqliteError;
 
 static MIGRATIONS: Migrator = sqlx::migrate!("migrations/sqlite");
 
-const READER_CONNECTIONS: u32 = 4;
+const MAX_READER_CONNECTIONS: u32 = 4;
 
-/// Largest file, in bytes, that is checked for damage at startup. The check of such a file takes
-/// milliseconds. Larger files are checked by `doctor` only.
+/// Maximum size of a file that is checked for damage at startup. The check of a file of this size
+/// takes milliseconds. Only the `doctor` command checks larger files.
 const MAX_STARTUP_CHECK_BYTES: u64 = 32 * 1024 * 1024;
 
 impl SqliteStore {
-    /// Opens the file, or creates it, and applies pending migrations.
+    /// Opens the file and applies pending migrations. Creates the file if it does not exist.
     ///
     /// # Errors
     /// If the file is damaged, cannot be opened, or has a newer schema.
@@ -35,7 +36,7 @@ impl SqliteStore {
             .run(&writer)
             .await
             .map_err(|error| migrate_error(path, error))?;
-        let readers = open_pool(path, READER_CONNECTIONS)
+        let readers = open_pool(path, MAX_READER_CONNECTIONS)
             .await
             .map_err(|error| open_error(path, &error))?;
         Ok(Self { writer, readers })
@@ -46,7 +47,8 @@ async fn open_pool(path: &Path, max_connections: u32) -> Result<SqlitePool, sqlx
     SqlitePoolOptions::new()
         .max_connections(max_connections)
         .min_connections(1)
-        // An idle connection costs nothing. Reopening one would delay a request.
+        // Idle connections stay open. They cost nothing, and opening a connection again would delay
+        // a request.
         .idle_timeout(None)
         .max_lifetime(None)
         .acquire_timeout(Duration::from_secs(5))
@@ -86,21 +88,21 @@ pub async fn check_integrity(path: &Path) -> Result<(), OpenSqliteError> {
     }
 }
 
-/// Whether the file has the schema of this version. Does not change the file.
+/// Returns whether the file has the schema of this version. Does not change the file.
 ///
 /// # Errors
 /// If the file cannot be read or has a newer schema.
 pub async fn is_schema_current(path: &Path) -> Result<bool, OpenSqliteError> {
     let applied: Result<Vec<i64>, MigrateError> = async {
         let mut connection = SqliteConnection::connect_with(&connect_options(path)).await?;
-        let table = "_sqlx_migrations";
-        let has_table: Option<i64> =
+        let table_name = "_sqlx_migrations";
+        let migrations_table: Option<i64> =
             sqlx::query_scalar("SELECT 1 FROM sqlite_master WHERE name = ?")
-                .bind(table)
+                .bind(table_name)
                 .fetch_optional(&mut connection)
                 .await?;
-        let applied = match has_table {
-            Some(_) => connection.list_applied_migrations(table).await?,
+        let applied = match migrations_table {
+            Some(_) => connection.list_applied_migrations(table_name).await?,
             None => Vec::new(),
         };
         connection.close().await?;
@@ -111,13 +113,13 @@ pub async fn is_schema_current(path: &Path) -> Result<bool, OpenSqliteError> {
     }
     .await;
     let applied = applied.map_err(|error| migrate_error(path, error))?;
-    if let Some(newer) = applied
+    if let Some(newer_version) = applied
         .iter()
         .find(|version| !MIGRATIONS.version_exists(**version))
     {
         return Err(OpenSqliteError::Newer {
             path: path.into(),
-            version: *newer,
+            version: *newer_version,
         });
     }
     Ok(MIGRATIONS

@@ -7,11 +7,12 @@ use super::row;
 use crate::domain::{ClientId, Timestamp};
 use crate::store::{DeadLetter, DeadLetterFilter, DeadLetterLimits, StoreError, StoredDeadLetter};
 
-/// Maximum number of rows per INSERT. A row contains up to 64 KiB of payload.
+/// Maximum number of rows per INSERT statement. This limits the size of the statement, because a
+/// row contains up to 64 KiB of payload.
 const MAX_ROWS_PER_INSERT: usize = 100;
 
-/// Inserts dead letters and deletes the oldest ones above the limits. A message that is already
-/// stored only increments its `occurrences`.
+/// Inserts dead letters, then deletes the oldest dead letters above the limits. If a message is
+/// already stored, its row is updated and `occurrences` is incremented.
 pub(super) async fn insert(
     connection: &mut SqliteConnection,
     dead_letters: &[DeadLetter],
@@ -64,8 +65,8 @@ pub(super) async fn insert(
     .bind(limits.max_per_client)
     .execute(&mut *connection)
     .await?;
-    // Ids only grow, so the range of ids bounds the number of rows. Counting the rows would take
-    // longer the more there are.
+    // Keeps only rows whose id is among the last `max_total` ids, so at most `max_total` rows
+    // remain. Counting the rows would take longer.
     sqlx::query("DELETE FROM dead_letters WHERE id <= (SELECT max(id) FROM dead_letters) - ?")
         .bind(limits.max_total)
         .execute(connection)
@@ -108,12 +109,12 @@ pub(super) async fn request_replay(
     id: i64,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
-    let updated = sqlx::query("UPDATE dead_letters SET replay_requested_at = ?2 WHERE id = ?1")
+    let result = sqlx::query("UPDATE dead_letters SET replay_requested_at = ?2 WHERE id = ?1")
         .bind(id)
         .bind(now.as_microsecond())
         .execute(pool)
         .await?;
-    Ok(updated.rows_affected() > 0)
+    Ok(result.rows_affected() > 0)
 }
 
 pub(super) async fn finish_replay(
@@ -121,19 +122,19 @@ pub(super) async fn finish_replay(
     id: i64,
     occurrences: u64,
 ) -> Result<bool, StoreError> {
-    let deleted = sqlx::query("DELETE FROM dead_letters WHERE id = ?1 AND occurrences = ?2")
+    let result = sqlx::query("DELETE FROM dead_letters WHERE id = ?1 AND occurrences = ?2")
         .bind(id)
         .bind(i64::try_from(occurrences).unwrap_or(i64::MAX))
         .execute(pool)
         .await?;
-    Ok(deleted.rows_affected() > 0)
+    Ok(result.rows_affected() > 0)
 }
 
 pub(super) async fn purge(pool: &SqlitePool, filter: &DeadLetterFilter) -> Result<u64, StoreError> {
     let mut query = QueryBuilder::new("DELETE FROM dead_letters");
     push_where(&mut query, filter);
-    let deleted = query.build().persistent(false).execute(pool).await?;
-    Ok(deleted.rows_affected())
+    let result = query.build().persistent(false).execute(pool).await?;
+    Ok(result.rows_affected())
 }
 
 fn push_where(query: &mut QueryBuilder<Sqlite>, filter: &DeadLetterFilter) {
@@ -159,7 +160,7 @@ fn push_where(query: &mut QueryBuilder<Sqlite>, filter: &DeadLetterFilter) {
 fn stored_dead_letter(row: &SqliteRow) -> Result<StoredDeadLetter, StoreError> {
     let client_id: String = row.try_get("client_id")?;
     let payload: Vec<u8> = row.try_get("payload")?;
-    let number = |column| -> Result<u64, StoreError> {
+    let read_u64 = |column| -> Result<u64, StoreError> {
         Ok(u64::try_from(row.try_get::<i64, _>(column)?).unwrap_or(0))
     };
     Ok(StoredDeadLetter {
@@ -167,11 +168,11 @@ fn stored_dead_letter(row: &SqliteRow) -> Result<StoredDeadLetter, StoreError> {
         client: ClientId::new(&client_id).ok(),
         topic: row.try_get("topic")?,
         payload: payload.into(),
-        size: number("size")?,
+        size: read_u64("size")?,
         sha256: row.try_get("sha256")?,
         reason: row.try_get("reason")?,
         detail: row.try_get("detail")?,
-        occurrences: number("occurrences")?,
+        occurrences: read_u64("occurrences")?,
         first_received: row::timestamp(row, "first_received")?,
         last_received: row::timestamp(row, "last_received")?,
         replay_requested_at: row::optional_timestamp(row, "replay_requested_at")?,

@@ -1,5 +1,5 @@
-//! Partition ownership. Only the process with the latest epoch of a partition may write its
-//! messages.
+//! Partition ownership. Only the process with the latest epoch of a partition may write the
+//! partition's messages to the database.
 
 use sqlx::{SqliteConnection, SqlitePool};
 
@@ -35,13 +35,13 @@ pub(super) async fn acquire(
     Ok(leases)
 }
 
-/// Returns the leases whose epoch is not the current epoch of the partition. Must run in a write
-/// transaction, which prevents another process from acquiring a partition until the batch commits.
+/// Returns the leases whose epoch is not the current epoch of the partition. The caller must start
+/// a write transaction first, so no other process can acquire a partition until the batch commits.
 pub(super) async fn lost_leases(
     connection: &mut SqliteConnection,
     leases: &[PartitionLease],
 ) -> Result<Vec<PartitionLease>, StoreError> {
-    let mut lost = Vec::new();
+    let mut lost_leases = Vec::new();
     for lease in leases {
         let epoch: Option<i64> = sqlx::query_scalar(
             "SELECT epoch FROM partition_epoch WHERE queue = ? AND partition = ?",
@@ -51,8 +51,8 @@ pub(super) async fn lost_leases(
         .fetch_optional(&mut *connection)
         .await?;
         if epoch != Some(lease.epoch) {
-            lost.push(*lease);
+            lost_leases.push(*lease);
         }
     }
-    Ok(lost)
+    Ok(lost_leases)
 }

@@ -1,4 +1,4 @@
-//! Rows that are due for a tenant lookup, lookup results, and counts of connections.
+//! Claims rows that are due for a tenant lookup, saves lookup results, and counts connections.
 
 use const_format::concatcp;
 use sqlx::{Row as _, SqlitePool};
@@ -8,14 +8,15 @@ use crate::domain::{ClientId, OrgId, Tenant, Timestamp};
 use crate::store::{ClaimedConnection, LookupOutcome, LookupReason, LookupResult, OrgCount};
 use crate::store::{StoreError, TenantlessClient, TenantlessCounts};
 
-const IS_UNCLAIMED: &str = " AND (lookup_claimed_until IS NULL OR lookup_claimed_until < ?2)";
-const NEEDS_INVENTORY_REFRESH: &str = concatcp!(
+const UNCLAIMED_CONDITION: &str =
+    " AND (lookup_claimed_until IS NULL OR lookup_claimed_until < ?2)";
+const INVENTORY_REFRESH_CONDITION: &str = concatcp!(
     "org_id <> '' AND inventory_eligible AND stale_timestamp < ?1",
-    IS_UNCLAIMED
+    UNCLAIMED_CONDITION
 );
-const NEEDS_TENANT: &str = concatcp!(
+const MISSING_TENANT_CONDITION: &str = concatcp!(
     "org_id = '' AND tenant_lookup_timestamp < ?1 AND tenant_lookup_failure_count < ?3",
-    IS_UNCLAIMED
+    UNCLAIMED_CONDITION
 );
 
 pub(super) async fn claim(
@@ -25,32 +26,36 @@ pub(super) async fn claim(
     claims_ended_before: Timestamp,
     claim_until: Timestamp,
 ) -> Result<Vec<ClaimedConnection>, StoreError> {
-    // ORDER BY has only the indexed column. With `client_id` as a second column, SQLite would sort
-    // all due rows again for each chunk.
+    // `ORDER BY` contains only the indexed column. If `client_id` were a second column, SQLite
+    // would sort all due rows again for each chunk.
     //
-    // `?3 = 0` is always true. It gives both statements the same parameters.
-    const CLAIM: &str = "UPDATE connections SET lookup_claimed_until = ?5 WHERE client_id IN (\
-         SELECT client_id FROM connections WHERE ";
+    // The code binds the same five parameters to both statements. The inventory refresh does not
+    // need `?3`, so the code binds 0. The condition `?3 = 0` is always true. Its only purpose is
+    // to use the parameter.
+    const CLAIM_SQL_START: &str = "UPDATE connections SET lookup_claimed_until = ?5 \
+         WHERE client_id IN (SELECT client_id FROM connections WHERE ";
     const CLAIM_FOR_INVENTORY_REFRESH: &str = concatcp!(
-        CLAIM,
-        NEEDS_INVENTORY_REFRESH,
+        CLAIM_SQL_START,
+        INVENTORY_REFRESH_CONDITION,
         " AND ?3 = 0 ORDER BY stale_timestamp LIMIT ?4) \
          RETURNING stale_timestamp AS sort_key, ",
         CLAIMED_COLUMNS
     );
     const CLAIM_FOR_MISSING_TENANT: &str = concatcp!(
-        CLAIM,
-        NEEDS_TENANT,
+        CLAIM_SQL_START,
+        MISSING_TENANT_CONDITION,
         " ORDER BY tenant_lookup_timestamp LIMIT ?4) \
          RETURNING tenant_lookup_timestamp AS sort_key, ",
         CLAIMED_COLUMNS
     );
     let (sql, before, max_attempts) = match reason {
-        LookupReason::InventoryRefresh { before } => (CLAIM_FOR_INVENTORY_REFRESH, before, 0),
+        LookupReason::InventoryRefresh { reported_before } => {
+            (CLAIM_FOR_INVENTORY_REFRESH, reported_before, 0)
+        }
         LookupReason::MissingTenant {
-            before,
+            looked_up_before,
             max_attempts,
-        } => (CLAIM_FOR_MISSING_TENANT, before, max_attempts),
+        } => (CLAIM_FOR_MISSING_TENANT, looked_up_before, max_attempts),
     };
     let rows = sqlx::query(sql)
         .bind(before.as_microsecond())
@@ -60,14 +65,14 @@ pub(super) async fn claim(
         .bind(claim_until.as_microsecond())
         .fetch_all(pool)
         .await?;
-    let mut claimed = Vec::with_capacity(rows.len());
+    let mut claimed_rows = Vec::with_capacity(rows.len());
     for row in &rows {
         let sort_key: i64 = row.try_get("sort_key")?;
-        claimed.push((sort_key, row::claimed_connection(row)?));
+        claimed_rows.push((sort_key, row::claimed_connection(row)?));
     }
-    // RETURNING returns the rows in no particular order.
-    claimed.sort_by(|a, b| (a.0, &a.1.client_id).cmp(&(b.0, &b.1.client_id)));
-    Ok(claimed.into_iter().map(|(_, row)| row).collect())
+    // `RETURNING` does not return the rows in the order of the subquery.
+    claimed_rows.sort_by(|a, b| (a.0, &a.1.client_id).cmp(&(b.0, &b.1.client_id)));
+    Ok(claimed_rows.into_iter().map(|(_, row)| row).collect())
 }
 
 pub(super) async fn count_due(
@@ -75,18 +80,18 @@ pub(super) async fn count_due(
     reason: LookupReason,
     now: Timestamp,
 ) -> Result<u64, StoreError> {
-    const COUNT: &str = "SELECT count(*) FROM connections WHERE ";
+    const COUNT_SQL_START: &str = "SELECT count(*) FROM connections WHERE ";
     let count: i64 = match reason {
-        LookupReason::InventoryRefresh { before } => {
-            sqlx::query_scalar(concatcp!(COUNT, NEEDS_INVENTORY_REFRESH))
-                .bind(before.as_microsecond())
+        LookupReason::InventoryRefresh { reported_before } => {
+            sqlx::query_scalar(concatcp!(COUNT_SQL_START, INVENTORY_REFRESH_CONDITION))
+                .bind(reported_before.as_microsecond())
                 .bind(now.as_microsecond())
         }
         LookupReason::MissingTenant {
-            before,
+            looked_up_before,
             max_attempts,
-        } => sqlx::query_scalar(concatcp!(COUNT, NEEDS_TENANT))
-            .bind(before.as_microsecond())
+        } => sqlx::query_scalar(concatcp!(COUNT_SQL_START, MISSING_TENANT_CONDITION))
+            .bind(looked_up_before.as_microsecond())
             .bind(now.as_microsecond())
             .bind(max_attempts),
     }
@@ -101,7 +106,7 @@ pub(super) async fn save_results(
     now: Timestamp,
 ) -> Result<u64, StoreError> {
     let mut transaction = pool.begin_with("BEGIN IMMEDIATE").await?;
-    let mut changed = 0;
+    let mut changed_rows = 0;
     for result in results {
         let client_id = result.client_id.as_str();
         let row_version = result.row_version.as_microsecond();
@@ -141,13 +146,13 @@ pub(super) async fn save_results(
             .bind(row_version)
             .bind(now.as_microsecond()),
         };
-        let updated = query.execute(&mut *transaction).await?;
+        let update_result = query.execute(&mut *transaction).await?;
         if result.outcome != LookupOutcome::Unavailable {
-            changed += updated.rows_affected();
+            changed_rows += update_result.rows_affected();
         }
     }
     transaction.commit().await?;
-    Ok(changed)
+    Ok(changed_rows)
 }
 
 pub(super) async fn restore_tenants(
@@ -156,9 +161,9 @@ pub(super) async fn restore_tenants(
     now: Timestamp,
 ) -> Result<u64, StoreError> {
     let mut transaction = pool.begin_with("BEGIN IMMEDIATE").await?;
-    let mut restored = 0;
+    let mut restored_rows = 0;
     for (client, tenant) in clients {
-        let updated = sqlx::query(
+        let update_result = sqlx::query(
             "UPDATE connections SET org_id = ?2, account = ?3, tenant_lookup_timestamp = NULL,
                     updated_at = ?4
               WHERE client_id = ?1 AND org_id = ''",
@@ -169,10 +174,10 @@ pub(super) async fn restore_tenants(
         .bind(now.as_microsecond())
         .execute(&mut *transaction)
         .await?;
-        restored += updated.rows_affected();
+        restored_rows += update_result.rows_affected();
     }
     transaction.commit().await?;
-    Ok(restored)
+    Ok(restored_rows)
 }
 
 pub(super) async fn count_tenantless(
@@ -183,19 +188,19 @@ pub(super) async fn count_tenantless(
         "SELECT count(*) FILTER (WHERE tenant_lookup_failure_count < ?1) AS pending,
                 count(*) FILTER (WHERE tenant_lookup_failure_count >= ?1) AS exhausted,
                 min(tenant_lookup_timestamp)
-                    FILTER (WHERE tenant_lookup_failure_count < ?1) AS oldest_lookup
+                    FILTER (WHERE tenant_lookup_failure_count < ?1) AS oldest_lookup_at
            FROM connections WHERE org_id = ''",
     )
     .bind(max_attempts)
     .fetch_one(pool)
     .await?;
-    let count = |column| -> Result<u64, StoreError> {
+    let read_count = |column| -> Result<u64, StoreError> {
         Ok(u64::try_from(row.try_get::<i64, _>(column)?).unwrap_or(0))
     };
     Ok(TenantlessCounts {
-        pending: count("pending")?,
-        exhausted: count("exhausted")?,
-        oldest_lookup: row::optional_timestamp(&row, "oldest_lookup")?,
+        pending_clients: read_count("pending")?,
+        exhausted_clients: read_count("exhausted")?,
+        oldest_lookup_at: row::optional_timestamp(&row, "oldest_lookup_at")?,
     })
 }
 
@@ -213,7 +218,7 @@ pub(super) async fn list_tenantless(
     let tenantless_client = |row| -> Result<TenantlessClient, StoreError> {
         Ok(TenantlessClient {
             client_id: row::client_id(row)?,
-            last_lookup: row::optional_timestamp(row, "tenant_lookup_timestamp")?,
+            last_lookup_at: row::optional_timestamp(row, "tenant_lookup_timestamp")?,
             failed_lookups: row.try_get("tenant_lookup_failure_count")?,
             online_received_at: row::timestamp(row, "online_received_at")?,
         })
@@ -225,7 +230,7 @@ pub(super) async fn reset_tenantless(
     pool: &SqlitePool,
     clients: Option<&[ClientId]>,
 ) -> Result<u64, StoreError> {
-    let updated = sqlx::query(
+    let result = sqlx::query(
         "UPDATE connections SET tenant_lookup_timestamp = 0, tenant_lookup_failure_count = 0,
                 lookup_claimed_until = NULL
           WHERE org_id = '' AND (?1 IS NULL OR client_id IN (SELECT value FROM json_each(?1)))",
@@ -233,21 +238,21 @@ pub(super) async fn reset_tenantless(
     .bind(clients.map(row::client_ids_json))
     .execute(pool)
     .await?;
-    Ok(updated.rows_affected())
+    Ok(result.rows_affected())
 }
 
 pub(super) async fn delete_tenantless(
     pool: &SqlitePool,
     clients: &[ClientId],
 ) -> Result<u64, StoreError> {
-    let deleted = sqlx::query(
+    let result = sqlx::query(
         "DELETE FROM connections
           WHERE org_id = '' AND client_id IN (SELECT value FROM json_each(?))",
     )
     .bind(row::client_ids_json(clients))
     .execute(pool)
     .await?;
-    Ok(deleted.rows_affected())
+    Ok(result.rows_affected())
 }
 
 pub(super) async fn count_with_tenant(pool: &SqlitePool) -> Result<u64, StoreError> {
@@ -269,17 +274,18 @@ pub(super) async fn count_by_org(
     .bind(limit)
     .fetch_all(&mut *snapshot)
     .await?;
-    let tenantless: i64 = sqlx::query_scalar("SELECT count(*) FROM connections WHERE org_id = ''")
-        .fetch_one(&mut *snapshot)
-        .await?;
+    let tenantless_count: i64 =
+        sqlx::query_scalar("SELECT count(*) FROM connections WHERE org_id = ''")
+            .fetch_one(&mut *snapshot)
+            .await?;
     snapshot.commit().await?;
     let mut counts = Vec::with_capacity(rows.len());
     for row in &rows {
-        let org: String = row.try_get("org_id")?;
+        let org_id: String = row.try_get("org_id")?;
         let count: i64 = row.try_get("connections")?;
-        if let Ok(org) = OrgId::new(&org) {
-            counts.push((org, u64::try_from(count).unwrap_or(0)));
+        if let Ok(org_id) = OrgId::new(&org_id) {
+            counts.push((org_id, u64::try_from(count).unwrap_or(0)));
         }
     }
-    Ok((counts, u64::try_from(tenantless).unwrap_or(0)))
+    Ok((counts, u64::try_from(tenantless_count).unwrap_or(0)))
 }

@@ -24,11 +24,12 @@ use super::{
 };
 use crate::domain::{ClientId, Connection, OrgId, Tenant, Timestamp};
 
-/// An open database file. A committed transaction survives a power failure (`synchronous=FULL`).
+/// An open database file. A committed transaction remains stored after a power failure
+/// (`synchronous=FULL`).
 #[derive(Debug, Clone)]
 pub struct SqliteStore {
-    /// One connection, because SQLite allows one writer at a time. Writers wait for the connection
-    /// and do not fail with SQLITE_BUSY.
+    /// A pool of one connection, because SQLite allows one writer at a time. Write operations wait
+    /// for this connection instead of failing with SQLITE_BUSY.
     writer: SqlitePool,
     readers: SqlitePool,
 }
@@ -62,11 +63,11 @@ impl Store for SqliteStore {
     }
 
     async fn delete_disconnected_before(&self, before: Timestamp) -> Result<u64, StoreError> {
-        let deleted = sqlx::query("DELETE FROM disconnected_clients WHERE disconnected_at < ?")
+        let result = sqlx::query("DELETE FROM disconnected_clients WHERE disconnected_at < ?")
             .bind(before.as_microsecond())
             .execute(&self.writer)
             .await?;
-        Ok(deleted.rows_affected())
+        Ok(result.rows_affected())
     }
 
     async fn run_maintenance(&self) -> Result<(), StoreError> {
@@ -210,7 +211,8 @@ impl Store for SqliteStore {
     }
 
     async fn close(&self) {
-        // Closes the writer last. The last connection copies the write-ahead log into the file.
+        // Closes the writer last, because closing the last connection copies the write-ahead log
+        // into the database file.
         self.readers.close().await;
         self.writer.close().await;
     }

@@ -17,8 +17,8 @@ pub(super) async fn record_batch(
     leases: &[PartitionLease],
     now: Timestamp,
 ) -> Result<WriteOutcome, StoreError> {
-    // `BEGIN IMMEDIATE` takes the write lock up front, so the transaction cannot fail with
-    // SQLITE_BUSY halfway.
+    // `BEGIN IMMEDIATE` acquires the write lock at the start, so no later statement of the
+    // transaction can fail with SQLITE_BUSY.
     let mut transaction = pool.begin_with("BEGIN IMMEDIATE").await?;
     let lost_leases = fencing::lost_leases(&mut transaction, leases).await?;
     if !lost_leases.is_empty() {
@@ -30,8 +30,8 @@ pub(super) async fn record_batch(
     for heartbeat in &batch.heartbeats {
         apply_heartbeat(&mut transaction, heartbeat, now).await?;
     }
-    if !batch.ends.is_empty() {
-        end_connections(&mut transaction, &batch.ends).await?;
+    if !batch.connection_ends.is_empty() {
+        end_connections(&mut transaction, &batch.connection_ends).await?;
     }
     if !batch.dead_letters.is_empty() {
         let limits = batch.dead_letter_limits;
@@ -57,7 +57,7 @@ async fn upsert_connections(
     insert.push_values(upserts, |mut row, upsert| {
         let (org_id, account, tenant_lookup_timestamp) = tenant_columns(&upsert.tenant);
         let info = &upsert.info;
-        let position = upsert.received.position;
+        let position = upsert.received_at.position;
         row.push_bind(upsert.client_id.as_str())
             .push_bind(org_id)
             .push_bind(account)
@@ -73,7 +73,7 @@ async fn upsert_connections(
             .push_bind(upsert.message_id.as_ref().map(MessageId::as_str))
             .push_bind(upsert.message_sent.as_microsecond())
             .push_bind(tenant_lookup_timestamp)
-            .push_bind(upsert.received.time.as_microsecond())
+            .push_bind(upsert.received_at.time.as_microsecond())
             .push_bind(upsert.last_heartbeat_at.map(Timestamp::as_microsecond))
             .push_bind(position.map(|position| position.partition))
             .push_bind(position.map(|position| position.offset))
@@ -86,10 +86,12 @@ async fn upsert_connections(
             .push_bind(now)
             .push_bind(now);
     });
-    // - tenant_lookup_failure_count: reset if the client has a tenant. For a tenantless client only
-    //   the tenantless job changes the number.
-    // - last_heartbeat_at: a stored heartbeat that is later than this online message is kept.
-    // - stale_timestamp: unchanged for a tenantless client, which is never reported to inventory.
+    // Three columns of an existing row need special rules:
+    // - `tenant_lookup_failure_count` is reset if the client has a tenant. For a tenantless client,
+    //   only the tenantless job changes the number.
+    // - `last_heartbeat_at` is kept if the stored heartbeat is later than this online message.
+    // - `stale_timestamp` is kept for a tenantless client, because a tenantless client is never
+    //   reported to inventory.
     insert.push(
         " ON CONFLICT (client_id) DO UPDATE SET \
          org_id = excluded.org_id, account = excluded.account, dialect = excluded.dialect, \
@@ -112,7 +114,7 @@ async fn upsert_connections(
              ELSE connections.stale_timestamp END, \
          online_received_at = excluded.online_received_at, updated_at = excluded.updated_at",
     );
-    // Not cached as a prepared statement: each batch size has a different SQL text.
+    // The prepared statement is not cached, because the SQL text depends on the number of rows.
     insert
         .build()
         .persistent(false)
@@ -120,7 +122,7 @@ async fn upsert_connections(
         .await?;
     let client_ids: Vec<ClientId> = upserts.iter().map(|u| u.client_id.clone()).collect();
     let client_ids = row::client_ids_json(&client_ids);
-    // A tenantless client keeps its number of failed lookups when it reconnects.
+    // A client that is still tenantless keeps its number of failed lookups when it reconnects.
     sqlx::query(
         "UPDATE connections SET tenant_lookup_failure_count = d.tenant_lookup_failure_count
            FROM disconnected_clients AS d
@@ -139,8 +141,8 @@ async fn upsert_connections(
     Ok(())
 }
 
-/// Applies one heartbeat. One statement per heartbeat is fast enough: SQLite needs no network round
-/// trip, and most heartbeats come from connected clients and are not written.
+/// Applies one heartbeat. Separate statements for each heartbeat are fast enough: SQLite needs no
+/// network round trip, and the recorder does not write most heartbeats of connected clients.
 async fn apply_heartbeat(
     connection: &mut SqliteConnection,
     heartbeat: &HeartbeatUpdate,
@@ -161,7 +163,7 @@ async fn apply_heartbeat(
         Some((org_id, account, timestamp)) => (Some(org_id), Some(account), timestamp),
         None => (None, None, None),
     };
-    let restored = sqlx::query(
+    let insert_result = sqlx::query(
         "INSERT INTO connections (client_id, org_id, account, dialect, kind, topic_prefix, \
          canonical_facts, catalog_service_facts, dispatchers, tags, client_name, client_version, \
          message_id, message_sent, queue_partition, queue_offset, tenant_lookup_timestamp, \
@@ -184,7 +186,7 @@ async fn apply_heartbeat(
     .bind(now.as_microsecond())
     .execute(&mut *connection)
     .await?;
-    if restored.rows_affected() > 0 {
+    if insert_result.rows_affected() > 0 {
         sqlx::query("DELETE FROM disconnected_clients WHERE client_id = ?")
             .bind(client_id)
             .execute(connection)
@@ -195,12 +197,12 @@ async fn apply_heartbeat(
 
 /// Applies offline messages.
 ///
-/// A connection with a later heartbeat stays connected; its row stores the time of the offline
-/// message. The row of a client that is already disconnected stores the time of the latest offline
-/// message.
+/// A client with a later heartbeat stays connected, and its row stores the receive time of the
+/// offline message. If a client is already disconnected, its row stores the receive time of the
+/// latest offline message.
 async fn end_connections(
     connection: &mut SqliteConnection,
-    ends: &[ConnectionEnd],
+    connection_ends: &[ConnectionEnd],
 ) -> Result<(), StoreError> {
     const WITH_OFFLINE: &str = "WITH offline AS (
         SELECT value ->> 0 AS client_id, value ->> 1 AS received_at,
@@ -241,19 +243,19 @@ async fn end_connections(
          queue_offset = coalesce(offline.queue_offset, d.queue_offset) FROM offline \
          WHERE d.client_id = offline.client_id AND d.disconnected_at < offline.received_at"
     );
-    let offline: Vec<_> = ends
+    let offline_messages: Vec<_> = connection_ends
         .iter()
         .map(|end| {
-            let position = end.received.position;
+            let position = end.received_at.position;
             json!([
                 end.client_id.as_str(),
-                end.received.time.as_microsecond(),
+                end.received_at.time.as_microsecond(),
                 position.map(|position| position.partition),
                 position.map(|position| position.offset)
             ])
         })
         .collect();
-    let offline = json!(offline).to_string();
+    let offline_messages = json!(offline_messages).to_string();
     for statement in [
         INSERT_DISCONNECTED,
         DELETE_CONNECTIONS,
@@ -261,21 +263,21 @@ async fn end_connections(
         UPDATE_DISCONNECTED,
     ] {
         sqlx::query(statement)
-            .bind(&offline)
+            .bind(&offline_messages)
             .execute(&mut *connection)
             .await?;
     }
     Ok(())
 }
 
-/// Returns the columns `org_id`, `account` and `tenant_lookup_timestamp`.
+/// Returns the values of the columns `org_id`, `account` and `tenant_lookup_timestamp`.
 fn tenant_columns(change: &TenantChange) -> (&str, &str, Option<i64>) {
     match change {
         TenantChange::Found(tenant) | TenantChange::Keep(tenant) => {
             (tenant.org_id.as_str(), &tenant.account, None)
         }
         TenantChange::NotFound(time) => ("", "", Some(time.as_microsecond())),
-        // The earliest lookup time makes the client due at once.
+        // The Unix epoch as the lookup time makes the client due immediately.
         TenantChange::PendingLookup => ("", "", Some(0)),
     }
 }

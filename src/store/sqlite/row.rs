@@ -7,7 +7,7 @@ use sqlx::sqlite::SqliteRow;
 use crate::domain::{
     ClientId, ClientInfo, ClientKind, Connection, Dialect, MessageId, Tenant, Timestamp,
 };
-use crate::store::{ClaimedConnection, QueuePosition, ReceivedAt, StoreError, tenant_of};
+use crate::store::{ClaimedConnection, QueuePosition, ReceivedAt, StoreError, tenant_from_columns};
 
 /// Columns that [`connection`] reads.
 pub(super) const CONNECTION_COLUMNS: &str = "client_id, org_id, account, dialect, kind, \
@@ -19,10 +19,10 @@ pub(super) const CLAIMED_COLUMNS: &str = "client_id, org_id, account, dialect, k
      canonical_facts, catalog_service_facts, dispatchers, tags, client_name, client_version, \
      updated_at";
 
-/// Reads the tenant of a row that must have one.
+/// Reads the tenant of a row. Returns an error if the row has no tenant.
 pub(super) fn tenant(row: &SqliteRow) -> Result<Tenant, StoreError> {
     let org_id: String = row.try_get("org_id")?;
-    tenant_of(&org_id, row.try_get("account")?)
+    tenant_from_columns(&org_id, row.try_get("account")?)
         .ok_or_else(|| corrupt_row("empty org_id in a query for connections with a tenant"))
 }
 
@@ -43,7 +43,7 @@ pub(super) fn claimed_connection(row: &SqliteRow) -> Result<ClaimedConnection, S
     let org_id: String = row.try_get("org_id")?;
     Ok(ClaimedConnection {
         client_id: client_id(row)?,
-        tenant: tenant_of(&org_id, row.try_get("account")?),
+        tenant: tenant_from_columns(&org_id, row.try_get("account")?),
         dialect: dialect(row)?,
         kind: client_kind(row)?,
         info: client_info(row)?,
@@ -52,13 +52,13 @@ pub(super) fn claimed_connection(row: &SqliteRow) -> Result<ClaimedConnection, S
 }
 
 fn dialect(row: &SqliteRow) -> Result<Dialect, StoreError> {
-    let name: String = row.try_get("dialect")?;
-    Dialect::from_name(&name).ok_or_else(|| corrupt_row(format!("dialect {name:?}")))
+    let dialect: String = row.try_get("dialect")?;
+    Dialect::from_name(&dialect).ok_or_else(|| corrupt_row(format!("dialect {dialect:?}")))
 }
 
 fn client_kind(row: &SqliteRow) -> Result<ClientKind, StoreError> {
-    let name: String = row.try_get("kind")?;
-    ClientKind::from_name(&name).ok_or_else(|| corrupt_row(format!("kind {name:?}")))
+    let kind: String = row.try_get("kind")?;
+    ClientKind::from_name(&kind).ok_or_else(|| corrupt_row(format!("kind {kind:?}")))
 }
 
 fn client_info(row: &SqliteRow) -> Result<ClientInfo, StoreError> {
@@ -73,13 +73,14 @@ fn client_info(row: &SqliteRow) -> Result<ClientInfo, StoreError> {
 }
 
 pub(super) fn client_id(row: &SqliteRow) -> Result<ClientId, StoreError> {
-    let name: String = row.try_get("client_id")?;
-    ClientId::new(&name).map_err(|error| corrupt_row(format!("client_id {name:?}: {error}")))
+    let client_id: String = row.try_get("client_id")?;
+    ClientId::new(&client_id)
+        .map_err(|error| corrupt_row(format!("client_id {client_id:?}: {error}")))
 }
 
 pub(super) fn message_id(row: &SqliteRow) -> Result<Option<MessageId>, StoreError> {
-    let id: Option<String> = row.try_get("message_id")?;
-    Ok(id.and_then(|id| MessageId::new(&id).ok()))
+    let message_id: Option<String> = row.try_get("message_id")?;
+    Ok(message_id.and_then(|id| MessageId::new(&id).ok()))
 }
 
 pub(super) fn timestamp(row: &SqliteRow, column: &str) -> Result<Timestamp, StoreError> {
@@ -100,7 +101,8 @@ fn from_micros(column: &str, micros: i64) -> Result<Timestamp, StoreError> {
         .map_err(|_| corrupt_row(format!("{column} {micros} is out of range")))
 }
 
-/// Reads the receive time from `time_column`, and the queue position.
+/// Reads the receive time from `time_column` and the queue position from `queue_partition` and
+/// `queue_offset`.
 pub(super) fn received_at(row: &SqliteRow, time_column: &str) -> Result<ReceivedAt, StoreError> {
     Ok(ReceivedAt {
         time: timestamp(row, time_column)?,
@@ -111,8 +113,8 @@ pub(super) fn received_at(row: &SqliteRow, time_column: &str) -> Result<Received
     })
 }
 
-/// Reads a JSON column. Reads invalid JSON as null: one invalid row must not fail the list of its
-/// organization.
+/// Reads a JSON column. Invalid JSON is read as null. Otherwise one invalid row would make all
+/// lists of the organization fail.
 fn json(row: &SqliteRow, column: &str) -> Result<Value, StoreError> {
     let text: String = row.try_get(column)?;
     Ok(serde_json::from_str(&text).unwrap_or_else(|error| {
@@ -121,12 +123,13 @@ fn json(row: &SqliteRow, column: &str) -> Result<Value, StoreError> {
     }))
 }
 
-/// Client ids as a JSON array, which is one parameter for any number of clients.
+/// Converts client ids to a JSON array. The array is a single SQL parameter for any number of
+/// clients.
 pub(super) fn client_ids_json(clients: &[ClientId]) -> String {
-    let texts: Vec<&str> = clients.iter().map(ClientId::as_str).collect();
-    serde_json::json!(texts).to_string()
+    let client_ids: Vec<&str> = clients.iter().map(ClientId::as_str).collect();
+    serde_json::json!(client_ids).to_string()
 }
 
-fn corrupt_row(value: impl Into<String>) -> StoreError {
-    StoreError::CorruptRow(value.into())
+fn corrupt_row(problem: impl Into<String>) -> StoreError {
+    StoreError::CorruptRow(problem.into())
 }

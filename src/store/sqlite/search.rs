@@ -1,7 +1,9 @@
-//! Lists of connections: of one organization, filtered or not, and of all organizations.
+//! Lists the connections of one organization, with or without a filter, and the clients of all
+//! organizations.
 //!
-//! Filters are evaluated for each row of the organization, in the order of the client ids. SQLite
-//! has no search index: it would cost more per recorded message than it saves per query.
+//! Filters are evaluated for each row of the organization, in the order of the client ids. The
+//! SQLite schema has no search index, because the index would cost more time for each recorded
+//! message than it would save for each query.
 
 use const_format::concatcp;
 use sqlx::{QueryBuilder, Sqlite, SqlitePool};
@@ -10,7 +12,7 @@ use super::row::{self, CONNECTION_COLUMNS};
 use crate::domain::OrgId;
 use crate::store::{ClientPage, ConnectionPage, Filter, PageRequest, PageStart, StoreError};
 
-/// The JSON value `element` as text.
+/// SQL expression that converts the JSON value `element` to text.
 const ELEMENT_TEXT: &str = "CASE element.type WHEN 'true' THEN 'true' WHEN 'false' THEN 'false' \
      ELSE CAST(element.value AS TEXT) END";
 
@@ -19,7 +21,7 @@ pub(super) async fn list_for_org(
     org: &OrgId,
     request: &PageRequest,
 ) -> Result<ConnectionPage, StoreError> {
-    // One transaction, so the count and the rows belong to the same snapshot.
+    // One transaction reads the count and the rows, so both belong to the same snapshot.
     let mut snapshot = pool.begin().await?;
     let mut count: i64 = 0;
     let mut page = QueryBuilder::<Sqlite>::new(concatcp!("SELECT ", CONNECTION_COLUMNS));
@@ -49,7 +51,7 @@ pub(super) async fn list_for_org(
     })
 }
 
-/// Appends `FROM connections WHERE` with the conditions of the organization and the filter.
+/// Appends `FROM connections WHERE` and the conditions for the organization and the filter.
 fn push_from_where(query: &mut QueryBuilder<Sqlite>, org: &OrgId, filter: &Filter) {
     query.push(" FROM connections WHERE org_id = ");
     query.push_bind(org.as_str());
@@ -97,10 +99,11 @@ fn push_from_where(query: &mut QueryBuilder<Sqlite>, org: &OrgId, filter: &Filte
     }
 }
 
-/// Appends `AND EXISTS (… WHERE … AND`. The caller appends a condition on `element` and `)`.
+/// Appends `AND EXISTS (… WHERE … AND`. The caller must append a condition on `element` and a
+/// closing parenthesis.
 ///
-/// `element` is the value of the key, or each element of the value if the value is a list. Numbers
-/// and booleans are compared as text.
+/// `element` is the value of `key`. If the value is a list, `element` is each element of the list.
+/// Numbers and booleans are compared as text.
 fn push_exists_element(query: &mut QueryBuilder<Sqlite>, column: &str, key: &str) {
     query.push(format!(
         " AND EXISTS (SELECT 1 FROM json_each({column}) AS entry, json_each(CASE entry.type \
@@ -117,7 +120,7 @@ pub(super) async fn list_all(
     offset: u64,
     limit: u64,
 ) -> Result<ClientPage, StoreError> {
-    // One transaction, so the count and the rows belong to the same snapshot.
+    // One transaction reads the count and the rows, so both belong to the same snapshot.
     let mut snapshot = pool.begin().await?;
     let count: i64 = sqlx::query_scalar("SELECT count(*) FROM connections WHERE org_id <> ''")
         .fetch_one(&mut *snapshot)

@@ -1,52 +1,54 @@
-//! Counts how many of the looked-up clients would lose their tenant.
+//! Counts the clients that had a tenant and are now "not found". Such a result would clear the
+//! client's tenant.
 
 use crate::tenant::TenantLookupOutcome;
 
-/// Minimum number of clients before the share of lost tenants is evaluated.
-const MIN_CLIENTS: u64 = 50;
-/// Largest share of clients that may lose their tenant, in percent.
-const MAX_LOST_PERCENT: u64 = 20;
+/// Minimum number of looked-up clients for a mass loss.
+const MIN_LOOKED_UP_CLIENTS: u64 = 50;
+/// Maximum percentage of "not found" clients. A higher percentage is a mass loss.
+const MAX_NOT_FOUND_PERCENT: u64 = 20;
 
-/// Counts lookups of clients that had a tenant, and how many of these clients would lose it.
+/// Counts the lookups of clients that had a tenant, and the "not found" results of these lookups.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct MassLossCounter {
-    looked_up: u64,
-    not_found: u64,
+    lookup_count: u64,
+    not_found_count: u64,
 }
 
 impl MassLossCounter {
     /// Creates a counter with the given counts.
     #[must_use]
-    pub fn with_counts(looked_up: u64, not_found: u64) -> Self {
+    pub fn with_counts(lookup_count: u64, not_found_count: u64) -> Self {
         Self {
-            looked_up,
-            not_found,
+            lookup_count,
+            not_found_count,
         }
     }
 
-    /// Counts the lookup of a client that had a tenant. `Unavailable` is not counted.
+    /// Counts the lookup of a client that had a tenant. Does not count the outcome `Unavailable`.
     pub fn record(&mut self, outcome: &TenantLookupOutcome) {
         match outcome {
-            TenantLookupOutcome::Found(_) => self.looked_up += 1,
+            TenantLookupOutcome::Found(_) => self.lookup_count += 1,
             TenantLookupOutcome::NotFound => {
-                self.looked_up += 1;
-                self.not_found += 1;
+                self.lookup_count += 1;
+                self.not_found_count += 1;
             }
             TenantLookupOutcome::Unavailable => {}
         }
     }
 
-    /// Returns whether too many clients would lose their tenant.
+    /// Returns whether the "not found" results would clear the tenants of too many clients.
     #[must_use]
     pub fn is_mass_loss(&self) -> bool {
-        self.looked_up >= MIN_CLIENTS && self.not_found * 100 > self.looked_up * MAX_LOST_PERCENT
+        self.lookup_count >= MIN_LOOKED_UP_CLIENTS
+            && self.not_found_count * 100 > self.lookup_count * MAX_NOT_FOUND_PERCENT
     }
 
     /// Logs that a mass loss was suppressed.
     pub fn log_suppressed(&self) {
         tracing::error!(
-            not_found = self.not_found,
-            looked_up = self.looked_up,
+            not_found = self.not_found_count,
+            looked_up = self.lookup_count,
             "mass tenant loss suppressed; set tenant.allow_mass_loss or run with --force to apply"
         );
     }

@@ -14,29 +14,30 @@ use crate::tenant::TenantLookupOutcome;
 
 const WINDOW_DURATION: Duration = Duration::from_mins(1);
 
-/// Watches the lookups of the last minute, over all batches, for a mass tenant loss.
+/// Detects a mass tenant loss in the lookups of all batches of the last minute.
 #[derive(Default)]
 pub struct MassLossDetector {
-    /// Applies "not found" results however many clients lose their tenant.
+    /// If true, the detector suppresses no "not found" results.
     allow_mass_loss: bool,
-    window: Mutex<Window>,
+    window: Mutex<LookupWindow>,
 }
 
 /// The lookups of the last minute.
 #[derive(Default)]
-struct Window {
-    /// The latest lookup of each client, by the hash of its id. A client counts once, even if a
-    /// retried batch looks it up repeatedly.
-    lookups: HashMap<u64, LatestLookup>,
-    /// All lookups in order of time, to expire entries of `lookups`.
-    order: VecDeque<(Instant, u64)>,
-    /// Number of entries in `lookups` with `is_not_found`.
-    not_found: u64,
-    /// Clients whose tenant was cleared, and that tenant.
-    cleared: VecDeque<(Instant, ClientId, Tenant)>,
+struct LookupWindow {
+    /// The latest lookup of each client. The key is the hash of the client id. A client counts
+    /// once, even if a batch is retried and looks up the client several times.
+    latest_lookups: HashMap<u64, LatestLookup>,
+    /// Time and client hash of every lookup, oldest first. Used to remove expired entries of
+    /// `latest_lookups`.
+    lookup_times: VecDeque<(Instant, u64)>,
+    /// Number of entries of `latest_lookups` with `is_not_found`.
+    not_found_count: u64,
+    /// Clients whose tenant was cleared, with the time and the former tenant.
+    cleared_tenants: VecDeque<(Instant, ClientId, Tenant)>,
     /// Time of the latest batch whose "not found" results were suppressed.
-    last_suppressed: Option<Instant>,
-    last_logged: Option<Instant>,
+    last_suppressed_at: Option<Instant>,
+    last_logged_at: Option<Instant>,
 }
 
 struct LatestLookup {
@@ -47,16 +48,16 @@ struct LatestLookup {
 /// What the caller must do with the tenants of a batch.
 #[derive(Default)]
 pub struct MassLossVerdict {
-    /// Tenants that earlier batches cleared by mistake. The caller restores them now.
-    pub restore: Vec<(ClientId, Tenant)>,
-    /// Tenants that this batch clears. The caller restores them if
+    /// Tenants that earlier batches cleared by mistake. The caller must restore these tenants now.
+    pub tenants_to_restore: Vec<(ClientId, Tenant)>,
+    /// Tenants that this batch clears. The caller must restore these tenants if
     /// [`MassLossDetector::is_overruled_since`] returns true after the batch is written.
-    pub cleared: Vec<(ClientId, Tenant)>,
+    pub cleared_tenants: Vec<(ClientId, Tenant)>,
     evaluated_at: Option<Instant>,
 }
 
 impl MassLossDetector {
-    /// Creates a detector. If `allow_mass_loss` is true, it suppresses nothing.
+    /// Creates a detector. If `allow_mass_loss` is true, the detector suppresses nothing.
     #[must_use]
     pub fn new(allow_mass_loss: bool) -> Self {
         Self {
@@ -65,8 +66,9 @@ impl MassLossDetector {
         }
     }
 
-    /// Adds the lookups of a batch, of clients that had a tenant, to the window. On a mass loss,
-    /// changes their `NotFound` outcomes to `Unavailable` and returns the tenants to restore.
+    /// Adds the lookups of a batch to the window. `lookups` must contain only clients that had a
+    /// tenant. On a mass loss, changes the `NotFound` outcomes to `Unavailable` and returns the
+    /// tenants to restore.
     pub fn evaluate<'a>(
         &self,
         lookups: impl Iterator<Item = (&'a ClientId, Tenant, &'a mut TenantLookupOutcome)>,
@@ -78,29 +80,33 @@ impl MassLossDetector {
         for (client, _, outcome) in &lookups {
             window.add(client, outcome, now);
         }
-        let counter = MassLossCounter::with_counts(window.lookups.len() as u64, window.not_found);
+        let counter = MassLossCounter::with_counts(
+            window.latest_lookups.len() as u64,
+            window.not_found_count,
+        );
         if self.allow_mass_loss || !counter.is_mass_loss() {
-            let cleared: Vec<_> = lookups
+            let cleared_tenants: Vec<_> = lookups
                 .into_iter()
                 .filter(|(_, _, outcome)| **outcome == TenantLookupOutcome::NotFound)
                 .map(|(client, tenant, _)| (client.clone(), tenant))
                 .collect();
-            let entries = cleared.iter().cloned();
+            let entries = cleared_tenants.iter().cloned();
             window
-                .cleared
+                .cleared_tenants
                 .extend(entries.map(|(client, tenant)| (now, client, tenant)));
             return MassLossVerdict {
-                restore: Vec::new(),
-                cleared,
+                tenants_to_restore: Vec::new(),
+                cleared_tenants,
                 evaluated_at: Some(now),
             };
         }
-        window.last_suppressed = Some(now);
-        metrics::mass_loss_suppressed();
-        // During a gateway fault every batch reaches this point: log once per window.
+        window.last_suppressed_at = Some(now);
+        metrics::count_suppressed_mass_loss();
+        // During a gateway fault, every batch reaches this point, so the detector logs only once
+        // per window.
         let is_log_due = |last: Instant| now - last >= WINDOW_DURATION;
-        if window.last_logged.is_none_or(is_log_due) {
-            window.last_logged = Some(now);
+        if window.last_logged_at.is_none_or(is_log_due) {
+            window.last_logged_at = Some(now);
             counter.log_suppressed();
         }
         for (_, _, outcome) in lookups {
@@ -108,27 +114,27 @@ impl MassLossDetector {
                 *outcome = TenantLookupOutcome::Unavailable;
             }
         }
-        let cleared = std::mem::take(&mut window.cleared).into_iter();
+        let cleared_tenants = std::mem::take(&mut window.cleared_tenants).into_iter();
         MassLossVerdict {
-            restore: cleared
+            tenants_to_restore: cleared_tenants
                 .map(|(_, client, tenant)| (client, tenant))
                 .collect(),
             ..MassLossVerdict::default()
         }
     }
 
-    /// Returns whether another batch detected a mass loss after this verdict, and this verdict has
-    /// `cleared` tenants. The caller must then restore them: the other batch could not, because
-    /// this batch was not written yet.
+    /// Returns whether this verdict has `cleared_tenants` and another batch detected a mass loss
+    /// after this verdict. The caller must then restore the `cleared_tenants`. The other batch
+    /// could not restore these tenants, because this batch was not written yet.
     pub fn is_overruled_since(&self, verdict: &MassLossVerdict) -> bool {
-        let last_suppressed = self.window.lock().last_suppressed;
-        !verdict.cleared.is_empty()
-            && last_suppressed.is_some()
-            && last_suppressed >= verdict.evaluated_at
+        let last_suppressed_at = self.window.lock().last_suppressed_at;
+        !verdict.cleared_tenants.is_empty()
+            && last_suppressed_at.is_some()
+            && last_suppressed_at >= verdict.evaluated_at
     }
 }
 
-impl Window {
+impl LookupWindow {
     fn add(&mut self, client: &ClientId, outcome: &TenantLookupOutcome, now: Instant) {
         if *outcome == TenantLookupOutcome::Unavailable {
             return;
@@ -141,32 +147,32 @@ impl Window {
             time: now,
             is_not_found,
         };
-        let previous = self.lookups.insert(client_hash, lookup);
-        self.not_found -= u64::from(previous.is_some_and(|previous| previous.is_not_found));
-        self.not_found += u64::from(is_not_found);
-        self.order.push_back((now, client_hash));
+        let previous = self.latest_lookups.insert(client_hash, lookup);
+        self.not_found_count -= u64::from(previous.is_some_and(|previous| previous.is_not_found));
+        self.not_found_count += u64::from(is_not_found);
+        self.lookup_times.push_back((now, client_hash));
     }
 
     fn remove_expired(&mut self, now: Instant) {
         let is_expired = |time: Instant| now.duration_since(time) > WINDOW_DURATION;
-        while let Some((time, client_hash)) = self.order.front().copied()
+        while let Some((time, client_hash)) = self.lookup_times.front().copied()
             && is_expired(time)
         {
-            self.order.pop_front();
-            // A later lookup of the same client replaced the entry: keep it.
+            self.lookup_times.pop_front();
+            // The entry is kept if a later lookup of the same client has replaced it.
             let is_latest = |lookup: &LatestLookup| lookup.time == time;
-            if self.lookups.get(&client_hash).is_some_and(is_latest)
-                && let Some(lookup) = self.lookups.remove(&client_hash)
+            if self.latest_lookups.get(&client_hash).is_some_and(is_latest)
+                && let Some(lookup) = self.latest_lookups.remove(&client_hash)
             {
-                self.not_found -= u64::from(lookup.is_not_found);
+                self.not_found_count -= u64::from(lookup.is_not_found);
             }
         }
         while self
-            .cleared
+            .cleared_tenants
             .front()
             .is_some_and(|(time, _, _)| is_expired(*time))
         {
-            self.cleared.pop_front();
+            self.cleared_tenants.pop_front();
         }
     }
 }
@@ -185,7 +191,7 @@ mod tests {
 
     /// Evaluates one batch in which every client has the same outcome. Returns the outcomes after
     /// the evaluation and the number of tenants to restore.
-    fn evaluate(
+    fn evaluate_batch(
         detector: &MassLossDetector,
         client_numbers: std::ops::Range<u32>,
         outcome: &TenantLookupOutcome,
@@ -196,9 +202,9 @@ mod tests {
         let lookups = clients
             .iter_mut()
             .map(|(client, outcome)| (&*client, tenant(), outcome));
-        let restored = detector.evaluate(lookups).restore.len();
+        let restored_count = detector.evaluate(lookups).tenants_to_restore.len();
         let outcomes = clients.into_iter().map(|(_, outcome)| outcome).collect();
-        (outcomes, restored)
+        (outcomes, restored_count)
     }
 
     fn assert_all(outcomes: &[TenantLookupOutcome], expected: &TenantLookupOutcome) {
@@ -211,27 +217,30 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn mass_loss_is_suppressed_and_earlier_cleared_tenants_are_restored() {
         let detector = MassLossDetector::default();
-        let (outcomes, restored) = evaluate(&detector, 0..49, &TenantLookupOutcome::NotFound);
+        let (outcomes, restored_count) =
+            evaluate_batch(&detector, 0..49, &TenantLookupOutcome::NotFound);
         assert_all(&outcomes, &TenantLookupOutcome::NotFound);
-        assert_eq!(restored, 0);
-        let (outcomes, restored) = evaluate(&detector, 49..60, &TenantLookupOutcome::NotFound);
+        assert_eq!(restored_count, 0);
+        let (outcomes, restored_count) =
+            evaluate_batch(&detector, 49..60, &TenantLookupOutcome::NotFound);
         assert_all(&outcomes, &TenantLookupOutcome::Unavailable);
-        assert_eq!(restored, 49, "tenants cleared by the first batch");
-        let (outcomes, restored) = evaluate(&detector, 60..61, &TenantLookupOutcome::NotFound);
+        assert_eq!(restored_count, 49, "tenants cleared by the first batch");
+        let (outcomes, restored_count) =
+            evaluate_batch(&detector, 60..61, &TenantLookupOutcome::NotFound);
         assert_all(&outcomes, &TenantLookupOutcome::Unavailable);
-        assert_eq!(restored, 0);
+        assert_eq!(restored_count, 0);
 
         tokio::time::advance(WINDOW_DURATION + Duration::from_secs(1)).await;
-        let (outcomes, _) = evaluate(&detector, 0..1, &TenantLookupOutcome::NotFound);
+        let (outcomes, _) = evaluate_batch(&detector, 0..1, &TenantLookupOutcome::NotFound);
         assert_all(&outcomes, &TenantLookupOutcome::NotFound);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn few_not_found_among_many_found_are_applied() {
+    async fn not_found_is_applied_if_most_clients_are_found() {
         let detector = MassLossDetector::default();
         let found = TenantLookupOutcome::from_identity(Identity::for_tenant(&tenant()));
-        evaluate(&detector, 0..100, &found);
-        let (outcomes, _) = evaluate(&detector, 100..110, &TenantLookupOutcome::NotFound);
+        evaluate_batch(&detector, 0..100, &found);
+        let (outcomes, _) = evaluate_batch(&detector, 100..110, &TenantLookupOutcome::NotFound);
         assert_all(&outcomes, &TenantLookupOutcome::NotFound);
     }
 
@@ -239,17 +248,19 @@ mod tests {
     async fn repeated_lookups_of_a_client_count_once() {
         let detector = MassLossDetector::default();
         for _ in 0..200 {
-            let (outcomes, restored) = evaluate(&detector, 0..3, &TenantLookupOutcome::NotFound);
+            let (outcomes, restored_count) =
+                evaluate_batch(&detector, 0..3, &TenantLookupOutcome::NotFound);
             assert_all(&outcomes, &TenantLookupOutcome::NotFound);
-            assert_eq!(restored, 0);
+            assert_eq!(restored_count, 0);
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn allow_mass_loss_applies_all_not_found_results() {
         let detector = MassLossDetector::new(true);
-        let (outcomes, restored) = evaluate(&detector, 0..100, &TenantLookupOutcome::NotFound);
+        let (outcomes, restored_count) =
+            evaluate_batch(&detector, 0..100, &TenantLookupOutcome::NotFound);
         assert_all(&outcomes, &TenantLookupOutcome::NotFound);
-        assert_eq!(restored, 0);
+        assert_eq!(restored_count, 0);
     }
 }

@@ -1,9 +1,10 @@
 //! Detects that a gateway fault would clear the tenants of many clients at once.
 //!
-//! If more than 20 % of at least 50 clients that had a tenant are suddenly "not found", the gateway
-//! is assumed to be wrong: the results count as unavailable and the clients keep their tenants.
-//! `counter` counts within one run of an updater job. `detector` counts over the last minute of
-//! recording, and also returns the tenants that were cleared before the threshold was reached.
+//! A mass loss is a sudden "not found" result for more than 20 % of at least 50 clients that had a
+//! tenant. The program then assumes a gateway fault: the results count as unavailable, and the
+//! clients keep their tenants. `counter` counts the results of one run of a lookup job. `detector`
+//! counts the results of the recorder in the last minute. It also returns the tenants that were
+//! cleared before the threshold was reached, so that the recorder can restore them.
 
 mod counter;
 mod detector;

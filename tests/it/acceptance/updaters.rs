@@ -1,62 +1,62 @@
-//! Items S and T: how the updaters change a row. S is the inventory refresh, T the lookup of
-//! tenantless clients.
+//! Items S and T of the acceptance list: how the updaters change a row of the table `connections`.
+//! Items S concern the inventory refresh. Items T concern the tenant lookup of tenantless clients.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use cloud_connector::domain::{ClientInfo, ClientKind, Dialect, MessageId, Timestamp};
+use cloud_connector::domain::{ClientId, ClientInfo, ClientKind, Dialect, MessageId, Timestamp};
 use cloud_connector::jobs::{
-    LookupJob, LookupJobConfig, RunOptions, RunSummary, StopReason, TenantLookupJob,
+    LookupJob, LookupJobConfig, LookupJobRunner, RunOptions, RunSummary, StopReason,
 };
 use cloud_connector::store::{ConnectionUpsert, PresenceBatch, ReceivedAt, Store, TenantChange};
 use cloud_connector::tenant::TenantLookupOutcome;
 use serde_json::json;
 
-use super::{FakeTenantLookup, UpdaterFixture, at, client_id, each_store, tenant};
+use super::{FakeTenantLookup, UpdaterFixture, each_store, tenant, timestamp_at};
 use crate::support::deployment::ConnectionRow;
 
 each_store!(
     s1_inventory_refresh_skips_tenantless_rows,
-    s2_not_found_clears_org_id_and_account,
-    s3_not_found_keeps_the_stale_timestamp,
-    s4_not_found_increments_the_failure_count,
-    s5_not_found_sets_the_lookup_timestamp_to_now,
-    s6_found_sends_an_inventory_message,
-    s7_found_resets_the_failure_count,
-    s8_found_sets_the_lookup_timestamp_to_null,
+    s2_inventory_refresh_clears_org_id_and_account_if_no_tenant_is_found,
+    s3_inventory_refresh_keeps_the_stale_timestamp_if_no_tenant_is_found,
+    s4_inventory_refresh_increments_the_failure_count_if_no_tenant_is_found,
+    s5_inventory_refresh_sets_the_lookup_timestamp_to_now_if_no_tenant_is_found,
+    s6_inventory_refresh_sends_an_inventory_message_if_a_tenant_is_found,
+    s7_inventory_refresh_resets_the_failure_count_if_a_tenant_is_found,
+    s8_inventory_refresh_sets_the_lookup_timestamp_to_null_if_a_tenant_is_found,
     s9_only_a_delivered_inventory_message_updates_the_stale_timestamp,
-    s10_unavailable_leaves_the_row_unchanged,
-    t1_skips_rows_with_the_maximum_failure_count,
-    t2_skips_rows_with_a_tenant,
-    t3_not_found_keeps_the_stale_timestamp,
-    t4_not_found_increments_the_failure_count,
-    t5_not_found_sets_the_lookup_timestamp_to_now,
-    t6_found_sets_org_id_and_account,
-    t7_found_resets_the_failure_count,
-    t8_found_sets_the_lookup_timestamp_to_null,
-    t9_looks_up_the_oldest_rows_first,
-    t10_waits_for_the_retry_interval,
-    t11_unavailable_does_not_count_as_an_attempt,
-    t12_found_reports_the_host_to_inventory,
-    t13_unavailable_database_fails_the_run,
+    s10_inventory_refresh_keeps_the_row_unchanged_if_the_lookup_is_unavailable,
+    t1_tenantless_job_skips_rows_with_the_maximum_failure_count,
+    t2_tenantless_job_skips_rows_with_a_tenant,
+    t3_tenantless_job_keeps_the_stale_timestamp_if_no_tenant_is_found,
+    t4_tenantless_job_increments_the_failure_count_if_no_tenant_is_found,
+    t5_tenantless_job_sets_the_lookup_timestamp_to_now_if_no_tenant_is_found,
+    t6_tenantless_job_sets_org_id_and_account_if_a_tenant_is_found,
+    t7_tenantless_job_resets_the_failure_count_if_a_tenant_is_found,
+    t8_tenantless_job_sets_the_lookup_timestamp_to_null_if_a_tenant_is_found,
+    t9_tenantless_job_looks_up_the_oldest_rows_first,
+    t10_tenantless_job_waits_for_the_retry_interval_between_two_lookups,
+    t11_unavailable_lookup_does_not_count_as_an_attempt,
+    t12_tenantless_job_reports_the_host_to_inventory_if_a_tenant_is_found,
+    t13_tenantless_job_fails_if_the_database_is_unavailable,
     a_lookup_result_does_not_overwrite_a_newer_row,
-    concurrent_runs_look_up_each_row_once,
-    mass_loss_is_applied_only_with_force,
-    unavailable_lookups_stop_the_run_after_one_chunk,
-    unavailable_clients_are_looked_up_once_per_run,
+    concurrent_runs_of_the_tenantless_job_look_up_each_row_once,
+    inventory_refresh_applies_a_mass_loss_of_tenants_only_with_the_force_option,
+    tenantless_job_stops_after_one_chunk_of_unavailable_lookups,
+    a_client_whose_lookup_is_unavailable_is_looked_up_once_per_run,
 );
 
 const REFRESH_AFTER_SECONDS: i64 = 25 * 3600;
 const RETRY_INTERVAL_SECONDS: i64 = 1800;
 
-/// The row of a host that connected at the start time.
+/// Returns the row of a host that connected at the start time.
 fn host_upsert(
-    name: &str,
+    client_id: &str,
     tenant: TenantChange,
     reported_to_inventory_at: Option<Timestamp>,
 ) -> ConnectionUpsert {
     ConnectionUpsert {
-        client_id: client_id(name),
+        client_id: ClientId::new(client_id).unwrap(),
         dialect: Dialect::Status,
         kind: ClientKind::Host,
         topic_prefix: "p".into(),
@@ -69,9 +69,9 @@ fn host_upsert(
             client_version: String::new(),
         },
         message_id: MessageId::new("m").ok(),
-        message_sent: at(0),
-        received: ReceivedAt {
-            time: at(0),
+        message_sent: timestamp_at(0),
+        received_at: ReceivedAt {
+            time: timestamp_at(0),
             position: None,
         },
         last_heartbeat_at: None,
@@ -86,8 +86,8 @@ impl UpdaterFixture {
         self.test_store.store.clone()
     }
 
-    fn lookup_job(&self) -> TenantLookupJob {
-        TenantLookupJob {
+    fn job_runner(&self) -> LookupJobRunner {
+        LookupJobRunner {
             store: self.store(),
             tenant_lookup: self.tenant_lookup.clone(),
             inventory: Some(self.inventory_reporter()),
@@ -102,88 +102,100 @@ impl UpdaterFixture {
         }
     }
 
-    async fn run(&self, job: LookupJob) -> RunSummary {
-        self.lookup_job()
+    async fn run_job(&self, job: LookupJob) -> RunSummary {
+        self.job_runner()
             .run(job, RunOptions::default(), &|_| {})
             .await
             .unwrap()
     }
 
-    async fn insert(&self, upserts: Vec<ConnectionUpsert>) {
+    async fn insert_rows(&self, upserts: Vec<ConnectionUpsert>) {
         let batch = PresenceBatch {
             upserts,
             ..PresenceBatch::default()
         };
-        self.store().record_batch(&batch, &[], at(0)).await.unwrap();
+        self.store()
+            .record_batch(&batch, &[], timestamp_at(0))
+            .await
+            .unwrap();
     }
 
-    /// Inserts a host that is due for an inventory refresh, and sets the outcome of its lookup.
-    /// Returns its row.
+    /// Inserts a host with a tenant, sets the outcome of the host's next tenant lookup, and
+    /// advances the clock until the host is due for an inventory refresh. Returns the host's row.
     async fn insert_due_for_refresh(
         &self,
-        name: &str,
+        client_id: &str,
         outcome: TenantLookupOutcome,
     ) -> ConnectionRow {
         let found = TenantChange::Found(tenant("1"));
-        let host = host_upsert(name, found, Some(at(0)));
-        self.insert(vec![host]).await;
-        self.tenant_lookup.set_outcome(name, outcome);
+        let host = host_upsert(client_id, found, Some(timestamp_at(0)));
+        self.insert_rows(vec![host]).await;
+        self.tenant_lookup.set_outcome(client_id, outcome);
         self.advance_clock(REFRESH_AFTER_SECONDS + 1);
-        self.row(name).await
+        self.row(client_id).await
     }
 
-    /// Inserts a tenantless client that is due for a lookup, and sets the outcome of its lookup.
-    /// Returns its row.
-    async fn insert_tenantless(&self, name: &str, outcome: TenantLookupOutcome) -> ConnectionRow {
-        let not_found = TenantChange::NotFound(at(0));
-        self.insert(vec![host_upsert(name, not_found, None)]).await;
-        self.tenant_lookup.set_outcome(name, outcome);
+    /// Inserts a tenantless client, sets the outcome of the client's next tenant lookup, and
+    /// advances the clock until the client is due for a lookup. Returns the client's row.
+    async fn insert_tenantless(
+        &self,
+        client_id: &str,
+        outcome: TenantLookupOutcome,
+    ) -> ConnectionRow {
+        let not_found = TenantChange::NotFound(timestamp_at(0));
+        self.insert_rows(vec![host_upsert(client_id, not_found, None)])
+            .await;
+        self.tenant_lookup.set_outcome(client_id, outcome);
         self.advance_clock(RETRY_INTERVAL_SECONDS + 1);
-        self.row(name).await
+        self.row(client_id).await
     }
 
-    async fn row(&self, name: &str) -> ConnectionRow {
-        self.test_store.row(name).await.unwrap()
+    async fn row(&self, client_id: &str) -> ConnectionRow {
+        self.test_store.row(client_id).await.unwrap()
     }
 
-    fn requested_clients(&self) -> Vec<String> {
-        self.tenant_lookup.requested_clients.lock().clone()
+    fn requested_client_ids(&self) -> Vec<String> {
+        self.tenant_lookup.requested_client_ids.lock().clone()
     }
 
-    fn now(&self) -> i64 {
+    fn now_seconds(&self) -> i64 {
         self.clock.0.lock().as_second()
     }
 }
 
 async fn s1_inventory_refresh_skips_tenantless_rows(fixture: UpdaterFixture) {
     fixture
-        .insert_tenantless("a", FakeTenantLookup::found("1"))
+        .insert_tenantless("a", FakeTenantLookup::found_outcome("1"))
         .await;
     fixture.advance_clock(REFRESH_AFTER_SECONDS);
     assert_eq!(
-        fixture.run(LookupJob::InventoryRefresh).await,
+        fixture.run_job(LookupJob::InventoryRefresh).await,
         RunSummary::default()
     );
-    assert!(fixture.requested_clients().is_empty());
+    assert!(fixture.requested_client_ids().is_empty());
 }
 
-async fn s2_not_found_clears_org_id_and_account(fixture: UpdaterFixture) {
+async fn s2_inventory_refresh_clears_org_id_and_account_if_no_tenant_is_found(
+    fixture: UpdaterFixture,
+) {
     fixture
         .insert_due_for_refresh("a", TenantLookupOutcome::NotFound)
         .await;
-    fixture.run(LookupJob::InventoryRefresh).await;
+    fixture.run_job(LookupJob::InventoryRefresh).await;
     let row = fixture.row("a").await;
     assert_eq!((row.org_id.as_str(), row.account.as_str()), ("", ""));
 }
 
-async fn s3_not_found_keeps_the_stale_timestamp(fixture: UpdaterFixture) {
-    let before = fixture
+async fn s3_inventory_refresh_keeps_the_stale_timestamp_if_no_tenant_is_found(
+    fixture: UpdaterFixture,
+) {
+    let row_before = fixture
         .insert_due_for_refresh("a", TenantLookupOutcome::NotFound)
         .await;
-    fixture.run(LookupJob::InventoryRefresh).await;
+    fixture.run_job(LookupJob::InventoryRefresh).await;
     assert_eq!(
         fixture.row("a").await.stale_timestamp,
-        before.stale_timestamp
+        row_before.stale_timestamp
     );
     assert!(
         fixture.inventory.messages.lock().is_empty(),
@@ -191,255 +203,299 @@ async fn s3_not_found_keeps_the_stale_timestamp(fixture: UpdaterFixture) {
     );
 }
 
-async fn s4_not_found_increments_the_failure_count(fixture: UpdaterFixture) {
+async fn s4_inventory_refresh_increments_the_failure_count_if_no_tenant_is_found(
+    fixture: UpdaterFixture,
+) {
     fixture
         .insert_due_for_refresh("a", TenantLookupOutcome::NotFound)
         .await;
-    fixture.run(LookupJob::InventoryRefresh).await;
+    fixture.run_job(LookupJob::InventoryRefresh).await;
     assert_eq!(fixture.row("a").await.tenant_lookup_failure_count, 1);
 }
 
-async fn s5_not_found_sets_the_lookup_timestamp_to_now(fixture: UpdaterFixture) {
+async fn s5_inventory_refresh_sets_the_lookup_timestamp_to_now_if_no_tenant_is_found(
+    fixture: UpdaterFixture,
+) {
     fixture
         .insert_due_for_refresh("a", TenantLookupOutcome::NotFound)
         .await;
-    fixture.run(LookupJob::InventoryRefresh).await;
+    fixture.run_job(LookupJob::InventoryRefresh).await;
     assert_eq!(
         fixture.row("a").await.tenant_lookup_timestamp,
-        Some(fixture.now())
+        Some(fixture.now_seconds())
     );
 }
 
-async fn s6_found_sends_an_inventory_message(fixture: UpdaterFixture) {
+async fn s6_inventory_refresh_sends_an_inventory_message_if_a_tenant_is_found(
+    fixture: UpdaterFixture,
+) {
     fixture
-        .insert_due_for_refresh("a", FakeTenantLookup::found("1"))
+        .insert_due_for_refresh("a", FakeTenantLookup::found_outcome("1"))
         .await;
-    let summary = fixture.run(LookupJob::InventoryRefresh).await;
-    assert_eq!((summary.found, summary.reported_to_inventory), (1, 1));
+    let summary = fixture.run_job(LookupJob::InventoryRefresh).await;
+    assert_eq!((summary.found_clients, summary.delivered_reports), (1, 1));
     assert_eq!(fixture.inventory.messages.lock()[0]["data"]["org_id"], "1");
 }
 
-async fn s7_found_resets_the_failure_count(fixture: UpdaterFixture) {
+async fn s7_inventory_refresh_resets_the_failure_count_if_a_tenant_is_found(
+    fixture: UpdaterFixture,
+) {
     fixture
-        .insert_due_for_refresh("a", FakeTenantLookup::found("1"))
+        .insert_due_for_refresh("a", FakeTenantLookup::found_outcome("1"))
         .await;
     let sql = "UPDATE connections SET tenant_lookup_failure_count = 2";
     fixture.test_store.execute(sql).await;
-    fixture.run(LookupJob::InventoryRefresh).await;
+    fixture.run_job(LookupJob::InventoryRefresh).await;
     assert_eq!(fixture.row("a").await.tenant_lookup_failure_count, 0);
 }
 
-async fn s8_found_sets_the_lookup_timestamp_to_null(fixture: UpdaterFixture) {
+async fn s8_inventory_refresh_sets_the_lookup_timestamp_to_null_if_a_tenant_is_found(
+    fixture: UpdaterFixture,
+) {
     fixture
-        .insert_due_for_refresh("a", FakeTenantLookup::found("1"))
+        .insert_due_for_refresh("a", FakeTenantLookup::found_outcome("1"))
         .await;
-    fixture.run(LookupJob::InventoryRefresh).await;
+    fixture.run_job(LookupJob::InventoryRefresh).await;
     assert_eq!(fixture.row("a").await.tenant_lookup_timestamp, None);
 }
 
 async fn s9_only_a_delivered_inventory_message_updates_the_stale_timestamp(
     fixture: UpdaterFixture,
 ) {
-    let before = fixture
-        .insert_due_for_refresh("a", FakeTenantLookup::found("1"))
+    let row_before = fixture
+        .insert_due_for_refresh("a", FakeTenantLookup::found_outcome("1"))
         .await;
     *fixture.inventory.is_unavailable.lock() = true;
-    let summary = fixture.run(LookupJob::InventoryRefresh).await;
-    assert_eq!(
-        (summary.reported_to_inventory, summary.pending_inventory),
-        (0, 1)
-    );
+    let summary = fixture.run_job(LookupJob::InventoryRefresh).await;
+    assert_eq!((summary.delivered_reports, summary.pending_reports), (0, 1));
     assert_eq!(
         fixture.row("a").await.stale_timestamp,
-        before.stale_timestamp
+        row_before.stale_timestamp
     );
-    // The next run retries the report.
+    // The next run retries the inventory message.
     *fixture.inventory.is_unavailable.lock() = false;
     fixture.advance_clock(3600);
     assert_eq!(
         fixture
-            .run(LookupJob::InventoryRefresh)
+            .run_job(LookupJob::InventoryRefresh)
             .await
-            .reported_to_inventory,
+            .delivered_reports,
         1
     );
-    assert_eq!(fixture.row("a").await.stale_timestamp, fixture.now());
     assert_eq!(
-        fixture.run(LookupJob::InventoryRefresh).await,
+        fixture.row("a").await.stale_timestamp,
+        fixture.now_seconds()
+    );
+    assert_eq!(
+        fixture.run_job(LookupJob::InventoryRefresh).await,
         RunSummary::default()
     );
 }
 
-async fn s10_unavailable_leaves_the_row_unchanged(fixture: UpdaterFixture) {
-    let before = fixture
+async fn s10_inventory_refresh_keeps_the_row_unchanged_if_the_lookup_is_unavailable(
+    fixture: UpdaterFixture,
+) {
+    let row_before = fixture
         .insert_due_for_refresh("a", TenantLookupOutcome::Unavailable)
         .await;
-    let summary = fixture.run(LookupJob::InventoryRefresh).await;
+    let summary = fixture.run_job(LookupJob::InventoryRefresh).await;
     assert!(summary.is_failure(), "{summary}");
-    assert_eq!(fixture.row("a").await, before);
+    assert_eq!(fixture.row("a").await, row_before);
 }
 
-async fn t1_skips_rows_with_the_maximum_failure_count(fixture: UpdaterFixture) {
+async fn t1_tenantless_job_skips_rows_with_the_maximum_failure_count(fixture: UpdaterFixture) {
     fixture
         .insert_tenantless("a", TenantLookupOutcome::NotFound)
         .await;
     for n in 1..=3 {
-        assert_eq!(fixture.run(LookupJob::Tenantless).await.not_found, 1);
+        assert_eq!(
+            fixture
+                .run_job(LookupJob::Tenantless)
+                .await
+                .not_found_clients,
+            1
+        );
         assert_eq!(fixture.row("a").await.tenant_lookup_failure_count, n);
         fixture.advance_clock(RETRY_INTERVAL_SECONDS + 1);
     }
     assert_eq!(
-        fixture.run(LookupJob::Tenantless).await,
+        fixture.run_job(LookupJob::Tenantless).await,
         RunSummary::default()
     );
     let counts = fixture.store().count_tenantless(3).await.unwrap();
-    assert_eq!((counts.pending, counts.exhausted), (0, 1));
+    assert_eq!((counts.pending_clients, counts.exhausted_clients), (0, 1));
 }
 
-async fn t2_skips_rows_with_a_tenant(fixture: UpdaterFixture) {
+async fn t2_tenantless_job_skips_rows_with_a_tenant(fixture: UpdaterFixture) {
     fixture
-        .insert_due_for_refresh("a", FakeTenantLookup::found("1"))
+        .insert_due_for_refresh("a", FakeTenantLookup::found_outcome("1"))
         .await;
     assert_eq!(
-        fixture.run(LookupJob::Tenantless).await,
+        fixture.run_job(LookupJob::Tenantless).await,
         RunSummary::default()
     );
 }
 
-async fn t3_not_found_keeps_the_stale_timestamp(fixture: UpdaterFixture) {
-    let before = fixture
+async fn t3_tenantless_job_keeps_the_stale_timestamp_if_no_tenant_is_found(
+    fixture: UpdaterFixture,
+) {
+    let row_before = fixture
         .insert_tenantless("a", TenantLookupOutcome::NotFound)
         .await;
-    fixture.run(LookupJob::Tenantless).await;
+    fixture.run_job(LookupJob::Tenantless).await;
     assert_eq!(
         fixture.row("a").await.stale_timestamp,
-        before.stale_timestamp
+        row_before.stale_timestamp
     );
 }
 
-async fn t4_not_found_increments_the_failure_count(fixture: UpdaterFixture) {
+async fn t4_tenantless_job_increments_the_failure_count_if_no_tenant_is_found(
+    fixture: UpdaterFixture,
+) {
     fixture
         .insert_tenantless("a", TenantLookupOutcome::NotFound)
         .await;
-    fixture.run(LookupJob::Tenantless).await;
+    fixture.run_job(LookupJob::Tenantless).await;
     assert_eq!(fixture.row("a").await.tenant_lookup_failure_count, 1);
 }
 
-async fn t5_not_found_sets_the_lookup_timestamp_to_now(fixture: UpdaterFixture) {
+async fn t5_tenantless_job_sets_the_lookup_timestamp_to_now_if_no_tenant_is_found(
+    fixture: UpdaterFixture,
+) {
     fixture
         .insert_tenantless("a", TenantLookupOutcome::NotFound)
         .await;
-    fixture.run(LookupJob::Tenantless).await;
+    fixture.run_job(LookupJob::Tenantless).await;
     assert_eq!(
         fixture.row("a").await.tenant_lookup_timestamp,
-        Some(fixture.now())
+        Some(fixture.now_seconds())
     );
 }
 
-async fn t6_found_sets_org_id_and_account(fixture: UpdaterFixture) {
+async fn t6_tenantless_job_sets_org_id_and_account_if_a_tenant_is_found(fixture: UpdaterFixture) {
     fixture
-        .insert_tenantless("a", FakeTenantLookup::found("7"))
+        .insert_tenantless("a", FakeTenantLookup::found_outcome("7"))
         .await;
-    fixture.run(LookupJob::Tenantless).await;
+    fixture.run_job(LookupJob::Tenantless).await;
     let row = fixture.row("a").await;
     assert_eq!((row.org_id.as_str(), row.account.as_str()), ("7", "42"));
 }
 
-async fn t7_found_resets_the_failure_count(fixture: UpdaterFixture) {
+async fn t7_tenantless_job_resets_the_failure_count_if_a_tenant_is_found(fixture: UpdaterFixture) {
     fixture
-        .insert_tenantless("a", FakeTenantLookup::found("7"))
+        .insert_tenantless("a", FakeTenantLookup::found_outcome("7"))
         .await;
     let sql = "UPDATE connections SET tenant_lookup_failure_count = 2";
     fixture.test_store.execute(sql).await;
-    fixture.run(LookupJob::Tenantless).await;
+    fixture.run_job(LookupJob::Tenantless).await;
     assert_eq!(fixture.row("a").await.tenant_lookup_failure_count, 0);
 }
 
-async fn t8_found_sets_the_lookup_timestamp_to_null(fixture: UpdaterFixture) {
+async fn t8_tenantless_job_sets_the_lookup_timestamp_to_null_if_a_tenant_is_found(
+    fixture: UpdaterFixture,
+) {
     fixture
-        .insert_tenantless("a", FakeTenantLookup::found("7"))
+        .insert_tenantless("a", FakeTenantLookup::found_outcome("7"))
         .await;
-    fixture.run(LookupJob::Tenantless).await;
+    fixture.run_job(LookupJob::Tenantless).await;
     assert_eq!(fixture.row("a").await.tenant_lookup_timestamp, None);
 }
 
-async fn t9_looks_up_the_oldest_rows_first(fixture: UpdaterFixture) {
-    for (name, second) in [("young", 30), ("old", 10), ("middle", 20)] {
-        let not_found = TenantChange::NotFound(at(second));
+async fn t9_tenantless_job_looks_up_the_oldest_rows_first(fixture: UpdaterFixture) {
+    for (client_id, second) in [("young", 30), ("old", 10), ("middle", 20)] {
+        let not_found = TenantChange::NotFound(timestamp_at(second));
         fixture
-            .insert(vec![host_upsert(name, not_found, None)])
+            .insert_rows(vec![host_upsert(client_id, not_found, None)])
             .await;
         fixture
             .tenant_lookup
-            .set_outcome(name, TenantLookupOutcome::NotFound);
+            .set_outcome(client_id, TenantLookupOutcome::NotFound);
     }
     fixture.advance_clock(RETRY_INTERVAL_SECONDS + 60);
-    for name in ["old", "middle", "young"] {
-        let one_row = RunOptions {
+    for client_id in ["old", "middle", "young"] {
+        let limit_one_row = RunOptions {
             limit: Some(1),
             force: false,
         };
-        let job = fixture.lookup_job();
-        job.run(LookupJob::Tenantless, one_row, &|_| {})
+        let runner = fixture.job_runner();
+        runner
+            .run(LookupJob::Tenantless, limit_one_row, &|_| {})
             .await
             .unwrap();
-        assert_eq!(fixture.requested_clients().last().unwrap(), name);
+        assert_eq!(fixture.requested_client_ids().last().unwrap(), client_id);
     }
 }
 
-async fn t10_waits_for_the_retry_interval(fixture: UpdaterFixture) {
+async fn t10_tenantless_job_waits_for_the_retry_interval_between_two_lookups(
+    fixture: UpdaterFixture,
+) {
     fixture
         .insert_tenantless("a", TenantLookupOutcome::NotFound)
         .await;
-    fixture.run(LookupJob::Tenantless).await;
+    fixture.run_job(LookupJob::Tenantless).await;
     fixture.advance_clock(RETRY_INTERVAL_SECONDS);
     assert_eq!(
-        fixture.run(LookupJob::Tenantless).await,
+        fixture.run_job(LookupJob::Tenantless).await,
         RunSummary::default()
     );
     fixture.advance_clock(1);
-    assert_eq!(fixture.run(LookupJob::Tenantless).await.not_found, 1);
+    assert_eq!(
+        fixture
+            .run_job(LookupJob::Tenantless)
+            .await
+            .not_found_clients,
+        1
+    );
 }
 
-async fn t11_unavailable_does_not_count_as_an_attempt(fixture: UpdaterFixture) {
-    let before = fixture
+async fn t11_unavailable_lookup_does_not_count_as_an_attempt(fixture: UpdaterFixture) {
+    let row_before = fixture
         .insert_tenantless("a", TenantLookupOutcome::Unavailable)
         .await;
     for _ in 0..5 {
-        let summary = fixture.run(LookupJob::Tenantless).await;
-        assert_eq!(summary.unavailable, 1, "{summary}");
-        assert_eq!(fixture.row("a").await, before);
+        let summary = fixture.run_job(LookupJob::Tenantless).await;
+        assert_eq!(summary.unavailable_lookups, 1, "{summary}");
+        assert_eq!(fixture.row("a").await, row_before);
         fixture.advance_clock(1);
     }
-    // The row is still due: the job does not wait for the retry interval.
+    // The row is still due. After an unavailable lookup, the job does not wait for the retry
+    // interval.
     fixture
         .tenant_lookup
-        .set_outcome("a", FakeTenantLookup::found("1"));
-    assert_eq!(fixture.run(LookupJob::Tenantless).await.found, 1);
+        .set_outcome("a", FakeTenantLookup::found_outcome("1"));
+    assert_eq!(
+        fixture.run_job(LookupJob::Tenantless).await.found_clients,
+        1
+    );
 }
 
-async fn t12_found_reports_the_host_to_inventory(fixture: UpdaterFixture) {
+async fn t12_tenantless_job_reports_the_host_to_inventory_if_a_tenant_is_found(
+    fixture: UpdaterFixture,
+) {
     fixture
-        .insert_tenantless("a", FakeTenantLookup::found("7"))
+        .insert_tenantless("a", FakeTenantLookup::found_outcome("7"))
         .await;
     assert_eq!(
         fixture
-            .run(LookupJob::Tenantless)
+            .run_job(LookupJob::Tenantless)
             .await
-            .reported_to_inventory,
+            .delivered_reports,
         1
     );
     assert_eq!(fixture.inventory.messages.lock()[0]["data"]["org_id"], "7");
-    assert_eq!(fixture.row("a").await.stale_timestamp, fixture.now());
+    assert_eq!(
+        fixture.row("a").await.stale_timestamp,
+        fixture.now_seconds()
+    );
 }
 
-async fn t13_unavailable_database_fails_the_run(fixture: UpdaterFixture) {
+async fn t13_tenantless_job_fails_if_the_database_is_unavailable(fixture: UpdaterFixture) {
     fixture
-        .insert_tenantless("a", FakeTenantLookup::found("7"))
+        .insert_tenantless("a", FakeTenantLookup::found_outcome("7"))
         .await;
     fixture.store().close().await;
-    let job = fixture.lookup_job();
-    let run = job.run(LookupJob::Tenantless, RunOptions::default(), &|_| {});
+    let runner = fixture.job_runner();
+    let run = runner.run(LookupJob::Tenantless, RunOptions::default(), &|_| {});
     assert!(run.await.is_err());
 }
 
@@ -447,14 +503,15 @@ async fn a_lookup_result_does_not_overwrite_a_newer_row(fixture: UpdaterFixture)
     fixture
         .insert_tenantless("a", TenantLookupOutcome::NotFound)
         .await;
-    let due = fixture.lookup_job().due_criteria(LookupJob::Tenantless);
+    let due = fixture.job_runner().due_criteria(LookupJob::Tenantless);
     let now = *fixture.clock.0.lock();
     let claimed = fixture
         .store()
         .claim_for_lookup(due, 10, now, now + Duration::from_mins(1))
         .await
         .unwrap();
-    // Meanwhile the recorder processes an online message and finds a tenant.
+    // Before the lookup result is saved, the recorder processes an online message and finds a
+    // tenant.
     let found = TenantChange::Found(tenant("9"));
     let batch = PresenceBatch {
         upserts: vec![host_upsert("a", found, None)],
@@ -481,104 +538,129 @@ async fn a_lookup_result_does_not_overwrite_a_newer_row(fixture: UpdaterFixture)
     assert_eq!(fixture.row("a").await.org_id, "9");
 }
 
-async fn concurrent_runs_look_up_each_row_once(fixture: UpdaterFixture) {
-    let names: Vec<String> = (0..200).map(|n| format!("c{n:03}")).collect();
-    let tenantless = |name: &String| host_upsert(name, TenantChange::NotFound(at(0)), None);
-    fixture.insert(names.iter().map(tenantless).collect()).await;
-    for name in &names {
+async fn concurrent_runs_of_the_tenantless_job_look_up_each_row_once(fixture: UpdaterFixture) {
+    let client_ids: Vec<String> = (0..200).map(|n| format!("c{n:03}")).collect();
+    let tenantless =
+        |client_id: &String| host_upsert(client_id, TenantChange::NotFound(timestamp_at(0)), None);
+    fixture
+        .insert_rows(client_ids.iter().map(tenantless).collect())
+        .await;
+    for client_id in &client_ids {
         fixture
             .tenant_lookup
-            .set_outcome(name, FakeTenantLookup::found("1"));
+            .set_outcome(client_id, FakeTenantLookup::found_outcome("1"));
     }
     fixture.advance_clock(RETRY_INTERVAL_SECONDS + 1);
     let (first, second) = tokio::join!(
-        fixture.run(LookupJob::Tenantless),
-        fixture.run(LookupJob::Tenantless)
+        fixture.run_job(LookupJob::Tenantless),
+        fixture.run_job(LookupJob::Tenantless)
     );
-    assert_eq!(first.found + second.found, 200);
-    let mut requested_clients = fixture.requested_clients();
-    requested_clients.sort();
-    assert_eq!(requested_clients, names);
+    assert_eq!(first.found_clients + second.found_clients, 200);
+    let mut requested_client_ids = fixture.requested_client_ids();
+    requested_client_ids.sort();
+    assert_eq!(requested_client_ids, client_ids);
 }
 
-async fn mass_loss_is_applied_only_with_force(fixture: UpdaterFixture) {
-    let names: Vec<String> = (0..60).map(|n| format!("c{n:03}")).collect();
-    let with_tenant =
-        |name: &String| host_upsert(name, TenantChange::Found(tenant("1")), Some(at(0)));
+async fn inventory_refresh_applies_a_mass_loss_of_tenants_only_with_the_force_option(
+    fixture: UpdaterFixture,
+) {
+    let client_ids: Vec<String> = (0..60).map(|n| format!("c{n:03}")).collect();
+    let with_tenant = |client_id: &String| {
+        host_upsert(
+            client_id,
+            TenantChange::Found(tenant("1")),
+            Some(timestamp_at(0)),
+        )
+    };
     fixture
-        .insert(names.iter().map(with_tenant).collect())
+        .insert_rows(client_ids.iter().map(with_tenant).collect())
         .await;
-    for name in &names {
+    for client_id in &client_ids {
         fixture
             .tenant_lookup
-            .set_outcome(name, TenantLookupOutcome::NotFound);
+            .set_outcome(client_id, TenantLookupOutcome::NotFound);
     }
     fixture.advance_clock(REFRESH_AFTER_SECONDS + 1);
-    let summary = fixture.run(LookupJob::InventoryRefresh).await;
+    let summary = fixture.run_job(LookupJob::InventoryRefresh).await;
     assert_eq!(summary.stop_reason, StopReason::MassLoss);
     assert!(summary.is_failure());
-    for name in &names {
+    for client_id in &client_ids {
         assert_eq!(
-            fixture.row(name).await.org_id,
+            fixture.row(client_id).await.org_id,
             "1",
-            "the client lost its tenant"
+            "the run removed the client's tenant"
         );
     }
     fixture.advance_clock(1);
-    let forced = RunOptions {
+    let with_force = RunOptions {
         limit: None,
         force: true,
     };
-    let job = fixture.lookup_job();
-    let summary = job
-        .run(LookupJob::InventoryRefresh, forced, &|_| {})
+    let runner = fixture.job_runner();
+    let summary = runner
+        .run(LookupJob::InventoryRefresh, with_force, &|_| {})
         .await
         .unwrap();
-    assert_eq!(summary.not_found, 60);
+    assert_eq!(summary.not_found_clients, 60);
 }
 
-async fn unavailable_lookups_stop_the_run_after_one_chunk(fixture: UpdaterFixture) {
+async fn tenantless_job_stops_after_one_chunk_of_unavailable_lookups(fixture: UpdaterFixture) {
     let tenantless = |n: i32| {
-        let name = format!("c{n:04}");
-        host_upsert(&name, TenantChange::NotFound(at(0)), None)
+        let client_id = format!("c{n:04}");
+        host_upsert(&client_id, TenantChange::NotFound(timestamp_at(0)), None)
     };
     for from in [0, 1000, 2000] {
         fixture
-            .insert((from..from + 1000).map(tenantless).collect())
+            .insert_rows((from..from + 1000).map(tenantless).collect())
             .await;
     }
     fixture.advance_clock(RETRY_INTERVAL_SECONDS + 1);
-    let summary = fixture.run(LookupJob::Tenantless).await;
+    let summary = fixture.run_job(LookupJob::Tenantless).await;
     assert_eq!(summary.stop_reason, StopReason::LookupUnavailable);
-    assert_eq!(summary.unavailable, 2000, "expected lookups of one chunk");
-    // All rows are still due, including those that were not looked up.
+    assert_eq!(
+        summary.unavailable_lookups, 2000,
+        "expected lookups of one chunk"
+    );
+    // All rows are still due, including the rows that the run did not look up.
     fixture.advance_clock(1);
-    let due = fixture.lookup_job().due_criteria(LookupJob::Tenantless);
+    let due = fixture.job_runner().due_criteria(LookupJob::Tenantless);
     let now = *fixture.clock.0.lock();
     assert_eq!(fixture.store().count_due(due, now).await.unwrap(), 3000);
 }
 
-async fn unavailable_clients_are_looked_up_once_per_run(fixture: UpdaterFixture) {
-    let names: Vec<String> = (0..4500).map(|n| format!("c{n:04}")).collect();
-    let tenantless = |name: &String| host_upsert(name, TenantChange::NotFound(at(0)), None);
-    for chunk in names.chunks(900) {
-        fixture.insert(chunk.iter().map(tenantless).collect()).await;
+async fn a_client_whose_lookup_is_unavailable_is_looked_up_once_per_run(fixture: UpdaterFixture) {
+    let client_ids: Vec<String> = (0..4500).map(|n| format!("c{n:04}")).collect();
+    let tenantless =
+        |client_id: &String| host_upsert(client_id, TenantChange::NotFound(timestamp_at(0)), None);
+    for chunk in client_ids.chunks(900) {
+        fixture
+            .insert_rows(chunk.iter().map(tenantless).collect())
+            .await;
     }
-    for (n, name) in names.iter().enumerate() {
+    for (n, client_id) in client_ids.iter().enumerate() {
         if n % 5 != 0 {
             fixture
                 .tenant_lookup
-                .set_outcome(name, FakeTenantLookup::found("1"));
+                .set_outcome(client_id, FakeTenantLookup::found_outcome("1"));
         }
     }
     fixture.advance_clock(RETRY_INTERVAL_SECONDS + 1);
-    let summary = fixture.run(LookupJob::Tenantless).await;
-    assert_eq!((summary.found, summary.unavailable), (3600, 900));
+    let summary = fixture.run_job(LookupJob::Tenantless).await;
+    assert_eq!(
+        (summary.found_clients, summary.unavailable_lookups),
+        (3600, 900)
+    );
     assert_eq!(summary.stop_reason, StopReason::Done);
-    let mut requested_clients = fixture.requested_clients();
-    requested_clients.sort();
-    assert_eq!(requested_clients, names);
+    let mut requested_client_ids = fixture.requested_client_ids();
+    requested_client_ids.sort();
+    assert_eq!(requested_client_ids, client_ids);
     // The next run looks up only the unavailable clients.
     fixture.advance_clock(1);
-    assert_eq!(fixture.run(LookupJob::Tenantless).await.unavailable, 900);
+    assert_eq!(
+        fixture
+            .run_job(LookupJob::Tenantless)
+            .await
+            .unavailable_lookups,
+        900
+    );
 }

@@ -1,7 +1,8 @@
-//! Migration of a database that the Go implementation has used. The migration takes over the table
-//! `connections` with its rows, and the statements of the Go implementation still work.
+//! Tests the migration of a database that the Go implementation has used. The migration keeps the
+//! table `connections` with its rows, and the statements of the Go implementation still work.
 //!
-//! The test names start with the id of an item of the tenancy acceptance list (M1 to M3).
+//! The names of some tests start with an item id of the tenancy acceptance list (M1 to M3). The
+//! other items are tested in `tests/it/acceptance.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +17,8 @@ use sqlx::{Connection as _, PgConnection, Row as _};
 
 use crate::support::services;
 
-const BEFORE_TENANCY: &str = include_str!("../../fixtures/go-schema-before-tenancy.sql");
-const WITH_TENANCY: &str = include_str!("../../fixtures/go-schema-with-tenancy.sql");
+const GO_SCHEMA_BEFORE_TENANCY: &str = include_str!("../../fixtures/go-schema-before-tenancy.sql");
+const GO_SCHEMA_WITH_TENANCY: &str = include_str!("../../fixtures/go-schema-with-tenancy.sql");
 
 /// Selects the columns that both versions of the Go implementation use.
 const SELECT_GO_COLUMNS: &str = "SELECT id::bigint, coalesce(account, '(null)'), org_id, client_id,
@@ -29,7 +30,8 @@ const SELECT_GO_COLUMNS: &str = "SELECT id::bigint, coalesce(account, '(null)'),
 struct MigratedDatabase {
     settings: Postgres,
     connection: PgConnection,
-    rows_before: Vec<Vec<String>>,
+    /// The Go columns of all rows before the migration.
+    rows_before_migration: Vec<Vec<String>>,
 }
 
 impl MigratedDatabase {
@@ -42,16 +44,16 @@ impl MigratedDatabase {
             .execute(&mut connection)
             .await
             .unwrap();
-        let rows_before = go_rows(&mut connection).await;
+        let rows_before_migration = read_go_rows(&mut connection).await;
         let settings = services::postgres_config(port, &name);
         migrate(&settings).await.unwrap();
-        // The prepared statements of the first connection have column types that the migration
-        // changed.
+        // A new connection is needed, because the migration changed column types that the prepared
+        // statements of the first connection use.
         let connection = PgConnection::connect(&url).await.unwrap();
         Self {
             settings,
             connection,
-            rows_before,
+            rows_before_migration,
         }
     }
 
@@ -68,18 +70,18 @@ impl MigratedDatabase {
     }
 }
 
-/// Reads all rows as text.
-async fn go_rows(connection: &mut PgConnection) -> Vec<Vec<String>> {
+/// Reads the Go columns of all rows as text.
+async fn read_go_rows(connection: &mut PgConnection) -> Vec<Vec<String>> {
     let rows = sqlx::query(SELECT_GO_COLUMNS)
         .fetch_all(connection)
         .await
         .unwrap();
-    let as_texts = |row: &sqlx::postgres::PgRow| {
+    let column_texts = |row: &sqlx::postgres::PgRow| {
         let mut columns = vec![row.get::<i64, _>(0).to_string()];
         columns.extend((1..12).map(|index| row.get::<String, _>(index)));
         columns
     };
-    rows.iter().map(as_texts).collect()
+    rows.iter().map(column_texts).collect()
 }
 
 fn org(name: &str) -> OrgId {
@@ -90,51 +92,54 @@ fn client(name: &str) -> ClientId {
     ClientId::new(name).unwrap()
 }
 
-fn missing_tenant(now: Timestamp) -> LookupReason {
+fn missing_tenant_reason(now: Timestamp) -> LookupReason {
     LookupReason::MissingTenant {
-        before: now,
+        looked_up_before: now,
         max_attempts: 30,
     }
 }
 
 #[tokio::test]
 async fn m1_migration_sets_defaults_and_changes_no_other_column() {
-    let mut database = MigratedDatabase::from_fixture(BEFORE_TENANCY).await;
-    let rows = go_rows(&mut database.connection).await;
+    let mut database = MigratedDatabase::from_fixture(GO_SCHEMA_BEFORE_TENANCY).await;
+    let rows = read_go_rows(&mut database.connection).await;
     assert_eq!(rows.len(), 16);
     for row in &rows {
-        assert!(database.rows_before.contains(row), "{row:?}");
+        assert!(database.rows_before_migration.contains(row), "{row:?}");
     }
     let count_without_defaults =
         "SELECT count(*)::text FROM connections WHERE tenant_lookup_timestamp IS NOT NULL
         OR tenant_lookup_failure_count <> 0 OR dialect <> 'status' OR kind <> 'host'
         OR NOT inventory_eligible OR online_received_at <> updated_at";
     assert_eq!(database.select_text(count_without_defaults).await, "0");
-    let mut database = MigratedDatabase::from_fixture(WITH_TENANCY).await;
-    let rows = go_rows(&mut database.connection).await;
+    let mut database = MigratedDatabase::from_fixture(GO_SCHEMA_WITH_TENANCY).await;
+    let rows = read_go_rows(&mut database.connection).await;
     assert_eq!(rows.len(), 20);
     for row in &rows {
-        assert!(database.rows_before.contains(row), "{row:?}");
+        assert!(database.rows_before_migration.contains(row), "{row:?}");
     }
 }
 
 #[tokio::test]
 async fn m2_migrated_rows_are_not_due_for_a_tenant_lookup() {
-    let database = MigratedDatabase::from_fixture(BEFORE_TENANCY).await;
+    let database = MigratedDatabase::from_fixture(GO_SCHEMA_BEFORE_TENANCY).await;
     let (store, now) = (database.open_store(), Timestamp::now());
-    let due = store.count_due(missing_tenant(now), now).await.unwrap();
-    assert_eq!(due, 0);
+    let due_count = store
+        .count_due(missing_tenant_reason(now), now)
+        .await
+        .unwrap();
+    assert_eq!(due_count, 0);
     let claim_until = now + Duration::from_mins(1);
     let claimed = store
-        .claim_for_lookup(missing_tenant(now), 100, now, claim_until)
+        .claim_for_lookup(missing_tenant_reason(now), 100, now, claim_until)
         .await
         .unwrap();
     assert!(claimed.is_empty());
-    // Rows that the Go implementation stored as tenantless are due, also if they contain nulls.
-    let database = MigratedDatabase::from_fixture(WITH_TENANCY).await;
+    // Rows that the Go implementation stored as tenantless are due, even if the rows contain nulls.
+    let database = MigratedDatabase::from_fixture(GO_SCHEMA_WITH_TENANCY).await;
     let claimed = database
         .open_store()
-        .claim_for_lookup(missing_tenant(now), 100, now, claim_until)
+        .claim_for_lookup(missing_tenant_reason(now), 100, now, claim_until)
         .await
         .unwrap();
     let names: Vec<&str> = claimed.iter().map(|row| row.client_id.as_str()).collect();
@@ -142,22 +147,25 @@ async fn m2_migrated_rows_are_not_due_for_a_tenant_lookup() {
 }
 
 #[tokio::test]
-async fn m3_the_table_of_the_go_implementation_is_migrated_in_place() {
-    for (fixture, go_version) in [(BEFORE_TENANCY, "8"), (WITH_TENANCY, "10")] {
+async fn m3_table_of_the_go_implementation_is_migrated_in_place() {
+    for (fixture, go_version) in [
+        (GO_SCHEMA_BEFORE_TENANCY, "8"),
+        (GO_SCHEMA_WITH_TENANCY, "10"),
+    ] {
         let mut database = MigratedDatabase::from_fixture(fixture).await;
         let go_versions = "SELECT string_agg(version::text, ',') FROM schema_migrations";
         assert_eq!(database.select_text(go_versions).await, go_version);
-        // Of the rows with the same client id, only the newest is kept.
+        // If several rows have the same client id, the migration keeps only the newest row.
         let kept_ids = "SELECT string_agg(id::text, ',' ORDER BY id) FROM connections
             WHERE client_id LIKE 'twice-%'";
         assert_eq!(database.select_text(kept_ids).await, "3,5,8,10");
         // Two more migrations at the same time change nothing.
-        let rows = go_rows(&mut database.connection).await;
-        let (first, second) =
+        let rows = read_go_rows(&mut database.connection).await;
+        let (first_result, second_result) =
             tokio::join!(migrate(&database.settings), migrate(&database.settings));
-        first.unwrap();
-        second.unwrap();
-        assert_eq!(go_rows(&mut database.connection).await, rows);
+        first_result.unwrap();
+        second_result.unwrap();
+        assert_eq!(read_go_rows(&mut database.connection).await, rows);
         // The store can read rows that contain nulls.
         let store = database.open_store();
         let found = store
@@ -166,27 +174,27 @@ async fn m3_the_table_of_the_go_implementation_is_migrated_in_place() {
             .unwrap()
             .unwrap();
         assert_eq!(found.tenant.account, "");
-        let listed = store
+        let page = store
             .list_for_org(&org("org-1"), &PageRequest::at_offset(0, 100))
             .await
             .unwrap();
-        assert_eq!(listed.count, if go_version == "8" { 13 } else { 14 });
+        assert_eq!(page.count, if go_version == "8" { 13 } else { 14 });
         store.close().await;
     }
 }
 
 #[tokio::test]
-async fn offline_is_recorded_for_migrated_rows_that_contain_nulls() {
-    let database = MigratedDatabase::from_fixture(WITH_TENANCY).await;
+async fn offline_message_is_recorded_for_migrated_rows_that_contain_nulls() {
+    let database = MigratedDatabase::from_fixture(GO_SCHEMA_WITH_TENANCY).await;
     let store = database.open_store();
     let now = Timestamp::now();
     let names = ["no-account", "sql-null", "count-null", "tenantless-nulls"];
     let batch = PresenceBatch {
-        ends: names
+        connection_ends: names
             .iter()
             .map(|name| ConnectionEnd {
                 client_id: client(name),
-                received: ReceivedAt {
+                received_at: ReceivedAt {
                     time: now,
                     position: None,
                 },
@@ -204,7 +212,7 @@ async fn offline_is_recorded_for_migrated_rows_that_contain_nulls() {
 /// updated), a SELECT by organization and client id, and a DELETE by client id.
 #[tokio::test]
 async fn statements_of_the_go_implementation_still_work() {
-    let mut database = MigratedDatabase::from_fixture(WITH_TENANCY).await;
+    let mut database = MigratedDatabase::from_fixture(GO_SCHEMA_WITH_TENANCY).await;
     let upsert = "WITH upsert AS (
             UPDATE connections SET org_id = $1, dispatchers = '{}', canonical_facts = 'null',
                    message_id = 'm', message_sent = now(), stale_timestamp = now(),
@@ -235,12 +243,12 @@ async fn statements_of_the_go_implementation_still_work() {
             .await
             .unwrap();
     assert_eq!(count, 1);
-    let deleted = sqlx::query("DELETE FROM connections WHERE client_id = $1")
+    let delete_result = sqlx::query("DELETE FROM connections WHERE client_id = $1")
         .bind("go-new")
         .execute(&mut database.connection)
         .await
         .unwrap();
-    assert_eq!(deleted.rows_affected(), 1);
+    assert_eq!(delete_result.rows_affected(), 1);
     store.close().await;
 }
 

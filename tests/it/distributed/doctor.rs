@@ -1,23 +1,24 @@
-//! The `doctor` command reports each problem with its fix.
+//! Tests that the `doctor` command reports each problem with its fix.
 
 use crate::support::cluster::Cluster;
 use crate::support::services::{self, Service};
 use crate::support::{Certs, unique_id};
 
-/// Runs `doctor`. Its first line with a failure must contain `check` and all `hints`.
-async fn assert_doctor_fails(cluster: &Cluster, check: &str, hints: &[&str]) {
+/// Runs `doctor`, which must fail. The first line that starts with FAIL must contain `check_name`
+/// and all `hints`.
+async fn assert_doctor_fails(cluster: &Cluster, check_name: &str, hints: &[&str]) {
     let (code, output) = cluster.run_command(&["doctor"]).await;
     assert_eq!(code, Some(1), "{output}");
     let line = output.lines().find(|line| line.starts_with("FAIL"));
     let line = line.unwrap_or_else(|| panic!("no check failed: {output}"));
-    assert!(line.contains(check), "{line}");
+    assert!(line.contains(check_name), "{line}");
     for hint in hints {
         assert!(line.contains(hint), "no {hint:?} in {line}");
     }
 }
 
 #[tokio::test]
-async fn doctor_reports_database_problems_with_their_fix() {
+async fn doctor_reports_each_database_problem_with_its_fix() {
     let cluster = Cluster::new().await;
     let (code, output) = cluster.run_command(&["doctor"]).await;
     assert_eq!(code, Some(0), "{output}");
@@ -37,25 +38,26 @@ async fn doctor_reports_database_problems_with_their_fix() {
         .set("postgres.tls", "require")
         .set("postgres.ca", "");
 
-    let empty = services::create_database(services::shared_services().await.postgres_port).await;
-    let cluster = cluster.set("postgres.database", &empty);
+    let empty_database =
+        services::create_database(services::shared_services().await.postgres_port).await;
+    let cluster = cluster.set("postgres.database", &empty_database);
     assert_doctor_fails(
         &cluster,
         "database",
         &["no schema", "cloud-connector migrate"],
     )
     .await;
-    // A schema without the latest migration.
+    // Migrate the database and delete the record of the latest migration. `doctor` must report it.
     let (code, output) = cluster.run_command(&["migrate"]).await;
     assert_eq!(code, Some(0), "{output}");
-    delete_last_migration_record(&empty).await;
+    delete_last_migration_record(&empty_database).await;
     assert_doctor_fails(&cluster, "database", &["cloud-connector migrate"]).await;
     let cluster = cluster.set("postgres.database", "missing");
     assert_doctor_fails(&cluster, "database", &["postgres.database"]).await;
 }
 
 #[tokio::test]
-async fn doctor_reports_broker_and_kafka_problems_with_their_fix() {
+async fn doctor_reports_each_broker_and_kafka_problem_with_its_fix() {
     let cluster = Cluster::new().await;
     let topic = unique_id("missing");
     let cluster = cluster.set("kafka.ingress_topic", &topic);
@@ -72,7 +74,7 @@ async fn doctor_reports_broker_and_kafka_problems_with_their_fix() {
     let cluster = cluster.set("kafka.brokers", unused_address);
     assert_doctor_fails(&cluster, "Kafka", &["kafka.brokers"]).await;
 
-    // Another CA issued the certificate of the broker.
+    // The CA in `mqtt.ca` did not issue the certificate of the broker.
     let folder = tempfile::tempdir().unwrap();
     let certs = Certs::init(folder.path()).await;
     certs.issue("cloud-connector").await;
@@ -103,9 +105,9 @@ async fn delete_last_migration_record(database: &str) {
     let port = services::shared_services().await.postgres_port;
     let url = format!("postgres://cc:cc-secret@127.0.0.1:{port}/{database}?sslmode=disable");
     let mut connection = sqlx::PgConnection::connect(&url).await.unwrap();
-    let delete_last =
+    let delete_sql =
         "DELETE FROM _sqlx_migrations WHERE version = (SELECT max(version) FROM _sqlx_migrations)";
-    sqlx::query(delete_last)
+    sqlx::query(delete_sql)
         .execute(&mut connection)
         .await
         .unwrap();

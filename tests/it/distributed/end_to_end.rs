@@ -1,23 +1,27 @@
-//! The lifecycle of a client in distributed mode, with one process per role or one for all roles.
+//! Tests of the lifecycle of a client in distributed mode, with one process per role or with one
+//! process for all roles.
 
 use serde_json::{Value, json};
 
 use crate::end_to_end::SimulatedClient;
 use crate::support::cluster::{Cluster, ConnectorProcess, DEFAULT_ORG_ID};
-use crate::support::mqtt::{Connect, RawClient, control_out, offline, online};
+use crate::support::mqtt::{
+    Connect, RawClient, control_out_topic, offline_message, online_message,
+};
 use crate::support::services::Service;
 use crate::support::{Certs, connector_command, eventually, unique_id};
 
-/// Waits for the client to come online, sends it a message, and kills it.
+/// Waits until the client is connected, sends a message to it, and kills it. Checks each response
+/// of the API.
 async fn run_client_lifecycle(
     api: &ConnectorProcess,
     client_id: &str,
     mut simulated_client: SimulatedClient,
 ) {
-    simulated_client.next_line_with("online").await;
+    simulated_client.wait_for_line("online").await;
     api.wait_until_connected(client_id).await;
     let path = format!("/v2/connections/{client_id}/status");
-    let row: Value = api
+    let status_body: Value = api
         .request("GET", &path)
         .send()
         .await
@@ -25,14 +29,14 @@ async fn run_client_lifecycle(
         .json()
         .await
         .unwrap();
-    assert_eq!(row["status"], "connected");
-    assert_eq!(row["org_id"], DEFAULT_ORG_ID);
-    assert_eq!(row["tags"], json!({"simulated": "true"}));
+    assert_eq!(status_body["status"], "connected");
+    assert_eq!(status_body["org_id"], DEFAULT_ORG_ID);
+    assert_eq!(status_body["tags"], json!({"simulated": "true"}));
     let (status, sent) = api
         .send_message(client_id, json!({"directive": "echo", "payload": {"a": 1}}))
         .await;
     assert_eq!(status, 201, "{sent}");
-    let line = simulated_client.next_line_with("received on").await;
+    let line = simulated_client.wait_for_line("received on").await;
     let topic = format!("redhat/insights/{client_id}/data/in: ");
     let (_, payload) = line.split_once(&topic).expect("unexpected topic");
     let message: Value = serde_json::from_str(payload).unwrap();
@@ -47,7 +51,7 @@ async fn run_client_lifecycle(
 }
 
 #[tokio::test]
-async fn client_lifecycle_with_one_process_per_role() {
+async fn client_connects_receives_a_message_and_disconnects_with_one_process_per_role() {
     let cluster = Cluster::new().await;
     let ingest = cluster.start(&["ingest"]).await;
     let record = cluster.start(&["record"]).await;
@@ -60,13 +64,13 @@ async fn client_lifecycle_with_one_process_per_role() {
     run_client_lifecycle(&api, &client_id, SimulatedClient::start(simulate)).await;
     assert!(
         ingest
-            .metric("cloud_connector_messages_received_total", "control")
+            .read_metric("cloud_connector_messages_received_total", "control")
             .await
             >= 2.0
     );
     assert!(
         record
-            .metric("cloud_connector_messages_applied_total", "online")
+            .read_metric("cloud_connector_messages_applied_total", "online")
             .await
             >= 1.0
     );
@@ -77,7 +81,7 @@ async fn client_lifecycle_with_one_process_per_role() {
 }
 
 #[tokio::test]
-async fn client_lifecycle_over_mtls() {
+async fn client_connects_receives_a_message_and_disconnects_over_mtls() {
     let folder = tempfile::tempdir().unwrap();
     let certs = Certs::init(folder.path()).await;
     let client_id = unique_id("dist-tls");
@@ -117,14 +121,14 @@ async fn client_lifecycle_over_mtls() {
 }
 
 #[tokio::test]
-async fn client_lifecycle_in_one_process_with_and_without_kafka() {
+async fn client_connects_receives_a_message_and_disconnects_with_and_without_kafka() {
     for with_kafka in [true, false] {
         let mut cluster = Cluster::new().await;
         if !with_kafka {
             cluster = cluster.set("kafka.brokers", "");
         }
         let process = cluster.start(&[]).await;
-        let client_id = unique_id("all");
+        let client_id = unique_id("all-roles");
         let address = format!("127.0.0.1:{}", cluster.mosquitto.port);
         let mut simulate = connector_command();
         simulate.args(["simulate", "--mqtt", &address, "--id", &client_id]);
@@ -145,16 +149,16 @@ async fn messages_queued_while_ingest_is_down_are_recorded() {
         let client_id = format!("backlog-{n:02}");
         let mut client = RawClient::connect(&address, &Connect::new(&client_id)).await;
         client
-            .must_publish(&control_out(&client_id), &online())
+            .must_publish(&control_out_topic(&client_id), &online_message())
             .await;
         if n % 2 == 0 {
             client
-                .must_publish(&control_out(&client_id), &offline())
+                .must_publish(&control_out_topic(&client_id), &offline_message())
                 .await;
         }
         clients.push(client);
     }
-    // The record process is killed, too, before it has read the messages.
+    // Kill the `record` process, too. It has not read the messages yet.
     record.kill().await;
     let _ingest = cluster.start(&["ingest"]).await;
     let _record = cluster.start(&["record"]).await;

@@ -1,4 +1,4 @@
-//! The distributed deployment mode with real Mosquitto, Kafka and PostgreSQL.
+//! Tests of the distributed deployment mode with real Mosquitto, Kafka and PostgreSQL.
 
 mod acl;
 mod adoption;

@@ -1,6 +1,6 @@
-//! Restarts of external services and of `ingest`. While a service is down, readiness and the API
-//! report the outage. Afterwards every role recovers by itself, and every message that the broker
-//! acknowledged is recorded.
+//! Tests of restarts of external services and of `ingest`. While a service is down, readiness and
+//! the API report the outage. Afterwards, every role continues without a restart, and every message
+//! that the broker acknowledged is recorded.
 
 use std::time::Duration;
 
@@ -8,12 +8,16 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::support::cluster::{Cluster, ConnectorProcess};
-use crate::support::mqtt::{Connect, RawClient, control_out, data_in, data_out, online};
+use crate::support::mqtt::{
+    Connect, RawClient, control_out_topic, data_in_topic, data_out_topic, online_message,
+};
 use crate::support::services::Service;
 use crate::support::{TIMEOUT, eventually, unique_id};
 
+/// Time for which a test stops an external service.
 const OUTAGE_DURATION: Duration = Duration::from_secs(10);
 
+/// One connector process per role.
 struct Roles {
     ingest: ConnectorProcess,
     record: ConnectorProcess,
@@ -30,16 +34,16 @@ async fn start_roles(cluster: &Cluster) -> Roles {
 
 /// Publishes an online message of a new client every 100 milliseconds, until `stop` resolves.
 /// Returns the ids of the clients whose message the broker acknowledged.
-fn spawn_traffic(
+fn spawn_online_publisher(
     address: String,
     mut stop: tokio::sync::oneshot::Receiver<()>,
 ) -> tokio::task::JoinHandle<Vec<String>> {
     tokio::spawn(async move {
-        let mut acknowledged = Vec::new();
+        let mut acknowledged_ids = Vec::new();
         for n in 0.. {
-            let client_id = format!("traffic-{n:04}");
+            let client_id = format!("publisher-{n:04}");
             if publish_online(&address, &client_id).await {
-                acknowledged.push(client_id);
+                acknowledged_ids.push(client_id);
             }
             let pause = tokio::time::sleep(Duration::from_millis(100));
             tokio::select! {
@@ -47,12 +51,12 @@ fn spawn_traffic(
                 _ = &mut stop => break,
             }
         }
-        acknowledged
+        acknowledged_ids
     })
 }
 
-/// Publishes an online message and closes the connection. The client has no last will, so it stays
-/// listed. Returns whether the broker acknowledged the message.
+/// Publishes an online message and closes the connection. The client has no last will, so it is
+/// still listed afterwards. Returns whether the broker acknowledged the message.
 async fn publish_online(address: &str, client_id: &str) -> bool {
     let Ok(stream) = tokio::net::TcpStream::connect(address).await else {
         return false;
@@ -61,15 +65,15 @@ async fn publish_online(address: &str, client_id: &str) -> bool {
     if client.send_connect(&Connect::new(client_id)).await != 0 {
         return false;
     }
-    let payload = online().to_string();
+    let payload = online_message().to_string();
     client
-        .publish(&control_out(client_id), payload.as_bytes())
+        .publish(&control_out_topic(client_id), payload.as_bytes())
         .await
         .is_some()
 }
 
-/// Stops a service for `OUTAGE_DURATION` and runs `checks` meanwhile.
-async fn during_outage<F: Future<Output = ()>>(service: &Service, checks: F) {
+/// Stops a service for `OUTAGE_DURATION`. Runs `checks` while the service is down.
+async fn run_during_outage<F: Future<Output = ()>>(service: &Service, checks: F) {
     service.stop().await;
     let outage_end = Instant::now() + OUTAGE_DURATION;
     tokio::time::timeout(TIMEOUT, checks)
@@ -79,27 +83,27 @@ async fn during_outage<F: Future<Output = ()>>(service: &Service, checks: F) {
     service.start_process().await;
 }
 
-/// Waits until all roles are ready and all expected clients are listed.
-async fn assert_all_recorded(roles: &Roles, expected: &[String]) {
+/// Waits until all roles are ready and the clients with `expected_ids` are listed.
+async fn assert_all_recorded(roles: &Roles, expected_ids: &[String]) {
     assert!(
-        expected.len() > 20,
-        "only {} messages were published; the test needs more than 20",
-        expected.len()
+        expected_ids.len() > 20,
+        "only {} messages were acknowledged; the test needs more than 20",
+        expected_ids.len()
     );
     for process in [&roles.ingest, &roles.record, &roles.api] {
         process.wait_until_ready().await;
     }
     eventually("every acknowledged message to be recorded", || async {
-        let listed = roles.api.list_client_ids().await.ok()?;
-        expected
+        let listed_ids = roles.api.list_client_ids().await.ok()?;
+        expected_ids
             .iter()
-            .all(|client_id| listed.contains(client_id))
+            .all(|client_id| listed_ids.contains(client_id))
             .then_some(())
     })
     .await;
 }
 
-/// Whether the readiness response reports a problem with the component.
+/// Returns whether the readiness response reports a problem with the component.
 fn reports_problem(readiness: &serde_json::Value, component: &str) -> bool {
     readiness["components"][component]
         .as_str()
@@ -107,18 +111,18 @@ fn reports_problem(readiness: &serde_json::Value, component: &str) -> bool {
 }
 
 #[tokio::test]
-async fn mosquitto_down_for_ten_seconds() {
+async fn messages_are_recorded_despite_a_mosquitto_outage_of_ten_seconds() {
     let cluster = Cluster::new().await;
     let roles = start_roles(&cluster).await;
     let address = format!("127.0.0.1:{}", cluster.mosquitto.port);
     let (stop, stopped) = tokio::sync::oneshot::channel();
-    let traffic = spawn_traffic(address, stopped);
+    let publisher = spawn_online_publisher(address, stopped);
     eventually("the first listed clients", || async {
         (roles.api.list_client_ids().await.ok()?.len() > 5).then_some(())
     })
     .await;
     let listed_id = roles.api.list_client_ids().await.unwrap()[0].clone();
-    during_outage(&cluster.mosquitto, async {
+    run_during_outage(&cluster.mosquitto, async {
         assert!(reports_problem(
             &roles.ingest.wait_until_not_ready().await,
             "mqtt_ingest"
@@ -127,7 +131,7 @@ async fn mosquitto_down_for_ten_seconds() {
             &roles.api.wait_until_not_ready().await,
             "mqtt_api"
         ));
-        // The list needs only the database. Sending fails with 503.
+        // A list request needs only the database, so it succeeds. A message request returns 503.
         assert!(roles.api.list_client_ids().await.is_ok());
         let (status, body) = roles
             .api
@@ -143,13 +147,13 @@ async fn mosquitto_down_for_ten_seconds() {
         (roles.ingest.readiness().await.0 == 200).then_some(())
     })
     .await;
-    let count_before = roles.api.list_client_ids().await.unwrap().len();
+    let listed_count_before = roles.api.list_client_ids().await.unwrap().len();
     eventually("more listed clients", || async {
-        (roles.api.list_client_ids().await.ok()?.len() > count_before + 20).then_some(())
+        (roles.api.list_client_ids().await.ok()?.len() > listed_count_before + 20).then_some(())
     })
     .await;
     stop.send(()).unwrap();
-    assert_all_recorded(&roles, &traffic.await.unwrap()).await;
+    assert_all_recorded(&roles, &publisher.await.unwrap()).await;
     let (status, _) = roles
         .api
         .send_message(&listed_id, json!({"directive": "x"}))
@@ -158,7 +162,7 @@ async fn mosquitto_down_for_ten_seconds() {
 }
 
 #[tokio::test]
-async fn kafka_down_for_ten_seconds() {
+async fn messages_are_recorded_despite_a_kafka_outage_of_ten_seconds() {
     let cluster = Cluster::with_services(
         Service::mosquitto().await,
         None,
@@ -168,12 +172,12 @@ async fn kafka_down_for_ten_seconds() {
     let roles = start_roles(&cluster).await;
     let address = format!("127.0.0.1:{}", cluster.mosquitto.port);
     let (stop, stopped) = tokio::sync::oneshot::channel();
-    let traffic = spawn_traffic(address, stopped);
+    let publisher = spawn_online_publisher(address, stopped);
     eventually("the first listed clients", || async {
         (roles.api.list_client_ids().await.ok()?.len() > 5).then_some(())
     })
     .await;
-    during_outage(cluster.kafka.as_ref().unwrap(), async {
+    run_during_outage(cluster.kafka.as_ref().unwrap(), async {
         assert!(reports_problem(
             &roles.ingest.wait_until_not_ready().await,
             "kafka_producer"
@@ -187,11 +191,11 @@ async fn kafka_down_for_ten_seconds() {
     })
     .await;
     stop.send(()).unwrap();
-    assert_all_recorded(&roles, &traffic.await.unwrap()).await;
+    assert_all_recorded(&roles, &publisher.await.unwrap()).await;
 }
 
 #[tokio::test]
-async fn postgres_down_for_ten_seconds() {
+async fn messages_are_recorded_despite_a_postgres_outage_of_ten_seconds() {
     let cluster = Cluster::with_services(
         Service::mosquitto().await,
         Some(Service::postgres().await),
@@ -201,12 +205,12 @@ async fn postgres_down_for_ten_seconds() {
     let roles = start_roles(&cluster).await;
     let address = format!("127.0.0.1:{}", cluster.mosquitto.port);
     let (stop, stopped) = tokio::sync::oneshot::channel();
-    let traffic = spawn_traffic(address, stopped);
+    let publisher = spawn_online_publisher(address, stopped);
     eventually("the first listed clients", || async {
         (roles.api.list_client_ids().await.ok()?.len() > 5).then_some(())
     })
     .await;
-    during_outage(cluster.postgres.as_ref().unwrap(), async {
+    run_during_outage(cluster.postgres.as_ref().unwrap(), async {
         assert!(reports_problem(
             &roles.record.wait_until_not_ready().await,
             "store"
@@ -219,10 +223,10 @@ async fn postgres_down_for_ten_seconds() {
         assert_eq!(roles.api.list_client_ids().await, Err(503));
         let (status, body) = roles
             .api
-            .send_message("traffic-0000", json!({"directive": "x"}))
+            .send_message("publisher-0000", json!({"directive": "x"}))
             .await;
         assert_eq!(status, 503, "{body}");
-        let path = "/v2/connections/traffic-0000/status";
+        let path = "/v2/connections/publisher-0000/status";
         let response = roles.api.request("GET", path).send().await.unwrap();
         assert_eq!(response.status(), 503);
         assert!(response.headers().contains_key("retry-after"));
@@ -230,11 +234,11 @@ async fn postgres_down_for_ten_seconds() {
     })
     .await;
     stop.send(()).unwrap();
-    assert_all_recorded(&roles, &traffic.await.unwrap()).await;
+    assert_all_recorded(&roles, &publisher.await.unwrap()).await;
 }
 
-/// The last will and a heartbeat are published while `ingest` is down. The broker must queue both,
-/// so that the client is listed as connected afterwards.
+/// While `ingest` is down, the broker publishes the last will and the client publishes a heartbeat.
+/// The broker must queue both messages, so that the client is listed as connected afterwards.
 #[tokio::test]
 async fn heartbeat_published_while_ingest_is_down_is_recorded() {
     let cluster = Cluster::new().await;
@@ -248,46 +252,51 @@ async fn heartbeat_published_while_ingest_is_down_is_recorded() {
     let connect = Connect::new(&client_id).offline_will();
     let mut client = RawClient::connect(&address, &connect).await;
     client
-        .must_publish(&control_out(&client_id), &online())
+        .must_publish(&control_out_topic(&client_id), &online_message())
         .await;
     api.wait_until_connected(&client_id).await;
     ingest.kill().await;
     drop(client);
     // Wait until the broker has published the last will.
-    let mut watcher = RawClient::connect(
+    let mut last_will_subscriber = RawClient::connect(
         &address,
         &Connect::new("watcher").user("cloud-connector", "cc-secret"),
     )
     .await;
-    watcher.subscribe(&control_out(&client_id)).await;
+    last_will_subscriber
+        .subscribe(&control_out_topic(&client_id))
+        .await;
     let mut client = RawClient::connect(&address, &connect).await;
     drop(client);
-    watcher.next_message().await;
+    last_will_subscriber.next_message().await;
     client = RawClient::connect(&address, &connect).await;
-    client.publish_heartbeat(&data_out(&client_id)).await;
-    // The broker processes packets in order, so it has the heartbeat when it sends the SUBACK.
-    client.subscribe(&data_in(&client_id)).await;
+    client.publish_heartbeat(&data_out_topic(&client_id)).await;
+    // The broker processes packets in order. When it sends the SUBACK, it has received the
+    // heartbeat.
+    client.subscribe(&data_in_topic(&client_id)).await;
     let _ingest = cluster.start(&["ingest"]).await;
     let other_id = unique_id("other");
-    let mut other = RawClient::connect(&address, &Connect::new(&other_id)).await;
-    other.must_publish(&control_out(&other_id), &online()).await;
+    let mut other_client = RawClient::connect(&address, &Connect::new(&other_id)).await;
+    other_client
+        .must_publish(&control_out_topic(&other_id), &online_message())
+        .await;
     api.wait_until_connected(&other_id).await;
     eventually("the client to be listed after its last will", || async {
-        let applied_offline = record
-            .metric("cloud_connector_messages_applied_total", "offline")
+        let applied_offline_messages = record
+            .read_metric("cloud_connector_messages_applied_total", "offline")
             .await;
         let is_listed = api.list_client_ids().await.ok()?.contains(&client_id);
-        (applied_offline > 0.5 && is_listed).then_some(())
+        (applied_offline_messages > 0.5 && is_listed).then_some(())
     })
     .await;
 }
 
 /// With a low `max_inflight_messages`, Mosquitto 2.0 stops delivering messages to a reconnected
-/// client if QoS 0 messages are queued; see `deploy/mosquitto/mosquitto.conf`. With the shipped
-/// configuration, the whole backlog is delivered.
+/// client if QoS 0 messages are queued. With the configuration in
+/// `deploy/mosquitto/mosquitto.conf`, Mosquitto delivers the whole backlog.
 #[tokio::test]
 async fn broker_backlog_is_delivered_when_ingest_restarts() {
-    /// A value of `max_inflight_messages` with which Mosquitto stopped delivering.
+    /// With this value of `max_inflight_messages`, Mosquitto stopped delivering messages.
     const TOO_LOW_MAX_INFLIGHT: usize = 2000;
     let cluster = Cluster::new().await;
     let Roles {
@@ -299,32 +308,32 @@ async fn broker_backlog_is_delivered_when_ingest_restarts() {
     ingest.signal("STOP");
     let mut busy_client = RawClient::connect(&address, &Connect::new("busy")).await;
     for _ in 1..TOO_LOW_MAX_INFLIGHT {
-        let payload = online().to_string();
-        let topic = control_out("busy");
+        let payload = online_message().to_string();
+        let topic = control_out_topic("busy");
         busy_client
             .send_publish(&topic, payload.as_bytes(), false)
             .await;
     }
-    let topic = control_out("busy");
+    let topic = control_out_topic("busy");
     busy_client
-        .must_publish_after_pending(&topic, &online(), TOO_LOW_MAX_INFLIGHT - 1)
+        .must_publish_after_pending(&topic, &online_message(), TOO_LOW_MAX_INFLIGHT - 1)
         .await;
     ingest.kill().await;
     let mut client_ids = Vec::new();
     for n in 0..50 {
         let client_id = format!("queued-{n:02}");
         let mut client = RawClient::connect(&address, &Connect::new(&client_id)).await;
-        client.publish_heartbeat(&data_out(&client_id)).await;
+        client.publish_heartbeat(&data_out_topic(&client_id)).await;
         client
-            .must_publish(&control_out(&client_id), &online())
+            .must_publish(&control_out_topic(&client_id), &online_message())
             .await;
         client_ids.push(client_id);
     }
     let _ingest = cluster.start(&["ingest"]).await;
     eventually("all clients to be listed", || async {
-        let listed = api.list_client_ids().await.ok()?;
-        let all_listed = client_ids.iter().all(|id| listed.contains(id));
-        all_listed.then_some(())
+        let listed_ids = api.list_client_ids().await.ok()?;
+        let are_all_listed = client_ids.iter().all(|id| listed_ids.contains(id));
+        are_all_listed.then_some(())
     })
     .await;
 }

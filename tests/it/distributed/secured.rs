@@ -1,5 +1,5 @@
-//! Secured connections to external services: TLS and passwords for PostgreSQL and Kafka, tokens for
-//! MQTT over WebSocket. Also concurrent migrations.
+//! Tests of secured connections to external services: TLS and passwords for PostgreSQL and Kafka,
+//! tokens for MQTT over WebSocket. Also a test of concurrent migrations.
 
 use std::path::Path;
 
@@ -8,12 +8,12 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
 use crate::support::cluster::Cluster;
-use crate::support::mqtt::{Connect, RawClient, control_out, online};
+use crate::support::mqtt::{Connect, RawClient, control_out_topic, online_message};
 use crate::support::services::{Service, create_database};
 use crate::support::{Certs, unique_id};
 
 #[tokio::test]
-async fn postgres_connects_with_tls_disabled_required_and_verified() {
+async fn connector_connects_to_postgres_with_tls_disabled_required_and_verified() {
     let server = Service::postgres().await;
     let ca = server.file("ca.pem");
     let database = create_database(server.port).await;
@@ -28,20 +28,20 @@ async fn postgres_connects_with_tls_disabled_required_and_verified() {
         ("verify-full", Some(&ca)),
     ] {
         let ca_setting = ca.map_or_else(String::new, |ca| ca.display().to_string());
-        let (code, output) = migrate(&cluster, tls, &ca_setting).await;
+        let (code, output) = run_migrate(&cluster, tls, &ca_setting).await;
         assert_eq!(code, Some(0), "{tls}: {output}");
     }
-    // The setting accepts the PEM text itself, too.
+    // `postgres.ca` accepts a PEM text instead of a file path, too.
     let pem = std::fs::read_to_string(&ca).unwrap();
-    let (code, output) = migrate(&cluster, "verify-full", &pem).await;
+    let (code, output) = run_migrate(&cluster, "verify-full", &pem).await;
     assert_eq!(code, Some(0), "{output}");
-    let (code, output) = migrate(&cluster, "verify-full", "").await;
+    let (code, output) = run_migrate(&cluster, "verify-full", "").await;
     assert_eq!(code, Some(1), "{output}");
     assert!(output.contains("postgres.ca"), "{output}");
 }
 
-/// Runs `migrate` with these TLS settings. Returns the exit code and stderr.
-async fn migrate(cluster: &Cluster, tls: &str, ca: &str) -> (Option<i32>, String) {
+/// Runs the command `migrate` with these TLS settings. Returns the exit code and stderr.
+async fn run_migrate(cluster: &Cluster, tls: &str, ca: &str) -> (Option<i32>, String) {
     let result = cluster
         .connector_command()
         .arg("migrate")
@@ -57,7 +57,7 @@ async fn migrate(cluster: &Cluster, tls: &str, ca: &str) -> (Option<i32>, String
 }
 
 #[tokio::test]
-async fn concurrent_migrations_are_safe() {
+async fn concurrent_migrate_commands_all_succeed() {
     let server = Service::postgres().await;
     let database = create_database(server.port).await;
     let cluster = Cluster::new()
@@ -71,7 +71,7 @@ async fn concurrent_migrations_are_safe() {
 }
 
 #[tokio::test]
-async fn kafka_connects_with_sasl_plain_and_scram() {
+async fn connector_connects_to_kafka_with_sasl_plain_and_scram() {
     let (kafka, port) = Service::kafka_with_sasl().await;
     let cluster = Cluster::with_services(Service::mosquitto().await, None, Some(kafka)).await;
     let mut cluster = cluster
@@ -87,7 +87,7 @@ async fn kafka_connects_with_sasl_plain_and_scram() {
         let address = format!("127.0.0.1:{}", cluster.mosquitto.port);
         let mut client = RawClient::connect(&address, &Connect::new(&client_id)).await;
         client
-            .must_publish(&control_out(&client_id), &online())
+            .must_publish(&control_out_topic(&client_id), &online_message())
             .await;
         process.wait_until_connected(&client_id).await;
         cluster = cluster.set("kafka.password", "wrong-wrong");
@@ -98,7 +98,7 @@ async fn kafka_connects_with_sasl_plain_and_scram() {
 }
 
 #[tokio::test]
-async fn kafka_over_tls_requires_the_right_ca() {
+async fn connector_connects_to_kafka_over_tls_only_with_the_right_ca() {
     let folder = tempfile::tempdir().unwrap();
     let certs = Certs::init(folder.path()).await;
     let (kafka, port) = Service::kafka_with_tls(&certs.file("")).await;
@@ -114,7 +114,7 @@ async fn kafka_over_tls_requires_the_right_ca() {
     let address = format!("127.0.0.1:{}", cluster.mosquitto.port);
     let mut client = RawClient::connect(&address, &Connect::new(&client_id)).await;
     client
-        .must_publish(&control_out(&client_id), &online())
+        .must_publish(&control_out_topic(&client_id), &online_message())
         .await;
     process.wait_until_connected(&client_id).await;
     let other_dir = tempfile::tempdir().unwrap();
@@ -128,8 +128,8 @@ async fn kafka_over_tls_requires_the_right_ca() {
     );
 }
 
-/// Accepts one connection, rejects the WebSocket upgrade, and returns the head of its HTTP request.
-async fn first_request(listener: TcpListener) -> String {
+/// Accepts one connection and rejects the WebSocket upgrade. Returns the head of the HTTP request.
+async fn reject_first_request(listener: TcpListener) -> String {
     let (mut stream, _) = listener.accept().await.unwrap();
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -139,11 +139,12 @@ async fn first_request(listener: TcpListener) -> String {
     String::from_utf8(head).unwrap()
 }
 
-/// Returns the token that the connector sends with this setting.
-async fn token_sent(setting: &str, file: &Path) -> String {
+/// Sets the setting to the path of `file` and runs `doctor`. Returns the token that `doctor` sends
+/// to the broker.
+async fn read_sent_token(setting: &str, file: &Path) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://{}/mqtt", listener.local_addr().unwrap());
-    let request = tokio::spawn(first_request(listener));
+    let request = tokio::spawn(reject_first_request(listener));
     let cluster = Cluster::new()
         .await
         .set("mqtt.url", url)
@@ -159,12 +160,12 @@ async fn token_sent(setting: &str, file: &Path) -> String {
 }
 
 #[tokio::test]
-async fn websocket_header_contains_a_token_from_a_file_or_a_signed_token() {
+async fn websocket_request_contains_the_token_from_the_file_or_a_signed_token() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("token");
     std::fs::write(&file, "token-from-file\n").unwrap();
     assert_eq!(
-        token_sent("mqtt.token_file", &file).await,
+        read_sent_token("mqtt.token_file", &file).await,
         "token-from-file"
     );
 
@@ -183,14 +184,14 @@ async fn websocket_header_contains_a_token_from_a_file_or_a_signed_token() {
         .await
         .unwrap();
     assert!(openssl.status.success());
-    let token = token_sent("mqtt.token_key", &key).await;
+    let token = read_sent_token("mqtt.token_key", &key).await;
     assert_eq!(token.split('.').count(), 3, "{token}");
 }
 
 #[tokio::test]
 async fn signed_token_contains_the_client_id_and_a_valid_signature() {
     use base64::Engine as _;
-    let decode = |part: &str| {
+    let decode_json = |part: &str| {
         let bytes = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(part);
         serde_json::from_slice::<Value>(&bytes.unwrap()).unwrap()
     };
@@ -218,15 +219,15 @@ async fn signed_token_contains_the_client_id_and_a_valid_signature() {
         key_file,
     ]);
     let source = cloud_connector::mqtt::TokenSource::Signed {
-        key: key.clone(),
+        key_file: key.clone(),
         client_id: "my-connector".into(),
         ttl: std::time::Duration::from_mins(5),
     };
     let token = source.token().unwrap();
     let parts: Vec<&str> = token.split('.').collect();
-    assert_eq!(decode(parts[0])["alg"], "RS256");
-    assert_eq!(decode(parts[0])["kid"], "rhcloud-connector");
-    let claims = decode(parts[1]);
+    assert_eq!(decode_json(parts[0])["alg"], "RS256");
+    assert_eq!(decode_json(parts[0])["kid"], "rhcloud-connector");
+    let claims = decode_json(parts[1]);
     assert_eq!(claims["client-id"], "my-connector");
     assert_eq!(claims["auth-group"], "admin");
     let remaining_seconds = claims["exp"].as_i64().unwrap() - jiff::Timestamp::now().as_second();
@@ -234,7 +235,7 @@ async fn signed_token_contains_the_client_id_and_a_valid_signature() {
         (290..=300).contains(&remaining_seconds),
         "{remaining_seconds}"
     );
-    // OpenSSL verifies the signature.
+    // Verify the signature with OpenSSL.
     let (public_key_file, signed_file, signature_file) = (
         folder.path().join("public.pem"),
         folder.path().join("signed"),

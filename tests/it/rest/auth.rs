@@ -1,4 +1,4 @@
-//! Authentication: API keys, the identity header, and access to management endpoints.
+//! Tests of authentication: API keys, the identity header, and access to management endpoints.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -15,16 +15,16 @@ use crate::support::Deployment;
 each_deployment!(
     missing_or_wrong_credentials_return_401_without_a_reason,
     untrusted_identity_header_is_ignored,
-    trusted_identity_selects_its_organization,
-    invalid_identity_returns_400_with_the_reason,
-    management_accepts_associates_and_keys_with_management_scope,
-    request_id_is_echoed_or_generated,
+    trusted_identity_header_selects_the_organization,
+    invalid_identity_header_returns_400_with_the_reason,
+    management_endpoints_accept_associates_and_keys_with_management_scope,
+    response_has_the_request_id_of_the_request_or_a_generated_one,
 );
 
 const TRUST_IDENTITY_HEADER: (&str, &str) = ("api.trust_identity_header", "true");
 const UNAUTHORIZED_BODY: &str = "Authentication failed";
 
-/// Method and path of endpoints that need the scope `tenant`.
+/// Method and path of endpoints that require the scope `tenant`.
 const TENANT_ENDPOINTS: &[(&str, &str)] = &[
     ("GET", "/v2/connections"),
     ("GET", "/v2/connections/x/status"),
@@ -32,7 +32,7 @@ const TENANT_ENDPOINTS: &[(&str, &str)] = &[
     ("POST", "/v1/message"),
     ("POST", "/v1/connection_status"),
 ];
-/// Method and path of endpoints that need the scope `management`.
+/// Method and path of endpoints that require the scope `management`.
 const MANAGEMENT_ENDPOINTS: &[(&str, &str)] = &[
     ("GET", "/v1/connection"),
     ("GET", "/v1/connection/010101"),
@@ -47,13 +47,13 @@ fn identity_header(identity: &Value) -> String {
     STANDARD.encode(json!({"identity": identity}).to_string())
 }
 
-/// Value of the header `x-rh-identity` for a Red Hat employee.
+/// Value of the header `x-rh-identity` for a Red Hat employee (identity type `Associate`).
 fn associate_header() -> String {
     identity_header(&json!({"type": "Associate", "auth_type": "saml-auth",
         "associate": {"email": "a@example.com"}}))
 }
 
-fn for_own_tenant(request: RequestBuilder) -> RequestBuilder {
+fn with_own_tenant_headers(request: RequestBuilder) -> RequestBuilder {
     request
         .header("x-rh-cloud-connector-org-id", OWN_ORG)
         .header("x-rh-cloud-connector-account", OWN_ACCOUNT)
@@ -64,27 +64,27 @@ async fn missing_or_wrong_credentials_return_401_without_a_reason(deployment: De
     for (method, path) in TENANT_ENDPOINTS.iter().chain(MANAGEMENT_ENDPOINTS) {
         let request = || fixture.deployment.unauthenticated_request(method, path);
         let is_management = MANAGEMENT_ENDPOINTS.contains(&(*method, *path));
-        let (matching_key, other_key) = if is_management {
+        let (accepted_key, rejected_key) = if is_management {
             (("operations", OPERATIONS_SECRET), ("caller", CALLER_SECRET))
         } else {
             (("caller", CALLER_SECRET), ("operations", OPERATIONS_SECRET))
         };
-        let mut attempts = vec![
+        let mut requests = vec![
             request(),
-            for_own_tenant(request()),
-            for_own_tenant(with_api_key(request(), matching_key.0, "wrong")),
-            for_own_tenant(with_api_key(request(), "unknown", matching_key.1)),
-            for_own_tenant(with_api_key(request(), "", "")),
-            // A valid key without the required scope.
-            for_own_tenant(with_api_key(request(), other_key.0, other_key.1)),
-            for_own_tenant(request().header("x-rh-identity", associate_header())),
+            with_own_tenant_headers(request()),
+            with_own_tenant_headers(with_api_key(request(), accepted_key.0, "wrong")),
+            with_own_tenant_headers(with_api_key(request(), "unknown", accepted_key.1)),
+            with_own_tenant_headers(with_api_key(request(), "", "")),
+            // This API key is valid, but does not have the required scope.
+            with_own_tenant_headers(with_api_key(request(), rejected_key.0, rejected_key.1)),
+            with_own_tenant_headers(request().header("x-rh-identity", associate_header())),
         ];
         if !is_management {
-            attempts.push(with_api_key(request(), matching_key.0, matching_key.1));
+            requests.push(with_api_key(request(), accepted_key.0, accepted_key.1));
         }
-        for attempt in attempts {
+        for request in requests {
             assert_eq!(
-                plain_text_response(attempt).await,
+                plain_text_response(request).await,
                 (401, UNAUTHORIZED_BODY.to_owned()),
                 "{method} {path}"
             );
@@ -100,17 +100,14 @@ async fn untrusted_identity_header_is_ignored(deployment: Deployment) {
         .unauthenticated_request("GET", "/v2/connections");
     let request = request.header("x-rh-identity", &own_identity);
     assert_eq!(plain_text_response(request).await.0, 401);
-    // With a key, the header does not change the organization.
+    // If the request has an API key, the untrusted header does not change the organization.
     let other_identity = identity_header(&json!({"type": "User", "org_id": OTHER_ORG}));
-    let request = fixture.v2(OWN_ORG, "GET", "/connections");
-    let (status, listed) = json_response(request.header("x-rh-identity", other_identity)).await;
-    assert_eq!(
-        (status, &listed["data"][0]["org_id"]),
-        (OK, &json!(OWN_ORG))
-    );
+    let request = fixture.v2_request(OWN_ORG, "GET", "/connections");
+    let (status, page) = json_response(request.header("x-rh-identity", other_identity)).await;
+    assert_eq!((status, &page["data"][0]["org_id"]), (OK, &json!(OWN_ORG)));
 }
 
-async fn trusted_identity_selects_its_organization(deployment: Deployment) {
+async fn trusted_identity_header_selects_the_organization(deployment: Deployment) {
     let fixture = ApiFixture::start(deployment, &[TRUST_IDENTITY_HEADER]).await;
     for identity in [
         json!({"type": "User", "org_id": OWN_ORG, "account_number": OWN_ACCOUNT}),
@@ -122,37 +119,43 @@ async fn trusted_identity_selects_its_organization(deployment: Deployment) {
         let request = fixture
             .deployment
             .unauthenticated_request("GET", "/v2/connections");
-        let (status, listed) = json_response(request.header("x-rh-identity", &header)).await;
+        let (status, page) = json_response(request.header("x-rh-identity", &header)).await;
         assert_eq!(status, OK);
-        assert_eq!(listed["data"][0]["client_id"], fixture.own_id);
-        assert_eq!(listed["meta"]["count"], 1);
-        let body = json!({"account": OWN_ACCOUNT, "node_id": fixture.own_id});
+        assert_eq!(page["data"][0]["client_id"], fixture.own_client_id);
+        assert_eq!(page["meta"]["count"], 1);
+        let body = json!({"account": OWN_ACCOUNT, "node_id": fixture.own_client_id});
         let request = fixture
             .deployment
             .unauthenticated_request("POST", "/v1/connection_status");
         let request = request.header("x-rh-identity", &header).json(&body);
         assert_eq!(json_response(request).await.1["status"], "connected");
     }
-    // API keys still work. An empty header counts as absent.
-    let request = fixture.v2(OWN_ORG, "GET", "/connections");
+    // The API also accepts an API key together with an empty identity header.
+    let request = fixture.v2_request(OWN_ORG, "GET", "/connections");
     assert_eq!(
         json_response(request.header("x-rh-identity", "")).await.0,
         OK
     );
 }
 
-async fn invalid_identity_returns_400_with_the_reason(deployment: Deployment) {
+async fn invalid_identity_header_returns_400_with_the_reason(deployment: Deployment) {
     let fixture = ApiFixture::start(deployment, &[TRUST_IDENTITY_HEADER]).await;
-    let missing_org = "x-rh-identity header has an invalid or missing org_id";
+    let missing_org_reason = "x-rh-identity header has an invalid or missing org_id";
     for (header, reason) in [
         ("%".to_owned(), "unable to b64 decode x-rh-identity header"),
         (
             STANDARD.encode("{"),
             "x-rh-identity header does not contain valid JSON: ",
         ),
-        (identity_header(&json!({"type": "User"})), missing_org),
-        (associate_header(), missing_org),
-        (identity_header(&json!({"type": "X509"})), missing_org),
+        (
+            identity_header(&json!({"type": "User"})),
+            missing_org_reason,
+        ),
+        (associate_header(), missing_org_reason),
+        (
+            identity_header(&json!({"type": "X509"})),
+            missing_org_reason,
+        ),
         (
             identity_header(&json!({"org_id": OWN_ORG})),
             "x-rh-identity header is missing type",
@@ -160,8 +163,8 @@ async fn invalid_identity_returns_400_with_the_reason(deployment: Deployment) {
     ] {
         for (method, path) in TENANT_ENDPOINTS {
             let request = fixture.deployment.unauthenticated_request(method, path);
-            // The header takes precedence over a valid key.
-            let request = for_own_tenant(with_api_key(request, "caller", CALLER_SECRET));
+            // The invalid identity header takes precedence over the valid API key.
+            let request = with_own_tenant_headers(with_api_key(request, "caller", CALLER_SECRET));
             let (status, text) =
                 plain_text_response(request.header("x-rh-identity", &header)).await;
             assert_eq!(status, 400, "{method} {path} {text}");
@@ -171,7 +174,9 @@ async fn invalid_identity_returns_400_with_the_reason(deployment: Deployment) {
     }
 }
 
-async fn management_accepts_associates_and_keys_with_management_scope(deployment: Deployment) {
+async fn management_endpoints_accept_associates_and_keys_with_management_scope(
+    deployment: Deployment,
+) {
     let fixture = ApiFixture::start(deployment, &[TRUST_IDENTITY_HEADER]).await;
     let request = |header: String| {
         let request = fixture
@@ -189,7 +194,7 @@ async fn management_accepts_associates_and_keys_with_management_scope(deployment
         OK
     );
     assert_eq!(
-        json_response(fixture.management("GET", "/connection"))
+        json_response(fixture.management_request("GET", "/connection"))
             .await
             .0,
         OK
@@ -203,14 +208,14 @@ async fn management_accepts_associates_and_keys_with_management_scope(deployment
     }
 }
 
-async fn request_id_is_echoed_or_generated(deployment: Deployment) {
+async fn response_has_the_request_id_of_the_request_or_a_generated_one(deployment: Deployment) {
     let fixture = ApiFixture::start(deployment, &[]).await;
     let header = "x-rh-insights-request-id";
     let request = fixture
-        .v2(OWN_ORG, "GET", "/connections")
-        .header(header, "mine-1");
+        .v2_request(OWN_ORG, "GET", "/connections")
+        .header(header, "caller-request-1");
     let response = request.send().await.unwrap();
-    assert_eq!(response.headers()[header], "mine-1");
+    assert_eq!(response.headers()[header], "caller-request-1");
     let request = fixture
         .deployment
         .unauthenticated_request("GET", "/v2/connections");

@@ -1,4 +1,4 @@
-//! The OpenAPI document and the documentation page.
+//! Tests of the OpenAPI document and of the documentation page.
 
 use std::collections::BTreeSet;
 
@@ -10,11 +10,12 @@ use crate::each_deployment;
 use crate::support::Deployment;
 
 each_deployment!(
-    openapi_document_is_public_and_every_listed_endpoint_exists,
-    docs_page_is_public_and_loads_nothing_external,
+    openapi_document_needs_no_credentials_and_lists_only_existing_endpoints,
+    docs_page_needs_no_credentials_and_loads_no_external_resources,
 );
 
-/// Operations that existing callers depend on.
+/// Method and path of the operations that existing callers use. The OpenAPI document
+/// must contain them.
 const REQUIRED_OPERATIONS: [(&str, &str); 12] = [
     ("get", "/v1/connection"),
     ("get", "/v1/connection/{account}"),
@@ -30,17 +31,19 @@ const REQUIRED_OPERATIONS: [(&str, &str); 12] = [
     ("get", "/v2/connections/{client_id}/status"),
 ];
 
-async fn openapi_document_is_public_and_every_listed_endpoint_exists(deployment: Deployment) {
+async fn openapi_document_needs_no_credentials_and_lists_only_existing_endpoints(
+    deployment: Deployment,
+) {
     let (status, document) =
         json_response(deployment.unauthenticated_request("GET", "/openapi.json")).await;
     assert_eq!(status, OK);
     assert_eq!(document["servers"][0]["url"], "/api/cloud-connector");
-    let listed = operations(&document);
+    let listed_operations = operations(&document);
     for (method, path) in REQUIRED_OPERATIONS {
         let operation = (method.to_owned(), path.to_owned());
-        assert!(listed.contains(&operation), "{method} {path}");
+        assert!(listed_operations.contains(&operation), "{method} {path}");
     }
-    for (method, path) in &listed {
+    for (method, path) in &listed_operations {
         let path_with_values = path.replace("{account}", "1").replace("{client_id}", "x");
         let request = deployment.unauthenticated_request(&method.to_uppercase(), &path_with_values);
         // Without credentials, an existing endpoint returns 401 and an unknown path returns 404.
@@ -49,7 +52,7 @@ async fn openapi_document_is_public_and_every_listed_endpoint_exists(deployment:
     }
 }
 
-/// Method and path of every operation in the OpenAPI document.
+/// Returns method and path of every operation in the OpenAPI document.
 fn operations(document: &Value) -> BTreeSet<(String, String)> {
     let paths = document["paths"].as_object().unwrap();
     let operations = paths.iter().flat_map(|(path, item)| {
@@ -59,11 +62,11 @@ fn operations(document: &Value) -> BTreeSet<(String, String)> {
     operations.collect()
 }
 
-async fn docs_page_is_public_and_loads_nothing_external(deployment: Deployment) {
-    let mut pending = vec!["docs".to_owned()];
-    let mut seen = BTreeSet::new();
-    while let Some(file) = pending.pop() {
-        if !seen.insert(file.clone()) {
+async fn docs_page_needs_no_credentials_and_loads_no_external_resources(deployment: Deployment) {
+    let mut pending_files = vec!["docs".to_owned()];
+    let mut checked_files = BTreeSet::new();
+    while let Some(file) = pending_files.pop() {
+        if !checked_files.insert(file.clone()) {
             continue;
         }
         let response = deployment
@@ -72,9 +75,9 @@ async fn docs_page_is_public_and_loads_nothing_external(deployment: Deployment) 
             .await;
         let response = response.unwrap();
         assert_eq!(response.status(), 200, "{file}");
-        assert_content_type_and_policy(&file, response.headers());
+        assert_secure_headers(&file, response.headers());
         let text = response.text().await.unwrap();
-        // The SVG namespace is a name; browsers do not load it.
+        // The namespace of SVG is a URL, but browsers do not load it.
         let text_without_namespace = text.replace("http://www.w3.org/2000/svg", "");
         for external_reference in [
             "http:", "https:", "\"//", "'//", " url(", ":url(", "@import",
@@ -85,7 +88,7 @@ async fn docs_page_is_public_and_loads_nothing_external(deployment: Deployment) 
             );
         }
         if file != "openapi.json" {
-            pending.extend(referenced_files(&text));
+            pending_files.extend(referenced_files(&text));
         }
     }
     for file in [
@@ -94,12 +97,13 @@ async fn docs_page_is_public_and_loads_nothing_external(deployment: Deployment) 
         "docs/try.js",
         "openapi.json",
     ] {
-        assert!(seen.contains(file), "{seen:?}");
+        assert!(checked_files.contains(file), "{checked_files:?}");
     }
 }
 
-/// Checks that browsers do not guess the content type, and load resources only from this service.
-fn assert_content_type_and_policy(file: &str, headers: &HeaderMap) {
+/// Checks the content type, and the headers that forbid browsers to guess the content type and to
+/// load resources from other servers.
+fn assert_secure_headers(file: &str, headers: &HeaderMap) {
     let extension = file.rsplit_once('.').map_or("", |(_, extension)| extension);
     let content_type = match extension {
         "" => "text/html; charset=utf-8",
@@ -119,16 +123,16 @@ fn assert_content_type_and_policy(file: &str, headers: &HeaderMap) {
     }
 }
 
-/// Paths of the files that a page or a script references.
+/// Returns the paths of the files that a page or a script references.
 fn referenced_files(text: &str) -> Vec<String> {
-    let referenced_after = |prefix: &'static str, folder: &'static str| {
-        let rests = text.split(prefix).skip(1);
-        let names = rests.map(|rest| rest.split('"').next().unwrap());
+    let files_after = |prefix: &'static str, folder: &'static str| {
+        let texts_after_prefix = text.split(prefix).skip(1);
+        let names = texts_after_prefix.map(|rest| rest.split('"').next().unwrap());
         let files = names.filter(|name| !name.starts_with('#'));
         files.map(move |name| format!("{folder}{name}"))
     };
-    referenced_after("href=\"", "")
-        .chain(referenced_after("src=\"", ""))
-        .chain(referenced_after("from \"./", "docs/"))
+    files_after("href=\"", "")
+        .chain(files_after("src=\"", ""))
+        .chain(files_after("from \"./", "docs/"))
         .collect()
 }

@@ -1,5 +1,5 @@
-//! Outages of the account translator, the database and the broker. Affected requests return 503 or
-//! 504; they never report a client as disconnected.
+//! Tests of outages of the account translator, the database and the broker. Affected requests
+//! return 503 or 504. They never report a client as disconnected.
 
 use reqwest::RequestBuilder;
 use serde_json::json;
@@ -8,75 +8,96 @@ use super::{ApiFixture, OWN_ACCOUNT, OWN_ORG};
 use crate::each_deployment;
 use crate::support::Deployment;
 
-/// All requests that read or write the database, each with its method and path.
+/// Returns all requests that read or write the database. The text before each request is its method
+/// and path, for error messages.
 fn requests_with_database_access(fixture: &ApiFixture) -> Vec<(String, RequestBuilder)> {
-    let own_id = &fixture.own_id;
-    let node = json!({"account": OWN_ACCOUNT, "node_id": own_id, "delay": 1});
-    let message = json!({"account": OWN_ACCOUNT, "recipient": own_id, "directive": "d"});
-    let batch = json!({"client_ids": [own_id]});
+    let own_client_id = &fixture.own_client_id;
+    let node = json!({"account": OWN_ACCOUNT, "node_id": own_client_id, "delay": 1});
+    let message = json!({"account": OWN_ACCOUNT, "recipient": own_client_id, "directive": "d"});
+    let batch = json!({"client_ids": [own_client_id]});
     let mut requests = vec![
-        fixture.v2(OWN_ORG, "GET", "/connections"),
-        fixture.v2(OWN_ORG, "GET", "/connections?cursor="),
-        fixture.v2(OWN_ORG, "GET", "/connections?tag=a:b&search=c"),
-        fixture.v2(OWN_ORG, "GET", &format!("/connections/{own_id}/status")),
+        fixture.v2_request(OWN_ORG, "GET", "/connections"),
+        fixture.v2_request(OWN_ORG, "GET", "/connections?cursor="),
+        fixture.v2_request(OWN_ORG, "GET", "/connections?tag=a:b&search=c"),
+        fixture.v2_request(
+            OWN_ORG,
+            "GET",
+            &format!("/connections/{own_client_id}/status"),
+        ),
         fixture
-            .v2(OWN_ORG, "POST", "/connections/status")
+            .v2_request(OWN_ORG, "POST", "/connections/status")
             .json(&batch),
-        fixture.v2(OWN_ORG, "POST", &format!("/connections/{own_id}/check")),
-        fixture.v1(OWN_ACCOUNT, "/connection_status", &node),
-        fixture.management("GET", "/connection"),
-        fixture.management("GET", &format!("/connection/{OWN_ACCOUNT}")),
-        fixture.management("POST", "/connection/status").json(&node),
-        fixture.v1(OWN_ACCOUNT, "/message", &message),
+        fixture.v2_request(
+            OWN_ORG,
+            "POST",
+            &format!("/connections/{own_client_id}/check"),
+        ),
+        fixture.v1_post_request(OWN_ACCOUNT, "/connection_status", &node),
+        fixture.management_request("GET", "/connection"),
+        fixture.management_request("GET", &format!("/connection/{OWN_ACCOUNT}")),
+        fixture
+            .management_request("POST", "/connection/status")
+            .json(&node),
+        fixture.v1_post_request(OWN_ACCOUNT, "/message", &message),
     ];
     requests.extend(requests_that_publish(fixture));
     let with_label = |request: RequestBuilder| {
-        let built = request.try_clone().unwrap().build().unwrap();
+        let built_request = request.try_clone().unwrap().build().unwrap();
         (
-            format!("{} {}", built.method(), built.url().path()),
+            format!("{} {}", built_request.method(), built_request.url().path()),
             request,
         )
     };
     requests.into_iter().map(with_label).collect()
 }
 
-/// All requests that publish an MQTT message to the client.
+/// Returns all requests that publish an MQTT message to the client.
 fn requests_that_publish(fixture: &ApiFixture) -> Vec<RequestBuilder> {
-    let own_id = &fixture.own_id;
-    let node = json!({"account": OWN_ACCOUNT, "node_id": own_id, "delay": 1});
-    let post = |verb: &str| fixture.v2(OWN_ORG, "POST", &format!("/connections/{own_id}/{verb}"));
-    let management = |verb: &str| fixture.management("POST", &format!("/connection/{verb}"));
+    let own_client_id = &fixture.own_client_id;
+    let node = json!({"account": OWN_ACCOUNT, "node_id": own_client_id, "delay": 1});
+    let post_action = |action: &str| {
+        fixture.v2_request(
+            OWN_ORG,
+            "POST",
+            &format!("/connections/{own_client_id}/{action}"),
+        )
+    };
+    let management_action =
+        |action: &str| fixture.management_request("POST", &format!("/connection/{action}"));
     vec![
-        post("message").json(&json!({"directive": "d"})),
-        post("ping"),
-        post("check?level=2"),
-        post("check?level=3&directive=d"),
-        post("reconnect").json(&json!({"delay": 1})),
-        management("ping").json(&node),
-        management("reconnect").json(&node),
-        // Disconnect requests come last, because they remove the connection.
-        post("disconnect"),
-        management("disconnect").json(&node),
+        post_action("message").json(&json!({"directive": "d"})),
+        post_action("ping"),
+        post_action("check?level=2"),
+        post_action("check?level=3&directive=d"),
+        post_action("reconnect").json(&json!({"delay": 1})),
+        management_action("ping").json(&node),
+        management_action("reconnect").json(&node),
+        // Disconnect requests must be last, because they remove the connection.
+        post_action("disconnect"),
+        management_action("disconnect").json(&node),
     ]
 }
 
-each_deployment!(v1_returns_503_while_the_account_translator_is_unavailable);
+each_deployment!(v1_requests_return_503_while_the_account_translator_is_unavailable);
 
-async fn v1_returns_503_while_the_account_translator_is_unavailable(deployment: Deployment) {
-    // No process listens on this port.
+async fn v1_requests_return_503_while_the_account_translator_is_unavailable(
+    deployment: Deployment,
+) {
+    // No process listens on port 9.
     let settings = [("tenant.translator_url", "http://127.0.0.1:9")];
     let fixture = ApiFixture::start(deployment, &settings).await;
-    let node = json!({"account": OWN_ACCOUNT, "node_id": fixture.own_id, "delay": 1});
-    let message = json!({"account": OWN_ACCOUNT, "recipient": fixture.own_id, "directive": "d"});
+    let node = json!({"account": OWN_ACCOUNT, "node_id": fixture.own_client_id, "delay": 1});
+    let message =
+        json!({"account": OWN_ACCOUNT, "recipient": fixture.own_client_id, "directive": "d"});
     let management = |path: &str| {
         fixture
-            .management("POST", &format!("/connection/{path}"))
+            .management_request("POST", &format!("/connection/{path}"))
             .json(&node)
     };
     for request in [
-        fixture.v1(OWN_ACCOUNT, "/message", &message),
-        fixture.v1(OWN_ACCOUNT, "/connection_status", &node),
-        fixture.management("GET", "/connection/010101"),
+        fixture.v1_post_request(OWN_ACCOUNT, "/message", &message),
+        fixture.v1_post_request(OWN_ACCOUNT, "/connection_status", &node),
+        fixture.management_request("GET", "/connection/010101"),
         management("status"),
         management("ping"),
         management("reconnect"),
@@ -89,9 +110,9 @@ async fn v1_returns_503_while_the_account_translator_is_unavailable(deployment: 
         let body: serde_json::Value = response.json().await.unwrap();
         assert_eq!(body["title"], "Service unavailable", "{path}");
     }
-    // The list needs no account translation.
+    // The list of all connections does not use the account translator, so it still works.
     let list = fixture
-        .management("GET", "/connection")
+        .management_request("GET", "/connection")
         .send()
         .await
         .unwrap();
@@ -117,24 +138,28 @@ mod outages {
     }
 
     #[tokio::test]
-    async fn all_endpoints_return_503_while_the_database_is_down_and_recover() {
-        let mut fixture = ApiFixture::start_with(Deployment::with_own_postgres, &[]).await;
+    async fn all_endpoints_return_503_while_the_database_is_down_and_work_afterwards() {
+        let mut fixture = ApiFixture::start_with_new_deployment(
+            Deployment::distributed_with_private_postgres,
+            &[],
+        )
+        .await;
         let postgres = cluster(&fixture).postgres.as_ref().unwrap();
         postgres.stop().await;
-        for (path, request) in requests_with_database_access(&fixture) {
+        for (label, request) in requests_with_database_access(&fixture) {
             let response = request.send().await.unwrap();
-            assert_eq!(response.status(), 503, "{path}");
-            assert!(response.headers().contains_key("retry-after"), "{path}");
+            assert_eq!(response.status(), 503, "{label}");
+            assert!(response.headers().contains_key("retry-after"), "{label}");
             let body: Value = response.json().await.unwrap();
-            assert_eq!(body["title"], "Service unavailable", "{path}");
+            assert_eq!(body["title"], "Service unavailable", "{label}");
         }
         assert!(!fixture.deployment.is_ready().await);
         postgres.start_process().await;
         let message = json!({"directive": "d"});
-        let path = format!("/connections/{}/message", fixture.own_id);
+        let path = format!("/connections/{}/message", fixture.own_client_id);
         eventually("a sent message after the database restart", || async {
-            let sent = fixture.v2(OWN_ORG, "POST", &path).json(&message);
-            let response = sent.send().await.unwrap();
+            let request = fixture.v2_request(OWN_ORG, "POST", &path).json(&message);
+            let response = request.send().await.unwrap();
             (response.status() == 201).then_some(())
         })
         .await;
@@ -145,9 +170,9 @@ mod outages {
         .await;
     }
 
-    /// Checks that each response contains the id of the message, and that the client stays
-    /// connected.
-    async fn assert_all_sending_fails_with_503(fixture: &ApiFixture) {
+    /// Checks that each request returns 503 with the id of the message that was not sent, and that
+    /// the client is still connected.
+    async fn assert_publishing_requests_return_503(fixture: &ApiFixture) {
         for request in requests_that_publish(fixture) {
             let response = request.send().await.unwrap();
             let path = response.url().path().to_owned();
@@ -162,30 +187,30 @@ mod outages {
             assert_eq!(body["title"], title, "{path}");
             uuid::Uuid::parse_str(body["id"].as_str().unwrap_or_default()).unwrap();
         }
-        let path = format!("/connections/{}/status", fixture.own_id);
-        let found = super::super::json_response(fixture.v2(OWN_ORG, "GET", &path))
+        let path = format!("/connections/{}/status", fixture.own_client_id);
+        let status = super::super::json_response(fixture.v2_request(OWN_ORG, "GET", &path))
             .await
             .1;
         assert_eq!(
-            found["status"], "connected",
-            "an unsent disconnect removed the connection"
+            status["status"], "connected",
+            "a disconnect command that was not sent removed the connection"
         );
     }
 
     #[tokio::test]
-    async fn sending_returns_503_while_the_broker_is_down_and_recovers() {
-        let fixture = ApiFixture::start_with(Deployment::distributed, &[]).await;
+    async fn messages_and_commands_return_503_while_the_broker_is_down_and_work_afterwards() {
+        let fixture = ApiFixture::start_with_new_deployment(Deployment::distributed, &[]).await;
         let mosquitto = &cluster(&fixture).mosquitto;
         mosquitto.stop().await;
         eventually("readiness to fail", || async {
             (!fixture.deployment.is_ready().await).then_some(())
         })
         .await;
-        assert_all_sending_fails_with_503(&fixture).await;
+        assert_publishing_requests_return_503(&fixture).await;
         mosquitto.start_process().await;
-        let path = format!("/connections/{}/message", fixture.own_id);
-        let sent = eventually("a sent message after the broker restart", || async {
-            let request = fixture.v2(OWN_ORG, "POST", &path);
+        let path = format!("/connections/{}/message", fixture.own_client_id);
+        let wait_for_success = eventually("a sent message after the broker restart", || async {
+            let request = fixture.v2_request(OWN_ORG, "POST", &path);
             let response = request
                 .json(&json!({"directive": "d"}))
                 .send()
@@ -193,42 +218,44 @@ mod outages {
                 .unwrap();
             (response.status() == 201).then_some(())
         });
-        sent.await;
+        wait_for_success.await;
     }
 
     #[tokio::test]
-    async fn sending_returns_504_without_puback() {
+    async fn messages_and_commands_return_504_if_the_broker_sends_no_puback() {
         let settings = [("mqtt.publish_timeout", "300ms")];
-        let mut fixture = ApiFixture::start_with(Deployment::distributed, &settings).await;
+        let mut fixture =
+            ApiFixture::start_with_new_deployment(Deployment::distributed, &settings).await;
         let pid = std::fs::read_to_string(cluster(&fixture).mosquitto.file("pid")).unwrap();
         let pid: i32 = pid.trim().parse().unwrap();
         send_signal(pid, "STOP");
         let message = json!({"directive": "late"});
-        let path = format!("/connections/{}/message", fixture.own_id);
+        let path = format!("/connections/{}/message", fixture.own_client_id);
         let (status, body) = {
-            let request = fixture.v2(OWN_ORG, "POST", &path).json(&message);
+            let request = fixture.v2_request(OWN_ORG, "POST", &path).json(&message);
             super::super::json_response(request).await
         };
         assert_eq!((status, &body["status"]), (504, &json!(504)), "{body}");
-        assert_sending_fails_without_puback(&fixture).await;
+        assert_publishing_requests_fail_without_puback(&fixture).await;
         send_signal(pid, "CONT");
-        // The message arrives after the 504 response, with the id of that response.
+        // The client receives the message after the 504 response. The response contains its id.
         let (_, delivered) = fixture.own_client.next_message().await;
         assert_eq!(
             (&delivered["directive"], &delivered["message_id"]),
             (&json!("late"), &body["id"])
         );
         eventually("an acknowledged message", || async {
-            let request = fixture.v2(OWN_ORG, "POST", &path).json(&message);
+            let request = fixture.v2_request(OWN_ORG, "POST", &path).json(&message);
             let (status, _) = super::super::json_response(request).await;
             (status == 201).then_some(())
         })
         .await;
     }
 
-    /// Ping and check first subscribe to the responses. Without a SUBACK they publish nothing and
-    /// return 503. All other requests publish and return 504.
-    async fn assert_sending_fails_without_puback(fixture: &ApiFixture) {
+    /// Checks the responses while the broker sends no SUBACK and no PUBACK. Ping and check
+    /// subscribe to the client's responses before they publish, so they publish nothing and return
+    /// 503. All other requests publish and return 504.
+    async fn assert_publishing_requests_fail_without_puback(fixture: &ApiFixture) {
         for request in requests_that_publish(fixture) {
             let response = request.send().await.unwrap();
             let url = response.url().clone();

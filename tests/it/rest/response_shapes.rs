@@ -1,5 +1,5 @@
-//! Exact response bodies that all endpoints share: page links, counts, errors, and omitted fields;
-//! also message bodies, metric labels and the forwarded request id.
+//! Tests of exact response bodies: page links, counts, errors, and omitted fields. Also tests of
+//! message bodies, metric labels and the forwarded request id.
 
 use std::sync::Arc;
 
@@ -10,69 +10,73 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::{
     ApiFixture, OK, OTHER_ACCOUNT, OTHER_ORG, OWN_ACCOUNT, OWN_ORG, error_response, json_response,
-    text_response,
+    json_text_response,
 };
 use crate::each_deployment;
-use crate::support::mqtt::{control_out, online};
+use crate::support::mqtt::{control_out_topic, online_message};
 use crate::support::{Deployment, eventually};
 
 each_deployment!(
     page_links_repeat_the_query_with_offset_and_limit,
-    count_is_complete_past_the_last_page_and_with_limit_zero,
+    count_includes_all_connections_past_the_last_page_and_with_limit_0,
     invalid_offset_or_limit_returns_400,
-    empty_strings_and_nulls_are_omitted_and_empty_objects_kept,
-    invalid_json_bodies_have_distinct_error_details,
+    responses_omit_empty_strings_and_nulls_but_contain_empty_objects,
+    each_kind_of_invalid_json_body_has_its_own_error_detail,
     errors_400_403_404_405_413_use_the_error_envelope,
-    absent_metadata_and_payload_are_sent_as_null,
+    message_without_metadata_and_payload_is_sent_with_null_values,
     metadata_other_than_a_string_map_is_rejected,
     directives_and_client_ids_are_not_metric_labels,
     request_id_is_forwarded_to_the_account_translator,
 );
 
-/// Sends the request. Returns the status and the exact body, with the random client id replaced by
-/// `[own_id]`.
+/// Sends the request. Returns the status and the exact body. In the body, `[own_client_id]`
+/// replaces the random client id.
 async fn exact_response(fixture: &ApiFixture, request: RequestBuilder) -> String {
-    let (status, text) = text_response(request).await;
-    let text = text.replace(&fixture.own_id, "[own_id]");
+    let (status, text) = json_text_response(request).await;
+    let text = text.replace(&fixture.own_client_id, "[own_client_id]");
     format!("{status} {text}")
 }
 
 async fn page_links_repeat_the_query_with_offset_and_limit(deployment: Deployment) {
     let fixture = ApiFixture::start(deployment, &[]).await;
-    let links = async |request: RequestBuilder| json_response(request).await.1["links"].to_string();
-    let v2 = |query: &str| fixture.v2(OTHER_ORG, "GET", &format!("/connections{query}"));
+    let page_links =
+        async |request: RequestBuilder| json_response(request).await.1["links"].to_string();
+    let list_request =
+        |query: &str| fixture.v2_request(OTHER_ORG, "GET", &format!("/connections{query}"));
     assert_eq!(
-        links(v2("?limit=1")).await,
+        page_links(list_request("?limit=1")).await,
         r#"{"first":"/api/cloud-connector/v2/connections?limit=1&offset=0","last":"/api/cloud-connector/v2/connections?limit=1&offset=1","next":"/api/cloud-connector/v2/connections?limit=1&offset=1"}"#
     );
     assert_eq!(
-        links(v2("?limit=1&offset=1")).await,
+        page_links(list_request("?limit=1&offset=1")).await,
         r#"{"first":"/api/cloud-connector/v2/connections?limit=1&offset=0","last":"/api/cloud-connector/v2/connections?limit=1&offset=1","prev":"/api/cloud-connector/v2/connections?limit=1&offset=0"}"#
     );
     assert_eq!(
-        links(v2("?limit=5&offset=3&x=%26")).await,
+        page_links(list_request("?limit=5&offset=3&x=%26")).await,
         r#"{"first":"/api/cloud-connector/v2/connections?limit=5&offset=0&x=%26","last":"/api/cloud-connector/v2/connections?limit=5&offset=0&x=%26","prev":"/api/cloud-connector/v2/connections?limit=5&offset=0&x=%26"}"#
     );
     assert_eq!(
-        links(v2("?limit=&offset=")).await,
+        page_links(list_request("?limit=&offset=")).await,
         r#"{"first":"/api/cloud-connector/v2/connections?limit=1000&offset=0","last":"/api/cloud-connector/v2/connections?limit=1000&offset=0"}"#
     );
     assert_eq!(
-        links(v2("?limit=10001")).await,
+        page_links(list_request("?limit=10001")).await,
         r#"{"first":"/api/cloud-connector/v2/connections?limit=10000&offset=0","last":"/api/cloud-connector/v2/connections?limit=10000&offset=0"}"#
     );
-    let management = |path: &str| fixture.management("GET", path);
+    let management_list_request = |path: &str| fixture.management_request("GET", path);
     assert_eq!(
-        links(management("/connection?limit=2&offset=1")).await,
+        page_links(management_list_request("/connection?limit=2&offset=1")).await,
         r#"{"first":"/api/cloud-connector/v1/connection?limit=2&offset=0","last":"/api/cloud-connector/v1/connection?limit=2&offset=2","prev":"/api/cloud-connector/v1/connection?limit=2&offset=0"}"#
     );
     assert_eq!(
-        links(management("/connection/020202?limit=1")).await,
+        page_links(management_list_request("/connection/020202?limit=1")).await,
         r#"{"first":"/api/cloud-connector/v1/connection/020202?limit=1&offset=0","last":"/api/cloud-connector/v1/connection/020202?limit=1&offset=1","next":"/api/cloud-connector/v1/connection/020202?limit=1&offset=1"}"#
     );
 }
 
-async fn count_is_complete_past_the_last_page_and_with_limit_zero(deployment: Deployment) {
+async fn count_includes_all_connections_past_the_last_page_and_with_limit_0(
+    deployment: Deployment,
+) {
     let fixture = ApiFixture::start(deployment, &[]).await;
     for query in [
         "?offset=99",
@@ -83,12 +87,15 @@ async fn count_is_complete_past_the_last_page_and_with_limit_zero(deployment: De
         for (count, request) in [
             (
                 2,
-                fixture.v2(OTHER_ORG, "GET", &format!("/connections{query}")),
+                fixture.v2_request(OTHER_ORG, "GET", &format!("/connections{query}")),
             ),
-            (3, fixture.management("GET", &format!("/connection{query}"))),
+            (
+                3,
+                fixture.management_request("GET", &format!("/connection{query}")),
+            ),
             (
                 2,
-                fixture.management("GET", &format!("/connection/{}{query}", OTHER_ACCOUNT)),
+                fixture.management_request("GET", &format!("/connection/{}{query}", OTHER_ACCOUNT)),
             ),
         ] {
             let (status, page) = json_response(request).await;
@@ -107,9 +114,9 @@ async fn count_is_complete_past_the_last_page_and_with_limit_zero(deployment: De
             }
         }
     }
-    let empty = fixture.v2("10003", "GET", "/connections");
+    let empty_list = fixture.v2_request("10003", "GET", "/connections");
     assert_eq!(
-        exact_response(&fixture, empty).await,
+        exact_response(&fixture, empty_list).await,
         r#"200 {"meta":{"count":0},"links":{},"data":[]}"#
     );
 }
@@ -123,67 +130,76 @@ async fn invalid_offset_or_limit_returns_400(deployment: Deployment) {
         "?offset=1.5",
         "?limit=1%20",
     ] {
-        let v2 = error_response(fixture.v2(OWN_ORG, "GET", &format!("/connections{query}"))).await;
+        let v2 =
+            error_response(fixture.v2_request(OWN_ORG, "GET", &format!("/connections{query}")))
+                .await;
         assert_eq!(v2, (400, "Invalid request".to_owned()), "{query}");
         for path in ["/connection", "/connection/010101"] {
-            let v1 = error_response(fixture.management("GET", &format!("{path}{query}"))).await;
+            let v1 =
+                error_response(fixture.management_request("GET", &format!("{path}{query}"))).await;
             let title = "Unable to process input parameters".to_owned();
             assert_eq!(v1, (400, title), "{query}");
         }
     }
-    let exact = exact_response(&fixture, fixture.v2(OWN_ORG, "GET", "/connections?limit=x")).await;
+    let invalid_limit_response = exact_response(
+        &fixture,
+        fixture.v2_request(OWN_ORG, "GET", "/connections?limit=x"),
+    )
+    .await;
     assert_eq!(
-        exact,
+        invalid_limit_response,
         r#"400 {"title":"Invalid request","status":400,"detail":"limit must be a non-negative integer"}"#
     );
 }
 
-async fn empty_strings_and_nulls_are_omitted_and_empty_objects_kept(deployment: Deployment) {
+async fn responses_omit_empty_strings_and_nulls_but_contain_empty_objects(deployment: Deployment) {
     let mut fixture = ApiFixture::start(deployment, &[]).await;
-    let mut message = online();
+    let mut message = online_message();
     message["content"]["canonical_facts"] = Value::Null;
     message["content"]["dispatchers"] = Value::Null;
     message["content"]["tags"] = json!({});
-    let topic = control_out(&fixture.own_id);
+    let topic = control_out_topic(&fixture.own_client_id);
     fixture.own_client.must_publish(&topic, &message).await;
-    let path = format!("/connections/{}/status", fixture.own_id);
-    let updated = eventually("the new client info", || async {
-        let exact = exact_response(&fixture, fixture.v2(OWN_ORG, "GET", &path)).await;
-        (!exact.contains("raw.example")).then_some(exact)
+    let path = format!("/connections/{}/status", fixture.own_client_id);
+    let wait_for_update = eventually("the new client info", || async {
+        let status_response =
+            exact_response(&fixture, fixture.v2_request(OWN_ORG, "GET", &path)).await;
+        (!status_response.contains("raw.example")).then_some(status_response)
     });
     assert_eq!(
-        updated.await,
-        r#"200 {"status":"connected","account":"010101","org_id":"10001","client_id":"[own_id]","canonical_facts":{},"tags":{}}"#
+        wait_for_update.await,
+        r#"200 {"status":"connected","account":"010101","org_id":"10001","client_id":"[own_client_id]","canonical_facts":{},"tags":{}}"#
     );
-    let node = json!({"account": OWN_ACCOUNT, "node_id": fixture.own_id});
-    let status = fixture.v1(OWN_ACCOUNT, "/connection_status", &node);
+    let node = json!({"account": OWN_ACCOUNT, "node_id": fixture.own_client_id});
+    let status = fixture.v1_post_request(OWN_ACCOUNT, "/connection_status", &node);
     assert_eq!(
         exact_response(&fixture, status).await,
         r#"200 {"status":"connected","canonical_facts":{},"tags":{}}"#
     );
-    let unknown_client = fixture.v2(OWN_ORG, "GET", "/connections/unknown/status");
+    let unknown_client_request = fixture.v2_request(OWN_ORG, "GET", "/connections/unknown/status");
     assert_eq!(
-        exact_response(&fixture, unknown_client).await,
+        exact_response(&fixture, unknown_client_request).await,
         r#"200 {"status":"disconnected"}"#
     );
 }
 
-async fn invalid_json_bodies_have_distinct_error_details(deployment: Deployment) {
+async fn each_kind_of_invalid_json_body_has_its_own_error_detail(deployment: Deployment) {
     let fixture = ApiFixture::start(deployment, &[]).await;
-    let path = format!("/connections/{}/message", fixture.own_id);
-    let v2 = |body: &'static str| fixture.v2(OWN_ORG, "POST", &path).body(body);
-    let malformed = "Request body includes malformed json";
-    let missing = "Request body is missing required fields";
+    let path = format!("/connections/{}/message", fixture.own_client_id);
+    let message_request =
+        |body: &'static str| fixture.v2_request(OWN_ORG, "POST", &path).body(body);
+    let malformed_detail = "Request body includes malformed json";
+    let missing_detail = "Request body is missing required fields";
     for (body, detail) in [
-        ("{", malformed),
-        ("", malformed),
-        ("[]", malformed),
-        ("5", malformed),
-        (r#"{"directive": 5}"#, malformed),
-        ("null", missing),
-        ("{}", missing),
-        (r#"{"directive": ""}"#, missing),
-        (r#"{"directive": null}"#, missing),
+        ("{", malformed_detail),
+        ("", malformed_detail),
+        ("[]", malformed_detail),
+        ("5", malformed_detail),
+        (r#"{"directive": 5}"#, malformed_detail),
+        ("null", missing_detail),
+        ("{}", missing_detail),
+        (r#"{"directive": ""}"#, missing_detail),
+        (r#"{"directive": null}"#, missing_detail),
         (
             r#"{"directive": "d"}{}"#,
             "Request body must only contain one json object",
@@ -193,14 +209,16 @@ async fn invalid_json_bodies_have_distinct_error_details(deployment: Deployment)
             "Request body must only contain one json object",
         ),
     ] {
-        let (status, response) = json_response(v2(body)).await;
+        let (status, response) = json_response(message_request(body)).await;
         let expected =
             json!({"title": "Unable to process json input", "status": 400, "detail": detail});
         assert_eq!((status, response), (400, expected), "{body}");
-        let v1 = fixture.v1(OWN_ACCOUNT, "/message", &Value::Null).body(body);
+        let v1 = fixture
+            .v1_post_request(OWN_ACCOUNT, "/message", &Value::Null)
+            .body(body);
         assert_eq!(json_response(v1).await.0, 400, "{body}");
         for endpoint in ["status", "ping", "reconnect", "disconnect"] {
-            let request = fixture.management("POST", &format!("/connection/{endpoint}"));
+            let request = fixture.management_request("POST", &format!("/connection/{endpoint}"));
             assert_eq!(
                 json_response(request.body(body)).await.0,
                 400,
@@ -208,67 +226,71 @@ async fn invalid_json_bodies_have_distinct_error_details(deployment: Deployment)
             );
         }
     }
-    let blank = exact_response(&fixture, v2(r#"{"directive": " \t"}"#)).await;
+    let blank_directive_response =
+        exact_response(&fixture, message_request(r#"{"directive": " \t"}"#)).await;
     assert_eq!(
-        blank,
+        blank_directive_response,
         r#"400 {"title":"Directive field is empty","status":400,"detail":"directive must contain more than white space"}"#
     );
 }
 
 async fn errors_400_403_404_405_413_use_the_error_envelope(deployment: Deployment) {
     let fixture = ApiFixture::start(deployment, &[]).await;
-    let message =
-        |client: &str| fixture.v2(OWN_ORG, "POST", &format!("/connections/{client}/message"));
-    let unknown_client = message("unknown").json(&json!({"directive": "d"}));
+    let message_request = |client: &str| {
+        fixture.v2_request(OWN_ORG, "POST", &format!("/connections/{client}/message"))
+    };
+    let unknown_client_request = message_request("unknown").json(&json!({"directive": "d"}));
     assert_eq!(
-        exact_response(&fixture, unknown_client).await,
+        exact_response(&fixture, unknown_client_request).await,
         r#"404 {"title":"No connection to the rhc client","status":404,"detail":"The organization has no connected client with this id"}"#
     );
-    let unknown_path = fixture.v2(OWN_ORG, "GET", "/unknown");
+    let unknown_path_request = fixture.v2_request(OWN_ORG, "GET", "/unknown");
     assert_eq!(
-        exact_response(&fixture, unknown_path).await,
+        exact_response(&fixture, unknown_path_request).await,
         r#"404 {"title":"Not found","status":404,"detail":"Unknown path; openapi.json lists all endpoints"}"#
     );
-    let invalid_account = fixture.management("GET", "/connection/12x");
+    let invalid_account_request = fixture.management_request("GET", "/connection/12x");
     assert_eq!(
-        exact_response(&fixture, invalid_account).await,
+        exact_response(&fixture, invalid_account_request).await,
         r#"404 {"title":"Not found","status":404,"detail":"Unknown path; openapi.json lists all endpoints"}"#
     );
-    let unsupported_method = fixture.v2(OWN_ORG, "DELETE", "/connections");
+    let unsupported_method_request = fixture.v2_request(OWN_ORG, "DELETE", "/connections");
     assert_eq!(
-        exact_response(&fixture, unsupported_method).await,
+        exact_response(&fixture, unsupported_method_request).await,
         r#"405 {"title":"Method not allowed","status":405,"detail":"The endpoint does not support this method; openapi.json lists the supported methods"}"#
     );
     let payload = "x".repeat(1024 * 1024);
-    let too_large = message(&fixture.own_id).json(&json!({"directive": "d", "payload": payload}));
+    let too_large_request = message_request(&fixture.own_client_id)
+        .json(&json!({"directive": "d", "payload": payload}));
     assert_eq!(
-        exact_response(&fixture, too_large).await,
+        exact_response(&fixture, too_large_request).await,
         r#"413 {"title":"Request body too large","status":413,"detail":"The request body exceeds the size limit of this service"}"#
     );
     let body = json!({"account": OTHER_ACCOUNT, "recipient": "x", "directive": "d"});
-    let account_mismatch = fixture.v1(OWN_ACCOUNT, "/message", &body);
+    let account_mismatch_request = fixture.v1_post_request(OWN_ACCOUNT, "/message", &body);
     assert_eq!(
-        exact_response(&fixture, account_mismatch).await,
+        exact_response(&fixture, account_mismatch_request).await,
         r#"403 {"title":"Account mismatch","status":403,"detail":"The account in the request body is not the account of the caller's credentials"}"#
     );
     let node = json!({"account": OWN_ACCOUNT, "node_id": "unknown", "delay": -1});
-    let negative_delay = fixture
-        .management("POST", "/connection/reconnect")
+    let negative_delay_request = fixture
+        .management_request("POST", "/connection/reconnect")
         .json(&node);
     assert_eq!(
-        exact_response(&fixture, negative_delay).await,
+        exact_response(&fixture, negative_delay_request).await,
         r#"400 {"title":"Delay field cannot be negative","status":400,"detail":"delay must be 0 or more: the number of seconds before the client reconnects"}"#
     );
 }
 
-async fn absent_metadata_and_payload_are_sent_as_null(deployment: Deployment) {
+async fn message_without_metadata_and_payload_is_sent_with_null_values(deployment: Deployment) {
     let mut fixture = ApiFixture::start(deployment, &[]).await;
-    let path = format!("/connections/{}/message", fixture.own_id);
+    let path = format!("/connections/{}/message", fixture.own_client_id);
     for body in [
         json!({"directive": "d"}),
         json!({"directive": "d", "metadata": null, "payload": null}),
     ] {
-        let (status, sent) = json_response(fixture.v2(OWN_ORG, "POST", &path).json(&body)).await;
+        let (status, sent) =
+            json_response(fixture.v2_request(OWN_ORG, "POST", &path).json(&body)).await;
         assert_eq!(status, 201);
         let (_, message) = fixture.own_client.next_message().await;
         assert_eq!(sent, json!({"id": message["message_id"]}));
@@ -276,9 +298,10 @@ async fn absent_metadata_and_payload_are_sent_as_null(deployment: Deployment) {
             (&message["metadata"], &message["content"]),
             (&Value::Null, &Value::Null)
         );
-        let v1 = json!({"account": OWN_ACCOUNT, "recipient": fixture.own_id, "directive": "d"});
+        let v1 =
+            json!({"account": OWN_ACCOUNT, "recipient": fixture.own_client_id, "directive": "d"});
         assert_eq!(
-            json_response(fixture.v1(OWN_ACCOUNT, "/message", &v1))
+            json_response(fixture.v1_post_request(OWN_ACCOUNT, "/message", &v1))
                 .await
                 .0,
             201
@@ -292,7 +315,7 @@ async fn absent_metadata_and_payload_are_sent_as_null(deployment: Deployment) {
 
 async fn metadata_other_than_a_string_map_is_rejected(deployment: Deployment) {
     let fixture = ApiFixture::start(deployment, &[]).await;
-    let path = format!("/connections/{}/message", fixture.own_id);
+    let path = format!("/connections/{}/message", fixture.own_client_id);
     for metadata in [
         json!("a"),
         json!(["a"]),
@@ -301,15 +324,19 @@ async fn metadata_other_than_a_string_map_is_rejected(deployment: Deployment) {
         json!(1),
     ] {
         let body = json!({"directive": "d", "metadata": metadata});
-        let rejection =
-            exact_response(&fixture, fixture.v2(OWN_ORG, "POST", &path).json(&body)).await;
+        let rejection = exact_response(
+            &fixture,
+            fixture.v2_request(OWN_ORG, "POST", &path).json(&body),
+        )
+        .await;
         assert_eq!(
             rejection,
             r#"400 {"title":"Unable to process json input","status":400,"detail":"metadata must be null or a map of string to string"}"#
         );
-        let v1 = json!({"account": OWN_ACCOUNT, "recipient": fixture.own_id, "directive": "d", "metadata": metadata});
+        let v1 = json!({"account": OWN_ACCOUNT, "recipient": fixture.own_client_id, "directive": "d",
+            "metadata": metadata});
         assert_eq!(
-            error_response(fixture.v1(OWN_ACCOUNT, "/message", &v1))
+            error_response(fixture.v1_post_request(OWN_ACCOUNT, "/message", &v1))
                 .await
                 .0,
             400
@@ -319,30 +346,30 @@ async fn metadata_other_than_a_string_map_is_rejected(deployment: Deployment) {
 
 async fn directives_and_client_ids_are_not_metric_labels(deployment: Deployment) {
     let mut fixture = ApiFixture::start(deployment, &[]).await;
-    let path = format!("/connections/{}/message", fixture.own_id);
+    let path = format!("/connections/{}/message", fixture.own_client_id);
     let body = json!({"directive": "directive-not-in-metrics"});
     assert_eq!(
-        json_response(fixture.v2(OWN_ORG, "POST", &path).json(&body))
+        json_response(fixture.v2_request(OWN_ORG, "POST", &path).json(&body))
             .await
             .0,
         201
     );
     fixture.own_client.next_message().await;
-    let base = fixture
+    let base_request = fixture
         .deployment
         .unauthenticated_request("GET", "")
         .build()
         .unwrap();
-    let url = base.url().join("/metrics").unwrap();
+    let url = base_request.url().join("/metrics").unwrap();
     let metrics = reqwest::get(url).await.unwrap().text().await.unwrap();
     assert!(metrics.contains("cloud_connector_"), "{metrics}");
     assert!(!metrics.contains("directive-not-in-metrics"));
-    assert!(!metrics.contains(&fixture.own_id));
+    assert!(!metrics.contains(&fixture.own_client_id));
 }
 
-/// Starts a fake account translator that translates `OWN_ACCOUNT`. Returns its URL and the request
-/// ids that it received.
-async fn start_translator() -> (String, Arc<Mutex<Vec<String>>>) {
+/// Starts a fake account translator that translates `OWN_ACCOUNT`. Returns the translator's URL,
+/// and a list to which the translator appends the request id of each request.
+async fn start_fake_translator() -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let request_ids = Arc::new(Mutex::new(Vec::new()));
@@ -352,10 +379,12 @@ async fn start_translator() -> (String, Arc<Mutex<Vec<String>>>) {
             let mut head = vec![0; 4096];
             let length = stream.read(&mut head).await.unwrap_or(0);
             let head = String::from_utf8_lossy(&head[..length]).to_lowercase();
-            let id = head
+            let request_id = head
                 .lines()
                 .find_map(|line| line.strip_prefix("x-rh-insights-request-id: "));
-            received_ids.lock().push(id.unwrap_or_default().to_owned());
+            received_ids
+                .lock()
+                .push(request_id.unwrap_or_default().to_owned());
             let body = json!({OWN_ACCOUNT: OWN_ORG}).to_string();
             let response = format!(
                 "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
@@ -368,11 +397,11 @@ async fn start_translator() -> (String, Arc<Mutex<Vec<String>>>) {
 }
 
 async fn request_id_is_forwarded_to_the_account_translator(deployment: Deployment) {
-    let (url, request_ids) = start_translator().await;
+    let (url, request_ids) = start_fake_translator().await;
     let fixture = ApiFixture::start(deployment, &[("tenant.translator_url", &url)]).await;
-    let node = json!({"account": OWN_ACCOUNT, "node_id": fixture.own_id});
+    let node = json!({"account": OWN_ACCOUNT, "node_id": fixture.own_client_id});
     let request = fixture
-        .v1(OWN_ACCOUNT, "/connection_status", &node)
+        .v1_post_request(OWN_ACCOUNT, "/connection_status", &node)
         .header("x-rh-insights-request-id", "request-9");
     assert_eq!(json_response(request).await.0, OK);
     assert_eq!(request_ids.lock().as_slice(), ["request-9"]);

@@ -1,5 +1,5 @@
-//! The service conforms to its OpenAPI document: schemathesis generates valid and invalid requests
-//! from the document and compares every response with it.
+//! Tests that the API conforms to its OpenAPI document. Schemathesis generates valid and invalid
+//! requests from the document, and compares every response with the document.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -11,23 +11,24 @@ use tokio::process::Command;
 use super::connect_client_with;
 use crate::each_deployment;
 use crate::support::Deployment;
-use crate::support::mqtt::{Connect, RawClient, control_out, data_out, online};
+use crate::support::mqtt::{Connect, RawClient, control_out_topic, data_out_topic, online_message};
 
 each_deployment!(
     authenticated_requests_match_the_openapi_document,
     unauthenticated_requests_match_the_openapi_document,
 );
 
+/// Secret of the API key `schema-tester`.
 const TESTER_SECRET: &str = "tester-secret-tester-secret";
 /// Client id in the examples of the OpenAPI document.
-const EXAMPLE_CLIENT: &str = "my-machine";
+const EXAMPLE_CLIENT_ID: &str = "my-machine";
 
 async fn authenticated_requests_match_the_openapi_document(deployment: Deployment) {
     let key = format!(r#"{{ secrets = ["{TESTER_SECRET}"], scopes = ["tenant", "management"] }}"#);
     let deployment = deployment
-        .recreate_with(&[("api.keys.schema-tester", &key)])
+        .recreate_with_settings(&[("api.keys.schema-tester", &key)])
         .await;
-    let connect = Connect::new(EXAMPLE_CLIENT).without_keep_alive();
+    let connect = Connect::new(EXAMPLE_CLIENT_ID).without_keep_alive();
     let client = connect_client_with(&deployment, &connect, "echo").await;
     let responder = tokio::spawn(respond_to_messages(client));
     let headers = [
@@ -47,7 +48,8 @@ async fn unauthenticated_requests_match_the_openapi_document(deployment: Deploym
     run_schemathesis(&deployment, &[]).await;
 }
 
-/// Runs schemathesis with the request headers. Fails if a response differs from the document.
+/// Runs schemathesis, which adds `headers` to each request. Fails if a response differs from the
+/// document.
 async fn run_schemathesis(deployment: &Deployment, headers: &[&str]) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let document = deployment
@@ -79,33 +81,33 @@ async fn run_schemathesis(deployment: &Deployment, headers: &[&str]) {
     );
 }
 
-/// Sends a message to the client every few seconds, because [`RawClient::next_message`] panics if
-/// no message arrives within its timeout.
+/// Sends a message to the client every five seconds. Without these messages,
+/// [`RawClient::next_message`] could time out and panic.
 async fn send_periodic_messages(deployment: &Deployment) {
     loop {
         deployment
-            .send_message(EXAMPLE_CLIENT, json!({"directive": "d"}))
+            .send_message(EXAMPLE_CLIENT_ID, json!({"directive": "d"}))
             .await;
         tokio::time::sleep(Duration::from_secs(5)).await;
     }
 }
 
-/// Responds to pings and messages. Publishes an online message after a reconnect or disconnect
-/// command, so that the client is listed again.
+/// Responds to pings and messages. After a reconnect or disconnect command, publishes an online
+/// message, so that the client is listed again.
 async fn respond_to_messages(mut client: RawClient) {
     loop {
         let (_, message) = client.next_message().await;
-        let id = &message["message_id"];
+        let message_id = &message["message_id"];
         let (topic, response) = match &message["content"]["command"] {
             Value::String(command) if command == "ping" => (
-                control_out(EXAMPLE_CLIENT),
-                json!({"type": "event", "message_id": id, "response_to": id, "version": 1,
+                control_out_topic(EXAMPLE_CLIENT_ID),
+                json!({"type": "event", "message_id": message_id, "response_to": message_id, "version": 1,
                     "sent": "2026-01-02T15:04:05Z", "content": "pong"}),
             ),
-            Value::String(_) => (control_out(EXAMPLE_CLIENT), online()),
+            Value::String(_) => (control_out_topic(EXAMPLE_CLIENT_ID), online_message()),
             _ => (
-                data_out(EXAMPLE_CLIENT),
-                json!({"type": "data", "message_id": id, "response_to": id, "version": 1,
+                data_out_topic(EXAMPLE_CLIENT_ID),
+                json!({"type": "data", "message_id": message_id, "response_to": message_id, "version": 1,
                     "sent": "2026-01-02T15:04:05Z", "directive": "d", "metadata": {},
                     "content": ""}),
             ),

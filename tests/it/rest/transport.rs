@@ -1,5 +1,5 @@
-//! Behavior that all endpoints share: rate limits, access and audit log, request ids, CORS, body
-//! timeout, TLS, and shutdown.
+//! Tests of behavior that all endpoints share: rate limits, access and audit log, request ids,
+//! CORS, body timeout, TLS, and shutdown.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +9,10 @@ use tokio::net::TcpStream;
 
 use crate::support::certs::Certs;
 use crate::support::connector::DEFAULT_ORG_ID;
-use crate::support::mqtt::{Connect, RawClient, control_out, online};
+use crate::support::mqtt::{Connect, RawClient, control_out_topic, online_message};
 use crate::support::{Connector, eventually};
 
-const STATUS_PATH: &str = "/v2/connections/x/status";
+const CLIENT_STATUS_PATH: &str = "/v2/connections/x/status";
 
 #[tokio::test]
 async fn rate_limits_apply_per_key_and_per_organization() {
@@ -23,8 +23,8 @@ async fn rate_limits_apply_per_key_and_per_organization() {
         .set("api.rate_limit.per_key_burst", 5)
         .start()
         .await;
-    let request_status = async |org: &str| {
-        let request = connector.request_for(org, "GET", STATUS_PATH);
+    let send_request = async |org: &str| {
+        let request = connector.request_for(org, "GET", CLIENT_STATUS_PATH);
         let response = request.send().await.unwrap();
         let retry_after = response.headers().get("retry-after").cloned();
         let status = response.status().as_u16();
@@ -36,9 +36,9 @@ async fn rate_limits_apply_per_key_and_per_organization() {
         )
     };
     for _ in 0..2 {
-        assert_eq!(request_status("1").await.0, 200);
+        assert_eq!(send_request("1").await.0, 200);
     }
-    let (status, retry_after, body) = request_status("1").await;
+    let (status, retry_after, body) = send_request("1").await;
     assert_eq!(status, 429);
     let retry_after: u64 = retry_after.unwrap().parse().unwrap();
     assert!((1..=100).contains(&retry_after), "{retry_after}");
@@ -46,31 +46,31 @@ async fn rate_limits_apply_per_key_and_per_organization() {
         (&body["title"], &body["status"]),
         (&json!("Too many requests"), &json!(429))
     );
-    // Other organizations are not limited. The rejected request did not count against the limit of
-    // the key, so the key has three requests left.
+    // The limit of organization 1 does not affect other organizations. The rejected request did not
+    // count against the limit of the key, so the key may send three more requests.
     for org in ["2", "2", "3"] {
-        assert_eq!(request_status(org).await.0, 200, "{org}");
+        assert_eq!(send_request(org).await.0, 200, "{org}");
     }
-    assert_eq!(request_status("4").await.0, 429);
+    assert_eq!(send_request("4").await.0, 429);
     // An unauthenticated request returns 401 although the limit of the key is exceeded.
-    let unauthenticated =
-        connector.unauthenticated_request("GET", &format!("/api/cloud-connector{STATUS_PATH}"));
-    assert_eq!(unauthenticated.send().await.unwrap().status(), 401);
+    let unauthenticated_request = connector
+        .unauthenticated_request("GET", &format!("/api/cloud-connector{CLIENT_STATUS_PATH}"));
+    assert_eq!(unauthenticated_request.send().await.unwrap().status(), 401);
 }
 
 #[tokio::test]
-async fn access_log_contains_the_caller_and_no_secrets() {
+async fn access_log_contains_the_caller_but_no_secrets() {
     let connector = Connector::start().await;
     let request = connector
-        .request("GET", &format!("{STATUS_PATH}?token=in-the-query"))
+        .request("GET", &format!("{CLIENT_STATUS_PATH}?token=in-the-query"))
         .header("x-rh-insights-request-id", "request-7")
         .header("x-rh-identity", "in-the-identity");
     let response = request.send().await.unwrap();
     assert_eq!(response.headers()["x-rh-insights-request-id"], "request-7");
-    let wrong_secret = connector
-        .request("GET", STATUS_PATH)
+    let request_with_wrong_secret = connector
+        .request("GET", CLIENT_STATUS_PATH)
         .header("x-rh-cloud-connector-psk", "a-wrong-secret");
-    wrong_secret.send().await.unwrap();
+    request_with_wrong_secret.send().await.unwrap();
     connector.readiness().await;
     let line = eventually("the access log line", || async {
         let lines = connector.log_lines.lock();
@@ -106,17 +106,17 @@ async fn access_log_contains_the_caller_and_no_secrets() {
 }
 
 #[tokio::test]
-async fn invalid_request_id_is_replaced() {
+async fn invalid_request_id_is_replaced_with_a_generated_one() {
     let connector = Connector::start().await;
     for invalid_id in [String::new(), "x".repeat(129), "\u{e9}".to_owned()] {
         let request = connector
-            .request("GET", STATUS_PATH)
+            .request("GET", CLIENT_STATUS_PATH)
             .header("x-rh-insights-request-id", invalid_id.as_bytes());
         let response = request.send().await.unwrap();
-        let id = response.headers()["x-rh-insights-request-id"]
+        let request_id = response.headers()["x-rh-insights-request-id"]
             .to_str()
             .unwrap();
-        assert_eq!(id.len(), 32, "{invalid_id}");
+        assert_eq!(request_id.len(), 32, "{invalid_id}");
     }
 }
 
@@ -124,13 +124,13 @@ async fn invalid_request_id_is_replaced() {
 async fn responses_have_no_cors_headers() {
     let connector = Connector::start().await;
     let preflight = connector
-        .request("OPTIONS", STATUS_PATH)
+        .request("OPTIONS", CLIENT_STATUS_PATH)
         .header("origin", "https://other-origin.example")
         .header("access-control-request-method", "GET");
     let response = preflight.send().await.unwrap();
     assert_eq!(response.status(), 405);
     let request = connector
-        .request("GET", STATUS_PATH)
+        .request("GET", CLIENT_STATUS_PATH)
         .header("origin", "https://other-origin.example");
     for response in [response, request.send().await.unwrap()] {
         let headers = response.headers().keys();
@@ -140,7 +140,7 @@ async fn responses_have_no_cors_headers() {
 }
 
 #[tokio::test]
-async fn incomplete_body_returns_408() {
+async fn request_with_incomplete_body_returns_408() {
     let connector = Connector::start().await;
     let address = connector.http_url.strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(address).await.unwrap();
@@ -152,9 +152,9 @@ async fn incomplete_body_returns_408() {
     );
     stream.write_all(head.as_bytes()).await.unwrap();
     let mut response = Vec::new();
-    let started = Instant::now();
-    let read = stream.read_to_end(&mut response);
-    tokio::time::timeout(Duration::from_mins(1), read)
+    let started_at = Instant::now();
+    let read_response = stream.read_to_end(&mut response);
+    tokio::time::timeout(Duration::from_mins(1), read_response)
         .await
         .expect("the server still waits for the body")
         .unwrap();
@@ -164,7 +164,7 @@ async fn incomplete_body_returns_408() {
         response.contains(r#""title":"Request timeout","status":408"#),
         "{response}"
     );
-    assert!(started.elapsed() >= Duration::from_secs(9));
+    assert!(started_at.elapsed() >= Duration::from_secs(9));
 }
 
 #[tokio::test]
@@ -186,19 +186,20 @@ async fn https_certificate_is_reloaded_on_sighup() {
         "{}/liveness",
         connector.http_url.replace("127.0.0.1", "localhost")
     );
-    let client_trusting = |ca: &std::path::Path| {
+    let client_that_trusts = |ca: &std::path::Path| {
         let ca = reqwest::Certificate::from_pem(&std::fs::read(ca).unwrap()).unwrap();
         let client = reqwest::Client::builder().tls_certs_only([ca]);
         client.build().unwrap()
     };
-    let old_client = client_trusting(&certs.file("ca.pem"));
+    let old_client = client_that_trusts(&certs.file("ca.pem"));
     assert_eq!(old_client.get(&url).send().await.unwrap().status(), 200);
     let http_url = url.replace("https", "http");
     assert!(old_client.get(&http_url).send().await.is_err());
-    // A new certificate with the old key: the connector keeps using the old certificate.
+    // The new certificate does not match the old key, so the connector continues to use the old
+    // certificate.
     let folder = tempfile::tempdir().unwrap();
     let new_certs = Certs::init(folder.path()).await;
-    let new_client = client_trusting(&new_certs.file("ca.pem"));
+    let new_client = client_that_trusts(&new_certs.file("ca.pem"));
     std::fs::copy(new_certs.file("server.pem"), certs.file("server.pem")).unwrap();
     connector.signal("HUP");
     eventually("the log message about the failed reload", || async {
@@ -216,8 +217,8 @@ async fn https_certificate_is_reloaded_on_sighup() {
         new_client.get(&url).send().await.ok().map(drop)
     })
     .await;
-    // A new client, because `old_client` may reuse a connection.
-    let old_client = client_trusting(&certs.file("ca.pem"));
+    // Create `old_client` again, because the existing client may reuse an open connection.
+    let old_client = client_that_trusts(&certs.file("ca.pem"));
     assert!(old_client.get(&url).send().await.is_err());
 }
 
@@ -230,27 +231,29 @@ async fn in_flight_requests_complete_during_shutdown() {
         .subscribe(&format!("redhat/insights/{client_id}/control/in"))
         .await;
     client
-        .must_publish(&control_out(client_id), &online())
+        .must_publish(&control_out_topic(client_id), &online_message())
         .await;
     let ping = connector.request("POST", &format!("/v2/connections/{client_id}/ping"));
     let ping = tokio::spawn(ping.send());
     let (_, message) = client.next_message().await;
     connector.signal("TERM");
     eventually("new connections to be refused", || async {
-        let result = connector.request("GET", STATUS_PATH).send().await;
+        let result = connector.request("GET", CLIENT_STATUS_PATH).send().await;
         result.err().map(drop)
     })
     .await;
     let pong = json!({"type": "event", "message_id": "p", "response_to": message["message_id"],
         "version": 1, "sent": "2026-01-02T15:04:05Z", "content": "pong"});
-    client.must_publish(&control_out(client_id), &pong).await;
+    client
+        .must_publish(&control_out_topic(client_id), &pong)
+        .await;
     let response = ping.await.unwrap().unwrap();
     assert_eq!(response.status(), 200);
     assert!(connector.wait_for_exit().await.success());
 }
 
 #[tokio::test]
-async fn aborted_request_is_audited() {
+async fn aborted_request_is_written_to_the_audit_log() {
     let connector = Connector::start().await;
     let client_id = "aborted-ping";
     let mut client = RawClient::connect(&connector.mqtt_address, &Connect::new(client_id)).await;
@@ -258,7 +261,7 @@ async fn aborted_request_is_audited() {
         .subscribe(&format!("redhat/insights/{client_id}/control/in"))
         .await;
     client
-        .must_publish(&control_out(client_id), &online())
+        .must_publish(&control_out_topic(client_id), &online_message())
         .await;
     let ping = connector
         .request(
@@ -271,8 +274,8 @@ async fn aborted_request_is_audited() {
     ping.abort();
     let line = eventually("the audit log line", || async {
         let lines = connector.log_lines.lock();
-        let aborted = lines.iter().find(|line| line.contains("request aborted"));
-        aborted.cloned()
+        let audit_line = lines.iter().find(|line| line.contains("request aborted"));
+        audit_line.cloned()
     })
     .await;
     let line: Value = serde_json::from_str(&line).unwrap();

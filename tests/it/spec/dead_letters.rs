@@ -1,41 +1,43 @@
-//! Section 3 of the protocol specification: messages that can never be processed, and the operator
-//! commands for them.
+//! Section 3 of the protocol specification: messages that can never be processed become dead
+//! letters. Also tests the operator commands for dead letters.
 
 use serde_json::json;
 
-use super::{connect_client, publish_and_wait};
+use super::{connect_client, publish_online_and_wait};
 use crate::each_deployment;
-use crate::support::mqtt::{control_out, online};
+use crate::support::mqtt::{control_out_topic, online_message};
 use crate::support::{Deployment, eventually};
 
 each_deployment!(
-    a_dead_letter_is_listed_shown_and_purged,
+    operator_commands_list_show_and_purge_dead_letters,
     a_replayed_dead_letter_is_applied_or_rejected_again,
-    stored_dead_letters_are_limited_per_client with &[("dead_letters.max_per_client", "3")],
+    the_number_of_stored_dead_letters_per_client_is_limited with &[("dead_letters.max_per_client", "3")],
     a_row_rejected_by_the_database_becomes_a_dead_letter_and_other_rows_are_written,
 );
 
-async fn a_dead_letter_is_listed_shown_and_purged(deployment: Deployment) {
+async fn operator_commands_list_show_and_purge_dead_letters(deployment: Deployment) {
     let (client_id, mut client) = connect_client(&deployment, "listed").await;
     client
-        .publish(&control_out(&client_id), b"{\"type\":\x1b[2J")
+        .publish(&control_out_topic(&client_id), b"{\"type\":\x1b[2J")
         .await
         .unwrap();
     client
-        .publish(&control_out(&client_id), b"\xff\xfe\x00")
+        .publish(&control_out_topic(&client_id), b"\xff\xfe\x00")
         .await
         .unwrap();
     let dead_letters = deployment.wait_for_dead_letters(&client_id, 2).await;
-    let id = dead_letters[1]["id"].to_string();
+    let dead_letter_id = dead_letters[1]["id"].to_string();
     let (code, output) = deployment.run_command(&["dead-letters", "list"]).await;
     assert_eq!(code, Some(0));
     assert!(
         output.contains(&client_id) && output.contains("invalid_json"),
         "{output}"
     );
-    let (code, output) = deployment.run_command(&["dead-letters", "show", &id]).await;
+    let (code, output) = deployment
+        .run_command(&["dead-letters", "show", &dead_letter_id])
+        .await;
     assert_eq!(code, Some(0));
-    assert!(output.contains(&control_out(&client_id)), "{output}");
+    assert!(output.contains(&control_out_topic(&client_id)), "{output}");
     assert!(
         output.contains("\\u{1b}[2J"),
         "the control character is not escaped: {output}"
@@ -50,7 +52,7 @@ async fn a_dead_letter_is_listed_shown_and_purged(deployment: Deployment) {
         .await;
     assert_eq!(code, Some(1));
     assert!(output.contains("dead-letters list"), "{output}");
-    // `purge` deletes nothing without a filter.
+    // Without a filter, `purge` fails and deletes nothing.
     let (code, output) = deployment.run_command(&["dead-letters", "purge"]).await;
     assert_eq!(code, Some(1));
     assert!(output.contains("--all"), "{output}");
@@ -66,22 +68,25 @@ async fn a_dead_letter_is_listed_shown_and_purged(deployment: Deployment) {
         .await;
     assert_eq!((code, output.trim()), (Some(0), "2 deleted"));
     assert!(deployment.dead_letters().await.is_empty());
-    let counted = deployment
-        .metric("cloud_connector_dead_letters_total", "invalid_json")
+    let dead_letters_metric = deployment
+        .read_metric("cloud_connector_dead_letters_total", "invalid_json")
         .await;
-    assert!((counted - 2.0).abs() < 0.1, "{counted}");
+    assert!(
+        (dead_letters_metric - 2.0).abs() < 0.1,
+        "{dead_letters_metric}"
+    );
 }
 
 async fn a_replayed_dead_letter_is_applied_or_rejected_again(deployment: Deployment) {
     let (client_id, mut client) = connect_client(&deployment, "replayed").await;
     client
-        .publish(&control_out(&client_id), b"[]")
+        .publish(&control_out_topic(&client_id), b"[]")
         .await
         .unwrap();
     let dead_letters = deployment.wait_for_dead_letters(&client_id, 1).await;
-    let id = dead_letters[0]["id"].to_string();
+    let dead_letter_id = dead_letters[0]["id"].to_string();
     let (code, output) = deployment
-        .run_command(&["dead-letters", "replay", &id])
+        .run_command(&["dead-letters", "replay", &dead_letter_id])
         .await;
     if deployment.has_external_broker() {
         assert_eq!(code, Some(0), "{output}");
@@ -92,25 +97,26 @@ async fn a_replayed_dead_letter_is_applied_or_rejected_again(deployment: Deploym
             "{output}"
         );
     }
-    // The dead letter is stored again, and later messages of the client are processed.
+    // The dead letter is stored again. The connector still processes later messages of the client.
     deployment.wait_for_dead_letters(&client_id, 1).await;
-    publish_and_wait(&deployment, &client_id, &mut client, "here").await;
-    // A replayed online message does not replace a newer one.
-    let old = replace_payload_by_online(&deployment, &client_id).await;
+    publish_online_and_wait(&deployment, &client_id, &mut client, "here").await;
+    // A replayed online message does not replace a newer online message.
+    let old_dead_letter_id = replace_payload_with_online_message(&deployment, &client_id).await;
     deployment
-        .run_command(&["dead-letters", "replay", &old])
+        .run_command(&["dead-letters", "replay", &old_dead_letter_id])
         .await;
     deployment.wait_for_dead_letters(&client_id, 0).await;
     assert_eq!(deployment.status(&client_id).await["tags"]["mark"], "here");
-    // A dead letter that the connector can decode after an upgrade is applied. The test simulates
-    // the upgrade: it replaces the stored payload by a valid one.
+    // After an upgrade, the connector may be able to decode a dead letter. A replay then applies
+    // the message. The test simulates the upgrade: it replaces the stored payload with a valid
+    // payload.
     client
-        .publish(&control_out(&client_id), b"[2]")
+        .publish(&control_out_topic(&client_id), b"[2]")
         .await
         .unwrap();
-    let newest = replace_payload_by_online(&deployment, &client_id).await;
+    let new_dead_letter_id = replace_payload_with_online_message(&deployment, &client_id).await;
     let (code, output) = deployment
-        .run_command(&["dead-letters", "replay", &newest])
+        .run_command(&["dead-letters", "replay", &new_dead_letter_id])
         .await;
     assert_eq!(code, Some(0), "{output}");
     deployment
@@ -119,12 +125,12 @@ async fn a_replayed_dead_letter_is_applied_or_rejected_again(deployment: Deploym
     deployment.wait_for_dead_letters(&client_id, 0).await;
 }
 
-/// Replaces the payload of the client's only dead letter by an online message. Returns the id of
+/// Replaces the payload of the client's only dead letter with an online message. Returns the id of
 /// the dead letter.
-async fn replace_payload_by_online(deployment: &Deployment, client_id: &str) -> String {
+async fn replace_payload_with_online_message(deployment: &Deployment, client_id: &str) -> String {
     let dead_letters = deployment.wait_for_dead_letters(client_id, 1).await;
-    let id = dead_letters[0]["id"].as_i64().unwrap();
-    let payload = online().to_string().into_bytes();
+    let dead_letter_id = dead_letters[0]["id"].as_i64().unwrap();
+    let payload = online_message().to_string().into_bytes();
     let size = i64::try_from(payload.len()).unwrap();
     match deployment {
         Deployment::Embedded(connector) => {
@@ -135,7 +141,7 @@ async fn replace_payload_by_online(deployment: &Deployment, client_id: &str) -> 
             sqlx::query("UPDATE dead_letters SET payload = ?, size = ? WHERE id = ?")
                 .bind(payload)
                 .bind(size)
-                .bind(id)
+                .bind(dead_letter_id)
                 .execute(&mut database)
                 .await
                 .unwrap();
@@ -146,27 +152,27 @@ async fn replace_payload_by_online(deployment: &Deployment, client_id: &str) -> 
             sqlx::query("UPDATE dead_letters SET payload = $1, size = $2 WHERE id = $3")
                 .bind(payload)
                 .bind(size)
-                .bind(id)
+                .bind(dead_letter_id)
                 .execute(&mut database)
                 .await
                 .unwrap();
         }
     }
-    id.to_string()
+    dead_letter_id.to_string()
 }
 
-async fn stored_dead_letters_are_limited_per_client(deployment: Deployment) {
+async fn the_number_of_stored_dead_letters_per_client_is_limited(deployment: Deployment) {
     let (client_id, mut client) = connect_client(&deployment, "many").await;
     for n in 0..10 {
         let garbage = format!("garbage {n}");
         client
-            .publish(&control_out(&client_id), garbage.as_bytes())
+            .publish(&control_out_topic(&client_id), garbage.as_bytes())
             .await
             .unwrap();
     }
-    publish_and_wait(&deployment, &client_id, &mut client, "here").await;
+    publish_online_and_wait(&deployment, &client_id, &mut client, "here").await;
     let dead_letters = deployment.wait_for_dead_letters(&client_id, 3).await;
-    let (_, latest) = deployment
+    let (_, latest_payload) = deployment
         .run_command(&[
             "dead-letters",
             "show",
@@ -174,35 +180,36 @@ async fn stored_dead_letters_are_limited_per_client(deployment: Deployment) {
             "--raw",
         ])
         .await;
-    assert_eq!(latest, "garbage 9");
+    assert_eq!(latest_payload, "garbage 9");
 }
 
-/// The connector validates all values before it writes them, so no message makes the database
-/// reject a row. The test adds a constraint that rejects the row of one client.
+/// No message can make the database reject a row, because the connector validates all values before
+/// it writes them. Therefore the test adds a constraint to the database that rejects the row of one
+/// client.
 async fn a_row_rejected_by_the_database_becomes_a_dead_letter_and_other_rows_are_written(
     deployment: Deployment,
 ) {
     let (rejected_id, mut rejected_client) = connect_client(&deployment, "rejected-row").await;
-    add_rejecting_constraint(&deployment, &rejected_id).await;
+    make_database_reject_row(&deployment, &rejected_id).await;
     let mut others = Vec::new();
     for n in 0..20 {
         others.push(connect_client(&deployment, &format!("other{n}")).await);
     }
-    // All clients publish at the same time, so the rejected row shares a batch with other rows.
-    let mut publishing = Vec::new();
+    // All clients publish at the same time, so the rejected row is in one batch with other rows.
+    let mut publish_tasks = Vec::new();
     for (client_id, mut client) in others {
-        publishing.push(tokio::spawn(async move {
+        publish_tasks.push(tokio::spawn(async move {
             client
-                .must_publish(&control_out(&client_id), &online())
+                .must_publish(&control_out_topic(&client_id), &online_message())
                 .await;
             (client_id, client)
         }));
     }
     rejected_client
-        .must_publish(&control_out(&rejected_id), &online())
+        .must_publish(&control_out_topic(&rejected_id), &online_message())
         .await;
     let mut others = Vec::new();
-    for task in publishing {
+    for task in publish_tasks {
         others.push(task.await.unwrap());
     }
     for (client_id, _client) in &others {
@@ -216,7 +223,7 @@ async fn a_row_rejected_by_the_database_becomes_a_dead_letter_and_other_rows_are
     );
     eventually("no batch to be retried", || async {
         let retrying = deployment
-            .metric("cloud_connector_record_batches_retrying", "")
+            .read_metric("cloud_connector_record_batches_retrying", "")
             .await;
         (retrying < 0.5).then_some(())
     })
@@ -225,8 +232,8 @@ async fn a_row_rejected_by_the_database_becomes_a_dead_letter_and_other_rows_are
     assert_eq!(status["tags"], json!({"make": "raw"}));
 }
 
-/// Makes the database reject the row of this client.
-async fn add_rejecting_constraint(deployment: &Deployment, client_id: &str) {
+/// Adds a constraint or trigger that makes the database reject the row of this client.
+async fn make_database_reject_row(deployment: &Deployment, client_id: &str) {
     match deployment {
         Deployment::Embedded(connector) => {
             use sqlx::Connection as _;

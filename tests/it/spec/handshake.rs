@@ -2,15 +2,16 @@
 
 use serde_json::{Value, json};
 
-use super::{connect_client, wait_for_another_client};
+use super::{connect_client, register_another_client};
 use crate::each_deployment;
-use crate::support::mqtt::{Connect, RawClient, control_out, data_in, online};
+use crate::support::mqtt::{Connect, RawClient, control_out_topic, data_in_topic, online_message};
 use crate::support::{Deployment, eventually, unique_id};
 
-const STATUS_TOPIC: crate::support::deployment::Settings<'static> =
+const STATUS_TOPIC_SETTINGS: crate::support::deployment::Settings<'static> =
     &[("mqtt.handshake_topics.status", "status")];
-/// Segments to which the ACL of the test Mosquitto allows clients to publish.
-const OTHER_SEGMENTS: crate::support::deployment::Settings<'static> = &[
+/// Settings with topic segments that differ from the defaults. The ACL of the test Mosquitto allows
+/// clients to publish to the inbound segment `status`.
+const OTHER_SEGMENT_SETTINGS: crate::support::deployment::Settings<'static> = &[
     ("mqtt.handshake_topics.in", "status"),
     ("mqtt.handshake_topics.out", "in"),
 ];
@@ -18,44 +19,44 @@ const OTHER_SEGMENTS: crate::support::deployment::Settings<'static> = &[
 each_deployment!(
     a_host_handshake_registers_the_client_and_gets_no_response,
     a_proxy_handshake_registers_a_proxy,
-    a_retained_offline_as_last_will_ends_the_connection,
-    an_offline_and_clearing_the_retained_handshake_end_the_connection,
-    a_retained_offline_ends_the_connection,
-    a_replayed_handshake_that_is_recorded_is_ignored,
-    a_replayed_handshake_that_an_offline_ended_does_not_register_the_client,
+    a_retained_offline_message_as_last_will_ends_the_connection,
+    an_offline_message_and_a_cleared_handshake_end_the_connection_in_either_order,
+    a_retained_offline_message_ends_the_connection,
+    a_replayed_handshake_is_ignored_if_it_is_already_recorded,
+    a_handshake_replayed_after_an_offline_message_does_not_register_the_client,
     a_handshake_without_message_id_or_valid_facts_gets_a_handshake_error,
     an_undecodable_message_becomes_a_dead_letter_without_a_handshake_error,
-    a_message_has_metadata_only_if_the_caller_sets_it,
-    a_message_error_is_accepted_and_changes_nothing,
-    messages_use_the_dialect_of_the_latest_online,
-    handshakes_may_use_a_separate_status_topic with STATUS_TOPIC,
-    topic_segments_are_configurable with OTHER_SEGMENTS,
+    a_message_to_a_client_has_metadata_only_if_the_api_caller_sets_metadata,
+    a_message_error_of_a_client_is_accepted_and_changes_nothing,
+    messages_to_a_client_use_the_dialect_of_its_latest_online_message,
+    handshakes_may_use_a_separate_status_topic with STATUS_TOPIC_SETTINGS,
+    handshake_topic_segments_are_configurable with OTHER_SEGMENT_SETTINGS,
     a_tenantless_client_gets_no_handshake_error with &[("tenant.default_org_id", "")],
 );
 
-/// Topic on which a client publishes.
+/// Returns the topic to which a client of the handshake dialect publishes.
 fn inbound_topic(client_id: &str) -> String {
     format!("redhat/insights/in/{client_id}")
 }
 
-/// Topic to which a client subscribes.
+/// Returns the topic to which a client of the handshake dialect subscribes.
 fn outbound_topic(client_id: &str) -> String {
     format!("redhat/insights/out/{client_id}")
 }
 
-/// A host handshake. Its `fqdn` is the message id, so the client's status shows which handshake was
-/// recorded.
+/// Returns a host handshake. The fact `fqdn` is the message id, so the client's status shows which
+/// handshake was recorded.
 fn host_handshake(message_id: &str) -> Value {
     json!({"type": "host-handshake", "message_id": message_id, "version": 1,
-        "sent": super::from_now(0), "payload": {"canonical_facts": {"fqdn": message_id}}})
+        "sent": super::time_from_now(0), "payload": {"canonical_facts": {"fqdn": message_id}}})
 }
 
-fn offline() -> Vec<u8> {
+fn offline_payload() -> Vec<u8> {
     br#"{"type":"offline","version":1}"#.to_vec()
 }
 
-/// Publishes a retained host handshake and waits until it is recorded.
-async fn register(
+/// Publishes a retained host handshake, and waits until the handshake is recorded.
+async fn register_host(
     deployment: &Deployment,
     client_id: &str,
     client: &mut RawClient,
@@ -75,11 +76,12 @@ async fn register(
 async fn a_host_handshake_registers_the_client_and_gets_no_response(deployment: Deployment) {
     let (client_id, mut client) = connect_client(&deployment, "host").await;
     assert_eq!(client.subscribe(&outbound_topic(&client_id)).await, 1);
-    register(&deployment, &client_id, &mut client, "h1").await;
+    register_host(&deployment, &client_id, &mut client, "h1").await;
     let status = deployment.status(&client_id).await;
     assert_eq!(status["org_id"], "10000");
     assert_eq!(status.get("dispatchers"), None);
-    // The first message that the client receives is the one that the API sends now.
+    // The connector does not respond to the handshake. Therefore the first message that the client
+    // receives is the message that the API sends now.
     let (code, sent) = deployment
         .send_message(&client_id, json!({"directive": "catalog:ping"}))
         .await;
@@ -101,36 +103,37 @@ async fn a_proxy_handshake_registers_a_proxy(deployment: Deployment) {
     assert_eq!(status["canonical_facts"], json!({}));
 }
 
-async fn a_retained_offline_as_last_will_ends_the_connection(deployment: Deployment) {
+async fn a_retained_offline_message_as_last_will_ends_the_connection(deployment: Deployment) {
     let client_id = unique_id("abnormal");
-    let connect = Connect::new(&client_id).retained_will(&inbound_topic(&client_id), &offline());
+    let connect =
+        Connect::new(&client_id).retained_will(&inbound_topic(&client_id), &offline_payload());
     for n in 0..2 {
         let mut client = RawClient::connect(&deployment.mqtt_address(), &connect).await;
-        register(&deployment, &client_id, &mut client, &format!("h{n}")).await;
+        register_host(&deployment, &client_id, &mut client, &format!("h{n}")).await;
         drop(client);
         deployment.wait_until_disconnected(&client_id).await;
     }
 }
 
-async fn an_offline_and_clearing_the_retained_handshake_end_the_connection(
+async fn an_offline_message_and_a_cleared_handshake_end_the_connection_in_either_order(
     mut deployment: Deployment,
 ) {
-    // The connector must accept both orders.
+    // The connector must accept the two messages in either order.
     for offline_first in [true, false] {
         let (client_id, mut client) = connect_client(&deployment, "clean").await;
-        register(&deployment, &client_id, &mut client, "h1").await;
+        register_host(&deployment, &client_id, &mut client, "h1").await;
         let topic = inbound_topic(&client_id);
         if offline_first {
-            client.publish(&topic, &offline()).await.unwrap();
+            client.publish(&topic, &offline_payload()).await.unwrap();
             client.publish_retained(&topic, b"").await;
         } else {
             client.publish_retained(&topic, b"").await;
-            client.publish(&topic, &offline()).await.unwrap();
+            client.publish(&topic, &offline_payload()).await.unwrap();
         }
         deployment.wait_until_disconnected(&client_id).await;
         client.disconnect().await;
         deployment.restart().await;
-        wait_for_another_client(&deployment).await;
+        register_another_client(&deployment).await;
         assert_eq!(
             deployment.status(&client_id).await["status"],
             "disconnected"
@@ -138,27 +141,27 @@ async fn an_offline_and_clearing_the_retained_handshake_end_the_connection(
     }
 }
 
-async fn a_retained_offline_ends_the_connection(mut deployment: Deployment) {
+async fn a_retained_offline_message_ends_the_connection(mut deployment: Deployment) {
     let (client_id, mut client) = connect_client(&deployment, "retained").await;
-    register(&deployment, &client_id, &mut client, "h1").await;
+    register_host(&deployment, &client_id, &mut client, "h1").await;
     client
-        .publish_retained(&inbound_topic(&client_id), &offline())
+        .publish_retained(&inbound_topic(&client_id), &offline_payload())
         .await;
     deployment.wait_until_disconnected(&client_id).await;
     client.disconnect().await;
-    // After the restart an external broker replays the retained offline message. It changes
-    // nothing.
+    // After the restart, an external broker replays the retained offline message. The replayed
+    // message changes nothing.
     deployment.restart().await;
-    wait_for_another_client(&deployment).await;
+    register_another_client(&deployment).await;
     assert_eq!(
         deployment.status(&client_id).await["status"],
         "disconnected"
     );
 }
 
-async fn a_replayed_handshake_that_is_recorded_is_ignored(mut deployment: Deployment) {
+async fn a_replayed_handshake_is_ignored_if_it_is_already_recorded(mut deployment: Deployment) {
     let (client_id, mut client) = connect_client(&deployment, "replay").await;
-    register(&deployment, &client_id, &mut client, "h1").await;
+    register_host(&deployment, &client_id, &mut client, "h1").await;
     if !deployment.has_external_broker() {
         // The embedded broker stores no retained messages, so there is no replay. The client
         // publishes the same handshake again instead.
@@ -168,12 +171,12 @@ async fn a_replayed_handshake_that_is_recorded_is_ignored(mut deployment: Deploy
                 host_handshake("h1").to_string().as_bytes(),
             )
             .await;
-        assert!(ignored_duplicates(&deployment).await > 0.5);
+        assert!(count_ignored_duplicates(&deployment).await > 0.5);
         return;
     }
     deployment.restart().await;
     eventually("the replay of the handshake", || async {
-        (ignored_duplicates(&deployment).await > 0.5).then_some(())
+        (count_ignored_duplicates(&deployment).await > 0.5).then_some(())
     })
     .await;
     assert_eq!(
@@ -182,27 +185,29 @@ async fn a_replayed_handshake_that_is_recorded_is_ignored(mut deployment: Deploy
     );
 }
 
-async fn ignored_duplicates(deployment: &Deployment) -> f64 {
-    let name = "cloud_connector_messages_ignored_total";
-    deployment.metric(name, "duplicate").await
+async fn count_ignored_duplicates(deployment: &Deployment) -> f64 {
+    let metric_name = "cloud_connector_messages_ignored_total";
+    deployment.read_metric(metric_name, "duplicate").await
 }
 
-async fn a_replayed_handshake_that_an_offline_ended_does_not_register_the_client(
+async fn a_handshake_replayed_after_an_offline_message_does_not_register_the_client(
     mut deployment: Deployment,
 ) {
     let (client_id, mut client) = connect_client(&deployment, "ended").await;
-    register(&deployment, &client_id, &mut client, "h1").await;
+    register_host(&deployment, &client_id, &mut client, "h1").await;
     // The client does not clear its retained handshake.
     client
-        .publish(&inbound_topic(&client_id), &offline())
+        .publish(&inbound_topic(&client_id), &offline_payload())
         .await
         .unwrap();
     deployment.wait_until_disconnected(&client_id).await;
     if deployment.has_external_broker() {
         deployment.restart().await;
         eventually("the replay of the handshake", || async {
-            let name = "cloud_connector_messages_ignored_total";
-            let ignored = deployment.metric(name, "replay_of_ended_handshake").await;
+            let metric_name = "cloud_connector_messages_ignored_total";
+            let ignored = deployment
+                .read_metric(metric_name, "replay_of_ended_handshake")
+                .await;
             (ignored > 0.5).then_some(())
         })
         .await;
@@ -212,8 +217,8 @@ async fn a_replayed_handshake_that_an_offline_ended_does_not_register_the_client
         );
         client = RawClient::connect(&deployment.mqtt_address(), &Connect::new(&client_id)).await;
     }
-    // A handshake that the client itself publishes again registers the client.
-    register(&deployment, &client_id, &mut client, "h1").await;
+    // If the client itself publishes the handshake again, the handshake registers the client.
+    register_host(&deployment, &client_id, &mut client, "h1").await;
 }
 
 async fn a_handshake_without_message_id_or_valid_facts_gets_a_handshake_error(
@@ -237,8 +242,8 @@ async fn a_handshake_without_message_id_or_valid_facts_gets_a_handshake_error(
         ),
     ];
     for (handshake, message_id) in &cases {
-        // The second handshake increments `occurrences` of the same dead letter. Each one gets a
-        // handshake error.
+        // The second handshake increments `occurrences` of the existing dead letter. The connector
+        // sends a handshake error for each of the two handshakes.
         for _ in 0..2 {
             client
                 .publish_retained(&inbound_topic(&client_id), handshake.to_string().as_bytes())
@@ -260,14 +265,15 @@ async fn a_handshake_without_message_id_or_valid_facts_gets_a_handshake_error(
         deployment.status(&client_id).await["status"],
         "disconnected"
     );
-    // The replay of the last handshake, which is retained, creates no new dead letter.
+    // The last handshake is retained, so an external broker replays it after the restart. The
+    // replay creates no new dead letter.
     if deployment.has_external_broker() {
         deployment.restart().await;
         eventually("the replay of the handshake", || async {
             let dead_letters = deployment.dead_letters().await;
             let occurrences = |letter: &Value| letter["occurrences"].as_u64().unwrap();
-            // The sum is above 7 if the restart killed the connector before it committed its
-            // offsets.
+            // The sum is greater than 7 if the connector was killed before it committed its Kafka
+            // offsets, because Kafka then redelivers messages.
             (dead_letters.iter().map(occurrences).sum::<u64>() >= 7).then_some(())
         })
         .await;
@@ -275,7 +281,7 @@ async fn a_handshake_without_message_id_or_valid_facts_gets_a_handshake_error(
     }
     let mut client =
         RawClient::connect(&deployment.mqtt_address(), &Connect::new(&client_id)).await;
-    register(&deployment, &client_id, &mut client, "corrected").await;
+    register_host(&deployment, &client_id, &mut client, "corrected").await;
 }
 
 async fn an_undecodable_message_becomes_a_dead_letter_without_a_handshake_error(
@@ -290,7 +296,7 @@ async fn an_undecodable_message_becomes_a_dead_letter_without_a_handshake_error(
             .unwrap();
     }
     deployment.wait_for_dead_letters(&client_id, 3).await;
-    register(&deployment, &client_id, &mut client, "good").await;
+    register_host(&deployment, &client_id, &mut client, "good").await;
     let (code, _) = deployment
         .send_message(&client_id, json!({"directive": "first"}))
         .await;
@@ -298,10 +304,12 @@ async fn an_undecodable_message_becomes_a_dead_letter_without_a_handshake_error(
     assert_eq!(client.next_message().await.1["directive"], "first");
 }
 
-async fn a_message_has_metadata_only_if_the_caller_sets_it(deployment: Deployment) {
+async fn a_message_to_a_client_has_metadata_only_if_the_api_caller_sets_metadata(
+    deployment: Deployment,
+) {
     let (client_id, mut client) = connect_client(&deployment, "metadata").await;
     client.subscribe(&outbound_topic(&client_id)).await;
-    register(&deployment, &client_id, &mut client, "h1").await;
+    register_host(&deployment, &client_id, &mut client, "h1").await;
     deployment
         .send_message(&client_id, json!({"directive": "a"}))
         .await;
@@ -316,29 +324,29 @@ async fn a_message_has_metadata_only_if_the_caller_sets_it(deployment: Deploymen
     assert_eq!(message["version"], 1);
 }
 
-async fn a_message_error_is_accepted_and_changes_nothing(deployment: Deployment) {
+async fn a_message_error_of_a_client_is_accepted_and_changes_nothing(deployment: Deployment) {
     let (client_id, mut client) = connect_client(&deployment, "message-error").await;
-    register(&deployment, &client_id, &mut client, "h1").await;
+    register_host(&deployment, &client_id, &mut client, "h1").await;
     let message_error = json!({"type": "message-error", "message_id": "e1", "in_response_to": "m1",
         "version": 1, "payload": {"details": "cannot dispatch"}});
     client
         .must_publish(&inbound_topic(&client_id), &message_error)
         .await;
-    register(&deployment, &client_id, &mut client, "h2").await;
+    register_host(&deployment, &client_id, &mut client, "h2").await;
     assert!(deployment.dead_letters().await.is_empty());
 }
 
-async fn messages_use_the_dialect_of_the_latest_online(deployment: Deployment) {
+async fn messages_to_a_client_use_the_dialect_of_its_latest_online_message(deployment: Deployment) {
     let (client_id, mut client) = connect_client(&deployment, "both").await;
     client.subscribe(&outbound_topic(&client_id)).await;
-    client.subscribe(&data_in(&client_id)).await;
-    register(&deployment, &client_id, &mut client, "h1").await;
+    client.subscribe(&data_in_topic(&client_id)).await;
+    register_host(&deployment, &client_id, &mut client, "h1").await;
     deployment
         .send_message(&client_id, json!({"directive": "x"}))
         .await;
     assert_eq!(client.next_message().await.0, outbound_topic(&client_id));
     client
-        .must_publish(&control_out(&client_id), &online())
+        .must_publish(&control_out_topic(&client_id), &online_message())
         .await;
     deployment
         .wait_for_status(&client_id, |status| status["tags"]["make"] == "raw")
@@ -346,8 +354,8 @@ async fn messages_use_the_dialect_of_the_latest_online(deployment: Deployment) {
     deployment
         .send_message(&client_id, json!({"directive": "x"}))
         .await;
-    assert_eq!(client.next_message().await.0, data_in(&client_id));
-    register(&deployment, &client_id, &mut client, "h3").await;
+    assert_eq!(client.next_message().await.0, data_in_topic(&client_id));
+    register_host(&deployment, &client_id, &mut client, "h3").await;
     deployment
         .send_message(&client_id, json!({"directive": "x"}))
         .await;
@@ -374,11 +382,13 @@ async fn handshakes_may_use_a_separate_status_topic(deployment: Deployment) {
     client
         .must_publish(&inbound_topic(&client_id), &response)
         .await;
-    client.publish_retained(&status_topic, &offline()).await;
+    client
+        .publish_retained(&status_topic, &offline_payload())
+        .await;
     deployment.wait_until_disconnected(&client_id).await;
 }
 
-async fn topic_segments_are_configurable(deployment: Deployment) {
+async fn handshake_topic_segments_are_configurable(deployment: Deployment) {
     let (client_id, mut client) = connect_client(&deployment, "segments").await;
     let topic = format!("redhat/insights/status/{client_id}");
     let handshake = host_handshake("h1").to_string();
@@ -404,8 +414,8 @@ async fn a_tenantless_client_gets_no_handshake_error(deployment: Deployment) {
         .publish_retained(&inbound_topic(&client_id), handshake.as_bytes())
         .await;
     eventually("the handshake to be recorded", || async {
-        let applied = "cloud_connector_messages_applied_total";
-        (deployment.metric(applied, "online").await > 0.5).then_some(())
+        let metric_name = "cloud_connector_messages_applied_total";
+        (deployment.read_metric(metric_name, "online").await > 0.5).then_some(())
     })
     .await;
     assert_eq!(
@@ -413,7 +423,8 @@ async fn a_tenantless_client_gets_no_handshake_error(deployment: Deployment) {
         "disconnected"
     );
     assert!(deployment.dead_letters().await.is_empty());
-    // The first message that the client receives is the error for an invalid handshake.
+    // The connector sent no error for the valid handshake. Therefore the first message that the
+    // client receives is the error for the invalid handshake.
     client
         .publish(
             &inbound_topic(&client_id),

@@ -1,4 +1,4 @@
-//! Reads that serve API callers.
+//! Store methods that read connections for API callers.
 
 use std::sync::Arc;
 
@@ -18,9 +18,9 @@ pub async fn find_many_returns_only_connections_of_the_organization(store: Arc<d
         ],
     )
     .await;
-    let requested = ["a", "b", "c", "d", "a", "x"].map(client);
+    let requested_ids = ["a", "b", "c", "d", "a", "x"].map(client);
     let found = store
-        .find_many_for_org(&org("1"), &requested)
+        .find_many_for_org(&org("1"), &requested_ids)
         .await
         .unwrap();
     let mut names: Vec<&str> = found.iter().map(|found| found.client_id.as_str()).collect();
@@ -72,10 +72,14 @@ pub async fn list_all_pages_through_clients_with_a_tenant(store: Arc<dyn Store>)
         ],
     )
     .await;
-    let all = [("1", "c"), ("1", "d"), ("2", "b")].map(|(org, name)| (tenant(org), client(name)));
+    let all_clients =
+        [("1", "c"), ("1", "d"), ("2", "b")].map(|(org, name)| (tenant(org), client(name)));
     let page = store.list_all(0, 10).await.unwrap();
-    assert_eq!((page.count, page.clients.as_slice()), (3, &all[..]));
+    assert_eq!((page.count, page.clients.as_slice()), (3, &all_clients[..]));
     let page = store.list_all(1, 1).await.unwrap();
-    assert_eq!((page.count, page.clients.as_slice()), (3, &all[1..2]));
+    assert_eq!(
+        (page.count, page.clients.as_slice()),
+        (3, &all_clients[1..2])
+    );
     assert_eq!(store.list_all(9, 1).await.unwrap().count, 3);
 }

@@ -1,4 +1,4 @@
-//! Lists of connections: filters, pages and counts.
+//! Store methods that list connections: filters, pages and counts.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use cloud_connector::store::{
 use serde_json::{Value, json};
 
 use super::{
-    ConnectionUpsert, at, client, org, received, record_offline, record_online, tenant, upsert,
-    upsert_for_org,
+    ConnectionUpsert, client, org, received_at, record_offline, record_online, tenant,
+    timestamp_at, upsert, upsert_for_org,
 };
 
 fn upsert_with_info(
@@ -27,21 +27,21 @@ fn upsert_with_info(
     upsert
 }
 
-/// Returns the client ids of organization 1 that match a filter. Checks that both kinds of page
-/// start return the same clients.
+/// Returns the client ids of organization 1 that match a filter. Checks that both variants of
+/// [`PageStart`] return the same clients.
 async fn search(store: &Arc<dyn Store>, set_filter: impl Fn(&mut Filter)) -> Vec<String> {
     let mut request = PageRequest::at_offset(0, 100);
     set_filter(&mut request.filter);
     let page = store.list_for_org(&org("1"), &request).await.unwrap();
-    let names = names(&page.connections);
+    let names = client_names(&page.connections);
     assert_eq!(page.count, names.len() as u64);
     request.start = PageStart::After(String::new());
     let page = store.list_for_org(&org("1"), &request).await.unwrap();
-    assert_eq!(self::names(&page.connections), names, "PageStart::After");
+    assert_eq!(client_names(&page.connections), names, "PageStart::After");
     names
 }
 
-fn names(connections: &[Connection]) -> Vec<String> {
+fn client_names(connections: &[Connection]) -> Vec<String> {
     let names = connections.iter().map(|found| found.client_id.to_string());
     names.collect()
 }
@@ -154,11 +154,11 @@ pub async fn prefix_filter_matches_client_id_and_fqdn(store: Arc<dyn Store>) {
     }
 }
 
-pub async fn search_uses_the_latest_online(store: Arc<dyn Store>) {
+pub async fn search_uses_the_latest_online_message(store: Arc<dyn Store>) {
     let online = |region: &str, second: i64| {
         let mut upsert =
             upsert_with_info("a", "1", json!({}), json!({}), json!({"region": region}));
-        upsert.received = received(second);
+        upsert.received_at = received_at(second);
         upsert
     };
     let by_region = |region: &'static str| {
@@ -174,15 +174,19 @@ pub async fn search_uses_the_latest_online(store: Arc<dyn Store>) {
     assert_eq!(by_region("us2").await, [""; 0]);
     record_online(&store, vec![online("us2", 4)]).await;
     assert_eq!(by_region("us2").await, ["a"]);
-    // Deletion of the disconnected client also deletes its search row.
+    // The store also deletes the search row of a deleted client. A later online message creates a
+    // new search row.
     record_offline(&store, &["a"], 5).await;
-    store.delete_disconnected_before(at(9)).await.unwrap();
+    store
+        .delete_disconnected_before(timestamp_at(9))
+        .await
+        .unwrap();
     assert_eq!(by_region("us2").await, [""; 0]);
     record_online(&store, vec![online("us2", 10)]).await;
     assert_eq!(by_region("us2").await, ["a"]);
 }
 
-pub async fn pages_continue_after_a_client_id(store: Arc<dyn Store>) {
+pub async fn page_starts_after_the_given_client_id(store: Arc<dyn Store>) {
     let upserts = ["a", "b", "c", "d"].map(|name| upsert_for_org(name, "1"));
     record_online(&store, upserts.to_vec()).await;
     let page_after = async |client_id: &str| {
@@ -192,7 +196,7 @@ pub async fn pages_continue_after_a_client_id(store: Arc<dyn Store>) {
             limit: 2,
         };
         let page = store.list_for_org(&org("1"), &request).await.unwrap();
-        names(&page.connections)
+        client_names(&page.connections)
     };
     assert_eq!(page_after("").await, ["a", "b"]);
     assert_eq!(page_after("b").await, ["c", "d"]);
@@ -200,15 +204,16 @@ pub async fn pages_continue_after_a_client_id(store: Arc<dyn Store>) {
     assert_eq!(page_after("d").await, [""; 0]);
 }
 
-pub async fn counts_follow_every_change(store: Arc<dyn Store>) {
-    // Counts of organizations 1 and 2. Checks that all methods return the same counts.
-    let counts = async || {
-        let one = super::count_for_org(&store, "1").await;
-        let two = super::count_for_org(&store, "2").await;
-        let all = store.list_all(0, 0).await.unwrap().count;
-        assert_eq!(all, one + two);
-        assert_eq!(store.count_with_tenant().await.unwrap(), all);
-        (one, two)
+pub async fn connection_counts_are_correct_after_every_change(store: Arc<dyn Store>) {
+    // Returns the number of connections of organization 1 and of organization 2. Checks that all
+    // methods return the same numbers.
+    let org_counts = async || {
+        let org_1_count = super::count_for_org(&store, "1").await;
+        let org_2_count = super::count_for_org(&store, "2").await;
+        let total_count = store.list_all(0, 0).await.unwrap().count;
+        assert_eq!(total_count, org_1_count + org_2_count);
+        assert_eq!(store.count_with_tenant().await.unwrap(), total_count);
+        (org_1_count, org_2_count)
     };
     record_online(
         &store,
@@ -216,30 +221,30 @@ pub async fn counts_follow_every_change(store: Arc<dyn Store>) {
             upsert_for_org("a", "1"),
             upsert_for_org("b", "1"),
             upsert_for_org("c", "2"),
-            upsert("d", TenantChange::NotFound(at(0))),
+            upsert("d", TenantChange::NotFound(timestamp_at(0))),
         ],
     )
     .await;
-    assert_eq!(counts().await, (2, 1));
-    // Client a moves to organization 2. Client b sends a second online message.
+    assert_eq!(org_counts().await, (2, 1));
+    // Client a is now in organization 2. Client b sends a second online message.
     record_online(
         &store,
         vec![upsert_for_org("a", "2"), upsert_for_org("b", "1")],
     )
     .await;
-    assert_eq!(counts().await, (1, 2));
+    assert_eq!(org_counts().await, (1, 2));
     store.run_maintenance().await.unwrap();
-    assert_eq!(counts().await, (1, 2));
+    assert_eq!(org_counts().await, (1, 2));
     // A tenant lookup assigns client d to organization 1.
     let claimed = store
         .claim_for_lookup(
             LookupReason::MissingTenant {
-                before: at(50),
+                looked_up_before: timestamp_at(50),
                 max_attempts: 5,
             },
             10,
-            at(50),
-            at(60),
+            timestamp_at(50),
+            timestamp_at(60),
         )
         .await
         .unwrap();
@@ -252,9 +257,12 @@ pub async fn counts_follow_every_change(store: Arc<dyn Store>) {
             inventory_eligible: true,
         },
     };
-    store.save_lookup_results(&[result], at(51)).await.unwrap();
-    assert_eq!(counts().await, (2, 2));
+    store
+        .save_lookup_results(&[result], timestamp_at(51))
+        .await
+        .unwrap();
+    assert_eq!(org_counts().await, (2, 2));
     record_offline(&store, &["a", "b"], 60).await;
     store.run_maintenance().await.unwrap();
-    assert_eq!(counts().await, (1, 1));
+    assert_eq!(org_counts().await, (1, 1));
 }

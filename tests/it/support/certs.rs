@@ -1,4 +1,4 @@
-//! Certificates issued by `cloud-connector certs`.
+//! Certificates for tests, issued by the command `cloud-connector certs`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,11 +22,12 @@ impl Certs {
         Self { dir }
     }
 
-    /// Creates certificates and the builder of a connector whose MQTT listener uses them.
+    /// Creates certificates, and the builder of a connector whose MQTT listener uses these
+    /// certificates.
     pub async fn connector_builder() -> (Self, ConnectorBuilder) {
         let builder = ConnectorBuilder::new();
         let certs = Self::init(builder.temp_dir()).await;
-        let file = |name: &str| certs.file(name).display().to_string();
+        let file = |file_name: &str| certs.file(file_name).display().to_string();
         let builder = builder
             .set("broker.tls.listen", "127.0.0.1:0")
             .set("broker.tls.certificate", file("server.pem"))
@@ -35,23 +36,23 @@ impl Certs {
         (certs, builder)
     }
 
-    /// Issues a client certificate: `<client_id>.pem` and `<client_id>.key`.
+    /// Issues a client certificate. Writes the files `<client_id>.pem` and `<client_id>.key`.
     pub async fn issue(&self, client_id: &str) {
         run_certs_command(&["issue", "--dir", self.dir.to_str().unwrap(), client_id]).await;
     }
 
-    /// Path of a file in the certificate directory.
-    pub fn file(&self, name: &str) -> PathBuf {
-        self.dir.join(name)
+    /// Returns the path of a file in the certificate directory.
+    pub fn file(&self, file_name: &str) -> PathBuf {
+        self.dir.join(file_name)
     }
 
-    /// Writes a CRL that revokes the client's certificate, and returns its path.
+    /// Writes a CRL that revokes the client's certificate. Returns the path of the CRL file.
     pub fn revoke(&self, client_id: &str) -> PathBuf {
-        let read = |name: &str| std::fs::read_to_string(self.file(name)).unwrap();
+        let read = |file_name: &str| std::fs::read_to_string(self.file(file_name)).unwrap();
         let ca_key = rcgen::KeyPair::from_pem(&read("ca.key")).unwrap();
         let issuer = rcgen::Issuer::from_ca_cert_pem(&read("ca.pem"), ca_key).unwrap();
-        let der = &pem_certificates(&self.file(&format!("{client_id}.pem")))[0];
-        let (_, certificate) = x509_parser::parse_x509_certificate(der).unwrap();
+        let certificate_der = &read_pem_certificates(&self.file(&format!("{client_id}.pem")))[0];
+        let (_, certificate) = x509_parser::parse_x509_certificate(certificate_der).unwrap();
         let now = time::OffsetDateTime::now_utc();
         let crl = rcgen::CertificateRevocationListParams {
             this_update: now - time::Duration::days(1),
@@ -66,15 +67,16 @@ impl Certs {
             }],
             key_identifier_method: rcgen::KeyIdMethod::Sha256,
         };
-        let file = self.file("revoked.pem");
-        std::fs::write(&file, crl.signed_by(&issuer).unwrap().pem().unwrap()).unwrap();
-        file
+        let crl_file = self.file("revoked.pem");
+        std::fs::write(&crl_file, crl.signed_by(&issuer).unwrap().pem().unwrap()).unwrap();
+        crl_file
     }
 
-    /// TLS settings of a client that trusts the CA. With `None` the client presents no certificate.
+    /// Returns the TLS settings of a client that trusts the CA. If `client_id` is `None`, the
+    /// client presents no certificate.
     pub fn client_config(&self, client_id: Option<&str>) -> Arc<rustls::ClientConfig> {
         let mut roots = rustls::RootCertStore::empty();
-        for root in pem_certificates(&self.file("ca.pem")) {
+        for root in read_pem_certificates(&self.file("ca.pem")) {
             roots.add(root).unwrap();
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -85,7 +87,7 @@ impl Certs {
         Arc::new(match client_id {
             None => builder.with_no_client_auth(),
             Some(client_id) => {
-                let chain = pem_certificates(&self.file(&format!("{client_id}.pem")));
+                let chain = read_pem_certificates(&self.file(&format!("{client_id}.pem")));
                 let key = PrivateKeyDer::from_pem_file(self.file(&format!("{client_id}.key")));
                 builder.with_client_auth_cert(chain, key.unwrap()).unwrap()
             }
@@ -93,7 +95,7 @@ impl Certs {
     }
 }
 
-fn pem_certificates(file: &Path) -> Vec<CertificateDer<'static>> {
+fn read_pem_certificates(file: &Path) -> Vec<CertificateDer<'static>> {
     CertificateDer::pem_file_iter(file)
         .unwrap()
         .map(Result::unwrap)

@@ -1,4 +1,5 @@
-//! A connector in distributed mode: external services, and processes that run one or more roles.
+//! A connector in distributed mode: the external services, and connector processes that each run
+//! one or more roles.
 
 use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -13,29 +14,31 @@ use super::connector::{is_last_banner_line, send_signal, sum_metric};
 use super::services::{self, Service};
 use super::{TIMEOUT, connector_command, env_var_name, eventually};
 
-/// Key of the API caller `tester`.
+/// API key of the caller `tester`.
 pub const API_KEY: &str = "0123456789abcdef0123";
 
-/// External services, and the settings of all connector processes that use them.
+/// The external services, and the settings of all connector processes that use these services.
 pub struct Cluster {
     pub mosquitto: Service,
-    /// A private PostgreSQL, for tests that stop it. `None` for the shared instance.
+    /// A private PostgreSQL server, for tests that stop the server. `None` if the cluster uses the
+    /// shared server.
     pub postgres: Option<Service>,
-    /// A private Kafka, for tests that stop it. `None` for the shared instance.
+    /// A private Kafka server, for tests that stop the server. `None` if the cluster uses the
+    /// shared server.
     pub kafka: Option<Service>,
     env_vars: Vec<(String, String)>,
-    client: reqwest::Client,
+    http_client: reqwest::Client,
 }
 
 impl Cluster {
-    /// Creates a cluster with a private Mosquitto, and with its own database and topics on the
-    /// shared PostgreSQL and Kafka.
+    /// Creates a cluster with a private Mosquitto. The cluster has its own database on the shared
+    /// PostgreSQL server, and its own topics on the shared Kafka server.
     pub async fn new() -> Self {
         Self::with_services(Service::mosquitto().await, None, None).await
     }
 
-    /// Creates a cluster with these services, migrates its database and creates its topics. `None`
-    /// stands for the shared instance.
+    /// Creates a cluster that uses these services, migrates the database and creates the Kafka
+    /// topics. For PostgreSQL and Kafka, `None` selects the server that all tests share.
     pub async fn with_services(
         mosquitto: Service,
         postgres: Option<Service>,
@@ -50,25 +53,28 @@ impl Cluster {
             None => services::shared_services().await.kafka_port,
         };
         let database = services::create_database(postgres_port).await;
-        let suffix = uuid::Uuid::new_v4().simple().to_string();
+        let unique_suffix = uuid::Uuid::new_v4().simple().to_string();
         let cluster = Self {
-            client: crate::support::http_client(),
+            http_client: crate::support::http_client(),
             env_vars: Vec::new(),
             postgres,
             kafka,
             mosquitto,
         };
-        let url = format!("mqtt://127.0.0.1:{}", cluster.mosquitto.port);
+        let mqtt_url = format!("mqtt://127.0.0.1:{}", cluster.mosquitto.port);
         let cluster = cluster
-            .set("mqtt.url", url)
+            .set("mqtt.url", mqtt_url)
             .set("mqtt.username", "cloud-connector")
             .set("mqtt.password", "cc-secret")
             .set("kafka.brokers", format!("127.0.0.1:{kafka_port}"))
-            .set("kafka.ingress_topic", format!("ingress-{suffix}"))
-            .set("kafka.answers_topic", format!("answers-{suffix}"))
-            .set("inventory.topic", format!("inventory-{suffix}"))
-            .set("kafka.group", format!("group-{suffix}"))
-            .set("kafka.answers_group", format!("answers-group-{suffix}"))
+            .set("kafka.ingress_topic", format!("ingress-{unique_suffix}"))
+            .set("kafka.answers_topic", format!("answers-{unique_suffix}"))
+            .set("inventory.topic", format!("inventory-{unique_suffix}"))
+            .set("kafka.group", format!("group-{unique_suffix}"))
+            .set(
+                "kafka.answers_group",
+                format!("answers-group-{unique_suffix}"),
+            )
             .set("kafka.session_timeout", "6s")
             .set("kafka.partitions", 4)
             .set("kafka.replication", 1)
@@ -86,7 +92,7 @@ impl Cluster {
         cluster
     }
 
-    /// Sets a configuration key for processes that are started later.
+    /// Sets a configuration key for the processes that the test starts later.
     pub fn set(mut self, key: &str, value: impl std::fmt::Display) -> Self {
         let name = env_var_name(key);
         self.env_vars.retain(|(existing, _)| *existing != name);
@@ -94,7 +100,7 @@ impl Cluster {
         self
     }
 
-    /// Current value of a configuration key that was set.
+    /// Returns the value of a configuration key. Panics if the test did not set the key.
     #[must_use]
     pub fn setting(&self, key: &str) -> &str {
         let name = env_var_name(key);
@@ -137,13 +143,13 @@ impl Cluster {
             command.args(["--role", role]);
         }
         let mut child = command.spawn().unwrap();
-        let name = if roles.is_empty() {
+        let process_name = if roles.is_empty() {
             "all".to_owned()
         } else {
             roles.join("+")
         };
         let stderr = child.stderr.take().unwrap();
-        let log_prefix = name.clone();
+        let log_prefix = process_name.clone();
         tokio::spawn(async move {
             let mut stderr_lines = BufReader::new(stderr).lines();
             while let Ok(Some(line)) = stderr_lines.next_line().await {
@@ -167,25 +173,25 @@ impl Cluster {
         let http_url = timeout(TIMEOUT, read_banner)
             .await
             .expect("timed out waiting for the startup banner")
-            .unwrap_or_else(|| panic!("process {name} did not start"));
-        // stdout must be read, or the process blocks when the pipe is full.
+            .unwrap_or_else(|| panic!("process {process_name} did not start"));
+        // The test must read stdout. Otherwise the process blocks when the pipe is full.
         tokio::spawn(async move { while let Ok(Some(_)) = stdout_lines.next_line().await {} });
         let process = ConnectorProcess {
             child,
             http_url,
-            client: self.client.clone(),
+            http_client: self.http_client.clone(),
         };
         process.wait_until_ready().await;
         process
     }
 }
 
-/// A connector process of a cluster. The process is killed on drop.
+/// A connector process of a cluster. Dropping the value kills the process.
 pub struct ConnectorProcess {
     child: Child,
     /// Base URL of the HTTP listener, without a path.
     pub http_url: String,
-    client: reqwest::Client,
+    http_client: reqwest::Client,
 }
 
 impl ConnectorProcess {
@@ -210,45 +216,46 @@ impl ConnectorProcess {
         self.child.kill().await.unwrap();
     }
 
-    /// Status and body of the readiness probe.
+    /// Returns the HTTP status and the body of the readiness probe.
     pub async fn readiness(&self) -> (u16, Value) {
         let request = self.unauthenticated_request("GET", "/readiness");
         let response = request.send().await.unwrap();
         (response.status().as_u16(), response.json().await.unwrap())
     }
 
-    /// Waits until the readiness probe succeeds, and returns its body.
+    /// Waits until the readiness probe succeeds. Returns the body of the response.
     pub async fn wait_until_ready(&self) -> Value {
         self.wait_for_readiness(true).await
     }
 
-    /// Waits until the readiness probe fails, and returns its body.
+    /// Waits until the readiness probe fails. Returns the body of the response.
     pub async fn wait_until_not_ready(&self) -> Value {
         self.wait_for_readiness(false).await
     }
 
-    async fn wait_for_readiness(&self, expected: bool) -> Value {
+    async fn wait_for_readiness(&self, should_be_ready: bool) -> Value {
         let deadline = Instant::now() + TIMEOUT;
         loop {
             let (status, body) = self.readiness().await;
-            if (status == 200) == expected {
+            if (status == 200) == should_be_ready {
                 return body;
             }
             assert!(
                 Instant::now() < deadline,
-                "timed out waiting for readiness to be {expected}: {body}"
+                "timed out waiting for readiness to be {should_be_ready}: {body}"
             );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
-    /// A request without credentials. `path` is the full path.
+    /// Returns a request without credentials. `path` is the complete path of the URL.
     pub fn unauthenticated_request(&self, method: &str, path: &str) -> reqwest::RequestBuilder {
         let url = format!("{}{path}", self.http_url);
-        self.client.request(method.parse().unwrap(), url)
+        self.http_client.request(method.parse().unwrap(), url)
     }
 
-    /// A REST request of the API caller `tester` for the default organization.
+    /// Returns a REST request of the API caller `tester` for the default organization. `path` is
+    /// the part after `/api/cloud-connector`.
     pub fn request(&self, method: &str, path: &str) -> reqwest::RequestBuilder {
         self.unauthenticated_request(method, &format!("/api/cloud-connector{path}"))
             .header("x-rh-cloud-connector-client-id", "tester")
@@ -256,7 +263,8 @@ impl ConnectorProcess {
             .header("x-rh-cloud-connector-org-id", DEFAULT_ORG_ID)
     }
 
-    /// Client ids that `GET /v2/connections` lists. The error is the HTTP status.
+    /// Returns the client ids that `GET /v2/connections` lists. If the request fails, the error is
+    /// the HTTP status.
     pub async fn list_client_ids(&self) -> Result<Vec<String>, u16> {
         let request = self.request("GET", "/v2/connections");
         let response = request.send().await.unwrap();
@@ -288,7 +296,8 @@ impl ConnectorProcess {
         .await;
     }
 
-    /// Sends a message to the client through the API. Returns status and body of the response.
+    /// Sends a message to the client through the API. Returns the HTTP status and the body of the
+    /// response.
     pub async fn send_message(&self, client_id: &str, body: Value) -> (u16, Value) {
         let path = format!("/v2/connections/{client_id}/message");
         let response = self
@@ -300,10 +309,10 @@ impl ConnectorProcess {
         (response.status().as_u16(), response.json().await.unwrap())
     }
 
-    /// Sum of all time series of the metric whose labels contain `label`.
-    pub async fn metric(&self, name: &str, label: &str) -> f64 {
+    /// Returns the sum of a metric over all time series whose labels contain the text `label`.
+    pub async fn read_metric(&self, metric_name: &str, label: &str) -> f64 {
         let request = self.unauthenticated_request("GET", "/metrics");
-        let page = request.send().await.unwrap().text().await.unwrap();
-        sum_metric(&page, name, label)
+        let metrics_page = request.send().await.unwrap().text().await.unwrap();
+        sum_metric(&metrics_page, metric_name, label)
     }
 }

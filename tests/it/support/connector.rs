@@ -1,4 +1,4 @@
-//! A connector in embedded mode: one process with its own ports and its own data directory.
+//! A connector in embedded mode: one process with its own ports and its own data folder.
 
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -13,11 +13,11 @@ use tokio::time::timeout;
 
 use super::{TIMEOUT, env_var_name, eventually};
 
-/// Organization of clients that the tenant lookup does not assign to another one: the default of
-/// `tenant.default_org_id`.
+/// Organization id of all clients that the tenant lookup does not assign to another organization.
+/// This is the default value of `tenant.default_org_id`.
 pub const DEFAULT_ORG_ID: &str = "10000";
 
-/// Returns a command that runs the binary under test. The binary does not inherit configuration
+/// Returns a command that runs the binary under test. The command does not inherit configuration
 /// variables from the environment of the tests.
 pub fn connector_command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_cloud-connector"));
@@ -50,8 +50,8 @@ impl ConnectorBuilder {
         self
     }
 
-    /// A directory for files of the test. It contains the data directory and is removed with the
-    /// connector.
+    /// Returns the temporary folder of the test, which contains the data folder. The temporary
+    /// folder is deleted when the connector is dropped.
     pub fn temp_dir(&self) -> &Path {
         self.temp_dir.path()
     }
@@ -64,7 +64,7 @@ impl ConnectorBuilder {
             mqtt_address: String::new(),
             mqtts_address: None,
             api_key: String::new(),
-            client: crate::support::http_client(),
+            http_client: crate::support::http_client(),
             log_lines: Arc::default(),
         };
         connector.start_process().await;
@@ -72,19 +72,19 @@ impl ConnectorBuilder {
     }
 }
 
-/// A running connector. The process is killed on drop.
+/// A running connector. Dropping the value kills the process.
 pub struct Connector {
     child: Option<Child>,
     builder: ConnectorBuilder,
     /// Base URL of the HTTP listener, without a path.
     pub http_url: String,
     pub mqtt_address: String,
-    /// Address of the MQTT listener with TLS, if configured.
+    /// Address of the MQTT listener with TLS. `None` if no such listener is configured.
     pub mqtts_address: Option<String>,
-    /// Key of the API caller `local`.
+    /// API key of the caller `local`.
     pub api_key: String,
-    client: reqwest::Client,
-    /// Log lines of the connector so far.
+    http_client: reqwest::Client,
+    /// Log lines that the connector has written so far.
     pub log_lines: Arc<Mutex<Vec<String>>>,
 }
 
@@ -97,8 +97,8 @@ impl Connector {
         ConnectorBuilder::new().start().await
     }
 
-    /// Starts the process and waits until it has printed its startup banner. A process that is
-    /// started after [`kill`](Self::kill) uses the same data directory and new ports.
+    /// Starts the process, and waits until the process has printed its startup banner. A process
+    /// that is started after [`kill`](Self::kill) uses the same data folder and new ports.
     pub async fn start_process(&mut self) {
         let mut command = self.connector_command();
         command
@@ -111,7 +111,7 @@ impl Connector {
         let read_banner = async {
             while let Some(line) = stdout_lines.next_line().await.unwrap() {
                 banner.push(line);
-                if banner.last().is_some_and(is_last_banner_line) {
+                if banner.last().is_some_and(|line| is_last_banner_line(line)) {
                     return;
                 }
             }
@@ -119,13 +119,13 @@ impl Connector {
         timeout(TIMEOUT, read_banner)
             .await
             .expect("timed out waiting for the startup banner");
-        if !banner.last().is_some_and(is_last_banner_line) {
+        if !banner.last().is_some_and(|line| is_last_banner_line(line)) {
             let mut error = String::new();
             let mut stderr = child.stderr.take().unwrap();
             stderr.read_to_string(&mut error).await.unwrap();
             panic!("the connector did not start: {error}");
         }
-        // Both streams must be read, or the connector blocks when a pipe is full.
+        // The test must read stdout and stderr. Otherwise the connector blocks when a pipe is full.
         let (stderr, log_lines) = (child.stderr.take().unwrap(), self.log_lines.clone());
         tokio::spawn(async move {
             let mut stderr_lines = BufReader::new(stderr).lines();
@@ -135,8 +135,8 @@ impl Connector {
             }
         });
         tokio::spawn(async move { while let Ok(Some(_)) = stdout_lines.next_line().await {} });
-        // A banner line is a label, an address and a remark, for example
-        // `MQTT  127.0.0.1:1883 (this machine only, no TLS)`.
+        // A banner line consists of a label, an address and a remark. An example is `MQTT
+        // 127.0.0.1:1883 (this machine only, no TLS)`.
         let banner_address = |label: &str, remark: &str| {
             banner
                 .iter()
@@ -193,12 +193,14 @@ impl Connector {
         child.kill().await.unwrap();
     }
 
-    /// A REST request of the API caller `local` for the default organization.
+    /// Returns a REST request of the API caller `local` for the default organization. `path` is the
+    /// part after `/api/cloud-connector`.
     pub fn request(&self, method: &str, path: &str) -> reqwest::RequestBuilder {
         self.request_for(DEFAULT_ORG_ID, method, path)
     }
 
-    /// A REST request of the API caller `local` for this organization.
+    /// Returns a REST request of the API caller `local` for the organization `org_id`. `path` is
+    /// the part after `/api/cloud-connector`.
     pub fn request_for(&self, org_id: &str, method: &str, path: &str) -> reqwest::RequestBuilder {
         self.unauthenticated_request(method, &format!("/api/cloud-connector{path}"))
             .header("x-rh-cloud-connector-client-id", "local")
@@ -206,14 +208,14 @@ impl Connector {
             .header("x-rh-cloud-connector-org-id", org_id)
     }
 
-    /// A request without credentials. `path` is the full path.
+    /// Returns a request without credentials. `path` is the complete path of the URL.
     pub fn unauthenticated_request(&self, method: &str, path: &str) -> reqwest::RequestBuilder {
         let method = method.parse().unwrap();
         let url = format!("{}{path}", self.http_url);
-        self.client.request(method, url)
+        self.http_client.request(method, url)
     }
 
-    /// Client ids that `GET /v2/connections` lists for this organization.
+    /// Returns the client ids that `GET /v2/connections` lists for the organization `org_id`.
     pub async fn list_client_ids(&self, org_id: &str) -> Vec<String> {
         let response = self
             .request_for(org_id, "GET", "/v2/connections")
@@ -249,7 +251,8 @@ impl Connector {
         client_ids.iter().any(|id| id == client_id)
     }
 
-    /// Sends a message to the client through the API. Returns status and body of the response.
+    /// Sends a message to the client through the API. Returns the HTTP status and the body of the
+    /// response.
     pub async fn send_message(&self, client_id: &str, body: Value) -> (u16, Value) {
         let path = format!("/v2/connections/{client_id}/message");
         let response = self
@@ -261,14 +264,14 @@ impl Connector {
         (response.status().as_u16(), response.json().await.unwrap())
     }
 
-    /// Sum of all time series of the metric whose labels contain `label`.
-    pub async fn metric(&self, name: &str, label: &str) -> f64 {
+    /// Returns the sum of a metric over all time series whose labels contain the text `label`.
+    pub async fn read_metric(&self, metric_name: &str, label: &str) -> f64 {
         let request = self.unauthenticated_request("GET", "/metrics");
-        let page = request.send().await.unwrap().text().await.unwrap();
-        sum_metric(&page, name, label)
+        let metrics_page = request.send().await.unwrap().text().await.unwrap();
+        sum_metric(&metrics_page, metric_name, label)
     }
 
-    /// Status and body of the readiness probe.
+    /// Returns the HTTP status and the body of the readiness probe.
     pub async fn readiness(&self) -> (u16, Value) {
         let request = self.unauthenticated_request("GET", "/readiness");
         let response = request.send().await.unwrap();
@@ -276,15 +279,18 @@ impl Connector {
     }
 }
 
-/// The startup banner ends with a hint how to stop the connector.
-pub fn is_last_banner_line(line: &String) -> bool {
+/// Returns whether `line` is the last line of the startup banner: the hint how to stop the
+/// connector.
+pub fn is_last_banner_line(line: &str) -> bool {
     line.starts_with("Ctrl-C")
 }
 
-/// Sums the values of a metric on a Prometheus page, over all series whose labels contain `label`.
-pub fn sum_metric(page: &str, name: &str, label: &str) -> f64 {
-    page.lines()
-        .filter(|line| line.starts_with(name) && line.contains(label))
+/// Returns the sum of a metric on a Prometheus page, over all time series whose labels contain the
+/// text `label`.
+pub fn sum_metric(metrics_page: &str, metric_name: &str, label: &str) -> f64 {
+    metrics_page
+        .lines()
+        .filter(|line| line.starts_with(metric_name) && line.contains(label))
         .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
         .sum()
 }

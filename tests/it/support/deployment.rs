@@ -1,4 +1,5 @@
-//! A connector under test in one of the two deployment modes, so one test can cover both.
+//! A connector under test, in one of the two deployment modes. With this type, one test function
+//! can run in embedded mode and in distributed mode.
 
 use serde_json::Value;
 
@@ -8,24 +9,24 @@ use super::connector::{Connector, ConnectorBuilder};
 use super::eventually;
 use super::gateway::FakeGateway;
 
-/// A running connector.
+/// A running connector in one of the two deployment modes.
 pub enum Deployment {
     /// Embedded mode: broker and SQLite database inside the connector process.
     Embedded(Box<Connector>),
     /// Distributed mode: external Mosquitto, Kafka and PostgreSQL.
     #[cfg(feature = "external-services")]
-    Distributed(Box<Distributed>),
+    Distributed(Box<DistributedDeployment>),
 }
 
-/// External services, and one connector process with all roles.
+/// The external services, and one connector process that runs all roles.
 #[cfg(feature = "external-services")]
-pub struct Distributed {
+pub struct DistributedDeployment {
     pub cluster: Cluster,
     pub process: ConnectorProcess,
 }
 
-/// Columns of `connections` that concern tenants. Times are in seconds since 1970, if not stated
-/// otherwise.
+/// Columns of the table `connections` that concern tenants. Times are in seconds since 1970, except
+/// for `updated_at`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectionRow {
     pub org_id: String,
@@ -33,11 +34,12 @@ pub struct ConnectionRow {
     pub tenant_lookup_timestamp: Option<i64>,
     pub tenant_lookup_failure_count: i64,
     pub stale_timestamp: i64,
-    /// In microseconds, because every write must change it.
+    /// Time of the last write to the row, in microseconds since 1970. Two writes within one second
+    /// must have different values.
     pub updated_at: i64,
 }
 
-/// Reads a client's row from a SQLite file.
+/// Reads a client's row from a SQLite database file.
 pub async fn sqlite_row(path: &std::path::Path, client_id: &str) -> Option<ConnectionRow> {
     use sqlx::Row as _;
     let mut database = open_sqlite(path).await;
@@ -110,9 +112,9 @@ impl Deployment {
         Self::start_distributed(Cluster::new().await, settings).await
     }
 
-    /// Distributed mode with a private PostgreSQL, for tests that stop it.
+    /// Starts distributed mode with a private PostgreSQL server, for tests that stop the server.
     #[cfg(feature = "external-services")]
-    pub async fn with_own_postgres(settings: Settings<'_>) -> Self {
+    pub async fn distributed_with_private_postgres(settings: Settings<'_>) -> Self {
         use super::services::Service;
         let (mosquitto, postgres) = tokio::join!(Service::mosquitto(), Service::postgres());
         let cluster = Cluster::with_services(mosquitto, Some(postgres), None).await;
@@ -125,11 +127,12 @@ impl Deployment {
             cluster = cluster.set(key, value);
         }
         let process = cluster.start(&[]).await;
-        Self::Distributed(Box::new(Distributed { cluster, process }))
+        Self::Distributed(Box::new(DistributedDeployment { cluster, process }))
     }
 
-    /// Drops this deployment, and starts a new and empty one in the same mode with these settings.
-    pub async fn recreate_with(self, settings: Settings<'_>) -> Self {
+    /// Drops this deployment, and starts a new deployment in the same mode with these settings. The
+    /// database of the new deployment is empty.
+    pub async fn recreate_with_settings(self, settings: Settings<'_>) -> Self {
         let is_distributed = self.has_external_broker();
         drop(self);
         #[cfg(feature = "external-services")]
@@ -140,8 +143,8 @@ impl Deployment {
         Self::embedded(settings).await
     }
 
-    /// Drops this deployment, and starts a new one in the same mode that looks up tenants at the
-    /// gateway. Found tenants are cached for a very short time only.
+    /// Drops this deployment, and starts a new deployment in the same mode. The new deployment
+    /// looks up tenants at the gateway, and caches found tenants for only 1 ms.
     pub async fn recreate_with_gateway(
         self,
         gateway: &FakeGateway,
@@ -155,10 +158,10 @@ impl Deployment {
             ("broker.connect_limit.burst", "100000"),
         ];
         settings.extend(extra_settings);
-        self.recreate_with(&settings).await
+        self.recreate_with_settings(&settings).await
     }
 
-    /// Address of the MQTT listener for clients.
+    /// Returns the address of the MQTT listener for clients.
     pub fn mqtt_address(&self) -> String {
         match self {
             Self::Embedded(connector) => connector.mqtt_address.clone(),
@@ -169,8 +172,8 @@ impl Deployment {
         }
     }
 
-    /// Whether clients connect to an external broker. Unlike the embedded broker, it stores
-    /// retained messages.
+    /// Returns whether clients connect to an external broker. An external broker stores retained
+    /// messages. The embedded broker does not.
     pub fn has_external_broker(&self) -> bool {
         !matches!(self, Self::Embedded(_))
     }
@@ -183,7 +186,7 @@ impl Deployment {
         }
     }
 
-    /// A REST request without credentials.
+    /// Returns a REST request without credentials. `path` is the part after `/api/cloud-connector`.
     pub fn unauthenticated_request(&self, method: &str, path: &str) -> reqwest::RequestBuilder {
         let path = format!("/api/cloud-connector{path}");
         match self {
@@ -195,7 +198,7 @@ impl Deployment {
         }
     }
 
-    /// Body of the API's status response for the client.
+    /// Returns the client's status, as the API returns it.
     pub async fn status(&self, client_id: &str) -> Value {
         let path = format!("/v2/connections/{client_id}/status");
         let response = self.request("GET", &path).send().await.unwrap();
@@ -203,13 +206,13 @@ impl Deployment {
         response.json().await.unwrap()
     }
 
-    /// Waits until the client is connected. Returns its status.
+    /// Waits until the API reports that the client is connected. Returns the client's status.
     pub async fn wait_until_connected(&self, client_id: &str) -> Value {
         self.wait_for_status(client_id, |status| status["status"] == "connected")
             .await
     }
 
-    /// Waits until the client is disconnected. Returns its status.
+    /// Waits until the API reports that the client is disconnected. Returns the client's status.
     pub async fn wait_until_disconnected(&self, client_id: &str) -> Value {
         self.wait_for_status(client_id, |status| status["status"] != "connected")
             .await
@@ -228,7 +231,8 @@ impl Deployment {
         .await
     }
 
-    /// Client ids of all connected clients. Retries while the database is too busy to respond.
+    /// Returns the client ids of all connected clients. Retries the request while the API responds
+    /// with status 503, because the database is busy.
     pub async fn list_client_ids(&self) -> std::collections::HashSet<String> {
         let body: Value = eventually("the list of connections", || async {
             let request = self.request("GET", "/v2/connections?limit=100000");
@@ -254,7 +258,8 @@ impl Deployment {
         status == 200
     }
 
-    /// Sends a message to the client through the API. Returns status and body of the response.
+    /// Sends a message to the client through the API. Returns the HTTP status and the body of the
+    /// response.
     pub async fn send_message(&self, client_id: &str, body: Value) -> (u16, Value) {
         match self {
             Self::Embedded(connector) => connector.send_message(client_id, body).await,
@@ -265,26 +270,30 @@ impl Deployment {
         }
     }
 
-    /// Sum of all time series of the metric whose labels contain `label`.
-    pub async fn metric(&self, name: &str, label: &str) -> f64 {
+    /// Returns the sum of a metric over all time series whose labels contain the text `label`.
+    pub async fn read_metric(&self, metric_name: &str, label: &str) -> f64 {
         match self {
-            Self::Embedded(connector) => connector.metric(name, label).await,
+            Self::Embedded(connector) => connector.read_metric(metric_name, label).await,
             #[cfg(feature = "external-services")]
-            Self::Distributed(distributed) => distributed.process.metric(name, label).await,
+            Self::Distributed(distributed) => {
+                distributed.process.read_metric(metric_name, label).await
+            }
         }
     }
 
-    /// Resident memory of the connector process, in MiB.
+    /// Returns the resident memory of the connector process, in MiB.
     pub fn resident_memory_mib(&self) -> u64 {
         let pid = match self {
             Self::Embedded(connector) => connector.pid(),
             #[cfg(feature = "external-services")]
             Self::Distributed(distributed) => distributed.process.pid(),
         };
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmRSS:"));
-        let kib = line.unwrap().split_whitespace().nth(1).unwrap();
-        kib.parse::<u64>().unwrap() / 1024
+        let process_status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = process_status
+            .lines()
+            .find(|line| line.starts_with("VmRSS:"));
+        let rss_kib = line.unwrap().split_whitespace().nth(1).unwrap();
+        rss_kib.parse::<u64>().unwrap() / 1024
     }
 
     /// Reads the client's row directly from the database.
@@ -331,8 +340,8 @@ impl Deployment {
         }
     }
 
-    /// All inventory messages that the connector has sent so far: to a file in embedded mode, to
-    /// Kafka in distributed mode.
+    /// Returns all inventory messages that the connector has sent so far. The connector writes
+    /// these messages to a file in embedded mode, and to Kafka in distributed mode.
     pub async fn inventory_messages(&self) -> Vec<Value> {
         let payloads: Vec<Vec<u8>> = match self {
             Self::Embedded(connector) => {
@@ -352,8 +361,8 @@ impl Deployment {
         payloads.iter().map(parse).collect()
     }
 
-    /// Kills the connector and starts it again. It subscribes again, so an external broker sends
-    /// all retained messages.
+    /// Kills the connector and starts a new process. The new process subscribes again, so an
+    /// external broker resends all retained messages.
     pub async fn restart(&mut self) {
         match self {
             Self::Embedded(connector) => {
@@ -381,7 +390,7 @@ impl Deployment {
         (output.status.code(), String::from_utf8(text).unwrap())
     }
 
-    /// All dead letters, from `dead-letters list`.
+    /// Returns all dead letters that the command `dead-letters list` prints.
     pub async fn dead_letters(&self) -> Vec<Value> {
         let args = [
             "dead-letters",
@@ -396,7 +405,8 @@ impl Deployment {
         serde_json::from_str(output.trim()).unwrap_or_else(|_| panic!("{output}"))
     }
 
-    /// Waits until exactly `count` dead letters of the client are stored. Returns them.
+    /// Waits until exactly `count` dead letters of the client are stored. Returns these dead
+    /// letters.
     pub async fn wait_for_dead_letters(&self, client_id: &str, count: usize) -> Vec<Value> {
         let description = format!("{count} dead letters of {client_id}");
         eventually(&description, || async {
@@ -413,7 +423,8 @@ fn sqlite_path(connector: &Connector) -> std::path::PathBuf {
 }
 
 /// Creates two tests from each test function: `embedded::<name>` and `distributed::<name>`. A test
-/// function takes a [`Deployment`]. `with` sets the settings of the deployment.
+/// function takes a [`Deployment`]. The expression after `with` contains the settings of that
+/// deployment.
 #[macro_export]
 macro_rules! each_deployment {
     ($($test:ident $(with $settings:expr)?),* $(,)?) => {
@@ -421,7 +432,7 @@ macro_rules! each_deployment {
             $(
                 #[tokio::test]
                 async fn $test() {
-                    #[allow(unused_imports, reason = "settings may be constants of the module")]
+                    #[allow(unused_imports, reason = "the settings may be constants of the module")]
                     use super::*;
                     let settings: &[$crate::support::deployment::Settings<'_>] = &[$($settings)?];
                     let settings = settings.first().copied().unwrap_or_default();
@@ -435,7 +446,7 @@ macro_rules! each_deployment {
             $(
                 #[tokio::test]
                 async fn $test() {
-                    #[allow(unused_imports, reason = "settings may be constants of the module")]
+                    #[allow(unused_imports, reason = "the settings may be constants of the module")]
                     use super::*;
                     let settings: &[$crate::support::deployment::Settings<'_>] = &[$($settings)?];
                     let settings = settings.first().copied().unwrap_or_default();

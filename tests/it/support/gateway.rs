@@ -1,4 +1,5 @@
-//! A fake of the certificate gateway, the external service that maps a client id to its tenant.
+//! A fake of the certificate gateway. The real gateway is an external service that returns the
+//! tenant of a client.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,18 +13,20 @@ use base64::prelude::BASE64_STANDARD;
 use parking_lot::Mutex;
 use serde_json::json;
 
-/// Reply of the gateway to a lookup.
+/// Reply of the gateway to a tenant lookup.
 #[derive(Debug, Clone)]
 pub enum GatewayReply {
-    /// An identity with this organization.
+    /// The gateway responds with an identity that contains this organization id.
     Found(&'static str),
-    /// The gateway's own "unauthorized" error: the client has no tenant.
+    /// The gateway responds with its "unauthorized" error, which means that the client has no
+    /// tenant.
     NotFound,
-    /// An HTML page with this status, as a proxy in front of the gateway would send.
+    /// The response is an HTML page with this HTTP status. A proxy in front of the gateway may send
+    /// such a page.
     HtmlPage(u16),
     /// The gateway accepts the request and never responds.
     NoReply,
-    /// Status 503.
+    /// The gateway responds with HTTP status 503.
     Overloaded,
 }
 
@@ -31,14 +34,14 @@ pub enum GatewayReply {
 struct GatewayState {
     replies: HashMap<String, GatewayReply>,
     default_reply: Option<GatewayReply>,
-    requested_clients: Vec<String>,
+    requested_client_ids: Vec<String>,
 }
 
-/// A fake gateway on a local port. It stops when dropped.
+/// A fake gateway that listens on a local port. Dropping the value stops the gateway.
 pub struct FakeGateway {
     pub url: String,
     state: Arc<Mutex<GatewayState>>,
-    server: tokio::task::JoinHandle<()>,
+    server_task: tokio::task::JoinHandle<()>,
 }
 
 impl FakeGateway {
@@ -52,10 +55,14 @@ impl FakeGateway {
         let router = Router::new()
             .route("/lookup", axum::routing::get(handle_lookup))
             .with_state(state.clone());
-        let server = tokio::spawn(async move {
+        let server_task = tokio::spawn(async move {
             axum::serve(listener, router).await.unwrap();
         });
-        Self { url, state, server }
+        Self {
+            url,
+            state,
+            server_task,
+        }
     }
 
     /// Sets the reply for one client.
@@ -66,20 +73,20 @@ impl FakeGateway {
             .insert(client_id.to_owned(), reply);
     }
 
-    /// Sets the reply for all clients without a reply of their own.
+    /// Sets the reply for all clients for which `set_reply` was not called.
     pub fn set_default_reply(&self, reply: GatewayReply) {
         self.state.lock().default_reply = Some(reply);
     }
 
-    /// Client ids of all lookups so far, in order.
-    pub fn requested_clients(&self) -> Vec<String> {
-        self.state.lock().requested_clients.clone()
+    /// Returns the client ids of all lookups so far, in the order of the lookups.
+    pub fn requested_client_ids(&self) -> Vec<String> {
+        self.state.lock().requested_client_ids.clone()
     }
 }
 
 impl Drop for FakeGateway {
     fn drop(&mut self) {
-        self.server.abort();
+        self.server_task.abort();
     }
 }
 
@@ -91,7 +98,7 @@ async fn handle_lookup(
     let client_id = common_name.trim_start_matches("/CN=").to_owned();
     let reply = {
         let mut state = state.lock();
-        state.requested_clients.push(client_id.clone());
+        state.requested_client_ids.push(client_id.clone());
         let reply = state.replies.get(&client_id);
         let reply = reply.or(state.default_reply.as_ref()).cloned();
         reply.unwrap_or(GatewayReply::NotFound)

@@ -19,13 +19,14 @@ pub use connector::{Connector, connector_command};
 pub use deployment::Deployment;
 pub use mqtt::RawClient;
 
-/// Maximum time to wait for an expected condition. It is long enough for a busy machine, and only
-/// failing tests wait for all of it.
+/// Maximum time to wait for an expected condition. The timeout is long, because the machine may be
+/// busy. Only failing tests wait for the whole timeout.
 pub const TIMEOUT: Duration = Duration::from_mins(1);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Calls `poll` until it returns `Some`. Panics with `description` after [`TIMEOUT`].
+/// Calls `poll` repeatedly until the result is `Some`. Panics after [`TIMEOUT`] with a message that
+/// contains `description`.
 pub async fn eventually<T, Fut, Poll>(description: &str, mut poll: Poll) -> T
 where
     Poll: FnMut() -> Fut,
@@ -44,20 +45,24 @@ where
     }
 }
 
-/// Creates an HTTP client. `reqwest` is built without a default rustls provider, so the test
-/// process must install one.
+/// Creates an HTTP client. Installs a rustls provider first, because `reqwest` is built without a
+/// default provider.
 pub fn http_client() -> reqwest::Client {
     let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::new()
 }
 
-/// Returns `prefix` with a random suffix, so tests that share a database or a broker do not
-/// collide.
+/// Returns `prefix` with a random suffix. Tests that share a database or a broker therefore use
+/// different ids.
 pub fn unique_id(prefix: &str) -> String {
     format!("{prefix}-{}", uuid::Uuid::new_v4().simple())
 }
 
-/// Environment variable that sets the configuration key, for example `http.listen`.
-fn env_var_name(key: &str) -> String {
-    format!("CLOUD_CONNECTOR__{}", key.replace('.', "__").to_uppercase())
+/// Returns the name of the environment variable that sets the configuration key, for example
+/// `CLOUD_CONNECTOR__HTTP__LISTEN` for `http.listen`.
+fn env_var_name(config_key: &str) -> String {
+    format!(
+        "CLOUD_CONNECTOR__{}",
+        config_key.replace('.', "__").to_uppercase()
+    )
 }

@@ -1,5 +1,5 @@
-//! A minimal MQTT client. Tests control every byte that it sends and see every packet that it
-//! receives. It sends no keep-alive pings and does not reconnect.
+//! A minimal MQTT client. Tests control every byte that the client sends, and can read every packet
+//! that the client receives. The client sends no keep-alive pings and does not reconnect.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ const FIRST_BYTE_PUBACK: u8 = 0x40;
 const FIRST_BYTE_PUBREL: u8 = 0x62;
 const FIRST_BYTE_SUBSCRIBE: u8 = 0x82;
 
-/// [`RawClient`] returns this reason code if the broker closed the connection without a reason
+/// Result in place of a reason code, if the broker closed the connection without sending a reason
 /// code.
 pub const CLOSED_WITHOUT_REASON: u8 = 255;
 
@@ -65,9 +65,9 @@ pub struct Connect {
     /// Will delay interval in seconds. MQTT 5 only.
     pub will_delay: u32,
     pub will_retain: bool,
-    /// User name and password.
-    pub user: Option<(String, String)>,
-    /// Keep-alive interval in seconds; 0 disables it.
+    /// User name and password of the client.
+    pub credentials: Option<(String, String)>,
+    /// Keep-alive interval in seconds. 0 disables the keep-alive.
     pub keep_alive: u16,
 }
 
@@ -80,7 +80,7 @@ impl Connect {
             session_expiry: 0,
             will_delay: 0,
             will_retain: false,
-            user: None,
+            credentials: None,
             keep_alive: 30,
         }
     }
@@ -101,8 +101,8 @@ impl Connect {
         self
     }
 
-    pub fn user(mut self, name: &str, password: &str) -> Self {
-        self.user = Some((name.to_owned(), password.to_owned()));
+    pub fn user(mut self, user_name: &str, password: &str) -> Self {
+        self.credentials = Some((user_name.to_owned(), password.to_owned()));
         self
     }
 
@@ -114,8 +114,8 @@ impl Connect {
 
     /// Sets an offline message as last will, as clients of the status dialect do.
     pub fn offline_will(self) -> Self {
-        let topic = control_out(&self.client_id);
-        self.will(&topic, offline().to_string().as_bytes())
+        let topic = control_out_topic(&self.client_id);
+        self.will(&topic, offline_message().to_string().as_bytes())
     }
 
     fn encode(&self) -> Vec<u8> {
@@ -134,7 +134,7 @@ impl Connect {
         if self.will_retain {
             flags |= WILL_RETAIN;
         }
-        if self.user.is_some() {
+        if self.credentials.is_some() {
             flags |= USER_NAME_AND_PASSWORD;
         }
         body.push(flags);
@@ -153,14 +153,15 @@ impl Connect {
             body.extend(u16::try_from(payload.len()).unwrap().to_be_bytes());
             body.extend(payload);
         }
-        if let Some((name, password)) = &self.user {
-            body.extend(encode_string(name));
+        if let Some((user_name, password)) = &self.credentials {
+            body.extend(encode_string(user_name));
             body.extend(encode_string(password));
         }
         encode_packet(FIRST_BYTE_CONNECT, &body)
     }
 }
 
+/// A minimal MQTT client that gives tests access to single packets.
 pub struct RawClient {
     stream: Box<dyn Stream>,
     version: u8,
@@ -180,8 +181,10 @@ impl RawClient {
         config: Arc<rustls::ClientConfig>,
     ) -> std::io::Result<Self> {
         let stream = TcpStream::connect(address).await?;
-        let name = "localhost".try_into().unwrap();
-        let stream = TlsConnector::from(config).connect(name, stream).await?;
+        let server_name = "localhost".try_into().unwrap();
+        let stream = TlsConnector::from(config)
+            .connect(server_name, stream)
+            .await?;
         Ok(Self::from_stream(Box::new(stream)))
     }
 
@@ -222,20 +225,20 @@ impl RawClient {
         }
     }
 
-    /// Sends these bytes. Ignores errors: if the broker closed the connection, the next read
-    /// reports it.
+    /// Sends these bytes and ignores errors. If the broker closed the connection, the next read
+    /// returns `None`.
     pub async fn write(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes).await;
         let _ = self.stream.flush().await;
     }
 
-    fn take_packet_id(&mut self) -> u16 {
+    fn allocate_packet_id(&mut self) -> u16 {
         let packet_id = self.next_packet_id;
         self.next_packet_id += 1;
         packet_id
     }
 
-    /// Body of a PUBLISH packet with QoS 1 or 2.
+    /// Returns the body of a PUBLISH packet with QoS 1 or 2.
     fn publish_body(&self, topic: &str, packet_id: u16, payload: &[u8]) -> Vec<u8> {
         let mut body = encode_string(topic);
         body.extend(packet_id.to_be_bytes());
@@ -244,15 +247,17 @@ impl RawClient {
         body
     }
 
+    /// Appends an empty property list if the connection uses MQTT 5. MQTT 3.1.1 has no property
+    /// lists.
     fn push_empty_properties(&self, body: &mut Vec<u8>) {
         if self.version == 5 {
             body.push(0);
         }
     }
 
-    /// Sends a PUBLISH with QoS 1 without waiting for its PUBACK. Returns the packet id.
+    /// Sends a PUBLISH packet with QoS 1 and does not wait for the PUBACK. Returns the packet id.
     pub async fn send_publish(&mut self, topic: &str, payload: &[u8], retain: bool) -> u16 {
-        let packet_id = self.take_packet_id();
+        let packet_id = self.allocate_packet_id();
         let body = self.publish_body(topic, packet_id, payload);
         self.write(&encode_packet(
             FIRST_BYTE_PUBLISH_QOS1 | u8::from(retain),
@@ -262,9 +267,9 @@ impl RawClient {
         packet_id
     }
 
-    /// Publishes with QoS 2, and waits until the broker has confirmed both steps.
+    /// Publishes with QoS 2, and waits for the PUBREC and the PUBCOMP packet.
     pub async fn publish_qos2(&mut self, topic: &str, payload: &[u8], retain: bool) {
-        let packet_id = self.take_packet_id();
+        let packet_id = self.allocate_packet_id();
         let body = self.publish_body(topic, packet_id, payload);
         self.write(&encode_packet(
             FIRST_BYTE_PUBLISH_QOS2 | u8::from(retain),
@@ -288,8 +293,8 @@ impl RawClient {
         puback.expect("the broker closed the connection");
     }
 
-    /// Publishes an empty payload with QoS 0. Real clients do so after every connect, and the
-    /// connector counts it as a heartbeat.
+    /// Publishes an empty payload with QoS 0, as real clients do after every connect. The connector
+    /// treats the message as a heartbeat.
     pub async fn publish_heartbeat(&mut self, topic: &str) {
         let mut body = encode_string(topic);
         self.push_empty_properties(&mut body);
@@ -323,31 +328,31 @@ impl RawClient {
         );
     }
 
-    /// Sends a PINGREQ without waiting for the PINGRESP.
+    /// Sends a PINGREQ packet and does not wait for the PINGRESP.
     pub async fn send_pingreq(&mut self) {
         self.write(&[0xc0, 0]).await;
     }
 
-    /// Publishes with QoS 1 while `pending` earlier messages are unacknowledged, and waits until
-    /// all messages are acknowledged.
+    /// Publishes with QoS 1 while `pending_count` earlier messages are unacknowledged. Waits until
+    /// the broker has acknowledged all messages.
     pub async fn must_publish_after_pending(
         &mut self,
         topic: &str,
         payload: &Value,
-        pending: usize,
+        pending_count: usize,
     ) {
         let bytes = payload.to_string();
         self.send_publish(topic, bytes.as_bytes(), false).await;
-        let mut acknowledged = 0;
-        while acknowledged <= pending {
+        let mut acknowledged_count = 0;
+        while acknowledged_count <= pending_count {
             let packet = self.must_read_packet().await;
-            acknowledged += usize::from(packet.packet_type() == PUBACK);
+            acknowledged_count += usize::from(packet.packet_type() == PUBACK);
         }
     }
 
     /// Subscribes with QoS 1. Returns the reason code of the SUBACK, or [`CLOSED_WITHOUT_REASON`].
     pub async fn subscribe(&mut self, filter: &str) -> u8 {
-        let mut body = self.take_packet_id().to_be_bytes().to_vec();
+        let mut body = self.allocate_packet_id().to_be_bytes().to_vec();
         self.push_empty_properties(&mut body);
         body.extend(encode_string(filter));
         body.push(1);
@@ -364,7 +369,8 @@ impl RawClient {
         }
     }
 
-    /// Waits for the next PUBLISH and acknowledges it. Returns its topic and its JSON payload.
+    /// Waits for the next PUBLISH packet and acknowledges it. Returns the topic and the JSON
+    /// payload of the message.
     pub async fn next_message(&mut self) -> (String, Value) {
         loop {
             let packet = self.must_read_packet().await;
@@ -402,7 +408,7 @@ impl RawClient {
 
     /// Waits for the next packet. Returns `None` if the broker closed the connection.
     pub async fn read_packet(&mut self) -> Option<Packet> {
-        timeout(TIMEOUT, self.receive_packet())
+        timeout(TIMEOUT, self.read_packet_without_timeout())
             .await
             .expect("timed out waiting for a packet")
             .ok()
@@ -413,7 +419,7 @@ impl RawClient {
         packet.expect("the broker closed the connection")
     }
 
-    async fn receive_packet(&mut self) -> std::io::Result<Packet> {
+    async fn read_packet_without_timeout(&mut self) -> std::io::Result<Packet> {
         let first_byte = self.stream.read_u8().await?;
         let mut length = 0;
         for shift in [0, 7, 14, 21] {
@@ -429,9 +435,10 @@ impl RawClient {
     }
 }
 
-fn encode_string(text: &str) -> Vec<u8> {
-    let mut bytes = u16::try_from(text.len()).unwrap().to_be_bytes().to_vec();
-    bytes.extend(text.as_bytes());
+/// Encodes a string in the MQTT format: a length of two bytes, followed by UTF-8.
+fn encode_string(string: &str) -> Vec<u8> {
+    let mut bytes = u16::try_from(string.len()).unwrap().to_be_bytes().to_vec();
+    bytes.extend(string.as_bytes());
     bytes
 }
 
@@ -450,20 +457,20 @@ fn encode_packet(first_byte: u8, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-pub fn control_out(client_id: &str) -> String {
+pub fn control_out_topic(client_id: &str) -> String {
     format!("redhat/insights/{client_id}/control/out")
 }
 
-pub fn data_out(client_id: &str) -> String {
+pub fn data_out_topic(client_id: &str) -> String {
     format!("redhat/insights/{client_id}/data/out")
 }
 
-pub fn data_in(client_id: &str) -> String {
+pub fn data_in_topic(client_id: &str) -> String {
     format!("redhat/insights/{client_id}/data/in")
 }
 
-/// An online message of the status dialect, with a random message id.
-pub fn online() -> Value {
+/// Returns an online message of the status dialect, with a random message id.
+pub fn online_message() -> Value {
     json!({
         "type": "connection-status", "message_id": Uuid::new_v4(), "response_to": "", "version": 1,
         "sent": jiff::Timestamp::now().to_string(),
@@ -472,9 +479,10 @@ pub fn online() -> Value {
     })
 }
 
-/// An offline message of the status dialect. Clients create it once, when they start, and send it
-/// with every CONNECT as their last will. So its `sent` is in the past.
-pub fn offline() -> Value {
+/// Returns an offline message of the status dialect. Clients create this message once, when they
+/// start, and send it with every CONNECT as their last will. Therefore the `sent` time is in the
+/// past.
+pub fn offline_message() -> Value {
     json!({
         "type": "connection-status", "message_id": "the-will", "response_to": "", "version": 1,
         "sent": "2020-01-01T00:00:00Z",

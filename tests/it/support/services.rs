@@ -1,5 +1,6 @@
-//! Real PostgreSQL, Kafka and Mosquitto for tests: private instances that `dev/service` runs, each
-//! with its own directory and ports, and the shared instances that `make test` starts.
+//! Real PostgreSQL, Kafka and Mosquitto servers for tests. A test can start a private server with
+//! `dev/service`. Each private server has its own directory and ports. All tests share the servers
+//! that `make test` starts.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -11,8 +12,8 @@ use tokio::sync::OnceCell;
 
 static NEXT_PORT_OFFSET: AtomicU16 = AtomicU16::new(0);
 
-/// Returns a free port below the ephemeral range, so the kernel does not assign it to an outgoing
-/// connection before the service listens on it.
+/// Returns a free port below the ephemeral port range. The kernel does not assign such a port to
+/// outgoing connections, so the port stays free until the service listens on it.
 pub fn free_port() -> u16 {
     // Test processes that run in parallel start their search at different ports.
     let process_offset = u16::try_from(std::process::id() % 70).unwrap() * 100;
@@ -25,10 +26,11 @@ pub fn free_port() -> u16 {
     }
 }
 
-/// A private instance of an external service. Dropping it kills the process and removes its
+/// A private server of one external service. Dropping the value kills the server and deletes its
 /// directory.
 pub struct Service {
-    kind: &'static str,
+    /// Name of the service, as the script `dev/service` expects it.
+    service_name: &'static str,
     dir: PathBuf,
     pub port: u16,
     extra_args: Vec<String>,
@@ -44,16 +46,16 @@ impl Service {
         Self::start("kafka", vec![], vec![]).await
     }
 
-    /// Starts Kafka with a second listener that requires SASL, and returns the port of that
-    /// listener.
+    /// Starts Kafka with a second listener that requires SASL. Returns the server and the port of
+    /// that listener.
     pub async fn kafka_with_sasl() -> (Self, u16) {
         let port = free_port();
         let env_vars = vec![("KAFKA_SASL_PORT".to_owned(), port.to_string())];
         (Self::start("kafka", vec![], env_vars).await, port)
     }
 
-    /// Starts Kafka with a second listener that requires SASL over TLS, and returns the port of
-    /// that listener.
+    /// Starts Kafka with a second listener that requires SASL over TLS. Returns the server and the
+    /// port of that listener.
     pub async fn kafka_with_tls(certs_dir: &Path) -> (Self, u16) {
         let port = free_port();
         let env_vars = vec![
@@ -70,8 +72,8 @@ impl Service {
         Self::start("mosquitto", vec![], vec![]).await
     }
 
-    /// Starts Mosquitto with two listeners that require client certificates. Returns their ports:
-    /// first the port for clients, then the port for the connector.
+    /// Starts Mosquitto with two listeners that require client certificates. Returns the server,
+    /// the port for clients, and the port for the connector.
     pub async fn mosquitto_with_tls(certs_dir: &Path) -> (Self, u16, u16) {
         let (client_port, connector_port) = (free_port(), free_port());
         let extra_args = vec![
@@ -84,14 +86,16 @@ impl Service {
     }
 
     async fn start(
-        kind: &'static str,
+        service_name: &'static str,
         extra_args: Vec<String>,
         env_vars: Vec<(String, String)>,
     ) -> Self {
-        let name = uuid::Uuid::new_v4().simple().to_string();
+        let directory_name = uuid::Uuid::new_v4().simple().to_string();
         let service = Self {
-            kind,
-            dir: root().join("target/t").join(&name[..8]),
+            service_name,
+            dir: repository_root()
+                .join("target/t")
+                .join(&directory_name[..8]),
             port: free_port(),
             extra_args,
             env_vars,
@@ -100,8 +104,8 @@ impl Service {
         service
     }
 
-    /// Starts the process. After [`stop`](Self::stop) or [`kill`](Self::kill), the new process uses
-    /// the same port and data.
+    /// Starts the server process. A process that is started after [`stop`](Self::stop) or
+    /// [`kill`](Self::kill) uses the same port and the same data.
     pub async fn start_process(&self) {
         let mut args = vec![self.port.to_string()];
         args.extend(self.extra_args.clone());
@@ -112,20 +116,20 @@ impl Service {
         self.run_script("stop", &[]).await;
     }
 
-    /// Kills the process with SIGKILL, to simulate a crash.
-    #[allow(dead_code, reason = "only the chaos test, a separate binary, calls it")]
+    /// Kills the server process with SIGKILL, to simulate a crash.
+    #[allow(dead_code, reason = "only the chaos test calls this function")]
     pub async fn kill(&self) {
         self.run_script("kill", &[]).await;
     }
 
-    /// Path of a file in the service's directory.
-    pub fn file(&self, name: &str) -> PathBuf {
-        self.dir.join(name)
+    /// Returns the path of a file in the server's directory.
+    pub fn file(&self, file_name: &str) -> PathBuf {
+        self.dir.join(file_name)
     }
 
     async fn run_script(&self, action: &str, extra_args: &[String]) {
-        let output = Command::new(root().join("dev/service"))
-            .args([self.kind, action])
+        let output = Command::new(repository_root().join("dev/service"))
+            .args([self.service_name, action])
             .arg(&self.dir)
             .args(extra_args)
             .envs(self.env_vars.iter().map(|(name, value)| (name, value)))
@@ -136,7 +140,7 @@ impl Service {
         assert!(
             output.status.success(),
             "dev/service {} {action}: {}{}",
-            self.kind,
+            self.service_name,
             String::from_utf8_lossy(&output.stdout),
             String::from_utf8_lossy(&output.stderr)
         );
@@ -145,8 +149,8 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        let _ = std::process::Command::new(root().join("dev/service"))
-            .args([self.kind, "kill"])
+        let _ = std::process::Command::new(repository_root().join("dev/service"))
+            .args([self.service_name, "kill"])
             .arg(&self.dir)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -155,22 +159,23 @@ impl Drop for Service {
     }
 }
 
-fn root() -> &'static Path {
+fn repository_root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Ports of the PostgreSQL and Kafka instances that all tests share.
+/// Ports of the PostgreSQL and Kafka servers that all tests share.
 pub struct SharedServices {
     pub postgres_port: u16,
     pub kafka_port: u16,
 }
 
-/// Reads the ports of the shared instances from the file that `dev/service all start` writes.
+/// Returns the ports of the shared servers. Reads the ports from the file that `dev/service all
+/// start` writes.
 pub async fn shared_services() -> &'static SharedServices {
     static SHARED_SERVICES: OnceCell<SharedServices> = OnceCell::const_new();
     SHARED_SERVICES
         .get_or_init(|| async {
-            let file = root().join("target/services/env");
+            let file = repository_root().join("target/services/env");
             let text = std::fs::read_to_string(&file).unwrap_or_else(|_| {
                 panic!(
                     "{} is missing; run `make test`, or start the services with \
@@ -178,21 +183,22 @@ pub async fn shared_services() -> &'static SharedServices {
                     file.display()
                 )
             });
-            let port = |name: &str| {
+            let read_port = |variable: &str| {
                 text.lines()
-                    .find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
+                    .find_map(|line| line.strip_prefix(variable)?.strip_prefix('='))
                     .and_then(|port| port.parse().ok())
-                    .unwrap_or_else(|| panic!("no {name} in {}", file.display()))
+                    .unwrap_or_else(|| panic!("no {variable} in {}", file.display()))
             };
             SharedServices {
-                postgres_port: port("POSTGRES_PORT"),
-                kafka_port: port("KAFKA_PORT"),
+                postgres_port: read_port("POSTGRES_PORT"),
+                kafka_port: read_port("KAFKA_PORT"),
             }
         })
         .await
 }
 
-/// Configuration section that connects to this database on the PostgreSQL server at `port`.
+/// Returns the configuration section `postgres` for this database, on the PostgreSQL server that
+/// listens on `port`.
 pub fn postgres_config(port: u16, database: &str) -> cloud_connector::config::Postgres {
     use cloud_connector::config::{Overrides, load_with};
     let env_vars = [
@@ -210,19 +216,20 @@ pub fn postgres_config(port: u16, database: &str) -> cloud_connector::config::Po
         .postgres
 }
 
-/// Creates an empty database on the PostgreSQL server at `port`, and returns its name.
+/// Creates an empty database on the PostgreSQL server that listens on `port`. Returns the name of
+/// the database.
 pub async fn create_database(port: u16) -> String {
     use sqlx::Connection as _;
-    let name = format!("t_{}", uuid::Uuid::new_v4().simple());
+    let database_name = format!("t_{}", uuid::Uuid::new_v4().simple());
     let url = format!("postgres://cc:cc-secret@127.0.0.1:{port}/cc?sslmode=disable");
     let mut connection = sqlx::PgConnection::connect(&url).await.unwrap();
-    let statement = sqlx::AssertSqlSafe(format!("CREATE DATABASE {name}"));
+    let statement = sqlx::AssertSqlSafe(format!("CREATE DATABASE {database_name}"));
     sqlx::query(statement)
         .execute(&mut connection)
         .await
         .unwrap();
     connection.close().await.unwrap();
-    name
+    database_name
 }
 
 const KAFKA_TIMEOUT: Duration = Duration::from_secs(10);
@@ -239,24 +246,24 @@ pub fn read_topic(brokers: &str, topic: &str) -> Vec<Vec<u8>> {
         .unwrap();
     let metadata = consumer.fetch_metadata(Some(topic), KAFKA_TIMEOUT).unwrap();
     let mut assignment = TopicPartitionList::new();
-    let mut remaining = 0;
+    let mut remaining_messages = 0;
     for partition in metadata.topics()[0].partitions() {
         let watermarks = consumer.fetch_watermarks(topic, partition.id(), KAFKA_TIMEOUT);
         let (low, high) = watermarks.unwrap();
-        remaining += high - low;
+        remaining_messages += high - low;
         assignment
             .add_partition_offset(topic, partition.id(), Offset::Beginning)
             .unwrap();
     }
     consumer.assign(&assignment).unwrap();
     let mut payloads = Vec::new();
-    while remaining > 0 {
+    while remaining_messages > 0 {
         let message = consumer
             .poll(KAFKA_TIMEOUT)
             .expect("timed out waiting for a message of the topic")
             .unwrap();
         payloads.push(message.payload().unwrap_or_default().to_vec());
-        remaining -= 1;
+        remaining_messages -= 1;
     }
     payloads
 }

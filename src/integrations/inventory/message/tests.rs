@@ -11,16 +11,16 @@ mod hostile_input;
 const UUID_1: &str = "f8d7e0a1-5b0a-4c6e-9a43-6d1e0f0b8a11";
 const UUID_2: &str = "3a57b1ad-5163-47ee-9e57-3bb6d90bdfff";
 const REQUEST_ID: Uuid = uuid::uuid!("0195f0a1-0000-7000-8000-000000000001");
-/// A `System` identity of organization 10001 with common name `UUID_1`.
+/// A `System` identity of organization 10001 with common name `UUID_1`, in base64.
 const SYSTEM_IDENTITY: &str = "eyJpZGVudGl0eSI6eyJ0eXBlIjoiU3lzdGVtIiwiYXV0aF90eXBlIjoiY2VydC1hdXRoIiwiYWNjb3VudF9udW1iZXIiOiIwMTAxMDEiLCJvcmdfaWQiOiIxMDAwMSIsImludGVybmFsIjp7Im9yZ19pZCI6IjEwMDAxIn0sInN5c3RlbSI6eyJjbiI6ImY4ZDdlMGExLTViMGEtNGM2ZS05YTQzLTZkMWUwZjBiOGExMSIsImNlcnRfdHlwZSI6InN5c3RlbSJ9fX0=";
 const POLICY: ReportPolicy = ReportPolicy {
     stale_after: Duration::from_hours(26),
     include_handshake_hosts: true,
 };
 
-/// An eligible connection. Each test changes some of its fields.
+/// An eligible host. Each test changes some fields of the host.
 #[derive(Debug)]
-struct Sample {
+struct SampleHost {
     client_id: ClientId,
     tenant: Tenant,
     identity: Identity,
@@ -30,7 +30,7 @@ struct Sample {
     policy: ReportPolicy,
 }
 
-impl Sample {
+impl SampleHost {
     fn new() -> Self {
         let tenant = tenant("10001", "010101");
         Self {
@@ -63,7 +63,7 @@ impl Sample {
         sample
     }
 
-    fn message(&self) -> Result<InventoryMessage, NotEligible> {
+    fn build_message(&self) -> Result<InventoryMessage, NotEligible> {
         let host = Host {
             client_id: &self.client_id,
             tenant: &self.tenant,
@@ -73,30 +73,31 @@ impl Sample {
             info: &self.info,
         };
         let now = "2026-01-02T15:04:05Z".parse().unwrap();
-        build_message(&host, now, self.policy, REQUEST_ID)
+        super::build_message(&host, now, self.policy, REQUEST_ID)
     }
 
     fn is_eligible(&self) -> bool {
         let include_handshake_hosts = self.policy.include_handshake_hosts;
-        inventory_eligible(self.dialect, self.kind, &self.info, include_handshake_hosts)
+        is_inventory_eligible(self.dialect, self.kind, &self.info, include_handshake_hosts)
     }
 
     fn ineligible_reason(&self) -> NotEligible {
-        self.message().unwrap_err()
+        self.build_message().unwrap_err()
     }
 
-    /// Returns the `data` object of the message, after [`checker::check`].
-    fn data(&self) -> Value {
-        let message = self.message().unwrap();
-        checker::check(&message.key, &message.value);
+    /// Checks the message with [`checker::check_message`]. Returns the `data` object of the
+    /// message.
+    fn checked_data(&self) -> Value {
+        let message = self.build_message().unwrap();
+        checker::check_message(&message.key, &message.value);
         assert!(self.is_eligible());
         let mut document: Value = serde_json::from_slice(&message.value).unwrap();
         document["data"].take()
     }
 
-    /// Returns `data` without the fields that are not facts, after checking their values.
-    fn facts(&self) -> Value {
-        let mut data = self.data();
+    /// Checks the fields of `data` that are not facts. Returns `data` without these fields.
+    fn checked_facts(&self) -> Value {
+        let mut data = self.checked_data();
         let fields = data.as_object_mut().unwrap();
         assert_eq!(fields.remove("org_id").unwrap(), "10001");
         assert_eq!(fields.remove("account").unwrap(), "010101");
@@ -126,15 +127,15 @@ fn identity(fields: &Value) -> Identity {
 
 #[test]
 fn message_with_all_fields_matches_the_snapshot() {
-    let mut sample = Sample::with_tags(json!({"role": "web <&>", "env": "prod"}));
+    let mut sample = SampleHost::with_tags(json!({"role": "web <&>", "env": "prod"}));
     sample.info.canonical_facts = json!({
         "insights_id": UUID_2, "subscription_manager_id": UUID_1, "satellite_id": "1234567890",
         "bios_uuid": UUID_2, "ip_addresses": ["10.0.0.1"], "fqdn": "a.example",
         "mac_addresses": ["52:54:00:ab:cd:ef"], "provider_id": "i-1", "provider_type": "aws",
     });
     sample.identity = Identity::from_base64(SYSTEM_IDENTITY).unwrap();
-    let message = sample.message().unwrap();
-    checker::check(&message.key, &message.value);
+    let message = sample.build_message().unwrap();
+    checker::check_message(&message.key, &message.value);
     assert_eq!(message.key, "10001");
     assert_snapshot!(
         String::from_utf8(message.value).unwrap(),
@@ -144,33 +145,33 @@ fn message_with_all_fields_matches_the_snapshot() {
 
 #[test]
 fn minimal_message_has_no_null_or_empty_fields() {
-    let mut sample = Sample::new();
+    let mut sample = SampleHost::new();
     sample.tenant.account = String::new();
     sample.client_id = ClientId::new("client-1").unwrap();
     assert_eq!(
-        sample.data(),
+        sample.checked_data(),
         json!({"insights_id": UUID_2, "org_id": "10001", "reporter": "cloud-connector",
             "stale_timestamp": "2026-01-03T17:04:05Z"})
     );
 }
 
 #[test]
-fn eligible_only_with_a_host_dispatcher_spelled_with_dash_or_underscore() {
+fn status_client_is_eligible_only_with_a_host_dispatcher_spelled_with_dashes_or_underscores() {
     for name in [
         "rhc-worker-playbook",
         "package-manager",
         "rhc_worker_script",
     ] {
-        let mut sample = Sample::new();
+        let mut sample = SampleHost::new();
         sample.info.dispatchers = json!({name: null, "echo": {}});
-        sample.data();
+        sample.checked_data();
     }
     for dispatchers in [
         json!({}),
         json!({"echo": {}, "rhc-worker": {}}),
         Value::Null,
     ] {
-        let mut sample = Sample::new();
+        let mut sample = SampleHost::new();
         sample.info.dispatchers = dispatchers;
         assert_eq!(sample.ineligible_reason(), NotEligible::NoDispatcher);
         assert!(!sample.is_eligible());
@@ -178,11 +179,11 @@ fn eligible_only_with_a_host_dispatcher_spelled_with_dash_or_underscore() {
 }
 
 #[test]
-fn include_handshake_hosts_decides_for_hosts_without_dispatchers() {
-    let mut sample = Sample::new();
+fn handshake_host_without_dispatchers_is_eligible_only_if_include_handshake_hosts_is_true() {
+    let mut sample = SampleHost::new();
     sample.dialect = Dialect::Handshake;
     sample.info.dispatchers = Value::Null;
-    sample.data();
+    sample.checked_data();
     sample.policy.include_handshake_hosts = false;
     assert_eq!(sample.ineligible_reason(), NotEligible::HandshakeHostsOff);
     assert!(!sample.is_eligible());
@@ -191,7 +192,7 @@ fn include_handshake_hosts_decides_for_hosts_without_dispatchers() {
 #[test]
 fn proxies_are_not_eligible() {
     for dialect in [Dialect::Status, Dialect::Handshake] {
-        let mut sample = Sample::new();
+        let mut sample = SampleHost::new();
         sample.dialect = dialect;
         sample.kind = ClientKind::Proxy;
         assert_eq!(sample.ineligible_reason(), NotEligible::NotAHost);
@@ -201,18 +202,18 @@ fn proxies_are_not_eligible() {
 
 #[test]
 fn org_id_must_match_the_identity_and_have_at_most_36_characters() {
-    let mut sample = Sample::new();
+    let mut sample = SampleHost::new();
     sample.identity = identity(&json!({"org_id": "10002", "internal": {"org_id": "10001"}}));
     assert_eq!(sample.ineligible_reason(), NotEligible::OtherOrganization);
     sample.identity = identity(&json!({}));
     assert_eq!(sample.ineligible_reason(), NotEligible::OtherOrganization);
     sample.identity = identity(&json!({"internal": {"org_id": "10001"}}));
-    sample.data();
+    sample.checked_data();
 
     for (length, is_accepted) in [(36, true), (37, false)] {
         sample.tenant = tenant(&"1".repeat(length), "");
         sample.identity = Identity::for_tenant(&sample.tenant);
-        match sample.message() {
+        match sample.build_message() {
             Ok(_) => assert!(is_accepted),
             Err(reason) => assert_eq!((reason, is_accepted), (NotEligible::OrgIdTooLong, false)),
         }
@@ -227,10 +228,10 @@ fn account_longer_than_10_characters_is_omitted() {
         ("12345678901", None),
         ("", None),
     ] {
-        let mut sample = Sample::new();
+        let mut sample = SampleHost::new();
         sample.tenant.account = account.into();
         assert_eq!(
-            sample.data().get("account").and_then(Value::as_str),
+            sample.checked_data().get("account").and_then(Value::as_str),
             expected
         );
     }
@@ -238,18 +239,18 @@ fn account_longer_than_10_characters_is_omitted() {
 
 #[test]
 fn system_profile_is_omitted_unless_client_id_is_a_lowercase_dashed_uuid() {
-    let upper = UUID_1.to_uppercase();
+    let uppercase = UUID_1.to_uppercase();
     let dashless = UUID_1.replace('-', "");
     let braced = format!("{{{UUID_1}}}");
-    for id in ["client-1", &upper, &dashless, &braced, &UUID_1[1..]] {
-        let mut sample = Sample::new();
+    for id in ["client-1", &uppercase, &dashless, &braced, &UUID_1[1..]] {
+        let mut sample = SampleHost::new();
         sample.client_id = ClientId::new(id).unwrap();
-        assert_eq!(sample.data().get("system_profile"), None, "{id}");
+        assert_eq!(sample.checked_data().get("system_profile"), None, "{id}");
     }
 }
 
 #[test]
-fn owner_id_needs_cert_auth_and_for_systems_a_matching_common_name() {
+fn owner_id_requires_cert_auth_and_for_systems_a_matching_common_name() {
     for (fields, is_owner) in [
         (json!({"type": "User", "auth_type": "cert-auth"}), true),
         (json!({"type": "User"}), true),
@@ -271,32 +272,32 @@ fn owner_id_needs_cert_auth_and_for_systems_a_matching_common_name() {
     ] {
         let mut fields = fields;
         fields["org_id"] = "10001".into();
-        let mut sample = Sample::new();
+        let mut sample = SampleHost::new();
         sample.identity = identity(&fields);
         let profile = if is_owner {
             json!({"rhc_client_id": UUID_1, "owner_id": UUID_1})
         } else {
             json!({"rhc_client_id": UUID_1})
         };
-        assert_eq!(sample.data()["system_profile"], profile, "{fields}");
+        assert_eq!(sample.checked_data()["system_profile"], profile, "{fields}");
     }
 }
 
 #[test]
 fn invalid_tags_are_omitted() {
-    let max_length = "é".repeat(255);
-    let too_long = "é".repeat(256);
-    for (tags, accepted) in [
+    let longest_tag = "é".repeat(255);
+    let too_long_tag = "é".repeat(256);
+    for (tags, accepted_tags) in [
         (
             json!({"a": "1", "b": ""}),
             Some(json!({"a": ["1"], "b": [""]})),
         ),
         (
-            json!({&max_length: &max_length}),
-            Some(json!({&max_length: [&max_length]})),
+            json!({&longest_tag: &longest_tag}),
+            Some(json!({&longest_tag: [&longest_tag]})),
         ),
         (
-            json!({&too_long: "1", "a": &too_long, "": "1", "b": "2"}),
+            json!({&too_long_tag: "1", "a": &too_long_tag, "": "1", "b": "2"}),
             Some(json!({"b": ["2"]})),
         ),
         (
@@ -308,19 +309,22 @@ fn invalid_tags_are_omitted() {
         (json!(["a"]), None),
         (json!("a=b"), None),
     ] {
-        let data = Sample::with_tags(tags.clone()).data();
-        let expected = accepted.map(|accepted| json!({"rhc_client": accepted}));
+        let data = SampleHost::with_tags(tags.clone()).checked_data();
+        let expected = accepted_tags.map(|tags| json!({ "rhc_client": tags }));
         assert_eq!(data.get("tags"), expected.as_ref(), "{tags}");
     }
 }
 
 #[test]
 fn stale_timestamp_is_now_plus_stale_after_and_saturates() {
-    let mut sample = Sample::new();
+    let mut sample = SampleHost::new();
     sample.policy.stale_after = Duration::from_millis(1500);
-    assert_eq!(sample.data()["stale_timestamp"], "2026-01-02T15:04:06.5Z");
+    assert_eq!(
+        sample.checked_data()["stale_timestamp"],
+        "2026-01-02T15:04:06.5Z"
+    );
     sample.policy.stale_after = Duration::MAX;
-    let stale_timestamp = sample.data()["stale_timestamp"].take();
+    let stale_timestamp = sample.checked_data()["stale_timestamp"].take();
     assert_eq!(
         stale_timestamp
             .as_str()
@@ -349,8 +353,8 @@ fn ineligible_reasons_have_distinct_labels_and_would_be_rejected_flags() {
     }
 }
 
-/// Valid and invalid values for any fact.
-fn any_fact() -> impl Strategy<Value = Value> {
+/// Generates valid and invalid values of a fact.
+fn any_fact_value() -> impl Strategy<Value = Value> {
     let text = prop_oneof![
         Just(UUID_1.to_owned()),
         Just(UUID_2.replace('-', "")),
@@ -362,14 +366,14 @@ fn any_fact() -> impl Strategy<Value = Value> {
         ".{0,8}",
         Just("x".repeat(300)),
     ];
-    let one = prop_oneof![
+    let single_value = prop_oneof![
         6 => text.prop_map(Value::from),
         1 => Just(Value::Null),
         1 => any::<i64>().prop_map(Value::from),
         1 => Just(json!({"a": 1})),
     ];
-    let list = prop::collection::vec(one.clone(), 0..4).prop_map(Value::from);
-    prop_oneof![one, list]
+    let list = prop::collection::vec(single_value.clone(), 0..4).prop_map(Value::from);
+    prop_oneof![single_value, list]
 }
 
 proptest! {
@@ -377,19 +381,19 @@ proptest! {
     fn messages_from_random_facts_and_tags_are_valid(
         facts in prop::collection::btree_map(
             "(insights_id|subscription_manager_id|satellite_id|bios_uuid|ip_addresses|fqdn|mac_addresses|provider_id|provider_type|machine_id)",
-            any_fact(),
+            any_fact_value(),
             0..10,
         ),
-        tags in prop::collection::btree_map(".{0,3}", any_fact(), 0..4),
+        tags in prop::collection::btree_map(".{0,3}", any_fact_value(), 0..4),
     ) {
-        let mut sample = Sample::with_tags(json!(tags));
+        let mut sample = SampleHost::with_tags(json!(tags));
         sample.info.canonical_facts = json!(facts);
-        match sample.message() {
-            Ok(message) => checker::check(&message.key, &message.value),
+        match sample.build_message() {
+            Ok(message) => checker::check_message(&message.key, &message.value),
             Err(reason) => prop_assert!(
                 matches!(reason, NotEligible::NoFacts | NotEligible::NoAcceptedId)
             ),
         }
-        prop_assert_eq!(sample.message().is_ok(), sample.is_eligible());
+        prop_assert_eq!(sample.build_message().is_ok(), sample.is_eligible());
     }
 }

@@ -27,9 +27,9 @@ struct RotatedFile {
 }
 
 impl FileSink {
-    /// Creates a sink that appends to `path`. A write that would make the file larger than
-    /// `max_bytes` first renames it to `<path>.1`, `<path>.1` to `<path>.2`, and so on. At most
-    /// `max_rotated_files` renamed files are kept.
+    /// Creates a sink that appends to `path`. If a write would make the file larger than
+    /// `max_bytes`, the sink first rotates the files: it renames `<path>.1` to `<path>.2` and so
+    /// on, then `<path>` to `<path>.1`. The sink keeps at most `max_rotated_files` renamed files.
     #[must_use]
     pub fn new(path: &Path, max_bytes: u64, max_rotated_files: u32) -> Self {
         Self {
@@ -66,9 +66,9 @@ impl RotatedFile {
     fn rotate(&mut self) -> std::io::Result<()> {
         self.handle = None;
         let rotated_path = |n: u32| {
-            let mut name = self.path.clone().into_os_string();
-            name.push(format!(".{n}"));
-            PathBuf::from(name)
+            let mut rotated_path = self.path.clone().into_os_string();
+            rotated_path.push(format!(".{n}"));
+            PathBuf::from(rotated_path)
         };
         for n in (1..self.max_rotated_files).rev() {
             if rotated_path(n).exists() {
@@ -95,7 +95,8 @@ impl InventorySink for FileSink {
             let mut file = file.lock();
             let result = file.append(&lines);
             if result.is_err() {
-                // Reopen the file at the next write: it may have been moved or deleted.
+                // The next write opens the file again, because the file may have been moved or
+                // deleted.
                 file.handle = None;
             }
             result
@@ -108,9 +109,9 @@ impl InventorySink for FileSink {
             }
             Ok(Err(_)) | Err(_) => false,
         };
-        let delivered = vec![is_written; messages.len()];
-        metrics::inventory_deliveries(&delivered);
-        delivered
+        let delivery_results = vec![is_written; messages.len()];
+        metrics::count_inventory_deliveries(&delivery_results);
+        delivery_results
     }
 }
 
@@ -122,7 +123,7 @@ mod tests {
         Instant::now() + std::time::Duration::from_secs(9)
     }
 
-    fn message(value: &str) -> Vec<InventoryMessage> {
+    fn single_message(value: &str) -> Vec<InventoryMessage> {
         vec![InventoryMessage {
             key: "1".into(),
             value: value.as_bytes().to_vec(),
@@ -135,7 +136,7 @@ mod tests {
         let path = folder.path().join("inventory.ndjson");
         let sink = FileSink::new(&path, 10, 2);
         for value in ["aaaa", "bbbb", "cccc", "dddd", "eeee", "ffff", "gggg"] {
-            let delivered = sink.send(message(value), deadline()).await;
+            let delivered = sink.send(single_message(value), deadline()).await;
             assert_eq!(delivered, [true]);
         }
         let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
@@ -146,12 +147,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn failed_write_is_not_delivered_and_the_next_write_can_succeed() {
+    async fn message_of_a_failed_write_is_not_delivered_and_the_next_write_can_succeed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("missing/inventory.ndjson");
         let sink = FileSink::new(&path, 1000, 2);
-        assert_eq!(sink.send(message("a"), deadline()).await, [false]);
+        assert_eq!(sink.send(single_message("a"), deadline()).await, [false]);
         std::fs::create_dir(folder.path().join("missing")).unwrap();
-        assert_eq!(sink.send(message("a"), deadline()).await, [true]);
+        assert_eq!(sink.send(single_message("a"), deadline()).await, [true]);
     }
 }

@@ -9,7 +9,7 @@ use crate::integrations::inventory::message::InventoryMessage;
 use crate::kafka::Producer;
 use crate::telemetry::metrics;
 
-/// Inventory's Kafka topic.
+/// A sink that produces inventory messages to a Kafka topic.
 pub struct KafkaSink {
     producer: Producer,
     topic: String,
@@ -22,11 +22,11 @@ impl KafkaSink {
         Self { producer, topic }
     }
 
-    /// Returns whether Kafka acknowledged the message.
+    /// Produces the message. Returns whether Kafka acknowledged the message.
     async fn produce(&self, message: &InventoryMessage) -> bool {
         let InventoryMessage { key, value } = message;
         let result = match self.producer.send(&self.topic, key, value, &[]).await {
-            Ok(delivery) => delivery.durable().await,
+            Ok(delivery) => delivery.wait_until_durable().await,
             Err(error) => Err(error),
         };
         if let Err(error) = &result {
@@ -40,11 +40,11 @@ impl KafkaSink {
 impl InventorySink for KafkaSink {
     async fn send(&self, messages: Vec<InventoryMessage>, deadline: Instant) -> Vec<bool> {
         let deliveries = messages.iter().map(|message| async move {
-            let acknowledged = timeout_at(deadline, self.produce(message)).await;
-            acknowledged.unwrap_or(false)
+            let produce_result = timeout_at(deadline, self.produce(message)).await;
+            produce_result.unwrap_or(false)
         });
-        let delivered = join_all(deliveries).await;
-        metrics::inventory_deliveries(&delivered);
-        delivered
+        let delivery_results = join_all(deliveries).await;
+        metrics::count_inventory_deliveries(&delivery_results);
+        delivery_results
     }
 }

@@ -1,4 +1,4 @@
-//! Checks that a finished message meets inventory's rules, independently of the code under test.
+//! Checks that a message meets inventory's rules, without using the code under test.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -17,7 +17,7 @@ const FACT_KEYS: [&str; 9] = [
     "provider_id",
     "provider_type",
 ];
-const OTHER_KEYS: [&str; 6] = [
+const OTHER_DATA_KEYS: [&str; 6] = [
     "account",
     "org_id",
     "stale_timestamp",
@@ -26,9 +26,9 @@ const OTHER_KEYS: [&str; 6] = [
     "tags",
 ];
 
-/// Panics if the message breaks a rule.
-pub(super) fn check(key: &str, value: &[u8]) {
-    let message: Value = serde_json::from_slice(value).unwrap();
+/// Panics if the message violates one of inventory's rules.
+pub(super) fn check_message(kafka_key: &str, json: &[u8]) {
+    let message: Value = serde_json::from_slice(json).unwrap();
     assert_keys(
         &message,
         &["operation", "platform_metadata", "data"],
@@ -40,25 +40,31 @@ pub(super) fn check(key: &str, value: &[u8]) {
     let metadata = &message["platform_metadata"];
     let metadata_keys = ["request_id", "b64_identity"];
     assert_keys(metadata, &metadata_keys, &metadata_keys);
-    assert!(is_uuid(text(&metadata["request_id"])));
-    let identity = STANDARD.decode(text(&metadata["b64_identity"])).unwrap();
+    assert!(is_uuid(string_value(&metadata["request_id"])));
+    let identity = STANDARD
+        .decode(string_value(&metadata["b64_identity"]))
+        .unwrap();
     let identity: Value = serde_json::from_slice(&identity).unwrap();
     let identity = &identity["identity"];
 
     let data = &message["data"];
-    let allowed: Vec<&str> = FACT_KEYS.into_iter().chain(OTHER_KEYS).collect();
-    assert_keys(data, &allowed, &["org_id", "stale_timestamp", "reporter"]);
-    assert_eq!(text(&data["org_id"]), key);
-    assert_eq!(text(&identity["org_id"]), key);
-    assert!(key.chars().count() <= 36);
+    let allowed_keys: Vec<&str> = FACT_KEYS.into_iter().chain(OTHER_DATA_KEYS).collect();
+    assert_keys(
+        data,
+        &allowed_keys,
+        &["org_id", "stale_timestamp", "reporter"],
+    );
+    assert_eq!(string_value(&data["org_id"]), kafka_key);
+    assert_eq!(string_value(&identity["org_id"]), kafka_key);
+    assert!(kafka_key.chars().count() <= 36);
     assert_eq!(data["reporter"], "cloud-connector");
-    let stale_timestamp = text(&data["stale_timestamp"]);
+    let stale_timestamp = string_value(&data["stale_timestamp"]);
     assert!(
         stale_timestamp.ends_with('Z') && stale_timestamp.as_bytes()[10] == b'T',
         "{stale_timestamp}"
     );
     if let Some(account) = data.get("account") {
-        assert!(text(account).chars().count() <= 10);
+        assert!(string_value(account).chars().count() <= 10);
     }
     check_facts(data);
     check_system_profile(data, identity);
@@ -70,20 +76,24 @@ fn check_facts(data: &Value) {
     assert!(ids.iter().any(|id| data.get(id).is_some()), "no id: {data}");
     for id in ["insights_id", "subscription_manager_id", "bios_uuid"] {
         if let Some(id) = data.get(id) {
-            assert!(is_uuid(&text(id).to_lowercase()), "{id}");
+            assert!(is_uuid(&string_value(id).to_lowercase()), "{id}");
         }
     }
     if let Some(id) = data.get("satellite_id") {
-        let is_number = text(id).len() == 10 && text(id).chars().all(|c| c.is_ascii_digit());
-        assert!(is_number || is_uuid(&text(id).to_lowercase()), "{id}");
+        let is_number =
+            string_value(id).len() == 10 && string_value(id).chars().all(|c| c.is_ascii_digit());
+        assert!(
+            is_number || is_uuid(&string_value(id).to_lowercase()),
+            "{id}"
+        );
     }
-    for ip in list(data, "ip_addresses") {
+    for ip in string_list(data, "ip_addresses") {
         assert!(
             ip.parse::<Ipv4Addr>().is_ok() || ip.parse::<Ipv6Addr>().is_ok(),
             "{ip}"
         );
     }
-    for mac in list(data, "mac_addresses") {
+    for mac in string_list(data, "mac_addresses") {
         let digits: String = mac.chars().filter(char::is_ascii_hexdigit).collect();
         let separators: Vec<char> = mac.chars().filter(|c| !c.is_ascii_hexdigit()).collect();
         assert!(digits.len() == 12 || digits.len() == 40, "{mac}");
@@ -95,7 +105,7 @@ fn check_facts(data: &Value) {
         assert!([0, 2, 5, 19].contains(&separators.len()), "{mac}");
     }
     if let Some(name) = data.get("fqdn") {
-        assert!(text(name).chars().count() <= 255);
+        assert!(string_value(name).chars().count() <= 255);
     }
     assert_eq!(
         data.get("provider_id").is_some(),
@@ -108,7 +118,7 @@ fn check_system_profile(data: &Value, identity: &Value) {
         return;
     };
     assert_keys(profile, &["rhc_client_id", "owner_id"], &["rhc_client_id"]);
-    let client = text(&profile["rhc_client_id"]);
+    let client = string_value(&profile["rhc_client_id"]);
     assert!(is_uuid(client), "{client}");
     if let Some(owner) = profile.get("owner_id") {
         assert_eq!(owner, client);
@@ -126,11 +136,11 @@ fn check_tags(data: &Value) {
         assert!((1..=255).contains(&key.chars().count()), "{key}");
         let values = values.as_array().unwrap();
         assert_eq!(values.len(), 1);
-        assert!(text(&values[0]).chars().count() <= 255);
+        assert!(string_value(&values[0]).chars().count() <= 255);
     }
 }
 
-/// Only the value of a tag may be empty.
+/// Panics if a value is null or empty. Only the value of a tag may be empty.
 fn assert_no_null_or_empty_value(value: &Value) {
     match value {
         Value::String(text) => assert!(!text.trim().is_empty()),
@@ -148,44 +158,44 @@ fn assert_no_null_or_empty_value(value: &Value) {
     }
 }
 
-/// Accepts only lower-case UUIDs with dashes.
+/// Returns whether the text is a lower-case UUID with dashes.
 fn is_uuid(text: &str) -> bool {
     let is_digit = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
     let groups: Vec<usize> = text.split('-').map(str::len).collect();
     groups == [8, 4, 4, 4, 12] && text.chars().all(|c| c == '-' || is_digit(c))
 }
 
-fn assert_keys(object: &Value, allowed: &[&str], required: &[&str]) {
+fn assert_keys(object: &Value, allowed_keys: &[&str], required_keys: &[&str]) {
     let keys: Vec<&String> = object.as_object().unwrap().keys().collect();
     assert!(
-        keys.iter().all(|key| allowed.contains(&key.as_str())),
+        keys.iter().all(|key| allowed_keys.contains(&key.as_str())),
         "{keys:?}"
     );
     assert!(
-        required.iter().all(|key| object.get(key).is_some()),
+        required_keys.iter().all(|key| object.get(key).is_some()),
         "{keys:?}"
     );
 }
 
-fn list<'a>(data: &'a Value, key: &str) -> Vec<&'a str> {
+fn string_list<'a>(data: &'a Value, key: &str) -> Vec<&'a str> {
     let items = data.get(key).map(|items| items.as_array().unwrap());
-    items.into_iter().flatten().map(text).collect()
+    items.into_iter().flatten().map(string_value).collect()
 }
 
-fn text(value: &Value) -> &str {
+fn string_value(value: &Value) -> &str {
     value.as_str().unwrap()
 }
 
 #[test]
 fn checker_rejects_invalid_messages() {
-    let message = super::Sample::with_tags(serde_json::json!({"a": "b"})).message();
-    let valid: Value = serde_json::from_slice(&message.unwrap().value).unwrap();
-    let fails = |message: &Value| {
+    let message = super::SampleHost::with_tags(serde_json::json!({"a": "b"})).build_message();
+    let valid_message: Value = serde_json::from_slice(&message.unwrap().value).unwrap();
+    let is_rejected = |message: &Value| {
         let value = message.to_string();
-        std::panic::catch_unwind(|| check("10001", value.as_bytes())).is_err()
+        std::panic::catch_unwind(|| check_message("10001", value.as_bytes())).is_err()
     };
-    assert!(!fails(&valid));
-    for (pointer, key, invalid) in [
+    assert!(!is_rejected(&valid_message));
+    for (pointer, key, invalid_json) in [
         ("", "metadata", "{}"),
         ("/data", "machine_id", "\"x\""),
         ("/data", "org_id", "\"10002\""),
@@ -204,9 +214,9 @@ fn checker_rejects_invalid_messages() {
         ("/data/system_profile", "owner_id", "\"x\""),
         ("/data/tags/rhc_client", "", "[\"x\"]"),
     ] {
-        let mut message = valid.clone();
+        let mut message = valid_message.clone();
         let object = message.pointer_mut(pointer).unwrap();
-        object[key] = serde_json::from_str(invalid).unwrap();
-        assert!(fails(&message), "{pointer}/{key} was accepted");
+        object[key] = serde_json::from_str(invalid_json).unwrap();
+        assert!(is_rejected(&message), "{pointer}/{key} was accepted");
     }
 }

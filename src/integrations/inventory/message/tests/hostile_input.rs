@@ -1,20 +1,21 @@
-//! Hosts with unusual or invalid facts, and the facts that remain in the message.
+//! Tests which facts remain in the message if a host sends unusual or invalid facts.
 
 use serde_json::{Value, json};
 
-use super::{Sample, UUID_1, UUID_2};
+use super::{SampleHost, UUID_1, UUID_2};
 use crate::integrations::inventory::message::NotEligible;
 
-/// Returns which of the facts remain in the message. Adds a valid id for the message, and removes
-/// it from the result.
+/// Returns the facts that remain in the message. Adds a valid id, because a host without an id is
+/// not eligible, and removes this id from the result.
 fn sent_facts(client_facts: &Value) -> Value {
     let mut facts = client_facts.clone();
     facts["subscription_manager_id"] = UUID_1.into();
-    let mut sent = Sample::with_facts(facts).facts();
-    sent.as_object_mut()
+    let mut sent_facts = SampleHost::with_facts(facts).checked_facts();
+    sent_facts
+        .as_object_mut()
         .unwrap()
         .remove("subscription_manager_id");
-    sent
+    sent_facts
 }
 
 fn assert_sent_facts(cases: &[(Value, Value)]) {
@@ -168,7 +169,7 @@ fn host_without_a_valid_id_is_not_eligible() {
         json!({"subscription_manager_id": 5}),
         json!({"machine_id": UUID_1}),
     ] {
-        let sample = Sample::with_facts(facts);
+        let sample = SampleHost::with_facts(facts);
         assert_eq!(
             sample.ineligible_reason(),
             NotEligible::NoAcceptedId,
@@ -181,7 +182,7 @@ fn host_without_a_valid_id_is_not_eligible() {
         json!({"subscription_manager_id": UUID_1.replace('-', "")}),
         json!({"provider_id": "i-1", "provider_type": "ibm"}),
     ] {
-        assert!(Sample::with_facts(facts).is_eligible());
+        assert!(SampleHost::with_facts(facts).is_eligible());
     }
 }
 
@@ -190,12 +191,12 @@ fn host_without_facts_is_not_eligible() {
     for facts in [
         json!({}),
         json!({"insights_id": null, "fqdn": "", "ip_addresses": [], "x": {}}),
-        // Rows that the Go implementation wrote may contain these.
+        // Rows that the Go implementation wrote can contain the following values.
         Value::Null,
         json!([UUID_1]),
         json!("facts"),
     ] {
-        let sample = Sample::with_facts(facts);
+        let sample = SampleHost::with_facts(facts);
         assert_eq!(
             sample.ineligible_reason(),
             NotEligible::NoFacts,

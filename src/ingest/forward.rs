@@ -1,4 +1,5 @@
-//! The stage after ingest: Kafka if it is configured, otherwise the recorder in this process.
+//! Forwards messages of an external broker: to Kafka if Kafka is configured, otherwise to the
+//! recorder in this process.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -12,33 +13,33 @@ use crate::protocol::{self, Channel, ClientTopic, Direction, InboundMessage, Top
 use crate::record::{Recorder, RecorderInput};
 use crate::telemetry::metrics;
 
-/// Where ingest forwards messages.
+/// The destination to which ingest forwards messages.
 #[derive(Clone)]
-pub enum NextStage {
-    /// Kafka.
+pub enum ForwardTarget {
+    /// Messages are written to Kafka.
     Kafka {
-        /// The producer.
+        /// Writes messages to Kafka.
         producer: Producer,
-        /// Name of the topic for presence messages.
+        /// Name of the Kafka topic for presence messages.
         ingress_topic: Arc<str>,
-        /// Name of the topic for responses and heartbeats.
+        /// Name of the Kafka topic for responses and heartbeats.
         answers_topic: Arc<str>,
     },
-    /// The recorder in this process.
+    /// Messages are submitted to the recorder in this process.
     Recorder(Recorder),
 }
 
-impl NextStage {
-    /// Forwards a message. Messages keep the order of the calls. The returned write completes when
-    /// the next stage has stored the message.
+impl ForwardTarget {
+    /// Forwards a message. Messages are forwarded in the order of the calls. The returned write
+    /// completes when Kafka or the recorder has stored the message.
     pub async fn forward(
         &self,
         topics: &TopicScheme,
         message: InboundMessage,
         packet_id: u16,
     ) -> PendingWrite {
-        let topic = from_client(topics, &message.topic);
-        metrics::message_received(
+        let topic = parse_topic_from_client(topics, &message.topic);
+        metrics::count_received_message(
             topic
                 .as_ref()
                 .map_or("unknown", |topic| topic.channel.label()),
@@ -49,7 +50,7 @@ impl NextStage {
             return PendingWrite::completed();
         }
         match self {
-            Self::Recorder(recorder) => record(recorder, topic, message),
+            Self::Recorder(recorder) => submit_to_recorder(recorder, topic, message),
             Self::Kafka {
                 producer,
                 ingress_topic,
@@ -71,22 +72,24 @@ impl NextStage {
     }
 }
 
-/// Parses an MQTT topic. Returns `None` if clients do not publish on it.
-pub(super) fn from_client(topics: &TopicScheme, topic: &str) -> Option<ClientTopic> {
+/// Parses an MQTT topic. Returns `None` if clients do not publish on this topic.
+pub(super) fn parse_topic_from_client(topics: &TopicScheme, topic: &str) -> Option<ClientTopic> {
     topics
         .parse(topic)
         .filter(|topic| topic.channel.direction() == Direction::FromClient)
 }
 
-/// Whether the message clears a retained message: its payload is empty. Such a message does not
-/// change presence. On `data/out` an empty payload is a heartbeat instead.
+/// Returns whether the message clears a retained message, which is true if the payload is empty. A
+/// message that clears a retained message does not change presence.
+///
+/// On `data/out`, a message with an empty payload is a heartbeat instead.
 pub(super) fn clears_retained_message(channel: Channel, message: &InboundMessage) -> bool {
     message.payload.is_empty() && !matches!(channel, Channel::Data(_))
 }
 
 /// Submits a message to the recorder. Truncates a message that the recorder would reject because of
-/// its size, to save memory while it is queued.
-pub(super) fn record(
+/// its size. This saves memory while the message is queued.
+pub(super) fn submit_to_recorder(
     recorder: &Recorder,
     topic: Option<ClientTopic>,
     message: InboundMessage,
@@ -107,11 +110,11 @@ pub(super) fn record(
         },
     };
     let receipt = recorder.submit(input);
-    PendingWrite::new(async move { receipt.durable().await.is_ok() })
+    PendingWrite::new(async move { receipt.wait_until_durable().await.is_ok() })
 }
 
-/// Produces a message. The key is the client id, which keeps all messages of a client in one
-/// partition. Without a client, the key is the MQTT topic.
+/// Produces a message to Kafka. The key is the client id, so that all messages of a client are in
+/// one partition. If the message has no client, the key is the MQTT topic.
 async fn produce(
     producer: &Producer,
     kafka_topic: &Arc<str>,
@@ -120,26 +123,29 @@ async fn produce(
     packet_id: u16,
 ) -> PendingWrite {
     let key = client.unwrap_or(&message.topic);
-    let headers = headers(&message, packet_id);
+    let headers = kafka_headers(&message, packet_id);
     let delivery = producer
         .send(kafka_topic, key, &message.payload, &headers)
         .await;
-    // The producer has a copy of the payload. Tens of thousands of messages may be in flight, so
-    // this one is freed.
+    // Free the payload, because the producer has its own copy and tens of thousands of messages may
+    // be in flight.
     message.payload = Bytes::new();
     let (producer, kafka_topic) = (producer.clone(), kafka_topic.clone());
     PendingWrite::new(async move {
         let result = match delivery {
-            Ok(delivery) => delivery.durable().await,
+            Ok(delivery) => delivery.wait_until_durable().await,
             Err(error) => Err(error),
         };
         let result = match result {
-            Err(ProduceError::TooLarge { key, payload }) => {
+            Err(ProduceError::TooLarge {
+                message_key,
+                payload,
+            }) => {
                 let message = InboundMessage {
                     payload,
                     ..message.clone()
                 };
-                produce_truncated(&producer, &kafka_topic, &key, message, packet_id).await
+                produce_truncated(&producer, &kafka_topic, &message_key, message, packet_id).await
             }
             result => result,
         };
@@ -151,8 +157,9 @@ async fn produce(
     })
 }
 
-/// Produces the start of a payload that is too large for Kafka, with the original size and hash.
-/// The recorder stores the message as a dead letter.
+/// Produces a message whose payload is too large for Kafka. Writes only the first bytes of the
+/// payload, and the size and hash of the complete payload. The recorder stores the message as a
+/// dead letter.
 async fn produce_truncated(
     producer: &Producer,
     kafka_topic: &str,
@@ -161,19 +168,22 @@ async fn produce_truncated(
     packet_id: u16,
 ) -> Result<(), ProduceError> {
     let message = message.with_truncated_payload();
-    let mut headers = headers(&message, packet_id);
-    if let Some(truncated) = &message.truncated {
-        headers.push((header::TRUNCATED_FROM, truncated.size.to_string().into()));
-        headers.push((header::TRUNCATED_SHA256, truncated.sha256.as_str().into()));
+    let mut headers = kafka_headers(&message, packet_id);
+    if let Some(original) = &message.truncated_from {
+        headers.push((
+            header::TRUNCATED_FROM,
+            original.size_bytes.to_string().into(),
+        ));
+        headers.push((header::TRUNCATED_SHA256, original.sha256.as_str().into()));
     }
     let delivery = producer
         .send(kafka_topic, key, &message.payload, &headers)
         .await?;
-    delivery.durable().await
+    delivery.wait_until_durable().await
 }
 
-fn headers(message: &InboundMessage, packet_id: u16) -> Vec<(&'static str, Cow<'_, str>)> {
-    // Four here, at most one below, and two that `produce_truncated` adds.
+fn kafka_headers(message: &InboundMessage, packet_id: u16) -> Vec<(&'static str, Cow<'_, str>)> {
+    // This function adds at most five headers, and `produce_truncated` adds two headers.
     let mut headers = Vec::with_capacity(7);
     headers.extend([
         (header::TOPIC, message.topic.as_str().into()),
@@ -185,12 +195,12 @@ fn headers(message: &InboundMessage, packet_id: u16) -> Vec<(&'static str, Cow<'
         ),
         (header::RETAIN, bool_text(message.retained)),
     ]);
-    if message.operator_replay {
+    if message.is_operator_replay {
         headers.push((header::OPERATOR_REPLAY, bool_text(true)));
     }
     headers
 }
 
-fn bool_text(value: bool) -> Cow<'static, str> {
-    if value { "true" } else { "false" }.into()
+fn bool_text(flag: bool) -> Cow<'static, str> {
+    if flag { "true" } else { "false" }.into()
 }
