@@ -110,11 +110,11 @@ mod tests {
     async fn each_key_has_its_own_burst_and_refill_rate() {
         let limiter = RateLimiter::<String>::new(3, 0.5);
         let results = [(); 4].map(|()| limiter.check("a"));
-        let limited = Err(Duration::from_secs(2));
-        assert_eq!(results, [Ok(()), Ok(()), Ok(()), limited]);
+        let rejection = Err(Duration::from_secs(2));
+        assert_eq!(results, [Ok(()), Ok(()), Ok(()), rejection]);
         assert_eq!(limiter.check("b"), Ok(()));
         tokio::time::advance(Duration::from_secs(2)).await;
-        assert_eq!([(); 2].map(|()| limiter.check("a")), [Ok(()), limited]);
+        assert_eq!([(); 2].map(|()| limiter.check("a")), [Ok(()), rejection]);
     }
 
     #[tokio::test(start_paused = true)]

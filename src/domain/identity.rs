@@ -51,7 +51,7 @@ pub struct Identity {
     base64: Arc<str>,
     tenant: Option<Tenant>,
     account: Arc<str>,
-    identity_type: Option<Arc<str>>,
+    type_name: Option<Arc<str>>,
     associate_email: Option<Arc<str>>,
     auth_type: Arc<str>,
     system_cn: Option<Arc<str>>,
@@ -76,7 +76,7 @@ impl Identity {
             .and_then(Value::as_object_mut)
             .ok_or(IdentityError::WrongType("identity"))?;
         let tenant = decode_tenant(fields)?;
-        let identity_type = string_field(fields, "type")?.map(Into::into);
+        let type_name = string_field(fields, "type")?.map(Into::into);
         let system_cn = nested_string_field(fields, "system", "cn")?.map(Into::into);
         let associate_email = nested_string_field(fields, "associate", "email")?.map(Into::into);
         let account = string_field(fields, "account_number")?
@@ -95,7 +95,7 @@ impl Identity {
             },
             tenant,
             account,
-            identity_type,
+            type_name,
             associate_email,
             auth_type,
             system_cn,
@@ -117,7 +117,7 @@ impl Identity {
             base64: encode_base64(&document),
             tenant: Some(tenant.clone()),
             account: tenant.account.as_str().into(),
-            identity_type: Some("User".into()),
+            type_name: Some("User".into()),
             associate_email: None,
             auth_type: CERT_AUTH.into(),
             system_cn: None,
@@ -152,7 +152,7 @@ impl Identity {
     /// Returns the `type` of the identity, for example `User` or `System`.
     #[must_use]
     pub fn identity_type(&self) -> Option<&str> {
-        self.identity_type.as_deref()
+        self.type_name.as_deref()
     }
 
     /// Returns the `auth_type` of the identity, for example `cert-auth`.
@@ -173,7 +173,7 @@ impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Identity")
             .field("tenant", &self.tenant)
-            .field("identity_type", &self.identity_type)
+            .field("identity_type", &self.type_name)
             .field("auth_type", &self.auth_type)
             .finish_non_exhaustive()
     }

@@ -14,7 +14,7 @@ use crate::model::Online;
 use crate::plan::{Profile, TenantKind};
 use crate::support::cluster::API_KEY;
 
-/// The profile and the history of a client, as far as the check needs them.
+/// The data of one client that the check reads.
 pub struct TrackedClient {
     pub profile: Profile,
     pub history: Arc<Mutex<History>>,
@@ -50,8 +50,8 @@ pub struct Mismatch {
     pub description: String,
 }
 
-/// Start of the query for all rows of `connections`. The expression for `message_sent` follows, which
-/// differs between SQLite and PostgreSQL.
+/// Start of the query for all rows of `connections`. The expression for `message_sent` is missing
+/// at the end, because it differs between SQLite and PostgreSQL.
 const SELECT_CONNECTIONS: &str =
     "SELECT client_id, org_id, coalesce(account, ''), dialect, CAST(canonical_facts AS text),
      CAST(dispatchers AS text), CAST(tags AS text), message_id, ";

@@ -38,13 +38,13 @@ pub struct SimulatedClient {
     context: Arc<FleetContext>,
     random: Random,
     connection: Option<Connection>,
-    /// Number of connection attempts so far. It is also the number of the latest connection.
+    /// Number of connection attempts so far. The latest connection has the same number.
     connection_attempts: u32,
     /// Number of the connection on which the latest online message was acknowledged.
     latest_online_connection: u32,
     /// Revision of the latest content. Each new content of the client gets the next revision.
     last_revision: u64,
-    /// How far the client's clock is behind.
+    /// Time by which the client's clock is slow.
     clock_setback: SignedDuration,
     /// `sent` time of the latest online message.
     last_sent_at: Timestamp,
@@ -146,9 +146,9 @@ impl SimulatedClient {
     }
 
     /// Sends a stale online message. Usually the message has no effect. If the connection has
-    /// closed since the latest online message, the broker may have published the last will. In this
-    /// case the stale message has an effect. The client then sends a new online message, so that
-    /// the expected state is unambiguous.
+    /// closed since the latest online message, the broker may have published the last will. The
+    /// stale message then has an effect. In this case the client sends a new online message, so the
+    /// expected state is unambiguous.
     async fn send_stale_online(&mut self, seconds: u64) {
         let latest = self.latest_online();
         let (revision, message_id) = (self.next_revision(), self.new_message_id());

@@ -13,9 +13,9 @@ use crate::support::mqtt::{Connect, RawClient, data_out_topic};
 
 const PUBACK: u8 = 4;
 
-/// The client reconnects if the broker does not respond for this long. The timeout is longer than
-/// every pause in the plan. It is shorter than the timeout of `RawClient`, which would fail the
-/// test.
+/// The client reconnects if the broker does not respond for this long. This timeout is longer than
+/// every pause in the plan. It must be shorter than the timeout of `RawClient`, because the test
+/// fails when `RawClient` times out.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// An event of a client. The report contains these events if the test fails.

@@ -39,7 +39,7 @@ use options::Options;
 use plan::DeploymentMode;
 use run::Run;
 
-/// A run of at least this many minutes is a long run. It continues until at least
+/// A run of at least this many minutes is a long run. A long run continues until at least
 /// [`MIN_KILLS_OF_LONG_RUN`] processes were killed, even if that takes longer on a slow machine.
 const LONG_RUN_MINUTES: f64 = 20.0;
 const MIN_KILLS_OF_LONG_RUN: u64 = 100;

@@ -50,8 +50,8 @@ impl Options {
                         return Ok(None);
                     }
                 }
-                // The option selects only ignored tests. The chaos test is not ignored, so it does
-                // not run.
+                // The option `--ignored` selects only ignored tests. The chaos test is not ignored,
+                // so the option does not select it.
                 "--ignored" => return Ok(None),
                 "--test-threads" | "--color" | "--format" | "--logfile" | "-Z" => {
                     value()?;

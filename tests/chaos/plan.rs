@@ -1,7 +1,8 @@
-//! The actions of every client, and the schedule of faults. Both depend only on the seed.
+//! The plan of a run: the actions of every client, and the schedule of faults. The plan depends
+//! only on the seed.
 //!
-//! Faults are scheduled by the number of acknowledged messages, not by time, so slow and fast
-//! machines run the same plan.
+//! The schedule of a fault is a number of acknowledged messages, not a time. Therefore slow and
+//! fast machines run the same plan.
 
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ const MESSAGES_PER_CLIENT_AND_ROUND: u64 = 10;
 /// Roles of the connector processes in distributed mode. A fault identifies a process by the index
 /// in this array.
 pub const ROLES: [&str; 5] = ["ingest", "record", "record", "api", "updaters"];
+// Indexes of the processes in `ROLES`.
 const INGEST_PROCESS: usize = 0;
 const RECORD_PROCESSES: [usize; 2] = [1, 2];
 const API_PROCESS: usize = 3;
@@ -121,7 +123,7 @@ impl Action {
 /// Number of different values of `kind` in [`Action::SendInvalid`].
 pub const INVALID_KIND_COUNT: u64 = 6;
 
-/// An action and the delay before it.
+/// An action of a client, and the delay before the action.
 #[derive(Debug, Clone, Copy)]
 pub struct Step {
     pub delay: Duration,

@@ -15,7 +15,7 @@ use crate::support::connector::send_signal;
 const START_STOP_TIMEOUT: Duration = Duration::from_mins(3);
 
 pub struct Process {
-    /// Name of the process in error messages and of its log file.
+    /// Name of the process in error messages, and of the log file.
     pub name: String,
     /// Creates the command that starts the process.
     create_command: Box<dyn Fn() -> Command + Send + Sync>,
@@ -43,7 +43,7 @@ impl Process {
         }
     }
 
-    /// Starts the process and returns the time until it was ready.
+    /// Starts the process, and waits until the process is ready. Returns how long the start took.
     pub async fn start(&mut self) -> Result<Duration, String> {
         let start = Instant::now();
         let log = File::options()
@@ -75,7 +75,7 @@ impl Process {
         response.is_ok_and(|response| response.status() == 200)
     }
 
-    /// Returns an error if the process exited although the test did not stop it.
+    /// Returns an error if the process exited although the test did not stop the process.
     pub fn check_running(&mut self) -> Result<(), String> {
         let child = self.child.as_mut().expect("the process was started");
         match child.try_wait() {

@@ -44,7 +44,8 @@ pub struct Totals {
 pub struct Failure {
     pub reason: String,
     pub mismatches: Vec<Mismatch>,
-    /// The observed state that does not match. `None` if another error ended the run.
+    /// The observed state that does not match the expected state. `None` if the run failed for
+    /// another reason.
     pub observed: Option<ObservedState>,
 }
 
@@ -144,7 +145,7 @@ impl Run {
         let schedule = plan::fault_schedule(self.seed, round, self.mode, total_messages);
         tokio::select! {
             result = self.inject_faults(schedule, &gate, total_messages) => result?,
-            // A client task returns only after the end of the round. If a task ends earlier, it has
+            // A client task returns only after the end of the round. A task that ends earlier has
             // panicked.
             Some(ended) = client_tasks.join_next() => {
                 let error = ended.err().map_or(String::new(), |error| error.to_string());
@@ -277,8 +278,8 @@ impl Run {
             longest_recovery,
         } = &self.totals;
         format!(
-            "chaos {}: seed {}: {} clients ({connected_clients} connected), {acknowledged_messages} messages \
-             acknowledged, {dead_letters} dead letters, {kills} kills, {pauses} pauses, \
+            "chaos {}: seed {}: {} clients ({connected_clients} connected), \
+             {acknowledged_messages} messages acknowledged, {dead_letters} dead letters, {kills} kills, {pauses} pauses, \
              {restarts} restarts, {service_restarts} service restarts, {rounds} rounds, \
              longest recovery {:.1} s",
             self.mode.name(),

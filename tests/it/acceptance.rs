@@ -97,8 +97,8 @@ impl TenantLookup for FakeTenantLookup {
     }
 }
 
-/// A fake inventory that stores all messages that it receives. While `is_unavailable` is true, the
-/// fake inventory rejects all messages.
+/// A fake inventory that stores all received messages. While `is_unavailable` is true, the fake
+/// inventory rejects all messages.
 #[derive(Default)]
 struct FakeInventory {
     messages: Mutex<Vec<serde_json::Value>>,

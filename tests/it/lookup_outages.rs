@@ -82,8 +82,8 @@ impl Fleet {
     async fn wait_for_initial_tenants(&self, deployment: &Deployment) {
         eventually("all clients to have a tenant", || async {
             deployment.run_command(&["update-tenantless"]).await;
-            let found = count_clients_with_tenant(deployment).await;
-            (found == self.client_ids.len()).then_some(())
+            let found_count = count_clients_with_tenant(deployment).await;
+            (found_count == self.client_ids.len()).then_some(())
         })
         .await;
     }
@@ -116,13 +116,13 @@ async fn count_clients_with_tenant(deployment: &Deployment) -> usize {
 async fn wait_for_clients_with_tenant(deployment: &Deployment, count: usize) {
     let deadline = Instant::now() + 2 * TIMEOUT;
     loop {
-        let found = count_clients_with_tenant(deployment).await;
-        if found == count {
+        let found_count = count_clients_with_tenant(deployment).await;
+        if found_count == count {
             return;
         }
         assert!(
             Instant::now() < deadline,
-            "timed out waiting for {count} clients with a tenant; found {found}"
+            "timed out waiting for {count} clients with a tenant; found {found_count}"
         );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -199,8 +199,8 @@ async fn check_that_a_new_client_gets_its_tenant_after_the_outage(
     // The updater ran in another process, so the circuit breaker of the connector is still open.
     // The breaker closes after a successful probe, and only an online message causes a probe.
     let deadline = Instant::now() + TIMEOUT;
-    let breaker_open = "cloud_connector_tenant_breaker_open";
-    while deployment.read_metric(breaker_open, "").await > 0.5 {
+    let metric_name = "cloud_connector_tenant_breaker_open";
+    while deployment.read_metric(metric_name, "").await > 0.5 {
         assert!(
             Instant::now() < deadline,
             "timed out waiting for the breaker to close"
@@ -233,14 +233,14 @@ async fn a_reconnect_loop_of_tenantless_clients_causes_one_lookup_per_client(
     // The memory usage must not increase after the first third of the test.
     tokio::time::sleep(test_duration / 3).await;
     let early_mib = deployment.resident_memory_mib();
-    let mut reconnects = 0;
+    let mut reconnect_count = 0;
     for task in tasks {
-        reconnects += task.await.unwrap();
+        reconnect_count += task.await.unwrap();
     }
     let final_mib = deployment.resident_memory_mib();
     let requested_client_ids = gateway.requested_client_ids();
     println!(
-        "{reconnects} reconnects, {} lookups, {early_mib} MiB after a third of the time, \
+        "{reconnect_count} reconnects, {} lookups, {early_mib} MiB after a third of the time, \
          {final_mib} MiB at the end",
         requested_client_ids.len()
     );
@@ -255,7 +255,7 @@ async fn a_reconnect_loop_of_tenantless_clients_causes_one_lookup_per_client(
         "a client was looked up more than once"
     );
     assert!(deployment.list_client_ids().await.is_empty());
-    assert!(reconnects > 100, "only {reconnects} reconnects");
+    assert!(reconnect_count > 100, "only {reconnect_count} reconnects");
 }
 
 /// Connects the client and publishes an online message, again and again until the deadline. Returns
@@ -299,8 +299,8 @@ async fn clients_keep_their_tenants_if_the_lookup_service_suddenly_finds_no_tena
             .await;
     }
     eventually("the mass-loss guard to trigger", || async {
-        let suppressed = "cloud_connector_tenant_mass_loss_suppressed_total";
-        (deployment.read_metric(suppressed, "").await > 0.5).then_some(())
+        let metric_name = "cloud_connector_tenant_mass_loss_suppressed_total";
+        (deployment.read_metric(metric_name, "").await > 0.5).then_some(())
     })
     .await;
     // Each client has sent a second online message. The number of clients with a tenant is final

@@ -1,5 +1,5 @@
 //! Property test of the recorder. The test generates random messages, batches, crashes and
-//! redeliveries. Then it compares the state in the store with the state that a simple model
+//! redeliveries. Then the test compares the state in the store with the state that a simple model
 //! computes. The test runs on SQLite and on PostgreSQL.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +25,7 @@ const STALE_ONLINE_WINDOW_SECONDS: i64 = 600;
 const CLIENT_COUNT: usize = 3;
 const ORG_ID: &str = "1";
 
-/// MessageContent of a message that a client publishes.
+/// Content of a message that a client publishes.
 #[derive(Debug, Clone)]
 enum MessageContent {
     /// An online message or a handshake.
@@ -54,7 +54,7 @@ enum MessageContent {
 #[derive(Debug, Clone)]
 struct Message {
     /// Index of the client that publishes the message.
-    client: usize,
+    client_index: usize,
     content: MessageContent,
 }
 
@@ -62,7 +62,7 @@ struct Message {
 /// receive heartbeats and other messages in a different order than the broker.
 #[derive(Debug, Clone)]
 struct Heartbeat {
-    client: usize,
+    client_index: usize,
     /// Number of messages that the broker received before the heartbeat.
     messages_received_before: usize,
     /// Number of messages that the recorder received before the heartbeat.
@@ -77,6 +77,7 @@ struct Delivery {
     redelivered_count: usize,
 }
 
+/// A random sequence of messages, heartbeats and batches.
 #[derive(Debug, Clone)]
 struct Case {
     messages: Vec<Message>,
@@ -84,6 +85,7 @@ struct Case {
     deliveries: Vec<Delivery>,
 }
 
+/// Generates random message contents.
 fn any_content() -> impl Strategy<Value = MessageContent> {
     let sent_offset = prop_oneof![
         4 => (-20_i64..0).prop_map(Some),
@@ -100,22 +102,27 @@ fn any_content() -> impl Strategy<Value = MessageContent> {
                 is_retained,
             }
         ),
-        3 => any::<bool>().prop_map(|is_disconnect_event| MessageContent::Offline { is_disconnect_event }),
+        3 => any::<bool>()
+            .prop_map(|is_disconnect_event| MessageContent::Offline { is_disconnect_event }),
         1 => (0_u8..4).prop_map(MessageContent::Invalid),
         1 => Just(MessageContent::Ignored),
     ]
 }
 
+/// Generates random cases.
 fn any_case() -> impl Strategy<Value = Case> {
     let messages = prop::collection::vec(
-        (0..CLIENT_COUNT, any_content()).prop_map(|(client, content)| Message { client, content }),
+        (0..CLIENT_COUNT, any_content()).prop_map(|(client_index, content)| Message {
+            client_index,
+            content,
+        }),
         1..30,
     );
     messages.prop_flat_map(|messages| {
         let count = messages.len();
         let heartbeat = (0..CLIENT_COUNT, 0..=count, 0..=count).prop_map(
-            |(client, messages_received_before, messages_delivered_before)| Heartbeat {
-                client,
+            |(client_index, messages_received_before, messages_delivered_before)| Heartbeat {
+                client_index,
                 messages_received_before,
                 messages_delivered_before,
             },
@@ -205,7 +212,7 @@ fn run_model(case: &Case) -> Vec<ModelClient> {
         })
         .collect();
     for (index, message) in case.messages.iter().enumerate() {
-        let client = &mut clients[message.client];
+        let client = &mut clients[message.client_index];
         let received_at = message_received_at(index);
         match message.content {
             MessageContent::Offline { .. } => client.offline_received_at = Some(received_at),
@@ -239,7 +246,7 @@ fn run_model(case: &Case) -> Vec<ModelClient> {
         }
     }
     for heartbeat in &case.heartbeats {
-        let client = &mut clients[heartbeat.client];
+        let client = &mut clients[heartbeat.client_index];
         let received_at = Some(heartbeat_received_at(heartbeat));
         client.last_heartbeat_at = client.last_heartbeat_at.max(received_at);
     }
@@ -382,14 +389,14 @@ impl CaseRunner {
     }
 
     fn online_payload(&self, client: usize, mark: usize, message_id: &str, sent: &str) -> Bytes {
-        let message = json!({"type": "connection-status", "message_id": message_id, "sent": sent, "content":
-            {"state": "online", "canonical_facts": self.canonical_facts(client, mark)}});
+        let message = json!({"type": "connection-status", "message_id": message_id, "sent": sent,
+            "content": {"state": "online", "canonical_facts": self.canonical_facts(client, mark)}});
         Bytes::from(message.to_string())
     }
 
     fn handshake_payload(&self, client: usize, mark: usize, message_id: &str, sent: &str) -> Bytes {
-        let message = json!({"type": "host-handshake", "message_id": message_id, "sent": sent, "payload":
-            {"canonical_facts": self.canonical_facts(client, mark)}});
+        let message = json!({"type": "host-handshake", "message_id": message_id, "sent": sent,
+            "payload": {"canonical_facts": self.canonical_facts(client, mark)}});
         Bytes::from(message.to_string())
     }
 
@@ -404,8 +411,11 @@ impl CaseRunner {
 
     /// Creates the recorder input for the message at `index` in the case.
     fn message_input(&self, case: &Case, index: usize) -> RecorderInput {
-        let Message { client, content } = &case.messages[index];
-        let client_id = &self.client_ids[*client];
+        let Message {
+            client_index,
+            content,
+        } = &case.messages[index];
+        let client_id = &self.client_ids[*client_index];
         let control_topic = format!("p/{client_id}/control/out");
         let handshake_topic = format!("p/in/{client_id}");
         let offset = i64::try_from(index).unwrap() + 1;
@@ -428,12 +438,12 @@ impl CaseRunner {
                 };
                 let mark = message_mark(index);
                 if *is_handshake {
-                    let payload = self.handshake_payload(*client, mark, &message_id, &sent);
+                    let payload = self.handshake_payload(*client_index, mark, &message_id, &sent);
                     (handshake_topic, payload)
                 } else {
                     (
                         control_topic,
-                        self.online_payload(*client, mark, &message_id, &sent),
+                        self.online_payload(*client_index, mark, &message_id, &sent),
                     )
                 }
             }
@@ -490,7 +500,7 @@ impl CaseRunner {
             if heartbeat.messages_delivered_before != message_count {
                 continue;
             }
-            let topic = format!("p/{}/data/out", self.client_ids[heartbeat.client]);
+            let topic = format!("p/{}/data/out", self.client_ids[heartbeat.client_index]);
             let received_at = heartbeat_received_at(heartbeat);
             let input = self.recorder_input(topic, Bytes::new(), received_at, false, None);
             let receipt = self
@@ -513,22 +523,22 @@ impl CaseRunner {
                 batch_size,
                 redelivered_count,
             } = deliveries.next().unwrap().clone();
-            let end = (next_index + batch_size).min(case.messages.len());
-            let inputs = (next_index..end).map(|index| self.message_input(case, index));
+            let end_index = (next_index + batch_size).min(case.messages.len());
+            let inputs = (next_index..end_index).map(|index| self.message_input(case, index));
             self.deliver_batch(inputs.collect()).await;
-            for message_count in delivered_count + 1..=end {
+            for message_count in delivered_count + 1..=end_index {
                 self.deliver_heartbeats(case, message_count).await;
             }
             // Simulates a crash after the write and before the offset commit: the last messages of
             // the batch are delivered again. This happens only after a batch with new messages.
             // Otherwise the loop might not end.
-            let redelivered_count = if end > delivered_count {
+            let redelivered_count = if end_index > delivered_count {
                 redelivered_count
             } else {
                 0
             };
-            delivered_count = delivered_count.max(end);
-            next_index = end.saturating_sub(redelivered_count);
+            delivered_count = delivered_count.max(end_index);
+            next_index = end_index.saturating_sub(redelivered_count);
         }
     }
 
@@ -576,7 +586,10 @@ impl CaseRunner {
         let mut expected: BTreeMap<usize, BTreeSet<u8>> = BTreeMap::new();
         for message in &case.messages {
             if let MessageContent::Invalid(kind) = message.content {
-                expected.entry(message.client).or_default().insert(kind);
+                expected
+                    .entry(message.client_index)
+                    .or_default()
+                    .insert(kind);
             }
         }
         for (client, client_id) in self.client_ids.iter().enumerate() {

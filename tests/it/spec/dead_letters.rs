@@ -11,7 +11,8 @@ use crate::support::{Deployment, eventually};
 each_deployment!(
     operator_commands_list_show_and_purge_dead_letters,
     a_replayed_dead_letter_is_applied_or_rejected_again,
-    the_number_of_stored_dead_letters_per_client_is_limited with &[("dead_letters.max_per_client", "3")],
+    the_number_of_stored_dead_letters_per_client_is_limited
+        with &[("dead_letters.max_per_client", "3")],
     a_row_rejected_by_the_database_becomes_a_dead_letter_and_other_rows_are_written,
 );
 
@@ -108,7 +109,7 @@ async fn a_replayed_dead_letter_is_applied_or_rejected_again(deployment: Deploym
     deployment.wait_for_dead_letters(&client_id, 0).await;
     assert_eq!(deployment.status(&client_id).await["tags"]["mark"], "here");
     // After an upgrade, the connector may be able to decode a dead letter. A replay then applies
-    // the message. The test simulates the upgrade: it replaces the stored payload with a valid
+    // the message. To simulate the upgrade, the test replaces the stored payload with a valid
     // payload.
     client
         .publish(&control_out_topic(&client_id), b"[2]")
@@ -191,13 +192,13 @@ async fn a_row_rejected_by_the_database_becomes_a_dead_letter_and_other_rows_are
 ) {
     let (rejected_id, mut rejected_client) = connect_client(&deployment, "rejected-row").await;
     make_database_reject_row(&deployment, &rejected_id).await;
-    let mut others = Vec::new();
+    let mut other_clients = Vec::new();
     for n in 0..20 {
-        others.push(connect_client(&deployment, &format!("other{n}")).await);
+        other_clients.push(connect_client(&deployment, &format!("other{n}")).await);
     }
     // All clients publish at the same time, so the rejected row is in one batch with other rows.
     let mut publish_tasks = Vec::new();
-    for (client_id, mut client) in others {
+    for (client_id, mut client) in other_clients {
         publish_tasks.push(tokio::spawn(async move {
             client
                 .must_publish(&control_out_topic(&client_id), &online_message())
@@ -208,11 +209,11 @@ async fn a_row_rejected_by_the_database_becomes_a_dead_letter_and_other_rows_are
     rejected_client
         .must_publish(&control_out_topic(&rejected_id), &online_message())
         .await;
-    let mut others = Vec::new();
+    let mut other_clients = Vec::new();
     for task in publish_tasks {
-        others.push(task.await.unwrap());
+        other_clients.push(task.await.unwrap());
     }
-    for (client_id, _client) in &others {
+    for (client_id, _client) in &other_clients {
         deployment.wait_until_connected(client_id).await;
     }
     let dead_letters = deployment.wait_for_dead_letters(&rejected_id, 1).await;
@@ -222,13 +223,13 @@ async fn a_row_rejected_by_the_database_becomes_a_dead_letter_and_other_rows_are
         "disconnected"
     );
     eventually("no batch to be retried", || async {
-        let retrying = deployment
+        let retrying_batches = deployment
             .read_metric("cloud_connector_record_batches_retrying", "")
             .await;
-        (retrying < 0.5).then_some(())
+        (retrying_batches < 0.5).then_some(())
     })
     .await;
-    let status = deployment.status(&others[0].0).await;
+    let status = deployment.status(&other_clients[0].0).await;
     assert_eq!(status["tags"], json!({"make": "raw"}));
 }
 

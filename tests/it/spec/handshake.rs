@@ -265,13 +265,13 @@ async fn a_handshake_without_message_id_or_valid_facts_gets_a_handshake_error(
         deployment.status(&client_id).await["status"],
         "disconnected"
     );
-    // The last handshake is retained, so an external broker replays it after the restart. The
-    // replay creates no new dead letter.
+    // The last handshake is retained. After the restart, an external broker replays this handshake.
+    // The replay creates no new dead letter.
     if deployment.has_external_broker() {
         deployment.restart().await;
         eventually("the replay of the handshake", || async {
             let dead_letters = deployment.dead_letters().await;
-            let occurrences = |letter: &Value| letter["occurrences"].as_u64().unwrap();
+            let occurrences = |dead_letter: &Value| dead_letter["occurrences"].as_u64().unwrap();
             // The sum is greater than 7 if the connector was killed before it committed its Kafka
             // offsets, because Kafka then redelivers messages.
             (dead_letters.iter().map(occurrences).sum::<u64>() >= 7).then_some(())

@@ -207,7 +207,7 @@ pub async fn page_starts_after_the_given_client_id(store: Arc<dyn Store>) {
 pub async fn connection_counts_are_correct_after_every_change(store: Arc<dyn Store>) {
     // Returns the number of connections of organization 1 and of organization 2. Checks that all
     // methods return the same numbers.
-    let org_counts = async || {
+    let count_connections_by_org = async || {
         let org_1_count = super::count_for_org(&store, "1").await;
         let org_2_count = super::count_for_org(&store, "2").await;
         let total_count = store.list_all(0, 0).await.unwrap().count;
@@ -225,16 +225,16 @@ pub async fn connection_counts_are_correct_after_every_change(store: Arc<dyn Sto
         ],
     )
     .await;
-    assert_eq!(org_counts().await, (2, 1));
+    assert_eq!(count_connections_by_org().await, (2, 1));
     // Client a is now in organization 2. Client b sends a second online message.
     record_online(
         &store,
         vec![upsert_for_org("a", "2"), upsert_for_org("b", "1")],
     )
     .await;
-    assert_eq!(org_counts().await, (1, 2));
+    assert_eq!(count_connections_by_org().await, (1, 2));
     store.run_maintenance().await.unwrap();
-    assert_eq!(org_counts().await, (1, 2));
+    assert_eq!(count_connections_by_org().await, (1, 2));
     // A tenant lookup assigns client d to organization 1.
     let claimed = store
         .claim_for_lookup(
@@ -261,8 +261,8 @@ pub async fn connection_counts_are_correct_after_every_change(store: Arc<dyn Sto
         .save_lookup_results(&[result], timestamp_at(51))
         .await
         .unwrap();
-    assert_eq!(org_counts().await, (2, 2));
+    assert_eq!(count_connections_by_org().await, (2, 2));
     record_offline(&store, &["a", "b"], 60).await;
     store.run_maintenance().await.unwrap();
-    assert_eq!(org_counts().await, (1, 1));
+    assert_eq!(count_connections_by_org().await, (1, 1));
 }

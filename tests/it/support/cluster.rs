@@ -94,17 +94,20 @@ impl Cluster {
 
     /// Sets a configuration key for the processes that the test starts later.
     pub fn set(mut self, key: &str, value: impl std::fmt::Display) -> Self {
-        let name = env_var_name(key);
-        self.env_vars.retain(|(existing, _)| *existing != name);
-        self.env_vars.push((name, value.to_string()));
+        let variable = env_var_name(key);
+        self.env_vars.retain(|(existing, _)| *existing != variable);
+        self.env_vars.push((variable, value.to_string()));
         self
     }
 
     /// Returns the value of a configuration key. Panics if the test did not set the key.
     #[must_use]
     pub fn setting(&self, key: &str) -> &str {
-        let name = env_var_name(key);
-        let entry = self.env_vars.iter().find(|(existing, _)| *existing == name);
+        let variable = env_var_name(key);
+        let entry = self
+            .env_vars
+            .iter()
+            .find(|(existing, _)| *existing == variable);
         &entry.unwrap_or_else(|| panic!("{key} is not set")).1
     }
 
@@ -124,7 +127,8 @@ impl Cluster {
         command
     }
 
-    /// Runs a CLI command until it exits. Returns the exit code, and stdout followed by stderr.
+    /// Runs a CLI command, and waits until the command exits. Returns the exit code, and stdout
+    /// followed by stderr.
     pub async fn run_command(&self, args: &[&str]) -> (Option<i32>, String) {
         let output = self.connector_command().args(args).output().await.unwrap();
         let text = [output.stdout, output.stderr].concat();

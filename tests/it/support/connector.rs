@@ -135,8 +135,8 @@ impl Connector {
             }
         });
         tokio::spawn(async move { while let Ok(Some(_)) = stdout_lines.next_line().await {} });
-        // A banner line consists of a label, an address and a remark. An example is `MQTT
-        // 127.0.0.1:1883 (this machine only, no TLS)`.
+        // A banner line consists of a label, an address and a remark, for example
+        // `MQTT  127.0.0.1:1883 (this machine only, no TLS)`.
         let banner_address = |label: &str, remark: &str| {
             banner
                 .iter()

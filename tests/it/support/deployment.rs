@@ -198,7 +198,7 @@ impl Deployment {
         }
     }
 
-    /// Returns the client's status, as the API returns it.
+    /// Requests the client's status from the API. Returns the body of the response.
     pub async fn status(&self, client_id: &str) -> Value {
         let path = format!("/v2/connections/{client_id}/status");
         let response = self.request("GET", &path).send().await.unwrap();
@@ -377,8 +377,8 @@ impl Deployment {
         }
     }
 
-    /// Runs a CLI command with the connector's settings until it exits. Returns the exit code, and
-    /// stdout followed by stderr.
+    /// Runs a CLI command with the connector's settings, and waits until the command exits. Returns
+    /// the exit code, and stdout followed by stderr.
     pub async fn run_command(&self, args: &[&str]) -> (Option<i32>, String) {
         let mut command = match self {
             Self::Embedded(connector) => connector.connector_command(),
