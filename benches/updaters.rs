@@ -143,7 +143,7 @@ fn build_measurement(
         f64::from(rows) * GATEWAY_LATENCY.as_secs_f64() / GATEWAY_MAX_CONCURRENCY as f64;
     Measurement {
         name: job.name().to_owned(),
-        measured: format!(
+        details: format!(
             "{seconds:.2} s ÷ {min_seconds:.2} s for {rows} rows; at most {max_concurrency} \
              concurrent requests"
         ),

@@ -134,7 +134,7 @@ async fn measure_pages(connections: &mut ApiAndDatabase) -> Result<Vec<Measureme
     Ok(vec![
         Measurement {
             name: "first page of 100 with count".to_owned(),
-            measured: format!(
+            details: format!(
                 "{first:.1} ms ÷ ({count:.1} ms to count + {page:.1} ms for the page in SQL)"
             ),
             value: first / (count + page),
@@ -143,7 +143,7 @@ async fn measure_pages(connections: &mut ApiAndDatabase) -> Result<Vec<Measureme
         },
         Measurement {
             name: "page in the middle by cursor".to_owned(),
-            measured: format!(
+            details: format!(
                 "{by_cursor:.1} ms ÷ {first_without_count:.1} ms of the first page without count"
             ),
             value: by_cursor / first_without_count,
@@ -152,7 +152,7 @@ async fn measure_pages(connections: &mut ApiAndDatabase) -> Result<Vec<Measureme
         },
         Measurement {
             name: "page in the middle by offset".to_owned(),
-            measured: format!("{by_offset:.1} ms ÷ {count:.1} ms to count in SQL"),
+            details: format!("{by_offset:.1} ms ÷ {count:.1} ms to count in SQL"),
             value: by_offset / count,
             unit: "",
             target: Target::AtMost(1.0),
@@ -227,7 +227,7 @@ async fn measure_filters(connections: &mut ApiAndDatabase) -> Result<Vec<Measure
         let (api_ms, sql_ms) = (median(&api_samples_ms), median(&sql_samples_ms));
         measurements.push(Measurement {
             name: filter.measurement_name.to_owned(),
-            measured: format!("{api_ms:.1} ms ÷ {sql_ms:.1} ms in SQL"),
+            details: format!("{api_ms:.1} ms ÷ {sql_ms:.1} ms in SQL"),
             value: api_ms / sql_ms,
             unit: "",
             target: Target::AtMost(1.2),
@@ -235,7 +235,7 @@ async fn measure_filters(connections: &mut ApiAndDatabase) -> Result<Vec<Measure
     }
     measurements.push(Measurement {
         name: "sequential scans caused by the filters".to_owned(),
-        measured: "PostgreSQL's statistics".to_owned(),
+        details: "PostgreSQL's statistics".to_owned(),
         value: sequential_scans as f64,
         unit: "scans",
         target: Target::AtMost(0.0),

@@ -96,14 +96,14 @@ async fn measure(services: &Services, endpoint: Endpoint) -> Result<Vec<Measurem
     Ok(vec![
         Measurement {
             name: name.to_owned(),
-            measured: format!("{rate:.0} requests/s ÷ {baseline_rate:.0} of the baseline"),
+            details: format!("{rate:.0} requests/s ÷ {baseline_rate:.0} of the baseline"),
             value: rate / baseline_rate,
             unit: "",
             target: Target::AtLeast(0.8),
         },
         Measurement {
             name: format!("{name}, p99"),
-            measured: format!("baseline {baseline_p99:.1} ms"),
+            details: format!("baseline {baseline_p99:.1} ms"),
             value: p99,
             unit: "ms",
             target: Target::None,

@@ -44,14 +44,14 @@ pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
     let (copy_rate, two_copies_rate) = (median(&copy_rates), median(&two_copies_rates));
     let compare_with_copy = |clients: &str, rate: f64, min_ratio| Measurement {
         name: format!("record_batch, {clients}, two writers"),
-        measured: format!("{rate:.0} rows/s ÷ {copy_rate:.0} by COPY on one connection"),
+        details: format!("{rate:.0} rows/s ÷ {copy_rate:.0} by COPY on one connection"),
         value: rate / copy_rate,
         unit: "",
         target: Target::AtLeast(min_ratio),
     };
     let compare_with_two_copies = |clients: &str, rate: f64| Measurement {
         name: format!("record_batch, {clients}, compared with COPY on two connections"),
-        measured: format!("{rate:.0} ÷ {two_copies_rate:.0} rows/s"),
+        details: format!("{rate:.0} ÷ {two_copies_rate:.0} rows/s"),
         value: rate / two_copies_rate,
         unit: "",
         target: Target::None,
@@ -153,7 +153,7 @@ pub async fn measure_known_clients(services: &Services) -> Result<Vec<Measuremen
                 "updates with {} known clients",
                 plot::with_thousands_separators(known_clients as f64)
             ),
-            measured: "two writers".to_owned(),
+            details: "two writers".to_owned(),
             value: rate,
             unit: "rows/s",
             target: Target::None,

@@ -102,7 +102,7 @@ pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
     let mosquitto_rate = median(&mosquitto_rates);
     Ok(vec![Measurement {
         name: "embedded, 1,000 clients, commit before PUBACK".to_owned(),
-        measured: format!(
+        details: format!(
             "{connector_rate:.0} messages/s ÷ {mosquitto_rate:.0} into Mosquitto with a \
              mosquitto_sub"
         ),

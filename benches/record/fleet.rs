@@ -40,9 +40,9 @@ pub async fn measure() -> Result<Vec<Measurement>> {
     simulator.kill().await?;
     wait_for_connection_count(&connector, 0).await?;
     let seconds_until_disconnected = killed_at.elapsed().as_secs_f64();
-    let time_measurement = |name: &str, measured: &str, value| Measurement {
+    let time_measurement = |name: &str, details: &str, value| Measurement {
         name: name.to_owned(),
-        measured: measured.to_owned(),
+        details: details.to_owned(),
         value,
         unit: "s",
         target: Target::AtMost(MAX_SECONDS),
@@ -60,7 +60,7 @@ pub async fn measure() -> Result<Vec<Measurement>> {
         ),
         Measurement {
             name: "memory per connection, embedded".to_owned(),
-            measured: format!(
+            details: format!(
                 "{memory_with_connections_mib:.0} MiB with connections, {memory_before_mib:.0} MiB before"
             ),
             value: (memory_with_connections_mib - memory_before_mib) * 1024.0 / CLIENT_COUNT as f64,

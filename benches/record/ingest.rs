@@ -70,7 +70,7 @@ pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
     Ok(vec![
         Measurement {
             name: "broker to Kafka, 200,000 messages in Mosquitto".to_owned(),
-            measured: format!("{rate:.0} messages/s ÷ {baseline_rate:.0} by mosquitto_sub"),
+            details: format!("{rate:.0} messages/s ÷ {baseline_rate:.0} by mosquitto_sub"),
             value: rate / baseline_rate,
             unit: "",
             target: Target::AtLeast(0.7),

@@ -130,14 +130,14 @@ async fn compare_with_baseline(
     Ok(vec![
         Measurement {
             name: format!("{deployment_mode}, publish to API at 100/s, p50"),
-            measured: format!("baseline {baseline_p50:.1} ms"),
+            details: format!("baseline {baseline_p50:.1} ms"),
             value: p50,
             unit: "ms",
             target: Target::AtMost(max_p50_ms),
         },
         Measurement {
             name: format!("{deployment_mode}, publish to API at 100/s, p99"),
-            measured: format!("{p99:.1} ms ÷ {baseline_p99:.1} ms of the baseline"),
+            details: format!("{p99:.1} ms ÷ {baseline_p99:.1} ms of the baseline"),
             value: p99 / baseline_p99,
             unit: "",
             target: Target::AtMost(3.0),

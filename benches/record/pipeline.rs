@@ -77,7 +77,7 @@ pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
     Ok(vec![
         Measurement {
             name: "Kafka to table, 200,000 clients".to_owned(),
-            measured: format!("{record_rate:.0} rows/s ÷ {copy_rate:.0} by COPY"),
+            details: format!("{record_rate:.0} rows/s ÷ {copy_rate:.0} by COPY"),
             value: record_rate / copy_rate,
             unit: "",
             target: Target::AtLeast(0.45),

@@ -18,7 +18,7 @@ pub enum Target {
 pub struct Measurement {
     pub name: String,
     /// The measured numbers from which `value` was calculated, or a note about the measurement.
-    pub measured: String,
+    pub details: String,
     /// A ratio, or an absolute value in `unit`.
     pub value: f64,
     /// Unit of `value`. Empty if the value is a ratio.
@@ -31,7 +31,7 @@ impl Measurement {
     pub fn peak_memory(name: &str, value_mib: f64, max_mib: f64) -> Self {
         Self {
             name: name.to_owned(),
-            measured: "VmHWM".to_owned(),
+            details: "VmHWM".to_owned(),
             value: value_mib,
             unit: "MiB",
             target: Target::AtMost(max_mib),
@@ -85,13 +85,13 @@ pub fn print_table(measurements: &[Measurement]) {
             row.value_text(),
             row.target_text(),
             row.result_text(),
-            row.measured
+            row.details
         );
     }
 }
 
-/// Writes the measurements to a JSON object, by name. If the file exists, measurements with other
-/// names remain in it, because the parts of a benchmark can run separately.
+/// Writes the measurements to a JSON file that maps names to measurements. Measurements with other
+/// names remain in the file, because the parts of a benchmark can run separately.
 pub fn write_json(measurements: &[Measurement], path: &Path) -> Result<()> {
     let old_bytes = std::fs::read(path).ok();
     let old_json = old_bytes.and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
@@ -105,7 +105,7 @@ pub fn write_json(measurements: &[Measurement], path: &Path) -> Result<()> {
             "unit": measurement.unit,
             "target": measurement.target_text(),
             "result": measurement.result_text(),
-            "measured": measurement.measured,
+            "measured": measurement.details,
         });
         entries.insert(measurement.name.clone(), entry);
     }

@@ -279,8 +279,9 @@ impl Run {
         } = &self.totals;
         format!(
             "chaos {}: seed {}: {} clients ({connected_clients} connected), \
-             {acknowledged_messages} messages acknowledged, {dead_letters} dead letters, {kills} kills, {pauses} pauses, \
-             {restarts} restarts, {service_restarts} service restarts, {rounds} rounds, \
+             {acknowledged_messages} messages acknowledged, {dead_letters} dead letters, \
+             {kills} kills, {pauses} pauses, {restarts} restarts, \
+             {service_restarts} service restarts, {rounds} rounds, \
              longest recovery {:.1} s",
             self.mode.name(),
             self.seed,

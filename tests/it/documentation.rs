@@ -23,7 +23,9 @@ fn documentation_files() -> Vec<PathBuf> {
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
             if path.is_dir() && !name.starts_with('.') && !["target", "data"].contains(&&*name) {
                 folders.push(path);
-            } else if name.ends_with(".md") || path.starts_with(repository_root().join("deploy")) {
+            } else if path.extension().is_some_and(|extension| extension == "md")
+                || path.starts_with(repository_root().join("deploy"))
+            {
                 files.push(path);
             }
         }

@@ -85,7 +85,20 @@ async fn no_endpoint_returns_or_sends_messages_to_clients_of_other_tenants(deplo
     let (_, page) = json_response(fixture.v2_request(OWN_ORG, "GET", "/connections")).await;
     assert_eq!(page["meta"]["count"], 1);
     assert_eq!(page["data"][0]["client_id"], fixture.own_client_id);
-    // Management endpoints do not return the client without a tenant, either.
+    check_management_hides_tenantless(&fixture).await;
+    let no_connections = json!([]);
+    for org in [" ", "''", "%00"] {
+        let (status, body) =
+            status_and_optional_json(fixture.v2_request(org, "GET", "/connections")).await;
+        assert!(
+            status == 401 || body["data"] == no_connections,
+            "{org:?} {body}"
+        );
+    }
+}
+
+/// Verifies that the v1 management endpoints do not return the tenantless client, either.
+async fn check_management_hides_tenantless(fixture: &ApiFixture) {
     for account in [OWN_ACCOUNT, OTHER_ACCOUNT, ""] {
         let node = json!({"account": account, "node_id": fixture.tenantless_client_id, "delay": 1});
         for path in ["status", "ping", "reconnect", "disconnect"] {
@@ -101,15 +114,6 @@ async fn no_endpoint_returns_or_sends_messages_to_clients_of_other_tenants(deplo
         !all.to_string().contains(&fixture.tenantless_client_id),
         "{all}"
     );
-    let no_connections = json!([]);
-    for org in [" ", "''", "%00"] {
-        let (status, body) =
-            status_and_optional_json(fixture.v2_request(org, "GET", "/connections")).await;
-        assert!(
-            status == 401 || body["data"] == no_connections,
-            "{org:?} {body}"
-        );
-    }
 }
 
 /// Sends the request. Returns the status and the body. The body is null if the response is not

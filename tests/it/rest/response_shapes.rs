@@ -95,7 +95,7 @@ async fn count_includes_all_connections_past_the_last_page_and_with_limit_0(
             ),
             (
                 2,
-                fixture.management_request("GET", &format!("/connection/{}{query}", OTHER_ACCOUNT)),
+                fixture.management_request("GET", &format!("/connection/{OTHER_ACCOUNT}{query}")),
             ),
         ] {
             let (status, page) = json_response(request).await;

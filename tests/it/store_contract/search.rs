@@ -78,7 +78,7 @@ pub async fn filters_match_dispatchers_tags_and_facts(store: Arc<dyn Store>) {
     .await;
     let by_dispatcher = |name: &'static str| {
         search(&store, move |filter: &mut Filter| {
-            filter.require_dispatcher(name)
+            filter.require_dispatcher(name);
         })
     };
     assert_eq!(by_dispatcher("rhc-worker_playbook").await, ["a"]);
