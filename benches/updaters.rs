@@ -2,11 +2,12 @@
 //!
 //! The gateway needs 20 ms per request. A job sends at most 64 concurrent requests, so it needs at
 //! least rows × 20 ms ÷ 64. The measured value is the ratio of the job's time to this minimum time.
-//! Beyond the minimum time, the job claims rows, writes rows and, in the job `inventory_refresh`,
-//! delivers messages to inventory's topic.
+//! The job exceeds the minimum time, because it also claims rows and writes rows. The job
+//! `inventory_refresh` also delivers messages to inventory's topic.
 //!
-//! Start this benchmark with `make bench-updaters`. `BENCH_ROWS=5000` makes it shorter. It prints a
-//! table, writes target/bench/updaters.json, and exits with 1 if a target is missed.
+//! Start this benchmark with `make bench-updaters`. `BENCH_ROWS=5000` makes the benchmark shorter.
+//! It prints a table, writes target/bench/updaters.json, and exits with 1 if a performance goal is
+//! missed.
 
 mod support;
 
@@ -27,14 +28,14 @@ use cloud_connector::{kafka, runtime, telemetry};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use serde_json::json;
 use sqlx::{Connection as _, PgConnection};
-use support::report::{self, Measurement, Target};
+use support::report::{self, Goal, Measurement};
 use support::{Services, env_vars, load_config, repository_root};
 
 const DEFAULT_ROW_COUNT: u32 = 50_000;
 const GATEWAY_LATENCY: Duration = Duration::from_millis(20);
 const GATEWAY_MAX_CONCURRENCY: usize = 64;
-/// Target: maximum ratio of the job's time to the minimum time.
-const MAX_RATIO: f64 = 1.25;
+/// Performance goal: maximum ratio of the job's time to the minimum time.
+const MAX_TIME_RATIO: f64 = 1.25;
 const RESULT_FILE: &str = "target/bench/updaters.json";
 /// Timeout of each request to Kafka.
 const KAFKA_TIMEOUT: Duration = Duration::from_secs(10);
@@ -54,14 +55,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// Measures both jobs. Returns whether all targets are met.
+/// Measures both jobs. Returns whether all performance goals are met.
 fn run_jobs() -> Result<bool> {
-    let rows = match std::env::var("BENCH_ROWS") {
-        Ok(rows) => rows.parse().context("BENCH_ROWS is not a number")?,
+    let row_count = match std::env::var("BENCH_ROWS") {
+        Ok(row_count) => row_count.parse().context("BENCH_ROWS is not a number")?,
         Err(_) => DEFAULT_ROW_COUNT,
     };
-    ensure!(rows > 0, "BENCH_ROWS must be greater than 0");
-    // Metrics use CPU time, so they are enabled as in production.
+    ensure!(row_count > 0, "BENCH_ROWS must be greater than 0");
+    // Metrics are enabled as in production, because they use CPU time.
     telemetry::metrics::prometheus_handle();
     let services = Services::from_env_file()?;
     // The connector uses the same kind of runtime.
@@ -69,8 +70,9 @@ fn run_jobs() -> Result<bool> {
         .enable_all()
         .build()?;
     let measurements = runtime.block_on(async {
-        let tenantless = measure(&services, LookupJob::Tenantless, rows).await?;
-        let inventory_refresh = measure(&services, LookupJob::InventoryRefresh, rows).await?;
+        let tenantless = measure_job(&services, LookupJob::Tenantless, row_count).await?;
+        let inventory_refresh =
+            measure_job(&services, LookupJob::InventoryRefresh, row_count).await?;
         Ok::<_, anyhow::Error>([tenantless, inventory_refresh])
     })?;
     println!(
@@ -79,16 +81,16 @@ fn run_jobs() -> Result<bool> {
     );
     report::print_table(&measurements);
     report::write_json(&measurements, &repository_root().join(RESULT_FILE))?;
-    Ok(measurements.iter().all(Measurement::meets_target))
+    Ok(measurements.iter().all(Measurement::meets_goal))
 }
 
 /// Runs the job once with a new database. Measures the time from the first claim to the last write.
-async fn measure(services: &Services, job: LookupJob, rows: u32) -> Result<Measurement> {
+async fn measure_job(services: &Services, job: LookupJob, row_count: u32) -> Result<Measurement> {
     let gateway = FakeGateway::start()?;
     let database = services.create_database().await?;
     let config = job_config(services, job, &database, &gateway)?;
     let mut connection = services.connect(&database).await?;
-    insert_due_rows(&mut connection, job, rows).await?;
+    insert_due_rows(&mut connection, job, row_count).await?;
     if job == LookupJob::InventoryRefresh {
         kafka::create_topics(&config.kafka, &[&config.inventory.topic]).await?;
     }
@@ -105,56 +107,60 @@ async fn measure(services: &Services, job: LookupJob, rows: u32) -> Result<Measu
 
     // The measurement is valid only if the job has processed all rows.
     ensure!(
-        summary.found_clients == u64::from(rows) && !summary.is_failure(),
-        "{}: {rows} rows were due, but the result is: {summary}",
+        summary.found_clients == u64::from(row_count) && !summary.is_failure(),
+        "{}: {row_count} rows were due, but the result is: {summary}",
         job.name()
     );
     let request_count = gateway.request_count();
     ensure!(
-        request_count == u64::from(rows),
-        "the gateway received {request_count} requests for {rows} rows"
+        request_count == u64::from(row_count),
+        "the gateway received {request_count} requests for {row_count} rows"
     );
     let max_concurrency = gateway.max_concurrency();
     ensure!(
         max_concurrency <= GATEWAY_MAX_CONCURRENCY,
         "the gateway received {max_concurrency} concurrent requests"
     );
-    check_rows(&mut connection, job, rows).await?;
+    check_rows(&mut connection, job, row_count).await?;
     if job == LookupJob::InventoryRefresh {
         let message_count = count_inventory_messages(&config)?;
         ensure!(
-            message_count == i64::from(rows),
-            "inventory's topic has {message_count} messages for {rows} rows"
+            message_count == i64::from(row_count),
+            "inventory's topic has {message_count} messages for {row_count} rows"
         );
     }
     connection.close().await?;
     services.drop_database(&database).await?;
-    Ok(build_measurement(job, rows, duration, max_concurrency))
+    Ok(build_measurement(job, row_count, duration, max_concurrency))
 }
 
 fn build_measurement(
     job: LookupJob,
-    rows: u32,
+    row_count: u32,
     duration: Duration,
     max_concurrency: usize,
 ) -> Measurement {
     let seconds = duration.as_secs_f64();
     let min_seconds =
-        f64::from(rows) * GATEWAY_LATENCY.as_secs_f64() / GATEWAY_MAX_CONCURRENCY as f64;
+        f64::from(row_count) * GATEWAY_LATENCY.as_secs_f64() / GATEWAY_MAX_CONCURRENCY as f64;
     Measurement {
         name: job.name().to_owned(),
         details: format!(
-            "{seconds:.2} s ÷ {min_seconds:.2} s for {rows} rows; at most {max_concurrency} \
+            "{seconds:.2} s ÷ {min_seconds:.2} s for {row_count} rows; at most {max_concurrency} \
              concurrent requests"
         ),
         value: seconds / min_seconds,
         unit: "",
-        target: Target::AtMost(MAX_RATIO),
+        goal: Goal::AtMost(MAX_TIME_RATIO),
     }
 }
 
 /// Inserts connections that are due for the job.
-async fn insert_due_rows(connection: &mut PgConnection, job: LookupJob, rows: u32) -> Result<()> {
+async fn insert_due_rows(
+    connection: &mut PgConnection,
+    job: LookupJob,
+    row_count: u32,
+) -> Result<()> {
     let (org_id, tenant_lookup_timestamp) = match job {
         LookupJob::Tenantless => ("", Some("epoch")),
         LookupJob::InventoryRefresh => (ORG_ID, None),
@@ -169,7 +175,7 @@ async fn insert_due_rows(connection: &mut PgConnection, job: LookupJob, rows: u3
     )
     .bind(org_id)
     .bind(tenant_lookup_timestamp)
-    .bind(i32::try_from(rows)?)
+    .bind(i32::try_from(row_count)?)
     .execute(&mut *connection)
     .await?;
     // Without this statement, autovacuum could start during the measurement.
@@ -179,9 +185,10 @@ async fn insert_due_rows(connection: &mut PgConnection, job: LookupJob, rows: u3
     Ok(())
 }
 
-/// Checks that all rows have the gateway's tenant. After the job `inventory_refresh`, all rows must
-/// also have a new stale timestamp.
-async fn check_rows(connection: &mut PgConnection, job: LookupJob, rows: u32) -> Result<()> {
+/// Checks that all rows have the gateway's tenant. Also checks that the job `inventory_refresh` has
+/// set the column `stale_timestamp` to the current time, and that the job `tenantless` has not
+/// changed this column.
+async fn check_rows(connection: &mut PgConnection, job: LookupJob, row_count: u32) -> Result<()> {
     let is_reported_to_inventory = job == LookupJob::InventoryRefresh;
     let valid_rows: i64 = sqlx::query_scalar(
         "SELECT count(*) FROM connections
@@ -194,8 +201,8 @@ async fn check_rows(connection: &mut PgConnection, job: LookupJob, rows: u32) ->
     .fetch_one(connection)
     .await?;
     ensure!(
-        valid_rows == i64::from(rows),
-        "{}: {valid_rows} of {rows} rows have the expected values",
+        valid_rows == i64::from(row_count),
+        "{}: {valid_rows} of {row_count} rows have the expected values",
         job.name()
     );
     Ok(())
@@ -264,8 +271,8 @@ struct FakeGateway {
 #[derive(Default)]
 struct GatewayStats {
     request_count: AtomicU64,
-    in_flight: AtomicUsize,
-    max_in_flight: AtomicUsize,
+    in_flight_count: AtomicUsize,
+    max_in_flight_count: AtomicUsize,
 }
 
 impl FakeGateway {
@@ -291,7 +298,7 @@ impl FakeGateway {
     }
 
     fn max_concurrency(&self) -> usize {
-        self.stats.max_in_flight.load(Ordering::Relaxed)
+        self.stats.max_in_flight_count.load(Ordering::Relaxed)
     }
 }
 
@@ -311,10 +318,12 @@ fn serve_connection(mut stream: TcpStream, response: &[u8], stats: &GatewayStats
         }
         length = 0;
         stats.request_count.fetch_add(1, Ordering::Relaxed);
-        let in_flight = stats.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
-        stats.max_in_flight.fetch_max(in_flight, Ordering::Relaxed);
+        let in_flight_count = stats.in_flight_count.fetch_add(1, Ordering::Relaxed) + 1;
+        stats
+            .max_in_flight_count
+            .fetch_max(in_flight_count, Ordering::Relaxed);
         std::thread::sleep(GATEWAY_LATENCY);
-        stats.in_flight.fetch_sub(1, Ordering::Relaxed);
+        stats.in_flight_count.fetch_sub(1, Ordering::Relaxed);
         if stream.write_all(response).is_err() {
             return;
         }

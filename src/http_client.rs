@@ -9,7 +9,7 @@ use reqwest::{ClientBuilder, RequestBuilder, Url};
 /// `cloud-connector`. The client does not follow redirects.
 pub fn client_builder(timeout: Duration) -> ClientBuilder {
     // The installation fails if a crypto provider is already installed. This error is ignored,
-    // because every part of the process installs the `ring` provider.
+    // because the process installs no provider other than `ring`.
     let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder()
         .timeout(timeout)
@@ -47,8 +47,8 @@ pub fn join_path(base_url: &str, segments: &[&str]) -> Result<Url, String> {
 
 /// Sends a request. Returns the status code and the response body.
 ///
-/// A body of more than `max_body_bytes` is truncated. If the body is JSON, the caller then fails to
-/// parse it.
+/// Truncates a body of more than `max_body_bytes`. If the body is JSON, the caller then cannot
+/// parse the truncated body.
 ///
 /// # Errors
 /// When no complete response arrives.

@@ -1,12 +1,12 @@
-//! Cloud Connector: a registry of clients connected over MQTT and of their organizations, with a
-//! REST API that lists the connections and sends messages to the clients.
+//! Cloud Connector: records which clients are connected over MQTT, and the organization of each
+//! client. A REST API lists the connections and sends messages to the clients.
 //!
 //! `docs/ARCHITECTURE.md` describes the path of one message through the modules.
-//! `tests/architecture.rs` checks that each module imports only the modules that it may import.
+//! `tests/architecture.rs` lists the modules that each module may import, and checks the imports.
 
 // The command line, one file per command.
 pub mod cli;
-// Startup and shutdown of a process: creates the components that the roles of the process need.
+// Startup and shutdown of a process. Creates the components that the process needs for its roles.
 pub mod runtime;
 
 // Settings from defaults, file, environment and flags. Only this module reads environment
@@ -35,8 +35,8 @@ pub mod delivery;
 pub mod http_client;
 // Receives messages from MQTT or Kafka and forwards the messages to Kafka or to the recorder.
 pub mod ingest;
-// Clients of other platform services: reports hosts to the inventory service and registers catalog
-// proxies with the sources service.
+// Integrations with other platform services: reports hosts to the inventory service, and registers
+// catalog proxies with the sources service.
 pub mod integrations;
 // Periodic jobs: tenant lookups, inventory refresh, deletion of expired rows.
 pub mod jobs;
@@ -50,5 +50,5 @@ pub mod record;
 pub mod store;
 // Lookup of a client's tenant.
 pub mod tenant;
-// TLS server certificates. Reloads them when the files change.
+// TLS server certificates. Reloads the certificates when their files change.
 pub mod tls_server;

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 /// the limiter rejects new keys.
 const MAX_BUCKETS: usize = 100_000;
 
-/// A token bucket per key.
+/// A rate limiter with one token bucket per key.
 pub struct RateLimiter<K> {
     max_tokens_per_bucket: f64,
     tokens_per_second: f64,
@@ -28,8 +28,8 @@ struct Bucket {
 }
 
 impl<K: Hash + Eq> RateLimiter<K> {
-    /// Creates a limiter. For each key, the limiter allows `burst` calls at once, and `per_second`
-    /// calls per second on average.
+    /// Creates a limiter. For each key, the limiter allows `burst` requests at once, and
+    /// `per_second` requests per second on average.
     #[must_use]
     pub fn new(burst: u32, per_second: f64) -> Self {
         Self {
@@ -42,8 +42,9 @@ impl<K: Hash + Eq> RateLimiter<K> {
     /// Takes one token from the key's bucket.
     ///
     /// # Errors
-    /// When the bucket is empty. The error is the time until the next token is available.
-    pub fn check<Q>(&self, key: &Q) -> Result<(), Duration>
+    /// When the bucket is empty, or when the key is new and the limiter already has the maximum
+    /// number of buckets. The error is the time to wait before a retry.
+    pub fn take_token<Q>(&self, key: &Q) -> Result<(), Duration>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
@@ -53,7 +54,7 @@ impl<K: Hash + Eq> RateLimiter<K> {
         if let Some(bucket) = buckets.get_mut(key) {
             bucket.tokens = self.tokens_at(bucket, now);
             bucket.updated_at = now;
-            return self.take_token(bucket);
+            return self.take_token_from(bucket);
         }
         if buckets.len() >= MAX_BUCKETS {
             buckets.retain(|_, bucket| !self.is_full(bucket, now));
@@ -65,7 +66,7 @@ impl<K: Hash + Eq> RateLimiter<K> {
             tokens: self.max_tokens_per_bucket,
             updated_at: now,
         };
-        let result = self.take_token(&mut bucket);
+        let result = self.take_token_from(&mut bucket);
         buckets.insert(key.to_owned(), bucket);
         result
     }
@@ -79,7 +80,7 @@ impl<K: Hash + Eq> RateLimiter<K> {
         buckets.shrink_to_fit();
     }
 
-    fn take_token(&self, bucket: &mut Bucket) -> Result<(), Duration> {
+    fn take_token_from(&self, bucket: &mut Bucket) -> Result<(), Duration> {
         if bucket.tokens < 1.0 {
             return Err(self.refill_time(1.0 - bucket.tokens));
         }
@@ -107,20 +108,23 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn each_key_has_its_own_burst_and_refill_rate() {
+    async fn each_key_has_its_own_bucket_that_refills_over_time() {
         let limiter = RateLimiter::<String>::new(3, 0.5);
-        let results = [(); 4].map(|()| limiter.check("a"));
+        let results = [(); 4].map(|()| limiter.take_token("a"));
         let rejection = Err(Duration::from_secs(2));
         assert_eq!(results, [Ok(()), Ok(()), Ok(()), rejection]);
-        assert_eq!(limiter.check("b"), Ok(()));
+        assert_eq!(limiter.take_token("b"), Ok(()));
         tokio::time::advance(Duration::from_secs(2)).await;
-        assert_eq!([(); 2].map(|()| limiter.check("a")), [Ok(()), rejection]);
+        assert_eq!(
+            [(); 2].map(|()| limiter.take_token("a")),
+            [Ok(()), rejection]
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn remove_full_buckets_keeps_buckets_that_are_not_full() {
         let limiter = RateLimiter::<String>::new(2, 1.0);
-        limiter.check("a").unwrap();
+        limiter.take_token("a").unwrap();
         limiter.remove_full_buckets();
         assert_eq!(limiter.buckets.lock().len(), 1);
         tokio::time::advance(Duration::from_secs(1)).await;

@@ -12,9 +12,9 @@ use tokio_util::task::TaskTracker;
 /// A group of tasks that stop together. All clones refer to the same group.
 #[derive(Debug, Clone, Default)]
 pub struct TaskGroup {
-    /// Signals the tasks to finish.
+    /// Cancelled to signal the tasks that they must finish.
     cancel_token: CancellationToken,
-    /// Cancelled when [`TaskGroup::stop`] times out. Tasks that are still running are then dropped.
+    /// Cancelled at the end of [`TaskGroup::stop`]. Tasks that are still running are then dropped.
     abort_token: CancellationToken,
     tasks: TaskTracker,
 }

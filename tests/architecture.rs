@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// Modules that every other module may import. Their own imports are listed in
 /// `FOUNDATION_MODULES`.
-const IMPORTABLE_BY_ALL: &[&str] = &[
+const MODULES_IMPORTABLE_BY_ALL: &[&str] = &[
     "domain",
     "protocol",
     "config",
@@ -16,8 +16,8 @@ const IMPORTABLE_BY_ALL: &[&str] = &[
     "rate_limit",
 ];
 
-/// All modules. Each entry lists the modules that the module may import in addition to
-/// `IMPORTABLE_BY_ALL`.
+/// All modules. Each entry contains a module, and the modules that it may import in addition to
+/// `MODULES_IMPORTABLE_BY_ALL`.
 const MODULES: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("protocol", &[]),
@@ -75,8 +75,8 @@ const MODULES: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// The modules in `IMPORTABLE_BY_ALL`. Each entry lists the only modules that the module may
-/// import.
+/// The modules in `MODULES_IMPORTABLE_BY_ALL`. Each entry contains a module, and the only modules
+/// that it may import.
 const FOUNDATION_MODULES: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("protocol", &["domain"]),
@@ -86,7 +86,8 @@ const FOUNDATION_MODULES: &[(&str, &[&str])] = &[
     ("telemetry", &["config", "domain", "protocol"]),
 ];
 
-/// External crates. Each entry lists the modules that may use the crate.
+/// External crates that only some modules may use. Each entry contains a crate, and the modules
+/// that may use the crate.
 const RESTRICTED_CRATES: &[(&str, &[&str])] = &[
     ("mqtt5", &["broker"]),
     ("rumqttc", &["mqtt"]),
@@ -165,8 +166,8 @@ fn numbered_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
         .map(|(index, line)| (index + 1, line))
 }
 
-/// Returns the modules in paths such as `crate::module` and `use crate::{module, …}`. Each module
-/// has the line number of its path.
+/// Returns the modules in paths such as `crate::module` and `use crate::{module, …}`, together with
+/// the line number of each path.
 fn imported_modules(code: &str) -> BTreeSet<(usize, String)> {
     let mut modules = BTreeSet::new();
     for (offset, _) in code.match_indices("crate::") {
@@ -251,7 +252,8 @@ fn modules_import_only_allowed_modules() {
                 || match foundation_module {
                     Some((_, allowed_modules)) => allowed_modules.contains(&imported),
                     None => {
-                        IMPORTABLE_BY_ALL.contains(&imported) || allowed_modules.contains(&imported)
+                        MODULES_IMPORTABLE_BY_ALL.contains(&imported)
+                            || allowed_modules.contains(&imported)
                     }
                 };
             if !is_allowed {
@@ -308,7 +310,7 @@ fn only_config_reads_the_environment() {
 }
 
 #[test]
-fn imported_modules_and_uses_crate_detect_paths() {
+fn imported_modules_and_used_crates_are_detected() {
     let imported = |code: &str| {
         let modules = imported_modules(code).into_iter().map(|(_, module)| module);
         modules.collect::<Vec<_>>()

@@ -20,14 +20,15 @@ use sqlx::{PgPool, Row as _};
 use super::ORG_ID;
 use super::support::{Services, env_vars, load_config};
 
-/// Default of the connector's setting `postgres.max_connections`.
+/// Maximum size of the connection pool. The value is the default of the connector's setting
+/// `postgres.max_connections`.
 const MAX_DATABASE_CONNECTIONS: u32 = 10;
 
 /// Maximum time to wait for the PUBACK of a message.
 const PUBLISH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The query with which the connector finds a client of an organization.
-const FIND_CONNECTION: &str = "SELECT client_id, org_id, COALESCE(account, '') AS account, \
+const FIND_CONNECTION_SQL: &str = "SELECT client_id, org_id, COALESCE(account, '') AS account, \
      dialect, kind, topic_prefix, canonical_facts, catalog_service_facts, dispatchers, \
      COALESCE(tags, 'null') AS tags, client_name, client_version, message_id, message_sent \
      FROM connections WHERE client_id = $1 AND org_id = $2";
@@ -38,12 +39,12 @@ struct BaselineState {
     mqtt: MqttHandle,
 }
 
-/// Runs the server on a free port, and prints the server's URL to stdout.
+/// Runs the baseline server on a free port, and prints the server's URL to stdout.
 pub async fn serve(services: &Services, database: &str) -> Result<()> {
     let pool = PgPoolOptions::new()
         .max_connections(MAX_DATABASE_CONNECTIONS)
-        // Do not ping a connection before its use. sqlx still pings each connection when it is
-        // returned to the pool.
+        // Like the connector, do not ping a connection before every query. sqlx still pings each
+        // connection when it is returned to the pool.
         .test_before_acquire(false)
         .connect(&services.database_url(database))
         .await?;
@@ -117,7 +118,9 @@ async fn post_message(
 
 impl BaselineState {
     async fn find_connection(&self, client_id: &str) -> Result<PgRow> {
-        let query = sqlx::query(FIND_CONNECTION).bind(client_id).bind(ORG_ID);
+        let query = sqlx::query(FIND_CONNECTION_SQL)
+            .bind(client_id)
+            .bind(ORG_ID);
         let row = query.fetch_optional(&self.pool).await?;
         row.context("no such client")
     }

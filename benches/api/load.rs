@@ -65,10 +65,10 @@ impl Caller {
     }
 }
 
-/// Result of one run of [`run_load`].
+/// Result of [`run_load`].
 pub struct LoadResult {
     pub requests_per_second: f64,
-    /// Latency of each request.
+    /// Latency of each request, in milliseconds.
     pub latencies_ms: Vec<f64>,
 }
 

@@ -1,9 +1,9 @@
-//! Measures the REST API. Throughput and latency are compared with a baseline server. Lists are
-//! compared with the same queries in SQL. Runs of the connector alternate with runs of the baseline
-//! on the same services. Each value is the median of all runs.
+//! Measures the REST API. The baseline of throughput and latency is a simple server. The baseline
+//! of a list request is the same query in SQL. Runs of the connector alternate with runs of the
+//! baseline on the same services. Each value is the median of all runs.
 //!
 //! Start this benchmark with `make bench-api`. It prints a table, writes target/bench/api.json, and
-//! exits with 1 if a target is missed. Arguments select parts: status, message, pages.
+//! exits with 1 if a performance goal is missed. Arguments select parts: status, message, pages.
 
 mod baseline;
 mod load;
@@ -21,13 +21,13 @@ use support::report::{self, Measurement};
 use support::{Services, process, repository_root};
 
 const RESULT_FILE: &str = "target/bench/api.json";
-/// Names of the parts that arguments can select.
-const PARTS: [&str; 3] = ["status", "message", "pages"];
+/// Names of the parts of the benchmark. Arguments select parts by name.
+const PART_NAMES: [&str; 3] = ["status", "message", "pages"];
 /// First argument of the child process that runs the baseline server. The second argument is the
 /// name of the database.
-const SERVE_BASELINE: &str = "serve-baseline";
+const SERVE_BASELINE_ARG: &str = "serve-baseline";
 
-/// Number of runs of each measurement, without the warm-up run.
+/// Number of runs of each measurement. The warm-up run is not counted.
 const RUN_COUNT: usize = 5;
 /// The organization of all clients.
 const ORG_ID: &str = "10000";
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the selected parts. Returns whether all targets are met.
+/// Runs the selected parts. Returns whether all performance goals are met.
 fn run_parts() -> Result<bool> {
     // Ignore flags, because Cargo adds flags such as `--bench`.
     let args = std::env::args().skip(1);
@@ -57,29 +57,32 @@ fn run_parts() -> Result<bool> {
         .enable_all()
         .build()?;
     let services = Services::from_env_file()?;
-    if parts.first().is_some_and(|part| part == SERVE_BASELINE) {
+    if parts.first().is_some_and(|part| part == SERVE_BASELINE_ARG) {
         runtime.block_on(baseline::serve(&services, &parts[1]))?;
         return Ok(true);
     }
     for part in &parts {
-        let is_valid = PARTS.contains(&part.as_str());
-        ensure!(is_valid, "unknown part {part:?}; valid parts: {PARTS:?}");
+        let is_valid = PART_NAMES.contains(&part.as_str());
+        ensure!(
+            is_valid,
+            "unknown part {part:?}; valid parts: {PART_NAMES:?}"
+        );
     }
     if parts.is_empty() {
-        parts = PARTS.map(str::to_owned).to_vec();
+        parts = PART_NAMES.map(str::to_owned).to_vec();
     }
     let mut all_measurements = Vec::new();
     for part in parts {
         let measurements: Vec<Measurement> = runtime.block_on(async {
             match part.as_str() {
-                "status" => throughput::measure_status(&services).await,
-                "message" => throughput::measure_message(&services).await,
-                _ => pages::measure(&services).await,
+                "status" => throughput::measure_status_endpoint(&services).await,
+                "message" => throughput::measure_message_endpoint(&services).await,
+                _ => pages::measure_lists(&services).await,
             }
         })?;
         report::print_table(&measurements);
         report::write_json(&measurements, &repository_root().join(RESULT_FILE))?;
         all_measurements.extend(measurements);
     }
-    Ok(all_measurements.iter().all(Measurement::meets_target))
+    Ok(all_measurements.iter().all(Measurement::meets_goal))
 }

@@ -1,5 +1,5 @@
-//! Measures lists of an organization with one million connections, compared with the same queries
-//! in SQL.
+//! Measures how fast the API lists the connections of an organization with one million connections.
+//! The baseline is the same queries in SQL.
 
 use std::time::{Duration, Instant};
 
@@ -8,19 +8,19 @@ use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 
 use super::load::Caller;
 use super::support::Services;
-use super::support::report::{Measurement, Target, median};
+use super::support::report::{Goal, Measurement, median};
 use super::{API_KEY_SECRET, ORG_ID, RUN_COUNT, rows, throughput};
 
 const CLIENT_COUNT: usize = 1_000_000;
 /// Number of the client in the middle of the list.
-const MIDDLE_CLIENT: usize = CLIENT_COUNT / 2;
-/// Number of requests for each kind of page in a run.
+const MIDDLE_CLIENT_NUMBER: usize = CLIENT_COUNT / 2;
+/// Number of requests that each run sends for each kind of page.
 const PAGE_REQUESTS_PER_RUN: usize = 7;
-/// Maximum time until PostgreSQL's statistics contain a query.
+/// Maximum time until PostgreSQL's statistics include the scans of a query.
 const STATISTICS_DELAY: Duration = Duration::from_secs(2);
 
 /// Columns that the connector reads for each connection in a list.
-const COLUMNS: &str = "client_id, org_id, COALESCE(account, '') AS account, \
+const LIST_COLUMNS: &str = "client_id, org_id, COALESCE(account, '') AS account, \
      dialect, kind, topic_prefix, canonical_facts, catalog_service_facts, dispatchers, \
      COALESCE(tags, 'null') AS tags, client_name, client_version, message_id, message_sent";
 
@@ -31,8 +31,8 @@ struct ApiAndDatabase {
 }
 
 impl ApiAndDatabase {
-    /// Requests a list with this query string. Returns the latency in milliseconds.
-    async fn time_request(&mut self, query_string: &str) -> Result<f64> {
+    /// Requests a list with this query string. Returns the latency of the request in milliseconds.
+    async fn measure_request_ms(&mut self, query_string: &str) -> Result<f64> {
         let request = format!(
             "GET /api/cloud-connector/v2/connections?{query_string} HTTP/1.1\r\nhost: localhost\r\n\
              x-rh-cloud-connector-client-id: bench\r\nx-rh-cloud-connector-psk: {API_KEY_SECRET}\r\n\
@@ -50,7 +50,7 @@ impl ApiAndDatabase {
     }
 
     /// Runs a query directly in the database. Returns the duration of the query in milliseconds.
-    async fn time_sql(&mut self, sql: &str) -> Result<f64> {
+    async fn measure_sql_ms(&mut self, sql: &str) -> Result<f64> {
         let started_at = Instant::now();
         let rows = sqlx::query(AssertSqlSafe(sql.to_owned()))
             .persistent(false)
@@ -75,8 +75,8 @@ impl ApiAndDatabase {
     }
 }
 
-/// Measures unfiltered and filtered lists.
-pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
+/// Measures list requests with and without filters.
+pub async fn measure_lists(services: &Services) -> Result<Vec<Measurement>> {
     let database = services.create_database().await?;
     println!("inserting {CLIENT_COUNT} connections");
     rows::insert_connections(services, &database, CLIENT_COUNT).await?;
@@ -97,24 +97,26 @@ pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
 async fn measure_pages(connections: &mut ApiAndDatabase) -> Result<Vec<Measurement>> {
     let count_sql = format!("SELECT count(*) FROM connections WHERE org_id = '{ORG_ID}'");
     let page_sql = format!(
-        "SELECT {COLUMNS} FROM connections WHERE org_id = '{ORG_ID}' ORDER BY client_id LIMIT 100"
+        "SELECT {LIST_COLUMNS} FROM connections WHERE org_id = '{ORG_ID}' ORDER BY client_id LIMIT 100"
     );
     let first_page = "limit=100";
     let first_page_without_count = "limit=100&cursor=";
-    let middle_by_cursor = format!("limit=100&cursor={}", rows::client_id(MIDDLE_CLIENT));
-    let middle_by_offset = format!("limit=100&offset={MIDDLE_CLIENT}");
+    let middle_by_cursor = format!("limit=100&cursor={}", rows::client_id(MIDDLE_CLIENT_NUMBER));
+    let middle_by_offset = format!("limit=100&offset={MIDDLE_CLIENT_NUMBER}");
     // One vector of durations for each element of `durations_ms`, in the same order.
     let mut samples_ms: [Vec<f64>; 6] = Default::default();
     // Run 0 is a warm-up that fills the caches.
     for run in 0..=RUN_COUNT {
         for _ in 0..PAGE_REQUESTS_PER_RUN {
             let durations_ms = [
-                connections.time_request(first_page).await?,
-                connections.time_sql(&count_sql).await?,
-                connections.time_request(first_page_without_count).await?,
-                connections.time_sql(&page_sql).await?,
-                connections.time_request(&middle_by_cursor).await?,
-                connections.time_request(&middle_by_offset).await?,
+                connections.measure_request_ms(first_page).await?,
+                connections.measure_sql_ms(&count_sql).await?,
+                connections
+                    .measure_request_ms(first_page_without_count)
+                    .await?,
+                connections.measure_sql_ms(&page_sql).await?,
+                connections.measure_request_ms(&middle_by_cursor).await?,
+                connections.measure_request_ms(&middle_by_offset).await?,
             ];
             if run > 0 {
                 for (samples, duration_ms) in samples_ms.iter_mut().zip(durations_ms) {
@@ -124,38 +126,39 @@ async fn measure_pages(connections: &mut ApiAndDatabase) -> Result<Vec<Measureme
         }
     }
     let [
-        first,
-        count,
-        first_without_count,
-        page,
-        by_cursor,
-        by_offset,
+        first_page_ms,
+        count_sql_ms,
+        first_without_count_ms,
+        page_sql_ms,
+        by_cursor_ms,
+        by_offset_ms,
     ] = samples_ms.map(|samples| median(&samples));
     Ok(vec![
         Measurement {
             name: "first page of 100 with count".to_owned(),
             details: format!(
-                "{first:.1} ms ÷ ({count:.1} ms to count + {page:.1} ms for the page in SQL)"
+                "{first_page_ms:.1} ms ÷ ({count_sql_ms:.1} ms to count + {page_sql_ms:.1} ms for the page \
+                 in SQL)"
             ),
-            value: first / (count + page),
+            value: first_page_ms / (count_sql_ms + page_sql_ms),
             unit: "",
-            target: Target::AtMost(1.2),
+            goal: Goal::AtMost(1.2),
         },
         Measurement {
             name: "page in the middle by cursor".to_owned(),
             details: format!(
-                "{by_cursor:.1} ms ÷ {first_without_count:.1} ms of the first page without count"
+                "{by_cursor_ms:.1} ms ÷ {first_without_count_ms:.1} ms of the first page without count"
             ),
-            value: by_cursor / first_without_count,
+            value: by_cursor_ms / first_without_count_ms,
             unit: "",
-            target: Target::AtMost(1.5),
+            goal: Goal::AtMost(1.5),
         },
         Measurement {
             name: "page in the middle by offset".to_owned(),
-            details: format!("{by_offset:.1} ms ÷ {count:.1} ms to count in SQL"),
-            value: by_offset / count,
+            details: format!("{by_offset_ms:.1} ms ÷ {count_sql_ms:.1} ms to count in SQL"),
+            value: by_offset_ms / count_sql_ms,
             unit: "",
-            target: Target::AtMost(1.0),
+            goal: Goal::AtMost(1.0),
         },
     ])
 }
@@ -164,9 +167,9 @@ async fn measure_pages(connections: &mut ApiAndDatabase) -> Result<Vec<Measureme
 struct Filter {
     /// Name of the measurement.
     measurement_name: &'static str,
-    /// Query string that selects the filter in the API.
+    /// Query string of the API request with this filter.
     query_string: &'static str,
-    /// The same filter as a term in the search index.
+    /// Term of the search index. It matches the same connections as `query_string`.
     search_term: &'static str,
 }
 
@@ -193,8 +196,8 @@ const FILTERS: [Filter; 4] = [
     },
 ];
 
-/// Measures filtered lists. Each request and each SQL query returns the number of matching
-/// connections and the first page.
+/// Measures list requests with filters. Each request and each SQL query returns the number of
+/// matching connections and the first page.
 async fn measure_filters(connections: &mut ApiAndDatabase) -> Result<Vec<Measurement>> {
     let mut measurements = Vec::new();
     let mut sequential_scans = 0;
@@ -207,7 +210,7 @@ async fn measure_filters(connections: &mut ApiAndDatabase) -> Result<Vec<Measure
         );
         let sql = format!(
             "SELECT total.count, page.* FROM (SELECT count(*) AS count {matching_rows}) AS total
-               LEFT JOIN (SELECT {COLUMNS} {matching_rows} ORDER BY client_id LIMIT 100) AS page
+               LEFT JOIN (SELECT {LIST_COLUMNS} {matching_rows} ORDER BY client_id LIMIT 100) AS page
                  ON true
               ORDER BY page.client_id"
         );
@@ -216,8 +219,8 @@ async fn measure_filters(connections: &mut ApiAndDatabase) -> Result<Vec<Measure
         let query_string = format!("limit=100&{}", filter.query_string);
         // Run 0 is a warm-up that fills the caches.
         for run in 0..=RUN_COUNT {
-            let api_ms = connections.time_request(&query_string).await?;
-            let sql_ms = connections.time_sql(&sql).await?;
+            let api_ms = connections.measure_request_ms(&query_string).await?;
+            let sql_ms = connections.measure_sql_ms(&sql).await?;
             if run > 0 {
                 api_samples_ms.push(api_ms);
                 sql_samples_ms.push(sql_ms);
@@ -230,7 +233,7 @@ async fn measure_filters(connections: &mut ApiAndDatabase) -> Result<Vec<Measure
             details: format!("{api_ms:.1} ms ÷ {sql_ms:.1} ms in SQL"),
             value: api_ms / sql_ms,
             unit: "",
-            target: Target::AtMost(1.2),
+            goal: Goal::AtMost(1.2),
         });
     }
     measurements.push(Measurement {
@@ -238,7 +241,7 @@ async fn measure_filters(connections: &mut ApiAndDatabase) -> Result<Vec<Measure
         details: "PostgreSQL's statistics".to_owned(),
         value: sequential_scans as f64,
         unit: "scans",
-        target: Target::AtMost(0.0),
+        goal: Goal::AtMost(0.0),
     });
     Ok(measurements)
 }

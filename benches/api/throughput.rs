@@ -10,15 +10,15 @@ use tokio::process::{Child, Command};
 
 use super::load::{LoadResult, run_load};
 use super::process::ConnectorProcess;
-use super::support::report::{Measurement, Target, median, quantile};
+use super::support::report::{Goal, Measurement, median, quantile};
 use super::support::{Services, env_vars};
-use super::{API_KEY_SECRET, ORG_ID, RUN_COUNT, SERVE_BASELINE, rows};
+use super::{API_KEY_SECRET, ORG_ID, RUN_COUNT, SERVE_BASELINE_ARG, rows};
 
 /// Number of callers that send requests in parallel.
 const CALLER_COUNT: usize = 64;
 /// Number of rows in the table `connections`.
 const CLIENT_COUNT: usize = 10_000;
-/// Duration of one run with one server.
+/// Duration of one run. Each run sends requests to one server.
 const RUN_DURATION: Duration = Duration::from_secs(4);
 
 /// The measured endpoint.
@@ -29,7 +29,8 @@ enum Endpoint {
 }
 
 impl Endpoint {
-    /// Returns the name, which is the last segment of the endpoint's path.
+    /// Returns the name of the endpoint. In the connector's API, the name is the last segment of
+    /// the path.
     fn name(self) -> &'static str {
         match self {
             Self::Status => "status",
@@ -45,15 +46,15 @@ impl Endpoint {
     }
 }
 
-pub async fn measure_status(services: &Services) -> Result<Vec<Measurement>> {
-    measure(services, Endpoint::Status).await
+pub async fn measure_status_endpoint(services: &Services) -> Result<Vec<Measurement>> {
+    measure_endpoint(services, Endpoint::Status).await
 }
 
-pub async fn measure_message(services: &Services) -> Result<Vec<Measurement>> {
-    measure(services, Endpoint::Message).await
+pub async fn measure_message_endpoint(services: &Services) -> Result<Vec<Measurement>> {
+    measure_endpoint(services, Endpoint::Message).await
 }
 
-async fn measure(services: &Services, endpoint: Endpoint) -> Result<Vec<Measurement>> {
+async fn measure_endpoint(services: &Services, endpoint: Endpoint) -> Result<Vec<Measurement>> {
     let database = services.create_database().await?;
     rows::insert_connections(services, &database, CLIENT_COUNT).await?;
     services.checkpoint().await?;
@@ -83,30 +84,30 @@ async fn measure(services: &Services, endpoint: Endpoint) -> Result<Vec<Measurem
         )
         .await?;
         if run > 0 {
-            connector_runs.add(&connector_result);
-            baseline_runs.add(&baseline_result);
+            connector_runs.add_run(&connector_result);
+            baseline_runs.add_run(&baseline_result);
         }
     }
     baseline.kill().await?;
     connector.stop().await?;
     services.drop_database(&database).await?;
-    let (rate, p99) = connector_runs.medians();
-    let (baseline_rate, baseline_p99) = baseline_runs.medians();
-    let name = endpoint.name();
+    let (rate, p99_ms) = connector_runs.medians();
+    let (baseline_rate, baseline_p99_ms) = baseline_runs.medians();
+    let endpoint_name = endpoint.name();
     Ok(vec![
         Measurement {
-            name: name.to_owned(),
+            name: endpoint_name.to_owned(),
             details: format!("{rate:.0} requests/s ÷ {baseline_rate:.0} of the baseline"),
             value: rate / baseline_rate,
             unit: "",
-            target: Target::AtLeast(0.8),
+            goal: Goal::AtLeast(0.8),
         },
         Measurement {
-            name: format!("{name}, p99"),
-            details: format!("baseline {baseline_p99:.1} ms"),
-            value: p99,
+            name: format!("{endpoint_name}, p99"),
+            details: format!("baseline {baseline_p99_ms:.1} ms"),
+            value: p99_ms,
             unit: "ms",
-            target: Target::None,
+            goal: Goal::None,
         },
     ])
 }
@@ -119,12 +120,12 @@ struct RunResults {
 }
 
 impl RunResults {
-    fn add(&mut self, result: &LoadResult) {
+    fn add_run(&mut self, result: &LoadResult) {
         self.requests_per_second.push(result.requests_per_second);
         self.p99_ms.push(quantile(&result.latencies_ms, 0.99));
     }
 
-    /// Returns the median of the requests per second and of the p99 latency in milliseconds.
+    /// Returns two medians: of the requests per second, and of the p99 latency in milliseconds.
     fn medians(&self) -> (f64, f64) {
         (median(&self.requests_per_second), median(&self.p99_ms))
     }
@@ -153,10 +154,10 @@ pub async fn start_api(services: &Services, database: &str) -> Result<ConnectorP
     Ok(process)
 }
 
-/// Starts the baseline server in a child process, and returns the server's URL.
+/// Starts the baseline server in a child process. Returns the process and the server's URL.
 async fn start_baseline(database: &str) -> Result<(Child, String)> {
     let mut child = Command::new(std::env::current_exe()?)
-        .args([SERVE_BASELINE, database])
+        .args([SERVE_BASELINE_ARG, database])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .kill_on_drop(true)
@@ -174,8 +175,8 @@ fn message_body() -> String {
 
 fn build_connector_request(endpoint: Endpoint, client_number: usize) -> Vec<u8> {
     let client_id = rows::client_id(client_number % CLIENT_COUNT);
-    let name = endpoint.name();
-    let path = format!("/api/cloud-connector/v2/connections/{client_id}/{name}");
+    let endpoint_name = endpoint.name();
+    let path = format!("/api/cloud-connector/v2/connections/{client_id}/{endpoint_name}");
     encode_request(endpoint, &path)
 }
 

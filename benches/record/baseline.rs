@@ -20,8 +20,8 @@ type VisibleMessages = Arc<Mutex<HashSet<(String, String)>>>;
 
 /// The running baseline. Dropping it stops the subscriber and the broker.
 pub struct Baseline {
-    /// The connector uses another broker. With a common broker, connector and baseline would
-    /// receive each other's messages.
+    /// The broker of the baseline. The connector uses another broker. With a common broker, the
+    /// connector and the baseline would receive each other's messages.
     broker: Mosquitto,
     visible_messages: VisibleMessages,
     subscriber_task: tokio::task::JoinHandle<()>,
@@ -112,8 +112,8 @@ struct Mosquitto {
 
 impl Mosquitto {
     fn start() -> Result<Self> {
-        let name = uuid::Uuid::new_v4().simple().to_string();
-        let folder = repository_root().join("target/t").join(&name[..8]);
+        let folder_name = uuid::Uuid::new_v4().simple().to_string();
+        let folder = repository_root().join("target/t").join(&folder_name[..8]);
         let port = (19_000..20_000)
             .find(|port| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok())
             .context("no free port between 19000 and 20000")?;
@@ -129,7 +129,7 @@ impl Mosquitto {
         Ok(mosquitto)
     }
 
-    /// Returns a `dev/service` command for this process, such as `start` or `kill`.
+    /// Returns a command that runs `dev/service` for this process. `action` is `start` or `kill`.
     fn service_command(&self, action: &str) -> Command {
         let mut command = Command::new(repository_root().join("dev/service"));
         command

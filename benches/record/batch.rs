@@ -10,7 +10,7 @@ use cloud_connector::store::{ConnectionUpsert, PresenceBatch, Store, WriteOutcom
 use sqlx::Connection as _;
 
 use super::rows::{self, BATCH_SIZE};
-use super::support::report::{Measurement, Target, median};
+use super::support::report::{Goal, Measurement, median};
 use super::support::{Services, load_config, repository_root};
 use super::{ORG_ID, RUN_COUNT, plot};
 
@@ -22,21 +22,21 @@ const PLOT_FILE: &str = "target/bench/known-clients.svg";
 
 /// Measures two writers with new clients (inserts) and with known clients (updates). The baselines
 /// are COPY on one connection and COPY on two connections.
-pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
+pub async fn measure_new_and_known_clients(services: &Services) -> Result<Vec<Measurement>> {
     let (mut new_rates, mut known_rates) = (vec![], vec![]);
     let (mut copy_rates, mut two_copies_rates) = (vec![], vec![]);
     for run in 0..RUN_COUNT {
         let client_ids = rows::random_client_ids(ROWS_PER_RUN);
-        let inserts = rows::upserts(&client_ids, run);
-        let updates = rows::upserts(&client_ids, run + 1);
-        let copy_text = rows::copy_text(&inserts);
+        let inserts = rows::upsert_batches(&client_ids, run);
+        let updates = rows::upsert_batches(&client_ids, run + 1);
+        let copy_input = rows::to_copy_input(&inserts);
 
         let database = services.create_database().await?;
         let store = open_store(services, &database).await?;
         new_rates.push(record_batches(services, &store, &inserts).await?);
-        copy_rates.push(copy_batches(services, &copy_text, 1).await?);
+        copy_rates.push(copy_batches(services, &copy_input, 1).await?);
         known_rates.push(record_batches(services, &store, &updates).await?);
-        two_copies_rates.push(copy_batches(services, &copy_text, 2).await?);
+        two_copies_rates.push(copy_batches(services, &copy_input, 2).await?);
         store.close().await;
         services.drop_database(&database).await?;
     }
@@ -47,14 +47,14 @@ pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
         details: format!("{rate:.0} rows/s ÷ {copy_rate:.0} by COPY on one connection"),
         value: rate / copy_rate,
         unit: "",
-        target: Target::AtLeast(min_ratio),
+        goal: Goal::AtLeast(min_ratio),
     };
     let compare_with_two_copies = |clients: &str, rate: f64| Measurement {
         name: format!("record_batch, {clients}, compared with COPY on two connections"),
         details: format!("{rate:.0} ÷ {two_copies_rate:.0} rows/s"),
         value: rate / two_copies_rate,
         unit: "",
-        target: Target::None,
+        goal: Goal::None,
     };
     Ok(vec![
         compare_with_copy("new clients", new_rate, 0.9),
@@ -102,8 +102,8 @@ async fn record_batches(
     Ok(rows as f64 / started_at.elapsed().as_secs_f64())
 }
 
-/// Copies the batches into an empty table with `connection_count` connections. Returns the rows per
-/// second of all connections together.
+/// Copies the batches into an empty table, over `connection_count` database connections in
+/// parallel. Returns the rows per second of all database connections together.
 async fn copy_batches(
     services: &Services,
     batches: &[Vec<u8>],
@@ -130,18 +130,19 @@ async fn copy_batches(
     Ok(rate)
 }
 
-/// Measures updates of known clients in tables of different sizes, and writes a plot.
+/// Measures updates of known clients (clients that already have a row) in tables of different
+/// sizes, and writes a plot.
 pub async fn measure_known_clients(services: &Services) -> Result<Vec<Measurement>> {
     let (mut measurements, mut points) = (Vec::new(), Vec::new());
     for known_clients in [10_000, 100_000, 1_000_000] {
         let database = services.create_database().await?;
         let client_ids = rows::random_client_ids(ROWS_PER_RUN.min(known_clients));
         let store = open_store(services, &database).await?;
-        record_batches(services, &store, &rows::upserts(&client_ids, 0)).await?;
+        record_batches(services, &store, &rows::upsert_batches(&client_ids, 0)).await?;
         insert_other_clients(services, &database, known_clients - client_ids.len()).await?;
         let mut rates = Vec::new();
         for run in 0..RUN_COUNT {
-            let updates = rows::upserts(&client_ids, run + 1);
+            let updates = rows::upsert_batches(&client_ids, run + 1);
             rates.push(record_batches(services, &store, &updates).await?);
         }
         store.close().await;
@@ -156,14 +157,15 @@ pub async fn measure_known_clients(services: &Services) -> Result<Vec<Measuremen
             details: "two writers".to_owned(),
             value: rate,
             unit: "rows/s",
-            target: Target::None,
+            goal: Goal::None,
         });
     }
     plot::write_svg(&repository_root().join(PLOT_FILE), &points)?;
     Ok(measurements)
 }
 
-/// Inserts clients that the benchmark does not update. They increase the size of the table.
+/// Inserts clients that the benchmark does not update. These clients increase the size of the
+/// table.
 async fn insert_other_clients(services: &Services, database: &str, count: usize) -> Result<()> {
     let mut connection = services.connect(database).await?;
     sqlx::query(

@@ -9,17 +9,17 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 /// User name and password of the connector, which may read the messages of all clients.
 const CONNECTOR_CREDENTIALS: (&str, &str) = ("cloud-connector", "cc-secret");
 
-// Packet types of received packets.
+// Types of received packets.
 const CONNACK: u8 = 2;
 const PUBLISH: u8 = 3;
 const PUBACK: u8 = 4;
 const SUBACK: u8 = 9;
 
-// First bytes of sent packets: packet type and flags.
-const CONNECT_BYTE: u8 = 0x10;
-const PUBLISH_QOS1_BYTE: u8 = 0x32;
-const PUBACK_BYTE: u8 = 0x40;
-const SUBSCRIBE_BYTE: u8 = 0x82;
+// First byte of each sent packet. It contains the packet type and flags.
+const CONNECT_FIRST_BYTE: u8 = 0x10;
+const PUBLISH_QOS1_FIRST_BYTE: u8 = 0x32;
+const PUBACK_FIRST_BYTE: u8 = 0x40;
+const SUBSCRIBE_FIRST_BYTE: u8 = 0x82;
 
 /// A connection to a broker.
 pub struct MqttClient {
@@ -46,7 +46,7 @@ impl MqttClient {
         body.push(qos);
         client
             .writer
-            .write_all(&encode_packet(SUBSCRIBE_BYTE, &body))
+            .write_all(&encode_packet(SUBSCRIBE_FIRST_BYTE, &body))
             .await?;
         let (packet_type, body) = client.read_packet().await?;
         ensure!(
@@ -56,9 +56,9 @@ impl MqttClient {
         Ok(client)
     }
 
-    /// Deletes the persistent session with this client id: connects with the same client id and a
-    /// clean session. Otherwise the broker would queue messages for the session, and would stall
-    /// whenever it saves the queue.
+    /// Deletes the persistent session of this client id. To delete the session, connects with the
+    /// same client id and a clean session. If the session continued to exist, the broker would
+    /// queue messages for the session, and would stall whenever it saves the queue.
     pub async fn delete_session(port: u16, client_id: &str) -> Result<()> {
         let address = format!("127.0.0.1:{port}");
         Self::open(&address, client_id, Some(CONNECTOR_CREDENTIALS))
@@ -80,7 +80,8 @@ impl MqttClient {
             writer,
             topic: format!("redhat/insights/{client_id}/control/out"),
         };
-        // Flags: clean session and, with credentials, user name and password.
+        // The flags of CONNECT request a clean session. With credentials, the flags also announce a
+        // user name and a password.
         let flags = if credentials.is_some() { 0xc2 } else { 0x02 };
         let keep_alive_seconds: u16 = 60;
         let mut body = b"\0\x04MQTT\x04".to_vec();
@@ -93,7 +94,7 @@ impl MqttClient {
         }
         client
             .writer
-            .write_all(&encode_packet(CONNECT_BYTE, &body))
+            .write_all(&encode_packet(CONNECT_FIRST_BYTE, &body))
             .await?;
         let (packet_type, body) = client.read_packet().await?;
         ensure!(
@@ -109,7 +110,7 @@ impl MqttClient {
         append_string(&mut body, &self.topic)?;
         body.extend(packet_id.to_be_bytes());
         body.extend(payload);
-        let packet = encode_packet(PUBLISH_QOS1_BYTE, &body);
+        let packet = encode_packet(PUBLISH_QOS1_FIRST_BYTE, &body);
         Ok(self.writer.write_all(&packet).await?)
     }
 
@@ -140,7 +141,7 @@ impl MqttClient {
             let topic_end = 2 + topic_length;
             let payload = body.split_off(topic_end + 2);
             let packet_id = &body[topic_end..];
-            let puback = encode_packet(PUBACK_BYTE, packet_id);
+            let puback = encode_packet(PUBACK_FIRST_BYTE, packet_id);
             self.writer.write_all(&puback).await?;
             let topic = String::from_utf8(body[2..topic_end].to_vec())?;
             return Ok((topic, payload));
@@ -172,7 +173,7 @@ fn append_string(body: &mut Vec<u8>, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Returns a packet: the first byte, the length of the body, and the body.
+/// Encodes a packet, which consists of the first byte, the length of the body, and the body.
 fn encode_packet(first_byte: u8, body: &[u8]) -> Vec<u8> {
     let mut packet = Vec::with_capacity(body.len() + 5);
     packet.push(first_byte);

@@ -13,7 +13,7 @@ use tokio::process::{Child, Command};
 
 use super::client::MqttClient;
 use super::process::ConnectorProcess;
-use super::support::report::{Measurement, Target, median};
+use super::support::report::{Goal, Measurement, median};
 use super::support::{Services, env_vars, repository_root};
 use super::{CONTROL_TOPIC_FILTER, ORG_ID, RUN_COUNT, rows};
 
@@ -33,12 +33,13 @@ pub struct EmbeddedConnector {
 
 impl EmbeddedConnector {
     pub async fn start() -> Result<Self> {
-        let name = uuid::Uuid::new_v4().simple().to_string();
+        let folder_name = uuid::Uuid::new_v4().simple().to_string();
         // A temporary directory is not suitable, because it could be in memory instead of on disk.
-        let folder = repository_root().join("target/bench").join(name);
+        let folder = repository_root().join("target/bench").join(folder_name);
         let data_dir = folder.join("data");
         let env_vars = env_vars(&[
-            // All clients connect at the same time and from the same address.
+            // All clients connect at the same time and from the same address. The default limits
+            // would reject most of the clients.
             ("broker.connect_limit.burst", "100000"),
             ("broker.max_connections_per_address", "20000"),
             ("data.dir", &data_dir.display().to_string()),
@@ -79,7 +80,7 @@ impl Drop for EmbeddedConnector {
     }
 }
 
-pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
+pub async fn measure_publish_rate(services: &Services) -> Result<Vec<Measurement>> {
     let mosquitto_address = format!("127.0.0.1:{}", services.mosquitto_port);
     let (mut connector_rates, mut mosquitto_rates) = (vec![], vec![]);
     for _ in 0..RUN_COUNT {
@@ -108,12 +109,13 @@ pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
         ),
         value: connector_rate / mosquitto_rate,
         unit: "",
-        target: Target::AtLeast(0.4),
+        goal: Goal::AtLeast(0.4),
     }])
 }
 
 /// Publishes with all clients for [`RUN_DURATION`]. Each client has one message in flight. Returns
-/// the number of acknowledged messages per second, and the clients, which are still connected.
+/// the number of acknowledged messages per second, and the clients. The clients are still
+/// connected.
 async fn publish_with_all_clients(address: &str) -> Result<(f64, Vec<MqttClient>)> {
     let mut clients = Vec::new();
     for client_id in rows::random_client_ids(CLIENT_COUNT) {
@@ -151,7 +153,7 @@ async fn publish_with_all_clients(address: &str) -> Result<(f64, Vec<MqttClient>
     Ok((rate, clients))
 }
 
-/// Starts a `mosquitto_sub` that receives all messages.
+/// Starts a `mosquitto_sub` process that receives the messages of all clients.
 fn start_subscriber(port: u16) -> Result<Child> {
     Command::new("mosquitto_sub")
         .args(["-h", "127.0.0.1", "-p", &port.to_string()])

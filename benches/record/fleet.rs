@@ -9,21 +9,21 @@ use anyhow::{Context as _, Result};
 use tokio::process::Command;
 
 use super::embedded::EmbeddedConnector;
-use super::process::{PROGRAM, eventually};
-use super::support::report::{Measurement, Target};
+use super::process::{CONNECTOR_PROGRAM, eventually};
+use super::support::report::{Goal, Measurement};
 
 const CLIENT_COUNT: u64 = 10_000;
-/// Target for the time until all clients are recorded, and for the time until all clients are
-/// disconnected.
-const MAX_SECONDS: f64 = 60.0;
+/// Performance goal: maximum time until all clients are recorded. Also the maximum time until all
+/// clients are disconnected.
+const MAX_WAIT_SECONDS: f64 = 60.0;
 /// Time between two polls for the number of connected clients.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-pub async fn measure() -> Result<Vec<Measurement>> {
+pub async fn measure_fleet() -> Result<Vec<Measurement>> {
     let connector = EmbeddedConnector::start().await?;
     let memory_before_mib = connector.process.current_memory_mib()?;
     let started_at = Instant::now();
-    let mut simulator = Command::new(PROGRAM)
+    let mut simulator = Command::new(CONNECTOR_PROGRAM)
         .args(["simulate", "--quiet", "--dialect", "mixed"])
         .args(["--clients", &CLIENT_COUNT.to_string()])
         .args(["--mqtt", &connector.process.mqtt_address])
@@ -45,7 +45,7 @@ pub async fn measure() -> Result<Vec<Measurement>> {
         details: details.to_owned(),
         value,
         unit: "s",
-        target: Target::AtMost(MAX_SECONDS),
+        goal: Goal::AtMost(MAX_WAIT_SECONDS),
     };
     Ok(vec![
         time_measurement(
@@ -65,7 +65,7 @@ pub async fn measure() -> Result<Vec<Measurement>> {
             ),
             value: (memory_with_connections_mib - memory_before_mib) * 1024.0 / CLIENT_COUNT as f64,
             unit: "KiB",
-            target: Target::None,
+            goal: Goal::None,
         },
     ])
 }

@@ -9,23 +9,23 @@ use tokio::process::Command;
 
 use super::client::MqttClient;
 use super::kafka_topics::{self, MessageCounter};
-use super::pipeline::{MAX_MEMORY_MIB, backlog_size, distributed_env_vars};
+use super::pipeline::{MAX_PEAK_MEMORY_MIB, backlog_size, distributed_env_vars};
 use super::process::{ConnectorProcess, eventually};
-use super::support::report::{Measurement, Target, median};
+use super::support::report::{Goal, Measurement, median};
 use super::support::{Services, load_config};
 use super::{CONTROL_TOPIC_FILTER, RUN_COUNT, rows};
 
 /// Number of clients that publish the backlog in parallel.
 const PUBLISHER_COUNT: usize = 40;
-/// Maximum number of unacknowledged messages of each client.
+/// Maximum number of unacknowledged messages of each publishing client.
 const MAX_IN_FLIGHT_PER_PUBLISHER: usize = 100;
 /// Time between two polls for the number of messages in Kafka. Each poll sends one request per
 /// partition.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// Time that the last PUBACKs need to reach the broker.
-const PUBACK_DELAY: Duration = Duration::from_secs(2);
+/// Time to wait until the last PUBACKs have reached the broker.
+const PUBACK_WAIT: Duration = Duration::from_secs(2);
 
-pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
+pub async fn measure_ingest_role(services: &Services) -> Result<Vec<Measurement>> {
     let suffix = uuid::Uuid::new_v4().simple().to_string();
     let database = services.create_database().await?;
     let mut env_vars = distributed_env_vars(services, &suffix);
@@ -46,8 +46,8 @@ pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
     let (mut ingest_rates, mut baseline_rates, mut peak_memory_mib) = (vec![], vec![], vec![]);
     for run in 0..RUN_COUNT {
         publish_messages(services.mosquitto_port, backlog).await?;
-        // `ingest` and `mosquitto_sub` take turns in reading first, because the second reader may
-        // benefit from warm caches.
+        // `mosquitto_sub` reads first in even runs, and `ingest` reads first in odd runs, because
+        // the second reader may benefit from warm caches.
         if run % 2 == 0 {
             baseline_rates.push(mosquitto_sub.read_backlog(backlog).await?);
         }
@@ -73,23 +73,23 @@ pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
             details: format!("{rate:.0} messages/s ÷ {baseline_rate:.0} by mosquitto_sub"),
             value: rate / baseline_rate,
             unit: "",
-            target: Target::AtLeast(0.7),
+            goal: Goal::AtLeast(0.7),
         },
         Measurement::peak_memory(
             "ingest, peak memory, backlog of 200,000",
             median(&peak_memory_mib),
-            MAX_MEMORY_MIB,
+            MAX_PEAK_MEMORY_MIB,
         ),
         Measurement::peak_memory(
             "ingest, peak memory, backlog of 400,000",
             double_backlog_mib,
-            MAX_MEMORY_MIB,
+            MAX_PEAK_MEMORY_MIB,
         ),
     ])
 }
 
-/// Starts `ingest`, waits until it is ready, and stops it. Afterwards, its persistent session
-/// exists in the broker.
+/// Starts `ingest`, waits until `ingest` is ready, and stops `ingest`. Afterwards, the persistent
+/// session of `ingest` exists in the broker.
 async fn create_ingest_session(env_vars: &[(String, String)]) -> Result<()> {
     let process = ConnectorProcess::start(&["--role", "ingest"], env_vars).await?;
     process.wait_until_ready().await?;
@@ -112,9 +112,9 @@ async fn ingest_backlog(
     })
     .await?;
     let peak_mib = process.peak_memory_mib()?;
-    // Wait for the last PUBACKs. The broker would redeliver unacknowledged messages in the next
-    // run.
-    tokio::time::sleep(PUBACK_DELAY).await;
+    // Wait until the broker has received the last PUBACKs. Otherwise the broker would redeliver the
+    // unacknowledged messages in the next run.
+    tokio::time::sleep(PUBACK_WAIT).await;
     process.stop().await?;
     let produced_count = counter.count()? - count_before;
     ensure!(

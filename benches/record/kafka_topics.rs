@@ -13,9 +13,9 @@ use super::rows;
 /// Timeout of each request to Kafka.
 const KAFKA_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of unacknowledged messages while the ingress topic is filled.
-const MAX_IN_FLIGHT: usize = 5_000;
+const MAX_IN_FLIGHT_MESSAGES: usize = 5_000;
 
-/// Creates all topics of the configuration.
+/// Creates all Kafka topics that the configuration contains.
 pub async fn create_topics(config: &Config) -> Result<()> {
     kafka::create_topics(&config.kafka, &config.kafka_topics()).await?;
     Ok(())
@@ -25,7 +25,7 @@ pub async fn create_topics(config: &Config) -> Result<()> {
 /// `ingest`.
 pub async fn fill_ingress_topic(config: &Config, client_ids: &[String]) -> Result<()> {
     let producer = Producer::new(&config.kafka)?;
-    for chunk in client_ids.chunks(MAX_IN_FLIGHT) {
+    for chunk in client_ids.chunks(MAX_IN_FLIGHT_MESSAGES) {
         let mut deliveries = Vec::with_capacity(chunk.len());
         for client_id in chunk {
             let payload = rows::online_message(client_id, 0);

@@ -1,5 +1,6 @@
-//! Measures the latency from a client's publish until the API returns the new state, at a constant
-//! rate. The baseline measures the latency from a publish until a SELECT returns the inserted row.
+//! Measures the latency from a client's publish until the API returns the new state. The clients
+//! publish at a constant rate. The baseline measures the latency from a publish until a SELECT
+//! returns the inserted row.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use super::client::MqttClient;
 use super::embedded::EmbeddedConnector;
 use super::pipeline::distributed_env_vars;
 use super::process::{ConnectorProcess, eventually, run_command};
-use super::support::report::{Measurement, Target, median, quantile};
+use super::support::report::{Goal, Measurement, median, quantile};
 use super::support::{Services, env_vars};
 use super::{ORG_ID, RUN_COUNT, rows};
 
@@ -23,13 +24,14 @@ const BASELINE_DELAY: Duration = Duration::from_millis(5);
 /// Number of clients that publish messages in turn.
 const CLIENT_COUNT: usize = 500;
 const MESSAGES_PER_RUN: u16 = 1000;
-const WARM_UP_MESSAGES: u16 = 300;
+const WARM_UP_MESSAGE_COUNT: u16 = 300;
 
-/// Time between two polls for the result of a message. If the benchmark polled more often, or
-/// before `LatencyProbe::first_poll_delay`, the polls would cause most of the load.
+/// Time between two polls for a published message. With a shorter interval, the polls would cause
+/// most of the load.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
-/// `LatencyProbe::first_poll_delay`, as a fraction of the latency that [`warm_up`] returns.
-const FIRST_POLL_FRACTION: f64 = 0.6;
+/// The first poll for a message starts after this fraction of the latency that [`warm_up`] returns.
+/// Earlier polls would usually find no message and would only cause load.
+const FIRST_POLL_DELAY_TO_LATENCY_RATIO: f64 = 0.6;
 /// If the latency of a message exceeds this value, the poll interval becomes
 /// [`SLOW_POLL_INTERVAL`]. Frequent polls would slow down an overloaded machine even more.
 const SLOW_POLL_THRESHOLD: Duration = Duration::from_millis(30);
@@ -38,7 +40,7 @@ const SLOW_POLL_INTERVAL: Duration = Duration::from_millis(8);
 /// Secret of the API key `bench`.
 const API_KEY_SECRET: &str = "0123456789abcdef0123";
 
-pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
+pub async fn measure_latency(services: &Services) -> Result<Vec<Measurement>> {
     let mut measurements = measure_embedded().await?;
     measurements.extend(measure_distributed(services).await?);
     Ok(measurements)
@@ -104,8 +106,8 @@ async fn measure_distributed(services: &Services) -> Result<Vec<Measurement>> {
     Ok(measurements)
 }
 
-/// Measures the connector and the baseline at the same time. `max_p50_ms` is the target for the
-/// connector.
+/// Measures the connector and the baseline at the same time. `max_p50_ms` is the performance goal
+/// for the median latency of the connector.
 async fn compare_with_baseline(
     deployment_mode: &str,
     max_p50_ms: f64,
@@ -122,25 +124,25 @@ async fn compare_with_baseline(
             connector.measure_run(run, start),
             baseline.measure_run(run, start + BASELINE_DELAY),
         )?;
-        connector_runs.add(&connector_latencies);
-        baseline_runs.add(&baseline_latencies);
+        connector_runs.add_run(&connector_latencies);
+        baseline_runs.add_run(&baseline_latencies);
     }
-    let (p50, p99) = connector_runs.medians();
-    let (baseline_p50, baseline_p99) = baseline_runs.medians();
+    let (p50_ms, p99_ms) = connector_runs.medians();
+    let (baseline_p50_ms, baseline_p99_ms) = baseline_runs.medians();
     Ok(vec![
         Measurement {
             name: format!("{deployment_mode}, publish to API at 100/s, p50"),
-            details: format!("baseline {baseline_p50:.1} ms"),
-            value: p50,
+            details: format!("baseline {baseline_p50_ms:.1} ms"),
+            value: p50_ms,
             unit: "ms",
-            target: Target::AtMost(max_p50_ms),
+            goal: Goal::AtMost(max_p50_ms),
         },
         Measurement {
             name: format!("{deployment_mode}, publish to API at 100/s, p99"),
-            details: format!("{p99:.1} ms ÷ {baseline_p99:.1} ms of the baseline"),
-            value: p99 / baseline_p99,
+            details: format!("{p99_ms:.1} ms ÷ {baseline_p99_ms:.1} ms of the baseline"),
+            value: p99_ms / baseline_p99_ms,
             unit: "",
-            target: Target::AtMost(3.0),
+            goal: Goal::AtMost(3.0),
         },
     ])
 }
@@ -148,19 +150,19 @@ async fn compare_with_baseline(
 /// Latency quantiles of each run of one system, in milliseconds.
 #[derive(Default)]
 struct RunQuantiles {
-    p50: Vec<f64>,
-    p99: Vec<f64>,
+    p50_ms: Vec<f64>,
+    p99_ms: Vec<f64>,
 }
 
 impl RunQuantiles {
-    fn add(&mut self, latencies_ms: &[f64]) {
-        self.p50.push(quantile(latencies_ms, 0.5));
-        self.p99.push(quantile(latencies_ms, 0.99));
+    fn add_run(&mut self, latencies_ms: &[f64]) {
+        self.p50_ms.push(quantile(latencies_ms, 0.5));
+        self.p99_ms.push(quantile(latencies_ms, 0.99));
     }
 
     /// Returns the median of the p50 values and the median of the p99 values.
     fn medians(&self) -> (f64, f64) {
-        (median(&self.p50), median(&self.p99))
+        (median(&self.p50_ms), median(&self.p99_ms))
     }
 }
 
@@ -178,7 +180,7 @@ impl System {
         }
     }
 
-    /// Returns whether the system already returns the client's message with this revision.
+    /// Returns whether the client's message with this revision is already visible in the system.
     async fn is_visible(&self, client_id: &str, revision: &str) -> Result<bool> {
         match self {
             Self::Connector { api, .. } => api.is_visible(client_id, revision).await,
@@ -194,7 +196,7 @@ async fn warm_up(system: &System) -> Result<Duration> {
     let client_id = uuid::Uuid::new_v4().to_string();
     let mut client = MqttClient::connect(system.mqtt_address(), &client_id).await?;
     let mut latencies = Vec::new();
-    for n in 1..=WARM_UP_MESSAGES {
+    for n in 1..=WARM_UP_MESSAGE_COUNT {
         let payload = rows::online_message(&client_id, n.into());
         let started_at = Instant::now();
         client.publish(n, payload.as_bytes()).await?;
@@ -212,15 +214,17 @@ async fn warm_up(system: &System) -> Result<Duration> {
 /// Measures the latency of one system.
 struct LatencyProbe {
     system: System,
-    /// Client ids, and the MQTT clients with these ids.
+    /// Each client id, and the MQTT client that uses this client id.
     clients: Vec<(String, Mutex<MqttClient>)>,
-    /// Time between the publish of a message and the first poll for its result.
+    /// Time between the publish of a message and the first poll for this message.
     first_poll_delay: Duration,
 }
 
 impl LatencyProbe {
     async fn new(system: System) -> Result<Self> {
-        let first_poll_delay = warm_up(&system).await?.mul_f64(FIRST_POLL_FRACTION);
+        let first_poll_delay = warm_up(&system)
+            .await?
+            .mul_f64(FIRST_POLL_DELAY_TO_LATENCY_RATIO);
         let mut clients = Vec::new();
         for client_id in rows::random_client_ids(CLIENT_COUNT) {
             let client = MqttClient::connect(system.mqtt_address(), &client_id).await?;
@@ -244,8 +248,8 @@ impl LatencyProbe {
         futures::future::try_join_all(latencies).await
     }
 
-    /// Publishes a message and polls until the system returns it. Returns the latency in
-    /// milliseconds.
+    /// Publishes a message and polls until the message is visible in the system. Returns the
+    /// latency in milliseconds.
     async fn measure_message(&self, message_number: usize) -> Result<f64> {
         let (client_id, client) = &self.clients[message_number % CLIENT_COUNT];
         let payload = rows::online_message(client_id, message_number);
@@ -277,7 +281,7 @@ struct Api {
 }
 
 impl Api {
-    /// Returns whether the status of the client contains this revision.
+    /// Returns whether the API's status of the client contains this revision.
     async fn is_visible(&self, client_id: &str, revision: &str) -> Result<bool> {
         let url = format!(
             "{}/api/cloud-connector/v2/connections/{client_id}/status",

@@ -4,8 +4,8 @@
 //! with runs of the baseline on the same services. Each value is the median of all runs.
 //!
 //! Start this benchmark with `make bench-record`. It prints a table, writes
-//! target/bench/record.json, and exits with 1 if a target is missed. Arguments select parts: batch,
-//! known, pipeline, ingest, embedded, latency, fleet.
+//! target/bench/record.json, and exits with 1 if a performance goal is missed. Arguments select
+//! parts: batch, known, pipeline, ingest, embedded, latency, fleet.
 
 mod baseline;
 mod batch;
@@ -30,14 +30,15 @@ use support::report::{self, Measurement};
 use support::{Services, repository_root};
 
 const RESULT_FILE: &str = "target/bench/record.json";
-/// Names of the parts that arguments can select.
-const PARTS: [&str; 7] = [
+/// Names of the parts of the benchmark. Arguments select parts by name.
+const PART_NAMES: [&str; 7] = [
     "batch", "known", "pipeline", "ingest", "embedded", "latency", "fleet",
 ];
 
 /// Number of runs of most measurements.
 const RUN_COUNT: usize = 5;
-/// The organization of all clients. It is the default of the setting `tenant.default_org_id`.
+/// The organization of all clients. This organization is the default of the setting
+/// `tenant.default_org_id`.
 const ORG_ID: &str = "10000";
 /// Topic filter that matches the online messages of all clients.
 const CONTROL_TOPIC_FILTER: &str = "redhat/insights/+/control/out";
@@ -53,17 +54,20 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the selected parts. Returns whether all targets are met.
+/// Runs the selected parts. Returns whether all performance goals are met.
 fn run_parts() -> Result<bool> {
     // Ignore flags, because Cargo adds flags such as `--bench`.
     let args = std::env::args().skip(1);
     let mut parts: Vec<String> = args.filter(|arg| !arg.starts_with("--")).collect();
     for part in &parts {
-        let is_valid = PARTS.contains(&part.as_str());
-        ensure!(is_valid, "unknown part {part:?}; valid parts: {PARTS:?}");
+        let is_valid = PART_NAMES.contains(&part.as_str());
+        ensure!(
+            is_valid,
+            "unknown part {part:?}; valid parts: {PART_NAMES:?}"
+        );
     }
     if parts.is_empty() {
-        parts = PARTS.map(str::to_owned).to_vec();
+        parts = PART_NAMES.map(str::to_owned).to_vec();
     }
     let services = Services::from_env_file()?;
     // `reqwest` needs a rustls provider even for plain HTTP.
@@ -76,18 +80,18 @@ fn run_parts() -> Result<bool> {
     for part in parts {
         let measurements: Vec<Measurement> = runtime.block_on(async {
             match part.as_str() {
-                "batch" => batch::measure(&services).await,
+                "batch" => batch::measure_new_and_known_clients(&services).await,
                 "known" => batch::measure_known_clients(&services).await,
-                "pipeline" => pipeline::measure(&services).await,
-                "ingest" => ingest::measure(&services).await,
-                "embedded" => embedded::measure(&services).await,
-                "latency" => latency::measure(&services).await,
-                _ => fleet::measure().await,
+                "pipeline" => pipeline::measure_record_role(&services).await,
+                "ingest" => ingest::measure_ingest_role(&services).await,
+                "embedded" => embedded::measure_publish_rate(&services).await,
+                "latency" => latency::measure_latency(&services).await,
+                _ => fleet::measure_fleet().await,
             }
         })?;
         report::print_table(&measurements);
         report::write_json(&measurements, &repository_root().join(RESULT_FILE))?;
         all_measurements.extend(measurements);
     }
-    Ok(all_measurements.iter().all(Measurement::meets_target))
+    Ok(all_measurements.iter().all(Measurement::meets_goal))
 }

@@ -7,18 +7,18 @@ use anyhow::{Context as _, Result, ensure};
 use sqlx::Connection as _;
 
 use super::process::{ConnectorProcess, eventually};
-use super::support::report::{Measurement, Target, median};
+use super::support::report::{Goal, Measurement, median};
 use super::support::{Services, env_vars, load_config};
 use super::{RUN_COUNT, kafka_topics, rows};
 
-/// Default number of messages of a backlog.
+/// Default number of messages in the backlog.
 const DEFAULT_BACKLOG_SIZE: usize = 200_000;
-/// Target for the peak memory of `record` and of `ingest`: at most 150 MB.
-pub const MAX_MEMORY_MIB: f64 = 143.0;
+/// Performance goal: maximum peak memory of the roles `record` and `ingest`. 143 MiB are 150 MB.
+pub const MAX_PEAK_MEMORY_MIB: f64 = 143.0;
 /// Time between two polls for the number of written rows.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Returns the number of messages of a backlog. `BENCH_BACKLOG=20000` makes a trial run shorter,
+/// Returns the number of messages in the backlog. `BENCH_BACKLOG=20000` makes a trial run shorter,
 /// but the names of the measurements still contain the default number.
 pub fn backlog_size() -> Result<usize> {
     match std::env::var("BENCH_BACKLOG") {
@@ -50,7 +50,7 @@ pub fn distributed_env_vars(services: &Services, suffix: &str) -> Vec<(String, S
     ])
 }
 
-pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
+pub async fn measure_record_role(services: &Services) -> Result<Vec<Measurement>> {
     let suffix = uuid::Uuid::new_v4().simple().to_string();
     let env_vars = distributed_env_vars(services, &suffix);
     let config = load_config(env_vars.clone())?;
@@ -58,20 +58,21 @@ pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
     kafka_topics::create_topics(&config).await?;
     let client_ids = rows::random_client_ids(backlog);
     kafka_topics::fill_ingress_topic(&config, &client_ids).await?;
-    let copy_text = rows::copy_text(&rows::upserts(&client_ids, 0));
+    let copy_input = rows::to_copy_input(&rows::upsert_batches(&client_ids, 0));
 
     let (mut record_rates, mut copy_rates, mut peak_memory_mib) = (vec![], vec![], vec![]);
     for run in 0..RUN_COUNT {
         let group_suffix = format!("{suffix}-{run}");
-        let result = run_record(services, &env_vars, &group_suffix, backlog).await?;
+        let result = run_record_role(services, &env_vars, &group_suffix, backlog).await?;
         record_rates.push(result.rows_per_second);
         peak_memory_mib.push(result.peak_memory_mib);
-        copy_rates.push(copy_rows(services, &copy_text).await?);
+        copy_rates.push(copy_rows(services, &copy_input).await?);
     }
-    // Double the messages in the topic. A new consumer group reads the topic from the start.
+    // Double the number of messages in the topic. A new consumer group reads the topic from the
+    // start.
     kafka_topics::fill_ingress_topic(&config, &rows::random_client_ids(backlog)).await?;
     let group_suffix = format!("{suffix}-double");
-    let double_backlog = run_record(services, &env_vars, &group_suffix, 2 * backlog).await?;
+    let double_backlog = run_record_role(services, &env_vars, &group_suffix, 2 * backlog).await?;
 
     let (record_rate, copy_rate) = (median(&record_rates), median(&copy_rates));
     Ok(vec![
@@ -80,17 +81,17 @@ pub async fn measure(services: &Services) -> Result<Vec<Measurement>> {
             details: format!("{record_rate:.0} rows/s ÷ {copy_rate:.0} by COPY"),
             value: record_rate / copy_rate,
             unit: "",
-            target: Target::AtLeast(0.45),
+            goal: Goal::AtLeast(0.45),
         },
         Measurement::peak_memory(
             "record, peak memory, backlog of 200,000",
             median(&peak_memory_mib),
-            MAX_MEMORY_MIB,
+            MAX_PEAK_MEMORY_MIB,
         ),
         Measurement::peak_memory(
             "record, peak memory, backlog of 400,000",
             double_backlog.peak_memory_mib,
-            MAX_MEMORY_MIB,
+            MAX_PEAK_MEMORY_MIB,
         ),
     ])
 }
@@ -101,9 +102,9 @@ struct RecordResult {
     peak_memory_mib: f64,
 }
 
-/// Runs the role `record` with a new consumer group and an empty database, until it has written the
-/// backlog.
-async fn run_record(
+/// Runs the role `record` with a new consumer group and an empty database. Stops the process when
+/// all rows of the backlog are written.
+async fn run_record_role(
     services: &Services,
     shared_env_vars: &[(String, String)],
     group_suffix: &str,
@@ -119,16 +120,16 @@ async fn run_record(
     ]));
     let mut connection = services.connect(&database).await?;
     let process = ConnectorProcess::start(&["--role", "record"], &env).await?;
-    // Time and row count of the first poll that found rows. The measurement starts at this time,
-    // because Kafka determines how long a new consumer group waits for its partitions.
-    let mut first_poll: Option<(Instant, i64)> = None;
+    // Time and row count of the first poll that found rows. The measurement starts at this time, so
+    // that it does not include the time until Kafka assigns partitions to the new consumer group.
+    let mut first_poll_with_rows: Option<(Instant, i64)> = None;
     let expected_rows = i64::try_from(backlog)?;
     let rows_per_second = loop {
         let row_count: i64 = sqlx::query_scalar("SELECT count(*) FROM connections")
             .fetch_one(&mut connection)
             .await?;
-        match first_poll {
-            None if row_count > 0 => first_poll = Some((Instant::now(), row_count)),
+        match first_poll_with_rows {
+            None if row_count > 0 => first_poll_with_rows = Some((Instant::now(), row_count)),
             Some((started_at, first_row_count)) if row_count >= expected_rows => {
                 break (row_count - first_row_count) as f64 / started_at.elapsed().as_secs_f64();
             }
@@ -147,7 +148,8 @@ async fn run_record(
     );
     process.kill().await?;
     connection.close().await?;
-    // PostgreSQL closes the connections of the killed process with a delay.
+    // PostgreSQL closes the connections of the killed process with a delay, so the first attempts
+    // may fail.
     let poll_interval = Duration::from_millis(50);
     eventually("DROP DATABASE", poll_interval, || async {
         Ok(services.drop_database(&database).await.ok())
@@ -160,11 +162,11 @@ async fn run_record(
 }
 
 /// Copies the rows into an empty database. Returns the rows per second.
-async fn copy_rows(services: &Services, copy_text: &[Vec<u8>]) -> Result<f64> {
+async fn copy_rows(services: &Services, copy_input: &[Vec<u8>]) -> Result<f64> {
     let database = services.create_database().await?;
     services.checkpoint().await?;
     let mut connection = services.connect(&database).await?;
-    let rate = rows::copy_batches(&mut connection, copy_text).await?;
+    let rate = rows::copy_batches(&mut connection, copy_input).await?;
     connection.close().await?;
     services.drop_database(&database).await?;
     Ok(rate)

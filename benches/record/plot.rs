@@ -5,12 +5,12 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
-const WIDTH: f64 = 640.0;
-const HEIGHT: f64 = 320.0;
+const PLOT_WIDTH: f64 = 640.0;
+const PLOT_HEIGHT: f64 = 320.0;
 const LEFT_MARGIN: f64 = 80.0;
 const BOTTOM_MARGIN: f64 = 50.0;
-/// Margin at the top and at the right side.
-const TOP_RIGHT_MARGIN: f64 = 30.0;
+/// Width of the margin at the top and of the margin at the right side.
+const TOP_AND_RIGHT_MARGIN: f64 = 30.0;
 /// Horizontal space before the first point and after the last point. The labels of these points
 /// need the space.
 const SIDE_SPACE: f64 = 45.0;
@@ -27,17 +27,17 @@ pub fn write_svg(path: &Path, points: &[(usize, f64)]) -> Result<()> {
         .collect();
     let first_log = *log_clients.first().context("no points to plot")?;
     let last_log = *log_clients.last().context("no points to plot")?;
-    let inner_width = WIDTH - LEFT_MARGIN - TOP_RIGHT_MARGIN - 2.0 * SIDE_SPACE;
+    let inner_width = PLOT_WIDTH - LEFT_MARGIN - TOP_AND_RIGHT_MARGIN - 2.0 * SIDE_SPACE;
     let x = |log: f64| {
         LEFT_MARGIN + SIDE_SPACE + (log - first_log) / (last_log - first_log) * inner_width
     };
-    let inner_height = HEIGHT - BOTTOM_MARGIN - TOP_RIGHT_MARGIN;
-    let y = |rate: f64| HEIGHT - BOTTOM_MARGIN - rate / top_rate * inner_height;
+    let inner_height = PLOT_HEIGHT - BOTTOM_MARGIN - TOP_AND_RIGHT_MARGIN;
+    let y = |rate: f64| PLOT_HEIGHT - BOTTOM_MARGIN - rate / top_rate * inner_height;
 
     let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {PLOT_WIDTH} {PLOT_HEIGHT}\" \
          font-family=\"sans-serif\" font-size=\"13\">\n\
-         <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n"
+         <rect width=\"{PLOT_WIDTH}\" height=\"{PLOT_HEIGHT}\" fill=\"white\"/>\n"
     );
     let mut rate = 0.0;
     while rate <= top_rate {
@@ -46,7 +46,7 @@ pub fn write_svg(path: &Path, points: &[(usize, f64)]) -> Result<()> {
             svg,
             "<line x1=\"{LEFT_MARGIN}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\" stroke=\"#ddd\"/>\
              <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-            WIDTH - TOP_RIGHT_MARGIN,
+            PLOT_WIDTH - TOP_AND_RIGHT_MARGIN,
             LEFT_MARGIN - 8.0,
             y + 4.0,
             with_thousands_separators(rate)
@@ -72,7 +72,7 @@ pub fn write_svg(path: &Path, points: &[(usize, f64)]) -> Result<()> {
              <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
             y - 10.0,
             with_thousands_separators(*rate),
-            HEIGHT - BOTTOM_MARGIN + 20.0,
+            PLOT_HEIGHT - BOTTOM_MARGIN + 20.0,
             with_thousands_separators(*clients as f64)
         )?;
     }
@@ -80,8 +80,8 @@ pub fn write_svg(path: &Path, points: &[(usize, f64)]) -> Result<()> {
         svg,
         "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">known clients</text>\
          <text x=\"{LEFT_MARGIN}\" y=\"18\">rows/s that two writers update</text>\n</svg>",
-        f64::midpoint(LEFT_MARGIN, WIDTH),
-        HEIGHT - 8.0
+        f64::midpoint(LEFT_MARGIN, PLOT_WIDTH),
+        PLOT_HEIGHT - 8.0
     )?;
     std::fs::write(path, svg).with_context(|| path.display().to_string())
 }
@@ -99,8 +99,8 @@ pub fn with_thousands_separators(number: f64) -> String {
     text
 }
 
-/// Returns the distance between two grid lines. It is a power of ten, doubled until at most six
-/// grid lines are necessary to reach `max_rate`.
+/// Returns the distance between two grid lines. The distance starts as a power of ten, and doubles
+/// until at most six grid lines are necessary to reach `max_rate`.
 fn grid_step(max_rate: f64) -> f64 {
     let mut step = 10_f64.powf((max_rate / 5.0).log10().floor());
     while max_rate / step > 6.0 {

@@ -1,5 +1,5 @@
 //! Test data: online messages of 500 bytes, and the rows that result from these messages. The rows
-//! exist as input for `Store::record_batch` and as text for COPY.
+//! are available in two formats: input for `Store::record_batch`, and text for COPY.
 
 use std::fmt::Write as _;
 use std::time::Instant;
@@ -47,11 +47,13 @@ pub fn random_client_ids(count: usize) -> Vec<String> {
 
 /// Returns the upserts that result from one online message per client, in batches of
 /// [`BATCH_SIZE`]. Each batch is sorted by client id, as in the recorder.
-pub fn upserts(client_ids: &[String], revision: usize) -> Vec<Vec<ConnectionUpsert>> {
+pub fn upsert_batches(client_ids: &[String], revision: usize) -> Vec<Vec<ConnectionUpsert>> {
     client_ids
         .chunks(BATCH_SIZE)
         .map(|chunk| {
-            let upserts = chunk.iter().map(|client_id| upsert(client_id, revision));
+            let upserts = chunk
+                .iter()
+                .map(|client_id| online_upsert(client_id, revision));
             let mut batch: Vec<ConnectionUpsert> = upserts.collect();
             batch.sort_by(|a, b| a.client_id.cmp(&b.client_id));
             batch
@@ -59,7 +61,7 @@ pub fn upserts(client_ids: &[String], revision: usize) -> Vec<Vec<ConnectionUpse
         .collect()
 }
 
-fn upsert(client_id: &str, revision: usize) -> ConnectionUpsert {
+fn online_upsert(client_id: &str, revision: usize) -> ConnectionUpsert {
     let message = online_message(client_id, revision);
     let message: serde_json::Value = serde_json::from_str(&message).expect("valid JSON");
     let content = &message["content"];
@@ -96,14 +98,14 @@ fn upsert(client_id: &str, revision: usize) -> ConnectionUpsert {
     }
 }
 
-/// Statement that receives the output of [`copy_text`].
+/// COPY statement that reads the output of [`to_copy_input`].
 const COPY_STATEMENT: &str = "COPY connections (client_id, org_id, account, dialect, kind, topic_prefix, \
      canonical_facts, catalog_service_facts, dispatchers, tags, client_name, client_version, \
      message_id, message_sent, online_received_at, queue_partition, queue_offset, \
      inventory_eligible, stale_timestamp, created_at, updated_at) FROM STDIN";
 
 /// Converts each batch of upserts to input for COPY.
-pub fn copy_text(batches: &[Vec<ConnectionUpsert>]) -> Vec<Vec<u8>> {
+pub fn to_copy_input(batches: &[Vec<ConnectionUpsert>]) -> Vec<Vec<u8>> {
     batches
         .iter()
         .map(|batch| {
@@ -132,7 +134,7 @@ pub fn copy_text(batches: &[Vec<ConnectionUpsert>]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Copies each batch in a separate transaction. Returns the rows per second.
+/// Writes each batch with COPY in a separate transaction. Returns the rows per second.
 pub async fn copy_batches(connection: &mut PgConnection, batches: &[Vec<u8>]) -> Result<f64> {
     let started_at = Instant::now();
     for batch in batches {

@@ -12,7 +12,7 @@ pub mod report;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use cloud_connector::config::{Config, Overrides, load_with};
+use cloud_connector::config::{Config, Overrides, load_with_environment};
 use sqlx::{Connection as _, PgConnection};
 
 /// Ports of the services that `dev/with-services` runs.
@@ -26,21 +26,22 @@ impl Services {
     /// Reads the ports from the file that `dev/with-services` writes.
     pub fn from_env_file() -> Result<Self> {
         let path = repository_root().join("target/services/env");
-        let text = std::fs::read_to_string(&path).with_context(|| {
+        let env_file_text = std::fs::read_to_string(&path).with_context(|| {
             format!(
                 "{} is missing; run the benchmark with `make bench-…`, which starts the services",
                 path.display()
             )
         })?;
-        let port = |name: &str| {
-            text.lines()
+        let read_port = |name: &str| {
+            env_file_text
+                .lines()
                 .find_map(|line| line.strip_prefix(name)?.strip_prefix('=')?.parse().ok())
                 .with_context(|| format!("{} has no {name}", path.display()))
         };
         Ok(Self {
-            postgres_port: port("POSTGRES_PORT")?,
-            kafka_port: port("KAFKA_PORT")?,
-            mosquitto_port: port("MOSQUITTO_PORT")?,
+            postgres_port: read_port("POSTGRES_PORT")?,
+            kafka_port: read_port("KAFKA_PORT")?,
+            mosquitto_port: read_port("MOSQUITTO_PORT")?,
         })
     }
 
@@ -79,8 +80,8 @@ impl Services {
             .await
     }
 
-    /// Makes PostgreSQL write all dirty pages to disk now. Otherwise it would write the pages
-    /// during the measurement.
+    /// Makes PostgreSQL write all dirty pages to disk now. Otherwise PostgreSQL would write the
+    /// pages during the measurement.
     pub async fn checkpoint(&self) -> Result<()> {
         self.execute("CHECKPOINT".to_owned()).await
     }
@@ -94,17 +95,19 @@ impl Services {
     }
 }
 
-/// Converts settings to environment variables. Each setting is a configuration key and its value.
+/// Converts settings to environment variables. Each setting is a pair of a configuration key and a
+/// value.
 pub fn env_vars(settings: &[(&str, &str)]) -> Vec<(String, String)> {
-    let name = |key: &str| format!("CLOUD_CONNECTOR__{}", key.replace('.', "__").to_uppercase());
+    let env_var_name =
+        |key: &str| format!("CLOUD_CONNECTOR__{}", key.replace('.', "__").to_uppercase());
     settings
         .iter()
-        .map(|(key, value)| (name(key), (*value).to_owned()))
+        .map(|(key, value)| (env_var_name(key), (*value).to_owned()))
         .collect()
 }
 
 pub fn load_config(env_vars: Vec<(String, String)>) -> Result<Config> {
-    Ok(load_with(&Overrides::default(), env_vars)?.config)
+    Ok(load_with_environment(&Overrides::default(), env_vars)?.config)
 }
 
 pub fn repository_root() -> &'static Path {

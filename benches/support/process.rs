@@ -10,13 +10,13 @@ use tokio::process::{Child, Command};
 use super::repository_root;
 
 /// Path of the `cloud-connector` binary.
-pub const PROGRAM: &str = env!("CARGO_BIN_EXE_cloud-connector");
+pub const CONNECTOR_PROGRAM: &str = env!("CARGO_BIN_EXE_cloud-connector");
 
 /// Maximum time until a process has printed its startup banner.
 const START_TIMEOUT: Duration = Duration::from_mins(1);
 /// Maximum time between SIGTERM and the exit of a process.
 const STOP_TIMEOUT: Duration = Duration::from_mins(1);
-/// Maximum duration of [`eventually`].
+/// Maximum time for which [`eventually`] polls.
 const POLL_TIMEOUT: Duration = Duration::from_mins(5);
 const READINESS_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -30,7 +30,7 @@ pub struct ConnectorProcess {
 }
 
 fn connector_command(env_vars: &[(String, String)]) -> Command {
-    let mut command = Command::new(PROGRAM);
+    let mut command = Command::new(CONNECTOR_PROGRAM);
     command
         .envs(env_vars.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
@@ -38,7 +38,8 @@ fn connector_command(env_vars: &[(String, String)]) -> Command {
     command
 }
 
-/// Runs a command of the connector until it exits. Fails if the exit code is not zero.
+/// Runs a command of the connector, and waits until the process exits. Fails if the exit code is
+/// not zero.
 pub async fn run_command(args: &[&str], env_vars: &[(String, String)]) -> Result<()> {
     let output = connector_command(env_vars).args(args).output().await?;
     ensure!(
@@ -66,7 +67,7 @@ impl ConnectorProcess {
             .stdout(Stdio::piped())
             .stderr(stderr)
             .spawn()
-            .context(PROGRAM)?;
+            .context(CONNECTOR_PROGRAM)?;
         let stdout = child.stdout.take().context("stdout is not piped")?;
         let mut lines = BufReader::new(stdout).lines();
         let (mut http_url, mut mqtt_address) = (String::new(), String::new());
@@ -77,7 +78,7 @@ impl ConnectorProcess {
                     (Some("MQTT"), Some(address)) if mqtt_address.is_empty() => {
                         address.clone_into(&mut mqtt_address);
                     }
-                    // This is the last line of the banner.
+                    // The last line of the banner starts with `Ctrl-C`.
                     (Some("Ctrl-C"), _) => return Ok(()),
                     _ => {}
                 }
@@ -114,16 +115,16 @@ impl ConnectorProcess {
 
     /// Returns the peak resident memory since the start of the process, in MiB.
     pub fn peak_memory_mib(&self) -> Result<f64> {
-        self.memory_mib("VmHWM:")
+        self.read_memory_field_mib("VmHWM:")
     }
 
     /// Returns the current resident memory of the process, in MiB.
     pub fn current_memory_mib(&self) -> Result<f64> {
-        self.memory_mib("VmRSS:")
+        self.read_memory_field_mib("VmRSS:")
     }
 
     /// Reads a memory field of `/proc/<pid>/status`. Returns the value in MiB.
-    fn memory_mib(&self, field: &str) -> Result<f64> {
+    fn read_memory_field_mib(&self, field: &str) -> Result<f64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()?))?;
         let line = status.lines().find_map(|line| line.strip_prefix(field));
         let kib = line.and_then(|line| line.split_whitespace().next());
@@ -140,8 +141,8 @@ impl ConnectorProcess {
         Ok(self.child.kill().await?)
     }
 
-    /// Sends SIGTERM and waits until the process exits. Before it exits, the connector disconnects
-    /// from the broker and leaves its consumer group.
+    /// Sends SIGTERM and waits until the process exits. The connector disconnects from the broker
+    /// and leaves its consumer group before it exits.
     pub async fn stop(mut self) -> Result<()> {
         let pid = self.pid()?.to_string();
         let status = std::process::Command::new("kill").arg(pid).status()?;

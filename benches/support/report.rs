@@ -1,29 +1,30 @@
-//! Prints measurements and their targets as a table, and writes them to a JSON file.
+//! Prints measurements and their performance goals as a table, and writes them to a JSON file.
 
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-/// The limit that a measured value must meet.
+/// A performance goal: the limit that a measured value must meet. In the JSON file, the key of the
+/// goal is `target`.
 #[derive(Clone, Copy)]
-pub enum Target {
+pub enum Goal {
     AtLeast(f64),
     AtMost(f64),
-    /// There is no limit. The value is only reported.
+    /// The measurement has no goal. The value is only reported.
     None,
 }
 
-/// A measured value and its target.
+/// A measured value and its performance goal.
 pub struct Measurement {
     pub name: String,
     /// The measured numbers from which `value` was calculated, or a note about the measurement.
     pub details: String,
-    /// A ratio, or an absolute value in `unit`.
+    /// The measured ratio, or the measured absolute value in `unit`.
     pub value: f64,
     /// Unit of `value`. Empty if the value is a ratio.
     pub unit: &'static str,
-    pub target: Target,
+    pub goal: Goal,
 }
 
 impl Measurement {
@@ -34,31 +35,31 @@ impl Measurement {
             details: "VmHWM".to_owned(),
             value: value_mib,
             unit: "MiB",
-            target: Target::AtMost(max_mib),
+            goal: Goal::AtMost(max_mib),
         }
     }
 
-    pub fn meets_target(&self) -> bool {
-        match self.target {
-            Target::AtLeast(min) => self.value >= min,
-            Target::AtMost(max) => self.value <= max,
-            Target::None => true,
+    pub fn meets_goal(&self) -> bool {
+        match self.goal {
+            Goal::AtLeast(min) => self.value >= min,
+            Goal::AtMost(max) => self.value <= max,
+            Goal::None => true,
         }
     }
 
     fn result_text(&self) -> &'static str {
-        match self.target {
-            Target::None => "",
-            _ if self.meets_target() => "met",
+        match self.goal {
+            Goal::None => "",
+            _ if self.meets_goal() => "met",
             _ => "missed",
         }
     }
 
-    fn target_text(&self) -> String {
-        match self.target {
-            Target::AtLeast(min) => format!("≥ {min}"),
-            Target::AtMost(max) => format!("≤ {max}"),
-            Target::None => String::new(),
+    fn goal_text(&self) -> String {
+        match self.goal {
+            Goal::AtLeast(min) => format!("≥ {min}"),
+            Goal::AtMost(max) => format!("≤ {max}"),
+            Goal::None => String::new(),
         }
     }
 
@@ -72,26 +73,27 @@ impl Measurement {
 }
 
 pub fn print_table(measurements: &[Measurement]) {
-    let width = |column: fn(&Measurement) -> String| {
+    let column_width = |column: fn(&Measurement) -> String| {
         let widths = measurements.iter().map(|row| column(row).chars().count());
         widths.max().unwrap_or(0)
     };
-    let name_width = width(|row| row.name.clone());
-    let value_width = width(Measurement::value_text);
+    let name_width = column_width(|row| row.name.clone());
+    let value_width = column_width(Measurement::value_text);
     for row in measurements {
         println!(
             "{:<name_width$}  {:>value_width$}  {:<8} {:<6}  {}",
             row.name,
             row.value_text(),
-            row.target_text(),
+            row.goal_text(),
             row.result_text(),
             row.details
         );
     }
 }
 
-/// Writes the measurements to a JSON file that maps names to measurements. Measurements with other
-/// names remain in the file, because the parts of a benchmark can run separately.
+/// Writes the measurements to a JSON file that maps names to measurements. The file keeps the
+/// measurements with other names, because an earlier run may have measured other parts of the
+/// benchmark.
 pub fn write_json(measurements: &[Measurement], path: &Path) -> Result<()> {
     let old_bytes = std::fs::read(path).ok();
     let old_json = old_bytes.and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
@@ -103,7 +105,7 @@ pub fn write_json(measurements: &[Measurement], path: &Path) -> Result<()> {
         let entry = json!({
             "value": (measurement.value * 1000.0).round() / 1000.0,
             "unit": measurement.unit,
-            "target": measurement.target_text(),
+            "target": measurement.goal_text(),
             "result": measurement.result_text(),
             "measured": measurement.details,
         });

@@ -13,13 +13,16 @@ pub struct HostileCase {
     pub payload: Option<String>,
     pub payload_hex: Option<String>,
     pub payload_repeat: Option<RepeatedPayload>,
-    pub expect: ExpectedOutcome,
-    pub reason: Option<String>,
-    #[serde(default)]
-    pub handshake_error: bool,
-    #[serde(default)]
-    pub heartbeat: bool,
-    pub client: Option<String>,
+    #[serde(rename = "expect")]
+    pub expected_outcome: ExpectedOutcome,
+    #[serde(rename = "reason")]
+    pub expected_reason: Option<String>,
+    #[serde(default, rename = "handshake_error")]
+    pub expects_handshake_error: bool,
+    #[serde(default, rename = "heartbeat")]
+    pub counts_as_heartbeat: bool,
+    #[serde(rename = "client")]
+    pub expected_client: Option<String>,
     #[serde(default)]
     pub needs_open_broker: bool,
     #[serde(default)]

@@ -7,11 +7,12 @@ use uuid::Uuid;
 use crate::domain::{ClientKind, MessageId, RejectReason, Timestamp};
 use crate::protocol::{
     Channel, ClientMessage, ClientResponse, Direction, InboundMessage, MAX_PRESENCE_BYTES,
-    MAX_RESPONSE_BYTES, OnlineMessage, OriginalPayload, Rejection, decode, is_response,
+    MAX_RESPONSE_BYTES, OnlineMessage, OriginalPayload, Rejection, decode,
+    is_response_or_heartbeat,
 };
 
-/// Maximum nesting nesting_depth of facts, dispatchers and tags.
-const MAX_STORED_DEPTH: usize = 32;
+/// Maximum nesting depth of facts, dispatchers and tags.
+const MAX_NESTING_DEPTH: usize = 32;
 
 /// Decodes the payload, checks the invariants of decoding, and returns the decoded message.
 ///
@@ -24,17 +25,20 @@ pub fn check_decoding(channel: Channel, payload: &[u8]) -> Result<ClientMessage,
         Ok(decoded) => check_message(channel, payload, decoded),
         Err(rejection) => check_rejection(payload, rejection),
     }
-    check_offline(channel, payload, &result);
-    if is_response(channel, payload) {
+    check_offline_decoding(channel, payload, &result);
+    if is_response_or_heartbeat(channel, payload) {
         let is_presence = matches!(
             result,
             Ok(ClientMessage::Online(_)
                 | ClientMessage::Offline
                 | ClientMessage::InvalidHandshake(_))
         );
-        assert!(!is_presence, "is_response is true for {result:?}");
+        assert!(
+            !is_presence,
+            "is_response_or_heartbeat is true for {result:?}"
+        );
     }
-    check_always_rejected(channel, message);
+    check_wrong_direction_and_truncation_are_rejected(channel, message);
     result
 }
 
@@ -51,7 +55,10 @@ fn inbound_message(payload: &[u8]) -> InboundMessage {
 
 /// Checks that every message on a topic for messages to clients is rejected, and that every
 /// truncated message is rejected.
-fn check_always_rejected(channel: Channel, mut message: InboundMessage) {
+fn check_wrong_direction_and_truncation_are_rejected(
+    channel: Channel,
+    mut message: InboundMessage,
+) {
     let channel_to_client = match channel {
         Channel::Control(_) => Channel::Control(Direction::ToClient),
         Channel::Data(_) => Channel::Data(Direction::ToClient),
@@ -68,7 +75,7 @@ fn check_always_rejected(channel: Channel, mut message: InboundMessage) {
 }
 
 fn check_rejection(payload: &[u8], rejection: &Rejection) {
-    // The decoder never uses this reason. Only the recorder uses this reason, after decoding.
+    // Only the recorder uses the reason `RejectedByDatabase`. The decoder never uses this reason.
     assert_ne!(rejection.reason, RejectReason::RejectedByDatabase);
     let detail_length = rejection.detail.len();
     assert!(0 < detail_length && detail_length < 200, "{rejection:?}");
@@ -90,7 +97,7 @@ fn check_message(channel: Channel, payload: &[u8], message: &ClientMessage) {
                 is_control || online.message_id.is_some(),
                 "handshake without message_id"
             );
-            check_online(online);
+            check_online_message(online);
         }
         ClientMessage::Offline => {
             assert!(!is_data, "offline message on the data topic");
@@ -110,7 +117,7 @@ fn check_message(channel: Channel, payload: &[u8], message: &ClientMessage) {
     }
 }
 
-fn check_online(online: &OnlineMessage) {
+fn check_online_message(online: &OnlineMessage) {
     online.message_id.iter().for_each(check_message_id);
     if let Some(sent) = online.sent {
         let text = sent.to_string();
@@ -120,10 +127,10 @@ fn check_online(online: &OnlineMessage) {
         assert!(is_truncated, "not truncated to microseconds: {text}");
     }
     let info = &online.info;
-    check_storable(&info.canonical_facts);
-    check_storable(&info.catalog_service_facts);
-    check_storable(&info.dispatchers);
-    check_storable(&info.tags);
+    check_value_is_storable(&info.canonical_facts);
+    check_value_is_storable(&info.catalog_service_facts);
+    check_value_is_storable(&info.dispatchers);
+    check_value_is_storable(&info.tags);
     check_short_text(&info.client_name);
     check_short_text(&info.client_version);
     let facts = info.canonical_facts.as_object();
@@ -177,13 +184,13 @@ fn check_short_text(text: &str) {
 
 /// Checks that both databases can store the value, and that an API caller's JSON parser can parse a
 /// list that contains the value.
-fn check_storable(value: &Value) {
-    assert!(nesting_depth(value) <= MAX_STORED_DEPTH);
+fn check_value_is_storable(value: &Value) {
+    assert!(nesting_depth(value) <= MAX_NESTING_DEPTH);
     let text = value.to_string();
     // An escaped backslash followed by `u0000` is not a NUL.
     assert!(!text.replace("\\\\", "").contains("\\u0000"), "{text}");
     serde_json::from_str::<Value>(&text).expect("the text that SQLite stores is valid JSON");
-    check_numbers(value);
+    check_numbers_are_parsable(value);
 }
 
 fn nesting_depth(value: &Value) -> usize {
@@ -197,15 +204,15 @@ fn nesting_depth(value: &Value) -> usize {
 /// Checks that the service can parse the numbers that PostgreSQL returns. PostgreSQL returns all
 /// digits of a JSON number. If the service could not parse a number, every list with this row would
 /// fail.
-fn check_numbers(value: &Value) {
+fn check_numbers_are_parsable(value: &Value) {
     match value {
         Value::Number(number) if number.is_f64() => {
             let digits = format!("{}", number.as_f64().expect("a double"));
             let parsed = serde_json::from_str::<Value>(&digits);
             assert!(parsed.is_ok(), "cannot parse {digits}");
         }
-        Value::Array(items) => items.iter().for_each(check_numbers),
-        Value::Object(map) => map.values().for_each(check_numbers),
+        Value::Array(items) => items.iter().for_each(check_numbers_are_parsable),
+        Value::Object(map) => map.values().for_each(check_numbers_are_parsable),
         _ => {}
     }
 }
@@ -213,7 +220,11 @@ fn check_numbers(value: &Value) {
 /// Checks that a message is decoded as an offline message if and only if its type and state are
 /// those of an offline message. All other fields must have no effect. The expected result is
 /// computed without the decoder.
-fn check_offline(channel: Channel, payload: &[u8], result: &Result<ClientMessage, Rejection>) {
+fn check_offline_decoding(
+    channel: Channel,
+    payload: &[u8],
+    result: &Result<ClientMessage, Rejection>,
+) {
     if payload.len() > MAX_PRESENCE_BYTES {
         return;
     }
@@ -229,7 +240,8 @@ fn check_offline(channel: Channel, payload: &[u8], result: &Result<ClientMessage
     let is_decoded_as_offline = *result == Ok(ClientMessage::Offline);
     assert_eq!(is_offline, is_decoded_as_offline, "{value}");
 
-    // Change only the type and the state, so that the message becomes an offline message.
+    // An offline message is created from the payload: only the type and the state are changed. The
+    // decoder must ignore all other fields.
     match (channel, value.get("type").is_some()) {
         (Channel::Control(_), true) if value["content"].is_object() => {
             value["type"] = "connection-status".into();

@@ -13,12 +13,12 @@ use crate::protocol::{
     encode_message, handshake, is_valid_metadata, status,
 };
 
-/// Range of the generated times in Unix seconds: from the year 0 to the second before the last
-/// second of `Timestamp`.
+/// Range of the generated times in Unix seconds. The range starts at the year 0 and ends one second
+/// before the maximum of `Timestamp`.
 const UNIX_SECONDS_RANGE: std::ops::RangeInclusive<i64> = -62_167_219_200..=253_402_207_199;
 
-/// Generates a message from the bytes, encodes the message in both dialects, and checks the decoded
-/// message.
+/// Generates a message from the bytes, encodes the message in each dialect that has this message,
+/// and checks the decoded message.
 ///
 /// # Errors
 /// If there are too few bytes for a message.
@@ -30,17 +30,22 @@ pub fn check_round_trip(bytes: &[u8]) -> Result<()> {
     let message_id = Uuid::from_bytes(bytes.arbitrary()?);
     let now = generate_timestamp(&mut bytes)?;
     match bytes.int_in_range(0..=4)? {
-        0 => check_message(&OutgoingMessage {
-            message_id: message_id,
+        0 => check_message_round_trip(&OutgoingMessage {
+            message_id,
             sent: now,
             directive: bytes.arbitrary()?,
             metadata: generate_metadata(&mut bytes)?,
             payload: generate_json_value(&mut bytes, 6)?,
         }),
-        1 => check_command(&generate_command(&mut bytes)?, message_id, now),
-        2 => check_handshake_error(bytes.arbitrary()?, bytes.arbitrary()?, message_id, now),
-        3 => check_presence(now, &generate_client_info(&mut bytes)?),
-        _ => check_responses(
+        1 => check_command_round_trip(&generate_command(&mut bytes)?, message_id, now),
+        2 => check_handshake_error_round_trip(
+            bytes.arbitrary()?,
+            bytes.arbitrary()?,
+            message_id,
+            now,
+        ),
+        3 => check_presence_round_trips(now, &generate_client_info(&mut bytes)?),
+        _ => check_response_round_trips(
             now,
             bytes.arbitrary()?,
             bytes.arbitrary()?,
@@ -68,7 +73,7 @@ fn generate_metadata(bytes: &mut Unstructured<'_>) -> Result<Value> {
 }
 
 fn generate_json_value(bytes: &mut Unstructured<'_>, max_depth: u8) -> Result<Value> {
-    // At depth 0, the value is neither an array nor an object, so that the nesting ends.
+    // If `max_depth` is 0, the value is neither an array nor an object. So the nesting ends.
     let last_variant = if max_depth == 0 { 5 } else { 7 };
     Ok(match bytes.int_in_range(0..=last_variant)? {
         0 => Value::Null,
@@ -111,20 +116,21 @@ fn generate_command(bytes: &mut Unstructured<'_>) -> Result<Command> {
 
 fn generate_client_info(bytes: &mut Unstructured<'_>) -> Result<ClientInfo> {
     let mut facts = generate_json_object(bytes, 3)?;
-    // The decoder removes an insights_id that is not a UUID. The module `decode` checks this.
+    // The decoder removes an `insights_id` that is not a UUID, so the decoded facts would differ.
+    // The module `decode` checks the removal.
     facts.remove("insights_id");
-    let mut catalog_facts = generate_json_object(bytes, 3)?;
+    let mut catalog_service_facts = generate_json_object(bytes, 3)?;
     for key in ["source_type", "application_type"] {
-        catalog_facts.insert(key.to_owned(), Value::String(bytes.arbitrary()?));
+        catalog_service_facts.insert(key.to_owned(), Value::String(bytes.arbitrary()?));
     }
-    let mut object_or_null = || match bytes.arbitrary()? {
+    let mut generate_object_or_null = || match bytes.arbitrary()? {
         true => Ok(Value::Null),
         false => generate_json_object(bytes, 3).map(Value::Object),
     };
-    let (dispatchers, tags) = (object_or_null()?, object_or_null()?);
+    let (dispatchers, tags) = (generate_object_or_null()?, generate_object_or_null()?);
     Ok(ClientInfo {
         canonical_facts: Value::Object(facts),
-        catalog_service_facts: Value::Object(catalog_facts),
+        catalog_service_facts: Value::Object(catalog_service_facts),
         dispatchers,
         tags,
         client_name: bytes.arbitrary()?,
@@ -164,7 +170,7 @@ fn assert_envelope(
     assert!(is_rfc_3339, "{text}");
 }
 
-fn check_message(message: &OutgoingMessage) {
+fn check_message_round_trip(message: &OutgoingMessage) {
     assert!(is_valid_metadata(&message.metadata));
     let payload = message.payload.clone();
     let message_id = message.message_id.to_string();
@@ -218,7 +224,7 @@ fn check_message(message: &OutgoingMessage) {
     assert_eq!(handshake_client::decode(&bytes), Some(expected));
 }
 
-fn check_command(command: &Command, message_id: Uuid, now: Timestamp) {
+fn check_command_round_trip(command: &Command, message_id: Uuid, now: Timestamp) {
     let (name, delay, message) = match command {
         Command::Ping => ("ping", None, ""),
         Command::Reconnect {
@@ -285,7 +291,12 @@ fn check_command(command: &Command, message_id: Uuid, now: Timestamp) {
     }
 }
 
-fn check_handshake_error(handshake_id: &str, detail: &str, message_id: Uuid, now: Timestamp) {
+fn check_handshake_error_round_trip(
+    handshake_id: &str,
+    detail: &str,
+    message_id: Uuid,
+    now: Timestamp,
+) {
     let in_response_to = MessageId::new(handshake_id).ok();
     let error = HandshakeError {
         in_response_to: in_response_to.clone(),
@@ -313,7 +324,7 @@ fn check_handshake_error(handshake_id: &str, detail: &str, message_id: Uuid, now
     assert_eq!(handshake_client::decode(&bytes), Some(expected));
 }
 
-fn check_presence(now: Timestamp, info: &ClientInfo) {
+fn check_presence_round_trips(now: Timestamp, info: &ClientInfo) {
     // An escaped backslash followed by `u0000` is not a NUL.
     let has_nul = |value: &Value| {
         let text = value.to_string().replace("\\\\", "");
@@ -414,9 +425,14 @@ fn check_online_result(
     }
 }
 
-fn check_responses(now: Timestamp, response_to_id: &str, directive: &str, content: &Value) {
+fn check_response_round_trips(
+    now: Timestamp,
+    response_to_id: &str,
+    directive: &str,
+    content: &Value,
+) {
     let expected_id = MessageId::new(response_to_id);
-    // The decoder treats an empty id as absent, which is valid.
+    // An empty id is also valid, because the decoder treats an empty id as absent.
     let is_valid_id = expected_id.is_ok() || response_to_id.is_empty();
     let expected_id = expected_id.ok();
     let is_valid = is_valid_id && !directive.contains('\0') && directive.chars().count() <= 255;

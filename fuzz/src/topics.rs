@@ -1,13 +1,13 @@
 //! Checks the invariants of topic names, for any topic and several deployments.
 
 use crate::domain::ClientId;
-use crate::protocol::{Channel, ClientTopic, Direction, HandshakeSegments, TopicScheme};
+use crate::protocol::{Channel, ClientTopic, Direction, HandshakeTopicLevels, TopicScheme};
 
-/// Returns the topic prefixes and handshake segments of several deployments. The topic names are
-/// easy to confuse: some prefixes begin with other prefixes, and some handshake segments are also
+/// Returns the topic prefixes and handshake levels of several deployments. The topic names are
+/// easy to confuse: some prefixes start with another prefix, and some handshake levels are also
 /// levels of other topics.
-pub fn test_deployments() -> Vec<(Vec<String>, HandshakeSegments)> {
-    let segments = |inbound: &str, outbound: &str, status: &str| HandshakeSegments {
+pub fn test_deployments() -> Vec<(Vec<String>, HandshakeTopicLevels)> {
+    let handshake_levels = |inbound: &str, outbound: &str, status: &str| HandshakeTopicLevels {
         inbound_level: inbound.to_owned(),
         outbound_level: outbound.to_owned(),
         status_level: Some(status.to_owned()),
@@ -16,14 +16,17 @@ pub fn test_deployments() -> Vec<(Vec<String>, HandshakeSegments)> {
     vec![
         (
             prefixes(&["redhat/insights", "qa/insights"]),
-            segments("in", "out", "status"),
+            handshake_levels("in", "out", "status"),
         ),
-        (prefixes(&["redhat/insights"]), HandshakeSegments::default()),
+        (
+            prefixes(&["redhat/insights"]),
+            HandshakeTopicLevels::default(),
+        ),
         (
             prefixes(&["redhat", "redhat/insights", "redhat/insights/in"]),
-            segments("in", "out", "status"),
+            handshake_levels("in", "out", "status"),
         ),
-        (prefixes(&["a"]), segments("control", "data", "in")),
+        (prefixes(&["a"]), handshake_levels("control", "data", "in")),
     ]
 }
 
@@ -45,11 +48,16 @@ pub fn filter_matches(filter: &str, topic: &str) -> bool {
 /// # Panics
 /// If an invariant is violated.
 pub fn check_topic(topic: &str) {
-    for (prefixes, segments) in test_deployments() {
-        let topics = TopicScheme::new(prefixes.clone(), segments.clone());
+    for (prefixes, handshake_levels) in test_deployments() {
+        let topics = TopicScheme::new(prefixes.clone(), handshake_levels.clone());
         check_topic_in_scheme(&topics, topic);
         if let Ok(client) = ClientId::new(topic) {
-            check_client(&topics, &prefixes, segments.status_level.is_some(), &client);
+            check_topics_of_client(
+                &topics,
+                &prefixes,
+                handshake_levels.status_level.is_some(),
+                &client,
+            );
         }
     }
 }
@@ -61,8 +69,8 @@ fn check_topic_in_scheme(topics: &TopicScheme, topic: &str) {
         assert!(ClientId::new(parsed.client.as_str()).is_ok());
         assert!(!topic.contains(['+', '#', '\0']));
     }
-    // Only the client in the topic may use the topic. The check tries all levels of the topic and
-    // similar texts as client ids.
+    // Only the client in the topic may use the topic. The loop tries all levels of the topic, and
+    // similar texts, in place of the client id.
     let mut permitted_clients = Vec::new();
     for level in topic.split('/') {
         for candidate in [
@@ -108,7 +116,7 @@ fn check_topic_in_scheme(topics: &TopicScheme, topic: &str) {
 
 /// Checks that every topic of the client can be parsed, and that only this client may use its
 /// topics.
-fn check_client(
+fn check_topics_of_client(
     topics: &TopicScheme,
     prefixes: &[String],
     has_status_topic: bool,

@@ -3,9 +3,10 @@
 -- are dead letters whose reason has a new name. The columns that the Go implementation uses keep
 -- their names.
 
--- The UPDATE of dead_letters must read all rows that were committed before the table was locked.
+-- The UPDATE of dead_letters must also read rows that other transactions commit while this
+-- transaction waits for the lock. READ COMMITTED makes these rows visible.
 SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
--- The migration may take longer than the statement timeout that the program configures.
+-- Disables the statement timeout of the program, because the migration may take longer.
 SET LOCAL statement_timeout = 0;
 -- While this transaction waits for a table lock, later transactions wait for this transaction. To
 -- limit this time, the migration fails after 10 seconds and changes nothing. In that case, run
@@ -105,9 +106,10 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
            CASE jsonb_typeof(value) WHEN 'array' THEN value ELSE '[]' END) AS s (element)
 $$;
 
--- Returns a hash of all columns from which the search row of a connection is computed. If the old
--- and the new columns of a connection have the same hash, the search row is not updated. Only the
--- client itself could cause such a hash collision.
+-- Returns a hash of all columns from which the search row of a connection is computed. The trigger
+-- does not update the search row if the hash is unchanged. A hash collision would therefore leave
+-- an outdated search row. This risk is acceptable, because only the client of the row could cause
+-- the collision.
 CREATE FUNCTION search_content_hash(org_id text, facts jsonb, dispatchers jsonb, tags jsonb)
 RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
@@ -184,7 +186,7 @@ COMMENT ON COLUMN connections.topic_prefix IS
 COMMENT ON COLUMN connections.message_id IS
     'Field message_id of the latest online message.';
 COMMENT ON COLUMN connections.message_sent IS
-    'Field sent of the latest online message. If sent is missing or later: the receive time.';
+    'Field sent of the latest online message. The receive time if sent is missing or later.';
 COMMENT ON COLUMN connections.stale_timestamp IS
     'Time of the latest delivered report to inventory. The Unix epoch if a report is pending.';
 COMMENT ON COLUMN connections.tenant_lookup_timestamp IS

@@ -1,20 +1,23 @@
 //! The audit log. It contains one line for each request to a v1 management endpoint, and for each
-//! v2 request to ping, check, reconnect or disconnect a client.
+//! v2 request to ping, check, reconnect or disconnect a client. The audit log does not contain
+//! requests that were rejected because of invalid credentials, invalid input or a rate limit.
 
 use super::error::ApiError;
 use crate::telemetry::request_id;
 
-/// Log target of audit lines. Audit lines are written at every `log.level`, unless `log.level`
-/// contains a directive for this target.
+/// Log target of audit lines. Audit lines are written even if `log.level` is `warn` or `error`.
+/// Only a directive for this target in `log.level` can disable audit lines.
 const AUDIT_LOG_TARGET: &str = "cloud_connector::audit";
 
 /// An action that is recorded in the audit log. Contains the fields of the audit line that do not
 /// depend on the result of the action.
 pub(super) struct AuditedAction<'a> {
-    /// Name of the key, email address of the associate, or type of the identity.
+    /// The caller that performs the action: the name of a key, the email address of an associate,
+    /// or the type of an identity.
     pub caller: &'a str,
     pub action: &'static str,
-    /// Account number in v1, organization id in v2. Empty if the action is not for one tenant.
+    /// The tenant: an account number in v1, an organization id in v2. Empty if the action is not
+    /// for one tenant.
     pub tenant: &'a str,
     /// Id of the client that the action is for. Empty if the action is not for one client.
     pub client_id: &'a str,
@@ -28,9 +31,9 @@ pub(super) async fn run_audited<T>(
     action: &AuditedAction<'_>,
     work: impl Future<Output = Result<T, ApiError>>,
 ) -> Result<T, ApiError> {
-    let log_if_dropped = LogAbortedAction(action);
+    let aborted_action_logger = AbortedActionLogger(action);
     let result = work.await;
-    std::mem::forget(log_if_dropped);
+    std::mem::forget(aborted_action_logger);
     match &result {
         Ok(_) => action.log(200, "ok"),
         Err(error) => {
@@ -41,11 +44,11 @@ pub(super) async fn run_audited<T>(
     result
 }
 
-/// Guard that writes the audit line of an aborted action. The line is written when the guard is
-/// dropped.
-struct LogAbortedAction<'a>(&'a AuditedAction<'a>);
+/// Writes the audit line of an aborted action when this value is dropped. If the action completes,
+/// [`run_audited`] calls `forget` instead of dropping the value.
+struct AbortedActionLogger<'a>(&'a AuditedAction<'a>);
 
-impl Drop for LogAbortedAction<'_> {
+impl Drop for AbortedActionLogger<'_> {
     fn drop(&mut self) {
         self.0.log(0, "request aborted before completion");
     }

@@ -16,7 +16,7 @@ use crate::delivery::SendError;
 use crate::store::StoreError;
 use crate::telemetry::request_id;
 
-/// Value of `Retry-After` in 503 responses.
+/// Value of the header `Retry-After` in 503 responses.
 const RETRY_AFTER_SECONDS: u16 = 5;
 
 /// Body of an error response.
@@ -36,7 +36,7 @@ pub struct ApiError {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     id: Option<Uuid>,
-    /// Value of the `Retry-After` header.
+    /// Value of the response header `Retry-After`. `None` if the response does not have the header.
     #[serde(skip)]
     retry_after_seconds: Option<u16>,
 }
@@ -186,7 +186,7 @@ impl IntoResponse for ApiError {
 }
 
 /// Converts a database error to a 503 error. A database error must never become a 404 error or an
-/// empty list.
+/// empty list, because the caller would conclude that the clients are not connected.
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
         tracing::warn!(

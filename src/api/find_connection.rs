@@ -1,4 +1,4 @@
-//! Finds the connection that a caller's request is for.
+//! Finds the client connection to which a caller's request refers.
 
 use super::ApiState;
 use super::error::ApiError;
@@ -20,7 +20,7 @@ impl ApiState {
         let Ok(client_id) = ClientId::new(client_id) else {
             return Ok(None);
         };
-        Ok(self.store.find_for_org(org, &client_id).await?)
+        Ok(self.store.find_connection_for_org(org, &client_id).await?)
     }
 
     /// Finds a connection that the organization may send messages to. These are the connections of
@@ -39,7 +39,7 @@ impl ApiState {
         };
         let connection = self
             .store
-            .find_for_org_or_satellite(org, &client_id)
+            .find_org_or_satellite_connection(org, &client_id)
             .await?;
         if let Some(connection) = &connection
             && connection.tenant.org_id != *org

@@ -16,7 +16,7 @@ use super::json::Json;
 type SharedProbeState = Arc<ProbeState>;
 
 /// Paths of the probe endpoints. The access log omits requests to these paths, because monitoring
-/// sends them every few seconds.
+/// systems send these requests every few seconds.
 pub(super) const PROBE_PATHS: [&str; 3] = ["/liveness", "/readiness", "/metrics"];
 
 pub(super) fn router() -> Router<SharedProbeState> {
@@ -33,10 +33,11 @@ async fn liveness() -> Response {
 
 /// Runs all health checks and reports the result of each check. Responds 503 if a check fails.
 async fn readiness(State(probes): State<SharedProbeState>) -> Response {
-    let check_results = probes.health.check().await;
+    let check_results = probes.health.run_checks().await;
     let is_ready = check_results.values().all(Result::is_ok);
-    // Components with only a description do not affect readiness.
-    let descriptions = probes.health.info();
+    // The response also lists components that have a description instead of a health check. These
+    // components do not affect readiness.
+    let descriptions = probes.health.descriptions();
     let descriptions = descriptions
         .into_iter()
         .map(|(component, text)| (component.as_str().to_owned(), text.into()));

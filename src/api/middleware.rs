@@ -142,8 +142,8 @@ impl AccessLogEntry {
     }
 }
 
-/// Returns the request id that the caller sent, as header value and as text. Returns `None` if the
-/// caller sent no request id, or if the request id is not printable or too long.
+/// Returns the request id that the caller sent: the header value, and the same id as a string.
+/// Returns `None` if the request id is missing, empty, too long or not printable.
 fn caller_request_id(request: &Request) -> Option<(HeaderValue, String)> {
     let header = request.headers().get(REQUEST_ID_HEADER)?;
     let text = header.to_str().ok()?;

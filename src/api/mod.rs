@@ -57,7 +57,7 @@ pub struct ApiState {
     account_translator: Arc<dyn AccountTranslator>,
     rate_limits: RateLimits,
     /// Whether to accept the header `x-rh-identity`. Accepting the header is safe only behind a
-    /// gateway that overwrites it.
+    /// gateway that overwrites the header.
     trust_identity_header: bool,
     lookup_mode: LookupMode,
 }

@@ -1,8 +1,9 @@
-//! Builds the OpenAPI document and the router from the same list of endpoints.
+//! Builds the OpenAPI document and the router from the same list of endpoints. Therefore the
+//! document describes every endpoint.
 //!
-//! Every endpoint is passed through [`document_group`], so the document lists every endpoint. This
-//! module adds the documentation that all endpoints of a group share: tag, credentials and common
-//! error responses. The documentation of a single endpoint belongs to the endpoint's file.
+//! [`document_group`] adds the documentation that all endpoints of a group share: tag, credentials
+//! and common error responses. The documentation of a single endpoint belongs to the endpoint's
+//! file.
 
 use axum::Router;
 use utoipa::PartialSchema as _;
@@ -30,7 +31,8 @@ header `x-rh-insights-request-id`, with the caller's value or a generated one.
 
 Unknown fields in a request body are ignored.";
 
-/// An endpoint: a request handler with its OpenAPI description. The macro `routes!` creates it.
+/// An endpoint: a request handler with its OpenAPI description. The macro `routes!` creates an
+/// endpoint.
 pub(super) type Endpoint = UtoipaMethodRouter<SharedState>;
 
 /// A group of endpoints with the same API version and the same kind of caller.
@@ -92,8 +94,8 @@ impl EndpointGroup {
         let mut has_query = false;
         for parameter in query_parameters(operation) {
             has_query = true;
-            // Every query parameter may be empty. The attribute `param` has no option for this, so
-            // the document is changed here.
+            // Every query parameter may be empty. The attribute `param` has no option for
+            // `allowEmptyValue`, so this code adds `allowEmptyValue` to the document.
             parameter.extensions = Some(Extensions::from_iter([("allowEmptyValue", true)]));
         }
         let bad_request_name = if has_body || has_query {
@@ -135,8 +137,8 @@ pub(super) fn document_group<const N: usize>(
 
 /// Removes `null` from the schema of an optional request body.
 ///
-/// utoipa describes an optional body as "`null` or the schema". But the caller must omit the body
-/// instead of sending `null`: a body of `null` is an error.
+/// utoipa describes an optional body as "`null` or the schema". But a body of `null` is an error. A
+/// caller that does not need the body must omit the body.
 fn remove_null_alternative(body: &mut RefOr<RequestBody>) {
     let RefOr::T(body) = body else { return };
     for content in body.content.values_mut() {
@@ -172,7 +174,7 @@ fn operations(path_item: &mut PathItem) -> impl Iterator<Item = &mut Operation> 
     [get, put, post, delete, patch].into_iter().flatten()
 }
 
-/// The router of all endpoints, and the OpenAPI document that describes it.
+/// The router of all endpoints, and the OpenAPI document that describes the endpoints.
 pub(super) struct DocumentedRouter {
     pub router: Router<SharedState>,
     pub document: OpenApi,

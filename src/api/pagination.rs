@@ -11,7 +11,7 @@ use super::error::ApiError;
 
 const DEFAULT_PAGE_SIZE: u64 = 1000;
 /// Maximum number of entries per page. Larger values of `limit` are reduced to this number. The
-/// `next` link returns the next page.
+/// caller requests further entries with the link `next` in the response.
 const MAX_PAGE_SIZE: u64 = 10_000;
 
 /// The query parameters `offset` and `limit`.
@@ -27,17 +27,17 @@ pub(super) struct PageParams {
 }
 
 impl PageParams {
-    /// Parses `offset` and `limit`. An empty or missing parameter has its default value.
+    /// Parses `offset` and `limit`. If a parameter is empty or missing, uses its default value.
     ///
     /// `error_title` is the title of the 400 error for an invalid number. v1 and v2 use different
     /// titles.
     pub fn from_query(uri: &Uri, error_title: &'static str) -> Result<Self, ApiError> {
         let params = query_params(uri);
-        let parse_number = |name: &str, default| match last_value(&params, name) {
+        let parse_number = |name: &str, default| match last_param_value(&params, name) {
             None | Some("") => Ok(default),
             Some(text) => match text.parse::<u64>() {
-                // A number above u64::MAX is valid. It has the same effect as u64::MAX, because
-                // both numbers exceed every count and limit.
+                // A number above u64::MAX is valid and is replaced with u64::MAX. The result is
+                // the same, because no list has so many entries.
                 Err(error) if *error.kind() == IntErrorKind::PosOverflow => Ok(u64::MAX),
                 parsed => parsed.map_err(|_| {
                     ApiError::new(
@@ -69,14 +69,16 @@ struct Meta {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     count: Option<u64>,
-    /// Cursor of the next page. Absent on the last page.
+    /// Cursor of the next page. Absent on the last page, and if the page was requested with an
+    /// offset.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     cursor: Option<String>,
 }
 
-/// Links to other pages. A link contains path and query, without a host. There are no links if the
-/// list is empty.
+/// Links to other pages. A link contains path and query, without a host. A page that was requested
+/// with a cursor has only the links `first` and `next`. A page that was requested with an offset
+/// has no links if the list is empty.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 struct Links {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -94,9 +96,9 @@ struct Links {
 }
 
 impl<T> Paginated<T> {
-    /// Creates a page that was requested by offset. `count` is the total number of entries in the
-    /// list.
-    pub fn by_offset(uri: &Uri, page: PageParams, count: u64, data: Vec<T>) -> Self {
+    /// Creates a page that was requested with an offset. `count` is the total number of entries in
+    /// the list.
+    pub fn offset_page(uri: &Uri, page: PageParams, count: u64, data: Vec<T>) -> Self {
         Self {
             meta: Meta {
                 count: Some(count),
@@ -107,8 +109,8 @@ impl<T> Paginated<T> {
         }
     }
 
-    /// Creates a page that was requested by cursor. `next_cursor` is `None` on the last page.
-    pub fn by_cursor(uri: &Uri, limit: u64, next_cursor: Option<String>, data: Vec<T>) -> Self {
+    /// Creates a page that was requested with a cursor. `next_cursor` is `None` on the last page.
+    pub fn cursor_page(uri: &Uri, limit: u64, next_cursor: Option<String>, data: Vec<T>) -> Self {
         let limit = limit.to_string();
         let link = |cursor: &str| {
             link_with_params(uri, &[("cursor", cursor), ("limit", &limit)], &["offset"])
@@ -154,8 +156,8 @@ fn offset_link(uri: &Uri, offset: u64, limit: u64) -> String {
     link_with_params(uri, &[("offset", &offset), ("limit", &limit)], &[])
 }
 
-/// Returns the path and query of the request, with other query parameters: replaces or adds the
-/// parameters in `set_params`, and removes the parameters in `removed_names`.
+/// Returns the request's path and query with changed query parameters. Replaces or adds the
+/// parameters in `set_params`. Removes the parameters in `removed_names`.
 fn link_with_params(uri: &Uri, set_params: &[(&str, &str)], removed_names: &[&str]) -> String {
     let mut params = query_params(uri);
     params.retain(|(name, _)| {
@@ -183,7 +185,7 @@ pub(super) fn query_params(uri: &Uri) -> Vec<(String, String)> {
 
 /// Returns the last value of the query parameter `name`. Returns `None` if the parameter is
 /// missing.
-pub(super) fn last_value<'a>(params: &'a [(String, String)], name: &str) -> Option<&'a str> {
+pub(super) fn last_param_value<'a>(params: &'a [(String, String)], name: &str) -> Option<&'a str> {
     let mut params = params.iter().rev();
     let param = params.find(|(param_name, _)| param_name == name);
     param.map(|(_, value)| value.as_str())
@@ -250,10 +252,10 @@ mod tests {
             offset_link(&uri, 3, 7),
             "/api/v2/connections?limit=7&offset=3&tag=b%3A2&tag=a%3A1"
         );
-        let page = Paginated::<()>::by_cursor(&uri, 7, Some("x".into()), vec![]);
+        let page = Paginated::<()>::cursor_page(&uri, 7, Some("x".into()), vec![]);
         let next = "/api/v2/connections?cursor=x&limit=7&tag=b%3A2&tag=a%3A1";
         assert_eq!(page.links.next.as_deref(), Some(next));
-        let last_page = Paginated::<()>::by_cursor(&uri, 7, None, vec![]);
+        let last_page = Paginated::<()>::cursor_page(&uri, 7, None, vec![]);
         assert_eq!(last_page.links.next, None);
     }
 }

@@ -7,11 +7,11 @@ use crate::rate_limit::RateLimiter;
 
 /// The rate limiters of the API. `None` means no limit.
 pub(super) struct RateLimits {
-    per_key: Option<RateLimiter<String>>,
-    per_organization: Option<RateLimiter<String>>,
+    key_limiter: Option<RateLimiter<String>>,
+    organization_limiter: Option<RateLimiter<String>>,
     /// Rate limiter for account numbers. Account numbers and organization ids have separate
     /// limiters, because an account number may equal the id of another organization.
-    per_account: Option<RateLimiter<String>>,
+    account_limiter: Option<RateLimiter<String>>,
 }
 
 /// The tenant whose rate limit a request counts against.
@@ -36,11 +36,11 @@ impl<'a> RateLimitSubject<'a> {
 
 impl RateLimits {
     pub fn new(config: &ApiRateLimit) -> Self {
-        let limiter = |burst, rate| (rate > 0.0).then(|| RateLimiter::new(burst, rate));
+        let new_limiter = |burst, rate| (rate > 0.0).then(|| RateLimiter::new(burst, rate));
         Self {
-            per_key: limiter(config.per_key_burst, config.per_key),
-            per_organization: limiter(config.per_org_burst, config.per_org),
-            per_account: limiter(config.per_org_burst, config.per_org),
+            key_limiter: new_limiter(config.per_key_burst, config.per_key),
+            organization_limiter: new_limiter(config.per_org_burst, config.per_org),
+            account_limiter: new_limiter(config.per_org_burst, config.per_org),
         }
     }
 
@@ -48,23 +48,23 @@ impl RateLimits {
     ///
     /// # Errors
     /// If a rate limit is exceeded. The error is the time until the next request is allowed.
-    pub fn check(
+    pub fn count_request(
         &self,
         key_name: Option<&str>,
         subject: RateLimitSubject<'_>,
     ) -> Result<(), Duration> {
         let tenant_limiter = match subject {
-            RateLimitSubject::Organization(_) => &self.per_organization,
-            RateLimitSubject::Account(_) => &self.per_account,
+            RateLimitSubject::Organization(_) => &self.organization_limiter,
+            RateLimitSubject::Account(_) => &self.account_limiter,
             RateLimitSubject::AllTenants => &None,
         };
         // The tenant's limit is checked before the key's limit. A request over the tenant's limit
         // must not count against the key, because requests for other tenants use the same key.
         if let Some(limiter) = tenant_limiter {
-            limiter.check(subject.tenant())?;
+            limiter.take_token(subject.tenant())?;
         }
-        if let (Some(limiter), Some(key_name)) = (&self.per_key, key_name) {
-            limiter.check(key_name)?;
+        if let (Some(limiter), Some(key_name)) = (&self.key_limiter, key_name) {
+            limiter.take_token(key_name)?;
         }
         Ok(())
     }

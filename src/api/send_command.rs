@@ -20,9 +20,9 @@ impl ApiState {
     /// Sends a reconnect or disconnect command, and returns the message id of the command. Returns
     /// `None` if the client is no longer connected.
     ///
-    /// A client that disconnects because of a disconnect command publishes no offline message.
-    /// Therefore this method marks the client as disconnected. If the client sends a later
-    /// heartbeat, the recorder marks the client as connected again.
+    /// After a disconnect command, the client publishes no offline message. Therefore this method
+    /// marks the client as disconnected. If the client sends a heartbeat later, the recorder marks
+    /// the client as connected again.
     pub(super) async fn send_command(
         self: &Arc<Self>,
         connection: &Connection,
@@ -31,8 +31,8 @@ impl ApiState {
         if !matches!(command, Command::Disconnect { .. }) {
             return self.publish_command(connection, command).await;
         }
-        // The command is sent in a separate task. Therefore the disconnect is recorded even if the
-        // caller closes the HTTP connection after the command was sent.
+        // A separate task sends the disconnect command and records the disconnect. Therefore the
+        // disconnect is recorded even if the caller closes the HTTP connection in the meantime.
         let (state, connection, command) = (self.clone(), connection.clone(), command.clone());
         let send_and_record = async move {
             let message_id = state.publish_command(&connection, &command).await?;

@@ -22,8 +22,8 @@ pub(super) const SEND_FAILED_TITLE: &str = "Error passing message to rhc client"
 /// Request body with a message for a client.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(super) struct MessageRequest {
-    /// Application-defined name that selects how the client handles the message. Must contain more
-    /// than white space.
+    /// Application-defined name that selects how the client handles the message. Must contain a
+    /// character that is not white space.
     #[serde(default)]
     #[schema(
         value_type = String,

@@ -33,7 +33,7 @@ const MAX_HEADER_BYTES: usize = 64 * 1024;
 /// Maximum number of open connections. Further connections wait in the accept queue of the
 /// operating system.
 const MAX_CONNECTIONS: usize = 4096;
-/// Delay before the next accept after an accept failed. The usual cause of the failure is a lack of
+/// Delay between a failed accept and the next accept. The usual cause of the failure is a lack of
 /// file descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 

@@ -84,11 +84,11 @@ async fn serve_connection(
     peer: SocketAddr,
     tls: Option<Arc<ServerTls>>,
 ) {
-    // Disables Nagle's algorithm. It would delay small packets, and the peer waits for each packet.
+    // Disables Nagle's algorithm, which would delay small packets.
     let _ = stream.set_nodelay(true);
     let (stream, certificate_name) = match tls {
         None => (ClientStream::Plain(stream), None),
-        Some(tls) => match tls_handshake(&state, stream, peer, &tls).await {
+        Some(tls) => match perform_tls_handshake(&state, stream, peer, &tls).await {
             Some((stream, common_name)) => (stream, Some(common_name)),
             None => return,
         },
@@ -122,7 +122,7 @@ async fn serve_connection(
 
 /// Performs the TLS handshake. Returns the encrypted stream and the common name of the client
 /// certificate. Returns `None` if the connection was rejected.
-async fn tls_handshake(
+async fn perform_tls_handshake(
     state: &BrokerState,
     stream: TcpStream,
     peer: SocketAddr,
@@ -153,22 +153,22 @@ async fn tls_handshake(
 
 /// Limits the number of open connections, in total and per IP address.
 pub(super) struct ConnectionLimits {
-    max_total: usize,
-    max_per_address: usize,
+    max_connections: usize,
+    max_connections_per_address: usize,
     open_connections: Mutex<OpenConnectionCounts>,
 }
 
 #[derive(Default)]
 struct OpenConnectionCounts {
-    total: usize,
-    by_address: HashMap<IpAddr, usize>,
+    total_count: usize,
+    counts_by_address: HashMap<IpAddr, usize>,
 }
 
 impl ConnectionLimits {
-    pub fn new(max_total: usize, max_per_address: usize) -> Self {
+    pub fn new(max_connections: usize, max_connections_per_address: usize) -> Self {
         Self {
-            max_total,
-            max_per_address,
+            max_connections,
+            max_connections_per_address,
             open_connections: Mutex::default(),
         }
     }
@@ -181,20 +181,20 @@ struct ConnectionSlot {
 }
 
 impl ConnectionSlot {
-    /// Acquires a slot for a connection from `address`. Returns `None` if the total limit or the
-    /// limit of the address is reached.
+    /// Acquires a slot for a connection from `address`. Returns `None` if the maximum number of
+    /// connections, in total or from this address, is reached.
     fn acquire(state: &Arc<BrokerState>, address: IpAddr) -> Option<Self> {
         let limits = &state.connection_limits;
         let mut counts = limits.open_connections.lock();
-        if counts.total >= limits.max_total {
+        if counts.total_count >= limits.max_connections {
             return None;
         }
-        let address_count = counts.by_address.entry(address).or_default();
-        if *address_count >= limits.max_per_address {
+        let address_count = counts.counts_by_address.entry(address).or_default();
+        if *address_count >= limits.max_connections_per_address {
             return None;
         }
         *address_count += 1;
-        counts.total += 1;
+        counts.total_count += 1;
         Some(Self {
             state: state.clone(),
             address,
@@ -205,11 +205,11 @@ impl ConnectionSlot {
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut counts = self.state.connection_limits.open_connections.lock();
-        counts.total -= 1;
-        if let Some(address_count) = counts.by_address.get_mut(&self.address) {
+        counts.total_count -= 1;
+        if let Some(address_count) = counts.counts_by_address.get_mut(&self.address) {
             *address_count -= 1;
             if *address_count == 0 {
-                counts.by_address.remove(&self.address);
+                counts.counts_by_address.remove(&self.address);
             }
         }
     }

@@ -28,8 +28,8 @@ pub(super) struct LiveConnections {
 #[derive(Default)]
 struct Inner {
     last_generation: Generation,
-    /// The current connections of each client. A client has two connections only while a new
-    /// connection replaces the previous connection.
+    /// Generation numbers of the current connections of each client. A client has two connections
+    /// only while a new connection replaces the previous connection.
     generations_by_client: HashMap<ClientId, Vec<Generation>>,
 }
 
@@ -48,7 +48,7 @@ impl LiveConnections {
         generation
     }
 
-    /// Removes a connection. If the client then has no connection, calls `on_disconnected` and
+    /// Removes a connection. If the client has no other connection, calls `on_disconnected` and
     /// returns its result.
     pub fn unregister<T>(
         &self,
@@ -104,36 +104,42 @@ impl LiveConnections {
 mod tests {
     use super::*;
 
-    fn client() -> ClientId {
+    fn test_client() -> ClientId {
         ClientId::new("c").unwrap()
     }
 
     #[test]
     fn client_is_disconnected_when_its_last_connection_closes() {
         let connections = LiveConnections::default();
-        let old = connections.register(&client());
-        let new = connections.register(&client());
-        assert_eq!(connections.unregister(&client(), old, || ()), None);
-        assert!(connections.is_connected(&client()));
-        assert_eq!(connections.unregister(&client(), new, || ()), Some(()));
-        assert!(!connections.is_connected(&client()));
+        let old_generation = connections.register(&test_client());
+        let new_generation = connections.register(&test_client());
+        assert_eq!(
+            connections.unregister(&test_client(), old_generation, || ()),
+            None
+        );
+        assert!(connections.is_connected(&test_client()));
+        assert_eq!(
+            connections.unregister(&test_client(), new_generation, || ()),
+            Some(())
+        );
+        assert!(!connections.is_connected(&test_client()));
     }
 
     #[test]
     fn messages_of_the_older_connection_are_ignored_while_a_newer_connection_exists() {
         let connections = LiveConnections::default();
-        let old = connections.register(&client());
+        let old_generation = connections.register(&test_client());
         assert_eq!(
-            connections.run_unless_superseded(&client(), old, || ()),
+            connections.run_unless_superseded(&test_client(), old_generation, || ()),
             Some(())
         );
-        let new = connections.register(&client());
+        let new_generation = connections.register(&test_client());
         assert_eq!(
-            connections.run_unless_superseded(&client(), old, || ()),
+            connections.run_unless_superseded(&test_client(), old_generation, || ()),
             None
         );
         assert_eq!(
-            connections.run_unless_superseded(&client(), new, || ()),
+            connections.run_unless_superseded(&test_client(), new_generation, || ()),
             Some(())
         );
     }
@@ -141,30 +147,39 @@ mod tests {
     #[test]
     fn messages_of_the_older_connection_are_accepted_after_the_newer_connection_closes() {
         let connections = LiveConnections::default();
-        let old = connections.register(&client());
-        let new = connections.register(&client());
-        assert_eq!(connections.unregister(&client(), new, || ()), None);
+        let old_generation = connections.register(&test_client());
+        let new_generation = connections.register(&test_client());
         assert_eq!(
-            connections.run_unless_superseded(&client(), old, || ()),
+            connections.unregister(&test_client(), new_generation, || ()),
+            None
+        );
+        assert_eq!(
+            connections.run_unless_superseded(&test_client(), old_generation, || ()),
             Some(())
         );
-        assert_eq!(connections.unregister(&client(), old, || ()), Some(()));
+        assert_eq!(
+            connections.unregister(&test_client(), old_generation, || ()),
+            Some(())
+        );
     }
 
     #[test]
     fn last_will_of_a_closed_connection_is_accepted_unless_the_client_has_reconnected() {
         let connections = LiveConnections::default();
-        let old = connections.register(&client());
-        connections.unregister(&client(), old, || ());
+        let old_generation = connections.register(&test_client());
+        connections.unregister(&test_client(), old_generation, || ());
         assert_eq!(
-            connections.run_unless_superseded(&client(), old, || ()),
+            connections.run_unless_superseded(&test_client(), old_generation, || ()),
             Some(())
         );
-        connections.register(&client());
+        connections.register(&test_client());
         assert_eq!(
-            connections.run_unless_superseded(&client(), old, || ()),
+            connections.run_unless_superseded(&test_client(), old_generation, || ()),
             None
         );
-        assert_eq!(connections.run_if_not_connected(&client(), || ()), None);
+        assert_eq!(
+            connections.run_if_not_connected(&test_client(), || ()),
+            None
+        );
     }
 }

@@ -93,7 +93,7 @@ struct BrokerState {
     storage: Arc<DynamicStorage>,
     stats: Arc<BrokerStats>,
     resource_monitor: Arc<ResourceMonitor>,
-    /// Channel of the signal after which `mqtt5` disconnects every client.
+    /// Sends the signal on which `mqtt5` disconnects all clients.
     disconnect_all_signal: broadcast::Sender<()>,
     topics: TopicScheme,
     sink: Arc<dyn MessageSink>,
@@ -101,8 +101,8 @@ struct BrokerState {
     live_connections: LiveConnections,
     connect_rate_limiter: RateLimiter<ClientId>,
     connection_limits: ConnectionLimits,
-    /// Set when shutdown begins. From then on, the broker accepts no messages and discards last
-    /// wills. Shutdown closes all connections, but the clients must stay recorded as connected.
+    /// True after shutdown has begun. The broker then accepts no messages and discards last wills.
+    /// Otherwise shutdown, which closes all connections, would mark all clients as disconnected.
     is_shutting_down: AtomicBool,
 }
 
@@ -283,7 +283,8 @@ fn unlimited_resources() -> ResourceLimits {
     }
 }
 
-/// Periodically removes expired MQTT sessions and full rate-limit buckets.
+/// Periodically removes expired MQTT sessions and the token buckets that are full again. A full
+/// bucket has the same effect as a new bucket.
 async fn run_housekeeping(state: Arc<BrokerState>, tasks: TaskGroup) {
     loop {
         tokio::select! {

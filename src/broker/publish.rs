@@ -25,7 +25,7 @@ pub enum PublishError {
     /// The broker is shutting down.
     #[error("the broker is shutting down")]
     ShuttingDown,
-    /// The buffer for the client's connection stayed full until the timeout.
+    /// The send buffer of the client's connection stayed full until the timeout.
     #[error("the client's send buffer stayed full for {0:?}")]
     TimedOut(Duration),
 }

@@ -9,11 +9,11 @@ pub(super) enum RejectionReason {
     TlsHandshakeFailed,
     /// The TLS handshake took longer than `broker.handshake_timeout`.
     TlsHandshakeTimeout,
-    /// The client certificate does not have exactly one common name that is a valid client ID.
+    /// The client certificate does not have exactly one common name that is a valid client id.
     NoCommonName,
     ShuttingDown,
     InvalidClientId,
-    /// The client ID differs from the common name of the client certificate.
+    /// The client id differs from the common name of the client certificate.
     CnMismatch,
     /// The client exceeded `broker.connect_limit`.
     RateLimited,

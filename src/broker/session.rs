@@ -25,12 +25,12 @@ pub(super) struct ClientSession {
     state: Arc<BrokerState>,
     peer: SocketAddr,
     /// The common name of the client certificate. `None` for a connection to the plain listener,
-    /// which accepts any client ID.
+    /// which accepts any client id.
     certificate_name: Option<ClientId>,
     abort_handle: AbortHandle,
-    /// Set when the CONNECT packet is accepted.
+    /// The client of this connection. Set when the CONNECT packet is accepted.
     client: OnceLock<AuthenticatedClient>,
-    /// Set when the packet loop of `mqtt5` has ended. From then on, `mqtt5` requests authorization
+    /// Whether the packet loop of `mqtt5` has ended. After the loop, `mqtt5` requests authorization
     /// only for the last will.
     has_packet_loop_ended: AtomicBool,
 }
@@ -64,8 +64,8 @@ impl ClientSession {
         }
     }
 
-    /// Unregisters the connection. If the client then has no connection, reports a disconnect to
-    /// the sink. Repeated calls have no effect.
+    /// Unregisters the connection. If the client has no other connection, reports a disconnect
+    /// to the sink. Repeated calls have no effect.
     pub fn close(&self) {
         let Some(client) = self.client.get() else {
             return;
@@ -109,7 +109,7 @@ impl ClientSession {
         if certificate_name.is_some_and(|name| *name != client_id) {
             return self.reject_connect(RejectionReason::CnMismatch, ReasonCode::NotAuthorized);
         }
-        if state.connect_rate_limiter.check(&client_id).is_err() {
+        if state.connect_rate_limiter.take_token(&client_id).is_err() {
             return self.reject_connect(
                 RejectionReason::RateLimited,
                 ReasonCode::ConnectionRateExceeded,
@@ -146,7 +146,7 @@ impl ClientSession {
         AuthResult::success_with_user(user_name)
     }
 
-    /// Returns whether `mqtt5` continues to process a publish to `topic`.
+    /// Returns whether `mqtt5` should continue to process a publish to `topic`.
     fn authorize_topic(&self, client: &AuthenticatedClient, topic: &str) -> bool {
         if self.state.topics.may_publish(&client.id, topic) {
             return true;
@@ -168,13 +168,13 @@ impl ClientSession {
             && !self.state.is_shutting_down()
         {
             // The write is not awaited, because no PUBACK depends on it.
-            drop(self.forward(client, &last_will.topic, last_will.payload.clone()));
+            drop(self.forward_message(client, &last_will.topic, last_will.payload.clone()));
         }
     }
 
     /// Forwards a message to the sink. Returns `None`, without forwarding the message, if the
     /// client has a newer connection.
-    fn forward(
+    fn forward_message(
         &self,
         client: &AuthenticatedClient,
         topic: &str,
@@ -208,15 +208,15 @@ impl ClientSession {
         if !state.topics.may_publish(&client.id, &event.topic) {
             return PublishAction::Handled;
         }
-        let write = if state.is_shutting_down() {
+        let pending_write = if state.is_shutting_down() {
             None
         } else {
-            self.forward(client, &event.topic, event.payload)
+            self.forward_message(client, &event.topic, event.payload)
         };
-        let is_durable = match write {
-            Some(write) => {
+        let is_durable = match pending_write {
+            Some(pending_write) => {
                 let timeout = state.settings.ack_timeout.get();
-                tokio::time::timeout(timeout, write.wait_until_durable())
+                tokio::time::timeout(timeout, pending_write.wait_until_durable())
                     .await
                     .unwrap_or(false)
             }

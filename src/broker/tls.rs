@@ -1,4 +1,4 @@
-//! TLS configuration of the broker's listener. Also reads the client ID from a client certificate.
+//! TLS configuration of the broker's listener. Also reads the client id from a client certificate.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,11 +32,11 @@ struct TlsFiles {
 /// # Errors
 /// When a file cannot be used. The error names the setting that contains the path of the file.
 pub fn read_tls(settings: &BrokerTls) -> Result<ServerTls, TlsError> {
-    let path = |path: &Option<PathBuf>| path.clone().unwrap_or_default();
+    let path_or_empty = |path: &Option<PathBuf>| path.clone().unwrap_or_default();
     let files = TlsFiles {
-        certificate: path(&settings.certificate),
-        private_key: path(&settings.key),
-        client_ca: path(&settings.client_ca),
+        certificate: path_or_empty(&settings.certificate),
+        private_key: path_or_empty(&settings.key),
+        client_ca: path_or_empty(&settings.client_ca),
         crl: settings.crl.clone(),
     };
     let mut watched_files = vec![
@@ -45,11 +45,11 @@ pub fn read_tls(settings: &BrokerTls) -> Result<ServerTls, TlsError> {
         files.client_ca.clone(),
     ];
     watched_files.extend(files.crl.clone());
-    ServerTls::new("mqtt", watched_files, move || files.load())
+    ServerTls::new("mqtt", watched_files, move || files.load_server_config())
 }
 
 impl TlsFiles {
-    fn load(&self) -> Result<ServerConfig, TlsError> {
+    fn load_server_config(&self) -> Result<ServerConfig, TlsError> {
         let provider = Arc::new(ring::default_provider());
         let chain = tls::read_certificates(CERTIFICATE_SETTING, &self.certificate)?;
         for certificate in &chain {
@@ -123,7 +123,7 @@ fn read_crls(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, 
 }
 
 /// Returns the certificate's common name. Returns `None` if the certificate does not have exactly
-/// one common name, or if the common name is not a valid client ID.
+/// one common name, or if the common name is not a valid client id.
 pub(super) fn common_name(der: &CertificateDer<'_>) -> Option<ClientId> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let mut common_names = certificate.subject().iter_common_name();

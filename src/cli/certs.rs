@@ -21,10 +21,10 @@ const CA_FILE_STEM: &str = "ca";
 /// File name stem of the server certificate and key.
 const SERVER_FILE_STEM: &str = "server";
 const DEFAULT_VALIDITY_DAYS: u32 = 365;
-/// 100 years. With this maximum, a CA expires within 1000 years. That is before the last date that
-/// X.509 can encode.
+/// 100 years. A CA is valid ten times longer, so it expires within 1000 years. X.509 can encode
+/// only dates before the year 10000.
 const MAX_VALIDITY_DAYS: i64 = 36_500;
-/// Validity of the CA divided by the validity of the server certificate.
+/// A CA is valid this many times longer than its server certificate.
 const CA_VALIDITY_FACTOR: i64 = 10;
 
 #[derive(Debug, Subcommand)]
@@ -52,11 +52,14 @@ pub(super) struct InitArgs {
 #[derive(Debug, Args)]
 pub(super) struct IssueArgs {
     /// Client id, used as the common name of the certificate
-    #[arg(value_name = "CLIENT_ID", required_unless_present = "server")]
+    #[arg(
+        value_name = "CLIENT_ID",
+        required_unless_present = "issues_server_certificate"
+    )]
     client_id: Option<String>,
     /// Replace the server certificate instead of issuing a client certificate
-    #[arg(long, conflicts_with = "client_id")]
-    server: bool,
+    #[arg(long = "server", conflicts_with = "client_id")]
+    issues_server_certificate: bool,
     /// With --server: host name or IP address of the broker; can be repeated
     #[arg(long = "host", value_name = "HOST", default_values = ["localhost", "127.0.0.1"])]
     hosts: Vec<String>,
@@ -103,7 +106,7 @@ fn init(args: &InitArgs) -> Result<()> {
     write_atomically(&key, &ca_key.serialize_pem(), 0o600)?;
     write_atomically(&certificate, &ca.pem(), 0o644)?;
     let issuer = read_issuer(&args.dir, "--dir")?;
-    issue_server(
+    issue_server_certificate(
         &args.dir,
         &issuer,
         &args.hosts,
@@ -127,14 +130,19 @@ fn issue(args: &IssueArgs) -> Result<()> {
     let issuer = read_issuer(&args.dir, "--dir")?;
     let validity_days = i64::from(args.validity_days);
     let Some(client_id) = &args.client_id else {
-        return issue_server(&args.dir, &issuer, &args.hosts, validity_days);
+        return issue_server_certificate(&args.dir, &issuer, &args.hosts, validity_days);
     };
     let client = parse_client_id(client_id)?;
-    print_paths(&issue_client(&args.dir, &issuer, &client, validity_days)?);
+    print_paths(&issue_client_certificate(
+        &args.dir,
+        &issuer,
+        &client,
+        validity_days,
+    )?);
     Ok(())
 }
 
-fn issue_client(
+fn issue_client_certificate(
     dir: &Path,
     issuer: &Issuer<'_, KeyPair>,
     client: &ClientId,
@@ -158,8 +166,8 @@ pub(super) struct CertificateAuthority {
 }
 
 impl CertificateAuthority {
-    /// Opens the CA in `dir`. `dir_flag` is the command-line flag of the folder, for error
-    /// messages.
+    /// Opens the CA in the folder `dir`. `dir_flag` is the name of the command-line flag that sets
+    /// the folder. Error messages contain this name.
     pub(super) fn open(dir: &Path, dir_flag: &str) -> Result<Self> {
         let issuer = read_issuer(dir, dir_flag)?;
         Ok(Self {
@@ -182,7 +190,7 @@ impl CertificateAuthority {
         if certificate.exists() && key.exists() {
             return Ok((certificate, key));
         }
-        issue_client(
+        issue_client_certificate(
             &self.dir,
             &self.issuer,
             client,
@@ -191,7 +199,7 @@ impl CertificateAuthority {
     }
 }
 
-fn issue_server(
+fn issue_server_certificate(
     dir: &Path,
     issuer: &Issuer<'_, KeyPair>,
     hosts: &[String],
@@ -228,21 +236,21 @@ fn print_paths((certificate, key): &(PathBuf, PathBuf)) {
 
 fn certificate_params(common_name: &str, validity_days: i64) -> CertificateParams {
     let mut params = CertificateParams::default();
-    let mut name = DistinguishedName::new();
-    name.push(DnType::CommonName, common_name);
-    params.distinguished_name = name;
+    let mut distinguished_name = DistinguishedName::new();
+    distinguished_name.push(DnType::CommonName, common_name);
+    params.distinguished_name = distinguished_name;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     let now = time::OffsetDateTime::now_utc();
     params.not_after = now + time::Duration::days(validity_days);
-    // The validity starts one day ago. Otherwise a peer whose clock is slow would reject a new
-    // certificate.
+    // The certificate is valid from one day before now. Otherwise a peer whose clock is behind
+    // would reject a new certificate.
     params.not_before = now.min(params.not_after) - time::Duration::days(1);
     params
 }
 
 fn read_issuer(dir: &Path, dir_flag: &str) -> Result<Issuer<'static, KeyPair>> {
     let (certificate, key) = cert_and_key_paths(dir, CA_FILE_STEM);
-    let read = |file: &Path| {
+    let read_pem = |file: &Path| {
         std::fs::read_to_string(file).with_context(|| {
             format!(
                 "cannot read {}; create a CA with `cloud-connector certs init`, or pass its folder \
@@ -251,7 +259,7 @@ fn read_issuer(dir: &Path, dir_flag: &str) -> Result<Issuer<'static, KeyPair>> {
             )
         })
     };
-    let (certificate_pem, key_pem) = (read(&certificate)?, read(&key)?);
+    let (certificate_pem, key_pem) = (read_pem(&certificate)?, read_pem(&key)?);
     let key = KeyPair::from_pem(&key_pem)
         .with_context(|| format!("{} is not a private key", key.display()))?;
     Issuer::from_ca_cert_pem(&certificate_pem, key)
@@ -259,29 +267,29 @@ fn read_issuer(dir: &Path, dir_flag: &str) -> Result<Issuer<'static, KeyPair>> {
 }
 
 /// Returns the paths of a certificate and of its private key.
-fn cert_and_key_paths(dir: &Path, stem: &str) -> (PathBuf, PathBuf) {
+fn cert_and_key_paths(dir: &Path, file_stem: &str) -> (PathBuf, PathBuf) {
     (
-        dir.join(format!("{stem}.pem")),
-        dir.join(format!("{stem}.key")),
+        dir.join(format!("{file_stem}.pem")),
+        dir.join(format!("{file_stem}.key")),
     )
 }
 
 /// Writes a temporary file and renames it. Therefore a broker that reloads its certificates never
 /// reads an incomplete file.
-fn write_atomically(file: &Path, text: &str, mode: u32) -> Result<()> {
-    let temporary = PathBuf::from(format!("{}.new", file.display()));
-    let write = || -> std::io::Result<()> {
+fn write_atomically(file: &Path, text: &str, file_mode: u32) -> Result<()> {
+    let temporary_file = PathBuf::from(format!("{}.new", file.display()));
+    let write_and_rename = || -> std::io::Result<()> {
         let mut out = OpenOptions::new()
             .create(true)
             .truncate(true)
             .write(true)
-            .mode(mode)
-            .open(&temporary)?;
+            .mode(file_mode)
+            .open(&temporary_file)?;
         out.write_all(text.as_bytes())?;
         out.sync_all()?;
-        std::fs::rename(&temporary, file)
+        std::fs::rename(&temporary_file, file)
     };
-    write().with_context(|| {
+    write_and_rename().with_context(|| {
         format!(
             "cannot write {}; choose another folder with --dir",
             file.display()
@@ -289,7 +297,7 @@ fn write_atomically(file: &Path, text: &str, mode: u32) -> Result<()> {
     })
 }
 
-/// Returns the absolute path as a quoted TOML string.
+/// Converts a path to an absolute path, and returns a quoted TOML string.
 fn toml_path(path: &Path) -> toml::Value {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     toml::Value::String(path.display().to_string())

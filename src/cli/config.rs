@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args;
 
 use super::ConfigSource;
-use crate::config::DEFAULTS;
+use crate::config::DEFAULT_CONFIG_TOML;
 
 #[derive(Debug, Args)]
 pub(super) struct ConfigArgs {
@@ -20,7 +20,7 @@ pub(super) struct ConfigArgs {
 
 pub(super) fn run(args: &ConfigArgs) -> Result<ExitCode> {
     if args.defaults {
-        print!("{DEFAULTS}");
+        print!("{DEFAULT_CONFIG_TOML}");
     } else {
         print!("{}", args.config_source.load()?.to_annotated_toml());
     }

@@ -12,10 +12,10 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::{ConfigSource, Output, block_on, escape_for_terminal, parse_client_id};
+use super::{ConfigSource, OutputFormat, block_on, escape_for_terminal, parse_client_id};
 use crate::config::{Config, HumanDuration};
 use crate::domain::{ClientId, Clock as _, RejectReason, SystemClock, clock};
-use crate::ingest::ForwardTarget;
+use crate::ingest::ForwardDestination;
 use crate::kafka::Producer;
 use crate::protocol::InboundMessage;
 use crate::runtime;
@@ -23,7 +23,7 @@ use crate::store::{DeadLetterFilter, Store, StoredDeadLetter};
 
 /// Maximum time that `replay` waits until the running connector has processed a dead letter.
 const REPLAY_TIMEOUT: Duration = Duration::from_secs(10);
-const POLL_INTERVAL: Duration = Duration::from_millis(100);
+const REPLAY_POLL_INTERVAL: Duration = Duration::from_millis(100);
 const HEX_BYTES_PER_LINE: usize = 32;
 
 #[derive(Debug, Subcommand)]
@@ -62,8 +62,8 @@ pub(super) struct ListArgs {
     #[arg(long, value_name = "N", default_value_t = 50)]
     limit: u32,
     /// Output format
-    #[arg(long, short, value_enum, default_value_t = Output::Text)]
-    output: Output,
+    #[arg(long = "output", short, value_enum, default_value_t = OutputFormat::Text)]
+    output_format: OutputFormat,
 }
 
 #[derive(Debug, Args)]
@@ -73,13 +73,13 @@ pub(super) struct ShowArgs {
     /// Id of the dead letter; `dead-letters list` prints the ids
     #[arg(value_name = "ID")]
     dead_letter_id: i64,
-    /// Print only the unchanged bytes of the payload
+    /// Print only the bytes of the payload, without any changes
     #[arg(long = "raw")]
     prints_raw_payload: bool,
     /// Output format
-    #[arg(long, short, value_enum, default_value_t = Output::Text,
+    #[arg(long = "output", short, value_enum, default_value_t = OutputFormat::Text,
           conflicts_with = "prints_raw_payload")]
-    output: Output,
+    output_format: OutputFormat,
 }
 
 #[derive(Debug, Args)]
@@ -98,8 +98,8 @@ pub(super) struct PurgeArgs {
     #[command(flatten)]
     selector: DeadLetterSelector,
     /// Delete all dead letters
-    #[arg(long, conflicts_with_all = ["client_id", "reason", "min_age"])]
-    all: bool,
+    #[arg(long = "all", conflicts_with_all = ["client_id", "reason", "min_age"])]
+    deletes_all: bool,
 }
 
 pub(super) fn run(command: &DeadLettersCommand) -> Result<ExitCode> {
@@ -122,7 +122,7 @@ fn reason_parser() -> impl TypedValueParser<Value = RejectReason> {
 }
 
 impl DeadLetterSelector {
-    fn filter(&self) -> Result<DeadLetterFilter> {
+    fn to_filter(&self) -> Result<DeadLetterFilter> {
         let client = match &self.client_id {
             Some(id) => Some(parse_client_id(id).map_err(|error| anyhow!("--client: {error}"))?),
             None => None,
@@ -147,7 +147,7 @@ impl DeadLetterSelector {
 
 fn list(args: &ListArgs) -> Result<ExitCode> {
     let config = args.config_source.load()?.config;
-    let filter = args.selector.filter()?;
+    let filter = args.selector.to_filter()?;
     let dead_letters = block_on(async {
         let store = runtime::open_store_for_cli(&config).await?;
         let dead_letters = store.list_dead_letters(&filter, args.limit).await;
@@ -155,7 +155,7 @@ fn list(args: &ListArgs) -> Result<ExitCode> {
         Ok(dead_letters?)
     })?;
     let mut out = std::io::stdout().lock();
-    if args.output == Output::Json {
+    if args.output_format == OutputFormat::Json {
         let list: Vec<Value> = dead_letters.iter().map(metadata_json).collect();
         writeln!(out, "{}", Value::Array(list))?;
         return Ok(ExitCode::SUCCESS);
@@ -177,7 +177,7 @@ fn list(args: &ListArgs) -> Result<ExitCode> {
             format!("{:.0}", dead_letter.last_received),
             dead_letter.occurrences,
             dead_letter.reason,
-            dead_letter.size,
+            dead_letter.payload_size,
             client_id_text(dead_letter),
             escape_for_terminal(&dead_letter.detail),
         )?;
@@ -198,18 +198,18 @@ fn show(args: &ShowArgs) -> Result<ExitCode> {
         out.write_all(&dead_letter.payload)?;
         return Ok(ExitCode::SUCCESS);
     }
-    if args.output == Output::Json {
+    if args.output_format == OutputFormat::Json {
         let mut json = metadata_json(&dead_letter);
         json["is_complete"] = json!(dead_letter.is_complete());
         json["payload"] = json!(String::from_utf8_lossy(&dead_letter.payload));
         writeln!(out, "{json}")?;
         return Ok(ExitCode::SUCCESS);
     }
-    print_as_text(&mut out, &dead_letter)?;
+    print_dead_letter(&mut out, &dead_letter)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_as_text(out: &mut impl std::io::Write, dead_letter: &StoredDeadLetter) -> Result<()> {
+fn print_dead_letter(out: &mut impl std::io::Write, dead_letter: &StoredDeadLetter) -> Result<()> {
     writeln!(out, "id              {}", dead_letter.id)?;
     writeln!(out, "client          {}", client_id_text(dead_letter))?;
     writeln!(
@@ -226,7 +226,7 @@ fn print_as_text(out: &mut impl std::io::Write, dead_letter: &StoredDeadLetter) 
     writeln!(out, "occurrences     {}", dead_letter.occurrences)?;
     writeln!(out, "first received  {}", dead_letter.first_received)?;
     writeln!(out, "last received   {}", dead_letter.last_received)?;
-    writeln!(out, "size            {} bytes", dead_letter.size)?;
+    writeln!(out, "size            {} bytes", dead_letter.payload_size)?;
     writeln!(out, "sha256          {}", dead_letter.sha256)?;
     if !dead_letter.is_complete() {
         let stored_bytes = dead_letter.payload.len();
@@ -256,7 +256,7 @@ fn replay(args: &ReplayArgs) -> Result<ExitCode> {
         let store = runtime::open_store_for_cli(&config).await?;
         let mut code = ExitCode::SUCCESS;
         for id in &args.dead_letter_ids {
-            match replay_one(&config, &*store, *id).await {
+            match replay_dead_letter(&config, &*store, *id).await {
                 Ok(outcome) => println!("{id}: {outcome}"),
                 Err(error) => {
                     println!("{id}: {error}");
@@ -271,7 +271,7 @@ fn replay(args: &ReplayArgs) -> Result<ExitCode> {
 
 /// Replays one dead letter. Returns a description of the outcome, or an error if the dead letter
 /// was not processed.
-async fn replay_one(
+async fn replay_dead_letter(
     config: &Config,
     store: &dyn Store,
     dead_letter_id: i64,
@@ -294,7 +294,7 @@ async fn replay_through_kafka(
     store: &dyn Store,
     dead_letter: &StoredDeadLetter,
 ) -> Result<&'static str> {
-    let kafka = ForwardTarget::Kafka {
+    let kafka = ForwardDestination::Kafka {
         producer: Producer::new(&config.kafka)?,
         ingress_topic: config.kafka.ingress_topic.as_str().into(),
         answers_topic: config.kafka.answers_topic.as_str().into(),
@@ -333,7 +333,7 @@ async fn replay_in_connector(
         .await?;
     let deadline = tokio::time::Instant::now() + REPLAY_TIMEOUT;
     while tokio::time::Instant::now() < deadline {
-        tokio::time::sleep(POLL_INTERVAL).await;
+        tokio::time::sleep(REPLAY_POLL_INTERVAL).await;
         match store.find_dead_letter(dead_letter.id).await? {
             None => return Ok("processed"),
             Some(rejected) if rejected.replay_requested_at.is_none() => {
@@ -348,8 +348,8 @@ async fn replay_in_connector(
 
 fn purge(args: &PurgeArgs) -> Result<ExitCode> {
     let config = args.config_source.load()?.config;
-    let filter = args.selector.filter()?;
-    if filter == DeadLetterFilter::default() && !args.all {
+    let filter = args.selector.to_filter()?;
+    if filter == DeadLetterFilter::default() && !args.deletes_all {
         bail!(
             "purge is irreversible; select with --client, --reason or --older-than, or pass --all"
         );
@@ -381,7 +381,7 @@ fn client_id_text(dead_letter: &StoredDeadLetter) -> String {
     )
 }
 
-/// Returns all fields of a dead letter except the payload.
+/// Returns a JSON object with all fields of a dead letter except the payload.
 fn metadata_json(dead_letter: &StoredDeadLetter) -> Value {
     json!({
         "id": dead_letter.id,
@@ -392,7 +392,7 @@ fn metadata_json(dead_letter: &StoredDeadLetter) -> Value {
         "occurrences": dead_letter.occurrences,
         "first_received": dead_letter.first_received,
         "last_received": dead_letter.last_received,
-        "size": dead_letter.size,
+        "size": dead_letter.payload_size,
         "sha256": dead_letter.sha256,
     })
 }

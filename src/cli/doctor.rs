@@ -60,7 +60,7 @@ pub(super) fn run(args: &DoctorArgs) -> Result<ExitCode> {
 async fn run_checks(config: &Config) -> Vec<(&'static str, CheckResult)> {
     let mut checks = Vec::new();
     // If a connector is running, it has locked the data folder and listens on the configured
-    // addresses. The checks must not report that as a problem.
+    // addresses. The checks must not report the lock or the used addresses as a problem.
     let mut is_connector_running = false;
     if config.postgres.host.is_empty() {
         let dir = &config.data.dir;
@@ -71,13 +71,13 @@ async fn run_checks(config: &Config) -> Vec<(&'static str, CheckResult)> {
     } else {
         checks.push(("database", check_postgres(config).await));
     }
-    let http = check_listen_address(
+    let http_result = check_listen_address(
         "http.listen",
         Some(config.http.listen),
         is_connector_running,
     )
     .await;
-    checks.push(("HTTP", http));
+    checks.push(("HTTP", http_result));
     if let Some(certificate) = &config.http.tls.certificate {
         checks.push(("HTTP TLS", check_http_tls(config, certificate)));
     }
@@ -87,11 +87,13 @@ async fn run_checks(config: &Config) -> Vec<(&'static str, CheckResult)> {
             checks.push(("Kafka", check_kafka(config).await));
         }
     } else {
-        let (plain, tls) = (config.broker.listen, config.broker.tls.listen);
-        let plain = check_listen_address("broker.listen", plain, is_connector_running).await;
-        checks.push(("MQTT broker", plain));
-        let tls = check_listen_address("broker.tls.listen", tls, is_connector_running).await;
-        checks.push(("MQTT broker TLS", tls));
+        let (plain_address, tls_address) = (config.broker.listen, config.broker.tls.listen);
+        let plain_result =
+            check_listen_address("broker.listen", plain_address, is_connector_running).await;
+        checks.push(("MQTT broker", plain_result));
+        let tls_result =
+            check_listen_address("broker.tls.listen", tls_address, is_connector_running).await;
+        checks.push(("MQTT broker TLS", tls_result));
         checks.push(("certificates", check_broker_certificates(config)));
         checks.push(("open files", check_fd_limit(config)));
     }
@@ -102,9 +104,11 @@ async fn run_checks(config: &Config) -> Vec<(&'static str, CheckResult)> {
 
 async fn check_postgres(config: &Config) -> CheckResult {
     let settings = &config.postgres;
-    let target = format!("{}:{}/{}", settings.host, settings.port, settings.database);
-    postgres::probe(settings).await?;
-    Ok(format!("connected to {target}; schema is up to date"))
+    let database_address = format!("{}:{}/{}", settings.host, settings.port, settings.database);
+    postgres::check_connection_and_schema(settings).await?;
+    Ok(format!(
+        "connected to {database_address}; schema is up to date"
+    ))
 }
 
 async fn check_external_broker(config: &Config) -> CheckResult {
@@ -153,14 +157,14 @@ fn check_data_folder(dir: &Path) -> (CheckResult, bool) {
 }
 
 /// Checks that the data folder can be created. `doctor` must not create the folder itself, so this
-/// function creates and removes a temporary folder next to it.
+/// function creates and removes a temporary folder in the nearest parent folder that exists.
 fn check_data_folder_creation(dir: &Path) -> CheckResult {
     let absolute = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
     let parent = absolute.ancestors().skip(1).find(|parent| parent.exists());
     let parent = parent.unwrap_or(Path::new("/"));
-    let temporary = parent.join(format!(".cloud-connector-doctor-{}", std::process::id()));
-    std::fs::create_dir(&temporary)
-        .and_then(|()| std::fs::remove_dir(&temporary))
+    let temporary_folder = parent.join(format!(".cloud-connector-doctor-{}", std::process::id()));
+    std::fs::create_dir(&temporary_folder)
+        .and_then(|()| std::fs::remove_dir(&temporary_folder))
         .map(|()| format!("{} will be created on first start", dir.display()))
         .map_err(|error| {
             format!(
@@ -179,10 +183,10 @@ async fn check_sqlite(dir: &Path, is_connector_running: bool) -> CheckResult {
     sqlite::check_integrity(&path)
         .await
         .map_err(|error| error.to_string())?;
-    let is_current = sqlite::is_schema_current(&path)
+    let is_schema_current = sqlite::is_schema_current(&path)
         .await
         .map_err(|error| error.to_string())?;
-    if is_current {
+    if is_schema_current {
         Ok(format!(
             "{} is intact; schema is up to date",
             path.display()
@@ -236,7 +240,7 @@ fn check_fd_limit(config: &Config) -> CheckResult {
 
 async fn check_tenant_lookup(config: &Config) -> CheckResult {
     let lookup = crate::runtime::tenant_lookup(config).map_err(|error| error.to_string())?;
-    lookup.check().await
+    lookup.check_availability().await
 }
 
 async fn check_translator(config: &Config) -> CheckResult {
@@ -284,7 +288,7 @@ fn print_check(check_name: &str, result: &CheckResult) {
         Err(text) if uses_color => ("\x1b[31mFAIL\x1b[0m", text),
         Err(text) => ("FAIL", text),
     };
-    // An error text of a library can contain line breaks, which are replaced by spaces.
+    // Error texts of libraries can contain line breaks. Each line break is replaced by a space.
     let text: Vec<&str> = text.lines().map(str::trim).collect();
     println!("{status}  {check_name:<18}  {}", text.join(" "));
 }

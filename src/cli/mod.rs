@@ -68,7 +68,7 @@ enum Command {
 
 /// Output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
+enum OutputFormat {
     Text,
     Json,
 }
@@ -128,8 +128,8 @@ impl ConfigSource {
         if let Some(address) = &self.mqtt_address {
             flags.push(("--mqtt", "broker.listen", address.clone()));
         }
-        let file = self.config_file.clone();
-        Ok(crate::config::load(&Overrides { file, flags })?)
+        let config_file = self.config_file.clone();
+        Ok(crate::config::load(&Overrides { config_file, flags })?)
     }
 }
 

@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use super::{ConfigSource, Output, block_on, escape_for_terminal};
+use super::{ConfigSource, OutputFormat, block_on, escape_for_terminal};
 use crate::runtime;
 
 #[derive(Debug, Subcommand)]
@@ -24,8 +24,8 @@ pub(super) struct ReportArgs {
     #[arg(long, value_name = "N", default_value_t = 1000)]
     limit: u32,
     /// Output format
-    #[arg(long, short, value_enum, default_value_t = Output::Text)]
-    output: Output,
+    #[arg(long = "output", short, value_enum, default_value_t = OutputFormat::Text)]
+    output_format: OutputFormat,
 }
 
 pub(super) fn run(command: &ReportCommand) -> Result<ExitCode> {
@@ -38,7 +38,7 @@ pub(super) fn run(command: &ReportCommand) -> Result<ExitCode> {
         Ok(counts?)
     })?;
     let mut out = std::io::stdout().lock();
-    if args.output == Output::Json {
+    if args.output_format == OutputFormat::Json {
         let rows: Vec<_> = counts
             .iter()
             .map(|(org, count)| json!({"org_id": org.as_str(), "connections": count}))

@@ -64,9 +64,9 @@ fn raise_fd_limit() {
 }
 
 async fn serve(config: Config, roles: Roles) -> Result<ExitCode> {
-    // By default, these signals end the process, so the handlers are installed before startup. This
-    // SIGHUP handler does nothing. The TLS listeners have their own SIGHUP handler, which reloads
-    // the certificates.
+    // By default, SIGINT, SIGTERM and SIGHUP end the process, so the handlers are installed before
+    // startup. This SIGHUP handler does nothing. The TLS listeners have their own SIGHUP handler,
+    // which reloads the certificates.
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let _hangup = signal(SignalKind::hangup())?;
@@ -78,7 +78,7 @@ async fn serve(config: Config, roles: Roles) -> Result<ExitCode> {
         app = runtime::start(config, roles, Arc::new(SystemClock)) => app?,
         () = wait_for_any_signal(&mut interrupt, &mut terminate) => return Ok(ExitCode::SUCCESS),
     };
-    print(&startup_banner(&app.info, &base_path, &org_id));
+    print_ignoring_errors(&startup_banner(&app.info, &base_path, &org_id));
 
     let mut has_failed = false;
     tokio::select! {
@@ -88,7 +88,7 @@ async fn serve(config: Config, roles: Roles) -> Result<ExitCode> {
             has_failed = true;
         }
     }
-    print("Shutting down. Press Ctrl-C again to quit now.\n");
+    print_ignoring_errors("Shutting down. Press Ctrl-C again to quit now.\n");
     tokio::select! {
         is_clean = app.stop() => {
             let is_success = is_clean && !has_failed;
@@ -102,8 +102,8 @@ async fn serve(config: Config, roles: Roles) -> Result<ExitCode> {
 }
 
 /// Prints to standard output and ignores write errors. For example, Ctrl-C in `run | tee` also ends
-/// `tee`, but the shutdown must still complete.
-fn print(text: &str) {
+/// `tee`. Writes then fail, but the shutdown must still complete.
+fn print_ignoring_errors(text: &str) {
     let mut out = std::io::stdout();
     let _ = out.write_all(text.as_bytes());
     let _ = out.flush();

@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use super::{ConfigSource, Output, block_on, escape_for_terminal, parse_client_id};
+use super::{ConfigSource, OutputFormat, block_on, escape_for_terminal, parse_client_id};
 use crate::domain::ClientId;
 use crate::runtime;
 
@@ -18,10 +18,10 @@ const NO_MATCH_ERROR: &str = "none of these clients is tenantless; `cloud-connec
 
 #[derive(Debug, Subcommand)]
 pub(super) enum TenantlessCommand {
-    /// List tenantless clients; the client with the oldest lookup comes first
+    /// List tenantless clients; the client whose last lookup is oldest comes first
     List(ListArgs),
-    /// Set the number of failed lookups to 0; the next run of `update-tenantless` looks up these
-    /// clients
+    /// Set the number of failed lookups of tenantless clients to 0; the next run of
+    /// `update-tenantless` looks up these clients
     Retry(RetryArgs),
     /// Delete clients from the database; a client is recorded again at its next online message
     Delete(DeleteArgs),
@@ -35,24 +35,24 @@ pub(super) struct ListArgs {
     #[arg(long, value_name = "N", default_value_t = 50)]
     limit: u32,
     /// Output format
-    #[arg(long, short, value_enum, default_value_t = Output::Text)]
-    output: Output,
+    #[arg(long = "output", short, value_enum, default_value_t = OutputFormat::Text)]
+    output_format: OutputFormat,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct RetryArgs {
     #[command(flatten)]
     config_source: ConfigSource,
-    /// Ids of the clients to retry
+    /// Ids of the clients to look up again
     #[arg(
         value_name = "CLIENT",
-        required_unless_present = "all",
-        conflicts_with = "all"
+        required_unless_present = "retries_all",
+        conflicts_with = "retries_all"
     )]
-    clients: Vec<String>,
-    /// Retry all tenantless clients
-    #[arg(long)]
-    all: bool,
+    client_ids: Vec<String>,
+    /// Look up all tenantless clients again
+    #[arg(long = "all")]
+    retries_all: bool,
 }
 
 #[derive(Debug, Args)]
@@ -61,7 +61,7 @@ pub(super) struct DeleteArgs {
     config_source: ConfigSource,
     /// Ids of the clients to delete
     #[arg(value_name = "CLIENT", required = true)]
-    clients: Vec<String>,
+    client_ids: Vec<String>,
 }
 
 pub(super) fn run(command: &TenantlessCommand) -> Result<ExitCode> {
@@ -74,15 +74,15 @@ pub(super) fn run(command: &TenantlessCommand) -> Result<ExitCode> {
 
 fn retry(args: &RetryArgs) -> Result<ExitCode> {
     let config = args.config_source.load()?.config;
-    let clients = parse_client_ids(&args.clients)?;
-    let selected = (!args.all).then_some(clients.as_slice());
+    let clients = parse_client_ids(&args.client_ids)?;
+    let selected_clients = (!args.retries_all).then_some(clients.as_slice());
     let reset_count = block_on(async {
         let store = runtime::open_store_for_cli(&config).await?;
-        let reset = store.reset_tenantless(selected).await;
+        let reset = store.reset_tenantless_clients(selected_clients).await;
         store.close().await;
         Ok(reset?)
     })?;
-    if reset_count == 0 && !args.all {
+    if reset_count == 0 && !args.retries_all {
         bail!(NO_MATCH_ERROR);
     }
     println!("{reset_count} reset; the next run of `update-tenantless` looks up these clients");
@@ -91,10 +91,10 @@ fn retry(args: &RetryArgs) -> Result<ExitCode> {
 
 fn delete(args: &DeleteArgs) -> Result<ExitCode> {
     let config = args.config_source.load()?.config;
-    let clients = parse_client_ids(&args.clients)?;
+    let clients = parse_client_ids(&args.client_ids)?;
     let deleted_count = block_on(async {
         let store = runtime::open_store_for_cli(&config).await?;
-        let deleted = store.delete_tenantless(&clients).await;
+        let deleted = store.delete_tenantless_clients(&clients).await;
         store.close().await;
         Ok(deleted?)
     })?;
@@ -110,13 +110,13 @@ fn list(args: &ListArgs) -> Result<ExitCode> {
     let max_attempts = config.updaters.tenant_max_attempts;
     let (clients, counts) = block_on(async {
         let store = runtime::open_store_for_cli(&config).await?;
-        let clients = store.list_tenantless(args.limit).await;
-        let counts = store.count_tenantless(max_attempts).await;
+        let clients = store.list_tenantless_clients(args.limit).await;
+        let counts = store.count_tenantless_clients(max_attempts).await;
         store.close().await;
         Ok((clients?, counts?))
     })?;
     let mut out = std::io::stdout().lock();
-    if args.output == Output::Json {
+    if args.output_format == OutputFormat::Json {
         let clients: Vec<_> = clients
             .iter()
             .map(|client| {
@@ -128,7 +128,11 @@ fn list(args: &ListArgs) -> Result<ExitCode> {
                 })
             })
             .collect();
-        let list = json!({"pending": counts.pending_clients, "gave_up": counts.exhausted_clients, "clients": clients});
+        let list = json!({
+            "pending": counts.pending_clients,
+            "gave_up": counts.exhausted_clients,
+            "clients": clients,
+        });
         writeln!(out, "{list}")?;
         return Ok(ExitCode::SUCCESS);
     }

@@ -1,4 +1,5 @@
-//! `update-inventory` and `update-tenantless`: run a tenant lookup job once. For cron.
+//! `update-inventory` and `update-tenantless`: each command runs one tenant lookup job once, for
+//! example from cron.
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
@@ -42,7 +43,7 @@ pub(super) fn run(lookup_job: LookupJob, args: &UpdateArgs) -> Result<ExitCode> 
         let clock = Arc::new(SystemClock);
         let job = runtime::tenant_lookup_job(&config, store.clone(), tenants, data_dir, clock)?;
         let due_count = store
-            .count_due(job.due_criteria(lookup_job), SystemClock.now())
+            .count_due_rows(job.due_criteria(lookup_job), SystemClock.now())
             .await?;
         if args.dry_run {
             println!("{due_count} due");
@@ -51,8 +52,8 @@ pub(super) fn run(lookup_job: LookupJob, args: &UpdateArgs) -> Result<ExitCode> 
         }
         let bar = progress_bar(due_count.min(args.limit.unwrap_or(due_count)));
         let options = RunOptions {
-            limit: args.limit,
-            force: args.force,
+            max_rows: args.limit,
+            allow_mass_loss: args.force,
         };
         let show_progress = |summary: &RunSummary| bar.set_position(summary.looked_up_clients);
         let summary = job.run(lookup_job, options, &show_progress).await;

@@ -9,7 +9,7 @@ use super::layers::{Layers, Setting, SettingPath};
 const SECRET_TABLES: &[&[&str]] = &[&["api", "keys"]];
 
 /// Settings with one of these names are secret, in all tables.
-const SECRET_NAMES: &[&str] = &["password"];
+const SECRET_SETTING_NAMES: &[&str] = &["password"];
 
 pub(super) fn to_annotated_toml(layers: &Layers) -> String {
     let mut text = String::new();
@@ -25,7 +25,7 @@ pub(super) fn to_annotated_toml(layers: &Layers) -> String {
         }
         let is_empty = setting.value.as_str().is_some_and(str::is_empty);
         let is_secret = SECRET_TABLES.iter().any(|secret| table == *secret)
-            || SECRET_NAMES.contains(&name.as_str());
+            || SECRET_SETTING_NAMES.contains(&name.as_str());
         let value = if is_secret && !is_empty {
             "\"********\"".to_owned()
         } else {

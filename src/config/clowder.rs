@@ -81,7 +81,7 @@ struct Database {
 pub(super) fn add_file(layers: &mut Layers, file: &Path) -> Result<(), ConfigError> {
     let text = std::fs::read_to_string(file).map_err(|source| ConfigError::Unreadable {
         path: file.into(),
-        given_with: "ACG_CONFIG",
+        path_source: "ACG_CONFIG",
         source,
     })?;
     let clowder: ClowderFile = serde_json::from_str::<Value>(&text)
@@ -99,7 +99,7 @@ pub(super) fn add_file(layers: &mut Layers, file: &Path) -> Result<(), ConfigErr
 /// Returns the names and values of the settings that the file contains.
 fn to_settings(layers: &Layers, clowder: ClowderFile) -> Vec<(&'static str, String)> {
     let mut settings = Vec::new();
-    let mut set = |setting_name, value: Option<String>| {
+    let mut add_setting = |setting_name, value: Option<String>| {
         if let Some(value) = value {
             settings.push((setting_name, value));
         }
@@ -110,7 +110,7 @@ fn to_settings(layers: &Layers, clowder: ClowderFile) -> Vec<(&'static str, Stri
             .iter()
             .map(|broker| format!("{}:{}", broker.hostname, broker.port.unwrap_or(9092)))
             .collect();
-        set(
+        add_setting(
             "kafka.brokers",
             (!addresses.is_empty()).then(|| addresses.join(",")),
         );
@@ -125,12 +125,12 @@ fn to_settings(layers: &Layers, clowder: ClowderFile) -> Vec<(&'static str, Stri
                     .and_then(|sasl| sasl.security_protocol.clone());
                 sasl_protocol.or_else(|| uses_sasl.then(|| "SASL_SSL".to_owned()))
             });
-            set("kafka.security", protocol);
-            set("kafka.ca", broker.cacert);
+            add_setting("kafka.security", protocol);
+            add_setting("kafka.ca", broker.cacert);
             if let Some(sasl) = sasl {
-                set("kafka.username", sasl.username);
-                set("kafka.password", sasl.password);
-                set("kafka.sasl_mechanism", sasl.mechanism);
+                add_setting("kafka.username", sasl.username);
+                add_setting("kafka.password", sasl.password);
+                add_setting("kafka.sasl_mechanism", sasl.mechanism);
             }
         }
         for setting_name in [
@@ -139,28 +139,28 @@ fn to_settings(layers: &Layers, clowder: ClowderFile) -> Vec<(&'static str, Stri
             "inventory.topic",
         ] {
             // The name that Clowder assigns to a topic may differ from the requested name.
-            let requested = layers.string_value(setting_name);
-            let assigned = kafka
+            let requested_name = layers.string_value(setting_name);
+            let assigned_topic = kafka
                 .topics
                 .iter()
-                .find(|topic| Some(topic.requested_name.as_str()) == requested);
-            set(setting_name, assigned.map(|topic| topic.name.clone()));
+                .find(|topic| Some(topic.requested_name.as_str()) == requested_name);
+            add_setting(setting_name, assigned_topic.map(|topic| topic.name.clone()));
         }
     }
     if let Some(database) = clowder.database {
-        set("postgres.host", Some(database.hostname));
-        set("postgres.port", Some(database.port.to_string()));
-        set("postgres.database", Some(database.name));
-        set("postgres.user", Some(database.username));
-        set("postgres.password", Some(database.password));
-        set("postgres.tls", database.ssl_mode);
-        set("postgres.ca", database.rds_ca);
+        add_setting("postgres.host", Some(database.hostname));
+        add_setting("postgres.port", Some(database.port.to_string()));
+        add_setting("postgres.database", Some(database.name));
+        add_setting("postgres.user", Some(database.username));
+        add_setting("postgres.password", Some(database.password));
+        add_setting("postgres.tls", database.ssl_mode);
+        add_setting("postgres.ca", database.rds_ca);
     }
-    set(
+    add_setting(
         "http.metrics_listen",
         clowder.metrics_port.map(|port| format!("0.0.0.0:{port}")),
     );
-    set(
+    add_setting(
         "http.listen",
         clowder.private_port.map(|port| format!("0.0.0.0:{port}")),
     );
@@ -172,9 +172,9 @@ mod tests {
     use super::super::{
         ConfigError, KafkaSecurity, LoadedConfig, Overrides, PemSource, PostgresTls,
     };
-    use super::super::{SaslMechanism, load_with};
+    use super::super::{SaslMechanism, load_with_environment};
 
-    fn load(text: &str) -> Result<LoadedConfig, ConfigError> {
+    fn load_clowder_file(text: &str) -> Result<LoadedConfig, ConfigError> {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("acg.json");
         std::fs::write(&file, text).unwrap();
@@ -189,12 +189,12 @@ mod tests {
                 "from-environment".to_owned(),
             ),
         ];
-        load_with(&Overrides::default(), variables)
+        load_with_environment(&Overrides::default(), variables)
     }
 
     #[test]
     fn values_of_the_clowder_file_override_the_environment() {
-        let loaded = load(
+        let loaded = load_clowder_file(
             r#"{"kafka": {"brokers": [
                   {"hostname": "k1", "port": 9093, "authtype": "sasl", "cacert": "-----BEGIN CERTIFICATE-----\nx",
                    "sasl": {"username": "u", "password": "hush-hush", "saslMechanism": "SCRAM-SHA-256"},
@@ -232,15 +232,15 @@ mod tests {
 
     #[test]
     fn a_setting_that_is_not_in_the_clowder_file_keeps_its_value() {
-        let loaded = load("{}").unwrap();
+        let loaded = load_clowder_file("{}").unwrap();
         assert_eq!(loaded.config.postgres.host, "from-environment");
     }
 
     #[test]
     fn an_error_in_the_clowder_file_contains_the_path_or_the_setting() {
-        let text = load("{").unwrap_err().to_string();
+        let text = load_clowder_file("{").unwrap_err().to_string();
         assert!(text.contains("acg.json"), "{text}");
-        let text = load(
+        let text = load_clowder_file(
             r#"{"database": {"hostname": "d", "port": 1, "name": "n", "username": "u", "password": "p", "sslMode": "prefer"}}"#,
         )
         .unwrap_err()

@@ -9,14 +9,14 @@ use super::Origin;
 pub enum ConfigError {
     /// A configuration file cannot be read.
     #[error(
-        "cannot read the configuration file {}: {source}; check the path given with {given_with}",
+        "cannot read the configuration file {}: {source}; check the path given with {path_source}",
         path.display()
     )]
     Unreadable {
         /// Path of the configuration file.
         path: PathBuf,
         /// The flag or environment variable that contains the path.
-        given_with: &'static str,
+        path_source: &'static str,
         /// The error of the operating system.
         source: std::io::Error,
     },
@@ -64,9 +64,10 @@ fn suggestion_text(similar_name: Option<&str>) -> String {
 /// value.
 #[derive(Debug)]
 pub(super) struct InvalidValue {
-    /// Name of the setting, or of its table if the user chooses the name.
+    /// Name of the setting, such as `http.listen`. If the user chose the last part of the name,
+    /// this is the name of the table, such as `api.keys`.
     pub setting_name: &'static str,
-    /// The name that the user chose, for settings such as `api.keys.<caller>`.
+    /// The part of the name that the user chose, such as `<caller>` in `api.keys.<caller>`.
     pub user_chosen_name: Option<String>,
     /// Why the value is not allowed.
     pub problem: String,
@@ -88,7 +89,7 @@ impl InvalidValue {
         }
     }
 
-    /// Sets the name that the user chose.
+    /// Sets the part of the setting's name that the user chose.
     pub fn with_user_chosen_name(mut self, name: &str) -> Self {
         self.user_chosen_name = Some(name.to_owned());
         self

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 use super::error::InvalidValue;
-use super::{Config, ConfigError, DEFAULTS};
+use super::{Config, ConfigError, DEFAULT_CONFIG_TOML};
 
 /// Where a value was set.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,11 +64,11 @@ const USER_NAMED_TABLES: &[&[&str]] = &[&["api", "keys"]];
 
 impl Layers {
     pub fn defaults() -> Self {
-        let table: Table = DEFAULTS
+        let table: Table = DEFAULT_CONFIG_TOML
             .parse()
             .expect("config.default.toml is embedded in the program and tested");
         let mut settings = BTreeMap::new();
-        flatten(&table, &mut Vec::new(), &mut |path, value| {
+        visit_settings(&table, &mut Vec::new(), &mut |path, value| {
             let setting = Setting {
                 value: value.clone(),
                 origin: Origin::Default,
@@ -81,7 +81,7 @@ impl Layers {
     pub fn add_file(&mut self, path: &Path) -> Result<(), ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable {
             path: path.into(),
-            given_with: "--config",
+            path_source: "--config",
             source,
         })?;
         let table: Table = text
@@ -91,31 +91,35 @@ impl Layers {
                 problem: describe_syntax_error(&text, &error),
             })?;
         let mut values = Vec::new();
-        flatten(&table, &mut Vec::new(), &mut |path, value| {
+        visit_settings(&table, &mut Vec::new(), &mut |path, value| {
             values.push((path.to_vec(), value.clone()));
         });
         let origin = Origin::File(path.into());
         for (path, value) in values {
-            self.set(path, value, origin.clone())?;
+            self.set_value(path, value, origin.clone())?;
         }
         Ok(())
     }
 
-    /// Adds the value of an environment variable. `path` is the name of the variable without its
-    /// prefix, such as `HTTP__LISTEN`.
+    /// Adds the value of an environment variable. `name_without_prefix` is the part of the
+    /// variable's name after `CLOUD_CONNECTOR__`, such as `HTTP__LISTEN`.
     pub fn add_variable(
         &mut self,
         variable_name: &str,
-        path: &str,
+        name_without_prefix: &str,
         text: &str,
     ) -> Result<(), ConfigError> {
-        let path = path.to_lowercase().split("__").map(str::to_owned).collect();
-        self.set_text(path, text, Origin::Environment(variable_name.to_owned()))
+        let path = name_without_prefix
+            .to_lowercase()
+            .split("__")
+            .map(str::to_owned)
+            .collect();
+        self.set_from_text(path, text, Origin::Environment(variable_name.to_owned()))
     }
 
     /// Returns the current value of a setting, or `None` if the value is not a string.
     pub fn string_value(&self, setting_name: &str) -> Option<&str> {
-        self.find(setting_name)?.value.as_str()
+        self.find_setting(setting_name)?.value.as_str()
     }
 
     /// Adds a value from the platform's configuration file.
@@ -126,7 +130,7 @@ impl Layers {
         text: &str,
     ) -> Result<(), ConfigError> {
         let path = setting_name.split('.').map(str::to_owned).collect();
-        self.set_text(path, text, Origin::Clowder(file.to_owned()))
+        self.set_from_text(path, text, Origin::Clowder(file.to_owned()))
     }
 
     /// Adds the value of a command-line flag.
@@ -137,13 +141,13 @@ impl Layers {
         text: &str,
     ) -> Result<(), ConfigError> {
         let path = setting_name.split('.').map(str::to_owned).collect();
-        self.set_text(path, text, Origin::Flag(flag.to_owned()))
+        self.set_from_text(path, text, Origin::Flag(flag.to_owned()))
     }
 
-    /// Sets a value from a text that is not TOML, such as an environment variable or a flag. If the
-    /// default value is a string, the text is the value. Otherwise the text is parsed as a TOML
+    /// Sets a value from the text of an environment variable or a flag. If the default value of the
+    /// setting is a string, the text itself is the value. Otherwise the text is parsed as a TOML
     /// value.
-    fn set_text(
+    fn set_from_text(
         &mut self,
         path: SettingPath,
         text: &str,
@@ -162,10 +166,15 @@ impl Layers {
                 .and_then(|mut table| table.remove("value"))
                 .unwrap_or_else(|| Value::String(text.to_owned()))
         };
-        self.set(path, value, origin)
+        self.set_value(path, value, origin)
     }
 
-    fn set(&mut self, path: SettingPath, value: Value, origin: Origin) -> Result<(), ConfigError> {
+    fn set_value(
+        &mut self,
+        path: SettingPath,
+        value: Value,
+        origin: Origin,
+    ) -> Result<(), ConfigError> {
         if !self.settings.contains_key(&path) && !is_user_named(&path) {
             let setting_name = path.join(".");
             return Err(ConfigError::UnknownSetting {
@@ -192,14 +201,14 @@ impl Layers {
     pub fn deserialize(&self) -> Result<Config, ConfigError> {
         let mut table = Table::new();
         for (path, setting) in &self.settings {
-            insert(&mut table, path, setting.value.clone());
+            insert_value(&mut table, path, setting.value.clone());
         }
         for path in USER_NAMED_TABLES {
             ensure_table(&mut table, path);
         }
         serde_path_to_error::deserialize(table).map_err(|error| {
             let setting_name = error.path().to_string();
-            let setting = self.find(&setting_name);
+            let setting = self.find_setting(&setting_name);
             ConfigError::InvalidValue {
                 origin: setting.map_or(Origin::Default, |setting| setting.origin.clone()),
                 problem: error.into_inner().to_string().trim().replace('\n', " "),
@@ -214,7 +223,7 @@ impl Layers {
         let setting_name = invalid.full_name();
         ConfigError::InvalidValue {
             origin: self
-                .find(&setting_name)
+                .find_setting(&setting_name)
                 .map_or(Origin::Default, |setting| setting.origin.clone()),
             setting_name,
             problem: invalid.problem,
@@ -222,7 +231,7 @@ impl Layers {
         }
     }
 
-    fn find(&self, setting_name: &str) -> Option<&Setting> {
+    fn find_setting(&self, setting_name: &str) -> Option<&Setting> {
         self.settings
             .iter()
             .find(|(path, _)| path.join(".") == setting_name)
@@ -230,7 +239,7 @@ impl Layers {
     }
 
     fn default_value_hint(setting_name: &str) -> String {
-        match Self::defaults().find(setting_name) {
+        match Self::defaults().find_setting(setting_name) {
             Some(default) => format!("the default is {}", default.value),
             None => "see the comments in `cloud-connector config --defaults`".to_owned(),
         }
@@ -254,11 +263,17 @@ fn is_user_named(path: &[String]) -> bool {
 
 /// Calls `visit` for every setting in a table. In a user-named table, each name is one setting,
 /// even if its value is a table.
-fn flatten(table: &Table, path: &mut SettingPath, visit: &mut impl FnMut(&[String], &Value)) {
+fn visit_settings(
+    table: &Table,
+    path: &mut SettingPath,
+    visit: &mut impl FnMut(&[String], &Value),
+) {
     for (name, value) in table {
         path.push(name.clone());
         match value {
-            Value::Table(inner) if !is_user_named(path) => flatten(inner, path, visit),
+            Value::Table(child_table) if !is_user_named(path) => {
+                visit_settings(child_table, path, visit);
+            }
             value => visit(path, value),
         }
         path.pop();
@@ -266,18 +281,18 @@ fn flatten(table: &Table, path: &mut SettingPath, visit: &mut impl FnMut(&[Strin
 }
 
 /// Inserts a value into nested tables. Creates tables that do not exist.
-fn insert(table: &mut Table, path: &[String], value: Value) {
+fn insert_value(table: &mut Table, path: &[String], value: Value) {
     match path {
         [] => {}
         [name] => {
             table.insert(name.clone(), value);
         }
         [name, rest @ ..] => {
-            let inner = table
+            let child_table = table
                 .entry(name.clone())
                 .or_insert_with(|| Value::Table(Table::new()));
-            if let Value::Table(inner) = inner {
-                insert(inner, rest, value);
+            if let Value::Table(child_table) = child_table {
+                insert_value(child_table, rest, value);
             }
         }
     }
@@ -286,11 +301,11 @@ fn insert(table: &mut Table, path: &[String], value: Value) {
 /// Creates the nested tables of the path if they do not exist.
 fn ensure_table(table: &mut Table, path: &[&str]) {
     if let [name, rest @ ..] = path {
-        let inner = table
+        let child_table = table
             .entry((*name).to_owned())
             .or_insert_with(|| Value::Table(Table::new()));
-        if let Value::Table(inner) = inner {
-            ensure_table(inner, rest);
+        if let Value::Table(child_table) = child_table {
+            ensure_table(child_table, rest);
         }
     }
 }

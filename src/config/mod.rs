@@ -31,7 +31,7 @@ pub use secret::Secret;
 use layers::Layers;
 
 /// The text of `config.default.toml`, which contains all default values with their documentation.
-pub const DEFAULTS: &str = include_str!("../../config.default.toml");
+pub const DEFAULT_CONFIG_TOML: &str = include_str!("../../config.default.toml");
 
 /// Environment variable that contains the path of the platform's configuration file. The module
 /// `clowder` reads this file.
@@ -42,7 +42,7 @@ const ENVIRONMENT_PREFIX: &str = "CLOUD_CONNECTOR__";
 #[derive(Debug, Clone, Default)]
 pub struct Overrides {
     /// The file given with `--config`.
-    pub file: Option<PathBuf>,
+    pub config_file: Option<PathBuf>,
     /// Each tuple contains the name of the flag, the setting that the flag overrides, and the
     /// value.
     pub flags: Vec<(&'static str, &'static str, String)>,
@@ -71,26 +71,26 @@ impl LoadedConfig {
 /// When the configuration is invalid. The error names the setting, the origin of the value, and the
 /// fix. Only the first problem is reported.
 pub fn load(overrides: &Overrides) -> Result<LoadedConfig, ConfigError> {
-    // Variables with a name that is not UTF-8 are skipped, because they are not our variables. In
-    // values, invalid UTF-8 is replaced.
+    // Variables with a name that is not valid UTF-8 are skipped, because the names of all our
+    // variables are valid UTF-8. In values, invalid UTF-8 is replaced.
     let environment = std::env::vars_os().filter_map(|(name, value)| {
         let name = name.into_string().ok()?;
         (name.starts_with(ENVIRONMENT_PREFIX) || name == CLOWDER_VARIABLE)
             .then(|| (name, value.to_string_lossy().into_owned()))
     });
-    load_with(overrides, environment)
+    load_with_environment(overrides, environment)
 }
 
 /// Like [`load`], but the environment variables are an argument.
 ///
 /// # Errors
 /// When the configuration is invalid, as for [`load`].
-pub fn load_with(
+pub fn load_with_environment(
     overrides: &Overrides,
     environment: impl IntoIterator<Item = (String, String)>,
 ) -> Result<LoadedConfig, ConfigError> {
     let mut layers = Layers::defaults();
-    if let Some(file) = &overrides.file {
+    if let Some(file) = &overrides.config_file {
         layers.add_file(file)?;
     }
     let mut clowder_file = None;
@@ -121,17 +121,17 @@ mod tests {
         let file = folder.path().join("c.toml");
         std::fs::write(&file, text).unwrap();
         let overrides = Overrides {
-            file: Some(file),
+            config_file: Some(file),
             flags: vec![],
         };
-        load_with(&overrides, [])
+        load_with_environment(&overrides, [])
     }
 
     fn load_from_environment(variables: &[(&str, &str)]) -> Result<LoadedConfig, ConfigError> {
         let variables = variables
             .iter()
             .map(|(name, value)| ((*name).into(), (*value).into()));
-        load_with(&Overrides::default(), variables)
+        load_with_environment(&Overrides::default(), variables)
     }
 
     #[test]
@@ -151,15 +151,15 @@ mod tests {
         )
         .unwrap();
         let mut overrides = Overrides {
-            file: Some(file),
+            config_file: Some(file),
             flags: vec![],
         };
         let environment = [("CLOUD_CONNECTOR__HTTP__LISTEN".into(), "127.0.0.1:2".into())];
-        let loaded = load_with(&overrides, environment.clone()).unwrap();
+        let loaded = load_with_environment(&overrides, environment.clone()).unwrap();
         assert_eq!(loaded.config.http.listen.port(), 2);
         assert_eq!(loaded.config.http.max_body_bytes, 2048);
         overrides.flags = vec![("--http", "http.listen", "127.0.0.1:3".into())];
-        let loaded = load_with(&overrides, environment).unwrap();
+        let loaded = load_with_environment(&overrides, environment).unwrap();
         assert_eq!(loaded.config.http.listen.port(), 3);
     }
 

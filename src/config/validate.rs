@@ -158,21 +158,21 @@ fn validate_api_rate_limit(api: &Api) -> Result<(), InvalidValue> {
 
 fn validate_api_keys(api: &Api) -> Result<(), InvalidValue> {
     for (caller, key) in &api.keys {
-        let invalid = |problem: &str, hint: &str| {
+        let invalid_key = |problem: &str, hint: &str| {
             Err(InvalidValue::new("api.keys", problem, hint).with_user_chosen_name(caller))
         };
         if key.secrets().is_empty() {
-            return invalid("the list of secrets is empty", "add a secret");
+            return invalid_key("the list of secrets is empty", "add a secret");
         }
         if key.scopes().is_empty() {
-            return invalid(
+            return invalid_key(
                 "no scope is set, so the key would authorize nothing",
                 "add \"tenant\", \"management\" or both; without scopes the key has \"tenant\"",
             );
         }
         for secret in key.secrets() {
             if secret.expose().chars().count() < MIN_SECRET_CHARS {
-                return invalid(
+                return invalid_key(
                     "the secret is too short",
                     &format!(
                         "use at least {MIN_SECRET_CHARS} characters, for example from \
@@ -210,29 +210,37 @@ fn validate_topic_prefixes(mqtt: &Mqtt) -> Result<(), InvalidValue> {
 }
 
 fn validate_handshake_topics(mqtt: &Mqtt) -> Result<(), InvalidValue> {
-    let mut segments = vec![
-        ("mqtt.handshake_topics.in", &mqtt.handshake_topics.inbound),
-        ("mqtt.handshake_topics.out", &mqtt.handshake_topics.outbound),
+    let mut topic_levels = vec![
+        (
+            "mqtt.handshake_topics.in",
+            &mqtt.handshake_topics.inbound_level,
+        ),
+        (
+            "mqtt.handshake_topics.out",
+            &mqtt.handshake_topics.outbound_level,
+        ),
     ];
-    segments.extend(
+    topic_levels.extend(
         mqtt.handshake_topics
-            .status
+            .status_level
             .as_ref()
-            .map(|segment| ("mqtt.handshake_topics.status", segment)),
+            .map(|level| ("mqtt.handshake_topics.status", level)),
     );
-    for (index, (setting_name, segment)) in segments.iter().enumerate() {
-        if segment.is_empty() || segment.contains(['/', '+', '#', '\0']) {
+    for (index, (setting_name, level)) in topic_levels.iter().enumerate() {
+        if level.is_empty() || level.contains(['/', '+', '#', '\0']) {
             return Err(InvalidValue::new(
                 setting_name,
-                format!("{segment:?} is not one topic level"),
+                format!("{level:?} is not one topic level"),
                 "use a text without /, + and #",
             ));
         }
-        let duplicate = segments[..index].iter().find(|(_, other)| other == segment);
+        let duplicate = topic_levels[..index]
+            .iter()
+            .find(|(_, other)| other == level);
         if let Some((other_setting, _)) = duplicate {
             return Err(InvalidValue::new(
                 setting_name,
-                format!("{segment:?} is also the value of {other_setting}"),
+                format!("{level:?} is also the value of {other_setting}"),
                 "use a different value for each of mqtt.handshake_topics",
             ));
         }

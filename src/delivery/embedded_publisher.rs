@@ -49,8 +49,8 @@ impl ClientPublisher for EmbeddedPublisher {
             })
     }
 
-    /// Does nothing. A subscription is not needed, because the embedded broker receives all
-    /// messages from clients in this process.
+    /// Does nothing. A subscription is not needed, because the embedded broker runs in this process
+    /// and receives all messages from clients.
     async fn subscribe(&self, _topic: String) -> Result<Subscription, PublishError> {
         Ok(Box::new(()))
     }

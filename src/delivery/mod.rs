@@ -45,7 +45,7 @@ pub trait ClientPublisher: Send + Sync + 'static {
 /// A subscription to a topic. Dropping the value ends the subscription.
 pub type Subscription = Box<dyn Send>;
 
-/// The broker did not accept a message.
+/// Publishing a message or subscribing to a topic failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError {
     /// The client has no connection to the broker.
@@ -62,7 +62,7 @@ pub enum PublishError {
 /// The content of a message to a client.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MessageContent {
-    /// Name that selects the application on the client that receives the message.
+    /// Name that selects an application on the client. This application receives the message.
     pub directive: String,
     /// Key-value pairs for the application: null, or a map of string to string.
     pub metadata: Value,
@@ -70,7 +70,7 @@ pub struct MessageContent {
     pub payload: Value,
 }
 
-/// A message was not sent, or was not acknowledged.
+/// A message was not sent, or the broker did not acknowledge the message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
     /// The client has no connection to the broker.
@@ -157,7 +157,7 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// Creates a delivery that publishes with `publisher`.
+    /// Creates a `Delivery` that publishes messages with `publisher`.
     ///
     /// The caller must pass each message from a client to `pending_responses`. Otherwise requests
     /// receive no responses.
@@ -198,8 +198,9 @@ impl Delivery {
             .await
     }
 
-    /// Sends a command to a client. After the broker has acknowledged the command, returns its
-    /// message id. Returns `None` if the client's dialect does not have this command.
+    /// Sends a command to a client. After the broker has acknowledged the command, returns the
+    /// message id of the command. Returns `None` if the client's dialect does not have this
+    /// command.
     ///
     /// # Errors
     /// If the broker did not accept or acknowledge the command.
@@ -210,12 +211,14 @@ impl Delivery {
     ) -> Result<Option<Uuid>, SendError> {
         let message_id = Uuid::new_v4();
         let now = self.clock.now();
-        let encoded = protocol::encode_command(connection.dialect, command, message_id, now);
-        let Some((channel, payload)) = encoded else {
+        let encoded_command =
+            protocol::encode_command(connection.dialect, command, message_id, now);
+        let Some((channel, payload)) = encoded_command else {
             return Ok(None);
         };
-        let published = self.publish(connection, channel, message_id, payload);
-        Ok(Some(published.await?))
+        self.publish(connection, channel, message_id, payload)
+            .await
+            .map(Some)
     }
 
     /// Publishes an encoded message. Returns `message_id` after the broker has acknowledged the
@@ -233,9 +236,9 @@ impl Delivery {
             client: client.clone(),
             channel,
         });
-        let result = self.publisher.publish(client, topic, payload).await;
-        metrics::count_message_to_client(SendStatus::from(&result).as_str());
-        result
+        let publish_result = self.publisher.publish(client, topic, payload).await;
+        metrics::count_message_to_client(SendStatus::from(&publish_result).as_str());
+        publish_result
             .map(|()| message_id)
             .map_err(|error| SendError::new(message_id, error))
     }

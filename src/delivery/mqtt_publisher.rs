@@ -52,7 +52,8 @@ impl ClientPublisher for MqttPublisher {
     /// that sent the request receives the response.
     async fn subscribe(&self, topic: String) -> Result<Subscription, PublishError> {
         let subscription = self.connection.subscribe(topic, self.ack_timeout).await;
-        // Every subscribe error becomes `Unavailable`, because the request was not published yet.
+        // Every subscribe error becomes `Unavailable`. `TimedOut` would mean that the request may
+        // still arrive, but the request was not published.
         let subscription =
             subscription.map_err(|error| PublishError::Unavailable(error.to_string()))?;
         Ok(Box::new(subscription))

@@ -1,4 +1,4 @@
-//! Matches the responses of clients with the requests that wait for them.
+//! Matches responses from clients with the requests that wait for a response.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,23 +14,25 @@ use crate::protocol::{
     self, ClientMessage, ClientResponse, Direction, InboundMessage, TopicScheme,
 };
 
-/// The requests that wait for a response. All clones refer to the same requests.
+/// Matches responses from clients with pending requests. A request is pending while it waits for
+/// its response. All clones share the same requests.
 #[derive(Clone)]
 pub struct PendingResponses {
     requests: Arc<PendingRequests>,
     topics: TopicScheme,
 }
 
-/// The client that a request was sent to, and the id of the request. A response must match the
-/// client and the id. Therefore a client cannot respond to a request to another client.
+/// The client that a request was sent to, and the id of the request. A response must come from this
+/// client and contain this id. Therefore a client cannot respond to a request that was sent to
+/// another client.
 type RequestKey = (ClientId, Uuid);
 
 #[derive(Default)]
 struct PendingRequests {
     senders: Mutex<HashMap<RequestKey, oneshot::Sender<ResponseKind>>>,
-    /// Number of pending requests. While the count is 0, `on_message` does not decode messages,
-    /// which saves time.
-    count: AtomicUsize,
+    /// Number of pending requests. While this number is 0, `on_message` saves time because it does
+    /// not decode messages.
+    request_count: AtomicUsize,
 }
 
 /// The kind of a client's response: success or error.
@@ -42,8 +44,8 @@ pub(super) enum ResponseKind {
     Error(String),
 }
 
-/// A request that waits for its response. Dropping the value removes the request from
-/// [`PendingResponses`].
+/// The response to one request, before the response has arrived. Dropping the value removes the
+/// request from [`PendingResponses`].
 pub(super) struct PendingResponse {
     requests: Arc<PendingRequests>,
     request_key: RequestKey,
@@ -51,7 +53,7 @@ pub(super) struct PendingResponse {
 }
 
 impl PendingResponses {
-    /// Creates an empty set of pending requests.
+    /// Creates a value without pending requests.
     #[must_use]
     pub fn new(topics: TopicScheme) -> Self {
         Self {
@@ -60,13 +62,15 @@ impl PendingResponses {
         }
     }
 
-    /// Adds a request that waits for a response.
+    /// Adds a pending request. The caller waits for the response with [`PendingResponse::wait`].
     pub(super) fn add_request(&self, client: &ClientId, request_id: Uuid) -> PendingResponse {
         let (sender, receiver) = oneshot::channel();
         let request_key = (client.clone(), request_id);
         let mut senders = self.requests.senders.lock();
         senders.insert(request_key.clone(), sender);
-        self.requests.count.store(senders.len(), Ordering::Release);
+        self.requests
+            .request_count
+            .store(senders.len(), Ordering::Release);
         drop(senders);
         PendingResponse {
             requests: self.requests.clone(),
@@ -78,7 +82,7 @@ impl PendingResponses {
     /// Checks whether a message from a client is the response to a pending request. If the message
     /// is a response, completes the request.
     pub fn on_message(&self, message: &InboundMessage) {
-        if self.requests.count.load(Ordering::Acquire) == 0 || message.retained {
+        if self.requests.request_count.load(Ordering::Acquire) == 0 || message.retained {
             return;
         }
         let Some(topic) = self.topics.parse(&message.topic) else {
@@ -119,7 +123,7 @@ impl PendingResponse {
         match (&mut self.receiver).await {
             Ok(kind) => kind,
             // This error is not expected, because the sender is dropped only after it has sent a
-            // response. The caller's timeout ends the wait.
+            // response. If the error occurs, this method waits until the caller's timeout.
             Err(_) => std::future::pending().await,
         }
     }
@@ -129,7 +133,9 @@ impl Drop for PendingResponse {
     fn drop(&mut self) {
         let mut senders = self.requests.senders.lock();
         senders.remove(&self.request_key);
-        self.requests.count.store(senders.len(), Ordering::Release);
+        self.requests
+            .request_count
+            .store(senders.len(), Ordering::Release);
     }
 }
 
@@ -173,7 +179,7 @@ mod tests {
 
     use super::*;
     use crate::domain::Timestamp;
-    use crate::protocol::HandshakeSegments;
+    use crate::protocol::HandshakeTopicLevels;
 
     fn message(topic: &str, payload: &str) -> InboundMessage {
         InboundMessage {
@@ -190,7 +196,7 @@ mod tests {
     fn a_request_accepts_only_a_response_of_its_client_with_its_request_id() {
         let pending_responses = PendingResponses::new(TopicScheme::new(
             vec!["p".to_owned()],
-            HandshakeSegments::default(),
+            HandshakeTopicLevels::default(),
         ));
         let request_id = Uuid::new_v4();
         let client = ClientId::new("a").unwrap();
@@ -212,6 +218,12 @@ mod tests {
         assert_eq!(pending.wait().now_or_never(), Some(ResponseKind::Success));
         drop(pending);
         assert!(pending_responses.requests.senders.lock().is_empty());
-        assert_eq!(pending_responses.requests.count.load(Ordering::Acquire), 0);
+        assert_eq!(
+            pending_responses
+                .requests
+                .request_count
+                .load(Ordering::Acquire),
+            0
+        );
     }
 }

@@ -51,7 +51,7 @@ impl Delivery {
     ) -> Result<Option<RequestOutcome>, SendError> {
         let request_id = Uuid::new_v4();
         let now = self.clock.now();
-        let encoded = match request {
+        let encoded_request = match request {
             ClientRequest::Ping => {
                 protocol::encode_command(connection.dialect, &Command::Ping, request_id, now)
             }
@@ -66,10 +66,10 @@ impl Delivery {
                 Some(protocol::encode_message(connection.dialect, &message))
             }
         };
-        let Some((channel, payload)) = encoded else {
+        let Some((channel, payload)) = encoded_request else {
             return Ok(None);
         };
-        let mut pending = self
+        let mut pending_response = self
             .pending_responses
             .add_request(&connection.client_id, request_id);
         // The subscription must exist before the request is published, because the response may
@@ -84,8 +84,9 @@ impl Delivery {
         let published_at = Instant::now();
         self.publish(connection, channel, request_id, payload)
             .await?;
-        let received = tokio::time::timeout_at(published_at + timeout, pending.wait()).await;
-        let response = received.ok().map(|kind| ReceivedResponse {
+        let deadline = published_at + timeout;
+        let wait_result = tokio::time::timeout_at(deadline, pending_response.wait()).await;
+        let response = wait_result.ok().map(|kind| ReceivedResponse {
             round_trip: published_at.elapsed(),
             client_error: match kind {
                 ResponseKind::Success => None,

@@ -51,29 +51,29 @@ pub fn saturating_sub(time: Timestamp, duration: Duration) -> Timestamp {
 mod tests {
     use super::*;
 
-    fn timestamp(rfc_3339: &str) -> Timestamp {
+    fn parse_timestamp(rfc_3339: &str) -> Timestamp {
         rfc_3339.parse().unwrap()
     }
 
     #[test]
     fn timestamps_are_truncated_to_microseconds() {
         assert_eq!(
-            truncate_to_micros(timestamp("2026-01-02T15:04:05.123456789Z")),
-            timestamp("2026-01-02T15:04:05.123456Z")
+            truncate_to_micros(parse_timestamp("2026-01-02T15:04:05.123456789Z")),
+            parse_timestamp("2026-01-02T15:04:05.123456Z")
         );
         let latest_time = truncate_to_micros(Timestamp::MAX);
         assert_eq!(latest_time.subsec_nanosecond(), 999_999_000);
-        let before_1970 = timestamp("0000-01-01T00:00:00.0000015Z");
+        let before_1970 = parse_timestamp("0000-01-01T00:00:00.0000015Z");
         let truncated = truncate_to_micros(before_1970);
         assert_eq!(truncated.subsec_nanosecond() % 1000, 0);
     }
 
     #[test]
     fn subtraction_never_returns_a_time_before_the_unix_epoch() {
-        let time = timestamp("2026-01-02T15:04:05Z");
+        let time = parse_timestamp("2026-01-02T15:04:05Z");
         assert_eq!(
             saturating_sub(time, Duration::from_secs(5)),
-            timestamp("2026-01-02T15:04:00Z")
+            parse_timestamp("2026-01-02T15:04:00Z")
         );
         let longest_duration = Duration::from_secs(u64::MAX);
         assert_eq!(

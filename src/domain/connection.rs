@@ -114,8 +114,8 @@ pub struct Connection {
     pub info: ClientInfo,
     /// The message id of the client's online message. `None` if the message had no id.
     pub message_id: Option<MessageId>,
-    /// When the client sent its online message, by the client's clock. If this time is after the
-    /// receive time, the receive time.
+    /// Time at which the client sent its online message, according to the client's clock. If the
+    /// client's time is after the receive time, the field contains the receive time instead.
     pub message_sent: Timestamp,
 }
 

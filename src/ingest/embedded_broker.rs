@@ -26,7 +26,7 @@ impl RecorderSink {
 impl MessageSink for RecorderSink {
     fn on_message_received(&self, message: InboundMessage) -> PendingWrite {
         // A client can publish only on its own topics, because the broker rejects all other topics.
-        // So the topic is always a topic from a client.
+        // So `parse_topic_from_client` never returns `None` here.
         let Some(topic) = parse_topic_from_client(&self.topics, &message.topic) else {
             return PendingWrite::completed();
         };

@@ -14,7 +14,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::ForwardTarget;
+use super::ForwardDestination;
 use super::in_flight::{InFlightCounter, InFlightGuard, Qos0Budget, Qos0Guard};
 use crate::domain::{Clock, Timestamp};
 use crate::mqtt::{
@@ -25,9 +25,9 @@ use crate::shutdown::TaskGroup;
 use crate::telemetry::health::HealthResult;
 use crate::telemetry::metrics;
 
-/// Capacity of the channel between `poll_connection` and `forward_all`. The capacity exceeds the
-/// limit of unacknowledged messages, so `poll_connection` does not wait for `forward_all`.
-const CHANNEL_CAPACITY: usize = 70_000;
+/// Capacity of the channel between `poll_connection` and `forward_messages`. The capacity exceeds
+/// the limit of unacknowledged messages, so `poll_connection` does not wait for `forward_messages`.
+const MESSAGE_CHANNEL_CAPACITY: usize = 70_000;
 /// Maximum time that a shutdown waits until forwarded messages are stored. The broker redelivers
 /// messages that are not acknowledged within this time.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
@@ -41,7 +41,7 @@ pub struct IngestDeps {
     /// Name of the shared subscription if several processes share the messages, otherwise `None`.
     pub shared_subscription_group: Option<String>,
     /// The destination of the messages: Kafka or the recorder.
-    pub forward_target: ForwardTarget,
+    pub forward_destination: ForwardDestination,
     /// Source of the current time.
     pub clock: Arc<dyn Clock>,
     /// Receive time of the last received message.
@@ -58,7 +58,7 @@ pub struct ExternalIngest {
 struct ReceivedMessage {
     message: InboundMessage,
     packet_id: u16,
-    /// The acknowledgement to send. `None` for QoS 0.
+    /// The acknowledgement to send after the message is stored. `None` for QoS 0.
     ack: Option<(Ack, InFlightGuard)>,
     /// Reserves memory for a QoS 0 message. `None` for QoS 1.
     qos0_guard: Option<Qos0Guard>,
@@ -70,8 +70,8 @@ impl ExternalIngest {
     /// # Errors
     /// When the connection options are invalid.
     pub fn start(deps: IngestDeps, tasks: &TaskGroup) -> Result<Self, ConnectOptionsError> {
-        // Invalid options are reported at startup, for example certificate files that cannot be
-        // read.
+        // This connection is not used. `connect` is called here only to report invalid options at
+        // startup, for example certificate files that cannot be read.
         drop(mqtt::connect(&deps.connect_options)?);
         let health = Arc::new(RwLock::new(Err("not connected yet".to_owned())));
         tasks.spawn(keep_connected(
@@ -143,7 +143,7 @@ async fn run_connection(
         _ => return "the broker sent a packet before CONNACK".to_owned(),
     };
     backoff.reset();
-    let (sender, messages) = mpsc::channel(CHANNEL_CAPACITY);
+    let (sender, messages) = mpsc::channel(MESSAGE_CHANNEL_CAPACITY);
     let (subscribed_sender, subscribed) = oneshot::channel();
     let polling = poll_connection(
         event_loop,
@@ -163,7 +163,7 @@ async fn run_connection(
     };
     tokio::select! {
         reason = polling => reason.unwrap_or_else(|error| error.to_string()),
-        reason = forward_all(deps, &handle, messages, tasks) => reason,
+        reason = forward_messages(deps, &handle, messages, tasks) => reason,
         reason = set_healthy => reason,
     }
 }
@@ -245,10 +245,10 @@ async fn poll_connection(
                     return "shutting down".to_owned();
                 }
             }
-            MqttEvent::SubAck { granted: true } => {
+            MqttEvent::SubAck { is_granted: true } => {
                 pending_subacks = pending_subacks.saturating_sub(1);
             }
-            MqttEvent::SubAck { granted: false } => {
+            MqttEvent::SubAck { is_granted: false } => {
                 return "the broker rejected a subscription; check its access rules".to_owned();
             }
             MqttEvent::Disconnected(reason) => return reason,
@@ -274,7 +274,7 @@ impl IngestDeps {
 
 /// Forwards messages concurrently and acknowledges them in the order in which they were received.
 /// Runs until the connection ends or `tasks` is cancelled, and returns the reason for the end.
-async fn forward_all(
+async fn forward_messages(
     deps: &IngestDeps,
     handle: &MqttHandle,
     mut messages: mpsc::Receiver<ReceivedMessage>,
@@ -294,7 +294,7 @@ async fn forward_all(
             received_message = messages.recv() => {
                 let Some(received_message) = received_message else { return connection_closed() };
                 let forwarding = deps
-                    .forward_target
+                    .forward_destination
                     .forward(&deps.topics, received_message.message, received_message.packet_id);
                 let pending_write = tokio::select! {
                     pending_write = forwarding => pending_write,
@@ -331,8 +331,8 @@ async fn acknowledge(
 }
 
 /// Acknowledges the forwarded messages, then sends DISCONNECT and waits for the end of the
-/// connection. Further messages are discarded without acknowledgement, so the broker redelivers
-/// these messages.
+/// connection. Received messages that were not forwarded are discarded without acknowledgement,
+/// so the broker redelivers these messages.
 async fn drain_and_disconnect(
     handle: &MqttHandle,
     mut messages: mpsc::Receiver<ReceivedMessage>,

@@ -15,7 +15,7 @@ use crate::telemetry::metrics;
 
 /// The destination to which ingest forwards messages.
 #[derive(Clone)]
-pub enum ForwardTarget {
+pub enum ForwardDestination {
     /// Messages are written to Kafka.
     Kafka {
         /// Writes messages to Kafka.
@@ -29,7 +29,7 @@ pub enum ForwardTarget {
     Recorder(Recorder),
 }
 
-impl ForwardTarget {
+impl ForwardDestination {
     /// Forwards a message. Messages are forwarded in the order of the calls. The returned write
     /// completes when Kafka or the recorder has stored the message.
     pub async fn forward(
@@ -56,10 +56,10 @@ impl ForwardTarget {
                 ingress_topic,
                 answers_topic,
             } => {
-                let is_response = topic
-                    .as_ref()
-                    .is_some_and(|topic| protocol::is_response(topic.channel, &message.payload));
-                let kafka_topic = if is_response {
+                let is_response_or_heartbeat = topic.as_ref().is_some_and(|topic| {
+                    protocol::is_response_or_heartbeat(topic.channel, &message.payload)
+                });
+                let kafka_topic = if is_response_or_heartbeat {
                     answers_topic
                 } else {
                     ingress_topic
@@ -79,10 +79,11 @@ pub(super) fn parse_topic_from_client(topics: &TopicScheme, topic: &str) -> Opti
         .filter(|topic| topic.channel.direction() == Direction::FromClient)
 }
 
-/// Returns whether the message clears a retained message, which is true if the payload is empty. A
-/// message that clears a retained message does not change presence.
+/// Returns whether the message only clears a retained message. Such a message does not change
+/// presence.
 ///
-/// On `data/out`, a message with an empty payload is a heartbeat instead.
+/// True if the payload is empty and the channel is not [`Channel::Data`]. On a data channel, a
+/// message with an empty payload is a heartbeat.
 pub(super) fn clears_retained_message(channel: Channel, message: &InboundMessage) -> bool {
     message.payload.is_empty() && !matches!(channel, Channel::Data(_))
 }
@@ -97,13 +98,13 @@ pub(super) fn submit_to_recorder(
     let input = match topic {
         Some(topic) => {
             let is_accepted = message.payload.len() <= protocol::MAX_PRESENCE_BYTES
-                || protocol::is_response(topic.channel, &message.payload);
+                || protocol::is_response_or_heartbeat(topic.channel, &message.payload);
             let message = if is_accepted {
                 message
             } else {
                 message.with_truncated_payload()
             };
-            RecorderInput::ordered_message(topic, message)
+            RecorderInput::non_kafka_message(topic, message)
         }
         None => RecorderInput::UnknownTopic {
             message: message.with_truncated_payload(),
@@ -158,12 +159,12 @@ async fn produce(
 }
 
 /// Produces a message whose payload is too large for Kafka. Writes only the first bytes of the
-/// payload, and the size and hash of the complete payload. The recorder stores the message as a
-/// dead letter.
+/// payload. The headers contain the size and hash of the complete payload. The recorder stores the
+/// message as a dead letter.
 async fn produce_truncated(
     producer: &Producer,
     kafka_topic: &str,
-    key: &str,
+    message_key: &str,
     message: InboundMessage,
     packet_id: u16,
 ) -> Result<(), ProduceError> {
@@ -177,7 +178,7 @@ async fn produce_truncated(
         headers.push((header::TRUNCATED_SHA256, original.sha256.as_str().into()));
     }
     let delivery = producer
-        .send(kafka_topic, key, &message.payload, &headers)
+        .send(kafka_topic, message_key, &message.payload, &headers)
         .await?;
     delivery.wait_until_durable().await
 }

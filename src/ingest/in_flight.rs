@@ -48,7 +48,7 @@ impl InFlightCounter {
         }
     }
 
-    /// Waits until reading may resume if a limit is reached. Otherwise returns immediately.
+    /// If a limit is reached, waits until reading may resume. Otherwise returns immediately.
     pub async fn wait_for_capacity(&self) {
         if !self.has_reached_limit(MAX_IN_FLIGHT_MESSAGES, MAX_IN_FLIGHT_BYTES) {
             return;
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn after_the_message_limit_reading_resumes_below_half_of_the_limit() {
+    fn reading_stops_at_the_message_limit_and_resumes_below_half_of_the_limit() {
         let in_flight = InFlightCounter::default();
         let mut guards: Vec<InFlightGuard> = (1..MAX_IN_FLIGHT_MESSAGES)
             .map(|_| in_flight.add_message(10))

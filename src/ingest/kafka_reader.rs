@@ -2,9 +2,9 @@
 //! of a chunk is stored after the recorder has committed the chunk.
 //!
 //! Backpressure: while too many messages are in flight, the reader does not poll. If polling stops
-//! for longer than `PAUSE_DELAY`, for example because the database is down, the reader pauses its
-//! partitions and polls again. Polling keeps the reader in the consumer group. The reader does not
-//! pause partitions earlier, because pausing discards prefetched messages.
+//! for longer than `MAX_TIME_WITHOUT_POLL`, for example because the database is down, the reader
+//! pauses its partitions and polls again. Polling keeps the reader in the consumer group. The
+//! reader does not pause partitions earlier, because pausing discards prefetched messages.
 
 #[cfg(test)]
 mod tests;
@@ -24,17 +24,16 @@ use crate::protocol::{InboundMessage, OriginalPayload, TopicScheme};
 use crate::record::{PartitionLease, QueuePosition, QueueTopic, Recorder, RecorderInput};
 use crate::shutdown::TaskGroup;
 
-/// Maximum number of messages that are submitted together.
+/// Maximum number of messages that the reader submits to the recorder in one chunk.
 const MAX_CHUNK_MESSAGES: usize = 500;
 /// The reader stops polling at this number of messages in flight.
 const MAX_IN_FLIGHT_MESSAGES: usize = 5_000;
 /// After the reader has stopped polling, it polls again when at most this number of messages is in
 /// flight.
 const RESUME_IN_FLIGHT_MESSAGES: usize = 2_500;
-const ACQUIRE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// Time between the moment when the reader stops polling and the moment when it pauses its
-/// partitions.
-const PAUSE_DELAY: Duration = Duration::from_secs(2);
+const LEASE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// If backpressure stops polling for this time, the reader pauses its partitions and polls again.
+const MAX_TIME_WITHOUT_POLL: Duration = Duration::from_secs(2);
 
 /// Result of a chunk that was submitted to the recorder.
 #[derive(Clone, Copy)]
@@ -42,7 +41,7 @@ struct ChunkOutcome {
     lease: PartitionLease,
     first_offset: i64,
     last_offset: i64,
-    messages: usize,
+    message_count: usize,
     is_durable: bool,
 }
 
@@ -65,7 +64,8 @@ pub struct KafkaReader {
     in_flight_messages: usize,
     /// Partition and first offset of each chunk in flight.
     chunk_starts: BTreeSet<(i32, i64)>,
-    /// When the reader stopped polling because of backpressure. `None` if the reader polls.
+    /// Time at which the reader stopped polling because of backpressure. `None` if no backpressure
+    /// is active.
     backpressure_since: Option<Instant>,
     /// Whether the assigned partitions are paused.
     is_paused: bool,
@@ -107,7 +107,8 @@ impl KafkaReader {
     pub async fn run(mut self, tasks: TaskGroup) {
         loop {
             let is_polling = self.backpressure_since.is_none() || self.is_paused;
-            let pause_at = self.backpressure_since.unwrap_or_else(Instant::now) + PAUSE_DELAY;
+            let pause_at =
+                self.backpressure_since.unwrap_or_else(Instant::now) + MAX_TIME_WITHOUT_POLL;
             tokio::select! {
                 event = self.consumer.next(), if is_polling => self.on_event(event),
                 () = sleep_until(pause_at), if !is_polling => self.pause_partitions(),
@@ -146,7 +147,7 @@ impl KafkaReader {
                         .push(message);
                 }
                 other => {
-                    self.submit_or_wait(std::mem::take(&mut messages_by_partition));
+                    self.submit_or_keep_messages(std::mem::take(&mut messages_by_partition));
                     self.on_rebalance_or_error(other);
                 }
             }
@@ -154,7 +155,7 @@ impl KafkaReader {
                 next_event = self.consumer.next().now_or_never();
             }
         }
-        self.submit_or_wait(messages_by_partition);
+        self.submit_or_keep_messages(messages_by_partition);
     }
 
     fn on_rebalance_or_error(&mut self, event: ConsumerEvent) {
@@ -221,7 +222,7 @@ impl KafkaReader {
                     Ok(leases) => return leases,
                     Err(error) => {
                         tracing::warn!(%error, "failed to acquire partitions; retrying");
-                        tokio::time::sleep(ACQUIRE_RETRY_INTERVAL).await;
+                        tokio::time::sleep(LEASE_RETRY_INTERVAL).await;
                     }
                 }
             }
@@ -243,12 +244,12 @@ impl KafkaReader {
                 .or_default()
                 .push(message);
         }
-        self.submit_or_wait(messages_by_partition);
+        self.submit_or_keep_messages(messages_by_partition);
     }
 
     /// Submits the messages of partitions that have a lease. Keeps the messages of other assigned
     /// partitions in memory until the lease is acquired.
-    fn submit_or_wait(&mut self, messages_by_partition: BTreeMap<i32, Vec<KafkaMessage>>) {
+    fn submit_or_keep_messages(&mut self, messages_by_partition: BTreeMap<i32, Vec<KafkaMessage>>) {
         for (partition, mut messages) in messages_by_partition {
             match self.partition_leases.get(&partition) {
                 Some(Some(lease)) => {
@@ -268,7 +269,8 @@ impl KafkaReader {
         self.apply_backpressure();
     }
 
-    /// Stops or resumes polling, depending on the number of messages in flight or without a lease.
+    /// Stops or resumes polling, depending on the number of messages that are in flight or wait for
+    /// a lease.
     fn apply_backpressure(&mut self) {
         let messages = self.in_flight_messages + self.messages_awaiting_lease.len();
         if self.backpressure_since.is_none() && messages >= MAX_IN_FLIGHT_MESSAGES {
@@ -299,16 +301,16 @@ impl KafkaReader {
             .iter()
             .map(|message| to_recorder_input(self.queue_topic, &self.topic_scheme, message))
             .collect();
-        let messages = messages.len();
+        let message_count = messages.len();
         let receipt = self.recorder.submit_from_partition(lease, inputs);
-        self.in_flight_messages += messages;
+        self.in_flight_messages += message_count;
         self.chunk_starts.insert((lease.partition, first_offset));
         let outcome = async move {
             ChunkOutcome {
                 lease,
                 first_offset,
                 last_offset,
-                messages,
+                message_count,
                 is_durable: receipt.wait_until_durable().await.is_ok(),
             }
         };
@@ -322,11 +324,11 @@ impl KafkaReader {
             lease,
             first_offset,
             last_offset,
-            messages,
+            message_count,
             is_durable,
         } = outcome;
         let partition = lease.partition;
-        self.in_flight_messages -= messages;
+        self.in_flight_messages -= message_count;
         // The recorder commits the chunks of a partition in order, but the outcomes of the chunks
         // can arrive here in any order. So a reread starts at the earliest chunk in flight, and the
         // stored offset never decreases.
@@ -350,8 +352,8 @@ impl KafkaReader {
 
     /// Acquires the lease of an assigned partition again and rereads the partition from `offset`.
     ///
-    /// This is necessary if the request of a previous owner reached the database late, so the
-    /// previous owner acquired the lease after this process.
+    /// This is necessary if a request of the previous owner reached the database late. The previous
+    /// owner then acquired the lease after this process.
     fn reacquire_lease_and_reread(&mut self, partition: i32, offset: i64) {
         tracing::warn!(partition, "partition epoch lost; reacquiring");
         self.discard_partition_state(&[partition]);
@@ -376,19 +378,20 @@ fn to_recorder_input(
     topic_scheme: &TopicScheme,
     kafka_message: &KafkaMessage,
 ) -> RecorderInput {
-    let header = |name| kafka_message.headers.get(name).map_or("", String::as_str);
-    let renamed_header = |name, deprecated_name| match header(name) {
-        "" => header(deprecated_name),
+    let header_value = |name| kafka_message.headers.get(name).map_or("", String::as_str);
+    let header_value_or_deprecated = |name, deprecated_name| match header_value(name) {
+        "" => header_value(deprecated_name),
         value => value,
     };
-    let received_at = header(header::RECEIVED_AT)
+    let received_at = header_value(header::RECEIVED_AT)
         .parse()
         .ok()
         .or(kafka_message.timestamp)
         .map(crate::domain::clock::truncate_to_micros)
         .unwrap_or_default();
-    let original_size = renamed_header(header::TRUNCATED_FROM, deprecated::CUT_FROM);
-    let original_sha256 = renamed_header(header::TRUNCATED_SHA256, deprecated::CUT_SHA256);
+    let original_size = header_value_or_deprecated(header::TRUNCATED_FROM, deprecated::CUT_FROM);
+    let original_sha256 =
+        header_value_or_deprecated(header::TRUNCATED_SHA256, deprecated::CUT_SHA256);
     let truncated_from = original_size
         .parse()
         .ok()
@@ -396,11 +399,12 @@ fn to_recorder_input(
             size_bytes,
             sha256: original_sha256.to_owned(),
         });
-    let operator_replay_header = renamed_header(header::OPERATOR_REPLAY, deprecated::AGAIN);
+    let operator_replay_header =
+        header_value_or_deprecated(header::OPERATOR_REPLAY, deprecated::AGAIN);
     let message = InboundMessage {
-        topic: header(header::TOPIC).to_owned(),
+        topic: header_value(header::TOPIC).to_owned(),
         payload: kafka_message.payload.clone(),
-        retained: header(header::RETAIN) == "true",
+        retained: header_value(header::RETAIN) == "true",
         is_operator_replay: operator_replay_header == "true",
         received_at,
         truncated_from,
@@ -416,13 +420,13 @@ fn to_recorder_input(
                 partition: kafka_message.partition,
                 offset: kafka_message.offset,
             }),
-            unordered: false,
+            from_answers_topic: false,
         },
         QueueTopic::Answers => RecorderInput::Message {
             topic,
             message,
             position: None,
-            unordered: true,
+            from_answers_topic: true,
         },
     }
 }

@@ -10,4 +10,4 @@ pub mod kafka_reader;
 mod forward;
 mod in_flight;
 
-pub use forward::ForwardTarget;
+pub use forward::ForwardDestination;

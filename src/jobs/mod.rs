@@ -16,7 +16,7 @@ use crate::shutdown::TaskGroup;
 use crate::store::Store;
 use crate::telemetry::metrics;
 
-use retention::{DeletedRows, delete_expired};
+use retention::{DeletedRows, delete_expired_rows};
 
 pub use tenant_lookups::{
     LookupJob, LookupJobConfig, LookupJobRunner, RunOptions, RunSummary, StopReason,
@@ -28,26 +28,29 @@ pub struct PeriodicJobs {
     pub store: Arc<dyn Store>,
     /// Source of the current time.
     pub clock: Arc<dyn Clock>,
-    /// Pause between two runs of all jobs.
-    pub interval: Duration,
-    /// Time between the disconnect of a client and the deletion of its data.
+    /// Pause between the end of a run of all jobs and the start of the next run.
+    pub pause_between_runs: Duration,
+    /// Time between the disconnect of a client and the deletion of the client's data.
     pub disconnected_retention: Duration,
-    /// Time between the latest receipt of a dead letter and its deletion.
+    /// Time between the last receipt of a dead letter and the deletion of the dead letter.
     pub dead_letter_retention: Duration,
     /// Runs the jobs that look up tenants.
     pub lookup_job_runner: LookupJobRunner,
 }
 
 impl PeriodicJobs {
-    /// Runs all jobs immediately, and again after each interval, until `tasks` is cancelled.
+    /// Runs all jobs immediately, and again after each pause, until `tasks` is cancelled.
     pub async fn run(self, tasks: TaskGroup) {
-        schedule::run_periodically(self.interval, &tasks, || self.run_all(&tasks)).await;
+        schedule::run_periodically(self.pause_between_runs, &tasks, || {
+            self.run_all_jobs(&tasks)
+        })
+        .await;
     }
 
     /// Runs each job once. A failed job is logged and does not stop the other jobs. Cancellation
     /// interrupts a tenant lookup job and skips the remaining jobs.
-    async fn run_all(&self, tasks: &TaskGroup) {
-        self.delete_expired().await;
+    async fn run_all_jobs(&self, tasks: &TaskGroup) {
+        self.delete_expired_rows().await;
         for job in [LookupJob::Tenantless, LookupJob::InventoryRefresh] {
             tokio::select! {
                 () = self.look_up_tenants(job) => {}
@@ -60,12 +63,12 @@ impl PeriodicJobs {
         self.update_connection_metrics().await;
     }
 
-    async fn delete_expired(&self) {
+    async fn delete_expired_rows(&self) {
         let now = self.clock.now();
         let disconnected_before = clock::saturating_sub(now, self.disconnected_retention);
         let dead_letters_received_before = clock::saturating_sub(now, self.dead_letter_retention);
         let store = self.store.as_ref();
-        match delete_expired(store, disconnected_before, dead_letters_received_before).await {
+        match delete_expired_rows(store, disconnected_before, dead_letters_received_before).await {
             Ok(deleted) if deleted == DeletedRows::default() => {}
             Ok(DeletedRows {
                 disconnected_clients,
@@ -90,8 +93,8 @@ impl PeriodicJobs {
 
     async fn update_connection_metrics(&self) {
         let max_attempts = self.lookup_job_runner.config.max_attempts;
-        let tenantless_counts = self.store.count_tenantless(max_attempts).await;
-        let tenant_count = self.store.count_with_tenant().await;
+        let tenantless_counts = self.store.count_tenantless_clients(max_attempts).await;
+        let tenant_count = self.store.count_connections_with_tenant().await;
         // If the store is unavailable, the metrics keep their previous values.
         if let (Ok(tenantless_counts), Ok(tenant_count)) = (tenantless_counts, tenant_count) {
             let now = self.clock.now();

@@ -12,7 +12,7 @@ pub(super) struct DeletedRows {
 
 /// Deletes clients that disconnected before `disconnected_before`, and dead letters that were last
 /// received before `dead_letters_received_before`.
-pub(super) async fn delete_expired(
+pub(super) async fn delete_expired_rows(
     store: &dyn Store,
     disconnected_before: Timestamp,
     dead_letters_received_before: Timestamp,
@@ -23,7 +23,7 @@ pub(super) async fn delete_expired(
     };
     Ok(DeletedRows {
         disconnected_clients: store
-            .delete_disconnected_before(disconnected_before)
+            .delete_clients_disconnected_before(disconnected_before)
             .await?,
         dead_letters: store.purge_dead_letters(&expired_dead_letters).await?,
     })

@@ -31,7 +31,7 @@ const CLAIM_DURATION: Duration = Duration::from_mins(15);
 pub enum LookupJob {
     /// Reports hosts to inventory again, before inventory marks them stale.
     InventoryRefresh,
-    /// Looks up clients without a tenant.
+    /// Looks up the tenants of tenantless clients.
     Tenantless,
 }
 
@@ -57,7 +57,7 @@ pub struct LookupJobRunner {
     pub inventory: Option<InventoryReporter>,
     /// Source of the current time.
     pub clock: Arc<dyn Clock>,
-    /// Limits and intervals.
+    /// Limits and intervals of the jobs.
     pub config: LookupJobConfig,
 }
 
@@ -69,33 +69,33 @@ pub struct LookupJobConfig {
     /// Timeout of one lookup.
     pub lookup_timeout: Duration,
     /// Time after which a host is reported to inventory again.
-    pub refresh_after: Duration,
+    pub inventory_refresh_after: Duration,
     /// Minimum time between two lookups of a tenantless client.
-    pub retry_interval: Duration,
+    pub lookup_retry_interval: Duration,
     /// Maximum number of "not found" results. After this number, a tenantless client is no longer
     /// looked up.
     pub max_attempts: u32,
 }
 
-/// Options of one run.
+/// Options of one run of a lookup job.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RunOptions {
     /// Maximum number of rows that the run processes. `None` processes all due rows.
-    pub limit: Option<u64>,
+    pub max_rows: Option<u64>,
     /// Applies "not found" results even if these results clear the tenants of many clients.
-    pub force: bool,
+    pub allow_mass_loss: bool,
 }
 
-/// Counts of one run.
+/// Counts and stop reason of one run of a lookup job.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RunSummary {
     /// Number of clients that were looked up.
     pub looked_up_clients: u64,
-    /// Number of clients that have an organization.
+    /// Number of clients whose lookup found an organization.
     pub found_clients: u64,
     /// Number of clients that definitely have no organization.
     pub not_found_clients: u64,
-    /// Number of lookups without a result.
+    /// Number of lookups for which the lookup service gave no usable response.
     pub unavailable_lookups: u64,
     /// Number of hosts whose report to inventory was delivered.
     pub delivered_reports: u64,
@@ -107,10 +107,10 @@ pub struct RunSummary {
     pub stop_reason: StopReason,
 }
 
-/// Why a run stopped.
+/// Why a run of a lookup job stopped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum StopReason {
-    /// No more rows are due, or the limit was reached.
+    /// No more rows are due, or the run has processed `RunOptions::max_rows` rows.
     #[default]
     Done,
     /// At least half of the lookups of a chunk were unavailable.
@@ -170,9 +170,9 @@ impl std::fmt::Display for RunSummary {
 
 /// State of a run that determines which rows the run claims next.
 struct RunCursor {
-    /// Criteria at the start of the run. Rows that become due during the run are left to the next
-    /// run.
-    criteria: LookupReason,
+    /// Criteria that select the due rows, computed at the start of the run. The next run processes
+    /// rows that become due during this run.
+    due_criteria: LookupReason,
     /// Start of the run. Rows that were claimed or released after this time are not claimed again,
     /// so a run processes each row at most once.
     started_at: Timestamp,
@@ -184,22 +184,22 @@ struct RunCursor {
 type LookedUpRows = Vec<(ClaimedConnection, TenantLookupOutcome)>;
 
 impl LookupJobRunner {
-    /// Returns the criteria that select the rows due now.
+    /// Returns the criteria that select the rows that are due now.
     #[must_use]
     pub fn due_criteria(&self, job: LookupJob) -> LookupReason {
         let now = self.clock.now();
         match job {
             LookupJob::InventoryRefresh => LookupReason::InventoryRefresh {
-                reported_before: clock::saturating_sub(now, self.config.refresh_after),
+                reported_before: clock::saturating_sub(now, self.config.inventory_refresh_after),
             },
             LookupJob::Tenantless => LookupReason::MissingTenant {
-                looked_up_before: clock::saturating_sub(now, self.config.retry_interval),
+                looked_up_before: clock::saturating_sub(now, self.config.lookup_retry_interval),
                 max_attempts: self.config.max_attempts,
             },
         }
     }
 
-    /// Runs a job until no row is due. Calls `on_progress` after each chunk.
+    /// Runs a job until no row is due or the run must stop. Calls `on_progress` after each chunk.
     ///
     /// # Errors
     /// If the database is unavailable.
@@ -210,30 +210,34 @@ impl LookupJobRunner {
         on_progress: &(dyn Fn(&RunSummary) + Sync),
     ) -> Result<RunSummary, StoreError> {
         let mut cursor = RunCursor {
-            criteria: self.due_criteria(job),
+            due_criteria: self.due_criteria(job),
             started_at: self.clock.now(),
-            remaining_rows: options.limit.unwrap_or(u64::MAX),
+            remaining_rows: options.max_rows.unwrap_or(u64::MAX),
         };
         let mut summary = RunSummary::default();
         let mut loss_counter = MassLossCounter::default();
-        let mut looked_up = LookedUpRows::new();
+        let mut looked_up_rows = LookedUpRows::new();
         let mut chunk = self.claim_chunk(&mut cursor).await?;
         while !chunk.is_empty() {
             let (outcomes, next_chunk, save_result) = tokio::join!(
                 self.look_up(chunk),
                 self.claim_chunk(&mut cursor),
-                self.report_and_save(looked_up, &mut summary)
+                self.report_and_save(looked_up_rows, &mut summary)
             );
             save_result?;
-            (looked_up, chunk) = (outcomes, next_chunk?);
-            summary.looked_up_clients += looked_up.len() as u64;
-            summary.stop_reason = check_outcomes(&mut looked_up, &mut loss_counter, options.force);
+            (looked_up_rows, chunk) = (outcomes, next_chunk?);
+            summary.looked_up_clients += looked_up_rows.len() as u64;
+            summary.stop_reason = stop_reason_after_chunk(
+                &mut looked_up_rows,
+                &mut loss_counter,
+                options.allow_mass_loss,
+            );
             if summary.stop_reason != StopReason::Done {
                 self.release_claims(std::mem::take(&mut chunk)).await?;
             }
             on_progress(&summary);
         }
-        self.report_and_save(looked_up, &mut summary).await?;
+        self.report_and_save(looked_up_rows, &mut summary).await?;
         metrics::count_job_run(job.name(), summary.is_failure());
         Ok(summary)
     }
@@ -250,7 +254,7 @@ impl LookupJobRunner {
         let claim_until = self.clock.now() + CLAIM_DURATION;
         let chunk = self
             .store
-            .claim_for_lookup(cursor.criteria, limit, cursor.started_at, claim_until)
+            .claim_for_lookup(cursor.due_criteria, limit, cursor.started_at, claim_until)
             .await?;
         cursor.remaining_rows -= chunk.len() as u64;
         Ok(chunk)
@@ -272,7 +276,7 @@ impl LookupJobRunner {
         Ok(())
     }
 
-    /// Looks up every client in the chunk.
+    /// Looks up the tenant of every client in the chunk.
     async fn look_up(&self, chunk: Vec<ClaimedConnection>) -> LookedUpRows {
         let lookups = futures::stream::iter(chunk).map(|row| async move {
             let deadline = Instant::now() + self.config.lookup_timeout;
@@ -286,19 +290,20 @@ impl LookupJobRunner {
             .await
     }
 
-    /// Reports the found hosts to inventory and saves all results.
+    /// Sends inventory reports for the hosts whose lookup found a tenant. Then saves the results of
+    /// all lookups.
     async fn report_and_save(
         &self,
-        looked_up: LookedUpRows,
+        looked_up_rows: LookedUpRows,
         summary: &mut RunSummary,
     ) -> Result<(), StoreError> {
-        if looked_up.is_empty() {
+        if looked_up_rows.is_empty() {
             return Ok(());
         }
         let now = self.clock.now();
-        let reports = self.report_to_inventory(&looked_up, now).await;
-        let mut results = Vec::with_capacity(looked_up.len());
-        for ((row, outcome), report) in looked_up.into_iter().zip(reports) {
+        let reports = self.report_to_inventory(&looked_up_rows, now).await;
+        let mut results = Vec::with_capacity(looked_up_rows.len());
+        for ((row, outcome), report) in looked_up_rows.into_iter().zip(reports) {
             summary.count_lookup(outcome.status());
             match report {
                 Some(ReportOutcome::Delivered) => summary.delivered_reports += 1,
@@ -331,20 +336,20 @@ impl LookupJobRunner {
         Ok(())
     }
 
-    /// Reports the hosts that have a tenant. Returns one entry per row. The entry is `None` if the
-    /// row was not reported.
+    /// Reports the hosts whose lookup found a tenant. Returns one entry per row of
+    /// `looked_up_rows`. The entry is `None` if the row was not reported.
     async fn report_to_inventory(
         &self,
-        looked_up: &LookedUpRows,
+        looked_up_rows: &LookedUpRows,
         now: Timestamp,
     ) -> Vec<Option<ReportOutcome>> {
-        let mut reports = vec![None; looked_up.len()];
+        let mut reports = vec![None; looked_up_rows.len()];
         let Some(inventory) = &self.inventory else {
             return reports;
         };
         let mut reported_indexes = Vec::new();
         let mut hosts = Vec::new();
-        for (index, (row, outcome)) in looked_up.iter().enumerate() {
+        for (index, (row, outcome)) in looked_up_rows.iter().enumerate() {
             if let TenantLookupOutcome::Found(found) = outcome {
                 reported_indexes.push(index);
                 hosts.push(Host {
@@ -365,33 +370,36 @@ impl LookupJobRunner {
     }
 }
 
-/// Decides whether the run continues after a chunk. On a mass loss, changes the `NotFound` outcomes
-/// of clients that have a tenant to `Unavailable`.
-fn check_outcomes(
-    looked_up: &mut LookedUpRows,
+/// Returns why the run must stop after a chunk. `Done` means that the run can continue.
+///
+/// If the counter detects a mass loss and `allow_mass_loss` is false, all clients must keep their
+/// tenants. The function then replaces the outcome `NotFound` of clients that have a tenant by
+/// `Unavailable`.
+fn stop_reason_after_chunk(
+    looked_up_rows: &mut LookedUpRows,
     loss_counter: &mut MassLossCounter,
-    force: bool,
+    allow_mass_loss: bool,
 ) -> StopReason {
-    for (row, outcome) in looked_up.iter() {
+    for (row, outcome) in looked_up_rows.iter() {
         if row.tenant.is_some() {
-            loss_counter.record(outcome);
+            loss_counter.record_lookup(outcome);
         }
     }
-    if loss_counter.is_mass_loss() && !force {
+    if loss_counter.is_mass_loss() && !allow_mass_loss {
         metrics::count_suppressed_mass_loss();
-        loss_counter.log_suppressed();
-        for (row, outcome) in looked_up.iter_mut() {
+        loss_counter.log_suppressed_mass_loss();
+        for (row, outcome) in looked_up_rows.iter_mut() {
             if row.tenant.is_some() && *outcome == TenantLookupOutcome::NotFound {
                 *outcome = TenantLookupOutcome::Unavailable;
             }
         }
         return StopReason::MassLoss;
     }
-    let unavailable_lookups = looked_up
+    let unavailable_lookups = looked_up_rows
         .iter()
         .filter(|(_, outcome)| *outcome == TenantLookupOutcome::Unavailable)
         .count();
-    if unavailable_lookups * 2 >= looked_up.len() {
+    if unavailable_lookups * 2 >= looked_up_rows.len() {
         return StopReason::LookupUnavailable;
     }
     StopReason::Done

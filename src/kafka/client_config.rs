@@ -56,8 +56,8 @@ pub(super) fn common_config(kafka: &Kafka) -> Result<ClientConfig, KafkaError> {
         .set("bootstrap.servers", kafka.brokers.as_deref().unwrap_or(""))
         .set("client.id", "cloud-connector")
         .set("security.protocol", security_protocol(kafka.security))
-        // Maximum delay between reconnect attempts. A long delay would postpone the use of a broker
-        // that has restarted.
+        // Maximum delay between reconnect attempts. With a longer delay, a broker that has
+        // restarted would stay unused for longer.
         .set("reconnect.backoff.max.ms", "2000")
         .set("socket.keepalive.enable", "true");
     if let Some(ca) = &kafka.ca {

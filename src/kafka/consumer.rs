@@ -276,7 +276,7 @@ impl ConsumerHealthCheck {
     ///
     /// # Errors
     /// When the topic cannot be read. The error contains the reason.
-    pub async fn check(self) -> Result<(), String> {
+    pub async fn run(self) -> Result<(), String> {
         let check = tokio::task::spawn_blocking(move || {
             super::topics::check_topic(self.inner.client(), &self.topic)
         });

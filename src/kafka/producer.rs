@@ -59,7 +59,7 @@ impl Producer {
     ///
     /// # Errors
     /// When a setting is invalid.
-    pub fn best_effort(kafka: &Kafka) -> Result<Self, KafkaError> {
+    pub fn new_best_effort(kafka: &Kafka) -> Result<Self, KafkaError> {
         Self::with_settings(kafka, "10000", "consistent")
     }
 
@@ -129,7 +129,7 @@ impl Producer {
     ///
     /// # Errors
     /// When messages cannot be produced to the topic. The error contains the reason.
-    pub async fn check(&self, topic: &str) -> Result<(), String> {
+    pub async fn check_topic(&self, topic: &str) -> Result<(), String> {
         let (inner, topic) = (self.inner.clone(), topic.to_owned());
         let check =
             tokio::task::spawn_blocking(move || super::topics::check_topic(inner.client(), &topic));

@@ -116,12 +116,12 @@ fn count_partitions<C: ClientContext>(
              kafka.username and kafka.password, and whether Kafka is running"
             )
         })?;
-    let does_not_exist = || format!("topic {topic} does not exist; {MISSING_TOPIC_HINT}");
+    let missing_topic_error = || format!("topic {topic} does not exist; {MISSING_TOPIC_HINT}");
     let metadata = metadata.topics().iter().find(|found| found.name() == topic);
-    let metadata = metadata.ok_or_else(does_not_exist)?;
+    let metadata = metadata.ok_or_else(missing_topic_error)?;
     if let Some(error) = metadata.error() {
         return Err(match RDKafkaErrorCode::from(error) {
-            RDKafkaErrorCode::UnknownTopicOrPartition => does_not_exist(),
+            RDKafkaErrorCode::UnknownTopicOrPartition => missing_topic_error(),
             code => format!("topic {topic}: {code}"),
         });
     }

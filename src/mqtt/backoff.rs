@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-const INITIAL_DELAY: Duration = Duration::from_millis(250);
-const MAX_DELAY: Duration = Duration::from_secs(10);
+const INITIAL_BACKOFF_DELAY: Duration = Duration::from_millis(250);
+const MAX_BACKOFF_DELAY: Duration = Duration::from_secs(10);
 
-/// Exponential back-off with jitter. Without jitter, all clients of a broker that restarts would
-/// reconnect at the same moments.
+/// Exponential back-off with jitter. Without jitter, all clients would reconnect at the same time
+/// after a restart of the broker.
 #[derive(Debug, Clone, Default)]
 pub struct Backoff {
     last_delay: Option<Duration>,
@@ -20,12 +20,12 @@ impl Backoff {
         self.last_delay = None;
     }
 
-    /// Returns the next delay. Each call doubles the delay, up to a maximum. Then a random part of
-    /// up to one half is subtracted.
+    /// Returns the next delay. The delay doubles with each call, up to a maximum. The returned
+    /// delay is shortened by a random amount of up to one half.
     pub fn next_delay(&mut self) -> Duration {
-        let delay = self
-            .last_delay
-            .map_or(INITIAL_DELAY, |last| (last * 2).min(MAX_DELAY));
+        let delay = self.last_delay.map_or(INITIAL_BACKOFF_DELAY, |last| {
+            (last * 2).min(MAX_BACKOFF_DELAY)
+        });
         self.last_delay = Some(delay);
         delay / 2 + (delay / 2).mul_f64(random_fraction())
     }
@@ -44,16 +44,16 @@ mod tests {
     #[test]
     fn delays_double_up_to_the_maximum_and_reset_restores_the_initial_delay() {
         let mut backoff = Backoff::default();
-        let mut longest = INITIAL_DELAY;
+        let mut longest = INITIAL_BACKOFF_DELAY;
         for _ in 0..12 {
             let delay = backoff.next_delay();
             assert!(
                 delay >= longest / 2 && delay <= longest,
                 "{delay:?} is not between half of {longest:?} and {longest:?}"
             );
-            longest = (longest * 2).min(MAX_DELAY);
+            longest = (longest * 2).min(MAX_BACKOFF_DELAY);
         }
         backoff.reset();
-        assert!(backoff.next_delay() <= INITIAL_DELAY);
+        assert!(backoff.next_delay() <= INITIAL_BACKOFF_DELAY);
     }
 }

@@ -11,7 +11,7 @@ use super::options::{ConnectOptions, ConnectOptionsError};
 pub struct MqttHandle {
     client: AsyncClient,
     /// This token is cancelled when the connection is closed.
-    closed: CancellationToken,
+    close_token: CancellationToken,
 }
 
 /// The network side of a connection. Packets are sent and received only while the event loop is
@@ -19,8 +19,8 @@ pub struct MqttHandle {
 pub struct EventLoop {
     inner: rumqttc::EventLoop,
     client: AsyncClient,
-    /// Cancels `MqttHandle::closed` when the event loop is dropped. Otherwise callers of queued
-    /// requests would wait forever, because `rumqttc` keeps the requests in its queue.
+    /// Cancels `MqttHandle::close_token` when the event loop is dropped. Otherwise callers of
+    /// queued requests would wait forever, because `rumqttc` keeps the requests in its queue.
     _close_on_drop: DropGuard,
 }
 
@@ -48,14 +48,15 @@ pub enum MqttEvent {
         retain: bool,
         /// MQTT packet identifier. 0 if the message has QoS 0.
         packet_id: u16,
-        /// `None` if the message has QoS 0. In a persistent session, the caller must pass the `Ack`
-        /// to [`MqttHandle::acknowledge`]. In a clean session, `rumqttc` acknowledges the message.
+        /// Acknowledgement of the message. `None` if the message has QoS 0. In a persistent
+        /// session, the caller must pass the `Ack` to [`MqttHandle::acknowledge`]. In a clean
+        /// session, `rumqttc` acknowledges the message.
         ack: Option<Ack>,
     },
     /// The broker acknowledged a subscription.
     SubAck {
         /// Whether the broker granted the subscription.
-        granted: bool,
+        is_granted: bool,
     },
     /// The connection could not be opened, or was closed. Contains the reason. No other event
     /// follows.
@@ -80,13 +81,19 @@ pub fn connect(options: &ConnectOptions) -> Result<(MqttHandle, EventLoop), Conn
     inner
         .network_options
         .set_connection_timeout(options.connect_timeout.as_secs());
-    let closed = CancellationToken::new();
+    let close_token = CancellationToken::new();
     let event_loop = EventLoop {
         inner,
         client: client.clone(),
-        _close_on_drop: closed.clone().drop_guard(),
+        _close_on_drop: close_token.clone().drop_guard(),
     };
-    Ok((MqttHandle { client, closed }, event_loop))
+    Ok((
+        MqttHandle {
+            client,
+            close_token,
+        },
+        event_loop,
+    ))
 }
 
 impl MqttHandle {
@@ -121,7 +128,7 @@ impl MqttHandle {
         payload: Vec<u8>,
         options: PublishOptions,
     ) -> Result<(), ConnectionClosed> {
-        self.or_closed(async {
+        self.wait_unless_closed(async {
             let notice = self.client.publish_tracked(topic, payload, options).await;
             let notice = notice.map_err(|_| ConnectionClosed)?;
             let puback = notice.wait_async().await;
@@ -140,7 +147,7 @@ impl MqttHandle {
         payload: Vec<u8>,
     ) -> Result<(), ConnectionClosed> {
         let options = PublishOptions::new(QoS::AtMostOnce);
-        self.or_closed(async {
+        self.wait_unless_closed(async {
             let queued = self.client.publish(topic, payload, options).await;
             queued.map_err(|_| ConnectionClosed)
         })
@@ -152,7 +159,7 @@ impl MqttHandle {
     /// # Errors
     /// When the connection is closed.
     pub async fn subscribe(&self, topic: String) -> Result<(), ConnectionClosed> {
-        self.or_closed(async {
+        self.wait_unless_closed(async {
             let queued = self.client.subscribe(topic, QoS::AtLeastOnce).await;
             queued.map_err(|_| ConnectionClosed)
         })
@@ -165,11 +172,11 @@ impl MqttHandle {
     /// # Errors
     /// When the connection closed before the SUBACK.
     pub async fn subscribe_and_wait(&self, topic: String) -> Result<bool, ConnectionClosed> {
-        self.or_closed(async {
+        self.wait_unless_closed(async {
             let notice = self.client.subscribe_tracked(topic, QoS::AtLeastOnce).await;
             let suback = notice.map_err(|_| ConnectionClosed)?.wait_async().await;
             let suback = suback.map_err(|_| ConnectionClosed)?;
-            Ok(all_granted(&suback.return_codes))
+            Ok(are_all_granted(&suback.return_codes))
         })
         .await
     }
@@ -200,14 +207,14 @@ impl MqttHandle {
     }
 
     /// Waits until `request` completes. Fails if the connection closes first.
-    async fn or_closed<T>(
+    async fn wait_unless_closed<T>(
         &self,
         request: impl Future<Output = Result<T, ConnectionClosed>>,
     ) -> Result<T, ConnectionClosed> {
         tokio::select! {
             biased;
             result = request => result,
-            () = self.closed.cancelled() => Err(ConnectionClosed),
+            () = self.close_token.cancelled() => Err(ConnectionClosed),
         }
     }
 }
@@ -233,7 +240,7 @@ impl EventLoop {
                 }
                 Ok(Event::Incoming(Packet::SubAck(suback))) => {
                     return MqttEvent::SubAck {
-                        granted: all_granted(&suback.return_codes),
+                        is_granted: are_all_granted(&suback.return_codes),
                     };
                 }
                 Ok(_) => {}
@@ -243,7 +250,7 @@ impl EventLoop {
     }
 }
 
-fn all_granted(codes: &[SubscribeReasonCode]) -> bool {
+fn are_all_granted(codes: &[SubscribeReasonCode]) -> bool {
     codes
         .iter()
         .all(|code| !matches!(code, SubscribeReasonCode::Failure))

@@ -34,7 +34,7 @@ pub struct ConnectOptions {
     pub credentials: Option<(String, config::Secret)>,
     /// Source of the token in the HTTP request that opens a WebSocket.
     pub token: Option<TokenSource>,
-    /// Message that the broker publishes if the connection ends without DISCONNECT.
+    /// Last will: the message that the broker publishes if the connection ends without DISCONNECT.
     pub will: Option<Will>,
     /// Maximum packet size in bytes, in both directions.
     pub max_packet_size: usize,
@@ -102,7 +102,7 @@ impl ConnectOptions {
             session,
             tls: ClientTls {
                 ca: mqtt.ca.clone(),
-                identity: mqtt.certificate.clone().zip(mqtt.key.clone()),
+                certificate_and_key_files: mqtt.certificate.clone().zip(mqtt.key.clone()),
             },
             credentials,
             token,
@@ -149,11 +149,11 @@ impl ConnectOptions {
     }
 
     fn set_common_options(&self, options: &mut MqttOptions) -> Result<(), ConnectOptionsError> {
-        let in_flight = u16::try_from(self.max_queued_requests).unwrap_or(u16::MAX);
+        let max_in_flight = u16::try_from(self.max_queued_requests).unwrap_or(u16::MAX);
         options
             .set_keep_alive(KEEP_ALIVE_SECONDS)
             .set_clean_session(self.session == SessionKind::Clean)
-            .set_inflight(in_flight.clamp(1, MAX_OUTGOING_IN_FLIGHT))
+            .set_inflight(max_in_flight.clamp(1, MAX_OUTGOING_IN_FLIGHT))
             .set_max_request_batch(MAX_PACKETS_PER_WRITE)
             .set_max_packet_size(self.max_packet_size, self.max_packet_size);
         if self.session == SessionKind::Persistent {
@@ -207,11 +207,20 @@ mod tests {
 
     #[test]
     fn a_missing_port_is_replaced_by_the_default_port() {
-        let parse = |text| parse_host_and_port(text, 1883);
-        assert_eq!(parse("broker"), Some(("broker".into(), 1883)));
-        assert_eq!(parse("broker:99/"), Some(("broker".into(), 99)));
-        assert_eq!(parse("[::1]:99"), Some(("::1".into(), 99)));
-        assert_eq!(parse("[::1]"), Some(("::1".into(), 1883)));
+        let parse_with_default_port = |text| parse_host_and_port(text, 1883);
+        assert_eq!(
+            parse_with_default_port("broker"),
+            Some(("broker".into(), 1883))
+        );
+        assert_eq!(
+            parse_with_default_port("broker:99/"),
+            Some(("broker".into(), 99))
+        );
+        assert_eq!(
+            parse_with_default_port("[::1]:99"),
+            Some(("::1".into(), 99))
+        );
+        assert_eq!(parse_with_default_port("[::1]"), Some(("::1".into(), 1883)));
     }
 
     #[test]

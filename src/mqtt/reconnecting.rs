@@ -1,5 +1,5 @@
-//! A client that opens a new connection when the current connection is lost. The new connection
-//! does not have the subscriptions and the messages in flight of the lost connection.
+//! A client that opens a new connection when the current connection is lost. The subscriptions and
+//! the messages in flight of the lost connection are not restored.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -125,7 +125,7 @@ impl ReconnectingClient {
         payload: Vec<u8>,
         timeout: Duration,
     ) -> Result<(), RequestError> {
-        let handle = self.handle()?;
+        let handle = self.current_handle()?;
         match tokio::time::timeout(timeout, handle.publish(topic, payload)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(RequestError::ConnectionLost),
@@ -142,7 +142,7 @@ impl ReconnectingClient {
         topic: String,
         timeout: Duration,
     ) -> Result<SubscriptionGuard, RequestError> {
-        let handle = self.handle()?;
+        let handle = self.current_handle()?;
         *self.guard_counts.lock().entry(topic.clone()).or_default() += 1;
         let guard = SubscriptionGuard {
             client: self.clone(),
@@ -156,7 +156,7 @@ impl ReconnectingClient {
         }
     }
 
-    fn handle(&self) -> Result<MqttHandle, RequestError> {
+    fn current_handle(&self) -> Result<MqttHandle, RequestError> {
         match &*self.state.read() {
             ConnectionState::Connected(handle) => Ok(handle.clone()),
             ConnectionState::Disconnected(reason) => {
@@ -170,15 +170,15 @@ impl ReconnectingClient {
     /// # Errors
     /// When the client is not connected. The error contains the reason.
     pub fn health(&self) -> Result<(), String> {
-        match self.handle() {
+        match self.current_handle() {
             Ok(_) => Ok(()),
             Err(error) => Err(error.to_string()),
         }
     }
 }
 
-/// Opens a connection, and opens a new connection when the connection is lost. Returns when `tasks`
-/// is cancelled.
+/// Opens a connection, and replaces each lost connection with a new connection. Returns when
+/// `tasks` is cancelled.
 async fn stay_connected(
     options: ConnectOptions,
     on_message: OnMessage,
@@ -207,8 +207,8 @@ async fn stay_connected(
     }
 }
 
-/// Opens one connection and handles its events until the connection is lost. Returns the reason of
-/// the loss.
+/// Opens one connection and handles its events until the connection is lost. Returns the reason
+/// for the loss.
 async fn run_connection(
     options: &ConnectOptions,
     on_message: &OnMessage,
@@ -226,8 +226,8 @@ async fn run_connection(
             *state.write() = ConnectionState::Connected(handle);
         }
         Ok(MqttEvent::Disconnected(reason)) => return reason,
-        Ok(_) => return unexpected_packet(),
-        Err(_) => return no_connack(),
+        Ok(_) => return unexpected_packet_error(),
+        Err(_) => return missing_connack_error(),
     }
     loop {
         match event_loop.next().await {
@@ -256,20 +256,20 @@ pub async fn probe(options: &ConnectOptions) -> Result<(), String> {
     match tokio::time::timeout(CONNACK_TIMEOUT, event_loop.next()).await {
         Ok(MqttEvent::Connected { .. }) => {
             let _ = handle.disconnect().await;
-            // The DISCONNECT packet is sent while the event loop is polled.
+            // The event loop is polled again, because only a poll sends the DISCONNECT packet.
             let _ = tokio::time::timeout(CONNACK_TIMEOUT, event_loop.next()).await;
             Ok(())
         }
         Ok(MqttEvent::Disconnected(reason)) => Err(reason),
-        Ok(_) => Err(unexpected_packet()),
-        Err(_) => Err(no_connack()),
+        Ok(_) => Err(unexpected_packet_error()),
+        Err(_) => Err(missing_connack_error()),
     }
 }
 
-fn unexpected_packet() -> String {
+fn unexpected_packet_error() -> String {
     "the broker sent another packet before CONNACK".to_owned()
 }
 
-fn no_connack() -> String {
+fn missing_connack_error() -> String {
     format!("no CONNACK from the broker within {CONNACK_TIMEOUT:?}")
 }

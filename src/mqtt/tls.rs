@@ -18,16 +18,17 @@ pub struct ClientTls {
     /// the system.
     pub ca: Option<PemSource>,
     /// Paths of the client's certificate chain and private key, if the broker requires them.
-    pub identity: Option<(PathBuf, PathBuf)>,
+    pub certificate_and_key_files: Option<(PathBuf, PathBuf)>,
 }
 
 /// A certificate or key cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("{setting_name}: cannot use {input}: {problem}; use PEM format")]
+#[error("{setting_name}: cannot use {input_description}: {problem}; use PEM format")]
 pub struct TlsFileError {
     setting_name: &'static str,
-    /// Path of the file. If the PEM text is in the configuration, a description of the text.
-    input: String,
+    /// Path of the unusable file. If the configuration contains the PEM text itself, this is a
+    /// description of the text.
+    input_description: String,
     problem: String,
 }
 
@@ -38,7 +39,7 @@ impl ClientTls {
             .with_safe_default_protocol_versions()
             .map_err(|error| file_error("mqtt.ca", "the TLS protocol versions", &error))?
             .with_root_certificates(roots);
-        let config = match &self.identity {
+        let config = match &self.certificate_and_key_files {
             None => builder.with_no_client_auth(),
             Some((certificate, key_file)) => {
                 let chain = read_certificates("mqtt.certificate", certificate)?;
@@ -61,11 +62,12 @@ impl ClientTls {
             roots.add_parsable_certificates(system.certs);
             return Ok(roots);
         };
-        let input = match ca {
+        let input_description = match ca {
             PemSource::File(path) => path.display().to_string(),
             PemSource::Inline(_) => "the text in the configuration".to_owned(),
         };
-        let unusable_ca = |problem: &dyn std::fmt::Display| file_error("mqtt.ca", &input, problem);
+        let unusable_ca =
+            |problem: &dyn std::fmt::Display| file_error("mqtt.ca", &input_description, problem);
         let text = ca.read().map_err(|error| unusable_ca(&error))?;
         let certificates: Vec<_> = CertificateDer::pem_slice_iter(text.as_bytes())
             .collect::<Result<_, _>>()
@@ -93,12 +95,12 @@ fn read_certificates(
 
 fn file_error(
     setting_name: &'static str,
-    input: &(impl std::fmt::Display + ?Sized),
+    input_description: &(impl std::fmt::Display + ?Sized),
     problem: &dyn std::fmt::Display,
 ) -> TlsFileError {
     TlsFileError {
         setting_name,
-        input: input.to_string(),
+        input_description: input_description.to_string(),
         problem: problem.to_string(),
     }
 }

@@ -47,17 +47,17 @@ impl TokenSource {
     /// # Errors
     /// When the file cannot be read, contains no token, or contains no usable private key.
     pub fn token(&self) -> Result<String, TokenError> {
-        self.header_value().map(|(token, _)| token)
+        self.token_and_header_value().map(|(token, _)| token)
     }
 
     pub(super) fn header(&self) -> Result<(HeaderName, HeaderValue), TokenError> {
-        let (_, mut value) = self.header_value()?;
+        let (_, mut value) = self.token_and_header_value()?;
         value.set_sensitive(true);
         Ok((TOKEN_HEADER, value))
     }
 
-    /// Returns the token as text and as a header value.
-    fn header_value(&self) -> Result<(String, HeaderValue), TokenError> {
+    /// Returns the token twice: first as text, then as a header value.
+    fn token_and_header_value(&self) -> Result<(String, HeaderValue), TokenError> {
         let (setting_name, file, token) = match self {
             Self::File(file) => {
                 let content = std::fs::read_to_string(file).map_err(|error| error.to_string());
@@ -73,15 +73,15 @@ impl TokenSource {
                 sign_token(key_file, client_id, *ttl),
             ),
         };
-        let error = |problem: String| TokenError {
+        let token_error = |problem: String| TokenError {
             setting_name,
             file: file.clone(),
             problem,
         };
-        let token = token.map_err(error)?.trim().to_owned();
+        let token = token.map_err(token_error)?.trim().to_owned();
         match HeaderValue::from_str(&token) {
             Ok(value) => Ok((token, value)),
-            Err(_) => Err(error("the file does not contain a token".to_owned())),
+            Err(_) => Err(token_error("the file does not contain a token".to_owned())),
         }
     }
 }
@@ -98,9 +98,9 @@ fn sign_token(key_file: &Path, client_id: &str, ttl: Duration) -> Result<String,
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()
         + ttl;
-    let encode = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
-    let header = encode(&json!({"alg": "RS256", "typ": "JWT", "kid": JWT_KEY_ID}));
-    let claims = encode(&json!({
+    let encode_base64 = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
+    let header = encode_base64(&json!({"alg": "RS256", "typ": "JWT", "kid": JWT_KEY_ID}));
+    let claims = encode_base64(&json!({
         "client-id": client_id,
         "auth-group": "admin",
         "exp": expiration.as_secs(),

@@ -13,8 +13,8 @@ pub enum ClientMessage {
     /// The variant contains no `sent` and no `message_id`. A client builds its last will once, at
     /// process start. So the `sent` of the last will is not the time when the client disconnected.
     Offline,
-    /// The client has connected to the broker. A heartbeat can reconnect a disconnected client, but
-    /// never registers a new client.
+    /// A message that only proves that the client is connected. A heartbeat can reconnect a
+    /// disconnected client, but never registers a new client.
     Heartbeat,
     /// A response to a message from the service. A response also counts as a heartbeat.
     Response(ClientResponse),
@@ -31,7 +31,7 @@ pub struct OnlineMessage {
     pub kind: ClientKind,
     /// The message id. `None` if the client sent no message id.
     pub message_id: Option<MessageId>,
-    /// When the client sent the message, by the client's clock, which may be wrong. `None` if the
+    /// Time at which the client sent the message. The client's clock may be wrong. `None` if the
     /// time is missing or invalid.
     pub sent: Option<Timestamp>,
     /// The information that the client reports about itself.
@@ -62,7 +62,7 @@ pub enum ClientResponse {
     },
 }
 
-/// Why a handshake cannot be accepted.
+/// The error that the service reports to a client whose handshake is invalid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandshakeError {
     /// Message id of the rejected handshake. `None` if the id is missing or invalid.

@@ -108,8 +108,8 @@ pub(super) fn read_timestamp(fields: &Fields, field_name: &str) -> Option<Timest
     (time >= YEAR_0).then(|| truncate_to_micros(time))
 }
 
-/// Returns whether the value is a UUID, with or without dashes. The length check excludes UUIDs
-/// with braces or the prefix `urn:uuid:`, because `Uuid::try_parse` accepts them.
+/// Returns whether the value is a UUID, with or without dashes. `Uuid::try_parse` also accepts UUIDs
+/// with braces or the prefix `urn:uuid:`. The length check excludes these forms.
 fn is_uuid(value: &Value) -> bool {
     value
         .as_str()

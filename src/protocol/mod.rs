@@ -16,7 +16,7 @@ pub mod topics;
 pub use client_message::{ClientMessage, ClientResponse, HandshakeError, OnlineMessage};
 pub use inbound::{InboundMessage, OriginalPayload};
 pub use rejection::Rejection;
-pub use topics::{Channel, ClientTopic, Direction, HandshakeSegments, TopicScheme};
+pub use topics::{Channel, ClientTopic, Direction, HandshakeTopicLevels, TopicScheme};
 
 use serde_json::Value;
 use uuid::Uuid;
@@ -59,7 +59,7 @@ pub fn decode(channel: Channel, message: &InboundMessage) -> Result<ClientMessag
 ///
 /// Decodes at most the message type. Returns false if the message type cannot be decoded.
 #[must_use]
-pub fn is_response(channel: Channel, payload: &[u8]) -> bool {
+pub fn is_response_or_heartbeat(channel: Channel, payload: &[u8]) -> bool {
     match channel {
         Channel::Data(_) => true,
         Channel::Handshake(_) | Channel::HandshakeStatus => handshake::is_response(payload),

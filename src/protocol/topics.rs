@@ -75,7 +75,7 @@ pub struct ClientTopic {
 /// The topic levels that the handshake dialect uses between the prefix and the client id. A
 /// deployment can configure these levels.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HandshakeSegments {
+pub struct HandshakeTopicLevels {
     /// Level in the topics that clients publish to. The default is `in`.
     pub inbound_level: String,
     /// Level in the topics that clients subscribe to. The default is `out`.
@@ -85,7 +85,7 @@ pub struct HandshakeSegments {
     pub status_level: Option<String>,
 }
 
-impl Default for HandshakeSegments {
+impl Default for HandshakeTopicLevels {
     fn default() -> Self {
         Self {
             inbound_level: "in".to_owned(),
@@ -99,15 +99,18 @@ impl Default for HandshakeSegments {
 #[derive(Debug, Clone)]
 pub struct TopicScheme {
     prefixes: Vec<String>,
-    segments: HandshakeSegments,
+    handshake_levels: HandshakeTopicLevels,
 }
 
 impl TopicScheme {
     /// Creates the topic scheme. The `config` module has checked the prefixes: no prefix contains a
     /// wildcard, and no prefix begins or ends with an empty level.
     #[must_use]
-    pub fn new(prefixes: Vec<String>, segments: HandshakeSegments) -> Self {
-        Self { prefixes, segments }
+    pub fn new(prefixes: Vec<String>, handshake_levels: HandshakeTopicLevels) -> Self {
+        Self {
+            prefixes,
+            handshake_levels,
+        }
     }
 
     /// Parses the name of a client's topic.
@@ -126,8 +129,11 @@ impl TopicScheme {
                 return None;
             }
             let (client, channel) = match third_level {
-                Some(third_level) => (first_level, status_channel(second_level, third_level)?),
-                None => (second_level, self.handshake_channel(first_level)?),
+                Some(third_level) => (
+                    first_level,
+                    status_dialect_channel(second_level, third_level)?,
+                ),
+                None => (second_level, self.handshake_dialect_channel(first_level)?),
             };
             Some(ClientTopic {
                 prefix: prefix.clone(),
@@ -137,13 +143,13 @@ impl TopicScheme {
         })
     }
 
-    fn handshake_channel(&self, level: &str) -> Option<Channel> {
-        let segments = &self.segments;
-        if level == segments.inbound_level {
+    fn handshake_dialect_channel(&self, level: &str) -> Option<Channel> {
+        let handshake_levels = &self.handshake_levels;
+        if level == handshake_levels.inbound_level {
             Some(Channel::Handshake(Direction::FromClient))
-        } else if level == segments.outbound_level {
+        } else if level == handshake_levels.outbound_level {
             Some(Channel::Handshake(Direction::ToClient))
-        } else if segments.status_level.as_deref() == Some(level) {
+        } else if handshake_levels.status_level.as_deref() == Some(level) {
             Some(Channel::HandshakeStatus)
         } else {
             None
@@ -154,24 +160,28 @@ impl TopicScheme {
     #[must_use]
     pub fn topic_name(&self, topic: &ClientTopic) -> String {
         let ClientTopic { prefix, client, .. } = topic;
-        let segments = &self.segments;
-        let status_topic = |level: &str, direction| match direction {
+        let handshake_levels = &self.handshake_levels;
+        let status_dialect_topic = |level: &str, direction| match direction {
             Direction::ToClient => format!("{prefix}/{client}/{level}/in"),
             Direction::FromClient => format!("{prefix}/{client}/{level}/out"),
         };
-        let handshake_topic = |level: &str| format!("{prefix}/{level}/{client}");
+        let handshake_dialect_topic = |level: &str| format!("{prefix}/{level}/{client}");
         match topic.channel {
-            Channel::Control(direction) => status_topic("control", direction),
-            Channel::Data(direction) => status_topic("data", direction),
-            Channel::Handshake(Direction::FromClient) => handshake_topic(&segments.inbound_level),
-            Channel::Handshake(Direction::ToClient) => handshake_topic(&segments.outbound_level),
+            Channel::Control(direction) => status_dialect_topic("control", direction),
+            Channel::Data(direction) => status_dialect_topic("data", direction),
+            Channel::Handshake(Direction::FromClient) => {
+                handshake_dialect_topic(&handshake_levels.inbound_level)
+            }
+            Channel::Handshake(Direction::ToClient) => {
+                handshake_dialect_topic(&handshake_levels.outbound_level)
+            }
             // If the deployment has no separate topic for presence messages, clients publish
             // presence messages on the inbound topic.
-            Channel::HandshakeStatus => handshake_topic(
-                segments
+            Channel::HandshakeStatus => handshake_dialect_topic(
+                handshake_levels
                     .status_level
                     .as_deref()
-                    .unwrap_or(&segments.inbound_level),
+                    .unwrap_or(&handshake_levels.inbound_level),
             ),
         }
     }
@@ -183,8 +193,11 @@ impl TopicScheme {
         for prefix in &self.prefixes {
             filters.push(format!("{prefix}/+/control/out"));
             filters.push(format!("{prefix}/+/data/out"));
-            filters.push(format!("{prefix}/{}/+", self.segments.inbound_level));
-            if let Some(level) = &self.segments.status_level {
+            filters.push(format!(
+                "{prefix}/{}/+",
+                self.handshake_levels.inbound_level
+            ));
+            if let Some(level) = &self.handshake_levels.status_level {
                 filters.push(format!("{prefix}/{level}/+"));
             }
         }
@@ -211,7 +224,7 @@ impl TopicScheme {
     }
 }
 
-fn status_channel(level: &str, direction: &str) -> Option<Channel> {
+fn status_dialect_channel(level: &str, direction: &str) -> Option<Channel> {
     let direction = match direction {
         "in" => Direction::ToClient,
         "out" => Direction::FromClient,
@@ -229,13 +242,13 @@ mod tests {
     use super::*;
 
     fn topic_scheme() -> TopicScheme {
-        let segments = HandshakeSegments {
+        let handshake_levels = HandshakeTopicLevels {
             status_level: Some("status".into()),
-            ..HandshakeSegments::default()
+            ..HandshakeTopicLevels::default()
         };
         TopicScheme::new(
             vec!["redhat/insights".into(), "qa/insights".into()],
-            segments,
+            handshake_levels,
         )
     }
 
@@ -306,19 +319,19 @@ mod tests {
 
     #[test]
     fn status_topic_is_unknown_unless_configured() {
-        let topics = TopicScheme::new(vec!["p".into()], HandshakeSegments::default());
+        let topics = TopicScheme::new(vec!["p".into()], HandshakeTopicLevels::default());
         assert_eq!(topics.parse("p/status/me"), None);
         assert!(topics.parse("p/in/me").is_some());
     }
 
     #[test]
-    fn handshake_segments_are_configurable() {
-        let segments = HandshakeSegments {
+    fn handshake_topic_levels_are_configurable() {
+        let handshake_levels = HandshakeTopicLevels {
             inbound_level: "up".into(),
             outbound_level: "down".into(),
             status_level: None,
         };
-        let topics = TopicScheme::new(vec!["p".into()], segments);
+        let topics = TopicScheme::new(vec!["p".into()], handshake_levels);
         assert!(topics.may_publish(&client("me"), "p/up/me"));
         assert!(topics.may_subscribe(&client("me"), "p/down/me"));
         assert!(!topics.may_publish(&client("me"), "p/in/me"));

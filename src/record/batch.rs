@@ -53,16 +53,23 @@ pub(super) async fn write_inputs(
     let now = deps.clock.now();
     let decoded_batch = decode_inputs(inputs, now);
     let clients: Vec<ClientId> = decoded_batch.signals.keys().cloned().collect();
-    let stored = if clients.is_empty() {
+    let stored_states = if clients.is_empty() {
         HashMap::new()
     } else {
-        deps.store.load_states(&clients).await?
+        deps.store.load_client_states(&clients).await?
     };
     let BatchToWrite {
         mut rows,
         upsert_input_indexes,
         mass_loss_verdict,
-    } = build_batch(deps, &stored, decoded_batch.signals, reported_hosts, now).await;
+    } = build_batch(
+        deps,
+        &stored_states,
+        decoded_batch.signals,
+        reported_hosts,
+        now,
+    )
+    .await;
     rows.dead_letters = decoded_batch.dead_letters;
     rows.dead_letter_limits = deps.config.dead_letter_limits;
     let (upserts, heartbeats) = (rows.upserts.len(), rows.heartbeats.len());
@@ -77,7 +84,7 @@ pub(super) async fn write_inputs(
         // tenants that this batch cleared are then restored.
         if deps
             .mass_loss_detector
-            .is_overruled_since(&mass_loss_verdict)
+            .must_restore_cleared_tenants(&mass_loss_verdict)
         {
             restore_tenants(deps, &mass_loss_verdict.cleared_tenants, now).await;
         }
@@ -129,10 +136,12 @@ impl DecodedBatch {
                 };
                 self.handshake_errors.push((outbound_topic, error));
             }
-            Ok(decoded) => match to_presence_signal(input_index, input, topic, message, decoded) {
-                Some(signal) => self.add_signal(client, signal),
-                None => metrics::count_ignored_message(client, "not_presence"),
-            },
+            Ok(decoded_message) => {
+                match to_presence_signal(input_index, input, topic, message, decoded_message) {
+                    Some(signal) => self.add_signal(client, signal),
+                    None => metrics::count_ignored_message(client, "not_presence"),
+                }
+            }
             Err(rejection) => self.add_dead_letter(Some(client), message, &rejection),
         }
     }
@@ -169,11 +178,11 @@ fn to_presence_signal(
     input: &RecorderInput,
     topic: &ClientTopic,
     message: &InboundMessage,
-    decoded: ClientMessage,
+    decoded_message: ClientMessage,
 ) -> Option<PresenceSignal> {
     let RecorderInput::Message {
         position,
-        unordered,
+        from_answers_topic,
         ..
     } = input
     else {
@@ -183,7 +192,7 @@ fn to_presence_signal(
         time: message.received_at,
         position: *position,
     };
-    match decoded {
+    match decoded_message {
         ClientMessage::Online(online) => Some(PresenceSignal::Online {
             online,
             dialect: topic.channel.dialect(),
@@ -210,7 +219,7 @@ fn to_presence_signal(
         }
         ClientMessage::Heartbeat | ClientMessage::Response(_) => Some(PresenceSignal::Heartbeat {
             received_at: message.received_at,
-            unordered: *unordered,
+            from_answers_topic: *from_answers_topic,
         }),
         ClientMessage::InvalidHandshake(_) | ClientMessage::Ignored => None,
     }
@@ -220,7 +229,7 @@ fn to_presence_signal(
 /// rows to write.
 async fn build_batch(
     deps: &RecorderDeps,
-    stored: &HashMap<ClientId, StoredState>,
+    stored_states: &HashMap<ClientId, StoredState>,
     signals: HashMap<ClientId, Vec<PresenceSignal>>,
     reported_hosts: &mut ReportedHosts,
     now: Timestamp,
@@ -228,7 +237,7 @@ async fn build_batch(
     let mut changes = Vec::with_capacity(signals.len());
     for (client, signals) in signals {
         let change = presence::apply_signals(
-            stored.get(&client),
+            stored_states.get(&client),
             signals,
             deps.config.stale_online_window,
             |reason| metrics::count_ignored_message(&client, reason.as_str()),
@@ -246,7 +255,7 @@ async fn build_batch(
             .iter()
             .zip(&mut lookup_outcomes)
             .filter_map(|((client, _), lookup_outcome)| {
-                let tenant = stored.get(client).and_then(stored_tenant)?;
+                let tenant = stored_states.get(client).and_then(stored_tenant)?;
                 Some((client, tenant, lookup_outcome.as_mut()?))
             });
     let mass_loss_verdict = deps.mass_loss_detector.evaluate(clients_with_tenant);
@@ -256,13 +265,13 @@ async fn build_batch(
     let mut upsert_input_indexes = HashMap::new();
     for ((client, change), lookup_outcome) in changes.into_iter().zip(lookup_outcomes) {
         let tenant = lookup_outcome
-            .map(|lookup_outcome| tenant_change(lookup_outcome, stored.get(&client), now));
-        if let Some(applied_online) = change.upsert {
-            upsert_input_indexes.insert(client.clone(), applied_online.input_index);
-            let tenant = tenant.unwrap_or_else(|| stored_tenant_change(stored.get(&client)));
+            .map(|lookup_outcome| tenant_change(lookup_outcome, stored_states.get(&client), now));
+        if let Some(applied_message) = change.upsert {
+            upsert_input_indexes.insert(client.clone(), applied_message.input_index);
+            let tenant = tenant.unwrap_or_else(|| stored_tenant_change(stored_states.get(&client)));
             let reported_at =
-                reported_hosts.inventory_reported_at(&client, applied_online.input_index);
-            let upsert = connection_upsert(deps, &client, *applied_online, tenant, reported_at);
+                reported_hosts.inventory_delivery_time(&client, applied_message.input_index);
+            let upsert = connection_upsert(deps, &client, *applied_message, tenant, reported_at);
             rows.upserts.push(upsert);
         } else if let Some(received_at) = change.heartbeat_received_at {
             rows.heartbeats.push(HeartbeatUpdate {
@@ -288,26 +297,26 @@ async fn build_batch(
 fn connection_upsert(
     deps: &RecorderDeps,
     client: &ClientId,
-    applied_online: AppliedOnlineMessage,
+    applied_message: AppliedOnlineMessage,
     tenant: TenantChange,
     reported_to_inventory_at: Option<Timestamp>,
 ) -> ConnectionUpsert {
-    let online = applied_online.online;
+    let online = applied_message.online;
     let inventory_eligible = deps.inventory_reporter.as_ref().is_some_and(|inventory| {
-        inventory.is_eligible(applied_online.dialect, online.kind, &online.info)
+        inventory.is_eligible(applied_message.dialect, online.kind, &online.info)
     });
     ConnectionUpsert {
         inventory_eligible,
         reported_to_inventory_at,
         client_id: client.clone(),
-        dialect: applied_online.dialect,
+        dialect: applied_message.dialect,
         kind: online.kind,
-        topic_prefix: applied_online.topic_prefix,
+        topic_prefix: applied_message.topic_prefix,
         info: online.info,
         message_id: online.message_id,
-        message_sent: applied_online.sent,
-        received_at: applied_online.received_at,
-        last_heartbeat_at: applied_online.last_heartbeat_at,
+        message_sent: applied_message.sent,
+        received_at: applied_message.received_at,
+        last_heartbeat_at: applied_message.last_heartbeat_at,
         tenant,
     }
 }
@@ -344,8 +353,8 @@ async fn restore_tenants(deps: &RecorderDeps, tenants: &[(ClientId, Tenant)], no
     }
 }
 
-/// Reports hosts to inventory and to the sources service: the clients that sent an online message
-/// in this batch and whose tenant was found.
+/// Reports hosts to inventory and to the sources service. The hosts are the clients that sent an
+/// online message in this batch and whose tenant was found.
 ///
 /// A client that reconnected by a heartbeat is not reported here, because the batch does not
 /// contain its facts. The inventory refresh job reports such a client later.
@@ -360,14 +369,14 @@ async fn report_hosts(
         .iter()
         .zip(lookup_outcomes)
         .filter_map(|((client, change), lookup_outcome)| {
-            let (Some(applied_online), Some(TenantLookupOutcome::Found(found_tenant))) =
+            let (Some(applied_message), Some(TenantLookupOutcome::Found(found_tenant))) =
                 (&change.upsert, lookup_outcome)
             else {
                 return None;
             };
             Some(ConnectedHost {
                 client,
-                applied_online,
+                applied_message,
                 found_tenant,
             })
         })
@@ -382,31 +391,31 @@ async fn report_hosts(
     }
 }
 
-/// Returns the tenant change for the outcome of a lookup.
+/// Converts the outcome of a tenant lookup to the change of the client's stored tenant.
 fn tenant_change(
     lookup_outcome: TenantLookupOutcome,
-    stored: Option<&StoredState>,
+    stored_state: Option<&StoredState>,
     now: Timestamp,
 ) -> TenantChange {
     match lookup_outcome {
         TenantLookupOutcome::Found(found) => TenantChange::Found(found.tenant),
         TenantLookupOutcome::NotFound => TenantChange::NotFound(now),
-        TenantLookupOutcome::Unavailable => stored_tenant_change(stored),
+        TenantLookupOutcome::Unavailable => stored_tenant_change(stored_state),
     }
 }
 
-/// Returns the tenant change without a lookup result: keep the stored tenant, or look up the tenant
-/// later if none is stored.
-fn stored_tenant_change(stored: Option<&StoredState>) -> TenantChange {
-    match stored.and_then(stored_tenant) {
+/// Returns the tenant change for a client without a lookup result. A stored tenant is kept. If no
+/// tenant is stored, the tenant is looked up later.
+fn stored_tenant_change(stored_state: Option<&StoredState>) -> TenantChange {
+    match stored_state.and_then(stored_tenant) {
         Some(tenant) => TenantChange::Keep(tenant),
         None => TenantChange::PendingLookup,
     }
 }
 
 /// Returns the tenant that is stored for a connected or disconnected client.
-fn stored_tenant(stored: &StoredState) -> Option<Tenant> {
-    match (&stored.connection, &stored.disconnect) {
+fn stored_tenant(stored_state: &StoredState) -> Option<Tenant> {
+    match (&stored_state.connection, &stored_state.disconnect) {
         (Some(connection), _) => connection.tenant.clone(),
         (None, Some(disconnect)) => disconnect.tenant.clone(),
         (None, None) => None,

@@ -49,7 +49,7 @@ pub(super) async fn write_batch(
 fn split_rejected_batch<'a>(
     mut batch: PresenceBatch,
     error: &str,
-    upsert_input: impl Fn(&ClientId) -> Option<&'a RecorderInput>,
+    find_upsert_input: impl Fn(&ClientId) -> Option<&'a RecorderInput>,
 ) -> Vec<PresenceBatch> {
     let clients = clients_of_batch(&batch);
     if clients.len() > 1 {
@@ -63,7 +63,8 @@ fn split_rejected_batch<'a>(
     }
     let Some(upsert) = batch.upserts.pop() else {
         // The rejected row is a dead letter, a heartbeat or the end of a connection. Such a row
-        // cannot become a dead letter, so it is discarded. No known message causes such a row.
+        // cannot become a dead letter, so it is discarded. No known message causes the database to
+        // reject such a row.
         metrics::count_discarded_row(error);
         return Vec::new();
     };
@@ -71,7 +72,7 @@ fn split_rejected_batch<'a>(
         RejectReason::RejectedByDatabase,
         format!("the database rejected the row: {error}"),
     );
-    if let Some(RecorderInput::Message { message, .. }) = upsert_input(&upsert.client_id) {
+    if let Some(RecorderInput::Message { message, .. }) = find_upsert_input(&upsert.client_id) {
         metrics::count_dead_letter(&message.topic, &rejection);
         let client = Some(upsert.client_id);
         batch

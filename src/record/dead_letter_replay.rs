@@ -13,7 +13,7 @@ use crate::store::{DeadLetterFilter, Store, StoreError, StoredDeadLetter};
 
 /// Interval between two queries for requested replays. The interval is short, because an operator
 /// waits for the replay.
-const POLL_INTERVAL: Duration = Duration::from_secs(1);
+const REPLAY_POLL_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_REPLAYS_PER_POLL: u32 = 100;
 
 /// Polls for requested replays until `tasks` is cancelled.
@@ -32,7 +32,7 @@ pub async fn replay_dead_letters<E, F>(
 {
     loop {
         tokio::select! {
-            () = tokio::time::sleep(POLL_INTERVAL) => {}
+            () = tokio::time::sleep(REPLAY_POLL_INTERVAL) => {}
             () = tasks.cancelled() => return,
         }
         let replay =
@@ -98,13 +98,13 @@ fn to_recorder_input(topic_scheme: &TopicScheme, dead_letter: &StoredDeadLetter)
         is_operator_replay: true,
         received_at: dead_letter.last_received,
         truncated_from: (!dead_letter.is_complete()).then(|| OriginalPayload {
-            size_bytes: dead_letter.size,
+            size_bytes: dead_letter.payload_size,
             sha256: dead_letter.sha256.clone(),
         }),
     };
     let topic = topic_scheme.parse(&dead_letter.topic);
     match topic.filter(|topic| topic.channel.direction() == Direction::FromClient) {
-        Some(topic) => RecorderInput::ordered_message(topic, message),
+        Some(topic) => RecorderInput::non_kafka_message(topic, message),
         None => RecorderInput::UnknownTopic { message },
     }
 }

@@ -16,53 +16,53 @@ use crate::tenant::FoundTenant;
 /// A host is identified by its client id and the index of its online message in the batch's inputs.
 #[derive(Default)]
 pub(super) struct ReportedHosts {
-    /// When each host was delivered to inventory.
-    delivered_at: HashMap<(ClientId, usize), Timestamp>,
-    registered_sources: HashSet<(ClientId, usize)>,
+    /// For each reported host, the time at which its data was delivered to inventory.
+    inventory_delivered_at: HashMap<(ClientId, usize), Timestamp>,
+    hosts_with_registered_source: HashSet<(ClientId, usize)>,
 }
 
 /// A client that sent an online message and whose tenant was found.
 #[derive(Clone, Copy)]
 pub(super) struct ConnectedHost<'a> {
     pub client: &'a ClientId,
-    pub applied_online: &'a AppliedOnlineMessage,
+    pub applied_message: &'a AppliedOnlineMessage,
     pub found_tenant: &'a FoundTenant,
 }
 
 impl ReportedHosts {
-    /// Returns when the data of this online message was delivered to inventory. Returns `None` if
-    /// the data was not delivered.
-    pub fn inventory_reported_at(
+    /// Returns the time at which the data of this online message was delivered to inventory.
+    /// Returns `None` if the data was not delivered.
+    pub fn inventory_delivery_time(
         &self,
         client: &ClientId,
         input_index: usize,
     ) -> Option<Timestamp> {
-        self.delivered_at
+        self.inventory_delivered_at
             .get(&(client.clone(), input_index))
             .copied()
     }
 
-    /// Registers those hosts that are catalog proxies with the sources service. The registrar
-    /// counts failures.
+    /// Registers the catalog proxies in `hosts` with the sources service. Returns no error, because
+    /// the registrar counts failures.
     pub fn register_sources(&mut self, registrar: &SourceRegistrar, hosts: &[ConnectedHost<'_>]) {
         for ConnectedHost {
             client,
-            applied_online,
+            applied_message,
             found_tenant,
         } in hosts
         {
-            let online = &applied_online.online;
-            let source = catalog_source(client, applied_online.dialect, online.kind, &online.info);
-            let host_key = ((*client).clone(), applied_online.input_index);
+            let online = &applied_message.online;
+            let source = catalog_source(client, applied_message.dialect, online.kind, &online.info);
+            let host_key = ((*client).clone(), applied_message.input_index);
             if let Some(source) = source
-                && self.registered_sources.insert(host_key)
+                && self.hosts_with_registered_source.insert(host_key)
             {
                 registrar.try_register(&found_tenant.identity, source, client);
             }
         }
     }
 
-    /// Reports those hosts to inventory that were not delivered yet.
+    /// Reports a host to inventory unless its data was already delivered.
     pub async fn report_to_inventory(
         &mut self,
         reporter: &InventoryReporter,
@@ -70,7 +70,7 @@ impl ReportedHosts {
         now: Timestamp,
     ) {
         hosts.retain(|host| {
-            self.inventory_reported_at(host.client, host.applied_online.input_index)
+            self.inventory_delivery_time(host.client, host.applied_message.input_index)
                 .is_none()
         });
         let inventory_hosts: Vec<Host<'_>> = hosts
@@ -79,16 +79,16 @@ impl ReportedHosts {
                 client_id: host.client,
                 tenant: &host.found_tenant.tenant,
                 identity: &host.found_tenant.identity,
-                dialect: host.applied_online.dialect,
-                kind: host.applied_online.online.kind,
-                info: &host.applied_online.online.info,
+                dialect: host.applied_message.dialect,
+                kind: host.applied_message.online.kind,
+                info: &host.applied_message.online.info,
             })
             .collect();
         let outcomes = reporter.report(&inventory_hosts, now).await;
         for (host, outcome) in hosts.iter().zip(outcomes) {
             if outcome == ReportOutcome::Delivered {
-                let host_key = (host.client.clone(), host.applied_online.input_index);
-                self.delivered_at.insert(host_key, now);
+                let host_key = (host.client.clone(), host.applied_message.input_index);
+                self.inventory_delivered_at.insert(host_key, now);
             }
         }
     }

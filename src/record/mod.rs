@@ -53,9 +53,9 @@ pub enum RecorderInput {
         /// Position of the message in the Kafka ingress topic. `None` if the message was not read
         /// from the ingress topic.
         position: Option<QueuePosition>,
-        /// Whether the message was read from the Kafka answers topic. The message may then be out
-        /// of order with the client's messages in the ingress topic.
-        unordered: bool,
+        /// Whether the message was read from the Kafka answers topic. Such a message may be out of
+        /// order with the client's messages in the ingress topic.
+        from_answers_topic: bool,
     },
     /// A message on a topic that is not a client topic.
     UnknownTopic {
@@ -70,15 +70,14 @@ pub enum RecorderInput {
 }
 
 impl RecorderInput {
-    /// Creates the input for a message that did not pass through Kafka. A client's messages then
-    /// arrive in the order in which the client sent them.
+    /// Creates the input for a message that did not pass through Kafka.
     #[must_use]
-    pub fn ordered_message(topic: ClientTopic, message: InboundMessage) -> Self {
+    pub fn non_kafka_message(topic: ClientTopic, message: InboundMessage) -> Self {
         Self::Message {
             topic,
             message,
             position: None,
-            unordered: false,
+            from_answers_topic: false,
         }
     }
 
@@ -220,8 +219,8 @@ impl Recorder {
     }
 
     /// Queues consecutive messages of one Kafka partition. The messages are committed in one
-    /// transaction. If the partition has a new owner before the commit, none of the messages is
-    /// written.
+    /// transaction. If the partition gets a new owner before the commit, none of the messages
+    /// is written.
     #[must_use]
     pub fn submit_from_partition(
         &self,
@@ -246,7 +245,7 @@ impl Recorder {
         let writer_index =
             usize::try_from(shard_key % self.writer_queues.len() as u64).unwrap_or(0);
         let job = Job::new(inputs, lease, receipt_sender);
-        self.status.add_queued(&job);
+        self.status.add_queued_job(&job);
         // If the writer has exited, the job and its `receipt_sender` are dropped. The caller's
         // receipt then fails.
         let _ = self.writer_queues[writer_index].send(job);

@@ -74,9 +74,9 @@ pub(super) enum PresenceSignal {
     },
     Heartbeat {
         received_at: Timestamp,
-        /// Whether the heartbeat was read from the Kafka answers topic. The heartbeat may then be
-        /// out of order with presence messages.
-        unordered: bool,
+        /// Whether the heartbeat was read from the Kafka answers topic. Such a heartbeat may be out
+        /// of order with presence messages.
+        from_answers_topic: bool,
     },
 }
 
@@ -93,16 +93,17 @@ pub(super) enum ReplayKind {
 /// The database changes that result from one client's messages in a batch.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct PresenceChange {
-    /// The last online message of the batch that was applied.
+    /// The last applied online message of the batch.
     pub upsert: Option<Box<AppliedOnlineMessage>>,
     /// Receive time of the heartbeat that keeps the client connected or reconnects the client.
-    /// `None` if `upsert` contains the heartbeat.
+    /// `None` if the batch contains no such heartbeat, or if `upsert` contains its receive time.
     pub heartbeat_received_at: Option<Timestamp>,
-    /// When the offline message was received. `None` if the client's last presence message is not
-    /// an offline message of this batch.
+    /// Receive time of the client's offline message. `None` if the client's last presence message
+    /// is not an offline message of this batch.
     pub offline_received_at: Option<ReceivedAt>,
-    /// Whether to look up the client's tenant. True if the client is connected after the batch and
-    /// the client sent an online message or was disconnected before the batch.
+    /// Whether to look up the client's tenant. Only a client that is connected after the batch
+    /// needs a lookup. The client must also have sent an online message in the batch, or have been
+    /// disconnected before the batch.
     pub needs_tenant_lookup: bool,
 }
 
@@ -133,15 +134,17 @@ pub(super) enum IgnoreReason {
     Stale,
     /// A presence message that Kafka delivered again (rule 2 in the module documentation).
     Redelivered,
-    /// An offline message, but the client sent a later heartbeat. Or a heartbeat, but the client
-    /// sent a later presence message (rule 9 in the module documentation).
+    /// The message is an offline message and the client sent a later heartbeat, or the message is
+    /// a heartbeat and the client sent a later presence message (rule 9 in the module
+    /// documentation).
     Superseded,
     /// The broker delivered a retained handshake, but an offline message has ended the connection
     /// that this handshake started (rule 5 in the module documentation).
     ReplayOfEndedHandshake,
     /// An offline message of a client that is not connected, or a heartbeat of an unknown client.
     NotConnected,
-    /// An ordered heartbeat of a client that is already connected. The heartbeat changes nothing.
+    /// A heartbeat of a client that is already connected. A heartbeat from the Kafka answers topic
+    /// is never ignored for this reason.
     AlreadyConnected,
 }
 
@@ -160,7 +163,8 @@ impl IgnoreReason {
     }
 }
 
-/// Applies a client's messages to its stored state. Calls `on_ignored` for each ignored message.
+/// Applies a client's messages to its stored state and returns the database changes. Calls
+/// `on_ignored` with the reason for each ignored message.
 pub(super) fn apply_signals(
     stored_state: Option<&StoredState>,
     signals: Vec<PresenceSignal>,
@@ -195,7 +199,7 @@ enum PresenceKind {
 struct PresenceState {
     /// The client's latest online message.
     last_online: Option<LastOnlineMessage>,
-    /// When the last presence message was received. `None` for an unknown client.
+    /// Receive time of the last presence message. `None` for an unknown client.
     last_presence_received_at: Option<ReceivedAt>,
     /// Kind of the last presence message.
     last_presence_kind: PresenceKind,
@@ -203,7 +207,7 @@ struct PresenceState {
     /// Whether the client was connected before the batch.
     was_connected: bool,
     stale_online_window: Duration,
-    /// The last online message of this batch that was applied.
+    /// The last applied online message of this batch.
     upsert: Option<Box<AppliedOnlineMessage>>,
     /// Whether the last presence message is an offline message of this batch.
     has_new_offline_message: bool,
@@ -227,7 +231,7 @@ impl PresenceState {
                 .map(|row| row.received_at)
                 .or_else(|| disconnect.map(|row| row.received_at)),
             last_presence_kind: match connection {
-                Some(row) if !row.offline_overruled => PresenceKind::Online,
+                Some(row) if !row.offline_message_overruled => PresenceKind::Online,
                 _ => PresenceKind::Offline,
             },
             last_heartbeat_at: connection.and_then(|row| row.last_heartbeat_at),
@@ -265,7 +269,7 @@ impl PresenceState {
                     .sent
                     .unwrap_or(received_at.time)
                     .min(received_at.time);
-                self.check_online(&online, sent, received_at, replay_kind)?;
+                self.check_online_message(&online, sent, received_at, replay_kind)?;
                 self.last_online = Some(LastOnlineMessage {
                     message_id: online.message_id.clone(),
                     sent,
@@ -294,12 +298,12 @@ impl PresenceState {
             }),
             PresenceSignal::Heartbeat {
                 received_at,
-                unordered,
-            } => self.on_heartbeat(received_at, unordered),
+                from_answers_topic,
+            } => self.on_heartbeat(received_at, from_answers_topic),
         }
     }
 
-    fn check_online(
+    fn check_online_message(
         &self,
         online: &OnlineMessage,
         sent: Timestamp,
@@ -331,7 +335,8 @@ impl PresenceState {
         Ok(())
     }
 
-    /// Checks rule 8 in the module documentation: an operator's replay of an old message is stale.
+    /// Returns [`IgnoreReason::Stale`] if the replayed message is not newer than the last presence
+    /// message (rule 8 in the module documentation).
     fn check_operator_replay(&self, received_at: ReceivedAt) -> Result<(), IgnoreReason> {
         match self.last_presence_received_at {
             Some(last) if last.time >= received_at.time => Err(IgnoreReason::Stale),
@@ -339,7 +344,8 @@ impl PresenceState {
         }
     }
 
-    /// Checks rule 2 in the module documentation: a message that Kafka delivered again is ignored.
+    /// Returns [`IgnoreReason::Redelivered`] if Kafka delivered the message again (rule 2 in the
+    /// module documentation).
     fn check_not_redelivered(&self, received_at: ReceivedAt) -> Result<(), IgnoreReason> {
         let Some(last) = self.last_presence_received_at else {
             return Ok(());
@@ -357,8 +363,8 @@ impl PresenceState {
     }
 
     /// Applies rule 12 in the module documentation to a message without a queue position. Raises
-    /// its receive time if necessary: the receive time must be after the last presence message and
-    /// must not be before the latest heartbeat.
+    /// the receive time of the message if necessary. The result is later than the last presence
+    /// message and not earlier than the latest heartbeat.
     fn enforce_order(&self, mut received_at: ReceivedAt) -> ReceivedAt {
         if received_at.position.is_none() {
             let after_last_presence = self
@@ -376,7 +382,8 @@ impl PresenceState {
             return Err(IgnoreReason::NotConnected);
         }
         // An offline message with a queue position is stored even if the client is already
-        // disconnected. A delayed heartbeat must be compared with the latest offline message.
+        // disconnected, because a delayed heartbeat must be compared with the latest offline
+        // message.
         if received_at.position.is_none() {
             if !self.is_connected() {
                 return Err(IgnoreReason::NotConnected);
@@ -396,18 +403,18 @@ impl PresenceState {
     fn on_heartbeat(
         &mut self,
         received_at: Timestamp,
-        unordered: bool,
+        from_answers_topic: bool,
     ) -> Result<(), IgnoreReason> {
         let Some(last) = self.last_presence_received_at else {
             return Err(IgnoreReason::NotConnected);
         };
-        // An unordered heartbeat is stored even if the client is connected. An offline message with
-        // an earlier receive time may still be read later. The heartbeat then keeps the client
-        // connected.
-        if !unordered && self.is_connected() {
+        // A heartbeat from the answers topic is stored even if the client is connected. Kafka may
+        // still deliver an offline message with an earlier receive time. The stored heartbeat then
+        // keeps the client connected.
+        if !from_answers_topic && self.is_connected() {
             return Err(IgnoreReason::AlreadyConnected);
         }
-        let received_at = if unordered {
+        let received_at = if from_answers_topic {
             received_at
         } else {
             received_at.max(next_microsecond(last.time))
@@ -445,7 +452,7 @@ impl PresenceState {
     }
 }
 
-/// Returns the time plus one microsecond, which is the resolution of the database.
+/// Returns `time` plus one microsecond. The databases store timestamps in microseconds.
 fn next_microsecond(time: Timestamp) -> Timestamp {
     time.saturating_add(Duration::from_micros(1))
         .unwrap_or(time)

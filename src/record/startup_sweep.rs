@@ -14,12 +14,12 @@ use crate::store::Store;
 
 /// Number of client ids per query. Also the maximum number of connections that are ended
 /// concurrently.
-const ROWS_PER_QUERY: u32 = 1000;
+const CLIENT_IDS_PER_QUERY: u32 = 1000;
 const QUERY_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Waits for `reconnect_grace`, then calls `end_if_not_connected` for each recorded connection.
 ///
-/// `end_if_not_connected` returns `None` if the client is connected to the broker. The function
+/// `end_if_not_connected` returns `None` if the client is connected to the broker. `end_if_not_connected`
 /// must check the broker's connections instead of online messages, because some clients send no
 /// online message after a reconnect.
 pub async fn run_startup_sweep<E, F>(
@@ -37,7 +37,7 @@ pub async fn run_startup_sweep<E, F>(
         let mut last_client_id: Option<ClientId> = None;
         loop {
             let client_ids = match store
-                .list_client_ids(last_client_id.as_ref(), ROWS_PER_QUERY)
+                .list_client_ids(last_client_id.as_ref(), CLIENT_IDS_PER_QUERY)
                 .await
             {
                 Ok(client_ids) => client_ids,

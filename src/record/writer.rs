@@ -19,8 +19,8 @@ use crate::telemetry::metrics;
 
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(50);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(2);
-/// Maximum total size of the messages in a batch. Decoding and writing a batch need several times
-/// as much memory.
+/// Maximum total size of the messages in a batch. The limit is low, because decoding and writing a
+/// batch needs several times as much memory as its messages.
 const MAX_BATCH_BYTES: usize = 8 * 1024 * 1024;
 
 /// Inputs that must be committed in the same transaction.
@@ -84,7 +84,7 @@ impl WriterStatus {
         )
     }
 
-    pub fn add_queued(&self, job: &Job) {
+    pub fn add_queued_job(&self, job: &Job) {
         let messages = job.inputs.len();
         let queued_before = self.queued_messages.fetch_add(messages, Ordering::Relaxed);
         metrics::set_in_flight_messages(queued_before + messages);
@@ -92,7 +92,7 @@ impl WriterStatus {
             .fetch_add(job.size_bytes, Ordering::Relaxed);
     }
 
-    fn remove_queued(&self, messages: usize, bytes: usize) {
+    fn remove_queued_messages(&self, messages: usize, bytes: usize) {
         let queued_before = self.queued_messages.fetch_sub(messages, Ordering::Relaxed);
         metrics::set_in_flight_messages(queued_before.saturating_sub(messages));
         self.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -120,9 +120,9 @@ pub(super) async fn run(
     tasks: TaskGroup,
 ) {
     // A received job that did not fit into the previous batch.
-    let mut leftover: Option<Job> = None;
+    let mut leftover_job: Option<Job> = None;
     loop {
-        let first_job = if let Some(job) = leftover.take() {
+        let first_job = if let Some(job) = leftover_job.take() {
             job
         } else {
             let job = tokio::select! {
@@ -139,7 +139,7 @@ pub(super) async fn run(
             let fits_into_batch = messages + job.inputs.len() <= deps.config.max_batch_size
                 && bytes + job.size_bytes <= MAX_BATCH_BYTES;
             if !fits_into_batch {
-                leftover = Some(job);
+                leftover_job = Some(job);
                 break;
             }
             messages += job.inputs.len();
@@ -147,13 +147,13 @@ pub(super) async fn run(
             batch.push(job);
         }
         write_with_retries(&deps, &status, batch).await;
-        status.remove_queued(messages, bytes);
+        status.remove_queued_messages(messages, bytes);
     }
 }
 
 /// Writes a batch and retries until every job is committed or fenced.
 async fn write_with_retries(deps: &RecorderDeps, status: &WriterStatus, mut jobs: Vec<Job>) {
-    let started = Instant::now();
+    let started_at = Instant::now();
     let mut retry_delay = MIN_RETRY_DELAY;
     let mut attempt = 0;
     let mut reported_hosts = ReportedHosts::default();
@@ -165,7 +165,7 @@ async fn write_with_retries(deps: &RecorderDeps, status: &WriterStatus, mut jobs
         let messages = inputs.len();
         match batch::write_inputs(deps, &inputs, &leases, &mut reported_hosts).await {
             Ok(WriteOutcome::Committed) => {
-                metrics::observe_committed_batch(messages, started.elapsed());
+                metrics::observe_committed_batch(messages, started_at.elapsed());
                 let now = deps.clock.now();
                 for message in inputs.iter().filter_map(|input| input.inbound_message()) {
                     metrics::observe_record_latency(now.duration_since(message.received_at));

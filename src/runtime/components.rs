@@ -12,7 +12,7 @@ use crate::integrations::inventory::reporter::InventoryReporter;
 use crate::integrations::inventory::{message, sink};
 use crate::jobs::{LookupJobConfig, LookupJobRunner};
 use crate::kafka::Producer;
-use crate::protocol::{HandshakeSegments, TopicScheme};
+use crate::protocol::{HandshakeTopicLevels, TopicScheme};
 use crate::store::Store;
 use crate::store::postgres::PostgresStore;
 use crate::store::sqlite::{self, SqliteStore};
@@ -35,7 +35,7 @@ pub fn tenant_lookup(config: &Config) -> Result<Arc<dyn TenantLookup>> {
     let gateway = GatewayClient::new(url, settings.gateway_ca.as_ref(), timeout)?;
     let limits = LookupLimits {
         max_concurrency: settings.gateway_max_concurrency,
-        timeout,
+        request_timeout: timeout,
         slow_threshold: config.record.tenant_lookup_timeout.get(),
         cache_ttl: settings.cache_ttl.get(),
         negative_cache_ttl: settings.negative_cache_ttl.get(),
@@ -81,7 +81,7 @@ pub fn inventory_reporter(
     let sink: Arc<dyn sink::InventorySink> = match (&config.kafka.brokers, data_dir) {
         _ if !settings.enabled => return Ok(None),
         (Some(_), _) => {
-            let producer = Producer::best_effort(&config.kafka)?;
+            let producer = Producer::new_best_effort(&config.kafka)?;
             Arc::new(sink::KafkaSink::new(producer, settings.topic.clone()))
         }
         (None, Some(dir)) => Arc::new(sink::FileSink::new(
@@ -108,37 +108,37 @@ pub fn inventory_reporter(
 pub fn tenant_lookup_job(
     config: &Config,
     store: Arc<dyn Store>,
-    tenants: Arc<dyn TenantLookup>,
+    tenant_lookup: Arc<dyn TenantLookup>,
     data_dir: Option<&Path>,
     clock: Arc<dyn Clock>,
 ) -> Result<LookupJobRunner> {
     let stale_after = config.inventory.stale_after.get();
     Ok(LookupJobRunner {
         store,
-        tenant_lookup: tenants,
+        tenant_lookup,
         inventory: inventory_reporter(config, data_dir)?,
         clock,
         config: LookupJobConfig {
             max_concurrency: config.tenant.gateway_max_concurrency,
             lookup_timeout: config.tenant.gateway_timeout.get(),
-            refresh_after: stale_after
+            inventory_refresh_after: stale_after
                 .saturating_sub(config.updaters.inventory_refresh_margin.get()),
-            retry_interval: config.updaters.tenant_retry_interval.get(),
+            lookup_retry_interval: config.updaters.tenant_retry_interval.get(),
             max_attempts: config.updaters.tenant_max_attempts,
         },
     })
 }
 
-/// Returns the configured MQTT topic scheme: the topic prefixes, and the topic segments of the
+/// Returns the configured MQTT topic scheme: the topic prefixes, and the topic levels of the
 /// handshake dialect.
 #[must_use]
 pub fn topic_scheme(config: &Config) -> TopicScheme {
-    let segments = HandshakeSegments {
-        inbound_level: config.mqtt.handshake_topics.inbound.clone(),
-        outbound_level: config.mqtt.handshake_topics.outbound.clone(),
-        status_level: config.mqtt.handshake_topics.status.clone(),
+    let handshake_levels = HandshakeTopicLevels {
+        inbound_level: config.mqtt.handshake_topics.inbound_level.clone(),
+        outbound_level: config.mqtt.handshake_topics.outbound_level.clone(),
+        status_level: config.mqtt.handshake_topics.status_level.clone(),
     };
-    TopicScheme::new(config.mqtt.prefixes.clone(), segments)
+    TopicScheme::new(config.mqtt.prefixes.clone(), handshake_levels)
 }
 
 /// Opens the database for a CLI command. A connector may use the database at the same time. Does

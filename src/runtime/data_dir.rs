@@ -29,8 +29,8 @@ pub fn database_path(dir: &Path) -> PathBuf {
 /// A locked data folder. Dropping the value releases the lock.
 pub struct DataDir {
     path: PathBuf,
-    /// The locked lock file. The kernel releases the lock when the process exits, even after a
-    /// crash.
+    /// The lock file, on which this process holds a lock. The kernel releases the lock when the
+    /// process exits, even after a crash.
     _lock_file: File,
 }
 
@@ -143,8 +143,8 @@ fn not_writable_error(verb: &str, dir: &Path) -> String {
     )
 }
 
-/// Returns the id of the process that holds the lock, for an error message. Returns an empty text
-/// if the process has not written its id yet.
+/// Returns a text for an error message. The text contains the id of the process that holds the
+/// lock. The text is empty if that process has not written its id yet.
 fn lock_owner_text(lock_file: &mut File) -> String {
     let mut content = String::new();
     // A read error is ignored. The error message then does not contain the process id.
@@ -164,11 +164,11 @@ mod tests {
     fn a_locked_data_folder_cannot_be_opened_again_until_the_lock_is_released() {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path().join("a/b");
-        let first = DataDir::open(&dir).unwrap();
+        let locked_dir = DataDir::open(&dir).unwrap();
         let error = format!("{:#}", DataDir::open(&dir).err().unwrap());
         assert!(error.contains("in use"), "{error}");
         assert!(error.contains(&std::process::id().to_string()), "{error}");
-        drop(first);
+        drop(locked_dir);
         assert!(DataDir::open(&dir).is_ok());
     }
 

@@ -2,7 +2,7 @@
 //!
 //! The startup order is: store, recorder, ingest, jobs, API. The module `shutdown_order` contains
 //! the shutdown order. Startup reads all configured files and binds all ports before it creates
-//! files. Therefore a wrong setting does not leave new files.
+//! files. Therefore startup creates no files if a setting is wrong.
 
 mod components;
 mod data_dir;
@@ -92,9 +92,9 @@ pub struct AppInfo {
     pub http_address: SocketAddr,
     /// Whether the REST API uses TLS.
     pub uses_https: bool,
-    /// Address of the embedded broker's listener without TLS.
+    /// Address of the embedded broker's listener without TLS, if the broker has this listener.
     pub mqtt_address: Option<SocketAddr>,
-    /// Address of the embedded broker's listener with TLS.
+    /// Address of the embedded broker's listener with TLS, if the broker has this listener.
     pub mqtts_address: Option<SocketAddr>,
     /// Path of the data folder. `None` if the database is PostgreSQL.
     pub data_dir: Option<PathBuf>,
@@ -113,10 +113,10 @@ struct StartupResources {
     mqtt_listeners: Listeners,
 }
 
-/// Starts the roles in this process.
+/// Starts a connector that has these roles.
 ///
 /// # Errors
-/// When startup fails. The error names the setting that causes the problem, and how to fix it.
+/// When startup fails. The error text contains the setting that causes the problem, and the fix.
 pub async fn start(config: Config, roles: Roles, clock: Arc<dyn Clock>) -> Result<App> {
     roles.check_config(&config)?;
     let resources = read_files_and_bind_ports(&config).await?;
@@ -220,11 +220,11 @@ async fn read_files_and_bind_ports(config: &Config) -> Result<StartupResources> 
         Some(address) => Some(bind("http.metrics_listen", "http.metrics_listen", address).await?),
         None => None,
     };
-    let plain = match config.broker.listen.filter(|_| uses_embedded_broker) {
+    let plain_listener = match config.broker.listen.filter(|_| uses_embedded_broker) {
         Some(address) => Some(broker::bind("broker.listen", address).await?),
         None => None,
     };
-    let tls = match mqtts {
+    let tls_listener = match mqtts {
         Some((address, tls)) => Some((broker::bind("broker.tls.listen", address).await?, tls)),
         None => None,
     };
@@ -233,7 +233,10 @@ async fn read_files_and_bind_ports(config: &Config) -> Result<StartupResources> 
         http_listener,
         http_tls,
         metrics_listener,
-        mqtt_listeners: Listeners { plain, tls },
+        mqtt_listeners: Listeners {
+            plain: plain_listener,
+            tls: tls_listener,
+        },
     })
 }
 
@@ -254,8 +257,8 @@ async fn bind(
 
 /// Opens the database. For SQLite, opens the database file, or creates it if it does not exist.
 ///
-/// For PostgreSQL, does not connect yet: the first query connects. Therefore the connector can
-/// start while PostgreSQL is unavailable.
+/// For PostgreSQL, this function does not connect. The first query connects. Therefore the
+/// connector can start while PostgreSQL is unavailable.
 async fn open_store(config: &Config, roles: &Roles) -> Result<(Arc<dyn Store>, Option<DataDir>)> {
     if !config.postgres.host.is_empty() {
         let store = if roles.contains(Role::Api) {
@@ -271,7 +274,7 @@ async fn open_store(config: &Config, roles: &Roles) -> Result<(Arc<dyn Store>, O
 }
 
 /// Returns the configured API keys. If there is a data folder and `api.local_key` is true, also
-/// adds the key of the caller `local`, and sets it in `info`.
+/// returns the key of the caller `local`, and stores this key in `info.local_key`.
 fn load_api_keys(config: &Config, data_dir: Option<&DataDir>, info: &mut AppInfo) -> Result<Keys> {
     let mut keys = Keys::default();
     for (caller, key) in &config.api.keys {
@@ -289,7 +292,8 @@ fn load_api_keys(config: &Config, data_dir: Option<&DataDir>, info: &mut AppInfo
 }
 
 impl App {
-    /// Starts the metrics upkeep, and the periodic jobs if this process has the role `updaters`.
+    /// Starts the task that aggregates metrics. If this process has the role `updaters`, also
+    /// starts the periodic jobs.
     fn start_background_tasks(
         &self,
         config: &Config,
@@ -302,7 +306,7 @@ impl App {
             let jobs = PeriodicJobs {
                 store: self.store.clone(),
                 clock: clock.clone(),
-                interval: config.updaters.interval.get(),
+                pause_between_runs: config.updaters.interval.get(),
                 disconnected_retention: config.updaters.disconnected_retention.get(),
                 dead_letter_retention: config.dead_letters.retention.get(),
                 lookup_job_runner: tenant_lookup_job(

@@ -1,10 +1,10 @@
-//! Roles: the stages of the message flow that can run as separate processes.
+//! Roles: the parts of the connector that can run as separate processes.
 
 use anyhow::{Result, bail};
 
 use crate::config::Config;
 
-/// A stage of the message flow.
+/// A part of the connector that can run as a separate process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     /// Receives messages from MQTT and produces them to Kafka.

@@ -7,11 +7,13 @@ use tokio::time::Instant;
 
 use super::App;
 
-/// Minimum timeout of a shutdown stage, also if the grace period has already ended.
+/// Timeout for stopping the publisher, and minimum timeout for closing the database. The minimum
+/// applies even if the grace period has already ended.
 const MIN_STAGE_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl App {
-    /// Stops all tasks within `shutdown.grace_period`. Returns false if a stage timed out.
+    /// Stops all tasks within `shutdown.grace_period`. Returns false if ingest, a background task,
+    /// the recorder or the database did not stop in time.
     pub async fn stop(self) -> bool {
         let deadline = Instant::now() + self.grace_period;
         let remaining_time = || deadline.saturating_duration_since(Instant::now());
@@ -36,16 +38,16 @@ impl App {
         if let Some(broker) = &self.broker {
             broker.stop_accepting_messages();
         }
-        // The recorder stops after ingest, because messages in flight in ingest wait until the
-        // recorder has committed them.
+        // Ingest stops before the recorder, because ingest waits until the recorder has committed
+        // the messages in flight.
         let is_finished = self.ingest_tasks.stop(remaining_time() / 2).await;
         report_stage("ingest", is_finished);
         let is_finished = self.background_tasks.stop(remaining_time()).await;
         report_stage("background", is_finished);
         let is_finished = self.recorder_tasks.stop(remaining_time()).await;
         report_stage("recorder", is_finished);
-        // Messages that the recorder has not committed were not acknowledged. The broker or the
-        // client sends these messages again.
+        // The database can be closed even if the recorder has not committed all messages. The
+        // uncommitted messages were not acknowledged, so the broker or the client sends them again.
         let store_timeout = remaining_time().max(MIN_STAGE_TIMEOUT);
         let close_store = tokio::time::timeout(store_timeout, self.store.close());
         report_stage("store", close_store.await.is_ok());

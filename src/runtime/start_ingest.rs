@@ -13,7 +13,7 @@ use crate::broker::{Broker, Listeners, MessageSink, PendingWrite};
 use crate::config::Config;
 use crate::delivery::{PendingResponses, ResponseMatchingSink};
 use crate::domain::Clock;
-use crate::ingest::ForwardTarget;
+use crate::ingest::ForwardDestination;
 use crate::ingest::embedded_broker::RecorderSink;
 use crate::ingest::external_broker::{self, ExternalIngest};
 use crate::ingest::kafka_reader::KafkaReader;
@@ -105,10 +105,10 @@ impl App {
         topics: &TopicScheme,
         clock: &Arc<dyn Clock>,
     ) -> Result<()> {
-        let forward_target = match (&config.kafka.brokers, &self.recorder) {
+        let forward_destination = match (&config.kafka.brokers, &self.recorder) {
             (None, Some(recorder)) => {
                 // This task is needed only without Kafka. With Kafka, the command `dead-letters
-                // replay` produces the messages to Kafka.
+                // replay` produces the dead letters to Kafka.
                 self.ingest_tasks.spawn(record::replay_dead_letters(
                     self.store.clone(),
                     recorder.clone(),
@@ -116,7 +116,7 @@ impl App {
                     |_| None::<Ready<bool>>,
                     self.ingest_tasks.clone(),
                 ));
-                ForwardTarget::Recorder(recorder.clone())
+                ForwardDestination::Recorder(recorder.clone())
             }
             _ => self.start_kafka_producer(config)?,
         };
@@ -129,7 +129,7 @@ impl App {
             ),
             topics: topics.clone(),
             shared_subscription_group: mqtt.shared_subscription_group.clone(),
-            forward_target,
+            forward_destination,
             clock: clock.clone(),
             last_received_at: parking_lot::Mutex::default(),
         };
@@ -141,15 +141,15 @@ impl App {
         Ok(())
     }
 
-    fn start_kafka_producer(&mut self, config: &Config) -> Result<ForwardTarget> {
+    fn start_kafka_producer(&mut self, config: &Config) -> Result<ForwardDestination> {
         let kafka = &config.kafka;
         let producer = Producer::new(kafka)?;
         let (checked_producer, topic) = (producer.clone(), kafka.ingress_topic.clone());
         self.health.add_check(Component::KafkaProducer, move || {
             let (checked_producer, topic) = (checked_producer.clone(), topic.clone());
-            async move { checked_producer.check(&topic).await }.boxed()
+            async move { checked_producer.check_topic(&topic).await }.boxed()
         });
-        Ok(ForwardTarget::Kafka {
+        Ok(ForwardDestination::Kafka {
             producer,
             ingress_topic: kafka.ingress_topic.as_str().into(),
             answers_topic: kafka.answers_topic.as_str().into(),
@@ -187,7 +187,7 @@ impl App {
             let consumer = Consumer::new(kafka, topic, group, report_lag)?;
             let health_check = consumer.health_check();
             self.health
-                .add_check(component, move || health_check.clone().check().boxed());
+                .add_check(component, move || health_check.clone().run().boxed());
             let reader = KafkaReader::new(
                 queue,
                 consumer,

@@ -23,8 +23,8 @@ const POSTGRES_WRITERS: usize = 2;
 const SQLITE_WRITERS: usize = 1;
 
 impl App {
-    /// Starts the recorder. Returns the receiver of the handshake errors that must be published to
-    /// clients.
+    /// Starts the recorder. Returns the receiving end of the channel for handshake errors. The
+    /// caller must publish these errors to the clients.
     pub(super) fn start_recorder(
         &mut self,
         config: &Config,
@@ -51,15 +51,15 @@ impl App {
                     POSTGRES_WRITERS
                 },
                 dead_letter_limits: DeadLetterLimits {
-                    max_per_client: config.dead_letters.max_per_client,
-                    max_total: config.dead_letters.max_total,
+                    max_dead_letters_per_client: config.dead_letters.max_per_client,
+                    max_dead_letters: config.dead_letters.max_total,
                 },
             },
         };
         // The tenant lookup does not affect readiness. If the lookup is unavailable, the recorder
         // stores clients without a tenant, and a periodic job looks up their tenants later.
         self.health
-            .add_info(Component::TenantLookup, move || tenant_lookup.health_note());
+            .add_description(Component::TenantLookup, move || tenant_lookup.health_note());
         let recorder = Recorder::start(deps, &self.recorder_tasks);
         let checked_recorder = recorder.clone();
         self.health.add_check(Component::Recorder, move || {

@@ -8,9 +8,10 @@ use crate::protocol::{InboundMessage, Rejection};
 
 /// Maximum length of a stored topic. MQTT allows topics of up to 65,535 bytes.
 const MAX_TOPIC_CHARS: usize = 1000;
+/// Maximum length of a stored [`DeadLetter::detail`].
 const MAX_DETAIL_CHARS: usize = 1000;
 
-/// A message that can never be processed, before it is stored.
+/// A message that can never be processed. The message is not stored yet.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeadLetter {
     /// The client that the topic belongs to. `None` if the topic belongs to no client.
@@ -20,7 +21,7 @@ pub struct DeadLetter {
     /// Payload of the message. A payload that is too large to store is truncated.
     pub payload: Bytes,
     /// Size of the complete payload in bytes.
-    pub size: u64,
+    pub payload_size: u64,
     /// SHA-256 of the complete payload, in hexadecimal.
     pub sha256: String,
     /// Why the message was rejected.
@@ -39,7 +40,7 @@ impl DeadLetter {
         Self {
             client,
             topic: storable_text(&message.topic, MAX_TOPIC_CHARS),
-            size: message.payload_size_bytes(),
+            payload_size: message.payload_size_bytes(),
             sha256: message.payload_sha256(),
             payload: message.payload,
             reason: rejection.reason,
@@ -48,7 +49,7 @@ impl DeadLetter {
         }
     }
 
-    /// Returns the value of the column `client_id`, which is empty if the topic belongs to no
+    /// Returns the value of the column `client_id`. The value is empty if the topic belongs to no
     /// client.
     pub(super) fn client_id_column(&self) -> &str {
         self.client.as_ref().map_or("", ClientId::as_str)
@@ -61,7 +62,7 @@ impl DeadLetter {
     }
 }
 
-/// Truncates a text and replaces NUL, which PostgreSQL cannot store.
+/// Truncates a text. Replaces NUL characters, because PostgreSQL cannot store them.
 fn storable_text(text: &str, max_chars: usize) -> String {
     text.chars()
         .take(max_chars)
@@ -88,7 +89,7 @@ pub struct StoredDeadLetter {
     /// [`Store::list_dead_letters`](super::Store::list_dead_letters) returns an empty payload.
     pub payload: Bytes,
     /// Size of the complete payload in bytes.
-    pub size: u64,
+    pub payload_size: u64,
     /// SHA-256 of the complete payload, in hexadecimal.
     pub sha256: String,
     /// Reason of the latest rejection of the message. The type is `String`, because another version
@@ -98,11 +99,11 @@ pub struct StoredDeadLetter {
     pub detail: String,
     /// Number of times that the message was received.
     pub occurrences: u64,
-    /// When the message was first received.
+    /// Time at which the message was first received.
     pub first_received: Timestamp,
-    /// When the message was last received.
+    /// Time at which the message was last received.
     pub last_received: Timestamp,
-    /// When an operator requested a replay. `None` if no replay is pending.
+    /// Time at which an operator requested a replay. `None` if no replay is pending.
     pub replay_requested_at: Option<Timestamp>,
 }
 
@@ -110,7 +111,7 @@ impl StoredDeadLetter {
     /// Returns whether the stored payload is complete. Only a complete message can be replayed.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.size == self.payload.len() as u64
+        self.payload_size == self.payload.len() as u64
     }
 }
 
@@ -118,10 +119,10 @@ impl StoredDeadLetter {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DeadLetterLimits {
     /// Maximum number of dead letters per client.
-    pub max_per_client: u32,
+    pub max_dead_letters_per_client: u32,
     /// Maximum number of dead letters of all clients together. This limit is needed because a
     /// client can publish under invented client ids.
-    pub max_total: u32,
+    pub max_dead_letters: u32,
 }
 
 /// Conditions that select dead letters. An empty filter selects all dead letters.

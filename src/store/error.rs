@@ -76,15 +76,15 @@ pub enum OpenSqliteError {
     },
     /// A newer version of the program created the schema.
     #[error(
-        "the database {} was created by a newer version of this program (schema {version}); run \
-         that version, or restore a backup made before the upgrade",
+        "the database {} was created by a newer version of this program (schema \
+         {schema_version}); run that version, or restore a backup made before the upgrade",
         path.display()
     )]
     Newer {
         /// Path of the database file.
         path: PathBuf,
         /// Version of the schema in the file.
-        version: i64,
+        schema_version: i64,
     },
     /// The file cannot be opened or migrated.
     #[error(

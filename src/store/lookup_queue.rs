@@ -5,13 +5,13 @@ use crate::domain::{ClientId, ClientInfo, ClientKind, Dialect, OrgId, Tenant, Ti
 /// Why a row is due for a tenant lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LookupReason {
-    /// The host has a tenant, and its latest report to inventory is old or pending. Rows are
-    /// ordered by the time of the latest report, oldest first.
+    /// The host has a tenant, and its latest report to inventory is old or pending. The host with
+    /// the oldest report comes first.
     InventoryRefresh {
         /// Selects hosts whose latest report was delivered before this time.
         reported_before: Timestamp,
     },
-    /// The client is tenantless. Rows are ordered by the time of the latest lookup, oldest first.
+    /// The client is tenantless. The client whose last lookup is oldest comes first.
     MissingTenant {
         /// Selects clients whose latest lookup was before this time.
         looked_up_before: Timestamp,
@@ -43,7 +43,7 @@ pub struct ClaimedConnection {
 pub struct LookupResult {
     /// Client id.
     pub client_id: ClientId,
-    /// The [`ClaimedConnection::row_version`] that the lookup was made for.
+    /// The [`ClaimedConnection::row_version`] of the row when the row was claimed.
     pub row_version: Timestamp,
     /// Outcome of the lookup.
     pub outcome: LookupOutcome,
@@ -56,7 +56,8 @@ pub enum LookupOutcome {
     Found {
         /// The client's tenant.
         tenant: Tenant,
-        /// When the report to inventory was delivered. `None` leaves the stored time unchanged.
+        /// Time at which the report to inventory was delivered. `None` leaves the stored time
+        /// unchanged.
         reported_to_inventory_at: Option<Timestamp>,
         /// False if inventory does not accept this host. The host is then no longer reported.
         inventory_eligible: bool,
@@ -67,15 +68,15 @@ pub enum LookupOutcome {
     Unavailable,
 }
 
-/// Numbers of tenantless clients.
+/// Numbers of tenantless clients, and the time of their oldest lookup.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TenantlessCounts {
     /// Number of clients that will be looked up again.
     pub pending_clients: u64,
     /// Number of clients that reached the maximum number of failed lookups.
     pub exhausted_clients: u64,
-    /// Time of the latest lookup of the pending client that has waited longest for a lookup. `None`
-    /// if no client is pending.
+    /// Each pending client has a last lookup. This field is the time of the oldest of these
+    /// lookups. `None` if no client is pending.
     pub oldest_lookup_at: Option<Timestamp>,
 }
 
@@ -84,7 +85,7 @@ pub struct TenantlessCounts {
 pub struct TenantlessClient {
     /// Client id.
     pub client_id: ClientId,
-    /// Time of the latest lookup. The lookup found no tenant.
+    /// Time of the client's last lookup, which found no tenant.
     pub last_lookup_at: Option<Timestamp>,
     /// Number of lookups by the tenantless job that found no tenant.
     pub failed_lookups: u32,

@@ -27,7 +27,7 @@ pub use lookup_queue::{
     ClaimedConnection, LookupOutcome, LookupReason, LookupResult, OrgCount, TenantlessClient,
     TenantlessCounts,
 };
-pub use page::{ClientPage, ConnectionPage, Filter, PageRequest, PageStart};
+pub use page::{ClientPage, ConnectionFilter, ConnectionPage, PageRequest, PageStart};
 
 /// The database rows of a client before a batch is applied.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -38,9 +38,8 @@ pub struct StoredState {
     pub disconnect: Option<StoredDisconnect>,
 }
 
-/// The columns of `connections` that decide how a new message is applied.
-///
-/// A presence message is an online or an offline message.
+/// The columns of `connections` that decide how a new message is applied. In the comments of the
+/// fields, a presence message is an online message or an offline message.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredConnection {
     /// Id of the latest online message.
@@ -52,8 +51,9 @@ pub struct StoredConnection {
     /// Receive time and queue position of the latest presence message.
     pub received_at: ReceivedAt,
     /// Whether the latest presence message is an offline message that a later heartbeat overruled.
-    pub offline_overruled: bool,
-    /// Time of the latest heartbeat after the latest presence message.
+    pub offline_message_overruled: bool,
+    /// Time of the latest heartbeat. `None` if the client sent no heartbeat after its latest
+    /// presence message.
     pub last_heartbeat_at: Option<Timestamp>,
 }
 
@@ -101,7 +101,7 @@ fn tenant_from_columns(org_id: &str, account: String) -> Option<Tenant> {
     Some(Tenant { org_id, account })
 }
 
-/// An insert or update of the row of a client that sent an online message.
+/// The data of an online message. The store inserts or updates the client's row in `connections`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ConnectionUpsert {
     /// Client id.
@@ -122,11 +122,11 @@ pub struct ConnectionUpsert {
     pub received_at: ReceivedAt,
     /// Time of a heartbeat that was received later than the online message but processed earlier.
     pub last_heartbeat_at: Option<Timestamp>,
-    /// How the tenant lookup changes the row.
+    /// How the result of the tenant lookup changes the row.
     pub tenant: TenantChange,
     /// Whether inventory accepts this host.
     pub inventory_eligible: bool,
-    /// When the report to inventory was delivered. `None` if the report is still pending.
+    /// Time at which the report to inventory was delivered. `None` if the report is still pending.
     pub reported_to_inventory_at: Option<Timestamp>,
 }
 
@@ -143,12 +143,12 @@ pub struct HeartbeatUpdate {
     pub client_id: ClientId,
     /// Receive time of the heartbeat.
     pub received_at: Timestamp,
-    /// How the tenant lookup changes the row. `None` leaves the tenant unchanged.
+    /// How the result of the tenant lookup changes the row. `None` leaves the tenant unchanged.
     pub tenant: Option<TenantChange>,
 }
 
-/// The end of a connection after an offline message. The client stays connected if a later
-/// heartbeat is stored.
+/// An offline message to record. The message ends the client's connection, unless the store has a
+/// later heartbeat of the client.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ConnectionEnd {
     /// Client id.
@@ -157,7 +157,7 @@ pub struct ConnectionEnd {
     pub received_at: ReceivedAt,
 }
 
-/// How a tenant lookup changes a row.
+/// How the result of a tenant lookup changes a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TenantChange {
     /// The lookup found this tenant. The store resets the number of failed lookups.
@@ -247,7 +247,7 @@ pub enum WriteOutcome {
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
     /// Loads the stored state of clients in one query. Unknown clients are absent from the map.
-    async fn load_states(
+    async fn load_client_states(
         &self,
         clients: &[ClientId],
     ) -> Result<HashMap<ClientId, StoredState>, StoreError>;
@@ -262,45 +262,47 @@ pub trait Store: Send + Sync + 'static {
         now: Timestamp,
     ) -> Result<WriteOutcome, StoreError>;
 
-    /// Acquires partitions. Increments the epoch of each partition, so batches of the previous
-    /// owners are rejected.
+    /// Acquires partitions for the process `new_owner`. Increments the epoch of each partition, so
+    /// the store rejects batches of the previous owners.
     async fn acquire_partitions(
         &self,
         queue: QueueTopic,
         partitions: &[i32],
-        owner: &str,
+        new_owner: &str,
     ) -> Result<Vec<PartitionLease>, StoreError>;
 
-    /// Deletes the data of clients that disconnected before a time. Returns the number of deleted
+    /// Deletes the data of clients that disconnected before `time`. Returns the number of deleted
     /// clients.
-    async fn delete_disconnected_before(&self, before: Timestamp) -> Result<u64, StoreError>;
+    async fn delete_clients_disconnected_before(&self, time: Timestamp) -> Result<u64, StoreError>;
 
     /// Compacts internal tables to keep queries fast. Does not change the result of any query.
     async fn run_maintenance(&self) -> Result<(), StoreError>;
 
     /// Finds a connection of an organization.
-    async fn find_for_org(
+    async fn find_connection_for_org(
         &self,
         org: &OrgId,
         client: &ClientId,
     ) -> Result<Option<Connection>, StoreError>;
 
-    /// Finds the connections of an organization among `clients`, in one query and in any order.
-    async fn find_many_for_org(
+    /// Finds the connections of those `clients` that belong to the organization. Runs one query.
+    /// The order of the connections is undefined.
+    async fn find_connections_for_org(
         &self,
         org: &OrgId,
         clients: &[ClientId],
     ) -> Result<Vec<Connection>, StoreError>;
 
-    /// Like [`Store::find_for_org`], but also finds a Satellite server of another organization.
-    async fn find_for_org_or_satellite(
+    /// Like [`Store::find_connection_for_org`], but also finds a Satellite server of another
+    /// organization.
+    async fn find_org_or_satellite_connection(
         &self,
         org: &OrgId,
         client: &ClientId,
     ) -> Result<Option<Connection>, StoreError>;
 
     /// Lists a page of an organization's connections, ordered by client id.
-    async fn list_for_org(
+    async fn list_connections_for_org(
         &self,
         org: &OrgId,
         request: &PageRequest,
@@ -308,14 +310,15 @@ pub trait Store: Send + Sync + 'static {
 
     /// Lists a page of the connected clients that have a tenant, ordered by organization and client
     /// id. Only management endpoints may call this method.
-    async fn list_all(&self, offset: u64, limit: u64) -> Result<ClientPage, StoreError>;
+    async fn list_all_clients(&self, offset: u64, limit: u64) -> Result<ClientPage, StoreError>;
 
-    /// Lists the ids of connected clients in ascending order, including tenantless clients.
+    /// Lists the ids of connected clients in ascending order, including tenantless clients. Starts
+    /// after the id `after_client`.
     ///
     /// For internal jobs only. API endpoints must not call this method.
     async fn list_client_ids(
         &self,
-        after: Option<&ClientId>,
+        after_client: Option<&ClientId>,
         limit: u32,
     ) -> Result<Vec<ClientId>, StoreError>;
 
@@ -331,7 +334,8 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<Vec<ClaimedConnection>, StoreError>;
 
     /// Counts the rows that are due for a tenant lookup and not claimed at `now`.
-    async fn count_due(&self, reason: LookupReason, now: Timestamp) -> Result<u64, StoreError>;
+    async fn count_due_rows(&self, reason: LookupReason, now: Timestamp)
+    -> Result<u64, StoreError>;
 
     /// Writes the results of tenant lookups and returns the number of changed rows.
     ///
@@ -351,24 +355,34 @@ pub trait Store: Send + Sync + 'static {
         now: Timestamp,
     ) -> Result<u64, StoreError>;
 
-    /// Counts the tenantless clients. After `max_attempts` failed lookups, a client is exhausted.
-    async fn count_tenantless(&self, max_attempts: u32) -> Result<TenantlessCounts, StoreError>;
+    /// Counts the tenantless clients. A client with `max_attempts` or more failed lookups counts as
+    /// exhausted.
+    async fn count_tenantless_clients(
+        &self,
+        max_attempts: u32,
+    ) -> Result<TenantlessCounts, StoreError>;
 
-    /// Lists tenantless clients in the order of their latest lookup, oldest first.
+    /// Lists tenantless clients. The client whose last lookup is oldest comes first.
     ///
     /// For operator commands only. API endpoints must not call this method.
-    async fn list_tenantless(&self, limit: u32) -> Result<Vec<TenantlessClient>, StoreError>;
+    async fn list_tenantless_clients(
+        &self,
+        limit: u32,
+    ) -> Result<Vec<TenantlessClient>, StoreError>;
 
     /// Makes tenantless clients immediately due for a lookup and resets their number of failed
     /// lookups. `None` selects all tenantless clients. Returns the number of changed clients.
-    async fn reset_tenantless(&self, clients: Option<&[ClientId]>) -> Result<u64, StoreError>;
+    async fn reset_tenantless_clients(
+        &self,
+        clients: Option<&[ClientId]>,
+    ) -> Result<u64, StoreError>;
 
     /// Deletes the rows of tenantless clients. Skips clients that have a tenant. Returns the number
     /// of deleted rows.
-    async fn delete_tenantless(&self, clients: &[ClientId]) -> Result<u64, StoreError>;
+    async fn delete_tenantless_clients(&self, clients: &[ClientId]) -> Result<u64, StoreError>;
 
     /// Counts the connections that have a tenant.
-    async fn count_with_tenant(&self) -> Result<u64, StoreError>;
+    async fn count_connections_with_tenant(&self) -> Result<u64, StoreError>;
 
     /// Returns the number of connections of each organization, largest number first, and the number
     /// of tenantless connections. `limit` is the maximum number of organizations.
@@ -382,16 +396,24 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<Vec<StoredDeadLetter>, StoreError>;
 
     /// Finds a dead letter with its payload.
-    async fn find_dead_letter(&self, id: i64) -> Result<Option<StoredDeadLetter>, StoreError>;
+    async fn find_dead_letter(
+        &self,
+        dead_letter_id: i64,
+    ) -> Result<Option<StoredDeadLetter>, StoreError>;
 
-    /// Requests the replay of a dead letter. Returns false if the id does not exist.
-    async fn request_replay(&self, id: i64, now: Timestamp) -> Result<bool, StoreError>;
+    /// Requests the replay of a dead letter. Returns false if the dead letter does not exist.
+    async fn request_replay(&self, dead_letter_id: i64, now: Timestamp)
+    -> Result<bool, StoreError>;
 
     /// Deletes a dead letter after its replay. Returns whether the dead letter was deleted.
     ///
     /// If the stored number of occurrences differs from `occurrences`, the message was rejected
     /// again. The dead letter is then not deleted.
-    async fn finish_replay(&self, id: i64, occurrences: u64) -> Result<bool, StoreError>;
+    async fn finish_replay(
+        &self,
+        dead_letter_id: i64,
+        occurrences: u64,
+    ) -> Result<bool, StoreError>;
 
     /// Deletes the dead letters that match the filter. Returns the number of deleted dead letters.
     async fn purge_dead_letters(&self, filter: &DeadLetterFilter) -> Result<u64, StoreError>;

@@ -7,7 +7,7 @@ use crate::domain::{ClientId, Connection, Tenant};
 ///
 /// The values are stored in the form in which the database compares them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Filter {
+pub struct ConnectionFilter {
     /// Names of the required dispatchers, with `-` in place of `_`.
     pub(super) dispatchers: Vec<String>,
     /// Keys and values of the required tags.
@@ -18,7 +18,7 @@ pub struct Filter {
     pub(super) prefixes: Vec<String>,
 }
 
-impl Filter {
+impl ConnectionFilter {
     /// Requires a dispatcher. The filter treats `-` and `_` in the name as equal.
     pub fn require_dispatcher(&mut self, name: &str) {
         self.dispatchers.push(name.replace('_', "-"));
@@ -69,10 +69,10 @@ impl Filter {
 /// Start of a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PageStart {
-    /// Skips this number of connections. The page contains the total count.
+    /// Skips this number of connections. The page has the total count.
     Offset(u64),
     /// Starts after this client id. A client with this id need not exist. `""` starts at the first
-    /// connection. The cost does not depend on the position. The page contains no total count.
+    /// connection. The query takes equally long for every position. The page has no total count.
     After(String),
 }
 
@@ -80,7 +80,7 @@ pub enum PageStart {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageRequest {
     /// Conditions that select the connections.
-    pub filter: Filter,
+    pub filter: ConnectionFilter,
     /// Start of the page.
     pub start: PageStart,
     /// Maximum number of connections on the page.
@@ -92,7 +92,7 @@ impl PageRequest {
     #[must_use]
     pub fn at_offset(offset: u64, limit: u64) -> Self {
         Self {
-            filter: Filter::default(),
+            filter: ConnectionFilter::default(),
             start: PageStart::Offset(offset),
             limit,
         }
@@ -104,7 +104,7 @@ impl PageRequest {
 pub struct ConnectionPage {
     /// Number of connections that match the filter, on all pages. 0 if the request has
     /// [`PageStart::After`].
-    pub count: u64,
+    pub total_count: u64,
     /// Connections on this page, ordered by client id.
     pub connections: Vec<Connection>,
 }
@@ -113,7 +113,7 @@ pub struct ConnectionPage {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientPage {
     /// Number of clients on all pages.
-    pub count: u64,
+    pub total_count: u64,
     /// Clients on this page, ordered by organization and client id.
     pub clients: Vec<(Tenant, ClientId)>,
 }

@@ -13,10 +13,10 @@ use parking_lot::RwLock;
 pub type HealthResult = Result<(), String>;
 
 type HealthCheck = Arc<dyn Fn() -> BoxFuture<'static, HealthResult> + Send + Sync>;
-type DescribeComponent = Arc<dyn Fn() -> String + Send + Sync>;
+type ComponentDescriber = Arc<dyn Fn() -> String + Send + Sync>;
 
 /// Maximum duration of a health check. A component whose check takes longer is unhealthy.
-const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
+const HEALTH_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A part of the process that has its own entry in the response of `/readiness`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,13 +65,13 @@ impl Component {
 /// The health checks of the process's components. All clones refer to the same set of components.
 #[derive(Clone, Default)]
 pub struct Health {
-    inner: Arc<Inner>,
+    inner: Arc<HealthInner>,
 }
 
 #[derive(Default)]
-struct Inner {
+struct HealthInner {
     checks: RwLock<BTreeMap<Component, HealthCheck>>,
-    info: RwLock<BTreeMap<Component, DescribeComponent>>,
+    descriptions: RwLock<BTreeMap<Component, ComponentDescriber>>,
     is_shutting_down: AtomicBool,
 }
 
@@ -85,7 +85,8 @@ impl Health {
     /// Adds a component that must be healthy for the process to be ready. Each request to
     /// `/readiness` calls `check`.
     ///
-    /// Each component may be added only once. A second check would replace the first check.
+    /// Each component may be added only once. If a component is added again, a debug build panics
+    /// and a release build ignores the second check.
     pub fn add_check<F>(&self, component: Component, check: F)
     where
         F: Fn() -> BoxFuture<'static, HealthResult> + Send + Sync + 'static,
@@ -98,13 +99,14 @@ impl Health {
         }
     }
 
-    /// Adds a component that `/readiness` lists, but that does not affect readiness.
-    pub fn add_info(
+    /// Adds a component that does not affect readiness. Each request to `/readiness` calls
+    /// `describe`, and the response contains the description.
+    pub fn add_description(
         &self,
         component: Component,
         describe: impl Fn() -> String + Send + Sync + 'static,
     ) {
-        match self.inner.info.write().entry(component) {
+        match self.inner.descriptions.write().entry(component) {
             Entry::Vacant(entry) => {
                 entry.insert(Arc::new(describe));
             }
@@ -114,9 +116,10 @@ impl Health {
 
     /// Returns the current descriptions of the components that do not affect readiness.
     #[must_use]
-    pub fn info(&self) -> BTreeMap<Component, String> {
-        let info = self.inner.info.read();
-        info.iter()
+    pub fn descriptions(&self) -> BTreeMap<Component, String> {
+        let descriptions = self.inner.descriptions.read();
+        descriptions
+            .iter()
             .map(|(component, describe)| (*component, describe()))
             .collect()
     }
@@ -126,8 +129,9 @@ impl Health {
         self.inner.is_shutting_down.store(true, Ordering::Release);
     }
 
-    /// Runs all health checks concurrently.
-    pub async fn check(&self) -> BTreeMap<Component, HealthResult> {
+    /// Runs all health checks concurrently, and returns the result for each component. While the
+    /// process shuts down, also returns an error for the process itself.
+    pub async fn run_checks(&self) -> BTreeMap<Component, HealthResult> {
         let checks: Vec<_> = {
             let checks = self.inner.checks.read();
             checks
@@ -136,9 +140,13 @@ impl Health {
                 .collect()
         };
         let results = checks.into_iter().map(|(component, check)| async move {
-            let result = tokio::time::timeout(CHECK_TIMEOUT, check())
+            let result = tokio::time::timeout(HEALTH_CHECK_TIMEOUT, check())
                 .await
-                .unwrap_or_else(|_| Err(format!("health check timed out after {CHECK_TIMEOUT:?}")));
+                .unwrap_or_else(|_| {
+                    Err(format!(
+                        "health check timed out after {HEALTH_CHECK_TIMEOUT:?}"
+                    ))
+                });
             (component, result)
         });
         let mut results: BTreeMap<_, _> = join_all(results).await.into_iter().collect();
@@ -155,14 +163,14 @@ mod tests {
     use futures::FutureExt as _;
 
     #[tokio::test(start_paused = true)]
-    async fn check_reports_each_component_and_reports_a_timeout_as_an_error() {
+    async fn run_checks_reports_each_component_and_reports_a_timeout_as_an_error() {
         let health = Health::new();
         health.add_check(Component::Store, || async { Ok(()) }.boxed());
         health.add_check(Component::Recorder, || {
             async { Err("disk full".to_owned()) }.boxed()
         });
         health.add_check(Component::MqttIngest, || std::future::pending().boxed());
-        let results = health.check().await;
+        let results = health.run_checks().await;
         assert_eq!(results[&Component::Store], Ok(()));
         assert_eq!(results[&Component::Recorder], Err("disk full".to_owned()));
         assert!(results[&Component::MqttIngest].is_err());
@@ -173,7 +181,7 @@ mod tests {
     async fn the_process_is_not_ready_after_begin_shutdown() {
         let health = Health::new();
         health.begin_shutdown();
-        assert!(health.check().await[&Component::Process].is_err());
+        assert!(health.run_checks().await[&Component::Process].is_err());
     }
 
     #[test]

@@ -3,11 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Allows one log line per second of wall-clock time. Each log message needs its own `static`
-/// throttle.
+/// Allows at most one log line per second. Each log message needs its own `static` throttle.
 #[derive(Debug, Default)]
 pub struct LogThrottle {
-    /// Unix time of the latest call of `should_log`, in seconds.
+    /// Unix time of the latest call of `should_log`, rounded down to seconds.
     last_call_second: AtomicU64,
 }
 
@@ -20,7 +19,7 @@ impl LogThrottle {
         }
     }
 
-    /// Returns true for the first call in each second.
+    /// Returns true for the first call in each second of wall-clock time.
     pub fn should_log(&self) -> bool {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
         let current_second = since_epoch.map_or(0, |elapsed| elapsed.as_secs());

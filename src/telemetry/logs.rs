@@ -6,15 +6,14 @@ use tracing_subscriber::EnvFilter;
 
 use crate::config::{Log, LogFormat};
 
-/// Default log levels of dependencies, which log too much at the default level. For example,
-/// `mqtt5` logs several lines per client connection. The setting `log.level` can override each
-/// level.
-const DEPENDENCY_LEVELS: &str = "mqtt5=error,mqtt5_protocol=error,rumqttc=error,sqlx=error,\
+/// Log levels for dependencies that would otherwise log too much. For example, `mqtt5` would log
+/// several lines per client connection. The setting `log.level` can override these levels.
+const DEPENDENCY_LOG_LEVELS: &str = "mqtt5=error,mqtt5_protocol=error,rumqttc=error,sqlx=error,\
      rustls=error,hyper=warn,rdkafka=off,librdkafka=off";
 
-/// Log level of the audit log. Audit lines are written at every `log.level`, unless `log.level`
-/// contains a directive for this target.
-const AUDIT_LEVEL: &str = "cloud_connector::audit=info";
+/// Log filter directive for the audit log. Audit lines are written even if `log.level` is `warn` or
+/// `error`. Only a directive for this target in `log.level` can disable audit lines.
+const AUDIT_LOG_DIRECTIVE: &str = "cloud_connector::audit=info";
 
 /// The value of the setting `log.level` is invalid.
 #[derive(Debug, thiserror::Error)]
@@ -24,8 +23,8 @@ pub struct InvalidLogLevel {
     problem: String,
 }
 
-/// Starts logging for the process. In tests, several calls can occur in one process. Only the first
-/// call has an effect.
+/// Starts logging for the process. Only the first call has an effect. Therefore tests may call this
+/// function several times in one process.
 ///
 /// # Errors
 /// When `log.level` is invalid.
@@ -39,12 +38,12 @@ pub fn init(log: &Log) -> Result<(), InvalidLogLevel> {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        // If standard error is closed, a write of a log line fails. Reporting the failure on
-        // standard error would panic.
+        // If standard error is closed, writing a log line fails. The failure is not reported,
+        // because the report would also be written to standard error and would panic.
         .log_internal_errors(false);
-    let result = if uses_json {
-        // This process does not nest spans. Therefore the span list would only repeat the current
-        // span.
+    let init_result = if uses_json {
+        // The list of spans is omitted. Spans are not nested in this process, so the list would
+        // only repeat the current span.
         let builder = builder.json().flatten_event(true).with_span_list(false);
         builder.try_init()
     } else {
@@ -55,21 +54,23 @@ pub fn init(log: &Log) -> Result<(), InvalidLogLevel> {
     };
     // `try_init` fails only if an earlier call has started logging. The settings of the earlier
     // call remain in effect.
-    drop(result);
+    drop(init_result);
     Ok(())
 }
 
 fn parse_filter(level: &str) -> Result<EnvFilter, InvalidLogLevel> {
-    let invalid = |problem: String| InvalidLogLevel {
+    let invalid_level_error = |problem: String| InvalidLogLevel {
         level: level.to_owned(),
         problem,
     };
     let is_plain_level = matches!(level, "error" | "warn" | "info" | "debug" | "trace");
     if !is_plain_level && !level.contains(['=', ',']) {
-        return Err(invalid("not a level".to_owned()));
+        return Err(invalid_level_error("not a level".to_owned()));
     }
-    EnvFilter::try_new(format!("{DEPENDENCY_LEVELS},{AUDIT_LEVEL},{level}"))
-        .map_err(|error| invalid(error.to_string()))
+    EnvFilter::try_new(format!(
+        "{DEPENDENCY_LOG_LEVELS},{AUDIT_LOG_DIRECTIVE},{level}"
+    ))
+    .map_err(|error| invalid_level_error(error.to_string()))
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! All metrics of the process: the name, the help text, and the function that updates each metric.
+//! Defines all metrics of the process. Each metric has a name, a help text, and a function that
+//! updates the metric.
 //!
 //! Some functions also write a log line. For events that clients can cause at a high rate, the log
 //! line has level debug or is limited to one per second.
@@ -63,8 +64,8 @@ pub fn prometheus_handle() -> &'static PrometheusHandle {
     PROMETHEUS_HANDLE.get_or_init(|| {
         let metrics_recorder = prometheus_builder().build_recorder();
         let handle = metrics_recorder.handle();
-        // `set_global_recorder` fails only if a metrics recorder is already installed. No other
-        // code installs a metrics recorder.
+        // `set_global_recorder` fails only if a metrics recorder is already installed. The error
+        // is ignored, because no other code installs a metrics recorder.
         let _ = ::metrics::set_global_recorder(metrics_recorder);
         describe_all_metrics();
         handle
@@ -162,7 +163,7 @@ fn describe_tenant_metrics() {
     );
     describe_gauge!(
         OLDEST_TENANTLESS_LOOKUP_AGE,
-        "Time since the last lookup of the tenantless client that has waited longest"
+        "Longest time since the latest tenant lookup, of all clients in the state pending"
     );
     describe_counter!(
         MASS_LOSS_SUPPRESSED,
@@ -207,7 +208,7 @@ pub fn count_applied_messages(kind: &'static str, count: usize) {
     counter!(MESSAGES_APPLIED, "kind" => kind).increment(count as u64);
 }
 
-/// Counts a message that changed nothing.
+/// Counts a message that did not change the database, and logs the reason at level debug.
 pub fn count_ignored_message(client: &ClientId, reason: &'static str) {
     counter!(MESSAGES_IGNORED, "reason" => reason).increment(1);
     tracing::debug!(client_id = %client, reason, "message ignored");
@@ -230,8 +231,8 @@ pub fn set_consumer_lag(topic: &'static str, messages: i64) {
     gauge!(CONSUMER_LAG, "topic" => topic).set(messages as f64);
 }
 
-/// Counts an invalid handshake. `is_error_queued` is false if no error message to the client was
-/// queued, because the queue was full.
+/// Counts an invalid handshake. `is_error_queued` is false if the queue of error messages was full.
+/// The client then receives no error message.
 pub fn count_invalid_handshake(is_error_queued: bool) {
     let sent = if is_error_queued { "yes" } else { "no" };
     counter!(HANDSHAKE_ERRORS, "sent" => sent).increment(1);
@@ -266,7 +267,8 @@ pub fn count_dead_letter(topic: &str, rejection: &Rejection) {
     }
 }
 
-/// Records the number of messages in a committed batch, and the duration of the batch.
+/// Records the number of messages in a committed batch, and the time from the start of the batch to
+/// its commit.
 pub fn observe_committed_batch(messages: usize, duration: Duration) {
     histogram!(BATCH_SIZE).record(messages as f64);
     histogram!(BATCH_DURATION).record(duration);
@@ -283,7 +285,7 @@ pub fn report_batch_retry(attempt: u32, messages: usize, error: &dyn std::error:
     }
 }
 
-/// Reports that a batch is no longer retried, because it was written or fenced.
+/// Reports that a batch is no longer retried, because the batch was written or fenced.
 pub fn report_batch_retry_ended() {
     gauge!(BATCHES_RETRYING).decrement(1.0);
 }
@@ -350,8 +352,10 @@ pub fn count_source_registration(outcome: &'static str) {
 /// Sets the numbers of connected clients with and without a tenant.
 ///
 /// `pending_count` is the number of tenantless clients whose lookup will be retried.
-/// `gave_up_count` is the number of tenantless clients whose last lookup attempt failed.
-/// `oldest_lookup_age` is the longest time since the last lookup of a pending client.
+/// `gave_up_count` is the number of tenantless clients that reached the maximum number of lookup
+/// attempts.
+/// `oldest_lookup_age` is the largest lookup age of all pending clients. The lookup age of a client
+/// is the time since its latest lookup.
 pub fn set_connection_counts(
     with_tenant_count: u64,
     pending_count: u64,
@@ -361,8 +365,8 @@ pub fn set_connection_counts(
     gauge!(CONNECTIONS).set(with_tenant_count as f64);
     gauge!(TENANTLESS_CONNECTIONS, "state" => "pending").set(pending_count as f64);
     gauge!(TENANTLESS_CONNECTIONS, "state" => "gave_up").set(gave_up_count as f64);
-    let age = oldest_lookup_age.map_or(0.0, |age| age.as_secs_f64().max(0.0));
-    gauge!(OLDEST_TENANTLESS_LOOKUP_AGE).set(age);
+    let age_seconds = oldest_lookup_age.map_or(0.0, |age| age.as_secs_f64().max(0.0));
+    gauge!(OLDEST_TENANTLESS_LOOKUP_AGE).set(age_seconds);
 }
 
 /// Counts a suppressed mass loss: the lookup returned no tenant for too many clients at once, and
@@ -425,8 +429,8 @@ pub fn count_message_to_client(outcome: &'static str) {
     counter!(MESSAGES_SENT, "outcome" => outcome).increment(1);
 }
 
-/// Records an HTTP request and its response. `route` is the pattern of the route. The path is not
-/// recorded, because the number of different paths is unbounded.
+/// Records the status and the duration of an HTTP request. `route` is the route pattern, not the
+/// path, because the number of different paths is unbounded.
 pub fn observe_http_request(route: &str, status: u16, duration: Duration) {
     counter!(HTTP_REQUESTS, "route" => route.to_owned(), "status" => status.to_string())
         .increment(1);

@@ -19,13 +19,13 @@ use crate::domain::{OrgId, Tenant};
 use crate::http_client;
 use crate::telemetry::request_id;
 
-/// Maximum size of a response body that is read. A real response contains one account number and
-/// one organization.
+/// Maximum number of bytes that are read from a response body. A real body contains one account
+/// number and one organization.
 const MAX_RESPONSE_BYTES: usize = 64 * 1024;
 /// Maximum length of an account number. The stores reject longer account numbers.
 const MAX_ACCOUNT_BYTES: usize = 255;
 /// Maximum number of translations in each of the two caches.
-const CACHE_CAPACITY: u64 = 10_000;
+const MAX_CACHED_TRANSLATIONS: u64 = 10_000;
 /// How long a found translation is cached. `NotFound` is not cached, so a new tenant is usable
 /// immediately.
 const CACHE_TTL: Duration = Duration::from_mins(10);
@@ -123,7 +123,7 @@ impl HttpTranslator {
     }
 
     /// Requests the translation of an account number or an organization id.
-    async fn request(
+    async fn request_translation(
         &self,
         url: &reqwest::Url,
         id_to_translate: &str,
@@ -157,12 +157,13 @@ impl AccountTranslator for HttpTranslator {
         if let Some(cached_org) = self.orgs_by_account.get(account) {
             return TranslationOutcome::Found(cached_org);
         }
-        let org = match self.request(&self.orgs_url, account).await {
+        let org = match self.request_translation(&self.orgs_url, account).await {
             TranslationOutcome::Found(org) => OrgId::new(&org),
             TranslationOutcome::NotFound => return TranslationOutcome::NotFound,
             TranslationOutcome::Unavailable => return TranslationOutcome::Unavailable,
         };
-        // An invalid organization is a malformed response, not a definite "not found".
+        // An invalid organization id means that the response is malformed. The outcome is then not
+        // a definite "not found".
         let Ok(org) = org else {
             return TranslationOutcome::Unavailable;
         };
@@ -174,7 +175,9 @@ impl AccountTranslator for HttpTranslator {
         if let Some(cached_account) = self.accounts_by_org.get(org) {
             return TranslationOutcome::Found(cached_account);
         }
-        let outcome = self.request(&self.accounts_url, org.as_str()).await;
+        let outcome = self
+            .request_translation(&self.accounts_url, org.as_str())
+            .await;
         match &outcome {
             TranslationOutcome::Found(account) if !is_valid_account(account) => {
                 return TranslationOutcome::Unavailable;
@@ -194,7 +197,7 @@ where
     V: Clone + Send + Sync + 'static,
 {
     Cache::builder()
-        .max_capacity(CACHE_CAPACITY)
+        .max_capacity(MAX_CACHED_TRANSLATIONS)
         .time_to_live(CACHE_TTL)
         .build()
 }

@@ -1,8 +1,8 @@
 //! Circuit breaker for the lookup service.
 //!
-//! The breaker considers the latest lookups of 20 different clients. It opens when at least half of
-//! these lookups failed, so a single client cannot open the breaker. An open breaker rejects all
-//! lookups except one probe at a time. A successful probe closes the breaker, whether the response
+//! The breaker stores the latest lookup of each of 20 clients. It opens when at least half of these
+//! lookups failed, so a single client cannot open the breaker. An open breaker rejects all lookups
+//! except one probe at a time. A successful probe closes the breaker, whether the response
 //! was "found" or "not found".
 
 use std::collections::VecDeque;
@@ -16,7 +16,7 @@ use crate::domain::ClientId;
 use crate::telemetry::metrics;
 
 /// Number of different clients whose latest lookups decide whether the breaker opens.
-const WINDOW_CLIENTS: usize = 20;
+const CLIENTS_IN_WINDOW: usize = 20;
 const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Whether a lookup may be sent.
@@ -39,9 +39,10 @@ pub(super) struct Breaker {
 
 #[derive(Default)]
 struct BreakerState {
-    /// Client id of each latest lookup, and whether the lookup failed. Oldest first.
+    /// The latest lookup of each client: the client id, and whether the lookup failed. The oldest
+    /// lookup is first.
     latest_lookups: VecDeque<(ClientId, bool)>,
-    /// `None` while the breaker is closed.
+    /// When the breaker opened, and when the next probe is due. `None` while the breaker is closed.
     open_state: Option<OpenState>,
 }
 
@@ -53,8 +54,8 @@ struct OpenState {
 }
 
 impl Breaker {
-    /// Creates a closed breaker. After the breaker opens, it admits the first probe after
-    /// `initial_probe_interval`.
+    /// Creates a closed breaker. When the breaker opens, it waits for `initial_probe_interval`
+    /// before it admits the first probe.
     pub fn new(initial_probe_interval: Duration) -> Self {
         Self {
             state: Mutex::default(),
@@ -113,7 +114,7 @@ impl Breaker {
         let lookups = state.latest_lookups.len();
         let failed_lookups = state.latest_lookups.iter().filter(|(_, failed)| *failed);
         let failed_lookups = failed_lookups.count();
-        if lookups < WINDOW_CLIENTS || failed_lookups * 2 < lookups {
+        if lookups < CLIENTS_IN_WINDOW || failed_lookups * 2 < lookups {
             return;
         }
         state.open_state = Some(OpenState {
@@ -155,12 +156,12 @@ impl Breaker {
     }
 }
 
-fn record_lookup(latest: &mut VecDeque<(ClientId, bool)>, client: &ClientId, failed: bool) {
-    latest.retain(|(other, _)| other != client);
-    if latest.len() == WINDOW_CLIENTS {
-        latest.pop_front();
+fn record_lookup(latest_lookups: &mut VecDeque<(ClientId, bool)>, client: &ClientId, failed: bool) {
+    latest_lookups.retain(|(other, _)| other != client);
+    if latest_lookups.len() == CLIENTS_IN_WINDOW {
+        latest_lookups.pop_front();
     }
-    latest.push_back((client.clone(), failed));
+    latest_lookups.push_back((client.clone(), failed));
 }
 
 #[cfg(test)]
@@ -175,7 +176,7 @@ mod tests {
 
     fn open_breaker() -> Breaker {
         let breaker = Breaker::new(PROBE_INTERVAL);
-        for n in 0..WINDOW_CLIENTS {
+        for n in 0..CLIENTS_IN_WINDOW {
             breaker.record_failure(&client(n), Admission::Granted);
         }
         breaker
@@ -191,12 +192,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn breaker_opens_when_half_of_the_latest_clients_failed() {
+    async fn breaker_opens_when_half_of_the_latest_lookups_failed() {
         let breaker = Breaker::new(PROBE_INTERVAL);
-        for n in 0..=WINDOW_CLIENTS / 2 {
+        for n in 0..=CLIENTS_IN_WINDOW / 2 {
             breaker.record_success(&client(n), Admission::Granted);
         }
-        for n in 0..WINDOW_CLIENTS / 2 - 1 {
+        for n in 0..CLIENTS_IN_WINDOW / 2 - 1 {
             breaker.record_failure(&client(100 + n), Admission::Granted);
         }
         assert_eq!(breaker.admit(), Admission::Granted, "9 of 20 failed");

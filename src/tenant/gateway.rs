@@ -1,4 +1,4 @@
-//! HTTP client of the certificate gateway, which returns the identity of a client's certificate.
+//! HTTP client of the certificate gateway. The gateway returns the identity document of a client.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::config::PemSource;
 use crate::domain::{ClientId, Identity};
 use crate::http_client;
 
-/// Maximum size of a response body that is read. Real responses have about 1 KiB.
+/// Maximum number of bytes that are read from a response body. Real bodies have about 1 KiB.
 const MAX_RESPONSE_BYTES: usize = 256 * 1024;
 
 /// Invalid gateway settings.
@@ -78,7 +78,7 @@ impl GatewayClient {
         self.url.as_str()
     }
 
-    /// Requests the identity of one client.
+    /// Requests the identity document of one client.
     pub async fn lookup(&self, client: &ClientId) -> TenantLookupOutcome {
         let request_id = Uuid::new_v4().simple().to_string();
         let request = self
@@ -121,7 +121,8 @@ struct IdentityResponse {
 }
 
 /// Classifies a response. Returns `NotFound` only if the body has the gateway's own format. An
-/// error page of a proxy or of another server is `Unavailable`, because it must not clear tenants.
+/// error page of a proxy or of another server is `Unavailable`, because an error page must not
+/// clear tenants.
 fn classify_response(status: u16, body: &[u8]) -> TenantLookupOutcome {
     match status {
         200 => {
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn unparsable_body_is_unavailable() {
+    fn body_in_another_format_is_unavailable() {
         let html_page = b"<html><body>Sign in to the network</body></html>".to_vec();
         for body in [
             html_page,

@@ -19,7 +19,7 @@ use crate::domain::ClientId;
 use crate::telemetry::metrics;
 
 /// Maximum number of clients in the cache.
-const CACHE_CAPACITY: u64 = 200_000;
+const MAX_CACHED_CLIENTS: u64 = 200_000;
 
 /// Limits of a [`LookupClient`].
 #[derive(Debug, Clone)]
@@ -27,7 +27,7 @@ pub struct LookupLimits {
     /// Maximum number of requests in flight.
     pub max_concurrency: usize,
     /// Timeout of one request.
-    pub timeout: Duration,
+    pub request_timeout: Duration,
     /// A request that takes longer than this counts as a failure for the circuit breaker, even if
     /// the response arrives later.
     pub slow_threshold: Duration,
@@ -52,7 +52,7 @@ struct Inner {
     cache: Cache<ClientId, TenantLookupOutcome>,
     /// Requests in flight, by client id. Concurrent lookups of a client wait for the same request.
     inflight_requests: Mutex<HashMap<ClientId, OutcomeReceiver>>,
-    permits: Semaphore,
+    request_permits: Semaphore,
     breaker: Breaker,
 }
 
@@ -87,11 +87,11 @@ impl LookupClient {
         Self(Arc::new(Inner {
             gateway,
             cache: Cache::builder()
-                .max_capacity(CACHE_CAPACITY)
+                .max_capacity(MAX_CACHED_CLIENTS)
                 .expire_after(ttl)
                 .build(),
             inflight_requests: Mutex::default(),
-            permits: Semaphore::new(limits.max_concurrency),
+            request_permits: Semaphore::new(limits.max_concurrency),
             breaker: Breaker::new(limits.breaker_probe_interval),
             limits,
         }))
@@ -112,7 +112,7 @@ impl LookupClient {
         requests.insert(client.clone(), receiver.clone());
         let (inner, client) = (self.0.clone(), client.clone());
         tokio::spawn(async move {
-            let outcome = inner.request(&client, admission).await;
+            let outcome = inner.request_tenant(&client, admission).await;
             if outcome != TenantLookupOutcome::Unavailable {
                 inner.cache.insert(client.clone(), outcome.clone());
             }
@@ -125,20 +125,23 @@ impl LookupClient {
 }
 
 impl Inner {
-    async fn request(&self, client: &ClientId, admission: Admission) -> TenantLookupOutcome {
+    async fn request_tenant(&self, client: &ClientId, admission: Admission) -> TenantLookupOutcome {
         let _permit = if admission == Admission::Probe {
             // A probe does not take a permit. Otherwise the probe could wait for a long time,
             // because requests without a response may hold all permits.
             None
         } else {
-            let permit = self.permits.acquire().await.ok();
+            let permit = self.request_permits.acquire().await.ok();
             if self.breaker.open_duration().is_some() {
                 return TenantLookupOutcome::Unavailable;
             }
             permit
         };
         metrics::count_tenant_gateway_request();
-        let mut request = Box::pin(timeout(self.limits.timeout, self.gateway.lookup(client)));
+        let mut request = Box::pin(timeout(
+            self.limits.request_timeout,
+            self.gateway.lookup(client),
+        ));
         let Ok(response) = timeout(self.limits.slow_threshold, &mut request).await else {
             // The request is slow, so the breaker counts a failure. The request continues, because
             // a late response can still be cached.
@@ -182,13 +185,13 @@ impl TenantLookup for LookupClient {
         }
     }
 
-    async fn check(&self) -> Result<String, String> {
+    async fn check_availability(&self) -> Result<String, String> {
         let url = self.0.gateway.url();
         // No certificate has this common name, so the gateway should respond "not found".
         let test_client =
             ClientId::new("cloud-connector-doctor").map_err(|error| error.to_string())?;
         let request = self.0.gateway.lookup(&test_client);
-        let response = timeout(self.0.limits.timeout, request).await;
+        let response = timeout(self.0.limits.request_timeout, request).await;
         match response.unwrap_or(TenantLookupOutcome::Unavailable) {
             TenantLookupOutcome::Found(_) | TenantLookupOutcome::NotFound => {
                 Ok(format!("{url} responds"))

@@ -43,10 +43,10 @@ pub enum TenantLookupOutcome {
 /// A client's tenant, and the identity document that contains this tenant.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FoundTenant {
-    /// Organization and account number.
+    /// Organization and account number of the client.
     pub tenant: Tenant,
-    /// The identity document of the gateway. Unknown fields are kept, because inventory needs the
-    /// complete document.
+    /// Identity document that the lookup returned for the client. The document includes fields that
+    /// this program does not use, because inventory needs the complete document.
     pub identity: Identity,
 }
 
@@ -80,7 +80,7 @@ pub trait TenantLookup: Send + Sync + 'static {
 
     /// Checks whether lookups work, for the `doctor` command. Returns a one-line description, or an
     /// error text with the problem and its fix.
-    async fn check(&self) -> Result<String, String>;
+    async fn check_availability(&self) -> Result<String, String>;
 
     /// Returns a one-line status for the readiness endpoint. The status never makes the process
     /// unready, because clients keep their tenants while lookups are unavailable.

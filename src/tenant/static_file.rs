@@ -44,7 +44,7 @@ pub enum StaticTenantsError {
 /// default tenant.
 #[derive(Debug)]
 pub struct StaticTenants {
-    outcomes: HashMap<String, TenantLookupOutcome>,
+    outcomes_by_client_id: HashMap<String, TenantLookupOutcome>,
     default_outcome: TenantLookupOutcome,
     path: Option<PathBuf>,
 }
@@ -67,12 +67,12 @@ impl StaticTenants {
     /// # Errors
     /// If the file cannot be read or is malformed.
     pub fn read(config: &TenantConfig) -> Result<Self, StaticTenantsError> {
-        let outcomes = match &config.static_file {
+        let outcomes_by_client_id = match &config.static_file {
             Some(path) => read_file(path)?,
             None => HashMap::new(),
         };
         Ok(Self {
-            outcomes,
+            outcomes_by_client_id,
             default_outcome: outcome_for(&config.default_org_id, &config.default_account),
             path: config.static_file.clone(),
         })
@@ -123,13 +123,17 @@ fn outcome_for(org_id: &str, account: &str) -> TenantLookupOutcome {
 #[async_trait]
 impl TenantLookup for StaticTenants {
     async fn lookup(&self, client: &ClientId, _: Instant) -> TenantLookupOutcome {
-        let outcome = self.outcomes.get(client.as_str());
+        let outcome = self.outcomes_by_client_id.get(client.as_str());
         outcome.unwrap_or(&self.default_outcome).clone()
     }
 
-    async fn check(&self) -> Result<String, String> {
+    async fn check_availability(&self) -> Result<String, String> {
         Ok(match &self.path {
-            Some(path) => format!("{} clients from {}", self.outcomes.len(), path.display()),
+            Some(path) => format!(
+                "{} clients from {}",
+                self.outcomes_by_client_id.len(),
+                path.display()
+            ),
             None => match &self.default_outcome {
                 TenantLookupOutcome::Found(found) => {
                     format!("all clients belong to organization {}", found.tenant.org_id)
@@ -147,7 +151,7 @@ mod tests {
 
     fn default_config() -> TenantConfig {
         let no_environment = std::iter::empty();
-        let loaded = crate::config::load_with(&Overrides::default(), no_environment);
+        let loaded = crate::config::load_with_environment(&Overrides::default(), no_environment);
         loaded.unwrap().config.tenant
     }
 

@@ -19,26 +19,26 @@ type LoadConfig = Box<dyn Fn() -> Result<ServerConfig, TlsError> + Send + Sync>;
 pub struct ServerTls {
     /// Name of the listener in logs and metrics: `mqtt` or `http`.
     listener_name: &'static str,
-    files: Vec<PathBuf>,
+    certificate_files: Vec<PathBuf>,
     load_config: LoadConfig,
     current_config: RwLock<Arc<ServerConfig>>,
 }
 
 impl ServerTls {
-    /// Loads the configuration. `load_config` reads `files`. It is called again when one of the
-    /// files changes.
+    /// Loads the configuration. `load_config` reads `certificate_files`, and is called again when
+    /// one of these files changes.
     ///
     /// # Errors
     /// When a file cannot be used. The error contains the name of the setting.
     pub fn new(
         listener_name: &'static str,
-        files: Vec<PathBuf>,
+        certificate_files: Vec<PathBuf>,
         load_config: impl Fn() -> Result<ServerConfig, TlsError> + Send + Sync + 'static,
     ) -> Result<Self, TlsError> {
         let current_config = RwLock::new(Arc::new(load_config()?));
         Ok(Self {
             listener_name,
-            files,
+            certificate_files,
             load_config: Box::new(load_config),
             current_config,
         })
@@ -61,14 +61,14 @@ impl ServerTls {
         }
     }
 
-    /// Returns the modification time and the size of each file, or `None` if the file cannot be
-    /// read.
+    /// Returns the modification time and the size of each certificate file. A file that cannot be
+    /// read has the entry `None`.
     fn file_versions(&self) -> Vec<Option<(SystemTime, u64)>> {
-        let version = |path: &PathBuf| {
+        let file_version = |path: &PathBuf| {
             let metadata = std::fs::metadata(path).ok()?;
             Some((metadata.modified().ok()?, metadata.len()))
         };
-        self.files.iter().map(version).collect()
+        self.certificate_files.iter().map(file_version).collect()
     }
 }
 
@@ -83,13 +83,13 @@ pub async fn reload_on_change(tls: Arc<ServerTls>, interval: Duration, tasks: Ta
     };
     let mut versions = tls.file_versions();
     loop {
-        let is_forced = tokio::select! {
+        let is_reload_requested = tokio::select! {
             _ = hangup.recv() => true,
             () = tokio::time::sleep(interval) => false,
             () = tasks.cancelled() => return,
         };
         let current_versions = tls.file_versions();
-        if is_forced || current_versions != versions {
+        if is_reload_requested || current_versions != versions {
             versions = current_versions;
             tls.reload();
         }

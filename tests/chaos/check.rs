@@ -14,7 +14,7 @@ use crate::model::Online;
 use crate::plan::{Profile, TenantKind};
 use crate::support::cluster::API_KEY;
 
-/// The data of one client that the check reads.
+/// Profile and history of one client, for the check at the end of a round.
 pub struct TrackedClient {
     pub profile: Profile,
     pub history: Arc<Mutex<History>>,
@@ -38,7 +38,7 @@ pub struct ConnectionRow {
 pub struct ObservedState {
     /// Rows of the table `connections`, by client id.
     pub rows: BTreeMap<String, ConnectionRow>,
-    /// Topic and SHA-256 of each dead letter, by client id.
+    /// Topic and payload SHA-256 of each dead letter, by client id.
     pub dead_letters: BTreeMap<String, BTreeSet<(String, String)>>,
     /// Items of the API's connection lists, by organization id and client id.
     pub listed_connections: BTreeMap<(String, String), Value>,
@@ -88,7 +88,7 @@ impl ObservedState {
     }
 }
 
-/// Client id, topic and SHA-256 of each dead letter.
+/// Client id, topic and payload SHA-256 of each dead letter.
 type DeadLetters = Vec<(String, String, String)>;
 /// Client id and row of each connection.
 type Rows = Vec<(String, ConnectionRow)>;
@@ -189,8 +189,11 @@ pub fn find_mismatches(clients: &[TrackedClient], observed: &ObservedState) -> V
             add("pending: a message is not acknowledged yet".to_owned());
             continue;
         }
-        for description in compare_client(&client.profile, history.expected.row_content(), observed)
-        {
+        for description in compare_client(
+            &client.profile,
+            history.expected.expected_row_content(),
+            observed,
+        ) {
             add(description);
         }
         let no_dead_letters = BTreeSet::new();

@@ -38,13 +38,14 @@ pub struct SimulatedClient {
     context: Arc<FleetContext>,
     random: Random,
     connection: Option<Connection>,
-    /// Number of connection attempts so far. The latest connection has the same number.
+    /// Number of connection attempts so far. This is also the number of the latest connection.
     connection_attempts: u32,
     /// Number of the connection on which the latest online message was acknowledged.
-    latest_online_connection: u32,
-    /// Revision of the latest content. Each new content of the client gets the next revision.
+    latest_online_connection_number: u32,
+    /// Revision of the content of the latest online message. Each new content gets the next
+    /// revision.
     last_revision: u64,
-    /// Time by which the client's clock is slow.
+    /// Duration by which the client's clock is behind the real time.
     clock_setback: SignedDuration,
     /// `sent` time of the latest online message.
     last_sent_at: Timestamp,
@@ -59,7 +60,7 @@ impl SimulatedClient {
             random,
             connection: None,
             connection_attempts: 0,
-            latest_online_connection: 0,
+            latest_online_connection_number: 0,
             last_revision: 0,
             clock_setback: SignedDuration::ZERO,
             last_sent_at: Timestamp::UNIX_EPOCH,
@@ -79,12 +80,16 @@ impl SimulatedClient {
             history.log.clear();
             history.expected.is_uncertain = false;
         }
-        for Step { delay, action } in steps {
+        for Step {
+            delay_before: delay,
+            action,
+        } in steps
+        {
             let message_count = action.message_count();
-            gate.start(message_count).await;
+            gate.start_messages(message_count).await;
             sleep(delay).await;
             self.perform(action).await;
-            gate.finish(message_count);
+            gate.finish_messages(message_count);
         }
         self.stay_connected(round_over).await;
     }
@@ -101,7 +106,7 @@ impl SimulatedClient {
             }
             Action::SetClockBack { hours } => {
                 self.clock_setback = SignedDuration::from_hours(i64::try_from(hours).unwrap());
-                // With this value, the next `sent` time may be before the `sent` times of earlier
+                // This value permits a next `sent` time that is before the `sent` times of earlier
                 // messages.
                 self.last_sent_at = Timestamp::UNIX_EPOCH;
                 let online = self.new_online(true);
@@ -157,7 +162,7 @@ impl SimulatedClient {
         let connection_number_before = self.connection_attempts;
         self.send(vec![stale]).await;
         if self.connection_attempts != connection_number_before
-            || self.latest_online_connection != connection_number_before
+            || self.latest_online_connection_number != connection_number_before
         {
             let online = self.new_online(true);
             self.send(vec![online]).await;
@@ -184,7 +189,7 @@ impl SimulatedClient {
                 .connection
                 .as_mut()
                 .expect("the connection was just opened");
-            let connection_number = connection.number;
+            let connection_number = connection.connection_number;
             let acknowledged = connection.publish(unacknowledged.make_contiguous()).await;
             if acknowledged.contains(&false) {
                 self.connection = None;
@@ -225,7 +230,7 @@ impl SimulatedClient {
             .fetch_add(1, Ordering::Relaxed);
         match &message.effect {
             Effect::Online(online) => {
-                self.latest_online_connection = connection_number;
+                self.latest_online_connection_number = connection_number;
                 history.expected.set_online(online.clone());
             }
             Effect::Offline => history.expected.set_offline(),
@@ -262,7 +267,8 @@ impl SimulatedClient {
                     Some(connection) => {
                         connection.wait_for_close().await;
                         let mut history = self.history.lock();
-                        let entry = LogEntry::new(connection.number, "the connection closed");
+                        let entry =
+                            LogEntry::new(connection.connection_number, "the connection closed");
                         history.log.push(entry);
                         history.expected.is_uncertain = true;
                         drop(history);

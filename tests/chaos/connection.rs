@@ -14,8 +14,8 @@ use crate::support::mqtt::{Connect, RawClient, data_out_topic};
 const PUBACK: u8 = 4;
 
 /// The client reconnects if the broker does not respond for this long. This timeout is longer than
-/// every pause in the plan. It must be shorter than the timeout of `RawClient`, because the test
-/// fails when `RawClient` times out.
+/// every pause in the plan. The timeout must be shorter than the timeout of `RawClient`, because
+/// the test fails when `RawClient` times out.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// An event of a client. The report contains these events if the test fails.
@@ -50,24 +50,24 @@ impl LogEntry {
 pub struct Connection {
     client: RawClient,
     /// Number of the connection attempt that opened the connection.
-    pub number: u32,
+    pub connection_number: u32,
 }
 
 impl Connection {
-    /// Opens a connection, and retries until an attempt succeeds. Adds 1 to `attempts` for each
-    /// attempt.
+    /// Opens a connection, and retries until an attempt succeeds. Adds 1 to
+    /// `attempt_count` for each attempt.
     pub async fn open(
         address: &str,
         profile: &Profile,
-        attempts: &mut u32,
+        attempt_count: &mut u32,
         random: &mut Random,
         log: &mut impl FnMut(LogEntry),
     ) -> Self {
         let connect = dialect::connect_packet(profile);
         let mut retry_millis = random.between(20, 300);
         loop {
-            *attempts += 1;
-            let mut log_event = |event: &str| log(LogEntry::new(*attempts, event));
+            *attempt_count += 1;
+            let mut log_event = |event: &str| log(LogEntry::new(*attempt_count, event));
             match timeout(RESPONSE_TIMEOUT, try_connect(address, &connect)).await {
                 Ok(Ok(mut client)) => {
                     log_event("connected");
@@ -78,7 +78,7 @@ impl Connection {
                     }
                     return Self {
                         client,
-                        number: *attempts,
+                        connection_number: *attempt_count,
                     };
                 }
                 Ok(Err(reason)) => log_event(&format!("connection failed: {reason}")),

@@ -17,19 +17,19 @@ use crate::support::services::{Service, free_port};
 /// Value of the setting `broker.reconnect_grace`. After a restart of the embedded broker, clients
 /// that do not reconnect within this time are marked as disconnected.
 const RECONNECT_GRACE: Duration = Duration::from_secs(5);
-/// Value of the setting `dead_letters.max_total`. A long run creates fewer dead letters, so the
-/// connector deletes no dead letter.
+/// Value of the setting `dead_letters.max_total`. The limit is so high that the connector
+/// deletes no dead letter, even in a long run.
 const MAX_DEAD_LETTERS: &str = "1000000";
 
 pub struct ChaosDeployment {
     pub mode: DeploymentMode,
     pub processes: Vec<Arc<Mutex<Process>>>,
     cluster: Option<Arc<Cluster>>,
-    /// Address of the broker for clients.
+    /// Address at which clients connect to the broker.
     pub broker_address: String,
     /// Base URL of the process that serves the API.
     pub api_url: String,
-    /// Folder for logs and, in embedded mode, for the data folder.
+    /// Folder that contains the logs and, in embedded mode, the data folder.
     pub run_folder: PathBuf,
 }
 
@@ -60,19 +60,25 @@ impl ChaosDeployment {
     /// took to start again. For a pause, the duration is zero.
     pub async fn inject(&self, fault: Fault) -> Result<Duration, String> {
         match fault {
-            Fault::Kill { process, downtime } => {
-                let mut process = self.processes[process].lock().await;
+            Fault::Kill {
+                process_index,
+                downtime,
+            } => {
+                let mut process = self.processes[process_index].lock().await;
                 process.kill().await?;
                 tokio::time::sleep(downtime).await;
                 process.start().await
             }
-            Fault::Pause { process, duration } => {
-                let mut process = self.processes[process].lock().await;
+            Fault::Pause {
+                process_index,
+                duration,
+            } => {
+                let mut process = self.processes[process_index].lock().await;
                 process.pause(duration).await?;
                 Ok(Duration::ZERO)
             }
-            Fault::Restart { process } => {
-                let mut process = self.processes[process].lock().await;
+            Fault::Restart { process_index } => {
+                let mut process = self.processes[process_index].lock().await;
                 process.stop().await?;
                 process.start().await
             }
@@ -119,7 +125,7 @@ impl ChaosDeployment {
                 if Instant::now() > deadline {
                     return Err(format!(
                         "{} is not ready {timeout:?} after the last fault",
-                        process.name
+                        process.process_name
                     ));
                 }
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -161,7 +167,7 @@ impl ChaosDeployment {
         for (name, service) in named_services {
             if let Some(service) = service {
                 let copy = self.run_folder.join(format!("{name}.log"));
-                let _ = std::fs::copy(service.file("log"), copy);
+                let _ = std::fs::copy(service.file_path("log"), copy);
             }
         }
     }
@@ -199,8 +205,11 @@ fn create_embedded(folder: &Path, tenants_file: String) -> ChaosDeployment {
 }
 
 async fn create_distributed(folder: &Path, tenants_file: String) -> ChaosDeployment {
-    let (mosquitto, postgres, kafka) =
-        tokio::join!(Service::mosquitto(), Service::postgres(), Service::kafka());
+    let (mosquitto, postgres, kafka) = tokio::join!(
+        Service::start_mosquitto(),
+        Service::start_postgres(),
+        Service::start_kafka()
+    );
     let broker_address = format!("127.0.0.1:{}", mosquitto.port);
     let cluster = Cluster::with_services(mosquitto, Some(postgres), Some(kafka)).await;
     let cluster = cluster

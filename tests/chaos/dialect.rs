@@ -9,7 +9,8 @@ use crate::model::Online;
 use crate::plan::Profile;
 use crate::support::mqtt::{Connect, control_out_topic};
 
-/// A message, and the effect that the message must have after the broker has acknowledged it.
+/// A message, and the effect that the message must have after the broker has acknowledged the
+/// message.
 #[derive(Debug, Clone)]
 pub struct Message {
     pub topic: String,
@@ -36,7 +37,7 @@ impl Message {
 }
 
 /// Returns the topic to which the client publishes its presence messages.
-fn publish_topic(profile: &Profile) -> String {
+fn presence_topic(profile: &Profile) -> String {
     if profile.uses_handshake {
         format!("redhat/insights/in/{}", profile.client_id)
     } else {
@@ -46,7 +47,7 @@ fn publish_topic(profile: &Profile) -> String {
 
 fn new_message(profile: &Profile, retain: bool, payload: &[u8], effect: Effect) -> Message {
     Message {
-        topic: publish_topic(profile),
+        topic: presence_topic(profile),
         payload: payload.into(),
         retain,
         effect,
@@ -57,7 +58,7 @@ pub fn connect_packet(profile: &Profile) -> Connect {
     let connect = Connect::new(&profile.client_id).without_keep_alive();
     if profile.uses_handshake {
         let will = json!({"type": "offline", "message_id": "the-will", "version": 1}).to_string();
-        connect.retained_will(&publish_topic(profile), will.as_bytes())
+        connect.retained_will(&presence_topic(profile), will.as_bytes())
     } else {
         connect.offline_will()
     }
@@ -185,16 +186,16 @@ pub fn resent_message(profile: &Profile, online: &Online) -> Message {
     message
 }
 
-/// Creates an online message whose `sent` time is `seconds` before the `sent` time of `latest`. The
-/// message must have no effect.
+/// Creates an online message whose `sent` time is `age_seconds` before the `sent` time of `latest`.
+/// The message must have no effect.
 pub fn stale_message(
     profile: &Profile,
     latest: &Online,
-    seconds: u64,
+    age_seconds: u64,
     revision: u64,
     message_id: String,
 ) -> Message {
-    let age = SignedDuration::from_secs(i64::try_from(seconds).unwrap());
+    let age = SignedDuration::from_secs(i64::try_from(age_seconds).unwrap());
     let stale = online_content(profile, revision, Some(message_id), latest.sent - age);
     let mut message = online_message(profile, stale);
     message.effect = Effect::None;

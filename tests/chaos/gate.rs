@@ -7,15 +7,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::watch;
 
-/// Counts the planned messages of the fleet. Clients wait at the gate while too many messages are
-/// started.
+/// Counts the messages that the fleet has started to send. A client waits before its next message
+/// while the number of started messages has reached the limit.
 pub struct ProgressGate {
     /// Number of messages that clients have started to send.
     started_messages: AtomicU64,
     /// Number of messages that the broker has acknowledged.
     finished_messages: watch::Sender<u64>,
-    /// Clients start no message if at least this many messages are started.
-    started_limit: watch::Sender<u64>,
+    /// Maximum number of started messages. A client waits while this number is reached.
+    max_started_messages: watch::Sender<u64>,
 }
 
 impl ProgressGate {
@@ -23,14 +23,14 @@ impl ProgressGate {
         Self {
             started_messages: AtomicU64::new(0),
             finished_messages: watch::Sender::new(0),
-            started_limit: watch::Sender::new(0),
+            max_started_messages: watch::Sender::new(0),
         }
     }
 
     /// Waits until the number of started messages is below the limit. Then adds `message_count` to
     /// the number of started messages.
-    pub async fn start(&self, message_count: u64) {
-        let mut limit = self.started_limit.subscribe();
+    pub async fn start_messages(&self, message_count: u64) {
+        let mut limit = self.max_started_messages.subscribe();
         loop {
             let max_started = *limit.borrow_and_update();
             let add_messages =
@@ -48,15 +48,15 @@ impl ProgressGate {
         }
     }
 
-    pub fn finish(&self, message_count: u64) {
+    pub fn finish_messages(&self, message_count: u64) {
         self.finished_messages
             .send_modify(|finished| *finished += message_count);
     }
 
-    /// Raises the limit of started messages. The call has no effect if `limit` is lower than the
-    /// current limit.
+    /// Raises the maximum number of started messages to `limit`. Has no effect if `limit` is lower
+    /// than the current maximum.
     pub fn raise_limit(&self, limit: u64) {
-        self.started_limit
+        self.max_started_messages
             .send_modify(|current| *current = limit.max(*current));
     }
 

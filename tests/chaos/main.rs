@@ -39,9 +39,9 @@ use options::Options;
 use plan::DeploymentMode;
 use run::Run;
 
-/// A run of at least this many minutes is a long run. A long run continues until at least
+/// Minimum duration of a long run, in minutes. A long run continues until at least
 /// [`MIN_KILLS_OF_LONG_RUN`] processes were killed, even if that takes longer on a slow machine.
-const LONG_RUN_MINUTES: f64 = 20.0;
+const MIN_LONG_RUN_MINUTES: f64 = 20.0;
 const MIN_KILLS_OF_LONG_RUN: u64 = 100;
 /// Maximum number of open files. The limit is sufficient for one socket per client in both
 /// deployment modes.
@@ -107,22 +107,22 @@ async fn run_mode(mode: DeploymentMode, options: &Options) -> bool {
     let start = Instant::now();
     let deadline = start
         + options
-            .minutes
+            .min_run_minutes
             .map_or(Duration::ZERO, duration_from_minutes);
-    let folder = format!("chaos-{}-{}", mode.name(), std::process::id());
+    let folder = format!("chaos-{}-{}", mode.as_str(), std::process::id());
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(folder);
     std::fs::create_dir_all(&folder).expect("create a folder for logs");
     let mut run = match Run::start(mode, options.seed, &folder).await {
         Ok(run) => run,
         Err(error) => {
-            println!("chaos {}: failed to start: {error}", mode.name());
+            println!("chaos {}: failed to start: {error}", mode.as_str());
             println!("  logs: {}", folder.display());
             return false;
         }
     };
     let is_long_run = options
-        .minutes
-        .is_some_and(|minutes| minutes >= LONG_RUN_MINUTES);
+        .min_run_minutes
+        .is_some_and(|minutes| minutes >= MIN_LONG_RUN_MINUTES);
     let min_kills = if is_long_run {
         MIN_KILLS_OF_LONG_RUN
     } else {

@@ -33,7 +33,7 @@ pub struct ExpectedState {
     /// Whether the state is uncertain, because a message is not acknowledged yet or the client is
     /// reconnecting.
     pub is_uncertain: bool,
-    /// Topic and SHA-256 of each acknowledged message that must be stored as a dead letter.
+    /// Topic and payload SHA-256 of each acknowledged message that must be stored as a dead letter.
     pub dead_letters: BTreeSet<(String, String)>,
 }
 
@@ -49,7 +49,7 @@ impl ExpectedState {
 
     /// Returns the online message whose content must be in the client's row. `None` if the client
     /// must have no row.
-    pub fn row_content(&self) -> Option<&Online> {
+    pub fn expected_row_content(&self) -> Option<&Online> {
         self.latest_online.as_ref().filter(|_| self.is_connected)
     }
 }

@@ -7,7 +7,7 @@ use crate::plan::DeploymentMode;
 pub struct Options {
     pub seed: u64,
     /// Minimum duration of the run, in minutes. `None` means that the run has only one round.
-    pub minutes: Option<f64>,
+    pub min_run_minutes: Option<f64>,
     pub modes: Vec<DeploymentMode>,
 }
 
@@ -24,7 +24,7 @@ impl Options {
                 random_bytes[2],
                 random_bytes[3],
             ])),
-            minutes: None,
+            min_run_minutes: None,
             modes: vec![DeploymentMode::Embedded, DeploymentMode::Distributed],
         };
         let mut test_filters = Vec::new();
@@ -39,7 +39,7 @@ impl Options {
             };
             match name {
                 "--seed" => options.seed = parse_number(name, &value()?)?,
-                "--minutes" => options.minutes = Some(parse_number(name, &value()?)?),
+                "--minutes" => options.min_run_minutes = Some(parse_number(name, &value()?)?),
                 "--mode" => options.modes = parse_modes(&value()?)?,
                 "--list" => {
                     println!("chaos: test");
@@ -70,12 +70,12 @@ impl Options {
     /// Returns the command that repeats the run.
     pub fn repeat_command(&self) -> String {
         let mode = match self.modes[..] {
-            [mode] => mode.name(),
+            [mode] => mode.as_str(),
             _ => "both",
         };
         // `make chaos` sets a duration by default. A run with only one round therefore needs an
         // explicit duration of 0 minutes.
-        let minutes = self.minutes.unwrap_or(0.0);
+        let minutes = self.min_run_minutes.unwrap_or(0.0);
         format!(
             "make chaos ARGS=\"--seed {} --minutes {minutes} --mode {mode}\"",
             self.seed

@@ -1,8 +1,8 @@
 //! The plan of a run: the actions of every client, and the schedule of faults. The plan depends
 //! only on the seed.
 //!
-//! The schedule of a fault is a number of acknowledged messages, not a time. Therefore slow and
-//! fast machines run the same plan.
+//! Each fault occurs after a planned number of acknowledged messages, not at a planned time.
+//! Therefore slow and fast machines run the same plan.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use crate::random::Random;
 pub const CLIENT_COUNT: usize = 2000;
 const MESSAGES_PER_CLIENT_AND_ROUND: u64 = 10;
 
-/// Roles of the connector processes in distributed mode. A fault identifies a process by the index
+/// Roles of the connector processes in distributed mode. A fault identifies a process by its index
 /// in this array.
 pub const ROLES: [&str; 5] = ["ingest", "record", "record", "api", "updaters"];
 // Indexes of the processes in `ROLES`.
-const INGEST_PROCESS: usize = 0;
-const RECORD_PROCESSES: [usize; 2] = [1, 2];
-const API_PROCESS: usize = 3;
-const UPDATERS_PROCESS: usize = 4;
+const INGEST_PROCESS_INDEX: usize = 0;
+const RECORD_PROCESS_INDEXES: [usize; 2] = [1, 2];
+const API_PROCESS_INDEX: usize = 3;
+const UPDATERS_PROCESS_INDEX: usize = 4;
 /// Index of the only process in embedded mode.
-const EMBEDDED_PROCESS: usize = 0;
+const EMBEDDED_PROCESS_INDEX: usize = 0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeploymentMode {
@@ -29,7 +29,7 @@ pub enum DeploymentMode {
 }
 
 impl DeploymentMode {
-    pub fn name(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Embedded => "embedded",
             Self::Distributed => "distributed",
@@ -97,8 +97,8 @@ pub enum Action {
     /// Sets the client's clock back by `hours`, then sends an online message. A value of 0 corrects
     /// the clock.
     SetClockBack { hours: u64 },
-    /// Sends a message that can never be processed. `dialect::invalid_message` describes the
-    /// numbers.
+    /// Sends a message that can never be processed. `dialect::invalid_message` describes
+    /// `kind` and `variant`.
     SendInvalid { kind: u64, variant: u64 },
     /// Opens a second connection with the same client id, so the broker closes the first
     /// connection. Then sends an online message.
@@ -120,13 +120,13 @@ impl Action {
     }
 }
 
-/// Number of different values of `kind` in [`Action::SendInvalid`].
-pub const INVALID_KIND_COUNT: u64 = 6;
+/// Number of different values of the field `kind` in [`Action::SendInvalid`].
+pub const INVALID_MESSAGE_KIND_COUNT: u64 = 6;
 
 /// An action of a client, and the delay before the action.
 #[derive(Debug, Clone, Copy)]
 pub struct Step {
-    pub delay: Duration,
+    pub delay_before: Duration,
     pub action: Action,
 }
 
@@ -137,7 +137,7 @@ pub fn client_profile(seed: u64, mode: DeploymentMode, client_index: usize) -> P
     // In distributed mode a heartbeat can be lost (see the known limits in docs/ARCHITECTURE.md).
     // Therefore every client sends an online message after a reconnect. In embedded mode no
     // heartbeat is lost, so most clients send only a heartbeat. An online message would create a
-    // lost row again, and the check would not detect the loss.
+    // lost row again, so the check would not detect the loss of the row.
     let reconnects_with_heartbeat_only =
         mode == DeploymentMode::Embedded && !uses_handshake && random.chance(75);
     let clock = match random.between(1, 100) {
@@ -185,8 +185,8 @@ pub fn client_steps(seed: u64, round: u64, client_index: usize, profile: &Profil
         actions.push(action);
     }
     if last_action.is_none() && !is_connected {
-        // The client must be connected at the end of the round. Therefore an online message
-        // replaces the last action, which disconnects the client.
+        // The last planned action disconnects the client, but the client must be connected at the
+        // end of the round. Therefore an online message replaces that action.
         actions.pop();
         actions.push(Action::SendOnline {
             with_message_id: true,
@@ -204,7 +204,7 @@ pub fn client_steps(seed: u64, round: u64, client_index: usize, profile: &Profil
     padding_actions
         .chain(actions)
         .map(|action| Step {
-            delay: Duration::from_millis(random.between(0, 1000)),
+            delay_before: Duration::from_millis(random.between(0, 1000)),
             action,
         })
         .collect()
@@ -228,7 +228,7 @@ fn action_of_connected_client(random: &mut Random, profile: &Profile, max_messag
             seconds: random.between(1, 500),
         },
         25..=29 => Action::SendInvalid {
-            kind: random.between(1, INVALID_KIND_COUNT),
+            kind: random.between(1, INVALID_MESSAGE_KIND_COUNT),
             variant: random.between(1, 2),
         },
         30..=36 => Action::Takeover,
@@ -245,11 +245,17 @@ fn action_of_connected_client(random: &mut Random, profile: &Profile, max_messag
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// Kills a process with SIGKILL, and starts the process again after the downtime.
-    Kill { process: usize, downtime: Duration },
+    Kill {
+        process_index: usize,
+        downtime: Duration,
+    },
     /// Pauses a process with SIGSTOP, and resumes the process with SIGCONT after the duration.
-    Pause { process: usize, duration: Duration },
+    Pause {
+        process_index: usize,
+        duration: Duration,
+    },
     /// Stops a process with SIGTERM, and starts the process again.
-    Restart { process: usize },
+    Restart { process_index: usize },
     /// Stops or kills a service, and starts the service again after the downtime.
     RestartService {
         service: ServiceKind,
@@ -265,11 +271,11 @@ pub enum ServiceKind {
     Postgres,
 }
 
-/// A fault and its time. The test injects the fault `delay` after the broker has acknowledged
-/// `after_messages` messages.
+/// A fault and the time of its injection. When the broker has acknowledged
+/// `acknowledged_messages_before` messages, the test waits for `delay` and then injects the fault.
 #[derive(Debug, Clone, Copy)]
 pub struct ScheduledFault {
-    pub after_messages: u64,
+    pub acknowledged_messages_before: u64,
     pub delay: Duration,
     pub fault: Fault,
 }
@@ -296,27 +302,31 @@ pub fn fault_schedule(
     let broker_restarts = faults.iter().filter(|fault| is_broker_restart(fault));
     let broker_restart_count = broker_restarts.count();
     faults[..broker_restart_count + faults_before_restart].rotate_left(broker_restart_count);
-    // The round ends with kills, directly after the last messages of many clients were
-    // acknowledged.
-    let processes_killed_last: &[usize] = match mode {
-        DeploymentMode::Embedded => &[EMBEDDED_PROCESS],
-        DeploymentMode::Distributed => &[RECORD_PROCESSES[0], INGEST_PROCESS, RECORD_PROCESSES[1]],
+    // The last faults of the round kill processes directly after the broker has acknowledged all
+    // messages. The kills must not cause a loss of the last messages.
+    let last_killed_process_indexes: &[usize] = match mode {
+        DeploymentMode::Embedded => &[EMBEDDED_PROCESS_INDEX],
+        DeploymentMode::Distributed => &[
+            RECORD_PROCESS_INDEXES[0],
+            INGEST_PROCESS_INDEX,
+            RECORD_PROCESS_INDEXES[1],
+        ],
     };
     let messages_per_fault = total_messages / faults.len() as u64;
     let mut schedule: Vec<ScheduledFault> = Vec::new();
     for (n, fault) in faults.into_iter().enumerate() {
         schedule.push(ScheduledFault {
-            after_messages: messages_per_fault * n as u64
+            acknowledged_messages_before: messages_per_fault * n as u64
                 + random.between(messages_per_fault / 4, messages_per_fault),
             delay: Duration::from_millis(random.between(0, 300)),
             fault,
         });
     }
-    for process in processes_killed_last {
+    for process_index in last_killed_process_indexes {
         schedule.push(ScheduledFault {
-            after_messages: total_messages,
+            acknowledged_messages_before: total_messages,
             delay: Duration::from_millis(random.between(0, 100)),
-            fault: kill_fault(&mut random, *process),
+            fault: kill_fault(&mut random, *process_index),
         });
     }
     schedule
@@ -327,51 +337,51 @@ fn is_broker_restart(fault: &Fault) -> bool {
     matches!(fault, Fault::RestartService { service, .. } if *service == broker)
 }
 
-fn kill_fault(random: &mut Random, process: usize) -> Fault {
+fn kill_fault(random: &mut Random, process_index: usize) -> Fault {
     Fault::Kill {
-        process,
+        process_index,
         downtime: Duration::from_millis(random.between(0, 1000)),
     }
 }
 
-fn pause_fault(random: &mut Random, process: usize, max_millis: u64) -> Fault {
+fn pause_fault(random: &mut Random, process_index: usize, max_millis: u64) -> Fault {
     Fault::Pause {
-        process,
+        process_index,
         duration: Duration::from_millis(random.between(1000, max_millis)),
     }
 }
 
 fn embedded_faults(random: &mut Random) -> Vec<Fault> {
-    let process = EMBEDDED_PROCESS;
-    let mut faults: Vec<Fault> = (0..7).map(|_| kill_fault(random, process)).collect();
-    faults.extend((0..2).map(|_| pause_fault(random, process, 6000)));
-    faults.push(Fault::Restart { process });
+    let process_index = EMBEDDED_PROCESS_INDEX;
+    let mut faults: Vec<Fault> = (0..7).map(|_| kill_fault(random, process_index)).collect();
+    faults.extend((0..2).map(|_| pause_fault(random, process_index, 6000)));
+    faults.push(Fault::Restart { process_index });
     faults
 }
 
 fn distributed_faults(random: &mut Random) -> Vec<Fault> {
     let mut faults = Vec::new();
-    for process in [
-        INGEST_PROCESS,
-        INGEST_PROCESS,
-        RECORD_PROCESSES[0],
-        RECORD_PROCESSES[1],
-        API_PROCESS,
-        UPDATERS_PROCESS,
+    for process_index in [
+        INGEST_PROCESS_INDEX,
+        INGEST_PROCESS_INDEX,
+        RECORD_PROCESS_INDEXES[0],
+        RECORD_PROCESS_INDEXES[1],
+        API_PROCESS_INDEX,
+        UPDATERS_PROCESS_INDEX,
     ] {
-        faults.push(kill_fault(random, process));
+        faults.push(kill_fault(random, process_index));
     }
-    let last_process = ROLES.len() as u64 - 1;
-    let random_process = usize::try_from(random.between(0, last_process)).unwrap();
-    faults.push(kill_fault(random, random_process));
+    let last_process_index = ROLES.len() as u64 - 1;
+    let random_process_index = usize::try_from(random.between(0, last_process_index)).unwrap();
+    faults.push(kill_fault(random, random_process_index));
     // This pause is sometimes longer than the session timeout of the consumer group. Kafka then
     // assigns the partitions to the other `record` process.
-    faults.push(pause_fault(random, RECORD_PROCESSES[0], 12_000));
-    for process in [INGEST_PROCESS, random_process] {
-        faults.push(pause_fault(random, process, 5000));
+    faults.push(pause_fault(random, RECORD_PROCESS_INDEXES[0], 12_000));
+    for process_index in [INGEST_PROCESS_INDEX, random_process_index] {
+        faults.push(pause_fault(random, process_index, 5000));
     }
-    let process = usize::try_from(random.between(0, last_process)).unwrap();
-    faults.push(Fault::Restart { process });
+    let process_index = usize::try_from(random.between(0, last_process_index)).unwrap();
+    faults.push(Fault::Restart { process_index });
     for service in [
         ServiceKind::Mosquitto,
         ServiceKind::Kafka,

@@ -15,8 +15,8 @@ use crate::support::connector::send_signal;
 const START_STOP_TIMEOUT: Duration = Duration::from_mins(3);
 
 pub struct Process {
-    /// Name of the process in error messages, and of the log file.
-    pub name: String,
+    /// Name of the process, for error messages and for the name of the log file.
+    pub process_name: String,
     /// Creates the command that starts the process.
     create_command: Box<dyn Fn() -> Command + Send + Sync>,
     log_file: PathBuf,
@@ -28,15 +28,15 @@ pub struct Process {
 
 impl Process {
     pub fn new(
-        name: &str,
+        process_name: &str,
         http_url: String,
         log_folder: &Path,
         create_command: impl Fn() -> Command + Send + Sync + 'static,
     ) -> Self {
         Self {
-            name: name.to_owned(),
+            process_name: process_name.to_owned(),
             create_command: Box::new(create_command),
-            log_file: log_folder.join(format!("{name}.log")),
+            log_file: log_folder.join(format!("{process_name}.log")),
             http_url,
             http_client: crate::support::http_client(),
             child: None,
@@ -61,7 +61,7 @@ impl Process {
         while !self.is_ready().await {
             self.check_running()?;
             if start.elapsed() > START_STOP_TIMEOUT {
-                let (name, seconds) = (&self.name, start.elapsed().as_secs());
+                let (name, seconds) = (&self.process_name, start.elapsed().as_secs());
                 return Err(format!("{name} is not ready {seconds} s after its start"));
             }
             sleep(Duration::from_millis(20)).await;
@@ -80,8 +80,11 @@ impl Process {
         let child = self.child.as_mut().expect("the process was started");
         match child.try_wait() {
             Ok(None) => Ok(()),
-            Ok(Some(status)) => Err(format!("{} exited unexpectedly: {status}", self.name)),
-            Err(error) => Err(format!("{}: {error}", self.name)),
+            Ok(Some(status)) => Err(format!(
+                "{} exited unexpectedly: {status}",
+                self.process_name
+            )),
+            Err(error) => Err(format!("{}: {error}", self.process_name)),
         }
     }
 
@@ -111,11 +114,11 @@ impl Process {
         let child = self.child.as_mut().expect("the process was started");
         match timeout(START_STOP_TIMEOUT, child.wait()).await {
             Ok(Ok(status)) if status.success() => Ok(()),
-            Ok(Ok(status)) => Err(format!("{} stopped with {status}", self.name)),
-            Ok(Err(error)) => Err(format!("{}: {error}", self.name)),
+            Ok(Ok(status)) => Err(format!("{} stopped with {status}", self.process_name)),
+            Ok(Err(error)) => Err(format!("{}: {error}", self.process_name)),
             Err(_) => Err(format!(
                 "{} did not stop within {START_STOP_TIMEOUT:?}",
-                self.name
+                self.process_name
             )),
         }
     }

@@ -12,7 +12,7 @@ const MAX_REPORTED_CLIENTS: usize = 5;
 const MAX_PAYLOAD_CHARS: usize = 300;
 
 pub fn print_failure(run: &Run, failure: &Failure) {
-    println!("chaos {}: FAILED: {}", run.mode.name(), failure.reason);
+    println!("chaos {}: FAILED: {}", run.mode.as_str(), failure.reason);
     let mut client_ids: Vec<&str> = Vec::new();
     for mismatch in &failure.mismatches {
         if !client_ids.contains(&mismatch.client_id.as_str()) {
@@ -48,7 +48,7 @@ fn print_client(run: &Run, client_id: &str, observed: Option<&ObservedState>) {
     };
     let history = client.history.lock();
     println!("    profile   {:?}", client.profile);
-    match history.expected.row_content() {
+    match history.expected.expected_row_content() {
         Some(online) => println!("    expected  {online:?}"),
         None => println!(
             "    expected  no row; the latest online message was {:?}",

@@ -152,7 +152,7 @@ impl Run {
                 return Err(format!("a simulated client ended early: {error}").into());
             }
         }
-        let result = self.check().await;
+        let result = self.check_observed_state().await;
         end_round.send_replace(true);
         while let Some(client) = client_tasks.join_next().await {
             let client = client.map_err(|error| format!("a simulated client failed: {error}"))?;
@@ -163,8 +163,8 @@ impl Run {
         result
     }
 
-    /// Injects each fault at its scheduled time. The gate stops the fleet before the fleet sends
-    /// many messages beyond the next fault.
+    /// Injects each fault at its scheduled time. The gate limits how many messages the fleet can
+    /// send before the next fault is injected.
     async fn inject_faults(
         &mut self,
         schedule: Vec<ScheduledFault>,
@@ -177,8 +177,8 @@ impl Run {
         for scheduled in schedule {
             let permit = permits.clone().acquire_owned().await;
             let permit = permit.expect("the semaphore is never closed");
-            gate.raise_limit(scheduled.after_messages + messages_ahead_of_fault);
-            wait_for_messages(gate, scheduled.after_messages).await?;
+            gate.raise_limit(scheduled.acknowledged_messages_before + messages_ahead_of_fault);
+            wait_for_messages(gate, scheduled.acknowledged_messages_before).await?;
             tokio::time::sleep(scheduled.delay).await;
             self.count_fault(scheduled.fault);
             let (deployment, fault_log) = (self.deployment.clone(), self.fault_log.clone());
@@ -187,12 +187,12 @@ impl Run {
                 let start = Timestamp::now();
                 let result = deployment.inject(scheduled.fault).await;
                 let ScheduledFault {
-                    after_messages,
+                    acknowledged_messages_before,
                     fault,
                     ..
                 } = scheduled;
                 let description = format!("{start:.3} to {:.3} {fault:?}", Timestamp::now());
-                let line = format!("{description}, after {after_messages} messages");
+                let line = format!("{description}, after {acknowledged_messages_before} messages");
                 fault_log.lock().push(line);
                 result.map_err(|error| format!("{error} ({description})"))
             });
@@ -223,7 +223,7 @@ impl Run {
 
     /// Waits until the observed state matches the expected state. Then checks that the observed
     /// state stays correct for `ChaosDeployment::stable_duration`.
-    async fn check(&mut self) -> Result<(), Failure> {
+    async fn check_observed_state(&mut self) -> Result<(), Failure> {
         self.deployment
             .wait_until_ready(CONVERGENCE_TIMEOUT)
             .await?;
@@ -283,7 +283,7 @@ impl Run {
              {kills} kills, {pauses} pauses, {restarts} restarts, \
              {service_restarts} service restarts, {rounds} rounds, \
              longest recovery {:.1} s",
-            self.mode.name(),
+            self.mode.as_str(),
             self.seed,
             plan::CLIENT_COUNT,
             longest_recovery.as_secs_f64(),

@@ -1,6 +1,17 @@
-//! Acceptance tests of tenancy. Most test names start with the id of an item in the acceptance
-//! list, for example `k1`. Each test runs on SQLite and on PostgreSQL. `make acceptance` runs these
-//! tests. The tests of items M1 to M3, which concern migration, are in `distributed/adoption.rs`.
+//! Acceptance tests of tenancy. Each test runs on SQLite and on PostgreSQL. `make acceptance` runs
+//! these tests.
+//!
+//! Most test names start with a prefix, for example `k1_`. The prefix is the item's id in the
+//! tenancy acceptance list. The letter of the id is the group of items:
+//!
+//! - K: how the recorder handles an online message
+//! - O: how the recorder handles an offline message
+//! - A: what the API returns for a tenantless connection
+//! - S: the inventory refresh
+//! - T: the lookup of missing tenants
+//! - M: the migration of a database; these tests are in `distributed/adoption.rs`
+//!
+//! A test without a prefix tests a behavior that is not in the list.
 
 mod recording;
 mod updaters;
@@ -48,12 +59,12 @@ macro_rules! each_store {
 }
 pub(crate) use each_store;
 
-/// Initial time of the test's clock, in seconds since 1970.
-const START_TIME: i64 = 1_800_000_000;
+/// Initial time of the [`ManualClock`], in seconds since 1970.
+const START_UNIX_SECONDS: i64 = 1_800_000_000;
 
-/// Returns the time that is `seconds` after [`START_TIME`].
+/// Returns the time that is `seconds` after [`START_UNIX_SECONDS`].
 fn timestamp_at(seconds: i64) -> Timestamp {
-    Timestamp::from_second(START_TIME + seconds).unwrap()
+    Timestamp::from_second(START_UNIX_SECONDS + seconds).unwrap()
 }
 
 fn tenant(org_id: &str) -> Tenant {
@@ -63,17 +74,19 @@ fn tenant(org_id: &str) -> Tenant {
     }
 }
 
-/// A fake tenant lookup that stores the client ids of all lookups. The outcome of a lookup is the
-/// outcome that the test set for the client, or `Unavailable` if the test set no outcome.
+/// A fake tenant lookup that stores the client ids of all lookups. A lookup returns the outcome
+/// that the test set for the client, or `Unavailable` if the test set no outcome.
 #[derive(Default)]
 struct FakeTenantLookup {
-    outcomes: Mutex<HashMap<String, TenantLookupOutcome>>,
+    outcomes_by_client_id: Mutex<HashMap<String, TenantLookupOutcome>>,
     requested_client_ids: Mutex<Vec<String>>,
 }
 
 impl FakeTenantLookup {
     fn set_outcome(&self, client_id: &str, outcome: TenantLookupOutcome) {
-        self.outcomes.lock().insert(client_id.to_owned(), outcome);
+        self.outcomes_by_client_id
+            .lock()
+            .insert(client_id.to_owned(), outcome);
     }
 
     fn found_outcome(org_id: &str) -> TenantLookupOutcome {
@@ -85,14 +98,14 @@ impl FakeTenantLookup {
 impl TenantLookup for FakeTenantLookup {
     async fn lookup(&self, client: &ClientId, _: Instant) -> TenantLookupOutcome {
         self.requested_client_ids.lock().push(client.to_string());
-        let outcomes = self.outcomes.lock();
+        let outcomes = self.outcomes_by_client_id.lock();
         outcomes
             .get(client.as_str())
             .cloned()
             .unwrap_or(TenantLookupOutcome::Unavailable)
     }
 
-    async fn check(&self) -> Result<String, String> {
+    async fn check_availability(&self) -> Result<String, String> {
         Ok(String::new())
     }
 }
@@ -110,8 +123,7 @@ impl InventorySink for FakeInventory {
     async fn send(&self, messages: Vec<InventoryMessage>, _: Instant) -> Vec<bool> {
         let is_unavailable = *self.is_unavailable.lock();
         if !is_unavailable {
-            let parse =
-                |message: &InventoryMessage| serde_json::from_slice(&message.value).unwrap();
+            let parse = |message: &InventoryMessage| serde_json::from_slice(&message.json).unwrap();
             self.messages.lock().extend(messages.iter().map(parse));
         }
         vec![!is_unavailable; messages.len()]
@@ -127,7 +139,7 @@ impl Clock for ManualClock {
     }
 }
 
-/// A real store, and a fake of each other component that the updaters use.
+/// A real store, and fakes of the other components that the updaters use.
 struct UpdaterFixture {
     test_store: TestStore,
     tenant_lookup: Arc<FakeTenantLookup>,

@@ -229,7 +229,7 @@ async fn message_to_a_client_without_subscription_returns_503() {
 }
 
 #[tokio::test]
-async fn response_has_the_request_id_of_the_request_or_a_generated_one() {
+async fn response_contains_the_given_or_a_generated_request_id() {
     let connector = Connector::start().await;
     let header = "x-rh-insights-request-id";
     let request = connector

@@ -10,7 +10,8 @@ use crate::support::mqtt::{
 };
 use crate::support::{Certs, Connector, RawClient, unique_id};
 
-// Codes with which the broker rejects a packet, in MQTT 5 and in MQTT 3.1.1.
+// Codes in the response of the broker if it rejects a packet. `V5` is MQTT 5, and `V311` is MQTT
+// 3.1.1.
 const CLIENT_ID_INVALID_V5: u8 = 0x85;
 const NOT_AUTHORIZED_V5: u8 = 0x87;
 const NOT_AUTHORIZED_V311: u8 = 5;
@@ -31,7 +32,7 @@ async fn a_client_cannot_publish_outside_its_own_topics() {
     let offline = offline_message().to_string();
     for version in [4, 5] {
         let mut connect = Connect::new(&attacker_id);
-        connect.version = version;
+        connect.protocol_level = version;
         let mut client = RawClient::connect(address, &connect).await;
         for topic in [
             control_out_topic(&victim_id),
@@ -50,7 +51,7 @@ async fn a_client_cannot_publish_outside_its_own_topics() {
                 assert_eq!(response.body.len(), 2, "{topic}");
             }
         }
-        // The broker rejects a retained publish, too.
+        // The broker also rejects a retained publish.
         client
             .send_publish(&data_in_topic(&victim_id), offline.as_bytes(), true)
             .await;
@@ -91,7 +92,7 @@ async fn a_client_cannot_subscribe_outside_its_own_topics() {
     let client_id = unique_id("subscriber");
     for (version, rejection_code) in [(4, SUBSCRIBE_FAILURE_V311), (5, NOT_AUTHORIZED_V5)] {
         let mut connect = Connect::new(&client_id);
-        connect.version = version;
+        connect.protocol_level = version;
         let mut client = RawClient::connect(&connector.mqtt_address, &connect).await;
         for filter in [
             data_in_topic("another"),
@@ -125,7 +126,7 @@ async fn a_client_cannot_set_a_last_will_outside_its_own_topics() {
         .await;
     for (connect, rejection_code) in [
         (Connect::new(&attacker_id), NOT_AUTHORIZED_V311),
-        (Connect::new(&attacker_id).v5(), NOT_AUTHORIZED_V5),
+        (Connect::new(&attacker_id).with_mqtt_5(), NOT_AUTHORIZED_V5),
     ] {
         for topic in [
             control_out_topic(&victim_id),
@@ -158,15 +159,19 @@ async fn client_id_must_match_the_common_name_of_the_certificate() {
     let connector = builder.start().await;
     let address = connector.mqtts_address.clone().unwrap();
     let (client_id, other_id) = (unique_id("certified"), unique_id("other"));
-    certs.issue(&client_id).await;
+    certs.issue_client_certificate(&client_id).await;
     for (claimed_id, is_v5, rejection_code) in [
         (&other_id, false, NOT_AUTHORIZED_V311),
         (&other_id, true, NOT_AUTHORIZED_V5),
         (&client_id.to_uppercase(), true, NOT_AUTHORIZED_V5),
     ] {
         let connect = Connect::new(claimed_id);
-        let connect = if is_v5 { connect.v5() } else { connect };
-        let config = certs.client_config(Some(&client_id));
+        let connect = if is_v5 {
+            connect.with_mqtt_5()
+        } else {
+            connect
+        };
+        let config = certs.client_tls_config(Some(&client_id));
         let mut client = RawClient::connect_tls(&address, config).await.unwrap();
         assert_eq!(
             client.send_connect(&connect).await,
@@ -174,7 +179,7 @@ async fn client_id_must_match_the_common_name_of_the_certificate() {
             "{claimed_id}"
         );
     }
-    let config = certs.client_config(Some(&client_id));
+    let config = certs.client_tls_config(Some(&client_id));
     let mut client = RawClient::connect_tls(&address, config).await.unwrap();
     assert_eq!(client.send_connect(&Connect::new(&client_id)).await, 0);
     client
@@ -191,15 +196,15 @@ async fn client_certificates_that_are_missing_or_from_another_ca_are_rejected() 
     let address = connector.mqtts_address.clone().unwrap();
     let client_id = unique_id("foreign");
     let other_certs = Certs::init(other_dir.path()).await;
-    other_certs.issue(&client_id).await;
+    other_certs.issue_client_certificate(&client_id).await;
     // The client trusts the CA of the broker, but another CA issued the client's certificate.
     for extension in ["pem", "key"] {
         let file = format!("{client_id}.{extension}");
-        std::fs::copy(other_certs.file(&file), certs.file(&file)).unwrap();
+        std::fs::copy(other_certs.file_path(&file), certs.file_path(&file)).unwrap();
     }
     for config in [
-        certs.client_config(None),
-        certs.client_config(Some(&client_id)),
+        certs.client_tls_config(None),
+        certs.client_tls_config(Some(&client_id)),
     ] {
         // In TLS 1.3, the client can finish the handshake before the broker rejects the
         // certificate. The client detects the rejection only when it reads.
@@ -224,7 +229,9 @@ async fn invalid_client_ids_are_rejected() {
     let connector = Connector::start().await;
     for client_id in ["a/b", "+", "#", "a+b", &"x".repeat(256)] {
         let mut client = RawClient::connect_tcp(&connector.mqtt_address).await;
-        let code = client.send_connect(&Connect::new(client_id).v5()).await;
+        let code = client
+            .send_connect(&Connect::new(client_id).with_mqtt_5())
+            .await;
         assert_eq!(code, CLIENT_ID_INVALID_V5, "{client_id:?}");
     }
 }

@@ -13,7 +13,7 @@ use crate::support::mqtt::{
 };
 use crate::support::{Certs, Connector, RawClient, eventually, unique_id};
 
-/// MQTT 5 reason code of the CONNACK.
+/// MQTT 5 reason code of a CONNACK that rejects a client because of the rate limit.
 const CONNECTION_RATE_EXCEEDED: u8 = 0x9f;
 
 #[tokio::test]
@@ -31,9 +31,9 @@ async fn silent_connections_do_not_delay_other_clients() {
     incomplete_client.write(&[0x10, 60, 0, 4]).await;
 
     let client_id = unique_id("prompt");
-    certs.issue(&client_id).await;
+    certs.issue_client_certificate(&client_id).await;
     let started_at = std::time::Instant::now();
-    let config = certs.client_config(Some(&client_id));
+    let config = certs.client_tls_config(Some(&client_id));
     let mut client = RawClient::connect_tls(&tls_address, config).await.unwrap();
     assert_eq!(client.send_connect(&Connect::new(&client_id)).await, 0);
     client
@@ -61,7 +61,7 @@ async fn client_is_still_connected_after_a_session_takeover() {
         let connect = if round % 2 == 0 {
             Connect::new(&client_id).offline_will()
         } else {
-            Connect::new(&client_id).v5().offline_will()
+            Connect::new(&client_id).with_mqtt_5().offline_will()
         };
         let mut old_client = RawClient::connect(&connector.mqtt_address, &connect).await;
         old_client
@@ -139,7 +139,11 @@ async fn connect_rate_limit_applies_per_client() {
     let mut connack_codes = Vec::new();
     for _ in 0..10 {
         let mut client = RawClient::connect_tcp(&connector.mqtt_address).await;
-        connack_codes.push(client.send_connect(&Connect::new(&limited_id).v5()).await);
+        connack_codes.push(
+            client
+                .send_connect(&Connect::new(&limited_id).with_mqtt_5())
+                .await,
+        );
     }
     assert_eq!(connack_codes[..5], [0; 5]);
     assert_eq!(connack_codes[5..], [CONNECTION_RATE_EXCEEDED; 5]);
@@ -188,26 +192,26 @@ async fn sighup_reloads_the_client_ca_and_ignores_an_invalid_file() {
     let (certs, builder) = Certs::connector_builder().await;
     let other_dir = tempfile::tempdir().unwrap();
     let new_certs = Certs::init(other_dir.path()).await;
-    let trusted_ca = certs.file("trusted.pem");
-    std::fs::copy(certs.file("ca.pem"), &trusted_ca).unwrap();
+    let trusted_ca = certs.file_path("trusted.pem");
+    std::fs::copy(certs.file_path("ca.pem"), &trusted_ca).unwrap();
     let builder = builder.set("broker.tls.client_ca", trusted_ca.display());
     let connector = builder.start().await;
     let address = connector.mqtts_address.clone().unwrap();
     let (old_client_id, new_client_id) = (unique_id("old"), unique_id("new"));
-    certs.issue(&old_client_id).await;
-    new_certs.issue(&new_client_id).await;
+    certs.issue_client_certificate(&old_client_id).await;
+    new_certs.issue_client_certificate(&new_client_id).await;
     for extension in ["pem", "key"] {
         let file = format!("{new_client_id}.{extension}");
-        std::fs::copy(new_certs.file(&file), certs.file(&file)).unwrap();
+        std::fs::copy(new_certs.file_path(&file), certs.file_path(&file)).unwrap();
     }
-    let old_config = certs.client_config(Some(&old_client_id));
-    let new_config = certs.client_config(Some(&new_client_id));
+    let old_config = certs.client_tls_config(Some(&old_client_id));
+    let new_config = certs.client_tls_config(Some(&new_client_id));
     assert!(can_connect(&address, &old_config, &old_client_id).await);
     assert!(!can_connect(&address, &new_config, &new_client_id).await);
 
     // Replace the old CA with the new CA.
-    std::fs::copy(new_certs.file("ca.pem"), &trusted_ca).unwrap();
-    connector.signal("HUP");
+    std::fs::copy(new_certs.file_path("ca.pem"), &trusted_ca).unwrap();
+    connector.send_signal("HUP");
     eventually("the new client to be accepted", || async {
         can_connect(&address, &new_config, &new_client_id)
             .await
@@ -218,7 +222,7 @@ async fn sighup_reloads_the_client_ca_and_ignores_an_invalid_file() {
 
     // An invalid file does not replace the CA in use.
     std::fs::write(&trusted_ca, "invalid").unwrap();
-    connector.signal("HUP");
+    connector.send_signal("HUP");
     let reloads_metric = "cloud_connector_tls_certificate_reloads_total";
     eventually("a failed reload", || async {
         (connector.read_metric(reloads_metric, "failed").await > 0.0).then_some(())
@@ -230,18 +234,32 @@ async fn sighup_reloads_the_client_ca_and_ignores_an_invalid_file() {
 #[tokio::test]
 async fn a_revoked_certificate_is_rejected() {
     let (certs, builder) = Certs::connector_builder().await;
-    let (valid, revoked) = (unique_id("valid"), unique_id("revoked"));
-    certs.issue(&valid).await;
-    certs.issue(&revoked).await;
-    let crl = certs.revoke(&revoked);
+    let (valid_id, revoked_id) = (unique_id("valid"), unique_id("revoked"));
+    certs.issue_client_certificate(&valid_id).await;
+    certs.issue_client_certificate(&revoked_id).await;
+    let crl = certs.revoke_client_certificate(&revoked_id);
     let connector = builder.set("broker.tls.crl", crl.display()).start().await;
     let address = connector.mqtts_address.clone().unwrap();
-    assert!(can_connect(&address, &certs.client_config(Some(&valid)), &valid).await);
-    assert!(!can_connect(&address, &certs.client_config(Some(&revoked)), &revoked).await);
+    assert!(
+        can_connect(
+            &address,
+            &certs.client_tls_config(Some(&valid_id)),
+            &valid_id
+        )
+        .await
+    );
+    assert!(
+        !can_connect(
+            &address,
+            &certs.client_tls_config(Some(&revoked_id)),
+            &revoked_id
+        )
+        .await
+    );
 }
 
 #[tokio::test]
-async fn client_with_a_will_delay_is_disconnected_without_delay() {
+async fn client_with_a_will_delay_is_removed_from_the_list_without_delay() {
     let connector = Connector::start().await;
     for last_packet in [
         // The client closes the TCP connection without DISCONNECT.
@@ -252,9 +270,9 @@ async fn client_with_a_will_delay_is_disconnected_without_delay() {
         &[0xe0, 0x07, 0x04, 0x05, 0x11, 0, 0, 0, 0],
     ] {
         let client_id = unique_id("delayed");
-        let mut connect = Connect::new(&client_id).v5().offline_will();
-        connect.session_expiry = 7200;
-        connect.will_delay = 3600;
+        let mut connect = Connect::new(&client_id).with_mqtt_5().offline_will();
+        connect.session_expiry_seconds = 7200;
+        connect.will_delay_seconds = 3600;
         let mut client = RawClient::connect(&connector.mqtt_address, &connect).await;
         client
             .must_publish(&control_out_topic(&client_id), &online_message())
@@ -282,7 +300,7 @@ async fn retained_and_qos_2_presence_messages_are_recorded() {
     for version in [4, 5] {
         let client_id = unique_id("qos2");
         let mut connect = Connect::new(&client_id);
-        connect.version = version;
+        connect.protocol_level = version;
         let mut client = RawClient::connect(&connector.mqtt_address, &connect).await;
         let payload = online_message().to_string();
         client

@@ -9,7 +9,7 @@ use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
 
 use crate::support::connector::DEFAULT_ORG_ID;
-use crate::support::{Certs, Connector, TIMEOUT, connector_command, unique_id};
+use crate::support::{CONDITION_TIMEOUT, Certs, Connector, connector_command, unique_id};
 
 /// A running `cloud-connector simulate` process.
 pub struct SimulatedClient {
@@ -42,7 +42,7 @@ impl SimulatedClient {
                 }
             }
         };
-        timeout(TIMEOUT, read_lines)
+        timeout(CONDITION_TIMEOUT, read_lines)
             .await
             .unwrap_or_else(|_| panic!("timed out waiting for a line with {text:?}"))
     }
@@ -122,17 +122,17 @@ async fn client_connects_receives_a_message_and_disconnects_over_mtls() {
     let (certs, builder) = Certs::connector_builder().await;
     let connector = builder.start().await;
     let client_id = unique_id("mtls");
-    certs.issue(&client_id).await;
+    certs.issue_client_certificate(&client_id).await;
     let address = connector.mqtts_address.as_ref().unwrap();
     let address = address.replace("127.0.0.1", "localhost");
     let mut simulate = connector_command();
     simulate
         .args(["simulate", "--mqtt", &address, "--id", &client_id, "--ca"])
-        .arg(certs.file("ca.pem"))
+        .arg(certs.file_path("ca.pem"))
         .arg("--cert")
-        .arg(certs.file(&format!("{client_id}.pem")))
+        .arg(certs.file_path(&format!("{client_id}.pem")))
         .arg("--key")
-        .arg(certs.file(&format!("{client_id}.key")));
+        .arg(certs.file_path(&format!("{client_id}.key")));
     run_client_lifecycle(&connector, &client_id, simulate).await;
 }
 

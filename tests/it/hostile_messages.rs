@@ -11,7 +11,7 @@ use tokio::time::{Duration, timeout};
 use crate::each_deployment;
 use crate::support::deployment::Settings;
 use crate::support::mqtt::{Connect, RawClient, control_out_topic, online_message};
-use crate::support::{Deployment, TIMEOUT, unique_id};
+use crate::support::{CONDITION_TIMEOUT, Deployment, unique_id};
 
 /// Number of tasks that publish concurrently.
 const PUBLISHER_TASK_COUNT: usize = 8;
@@ -28,16 +28,17 @@ each_deployment!(hostile_messages_do_not_affect_valid_messages with DEPLOYMENT_S
 
 /// A hostile message and its expected result. `tests/corpus/README.md` describes the JSON fields.
 struct HostileCase {
-    name: String,
+    case_name: String,
     topic: String,
     payload: Vec<u8>,
-    /// Expected result of the message: the JSON field `expect`.
+    /// Expected result of the hostile message, from the JSON field `expect`.
     expected_result: String,
-    /// Reason of the expected dead letter. `None` if the expected result is no dead letter.
-    expected_reason: Option<String>,
+    /// Reason of the expected dead letter. `None` if no dead letter is expected.
+    expected_dead_letter_reason: Option<String>,
     /// Whether the connector must send a handshake error to the client.
     expects_handshake_error: bool,
-    /// Whether only a broker without access control lists delivers the message.
+    /// Whether the access control lists of the brokers forbid the topic. Only a broker without
+    /// access control lists delivers the message.
     needs_open_broker: bool,
     /// Whether some brokers reject the message.
     broker_may_reject: bool,
@@ -58,7 +59,7 @@ fn load_cases() -> Vec<HostileCase> {
 impl HostileCase {
     fn from_json(case: &Value) -> Self {
         let publisher_id = unique_id("h");
-        let name = case["name"].as_str().unwrap().to_owned();
+        let case_name = case["name"].as_str().unwrap().to_owned();
         let replace_id = |text: &Value| {
             text.as_str()
                 .map(|text| text.replace("{id}", &publisher_id))
@@ -68,7 +69,7 @@ impl HostileCase {
             Some("data") => format!("redhat/insights/{publisher_id}/data/out"),
             Some("handshake") => format!("redhat/insights/in/{publisher_id}"),
             Some("status") => format!("redhat/insights/status/{publisher_id}"),
-            _ => replace_id(&case["topic"]).unwrap_or_else(|| panic!("{name} has no topic")),
+            _ => replace_id(&case["topic"]).unwrap_or_else(|| panic!("{case_name} has no topic")),
         };
         let topic_client_id = match case["channel"] {
             Value::Null => replace_id(&case["client"]),
@@ -77,12 +78,12 @@ impl HostileCase {
         Self {
             payload: payload_bytes(case),
             expected_result: case["expect"].as_str().unwrap().to_owned(),
-            expected_reason: case["reason"].as_str().map(str::to_owned),
+            expected_dead_letter_reason: case["reason"].as_str().map(str::to_owned),
             expects_handshake_error: case["handshake_error"] == true,
             needs_open_broker: case["needs_open_broker"] == true,
             broker_may_reject: case["broker_may_reject"] == true,
             publisher_id,
-            name,
+            case_name,
             topic,
             topic_client_id,
         }
@@ -114,7 +115,7 @@ fn payload_bytes(case: &Value) -> Vec<u8> {
 /// The outcome of publishing a hostile message and a valid message.
 struct PublishedCase {
     /// Whether the broker acknowledged the hostile message.
-    is_acknowledged: bool,
+    is_hostile_message_acknowledged: bool,
     /// Client id of the client that published the valid message.
     valid_client_id: String,
     /// Connections of the two clients. The connections stay open, because the embedded broker marks
@@ -124,7 +125,8 @@ struct PublishedCase {
 
 /// Publishes the hostile message, and then a valid message of another client.
 async fn publish_case(address: &str, case: &HostileCase) -> PublishedCase {
-    let (is_acknowledged, hostile_connection) = publish_hostile(address, case).await;
+    let (is_hostile_message_acknowledged, hostile_connection) =
+        publish_hostile(address, case).await;
     let valid_client_id = unique_id("good");
     let connect = Connect::new(&valid_client_id).without_keep_alive();
     let mut connection = RawClient::connect(address, &connect).await;
@@ -132,7 +134,7 @@ async fn publish_case(address: &str, case: &HostileCase) -> PublishedCase {
         .must_publish(&control_out_topic(&valid_client_id), &online_message())
         .await;
     PublishedCase {
-        is_acknowledged,
+        is_hostile_message_acknowledged,
         valid_client_id,
         _connections: [hostile_connection, connection],
     }
@@ -144,7 +146,7 @@ async fn publish_hostile(address: &str, case: &HostileCase) -> (bool, RawClient)
     let connect = if case.needs_open_broker {
         // The access control lists of the broker allow the user `cloud-connector` to publish to any
         // topic.
-        Connect::new(&case.publisher_id).user("cloud-connector", "cc-secret")
+        Connect::new(&case.publisher_id).credentials("cloud-connector", "cc-secret")
     } else {
         Connect::new(&case.publisher_id)
     };
@@ -158,14 +160,15 @@ async fn publish_hostile(address: &str, case: &HostileCase) -> (bool, RawClient)
         let outbound_topic = format!("redhat/insights/out/{}", case.publisher_id);
         assert_eq!(client.subscribe(&outbound_topic).await, 1);
     }
-    let is_acknowledged = client.publish(&case.topic, &case.payload).await.is_some();
+    let is_hostile_message_acknowledged =
+        client.publish(&case.topic, &case.payload).await.is_some();
     if case.expects_handshake_error {
-        let received = timeout(TIMEOUT, client.next_message()).await;
+        let received = timeout(CONDITION_TIMEOUT, client.next_message()).await;
         let (_, message) =
-            received.unwrap_or_else(|_| panic!("{}: no handshake-error received", case.name));
-        assert_eq!(message["type"], "handshake-error", "{}", case.name);
+            received.unwrap_or_else(|_| panic!("{}: no handshake-error received", case.case_name));
+        assert_eq!(message["type"], "handshake-error", "{}", case.case_name);
     }
-    (is_acknowledged, client)
+    (is_hostile_message_acknowledged, client)
 }
 
 async fn hostile_messages_do_not_affect_valid_messages(deployment: Deployment) {
@@ -202,9 +205,9 @@ async fn check_results(
 ) {
     let was_delivered = |index: usize| {
         let published = &published[&index];
-        published.is_acknowledged || !cases[index].broker_may_reject
+        published.is_hostile_message_acknowledged || !cases[index].broker_may_reject
     };
-    let deadline = std::time::Instant::now() + TIMEOUT;
+    let deadline = std::time::Instant::now() + CONDITION_TIMEOUT;
     loop {
         let state = RecordedState::load(deployment).await;
         let hostile = cases
@@ -282,14 +285,16 @@ impl RecordedState {
         client.is_some_and(|client| self.connected_client_ids.contains(client))
     }
 
-    /// Describes the expected result of the case. `None` if the expected result has occurred.
+    /// Describes the expected result that is missing. `None` if the expected result has occurred.
     fn describe_missing_result(&self, case: &HostileCase) -> Option<String> {
-        let name = &case.name;
+        let name = &case.case_name;
         match case.expected_result.as_str() {
-            "dead_letter" if self.dead_letter_reason(case) != case.expected_reason.as_ref() => {
+            "dead_letter"
+                if self.dead_letter_reason(case) != case.expected_dead_letter_reason.as_ref() =>
+            {
                 Some(format!(
                     "{name}: expected a dead letter with reason {:?}, found {:?}",
-                    case.expected_reason,
+                    case.expected_dead_letter_reason,
                     self.dead_letter_reason(case)
                 ))
             }
@@ -307,7 +312,7 @@ impl RecordedState {
 
     /// Describes an unexpected result of the case. `None` if there is no unexpected result.
     fn describe_unexpected_result(&self, case: &HostileCase) -> Option<String> {
-        let (name, expected_result) = (&case.name, &case.expected_result);
+        let (name, expected_result) = (&case.case_name, &case.expected_result);
         if expected_result != "dead_letter" && self.dead_letter_reason(case).is_some() {
             return Some(format!(
                 "{name}: expected {expected_result}, found a dead letter"
@@ -322,7 +327,7 @@ impl RecordedState {
     }
 }
 
-/// Truncates a topic as the store does.
+/// Truncates a topic to the length that the store keeps.
 fn truncate_topic(topic: &str) -> String {
     topic.chars().take(MAX_STORED_TOPIC_CHARS).collect()
 }
@@ -330,6 +335,6 @@ fn truncate_topic(topic: &str) -> String {
 #[test]
 fn names_of_hostile_messages_are_unique() {
     let cases = load_cases();
-    let names: HashSet<&String> = cases.iter().map(|case| &case.name).collect();
+    let names: HashSet<&String> = cases.iter().map(|case| &case.case_name).collect();
     assert_eq!(names.len(), cases.len());
 }

@@ -11,7 +11,7 @@ use crate::support::gateway::{FakeGateway, GatewayReply};
 use crate::support::mqtt::{
     Connect, PINGRESP, PUBACK, RawClient, control_out_topic, offline_message, online_message,
 };
-use crate::support::{Deployment, TIMEOUT, eventually, unique_id};
+use crate::support::{CONDITION_TIMEOUT, Deployment, eventually, unique_id};
 
 each_deployment!(
     clients_that_reconnect_during_a_lookup_outage_keep_their_tenants,
@@ -22,16 +22,16 @@ each_deployment!(
 /// Default value of the setting `record.tenant_lookup_timeout`.
 const TENANT_LOOKUP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Returns whether the tests run with the full number of clients. Only then the tests check
-/// durations, because a normal test run shares the machine with other tests.
-fn is_full_size() -> bool {
+/// Returns whether the tests run with the full number of clients. Normal runs do not check
+/// durations, because other tests use the machine at the same time.
+fn is_full_size_run() -> bool {
     std::env::var_os("FULL_SIZE_OUTAGE_TESTS").is_some()
 }
 
 /// Returns unique client ids. The number of ids is `full_size_count` in a full-size run, and
 /// `normal_count` in a normal run.
 fn unique_client_ids(prefix: &str, normal_count: usize, full_size_count: usize) -> Vec<String> {
-    let count = if is_full_size() {
+    let count = if is_full_size_run() {
         full_size_count
     } else {
         normal_count
@@ -48,7 +48,7 @@ struct Fleet {
 }
 
 impl Fleet {
-    /// Connects all clients and publishes their online messages. Returns when the broker has
+    /// Connects all clients and publishes their online messages. Waits until the broker has
     /// acknowledged all messages.
     async fn connect(address: &str, client_ids: Vec<String>) -> Self {
         const MAX_CONCURRENT_CONNECTS: usize = 500;
@@ -78,7 +78,8 @@ impl Fleet {
     }
 
     /// Waits until all clients have a tenant. On a busy machine, the recorder cannot look up many
-    /// new clients within the timeout of a batch. Therefore this function also runs the updater.
+    /// new clients before the lookup timeout. Therefore this function also runs the command
+    /// `update-tenantless`.
     async fn wait_for_initial_tenants(&self, deployment: &Deployment) {
         eventually("all clients to have a tenant", || async {
             deployment.run_command(&["update-tenantless"]).await;
@@ -88,8 +89,8 @@ impl Fleet {
         .await;
     }
 
-    /// Drops all connections and reconnects all clients. Returns the time until all clients were
-    /// recorded with a tenant.
+    /// Drops all connections and reconnects all clients. Returns the reconnected fleet, and the
+    /// time until all clients were recorded with a tenant.
     async fn reconnect(self, deployment: &Deployment) -> (Self, Duration) {
         let start = Instant::now();
         drop(self.clients);
@@ -100,7 +101,7 @@ impl Fleet {
     }
 
     /// Checks that the API lists exactly the clients of the fleet.
-    async fn assert_listed(&self, deployment: &Deployment) {
+    async fn assert_api_lists_exactly_this_fleet(&self, deployment: &Deployment) {
         let client_ids: HashSet<String> = self.client_ids.iter().cloned().collect();
         assert_eq!(deployment.list_client_ids().await, client_ids);
     }
@@ -108,13 +109,13 @@ impl Fleet {
 
 async fn count_clients_with_tenant(deployment: &Deployment) -> usize {
     let sql = "SELECT count(*) FROM connections WHERE org_id <> ''";
-    usize::try_from(deployment.count(sql).await).unwrap()
+    usize::try_from(deployment.count_rows(sql).await).unwrap()
 }
 
 /// Waits until exactly `count` clients have a tenant. The function queries the database, because
 /// repeated API requests for the list of all clients would cause much load.
 async fn wait_for_clients_with_tenant(deployment: &Deployment, count: usize) {
-    let deadline = Instant::now() + 2 * TIMEOUT;
+    let deadline = Instant::now() + 2 * CONDITION_TIMEOUT;
     loop {
         let found_count = count_clients_with_tenant(deployment).await;
         if found_count == count {
@@ -153,20 +154,20 @@ async fn clients_that_reconnect_during_a_lookup_outage_keep_their_tenants(deploy
         (fleet, duration) = fleet.reconnect(&deployment).await;
         let requests = gateway.requested_client_ids().len() - requests_before;
         println!("{outage:?}: all clients recorded after {duration:.1?}; {requests} lookups");
-        if is_full_size() {
+        if is_full_size_run() {
             assert!(
                 duration <= duration_without_outage + 2 * TENANT_LOOKUP_TIMEOUT,
                 "{duration:?}"
             );
         }
         // 20 failed lookups open the circuit breaker. At that time, up to 64 more lookups are in
-        // flight. After that, the connector sends only probes, of which 30 are allowed here.
+        // flight. After that, the connector sends only probes. The test allows 30 probes.
         let max_requests = 20 + 64 + 30;
         assert!(requests <= max_requests, "{outage:?}: {requests} lookups");
-        fleet.assert_listed(&deployment).await;
+        fleet.assert_api_lists_exactly_this_fleet(&deployment).await;
         // Failed lookups during an outage do not count as attempts.
         let sql = "SELECT count(*) FROM connections WHERE tenant_lookup_failure_count > 0";
-        assert_eq!(deployment.count(sql).await, 0);
+        assert_eq!(deployment.count_rows(sql).await, 0);
         check_that_a_new_client_gets_its_tenant_after_the_outage(&deployment, &gateway).await;
         wait_for_clients_with_tenant(&deployment, fleet.client_ids.len()).await;
     }
@@ -198,7 +199,7 @@ async fn check_that_a_new_client_gets_its_tenant_after_the_outage(
     .await;
     // The updater ran in another process, so the circuit breaker of the connector is still open.
     // The breaker closes after a successful probe, and only an online message causes a probe.
-    let deadline = Instant::now() + TIMEOUT;
+    let deadline = Instant::now() + CONDITION_TIMEOUT;
     let metric_name = "cloud_connector_tenant_breaker_open";
     while deployment.read_metric(metric_name, "").await > 0.5 {
         assert!(
@@ -218,7 +219,7 @@ async fn a_reconnect_loop_of_tenantless_clients_causes_one_lookup_per_client(
     let deployment = deployment
         .recreate_with_gateway(&gateway, &[("tenant.negative_cache_ttl", "60s")])
         .await;
-    let test_duration = Duration::from_secs(if is_full_size() { 30 } else { 5 });
+    let test_duration = Duration::from_secs(if is_full_size_run() { 30 } else { 5 });
     let deadline = Instant::now() + test_duration;
     let tasks: Vec<_> = unique_client_ids("s", 50, 500)
         .into_iter()
@@ -230,7 +231,8 @@ async fn a_reconnect_loop_of_tenantless_clients_causes_one_lookup_per_client(
             ))
         })
         .collect();
-    // The memory usage must not increase after the first third of the test.
+    // After the first third of the test, the memory usage must not increase by more than 25 % plus
+    // 16 MiB.
     tokio::time::sleep(test_duration / 3).await;
     let early_mib = deployment.resident_memory_mib();
     let mut reconnect_count = 0;
@@ -258,8 +260,8 @@ async fn a_reconnect_loop_of_tenantless_clients_causes_one_lookup_per_client(
     assert!(reconnect_count > 100, "only {reconnect_count} reconnects");
 }
 
-/// Connects the client and publishes an online message, again and again until the deadline. Returns
-/// the number of connections.
+/// Repeatedly connects the client and publishes an online message, until the deadline. Returns the
+/// number of connections.
 async fn reconnect_until(deadline: Instant, address: String, client_id: String) -> u32 {
     let mut connection_count = 0;
     let control_in = format!("redhat/insights/{client_id}/control/in");
@@ -311,7 +313,7 @@ async fn clients_keep_their_tenants_if_the_lookup_service_suddenly_finds_no_tena
     })
     .await;
     wait_for_clients_with_tenant(&deployment, fleet.client_ids.len()).await;
-    fleet.assert_listed(&deployment).await;
+    fleet.assert_api_lists_exactly_this_fleet(&deployment).await;
     // A client that disconnects and reconnects keeps its tenant, too.
     let (client_id, client) = (&fleet.client_ids[0], &mut fleet.clients[0]);
     client

@@ -100,7 +100,7 @@ async fn tenantless_commands_list_retry_and_delete_clients_without_a_tenant(
         "{output}"
     );
     assert_eq!(
-        deployment.status(&client_ids[0]).await["status"],
+        deployment.client_status(&client_ids[0]).await["status"],
         "connected"
     );
 

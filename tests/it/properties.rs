@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use cloud_connector::domain::{ClientId, Clock, Identity, OrgId, Tenant, Timestamp};
-use cloud_connector::protocol::{HandshakeSegments, InboundMessage, TopicScheme};
+use cloud_connector::protocol::{HandshakeTopicLevels, InboundMessage, TopicScheme};
 use cloud_connector::record::{
     HandshakeErrorSender, PartitionLease, QueuePosition, QueueTopic, Recorder, RecorderConfig,
     RecorderDeps, RecorderInput,
@@ -35,7 +35,7 @@ enum MessageContent {
         id_number: u8,
         /// `sent` time minus receive time, in seconds. `None` means that the `sent` time is
         /// invalid.
-        sent_offset: Option<i64>,
+        sent_offset_seconds: Option<i64>,
         is_handshake: bool,
         /// Whether the broker delivers the message as a retained message.
         is_retained: bool,
@@ -64,16 +64,17 @@ struct Message {
 struct Heartbeat {
     client_index: usize,
     /// Number of messages that the broker received before the heartbeat.
-    messages_received_before: usize,
+    broker_messages_before: usize,
     /// Number of messages that the recorder received before the heartbeat.
-    messages_delivered_before: usize,
+    recorder_messages_before: usize,
 }
 
 /// The delivery of one batch of messages to the recorder.
 #[derive(Debug, Clone)]
 struct Delivery {
     batch_size: usize,
-    /// Number of messages at the end of the batch that are delivered again. This simulates a crash.
+    /// Number of messages at the end of the batch that are delivered again. The redelivery
+    /// simulates a crash.
     redelivered_count: usize,
 }
 
@@ -86,18 +87,18 @@ struct Case {
 }
 
 /// Generates random message contents.
-fn any_content() -> impl Strategy<Value = MessageContent> {
-    let sent_offset = prop_oneof![
+fn any_message_content() -> impl Strategy<Value = MessageContent> {
+    let sent_offset_seconds = prop_oneof![
         4 => (-20_i64..0).prop_map(Some),
         2 => prop_oneof![Just(-599), Just(-600), Just(-601), Just(-3600)].prop_map(Some),
         1 => prop_oneof![Just(5_i64), Just(100_000)].prop_map(Some),
         1 => Just(None),
     ];
     prop_oneof![
-        6 => (0_u8..5, sent_offset, any::<bool>(), prop::bool::weighted(0.2)).prop_map(
-            |(id_number, sent_offset, is_handshake, is_retained)| MessageContent::Online {
+        6 => (0_u8..5, sent_offset_seconds, any::<bool>(), prop::bool::weighted(0.2)).prop_map(
+            |(id_number, sent_offset_seconds, is_handshake, is_retained)| MessageContent::Online {
                 id_number,
-                sent_offset,
+                sent_offset_seconds,
                 is_handshake,
                 is_retained,
             }
@@ -112,7 +113,7 @@ fn any_content() -> impl Strategy<Value = MessageContent> {
 /// Generates random cases.
 fn any_case() -> impl Strategy<Value = Case> {
     let messages = prop::collection::vec(
-        (0..CLIENT_COUNT, any_content()).prop_map(|(client_index, content)| Message {
+        (0..CLIENT_COUNT, any_message_content()).prop_map(|(client_index, content)| Message {
             client_index,
             content,
         }),
@@ -121,10 +122,10 @@ fn any_case() -> impl Strategy<Value = Case> {
     messages.prop_flat_map(|messages| {
         let count = messages.len();
         let heartbeat = (0..CLIENT_COUNT, 0..=count, 0..=count).prop_map(
-            |(client_index, messages_received_before, messages_delivered_before)| Heartbeat {
+            |(client_index, broker_messages_before, recorder_messages_before)| Heartbeat {
                 client_index,
-                messages_received_before,
-                messages_delivered_before,
+                broker_messages_before,
+                recorder_messages_before,
             },
         );
         let delivery =
@@ -153,8 +154,8 @@ struct LastOnline {
     id_number: u8,
     /// `sent` time of the message, in seconds.
     sent_at: i64,
-    /// Value of the fact `mark`. Each online message has a different mark.
-    mark: usize,
+    /// Value of the fact `message_number`. Each online message has a different number.
+    message_number: usize,
 }
 
 /// State of a client in the model. All times are in seconds.
@@ -168,44 +169,44 @@ struct ModelClient {
 }
 
 impl ModelClient {
-    /// Returns the mark of the online message that the API shows. `None` if the client is
-    /// disconnected.
-    fn visible_mark(&self) -> Option<usize> {
+    /// Returns the number of the online message whose facts the store returns. `None` if the client
+    /// is disconnected.
+    fn visible_message_number(&self) -> Option<usize> {
         match self.offline_received_at {
             Some(offline_at) if self.last_heartbeat_at <= Some(offline_at) => None,
-            _ => Some(self.last_online.mark),
+            _ => Some(self.last_online.message_number),
         }
     }
 }
 
-/// Returns the receive time of the message at `index`, in seconds.
-fn message_received_at(index: usize) -> i64 {
-    1000 + i64::try_from(index).unwrap() * 10
+/// Returns the receive time of the message with the index `message_index` in the case, in seconds.
+fn message_received_at(message_index: usize) -> i64 {
+    1000 + i64::try_from(message_index).unwrap() * 10
 }
 
 /// Returns the receive time of a heartbeat, in seconds. The time is between the receive times of
 /// two messages.
 fn heartbeat_received_at(heartbeat: &Heartbeat) -> i64 {
-    message_received_at(heartbeat.messages_received_before) - 5
+    message_received_at(heartbeat.broker_messages_before) - 5
 }
 
-/// Returns the receive time of the online message that each client publishes before the case, in
-/// seconds.
-fn initial_received_at() -> i64 {
+/// Returns the receive time of the initial online messages, in seconds. Each client publishes an
+/// initial online message before the messages of the case.
+fn initial_online_received_at() -> i64 {
     message_received_at(0) - 10
 }
 
-/// Number from which the message id of the initial online message of each client is derived.
-const INITIAL_ID_NUMBER: u8 = 9;
+/// `id_number` of the initial online messages. The messages of a case have other numbers.
+const INITIAL_ONLINE_ID_NUMBER: u8 = 9;
 
 /// Applies each message of the case once and in order. Returns the expected state of each client.
 fn run_model(case: &Case) -> Vec<ModelClient> {
     let mut clients: Vec<ModelClient> = (0..CLIENT_COUNT)
         .map(|client| ModelClient {
             last_online: LastOnline {
-                id_number: INITIAL_ID_NUMBER,
-                sent_at: initial_received_at(),
-                mark: client,
+                id_number: INITIAL_ONLINE_ID_NUMBER,
+                sent_at: initial_online_received_at(),
+                message_number: client,
             },
             offline_received_at: None,
             last_heartbeat_at: None,
@@ -218,12 +219,12 @@ fn run_model(case: &Case) -> Vec<ModelClient> {
             MessageContent::Offline { .. } => client.offline_received_at = Some(received_at),
             MessageContent::Online {
                 id_number,
-                sent_offset,
+                sent_offset_seconds,
                 is_handshake,
                 is_retained,
             } => {
                 let id_number = effective_id_number(id_number, is_handshake);
-                let sent_at = sent_offset.map_or(received_at, |offset| {
+                let sent_at = sent_offset_seconds.map_or(received_at, |offset| {
                     (received_at + offset).min(received_at)
                 });
                 let has_same_id = id_number != 0 && id_number == client.last_online.id_number;
@@ -237,7 +238,7 @@ fn run_model(case: &Case) -> Vec<ModelClient> {
                     client.last_online = LastOnline {
                         id_number,
                         sent_at,
-                        mark: message_mark(index),
+                        message_number: message_number(index),
                     };
                     client.offline_received_at = None;
                 }
@@ -253,14 +254,14 @@ fn run_model(case: &Case) -> Vec<ModelClient> {
     clients
 }
 
-/// Returns the mark of the message at `index`. The marks below `CLIENT_COUNT` belong to the initial
-/// online messages.
-fn message_mark(index: usize) -> usize {
-    CLIENT_COUNT + index
+/// Returns the number of the message with the index `message_index` in the case. The numbers below
+/// `CLIENT_COUNT` are the numbers of the initial online messages.
+fn message_number(message_index: usize) -> usize {
+    CLIENT_COUNT + message_index
 }
 
-/// Returns the number from which the message id is derived. For a handshake, 0 (no message id) is
-/// replaced, because a handshake without message id is invalid.
+/// Returns the number from which the message id is derived. For a handshake, another
+/// number replaces 0 (no message id), because a handshake without a message id is invalid.
 fn effective_id_number(id_number: u8, is_handshake: bool) -> u8 {
     if is_handshake && id_number == 0 {
         5
@@ -272,10 +273,10 @@ fn effective_id_number(id_number: u8, is_handshake: bool) -> u8 {
 // --- recorder and store -------------------------------------------------------------------------
 
 /// A fake tenant lookup that finds the same tenant for all clients.
-struct SingleTenant;
+struct SingleTenantLookup;
 
 #[async_trait]
-impl TenantLookup for SingleTenant {
+impl TenantLookup for SingleTenantLookup {
     async fn lookup(&self, _: &ClientId, _: tokio::time::Instant) -> TenantLookupOutcome {
         TenantLookupOutcome::from_identity(Identity::for_tenant(&Tenant {
             org_id: OrgId::new(ORG_ID).unwrap(),
@@ -283,7 +284,7 @@ impl TenantLookup for SingleTenant {
         }))
     }
 
-    async fn check(&self) -> Result<String, String> {
+    async fn check_availability(&self) -> Result<String, String> {
         Ok(String::new())
     }
 }
@@ -298,7 +299,7 @@ impl Clock for FixedClock {
     }
 }
 
-/// Converts a time of the model, in seconds, to a timestamp.
+/// Converts a time of the model to a timestamp. The model counts time in seconds.
 fn timestamp_at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_700_000_000 + seconds).unwrap()
 }
@@ -316,7 +317,7 @@ impl CaseRunner {
     async fn new(store: Arc<dyn Store>, tasks: &TaskGroup) -> Self {
         let recorder_deps = RecorderDeps {
             store,
-            tenant_lookup: Arc::new(SingleTenant),
+            tenant_lookup: Arc::new(SingleTenantLookup),
             inventory_reporter: None,
             mass_loss_detector: MassLossDetector::default(),
             source_registrar: None,
@@ -330,8 +331,8 @@ impl CaseRunner {
                 ),
                 writers: 1,
                 dead_letter_limits: DeadLetterLimits {
-                    max_per_client: 20,
-                    max_total: 1_000_000,
+                    max_dead_letters_per_client: 20,
+                    max_dead_letters: 1_000_000,
                 },
             },
         };
@@ -346,7 +347,7 @@ impl CaseRunner {
         let answers_lease = acquire(QueueTopic::Answers).await;
         let client_id_prefix = uuid::Uuid::new_v4().simple().to_string();
         Self {
-            topic_scheme: TopicScheme::new(vec!["p".into()], HandshakeSegments::default()),
+            topic_scheme: TopicScheme::new(vec!["p".into()], HandshakeTopicLevels::default()),
             client_ids: (0..CLIENT_COUNT)
                 .map(|n| format!("{client_id_prefix}-{n}"))
                 .collect(),
@@ -356,15 +357,15 @@ impl CaseRunner {
         }
     }
 
-    /// Creates an input of the recorder. `offset` is the Kafka offset of a message in the ingress
-    /// topic. For a message in the answers topic, `offset` is `None`.
+    /// Creates the recorder input for a message. `kafka_offset` is the offset of a message in the
+    /// ingress topic. For a message in the answers topic, `kafka_offset` is `None`.
     fn recorder_input(
         &self,
         topic: String,
         payload: Bytes,
         received_at: i64,
         retained: bool,
-        offset: Option<i64>,
+        kafka_offset: Option<i64>,
     ) -> RecorderInput {
         RecorderInput::Message {
             topic: self.topic_scheme.parse(&topic).unwrap(),
@@ -376,40 +377,54 @@ impl CaseRunner {
                 received_at: timestamp_at(received_at),
                 truncated_from: None,
             },
-            position: offset.map(|offset| QueuePosition {
+            position: kafka_offset.map(|offset| QueuePosition {
                 partition: 0,
                 offset,
             }),
-            unordered: offset.is_none(),
+            from_answers_topic: kafka_offset.is_none(),
         }
     }
 
-    fn canonical_facts(&self, client: usize, mark: usize) -> Value {
-        json!({"mark": mark, "of": self.client_ids[client]})
+    fn canonical_facts(&self, client_index: usize, message_number: usize) -> Value {
+        json!({"message_number": message_number, "of": self.client_ids[client_index]})
     }
 
-    fn online_payload(&self, client: usize, mark: usize, message_id: &str, sent: &str) -> Bytes {
+    fn online_payload(
+        &self,
+        client_index: usize,
+        message_number: usize,
+        message_id: &str,
+        sent: &str,
+    ) -> Bytes {
+        let facts = self.canonical_facts(client_index, message_number);
         let message = json!({"type": "connection-status", "message_id": message_id, "sent": sent,
-            "content": {"state": "online", "canonical_facts": self.canonical_facts(client, mark)}});
+            "content": {"state": "online", "canonical_facts": facts}});
         Bytes::from(message.to_string())
     }
 
-    fn handshake_payload(&self, client: usize, mark: usize, message_id: &str, sent: &str) -> Bytes {
+    fn handshake_payload(
+        &self,
+        client_index: usize,
+        message_number: usize,
+        message_id: &str,
+        sent: &str,
+    ) -> Bytes {
+        let facts = self.canonical_facts(client_index, message_number);
         let message = json!({"type": "host-handshake", "message_id": message_id, "sent": sent,
-            "payload": {"canonical_facts": self.canonical_facts(client, mark)}});
+            "payload": {"canonical_facts": facts}});
         Bytes::from(message.to_string())
     }
 
-    /// Creates the recorder input for the online message that a client publishes before the case.
-    fn initial_input(&self, client: usize) -> RecorderInput {
-        let topic = format!("p/{}/control/out", self.client_ids[client]);
-        let sent = timestamp_at(initial_received_at()).to_string();
-        let message_id = format!("id-{INITIAL_ID_NUMBER}");
-        let payload = self.online_payload(client, client, &message_id, &sent);
-        self.recorder_input(topic, payload, initial_received_at(), false, Some(0))
+    /// Creates the recorder input for the initial online message of a client.
+    fn initial_online_input(&self, client_index: usize) -> RecorderInput {
+        let topic = format!("p/{}/control/out", self.client_ids[client_index]);
+        let sent = timestamp_at(initial_online_received_at()).to_string();
+        let message_id = format!("id-{INITIAL_ONLINE_ID_NUMBER}");
+        let payload = self.online_payload(client_index, client_index, &message_id, &sent);
+        self.recorder_input(topic, payload, initial_online_received_at(), false, Some(0))
     }
 
-    /// Creates the recorder input for the message at `index` in the case.
+    /// Creates the recorder input for the message with the index `index` in the case.
     fn message_input(&self, case: &Case, index: usize) -> RecorderInput {
         let Message {
             client_index,
@@ -423,7 +438,7 @@ impl CaseRunner {
         let (topic, payload) = match content {
             MessageContent::Online {
                 id_number,
-                sent_offset,
+                sent_offset_seconds,
                 is_handshake,
                 is_retained,
             } => {
@@ -432,18 +447,19 @@ impl CaseRunner {
                     0 => String::new(),
                     id_number => format!("id-{id_number}"),
                 };
-                let sent = match sent_offset {
+                let sent = match sent_offset_seconds {
                     Some(offset) => timestamp_at(message_received_at(index) + offset).to_string(),
                     None => "yesterday".to_owned(),
                 };
-                let mark = message_mark(index);
+                let message_number = message_number(index);
                 if *is_handshake {
-                    let payload = self.handshake_payload(*client_index, mark, &message_id, &sent);
+                    let payload =
+                        self.handshake_payload(*client_index, message_number, &message_id, &sent);
                     (handshake_topic, payload)
                 } else {
                     (
                         control_topic,
-                        self.online_payload(*client_index, mark, &message_id, &sent),
+                        self.online_payload(*client_index, message_number, &message_id, &sent),
                     )
                 }
             }
@@ -485,7 +501,8 @@ impl CaseRunner {
         )
     }
 
-    /// Submits a batch of the ingress topic, and waits until the recorder has written the batch.
+    /// Submits a batch of messages from the ingress topic, and waits until the recorder has written
+    /// the batch.
     async fn deliver_batch(&self, inputs: Vec<RecorderInput>) {
         let receipt = self
             .recorder
@@ -497,7 +514,7 @@ impl CaseRunner {
     /// messages.
     async fn deliver_heartbeats(&self, case: &Case, message_count: usize) {
         for heartbeat in &case.heartbeats {
-            if heartbeat.messages_delivered_before != message_count {
+            if heartbeat.recorder_messages_before != message_count {
                 continue;
             }
             let topic = format!("p/{}/data/out", self.client_ids[heartbeat.client_index]);
@@ -510,10 +527,10 @@ impl CaseRunner {
         }
     }
 
-    /// Delivers all messages of the case to the recorder. Some messages are delivered more than
-    /// once.
+    /// Delivers the initial online messages to the recorder. Then delivers all messages and
+    /// heartbeats of the case. Some messages are delivered more than once.
     async fn deliver_case(&self, case: &Case) {
-        let initial = (0..CLIENT_COUNT).map(|client| self.initial_input(client));
+        let initial = (0..CLIENT_COUNT).map(|client| self.initial_online_input(client));
         self.deliver_batch(initial.collect()).await;
         let mut deliveries = case.deliveries.iter().cycle();
         let (mut next_index, mut delivered_count) = (0, 0);
@@ -530,8 +547,8 @@ impl CaseRunner {
                 self.deliver_heartbeats(case, message_count).await;
             }
             // Simulates a crash after the write and before the offset commit: the last messages of
-            // the batch are delivered again. This happens only after a batch with new messages.
-            // Otherwise the loop might not end.
+            // the batch are delivered again. Messages are redelivered only after a batch with new
+            // messages. Otherwise the loop might not end.
             let redelivered_count = if end_index > delivered_count {
                 redelivered_count
             } else {
@@ -547,11 +564,14 @@ impl CaseRunner {
         let org_id = OrgId::new(ORG_ID).unwrap();
         for (client, expected) in run_model(case).iter().enumerate() {
             let client_id = ClientId::new(&self.client_ids[client]).unwrap();
-            let connection = store.find_for_org(&org_id, &client_id).await.unwrap();
+            let connection = store
+                .find_connection_for_org(&org_id, &client_id)
+                .await
+                .unwrap();
             let stored_facts = connection.as_ref().map(|row| &row.info.canonical_facts);
             let expected_facts = expected
-                .visible_mark()
-                .map(|mark| self.canonical_facts(client, mark));
+                .visible_message_number()
+                .map(|message_number| self.canonical_facts(client, message_number));
             prop_assert_eq!(
                 stored_facts,
                 expected_facts.as_ref(),
@@ -562,11 +582,11 @@ impl CaseRunner {
             // The stored presence state must be correct, too, because the recorder applies later
             // messages to the stored state.
             let client_ids = std::slice::from_ref(&client_id);
-            let states = store.load_states(client_ids).await.unwrap();
+            let states = store.load_client_states(client_ids).await.unwrap();
             let is_offline_stored = states[&client_id]
                 .connection
                 .as_ref()
-                .is_none_or(|row| row.offline_overruled);
+                .is_none_or(|row| row.offline_message_overruled);
             prop_assert_eq!(
                 is_offline_stored,
                 expected.offline_received_at.is_some(),
@@ -610,7 +630,7 @@ impl CaseRunner {
     }
 }
 
-async fn check_case(store: Arc<dyn Store>, case: &Case) -> Result<(), TestCaseError> {
+async fn run_and_check_case(store: Arc<dyn Store>, case: &Case) -> Result<(), TestCaseError> {
     let tasks = TaskGroup::new();
     let runner = CaseRunner::new(store.clone(), &tasks).await;
     runner.deliver_case(case).await;
@@ -643,7 +663,7 @@ fn check_random_cases(store: &Arc<dyn Store>, runtime: &tokio::runtime::Runtime)
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
     let mut runner = TestRunner::new_with_rng(config, rng);
     let outcome = runner.run(&any_case(), |case| {
-        runtime.block_on(check_case(store.clone(), &case))
+        runtime.block_on(run_and_check_case(store.clone(), &case))
     });
     if let Err(error) = outcome {
         panic!(

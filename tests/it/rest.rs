@@ -46,7 +46,7 @@ struct ApiFixture {
     other_client_id: String,
     /// Id of a Satellite server of `OTHER_ORG`.
     satellite_id: String,
-    /// Id of a client of `OTHER_ORG` that the fixture does not connect. It sorts before
+    /// Id of a client of `OTHER_ORG` that the fixture does not connect. This id sorts before
     /// `other_client_id`.
     unconnected_client_id: String,
     /// Id of a connected client without a tenant.
@@ -59,8 +59,8 @@ struct ApiFixture {
 }
 
 impl ApiFixture {
-    /// Replaces `deployment` with a new one that has the settings of the fixture and
-    /// `extra_settings`, and connects the clients.
+    /// Replaces `deployment` with a new deployment in the same mode, and connects the clients. The
+    /// new deployment has the settings of the fixture and `extra_settings`.
     async fn start(deployment: Deployment, extra_settings: Settings<'_>) -> Self {
         let create_deployment =
             async |settings: Settings<'_>| deployment.recreate_with_settings(settings).await;
@@ -157,14 +157,14 @@ fn with_api_key(request: RequestBuilder, key_name: &str, secret: &str) -> Reques
         .header("x-rh-cloud-connector-psk", secret)
 }
 
-/// Calls [`connect_client_with`] with default CONNECT options.
+/// Calls [`connect_client_with_options`] with default CONNECT options.
 async fn connect_client(deployment: &Deployment, client_id: &str, dispatcher: &str) -> RawClient {
-    connect_client_with(deployment, &Connect::new(client_id), dispatcher).await
+    connect_client_with_options(deployment, &Connect::new(client_id), dispatcher).await
 }
 
 /// Connects a client, subscribes it to its control and data topics, and publishes an online message
 /// with one dispatcher. Returns when the database contains the client's row.
-async fn connect_client_with(
+async fn connect_client_with_options(
     deployment: &Deployment,
     connect: &Connect,
     dispatcher: &str,
@@ -208,8 +208,8 @@ async fn json_text_response(request: RequestBuilder) -> (u16, String) {
     (status.as_u16(), text)
 }
 
-/// Sends the request and checks that the response is an error envelope. Returns the status and
-/// the title.
+/// Sends the request and checks that the response is an error envelope. Returns the status and the
+/// title.
 async fn error_response(request: RequestBuilder) -> (u16, String) {
     let (status, body) = json_response(request).await;
     assert!(status >= 400, "{status} {body}");

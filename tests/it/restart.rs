@@ -1,4 +1,4 @@
-//! Shutdown, crash and restart in embedded mode.
+//! Tests of shutdown, crash and restart in embedded mode.
 
 use std::time::Duration;
 
@@ -20,11 +20,11 @@ async fn sigterm_exits_with_code_0_and_discards_the_last_wills_of_connected_clie
     let mut connector = Connector::start().await;
     let client_id = unique_id("connected");
     let mut client = connect_and_publish_online(&connector, &client_id).await;
-    connector.signal("TERM");
+    connector.send_signal("TERM");
     client.wait_for_close().await;
     assert_eq!(connector.wait_for_exit().await.code(), Some(0));
-    // The connector itself closed the connection. Therefore the client is still listed as
-    // connected.
+    // The shutdown closed the connection, so the broker did not publish the last will. Therefore
+    // the client is still listed as connected.
     connector.start_process().await;
     assert_eq!(connector.list_client_ids("10000").await, [client_id]);
 }
@@ -59,7 +59,7 @@ async fn a_second_sigint_during_shutdown_exits_immediately() {
         (connector.readiness().await.0 == 503).then_some(())
     })
     .await;
-    connector.signal("INT");
+    connector.send_signal("INT");
     // The HTTP listener closes first. After that the connector waits for the batch.
     eventually("the HTTP listener to close", || async {
         connector
@@ -70,7 +70,7 @@ async fn a_second_sigint_during_shutdown_exits_immediately() {
             .then_some(())
     })
     .await;
-    connector.signal("INT");
+    connector.send_signal("INT");
     assert_eq!(connector.wait_for_exit().await.code(), Some(130));
 }
 
@@ -133,7 +133,7 @@ async fn a_second_process_with_the_same_data_folder_exits_and_prints_the_first_p
 }
 
 #[tokio::test]
-async fn unfinished_requests_do_not_delay_shutdown_beyond_the_grace_period() {
+async fn unfinished_requests_do_not_delay_shutdown_until_the_grace_period_ends() {
     use tokio::io::AsyncWriteExt as _;
     let mut connector = Connector::builder()
         .set("shutdown.grace_period", "8s")
@@ -150,7 +150,7 @@ async fn unfinished_requests_do_not_delay_shutdown_beyond_the_grace_period() {
     let client_id = unique_id("connected");
     let _client = connect_and_publish_online(&connector, &client_id).await;
     let shutdown_start = std::time::Instant::now();
-    connector.signal("TERM");
+    connector.send_signal("TERM");
     assert_eq!(connector.wait_for_exit().await.code(), Some(0));
     assert!(
         shutdown_start.elapsed() < Duration::from_secs(7),
@@ -190,7 +190,7 @@ async fn the_connector_works_while_stdout_and_stderr_are_closed() {
             }
         }
     };
-    // Now stdout and stderr are closed, so the connector cannot write its log.
+    // stdout is already closed. The test closes stderr, too, so the connector cannot write its log.
     drop(child.stderr.take());
     let client_id = unique_id("closed-output");
     let mut client = RawClient::connect(&mqtt_address, &Connect::new(&client_id)).await;

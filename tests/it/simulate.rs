@@ -9,7 +9,9 @@ use tokio::process::{Child, ChildStderr};
 use tokio::time::timeout;
 
 use crate::support::connector::{DEFAULT_ORG_ID, send_signal};
-use crate::support::{Certs, Connector, TIMEOUT, connector_command, eventually, unique_id};
+use crate::support::{
+    CONDITION_TIMEOUT, Certs, Connector, connector_command, eventually, unique_id,
+};
 
 /// A running `simulate` process and the progress lines on its standard error.
 struct Fleet {
@@ -43,7 +45,7 @@ impl Fleet {
             }
             panic!("simulate ended without printing {text:?}");
         };
-        timeout(TIMEOUT, read_lines)
+        timeout(CONDITION_TIMEOUT, read_lines)
             .await
             .unwrap_or_else(|_| panic!("timed out waiting for {text:?}"));
     }
@@ -52,11 +54,11 @@ impl Fleet {
     async fn stop(self) -> Value {
         let pid = i32::try_from(self.child.id().unwrap()).unwrap();
         send_signal(pid, "INT");
-        self.wait().await
+        self.wait_for_exit().await
     }
 
     /// Waits until the process exits. Returns the summary, which must be the only standard output.
-    async fn wait(mut self) -> Value {
+    async fn wait_for_exit(mut self) -> Value {
         let mut progress_lines = self.progress_lines;
         let print_progress = tokio::spawn(async move {
             while let Ok(Some(line)) = progress_lines.next_line().await {
@@ -64,7 +66,7 @@ impl Fleet {
             }
         });
         self.child.stdin = None;
-        let output = timeout(TIMEOUT, self.child.wait_with_output()).await;
+        let output = timeout(CONDITION_TIMEOUT, self.child.wait_with_output()).await;
         let output = output
             .expect("timed out waiting for simulate to exit")
             .unwrap();
@@ -135,7 +137,9 @@ async fn clients_of_both_dialects_are_listed_and_the_summary_counts_are_exact() 
 async fn simulate_ends_after_its_duration_and_all_clients_disconnect() {
     let connector = Connector::start().await;
     let args = "--clients 20 --dialect mixed --update-rate 50 --duration 3s --quiet";
-    let summary = Fleet::start(&connector.mqtt_address, args).wait().await;
+    let summary = Fleet::start(&connector.mqtt_address, args)
+        .wait_for_exit()
+        .await;
     assert_eq!(summary_count(&summary, "clients"), 20);
     let seconds = summary["duration_seconds"].as_f64().unwrap();
     assert!(seconds >= 3.0, "{summary}");
@@ -209,7 +213,7 @@ async fn simulate_issues_one_certificate_per_client_in_tls_dir_and_reuses_it() {
     let id_prefix = unique_id("tls");
     let address = connector.mqtts_address.as_ref().unwrap();
     let address = address.replace("127.0.0.1", "localhost");
-    let certs_dir = certs.file("");
+    let certs_dir = certs.file_path("");
     let args = format!(
         "--clients 5 --id {id_prefix} --tls-dir {}",
         certs_dir.display()
@@ -218,7 +222,7 @@ async fn simulate_issues_one_certificate_per_client_in_tls_dir_and_reuses_it() {
     for _ in 0..2 {
         let fleet = Fleet::start(&address, &args);
         wait_for_listed_clients(&connector, 5).await;
-        certificates.push(std::fs::read(certs.file(&format!("{id_prefix}-4.pem"))).unwrap());
+        certificates.push(std::fs::read(certs.file_path(&format!("{id_prefix}-4.pem"))).unwrap());
         assert_eq!(summary_count(&fleet.stop().await, "clean_disconnects"), 5);
         wait_for_listed_clients(&connector, 0).await;
     }

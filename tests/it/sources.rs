@@ -1,4 +1,5 @@
-//! Registration of catalog proxies with the sources service, if `sources.url` is set.
+//! Tests that the connector registers catalog proxies with the sources service if `sources.url` is
+//! set.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 use crate::support::mqtt::{Connect, RawClient, control_out_topic, online_message};
 use crate::support::{Deployment, eventually, unique_id};
 
-/// Identity header and body of each bulk create request.
+/// Identity header and body of each bulk create request that the fake has received.
 type Registrations = Arc<Mutex<Vec<(String, Value)>>>;
 
 /// Starts a fake of the external sources service. The fake contains no sources yet. Returns the URL

@@ -88,12 +88,12 @@ async fn unwritable_data_folder_is_reported_at_startup() {
     );
     assert!(error.contains("Not a directory"), "{error}");
 
-    let read_only = folder.path().join("read-only");
-    std::fs::create_dir(&read_only).unwrap();
-    std::fs::set_permissions(&read_only, std::fs::Permissions::from_mode(0o555)).unwrap();
-    let is_root = std::fs::write(read_only.join("probe"), "").is_ok();
+    let read_only_dir = folder.path().join("read-only");
+    std::fs::create_dir(&read_only_dir).unwrap();
+    std::fs::set_permissions(&read_only_dir, std::fs::Permissions::from_mode(0o555)).unwrap();
+    let is_root = std::fs::write(read_only_dir.join("probe"), "").is_ok();
     if !is_root {
-        let error = startup_error(&read_only, &[], &[]).await;
+        let error = startup_error(&read_only_dir, &[], &[]).await;
         assert!(
             error.contains("data.dir") && error.contains("denied"),
             "{error}"
@@ -133,7 +133,7 @@ async fn damaged_database_file_is_reported_and_not_modified() {
         |bytes: &mut Vec<u8>| bytes.truncate(5000),
     ] {
         let mut connector = Connector::start().await;
-        connector.signal("TERM");
+        connector.send_signal("TERM");
         assert!(connector.wait_for_exit().await.success());
         let database = connector.data_dir().join("cloud-connector.db");
         let mut bytes = std::fs::read(&database).unwrap();
@@ -155,16 +155,20 @@ async fn expired_certificate_wrong_key_and_wrong_ca_are_reported_at_startup() {
     let folder = tempfile::tempdir().unwrap();
     let data_dir = folder.path().join("data");
     let certs = Certs::init(folder.path()).await;
-    let issue_expired = ["certs", "issue", "--server", "--days", "0", "--dir"];
+    let issue_expired_args = ["certs", "issue", "--server", "--days", "0", "--dir"];
     let output = connector_command()
-        .args(issue_expired)
-        .arg(certs.file(""))
+        .args(issue_expired_args)
+        .arg(certs.file_path(""))
         .output()
         .await
         .unwrap();
     assert!(output.status.success());
-    let file = |name: &str| certs.file(name).display().to_string();
-    let (certificate, key, ca) = (file("server.pem"), file("server.key"), file("ca.pem"));
+    let cert_file_path = |file_name: &str| certs.file_path(file_name).display().to_string();
+    let (certificate, key, ca) = (
+        cert_file_path("server.pem"),
+        cert_file_path("server.key"),
+        cert_file_path("ca.pem"),
+    );
     let tls_env = [
         ("CLOUD_CONNECTOR__BROKER__TLS__LISTEN", "127.0.0.1:0"),
         (
@@ -183,16 +187,16 @@ async fn expired_certificate_wrong_key_and_wrong_ca_are_reported_at_startup() {
 
     let output = connector_command()
         .args(["certs", "issue", "--server", "--dir"])
-        .arg(certs.file(""))
+        .arg(certs.file_path(""))
         .output();
     assert!(output.await.unwrap().status.success());
-    // The key of the CA does not match the server certificate.
-    let ca_key = file("ca.key");
+    // The private key of the CA does not match the server certificate.
+    let ca_key = cert_file_path("ca.key");
     let mut env_with_wrong_key = tls_env;
     env_with_wrong_key[2].1 = &ca_key;
     let error = startup_error(&data_dir, &[], &env_with_wrong_key).await;
     assert!(error.contains("broker.tls.key"), "{error}");
-    // A key file is not a CA certificate.
+    // The setting for the CA certificate refers to a key file.
     let mut env_with_wrong_ca = tls_env;
     env_with_wrong_ca[3].1 = &ca_key;
     let error = startup_error(&data_dir, &[], &env_with_wrong_ca).await;

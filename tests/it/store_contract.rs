@@ -1,5 +1,5 @@
-//! Contract tests of the `Store` trait. The `contract!` macro runs each case on SQLite and
-//! PostgreSQL.
+//! Contract tests of the `Store` trait. The `contract_tests!` macro runs each case on SQLite
+//! and on PostgreSQL.
 
 mod api_reads;
 mod dead_letters;
@@ -40,17 +40,17 @@ enum Database {
 
 impl TestStore {
     /// Reads a client's row directly from the database, without the store.
-    pub async fn row(&self, client: &str) -> Option<crate::support::deployment::ConnectionRow> {
+    pub async fn row(&self, client_id: &str) -> Option<crate::support::deployment::ConnectionRow> {
         use crate::support::deployment;
         match &self.database {
             Database::Sqlite(folder) => {
-                deployment::sqlite_row(&folder.path().join("test.db"), client).await
+                deployment::read_sqlite_row(&folder.path().join("test.db"), client_id).await
             }
             #[cfg(feature = "external-services")]
             Database::Postgres(url) => {
                 use sqlx::Connection as _;
                 let mut database = sqlx::PgConnection::connect(url).await.unwrap();
-                deployment::postgres_row(&mut database, client).await
+                deployment::read_postgres_row(&mut database, client_id).await
             }
         }
     }
@@ -82,7 +82,8 @@ pub async fn open_sqlite() -> TestStore {
     }
 }
 
-/// Creates a database on the PostgreSQL server that `make test` starts, and opens a store on it.
+/// Creates a database on the PostgreSQL server that `make test` starts, and opens a store on
+/// this database.
 #[cfg(feature = "external-services")]
 pub async fn open_postgres() -> TestStore {
     use cloud_connector::store::postgres::{PostgresStore, migrate};
@@ -99,8 +100,9 @@ pub async fn open_postgres() -> TestStore {
     }
 }
 
-/// Generates one test per case and database. A case is an `async fn(Arc<dyn Store>)`.
-macro_rules! contract {
+/// Creates two tests from each case: a test on SQLite and a test on PostgreSQL. A case is an
+/// `async fn(Arc<dyn Store>)`.
+macro_rules! contract_tests {
     ($($case:ident),* $(,)?) => {
         mod sqlite {
             $(
@@ -127,7 +129,7 @@ macro_rules! contract {
     };
 }
 
-contract!(
+contract_tests!(
     connection_is_visible_only_to_its_organization,
     second_online_message_replaces_all_values,
     offline_message_moves_the_client_to_disconnected_clients,
@@ -152,9 +154,9 @@ contract!(
     dead_letters_can_be_filtered_read_and_purged,
     finish_replay_keeps_a_dead_letter_that_was_rejected_again,
     empty_batch_is_accepted,
-    find_many_returns_only_connections_of_the_organization,
+    find_connections_for_org_returns_only_connections_of_the_organization,
     satellite_is_found_for_every_organization,
-    list_all_pages_through_clients_with_a_tenant,
+    list_all_clients_returns_pages_of_clients_with_a_tenant,
     filters_match_dispatchers_tags_and_facts,
     prefix_filter_matches_client_id_and_fqdn,
     search_uses_the_latest_online_message,
@@ -188,22 +190,22 @@ fn received_at(second: i64) -> ReceivedAt {
     }
 }
 
-fn connection_end(name: &str, second: i64) -> ConnectionEnd {
+fn connection_end(client_id: &str, second: i64) -> ConnectionEnd {
     ConnectionEnd {
-        client_id: client(name),
+        client_id: client(client_id),
         received_at: received_at(second),
     }
 }
 
 /// Returns the upsert for an online message that was received at second 0.
-fn upsert(name: &str, tenant: TenantChange) -> ConnectionUpsert {
+fn upsert(client_id: &str, tenant: TenantChange) -> ConnectionUpsert {
     ConnectionUpsert {
-        client_id: client(name),
+        client_id: client(client_id),
         dialect: Dialect::Status,
         kind: ClientKind::Host,
         topic_prefix: "redhat/insights".into(),
         info: ClientInfo {
-            canonical_facts: json!({"fqdn": name}),
+            canonical_facts: json!({"fqdn": client_id}),
             catalog_service_facts: json!(null),
             dispatchers: json!({"echo": {}}),
             tags: json!(null),
@@ -221,8 +223,8 @@ fn upsert(name: &str, tenant: TenantChange) -> ConnectionUpsert {
 }
 
 /// Returns the upsert for an online message of a client whose tenant was found.
-fn upsert_for_org(name: &str, org_id: &str) -> ConnectionUpsert {
-    upsert(name, TenantChange::Found(tenant(org_id)))
+fn upsert_for_org(client_id: &str, org_id: &str) -> ConnectionUpsert {
+    upsert(client_id, TenantChange::Found(tenant(org_id)))
 }
 
 async fn record_online(store: &Arc<dyn Store>, upserts: Vec<ConnectionUpsert>) {
@@ -236,11 +238,11 @@ async fn record_online(store: &Arc<dyn Store>, upserts: Vec<ConnectionUpsert>) {
         .unwrap();
 }
 
-async fn record_offline(store: &Arc<dyn Store>, names: &[&str], second: i64) {
+async fn record_offline(store: &Arc<dyn Store>, client_ids: &[&str], second: i64) {
     let batch = PresenceBatch {
-        connection_ends: names
+        connection_ends: client_ids
             .iter()
-            .map(|name| connection_end(name, second))
+            .map(|client_id| connection_end(client_id, second))
             .collect(),
         ..PresenceBatch::default()
     };
@@ -252,13 +254,13 @@ async fn record_offline(store: &Arc<dyn Store>, names: &[&str], second: i64) {
 
 async fn record_heartbeat(
     store: &Arc<dyn Store>,
-    name: &str,
+    client_id: &str,
     second: i64,
     tenant: Option<TenantChange>,
 ) {
     let batch = PresenceBatch {
         heartbeats: vec![HeartbeatUpdate {
-            client_id: client(name),
+            client_id: client(client_id),
             received_at: timestamp_at(second),
             tenant,
         }],
@@ -271,19 +273,28 @@ async fn record_heartbeat(
 }
 
 /// Finds a connection of organization 1.
-async fn find_for_org_1(store: &Arc<dyn Store>, name: &str) -> Option<Connection> {
-    store.find_for_org(&org("1"), &client(name)).await.unwrap()
+async fn find_for_org_1(store: &Arc<dyn Store>, client_id: &str) -> Option<Connection> {
+    store
+        .find_connection_for_org(&org("1"), &client(client_id))
+        .await
+        .unwrap()
 }
 
-async fn load_state(store: &Arc<dyn Store>, name: &str) -> StoredState {
-    let mut states = store.load_states(&[client(name)]).await.unwrap();
-    states.remove(&client(name)).expect("a stored state")
+async fn load_client_state(store: &Arc<dyn Store>, client_id: &str) -> StoredState {
+    let mut states = store
+        .load_client_states(&[client(client_id)])
+        .await
+        .unwrap();
+    states.remove(&client(client_id)).expect("a stored state")
 }
 
 async fn count_for_org(store: &Arc<dyn Store>, org_id: &str) -> u64 {
     let request = PageRequest::at_offset(0, 1);
-    let page = store.list_for_org(&org(org_id), &request).await.unwrap();
-    page.count
+    let page = store
+        .list_connections_for_org(&org(org_id), &request)
+        .await
+        .unwrap();
+    page.total_count
 }
 
 async fn connection_is_visible_only_to_its_organization(store: Arc<dyn Store>) {
@@ -297,7 +308,10 @@ async fn connection_is_visible_only_to_its_organization(store: Arc<dyn Store>) {
     assert_eq!(found.message_id.unwrap().as_str(), "m1");
     assert_eq!(found.message_sent, timestamp_at(0));
     assert_eq!(
-        store.find_for_org(&org("2"), &client("a")).await.unwrap(),
+        store
+            .find_connection_for_org(&org("2"), &client("a"))
+            .await
+            .unwrap(),
         None
     );
     assert_eq!(
@@ -319,7 +333,7 @@ async fn second_online_message_replaces_all_values(store: Arc<dyn Store>) {
     record_online(&store, vec![second.clone()]).await;
     assert_eq!(find_for_org_1(&store, "a").await, None);
     let found = store
-        .find_for_org(&org("2"), &client("a"))
+        .find_connection_for_org(&org("2"), &client("a"))
         .await
         .unwrap()
         .unwrap();
@@ -335,7 +349,7 @@ async fn offline_message_moves_the_client_to_disconnected_clients(store: Arc<dyn
     assert_eq!(find_for_org_1(&store, "a").await, None);
     assert_eq!(count_for_org(&store, "1").await, 0);
     let states = store
-        .load_states(&[client("a"), client("unknown")])
+        .load_client_states(&[client("a"), client("unknown")])
         .await
         .unwrap();
     assert_eq!(states.len(), 1);
@@ -355,7 +369,7 @@ async fn online_message_removes_the_client_from_disconnected_clients(store: Arc<
         vec![upsert("a", TenantChange::NotFound(timestamp_at(3)))],
     )
     .await;
-    let state = load_state(&store, "a").await;
+    let state = load_client_state(&store, "a").await;
     assert_eq!(state.disconnect, None);
     assert_eq!(state.connection.unwrap().tenant, None);
 }
@@ -367,12 +381,13 @@ async fn tenantless_client_is_stored_but_not_found_for_any_organization(store: A
     ];
     record_online(&store, upserts).await;
     for name in ["not-found", "pending"] {
-        let stored = load_state(&store, name).await.connection.unwrap();
+        let stored = load_client_state(&store, name).await.connection.unwrap();
         assert_eq!(stored.tenant, None);
         assert_eq!(stored.message_id.as_ref().unwrap().as_str(), "m1");
         assert_eq!(find_for_org_1(&store, name).await, None);
     }
-    // No OrgId matches the empty `org_id` of a tenantless client.
+    // An `OrgId` cannot be empty. Therefore no organization matches the empty `org_id` of a
+    // tenantless client.
     assert!(OrgId::new("").is_err());
 }
 
@@ -395,10 +410,10 @@ async fn list_of_connections_is_ordered_counted_and_paged(store: Arc<dyn Store>)
     record_online(&store, upserts).await;
     let list_names = async |offset, limit| {
         let page = store
-            .list_for_org(&org("1"), &PageRequest::at_offset(offset, limit))
+            .list_connections_for_org(&org("1"), &PageRequest::at_offset(offset, limit))
             .await
             .unwrap();
-        assert_eq!(page.count, 5);
+        assert_eq!(page.total_count, 5);
         let names = page.connections.iter().map(|c| c.client_id.to_string());
         names.collect::<Vec<_>>()
     };
@@ -425,10 +440,10 @@ async fn batch_of_1000_clients_is_written(store: Arc<dyn Store>) {
     record_online(&store, upserts("one")).await;
     record_online(&store, upserts("two")).await;
     let page = store
-        .list_for_org(&org("1"), &PageRequest::at_offset(0, 5000))
+        .list_connections_for_org(&org("1"), &PageRequest::at_offset(0, 5000))
         .await
         .unwrap();
-    assert_eq!(page.count, 1000);
+    assert_eq!(page.total_count, 1000);
     assert!(
         page.connections
             .iter()
@@ -436,7 +451,10 @@ async fn batch_of_1000_clients_is_written(store: Arc<dyn Store>) {
     );
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let clients: Vec<ClientId> = names.iter().map(|name| client(name)).collect();
-    assert_eq!(store.load_states(&clients).await.unwrap().len(), 1000);
+    assert_eq!(
+        store.load_client_states(&clients).await.unwrap().len(),
+        1000
+    );
     record_offline(&store, &names, 2).await;
     assert_eq!(count_for_org(&store, "1").await, 0);
 }
@@ -452,13 +470,20 @@ async fn unusual_values_are_read_back_unchanged(store: Arc<dyn Store>) {
     unusual.info.client_name = "n".repeat(255);
     record_online(&store, vec![unusual.clone()]).await;
     let found = store
-        .find_for_org(&org("o'rg \u{1F600}"), &client(name))
+        .find_connection_for_org(&org("o'rg \u{1F600}"), &client(name))
         .await
         .unwrap()
         .unwrap();
     assert_eq!(found.info, unusual.info);
     assert_eq!(found.message_id, unusual.message_id);
-    assert_eq!(store.load_states(&[client(name)]).await.unwrap().len(), 1);
+    assert_eq!(
+        store
+            .load_client_states(&[client(name)])
+            .await
+            .unwrap()
+            .len(),
+        1
+    );
 }
 
 async fn client_ids_are_listed_in_ascending_order(store: Arc<dyn Store>) {
@@ -475,20 +500,33 @@ async fn clients_that_disconnected_before_a_time_are_deleted(store: Arc<dyn Stor
     record_offline(&store, &["a"], 2).await;
     assert_eq!(
         store
-            .delete_disconnected_before(timestamp_at(2))
+            .delete_clients_disconnected_before(timestamp_at(2))
             .await
             .unwrap(),
         0
     );
-    assert_eq!(store.load_states(&[client("a")]).await.unwrap().len(), 1);
     assert_eq!(
         store
-            .delete_disconnected_before(timestamp_at(3))
+            .load_client_states(&[client("a")])
+            .await
+            .unwrap()
+            .len(),
+        1
+    );
+    assert_eq!(
+        store
+            .delete_clients_disconnected_before(timestamp_at(3))
             .await
             .unwrap(),
         1
     );
-    assert!(store.load_states(&[client("a")]).await.unwrap().is_empty());
+    assert!(
+        store
+            .load_client_states(&[client("a")])
+            .await
+            .unwrap()
+            .is_empty()
+    );
 }
 
 async fn batch_with_an_outdated_lease_is_fenced(store: Arc<dyn Store>) {
@@ -508,7 +546,7 @@ async fn batch_with_an_outdated_lease_is_fenced(store: Arc<dyn Store>) {
         .unwrap();
     assert_eq!(first_leases.len(), 2);
     assert_eq!(write("a", &first_leases).await, WriteOutcome::Committed);
-    // Partition 1 of another topic has a separate epoch.
+    // The lease of a partition does not affect the partition with the same number in another topic.
     let answers_leases = store
         .acquire_partitions(QueueTopic::Answers, &[1], "two")
         .await
@@ -525,7 +563,7 @@ async fn batch_with_an_outdated_lease_is_fenced(store: Arc<dyn Store>) {
         WriteOutcome::Fenced(vec![first_leases[1]])
     );
     assert_eq!(find_for_org_1(&store, "b").await, None);
-    // The first owner keeps partition 0, and the second owner writes partition 1.
+    // The first owner still owns partition 0, and the second owner owns partition 1.
     assert_eq!(
         write("c", &first_leases[..1]).await,
         WriteOutcome::Committed
@@ -553,7 +591,9 @@ async fn failed_batch_writes_nothing(store: Arc<dyn Store>) {
         ..PresenceBatch::default()
     };
     let is_connected = async |name: &str, org_id: &str| {
-        let found = store.find_for_org(&org(org_id), &client(name)).await;
+        let found = store
+            .find_connection_for_org(&org(org_id), &client(name))
+            .await;
         found.unwrap().is_some()
     };
     match store.record_batch(&batch, &[], timestamp_at(3)).await {
@@ -567,7 +607,7 @@ async fn empty_batch_is_accepted(store: Arc<dyn Store>) {
         .record_batch(&PresenceBatch::default(), &[], timestamp_at(0))
         .await
         .unwrap();
-    assert!(store.load_states(&[]).await.unwrap().is_empty());
+    assert!(store.load_client_states(&[]).await.unwrap().is_empty());
     store.ping().await.unwrap();
 }
 
@@ -606,17 +646,17 @@ async fn heartbeat_restores_a_disconnected_client(store: Arc<dyn Store>) {
         tenant("1")
     );
     let clients = [client("a"), client("b"), client("unknown")];
-    assert_eq!(store.load_states(&clients).await.unwrap().len(), 2);
-    let state = load_state(&store, "a").await;
+    assert_eq!(store.load_client_states(&clients).await.unwrap().len(), 2);
+    let state = load_client_state(&store, "a").await;
     let stored = state.connection.unwrap();
-    assert!(stored.offline_overruled);
+    assert!(stored.offline_message_overruled);
     assert_eq!(stored.last_heartbeat_at, Some(timestamp_at(3)));
     assert_eq!(stored.received_at, received_at(2));
     assert_eq!(state.disconnect, None);
-    // The next online message replaces the overruled offline message.
+    // The next online message clears the field `offline_message_overruled`.
     record_online(&store, vec![upsert_for_org("a", "1")]).await;
-    let stored = load_state(&store, "a").await.connection.unwrap();
-    assert!(!stored.offline_overruled);
+    let stored = load_client_state(&store, "a").await.connection.unwrap();
+    assert!(!stored.offline_message_overruled);
 }
 
 async fn heartbeat_before_the_offline_message_is_ignored(store: Arc<dyn Store>) {
@@ -637,8 +677,8 @@ async fn offline_message_before_a_heartbeat_does_not_end_the_connection(store: A
     record_heartbeat(&store, "a", 5, None).await;
     record_offline(&store, &["a"], 2).await;
     assert!(find_for_org_1(&store, "a").await.is_some());
-    let stored = load_state(&store, "a").await.connection.unwrap();
-    assert!(stored.offline_overruled);
+    let stored = load_client_state(&store, "a").await.connection.unwrap();
+    assert!(stored.offline_message_overruled);
     assert_eq!(stored.received_at, received_at(2));
     assert_eq!(stored.last_heartbeat_at, Some(timestamp_at(5)));
     record_offline(&store, &["a"], 5).await;
@@ -661,7 +701,7 @@ async fn queue_positions_are_stored(store: Arc<dyn Store>) {
     let mut upsert = upsert_for_org("a", "1");
     upsert.received_at.position = position(7);
     record_online(&store, vec![upsert]).await;
-    let stored = load_state(&store, "a").await.connection.unwrap();
+    let stored = load_client_state(&store, "a").await.connection.unwrap();
     assert_eq!(stored.received_at.position, position(7));
     let mut connection_end = connection_end("a", 2);
     connection_end.received_at.position = position(8);
@@ -673,10 +713,10 @@ async fn queue_positions_are_stored(store: Arc<dyn Store>) {
         .record_batch(&batch, &[], timestamp_at(2))
         .await
         .unwrap();
-    let disconnect = load_state(&store, "a").await.disconnect.unwrap();
+    let disconnect = load_client_state(&store, "a").await.disconnect.unwrap();
     assert_eq!(disconnect.received_at.position, position(8));
     record_heartbeat(&store, "a", 3, None).await;
-    let stored = load_state(&store, "a").await.connection.unwrap();
+    let stored = load_client_state(&store, "a").await.connection.unwrap();
     assert_eq!(stored.received_at.position, position(8));
 }
 

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use crate::support::connector::DEFAULT_ORG_ID;
 use crate::support::mqtt::{control_out_topic, data_in_topic, offline_message, online_message};
-use crate::support::{Certs, Connector, TIMEOUT, unique_id};
+use crate::support::{CONDITION_TIMEOUT, Certs, Connector, unique_id};
 
 /// A process that runs `tests/clients/paho_client.py`. It reads commands from stdin and writes
 /// events to stdout.
@@ -41,13 +41,13 @@ impl PahoClient {
             .stdout(Stdio::piped())
             .kill_on_drop(true);
         if let Some(certs) = tls {
-            command.arg("--cafile").arg(certs.file("ca.pem"));
+            command.arg("--cafile").arg(certs.file_path("ca.pem"));
             command
                 .arg("--certfile")
-                .arg(certs.file(&format!("{client_id}.pem")));
+                .arg(certs.file_path(&format!("{client_id}.pem")));
             command
                 .arg("--keyfile")
-                .arg(certs.file(&format!("{client_id}.key")));
+                .arg(certs.file_path(&format!("{client_id}.key")));
         }
         let mut child = command
             .spawn()
@@ -73,7 +73,7 @@ impl PahoClient {
                 assert!(event["event"] != "failed", "{event}");
             }
         };
-        timeout(TIMEOUT, read_events)
+        timeout(CONDITION_TIMEOUT, read_events)
             .await
             .unwrap_or_else(|_| panic!("timed out waiting for the event {event_name}"))
     }
@@ -165,7 +165,7 @@ async fn paho_client_works_over_mtls() {
     let address = connector.mqtts_address.clone().unwrap();
     for protocol in ["3.1.1", "5"] {
         let client_id = unique_id("paho-tls");
-        certs.issue(&client_id).await;
+        certs.issue_client_certificate(&client_id).await;
         let paho = PahoClient::start(&address, &client_id, protocol, Some(&certs));
         run_paho_lifecycle(&connector, paho, &client_id, protocol == "5").await;
     }
@@ -215,7 +215,7 @@ async fn mosquitto_clients_work_with_mqtt_3_1_1_and_mqtt_5() {
             .send_message(&client_id, json!({"directive": "echo"}))
             .await;
         assert_eq!(status, 201);
-        let result = timeout(TIMEOUT, mosquitto_rr.wait_with_output())
+        let result = timeout(CONDITION_TIMEOUT, mosquitto_rr.wait_with_output())
             .await
             .unwrap()
             .unwrap();
@@ -237,7 +237,7 @@ async fn mosquitto_clients_work_with_mqtt_3_1_1_and_mqtt_5() {
             "-m",
             &online_message().to_string(),
         ]);
-        let result = timeout(TIMEOUT, forging_client.output())
+        let result = timeout(CONDITION_TIMEOUT, forging_client.output())
             .await
             .unwrap()
             .unwrap();
@@ -256,7 +256,7 @@ async fn mosquitto_clients_work_with_mqtt_3_1_1_and_mqtt_5() {
             version,
         );
         subscriber.args(["-E", "-t", &data_in_topic(&client_id)]);
-        let result = timeout(TIMEOUT, subscriber.output())
+        let result = timeout(CONDITION_TIMEOUT, subscriber.output())
             .await
             .unwrap()
             .unwrap();

@@ -23,13 +23,13 @@ struct Table {
     row_count: usize,
 }
 
-/// Builds the list of the old and new names of all columns. A column without a new name is written
-/// as a single name.
-macro_rules! columns {
+/// Builds a list of pairs that consist of the old name and the new name of a column. For a column
+/// that was not renamed, the macro accepts a single name.
+macro_rules! column_names {
     (@one $old:literal => $new:literal) => { ($old, $new) };
     (@one $same:literal) => { ($same, $same) };
     ($($old:literal $(=> $new:literal)?),* $(,)?) => {
-        &[$(columns!(@one $old $(=> $new)?)),*]
+        &[$(column_names!(@one $old $(=> $new)?)),*]
     };
 }
 
@@ -37,7 +37,7 @@ const TABLES: &[Table] = &[
     Table {
         old_name: "connections",
         new_name: "connections",
-        columns: columns![
+        columns: column_names![
             "client_id",
             "org_id",
             "account",
@@ -70,7 +70,7 @@ const TABLES: &[Table] = &[
     Table {
         old_name: "departed",
         new_name: "disconnected_clients",
-        columns: columns![
+        columns: column_names![
             "client_id",
             "org_id",
             "account",
@@ -96,7 +96,7 @@ const TABLES: &[Table] = &[
     Table {
         old_name: "dead_letters",
         new_name: "dead_letters",
-        columns: columns![
+        columns: column_names![
             "client_id",
             "fingerprint",
             "topic",
@@ -116,43 +116,47 @@ const TABLES: &[Table] = &[
     Table {
         old_name: "partition_epoch",
         new_name: "partition_epoch",
-        columns: columns!["queue", "partition", "epoch", "owner"],
+        columns: column_names!["queue", "partition", "epoch", "owner"],
         row_count: 2,
     },
 ];
 
 /// Old and new names of the dead-letter reasons that the fixtures contain.
-const RENAMED_REASONS: &[(&str, &str)] = &[
+const RENAMED_DEAD_LETTER_REASONS: &[(&str, &str)] = &[
     ("'not_json'", "'invalid_json'"),
     ("'wrong_shape'", "'invalid_schema'"),
     ("'characters'", "'invalid_characters'"),
 ];
 
-/// Returns a query that selects each row of a table as one line of quoted values. `quote` is the
-/// name of the database's quoting function.
-fn rows_query<'a>(table: &str, columns: impl Iterator<Item = &'a str>, quote: &str) -> String {
+/// Returns a query that selects each row of a table as one line of quoted values. `quote_function`
+/// is the name of the SQL function that quotes a value.
+fn rows_query<'a>(
+    table: &str,
+    columns: impl Iterator<Item = &'a str>,
+    quote_function: &str,
+) -> String {
     let mut sql = "SELECT ''".to_owned();
     for column in columns {
-        write!(sql, " || ' ' || {quote}({column})").unwrap();
+        write!(sql, " || ' ' || {quote_function}({column})").unwrap();
     }
     write!(sql, " AS line FROM {table} ORDER BY line").unwrap();
     sql
 }
 
 impl Table {
-    fn old_rows_query(&self, quote: &str) -> String {
+    fn old_rows_query(&self, quote_function: &str) -> String {
         rows_query(
             self.old_name,
             self.columns.iter().map(|(old, _)| *old),
-            quote,
+            quote_function,
         )
     }
 
-    fn new_rows_query(&self, quote: &str) -> String {
+    fn new_rows_query(&self, quote_function: &str) -> String {
         rows_query(
             self.new_name,
             self.columns.iter().map(|(_, new)| *new),
-            quote,
+            quote_function,
         )
     }
 
@@ -161,7 +165,7 @@ impl Table {
         let mut expected_rows: Vec<String> = rows_before
             .iter()
             .map(|line| {
-                RENAMED_REASONS
+                RENAMED_DEAD_LETTER_REASONS
                     .iter()
                     .fold(line.clone(), |line, (old, new)| line.replace(old, new))
             })
@@ -276,8 +280,8 @@ async fn upgrade_of_a_postgres_database_from_0_1_0_keeps_every_row_and_the_searc
     .unwrap();
     assert_eq!(search_rows_after, search_rows_before);
 
-    // The renamed SQL functions compute the hashes that are stored. Therefore the connector
-    // rewrites no row after the upgrade, and every client stays searchable.
+    // The renamed SQL functions compute the same hashes that the database already stores. Therefore
+    // the connector rewrites no row after the upgrade, and every client stays searchable.
     let mismatches: i64 = sqlx::query_scalar(
         "SELECT count(*) FROM connections AS c JOIN connection_search AS s USING (client_id)
           WHERE s.content_hash <> search_content_hash(
@@ -319,8 +323,8 @@ async fn upgrade_of_a_postgres_database_from_0_1_0_keeps_every_row_and_the_searc
 /// Checks that the store can read the rows that version 0.1.0 wrote.
 async fn check_that_store_reads_the_rows(store: &dyn Store) {
     store.ping().await.unwrap();
-    assert_eq!(store.count_with_tenant().await.unwrap(), 7);
-    let tenantless = store.list_tenantless(10).await.unwrap();
+    assert_eq!(store.count_connections_with_tenant().await.unwrap(), 7);
+    let tenantless = store.list_tenantless_clients(10).await.unwrap();
     assert_eq!(tenantless.len(), 1);
     assert_eq!(tenantless[0].client_id.as_str(), "lost-1");
     let dead_letters = store

@@ -31,9 +31,9 @@ fn main() -> ExitCode {
     let mut outcome_counts = BTreeMap::<_, usize>::new();
     let mut failed_cases = 0;
     for case in &cases {
-        // The checks panic if an invariant is violated, because a fuzzer detects failures by
-        // panics.
-        let mut result = catch_unwind(|| check_case(case))
+        // The fuzz targets use the same checks. A check panics if an invariant is violated, because
+        // the fuzzer reports a panic as a failure.
+        let mut result = catch_unwind(|| check_hostile_case(case))
             .unwrap_or_else(|_| Err("an invariant is violated; see the panic above".to_owned()));
         if !case_names.insert(&case.name) {
             result = Err("the name is not unique".to_owned());
@@ -42,7 +42,10 @@ fn main() -> ExitCode {
             eprintln!("{}: {error}", case.name);
             failed_cases += 1;
         }
-        let outcome = (case.expect, case.reason.as_deref().unwrap_or_default());
+        let outcome = (
+            case.expected_outcome,
+            case.expected_reason.as_deref().unwrap_or_default(),
+        );
         *outcome_counts.entry(outcome).or_default() += 1;
     }
     for ((outcome, reason), count) in &outcome_counts {
@@ -58,7 +61,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn check_case(case: &HostileCase) -> Result<(), String> {
+fn check_hostile_case(case: &HostileCase) -> Result<(), String> {
     let is_kebab_case = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     if case.name.is_empty() || !case.name.chars().all(is_kebab_case) {
         return Err("the name is not in kebab case".to_owned());
@@ -70,7 +73,7 @@ fn check_case(case: &HostileCase) -> Result<(), String> {
     match (&case.channel, &case.topic) {
         (Some(name), None) => {
             let channel = channel_by_name(name).ok_or("unknown channel")?;
-            if case.expect == ExpectedOutcome::DroppedByBroker {
+            if case.expected_outcome == ExpectedOutcome::DroppedByBroker {
                 return match payload.len() > MAX_BROKER_BYTES {
                     true => Ok(()),
                     false => Err(format!("brokers accept {} bytes", payload.len())),
@@ -96,20 +99,21 @@ fn channel_by_name(name: &str) -> Option<Channel> {
     }
 }
 
-/// Checks a hostile message with an unusual topic, in the first of the deployments.
+/// Checks a hostile message with an unusual topic. Decodes the message with the topic names of the
+/// first test deployment.
 fn check_topic_case(case: &HostileCase, topic: &str, payload: &[u8]) -> Result<(), String> {
     topics::check_topic(topic);
     if !case.needs_open_broker {
         return Err("access control lists forbid the topic; set needs_open_broker".to_owned());
     }
     if topic.contains(['+', '#', '\0']) {
-        return match case.expect {
+        return match case.expected_outcome {
             ExpectedOutcome::DroppedByBroker => Ok(()),
             _ => Err("brokers drop messages with this topic".to_owned()),
         };
     }
-    let (prefixes, segments) = topics::test_deployments().swap_remove(0);
-    let topics = TopicScheme::new(prefixes, segments);
+    let (prefixes, handshake_levels) = topics::test_deployments().swap_remove(0);
+    let topics = TopicScheme::new(prefixes, handshake_levels);
     let filters = topics.subscription_filters();
     if !filters
         .iter()
@@ -120,7 +124,10 @@ fn check_topic_case(case: &HostileCase, topic: &str, payload: &[u8]) -> Result<(
     let Some(parsed) = topics.parse(topic) else {
         return check_outcome(case, &Err(Rejection::unknown_topic()));
     };
-    let expected_client = case.client.as_ref().map(|id| id.replace("{id}", CLIENT_ID));
+    let expected_client = case
+        .expected_client
+        .as_ref()
+        .map(|id| id.replace("{id}", CLIENT_ID));
     if expected_client.as_deref() != Some(parsed.client.as_str()) {
         return Err(format!("the topic belongs to client {:?}", parsed.client));
     }
@@ -158,10 +165,10 @@ fn check_outcome(
         }
     };
     let expected = (
-        case.expect,
-        case.reason.as_deref(),
-        case.handshake_error,
-        case.heartbeat,
+        case.expected_outcome,
+        case.expected_reason.as_deref(),
+        case.expects_handshake_error,
+        case.counts_as_heartbeat,
     );
     if (outcome, reason, handshake_error, heartbeat) == expected {
         return Ok(());

@@ -12,8 +12,8 @@ const X509_TYPE: &str = "X509";
 
 /// Parses the value of the header `x-rh-identity`.
 ///
-/// An identity must have an organization. Only an identity of type `Associate` or `X509` without an
-/// account number may omit the organization.
+/// An identity must have an organization, with one exception: an identity of type `Associate` or
+/// `X509` that has no account number.
 pub(super) fn parse(header: &HeaderValue) -> Result<Identity, AuthError> {
     let text = header.to_str().unwrap_or_default();
     let identity = Identity::from_base64(text).map_err(|error| match error {
@@ -59,8 +59,8 @@ mod tests {
 
     use super::*;
 
-    /// Encodes the identity in a header, and parses the header. The error is the error text that
-    /// the caller receives.
+    /// Encodes the identity as a header value, and parses the header value. The error is the error
+    /// text that an API caller receives.
     fn parse_json(identity: &str) -> Result<Identity, String> {
         let header = HeaderValue::from_str(&STANDARD.encode(identity)).unwrap();
         parse(&header).map_err(|error| match error {

@@ -12,7 +12,8 @@ pub struct Keys(HashMap<String, Key>);
 
 #[derive(Debug, Clone)]
 struct Key {
-    /// Secrets of the key. Each secret is valid. A key has two secrets while its secret is rotated.
+    /// The valid secrets of the key. A key has two valid secrets while an operator replaces the old
+    /// secret with a new secret.
     secrets: Vec<Secret>,
     scopes: Vec<Scope>,
 }
@@ -23,7 +24,7 @@ impl Keys {
         self.0.insert(key_name.into(), Key { secrets, scopes });
     }
 
-    /// Returns whether the secret is valid for the key, and the key has the scope.
+    /// Returns true if the secret is valid for the key, and the key has the scope.
     ///
     /// Compares `secret` with every secret of the key in constant time. Therefore the duration of
     /// the comparison does not reveal how many characters of the secret are correct.

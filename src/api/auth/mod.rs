@@ -1,8 +1,8 @@
 //! Authenticates callers by a pre-shared key or by the header `x-rh-identity`.
 //!
 //! A request handler takes an argument of type [`OrgCaller`], [`AccountCaller`] or
-//! [`ManagementCaller`]. Such a handler runs only if the caller is authenticated and does not
-//! exceed its rate limits.
+//! [`ManagementCaller`]. The handler runs only if the caller is authenticated and does not exceed
+//! its rate limits.
 
 mod identity;
 mod keys;
@@ -24,6 +24,8 @@ use crate::domain::{Identity, OrgId, Tenant};
 pub use keys::Keys;
 
 pub(super) const IDENTITY_HEADER: &str = "x-rh-identity";
+/// Header that contains the name of the caller's pre-shared key. It does not contain the id of an
+/// MQTT client.
 pub(super) const CLIENT_ID_HEADER: &str = "x-rh-cloud-connector-client-id";
 pub(super) const PSK_HEADER: &str = "x-rh-cloud-connector-psk";
 pub(super) const ORG_ID_HEADER: &str = "x-rh-cloud-connector-org-id";
@@ -52,7 +54,7 @@ pub(super) struct ManagementCaller {
     pub audit_name: String,
 }
 
-/// Why a request was rejected before its handler ran.
+/// The reason why a request was rejected before its handler ran.
 #[derive(Debug)]
 pub(super) enum AuthError {
     /// Authentication failed. All causes have the same response, so the response does not reveal
@@ -243,8 +245,10 @@ fn check_rate_limits(
         log_context.set_caller(caller_name, subject.tenant());
     }
     let key_name = (credential == Credential::Key).then_some(caller_name);
-    let result = state.rate_limits.check(key_name, subject);
-    result.map_err(AuthError::RateLimited)
+    state
+        .rate_limits
+        .count_request(key_name, subject)
+        .map_err(AuthError::RateLimited)
 }
 
 /// Returns the text of a header. Fails if the header is missing or not printable text.

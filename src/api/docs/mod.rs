@@ -14,7 +14,7 @@ use utoipa::openapi::OpenApi;
 use super::openapi;
 
 /// Content-Security-Policy of the documentation page. Allows scripts, styles, images and requests
-/// only from this server, and forbids scripts to parse text as HTML.
+/// only from this server. Also prevents scripts from parsing text as HTML.
 const CONTENT_SECURITY_POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
@@ -60,10 +60,10 @@ const DOCS_PAGE_FILES: [(&str, &str, &str); 8] = [
 
 pub(super) fn router(document: &OpenApi) -> Router {
     let document = Bytes::from(openapi::to_json(document));
-    let json = "application/json; charset=UTF-8";
+    let json_content_type = "application/json; charset=UTF-8";
     let router = Router::new().route(
         "/openapi.json",
-        get(async move || file_response(json, document.clone())),
+        get(async move || file_response(json_content_type, document.clone())),
     );
     DOCS_PAGE_FILES
         .iter()

@@ -29,7 +29,7 @@ export function buildRequest({ base, method, path, parameters, headers, body }) 
   const query = new URLSearchParams();
   for (const { name, location, value } of parameters) {
     if (location === "path") filledPath = filledPath.replace(`{${name}}`, encodeURIComponent(value));
-    // A repeatable parameter has one value per line.
+    // The input field of a repeatable parameter contains one value per line.
     else if (location === "query") {
       const values = value.split("\n").filter((line) => line !== "");
       values.forEach((line) => query.append(name, line));

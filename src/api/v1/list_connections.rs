@@ -44,7 +44,7 @@ pub(super) struct AccountConnections {
         body = Paginated<AccountConnections>
     )),
 )]
-pub(super) async fn list_all(
+pub(super) async fn list_all_connections(
     State(state): State<SharedState>,
     caller: ManagementCaller,
     OriginalUri(uri): OriginalUri,
@@ -56,13 +56,18 @@ pub(super) async fn list_all(
         tenant: "",
         client_id: "",
     };
-    let list_clients = async { Ok(state.store.list_all(page.offset, page.limit).await?) };
+    let list_clients = async {
+        Ok(state
+            .store
+            .list_all_clients(page.offset, page.limit)
+            .await?)
+    };
     let client_page = run_audited(&action, list_clients).await?;
     let data = group_by_account(client_page.clients);
-    Ok(Json(Paginated::by_offset(
+    Ok(Json(Paginated::offset_page(
         &uri,
         page,
-        client_page.count,
+        client_page.total_count,
         data,
     )))
 }
@@ -87,7 +92,7 @@ pub(super) async fn list_all(
         (status = 404, description = "The account number contains a non-digit.", body = ApiError),
     ),
 )]
-pub(super) async fn list_for_account(
+pub(super) async fn list_account_connections(
     State(state): State<SharedState>,
     caller: ManagementCaller,
     account: Result<Path<String>, PathRejection>,
@@ -108,17 +113,18 @@ pub(super) async fn list_for_account(
         let org = state.find_org_by_account(&account).await?;
         let org = org.ok_or_else(|| unknown_account_error(INVALID_INPUT_TITLE))?;
         let request = PageRequest::at_offset(page.offset, page.limit);
-        Ok(state.store.list_for_org(&org, &request).await?)
+        Ok(state.store.list_connections_for_org(&org, &request).await?)
     };
     let connection_page = run_audited(&action, list_connections).await?;
-    let count = connection_page.count;
+    let count = connection_page.total_count;
     let connections = connection_page.connections.into_iter();
     let client_ids = connections.map(|connection| connection.client_id.to_string());
-    let response = Paginated::by_offset(&uri, page, count, client_ids.collect());
+    let response = Paginated::offset_page(&uri, page, count, client_ids.collect());
     Ok(Json(response))
 }
 
-/// Groups clients by account number. The groups have the order of their first clients.
+/// Groups clients by account number. The groups are in the order in which their first clients occur
+/// in `clients`.
 ///
 /// Clients without an account number are grouped by organization. Otherwise one group could contain
 /// clients of different organizations.

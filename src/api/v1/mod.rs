@@ -32,8 +32,8 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
     endpoints.extend(document_group(
         EndpointGroup::V1Management,
         [
-            routes!(list_connections::list_all),
-            routes!(list_connections::list_for_account),
+            routes!(list_connections::list_all_connections),
+            routes!(list_connections::list_account_connections),
             routes!(status::management_status),
             routes!(ping::ping),
             routes!(reconnect::reconnect),

@@ -73,8 +73,11 @@ async fn send_ping(state: &ApiState, node: &NodeRef) -> Result<ConnectionStatus,
     let Some(connection) = node.find_connection(state).await? else {
         return Ok(ConnectionStatus::Disconnected);
     };
-    let send = state.delivery.send_command(&connection, &Command::Ping);
-    match send.await {
+    let send_result = state
+        .delivery
+        .send_command(&connection, &Command::Ping)
+        .await;
+    match send_result {
         Ok(_) => Ok(ConnectionStatus::Connected),
         Err(SendError::NotConnected) => Ok(ConnectionStatus::Disconnected),
         Err(error) => Err(ApiError::send_failed("Ping failed", error)),

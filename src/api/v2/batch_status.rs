@@ -76,7 +76,7 @@ pub(super) async fn status(
         .collect();
     let connections = state
         .store
-        .find_many_for_org(&caller.org_id, &valid_ids)
+        .find_connections_for_org(&caller.org_id, &valid_ids)
         .await?;
     let connections_by_id: HashMap<String, _> = connections
         .into_iter()

@@ -15,7 +15,7 @@ use crate::api::auth::OrgCaller;
 use crate::api::connection_status::ConnectionStatus;
 use crate::api::error::ApiError;
 use crate::api::json::Json;
-use crate::api::pagination::{last_value, query_params};
+use crate::api::pagination::{last_param_value, query_params};
 use crate::delivery::{ClientRequest, MessageContent};
 
 /// Result of checking a connection.
@@ -80,7 +80,7 @@ struct CheckParams {
         ),
     ),
 )]
-pub(super) async fn check(
+pub(super) async fn check_connection(
     State(state): State<SharedState>,
     caller: OrgCaller,
     path: Result<ClientIdPath, PathRejection>,
@@ -96,7 +96,7 @@ pub(super) async fn check(
         tenant: caller.org_id.as_str(),
         client_id: &client_id,
     };
-    let check = async {
+    let run_check = async {
         let Some(connection) = state
             .find_org_connection(&caller.org_id, &client_id)
             .await?
@@ -122,17 +122,17 @@ pub(super) async fn check(
         }
         Ok(result)
     };
-    run_audited(&action, check).await.map(Json)
+    run_audited(&action, run_check).await.map(Json)
 }
 
 /// Parses the query parameter `level`. Returns the level and the request to send to the client. For
 /// level 1, there is no request.
 fn parse_level(params: &[(String, String)]) -> Result<(u8, Option<ClientRequest>), ApiError> {
-    match last_value(params, "level") {
+    match last_param_value(params, "level") {
         None | Some("" | "1") => Ok((1, None)),
         Some("2") => Ok((2, Some(ClientRequest::Ping))),
         Some("3") => {
-            let directive = last_value(params, "directive").unwrap_or_default();
+            let directive = last_param_value(params, "directive").unwrap_or_default();
             if directive.trim().is_empty() {
                 return Err(invalid_request_error(
                     "level 3 requires directive=…, naming a directive that an application on the \

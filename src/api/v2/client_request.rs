@@ -8,14 +8,14 @@ use utoipa::IntoParams;
 use super::invalid_request_error;
 use crate::api::ApiState;
 use crate::api::error::ApiError;
-use crate::api::pagination::last_value;
+use crate::api::pagination::last_param_value;
 use crate::delivery::{ClientRequest, ReceivedResponse, RequestOutcome, SendError};
 use crate::domain::Connection;
 
-const DEFAULT_TIMEOUT_SECONDS: u64 = 5;
-/// Maximum value of `timeout`. It is less than the default of `http.request_timeout` (30 s),
-/// because the API responds 503 after `http.request_timeout`.
-const MAX_TIMEOUT_SECONDS: u64 = 25;
+const DEFAULT_RESPONSE_TIMEOUT_SECONDS: u64 = 5;
+/// Maximum value of the query parameter `timeout`. The maximum is less than the default of
+/// `http.request_timeout` (30 s), because the API responds 503 after `http.request_timeout`.
+const MAX_RESPONSE_TIMEOUT_SECONDS: u64 = 25;
 
 /// OpenAPI description of the query parameter `timeout`.
 #[derive(IntoParams)]
@@ -29,14 +29,14 @@ pub(super) struct TimeoutParam {
 
 /// Parses the query parameter `timeout`.
 pub(super) fn parse_timeout(params: &[(String, String)]) -> Result<Duration, ApiError> {
-    let seconds = match last_value(params, "timeout") {
-        None | Some("") => Some(DEFAULT_TIMEOUT_SECONDS),
+    let seconds = match last_param_value(params, "timeout") {
+        None | Some("") => Some(DEFAULT_RESPONSE_TIMEOUT_SECONDS),
         Some(text) => text.parse().ok(),
     };
-    let seconds = seconds.filter(|seconds| (1..=MAX_TIMEOUT_SECONDS).contains(seconds));
+    let seconds = seconds.filter(|seconds| (1..=MAX_RESPONSE_TIMEOUT_SECONDS).contains(seconds));
     let seconds = seconds.ok_or_else(|| {
         invalid_request_error(format!(
-            "timeout must be an integer from 1 to {MAX_TIMEOUT_SECONDS} (seconds)"
+            "timeout must be an integer from 1 to {MAX_RESPONSE_TIMEOUT_SECONDS} (seconds)"
         ))
     })?;
     Ok(Duration::from_secs(seconds))

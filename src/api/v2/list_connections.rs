@@ -11,7 +11,7 @@ use crate::api::SharedState;
 use crate::api::auth::OrgCaller;
 use crate::api::error::ApiError;
 use crate::api::json::Json;
-use crate::api::pagination::{PageParams, Paginated, last_value, query_params};
+use crate::api::pagination::{PageParams, Paginated, last_param_value, query_params};
 use crate::store::{PageRequest, PageStart};
 
 /// OpenAPI description of the query parameter `cursor`.
@@ -19,9 +19,9 @@ use crate::store::{PageRequest, PageStart};
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "only documents the parameter")]
 struct CursorParam {
-    /// Position of the page, instead of `offset`. With a cursor, every page is equally
-    /// fast. For the first page, use an empty cursor. For the next page, use the value of
-    /// `meta.cursor`. The response has no `meta.count`.
+    /// Selects the page, instead of `offset`. Use a cursor for long lists, because a large `offset`
+    /// is slow. For the first page, use an empty cursor. For the next page, use the value of
+    /// `meta.cursor` in the previous response. With a cursor, the response has no `meta.count`.
     cursor: Option<String>,
 }
 
@@ -39,7 +39,7 @@ struct CursorParam {
         body = Paginated<ConnectionView>
     )),
 )]
-pub(super) async fn list(
+pub(super) async fn list_connections(
     State(state): State<SharedState>,
     caller: OrgCaller,
     OriginalUri(uri): OriginalUri,
@@ -48,18 +48,21 @@ pub(super) async fn list(
     let page = PageParams::from_query(&uri, INVALID_REQUEST_TITLE)?;
     let mut request = PageRequest::at_offset(page.offset, page.limit);
     request.filter = parse_filters(&params)?;
-    if let Some(cursor) = last_value(&params, "cursor") {
+    if let Some(cursor) = last_param_value(&params, "cursor") {
         // PostgreSQL rejects NUL in text. Therefore the cursor is truncated at the first NUL. No
-        // client id contains NUL, so the same clients follow the truncated cursor.
+        // client id contains NUL, so the truncated cursor selects the same page.
         let client_id = cursor.split('\0').next().unwrap_or_default();
         request.start = PageStart::After(client_id.to_owned());
         return list_after_cursor(&state, &caller, request, &uri).await;
     }
-    let connection_page = state.store.list_for_org(&caller.org_id, &request).await?;
-    let count = connection_page.count;
+    let connection_page = state
+        .store
+        .list_connections_for_org(&caller.org_id, &request)
+        .await?;
+    let count = connection_page.total_count;
     let connections = connection_page.connections.into_iter();
     let data = connections.map(Into::into).collect();
-    Ok(Json(Paginated::by_offset(&uri, page, count, data)))
+    Ok(Json(Paginated::offset_page(&uri, page, count, data)))
 }
 
 /// Returns the page after the cursor.
@@ -74,12 +77,15 @@ async fn list_after_cursor(
 ) -> Result<Json<Paginated<ConnectionView>>, ApiError> {
     let limit = request.limit;
     request.limit = if limit == 0 { 0 } else { limit + 1 };
-    let connection_page = state.store.list_for_org(&caller.org_id, &request).await?;
+    let connection_page = state
+        .store
+        .list_connections_for_org(&caller.org_id, &request)
+        .await?;
     let mut connections = connection_page.connections;
     let has_next_page = connections.len() as u64 > limit;
     connections.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
     let last_connection = connections.last().filter(|_| has_next_page);
     let next_cursor = last_connection.map(|connection| connection.client_id.to_string());
     let data = connections.into_iter().map(Into::into).collect();
-    Ok(Json(Paginated::by_cursor(uri, limit, next_cursor, data)))
+    Ok(Json(Paginated::cursor_page(uri, limit, next_cursor, data)))
 }

@@ -6,7 +6,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::invalid_request_error;
 use crate::api::error::ApiError;
-use crate::store::Filter;
+use crate::store::ConnectionFilter;
 
 /// Names of the facts that have their own query parameter. To filter by another fact, a caller uses
 /// `fact=key:value`.
@@ -30,7 +30,7 @@ const MAX_VALUES_PER_PARAM: usize = 16;
 #[expect(dead_code, reason = "only documents the parameters")]
 pub(super) struct FilterParams {
     /// Lists clients that have a dispatcher with this name. Each of the parameters `dispatcher`,
-    /// `tag` and `fact` may occur up to 16 times. A listed client matches all values.
+    /// `tag` and `fact` may occur up to 16 times. Only clients that match all values are listed.
     #[param(max_items = 16)]
     dispatcher: Option<Vec<String>>,
     /// Lists clients that have this tag, written as `key:value`.
@@ -59,13 +59,13 @@ pub(super) struct FilterParams {
 struct KeyValue(String);
 
 /// Parses the filter parameters. Ignores empty parameters and parameters that are not filters.
-pub(super) fn parse_filters(params: &[(String, String)]) -> Result<Filter, ApiError> {
-    let mut filter = Filter::default();
+pub(super) fn parse_filters(params: &[(String, String)]) -> Result<ConnectionFilter, ApiError> {
+    let mut filter = ConnectionFilter::default();
     let mut value_counts = HashMap::<&str, usize>::new();
     for (name, value) in params.iter().filter(|(_, value)| !value.is_empty()) {
         let count = value_counts.entry(name).or_default();
         *count += 1;
-        if is_filter(name) && *count > MAX_VALUES_PER_PARAM {
+        if is_filter_param(name) && *count > MAX_VALUES_PER_PARAM {
             return Err(invalid_request_error(format!(
                 "too many values for {name}; at most {MAX_VALUES_PER_PARAM} are allowed"
             )));
@@ -92,7 +92,7 @@ pub(super) fn parse_filters(params: &[(String, String)]) -> Result<Filter, ApiEr
     Ok(filter)
 }
 
-fn is_filter(name: &str) -> bool {
+fn is_filter_param(name: &str) -> bool {
     matches!(name, "dispatcher" | "tag" | "fact" | "search") || FACT_PARAMS.contains(&name)
 }
 
@@ -107,7 +107,7 @@ fn split_key_value<'a>(param_name: &str, text: &'a str) -> Result<(&'a str, &'a 
 mod tests {
     use super::*;
 
-    fn parse(params: &[(&str, &str)]) -> Result<Filter, ApiError> {
+    fn parse(params: &[(&str, &str)]) -> Result<ConnectionFilter, ApiError> {
         let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         parse_filters(&params.iter().map(owned).collect::<Vec<_>>())
     }
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_parameter_may_have_up_to_16_values_and_all_values_become_filters() {
-        let mut expected = Filter::default();
+        let mut expected = ConnectionFilter::default();
         expected.require_tag("a", "1:2");
         expected.require_tag("b", "");
         expected.require_fact("fqdn", "Host");

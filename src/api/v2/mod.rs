@@ -35,12 +35,12 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
     document_group(
         EndpointGroup::V2Tenant,
         [
-            routes!(list_connections::list),
+            routes!(list_connections::list_connections),
             routes!(batch_status::status),
             routes!(status::status),
             routes!(message::send),
             routes!(ping::ping),
-            routes!(check::check),
+            routes!(check::check_connection),
             routes!(reconnect::reconnect),
             routes!(disconnect::disconnect),
         ],

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::cli::Output;
+use crate::cli::OutputFormat;
 use clap::{Args, ValueEnum};
 
 const TLS_HEADING: &str = "TLS";
@@ -28,9 +28,9 @@ pub(in crate::cli) struct SimulateArgs {
     #[arg(long = "id", value_name = "ID", help_heading = FLEET_HEADING)]
     pub client_id: Option<String>,
     /// Number of clients
-    #[arg(long, value_name = "N", default_value_t = 1, help_heading = FLEET_HEADING,
+    #[arg(long = "clients", value_name = "N", default_value_t = 1, help_heading = FLEET_HEADING,
           value_parser = clap::value_parser!(u32).range(1..))]
-    pub clients: u32,
+    pub client_count: u32,
     /// Message format of the clients; every fifth handshake client is a proxy
     #[arg(long = "dialect", value_enum, default_value_t = DialectMix::Status,
           help_heading = FLEET_HEADING)]
@@ -49,9 +49,9 @@ pub(in crate::cli) struct SimulateArgs {
     pub update_rate: u32,
     /// Stop after this time, which includes the startup; for example 30s or 5m [default: run until
     /// Ctrl-C]
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration,
+    #[arg(long = "duration", value_name = "DURATION", value_parser = parse_duration,
           help_heading = TRAFFIC_HEADING)]
-    pub duration: Option<Duration>,
+    pub run_duration: Option<Duration>,
     /// Reconnect storm: after startup, all clients repeatedly drop their connection and reconnect;
     /// without DURATION, the storm lasts until the end
     #[arg(long = "storm", value_name = "DURATION", value_parser = parse_duration, num_args = 0..=1,
@@ -78,8 +78,9 @@ pub(in crate::cli) struct SimulateArgs {
     pub key_file: Option<PathBuf>,
 
     /// Format of the final summary; with json, standard output contains only the summary
-    #[arg(long, short, value_enum, default_value_t = Output::Text, help_heading = OUTPUT_HEADING)]
-    pub output: Output,
+    #[arg(long = "output", short, value_enum, default_value_t = OutputFormat::Text,
+          help_heading = OUTPUT_HEADING)]
+    pub output_format: OutputFormat,
     /// Print only the summary: no progress and no events
     #[arg(long, short, help_heading = OUTPUT_HEADING)]
     pub quiet: bool,
@@ -136,7 +137,7 @@ mod tests {
         args: SimulateArgs,
     }
 
-    fn parse(options: &str) -> Result<SimulateArgs, String> {
+    fn parse_args(options: &str) -> Result<SimulateArgs, String> {
         let command_line = std::iter::once("simulate").chain(options.split_whitespace());
         TestCli::try_parse_from(command_line)
             .map(|cli| cli.args)
@@ -155,21 +156,21 @@ mod tests {
 
     #[test]
     fn storm_duration_is_optional() {
-        assert_eq!(parse("").unwrap().storm_duration, None);
-        let limited = parse("--storm 10s --quiet").unwrap();
+        assert_eq!(parse_args("").unwrap().storm_duration, None);
+        let limited = parse_args("--storm 10s --quiet").unwrap();
         assert_eq!(limited.storm_duration, Some(Duration::from_secs(10)));
-        let unlimited = parse("--storm --quiet").unwrap();
+        let unlimited = parse_args("--storm --quiet").unwrap();
         assert!(unlimited.storm_duration.unwrap() > Duration::from_hours(1000) && unlimited.quiet);
     }
 
     #[test]
     fn misbehave_can_be_repeated_and_its_error_lists_the_valid_kinds() {
-        let args = parse("--misbehave garbage --misbehave no-online").unwrap();
+        let args = parse_args("--misbehave garbage --misbehave no-online").unwrap();
         assert_eq!(
             args.misbehaviors,
             [Misbehavior::Garbage, Misbehavior::NoOnline]
         );
-        let error = parse("--misbehave unknown").unwrap_err();
+        let error = parse_args("--misbehave unknown").unwrap_err();
         assert!(error.contains("clock-skew"), "{error}");
     }
 }

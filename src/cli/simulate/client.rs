@@ -18,9 +18,9 @@ use crate::mqtt::{self, Backoff, ConnectOptions, EventLoop, MqttEvent};
 /// Delay after a failed connect during a storm. It replaces the exponential back-off. Without a
 /// delay, the retries would use all CPU time.
 const STORM_RETRY_DELAY: Duration = Duration::from_millis(50);
-/// Maximum time after which the simulator drops a connection during a storm. The time is short, so
-/// that some connections are dropped while a publish is in flight.
-const STORM_MAX_HOLD_MILLIS: u64 = 100;
+/// During a storm, the simulator drops each connection within this time. The time is short, so that
+/// some connections are dropped while a publish is in flight.
+const MAX_STORM_DROP_DELAY_MILLIS: u64 = 100;
 
 pub(super) struct Client {
     pub id: ClientId,
@@ -28,10 +28,11 @@ pub(super) struct Client {
     pub info: ClientInfo,
     pub fleet: Arc<Fleet>,
     /// Whether the broker has acknowledged an online message of this client.
-    pub is_online_acknowledged: AtomicBool,
+    pub is_online_message_acknowledged: AtomicBool,
     /// Sequence number of the next online message.
-    next_sequence: AtomicU64,
-    /// The current session. `None` until the session can publish updates.
+    next_sequence_number: AtomicU64,
+    /// The session that publishes updates. `None` until the client is online on the current
+    /// connection.
     pub session: Mutex<Option<Arc<Session>>>,
     /// Position of the client in the fleet, starting at 0.
     index: u32,
@@ -68,8 +69,8 @@ impl Client {
             dialect,
             info,
             fleet,
-            is_online_acknowledged: AtomicBool::new(false),
-            next_sequence: AtomicU64::new(0),
+            is_online_message_acknowledged: AtomicBool::new(false),
+            next_sequence_number: AtomicU64::new(0),
             session: Mutex::new(None),
             index,
             options,
@@ -119,13 +120,16 @@ impl Client {
         let (fleet, started_at) = (&self.fleet, Instant::now());
         let (mqtt, mut event_loop) = match mqtt::connect(&self.options) {
             Ok(connection) => connection,
-            Err(error) => return self.connect_failed(&error.to_string()),
+            Err(error) => return self.report_connect_failure(&error.to_string()),
         };
         tokio::select! {
             event = event_loop.next() => match event {
                 MqttEvent::Connected { .. } => {}
-                MqttEvent::Disconnected(error) => return self.connect_failed(&error),
-                _ => return self.connect_failed("the broker sent another packet before CONNACK"),
+                MqttEvent::Disconnected(error) => return self.report_connect_failure(&error),
+                _ => {
+                    let error = "the broker sent another packet before CONNACK";
+                    return self.report_connect_failure(error);
+                }
             },
             () = fleet.tasks.cancelled() => return ConnectionEnd::Shutdown,
         }
@@ -138,7 +142,7 @@ impl Client {
         end
     }
 
-    fn connect_failed(&self, error: &str) -> ConnectionEnd {
+    fn report_connect_failure(&self, error: &str) -> ConnectionEnd {
         self.fleet.counters.record_connect_failure(error);
         self.fleet
             .print_event(&self.id, &format!("connect failed: {error}"));
@@ -153,7 +157,7 @@ impl Client {
         attempt: u64,
     ) -> ConnectionEnd {
         let fleet = &self.fleet;
-        let mut storm_drop = pin!(fleet.wait_for_storm_drop(self.storm_hold_time(attempt)));
+        let mut storm_drop = pin!(fleet.wait_for_storm_drop(self.storm_drop_delay(attempt)));
         // `Some` after the client has started to disconnect. The connection stays open until the
         // broker has acknowledged the offline messages.
         let mut pending_end = None;
@@ -172,10 +176,10 @@ impl Client {
             };
             match event {
                 MqttEvent::Disconnected(error) => {
-                    return pending_end.unwrap_or_else(|| self.connection_lost(&error));
+                    return pending_end.unwrap_or_else(|| self.report_connection_loss(&error));
                 }
-                MqttEvent::Connected { .. } | MqttEvent::SubAck { granted: true } => {}
-                MqttEvent::SubAck { granted: false } => {
+                MqttEvent::Connected { .. } | MqttEvent::SubAck { is_granted: true } => {}
+                MqttEvent::SubAck { is_granted: false } => {
                     fleet.counters.record_rejected_subscription();
                     fleet.print_event(&self.id, "the broker rejected a subscription");
                 }
@@ -190,14 +194,14 @@ impl Client {
         }
     }
 
-    /// Returns the time after which the simulator drops this connection during a storm. The time
-    /// differs between clients and attempts. It is not random, so every run uses the same times.
-    fn storm_hold_time(&self, attempt: u64) -> Duration {
+    /// Returns the time for which this connection stays open during a storm. The time differs
+    /// between clients and attempts. The time is not random, so every run uses the same times.
+    fn storm_drop_delay(&self, attempt: u64) -> Duration {
         let spread = u64::from(self.index) * 37 + attempt * 61;
-        Duration::from_millis(spread % STORM_MAX_HOLD_MILLIS)
+        Duration::from_millis(spread % MAX_STORM_DROP_DELAY_MILLIS)
     }
 
-    fn connection_lost(&self, error: &str) -> ConnectionEnd {
+    fn report_connection_loss(&self, error: &str) -> ConnectionEnd {
         self.fleet.counters.record_connection_lost(error);
         self.fleet
             .print_event(&self.id, &format!("connection lost: {error}"));
@@ -217,13 +221,13 @@ impl Client {
             let text = String::from_utf8_lossy(payload);
             fleet.print_event(&self.id, &format!("received on {topic}: {text}"));
         }
-        match self.dialect.react(payload, SystemClock.now()) {
+        match self.dialect.reaction(payload, SystemClock.now()) {
             Reaction::Respond(response) => {
                 fleet.tasks.spawn(session.clone().respond(response));
                 None
             }
             Reaction::Disconnect { reconnect_after } => {
-                fleet.print_event(&self.id, &disconnect_event(reconnect_after));
+                fleet.print_event(&self.id, &disconnect_event_text(reconnect_after));
                 Some(ConnectionEnd::DisconnectRequested { reconnect_after })
             }
             Reaction::RetryHandshake { retry_after } => {
@@ -240,13 +244,14 @@ impl Client {
         }
     }
 
-    /// Returns 0 for the first online message of this client, 1 for the second, and so on.
-    pub fn next_online_sequence(&self) -> u64 {
-        self.next_sequence.fetch_add(1, Ordering::Relaxed)
+    /// Returns the sequence number for an online message: 0 for the first online message of this
+    /// client, 1 for the second, and so on.
+    pub fn take_sequence_number(&self) -> u64 {
+        self.next_sequence_number.fetch_add(1, Ordering::Relaxed)
     }
 }
 
-fn disconnect_event(reconnect_after: Option<Duration>) -> String {
+fn disconnect_event_text(reconnect_after: Option<Duration>) -> String {
     match reconnect_after {
         Some(delay) => format!(
             "the service requested a reconnect after {} s",

@@ -10,8 +10,8 @@ use super::histogram::Histogram;
 #[derive(Default)]
 pub(super) struct Counters {
     connected_clients: AtomicU64,
-    peak_connected: AtomicU64,
-    connects: AtomicU64,
+    peak_connected_clients: AtomicU64,
+    successful_connects: AtomicU64,
     connect_failures: AtomicU64,
     connections_lost: AtomicU64,
     storm_drops: AtomicU64,
@@ -33,8 +33,8 @@ pub(super) struct Counters {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct CounterSnapshot {
     pub connected_clients: u64,
-    pub peak_connected: u64,
-    pub connects: u64,
+    pub peak_connected_clients: u64,
+    pub successful_connects: u64,
     pub connect_failures: u64,
     /// Connections closed by the broker or the network.
     pub connections_lost: u64,
@@ -56,9 +56,9 @@ pub(super) struct CounterSnapshot {
 impl Counters {
     pub fn record_connect(&self, elapsed: Duration) {
         self.connect_times.record(elapsed);
-        increment(&self.connects);
+        increment(&self.successful_connects);
         let connected_clients = self.connected_clients.fetch_add(1, Ordering::Relaxed) + 1;
-        self.peak_connected
+        self.peak_connected_clients
             .fetch_max(connected_clients, Ordering::Relaxed);
     }
 
@@ -115,24 +115,24 @@ impl Counters {
     }
 
     pub fn snapshot(&self) -> CounterSnapshot {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let load_counter = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         CounterSnapshot {
-            connected_clients: read(&self.connected_clients),
-            peak_connected: read(&self.peak_connected),
-            connects: read(&self.connects),
-            connect_failures: read(&self.connect_failures),
-            connections_lost: read(&self.connections_lost),
-            storm_drops: read(&self.storm_drops),
-            clean_disconnects: read(&self.clean_disconnects),
-            // `acknowledged_messages` is read before `published_messages`. In the opposite order,
-            // a message that is published and acknowledged between the two reads could make
+            connected_clients: load_counter(&self.connected_clients),
+            peak_connected_clients: load_counter(&self.peak_connected_clients),
+            successful_connects: load_counter(&self.successful_connects),
+            connect_failures: load_counter(&self.connect_failures),
+            connections_lost: load_counter(&self.connections_lost),
+            storm_drops: load_counter(&self.storm_drops),
+            clean_disconnects: load_counter(&self.clean_disconnects),
+            // `acknowledged_messages` is loaded before `published_messages`. In the opposite order,
+            // a message that is published and acknowledged between the two loads could make
             // `acknowledged_messages` larger than `published_messages`.
-            acknowledged_messages: read(&self.acknowledged_messages),
-            published_messages: read(&self.published_messages),
-            heartbeats: read(&self.heartbeats),
-            received_messages: read(&self.received_messages),
-            rejected_subscriptions: read(&self.rejected_subscriptions),
-            rejected_handshakes: read(&self.rejected_handshakes),
+            acknowledged_messages: load_counter(&self.acknowledged_messages),
+            published_messages: load_counter(&self.published_messages),
+            heartbeats: load_counter(&self.heartbeats),
+            received_messages: load_counter(&self.received_messages),
+            rejected_subscriptions: load_counter(&self.rejected_subscriptions),
+            rejected_handshakes: load_counter(&self.rejected_handshakes),
         }
     }
 }

@@ -13,14 +13,14 @@ use super::args::DialectMix;
 use crate::domain::{ClientId, ClientInfo, ClientKind, Timestamp};
 use crate::protocol::handshake::client_side as handshake;
 use crate::protocol::status::client_side as status;
-use crate::protocol::{Channel, ClientTopic, Direction, HandshakeSegments, TopicScheme};
+use crate::protocol::{Channel, ClientTopic, Direction, HandshakeTopicLevels, TopicScheme};
 
 /// Time until a client reconnects after it received a handshake-error message.
 const HANDSHAKE_RETRY_DELAY: Duration = Duration::from_secs(30);
 /// Every fifth handshake client is a proxy.
-const PROXY_INTERVAL: u32 = 5;
+const HANDSHAKE_CLIENTS_PER_PROXY: u32 = 5;
 
-/// Dialect of one client. For the handshake dialect, also the kind of the client.
+/// Dialect of one client. A client of the handshake dialect is either a host or a proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dialect {
     Status,
@@ -50,12 +50,13 @@ pub(super) enum Delivery {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Reaction {
     Respond(OutgoingMessage),
-    /// Disconnect cleanly. Reconnect after this time, or do not reconnect if the time is `None`.
+    /// Disconnect cleanly, and reconnect after `reconnect_after`. If `reconnect_after` is `None`,
+    /// do not reconnect.
     Disconnect {
         reconnect_after: Option<Duration>,
     },
-    /// Disconnect, and retry the handshake after this time. The service rejected the last
-    /// handshake.
+    /// The service rejected the handshake. Disconnect, and send a new handshake after
+    /// `retry_after`.
     RetryHandshake {
         retry_after: Duration,
     },
@@ -65,8 +66,9 @@ pub(super) enum Reaction {
 impl Dialect {
     /// Returns the dialect of the client with this index in the fleet.
     pub fn for_client(mix: DialectMix, index: u32) -> Self {
-        let handshake = |handshake_index: u32| {
-            let is_proxy = handshake_index % PROXY_INTERVAL == PROXY_INTERVAL - 1;
+        let handshake_dialect = |handshake_index: u32| {
+            let is_proxy =
+                handshake_index % HANDSHAKE_CLIENTS_PER_PROXY == HANDSHAKE_CLIENTS_PER_PROXY - 1;
             Self::Handshake(if is_proxy {
                 ClientKind::Proxy
             } else {
@@ -75,9 +77,9 @@ impl Dialect {
         };
         match mix {
             DialectMix::Status => Self::Status,
-            DialectMix::Handshake => handshake(index),
+            DialectMix::Handshake => handshake_dialect(index),
             DialectMix::Mixed if index.is_multiple_of(2) => Self::Status,
-            DialectMix::Mixed => handshake(index / 2),
+            DialectMix::Mixed => handshake_dialect(index / 2),
         }
     }
 
@@ -122,7 +124,7 @@ impl Dialect {
     }
 
     /// Returns the online message of a status client, or the handshake of a handshake client.
-    pub fn online(self, now: Timestamp, info: &ClientInfo) -> OutgoingMessage {
+    pub fn online_message(self, now: Timestamp, info: &ClientInfo) -> OutgoingMessage {
         match self {
             Self::Status => {
                 self.presence_message(status::online_message(now, info), Delivery::Acknowledged)
@@ -136,7 +138,7 @@ impl Dialect {
 
     /// Returns the messages that the client publishes before it disconnects at the end of the
     /// simulation. The empty retained message of a handshake client deletes its retained handshake.
-    pub fn offline(self, now: Timestamp) -> Vec<OutgoingMessage> {
+    pub fn offline_messages(self, now: Timestamp) -> Vec<OutgoingMessage> {
         match self {
             Self::Status => {
                 vec![self.presence_message(status::offline_message(now), Delivery::Acknowledged)]
@@ -150,17 +152,17 @@ impl Dialect {
 
     /// Returns the messages that the client publishes before a disconnect that the service
     /// requested. Status clients publish no message in this case.
-    pub fn offline_on_request(self, now: Timestamp) -> Vec<OutgoingMessage> {
+    pub fn messages_before_requested_disconnect(self, now: Timestamp) -> Vec<OutgoingMessage> {
         match self {
             Self::Status => Vec::new(),
-            Self::Handshake(_) => self.offline(now),
+            Self::Handshake(_) => self.offline_messages(now),
         }
     }
 
-    pub fn react(self, payload: &[u8], now: Timestamp) -> Reaction {
+    pub fn reaction(self, payload: &[u8], now: Timestamp) -> Reaction {
         match self {
-            Self::Status => react_status(payload, now),
-            Self::Handshake(_) => react_handshake(payload, now),
+            Self::Status => status_reaction(payload, now),
+            Self::Handshake(_) => handshake_reaction(payload, now),
         }
     }
 
@@ -173,7 +175,7 @@ impl Dialect {
     }
 }
 
-fn react_status(payload: &[u8], now: Timestamp) -> Reaction {
+fn status_reaction(payload: &[u8], now: Timestamp) -> Reaction {
     let respond = |channel: fn(Direction) -> Channel, payload| {
         Reaction::Respond(OutgoingMessage {
             channel: channel(Direction::FromClient),
@@ -208,7 +210,7 @@ fn react_status(payload: &[u8], now: Timestamp) -> Reaction {
     }
 }
 
-fn react_handshake(payload: &[u8], now: Timestamp) -> Reaction {
+fn handshake_reaction(payload: &[u8], now: Timestamp) -> Reaction {
     match handshake::decode(payload) {
         Some(handshake::ServerMessage::Message {
             message_id,
@@ -221,10 +223,10 @@ fn react_handshake(payload: &[u8], now: Timestamp) -> Reaction {
         }),
         Some(handshake::ServerMessage::ForceDisconnect { reconnect_after }) => {
             // If the reconnect time is in the past, the client reconnects immediately.
-            let delay =
+            let delay_until =
                 |time: Timestamp| Duration::try_from(time.duration_since(now)).unwrap_or_default();
             Reaction::Disconnect {
-                reconnect_after: reconnect_after.map(delay),
+                reconnect_after: reconnect_after.map(delay_until),
             }
         }
         Some(handshake::ServerMessage::HandshakeError { .. }) => Reaction::RetryHandshake {
@@ -242,14 +244,14 @@ pub(super) struct TopicNames {
 
 impl TopicNames {
     /// If `uses_status_topic` is true, handshake clients publish their presence messages to
-    /// `PREFIX/status/ID`. Otherwise they publish them to `PREFIX/in/ID`.
+    /// `PREFIX/status/ID`, otherwise to `PREFIX/in/ID`.
     pub fn new(prefix: &str, uses_status_topic: bool) -> Self {
-        let segments = HandshakeSegments {
+        let handshake_levels = HandshakeTopicLevels {
             status_level: uses_status_topic.then(|| "status".to_owned()),
-            ..HandshakeSegments::default()
+            ..HandshakeTopicLevels::default()
         };
         Self {
-            scheme: TopicScheme::new(Vec::new(), segments),
+            scheme: TopicScheme::new(Vec::new(), handshake_levels),
             prefix: prefix.to_owned(),
         }
     }
@@ -263,7 +265,8 @@ impl TopicNames {
     }
 }
 
-/// Returns random facts, and the dispatchers and tags that all simulated clients have.
+/// Returns the facts, dispatchers and tags of a simulated client. Two facts are random. All clients
+/// have the same dispatchers and tags.
 pub(super) fn new_client_info(client_id: &ClientId) -> ClientInfo {
     ClientInfo {
         canonical_facts: json!({
@@ -281,8 +284,8 @@ pub(super) fn new_client_info(client_id: &ClientId) -> ClientInfo {
     }
 }
 
-/// Returns `info` with one tag and two facts changed. Their new value is `change_number`.
-pub(super) fn with_change(mut info: ClientInfo, change_number: u64) -> ClientInfo {
+/// Returns a copy of `info` in which one tag and two facts have the value `change_number`.
+pub(super) fn with_changed_tags_and_facts(mut info: ClientInfo, change_number: u64) -> ClientInfo {
     info.tags["change"] = json!(change_number.to_string());
     info.canonical_facts["change"] = json!(change_number.to_string());
     info.catalog_service_facts["change"] = json!(change_number.to_string());
@@ -315,13 +318,13 @@ mod tests {
         ] {
             let payload = status_command(&command, Uuid::nil(), NOW);
             assert_eq!(
-                Dialect::Status.react(&payload, NOW),
+                Dialect::Status.reaction(&payload, NOW),
                 expected,
                 "{command:?}"
             );
             let payload = handshake_command(&command, Uuid::nil(), NOW).unwrap();
             let host = Dialect::Handshake(ClientKind::Host);
-            assert_eq!(host.react(&payload, NOW), expected, "{command:?}");
+            assert_eq!(host.reaction(&payload, NOW), expected, "{command:?}");
         }
     }
 
@@ -350,9 +353,9 @@ mod tests {
     fn a_handshake_is_retained_and_going_offline_deletes_the_retained_message() {
         let host = Dialect::Handshake(ClientKind::Host);
         let info = new_client_info(&ClientId::new("c1").unwrap());
-        assert_eq!(host.online(NOW, &info).delivery, Delivery::Retained);
+        assert_eq!(host.online_message(NOW, &info).delivery, Delivery::Retained);
         assert_eq!(host.last_will(NOW).delivery, Delivery::Retained);
-        let last = host.offline(NOW).pop().unwrap();
+        let last = host.offline_messages(NOW).pop().unwrap();
         assert_eq!((last.payload.len(), last.delivery), (0, Delivery::Retained));
     }
 }

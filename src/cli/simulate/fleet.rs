@@ -22,7 +22,7 @@ use crate::shutdown::TaskGroup;
 const MAX_PACKET_BYTES: usize = 2 * 1024 * 1024;
 /// Maximum number of queued MQTT requests per client. The queue is small to save memory, because
 /// one process may run 10,000 clients.
-const REQUEST_QUEUE_LEN: usize = 32;
+const MAX_QUEUED_REQUESTS_PER_CLIENT: usize = 32;
 /// Connect timeout. It equals the timeout of real clients. A shorter timeout would cause additional
 /// connect attempts while the broker is overloaded.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -35,7 +35,7 @@ pub(super) struct Fleet {
     /// Whether each event is printed to standard output.
     pub prints_events: bool,
     /// Whether a reconnect storm is active.
-    storm_active: watch::Sender<bool>,
+    is_storm_active: watch::Sender<bool>,
 }
 
 impl Fleet {
@@ -46,7 +46,7 @@ impl Fleet {
             counters: Counters::default(),
             tasks: TaskGroup::new(),
             prints_events,
-            storm_active: watch::Sender::new(false),
+            is_storm_active: watch::Sender::new(false),
         }
     }
 
@@ -59,21 +59,25 @@ impl Fleet {
     }
 
     pub fn set_storm_active(&self, is_active: bool) {
-        self.storm_active.send_replace(is_active);
+        self.is_storm_active.send_replace(is_active);
     }
 
     pub fn is_storm_active(&self) -> bool {
-        *self.storm_active.borrow()
+        *self.is_storm_active.borrow()
     }
 
-    /// Waits until a storm is active, and then for `storm_hold_time`. The caller drops its
+    /// Waits until a storm is active, and then waits for `storm_drop_delay`. The caller drops its
     /// connection afterwards.
-    pub async fn wait_for_storm_drop(&self, storm_hold_time: Duration) {
-        let mut storm_active = self.storm_active.subscribe();
-        if storm_active.wait_for(|is_active| *is_active).await.is_err() {
+    pub async fn wait_for_storm_drop(&self, storm_drop_delay: Duration) {
+        let mut is_storm_active = self.is_storm_active.subscribe();
+        if is_storm_active
+            .wait_for(|is_active| *is_active)
+            .await
+            .is_err()
+        {
             return std::future::pending().await;
         }
-        tokio::time::sleep(storm_hold_time).await;
+        tokio::time::sleep(storm_drop_delay).await;
     }
 }
 
@@ -84,15 +88,15 @@ pub(super) fn create_clients(args: &SimulateArgs, fleet: &Arc<Fleet>) -> Result<
         None => None,
     };
     let mut clients = Vec::new();
-    for (index, client_id) in (0..).zip(client_ids(args.client_id.as_deref(), args.clients)?) {
+    for (index, client_id) in (0..).zip(client_ids(args.client_id.as_deref(), args.client_count)?) {
         let tls = match &authority {
             Some(authority) => ClientTls {
                 ca: Some(PemSource::File(authority.certificate_path())),
-                identity: Some(authority.ensure_client_certificate(&client_id)?),
+                certificate_and_key_files: Some(authority.ensure_client_certificate(&client_id)?),
             },
             None => ClientTls {
                 ca: args.ca_file.clone().map(PemSource::File),
-                identity: args.cert_file.clone().zip(args.key_file.clone()),
+                certificate_and_key_files: args.cert_file.clone().zip(args.key_file.clone()),
             },
         };
         let dialect = Dialect::for_client(args.dialect_mix, index);
@@ -144,7 +148,7 @@ fn connect_options(
         token: None,
         will: Some(will),
         max_packet_size: MAX_PACKET_BYTES,
-        max_queued_requests: REQUEST_QUEUE_LEN,
+        max_queued_requests: MAX_QUEUED_REQUESTS_PER_CLIENT,
         connect_timeout: CONNECT_TIMEOUT,
     }
 }
@@ -152,15 +156,15 @@ fn connect_options(
 /// Returns `base_id` for a single client. For several clients, appends a number to `base_id`.
 fn client_ids(base_id: Option<&str>, client_count: u32) -> Result<Vec<ClientId>> {
     let base_id = base_id.map_or_else(|| Uuid::new_v4().to_string(), ToOwned::to_owned);
-    let parse = |id: String| {
+    let parse_id = |id: String| {
         ClientId::new(&id)
             .map_err(|error| anyhow!("--id: invalid client id {id:?}: {error}; choose another id"))
     };
     if client_count == 1 {
-        return Ok(vec![parse(base_id)?]);
+        return Ok(vec![parse_id(base_id)?]);
     }
     (0..client_count)
-        .map(|n| parse(format!("{base_id}-{n}")))
+        .map(|n| parse_id(format!("{base_id}-{n}")))
         .collect()
 }
 
@@ -173,7 +177,7 @@ pub(super) fn check_args(args: &SimulateArgs) -> Result<()> {
     if !is_host_and_port {
         bail!("--mqtt: {address:?} is not HOST:PORT, such as 127.0.0.1:1883");
     }
-    if args.ca_file.is_some() && args.clients > 1 {
+    if args.ca_file.is_some() && args.client_count > 1 {
         bail!("--clients: --cert is for a single client; use --tls-dir for several clients");
     }
     Ok(())
@@ -195,9 +199,9 @@ mod tests {
             client_id_texts(Some("host"), 3),
             ["host-0", "host-1", "host-2"]
         );
-        let random = client_id_texts(None, 1);
-        assert_ne!(random, client_id_texts(None, 1));
-        assert!(random[0].parse::<Uuid>().is_ok());
+        let random_ids = client_id_texts(None, 1);
+        assert_ne!(random_ids, client_id_texts(None, 1));
+        assert!(random_ids[0].parse::<Uuid>().is_ok());
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::domain::{ClientInfo, Timestamp};
 const BURST_ORDER: [u64; 5] = [0, 2, 1, 4, 3];
 const CLOCK_SKEW: Duration = Duration::from_hours(5 * 365 * 24);
 const LONG_STRING_BYTES: usize = 100_000;
-const NESTING_DEPTH: usize = 10_000;
+const EXCESSIVE_NESTING_DEPTH: usize = 10_000;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Misbehaviors(Vec<Misbehavior>);
@@ -29,67 +29,69 @@ impl Misbehaviors {
         self.0.contains(&kind)
     }
 
-    /// Returns rounds of messages. The caller publishes the rounds one after the other, and the
+    /// Returns one online message, or the messages that the misbehaviors replace it with. The
+    /// messages are grouped in rounds. The caller publishes the rounds one after the other, and the
     /// messages of one round concurrently. The last round contains only valid messages.
     ///
-    /// `is_first` is true for the first online message on a connection, and false for an update.
-    /// `sequence` is the number of earlier calls for this client.
-    pub fn online_rounds(
+    /// `is_first_on_connection` is false for an update. `sequence_number` is the number of earlier
+    /// calls for this client.
+    pub fn online_message_rounds(
         &self,
         dialect: Dialect,
         now: Timestamp,
         info: &ClientInfo,
-        is_first: bool,
-        sequence: u64,
+        is_first_on_connection: bool,
+        sequence_number: u64,
     ) -> Vec<Vec<OutgoingMessage>> {
         let mut rounds = Vec::new();
         if self.has(Misbehavior::Garbage) {
             rounds.push(vec![
-                invalid_message(dialect, sequence),
-                invalid_message(dialect, sequence + 1),
+                invalid_message(dialect, sequence_number),
+                invalid_message(dialect, sequence_number + 1),
             ]);
         }
-        let now = self.simulated_client_time(now, sequence);
-        let mut valid: Vec<OutgoingMessage> = if is_first && self.has(Misbehavior::Burst) {
-            let sent = |number| now - Duration::from_millis(5 - number);
-            BURST_ORDER
-                .map(|number| dialect.online(sent(number), info))
-                .into()
-        } else {
-            vec![dialect.online(now, info)]
-        };
+        let now = self.simulated_client_time(now, sequence_number);
+        let mut valid_messages: Vec<OutgoingMessage> =
+            if is_first_on_connection && self.has(Misbehavior::Burst) {
+                let sent_time = |number| now - Duration::from_millis(5 - number);
+                BURST_ORDER
+                    .map(|number| dialect.online_message(sent_time(number), info))
+                    .into()
+            } else {
+                vec![dialect.online_message(now, info)]
+            };
         if self.has(Misbehavior::Duplicate) {
-            valid = valid
+            valid_messages = valid_messages
                 .into_iter()
                 .flat_map(|message| [message.clone(), message])
                 .collect();
         }
-        rounds.push(valid);
+        rounds.push(valid_messages);
         rounds
     }
 
-    fn simulated_client_time(&self, now: Timestamp, sequence: u64) -> Timestamp {
+    fn simulated_client_time(&self, now: Timestamp, sequence_number: u64) -> Timestamp {
         if !self.has(Misbehavior::ClockSkew) {
             return now;
         }
-        let skewed = if sequence.is_multiple_of(2) {
+        let skewed_time = if sequence_number.is_multiple_of(2) {
             now.checked_add(CLOCK_SKEW)
         } else {
             now.checked_sub(CLOCK_SKEW)
         };
-        skewed.unwrap_or(now)
+        skewed_time.unwrap_or(now)
     }
 }
 
 /// Returns a message with one of ten payloads that the service must reject or ignore. No payload
 /// may register or remove a client.
-fn invalid_message(dialect: Dialect, sequence: u64) -> OutgoingMessage {
+fn invalid_message(dialect: Dialect, sequence_number: u64) -> OutgoingMessage {
     let payloads: [fn(Dialect) -> Vec<u8>; 10] = [
         |_| b"this is not JSON".to_vec(),
         |_| br#"{"type":"connection-status","message_id":""#.to_vec(),
         |_| vec![0xff, 0xfe, 0x00, 0x80],
         payload_with_invalid_schema,
-        |_| b"[".repeat(NESTING_DEPTH),
+        |_| b"[".repeat(EXCESSIVE_NESTING_DEPTH),
         |_| br#"{"type":"no-such-type","message_id":"x","version":1}"#.to_vec(),
         |_| br#"{"type":"\u0000","message_id":"\u0000","content":{"state":"\u0000"}}"#.to_vec(),
         |_| {
@@ -100,7 +102,7 @@ fn invalid_message(dialect: Dialect, sequence: u64) -> OutgoingMessage {
         |_| b"null".to_vec(),
         |_| b"[1, 2, 3]".to_vec(),
     ];
-    let index = usize::try_from(sequence).unwrap_or_default() % payloads.len();
+    let index = usize::try_from(sequence_number).unwrap_or_default() % payloads.len();
     OutgoingMessage {
         channel: dialect.presence_channel(),
         payload: payloads[index](dialect),
@@ -108,7 +110,7 @@ fn invalid_message(dialect: Dialect, sequence: u64) -> OutgoingMessage {
     }
 }
 
-/// Returns the payload of an online message in which a string replaces an object.
+/// Returns the payload of an online message with a string where the schema requires an object.
 fn payload_with_invalid_schema(dialect: Dialect) -> Vec<u8> {
     let message = match dialect {
         Dialect::Status => json!({
@@ -132,14 +134,14 @@ mod tests {
 
     const DIALECTS: [Dialect; 2] = [Dialect::Status, Dialect::Handshake(ClientKind::Host)];
 
-    fn online_rounds(
+    fn online_message_rounds(
         kinds: &[Misbehavior],
         dialect: Dialect,
-        sequence: u64,
+        sequence_number: u64,
     ) -> Vec<Vec<OutgoingMessage>> {
         let info = new_client_info(&ClientId::new("c1").unwrap());
         let now = Timestamp::from_second(2_000_000_000).unwrap();
-        Misbehaviors::new(kinds).online_rounds(dialect, now, &info, true, sequence)
+        Misbehaviors::new(kinds).online_message_rounds(dialect, now, &info, true, sequence_number)
     }
 
     fn sent_time(message: &OutgoingMessage) -> Timestamp {
@@ -152,8 +154,8 @@ mod tests {
     #[test]
     fn invalid_messages_neither_register_nor_remove_a_client() {
         for dialect in DIALECTS {
-            for sequence in 0..10 {
-                let payload = invalid_message(dialect, sequence).payload;
+            for sequence_number in 0..10 {
+                let payload = invalid_message(dialect, sequence_number).payload;
                 let decoded = match dialect {
                     Dialect::Status => status::decode_control(&payload),
                     Dialect::Handshake(_) => handshake::decode(&payload),
@@ -169,31 +171,35 @@ mod tests {
     }
 
     #[test]
-    fn by_default_one_message_is_published_and_after_garbage_a_valid_message() {
+    fn one_message_is_published_by_default_and_invalid_messages_are_followed_by_a_valid_message() {
         for dialect in DIALECTS {
-            let default = online_rounds(&[], dialect, 0);
-            assert_eq!((default.len(), default[0].len()), (1, 1));
-            let garbage = online_rounds(&[Misbehavior::Garbage], dialect, 3);
-            let last = garbage.last().unwrap();
-            assert_eq!((last.len(), last[0].delivery), (1, default[0][0].delivery));
+            let default_rounds = online_message_rounds(&[], dialect, 0);
+            assert_eq!((default_rounds.len(), default_rounds[0].len()), (1, 1));
+            let garbage_rounds = online_message_rounds(&[Misbehavior::Garbage], dialect, 3);
+            let last_round = garbage_rounds.last().unwrap();
+            assert_eq!(
+                (last_round.len(), last_round[0].delivery),
+                (1, default_rounds[0][0].delivery)
+            );
         }
     }
 
     #[test]
     fn burst_messages_are_out_of_order_and_duplicate_messages_are_equal() {
-        let burst = online_rounds(&[Misbehavior::Burst], Dialect::Status, 0);
-        let times: Vec<_> = burst[0].iter().map(sent_time).collect();
-        assert_eq!(times.len(), 5);
-        assert!(!times.is_sorted(), "{times:?}");
-        let duplicate = online_rounds(&[Misbehavior::Duplicate], Dialect::Status, 0);
-        assert_eq!(duplicate[0].len(), 2);
-        assert_eq!(duplicate[0][0], duplicate[0][1]);
+        let burst_rounds = online_message_rounds(&[Misbehavior::Burst], Dialect::Status, 0);
+        let sent_times: Vec<_> = burst_rounds[0].iter().map(sent_time).collect();
+        assert_eq!(sent_times.len(), 5);
+        assert!(!sent_times.is_sorted(), "{sent_times:?}");
+        let duplicate_rounds = online_message_rounds(&[Misbehavior::Duplicate], Dialect::Status, 0);
+        assert_eq!(duplicate_rounds[0].len(), 2);
+        assert_eq!(duplicate_rounds[0][0], duplicate_rounds[0][1]);
     }
 
     #[test]
     fn clock_skew_alternates_between_future_and_past() {
-        let sent_second = |sequence| {
-            let rounds = online_rounds(&[Misbehavior::ClockSkew], Dialect::Status, sequence);
+        let sent_second = |sequence_number| {
+            let rounds =
+                online_message_rounds(&[Misbehavior::ClockSkew], Dialect::Status, sequence_number);
             sent_time(&rounds[0][0]).as_second()
         };
         assert!(sent_second(0) > 2_100_000_000 && sent_second(1) < 1_900_000_000);

@@ -25,7 +25,7 @@ use anyhow::{Result, bail};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Instant;
 
-use super::Output;
+use super::OutputFormat;
 use super::block_on;
 pub(super) use args::SimulateArgs;
 use client::Client;
@@ -35,13 +35,14 @@ use summary::Summary;
 
 /// Assumed number of disconnects that the broker handles per second. The shutdown timeout is
 /// calculated from this rate.
-const DISCONNECTS_PER_SECOND: u32 = 100;
-const MIN_SHUTDOWN_SECONDS: u32 = 5;
+const ASSUMED_DISCONNECTS_PER_SECOND: u32 = 100;
+const MIN_SHUTDOWN_TIMEOUT_SECONDS: u32 = 5;
 
 pub(super) fn run(args: &SimulateArgs) -> Result<ExitCode> {
     fleet::check_args(args)?;
-    fd_limit::raise_limit(args.clients)?;
-    let prints_events = args.clients == 1 && args.output == Output::Text && !args.quiet;
+    fd_limit::raise_fd_limit(args.client_count)?;
+    let prints_events =
+        args.client_count == 1 && args.output_format == OutputFormat::Text && !args.quiet;
     let fleet = Arc::new(Fleet::new(args, prints_events));
     let clients = fleet::create_clients(args, &fleet)?;
     block_on(run_fleet(args, fleet, clients))
@@ -55,14 +56,15 @@ async fn run_fleet(
     let mut signals = Signals::new()?;
     let started_at = Instant::now();
     let shows_progress = !args.quiet && !fleet.prints_events;
-    let progress = shows_progress.then(|| Progress::start(fleet.clone(), args.clients));
+    let progress = shows_progress.then(|| Progress::start(fleet.clone(), args.client_count));
     tokio::select! {
         () = signals.wait_for_any() => {}
-        () = sleep_or_pend(args.duration) => {}
+        () = sleep_or_wait_forever(args.run_duration) => {}
         () = run_scenario(args, &fleet, &clients, progress.as_ref()) => {}
     }
-    let seconds = MIN_SHUTDOWN_SECONDS + args.clients / DISCONNECTS_PER_SECOND;
-    let shutdown_timeout = Duration::from_secs(seconds.into());
+    let timeout_seconds =
+        MIN_SHUTDOWN_TIMEOUT_SECONDS + args.client_count / ASSUMED_DISCONNECTS_PER_SECOND;
+    let shutdown_timeout = Duration::from_secs(timeout_seconds.into());
     let all_disconnected = tokio::select! {
         all_disconnected = fleet.tasks.stop(shutdown_timeout) => all_disconnected,
         // `exit` ends the process at once. `return` would wait for tasks that may never end.
@@ -77,14 +79,14 @@ async fn run_fleet(
              their last wills"
         );
     }
-    let summary = Summary::new(&fleet.counters, args.clients, started_at.elapsed());
-    let summary_text = match args.output {
-        Output::Text => summary.to_text(),
-        Output::Json => summary.to_json()? + "\n",
+    let summary = Summary::new(&fleet.counters, args.client_count, started_at.elapsed());
+    let summary_text = match args.output_format {
+        OutputFormat::Text => summary.to_text(),
+        OutputFormat::Json => summary.to_json()? + "\n",
     };
     // A write error is ignored: the process that reads standard output may have exited.
     let _ = std::io::stdout().write_all(summary_text.as_bytes());
-    if fleet.counters.snapshot().connects == 0 {
+    if fleet.counters.snapshot().successful_connects == 0 {
         let error = fleet.counters.last_error();
         bail!(
             "no client could connect to {}: {}; start a broker there (`cloud-connector run`), or \
@@ -130,7 +132,7 @@ async fn run_scenario(
 }
 
 /// Sleeps for the duration. Never returns if the duration is `None`.
-async fn sleep_or_pend(duration: Option<Duration>) {
+async fn sleep_or_wait_forever(duration: Option<Duration>) {
     match duration {
         Some(duration) => tokio::time::sleep(duration).await,
         None => std::future::pending().await,

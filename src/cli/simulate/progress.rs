@@ -12,8 +12,8 @@ use tokio::time::{Instant, interval};
 use super::counters::CounterSnapshot;
 use super::fleet::Fleet;
 
-const BAR_INTERVAL: Duration = Duration::from_millis(250);
-const LINE_INTERVAL: Duration = Duration::from_secs(5);
+const BAR_UPDATE_INTERVAL: Duration = Duration::from_millis(250);
+const LINE_PRINT_INTERVAL: Duration = Duration::from_secs(5);
 const BAR_TEMPLATE: &str = "{elapsed_precise} [{bar:30}] {pos}/{len} connected{msg}";
 
 pub(super) struct Progress {
@@ -28,7 +28,7 @@ impl Progress {
         Self { task, bar }
     }
 
-    /// Prints a message above the bar.
+    /// Prints a message above the progress bar.
     pub fn print_message(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.println(text),
@@ -36,7 +36,7 @@ impl Progress {
         }
     }
 
-    /// Stops the updates and removes the bar.
+    /// Stops the progress updates and removes the progress bar.
     pub fn finish(self) {
         self.task.abort();
         if let Some(bar) = self.bar {
@@ -55,9 +55,9 @@ fn new_bar(clients: u32) -> ProgressBar {
 
 async fn refresh_forever(fleet: Arc<Fleet>, clients: u32, bar: Option<ProgressBar>) {
     let mut ticks = interval(if bar.is_some() {
-        BAR_INTERVAL
+        BAR_UPDATE_INTERVAL
     } else {
-        LINE_INTERVAL
+        LINE_PRINT_INTERVAL
     });
     let (mut previous, mut previous_time) = (fleet.counters.snapshot(), Instant::now());
     // The first tick completes immediately, before there is any progress to show.

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::args::Misbehavior;
 use super::client::Client;
-use super::dialect::{Delivery, Dialect, OutgoingMessage, with_change};
+use super::dialect::{Delivery, Dialect, OutgoingMessage, with_changed_tags_and_facts};
 use crate::domain::{Clock as _, SystemClock};
 use crate::mqtt::MqttHandle;
 
@@ -20,8 +20,8 @@ use crate::mqtt::MqttHandle;
 pub(super) struct Session {
     client: Arc<Client>,
     mqtt: MqttHandle,
-    /// Held while an online or offline message is published. Otherwise an online
-    /// message could be published after the offline message.
+    /// This lock is held while an online or offline message is published. Without the lock, an
+    /// online message could be published after the offline message.
     presence_lock: Arc<Mutex<PresenceLockState>>,
 }
 
@@ -57,23 +57,28 @@ impl Session {
         if let Some(heartbeat) = client.dialect.heartbeat() {
             self.publish(heartbeat).await;
         }
-        if !self.skips_online() {
-            if !self.publish_online(true).await {
+        if !self.skips_online_message() {
+            if !self.publish_online_message(true).await {
                 return;
             }
-            client.is_online_acknowledged.store(true, Ordering::Relaxed);
+            client
+                .is_online_message_acknowledged
+                .store(true, Ordering::Relaxed);
             client.fleet.print_event(&client.id, "online");
         }
         *client.session.lock() = Some(self.clone());
     }
 
-    /// Returns whether this connection publishes no online message. With `--misbehave no-online`, a
-    /// status client stops publishing online messages after the first PUBACK of an online message.
-    fn skips_online(&self) -> bool {
+    /// Returns true if this connection must not publish an online message. This is the case with
+    /// `--misbehave no-online`, for a status client whose online message the broker has already
+    /// acknowledged.
+    fn skips_online_message(&self) -> bool {
         let client = &self.client;
         client.dialect == Dialect::Status
             && client.fleet.misbehaviors.has(Misbehavior::NoOnline)
-            && client.is_online_acknowledged.load(Ordering::Relaxed)
+            && client
+                .is_online_message_acknowledged
+                .load(Ordering::Relaxed)
     }
 
     /// Acquires the presence lock for [`Self::publish_update`]. Returns `None` if a presence
@@ -88,23 +93,29 @@ impl Session {
         self: Arc<Self>,
         _presence_guard: OwnedMutexGuard<PresenceLockState>,
     ) {
-        self.publish_online(false).await;
+        self.publish_online_message(false).await;
     }
 
-    /// Publishes an online message, or its variants of `--misbehave`. Returns whether the broker
-    /// acknowledged all messages.
-    async fn publish_online(&self, is_first: bool) -> bool {
+    /// Publishes an online message, or the messages that `--misbehave` requests. Returns whether
+    /// the broker acknowledged all messages.
+    async fn publish_online_message(&self, is_first_on_connection: bool) -> bool {
         let client = &self.client;
-        let sequence = client.next_online_sequence();
+        let sequence_number = client.take_sequence_number();
         let info = client.info.clone();
-        let info = if is_first {
+        let info = if is_first_on_connection {
             info
         } else {
-            with_change(info, sequence)
+            with_changed_tags_and_facts(info, sequence_number)
         };
         let misbehaviors = &client.fleet.misbehaviors;
         let now = SystemClock.now();
-        for round in misbehaviors.online_rounds(client.dialect, now, &info, is_first, sequence) {
+        for round in misbehaviors.online_message_rounds(
+            client.dialect,
+            now,
+            &info,
+            is_first_on_connection,
+            sequence_number,
+        ) {
             let results = join_all(round.into_iter().map(|message| self.publish(message))).await;
             if results.contains(&false) {
                 return false;
@@ -119,7 +130,7 @@ impl Session {
 
     /// Publishes the offline messages and disconnects. Called at the end of the simulation.
     pub async fn go_offline(self: Arc<Self>) {
-        let messages = self.client.dialect.offline(SystemClock.now());
+        let messages = self.client.dialect.offline_messages(SystemClock.now());
         if self.publish_and_disconnect(messages).await {
             self.client.fleet.counters.record_clean_disconnect();
             self.client.fleet.print_event(&self.client.id, "offline");
@@ -128,12 +139,15 @@ impl Session {
 
     /// Disconnects because the service requested a disconnect or a reconnect.
     pub async fn disconnect_on_request(self: Arc<Self>) {
-        let messages = self.client.dialect.offline_on_request(SystemClock.now());
+        let messages = self
+            .client
+            .dialect
+            .messages_before_requested_disconnect(SystemClock.now());
         self.publish_and_disconnect(messages).await;
     }
 
-    /// Publishes the messages and sends DISCONNECT. Returns whether both succeeded. If a message is
-    /// not acknowledged, no DISCONNECT is sent, and the broker publishes the last will.
+    /// Publishes the messages and sends DISCONNECT. Returns whether both steps succeeded. If a
+    /// message is not acknowledged, no DISCONNECT is sent, and the broker publishes the last will.
     async fn publish_and_disconnect(&self, messages: Vec<OutgoingMessage>) -> bool {
         let mut lock = self.presence_lock.lock().await;
         lock.is_closing = true;
@@ -145,8 +159,8 @@ impl Session {
         self.mqtt.disconnect().await.is_ok()
     }
 
-    /// Returns whether the broker acknowledged the message. For a message with QoS 0, returns
-    /// whether the message was queued.
+    /// Publishes a message. Returns whether the broker acknowledged the message. For a message with
+    /// QoS 0, returns whether the message was queued.
     async fn publish(&self, message: OutgoingMessage) -> bool {
         let client = &self.client;
         let counters = &client.fleet.counters;

@@ -11,9 +11,12 @@ use super::histogram::Histogram;
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
     duration_seconds: f64,
-    clients: u32,
-    peak_connected: u64,
-    connects: u64,
+    #[serde(rename = "clients")]
+    client_count: u32,
+    #[serde(rename = "peak_connected")]
+    peak_connected_clients: u64,
+    #[serde(rename = "connects")]
+    successful_connects: u64,
     /// Connect attempts that the broker rejected or throttled, or that did not reach the broker.
     connect_failures: u64,
     /// Connections closed by the broker or the network.
@@ -23,13 +26,16 @@ pub(super) struct Summary {
     /// Clients that published an offline message and disconnected at the end of the simulation.
     clean_disconnects: u64,
     /// Number of published messages with QoS 1.
-    published: u64,
+    #[serde(rename = "published")]
+    published_messages: u64,
     /// Number of messages with QoS 1 for which the broker sent a PUBACK.
-    acknowledged: u64,
+    #[serde(rename = "acknowledged")]
+    acknowledged_messages: u64,
     /// Number of published heartbeats, which have QoS 0.
     heartbeats: u64,
     /// Number of messages that the clients received.
-    received: u64,
+    #[serde(rename = "received")]
+    received_messages: u64,
     subscriptions_rejected: u64,
     handshakes_rejected: u64,
     /// Milliseconds from a connect attempt to its CONNACK.
@@ -48,21 +54,21 @@ struct Percentiles {
 }
 
 impl Summary {
-    pub fn new(counters: &Counters, clients: u32, elapsed: Duration) -> Self {
+    pub fn new(counters: &Counters, client_count: u32, elapsed: Duration) -> Self {
         let counts: CounterSnapshot = counters.snapshot();
         Self {
             duration_seconds: millis(elapsed).round() / 1000.0,
-            clients,
-            peak_connected: counts.peak_connected,
-            connects: counts.connects,
+            client_count,
+            peak_connected_clients: counts.peak_connected_clients,
+            successful_connects: counts.successful_connects,
             connect_failures: counts.connect_failures,
             connections_lost: counts.connections_lost,
             storm_drops: counts.storm_drops,
             clean_disconnects: counts.clean_disconnects,
-            published: counts.published_messages,
-            acknowledged: counts.acknowledged_messages,
+            published_messages: counts.published_messages,
+            acknowledged_messages: counts.acknowledged_messages,
             heartbeats: counts.heartbeats,
-            received: counts.received_messages,
+            received_messages: counts.received_messages,
             subscriptions_rejected: counts.rejected_subscriptions,
             handshakes_rejected: counts.rejected_handshakes,
             connect_ms: Percentiles::from_histogram(&counters.connect_times),
@@ -78,53 +84,56 @@ impl Summary {
     pub fn to_text(&self) -> String {
         let mut text = format!(
             "\n{} client{} ran for {:.1} s\n",
-            self.clients,
-            if self.clients == 1 { "" } else { "s" },
+            self.client_count,
+            if self.client_count == 1 { "" } else { "s" },
             self.duration_seconds,
         );
-        let mut line = |name: &str, values: String| {
-            let _ = writeln!(text, "  {name:<13}  {values}");
+        let mut add_line = |label: &str, values: String| {
+            let _ = writeln!(text, "  {label:<13}  {values}");
         };
-        line(
+        add_line(
             "connected",
             format!(
                 "{} at peak, {} disconnected cleanly at the end",
-                self.peak_connected, self.clean_disconnects
+                self.peak_connected_clients, self.clean_disconnects
             ),
         );
-        line(
+        add_line(
             "connections",
             format!(
                 "{} established, {} lost, {} dropped by --storm",
-                self.connects, self.connections_lost, self.storm_drops
+                self.successful_connects, self.connections_lost, self.storm_drops
             ),
         );
-        line(
+        add_line(
             "failures",
             format!(
                 "{} connects (rejected, throttled or unreachable), {} subscriptions, {} handshakes",
                 self.connect_failures, self.subscriptions_rejected, self.handshakes_rejected
             ),
         );
-        line(
+        add_line(
             "messages",
             format!(
                 "{} published, {} acknowledged, {} received, {} heartbeats (QoS 0)",
-                self.published, self.acknowledged, self.received, self.heartbeats
+                self.published_messages,
+                self.acknowledged_messages,
+                self.received_messages,
+                self.heartbeats
             ),
         );
         let timings = [
             ("connect time", &self.connect_ms),
             ("PUBACK time", &self.publish_ms),
         ];
-        for (name, percentiles) in timings {
+        for (label, percentiles) in timings {
             let values = percentiles
                 .as_ref()
                 .map_or_else(|| "-".to_owned(), Percentiles::to_text);
-            line(name, values);
+            add_line(label, values);
         }
         if let Some(error) = &self.last_error {
-            line("last error", error.clone());
+            add_line("last error", error.clone());
         }
         text
     }

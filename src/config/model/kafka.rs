@@ -26,8 +26,8 @@ pub struct Kafka {
     pub replication: i32,
 }
 
-/// Security protocol of Kafka connections. The platform's configuration file (`ACG_CONFIG`) uses
-/// the spellings in upper case.
+/// Security protocol of Kafka connections. The platform's configuration file (`ACG_CONFIG`) spells
+/// the values in upper case, such as `SASL_SSL`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KafkaSecurity {

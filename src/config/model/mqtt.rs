@@ -35,14 +35,14 @@ pub struct Mqtt {
     pub publish_timeout: HumanDuration,
 }
 
-/// Topic segments of the handshake dialect. A topic is `{prefix}/{segment}/{client id}`.
+/// Topic levels of the handshake dialect. A topic is `{prefix}/{level}/{client id}`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HandshakeTopics {
     #[serde(rename = "in")]
-    pub inbound: String,
+    pub inbound_level: String,
     #[serde(rename = "out")]
-    pub outbound: String,
-    #[serde(deserialize_with = "optional_text")]
-    pub status: Option<String>,
+    pub outbound_level: String,
+    #[serde(rename = "status", deserialize_with = "optional_text")]
+    pub status_level: Option<String>,
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::protocol::HandshakeSegments;
+use crate::protocol::HandshakeTopicLevels;
 use bytes::Bytes;
 
 fn kafka_message(headers: &[(&str, &str)]) -> KafkaMessage {
@@ -16,8 +16,10 @@ fn kafka_message(headers: &[(&str, &str)]) -> KafkaMessage {
 }
 
 fn recorder_input(queue_topic: QueueTopic, headers: &[(&str, &str)]) -> RecorderInput {
-    let topic_scheme =
-        TopicScheme::new(vec!["redhat/insights".into()], HandshakeSegments::default());
+    let topic_scheme = TopicScheme::new(
+        vec!["redhat/insights".into()],
+        HandshakeTopicLevels::default(),
+    );
     to_recorder_input(queue_topic, &topic_scheme, &kafka_message(headers))
 }
 
@@ -37,7 +39,7 @@ fn topic_receive_time_and_retain_flag_are_read_from_the_headers() {
         topic,
         message,
         position,
-        unordered,
+        from_answers_topic,
     } = input
     else {
         panic!("{input:?}");
@@ -48,7 +50,7 @@ fn topic_receive_time_and_retain_flag_are_read_from_the_headers() {
         "2026-01-02T03:04:05.123456Z"
     );
     assert!(message.retained);
-    assert!(position.is_some() && !unordered);
+    assert!(position.is_some() && !from_answers_topic);
 }
 
 #[test]
@@ -95,7 +97,7 @@ fn truncation_headers_are_read_by_their_current_and_deprecated_names() {
         assert!(matches!(
             input,
             RecorderInput::Message {
-                unordered: true,
+                from_answers_topic: true,
                 position: None,
                 ..
             }

@@ -1,4 +1,4 @@
-//! Selects the facts that inventory accepts from the facts that a client sent.
+//! Selects those facts of a client that inventory accepts.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -53,25 +53,26 @@ pub(super) struct Facts<'a> {
 
 impl<'a> Facts<'a> {
     /// Selects and normalizes the facts that inventory accepts.
-    pub(super) fn select_accepted(client_facts: &'a Value) -> Self {
-        let text = |fact_name: &str| client_facts.get(fact_name).and_then(Value::as_str);
-        let provider = valid_provider(text("provider_id"), text("provider_type"));
+    pub(super) fn select_accepted_facts(client_facts: &'a Value) -> Self {
+        let string_fact = |fact_name: &str| client_facts.get(fact_name).and_then(Value::as_str);
+        let provider = valid_provider(string_fact("provider_id"), string_fact("provider_type"));
         Self {
-            insights_id: text("insights_id").and_then(to_dashed_uuid),
-            subscription_manager_id: text("subscription_manager_id").and_then(to_dashed_uuid),
-            satellite_id: text("satellite_id").and_then(valid_satellite_id),
-            bios_uuid: text("bios_uuid").and_then(to_dashed_uuid),
-            ip_addresses: valid_items(client_facts, "ip_addresses", is_ip),
-            fqdn: text("fqdn")
+            insights_id: string_fact("insights_id").and_then(to_dashed_uuid),
+            subscription_manager_id: string_fact("subscription_manager_id")
+                .and_then(to_dashed_uuid),
+            satellite_id: string_fact("satellite_id").and_then(valid_satellite_id),
+            bios_uuid: string_fact("bios_uuid").and_then(to_dashed_uuid),
+            ip_addresses: valid_list_items(client_facts, "ip_addresses", is_ip),
+            fqdn: string_fact("fqdn")
                 .filter(|name| !is_blank(name) && !is_longer_than(name, MAX_FQDN_CHARS)),
-            mac_addresses: valid_items(client_facts, "mac_addresses", is_mac),
+            mac_addresses: valid_list_items(client_facts, "mac_addresses", is_mac),
             provider_id: provider.map(|(id, _)| id),
             provider_type: provider.map(|(_, kind)| kind),
         }
     }
 
-    /// Returns whether the facts identify a host. Inventory requires at least one of these three
-    /// facts.
+    /// Returns whether the facts identify a host. Inventory requires an `insights_id`, a
+    /// `subscription_manager_id` or a `provider_id`.
     pub(super) fn can_identify_host(&self) -> bool {
         self.insights_id.is_some()
             || self.subscription_manager_id.is_some()
@@ -109,8 +110,8 @@ fn to_dashed_uuid(text: &str) -> Option<Cow<'_, str>> {
     Some(uuid.hyphenated().to_string().into())
 }
 
-/// Returns a valid Satellite id. Older Satellite versions use ten digits, and newer versions use a
-/// UUID.
+/// Returns the Satellite id, or `None` if the id is invalid. Older Satellite versions use ten
+/// digits, and newer versions use a UUID.
 fn valid_satellite_id(id: &str) -> Option<Cow<'_, str>> {
     if id.len() == 10 && id.bytes().all(|b| b.is_ascii_digit()) {
         return Some(id.into());
@@ -126,8 +127,12 @@ fn valid_provider<'a>(id: Option<&'a str>, kind: Option<&'a str>) -> Option<(&'a
     Some((id, kind.filter(is_supported)?))
 }
 
-/// Returns the strings that satisfy `is_valid` from the list in the fact `fact_name`.
-fn valid_items<'a>(facts: &'a Value, fact_name: &str, is_valid: fn(&str) -> bool) -> Vec<&'a str> {
+/// The fact `fact_name` is a list. Returns the strings in this list that satisfy `is_valid`.
+fn valid_list_items<'a>(
+    facts: &'a Value,
+    fact_name: &str,
+    is_valid: fn(&str) -> bool,
+) -> Vec<&'a str> {
     let items = facts.get(fact_name).and_then(Value::as_array);
     let texts = items.into_iter().flatten().filter_map(Value::as_str);
     texts.filter(|text| is_valid(text)).collect()

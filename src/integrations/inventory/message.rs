@@ -51,9 +51,9 @@ pub struct Host<'a> {
 /// Settings of the `[inventory]` section that affect messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReportPolicy {
-    /// Time from the message until inventory marks the host stale.
+    /// Inventory marks a host stale if it receives no message about the host for this time.
     pub stale_after: Duration,
-    /// Whether handshake-dialect hosts, which have no dispatchers, are reported.
+    /// Whether handshake-dialect hosts are reported. These hosts have no dispatchers.
     pub include_handshake_hosts: bool,
 }
 
@@ -62,14 +62,14 @@ pub struct ReportPolicy {
 pub struct InventoryMessage {
     /// Kafka key of the message: the organization id. Kafka keeps the order of messages with the
     /// same key.
-    pub key: String,
+    pub kafka_key: String,
     /// Kafka value of the message: a JSON document.
-    pub value: Vec<u8>,
+    pub json: Vec<u8>,
 }
 
 /// Why a connection is not reported to inventory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum NotEligible {
+pub enum IneligibleReason {
     /// The client is a proxy.
     #[error("the client is not a host")]
     NotAHost,
@@ -82,7 +82,7 @@ pub enum NotEligible {
     /// The client sent no facts.
     #[error("the client sent no canonical facts")]
     NoFacts,
-    /// The client sent facts, but none that identifies a host.
+    /// The client sent facts, but no fact that identifies a host.
     #[error("the client sent no valid insights_id, subscription_manager_id or provider_id")]
     NoAcceptedId,
     /// The identity document and the tenant have different organizations.
@@ -93,8 +93,8 @@ pub enum NotEligible {
     OrgIdTooLong,
 }
 
-impl NotEligible {
-    /// Returns the reason as a metric label.
+impl IneligibleReason {
+    /// Returns the metric label of this reason.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -128,7 +128,7 @@ pub fn build_message(
     now: Timestamp,
     policy: ReportPolicy,
     request_id: Uuid,
-) -> Result<InventoryMessage, NotEligible> {
+) -> Result<InventoryMessage, IneligibleReason> {
     let facts = eligible_facts(
         host.dialect,
         host.kind,
@@ -137,10 +137,10 @@ pub fn build_message(
     )?;
     let Tenant { org_id, account } = host.tenant;
     if host.identity.tenant().map(|tenant| &tenant.org_id) != Some(org_id) {
-        return Err(NotEligible::OtherOrganization);
+        return Err(IneligibleReason::OtherOrganization);
     }
     if is_longer_than(org_id.as_str(), MAX_ORG_ID_CHARS) {
-        return Err(NotEligible::OrgIdTooLong);
+        return Err(IneligibleReason::OrgIdTooLong);
     }
     let message = AddHostMessage {
         operation: "add_host",
@@ -163,9 +163,9 @@ pub fn build_message(
         },
     };
     Ok(InventoryMessage {
-        key: org_id.as_str().to_owned(),
+        kafka_key: org_id.as_str().to_owned(),
         // Serializing strings and a timestamp to memory cannot fail.
-        value: serde_json::to_vec(&message).unwrap_or_default(),
+        json: serde_json::to_vec(&message).unwrap_or_default(),
     })
 }
 
@@ -182,15 +182,15 @@ pub fn is_inventory_eligible(
 }
 
 /// Returns the facts that inventory accepts. First checks whether the client belongs in inventory,
-/// so [`NotEligible::would_be_rejected`] is true only for clients that belong in inventory.
+/// so [`IneligibleReason::would_be_rejected`] is true only for clients that belong in inventory.
 fn eligible_facts(
     dialect: Dialect,
     kind: ClientKind,
     info: &ClientInfo,
     include_handshake_hosts: bool,
-) -> Result<Facts<'_>, NotEligible> {
+) -> Result<Facts<'_>, IneligibleReason> {
     if kind != ClientKind::Host {
-        return Err(NotEligible::NotAHost);
+        return Err(IneligibleReason::NotAHost);
     }
     let has_dispatcher = HOST_DISPATCHERS
         .iter()
@@ -198,17 +198,17 @@ fn eligible_facts(
     match dialect {
         _ if has_dispatcher => {}
         Dialect::Handshake if include_handshake_hosts => {}
-        Dialect::Handshake => return Err(NotEligible::HandshakeHostsOff),
-        Dialect::Status => return Err(NotEligible::NoDispatcher),
+        Dialect::Handshake => return Err(IneligibleReason::HandshakeHostsOff),
+        Dialect::Status => return Err(IneligibleReason::NoDispatcher),
     }
     if !facts::has_any_value(&info.canonical_facts) {
-        return Err(NotEligible::NoFacts);
+        return Err(IneligibleReason::NoFacts);
     }
-    let facts = Facts::select_accepted(&info.canonical_facts);
+    let facts = Facts::select_accepted_facts(&info.canonical_facts);
     if facts.can_identify_host() {
         Ok(facts)
     } else {
-        Err(NotEligible::NoAcceptedId)
+        Err(IneligibleReason::NoAcceptedId)
     }
 }
 

@@ -16,23 +16,23 @@ use crate::http_client;
 const CATALOG_DISPATCHER: &str = "catalog";
 /// Maximum length of each field of a source. The limit is needed because queued sources are in
 /// memory and `source_ref` becomes part of a URL.
-const MAX_FIELD_BYTES: usize = 1024;
+const MAX_SOURCE_FIELD_BYTES: usize = 1024;
 /// Maximum number of bytes that are read from the response to a list request.
 const MAX_LIST_RESPONSE_BYTES: usize = 1024 * 1024;
 /// Maximum number of bytes that are read from the response to a create request. The bytes are
 /// logged.
 const MAX_CREATE_RESPONSE_BYTES: usize = 1024;
 
-/// A source as the sources service stores it.
+/// A catalog proxy, in the data model of the sources service.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Source {
-    /// The key by which the sources service finds the source.
-    pub reference: String,
-    /// The display name.
-    pub name: String,
-    /// The name of the source type.
-    pub type_name: String,
-    /// The name of the application type.
+    /// The key of the source in the sources service.
+    pub source_ref: String,
+    /// The display name of the source.
+    pub display_name: String,
+    /// The type of the source.
+    pub source_type: String,
+    /// The type of the application that uses the source.
     pub application_type: String,
 }
 
@@ -52,18 +52,18 @@ pub fn catalog_source(
             // character, so an exact match is sufficient.
             let dispatcher = info.dispatchers.get(CATALOG_DISPATCHER)?;
             Some(Source {
-                reference: text_field(dispatcher, "SourceRef")?,
-                name: text_field(dispatcher, "SrcName")?,
-                type_name: text_field(dispatcher, "SrcType")?,
+                source_ref: text_field(dispatcher, "SourceRef")?,
+                display_name: text_field(dispatcher, "SrcName")?,
+                source_type: text_field(dispatcher, "SrcType")?,
                 application_type: text_field(dispatcher, "ApplicationType")?,
             })
         }
         (Dialect::Handshake, ClientKind::Proxy) => {
             let facts = &info.catalog_service_facts;
             Some(Source {
-                reference: client_id_text(),
-                name: client_id_text(),
-                type_name: text_field(facts, "source_type")?,
+                source_ref: client_id_text(),
+                display_name: client_id_text(),
+                source_type: text_field(facts, "source_type")?,
                 application_type: text_field(facts, "application_type")?,
             })
         }
@@ -75,7 +75,7 @@ pub fn catalog_source(
 /// must not be sent, because it would match every source without a `source_ref`.
 fn text_field(object: &Value, key: &str) -> Option<String> {
     let text = object.get(key)?.as_str()?;
-    let is_valid = !text.trim().is_empty() && text.len() <= MAX_FIELD_BYTES;
+    let is_valid = !text.trim().is_empty() && text.len() <= MAX_SOURCE_FIELD_BYTES;
     is_valid.then(|| text.to_owned())
 }
 
@@ -108,12 +108,12 @@ struct NewEndpoint<'a> {
 /// Builds the request body that creates a source with its application and its endpoint. The
 /// endpoint is the client.
 pub(super) fn bulk_create_body(source: &Source, client: &ClientId) -> Vec<u8> {
-    let source_name = source.name.as_str();
+    let source_name = source.display_name.as_str();
     let request = BulkCreateRequest {
         sources: [NewSource {
-            source_ref: &source.reference,
+            source_ref: &source.source_ref,
             name: source_name,
-            source_type_name: &source.type_name,
+            source_type_name: &source.source_type,
         }],
         applications: [NewApplication {
             source_name,
@@ -185,23 +185,24 @@ impl SourcesClient {
         })
     }
 
-    /// Creates the source with the client's identity, unless the service already has the source.
+    /// Creates the source, unless the service already has the source. All requests contain the
+    /// client's identity.
     pub async fn register(
         &self,
         identity: &Identity,
         source: &Source,
         client: &ClientId,
     ) -> RegistrationOutcome {
-        // The list request and the create request have the same request id, so both can be found in
-        // logs.
+        // The list request and the create request have the same request id, so a log search finds
+        // both requests.
         let request_id = Uuid::new_v4().simple().to_string();
         let mut list_url = self.list_url.clone();
         list_url
             .query_pairs_mut()
-            .append_pair("source_ref", &source.reference);
+            .append_pair("source_ref", &source.source_ref);
         let list_request = self.http.get(list_url);
         let list_response =
-            send(list_request, identity, &request_id, MAX_LIST_RESPONSE_BYTES).await;
+            send_with_identity(list_request, identity, &request_id, MAX_LIST_RESPONSE_BYTES).await;
         match list_response.and_then(|(status, body)| list_contains_source(status, &body)) {
             Ok(true) => return RegistrationOutcome::AlreadyExists,
             Ok(false) => {}
@@ -211,7 +212,7 @@ impl SourcesClient {
         let create_request = create_request
             .header("content-type", "application/json")
             .body(bulk_create_body(source, client));
-        let create_response = send(
+        let create_response = send_with_identity(
             create_request,
             identity,
             &request_id,
@@ -226,7 +227,7 @@ impl SourcesClient {
 
 /// Sends a request with the client's identity. Returns the status and at most `max_bytes` of the
 /// body.
-async fn send(
+async fn send_with_identity(
     request: reqwest::RequestBuilder,
     identity: &Identity,
     request_id: &str,

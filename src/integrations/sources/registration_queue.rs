@@ -15,14 +15,14 @@ use crate::telemetry::{LogThrottle, metrics};
 
 /// Maximum number of queued registrations. If the queue is full, a registration is dropped, and the
 /// proxy is registered when it reconnects.
-const QUEUE_CAPACITY: usize = 1000;
+const MAX_QUEUED_REGISTRATIONS: usize = 1000;
 /// Maximum number of registrations in flight.
-const MAX_CONCURRENCY: usize = 8;
-/// How long a created or rejected source is not registered again. This limits the number of
-/// requests when many proxies reconnect at once.
+const MAX_REGISTRATIONS_IN_FLIGHT: usize = 8;
+/// A registration that was successful or rejected is cached for this time and not repeated. This
+/// limits the number of requests when many proxies reconnect at once.
 const CACHE_TTL: Duration = Duration::from_hours(1);
 /// Maximum number of cached registrations.
-const CACHE_CAPACITY: u64 = 100_000;
+const MAX_CACHED_REGISTRATIONS: u64 = 100_000;
 /// Delay before each retry of a failed registration. Without retries, a proxy that stays connected
 /// for months would remain unregistered for months.
 const RETRY_DELAYS: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(10)];
@@ -81,7 +81,7 @@ impl SourceRegistrar {
     /// Creates a queue. Returns the sending end and the receiving end.
     #[must_use]
     pub fn channel() -> (Self, RegistrationQueue) {
-        let (sender, receiver) = mpsc::channel(QUEUE_CAPACITY);
+        let (sender, receiver) = mpsc::channel(MAX_QUEUED_REGISTRATIONS);
         (Self(sender), RegistrationQueue(receiver))
     }
 
@@ -112,10 +112,10 @@ pub async fn process_registrations(
     sources: SourcesClient,
     tasks: TaskGroup,
 ) {
-    process_with_retry_delays(queue, sources, tasks, &RETRY_DELAYS).await;
+    process_registrations_with_delays(queue, sources, tasks, &RETRY_DELAYS).await;
 }
 
-pub(super) async fn process_with_retry_delays(
+pub(super) async fn process_registrations_with_delays(
     mut queue: RegistrationQueue,
     sources: SourcesClient,
     tasks: TaskGroup,
@@ -125,15 +125,16 @@ pub(super) async fn process_with_retry_delays(
         sources,
         hasher: RandomState::new(),
         cache: Cache::builder()
-            .max_capacity(CACHE_CAPACITY)
+            .max_capacity(MAX_CACHED_REGISTRATIONS)
             .time_to_live(CACHE_TTL)
             .build(),
         retry_delays,
     };
     let registrations = futures::stream::poll_fn(move |context| queue.0.poll_recv(context));
-    let process_all = registrations.for_each_concurrent(MAX_CONCURRENCY, |registration| {
-        processor.process(registration)
-    });
+    let process_all = registrations
+        .for_each_concurrent(MAX_REGISTRATIONS_IN_FLIGHT, |registration| {
+            processor.process(registration)
+        });
     tokio::select! {
         () = process_all => {}
         () = tasks.cancelled() => {}
@@ -144,7 +145,7 @@ struct RegistrationProcessor<'a> {
     sources: SourcesClient,
     hasher: RandomState,
     /// Hashes of recent registrations. A hash needs less memory than a source. A hash collision
-    /// only delays a registration by [`CACHE_TTL`].
+    /// only delays a registration by at most [`CACHE_TTL`].
     cache: Cache<u64, ()>,
     retry_delays: &'a [Duration],
 }

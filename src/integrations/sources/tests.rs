@@ -23,11 +23,11 @@ struct ServerState {
     create_response: (u16, String),
     /// Number of requests that the server still answers with status 503.
     remaining_failures: usize,
-    delay: Duration,
+    response_delay: Duration,
     requests: Vec<Request>,
-    headers: Vec<HeaderMap>,
-    in_flight: usize,
-    max_in_flight: usize,
+    request_headers: Vec<HeaderMap>,
+    requests_in_flight: usize,
+    max_requests_in_flight: usize,
 }
 
 /// An HTTP server with fixed responses that stores the requests.
@@ -64,15 +64,21 @@ impl FakeSources {
             .await
     }
 
-    /// Queues one registration per client and organization, and waits until all are processed.
+    /// Queues one registration per client and organization, and waits until all registrations are
+    /// processed.
     async fn register_clients(&self, clients: &[(&str, &str)], retry_delays: &[Duration]) {
         let (registrar, queue) = SourceRegistrar::channel();
         for (name, org) in clients {
             assert!(registrar.try_register(&identity(org), source("r"), &client(name)));
         }
         drop(registrar);
-        process_with_retry_delays(queue, self.sources_client(), TaskGroup::new(), retry_delays)
-            .await;
+        process_registrations_with_delays(
+            queue,
+            self.sources_client(),
+            TaskGroup::new(),
+            retry_delays,
+        )
+        .await;
     }
 
     /// Returns the method and path of each request.
@@ -103,9 +109,9 @@ async fn handle_request(
         state
             .requests
             .push((method.to_string(), uri.to_string(), body));
-        state.headers.push(headers);
-        state.in_flight += 1;
-        state.max_in_flight = state.max_in_flight.max(state.in_flight);
+        state.request_headers.push(headers);
+        state.requests_in_flight += 1;
+        state.max_requests_in_flight = state.max_requests_in_flight.max(state.requests_in_flight);
         let response = if state.remaining_failures > 0 {
             state.remaining_failures -= 1;
             (503, String::new())
@@ -114,10 +120,10 @@ async fn handle_request(
         } else {
             state.create_response.clone()
         };
-        (state.delay, response)
+        (state.response_delay, response)
     };
     tokio::time::sleep(delay).await;
-    state.lock().in_flight -= 1;
+    state.lock().requests_in_flight -= 1;
     (StatusCode::from_u16(status).unwrap(), text)
 }
 
@@ -138,11 +144,11 @@ fn identity(org: &str) -> Identity {
     })
 }
 
-fn source(reference: &str) -> Source {
+fn source(source_ref: &str) -> Source {
     Source {
-        reference: reference.to_owned(),
-        name: "tower".to_owned(),
-        type_name: "ansible-tower".to_owned(),
+        source_ref: source_ref.to_owned(),
+        display_name: "tower".to_owned(),
+        source_type: "ansible-tower".to_owned(),
         application_type: "/insights/platform/catalog".to_owned(),
     }
 }
@@ -208,9 +214,9 @@ fn handshake_proxy_is_a_source_named_by_its_client_id() {
     let info = client_info(json!({"catalog": catalog_dispatcher()}), facts);
     let source_from = |kind| catalog_source(&client("c"), Dialect::Handshake, kind, &info);
     let expected = Source {
-        reference: "c".to_owned(),
-        name: "c".to_owned(),
-        type_name: "satellite".to_owned(),
+        source_ref: "c".to_owned(),
+        display_name: "c".to_owned(),
+        source_type: "satellite".to_owned(),
         application_type: "catalog".to_owned(),
     };
     assert_eq!(source_from(ClientKind::Proxy), Some(expected));
@@ -239,12 +245,12 @@ async fn missing_source_is_created_with_the_clients_identity() {
     let state = fake.state.lock();
     let body = bulk_create_body(&source("r&f =/é"), &client("c"));
     assert_eq!(state.requests[1].2.as_bytes(), body);
-    assert_eq!(state.headers[1]["content-type"], "application/json");
-    for headers in &state.headers {
+    assert_eq!(state.request_headers[1]["content-type"], "application/json");
+    for headers in &state.request_headers {
         assert_eq!(headers["x-rh-identity"], identity("1").to_base64());
         let id = &headers["x-rh-insights-request-id"];
         assert_eq!(id.len(), 32);
-        assert_eq!(id, state.headers[0]["x-rh-insights-request-id"]);
+        assert_eq!(id, state.request_headers[0]["x-rh-insights-request-id"]);
     }
 }
 
@@ -337,7 +343,9 @@ async fn failed_registration_is_not_cached() {
     let (registrar, queue) = SourceRegistrar::channel();
     let (sources, tasks) = (fake.sources_client(), TaskGroup::new());
     let processing =
-        tokio::spawn(async move { process_with_retry_delays(queue, sources, tasks, &[]).await });
+        tokio::spawn(
+            async move { process_registrations_with_delays(queue, sources, tasks, &[]).await },
+        );
     let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
     while fake.requests().len() < 3 && tokio::time::Instant::now() < deadline {
         registrar.try_register(&identity("1"), source("r"), &client("c"));
@@ -354,13 +362,16 @@ async fn failed_registration_is_not_cached() {
 #[tokio::test]
 async fn concurrent_registrations_are_limited() {
     let fake = FakeSources::start(LIST_WITH_SOURCE, CREATED_RESPONSE).await;
-    fake.state.lock().delay = Duration::from_millis(20);
+    fake.state.lock().response_delay = Duration::from_millis(20);
     let names: Vec<String> = (0..40).map(|n| format!("c{n}")).collect();
     let clients: Vec<_> = names.iter().map(|name| (name.as_str(), "1")).collect();
     fake.register_clients(&clients, &[]).await;
     assert_eq!(fake.requests().len(), 40);
-    let max_in_flight = fake.state.lock().max_in_flight;
-    assert!((2..=8).contains(&max_in_flight), "{max_in_flight}");
+    let max_requests_in_flight = fake.state.lock().max_requests_in_flight;
+    assert!(
+        (2..=8).contains(&max_requests_in_flight),
+        "{max_requests_in_flight}"
+    );
 }
 
 #[tokio::test]
@@ -376,7 +387,7 @@ async fn registrations_beyond_the_queue_capacity_are_dropped() {
 #[tokio::test]
 async fn shutdown_does_not_wait_for_the_sources_service() {
     let fake = FakeSources::start(LIST_WITH_SOURCE, CREATED_RESPONSE).await;
-    fake.state.lock().delay = Duration::from_mins(1);
+    fake.state.lock().response_delay = Duration::from_mins(1);
     let (registrar, queue) = SourceRegistrar::channel();
     assert!(registrar.try_register(&identity("1"), source("r"), &client("c")));
     let tasks = TaskGroup::new();

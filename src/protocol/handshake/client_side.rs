@@ -11,7 +11,7 @@ use crate::domain::{ClientInfo, ClientKind, Timestamp};
 pub enum ServerMessage {
     /// A message to an application on the client.
     Message {
-        /// Message id, which the client's response refers to.
+        /// Message id. The client's response refers to this id.
         message_id: String,
         /// Name of the application that receives the message.
         directive: String,
@@ -25,7 +25,7 @@ pub enum ServerMessage {
     },
     /// The client must disconnect.
     ForceDisconnect {
-        /// When the client must reconnect. `None` if the client must not reconnect.
+        /// Time at which the client must reconnect. `None` if the client must not reconnect.
         reconnect_after: Option<Timestamp>,
     },
 }

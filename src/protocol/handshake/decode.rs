@@ -45,8 +45,8 @@ pub fn decode(payload: &[u8]) -> Result<ClientMessage, Rejection> {
     }
 }
 
-/// Returns whether the message is a response, by its message type. Returns false if the message
-/// type cannot be decoded.
+/// Returns whether the message type is that of a response. Returns false if the message type cannot
+/// be decoded.
 #[must_use]
 pub fn is_response(payload: &[u8]) -> bool {
     #[derive(Deserialize)]
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_other_than_the_type_of_an_offline_message_are_ignored() {
+    fn all_fields_of_an_offline_message_except_the_type_are_ignored() {
         for offline in [
             json!({"type": "offline"}),
             json!({"type": "offline", "message_id": "x", "version": 1}),

@@ -14,7 +14,7 @@ struct MessageEnvelope<'a> {
     version: u8,
     sent: Timestamp,
     directive: &'a str,
-    /// The metadata of the API caller. Omitted if the caller sent no metadata.
+    /// The metadata from the API caller's request. Omitted if the caller sent no metadata.
     #[serde(skip_serializing_if = "Value::is_null")]
     metadata: &'a Value,
     payload: &'a Value,
@@ -101,7 +101,7 @@ pub fn encode_command(command: &Command, message_id: Uuid, now: Timestamp) -> Op
     }))
 }
 
-/// Adds seconds to a time. Returns [`Timestamp::MAX`] if the result would exceed it.
+/// Adds seconds to a time. Returns [`Timestamp::MAX`] if the sum would be later.
 fn saturating_add_seconds(time: Timestamp, seconds: u64) -> Timestamp {
     let duration = std::time::Duration::from_secs(seconds);
     time.saturating_add(duration).unwrap_or(Timestamp::MAX)

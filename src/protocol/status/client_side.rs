@@ -13,7 +13,7 @@ use crate::domain::{ClientInfo, Timestamp};
 pub enum ServerMessage {
     /// A command about the client's connection.
     Command {
-        /// Message id, which the client's response refers to.
+        /// Message id. The client's response refers to this id.
         message_id: String,
         /// `ping`, `reconnect` or `disconnect`.
         command: String,
@@ -22,7 +22,7 @@ pub enum ServerMessage {
     },
     /// A message to an application on the client.
     Data {
-        /// Message id, which the client's response refers to.
+        /// Message id. The client's response refers to this id.
         message_id: String,
         /// Name of the application that receives the message.
         directive: String,
@@ -63,7 +63,7 @@ pub fn decode(payload: &[u8]) -> Option<ServerMessage> {
     }
 }
 
-/// Decodes the arguments of a command. Accepts only a map of string to string, like real clients.
+/// Decodes the arguments of a command. Accepts only a map of string to string, as real clients do.
 fn decode_arguments(content: &Value) -> Option<HashMap<String, String>> {
     match content.get("arguments") {
         None | Some(Value::Null) => Some(HashMap::new()),

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_other_than_the_state_of_an_offline_message_are_ignored() {
+    fn all_fields_of_an_offline_message_except_the_state_are_ignored() {
         let last_will = json!({"type": "connection-status", "content": {
             "state": "offline", "dispatchers": null, "canonical_facts": {"insights_id": ""}}});
         assert_eq!(decode_json(&last_will), Ok(ClientMessage::Offline));

@@ -35,8 +35,8 @@ struct ControlEnvelope<T> {
 #[derive(Serialize)]
 struct CommandContent<'a> {
     command: &'static str,
-    /// The delay of a reconnect command, as a string. Clients ignore a command with a numeric
-    /// delay, and never reconnect if the delay is missing.
+    /// The delay of a reconnect command, as a string. `None` for other commands. Clients ignore a
+    /// command with a numeric delay, and never reconnect if the delay is missing.
     arguments: Option<BTreeMap<&'static str, String>>,
     message: &'a str,
 }

@@ -24,7 +24,7 @@ fn client_info(tag: &str) -> ClientInfo {
 }
 
 /// Returns a receive time without a queue position, for a message that came directly from a broker.
-fn received_directly_at(second: i64) -> ReceivedAt {
+fn received_from_broker_at(second: i64) -> ReceivedAt {
     ReceivedAt {
         time: time_at(second),
         position: None,
@@ -45,13 +45,13 @@ fn online_signal(
         }),
         dialect: Dialect::Status,
         topic_prefix: "p".into(),
-        received_at: received_directly_at(received_second),
+        received_at: received_from_broker_at(received_second),
         replay_kind: ReplayKind::NotReplayed,
         input_index: 0,
     }
 }
 
-fn as_retained(signal: PresenceSignal) -> PresenceSignal {
+fn as_retained_message(signal: PresenceSignal) -> PresenceSignal {
     with_replay_kind(signal, ReplayKind::RetainedByBroker)
 }
 
@@ -62,7 +62,7 @@ fn with_replay_kind(mut signal: PresenceSignal, kind: ReplayKind) -> PresenceSig
     signal
 }
 
-fn with_offset(mut signal: PresenceSignal, offset: i64) -> PresenceSignal {
+fn with_kafka_offset(mut signal: PresenceSignal, offset: i64) -> PresenceSignal {
     if let PresenceSignal::Online { received_at, .. } | PresenceSignal::Offline { received_at } =
         &mut signal
     {
@@ -76,32 +76,32 @@ fn with_offset(mut signal: PresenceSignal, offset: i64) -> PresenceSignal {
 
 fn offline_signal(received_second: i64) -> PresenceSignal {
     PresenceSignal::Offline {
-        received_at: received_directly_at(received_second),
+        received_at: received_from_broker_at(received_second),
     }
 }
 
 fn heartbeat_signal(received_second: i64) -> PresenceSignal {
     PresenceSignal::Heartbeat {
         received_at: time_at(received_second),
-        unordered: false,
+        from_answers_topic: false,
     }
 }
 
-fn unordered_heartbeat_signal(received_second: i64) -> PresenceSignal {
+fn answers_topic_heartbeat_signal(received_second: i64) -> PresenceSignal {
     PresenceSignal::Heartbeat {
         received_at: time_at(received_second),
-        unordered: true,
+        from_answers_topic: true,
     }
 }
 
-fn stored_connected(message_id: &str, sent_second: i64) -> StoredState {
+fn connected_state(message_id: &str, sent_second: i64) -> StoredState {
     StoredState {
         connection: Some(StoredConnection {
             message_id: MessageId::new(message_id).ok(),
             message_sent: time_at(sent_second),
             tenant: None,
-            received_at: received_directly_at(sent_second),
-            offline_overruled: false,
+            received_at: received_from_broker_at(sent_second),
+            offline_message_overruled: false,
             last_heartbeat_at: None,
         }),
         disconnect: None,
@@ -109,38 +109,43 @@ fn stored_connected(message_id: &str, sent_second: i64) -> StoredState {
 }
 
 /// Returns a client that is connected only because its heartbeat is later than its offline message.
-fn stored_connected_by_heartbeat(
+fn state_connected_by_heartbeat(
     message_id: &str,
     offline_second: i64,
     heartbeat_second: i64,
 ) -> StoredState {
-    let mut stored = stored_connected(message_id, offline_second);
-    let connection = stored.connection.as_mut().unwrap();
-    connection.offline_overruled = true;
+    let mut stored_state = connected_state(message_id, offline_second);
+    let connection = stored_state.connection.as_mut().unwrap();
+    connection.offline_message_overruled = true;
     connection.last_heartbeat_at = Some(time_at(heartbeat_second));
-    stored
+    stored_state
 }
 
-fn stored_disconnected(message_id: &str, sent_second: i64, offline_second: i64) -> StoredState {
+fn disconnected_state(message_id: &str, sent_second: i64, offline_second: i64) -> StoredState {
     StoredState {
         connection: None,
         disconnect: Some(StoredDisconnect {
             message_id: MessageId::new(message_id).ok(),
             message_sent: time_at(sent_second),
             tenant: None,
-            received_at: received_directly_at(offline_second),
+            received_at: received_from_broker_at(offline_second),
         }),
     }
 }
 
-fn apply_to(
-    stored: Option<&StoredState>,
+fn apply_to_state(
+    stored_state: Option<&StoredState>,
     signals: &[PresenceSignal],
 ) -> (PresenceChange, Vec<IgnoreReason>) {
     let mut ignore_reasons = Vec::new();
-    let change = apply_signals(stored, signals.to_vec(), STALE_ONLINE_WINDOW, |reason| {
-        ignore_reasons.push(reason);
-    });
+    let change = apply_signals(
+        stored_state,
+        signals.to_vec(),
+        STALE_ONLINE_WINDOW,
+        |reason| {
+            ignore_reasons.push(reason);
+        },
+    );
     (change, ignore_reasons)
 }
 
@@ -165,7 +170,7 @@ fn connecting_message_id_and_sent(change: &PresenceChange) -> (&str, Timestamp) 
 
 #[test]
 fn last_online_message_of_a_batch_connects_the_client() {
-    let (change, ignore_reasons) = apply_to(
+    let (change, ignore_reasons) = apply_to_state(
         None,
         &[
             online_signal("a", Some(1), 5),
@@ -179,8 +184,8 @@ fn last_online_message_of_a_batch_connects_the_client() {
 
 #[test]
 fn online_message_with_the_stored_message_id_is_a_duplicate() {
-    let (change, ignore_reasons) = apply_to(
-        Some(&stored_connected("a", 1)),
+    let (change, ignore_reasons) = apply_to_state(
+        Some(&connected_state("a", 1)),
         &[online_signal("a", Some(9), 9)],
     );
     assert_eq!(change, PresenceChange::default());
@@ -189,8 +194,8 @@ fn online_message_with_the_stored_message_id_is_a_duplicate() {
 
 #[test]
 fn online_message_without_message_id_is_never_a_duplicate() {
-    let (change, _) = apply_to(
-        Some(&stored_connected("", 1)),
+    let (change, _) = apply_to_state(
+        Some(&connected_state("", 1)),
         &[online_signal("", Some(9), 9)],
     );
     assert_eq!(connecting_message_id_and_sent(&change), ("", time_at(9)));
@@ -198,8 +203,8 @@ fn online_message_without_message_id_is_never_a_duplicate() {
 
 #[test]
 fn online_message_sent_up_to_ten_minutes_before_the_stored_message_is_stale() {
-    let (change, ignore_reasons) = apply_to(
-        Some(&stored_connected("b", 601)),
+    let (change, ignore_reasons) = apply_to_state(
+        Some(&connected_state("b", 601)),
         &[online_signal("a", Some(1), 700)],
     );
     assert_eq!(change, PresenceChange::default());
@@ -208,36 +213,39 @@ fn online_message_sent_up_to_ten_minutes_before_the_stored_message_is_stale() {
 
 #[test]
 fn online_message_sent_over_ten_minutes_before_the_stored_message_is_applied() {
-    let (change, _) = apply_to(
-        Some(&stored_connected("b", 602)),
+    let (change, _) = apply_to_state(
+        Some(&connected_state("b", 602)),
         &[online_signal("a", Some(1), 700)],
     );
     assert_eq!(connecting_message_id_and_sent(&change), ("a", time_at(1)));
 }
 
 #[test]
-fn sent_after_the_receive_time_is_replaced_by_the_receive_time() {
-    let (change, _) = apply_to(None, &[online_signal("a", Some(9_000_000), 10)]);
+fn sent_time_in_the_future_is_replaced_by_the_receive_time() {
+    let (change, _) = apply_to_state(None, &[online_signal("a", Some(9_000_000), 10)]);
     assert_eq!(connecting_message_id_and_sent(&change), ("a", time_at(10)));
-    let (change, _) = apply_to(
-        Some(&stored_connected("a", 10)),
+    let (change, _) = apply_to_state(
+        Some(&connected_state("a", 10)),
         &[online_signal("b", Some(11), 12)],
     );
     assert_eq!(connecting_message_id_and_sent(&change), ("b", time_at(11)));
 }
 
 #[test]
-fn missing_sent_is_replaced_by_the_receive_time() {
-    let (change, _) = apply_to(None, &[online_signal("a", None, 10)]);
+fn missing_sent_time_is_replaced_by_the_receive_time() {
+    let (change, _) = apply_to_state(None, &[online_signal("a", None, 10)]);
     assert_eq!(connecting_message_id_and_sent(&change), ("a", time_at(10)));
 }
 
 #[test]
 fn offline_message_is_never_stale_and_a_later_online_message_is_applied() {
-    let (change, _) = apply_to(Some(&stored_connected("a", 100)), &[offline_signal(101)]);
-    assert_eq!(change.offline_received_at, Some(received_directly_at(101)));
-    let (change, ignore_reasons) = apply_to(
-        Some(&stored_connected("a", 100)),
+    let (change, _) = apply_to_state(Some(&connected_state("a", 100)), &[offline_signal(101)]);
+    assert_eq!(
+        change.offline_received_at,
+        Some(received_from_broker_at(101))
+    );
+    let (change, ignore_reasons) = apply_to_state(
+        Some(&connected_state("a", 100)),
         &[offline_signal(5), online_signal("a", Some(99), 101)],
     );
     assert_eq!(connecting_message_id_and_sent(&change), ("a", time_at(99)));
@@ -252,9 +260,9 @@ fn redelivery_of_the_last_messages_gives_the_same_state() {
         online_signal("b", Some(2), 2),
         online_signal("c", Some(3), 3),
     ];
-    let (expected, _) = apply_to(None, &signals);
+    let (expected, _) = apply_to_state(None, &signals);
     for start in 0..signals.len() {
-        let (change, _) = apply_to(Some(&stored_connected("c", 3)), &signals[start..]);
+        let (change, _) = apply_to_state(Some(&connected_state("c", 3)), &signals[start..]);
         if change != PresenceChange::default() {
             assert_eq!(change, expected, "redelivered from message {start}");
         }
@@ -262,18 +270,18 @@ fn redelivery_of_the_last_messages_gives_the_same_state() {
 }
 
 #[test]
-fn online_and_offline_message_of_one_batch_are_both_written() {
-    let (change, _) = apply_to(None, &[online_signal("a", Some(1), 1), offline_signal(2)]);
+fn online_and_offline_messages_of_one_batch_are_both_written() {
+    let (change, _) = apply_to_state(None, &[online_signal("a", Some(1), 1), offline_signal(2)]);
     assert!(change.upsert.is_some());
-    assert_eq!(change.offline_received_at, Some(received_directly_at(2)));
+    assert_eq!(change.offline_received_at, Some(received_from_broker_at(2)));
 }
 
 #[test]
 fn retained_handshake_is_ignored_after_its_connection_has_ended() {
-    let stored = stored_disconnected("h1", 1, 5);
-    let (change, ignore_reasons) = apply_to(
-        Some(&stored),
-        &[as_retained(online_signal("h1", Some(1), 9))],
+    let stored_state = disconnected_state("h1", 1, 5);
+    let (change, ignore_reasons) = apply_to_state(
+        Some(&stored_state),
+        &[as_retained_message(online_signal("h1", Some(1), 9))],
     );
     assert_eq!(
         (change, ignore_reasons),
@@ -284,23 +292,23 @@ fn retained_handshake_is_ignored_after_its_connection_has_ended() {
     );
     // The handshake is applied if the client sends it again. A retained handshake with another
     // message id is also applied.
-    let (change, _) = apply_to(Some(&stored), &[online_signal("h1", Some(1), 9)]);
+    let (change, _) = apply_to_state(Some(&stored_state), &[online_signal("h1", Some(1), 9)]);
     assert_eq!(connecting_message_id_and_sent(&change).0, "h1");
-    let (change, _) = apply_to(
-        Some(&stored),
-        &[as_retained(online_signal("h2", Some(1), 9))],
+    let (change, _) = apply_to_state(
+        Some(&stored_state),
+        &[as_retained_message(online_signal("h2", Some(1), 9))],
     );
     assert_eq!(connecting_message_id_and_sent(&change).0, "h2");
     // The retained handshake is also ignored if all messages are in one batch.
-    let (change, ignore_reasons) = apply_to(
+    let (change, ignore_reasons) = apply_to_state(
         None,
         &[
             online_signal("h1", Some(1), 1),
             offline_signal(2),
-            as_retained(online_signal("h1", Some(1), 3)),
+            as_retained_message(online_signal("h1", Some(1), 3)),
         ],
     );
-    assert_eq!(change.offline_received_at, Some(received_directly_at(2)));
+    assert_eq!(change.offline_received_at, Some(received_from_broker_at(2)));
     assert_eq!(ignore_reasons, [IgnoreReason::ReplayOfEndedHandshake]);
 }
 
@@ -312,20 +320,20 @@ fn operator_replay_is_ignored_if_a_presence_message_was_received_later() {
             ReplayKind::RequestedByOperator,
         )
     };
-    for stored in [
-        stored_connected("new", 100),
-        stored_disconnected("new", 100, 100),
+    for stored_state in [
+        connected_state("new", 100),
+        disconnected_state("new", 100, 100),
     ] {
-        let (change, ignore_reasons) = apply_to(Some(&stored), &[operator_replay(100)]);
+        let (change, ignore_reasons) = apply_to_state(Some(&stored_state), &[operator_replay(100)]);
         assert_eq!(
             (change, ignore_reasons),
             (PresenceChange::default(), vec![IgnoreReason::Stale])
         );
     }
-    let (change, _) = apply_to(None, &[operator_replay(100)]);
+    let (change, _) = apply_to_state(None, &[operator_replay(100)]);
     assert_eq!(connecting_message_id_and_sent(&change).0, "replayed");
-    let (change, _) = apply_to(
-        Some(&stored_disconnected("a", 1, 99)),
+    let (change, _) = apply_to_state(
+        Some(&disconnected_state("a", 1, 99)),
         &[operator_replay(100)],
     );
     assert_eq!(connecting_message_id_and_sent(&change).0, "replayed");
@@ -333,8 +341,8 @@ fn operator_replay_is_ignored_if_a_presence_message_was_received_later() {
 
 #[test]
 fn messages_without_a_queue_position_stay_in_order_if_the_clock_is_set_back() {
-    let (change, _) = apply_to(
-        Some(&stored_connected("a", 100)),
+    let (change, _) = apply_to_state(
+        Some(&connected_state("a", 100)),
         &[offline_signal(90), heartbeat_signal(91)],
     );
     let (offline_at, heartbeat_at) = (
@@ -342,8 +350,8 @@ fn messages_without_a_queue_position_stay_in_order_if_the_clock_is_set_back() {
         change.heartbeat_received_at.unwrap(),
     );
     assert!(time_at(100) < offline_at && offline_at < heartbeat_at);
-    let (change, _) = apply_to(
-        Some(&stored_connected("a", 100)),
+    let (change, _) = apply_to_state(
+        Some(&connected_state("a", 100)),
         &[online_signal("b", None, 90), offline_signal(80)],
     );
     assert!(change.offline_received_at.unwrap().time > change.upsert.unwrap().received_at.time);
@@ -351,77 +359,77 @@ fn messages_without_a_queue_position_stay_in_order_if_the_clock_is_set_back() {
 
 #[test]
 fn heartbeat_reconnects_a_disconnected_client_but_does_not_register_an_unknown_client() {
-    let (change, _) = apply_to(
-        Some(&stored_disconnected("a", 1, 5)),
-        &[heartbeat_signal(9)],
-    );
+    let (change, _) = apply_to_state(Some(&disconnected_state("a", 1, 5)), &[heartbeat_signal(9)]);
     assert_eq!(
         (change.heartbeat_received_at, change.needs_tenant_lookup),
         (Some(time_at(9)), true)
     );
     assert_eq!(
-        apply_to(None, &[heartbeat_signal(9)]).0,
+        apply_to_state(None, &[heartbeat_signal(9)]).0,
         PresenceChange::default()
     );
     assert_eq!(
-        apply_to(Some(&stored_connected("a", 1)), &[heartbeat_signal(9)]).0,
+        apply_to_state(Some(&connected_state("a", 1)), &[heartbeat_signal(9)]).0,
         PresenceChange::default()
     );
-    // The heartbeat also reconnects the client if the clock was set back after the offline message.
-    let (change, _) = apply_to(
-        Some(&stored_disconnected("a", 1, 5)),
-        &[heartbeat_signal(2)],
-    );
+    // The heartbeat also reconnects the client if this host's clock was set back after the offline
+    // message.
+    let (change, _) = apply_to_state(Some(&disconnected_state("a", 1, 5)), &[heartbeat_signal(2)]);
     assert!(change.needs_tenant_lookup && change.heartbeat_received_at > Some(time_at(5)));
     // If an offline message and a later heartbeat are in one batch, both messages are written.
-    let (change, _) = apply_to(
-        Some(&stored_connected("a", 1)),
+    let (change, _) = apply_to_state(
+        Some(&connected_state("a", 1)),
         &[offline_signal(5), heartbeat_signal(9)],
     );
     assert_eq!(
         (change.heartbeat_received_at, change.needs_tenant_lookup),
         (Some(time_at(9)), false)
     );
-    assert_eq!(change.offline_received_at, Some(received_directly_at(5)));
+    assert_eq!(change.offline_received_at, Some(received_from_broker_at(5)));
 }
 
 #[test]
-fn online_message_with_an_old_sent_is_applied_after_an_offline_message_and_a_heartbeat() {
-    let stored = stored_connected_by_heartbeat("a", 100, 110);
-    let (change, ignore_reasons) = apply_to(Some(&stored), &[online_signal("b", Some(99), 111)]);
+fn online_message_with_an_old_sent_time_is_applied_after_an_offline_message_and_a_heartbeat() {
+    let stored_state = state_connected_by_heartbeat("a", 100, 110);
+    let (change, ignore_reasons) =
+        apply_to_state(Some(&stored_state), &[online_signal("b", Some(99), 111)]);
     assert_eq!(connecting_message_id_and_sent(&change).0, "b");
     assert!(ignore_reasons.is_empty());
 }
 
 #[test]
-fn offline_message_without_a_queue_position_ends_a_connection_that_a_heartbeat_kept() {
-    let stored = stored_connected_by_heartbeat("a", 100, 110);
-    // The clock was set back, so the receive time of the offline message is before the heartbeat.
-    let (change, ignore_reasons) = apply_to(Some(&stored), &[offline_signal(105)]);
+fn offline_message_without_a_queue_position_ends_a_connection_that_a_heartbeat_restored() {
+    let stored_state = state_connected_by_heartbeat("a", 100, 110);
+    // This host's clock was set back. So the offline message has an earlier receive time than the
+    // heartbeat.
+    let (change, ignore_reasons) = apply_to_state(Some(&stored_state), &[offline_signal(105)]);
     assert_eq!(
         (change.offline_received_at, change.needs_tenant_lookup),
-        (Some(received_directly_at(110)), false)
+        (Some(received_from_broker_at(110)), false)
     );
     assert!(ignore_reasons.is_empty());
-    let (change, _) = apply_to(
-        Some(&stored),
+    let (change, _) = apply_to_state(
+        Some(&stored_state),
         &[PresenceSignal::ConnectionClosed {
             closed_at: time_at(120),
         }],
     );
-    assert_eq!(change.offline_received_at, Some(received_directly_at(120)));
+    assert_eq!(
+        change.offline_received_at,
+        Some(received_from_broker_at(120))
+    );
 }
 
 #[test]
 fn processing_order_of_a_heartbeat_and_an_offline_message_does_not_matter() {
-    let offline_at_5 = with_offset(offline_signal(5), 5);
-    let offline_at_7 = with_offset(offline_signal(7), 7);
+    let offline_at_5 = with_kafka_offset(offline_signal(5), 5);
+    let offline_at_7 = with_kafka_offset(offline_signal(7), 7);
     // The heartbeat was received before the offline message: the connection ends.
     for signals in [
-        [unordered_heartbeat_signal(6), offline_at_7.clone()],
-        [offline_at_7, unordered_heartbeat_signal(6)],
+        [answers_topic_heartbeat_signal(6), offline_at_7.clone()],
+        [offline_at_7, answers_topic_heartbeat_signal(6)],
     ] {
-        let (change, _) = apply_to(Some(&stored_connected("a", 1)), &signals);
+        let (change, _) = apply_to_state(Some(&connected_state("a", 1)), &signals);
         assert_eq!(change.offline_received_at.unwrap().time, time_at(7));
         assert_eq!(
             (change.heartbeat_received_at, change.needs_tenant_lookup),
@@ -430,53 +438,54 @@ fn processing_order_of_a_heartbeat_and_an_offline_message_does_not_matter() {
     }
     // The heartbeat was received after the offline message: the client stays connected.
     for signals in [
-        [unordered_heartbeat_signal(6), offline_at_5.clone()],
-        [offline_at_5.clone(), unordered_heartbeat_signal(6)],
+        [answers_topic_heartbeat_signal(6), offline_at_5.clone()],
+        [offline_at_5.clone(), answers_topic_heartbeat_signal(6)],
     ] {
-        let (change, _) = apply_to(Some(&stored_connected("a", 1)), &signals);
+        let (change, _) = apply_to_state(Some(&connected_state("a", 1)), &signals);
         assert_eq!(change.offline_received_at.unwrap().time, time_at(5));
         assert_eq!(
             (change.heartbeat_received_at, change.needs_tenant_lookup),
             (Some(time_at(6)), false)
         );
     }
-    // A heartbeat that was not received after the last presence message is ignored.
-    for stored in [stored_disconnected("a", 1, 5), stored_connected("a", 5)] {
-        let (change, ignore_reasons) = apply_to(Some(&stored), &[unordered_heartbeat_signal(5)]);
+    // A heartbeat is ignored if it has the same receive time as the last presence message.
+    for stored_state in [disconnected_state("a", 1, 5), connected_state("a", 5)] {
+        let (change, ignore_reasons) =
+            apply_to_state(Some(&stored_state), &[answers_topic_heartbeat_signal(5)]);
         assert_eq!(
             (change, ignore_reasons),
             (PresenceChange::default(), vec![IgnoreReason::Superseded])
         );
     }
-    // A second offline message is stored. A heartbeat that was received between the two offline
-    // messages must be ignored.
-    let (change, _) = apply_to(Some(&stored_disconnected("a", 1, 2)), &[offline_at_5]);
+    // A second offline message is stored, because a heartbeat that was received between the two
+    // offline messages must be ignored.
+    let (change, _) = apply_to_state(Some(&disconnected_state("a", 1, 2)), &[offline_at_5]);
     assert_eq!(change.offline_received_at.unwrap().time, time_at(5));
 }
 
 #[test]
-fn message_with_the_stored_or_a_lower_offset_is_ignored_as_redelivered() {
+fn message_with_an_offset_up_to_the_stored_offset_is_ignored_as_redelivered() {
     // The client's clock was set back after each message. If messages were compared only by `sent`,
     // a redelivery of b and c would apply b and ignore c as stale.
     let signals = [
-        with_offset(online_signal("a", Some(1000), 2001), 1),
-        with_offset(online_signal("b", Some(500), 2002), 2),
-        with_offset(online_signal("c", Some(300), 2003), 3),
+        with_kafka_offset(online_signal("a", Some(1000), 2001), 1),
+        with_kafka_offset(online_signal("b", Some(500), 2002), 2),
+        with_kafka_offset(online_signal("c", Some(300), 2003), 3),
     ];
-    let (change, ignore_reasons) = apply_to(None, &signals);
+    let (change, ignore_reasons) = apply_to_state(None, &signals);
     assert_eq!(connecting_message_id_and_sent(&change).0, "c");
     assert_eq!(ignore_reasons, [IgnoreReason::Stale]);
     let applied = change.upsert.unwrap();
-    let mut stored = stored_connected("c", 300);
-    stored.connection.as_mut().unwrap().received_at = applied.received_at;
-    let (change, ignore_reasons) = apply_to(Some(&stored), &signals[1..]);
+    let mut stored_state = connected_state("c", 300);
+    stored_state.connection.as_mut().unwrap().received_at = applied.received_at;
+    let (change, ignore_reasons) = apply_to_state(Some(&stored_state), &signals[1..]);
     assert_eq!(change, PresenceChange::default());
     assert_eq!(ignore_reasons, [IgnoreReason::Redelivered; 2]);
     // Offsets restart in a recreated topic. A message with a lower offset but a later receive time
     // is new.
-    let (change, _) = apply_to(
-        Some(&stored),
-        &[with_offset(online_signal("d", Some(3000), 3000), 1)],
+    let (change, _) = apply_to_state(
+        Some(&stored_state),
+        &[with_kafka_offset(online_signal("d", Some(3000), 3000), 1)],
     );
     assert_eq!(connecting_message_id_and_sent(&change).0, "d");
 }

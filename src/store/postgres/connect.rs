@@ -21,10 +21,10 @@ const LOCK_NOT_AVAILABLE: &str = "55P03";
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectPostgresError {
     /// The server is unreachable or rejects the login.
-    #[error("postgres: cannot connect to {target}: {problem}; {hint}")]
+    #[error("postgres: cannot connect to {address}: {problem}; {hint}")]
     Connect {
-        /// Host, port and database name.
-        target: String,
+        /// Address of the database: host, port and database name.
+        address: String,
         /// Error message of the server or the operating system.
         problem: String,
         /// How to fix the error.
@@ -117,8 +117,8 @@ pub async fn migrate(settings: &Postgres) -> Result<(), ConnectPostgresError> {
     let mut connection = PgConnection::connect_with(&connect_options(settings))
         .await
         .map_err(|error| connect_error(settings, &error))?;
-    // The advisory lock can be unavailable for longer than the configured statement timeout,
-    // because another process may be migrating the schema.
+    // Disables the statement timeout. The migration waits for the advisory lock while another
+    // process migrates the schema, and this wait may take longer than the configured timeout.
     sqlx::query("SET statement_timeout = 0")
         .execute(&mut connection)
         .await
@@ -135,19 +135,19 @@ pub async fn migrate(settings: &Postgres) -> Result<(), ConnectPostgresError> {
 ///
 /// # Errors
 /// If the server is unreachable, or the database does not have the schema of this version.
-pub async fn probe(settings: &Postgres) -> Result<(), String> {
+pub async fn check_connection_and_schema(settings: &Postgres) -> Result<(), String> {
     let connection = PgConnection::connect_with(&connect_options(settings)).await;
     let mut connection = connection.map_err(|error| connect_error(settings, &error).to_string())?;
     let versions = applied_versions(&mut connection).await;
     let _ = connection.close().await;
     let versions = versions.map_err(|error| error.to_string())?;
-    check_versions(&versions)
+    check_all_migrations_applied(&versions)
 }
 
 pub(super) async fn check_schema(pool: &PgPool) -> Result<(), StoreError> {
     let mut connection = pool.acquire().await?;
     let versions = applied_versions(&mut connection).await?;
-    check_versions(&versions).map_err(StoreError::Schema)
+    check_all_migrations_applied(&versions).map_err(StoreError::Schema)
 }
 
 async fn applied_versions(connection: &mut PgConnection) -> Result<Vec<i64>, sqlx::Error> {
@@ -163,7 +163,7 @@ async fn applied_versions(connection: &mut PgConnection) -> Result<Vec<i64>, sql
         .await
 }
 
-fn check_versions(applied_versions: &[i64]) -> Result<(), String> {
+fn check_all_migrations_applied(applied_versions: &[i64]) -> Result<(), String> {
     let missing_migration = MIGRATIONS
         .iter()
         .find(|migration| !applied_versions.contains(&migration.version));
@@ -215,7 +215,7 @@ fn connect_error(settings: &Postgres, error: &sqlx::Error) -> ConnectPostgresErr
         _ => "check postgres.host and postgres.port, and that the server is running",
     };
     ConnectPostgresError::Connect {
-        target: format!("{}:{}/{}", settings.host, settings.port, settings.database),
+        address: format!("{}:{}/{}", settings.host, settings.port, settings.database),
         problem: match error {
             sqlx::Error::Database(database) => database.message().to_owned(),
             error => error.to_string(),

@@ -10,7 +10,7 @@ use crate::store::{DeadLetter, DeadLetterFilter, DeadLetterLimits, StoreError, S
 
 /// Inserts dead letters, then deletes the oldest dead letters above the limits. If a message is
 /// already stored, its row is updated and `occurrences` is incremented.
-pub(super) async fn insert(
+pub(super) async fn insert_dead_letters(
     connection: &mut PgConnection,
     dead_letters: &[DeadLetter],
     limits: DeadLetterLimits,
@@ -21,7 +21,7 @@ pub(super) async fn insert(
     let payloads: Vec<&[u8]> = dead_letters.iter().map(|d| &d.payload[..]).collect();
     let sizes: Vec<i64> = dead_letters
         .iter()
-        .map(|d| i64::try_from(d.size).unwrap_or(i64::MAX))
+        .map(|d| i64::try_from(d.payload_size).unwrap_or(i64::MAX))
         .collect();
     let received_times: Vec<OffsetDateTime> = dead_letters
         .iter()
@@ -59,19 +59,19 @@ pub(super) async fn insert(
               WHERE age_rank > $2)",
     )
     .bind(&client_ids)
-    .bind(i64::from(limits.max_per_client))
+    .bind(i64::from(limits.max_dead_letters_per_client))
     .execute(&mut *connection)
     .await?;
-    // Keeps only rows whose id is among the last `max_total` ids, so at most `max_total` rows
-    // remain. Counting the rows would take longer.
+    // Keeps only rows whose id is among the last `max_dead_letters` ids, so at most this number of
+    // rows remain. A statement that counts the rows would take longer.
     sqlx::query("DELETE FROM dead_letters WHERE id <= (SELECT max(id) FROM dead_letters) - $1")
-        .bind(i64::from(limits.max_total))
+        .bind(i64::from(limits.max_dead_letters))
         .execute(connection)
         .await?;
     Ok(())
 }
 
-pub(super) async fn list(
+pub(super) async fn list_dead_letters(
     pool: &PgPool,
     filter: &DeadLetterFilter,
     limit: u32,
@@ -80,7 +80,7 @@ pub(super) async fn list(
         "SELECT id, client_id, topic, ''::bytea AS payload, size, sha256, reason, detail, \
          occurrences, first_received, last_received, replay_requested_at FROM dead_letters",
     );
-    push_where(&mut query, filter);
+    push_where_clause(&mut query, filter);
     query
         .push(" ORDER BY id DESC LIMIT ")
         .push_bind(i64::from(limit));
@@ -88,13 +88,16 @@ pub(super) async fn list(
     rows.iter().map(stored_dead_letter).collect()
 }
 
-pub(super) async fn find(pool: &PgPool, id: i64) -> Result<Option<StoredDeadLetter>, StoreError> {
+pub(super) async fn find_dead_letter(
+    pool: &PgPool,
+    dead_letter_id: i64,
+) -> Result<Option<StoredDeadLetter>, StoreError> {
     let row = sqlx::query(
         "SELECT id, client_id, topic, payload, size, sha256, reason, detail, \
          occurrences, first_received, last_received, replay_requested_at \
            FROM dead_letters WHERE id = $1",
     )
-    .bind(id)
+    .bind(dead_letter_id)
     .fetch_optional(pool)
     .await?;
     row.as_ref().map(stored_dead_letter).transpose()
@@ -102,11 +105,11 @@ pub(super) async fn find(pool: &PgPool, id: i64) -> Result<Option<StoredDeadLett
 
 pub(super) async fn request_replay(
     pool: &PgPool,
-    id: i64,
+    dead_letter_id: i64,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
     let result = sqlx::query("UPDATE dead_letters SET replay_requested_at = $2 WHERE id = $1")
-        .bind(id)
+        .bind(dead_letter_id)
         .bind(row::to_sql(now))
         .execute(pool)
         .await?;
@@ -115,25 +118,28 @@ pub(super) async fn request_replay(
 
 pub(super) async fn finish_replay(
     pool: &PgPool,
-    id: i64,
+    dead_letter_id: i64,
     occurrences: u64,
 ) -> Result<bool, StoreError> {
     let result = sqlx::query("DELETE FROM dead_letters WHERE id = $1 AND occurrences = $2")
-        .bind(id)
+        .bind(dead_letter_id)
         .bind(i64::try_from(occurrences).unwrap_or(i64::MAX))
         .execute(pool)
         .await?;
     Ok(result.rows_affected() > 0)
 }
 
-pub(super) async fn purge(pool: &PgPool, filter: &DeadLetterFilter) -> Result<u64, StoreError> {
+pub(super) async fn purge_dead_letters(
+    pool: &PgPool,
+    filter: &DeadLetterFilter,
+) -> Result<u64, StoreError> {
     let mut query = QueryBuilder::new("DELETE FROM dead_letters");
-    push_where(&mut query, filter);
+    push_where_clause(&mut query, filter);
     let result = query.build().persistent(false).execute(pool).await?;
     Ok(result.rows_affected())
 }
 
-fn push_where(query: &mut QueryBuilder<Postgres>, filter: &DeadLetterFilter) {
+fn push_where_clause(query: &mut QueryBuilder<Postgres>, filter: &DeadLetterFilter) {
     query.push(" WHERE true");
     if let Some(client) = &filter.client {
         query
@@ -164,7 +170,7 @@ fn stored_dead_letter(row: &PgRow) -> Result<StoredDeadLetter, StoreError> {
         client: ClientId::new(&client_id).ok(),
         topic: row.try_get("topic")?,
         payload: payload.into(),
-        size: read_u64("size")?,
+        payload_size: read_u64("size")?,
         sha256: row.try_get("sha256")?,
         reason: row.try_get("reason")?,
         detail: row.try_get("detail")?,

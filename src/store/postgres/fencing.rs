@@ -5,11 +5,11 @@ use sqlx::{PgConnection, PgPool, Row as _};
 
 use crate::store::{PartitionLease, QueueTopic, StoreError};
 
-pub(super) async fn acquire(
+pub(super) async fn acquire_partitions(
     pool: &PgPool,
     queue: QueueTopic,
     partitions: &[i32],
-    owner: &str,
+    new_owner: &str,
 ) -> Result<Vec<PartitionLease>, StoreError> {
     let mut partitions = partitions.to_vec();
     partitions.sort_unstable();
@@ -22,7 +22,7 @@ pub(super) async fn acquire(
     )
     .bind(queue.as_str())
     .bind(&partitions)
-    .bind(owner)
+    .bind(new_owner)
     .fetch_all(pool)
     .await?;
     rows.iter()
@@ -38,10 +38,10 @@ pub(super) async fn acquire(
 
 /// Returns the leases whose epoch is not the current epoch of the partition.
 ///
-/// The query takes share locks that the transaction holds until it ends. A process that acquires
-/// one of these partitions waits for the transaction. If another process is already acquiring one
-/// of these partitions, the query waits for that process.
-pub(super) async fn lost_leases(
+/// The query locks the rows of the partitions in share mode until the end of the transaction. A
+/// process that acquires one of these partitions waits for the transaction. If another process is
+/// already acquiring one of these partitions, the query waits for that process.
+pub(super) async fn find_lost_leases(
     connection: &mut PgConnection,
     leases: &[PartitionLease],
 ) -> Result<Vec<PartitionLease>, StoreError> {

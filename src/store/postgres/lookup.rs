@@ -1,4 +1,4 @@
-//! Queries that find clients by client id, or list client ids.
+//! Queries that find clients by their client ids, and queries that list client ids.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use crate::store::{
     StoreError, StoredConnection, StoredDisconnect, StoredState, tenant_from_columns,
 };
 
-pub(super) async fn load_states(
+pub(super) async fn load_client_states(
     pool: &PgPool,
     clients: &[ClientId],
 ) -> Result<HashMap<ClientId, StoredState>, StoreError> {
@@ -43,7 +43,8 @@ pub(super) async fn load_states(
                 message_sent,
                 tenant,
                 received_at,
-                offline_overruled: row::optional_timestamp(row, "offline_received_at")?.is_some(),
+                offline_message_overruled: row::optional_timestamp(row, "offline_received_at")?
+                    .is_some(),
                 last_heartbeat_at: row::optional_timestamp(row, "last_heartbeat_at")?,
             });
         } else {
@@ -58,17 +59,17 @@ pub(super) async fn load_states(
     Ok(states)
 }
 
-pub(super) async fn find_for_org(
+pub(super) async fn find_connection_for_org(
     connection: &mut PgConnection,
     org: &OrgId,
     client: &ClientId,
 ) -> Result<Option<Connection>, StoreError> {
-    const SQL: &str = concatcp!(
+    const FIND_CONNECTION: &str = concatcp!(
         "SELECT ",
         CONNECTION_COLUMNS,
         " FROM connections WHERE client_id = $1 AND org_id = $2"
     );
-    let row = sqlx::query(SQL)
+    let row = sqlx::query(FIND_CONNECTION)
         .bind(client.as_str())
         .bind(org.as_str())
         .fetch_optional(connection)
@@ -76,17 +77,17 @@ pub(super) async fn find_for_org(
     row.as_ref().map(row::connection).transpose()
 }
 
-pub(super) async fn find_many_for_org(
+pub(super) async fn find_connections_for_org(
     connection: &mut PgConnection,
     org: &OrgId,
     clients: &[ClientId],
 ) -> Result<Vec<Connection>, StoreError> {
-    const SQL: &str = concatcp!(
+    const FIND_CONNECTIONS: &str = concatcp!(
         "SELECT ",
         CONNECTION_COLUMNS,
         " FROM connections WHERE org_id = $1 AND client_id = ANY($2)"
     );
-    let rows = sqlx::query(SQL)
+    let rows = sqlx::query(FIND_CONNECTIONS)
         .bind(org.as_str())
         .bind(row::client_id_texts(clients))
         .fetch_all(connection)
@@ -94,17 +95,17 @@ pub(super) async fn find_many_for_org(
     rows.iter().map(row::connection).collect()
 }
 
-pub(super) async fn find_for_org_or_satellite(
+pub(super) async fn find_org_or_satellite_connection(
     connection: &mut PgConnection,
     org: &OrgId,
     client: &ClientId,
 ) -> Result<Option<Connection>, StoreError> {
-    const SQL: &str = concatcp!(
+    const FIND_CONNECTION_IN_ANY_ORG: &str = concatcp!(
         "SELECT ",
         CONNECTION_COLUMNS,
         " FROM connections WHERE client_id = $1 AND org_id <> ''"
     );
-    let row = sqlx::query(SQL)
+    let row = sqlx::query(FIND_CONNECTION_IN_ANY_ORG)
         .bind(client.as_str())
         .fetch_optional(connection)
         .await?;
@@ -115,13 +116,13 @@ pub(super) async fn find_for_org_or_satellite(
 
 pub(super) async fn list_client_ids(
     pool: &PgPool,
-    after: Option<&ClientId>,
+    after_client: Option<&ClientId>,
     limit: u32,
 ) -> Result<Vec<ClientId>, StoreError> {
     let rows = sqlx::query(
         "SELECT client_id FROM connections WHERE client_id > $1 ORDER BY client_id LIMIT $2",
     )
-    .bind(after.map_or("", ClientId::as_str))
+    .bind(after_client.map_or("", ClientId::as_str))
     .bind(i64::from(limit))
     .fetch_all(pool)
     .await?;

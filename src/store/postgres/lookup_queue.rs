@@ -4,7 +4,7 @@ use const_format::concatcp;
 use sqlx::{PgPool, Row as _};
 use time::OffsetDateTime;
 
-use super::row::{self, CLAIMED_COLUMNS};
+use super::row::{self, CLAIMED_CONNECTION_COLUMNS};
 use crate::domain::{ClientId, OrgId, Tenant, Timestamp};
 use crate::store::{ClaimedConnection, LookupOutcome, LookupReason, LookupResult, OrgCount};
 use crate::store::{StoreError, TenantlessClient, TenantlessCounts};
@@ -21,7 +21,7 @@ const MISSING_TENANT_CONDITION: &str = concatcp!(
     UNCLAIMED_CONDITION
 );
 
-pub(super) async fn claim(
+pub(super) async fn claim_for_lookup(
     pool: &PgPool,
     reason: LookupReason,
     limit: u32,
@@ -32,7 +32,7 @@ pub(super) async fn claim(
     // lock.
     //
     // `ORDER BY` contains only the indexed column. If `client_id` were a second column, PostgreSQL
-    // would sort all due rows again for each chunk.
+    // would sort all due rows for each claim.
     //
     // The code binds the same five parameters to both statements. The inventory refresh does not
     // need `$3`, so the code binds 0. The condition `$3 = 0` is always true. Its only purpose is
@@ -44,14 +44,14 @@ pub(super) async fn claim(
         INVENTORY_REFRESH_CONDITION,
         " AND $3 = 0 ORDER BY stale_timestamp LIMIT $4 FOR UPDATE SKIP LOCKED) \
          RETURNING stale_timestamp AS sort_key, ",
-        CLAIMED_COLUMNS
+        CLAIMED_CONNECTION_COLUMNS
     );
     const CLAIM_FOR_MISSING_TENANT: &str = concatcp!(
         CLAIM_SQL_START,
         MISSING_TENANT_CONDITION,
         " ORDER BY tenant_lookup_timestamp LIMIT $4 FOR UPDATE SKIP LOCKED) \
          RETURNING tenant_lookup_timestamp AS sort_key, ",
-        CLAIMED_COLUMNS
+        CLAIMED_CONNECTION_COLUMNS
     );
     let (sql, before, max_attempts) = match reason {
         LookupReason::InventoryRefresh { reported_before } => {
@@ -77,12 +77,12 @@ pub(super) async fn claim(
             row::claimed_connection(row)?,
         ));
     }
-    // `RETURNING` does not return the rows in the order of the subquery.
+    // Sorts the rows, because `RETURNING` does not return them in the order of the subquery.
     claimed_rows.sort_by(|a, b| (a.0, &a.1.client_id).cmp(&(b.0, &b.1.client_id)));
     Ok(claimed_rows.into_iter().map(|(_, row)| row).collect())
 }
 
-pub(super) async fn count_due(
+pub(super) async fn count_due_rows(
     pool: &PgPool,
     reason: LookupReason,
     now: Timestamp,
@@ -107,13 +107,13 @@ pub(super) async fn count_due(
     Ok(u64::try_from(count).unwrap_or(0))
 }
 
-pub(super) async fn save_results(
+pub(super) async fn save_lookup_results(
     pool: &PgPool,
     results: &[LookupResult],
     now: Timestamp,
 ) -> Result<u64, StoreError> {
-    // Locks the rows in the order of their client ids, as batches do. The same order avoids
-    // deadlocks.
+    // The statement locks the rows in the order of their client ids. Batches use the same order,
+    // which prevents deadlocks.
     let mut sorted_results: Vec<&LookupResult> = results.iter().collect();
     sorted_results.sort_by(|a, b| a.client_id.cmp(&b.client_id));
     let mut columns = ResultColumns::default();
@@ -146,8 +146,8 @@ pub(super) async fn save_results(
     .bind(&columns.outcomes)
     .bind(&columns.org_ids)
     .bind(&columns.accounts)
-    .bind(&columns.reported_to_inventory_at)
-    .bind(&columns.inventory_eligible)
+    .bind(&columns.inventory_report_times)
+    .bind(&columns.inventory_eligibilities)
     .bind(row::to_sql(now))
     .fetch_all(pool)
     .await?;
@@ -159,7 +159,7 @@ pub(super) async fn save_results(
     Ok(changed_rows)
 }
 
-/// Lookup results as SQL parameters: one array per column.
+/// SQL parameters with the values of many lookup results. Each field is the array of one column.
 #[derive(Default)]
 struct ResultColumns<'a> {
     client_ids: Vec<&'a str>,
@@ -167,8 +167,8 @@ struct ResultColumns<'a> {
     outcomes: Vec<&'static str>,
     org_ids: Vec<&'a str>,
     accounts: Vec<&'a str>,
-    reported_to_inventory_at: Vec<Option<OffsetDateTime>>,
-    inventory_eligible: Vec<bool>,
+    inventory_report_times: Vec<Option<OffsetDateTime>>,
+    inventory_eligibilities: Vec<bool>,
 }
 
 impl<'a> ResultColumns<'a> {
@@ -193,8 +193,8 @@ impl<'a> ResultColumns<'a> {
         self.outcomes.push(outcome);
         self.org_ids.push(org_id);
         self.accounts.push(account);
-        self.reported_to_inventory_at.push(reported_at);
-        self.inventory_eligible.push(eligible);
+        self.inventory_report_times.push(reported_at);
+        self.inventory_eligibilities.push(eligible);
     }
 }
 
@@ -203,8 +203,8 @@ pub(super) async fn restore_tenants(
     clients: &[(ClientId, Tenant)],
     now: Timestamp,
 ) -> Result<u64, StoreError> {
-    // Locks the rows in the order of their client ids, as batches do. The same order avoids
-    // deadlocks.
+    // The statement locks the rows in the order of their client ids. Batches use the same order,
+    // which prevents deadlocks.
     let mut sorted_clients: Vec<&(ClientId, Tenant)> = clients.iter().collect();
     sorted_clients.sort_by(|a, b| a.0.cmp(&b.0));
     let client_ids: Vec<&str> = sorted_clients
@@ -234,7 +234,7 @@ pub(super) async fn restore_tenants(
     Ok(result.rows_affected())
 }
 
-pub(super) async fn count_tenantless(
+pub(super) async fn count_tenantless_clients(
     pool: &PgPool,
     max_attempts: u32,
 ) -> Result<TenantlessCounts, StoreError> {
@@ -258,7 +258,7 @@ pub(super) async fn count_tenantless(
     })
 }
 
-pub(super) async fn list_tenantless(
+pub(super) async fn list_tenantless_clients(
     pool: &PgPool,
     limit: u32,
 ) -> Result<Vec<TenantlessClient>, StoreError> {
@@ -282,7 +282,7 @@ pub(super) async fn list_tenantless(
     rows.iter().map(tenantless_client).collect()
 }
 
-pub(super) async fn reset_tenantless(
+pub(super) async fn reset_tenantless_clients(
     pool: &PgPool,
     clients: Option<&[ClientId]>,
 ) -> Result<u64, StoreError> {
@@ -297,7 +297,7 @@ pub(super) async fn reset_tenantless(
     Ok(result.rows_affected())
 }
 
-pub(super) async fn delete_tenantless(
+pub(super) async fn delete_tenantless_clients(
     pool: &PgPool,
     clients: &[ClientId],
 ) -> Result<u64, StoreError> {
@@ -311,7 +311,7 @@ pub(super) async fn delete_tenantless(
     Ok(result.rows_affected())
 }
 
-pub(super) async fn count_with_tenant(pool: &PgPool) -> Result<u64, StoreError> {
+pub(super) async fn count_connections_with_tenant(pool: &PgPool) -> Result<u64, StoreError> {
     let sql = "SELECT COALESCE(sum(delta), 0)::bigint FROM org_connection_deltas";
     let count: i64 = sqlx::query_scalar(sql).fetch_one(pool).await?;
     Ok(u64::try_from(count).unwrap_or(0))

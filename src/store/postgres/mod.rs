@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use async_trait::async_trait;
 use sqlx::PgPool;
 
-pub use connect::{ConnectPostgresError, migrate, probe};
+pub use connect::{ConnectPostgresError, check_connection_and_schema, migrate};
 
 use super::{
     ClaimedConnection, ClientPage, ConnectionPage, DeadLetterFilter, LookupReason, LookupResult,
@@ -34,11 +34,11 @@ pub struct PostgresStore {
 
 #[async_trait]
 impl Store for PostgresStore {
-    async fn load_states(
+    async fn load_client_states(
         &self,
         clients: &[ClientId],
     ) -> Result<HashMap<ClientId, StoredState>, StoreError> {
-        lookup::load_states(&self.pool, clients).await
+        lookup::load_client_states(&self.pool, clients).await
     }
 
     async fn record_batch(
@@ -54,12 +54,12 @@ impl Store for PostgresStore {
         &self,
         queue: QueueTopic,
         partitions: &[i32],
-        owner: &str,
+        new_owner: &str,
     ) -> Result<Vec<PartitionLease>, StoreError> {
-        fencing::acquire(&self.pool, queue, partitions, owner).await
+        fencing::acquire_partitions(&self.pool, queue, partitions, new_owner).await
     }
 
-    async fn delete_disconnected_before(&self, before: Timestamp) -> Result<u64, StoreError> {
+    async fn delete_clients_disconnected_before(&self, time: Timestamp) -> Result<u64, StoreError> {
         // Also deletes the client's row in `connection_search`, unless the client has reconnected.
         let deleted_clients: i64 = sqlx::query_scalar(
             "WITH deleted AS (
@@ -70,7 +70,7 @@ impl Store for PostgresStore {
                       SELECT FROM connections AS c WHERE c.client_id = s.client_id))
              SELECT count(*) FROM deleted",
         )
-        .bind(row::to_sql(before))
+        .bind(row::to_sql(time))
         .fetch_one(&self.pool)
         .await?;
         Ok(u64::try_from(deleted_clients).unwrap_or(0))
@@ -80,58 +80,60 @@ impl Store for PostgresStore {
         search::compact_org_connection_deltas(&self.pool).await
     }
 
-    async fn find_for_org(
+    async fn find_connection_for_org(
         &self,
         org: &OrgId,
         client: &ClientId,
     ) -> Result<Option<Connection>, StoreError> {
         self.reserved_connections
-            .with_connection(async |connection| lookup::find_for_org(connection, org, client).await)
+            .with_connection(async |connection| {
+                lookup::find_connection_for_org(connection, org, client).await
+            })
             .await
     }
 
-    async fn find_many_for_org(
+    async fn find_connections_for_org(
         &self,
         org: &OrgId,
         clients: &[ClientId],
     ) -> Result<Vec<Connection>, StoreError> {
         self.reserved_connections
             .with_connection(async |connection| {
-                lookup::find_many_for_org(connection, org, clients).await
+                lookup::find_connections_for_org(connection, org, clients).await
             })
             .await
     }
 
-    async fn find_for_org_or_satellite(
+    async fn find_org_or_satellite_connection(
         &self,
         org: &OrgId,
         client: &ClientId,
     ) -> Result<Option<Connection>, StoreError> {
         self.reserved_connections
             .with_connection(async |connection| {
-                lookup::find_for_org_or_satellite(connection, org, client).await
+                lookup::find_org_or_satellite_connection(connection, org, client).await
             })
             .await
     }
 
-    async fn list_all(&self, offset: u64, limit: u64) -> Result<ClientPage, StoreError> {
-        search::list_all(&self.pool, offset, limit).await
+    async fn list_all_clients(&self, offset: u64, limit: u64) -> Result<ClientPage, StoreError> {
+        search::list_all_clients(&self.pool, offset, limit).await
     }
 
-    async fn list_for_org(
+    async fn list_connections_for_org(
         &self,
         org: &OrgId,
         request: &PageRequest,
     ) -> Result<ConnectionPage, StoreError> {
-        search::list_for_org(&self.pool, org, request).await
+        search::list_connections_for_org(&self.pool, org, request).await
     }
 
     async fn list_client_ids(
         &self,
-        after: Option<&ClientId>,
+        after_client: Option<&ClientId>,
         limit: u32,
     ) -> Result<Vec<ClientId>, StoreError> {
-        lookup::list_client_ids(&self.pool, after, limit).await
+        lookup::list_client_ids(&self.pool, after_client, limit).await
     }
 
     async fn claim_for_lookup(
@@ -141,11 +143,16 @@ impl Store for PostgresStore {
         claims_ended_before: Timestamp,
         claim_until: Timestamp,
     ) -> Result<Vec<ClaimedConnection>, StoreError> {
-        lookup_queue::claim(&self.pool, reason, limit, claims_ended_before, claim_until).await
+        lookup_queue::claim_for_lookup(&self.pool, reason, limit, claims_ended_before, claim_until)
+            .await
     }
 
-    async fn count_due(&self, reason: LookupReason, now: Timestamp) -> Result<u64, StoreError> {
-        lookup_queue::count_due(&self.pool, reason, now).await
+    async fn count_due_rows(
+        &self,
+        reason: LookupReason,
+        now: Timestamp,
+    ) -> Result<u64, StoreError> {
+        lookup_queue::count_due_rows(&self.pool, reason, now).await
     }
 
     async fn save_lookup_results(
@@ -153,7 +160,7 @@ impl Store for PostgresStore {
         results: &[LookupResult],
         now: Timestamp,
     ) -> Result<u64, StoreError> {
-        lookup_queue::save_results(&self.pool, results, now).await
+        lookup_queue::save_lookup_results(&self.pool, results, now).await
     }
 
     async fn restore_tenants(
@@ -164,24 +171,33 @@ impl Store for PostgresStore {
         lookup_queue::restore_tenants(&self.pool, clients, now).await
     }
 
-    async fn count_tenantless(&self, max_attempts: u32) -> Result<TenantlessCounts, StoreError> {
-        lookup_queue::count_tenantless(&self.pool, max_attempts).await
+    async fn count_tenantless_clients(
+        &self,
+        max_attempts: u32,
+    ) -> Result<TenantlessCounts, StoreError> {
+        lookup_queue::count_tenantless_clients(&self.pool, max_attempts).await
     }
 
-    async fn list_tenantless(&self, limit: u32) -> Result<Vec<TenantlessClient>, StoreError> {
-        lookup_queue::list_tenantless(&self.pool, limit).await
+    async fn list_tenantless_clients(
+        &self,
+        limit: u32,
+    ) -> Result<Vec<TenantlessClient>, StoreError> {
+        lookup_queue::list_tenantless_clients(&self.pool, limit).await
     }
 
-    async fn reset_tenantless(&self, clients: Option<&[ClientId]>) -> Result<u64, StoreError> {
-        lookup_queue::reset_tenantless(&self.pool, clients).await
+    async fn reset_tenantless_clients(
+        &self,
+        clients: Option<&[ClientId]>,
+    ) -> Result<u64, StoreError> {
+        lookup_queue::reset_tenantless_clients(&self.pool, clients).await
     }
 
-    async fn delete_tenantless(&self, clients: &[ClientId]) -> Result<u64, StoreError> {
-        lookup_queue::delete_tenantless(&self.pool, clients).await
+    async fn delete_tenantless_clients(&self, clients: &[ClientId]) -> Result<u64, StoreError> {
+        lookup_queue::delete_tenantless_clients(&self.pool, clients).await
     }
 
-    async fn count_with_tenant(&self) -> Result<u64, StoreError> {
-        lookup_queue::count_with_tenant(&self.pool).await
+    async fn count_connections_with_tenant(&self) -> Result<u64, StoreError> {
+        lookup_queue::count_connections_with_tenant(&self.pool).await
     }
 
     async fn count_by_org(&self, limit: u32) -> Result<(Vec<OrgCount>, u64), StoreError> {
@@ -193,23 +209,34 @@ impl Store for PostgresStore {
         filter: &DeadLetterFilter,
         limit: u32,
     ) -> Result<Vec<StoredDeadLetter>, StoreError> {
-        dead_letters::list(&self.pool, filter, limit).await
+        dead_letters::list_dead_letters(&self.pool, filter, limit).await
     }
 
-    async fn find_dead_letter(&self, id: i64) -> Result<Option<StoredDeadLetter>, StoreError> {
-        dead_letters::find(&self.pool, id).await
+    async fn find_dead_letter(
+        &self,
+        dead_letter_id: i64,
+    ) -> Result<Option<StoredDeadLetter>, StoreError> {
+        dead_letters::find_dead_letter(&self.pool, dead_letter_id).await
     }
 
-    async fn request_replay(&self, id: i64, now: Timestamp) -> Result<bool, StoreError> {
-        dead_letters::request_replay(&self.pool, id, now).await
+    async fn request_replay(
+        &self,
+        dead_letter_id: i64,
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
+        dead_letters::request_replay(&self.pool, dead_letter_id, now).await
     }
 
-    async fn finish_replay(&self, id: i64, occurrences: u64) -> Result<bool, StoreError> {
-        dead_letters::finish_replay(&self.pool, id, occurrences).await
+    async fn finish_replay(
+        &self,
+        dead_letter_id: i64,
+        occurrences: u64,
+    ) -> Result<bool, StoreError> {
+        dead_letters::finish_replay(&self.pool, dead_letter_id, occurrences).await
     }
 
     async fn purge_dead_letters(&self, filter: &DeadLetterFilter) -> Result<u64, StoreError> {
-        dead_letters::purge(&self.pool, filter).await
+        dead_letters::purge_dead_letters(&self.pool, filter).await
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

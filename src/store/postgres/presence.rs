@@ -18,7 +18,7 @@ pub(super) async fn record_batch(
     now: Timestamp,
 ) -> Result<WriteOutcome, StoreError> {
     let mut transaction = pool.begin().await?;
-    let lost_leases = fencing::lost_leases(&mut transaction, leases).await?;
+    let lost_leases = fencing::find_lost_leases(&mut transaction, leases).await?;
     if !lost_leases.is_empty() {
         return Ok(WriteOutcome::Fenced(lost_leases));
     }
@@ -33,7 +33,7 @@ pub(super) async fn record_batch(
     }
     if !batch.dead_letters.is_empty() {
         let limits = batch.dead_letter_limits;
-        dead_letters::insert(&mut transaction, &batch.dead_letters, limits).await?;
+        dead_letters::insert_dead_letters(&mut transaction, &batch.dead_letters, limits).await?;
     }
     transaction.commit().await?;
     Ok(WriteOutcome::Committed)
@@ -50,7 +50,7 @@ async fn upsert_connections(
     // - `last_heartbeat_at` is kept if the stored heartbeat is later than this online message.
     // - `stale_timestamp` is kept for a tenantless client, because a tenantless client is never
     //   reported to inventory.
-    const UPSERT: &str = "
+    const UPSERT_CONNECTIONS: &str = "
         INSERT INTO connections (client_id, org_id, account, dialect, kind, topic_prefix,
                canonical_facts, catalog_service_facts, dispatchers, tags, client_name,
                client_version, message_id, message_sent, tenant_lookup_timestamp,
@@ -108,7 +108,7 @@ async fn upsert_connections(
         .iter()
         .map(|u| u.message_id.as_ref().map(MessageId::as_str))
         .collect();
-    sqlx::query(UPSERT)
+    sqlx::query(UPSERT_CONNECTIONS)
         .bind(&client_ids)
         .bind(&tenant_columns.org_ids)
         .bind(&tenant_columns.accounts)
@@ -224,7 +224,7 @@ async fn end_connections(
     connection: &mut PgConnection,
     connection_ends: &[ConnectionEnd],
 ) -> Result<(), StoreError> {
-    const MOVE_TO_DISCONNECTED: &str = "
+    const MOVE_TO_DISCONNECTED_CLIENTS: &str = "
         WITH offline AS (
             SELECT * FROM UNNEST($1::text[], $2::timestamptz[], $3::int[], $4::bigint[])
                 AS t (client_id, received_at, queue_partition, queue_offset)),
@@ -258,7 +258,7 @@ async fn end_connections(
                 disconnected_at = excluded.disconnected_at,
                 queue_partition = excluded.queue_partition,
                 queue_offset = excluded.queue_offset";
-    const STORE_OVERRULED_OFFLINE: &str = "
+    const STORE_OVERRULED_OFFLINE_MESSAGES: &str = "
         UPDATE connections AS c SET offline_received_at = offline.received_at,
                queue_partition = COALESCE(offline.queue_partition, c.queue_partition),
                queue_offset = COALESCE(offline.queue_offset, c.queue_offset)
@@ -266,7 +266,7 @@ async fn end_connections(
                 AS offline (client_id, received_at, queue_partition, queue_offset)
          WHERE c.client_id = offline.client_id
            AND COALESCE(c.offline_received_at, c.online_received_at) < offline.received_at";
-    const UPDATE_DISCONNECTED: &str = "
+    const UPDATE_DISCONNECTED_CLIENTS: &str = "
         UPDATE disconnected_clients AS d SET disconnected_at = offline.received_at,
                queue_partition = COALESCE(offline.queue_partition, d.queue_partition),
                queue_offset = COALESCE(offline.queue_offset, d.queue_offset)
@@ -284,9 +284,9 @@ async fn end_connections(
     let (partitions, offsets) =
         position_columns(connection_ends.iter().map(|end| end.received_at.position));
     for statement in [
-        MOVE_TO_DISCONNECTED,
-        STORE_OVERRULED_OFFLINE,
-        UPDATE_DISCONNECTED,
+        MOVE_TO_DISCONNECTED_CLIENTS,
+        STORE_OVERRULED_OFFLINE_MESSAGES,
+        UPDATE_DISCONNECTED_CLIENTS,
     ] {
         sqlx::query(statement)
             .bind(&client_ids)
@@ -307,14 +307,14 @@ fn position_columns(
         .unzip()
 }
 
-/// Tenant changes as SQL parameters: one array per column. If the tenant of a client does not
-/// change, the client's element is null in all three arrays.
+/// SQL parameters with the values of many tenant changes. Each field is the array of one column. If
+/// the tenant of a client does not change, the client's element is null in all three arrays.
 #[derive(Default)]
 struct TenantColumns<'a> {
-    /// Organization ids. The organization id of a tenantless client is empty.
+    /// Organization ids. The element of a tenantless client is an empty text.
     org_ids: Vec<Option<&'a str>>,
     accounts: Vec<Option<&'a str>>,
-    /// Times of the latest lookups that found no tenant. Null for a client with a tenant.
+    /// Lookup times. The element is null for a client with a tenant.
     lookup_timestamps: Vec<Option<OffsetDateTime>>,
 }
 
@@ -329,7 +329,7 @@ impl<'a> TenantColumns<'a> {
                     (Some(org_id.as_str()), Some(account.as_str()), None)
                 }
                 Some(TenantChange::NotFound(time)) => (Some(""), Some(""), Some(to_sql(*time))),
-                // The Unix epoch as the lookup time makes the client due immediately.
+                // If the lookup time is the Unix epoch, the client is due for a lookup immediately.
                 Some(TenantChange::PendingLookup) => {
                     (Some(""), Some(""), Some(OffsetDateTime::UNIX_EPOCH))
                 }

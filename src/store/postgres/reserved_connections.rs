@@ -2,7 +2,7 @@
 //!
 //! The sqlx pool pings every connection that is returned to the pool. This round trip takes as long
 //! as a short query. A process that serves the API therefore keeps some connections outside of the
-//! pool. Such a connection is pinged only if it was idle.
+//! pool. A reserved connection is pinged only if it was idle.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -39,8 +39,8 @@ struct ReservedConnection {
 }
 
 impl ReservedConnections {
-    /// Reserves up to `max_connections` connections. The pool opens each connection when it is
-    /// first needed.
+    /// Reserves up to `max_connections` connections. The pool opens a connection only when a query
+    /// needs the connection.
     pub fn new(pool: PgPool, max_connections: u32, acquire_timeout: Duration) -> Self {
         Self {
             pool,

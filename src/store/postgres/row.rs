@@ -17,9 +17,9 @@ pub(super) const CONNECTION_COLUMNS: &str = "client_id, org_id, COALESCE(account
      COALESCE(tags, 'null') AS tags, client_name, client_version, message_id, message_sent";
 
 /// Columns that [`claimed_connection`] reads.
-pub(super) const CLAIMED_COLUMNS: &str = "client_id, org_id, COALESCE(account, '') AS account, \
-     dialect, kind, canonical_facts, catalog_service_facts, dispatchers, \
-     COALESCE(tags, 'null') AS tags, client_name, client_version, updated_at";
+pub(super) const CLAIMED_CONNECTION_COLUMNS: &str = "client_id, org_id, \
+     COALESCE(account, '') AS account, dialect, kind, canonical_facts, catalog_service_facts, \
+     dispatchers, COALESCE(tags, 'null') AS tags, client_name, client_version, updated_at";
 
 /// Reads the tenant of a row. Returns an error if the row has no tenant.
 pub(super) fn tenant(row: &PgRow) -> Result<Tenant, StoreError> {
@@ -66,7 +66,7 @@ fn client_kind(row: &PgRow) -> Result<ClientKind, StoreError> {
 fn client_info(row: &PgRow) -> Result<ClientInfo, StoreError> {
     // Invalid JSON is read as null. Otherwise one invalid row would make all lists of the
     // organization fail.
-    let json = |column| {
+    let read_json = |column| {
         row.try_get::<Value, _>(column)
             .or_else(|error| match error {
                 sqlx::Error::ColumnDecode { .. } => {
@@ -77,10 +77,10 @@ fn client_info(row: &PgRow) -> Result<ClientInfo, StoreError> {
             })
     };
     Ok(ClientInfo {
-        canonical_facts: json("canonical_facts")?,
-        catalog_service_facts: json("catalog_service_facts")?,
-        dispatchers: json("dispatchers")?,
-        tags: json("tags")?,
+        canonical_facts: read_json("canonical_facts")?,
+        catalog_service_facts: read_json("catalog_service_facts")?,
+        dispatchers: read_json("dispatchers")?,
+        tags: read_json("tags")?,
         client_name: row.try_get("client_name")?,
         client_version: row.try_get("client_version")?,
     })
@@ -112,6 +112,7 @@ pub(super) fn optional_timestamp(
     time.map(|time| from_sql(column, time)).transpose()
 }
 
+/// Converts a SQL timestamp. The error text contains the name of the column.
 fn from_sql(column: &str, time: OffsetDateTime) -> Result<Timestamp, StoreError> {
     let micros = i64::try_from(time.unix_timestamp_nanos() / 1000).unwrap_or(i64::MAX);
     Timestamp::from_microsecond(micros)

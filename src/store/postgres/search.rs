@@ -11,15 +11,17 @@ use sqlx::{PgPool, Postgres, QueryBuilder, Row as _};
 
 use super::row::{self, CONNECTION_COLUMNS};
 use crate::domain::OrgId;
-use crate::store::{ClientPage, ConnectionPage, Filter, PageRequest, PageStart, StoreError};
+use crate::store::{
+    ClientPage, ConnectionFilter, ConnectionPage, PageRequest, PageStart, StoreError,
+};
 
-pub(super) async fn list_for_org(
+pub(super) async fn list_connections_for_org(
     pool: &PgPool,
     org: &OrgId,
     request: &PageRequest,
 ) -> Result<ConnectionPage, StoreError> {
-    // The subquery uses only an index to skip the rows before the offset. Only the rows of the page
-    // are read from the table.
+    // The subquery skips the rows before the offset and reads only an index. Only the rows of the
+    // page are read from the table.
     const PAGE_AT_OFFSET: &str = concatcp!(
         "SELECT total.count, page.* FROM (
              SELECT COALESCE(sum(delta), 0)::bigint AS count
@@ -82,17 +84,20 @@ async fn list_filtered(
         let count = rows.len() as u64;
         if count < *limit {
             let connections = rows.iter().map(row::connection).collect::<Result<_, _>>()?;
-            return Ok(ConnectionPage { count, connections });
+            return Ok(ConnectionPage {
+                total_count: count,
+                connections,
+            });
         }
     }
     let mut query = QueryBuilder::<Postgres>::new("");
     query.push("SELECT total.count, page.* FROM (SELECT count(*) AS count");
-    push_from_where(&mut query, org, filter);
+    push_from_and_where(&mut query, org, filter);
     query.push(concatcp!(
         ") AS total LEFT JOIN (SELECT ",
         CONNECTION_COLUMNS
     ));
-    push_from_where(&mut query, org, filter);
+    push_from_and_where(&mut query, org, filter);
     query.push(" ORDER BY client_id LIMIT ");
     query.push_bind(sql_limit);
     query.push(" OFFSET ");
@@ -102,18 +107,18 @@ async fn list_filtered(
     connection_page(&rows, request)
 }
 
-/// Selects the rows that match the filter and have a client id greater than `after`.
+/// Selects the rows that match the filter and have a client id greater than `after_client`.
 async fn filtered_rows_after(
     pool: &PgPool,
     org: &OrgId,
-    filter: &Filter,
-    after: &str,
+    filter: &ConnectionFilter,
+    after_client: &str,
     limit: i64,
 ) -> Result<Vec<PgRow>, StoreError> {
     let mut query = QueryBuilder::<Postgres>::new(concatcp!("SELECT ", CONNECTION_COLUMNS));
-    push_from_where(&mut query, org, filter);
+    push_from_and_where(&mut query, org, filter);
     query.push(" AND client_id > ");
-    query.push_bind(after.to_owned());
+    query.push_bind(after_client.to_owned());
     query.push(" ORDER BY client_id LIMIT ");
     query.push_bind(limit);
     fetch_unprepared(query, pool).await
@@ -129,8 +134,9 @@ async fn fetch_unprepared(
     Ok(rows)
 }
 
-/// Appends `FROM connections WHERE` and the conditions for the organization and the filter.
-fn push_from_where(query: &mut QueryBuilder<Postgres>, org: &OrgId, filter: &Filter) {
+/// Appends `FROM connections WHERE`, the condition on the organization and the conditions of the
+/// filter.
+fn push_from_and_where(query: &mut QueryBuilder<Postgres>, org: &OrgId, filter: &ConnectionFilter) {
     query.push(" FROM connections WHERE org_id = ");
     query.push_bind(org.as_str());
     let terms = search_terms(org, filter);
@@ -162,7 +168,7 @@ fn push_from_where(query: &mut QueryBuilder<Postgres>, org: &OrgId, filter: &Fil
 }
 
 fn push_prefix_range(query: &mut QueryBuilder<Postgres>, column: &str, prefix: String) {
-    let range_end = Filter::end_of_prefix_range(&prefix);
+    let range_end = ConnectionFilter::end_of_prefix_range(&prefix);
     query.push(format!(" AND {column} >= "));
     query.push_bind(prefix);
     query.push(format!(" AND {column} < "));
@@ -171,13 +177,13 @@ fn push_prefix_range(query: &mut QueryBuilder<Postgres>, column: &str, prefix: S
 
 /// Returns the search terms of a filter. The SQL function `search_terms` and the trigger create the
 /// terms of a connection in the same format.
-fn search_terms(org: &OrgId, filter: &Filter) -> Vec<String> {
-    let pair_term =
+fn search_terms(org: &OrgId, filter: &ConnectionFilter) -> Vec<String> {
+    let key_value_term =
         |kind: &str, (key, value): &(String, String)| format!("{kind}:{key}\u{1f}{value}");
-    let facts = filter.facts.iter().map(|fact| pair_term("fact", fact));
+    let facts = filter.facts.iter().map(|fact| key_value_term("fact", fact));
     let dispatchers = filter.dispatchers.iter();
     let dispatchers = dispatchers.map(|name| format!("dispatcher:{name}"));
-    let tags = filter.tags.iter().map(|tag| pair_term("tag", tag));
+    let tags = filter.tags.iter().map(|tag| key_value_term("tag", tag));
     let terms = facts.chain(dispatchers).chain(tags);
     terms
         .map(|term| format!("{}\u{1f}{term}", org.as_str()))
@@ -197,12 +203,12 @@ fn connection_page(rows: &[PgRow], request: &PageRequest) -> Result<ConnectionPa
         }
     }
     Ok(ConnectionPage {
-        count: u64::try_from(count).unwrap_or(0),
+        total_count: u64::try_from(count).unwrap_or(0),
         connections,
     })
 }
 
-pub(super) async fn list_all(
+pub(super) async fn list_all_clients(
     pool: &PgPool,
     offset: u64,
     limit: u64,
@@ -228,7 +234,7 @@ pub(super) async fn list_all(
         }
     }
     Ok(ClientPage {
-        count: u64::try_from(count).unwrap_or(0),
+        total_count: u64::try_from(count).unwrap_or(0),
         clients,
     })
 }

@@ -88,12 +88,13 @@ pub async fn check_integrity(path: &Path) -> Result<(), OpenSqliteError> {
     }
 }
 
-/// Returns whether the file has the schema of this version. Does not change the file.
+/// Returns whether the file has the schema of this version of the program. Does not change the
+/// file.
 ///
 /// # Errors
 /// If the file cannot be read or has a newer schema.
 pub async fn is_schema_current(path: &Path) -> Result<bool, OpenSqliteError> {
-    let applied: Result<Vec<i64>, MigrateError> = async {
+    let applied_versions: Result<Vec<i64>, MigrateError> = async {
         let mut connection = SqliteConnection::connect_with(&connect_options(path)).await?;
         let table_name = "_sqlx_migrations";
         let migrations_table: Option<i64> =
@@ -101,37 +102,37 @@ pub async fn is_schema_current(path: &Path) -> Result<bool, OpenSqliteError> {
                 .bind(table_name)
                 .fetch_optional(&mut connection)
                 .await?;
-        let applied = match migrations_table {
+        let applied_migrations = match migrations_table {
             Some(_) => connection.list_applied_migrations(table_name).await?,
             None => Vec::new(),
         };
         connection.close().await?;
-        Ok(applied
+        Ok(applied_migrations
             .into_iter()
             .map(|migration| migration.version)
             .collect())
     }
     .await;
-    let applied = applied.map_err(|error| migrate_error(path, error))?;
-    if let Some(newer_version) = applied
+    let applied_versions = applied_versions.map_err(|error| migrate_error(path, error))?;
+    if let Some(newer_version) = applied_versions
         .iter()
         .find(|version| !MIGRATIONS.version_exists(**version))
     {
         return Err(OpenSqliteError::Newer {
             path: path.into(),
-            version: *newer_version,
+            schema_version: *newer_version,
         });
     }
     Ok(MIGRATIONS
         .iter()
-        .all(|migration| applied.contains(&migration.version)))
+        .all(|migration| applied_versions.contains(&migration.version)))
 }
 
 fn migrate_error(path: &Path, error: MigrateError) -> OpenSqliteError {
     match error {
         MigrateError::VersionMissing(version) => OpenSqliteError::Newer {
             path: path.into(),
-            version,
+            schema_version: version,
         },
         MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => {
             open_error(path, &error)

@@ -5,11 +5,11 @@ use sqlx::{SqliteConnection, SqlitePool};
 
 use crate::store::{PartitionLease, QueueTopic, StoreError};
 
-pub(super) async fn acquire(
+pub(super) async fn acquire_partitions(
     pool: &SqlitePool,
     queue: QueueTopic,
     partitions: &[i32],
-    owner: &str,
+    new_owner: &str,
 ) -> Result<Vec<PartitionLease>, StoreError> {
     let mut transaction = pool.begin_with("BEGIN IMMEDIATE").await?;
     let mut leases = Vec::with_capacity(partitions.len());
@@ -22,7 +22,7 @@ pub(super) async fn acquire(
         )
         .bind(queue.as_str())
         .bind(partition)
-        .bind(owner)
+        .bind(new_owner)
         .fetch_one(&mut *transaction)
         .await?;
         leases.push(PartitionLease {
@@ -37,7 +37,7 @@ pub(super) async fn acquire(
 
 /// Returns the leases whose epoch is not the current epoch of the partition. The caller must start
 /// a write transaction first, so no other process can acquire a partition until the batch commits.
-pub(super) async fn lost_leases(
+pub(super) async fn find_lost_leases(
     connection: &mut SqliteConnection,
     leases: &[PartitionLease],
 ) -> Result<Vec<PartitionLease>, StoreError> {

@@ -1,4 +1,4 @@
-//! Queries that find clients by client id, or list client ids.
+//! Queries that find clients by their client ids, and queries that list client ids.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use crate::store::{
     StoreError, StoredConnection, StoredDisconnect, StoredState, tenant_from_columns,
 };
 
-pub(super) async fn load_states(
+pub(super) async fn load_client_states(
     pool: &SqlitePool,
     clients: &[ClientId],
 ) -> Result<HashMap<ClientId, StoredState>, StoreError> {
@@ -42,7 +42,8 @@ pub(super) async fn load_states(
                 message_sent,
                 tenant,
                 received_at,
-                offline_overruled: row::optional_timestamp(row, "offline_received_at")?.is_some(),
+                offline_message_overruled: row::optional_timestamp(row, "offline_received_at")?
+                    .is_some(),
                 last_heartbeat_at: row::optional_timestamp(row, "last_heartbeat_at")?,
             });
         } else {
@@ -57,17 +58,17 @@ pub(super) async fn load_states(
     Ok(states)
 }
 
-pub(super) async fn find_for_org(
+pub(super) async fn find_connection_for_org(
     pool: &SqlitePool,
     org: &OrgId,
     client: &ClientId,
 ) -> Result<Option<Connection>, StoreError> {
-    const SQL: &str = concatcp!(
+    const FIND_CONNECTION: &str = concatcp!(
         "SELECT ",
         CONNECTION_COLUMNS,
         " FROM connections WHERE client_id = ? AND org_id = ?"
     );
-    let row = sqlx::query(SQL)
+    let row = sqlx::query(FIND_CONNECTION)
         .bind(client.as_str())
         .bind(org.as_str())
         .fetch_optional(pool)
@@ -75,18 +76,18 @@ pub(super) async fn find_for_org(
     row.as_ref().map(row::connection).transpose()
 }
 
-pub(super) async fn find_many_for_org(
+pub(super) async fn find_connections_for_org(
     pool: &SqlitePool,
     org: &OrgId,
     clients: &[ClientId],
 ) -> Result<Vec<Connection>, StoreError> {
-    const SQL: &str = concatcp!(
+    const FIND_CONNECTIONS: &str = concatcp!(
         "SELECT ",
         CONNECTION_COLUMNS,
         " FROM connections
           WHERE org_id = ? AND client_id IN (SELECT value FROM json_each(?))"
     );
-    let rows = sqlx::query(SQL)
+    let rows = sqlx::query(FIND_CONNECTIONS)
         .bind(org.as_str())
         .bind(row::client_ids_json(clients))
         .fetch_all(pool)
@@ -94,17 +95,17 @@ pub(super) async fn find_many_for_org(
     rows.iter().map(row::connection).collect()
 }
 
-pub(super) async fn find_for_org_or_satellite(
+pub(super) async fn find_org_or_satellite_connection(
     pool: &SqlitePool,
     org: &OrgId,
     client: &ClientId,
 ) -> Result<Option<Connection>, StoreError> {
-    const SQL: &str = concatcp!(
+    const FIND_CONNECTION_IN_ANY_ORG: &str = concatcp!(
         "SELECT ",
         CONNECTION_COLUMNS,
         " FROM connections WHERE client_id = ? AND org_id <> ''"
     );
-    let row = sqlx::query(SQL)
+    let row = sqlx::query(FIND_CONNECTION_IN_ANY_ORG)
         .bind(client.as_str())
         .fetch_optional(pool)
         .await?;
@@ -115,13 +116,13 @@ pub(super) async fn find_for_org_or_satellite(
 
 pub(super) async fn list_client_ids(
     pool: &SqlitePool,
-    after: Option<&ClientId>,
+    after_client: Option<&ClientId>,
     limit: u32,
 ) -> Result<Vec<ClientId>, StoreError> {
     let rows = sqlx::query(
         "SELECT client_id FROM connections WHERE client_id > ? ORDER BY client_id LIMIT ?",
     )
-    .bind(after.map_or("", ClientId::as_str))
+    .bind(after_client.map_or("", ClientId::as_str))
     .bind(limit)
     .fetch_all(pool)
     .await?;

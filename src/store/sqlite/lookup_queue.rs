@@ -3,7 +3,7 @@
 use const_format::concatcp;
 use sqlx::{Row as _, SqlitePool};
 
-use super::row::{self, CLAIMED_COLUMNS};
+use super::row::{self, CLAIMED_CONNECTION_COLUMNS};
 use crate::domain::{ClientId, OrgId, Tenant, Timestamp};
 use crate::store::{ClaimedConnection, LookupOutcome, LookupReason, LookupResult, OrgCount};
 use crate::store::{StoreError, TenantlessClient, TenantlessCounts};
@@ -19,7 +19,7 @@ const MISSING_TENANT_CONDITION: &str = concatcp!(
     UNCLAIMED_CONDITION
 );
 
-pub(super) async fn claim(
+pub(super) async fn claim_for_lookup(
     pool: &SqlitePool,
     reason: LookupReason,
     limit: u32,
@@ -27,7 +27,7 @@ pub(super) async fn claim(
     claim_until: Timestamp,
 ) -> Result<Vec<ClaimedConnection>, StoreError> {
     // `ORDER BY` contains only the indexed column. If `client_id` were a second column, SQLite
-    // would sort all due rows again for each chunk.
+    // would sort all due rows for each claim.
     //
     // The code binds the same five parameters to both statements. The inventory refresh does not
     // need `?3`, so the code binds 0. The condition `?3 = 0` is always true. Its only purpose is
@@ -39,14 +39,14 @@ pub(super) async fn claim(
         INVENTORY_REFRESH_CONDITION,
         " AND ?3 = 0 ORDER BY stale_timestamp LIMIT ?4) \
          RETURNING stale_timestamp AS sort_key, ",
-        CLAIMED_COLUMNS
+        CLAIMED_CONNECTION_COLUMNS
     );
     const CLAIM_FOR_MISSING_TENANT: &str = concatcp!(
         CLAIM_SQL_START,
         MISSING_TENANT_CONDITION,
         " ORDER BY tenant_lookup_timestamp LIMIT ?4) \
          RETURNING tenant_lookup_timestamp AS sort_key, ",
-        CLAIMED_COLUMNS
+        CLAIMED_CONNECTION_COLUMNS
     );
     let (sql, before, max_attempts) = match reason {
         LookupReason::InventoryRefresh { reported_before } => {
@@ -70,12 +70,12 @@ pub(super) async fn claim(
         let sort_key: i64 = row.try_get("sort_key")?;
         claimed_rows.push((sort_key, row::claimed_connection(row)?));
     }
-    // `RETURNING` does not return the rows in the order of the subquery.
+    // Sorts the rows, because `RETURNING` does not return them in the order of the subquery.
     claimed_rows.sort_by(|a, b| (a.0, &a.1.client_id).cmp(&(b.0, &b.1.client_id)));
     Ok(claimed_rows.into_iter().map(|(_, row)| row).collect())
 }
 
-pub(super) async fn count_due(
+pub(super) async fn count_due_rows(
     pool: &SqlitePool,
     reason: LookupReason,
     now: Timestamp,
@@ -100,7 +100,7 @@ pub(super) async fn count_due(
     Ok(u64::try_from(count).unwrap_or(0))
 }
 
-pub(super) async fn save_results(
+pub(super) async fn save_lookup_results(
     pool: &SqlitePool,
     results: &[LookupResult],
     now: Timestamp,
@@ -180,7 +180,7 @@ pub(super) async fn restore_tenants(
     Ok(restored_rows)
 }
 
-pub(super) async fn count_tenantless(
+pub(super) async fn count_tenantless_clients(
     pool: &SqlitePool,
     max_attempts: u32,
 ) -> Result<TenantlessCounts, StoreError> {
@@ -204,7 +204,7 @@ pub(super) async fn count_tenantless(
     })
 }
 
-pub(super) async fn list_tenantless(
+pub(super) async fn list_tenantless_clients(
     pool: &SqlitePool,
     limit: u32,
 ) -> Result<Vec<TenantlessClient>, StoreError> {
@@ -226,7 +226,7 @@ pub(super) async fn list_tenantless(
     rows.iter().map(tenantless_client).collect()
 }
 
-pub(super) async fn reset_tenantless(
+pub(super) async fn reset_tenantless_clients(
     pool: &SqlitePool,
     clients: Option<&[ClientId]>,
 ) -> Result<u64, StoreError> {
@@ -241,7 +241,7 @@ pub(super) async fn reset_tenantless(
     Ok(result.rows_affected())
 }
 
-pub(super) async fn delete_tenantless(
+pub(super) async fn delete_tenantless_clients(
     pool: &SqlitePool,
     clients: &[ClientId],
 ) -> Result<u64, StoreError> {
@@ -255,7 +255,7 @@ pub(super) async fn delete_tenantless(
     Ok(result.rows_affected())
 }
 
-pub(super) async fn count_with_tenant(pool: &SqlitePool) -> Result<u64, StoreError> {
+pub(super) async fn count_connections_with_tenant(pool: &SqlitePool) -> Result<u64, StoreError> {
     let count: i64 = sqlx::query_scalar("SELECT count(*) FROM connections WHERE org_id <> ''")
         .fetch_one(pool)
         .await?;

@@ -28,20 +28,20 @@ use crate::domain::{ClientId, Connection, OrgId, Tenant, Timestamp};
 /// (`synchronous=FULL`).
 #[derive(Debug, Clone)]
 pub struct SqliteStore {
-    /// A pool of one connection, because SQLite allows one writer at a time. Write operations wait
-    /// for this connection instead of failing with SQLITE_BUSY.
+    /// Pool of one connection, because SQLite allows only one writer at a time. Write operations
+    /// wait for this connection. With several connections, a write could fail with SQLITE_BUSY.
     writer: SqlitePool,
     readers: SqlitePool,
 }
 
 #[async_trait]
 impl Store for SqliteStore {
-    async fn load_states(
+    async fn load_client_states(
         &self,
         clients: &[ClientId],
     ) -> Result<HashMap<ClientId, StoredState>, StoreError> {
         // Uses the writer connection, so API queries cannot delay the recorder.
-        lookup::load_states(&self.writer, clients).await
+        lookup::load_client_states(&self.writer, clients).await
     }
 
     async fn record_batch(
@@ -57,14 +57,14 @@ impl Store for SqliteStore {
         &self,
         queue: QueueTopic,
         partitions: &[i32],
-        owner: &str,
+        new_owner: &str,
     ) -> Result<Vec<PartitionLease>, StoreError> {
-        fencing::acquire(&self.writer, queue, partitions, owner).await
+        fencing::acquire_partitions(&self.writer, queue, partitions, new_owner).await
     }
 
-    async fn delete_disconnected_before(&self, before: Timestamp) -> Result<u64, StoreError> {
+    async fn delete_clients_disconnected_before(&self, time: Timestamp) -> Result<u64, StoreError> {
         let result = sqlx::query("DELETE FROM disconnected_clients WHERE disconnected_at < ?")
-            .bind(before.as_microsecond())
+            .bind(time.as_microsecond())
             .execute(&self.writer)
             .await?;
         Ok(result.rows_affected())
@@ -74,48 +74,48 @@ impl Store for SqliteStore {
         Ok(())
     }
 
-    async fn find_for_org(
+    async fn find_connection_for_org(
         &self,
         org: &OrgId,
         client: &ClientId,
     ) -> Result<Option<Connection>, StoreError> {
-        lookup::find_for_org(&self.readers, org, client).await
+        lookup::find_connection_for_org(&self.readers, org, client).await
     }
 
-    async fn find_many_for_org(
+    async fn find_connections_for_org(
         &self,
         org: &OrgId,
         clients: &[ClientId],
     ) -> Result<Vec<Connection>, StoreError> {
-        lookup::find_many_for_org(&self.readers, org, clients).await
+        lookup::find_connections_for_org(&self.readers, org, clients).await
     }
 
-    async fn find_for_org_or_satellite(
+    async fn find_org_or_satellite_connection(
         &self,
         org: &OrgId,
         client: &ClientId,
     ) -> Result<Option<Connection>, StoreError> {
-        lookup::find_for_org_or_satellite(&self.readers, org, client).await
+        lookup::find_org_or_satellite_connection(&self.readers, org, client).await
     }
 
-    async fn list_all(&self, offset: u64, limit: u64) -> Result<ClientPage, StoreError> {
-        search::list_all(&self.readers, offset, limit).await
+    async fn list_all_clients(&self, offset: u64, limit: u64) -> Result<ClientPage, StoreError> {
+        search::list_all_clients(&self.readers, offset, limit).await
     }
 
-    async fn list_for_org(
+    async fn list_connections_for_org(
         &self,
         org: &OrgId,
         request: &PageRequest,
     ) -> Result<ConnectionPage, StoreError> {
-        search::list_for_org(&self.readers, org, request).await
+        search::list_connections_for_org(&self.readers, org, request).await
     }
 
     async fn list_client_ids(
         &self,
-        after: Option<&ClientId>,
+        after_client: Option<&ClientId>,
         limit: u32,
     ) -> Result<Vec<ClientId>, StoreError> {
-        lookup::list_client_ids(&self.readers, after, limit).await
+        lookup::list_client_ids(&self.readers, after_client, limit).await
     }
 
     async fn claim_for_lookup(
@@ -125,7 +125,7 @@ impl Store for SqliteStore {
         claims_ended_before: Timestamp,
         claim_until: Timestamp,
     ) -> Result<Vec<ClaimedConnection>, StoreError> {
-        lookup_queue::claim(
+        lookup_queue::claim_for_lookup(
             &self.writer,
             reason,
             limit,
@@ -135,8 +135,12 @@ impl Store for SqliteStore {
         .await
     }
 
-    async fn count_due(&self, reason: LookupReason, now: Timestamp) -> Result<u64, StoreError> {
-        lookup_queue::count_due(&self.readers, reason, now).await
+    async fn count_due_rows(
+        &self,
+        reason: LookupReason,
+        now: Timestamp,
+    ) -> Result<u64, StoreError> {
+        lookup_queue::count_due_rows(&self.readers, reason, now).await
     }
 
     async fn save_lookup_results(
@@ -144,7 +148,7 @@ impl Store for SqliteStore {
         results: &[LookupResult],
         now: Timestamp,
     ) -> Result<u64, StoreError> {
-        lookup_queue::save_results(&self.writer, results, now).await
+        lookup_queue::save_lookup_results(&self.writer, results, now).await
     }
 
     async fn restore_tenants(
@@ -155,24 +159,33 @@ impl Store for SqliteStore {
         lookup_queue::restore_tenants(&self.writer, clients, now).await
     }
 
-    async fn count_tenantless(&self, max_attempts: u32) -> Result<TenantlessCounts, StoreError> {
-        lookup_queue::count_tenantless(&self.readers, max_attempts).await
+    async fn count_tenantless_clients(
+        &self,
+        max_attempts: u32,
+    ) -> Result<TenantlessCounts, StoreError> {
+        lookup_queue::count_tenantless_clients(&self.readers, max_attempts).await
     }
 
-    async fn list_tenantless(&self, limit: u32) -> Result<Vec<TenantlessClient>, StoreError> {
-        lookup_queue::list_tenantless(&self.readers, limit).await
+    async fn list_tenantless_clients(
+        &self,
+        limit: u32,
+    ) -> Result<Vec<TenantlessClient>, StoreError> {
+        lookup_queue::list_tenantless_clients(&self.readers, limit).await
     }
 
-    async fn reset_tenantless(&self, clients: Option<&[ClientId]>) -> Result<u64, StoreError> {
-        lookup_queue::reset_tenantless(&self.writer, clients).await
+    async fn reset_tenantless_clients(
+        &self,
+        clients: Option<&[ClientId]>,
+    ) -> Result<u64, StoreError> {
+        lookup_queue::reset_tenantless_clients(&self.writer, clients).await
     }
 
-    async fn delete_tenantless(&self, clients: &[ClientId]) -> Result<u64, StoreError> {
-        lookup_queue::delete_tenantless(&self.writer, clients).await
+    async fn delete_tenantless_clients(&self, clients: &[ClientId]) -> Result<u64, StoreError> {
+        lookup_queue::delete_tenantless_clients(&self.writer, clients).await
     }
 
-    async fn count_with_tenant(&self) -> Result<u64, StoreError> {
-        lookup_queue::count_with_tenant(&self.readers).await
+    async fn count_connections_with_tenant(&self) -> Result<u64, StoreError> {
+        lookup_queue::count_connections_with_tenant(&self.readers).await
     }
 
     async fn count_by_org(&self, limit: u32) -> Result<(Vec<OrgCount>, u64), StoreError> {
@@ -184,23 +197,34 @@ impl Store for SqliteStore {
         filter: &DeadLetterFilter,
         limit: u32,
     ) -> Result<Vec<StoredDeadLetter>, StoreError> {
-        dead_letters::list(&self.readers, filter, limit).await
+        dead_letters::list_dead_letters(&self.readers, filter, limit).await
     }
 
-    async fn find_dead_letter(&self, id: i64) -> Result<Option<StoredDeadLetter>, StoreError> {
-        dead_letters::find(&self.readers, id).await
+    async fn find_dead_letter(
+        &self,
+        dead_letter_id: i64,
+    ) -> Result<Option<StoredDeadLetter>, StoreError> {
+        dead_letters::find_dead_letter(&self.readers, dead_letter_id).await
     }
 
-    async fn request_replay(&self, id: i64, now: Timestamp) -> Result<bool, StoreError> {
-        dead_letters::request_replay(&self.writer, id, now).await
+    async fn request_replay(
+        &self,
+        dead_letter_id: i64,
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
+        dead_letters::request_replay(&self.writer, dead_letter_id, now).await
     }
 
-    async fn finish_replay(&self, id: i64, occurrences: u64) -> Result<bool, StoreError> {
-        dead_letters::finish_replay(&self.writer, id, occurrences).await
+    async fn finish_replay(
+        &self,
+        dead_letter_id: i64,
+        occurrences: u64,
+    ) -> Result<bool, StoreError> {
+        dead_letters::finish_replay(&self.writer, dead_letter_id, occurrences).await
     }
 
     async fn purge_dead_letters(&self, filter: &DeadLetterFilter) -> Result<u64, StoreError> {
-        dead_letters::purge(&self.writer, filter).await
+        dead_letters::purge_dead_letters(&self.writer, filter).await
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
@@ -211,8 +235,8 @@ impl Store for SqliteStore {
     }
 
     async fn close(&self) {
-        // Closes the writer last, because closing the last connection copies the write-ahead log
-        // into the database file.
+        // When the last connection closes, SQLite copies the write-ahead log into the database
+        // file. The writer closes last, so the writer makes this copy.
         self.readers.close().await;
         self.writer.close().await;
     }

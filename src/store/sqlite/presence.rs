@@ -20,7 +20,7 @@ pub(super) async fn record_batch(
     // `BEGIN IMMEDIATE` acquires the write lock at the start, so no later statement of the
     // transaction can fail with SQLITE_BUSY.
     let mut transaction = pool.begin_with("BEGIN IMMEDIATE").await?;
-    let lost_leases = fencing::lost_leases(&mut transaction, leases).await?;
+    let lost_leases = fencing::find_lost_leases(&mut transaction, leases).await?;
     if !lost_leases.is_empty() {
         return Ok(WriteOutcome::Fenced(lost_leases));
     }
@@ -35,7 +35,7 @@ pub(super) async fn record_batch(
     }
     if !batch.dead_letters.is_empty() {
         let limits = batch.dead_letter_limits;
-        dead_letters::insert(&mut transaction, &batch.dead_letters, limits).await?;
+        dead_letters::insert_dead_letters(&mut transaction, &batch.dead_letters, limits).await?;
     }
     transaction.commit().await?;
     Ok(WriteOutcome::Committed)
@@ -204,12 +204,12 @@ async fn end_connections(
     connection: &mut SqliteConnection,
     connection_ends: &[ConnectionEnd],
 ) -> Result<(), StoreError> {
-    const WITH_OFFLINE: &str = "WITH offline AS (
+    const WITH_OFFLINE_MESSAGES: &str = "WITH offline AS (
         SELECT value ->> 0 AS client_id, value ->> 1 AS received_at,
                value ->> 2 AS queue_partition, value ->> 3 AS queue_offset
           FROM json_each(?1)) ";
-    const INSERT_DISCONNECTED: &str = concatcp!(
-        WITH_OFFLINE,
+    const INSERT_DISCONNECTED_CLIENTS: &str = concatcp!(
+        WITH_OFFLINE_MESSAGES,
         "INSERT OR REPLACE INTO disconnected_clients (client_id, org_id, account, dialect, kind, \
          topic_prefix, canonical_facts, catalog_service_facts, dispatchers, tags, client_name, \
          client_version, message_id, message_sent, tenant_lookup_timestamp, \
@@ -223,21 +223,21 @@ async fn end_connections(
          WHERE c.last_heartbeat_at IS NULL OR c.last_heartbeat_at <= offline.received_at"
     );
     const DELETE_CONNECTIONS: &str = concatcp!(
-        WITH_OFFLINE,
+        WITH_OFFLINE_MESSAGES,
         "DELETE FROM connections WHERE client_id IN ( \
          SELECT c.client_id FROM offline JOIN connections AS c USING (client_id) \
          WHERE c.last_heartbeat_at IS NULL OR c.last_heartbeat_at <= offline.received_at)"
     );
-    const STORE_OVERRULED_OFFLINE: &str = concatcp!(
-        WITH_OFFLINE,
+    const STORE_OVERRULED_OFFLINE_MESSAGES: &str = concatcp!(
+        WITH_OFFLINE_MESSAGES,
         "UPDATE connections AS c SET offline_received_at = offline.received_at, \
          queue_partition = coalesce(offline.queue_partition, c.queue_partition), \
          queue_offset = coalesce(offline.queue_offset, c.queue_offset) FROM offline \
          WHERE c.client_id = offline.client_id \
            AND coalesce(c.offline_received_at, c.online_received_at) < offline.received_at"
     );
-    const UPDATE_DISCONNECTED: &str = concatcp!(
-        WITH_OFFLINE,
+    const UPDATE_DISCONNECTED_CLIENTS: &str = concatcp!(
+        WITH_OFFLINE_MESSAGES,
         "UPDATE disconnected_clients AS d SET disconnected_at = offline.received_at, \
          queue_partition = coalesce(offline.queue_partition, d.queue_partition), \
          queue_offset = coalesce(offline.queue_offset, d.queue_offset) FROM offline \
@@ -257,10 +257,10 @@ async fn end_connections(
         .collect();
     let offline_messages = json!(offline_messages).to_string();
     for statement in [
-        INSERT_DISCONNECTED,
+        INSERT_DISCONNECTED_CLIENTS,
         DELETE_CONNECTIONS,
-        STORE_OVERRULED_OFFLINE,
-        UPDATE_DISCONNECTED,
+        STORE_OVERRULED_OFFLINE_MESSAGES,
+        UPDATE_DISCONNECTED_CLIENTS,
     ] {
         sqlx::query(statement)
             .bind(&offline_messages)
@@ -277,7 +277,7 @@ fn tenant_columns(change: &TenantChange) -> (&str, &str, Option<i64>) {
             (tenant.org_id.as_str(), &tenant.account, None)
         }
         TenantChange::NotFound(time) => ("", "", Some(time.as_microsecond())),
-        // The Unix epoch as the lookup time makes the client due immediately.
+        // If the lookup time is the Unix epoch, the client is due for a lookup immediately.
         TenantChange::PendingLookup => ("", "", Some(0)),
     }
 }

@@ -15,7 +15,7 @@ pub(super) const CONNECTION_COLUMNS: &str = "client_id, org_id, account, dialect
      client_version, message_id, message_sent";
 
 /// Columns that [`claimed_connection`] reads.
-pub(super) const CLAIMED_COLUMNS: &str = "client_id, org_id, account, dialect, kind, \
+pub(super) const CLAIMED_CONNECTION_COLUMNS: &str = "client_id, org_id, account, dialect, kind, \
      canonical_facts, catalog_service_facts, dispatchers, tags, client_name, client_version, \
      updated_at";
 
@@ -63,10 +63,10 @@ fn client_kind(row: &SqliteRow) -> Result<ClientKind, StoreError> {
 
 fn client_info(row: &SqliteRow) -> Result<ClientInfo, StoreError> {
     Ok(ClientInfo {
-        canonical_facts: json(row, "canonical_facts")?,
-        catalog_service_facts: json(row, "catalog_service_facts")?,
-        dispatchers: json(row, "dispatchers")?,
-        tags: json(row, "tags")?,
+        canonical_facts: read_json(row, "canonical_facts")?,
+        catalog_service_facts: read_json(row, "catalog_service_facts")?,
+        dispatchers: read_json(row, "dispatchers")?,
+        tags: read_json(row, "tags")?,
         client_name: row.try_get("client_name")?,
         client_version: row.try_get("client_version")?,
     })
@@ -96,6 +96,7 @@ pub(super) fn optional_timestamp(
     micros.map(|micros| from_micros(column, micros)).transpose()
 }
 
+/// Converts microseconds since 1970 to a timestamp. The error text contains the name of the column.
 fn from_micros(column: &str, micros: i64) -> Result<Timestamp, StoreError> {
     Timestamp::from_microsecond(micros)
         .map_err(|_| corrupt_row(format!("{column} {micros} is out of range")))
@@ -115,7 +116,7 @@ pub(super) fn received_at(row: &SqliteRow, time_column: &str) -> Result<Received
 
 /// Reads a JSON column. Invalid JSON is read as null. Otherwise one invalid row would make all
 /// lists of the organization fail.
-fn json(row: &SqliteRow, column: &str) -> Result<Value, StoreError> {
+fn read_json(row: &SqliteRow, column: &str) -> Result<Value, StoreError> {
     let text: String = row.try_get(column)?;
     Ok(serde_json::from_str(&text).unwrap_or_else(|error| {
         tracing::error!(column, %error, "invalid JSON in row");

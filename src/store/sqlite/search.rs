@@ -10,13 +10,15 @@ use sqlx::{QueryBuilder, Sqlite, SqlitePool};
 
 use super::row::{self, CONNECTION_COLUMNS};
 use crate::domain::OrgId;
-use crate::store::{ClientPage, ConnectionPage, Filter, PageRequest, PageStart, StoreError};
+use crate::store::{
+    ClientPage, ConnectionFilter, ConnectionPage, PageRequest, PageStart, StoreError,
+};
 
 /// SQL expression that converts the JSON value `element` to text.
 const ELEMENT_TEXT: &str = "CASE element.type WHEN 'true' THEN 'true' WHEN 'false' THEN 'false' \
      ELSE CAST(element.value AS TEXT) END";
 
-pub(super) async fn list_for_org(
+pub(super) async fn list_connections_for_org(
     pool: &SqlitePool,
     org: &OrgId,
     request: &PageRequest,
@@ -25,11 +27,11 @@ pub(super) async fn list_for_org(
     let mut snapshot = pool.begin().await?;
     let mut count: i64 = 0;
     let mut page = QueryBuilder::<Sqlite>::new(concatcp!("SELECT ", CONNECTION_COLUMNS));
-    push_from_where(&mut page, org, &request.filter);
+    push_from_and_where(&mut page, org, &request.filter);
     let offset = match &request.start {
         PageStart::Offset(offset) => {
             let mut total = QueryBuilder::<Sqlite>::new("SELECT count(*)");
-            push_from_where(&mut total, org, &request.filter);
+            push_from_and_where(&mut total, org, &request.filter);
             count = total.build_query_scalar().fetch_one(&mut *snapshot).await?;
             i64::try_from(*offset).unwrap_or(i64::MAX)
         }
@@ -46,13 +48,14 @@ pub(super) async fn list_for_org(
     let rows = page.build().fetch_all(&mut *snapshot).await?;
     snapshot.commit().await?;
     Ok(ConnectionPage {
-        count: u64::try_from(count).unwrap_or(0),
+        total_count: u64::try_from(count).unwrap_or(0),
         connections: rows.iter().map(row::connection).collect::<Result<_, _>>()?,
     })
 }
 
-/// Appends `FROM connections WHERE` and the conditions for the organization and the filter.
-fn push_from_where(query: &mut QueryBuilder<Sqlite>, org: &OrgId, filter: &Filter) {
+/// Appends `FROM connections WHERE`, the condition on the organization and the conditions of the
+/// filter.
+fn push_from_and_where(query: &mut QueryBuilder<Sqlite>, org: &OrgId, filter: &ConnectionFilter) {
     query.push(" FROM connections WHERE org_id = ");
     query.push_bind(org.as_str());
     for name in &filter.dispatchers {
@@ -71,7 +74,7 @@ fn push_from_where(query: &mut QueryBuilder<Sqlite>, org: &OrgId, filter: &Filte
     }
     for (key, value) in &filter.facts {
         push_exists_element(query, "canonical_facts", key);
-        query.push(if Filter::is_uuid_without_dashes(value) {
+        query.push(if ConnectionFilter::is_uuid_without_dashes(value) {
             concatcp!(
                 "length(",
                 ELEMENT_TEXT,
@@ -89,12 +92,12 @@ fn push_from_where(query: &mut QueryBuilder<Sqlite>, org: &OrgId, filter: &Filte
         query.push(" AND (client_id >= ");
         query.push_bind(prefix);
         query.push(" AND client_id < ");
-        query.push_bind(Filter::end_of_prefix_range(prefix));
+        query.push_bind(ConnectionFilter::end_of_prefix_range(prefix));
         let fqdn_prefix = prefix.to_ascii_lowercase();
         query.push(" OR lower(canonical_facts ->> '$.fqdn') >= ");
         query.push_bind(fqdn_prefix.clone());
         query.push(" AND lower(canonical_facts ->> '$.fqdn') < ");
-        query.push_bind(Filter::end_of_prefix_range(&fqdn_prefix));
+        query.push_bind(ConnectionFilter::end_of_prefix_range(&fqdn_prefix));
         query.push(")");
     }
 }
@@ -115,7 +118,7 @@ fn push_exists_element(query: &mut QueryBuilder<Sqlite>, column: &str, key: &str
     query.push(" AND ");
 }
 
-pub(super) async fn list_all(
+pub(super) async fn list_all_clients(
     pool: &SqlitePool,
     offset: u64,
     limit: u64,
@@ -139,7 +142,7 @@ pub(super) async fn list_all(
         clients.push((row::tenant(row)?, row::client_id(row)?));
     }
     Ok(ClientPage {
-        count: u64::try_from(count).unwrap_or(0),
+        total_count: u64::try_from(count).unwrap_or(0),
         clients,
     })
 }

@@ -70,7 +70,7 @@ fn org(org_id: &str) -> OrgId {
 }
 
 #[tokio::test]
-async fn found_pairs_are_cached_in_both_directions() {
+async fn found_translations_are_cached_in_both_directions() {
     let fake = FakeTranslator::start(
         200,
         json!({"010101": "10001", "10001": "010101"}).to_string(),

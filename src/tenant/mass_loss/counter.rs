@@ -1,9 +1,9 @@
-//! Counts the clients that had a tenant and are now "not found". Such a result would clear the
-//! client's tenant.
+//! Counts the "not found" results of clients that had a tenant. Each of these results would clear
+//! the client's tenant.
 
 use crate::tenant::TenantLookupOutcome;
 
-/// Minimum number of looked-up clients for a mass loss.
+/// If fewer clients were looked up, no mass loss is detected.
 const MIN_LOOKED_UP_CLIENTS: u64 = 50;
 /// Maximum percentage of "not found" clients. A higher percentage is a mass loss.
 const MAX_NOT_FOUND_PERCENT: u64 = 20;
@@ -26,7 +26,7 @@ impl MassLossCounter {
     }
 
     /// Counts the lookup of a client that had a tenant. Does not count the outcome `Unavailable`.
-    pub fn record(&mut self, outcome: &TenantLookupOutcome) {
+    pub fn record_lookup(&mut self, outcome: &TenantLookupOutcome) {
         match outcome {
             TenantLookupOutcome::Found(_) => self.lookup_count += 1,
             TenantLookupOutcome::NotFound => {
@@ -45,7 +45,7 @@ impl MassLossCounter {
     }
 
     /// Logs that a mass loss was suppressed.
-    pub fn log_suppressed(&self) {
+    pub fn log_suppressed_mass_loss(&self) {
         tracing::error!(
             not_found = self.not_found_count,
             looked_up = self.lookup_count,
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
     use crate::domain::{Identity, OrgId, Tenant};
 
-    fn found() -> TenantLookupOutcome {
+    fn found_outcome() -> TenantLookupOutcome {
         TenantLookupOutcome::from_identity(Identity::for_tenant(&Tenant {
             org_id: OrgId::new("1").unwrap(),
             account: String::new(),
@@ -70,11 +70,11 @@ mod tests {
     fn mass_loss_needs_at_least_50_clients() {
         let mut counter = MassLossCounter::default();
         for _ in 0..49 {
-            counter.record(&TenantLookupOutcome::NotFound);
-            counter.record(&TenantLookupOutcome::Unavailable);
+            counter.record_lookup(&TenantLookupOutcome::NotFound);
+            counter.record_lookup(&TenantLookupOutcome::Unavailable);
         }
         assert!(!counter.is_mass_loss(), "49 clients are too few");
-        counter.record(&TenantLookupOutcome::NotFound);
+        counter.record_lookup(&TenantLookupOutcome::NotFound);
         assert!(counter.is_mass_loss());
     }
 
@@ -82,13 +82,13 @@ mod tests {
     fn mass_loss_needs_more_than_20_percent_not_found() {
         let mut counter = MassLossCounter::default();
         for _ in 0..80 {
-            counter.record(&found());
+            counter.record_lookup(&found_outcome());
         }
         for _ in 0..20 {
-            counter.record(&TenantLookupOutcome::NotFound);
+            counter.record_lookup(&TenantLookupOutcome::NotFound);
         }
         assert!(!counter.is_mass_loss(), "exactly 20 % is allowed");
-        counter.record(&TenantLookupOutcome::NotFound);
+        counter.record_lookup(&TenantLookupOutcome::NotFound);
         assert!(counter.is_mass_loss());
     }
 }

@@ -12,7 +12,7 @@ use crate::domain::{ClientId, Tenant};
 use crate::telemetry::metrics;
 use crate::tenant::TenantLookupOutcome;
 
-const WINDOW_DURATION: Duration = Duration::from_mins(1);
+const LOOKUP_WINDOW_DURATION: Duration = Duration::from_mins(1);
 
 /// Detects a mass tenant loss in the lookups of all batches of the last minute.
 #[derive(Default)]
@@ -31,9 +31,10 @@ struct LookupWindow {
     /// Time and client hash of every lookup, oldest first. Used to remove expired entries of
     /// `latest_lookups`.
     lookup_times: VecDeque<(Instant, u64)>,
-    /// Number of entries of `latest_lookups` with `is_not_found`.
+    /// Number of entries of `latest_lookups` whose field `is_not_found` is true.
     not_found_count: u64,
-    /// Clients whose tenant was cleared, with the time and the former tenant.
+    /// Clients whose tenant was cleared. Each entry contains the time, the client id and the former
+    /// tenant.
     cleared_tenants: VecDeque<(Instant, ClientId, Tenant)>,
     /// Time of the latest batch whose "not found" results were suppressed.
     last_suppressed_at: Option<Instant>,
@@ -51,7 +52,7 @@ pub struct MassLossVerdict {
     /// Tenants that earlier batches cleared by mistake. The caller must restore these tenants now.
     pub tenants_to_restore: Vec<(ClientId, Tenant)>,
     /// Tenants that this batch clears. The caller must restore these tenants if
-    /// [`MassLossDetector::is_overruled_since`] returns true after the batch is written.
+    /// [`MassLossDetector::must_restore_cleared_tenants`] returns true after the batch is written.
     pub cleared_tenants: Vec<(ClientId, Tenant)>,
     evaluated_at: Option<Instant>,
 }
@@ -67,18 +68,18 @@ impl MassLossDetector {
     }
 
     /// Adds the lookups of a batch to the window. `lookups` must contain only clients that had a
-    /// tenant. On a mass loss, changes the `NotFound` outcomes to `Unavailable` and returns the
-    /// tenants to restore.
+    /// tenant. If the window contains a mass loss, the function replaces the outcome `NotFound` by
+    /// `Unavailable` and returns the tenants to restore.
     pub fn evaluate<'a>(
         &self,
         lookups: impl Iterator<Item = (&'a ClientId, Tenant, &'a mut TenantLookupOutcome)>,
     ) -> MassLossVerdict {
         let mut window = self.window.lock();
         let now = Instant::now();
-        window.remove_expired(now);
+        window.remove_expired_entries(now);
         let lookups: Vec<_> = lookups.collect();
         for (client, _, outcome) in &lookups {
-            window.add(client, outcome, now);
+            window.add_lookup(client, outcome, now);
         }
         let counter = MassLossCounter::with_counts(
             window.latest_lookups.len() as u64,
@@ -104,10 +105,10 @@ impl MassLossDetector {
         metrics::count_suppressed_mass_loss();
         // During a gateway fault, every batch reaches this point, so the detector logs only once
         // per window.
-        let is_log_due = |last: Instant| now - last >= WINDOW_DURATION;
+        let is_log_due = |last: Instant| now - last >= LOOKUP_WINDOW_DURATION;
         if window.last_logged_at.is_none_or(is_log_due) {
             window.last_logged_at = Some(now);
-            counter.log_suppressed();
+            counter.log_suppressed_mass_loss();
         }
         for (_, _, outcome) in lookups {
             if *outcome == TenantLookupOutcome::NotFound {
@@ -123,10 +124,10 @@ impl MassLossDetector {
         }
     }
 
-    /// Returns whether this verdict has `cleared_tenants` and another batch detected a mass loss
-    /// after this verdict. The caller must then restore the `cleared_tenants`. The other batch
-    /// could not restore these tenants, because this batch was not written yet.
-    pub fn is_overruled_since(&self, verdict: &MassLossVerdict) -> bool {
+    /// Returns whether the caller must restore the `cleared_tenants` of this verdict. This is the
+    /// case if another batch detected a mass loss after this verdict. The other batch could not
+    /// restore these tenants, because this batch was not written yet.
+    pub fn must_restore_cleared_tenants(&self, verdict: &MassLossVerdict) -> bool {
         let last_suppressed_at = self.window.lock().last_suppressed_at;
         !verdict.cleared_tenants.is_empty()
             && last_suppressed_at.is_some()
@@ -135,7 +136,7 @@ impl MassLossDetector {
 }
 
 impl LookupWindow {
-    fn add(&mut self, client: &ClientId, outcome: &TenantLookupOutcome, now: Instant) {
+    fn add_lookup(&mut self, client: &ClientId, outcome: &TenantLookupOutcome, now: Instant) {
         if *outcome == TenantLookupOutcome::Unavailable {
             return;
         }
@@ -153,13 +154,14 @@ impl LookupWindow {
         self.lookup_times.push_back((now, client_hash));
     }
 
-    fn remove_expired(&mut self, now: Instant) {
-        let is_expired = |time: Instant| now.duration_since(time) > WINDOW_DURATION;
+    fn remove_expired_entries(&mut self, now: Instant) {
+        let is_expired = |time: Instant| now.duration_since(time) > LOOKUP_WINDOW_DURATION;
         while let Some((time, client_hash)) = self.lookup_times.front().copied()
             && is_expired(time)
         {
             self.lookup_times.pop_front();
-            // The entry is kept if a later lookup of the same client has replaced it.
+            // If the client was looked up again later, the map contains the later lookup, which is
+            // not removed.
             let is_latest = |lookup: &LatestLookup| lookup.time == time;
             if self.latest_lookups.get(&client_hash).is_some_and(is_latest)
                 && let Some(lookup) = self.latest_lookups.remove(&client_hash)
@@ -207,7 +209,7 @@ mod tests {
         (outcomes, restored_count)
     }
 
-    fn assert_all(outcomes: &[TenantLookupOutcome], expected: &TenantLookupOutcome) {
+    fn assert_all_outcomes_equal(outcomes: &[TenantLookupOutcome], expected: &TenantLookupOutcome) {
         assert!(
             outcomes.iter().all(|outcome| outcome == expected),
             "{outcomes:?}"
@@ -219,20 +221,20 @@ mod tests {
         let detector = MassLossDetector::default();
         let (outcomes, restored_count) =
             evaluate_batch(&detector, 0..49, &TenantLookupOutcome::NotFound);
-        assert_all(&outcomes, &TenantLookupOutcome::NotFound);
+        assert_all_outcomes_equal(&outcomes, &TenantLookupOutcome::NotFound);
         assert_eq!(restored_count, 0);
         let (outcomes, restored_count) =
             evaluate_batch(&detector, 49..60, &TenantLookupOutcome::NotFound);
-        assert_all(&outcomes, &TenantLookupOutcome::Unavailable);
+        assert_all_outcomes_equal(&outcomes, &TenantLookupOutcome::Unavailable);
         assert_eq!(restored_count, 49, "tenants cleared by the first batch");
         let (outcomes, restored_count) =
             evaluate_batch(&detector, 60..61, &TenantLookupOutcome::NotFound);
-        assert_all(&outcomes, &TenantLookupOutcome::Unavailable);
+        assert_all_outcomes_equal(&outcomes, &TenantLookupOutcome::Unavailable);
         assert_eq!(restored_count, 0);
 
-        tokio::time::advance(WINDOW_DURATION + Duration::from_secs(1)).await;
+        tokio::time::advance(LOOKUP_WINDOW_DURATION + Duration::from_secs(1)).await;
         let (outcomes, _) = evaluate_batch(&detector, 0..1, &TenantLookupOutcome::NotFound);
-        assert_all(&outcomes, &TenantLookupOutcome::NotFound);
+        assert_all_outcomes_equal(&outcomes, &TenantLookupOutcome::NotFound);
     }
 
     #[tokio::test(start_paused = true)]
@@ -241,7 +243,7 @@ mod tests {
         let found = TenantLookupOutcome::from_identity(Identity::for_tenant(&tenant()));
         evaluate_batch(&detector, 0..100, &found);
         let (outcomes, _) = evaluate_batch(&detector, 100..110, &TenantLookupOutcome::NotFound);
-        assert_all(&outcomes, &TenantLookupOutcome::NotFound);
+        assert_all_outcomes_equal(&outcomes, &TenantLookupOutcome::NotFound);
     }
 
     #[tokio::test(start_paused = true)]
@@ -250,7 +252,7 @@ mod tests {
         for _ in 0..200 {
             let (outcomes, restored_count) =
                 evaluate_batch(&detector, 0..3, &TenantLookupOutcome::NotFound);
-            assert_all(&outcomes, &TenantLookupOutcome::NotFound);
+            assert_all_outcomes_equal(&outcomes, &TenantLookupOutcome::NotFound);
             assert_eq!(restored_count, 0);
         }
     }
@@ -260,7 +262,7 @@ mod tests {
         let detector = MassLossDetector::new(true);
         let (outcomes, restored_count) =
             evaluate_batch(&detector, 0..100, &TenantLookupOutcome::NotFound);
-        assert_all(&outcomes, &TenantLookupOutcome::NotFound);
+        assert_all_outcomes_equal(&outcomes, &TenantLookupOutcome::NotFound);
         assert_eq!(restored_count, 0);
     }
 }

@@ -1,6 +1,6 @@
-//! Items K, O and A of the acceptance list: how the recorder changes a row of the table
-//! `connections`. The tests use real brokers and real databases. In distributed mode they also use
-//! a real Kafka.
+//! Tests of the items K, O and A of the acceptance list: how the recorder changes a row of the
+//! table `connections`, and what the API returns for a tenantless connection. The tests use real
+//! brokers and real databases. In distributed mode they also use a real Kafka.
 
 use serde_json::{Value, json};
 
@@ -169,7 +169,8 @@ async fn k2_tenantless_connection_is_not_reported_to_inventory(fixture: TenancyF
         .publish_online_and_wait(&client_id, &mut client, |_| true)
         .await;
     assert!(fixture.deployment.inventory_messages().await.is_empty());
-    // Another client has a tenant, so that client is reported to inventory.
+    // A client with a tenant is reported to inventory. The only inventory message is the message of
+    // this client.
     let (other_client_id, mut client) = fixture.connect_client("k2-other").await;
     fixture
         .publish_online_and_wait(&other_client_id, &mut client, |_| true)
@@ -327,7 +328,7 @@ async fn a1_tenant_scoped_endpoints_neither_list_nor_reach_a_tenantless_connecti
         .publish_online_and_wait(&client_id, &mut client, |_| true)
         .await;
     assert_eq!(
-        fixture.deployment.status(&client_id).await["status"],
+        fixture.deployment.client_status(&client_id).await["status"],
         "disconnected"
     );
     assert!(fixture.deployment.list_client_ids().await.is_empty());
@@ -336,7 +337,7 @@ async fn a1_tenant_scoped_endpoints_neither_list_nor_reach_a_tenantless_connecti
         .send_message(&client_id, json!({"directive": "x"}))
         .await;
     assert_eq!(status, 404);
-    // The operator commands show the tenantless connection.
+    // The operator commands include the tenantless connection.
     let (exit_code, output) = fixture
         .deployment
         .run_command(&["tenantless", "list"])

@@ -1,5 +1,6 @@
-//! Items S and T of the acceptance list: how the updaters change a row of the table `connections`.
-//! Items S concern the inventory refresh. Items T concern the tenant lookup of tenantless clients.
+//! Tests of the items S and T of the acceptance list: how the updaters change a row of the table
+//! `connections`. The items S concern the inventory refresh. The items T concern the tenant lookup
+//! of tenantless clients.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,22 +35,22 @@ each_store!(
     t6_tenantless_job_sets_org_id_and_account_if_a_tenant_is_found,
     t7_tenantless_job_resets_the_failure_count_if_a_tenant_is_found,
     t8_tenantless_job_sets_the_lookup_timestamp_to_null_if_a_tenant_is_found,
-    t9_tenantless_job_looks_up_the_oldest_rows_first,
+    t9_tenantless_job_first_looks_up_rows_with_the_oldest_lookup_timestamp,
     t10_tenantless_job_waits_for_the_retry_interval_between_two_lookups,
     t11_unavailable_lookup_does_not_count_as_an_attempt,
     t12_tenantless_job_reports_the_host_to_inventory_if_a_tenant_is_found,
     t13_tenantless_job_fails_if_the_database_is_unavailable,
     a_lookup_result_does_not_overwrite_a_newer_row,
-    concurrent_runs_of_the_tenantless_job_look_up_each_row_once,
+    two_concurrent_runs_of_the_tenantless_job_look_up_each_row_only_once,
     inventory_refresh_applies_a_mass_loss_of_tenants_only_with_the_force_option,
     tenantless_job_stops_after_one_chunk_of_unavailable_lookups,
     a_client_whose_lookup_is_unavailable_is_looked_up_once_per_run,
 );
 
-const REFRESH_AFTER_SECONDS: i64 = 25 * 3600;
-const RETRY_INTERVAL_SECONDS: i64 = 1800;
+const INVENTORY_REFRESH_AFTER_SECONDS: i64 = 25 * 3600;
+const LOOKUP_RETRY_INTERVAL_SECONDS: i64 = 1800;
 
-/// Returns the row of a host that connected at the start time.
+/// Returns the upsert of a host that connected at the initial time of the clock.
 fn host_upsert(
     client_id: &str,
     tenant: TenantChange,
@@ -95,8 +96,12 @@ impl UpdaterFixture {
             config: LookupJobConfig {
                 max_concurrency: 8,
                 lookup_timeout: Duration::from_secs(5),
-                refresh_after: Duration::from_secs(REFRESH_AFTER_SECONDS.unsigned_abs()),
-                retry_interval: Duration::from_secs(RETRY_INTERVAL_SECONDS.unsigned_abs()),
+                inventory_refresh_after: Duration::from_secs(
+                    INVENTORY_REFRESH_AFTER_SECONDS.unsigned_abs(),
+                ),
+                lookup_retry_interval: Duration::from_secs(
+                    LOOKUP_RETRY_INTERVAL_SECONDS.unsigned_abs(),
+                ),
                 max_attempts: 3,
             },
         }
@@ -122,7 +127,7 @@ impl UpdaterFixture {
 
     /// Inserts a host with a tenant, sets the outcome of the host's next tenant lookup, and
     /// advances the clock until the host is due for an inventory refresh. Returns the host's row.
-    async fn insert_due_for_refresh(
+    async fn insert_host_due_for_refresh(
         &self,
         client_id: &str,
         outcome: TenantLookupOutcome,
@@ -131,13 +136,13 @@ impl UpdaterFixture {
         let host = host_upsert(client_id, found, Some(timestamp_at(0)));
         self.insert_rows(vec![host]).await;
         self.tenant_lookup.set_outcome(client_id, outcome);
-        self.advance_clock(REFRESH_AFTER_SECONDS + 1);
+        self.advance_clock(INVENTORY_REFRESH_AFTER_SECONDS + 1);
         self.row(client_id).await
     }
 
     /// Inserts a tenantless client, sets the outcome of the client's next tenant lookup, and
     /// advances the clock until the client is due for a lookup. Returns the client's row.
-    async fn insert_tenantless(
+    async fn insert_tenantless_client(
         &self,
         client_id: &str,
         outcome: TenantLookupOutcome,
@@ -146,7 +151,7 @@ impl UpdaterFixture {
         self.insert_rows(vec![host_upsert(client_id, not_found, None)])
             .await;
         self.tenant_lookup.set_outcome(client_id, outcome);
-        self.advance_clock(RETRY_INTERVAL_SECONDS + 1);
+        self.advance_clock(LOOKUP_RETRY_INTERVAL_SECONDS + 1);
         self.row(client_id).await
     }
 
@@ -165,9 +170,9 @@ impl UpdaterFixture {
 
 async fn s1_inventory_refresh_skips_tenantless_rows(fixture: UpdaterFixture) {
     fixture
-        .insert_tenantless("a", FakeTenantLookup::found_outcome("1"))
+        .insert_tenantless_client("a", FakeTenantLookup::found_outcome("1"))
         .await;
-    fixture.advance_clock(REFRESH_AFTER_SECONDS);
+    fixture.advance_clock(INVENTORY_REFRESH_AFTER_SECONDS);
     assert_eq!(
         fixture.run_job(LookupJob::InventoryRefresh).await,
         RunSummary::default()
@@ -179,7 +184,7 @@ async fn s2_inventory_refresh_clears_org_id_and_account_if_no_tenant_is_found(
     fixture: UpdaterFixture,
 ) {
     fixture
-        .insert_due_for_refresh("a", TenantLookupOutcome::NotFound)
+        .insert_host_due_for_refresh("a", TenantLookupOutcome::NotFound)
         .await;
     fixture.run_job(LookupJob::InventoryRefresh).await;
     let row = fixture.row("a").await;
@@ -190,7 +195,7 @@ async fn s3_inventory_refresh_keeps_the_stale_timestamp_if_no_tenant_is_found(
     fixture: UpdaterFixture,
 ) {
     let row_before = fixture
-        .insert_due_for_refresh("a", TenantLookupOutcome::NotFound)
+        .insert_host_due_for_refresh("a", TenantLookupOutcome::NotFound)
         .await;
     fixture.run_job(LookupJob::InventoryRefresh).await;
     assert_eq!(
@@ -207,7 +212,7 @@ async fn s4_inventory_refresh_increments_the_failure_count_if_no_tenant_is_found
     fixture: UpdaterFixture,
 ) {
     fixture
-        .insert_due_for_refresh("a", TenantLookupOutcome::NotFound)
+        .insert_host_due_for_refresh("a", TenantLookupOutcome::NotFound)
         .await;
     fixture.run_job(LookupJob::InventoryRefresh).await;
     assert_eq!(fixture.row("a").await.tenant_lookup_failure_count, 1);
@@ -217,7 +222,7 @@ async fn s5_inventory_refresh_sets_the_lookup_timestamp_to_now_if_no_tenant_is_f
     fixture: UpdaterFixture,
 ) {
     fixture
-        .insert_due_for_refresh("a", TenantLookupOutcome::NotFound)
+        .insert_host_due_for_refresh("a", TenantLookupOutcome::NotFound)
         .await;
     fixture.run_job(LookupJob::InventoryRefresh).await;
     assert_eq!(
@@ -230,7 +235,7 @@ async fn s6_inventory_refresh_sends_an_inventory_message_if_a_tenant_is_found(
     fixture: UpdaterFixture,
 ) {
     fixture
-        .insert_due_for_refresh("a", FakeTenantLookup::found_outcome("1"))
+        .insert_host_due_for_refresh("a", FakeTenantLookup::found_outcome("1"))
         .await;
     let summary = fixture.run_job(LookupJob::InventoryRefresh).await;
     assert_eq!((summary.found_clients, summary.delivered_reports), (1, 1));
@@ -241,7 +246,7 @@ async fn s7_inventory_refresh_resets_the_failure_count_if_a_tenant_is_found(
     fixture: UpdaterFixture,
 ) {
     fixture
-        .insert_due_for_refresh("a", FakeTenantLookup::found_outcome("1"))
+        .insert_host_due_for_refresh("a", FakeTenantLookup::found_outcome("1"))
         .await;
     let sql = "UPDATE connections SET tenant_lookup_failure_count = 2";
     fixture.test_store.execute(sql).await;
@@ -253,7 +258,7 @@ async fn s8_inventory_refresh_sets_the_lookup_timestamp_to_null_if_a_tenant_is_f
     fixture: UpdaterFixture,
 ) {
     fixture
-        .insert_due_for_refresh("a", FakeTenantLookup::found_outcome("1"))
+        .insert_host_due_for_refresh("a", FakeTenantLookup::found_outcome("1"))
         .await;
     fixture.run_job(LookupJob::InventoryRefresh).await;
     assert_eq!(fixture.row("a").await.tenant_lookup_timestamp, None);
@@ -263,7 +268,7 @@ async fn s9_only_a_delivered_inventory_message_updates_the_stale_timestamp(
     fixture: UpdaterFixture,
 ) {
     let row_before = fixture
-        .insert_due_for_refresh("a", FakeTenantLookup::found_outcome("1"))
+        .insert_host_due_for_refresh("a", FakeTenantLookup::found_outcome("1"))
         .await;
     *fixture.inventory.is_unavailable.lock() = true;
     let summary = fixture.run_job(LookupJob::InventoryRefresh).await;
@@ -296,7 +301,7 @@ async fn s10_inventory_refresh_keeps_the_row_unchanged_if_the_lookup_is_unavaila
     fixture: UpdaterFixture,
 ) {
     let row_before = fixture
-        .insert_due_for_refresh("a", TenantLookupOutcome::Unavailable)
+        .insert_host_due_for_refresh("a", TenantLookupOutcome::Unavailable)
         .await;
     let summary = fixture.run_job(LookupJob::InventoryRefresh).await;
     assert!(summary.is_failure(), "{summary}");
@@ -305,7 +310,7 @@ async fn s10_inventory_refresh_keeps_the_row_unchanged_if_the_lookup_is_unavaila
 
 async fn t1_tenantless_job_skips_rows_with_the_maximum_failure_count(fixture: UpdaterFixture) {
     fixture
-        .insert_tenantless("a", TenantLookupOutcome::NotFound)
+        .insert_tenantless_client("a", TenantLookupOutcome::NotFound)
         .await;
     for n in 1..=3 {
         assert_eq!(
@@ -316,19 +321,19 @@ async fn t1_tenantless_job_skips_rows_with_the_maximum_failure_count(fixture: Up
             1
         );
         assert_eq!(fixture.row("a").await.tenant_lookup_failure_count, n);
-        fixture.advance_clock(RETRY_INTERVAL_SECONDS + 1);
+        fixture.advance_clock(LOOKUP_RETRY_INTERVAL_SECONDS + 1);
     }
     assert_eq!(
         fixture.run_job(LookupJob::Tenantless).await,
         RunSummary::default()
     );
-    let counts = fixture.store().count_tenantless(3).await.unwrap();
+    let counts = fixture.store().count_tenantless_clients(3).await.unwrap();
     assert_eq!((counts.pending_clients, counts.exhausted_clients), (0, 1));
 }
 
 async fn t2_tenantless_job_skips_rows_with_a_tenant(fixture: UpdaterFixture) {
     fixture
-        .insert_due_for_refresh("a", FakeTenantLookup::found_outcome("1"))
+        .insert_host_due_for_refresh("a", FakeTenantLookup::found_outcome("1"))
         .await;
     assert_eq!(
         fixture.run_job(LookupJob::Tenantless).await,
@@ -340,7 +345,7 @@ async fn t3_tenantless_job_keeps_the_stale_timestamp_if_no_tenant_is_found(
     fixture: UpdaterFixture,
 ) {
     let row_before = fixture
-        .insert_tenantless("a", TenantLookupOutcome::NotFound)
+        .insert_tenantless_client("a", TenantLookupOutcome::NotFound)
         .await;
     fixture.run_job(LookupJob::Tenantless).await;
     assert_eq!(
@@ -353,7 +358,7 @@ async fn t4_tenantless_job_increments_the_failure_count_if_no_tenant_is_found(
     fixture: UpdaterFixture,
 ) {
     fixture
-        .insert_tenantless("a", TenantLookupOutcome::NotFound)
+        .insert_tenantless_client("a", TenantLookupOutcome::NotFound)
         .await;
     fixture.run_job(LookupJob::Tenantless).await;
     assert_eq!(fixture.row("a").await.tenant_lookup_failure_count, 1);
@@ -363,7 +368,7 @@ async fn t5_tenantless_job_sets_the_lookup_timestamp_to_now_if_no_tenant_is_foun
     fixture: UpdaterFixture,
 ) {
     fixture
-        .insert_tenantless("a", TenantLookupOutcome::NotFound)
+        .insert_tenantless_client("a", TenantLookupOutcome::NotFound)
         .await;
     fixture.run_job(LookupJob::Tenantless).await;
     assert_eq!(
@@ -374,7 +379,7 @@ async fn t5_tenantless_job_sets_the_lookup_timestamp_to_now_if_no_tenant_is_foun
 
 async fn t6_tenantless_job_sets_org_id_and_account_if_a_tenant_is_found(fixture: UpdaterFixture) {
     fixture
-        .insert_tenantless("a", FakeTenantLookup::found_outcome("7"))
+        .insert_tenantless_client("a", FakeTenantLookup::found_outcome("7"))
         .await;
     fixture.run_job(LookupJob::Tenantless).await;
     let row = fixture.row("a").await;
@@ -383,7 +388,7 @@ async fn t6_tenantless_job_sets_org_id_and_account_if_a_tenant_is_found(fixture:
 
 async fn t7_tenantless_job_resets_the_failure_count_if_a_tenant_is_found(fixture: UpdaterFixture) {
     fixture
-        .insert_tenantless("a", FakeTenantLookup::found_outcome("7"))
+        .insert_tenantless_client("a", FakeTenantLookup::found_outcome("7"))
         .await;
     let sql = "UPDATE connections SET tenant_lookup_failure_count = 2";
     fixture.test_store.execute(sql).await;
@@ -395,15 +400,17 @@ async fn t8_tenantless_job_sets_the_lookup_timestamp_to_null_if_a_tenant_is_foun
     fixture: UpdaterFixture,
 ) {
     fixture
-        .insert_tenantless("a", FakeTenantLookup::found_outcome("7"))
+        .insert_tenantless_client("a", FakeTenantLookup::found_outcome("7"))
         .await;
     fixture.run_job(LookupJob::Tenantless).await;
     assert_eq!(fixture.row("a").await.tenant_lookup_timestamp, None);
 }
 
-async fn t9_tenantless_job_looks_up_the_oldest_rows_first(fixture: UpdaterFixture) {
-    for (client_id, second) in [("young", 30), ("old", 10), ("middle", 20)] {
-        let not_found = TenantChange::NotFound(timestamp_at(second));
+async fn t9_tenantless_job_first_looks_up_rows_with_the_oldest_lookup_timestamp(
+    fixture: UpdaterFixture,
+) {
+    for (client_id, lookup_second) in [("young", 30), ("old", 10), ("middle", 20)] {
+        let not_found = TenantChange::NotFound(timestamp_at(lookup_second));
         fixture
             .insert_rows(vec![host_upsert(client_id, not_found, None)])
             .await;
@@ -411,11 +418,11 @@ async fn t9_tenantless_job_looks_up_the_oldest_rows_first(fixture: UpdaterFixtur
             .tenant_lookup
             .set_outcome(client_id, TenantLookupOutcome::NotFound);
     }
-    fixture.advance_clock(RETRY_INTERVAL_SECONDS + 60);
+    fixture.advance_clock(LOOKUP_RETRY_INTERVAL_SECONDS + 60);
     for client_id in ["old", "middle", "young"] {
         let limit_one_row = RunOptions {
-            limit: Some(1),
-            force: false,
+            max_rows: Some(1),
+            allow_mass_loss: false,
         };
         let runner = fixture.job_runner();
         runner
@@ -430,10 +437,10 @@ async fn t10_tenantless_job_waits_for_the_retry_interval_between_two_lookups(
     fixture: UpdaterFixture,
 ) {
     fixture
-        .insert_tenantless("a", TenantLookupOutcome::NotFound)
+        .insert_tenantless_client("a", TenantLookupOutcome::NotFound)
         .await;
     fixture.run_job(LookupJob::Tenantless).await;
-    fixture.advance_clock(RETRY_INTERVAL_SECONDS);
+    fixture.advance_clock(LOOKUP_RETRY_INTERVAL_SECONDS);
     assert_eq!(
         fixture.run_job(LookupJob::Tenantless).await,
         RunSummary::default()
@@ -450,7 +457,7 @@ async fn t10_tenantless_job_waits_for_the_retry_interval_between_two_lookups(
 
 async fn t11_unavailable_lookup_does_not_count_as_an_attempt(fixture: UpdaterFixture) {
     let row_before = fixture
-        .insert_tenantless("a", TenantLookupOutcome::Unavailable)
+        .insert_tenantless_client("a", TenantLookupOutcome::Unavailable)
         .await;
     for _ in 0..5 {
         let summary = fixture.run_job(LookupJob::Tenantless).await;
@@ -473,7 +480,7 @@ async fn t12_tenantless_job_reports_the_host_to_inventory_if_a_tenant_is_found(
     fixture: UpdaterFixture,
 ) {
     fixture
-        .insert_tenantless("a", FakeTenantLookup::found_outcome("7"))
+        .insert_tenantless_client("a", FakeTenantLookup::found_outcome("7"))
         .await;
     assert_eq!(
         fixture
@@ -491,7 +498,7 @@ async fn t12_tenantless_job_reports_the_host_to_inventory_if_a_tenant_is_found(
 
 async fn t13_tenantless_job_fails_if_the_database_is_unavailable(fixture: UpdaterFixture) {
     fixture
-        .insert_tenantless("a", FakeTenantLookup::found_outcome("7"))
+        .insert_tenantless_client("a", FakeTenantLookup::found_outcome("7"))
         .await;
     fixture.store().close().await;
     let runner = fixture.job_runner();
@@ -501,7 +508,7 @@ async fn t13_tenantless_job_fails_if_the_database_is_unavailable(fixture: Update
 
 async fn a_lookup_result_does_not_overwrite_a_newer_row(fixture: UpdaterFixture) {
     fixture
-        .insert_tenantless("a", TenantLookupOutcome::NotFound)
+        .insert_tenantless_client("a", TenantLookupOutcome::NotFound)
         .await;
     let due = fixture.job_runner().due_criteria(LookupJob::Tenantless);
     let now = *fixture.clock.0.lock();
@@ -538,7 +545,9 @@ async fn a_lookup_result_does_not_overwrite_a_newer_row(fixture: UpdaterFixture)
     assert_eq!(fixture.row("a").await.org_id, "9");
 }
 
-async fn concurrent_runs_of_the_tenantless_job_look_up_each_row_once(fixture: UpdaterFixture) {
+async fn two_concurrent_runs_of_the_tenantless_job_look_up_each_row_only_once(
+    fixture: UpdaterFixture,
+) {
     let client_ids: Vec<String> = (0..200).map(|n| format!("c{n:03}")).collect();
     let tenantless =
         |client_id: &String| host_upsert(client_id, TenantChange::NotFound(timestamp_at(0)), None);
@@ -550,7 +559,7 @@ async fn concurrent_runs_of_the_tenantless_job_look_up_each_row_once(fixture: Up
             .tenant_lookup
             .set_outcome(client_id, FakeTenantLookup::found_outcome("1"));
     }
-    fixture.advance_clock(RETRY_INTERVAL_SECONDS + 1);
+    fixture.advance_clock(LOOKUP_RETRY_INTERVAL_SECONDS + 1);
     let (first, second) = tokio::join!(
         fixture.run_job(LookupJob::Tenantless),
         fixture.run_job(LookupJob::Tenantless)
@@ -580,7 +589,7 @@ async fn inventory_refresh_applies_a_mass_loss_of_tenants_only_with_the_force_op
             .tenant_lookup
             .set_outcome(client_id, TenantLookupOutcome::NotFound);
     }
-    fixture.advance_clock(REFRESH_AFTER_SECONDS + 1);
+    fixture.advance_clock(INVENTORY_REFRESH_AFTER_SECONDS + 1);
     let summary = fixture.run_job(LookupJob::InventoryRefresh).await;
     assert_eq!(summary.stop_reason, StopReason::MassLoss);
     assert!(summary.is_failure());
@@ -592,13 +601,13 @@ async fn inventory_refresh_applies_a_mass_loss_of_tenants_only_with_the_force_op
         );
     }
     fixture.advance_clock(1);
-    let with_force = RunOptions {
-        limit: None,
-        force: true,
+    let force_options = RunOptions {
+        max_rows: None,
+        allow_mass_loss: true,
     };
     let runner = fixture.job_runner();
     let summary = runner
-        .run(LookupJob::InventoryRefresh, with_force, &|_| {})
+        .run(LookupJob::InventoryRefresh, force_options, &|_| {})
         .await
         .unwrap();
     assert_eq!(summary.not_found_clients, 60);
@@ -614,7 +623,7 @@ async fn tenantless_job_stops_after_one_chunk_of_unavailable_lookups(fixture: Up
             .insert_rows((from..from + 1000).map(tenantless).collect())
             .await;
     }
-    fixture.advance_clock(RETRY_INTERVAL_SECONDS + 1);
+    fixture.advance_clock(LOOKUP_RETRY_INTERVAL_SECONDS + 1);
     let summary = fixture.run_job(LookupJob::Tenantless).await;
     assert_eq!(summary.stop_reason, StopReason::LookupUnavailable);
     assert_eq!(
@@ -625,7 +634,10 @@ async fn tenantless_job_stops_after_one_chunk_of_unavailable_lookups(fixture: Up
     fixture.advance_clock(1);
     let due = fixture.job_runner().due_criteria(LookupJob::Tenantless);
     let now = *fixture.clock.0.lock();
-    assert_eq!(fixture.store().count_due(due, now).await.unwrap(), 3000);
+    assert_eq!(
+        fixture.store().count_due_rows(due, now).await.unwrap(),
+        3000
+    );
 }
 
 async fn a_client_whose_lookup_is_unavailable_is_looked_up_once_per_run(fixture: UpdaterFixture) {
@@ -644,7 +656,7 @@ async fn a_client_whose_lookup_is_unavailable_is_looked_up_once_per_run(fixture:
                 .set_outcome(client_id, FakeTenantLookup::found_outcome("1"));
         }
     }
-    fixture.advance_clock(RETRY_INTERVAL_SECONDS + 1);
+    fixture.advance_clock(LOOKUP_RETRY_INTERVAL_SECONDS + 1);
     let summary = fixture.run_job(LookupJob::Tenantless).await;
     assert_eq!(
         (summary.found_clients, summary.unavailable_lookups),
@@ -654,7 +666,7 @@ async fn a_client_whose_lookup_is_unavailable_is_looked_up_once_per_run(fixture:
     let mut requested_client_ids = fixture.requested_client_ids();
     requested_client_ids.sort();
     assert_eq!(requested_client_ids, client_ids);
-    // The next run looks up only the unavailable clients.
+    // The next run looks up only the clients whose lookup was unavailable.
     fixture.advance_clock(1);
     assert_eq!(
         fixture

@@ -89,7 +89,8 @@ async fn a_client_cannot_receive_messages_of_another_client() {
         victim_client.next_message().await.1["message_id"],
         secret["id"]
     );
-    // The first message that the spy receives is the message to the spy, not to the victim.
+    // The spy receives the message to the spy first. Therefore the spy has not received the message
+    // to the victim.
     let (status, own) = process
         .send_message(&spy_id, json!({"directive": "own"}))
         .await;
@@ -104,14 +105,14 @@ async fn a_client_can_use_only_the_topics_of_the_common_name_of_its_certificate(
     let folder = tempfile::tempdir().unwrap();
     let certs = Certs::init(folder.path()).await;
     let (client_id, other_id) = (unique_id("certified"), unique_id("other"));
-    certs.issue(&client_id).await;
-    let (mosquitto, client_port, _) = Service::mosquitto_with_tls(&certs.file("")).await;
+    certs.issue_client_certificate(&client_id).await;
+    let (mosquitto, client_port, _) = Service::start_mosquitto_with_tls(&certs.file_path("")).await;
     let cluster = Cluster::with_services(mosquitto, None, None).await;
     let process = cluster.start(&[]).await;
     let address = format!("127.0.0.1:{client_port}");
-    // The client connects with a client id that differs from the common name of its certificate. It
-    // may use only the topics of the common name.
-    let config = certs.client_config(Some(&client_id));
+    // The client connects with a client id that differs from the common name of its certificate.
+    // The client may use only the topics of the common name.
+    let config = certs.client_tls_config(Some(&client_id));
     let mut attacker_client = RawClient::connect_tls(&address, config.clone())
         .await
         .unwrap();
@@ -134,7 +135,7 @@ async fn a_client_can_use_only_the_topics_of_the_common_name_of_its_certificate(
     process.wait_until_connected(&client_id).await;
     assert_eq!(process.list_client_ids().await.unwrap(), [client_id]);
     // A client without a certificate is rejected.
-    if let Ok(mut client) = RawClient::connect_tls(&address, certs.client_config(None)).await {
+    if let Ok(mut client) = RawClient::connect_tls(&address, certs.client_tls_config(None)).await {
         assert_eq!(
             client.send_connect(&Connect::new(&other_id)).await,
             CLOSED_WITHOUT_REASON

@@ -20,7 +20,8 @@ use crate::support::services;
 const GO_SCHEMA_BEFORE_TENANCY: &str = include_str!("../../fixtures/go-schema-before-tenancy.sql");
 const GO_SCHEMA_WITH_TENANCY: &str = include_str!("../../fixtures/go-schema-with-tenancy.sql");
 
-/// Selects the columns that both versions of the Go implementation use.
+/// Query for the columns that exist in both versions of the Go schema: before tenancy and with
+/// tenancy.
 const SELECT_GO_COLUMNS: &str = "SELECT id::bigint, coalesce(account, '(null)'), org_id, client_id,
     dispatchers::text, canonical_facts::text, coalesce(tags::text, '(null)'),
     coalesce(message_id, '(null)'), message_sent::text, stale_timestamp::text,
@@ -30,7 +31,7 @@ const SELECT_GO_COLUMNS: &str = "SELECT id::bigint, coalesce(account, '(null)'),
 struct MigratedDatabase {
     settings: Postgres,
     connection: PgConnection,
-    /// The Go columns of all rows before the migration.
+    /// Columns of all rows before the migration, as [`SELECT_GO_COLUMNS`] returns them.
     rows_before_migration: Vec<Vec<String>>,
 }
 
@@ -70,7 +71,7 @@ impl MigratedDatabase {
     }
 }
 
-/// Reads the Go columns of all rows as text.
+/// Reads all rows with [`SELECT_GO_COLUMNS`]. Converts each value to text.
 async fn read_go_rows(connection: &mut PgConnection) -> Vec<Vec<String>> {
     let rows = sqlx::query(SELECT_GO_COLUMNS)
         .fetch_all(connection)
@@ -125,7 +126,7 @@ async fn m2_migrated_rows_are_not_due_for_a_tenant_lookup() {
     let database = MigratedDatabase::from_fixture(GO_SCHEMA_BEFORE_TENANCY).await;
     let (store, now) = (database.open_store(), Timestamp::now());
     let due_count = store
-        .count_due(missing_tenant_reason(now), now)
+        .count_due_rows(missing_tenant_reason(now), now)
         .await
         .unwrap();
     assert_eq!(due_count, 0);
@@ -135,7 +136,8 @@ async fn m2_migrated_rows_are_not_due_for_a_tenant_lookup() {
         .await
         .unwrap();
     assert!(claimed.is_empty());
-    // Rows that the Go implementation stored as tenantless are due, even if the rows contain nulls.
+    // Rows that the Go implementation stored as tenantless are due for a tenant lookup, even if the
+    // rows contain nulls.
     let database = MigratedDatabase::from_fixture(GO_SCHEMA_WITH_TENANCY).await;
     let claimed = database
         .open_store()
@@ -169,16 +171,16 @@ async fn m3_table_of_the_go_implementation_is_migrated_in_place() {
         // The store can read rows that contain nulls.
         let store = database.open_store();
         let found = store
-            .find_for_org(&org("org-1"), &client("no-account"))
+            .find_connection_for_org(&org("org-1"), &client("no-account"))
             .await
             .unwrap()
             .unwrap();
         assert_eq!(found.tenant.account, "");
         let page = store
-            .list_for_org(&org("org-1"), &PageRequest::at_offset(0, 100))
+            .list_connections_for_org(&org("org-1"), &PageRequest::at_offset(0, 100))
             .await
             .unwrap();
-        assert_eq!(page.count, if go_version == "8" { 13 } else { 14 });
+        assert_eq!(page.total_count, if go_version == "8" { 13 } else { 14 });
         store.close().await;
     }
 }
@@ -203,7 +205,7 @@ async fn offline_message_is_recorded_for_migrated_rows_that_contain_nulls() {
         ..PresenceBatch::default()
     };
     store.record_batch(&batch, &[], now).await.unwrap();
-    let states = store.load_states(&names.map(client)).await.unwrap();
+    let states = store.load_client_states(&names.map(client)).await.unwrap();
     assert!(states.values().all(|state| state.disconnect.is_some()));
     assert_eq!(states.len(), 4);
 }
@@ -231,7 +233,9 @@ async fn statements_of_the_go_implementation_still_work() {
             .execute(&mut database.connection)
             .await
             .unwrap();
-        let found = store.find_for_org(&org("org-9"), &client(name)).await;
+        let found = store
+            .find_connection_for_org(&org("org-9"), &client(name))
+            .await;
         let found = found.unwrap().expect(name);
         assert_eq!(found.info.canonical_facts, serde_json::Value::Null);
     }

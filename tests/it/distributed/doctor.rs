@@ -32,7 +32,7 @@ async fn doctor_reports_each_database_problem_with_its_fix() {
     let cluster = cluster
         .set("postgres.tls", "verify-full")
         .set("postgres.host", "localhost")
-        .set("postgres.ca", other_certs.file("ca.pem").display());
+        .set("postgres.ca", other_certs.file_path("ca.pem").display());
     assert_doctor_fails(&cluster, "database", &["postgres.ca"]).await;
     let cluster = cluster
         .set("postgres.tls", "require")
@@ -47,7 +47,8 @@ async fn doctor_reports_each_database_problem_with_its_fix() {
         &["no schema", "cloud-connector migrate"],
     )
     .await;
-    // Migrate the database and delete the record of the latest migration. `doctor` must report it.
+    // The test migrates the database, and then deletes the record of the latest migration. `doctor`
+    // must report that a migration is missing.
     let (code, output) = cluster.run_command(&["migrate"]).await;
     assert_eq!(code, Some(0), "{output}");
     delete_last_migration_record(&empty_database).await;
@@ -77,8 +78,9 @@ async fn doctor_reports_each_broker_and_kafka_problem_with_its_fix() {
     // The CA in `mqtt.ca` did not issue the certificate of the broker.
     let folder = tempfile::tempdir().unwrap();
     let certs = Certs::init(folder.path()).await;
-    certs.issue("cloud-connector").await;
-    let (_mosquitto, _, service_port) = Service::mosquitto_with_tls(&certs.file("")).await;
+    certs.issue_client_certificate("cloud-connector").await;
+    let (_mosquitto, _, service_port) =
+        Service::start_mosquitto_with_tls(&certs.file_path("")).await;
     let other_dir = tempfile::tempdir().unwrap();
     let other_certs = Certs::init(other_dir.path()).await;
     let cluster = cluster
@@ -87,23 +89,23 @@ async fn doctor_reports_each_broker_and_kafka_problem_with_its_fix() {
             format!("127.0.0.1:{}", services::shared_services().await.kafka_port),
         )
         .set("mqtt.url", format!("mqtts://localhost:{service_port}"))
-        .set("mqtt.ca", other_certs.file("ca.pem").display())
+        .set("mqtt.ca", other_certs.file_path("ca.pem").display())
         .set(
             "mqtt.certificate",
-            certs.file("cloud-connector.pem").display(),
+            certs.file_path("cloud-connector.pem").display(),
         )
-        .set("mqtt.key", certs.file("cloud-connector.key").display());
+        .set("mqtt.key", certs.file_path("cloud-connector.key").display());
     assert_doctor_fails(&cluster, "broker", &["mqtt.ca"]).await;
-    let cluster = cluster.set("mqtt.ca", certs.file("ca.pem").display());
+    let cluster = cluster.set("mqtt.ca", certs.file_path("ca.pem").display());
     let (code, output) = cluster.run_command(&["doctor"]).await;
     assert_eq!(code, Some(0), "{output}");
 }
 
 /// Makes the database look as if the last migration had not been applied.
-async fn delete_last_migration_record(database: &str) {
+async fn delete_last_migration_record(database_name: &str) {
     use sqlx::Connection as _;
     let port = services::shared_services().await.postgres_port;
-    let url = format!("postgres://cc:cc-secret@127.0.0.1:{port}/{database}?sslmode=disable");
+    let url = format!("postgres://cc:cc-secret@127.0.0.1:{port}/{database_name}?sslmode=disable");
     let mut connection = sqlx::PgConnection::connect(&url).await.unwrap();
     let delete_sql =
         "DELETE FROM _sqlx_migrations WHERE version = (SELECT max(version) FROM _sqlx_migrations)";

@@ -11,8 +11,8 @@ use crate::support::mqtt::{
 use crate::support::services::Service;
 use crate::support::{Certs, connector_command, eventually, unique_id};
 
-/// Waits until the client is connected, sends a message to it, and kills it. Checks each response
-/// of the API.
+/// Waits until the client is connected, sends a message to the client, and kills the client. Checks
+/// each response of the API.
 async fn run_client_lifecycle(
     api: &ConnectorProcess,
     client_id: &str,
@@ -75,7 +75,7 @@ async fn client_connects_receives_a_message_and_disconnects_with_one_process_per
             >= 1.0
     );
     for process in [ingest, record, api, updaters] {
-        process.signal("TERM");
+        process.send_signal("TERM");
         assert_eq!(process.wait_for_exit().await.code(), Some(0));
     }
 }
@@ -85,20 +85,21 @@ async fn client_connects_receives_a_message_and_disconnects_over_mtls() {
     let folder = tempfile::tempdir().unwrap();
     let certs = Certs::init(folder.path()).await;
     let client_id = unique_id("dist-tls");
-    certs.issue(&client_id).await;
-    certs.issue("cloud-connector").await;
-    let (mosquitto, client_port, service_port) = Service::mosquitto_with_tls(&certs.file("")).await;
+    certs.issue_client_certificate(&client_id).await;
+    certs.issue_client_certificate("cloud-connector").await;
+    let (mosquitto, client_port, service_port) =
+        Service::start_mosquitto_with_tls(&certs.file_path("")).await;
     let cluster = Cluster::with_services(mosquitto, None, None)
         .await
         .set("mqtt.url", format!("mqtts://localhost:{service_port}"))
         .set("mqtt.username", "")
         .set("mqtt.password", "")
-        .set("mqtt.ca", certs.file("ca.pem").display())
+        .set("mqtt.ca", certs.file_path("ca.pem").display())
         .set(
             "mqtt.certificate",
-            certs.file("cloud-connector.pem").display(),
+            certs.file_path("cloud-connector.pem").display(),
         )
-        .set("mqtt.key", certs.file("cloud-connector.key").display());
+        .set("mqtt.key", certs.file_path("cloud-connector.key").display());
     let _ingest = cluster.start(&["ingest"]).await;
     let _record = cluster.start(&["record"]).await;
     let api = cluster.start(&["api"]).await;
@@ -112,11 +113,11 @@ async fn client_connects_receives_a_message_and_disconnects_over_mtls() {
             &client_id,
             "--ca",
         ])
-        .arg(certs.file("ca.pem"))
+        .arg(certs.file_path("ca.pem"))
         .arg("--cert")
-        .arg(certs.file(&format!("{client_id}.pem")))
+        .arg(certs.file_path(&format!("{client_id}.pem")))
         .arg("--key")
-        .arg(certs.file(&format!("{client_id}.key")));
+        .arg(certs.file_path(&format!("{client_id}.key")));
     run_client_lifecycle(&api, &client_id, SimulatedClient::start(simulate)).await;
 }
 
@@ -158,7 +159,8 @@ async fn messages_queued_while_ingest_is_down_are_recorded() {
         }
         clients.push(client);
     }
-    // Kill the `record` process, too. It has not read the messages yet.
+    // `ingest` was down, so `record` has not received the messages yet. The test kills the `record`
+    // process, too.
     record.kill().await;
     let _ingest = cluster.start(&["ingest"]).await;
     let _record = cluster.start(&["record"]).await;

@@ -1,5 +1,5 @@
 //! Test of partition fencing. While a `record` process is suspended, Kafka assigns its partitions
-//! to another process. The suspended process must not write its batch when it resumes.
+//! to another process. When the suspended process resumes, it must not write its batch.
 
 use sqlx::{Connection as _, PgConnection};
 
@@ -12,9 +12,10 @@ use crate::support::{eventually, unique_id};
 
 #[tokio::test]
 async fn a_resumed_record_process_discards_its_batch_if_it_no_longer_owns_the_partitions() {
-    let postgres = Service::postgres().await;
+    let postgres = Service::start_postgres().await;
     let port = postgres.port;
-    let cluster = Cluster::with_services(Service::mosquitto().await, Some(postgres), None).await;
+    let cluster =
+        Cluster::with_services(Service::start_mosquitto().await, Some(postgres), None).await;
     let _ingest = cluster.start(&["ingest"]).await;
     let suspended_process = cluster.start(&["record"]).await;
     let api = cluster.start(&["api"]).await;
@@ -45,8 +46,8 @@ async fn a_resumed_record_process_discards_its_batch_if_it_no_longer_owns_the_pa
         .await;
     let mut monitor = PgConnection::connect(&url).await.unwrap();
     wait_for_lock_waiter(&mut monitor).await;
-    // The next message is invalid. The process would store it as a dead letter, regardless of the
-    // stored state of the client.
+    // The next message is invalid. Therefore the process must write a dead letter, even if the
+    // online message in its batch is already recorded.
     client
         .publish(&control_out_topic(&client_id), b"not json")
         .await
@@ -58,9 +59,9 @@ async fn a_resumed_record_process_discards_its_batch_if_it_no_longer_owns_the_pa
         (in_flight > 1.5).then_some(())
     })
     .await;
-    suspended_process.signal("STOP");
-    // Terminate the session of the suspended process, so that its statement does not complete when
-    // the lock is released.
+    suspended_process.send_signal("STOP");
+    // The test terminates the database session of the suspended process. Otherwise the statement of
+    // that process would complete when the lock is released.
     let terminate_waiters = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
         WHERE wait_event_type = 'Lock'";
     sqlx::query(terminate_waiters)
@@ -80,10 +81,10 @@ async fn a_resumed_record_process_discards_its_batch_if_it_no_longer_owns_the_pa
         .await;
     api.wait_until_disconnected(&client_id).await;
 
-    // If the resumed process wrote its batch, the client would be listed as connected again. The
-    // process finds that the online message is already recorded. Fencing prevents the process from
-    // writing the dead letter.
-    suspended_process.signal("CONT");
+    // The resumed process retries its batch. The online message in the batch must not connect the
+    // client again. The database must reject the dead letter, because another process owns the
+    // partitions.
+    suspended_process.send_signal("CONT");
     eventually("the resumed process to be fenced", || async {
         let fenced_metric = "cloud_connector_record_partitions_fenced_total";
         (suspended_process.read_metric(fenced_metric, "").await > 0.0).then_some(())
@@ -102,7 +103,7 @@ async fn a_resumed_record_process_discards_its_batch_if_it_no_longer_owns_the_pa
             .must_publish(&control_out_topic(&other_id), &online_message())
             .await;
     }
-    let deadline = std::time::Instant::now() + crate::support::TIMEOUT;
+    let deadline = std::time::Instant::now() + crate::support::CONDITION_TIMEOUT;
     loop {
         let listed_ids = api.list_client_ids().await.unwrap();
         if listed_ids.len() == 21 {
@@ -121,7 +122,7 @@ async fn a_resumed_record_process_discards_its_batch_if_it_no_longer_owns_the_pa
 /// Waits until a database session waits for a lock.
 async fn wait_for_lock_waiter(monitor: &mut PgConnection) {
     let sql = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
-    let deadline = std::time::Instant::now() + crate::support::TIMEOUT;
+    let deadline = std::time::Instant::now() + crate::support::CONDITION_TIMEOUT;
     loop {
         let waiting_sessions: i64 = sqlx::query_scalar(sql)
             .fetch_one(&mut *monitor)

@@ -12,20 +12,20 @@ use crate::support::mqtt::{
     Connect, RawClient, control_out_topic, data_in_topic, data_out_topic, online_message,
 };
 use crate::support::services::Service;
-use crate::support::{TIMEOUT, eventually, unique_id};
+use crate::support::{CONDITION_TIMEOUT, eventually, unique_id};
 
 /// Time for which a test stops an external service.
 const OUTAGE_DURATION: Duration = Duration::from_secs(10);
 
 /// One connector process per role.
-struct Roles {
+struct RoleProcesses {
     ingest: ConnectorProcess,
     record: ConnectorProcess,
     api: ConnectorProcess,
 }
 
-async fn start_roles(cluster: &Cluster) -> Roles {
-    Roles {
+async fn start_roles(cluster: &Cluster) -> RoleProcesses {
+    RoleProcesses {
         ingest: cluster.start(&["ingest"]).await,
         record: cluster.start(&["record"]).await,
         api: cluster.start(&["api"]).await,
@@ -55,8 +55,8 @@ fn spawn_online_publisher(
     })
 }
 
-/// Publishes an online message and closes the connection. The client has no last will, so it is
-/// still listed afterwards. Returns whether the broker acknowledged the message.
+/// Publishes an online message and closes the connection. The client has no last will, so the
+/// client is still listed afterwards. Returns whether the broker acknowledged the message.
 async fn publish_online(address: &str, client_id: &str) -> bool {
     let Ok(stream) = tokio::net::TcpStream::connect(address).await else {
         return false;
@@ -76,7 +76,7 @@ async fn publish_online(address: &str, client_id: &str) -> bool {
 async fn run_during_outage<F: Future<Output = ()>>(service: &Service, checks: F) {
     service.stop().await;
     let outage_end = Instant::now() + OUTAGE_DURATION;
-    tokio::time::timeout(TIMEOUT, checks)
+    tokio::time::timeout(CONDITION_TIMEOUT, checks)
         .await
         .expect("the checks during the outage timed out");
     tokio::time::sleep_until(outage_end).await;
@@ -84,7 +84,7 @@ async fn run_during_outage<F: Future<Output = ()>>(service: &Service, checks: F)
 }
 
 /// Waits until all roles are ready and the clients with `expected_ids` are listed.
-async fn assert_all_recorded(roles: &Roles, expected_ids: &[String]) {
+async fn assert_all_recorded(roles: &RoleProcesses, expected_ids: &[String]) {
     assert!(
         expected_ids.len() > 20,
         "only {} messages were acknowledged; the test needs more than 20",
@@ -131,7 +131,8 @@ async fn messages_are_recorded_despite_a_mosquitto_outage_of_ten_seconds() {
             &roles.api.wait_until_not_ready().await,
             "mqtt_api"
         ));
-        // A list request needs only the database, so it succeeds. A message request returns 503.
+        // The request for the list of connections succeeds, because it needs only the database. The
+        // request to send a message returns 503.
         assert!(roles.api.list_client_ids().await.is_ok());
         let (status, body) = roles
             .api
@@ -164,9 +165,9 @@ async fn messages_are_recorded_despite_a_mosquitto_outage_of_ten_seconds() {
 #[tokio::test]
 async fn messages_are_recorded_despite_a_kafka_outage_of_ten_seconds() {
     let cluster = Cluster::with_services(
-        Service::mosquitto().await,
+        Service::start_mosquitto().await,
         None,
-        Some(Service::kafka().await),
+        Some(Service::start_kafka().await),
     )
     .await;
     let roles = start_roles(&cluster).await;
@@ -197,8 +198,8 @@ async fn messages_are_recorded_despite_a_kafka_outage_of_ten_seconds() {
 #[tokio::test]
 async fn messages_are_recorded_despite_a_postgres_outage_of_ten_seconds() {
     let cluster = Cluster::with_services(
-        Service::mosquitto().await,
-        Some(Service::postgres().await),
+        Service::start_mosquitto().await,
+        Some(Service::start_postgres().await),
         None,
     )
     .await;
@@ -242,7 +243,7 @@ async fn messages_are_recorded_despite_a_postgres_outage_of_ten_seconds() {
 #[tokio::test]
 async fn heartbeat_published_while_ingest_is_down_is_recorded() {
     let cluster = Cluster::new().await;
-    let Roles {
+    let RoleProcesses {
         ingest,
         record,
         api,
@@ -257,10 +258,10 @@ async fn heartbeat_published_while_ingest_is_down_is_recorded() {
     api.wait_until_connected(&client_id).await;
     ingest.kill().await;
     drop(client);
-    // Wait until the broker has published the last will.
+    // The test waits until the broker has published the last will.
     let mut last_will_subscriber = RawClient::connect(
         &address,
-        &Connect::new("watcher").user("cloud-connector", "cc-secret"),
+        &Connect::new("watcher").credentials("cloud-connector", "cc-secret"),
     )
     .await;
     last_will_subscriber
@@ -271,8 +272,8 @@ async fn heartbeat_published_while_ingest_is_down_is_recorded() {
     last_will_subscriber.next_message().await;
     client = RawClient::connect(&address, &connect).await;
     client.publish_heartbeat(&data_out_topic(&client_id)).await;
-    // The broker processes packets in order. When it sends the SUBACK, it has received the
-    // heartbeat.
+    // The broker processes packets in order. When the broker sends the SUBACK, the broker has
+    // received the heartbeat.
     client.subscribe(&data_in_topic(&client_id)).await;
     let _ingest = cluster.start(&["ingest"]).await;
     let other_id = unique_id("other");
@@ -297,17 +298,17 @@ async fn heartbeat_published_while_ingest_is_down_is_recorded() {
 #[tokio::test]
 async fn broker_backlog_is_delivered_when_ingest_restarts() {
     /// With this value of `max_inflight_messages`, Mosquitto stopped delivering messages.
-    const TOO_LOW_MAX_INFLIGHT: usize = 2000;
+    const TOO_LOW_MAX_INFLIGHT_MESSAGES: usize = 2000;
     let cluster = Cluster::new().await;
-    let Roles {
+    let RoleProcesses {
         ingest,
         record: _record,
         api,
     } = start_roles(&cluster).await;
     let address = format!("127.0.0.1:{}", cluster.mosquitto.port);
-    ingest.signal("STOP");
+    ingest.send_signal("STOP");
     let mut busy_client = RawClient::connect(&address, &Connect::new("busy")).await;
-    for _ in 1..TOO_LOW_MAX_INFLIGHT {
+    for _ in 1..TOO_LOW_MAX_INFLIGHT_MESSAGES {
         let payload = online_message().to_string();
         let topic = control_out_topic("busy");
         busy_client
@@ -316,7 +317,11 @@ async fn broker_backlog_is_delivered_when_ingest_restarts() {
     }
     let topic = control_out_topic("busy");
     busy_client
-        .must_publish_after_pending(&topic, &online_message(), TOO_LOW_MAX_INFLIGHT - 1)
+        .must_publish_with_messages_in_flight(
+            &topic,
+            &online_message(),
+            TOO_LOW_MAX_INFLIGHT_MESSAGES - 1,
+        )
         .await;
     ingest.kill().await;
     let mut client_ids = Vec::new();

@@ -14,8 +14,8 @@ use crate::support::{Certs, unique_id};
 
 #[tokio::test]
 async fn connector_connects_to_postgres_with_tls_disabled_required_and_verified() {
-    let server = Service::postgres().await;
-    let ca = server.file("ca.pem");
+    let server = Service::start_postgres().await;
+    let ca = server.file_path("ca.pem");
     let database = create_database(server.port).await;
     let cluster = Cluster::new()
         .await
@@ -31,7 +31,7 @@ async fn connector_connects_to_postgres_with_tls_disabled_required_and_verified(
         let (code, output) = run_migrate(&cluster, tls, &ca_setting).await;
         assert_eq!(code, Some(0), "{tls}: {output}");
     }
-    // `postgres.ca` accepts a PEM text instead of a file path, too.
+    // `postgres.ca` also accepts PEM text instead of a file path.
     let pem = std::fs::read_to_string(&ca).unwrap();
     let (code, output) = run_migrate(&cluster, "verify-full", &pem).await;
     assert_eq!(code, Some(0), "{output}");
@@ -41,11 +41,11 @@ async fn connector_connects_to_postgres_with_tls_disabled_required_and_verified(
 }
 
 /// Runs the command `migrate` with these TLS settings. Returns the exit code and stderr.
-async fn run_migrate(cluster: &Cluster, tls: &str, ca: &str) -> (Option<i32>, String) {
+async fn run_migrate(cluster: &Cluster, tls_mode: &str, ca: &str) -> (Option<i32>, String) {
     let result = cluster
         .connector_command()
         .arg("migrate")
-        .env("CLOUD_CONNECTOR__POSTGRES__TLS", tls)
+        .env("CLOUD_CONNECTOR__POSTGRES__TLS", tls_mode)
         .env("CLOUD_CONNECTOR__POSTGRES__CA", ca)
         .output()
         .await
@@ -58,7 +58,7 @@ async fn run_migrate(cluster: &Cluster, tls: &str, ca: &str) -> (Option<i32>, St
 
 #[tokio::test]
 async fn concurrent_migrate_commands_all_succeed() {
-    let server = Service::postgres().await;
+    let server = Service::start_postgres().await;
     let database = create_database(server.port).await;
     let cluster = Cluster::new()
         .await
@@ -72,8 +72,8 @@ async fn concurrent_migrate_commands_all_succeed() {
 
 #[tokio::test]
 async fn connector_connects_to_kafka_with_sasl_plain_and_scram() {
-    let (kafka, port) = Service::kafka_with_sasl().await;
-    let cluster = Cluster::with_services(Service::mosquitto().await, None, Some(kafka)).await;
+    let (kafka, port) = Service::start_kafka_with_sasl().await;
+    let cluster = Cluster::with_services(Service::start_mosquitto().await, None, Some(kafka)).await;
     let mut cluster = cluster
         .set("kafka.brokers", format!("127.0.0.1:{port}"))
         .set("kafka.security", "sasl_plaintext")
@@ -101,14 +101,14 @@ async fn connector_connects_to_kafka_with_sasl_plain_and_scram() {
 async fn connector_connects_to_kafka_over_tls_only_with_the_right_ca() {
     let folder = tempfile::tempdir().unwrap();
     let certs = Certs::init(folder.path()).await;
-    let (kafka, port) = Service::kafka_with_tls(&certs.file("")).await;
-    let cluster = Cluster::with_services(Service::mosquitto().await, None, Some(kafka)).await;
+    let (kafka, port) = Service::start_kafka_with_tls(&certs.file_path("")).await;
+    let cluster = Cluster::with_services(Service::start_mosquitto().await, None, Some(kafka)).await;
     let cluster = cluster
         .set("kafka.brokers", format!("localhost:{port}"))
         .set("kafka.security", "sasl_ssl")
         .set("kafka.username", "cc")
         .set("kafka.password", "cc-secret")
-        .set("kafka.ca", certs.file("ca.pem").display());
+        .set("kafka.ca", certs.file_path("ca.pem").display());
     let process = cluster.start(&[]).await;
     let client_id = unique_id("tls");
     let address = format!("127.0.0.1:{}", cluster.mosquitto.port);
@@ -119,7 +119,7 @@ async fn connector_connects_to_kafka_over_tls_only_with_the_right_ca() {
     process.wait_until_connected(&client_id).await;
     let other_dir = tempfile::tempdir().unwrap();
     let other_certs = Certs::init(other_dir.path()).await;
-    let cluster = cluster.set("kafka.ca", other_certs.file("ca.pem").display());
+    let cluster = cluster.set("kafka.ca", other_certs.file_path("ca.pem").display());
     let (code, output) = cluster.run_command(&["doctor"]).await;
     assert_eq!(code, Some(1), "{output}");
     assert!(
@@ -139,16 +139,16 @@ async fn reject_first_request(listener: TcpListener) -> String {
     String::from_utf8(head).unwrap()
 }
 
-/// Sets the setting to the path of `file` and runs `doctor`. Returns the token that `doctor` sends
-/// to the broker.
-async fn read_sent_token(setting: &str, file: &Path) -> String {
+/// Sets the configuration key to the path of `token_or_key_file` and runs `doctor`. Returns the
+/// token that `doctor` sends to the broker.
+async fn read_sent_token(config_key: &str, token_or_key_file: &Path) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://{}/mqtt", listener.local_addr().unwrap());
     let request = tokio::spawn(reject_first_request(listener));
     let cluster = Cluster::new()
         .await
         .set("mqtt.url", url)
-        .set(setting, file.display());
+        .set(config_key, token_or_key_file.display());
     let (code, output) = cluster.run_command(&["doctor"]).await;
     assert_eq!(code, Some(1), "{output}");
     let head = request.await.unwrap().to_lowercase();

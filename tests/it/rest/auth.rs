@@ -18,7 +18,7 @@ each_deployment!(
     trusted_identity_header_selects_the_organization,
     invalid_identity_header_returns_400_with_the_reason,
     management_endpoints_accept_associates_and_keys_with_management_scope,
-    response_has_the_request_id_of_the_request_or_a_generated_one,
+    response_contains_the_given_or_a_generated_request_id,
 );
 
 const TRUST_IDENTITY_HEADER: (&str, &str) = ("api.trust_identity_header", "true");
@@ -42,12 +42,13 @@ const MANAGEMENT_ENDPOINTS: &[(&str, &str)] = &[
     ("POST", "/v1/connection/disconnect"),
 ];
 
-/// Value of the header `x-rh-identity` for an identity.
+/// Returns the value of the header `x-rh-identity` for an identity.
 fn identity_header(identity: &Value) -> String {
     STANDARD.encode(json!({"identity": identity}).to_string())
 }
 
-/// Value of the header `x-rh-identity` for a Red Hat employee (identity type `Associate`).
+/// Returns the value of the header `x-rh-identity` for a Red Hat employee. The identity type of
+/// employees is `Associate`.
 fn associate_header() -> String {
     identity_header(&json!({"type": "Associate", "auth_type": "saml-auth",
         "associate": {"email": "a@example.com"}}))
@@ -62,7 +63,7 @@ fn with_own_tenant_headers(request: RequestBuilder) -> RequestBuilder {
 async fn missing_or_wrong_credentials_return_401_without_a_reason(deployment: Deployment) {
     let fixture = ApiFixture::start(deployment, &[]).await;
     for (method, path) in TENANT_ENDPOINTS.iter().chain(MANAGEMENT_ENDPOINTS) {
-        let request = || fixture.deployment.unauthenticated_request(method, path);
+        let build_request = || fixture.deployment.unauthenticated_request(method, path);
         let is_management = MANAGEMENT_ENDPOINTS.contains(&(*method, *path));
         let (accepted_key, rejected_key) = if is_management {
             (("operations", OPERATIONS_SECRET), ("caller", CALLER_SECRET))
@@ -70,17 +71,25 @@ async fn missing_or_wrong_credentials_return_401_without_a_reason(deployment: De
             (("caller", CALLER_SECRET), ("operations", OPERATIONS_SECRET))
         };
         let mut requests = vec![
-            request(),
-            with_own_tenant_headers(request()),
-            with_own_tenant_headers(with_api_key(request(), accepted_key.0, "wrong")),
-            with_own_tenant_headers(with_api_key(request(), "unknown", accepted_key.1)),
-            with_own_tenant_headers(with_api_key(request(), "", "")),
+            build_request(),
+            with_own_tenant_headers(build_request()),
+            with_own_tenant_headers(with_api_key(build_request(), accepted_key.0, "wrong")),
+            with_own_tenant_headers(with_api_key(build_request(), "unknown", accepted_key.1)),
+            with_own_tenant_headers(with_api_key(build_request(), "", "")),
             // This API key is valid, but does not have the required scope.
-            with_own_tenant_headers(with_api_key(request(), rejected_key.0, rejected_key.1)),
-            with_own_tenant_headers(request().header("x-rh-identity", associate_header())),
+            with_own_tenant_headers(with_api_key(
+                build_request(),
+                rejected_key.0,
+                rejected_key.1,
+            )),
+            with_own_tenant_headers(build_request().header("x-rh-identity", associate_header())),
         ];
         if !is_management {
-            requests.push(with_api_key(request(), accepted_key.0, accepted_key.1));
+            requests.push(with_api_key(
+                build_request(),
+                accepted_key.0,
+                accepted_key.1,
+            ));
         }
         for request in requests {
             assert_eq!(
@@ -100,7 +109,8 @@ async fn untrusted_identity_header_is_ignored(deployment: Deployment) {
         .unauthenticated_request("GET", "/v2/connections");
     let request = request.header("x-rh-identity", &own_identity);
     assert_eq!(plain_text_response(request).await.0, 401);
-    // If the request has an API key, the untrusted header does not change the organization.
+    // This request has an API key and selects `OWN_ORG`. The untrusted identity header contains
+    // another organization, but has no effect.
     let other_identity = identity_header(&json!({"type": "User", "org_id": OTHER_ORG}));
     let request = fixture.v2_request(OWN_ORG, "GET", "/connections");
     let (status, page) = json_response(request.header("x-rh-identity", other_identity)).await;
@@ -178,17 +188,17 @@ async fn management_endpoints_accept_associates_and_keys_with_management_scope(
     deployment: Deployment,
 ) {
     let fixture = ApiFixture::start(deployment, &[TRUST_IDENTITY_HEADER]).await;
-    let request = |header: String| {
+    let build_request = |header: String| {
         let request = fixture
             .deployment
             .unauthenticated_request("GET", "/v1/connection");
         request.header("x-rh-identity", header)
     };
-    assert_eq!(json_response(request(associate_header())).await.0, OK);
+    assert_eq!(json_response(build_request(associate_header())).await.0, OK);
     let associate_with_org =
         json!({"type": "Associate", "org_id": OWN_ORG, "account_number": OWN_ACCOUNT});
     assert_eq!(
-        json_response(request(identity_header(&associate_with_org)))
+        json_response(build_request(identity_header(&associate_with_org)))
             .await
             .0,
         OK
@@ -202,13 +212,13 @@ async fn management_endpoints_accept_associates_and_keys_with_management_scope(
     for identity_type in ["User", "System", "X509", "ServiceAccount"] {
         let header = identity_header(&json!({"type": identity_type, "org_id": OWN_ORG}));
         assert_eq!(
-            plain_text_response(request(header)).await,
+            plain_text_response(build_request(header)).await,
             (401, UNAUTHORIZED_BODY.to_owned())
         );
     }
 }
 
-async fn response_has_the_request_id_of_the_request_or_a_generated_one(deployment: Deployment) {
+async fn response_contains_the_given_or_a_generated_request_id(deployment: Deployment) {
     let fixture = ApiFixture::start(deployment, &[]).await;
     let header = "x-rh-insights-request-id";
     let request = fixture

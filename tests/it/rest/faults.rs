@@ -8,8 +8,8 @@ use super::{ApiFixture, OWN_ACCOUNT, OWN_ORG};
 use crate::each_deployment;
 use crate::support::Deployment;
 
-/// Returns all requests that read or write the database. The text before each request is its method
-/// and path, for error messages.
+/// Returns all requests that read or write the database. Each request has a label for error
+/// messages. The label contains the method and the path.
 fn requests_with_database_access(fixture: &ApiFixture) -> Vec<(String, RequestBuilder)> {
     let own_client_id = &fixture.own_client_id;
     let node = json!({"account": OWN_ACCOUNT, "node_id": own_client_id, "delay": 1});
@@ -89,7 +89,7 @@ async fn v1_requests_return_503_while_the_account_translator_is_unavailable(
     let node = json!({"account": OWN_ACCOUNT, "node_id": fixture.own_client_id, "delay": 1});
     let message =
         json!({"account": OWN_ACCOUNT, "recipient": fixture.own_client_id, "directive": "d"});
-    let management = |path: &str| {
+    let management_post = |path: &str| {
         fixture
             .management_request("POST", &format!("/connection/{path}"))
             .json(&node)
@@ -98,10 +98,10 @@ async fn v1_requests_return_503_while_the_account_translator_is_unavailable(
         fixture.v1_post_request(OWN_ACCOUNT, "/message", &message),
         fixture.v1_post_request(OWN_ACCOUNT, "/connection_status", &node),
         fixture.management_request("GET", "/connection/010101"),
-        management("status"),
-        management("ping"),
-        management("reconnect"),
-        management("disconnect"),
+        management_post("status"),
+        management_post("ping"),
+        management_post("reconnect"),
+        management_post("disconnect"),
     ] {
         let response = request.send().await.unwrap();
         let path = response.url().path().to_owned();
@@ -226,7 +226,7 @@ mod outages {
         let settings = [("mqtt.publish_timeout", "300ms")];
         let mut fixture =
             ApiFixture::start_with_new_deployment(Deployment::distributed, &settings).await;
-        let pid = std::fs::read_to_string(cluster(&fixture).mosquitto.file("pid")).unwrap();
+        let pid = std::fs::read_to_string(cluster(&fixture).mosquitto.file_path("pid")).unwrap();
         let pid: i32 = pid.trim().parse().unwrap();
         send_signal(pid, "STOP");
         let message = json!({"directive": "late"});
@@ -238,7 +238,8 @@ mod outages {
         assert_eq!((status, &body["status"]), (504, &json!(504)), "{body}");
         assert_publishing_requests_fail_without_puback(&fixture).await;
         send_signal(pid, "CONT");
-        // The client receives the message after the 504 response. The response contains its id.
+        // The client receives the message after the 504 response. The 504 response contains the id
+        // of this message.
         let (_, delivered) = fixture.own_client.next_message().await;
         assert_eq!(
             (&delivered["directive"], &delivered["message_id"]),
@@ -261,8 +262,8 @@ mod outages {
             let url = response.url().clone();
             let waits_for_response = url.path().contains("/v2/")
                 && (url.path().ends_with("ping") || url.path().ends_with("check"));
-            let expected = if waits_for_response { 503 } else { 504 };
-            assert_eq!(response.status(), expected, "{url}");
+            let expected_status = if waits_for_response { 503 } else { 504 };
+            assert_eq!(response.status(), expected_status, "{url}");
             let body: Value = response.json().await.unwrap();
             let detail = body["detail"].as_str().unwrap();
             assert_eq!(

@@ -7,9 +7,9 @@ use super::{ApiFixture, OK, OTHER_ACCOUNT, OWN_ACCOUNT, OWN_ORG, error_response,
 use crate::each_deployment;
 use crate::support::Deployment;
 
-each_deployment!(no_endpoint_returns_or_sends_messages_to_clients_of_other_tenants);
+each_deployment!(no_endpoint_gives_access_to_clients_of_other_tenants);
 
-async fn no_endpoint_returns_or_sends_messages_to_clients_of_other_tenants(deployment: Deployment) {
+async fn no_endpoint_gives_access_to_clients_of_other_tenants(deployment: Deployment) {
     let fixture = ApiFixture::start(deployment, &[]).await;
     let disconnected = json!({"status": "disconnected"});
     for hidden_client_id in [
@@ -85,7 +85,7 @@ async fn no_endpoint_returns_or_sends_messages_to_clients_of_other_tenants(deplo
     let (_, page) = json_response(fixture.v2_request(OWN_ORG, "GET", "/connections")).await;
     assert_eq!(page["meta"]["count"], 1);
     assert_eq!(page["data"][0]["client_id"], fixture.own_client_id);
-    check_management_hides_tenantless(&fixture).await;
+    assert_management_endpoints_hide_the_tenantless_client(&fixture).await;
     let no_connections = json!([]);
     for org in [" ", "''", "%00"] {
         let (status, body) =
@@ -97,8 +97,8 @@ async fn no_endpoint_returns_or_sends_messages_to_clients_of_other_tenants(deplo
     }
 }
 
-/// Verifies that the v1 management endpoints do not return the tenantless client, either.
-async fn check_management_hides_tenantless(fixture: &ApiFixture) {
+/// Checks that the v1 management endpoints do not return the tenantless client.
+async fn assert_management_endpoints_hide_the_tenantless_client(fixture: &ApiFixture) {
     for account in [OWN_ACCOUNT, OTHER_ACCOUNT, ""] {
         let node = json!({"account": account, "node_id": fixture.tenantless_client_id, "delay": 1});
         for path in ["status", "ping", "reconnect", "disconnect"] {

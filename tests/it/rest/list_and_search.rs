@@ -110,8 +110,8 @@ async fn cursor_pages_return_every_connection_once(deployment: Deployment) {
         fixture.satellite_id.clone(),
     ];
     client_ids.sort_unstable();
-    let first_page = "/connections?cursor=&limit=1";
-    let (status, page) = json_response(fixture.v2_request(OTHER_ORG, "GET", first_page)).await;
+    let first_page_path = "/connections?cursor=&limit=1";
+    let (status, page) = json_response(fixture.v2_request(OTHER_ORG, "GET", first_page_path)).await;
     assert_eq!(status, OK);
     let path = "/api/cloud-connector/v2/connections";
     let expected = json!({
@@ -134,23 +134,32 @@ async fn cursor_pages_return_every_connection_once(deployment: Deployment) {
         (&last["meta"], &last["links"]["next"]),
         (&json!({}), &Value::Null)
     );
-    let page_after = |cursor: &str| -> RequestBuilder {
+    let request_page_after = |cursor: &str| -> RequestBuilder {
         fixture.v2_request(
             OTHER_ORG,
             "GET",
             &format!("/connections?cursor={cursor}&limit=1000"),
         )
     };
-    let count = |page: Value| page["data"].as_array().unwrap().len();
-    assert_eq!(count(json_response(page_after("")).await.1), 2);
-    assert_eq!(count(json_response(page_after("~")).await.1), 0);
-    assert_eq!(count(json_response(page_after("%00")).await.1), 2);
-    // A client that connects later and sorts before the cursor does not change the later pages.
+    let connection_count = |page: Value| page["data"].as_array().unwrap().len();
+    assert_eq!(
+        connection_count(json_response(request_page_after("")).await.1),
+        2
+    );
+    assert_eq!(
+        connection_count(json_response(request_page_after("~")).await.1),
+        0
+    );
+    assert_eq!(
+        connection_count(json_response(request_page_after("%00")).await.1),
+        2
+    );
+    // A new client whose id sorts before the cursor does not change the pages after the cursor.
     let new_client_id = &fixture.unconnected_client_id;
     let _new_client = connect_client(&fixture.deployment, new_client_id, "echo").await;
-    let (_, all) = json_response(page_after("")).await;
+    let (_, all) = json_response(request_page_after("")).await;
     assert_eq!(all["data"][0]["client_id"], *new_client_id);
-    assert_eq!(count(all), 3);
+    assert_eq!(connection_count(all), 3);
     let (_, repeated) = json_response(fixture.v2_request(OTHER_ORG, "GET", next_page_path)).await;
     assert_eq!(repeated["data"], last["data"]);
 }

@@ -129,7 +129,7 @@ async fn check_reads_the_status_at_level_1_pings_at_level_2_and_sends_a_message_
             &action_path(client, &format!("check{query}")),
         )
     };
-    // Level 1 looks up the recorded status.
+    // A check at level 1 reads the recorded status.
     for query in ["", "?level=", "?level=1"] {
         let connected = json!({"level": 1, "status": "connected"});
         assert_eq!(
@@ -166,7 +166,7 @@ async fn check_reads_the_status_at_level_1_pings_at_level_2_and_sends_a_message_
     let level_3 = check_request(&own_client_id, "?level=3&directive=rhc:ping&timeout=20");
     // Skip the ping of the previous check, to which the client did not respond.
     fixture.own_client.next_message().await;
-    // Level 2 sends a ping.
+    // A check at level 2 sends a ping.
     let level_2 = tokio::spawn(json_response(level_2));
     let (_, ping) = fixture.own_client.next_message().await;
     fixture
@@ -182,7 +182,7 @@ async fn check_reads_the_status_at_level_1_pings_at_level_2_and_sends_a_message_
         (&json!(true), &ping["message_id"])
     );
     assert!(level_2["round_trip_ms"].is_number(), "{level_2}");
-    // Level 3 sends a message to an application on the client.
+    // A check at level 3 sends a message to an application on the client.
     let level_3 = tokio::spawn(json_response(level_3));
     let (topic, message) = fixture.own_client.next_message().await;
     assert_eq!(topic, format!("redhat/insights/{own_client_id}/data/in"));
@@ -357,7 +357,7 @@ async fn disconnect_sends_a_command_and_removes_the_connection(deployment: Deplo
         fixture.deployment.row(&own_client_id)
     })
     .await;
-    // The v1 disconnect endpoint removes the connection, too.
+    // The v1 disconnect endpoint also removes the connection.
     let node = json!({"account": OWN_ACCOUNT, "node_id": own_client_id, "message": "bye"});
     let request = fixture
         .management_request("POST", "/connection/disconnect")

@@ -18,7 +18,7 @@ use crate::support::{Deployment, eventually};
 
 each_deployment!(
     page_links_repeat_the_query_with_offset_and_limit,
-    count_includes_all_connections_past_the_last_page_and_with_limit_0,
+    count_is_the_total_even_past_the_last_page_and_with_limit_0,
     invalid_offset_or_limit_returns_400,
     responses_omit_empty_strings_and_nulls_but_contain_empty_objects,
     each_kind_of_invalid_json_body_has_its_own_error_detail,
@@ -74,9 +74,7 @@ async fn page_links_repeat_the_query_with_offset_and_limit(deployment: Deploymen
     );
 }
 
-async fn count_includes_all_connections_past_the_last_page_and_with_limit_0(
-    deployment: Deployment,
-) {
+async fn count_is_the_total_even_past_the_last_page_and_with_limit_0(deployment: Deployment) {
     let fixture = ApiFixture::start(deployment, &[]).await;
     for query in [
         "?offset=99",
@@ -130,15 +128,15 @@ async fn invalid_offset_or_limit_returns_400(deployment: Deployment) {
         "?offset=1.5",
         "?limit=1%20",
     ] {
-        let v2 =
+        let v2_error =
             error_response(fixture.v2_request(OWN_ORG, "GET", &format!("/connections{query}")))
                 .await;
-        assert_eq!(v2, (400, "Invalid request".to_owned()), "{query}");
+        assert_eq!(v2_error, (400, "Invalid request".to_owned()), "{query}");
         for path in ["/connection", "/connection/010101"] {
-            let v1 =
+            let v1_error =
                 error_response(fixture.management_request("GET", &format!("{path}{query}"))).await;
             let title = "Unable to process input parameters".to_owned();
-            assert_eq!(v1, (400, title), "{query}");
+            assert_eq!(v1_error, (400, title), "{query}");
         }
     }
     let invalid_limit_response = exact_response(
@@ -213,10 +211,10 @@ async fn each_kind_of_invalid_json_body_has_its_own_error_detail(deployment: Dep
         let expected =
             json!({"title": "Unable to process json input", "status": 400, "detail": detail});
         assert_eq!((status, response), (400, expected), "{body}");
-        let v1 = fixture
+        let v1_request = fixture
             .v1_post_request(OWN_ACCOUNT, "/message", &Value::Null)
             .body(body);
-        assert_eq!(json_response(v1).await.0, 400, "{body}");
+        assert_eq!(json_response(v1_request).await.0, 400, "{body}");
         for endpoint in ["status", "ping", "reconnect", "disconnect"] {
             let request = fixture.management_request("POST", &format!("/connection/{endpoint}"));
             assert_eq!(
@@ -298,10 +296,10 @@ async fn message_without_metadata_and_payload_is_sent_with_null_values(deploymen
             (&message["metadata"], &message["content"]),
             (&Value::Null, &Value::Null)
         );
-        let v1 =
+        let v1_body =
             json!({"account": OWN_ACCOUNT, "recipient": fixture.own_client_id, "directive": "d"});
         assert_eq!(
-            json_response(fixture.v1_post_request(OWN_ACCOUNT, "/message", &v1))
+            json_response(fixture.v1_post_request(OWN_ACCOUNT, "/message", &v1_body))
                 .await
                 .0,
             201
@@ -333,10 +331,10 @@ async fn metadata_other_than_a_string_map_is_rejected(deployment: Deployment) {
             rejection,
             r#"400 {"title":"Unable to process json input","status":400,"detail":"metadata must be null or a map of string to string"}"#
         );
-        let v1 = json!({"account": OWN_ACCOUNT, "recipient": fixture.own_client_id, "directive": "d",
+        let v1_body = json!({"account": OWN_ACCOUNT, "recipient": fixture.own_client_id, "directive": "d",
             "metadata": metadata});
         assert_eq!(
-            error_response(fixture.v1_post_request(OWN_ACCOUNT, "/message", &v1))
+            error_response(fixture.v1_post_request(OWN_ACCOUNT, "/message", &v1_body))
                 .await
                 .0,
             400

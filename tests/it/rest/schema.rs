@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use super::connect_client_with;
+use super::connect_client_with_options;
 use crate::each_deployment;
 use crate::support::Deployment;
 use crate::support::mqtt::{Connect, RawClient, control_out_topic, data_out_topic, online_message};
@@ -29,7 +29,7 @@ async fn authenticated_requests_match_the_openapi_document(deployment: Deploymen
         .recreate_with_settings(&[("api.keys.schema-tester", &key)])
         .await;
     let connect = Connect::new(EXAMPLE_CLIENT_ID).without_keep_alive();
-    let client = connect_client_with(&deployment, &connect, "echo").await;
+    let client = connect_client_with_options(&deployment, &connect, "echo").await;
     let responder = tokio::spawn(respond_to_messages(client));
     let headers = [
         "x-rh-cloud-connector-client-id: schema-tester",

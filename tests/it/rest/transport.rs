@@ -171,10 +171,10 @@ async fn request_with_incomplete_body_returns_408() {
 async fn https_certificate_is_reloaded_on_sighup() {
     let builder = Connector::builder();
     let certs = Certs::init(builder.temp_dir()).await;
-    let file = |name: &str| certs.file(name).display().to_string();
+    let cert_file_path = |file_name: &str| certs.file_path(file_name).display().to_string();
     let connector = builder
-        .set("http.tls.certificate", file("server.pem"))
-        .set("http.tls.key", file("server.key"))
+        .set("http.tls.certificate", cert_file_path("server.pem"))
+        .set("http.tls.key", cert_file_path("server.key"))
         .start()
         .await;
     assert!(
@@ -191,7 +191,7 @@ async fn https_certificate_is_reloaded_on_sighup() {
         let client = reqwest::Client::builder().tls_certs_only([ca]);
         client.build().unwrap()
     };
-    let old_client = client_that_trusts(&certs.file("ca.pem"));
+    let old_client = client_that_trusts(&certs.file_path("ca.pem"));
     assert_eq!(old_client.get(&url).send().await.unwrap().status(), 200);
     let http_url = url.replace("https", "http");
     assert!(old_client.get(&http_url).send().await.is_err());
@@ -199,9 +199,13 @@ async fn https_certificate_is_reloaded_on_sighup() {
     // certificate.
     let folder = tempfile::tempdir().unwrap();
     let new_certs = Certs::init(folder.path()).await;
-    let new_client = client_that_trusts(&new_certs.file("ca.pem"));
-    std::fs::copy(new_certs.file("server.pem"), certs.file("server.pem")).unwrap();
-    connector.signal("HUP");
+    let new_client = client_that_trusts(&new_certs.file_path("ca.pem"));
+    std::fs::copy(
+        new_certs.file_path("server.pem"),
+        certs.file_path("server.pem"),
+    )
+    .unwrap();
+    connector.send_signal("HUP");
     eventually("the log message about the failed reload", || async {
         let lines = connector.log_lines.lock();
         let is_logged = lines
@@ -211,14 +215,18 @@ async fn https_certificate_is_reloaded_on_sighup() {
     })
     .await;
     assert!(new_client.get(&url).send().await.is_err());
-    std::fs::copy(new_certs.file("server.key"), certs.file("server.key")).unwrap();
-    connector.signal("HUP");
+    std::fs::copy(
+        new_certs.file_path("server.key"),
+        certs.file_path("server.key"),
+    )
+    .unwrap();
+    connector.send_signal("HUP");
     eventually("the new certificate", || async {
         new_client.get(&url).send().await.ok().map(drop)
     })
     .await;
     // Create `old_client` again, because the existing client may reuse an open connection.
-    let old_client = client_that_trusts(&certs.file("ca.pem"));
+    let old_client = client_that_trusts(&certs.file_path("ca.pem"));
     assert!(old_client.get(&url).send().await.is_err());
 }
 
@@ -236,7 +244,7 @@ async fn in_flight_requests_complete_during_shutdown() {
     let ping = connector.request("POST", &format!("/v2/connections/{client_id}/ping"));
     let ping = tokio::spawn(ping.send());
     let (_, message) = client.next_message().await;
-    connector.signal("TERM");
+    connector.send_signal("TERM");
     eventually("new connections to be refused", || async {
         let result = connector.request("GET", CLIENT_STATUS_PATH).send().await;
         result.err().map(drop)

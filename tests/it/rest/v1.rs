@@ -170,7 +170,7 @@ async fn each_v1_endpoint_has_its_own_response_to_an_unknown_account(deployment:
     assert_eq!(ping_response, (OK, expected.to_owned()));
     for path in ["/connection/reconnect", "/connection/disconnect"] {
         let title = format!(
-            "No connection status_response for node (999999:{})",
+            "No connection found for node (999999:{})",
             fixture.own_client_id
         );
         assert_eq!(error_response(management_post(path)).await, (400, title));
@@ -323,7 +323,7 @@ async fn v1_command_to_an_unknown_client_returns_400_with_the_client_id(deployme
     ] {
         for path in ["/connection/reconnect", "/connection/disconnect"] {
             let body = json!({"account": OWN_ACCOUNT, "node_id": client_id, "delay": 0});
-            let title = format!("No connection status_response for node (010101:{client_id})");
+            let title = format!("No connection found for node (010101:{client_id})");
             let rejection =
                 error_response(fixture.management_request("POST", path).json(&body)).await;
             assert_eq!(rejection, (400, title));

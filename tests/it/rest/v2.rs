@@ -52,7 +52,7 @@ async fn v2_list_and_status_return_the_expected_bodies(deployment: Deployment) {
 
 async fn batch_status_returns_clients_in_the_order_of_the_request(deployment: Deployment) {
     let fixture = ApiFixture::start(deployment, &[]).await;
-    let batch_status = |body| {
+    let batch_status_request = |body| {
         fixture
             .v2_request(OWN_ORG, "POST", "/connections/status")
             .json(&body)
@@ -65,7 +65,8 @@ async fn batch_status_returns_clients_in_the_order_of_the_request(deployment: De
         "\u{0}",
         &fixture.own_client_id,
     ];
-    let (status, response) = json_response(batch_status(json!({"client_ids": client_ids}))).await;
+    let (status, response) =
+        json_response(batch_status_request(json!({"client_ids": client_ids}))).await;
     assert_eq!(status, OK);
     let data = response["data"].as_array().unwrap();
     let path = format!("/connections/{}/status", fixture.own_client_id);
@@ -79,13 +80,20 @@ async fn batch_status_returns_clients_in_the_order_of_the_request(deployment: De
     });
     assert_eq!(data.as_slice(), expected);
     let body_with_ids = |count| json!({"client_ids": vec!["x"; count]});
-    assert_eq!(json_response(batch_status(body_with_ids(1000))).await.0, OK);
     assert_eq!(
-        json_response(batch_status(body_with_ids(0))).await.1,
+        json_response(batch_status_request(body_with_ids(1000)))
+            .await
+            .0,
+        OK
+    );
+    assert_eq!(
+        json_response(batch_status_request(body_with_ids(0)))
+            .await
+            .1,
         json!({"data": []})
     );
     assert_eq!(
-        error_response(batch_status(body_with_ids(1001))).await,
+        error_response(batch_status_request(body_with_ids(1001))).await,
         (400, "Invalid request".to_owned())
     );
     for invalid_body in [
@@ -93,7 +101,7 @@ async fn batch_status_returns_clients_in_the_order_of_the_request(deployment: De
         json!({"client_ids": 5}),
         json!({"client_ids": [5]}),
     ] {
-        let rejection = error_response(batch_status(invalid_body)).await;
+        let rejection = error_response(batch_status_request(invalid_body)).await;
         assert_eq!(rejection, (400, "Unable to process json input".to_owned()));
     }
 }

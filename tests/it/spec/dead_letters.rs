@@ -1,5 +1,5 @@
-//! Section 3 of the protocol specification: messages that can never be processed become dead
-//! letters. Also tests the operator commands for dead letters.
+//! Tests of section 3 of the protocol specification: messages that can never be processed become
+//! dead letters. Also tests the operator commands for dead letters.
 
 use serde_json::json;
 
@@ -98,7 +98,8 @@ async fn a_replayed_dead_letter_is_applied_or_rejected_again(deployment: Deploym
             "{output}"
         );
     }
-    // The dead letter is stored again. The connector still processes later messages of the client.
+    // The rejected message is a dead letter again. The connector still processes later messages of
+    // the client.
     deployment.wait_for_dead_letters(&client_id, 1).await;
     publish_online_and_wait(&deployment, &client_id, &mut client, "here").await;
     // A replayed online message does not replace a newer online message.
@@ -107,7 +108,10 @@ async fn a_replayed_dead_letter_is_applied_or_rejected_again(deployment: Deploym
         .run_command(&["dead-letters", "replay", &old_dead_letter_id])
         .await;
     deployment.wait_for_dead_letters(&client_id, 0).await;
-    assert_eq!(deployment.status(&client_id).await["tags"]["mark"], "here");
+    assert_eq!(
+        deployment.client_status(&client_id).await["tags"]["message_label"],
+        "here"
+    );
     // After an upgrade, the connector may be able to decode a dead letter. A replay then applies
     // the message. To simulate the upgrade, the test replaces the stored payload with a valid
     // payload.
@@ -185,8 +189,8 @@ async fn the_number_of_stored_dead_letters_per_client_is_limited(deployment: Dep
 }
 
 /// No message can make the database reject a row, because the connector validates all values before
-/// it writes them. Therefore the test adds a constraint to the database that rejects the row of one
-/// client.
+/// it writes them. Therefore the test adds a constraint to the database. The constraint rejects
+/// the row of one client.
 async fn a_row_rejected_by_the_database_becomes_a_dead_letter_and_other_rows_are_written(
     deployment: Deployment,
 ) {
@@ -219,7 +223,7 @@ async fn a_row_rejected_by_the_database_becomes_a_dead_letter_and_other_rows_are
     let dead_letters = deployment.wait_for_dead_letters(&rejected_id, 1).await;
     assert_eq!(dead_letters[0]["reason"], "rejected_by_database");
     assert_eq!(
-        deployment.status(&rejected_id).await["status"],
+        deployment.client_status(&rejected_id).await["status"],
         "disconnected"
     );
     eventually("no batch to be retried", || async {
@@ -229,7 +233,7 @@ async fn a_row_rejected_by_the_database_becomes_a_dead_letter_and_other_rows_are
         (retrying_batches < 0.5).then_some(())
     })
     .await;
-    let status = deployment.status(&other_clients[0].0).await;
+    let status = deployment.client_status(&other_clients[0].0).await;
     assert_eq!(status["tags"], json!({"make": "raw"}));
 }
 

@@ -1,4 +1,4 @@
-//! Section 2 of the protocol specification: the handshake dialect.
+//! Tests of section 2 of the protocol specification: the handshake dialect.
 
 use serde_json::{Value, json};
 
@@ -9,9 +9,9 @@ use crate::support::{Deployment, eventually, unique_id};
 
 const STATUS_TOPIC_SETTINGS: crate::support::deployment::Settings<'static> =
     &[("mqtt.handshake_topics.status", "status")];
-/// Settings with topic segments that differ from the defaults. The ACL of the test Mosquitto allows
-/// clients to publish to the inbound segment `status`.
-const OTHER_SEGMENT_SETTINGS: crate::support::deployment::Settings<'static> = &[
+/// Settings with topic levels that are not the default levels. The ACL of the test Mosquitto allows
+/// clients to publish to topics with the inbound level `status`.
+const CUSTOM_TOPIC_LEVEL_SETTINGS: crate::support::deployment::Settings<'static> = &[
     ("mqtt.handshake_topics.in", "status"),
     ("mqtt.handshake_topics.out", "in"),
 ];
@@ -29,8 +29,8 @@ each_deployment!(
     a_message_to_a_client_has_metadata_only_if_the_api_caller_sets_metadata,
     a_message_error_of_a_client_is_accepted_and_changes_nothing,
     messages_to_a_client_use_the_dialect_of_its_latest_online_message,
-    handshakes_may_use_a_separate_status_topic with STATUS_TOPIC_SETTINGS,
-    handshake_topic_segments_are_configurable with OTHER_SEGMENT_SETTINGS,
+    handshakes_and_offline_messages_may_use_a_separate_status_topic with STATUS_TOPIC_SETTINGS,
+    handshake_topic_levels_are_configurable with CUSTOM_TOPIC_LEVEL_SETTINGS,
     a_tenantless_client_gets_no_handshake_error with &[("tenant.default_org_id", "")],
 );
 
@@ -77,7 +77,7 @@ async fn a_host_handshake_registers_the_client_and_gets_no_response(deployment: 
     let (client_id, mut client) = connect_client(&deployment, "host").await;
     assert_eq!(client.subscribe(&outbound_topic(&client_id)).await, 1);
     register_host(&deployment, &client_id, &mut client, "h1").await;
-    let status = deployment.status(&client_id).await;
+    let status = deployment.client_status(&client_id).await;
     assert_eq!(status["org_id"], "10000");
     assert_eq!(status.get("dispatchers"), None);
     // The connector does not respond to the handshake. Therefore the first message that the client
@@ -118,7 +118,8 @@ async fn a_retained_offline_message_as_last_will_ends_the_connection(deployment:
 async fn an_offline_message_and_a_cleared_handshake_end_the_connection_in_either_order(
     mut deployment: Deployment,
 ) {
-    // The connector must accept the two messages in either order.
+    // The client may send the offline message before or after the message that clears its
+    // handshake.
     for offline_first in [true, false] {
         let (client_id, mut client) = connect_client(&deployment, "clean").await;
         register_host(&deployment, &client_id, &mut client, "h1").await;
@@ -135,7 +136,7 @@ async fn an_offline_message_and_a_cleared_handshake_end_the_connection_in_either
         deployment.restart().await;
         register_another_client(&deployment).await;
         assert_eq!(
-            deployment.status(&client_id).await["status"],
+            deployment.client_status(&client_id).await["status"],
             "disconnected"
         );
     }
@@ -154,7 +155,7 @@ async fn a_retained_offline_message_ends_the_connection(mut deployment: Deployme
     deployment.restart().await;
     register_another_client(&deployment).await;
     assert_eq!(
-        deployment.status(&client_id).await["status"],
+        deployment.client_status(&client_id).await["status"],
         "disconnected"
     );
 }
@@ -180,7 +181,7 @@ async fn a_replayed_handshake_is_ignored_if_it_is_already_recorded(mut deploymen
     })
     .await;
     assert_eq!(
-        deployment.status(&client_id).await["canonical_facts"]["fqdn"],
+        deployment.client_status(&client_id).await["canonical_facts"]["fqdn"],
         "h1"
     );
 }
@@ -212,7 +213,7 @@ async fn a_handshake_replayed_after_an_offline_message_does_not_register_the_cli
         })
         .await;
         assert_eq!(
-            deployment.status(&client_id).await["status"],
+            deployment.client_status(&client_id).await["status"],
             "disconnected"
         );
         client = RawClient::connect(&deployment.mqtt_address(), &Connect::new(&client_id)).await;
@@ -262,7 +263,7 @@ async fn a_handshake_without_message_id_or_valid_facts_gets_a_handshake_error(
         assert_eq!(dead_letter["occurrences"], 2, "{dead_letter}");
     }
     assert_eq!(
-        deployment.status(&client_id).await["status"],
+        deployment.client_status(&client_id).await["status"],
         "disconnected"
     );
     // The last handshake is retained. After the restart, an external broker replays this handshake.
@@ -362,7 +363,7 @@ async fn messages_to_a_client_use_the_dialect_of_its_latest_online_message(deplo
     assert_eq!(client.next_message().await.0, outbound_topic(&client_id));
 }
 
-async fn handshakes_may_use_a_separate_status_topic(deployment: Deployment) {
+async fn handshakes_and_offline_messages_may_use_a_separate_status_topic(deployment: Deployment) {
     let (client_id, mut client) = connect_client(&deployment, "status-topic").await;
     client.subscribe(&outbound_topic(&client_id)).await;
     let status_topic = format!("redhat/insights/status/{client_id}");
@@ -371,7 +372,8 @@ async fn handshakes_may_use_a_separate_status_topic(deployment: Deployment) {
         .publish_retained(&status_topic, handshake.as_bytes())
         .await;
     deployment.wait_until_connected(&client_id).await;
-    // Messages and responses still use the topics `in` and `out`.
+    // Only handshakes and offline messages use the status topic. Messages to the client and
+    // responses still use the topics `in` and `out`.
     deployment
         .send_message(&client_id, json!({"directive": "x"}))
         .await;
@@ -388,8 +390,8 @@ async fn handshakes_may_use_a_separate_status_topic(deployment: Deployment) {
     deployment.wait_until_disconnected(&client_id).await;
 }
 
-async fn handshake_topic_segments_are_configurable(deployment: Deployment) {
-    let (client_id, mut client) = connect_client(&deployment, "segments").await;
+async fn handshake_topic_levels_are_configurable(deployment: Deployment) {
+    let (client_id, mut client) = connect_client(&deployment, "topic-levels").await;
     let topic = format!("redhat/insights/status/{client_id}");
     let handshake = host_handshake("h1").to_string();
     client.publish_retained(&topic, handshake.as_bytes()).await;
@@ -419,7 +421,7 @@ async fn a_tenantless_client_gets_no_handshake_error(deployment: Deployment) {
     })
     .await;
     assert_eq!(
-        deployment.status(&client_id).await["status"],
+        deployment.client_status(&client_id).await["status"],
         "disconnected"
     );
     assert!(deployment.dead_letters().await.is_empty());

@@ -1,9 +1,11 @@
-//! Section 4 of the protocol specification: order, duplicates and time.
+//! Tests of section 4 of the protocol specification: message order, duplicate messages and `sent`
+//! times.
 
 use serde_json::json;
 
 use super::{
-    connect_client, online_message_with, recorded_mark, register_another_client, time_from_now,
+    connect_client, online_message_with, recorded_message_label, register_another_client,
+    time_from_now,
 };
 use crate::each_deployment;
 use crate::support::Deployment;
@@ -13,12 +15,12 @@ each_deployment!(
     messages_of_a_client_are_applied_in_the_order_in_which_the_broker_received_them,
     an_online_message_with_the_recorded_message_id_is_ignored,
     online_messages_without_message_id_are_not_treated_as_duplicates,
-    an_online_message_sent_up_to_ten_minutes_before_the_recorded_message_is_ignored,
-    an_online_message_sent_over_ten_minutes_before_the_recorded_message_is_applied,
+    an_online_message_sent_less_than_ten_minutes_before_the_recorded_message_is_ignored,
+    an_online_message_sent_more_than_ten_minutes_before_the_recorded_message_is_applied,
     a_sent_time_in_the_future_does_not_block_later_online_messages,
     a_missing_or_invalid_sent_time_is_replaced_by_the_receive_time,
     an_online_message_after_an_offline_message_is_always_applied,
-    a_message_id_has_at_most_255_characters,
+    a_message_id_with_more_than_255_characters_is_rejected,
 );
 
 async fn messages_of_a_client_are_applied_in_the_order_in_which_the_broker_received_them(
@@ -36,9 +38,13 @@ async fn messages_of_a_client_are_applied_in_the_order_in_which_the_broker_recei
             .await;
     }
     let last = online_message_with("last", &time_from_now(0), "last");
-    client.must_publish_after_pending(&topic, &last, 40).await;
+    client
+        .must_publish_with_messages_in_flight(&topic, &last, 40)
+        .await;
     deployment
-        .wait_for_status(&client_id, |status| recorded_mark(status) == "last")
+        .wait_for_status(&client_id, |status| {
+            recorded_message_label(status) == "last"
+        })
         .await;
 }
 
@@ -59,7 +65,7 @@ async fn an_online_message_with_the_recorded_message_id_is_ignored(deployment: D
         .await;
     register_another_client(&deployment).await;
     let status = deployment.wait_until_connected(&client_id).await;
-    assert_eq!(recorded_mark(&status), "first");
+    assert_eq!(recorded_message_label(&status), "first");
 }
 
 async fn online_messages_without_message_id_are_not_treated_as_duplicates(deployment: Deployment) {
@@ -75,7 +81,9 @@ async fn online_messages_without_message_id_are_not_treated_as_duplicates(deploy
         )
         .await;
     deployment
-        .wait_for_status(&client_id, |status| recorded_mark(status) == "second")
+        .wait_for_status(&client_id, |status| {
+            recorded_message_label(status) == "second"
+        })
         .await;
     let mut without_message_id = online_message_with("", &time_from_now(0), "third");
     without_message_id
@@ -84,11 +92,13 @@ async fn online_messages_without_message_id_are_not_treated_as_duplicates(deploy
         .remove("message_id");
     client.must_publish(&topic, &without_message_id).await;
     deployment
-        .wait_for_status(&client_id, |status| recorded_mark(status) == "third")
+        .wait_for_status(&client_id, |status| {
+            recorded_message_label(status) == "third"
+        })
         .await;
 }
 
-async fn an_online_message_sent_up_to_ten_minutes_before_the_recorded_message_is_ignored(
+async fn an_online_message_sent_less_than_ten_minutes_before_the_recorded_message_is_ignored(
     deployment: Deployment,
 ) {
     let (client_id, mut client) = connect_client(&deployment, "stale").await;
@@ -109,10 +119,10 @@ async fn an_online_message_sent_up_to_ten_minutes_before_the_recorded_message_is
     }
     register_another_client(&deployment).await;
     let status = deployment.wait_until_connected(&client_id).await;
-    assert_eq!(recorded_mark(&status), "new");
+    assert_eq!(recorded_message_label(&status), "new");
 }
 
-async fn an_online_message_sent_over_ten_minutes_before_the_recorded_message_is_applied(
+async fn an_online_message_sent_more_than_ten_minutes_before_the_recorded_message_is_applied(
     deployment: Deployment,
 ) {
     let (client_id, mut client) = connect_client(&deployment, "clock-set-back").await;
@@ -130,7 +140,9 @@ async fn an_online_message_sent_over_ten_minutes_before_the_recorded_message_is_
         )
         .await;
     deployment
-        .wait_for_status(&client_id, |status| recorded_mark(status) == "after")
+        .wait_for_status(&client_id, |status| {
+            recorded_message_label(status) == "after"
+        })
         .await;
     client
         .must_publish(
@@ -139,7 +151,9 @@ async fn an_online_message_sent_over_ten_minutes_before_the_recorded_message_is_
         )
         .await;
     deployment
-        .wait_for_status(&client_id, |status| recorded_mark(status) == "year 0")
+        .wait_for_status(&client_id, |status| {
+            recorded_message_label(status) == "year 0"
+        })
         .await;
 }
 
@@ -149,7 +163,9 @@ async fn a_sent_time_in_the_future_does_not_block_later_online_messages(deployme
     let future = online_message_with("a", "2099-01-01T00:00:00+02:00", "2099");
     client.must_publish(&topic, &future).await;
     deployment
-        .wait_for_status(&client_id, |status| recorded_mark(status) == "2099")
+        .wait_for_status(&client_id, |status| {
+            recorded_message_label(status) == "2099"
+        })
         .await;
     // The client has corrected its clock. The new `sent` time is decades before the recorded `sent`
     // time.
@@ -157,7 +173,7 @@ async fn a_sent_time_in_the_future_does_not_block_later_online_messages(deployme
         .must_publish(&topic, &online_message_with("b", &time_from_now(0), "now"))
         .await;
     deployment
-        .wait_for_status(&client_id, |status| recorded_mark(status) == "now")
+        .wait_for_status(&client_id, |status| recorded_message_label(status) == "now")
         .await;
     client
         .must_publish(
@@ -166,7 +182,9 @@ async fn a_sent_time_in_the_future_does_not_block_later_online_messages(deployme
         )
         .await;
     deployment
-        .wait_for_status(&client_id, |status| recorded_mark(status) == "9999")
+        .wait_for_status(&client_id, |status| {
+            recorded_message_label(status) == "9999"
+        })
         .await;
     client
         .must_publish(
@@ -175,7 +193,9 @@ async fn a_sent_time_in_the_future_does_not_block_later_online_messages(deployme
         )
         .await;
     deployment
-        .wait_for_status(&client_id, |status| recorded_mark(status) == "again")
+        .wait_for_status(&client_id, |status| {
+            recorded_message_label(status) == "again"
+        })
         .await;
 }
 
@@ -192,12 +212,14 @@ async fn a_missing_or_invalid_sent_time_is_replaced_by_the_receive_time(deployme
         .into_iter()
         .enumerate()
     {
-        let mark = format!("m{n}");
-        let mut online = online_message_with(&mark, "", &mark);
+        let message_label = format!("m{n}");
+        let mut online = online_message_with(&message_label, "", &message_label);
         online["sent"] = sent;
         client.must_publish(&topic, &online).await;
         deployment
-            .wait_for_status(&client_id, |status| status["tags"]["mark"] == mark)
+            .wait_for_status(&client_id, |status| {
+                status["tags"]["message_label"] == message_label
+            })
             .await;
     }
     // The recorded `sent` time is the receive time of the previous message. The `sent` time of this
@@ -209,13 +231,16 @@ async fn a_missing_or_invalid_sent_time_is_replaced_by_the_receive_time(deployme
         )
         .await;
     register_another_client(&deployment).await;
-    assert_eq!(recorded_mark(&deployment.status(&client_id).await), "m3");
+    assert_eq!(
+        recorded_message_label(&deployment.client_status(&client_id).await),
+        "m3"
+    );
 }
 
 async fn an_online_message_after_an_offline_message_is_always_applied(deployment: Deployment) {
     let (client_id, mut client) = connect_client(&deployment, "again").await;
     let topic = control_out_topic(&client_id);
-    for (message_id, offset_seconds, mark) in [
+    for (message_id, offset_seconds, message_label) in [
         ("a", 0, "1"),
         ("a", 0, "2"),
         ("b", -300, "3"),
@@ -224,18 +249,20 @@ async fn an_online_message_after_an_offline_message_is_always_applied(deployment
         client
             .must_publish(
                 &topic,
-                &online_message_with(message_id, &time_from_now(offset_seconds), mark),
+                &online_message_with(message_id, &time_from_now(offset_seconds), message_label),
             )
             .await;
         deployment
-            .wait_for_status(&client_id, |status| status["tags"]["mark"] == mark)
+            .wait_for_status(&client_id, |status| {
+                status["tags"]["message_label"] == message_label
+            })
             .await;
         client.must_publish(&topic, &offline_message()).await;
         deployment.wait_until_disconnected(&client_id).await;
     }
 }
 
-async fn a_message_id_has_at_most_255_characters(deployment: Deployment) {
+async fn a_message_id_with_more_than_255_characters_is_rejected(deployment: Deployment) {
     let (client_id, mut client) = connect_client(&deployment, "long-ids").await;
     let topic = control_out_topic(&client_id);
     let longest_id = "é".repeat(255);
@@ -246,7 +273,7 @@ async fn a_message_id_has_at_most_255_characters(deployment: Deployment) {
         )
         .await;
     deployment
-        .wait_for_status(&client_id, |status| recorded_mark(status) == "255")
+        .wait_for_status(&client_id, |status| recorded_message_label(status) == "255")
         .await;
     let too_long_id = "é".repeat(256);
     client
@@ -257,5 +284,8 @@ async fn a_message_id_has_at_most_255_characters(deployment: Deployment) {
         .await;
     let dead_letters = deployment.wait_for_dead_letters(&client_id, 1).await;
     assert_eq!(dead_letters[0]["reason"], "value_too_long");
-    assert_eq!(recorded_mark(&deployment.status(&client_id).await), "255");
+    assert_eq!(
+        recorded_message_label(&deployment.client_status(&client_id).await),
+        "255"
+    );
 }

@@ -1,9 +1,9 @@
-//! Section 1 of the protocol specification: the status dialect.
+//! Tests of section 1 of the protocol specification: the status dialect.
 
 use serde_json::{Value, json};
 
 use super::{
-    connect_client, online_message_with, publish_online_and_wait, recorded_mark,
+    connect_client, online_message_with, publish_online_and_wait, recorded_message_label,
     register_another_client, time_from_now,
 };
 use crate::each_deployment;
@@ -48,7 +48,9 @@ async fn an_online_message_registers_the_client_and_a_later_online_message_repla
         .must_publish(&control_out_topic(&client_id), &later)
         .await;
     let status = deployment
-        .wait_for_status(&client_id, |status| recorded_mark(status) == "later")
+        .wait_for_status(&client_id, |status| {
+            recorded_message_label(status) == "later"
+        })
         .await;
     assert_eq!(
         status["canonical_facts"],
@@ -97,8 +99,8 @@ async fn a_last_will_with_an_old_sent_time_ends_the_connection(deployment: Deplo
         json!({"state": "offline", "dispatchers": null, "canonical_facts": null}),
         json!({"state": "offline", "dispatchers": null, "canonical_facts": {"insights_id": ""}}),
     ] {
-        // Clients create the last will once, when they start. Therefore the last will has the same
-        // message id and the same `sent` time at every reconnect.
+        // Clients create their last will only once, when they start. Therefore the last will has
+        // the same message id and the same `sent` time after every reconnect.
         let mut will = offline_message();
         will["content"] = content;
         for n in 0..2 {
@@ -134,7 +136,7 @@ async fn a_heartbeat_after_a_reconnect_restores_the_connection_without_an_online
         client = RawClient::connect(&deployment.mqtt_address(), &connect).await;
         client.publish_heartbeat(&data_out_topic(&client_id)).await;
         let status = deployment.wait_until_connected(&client_id).await;
-        assert_eq!(recorded_mark(&status), "before disconnect");
+        assert_eq!(recorded_message_label(&status), "before disconnect");
         assert_eq!(status["org_id"], "10000");
     }
     // The API can send messages to the client again.
@@ -167,7 +169,7 @@ async fn an_empty_payload_never_registers_or_removes_a_client(deployment: Deploy
     }
     publish_online_and_wait(&deployment, &known_id, &mut known, "last").await;
     assert_eq!(
-        deployment.status(&unknown_id).await["status"],
+        deployment.client_status(&unknown_id).await["status"],
         "disconnected"
     );
     // An empty payload on the control topic clears a retained message. The connector does not treat
@@ -180,7 +182,10 @@ async fn an_empty_payload_never_registers_or_removes_a_client(deployment: Deploy
         .await;
     deployment.wait_until_disconnected(&known_id).await;
     register_another_client(&deployment).await;
-    assert_eq!(deployment.status(&known_id).await["status"], "disconnected");
+    assert_eq!(
+        deployment.client_status(&known_id).await["status"],
+        "disconnected"
+    );
     assert!(deployment.dead_letters().await.is_empty());
 }
 
@@ -225,15 +230,17 @@ async fn unusual_facts_and_dispatchers_of_real_clients_are_accepted(deployment: 
         ),
     ];
     for (n, (facts, stored_facts)) in cases.into_iter().enumerate() {
-        let mark = format!("m{n}");
-        let mut online = online_message_with("", &time_from_now(0), &mark);
+        let message_label = format!("m{n}");
+        let mut online = online_message_with("", &time_from_now(0), &message_label);
         online["content"]["canonical_facts"] = facts;
         online["content"]["dispatchers"] = json!({"worker": null, "a-b": {}, "a_b": {"x": "1"}});
         client
             .must_publish(&control_out_topic(&client_id), &online)
             .await;
         let status = deployment
-            .wait_for_status(&client_id, |status| status["tags"]["mark"] == mark)
+            .wait_for_status(&client_id, |status| {
+                status["tags"]["message_label"] == message_label
+            })
             .await;
         assert_eq!(status["canonical_facts"], stored_facts);
         assert_eq!(
@@ -247,7 +254,9 @@ async fn unusual_facts_and_dispatchers_of_real_clients_are_accepted(deployment: 
         .must_publish(&control_out_topic(&client_id), &online)
         .await;
     let status = deployment
-        .wait_for_status(&client_id, |status| recorded_mark(status) == "none")
+        .wait_for_status(&client_id, |status| {
+            recorded_message_label(status) == "none"
+        })
         .await;
     assert_eq!(status.get("dispatchers"), None);
 }

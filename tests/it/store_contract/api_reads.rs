@@ -1,4 +1,4 @@
-//! Store methods that read connections for API callers.
+//! Contract tests of the store methods that read connections for API callers.
 
 use std::sync::Arc;
 
@@ -7,7 +7,9 @@ use serde_json::json;
 
 use super::{client, org, record_online, tenant, upsert, upsert_for_org};
 
-pub async fn find_many_returns_only_connections_of_the_organization(store: Arc<dyn Store>) {
+pub async fn find_connections_for_org_returns_only_connections_of_the_organization(
+    store: Arc<dyn Store>,
+) {
     record_online(
         &store,
         vec![
@@ -20,13 +22,16 @@ pub async fn find_many_returns_only_connections_of_the_organization(store: Arc<d
     .await;
     let requested_ids = ["a", "b", "c", "d", "a", "x"].map(client);
     let found = store
-        .find_many_for_org(&org("1"), &requested_ids)
+        .find_connections_for_org(&org("1"), &requested_ids)
         .await
         .unwrap();
     let mut names: Vec<&str> = found.iter().map(|found| found.client_id.as_str()).collect();
     names.sort_unstable();
     assert_eq!(names, ["a", "d"]);
-    let found = store.find_many_for_org(&org("1"), &[]).await.unwrap();
+    let found = store
+        .find_connections_for_org(&org("1"), &[])
+        .await
+        .unwrap();
     assert!(found.is_empty());
 }
 
@@ -53,7 +58,7 @@ pub async fn satellite_is_found_for_every_organization(store: Arc<dyn Store>) {
         ("tenantless-satellite", None),
     ] {
         let found = store
-            .find_for_org_or_satellite(&org("1"), &client(name))
+            .find_org_or_satellite_connection(&org("1"), &client(name))
             .await
             .unwrap();
         let expected = org_id.map(tenant);
@@ -61,7 +66,7 @@ pub async fn satellite_is_found_for_every_organization(store: Arc<dyn Store>) {
     }
 }
 
-pub async fn list_all_pages_through_clients_with_a_tenant(store: Arc<dyn Store>) {
+pub async fn list_all_clients_returns_pages_of_clients_with_a_tenant(store: Arc<dyn Store>) {
     record_online(
         &store,
         vec![
@@ -74,12 +79,15 @@ pub async fn list_all_pages_through_clients_with_a_tenant(store: Arc<dyn Store>)
     .await;
     let all_clients =
         [("1", "c"), ("1", "d"), ("2", "b")].map(|(org, name)| (tenant(org), client(name)));
-    let page = store.list_all(0, 10).await.unwrap();
-    assert_eq!((page.count, page.clients.as_slice()), (3, &all_clients[..]));
-    let page = store.list_all(1, 1).await.unwrap();
+    let page = store.list_all_clients(0, 10).await.unwrap();
     assert_eq!(
-        (page.count, page.clients.as_slice()),
+        (page.total_count, page.clients.as_slice()),
+        (3, &all_clients[..])
+    );
+    let page = store.list_all_clients(1, 1).await.unwrap();
+    assert_eq!(
+        (page.total_count, page.clients.as_slice()),
         (3, &all_clients[1..2])
     );
-    assert_eq!(store.list_all(9, 1).await.unwrap().count, 3);
+    assert_eq!(store.list_all_clients(9, 1).await.unwrap().total_count, 3);
 }

@@ -1,4 +1,4 @@
-//! Store methods for dead letters: insert, limits, filters, replay and purge.
+//! Contract tests of the store methods for dead letters: insert, limits, filters, replay and purge.
 
 use std::sync::Arc;
 
@@ -27,13 +27,13 @@ fn dead_letter(name: &str, payload: &'static [u8], second: i64) -> DeadLetter {
 async fn insert_dead_letters(
     store: &Arc<dyn Store>,
     dead_letters: Vec<DeadLetter>,
-    max_per_client: u32,
+    max_dead_letters_per_client: u32,
 ) {
     let batch = PresenceBatch {
         dead_letters,
         dead_letter_limits: DeadLetterLimits {
-            max_per_client,
-            max_total: 100,
+            max_dead_letters_per_client,
+            max_dead_letters: 100,
         },
         ..PresenceBatch::default()
     };
@@ -92,7 +92,7 @@ pub async fn oldest_dead_letters_above_the_client_limit_are_deleted(store: Arc<d
 
 pub async fn dead_letters_can_be_filtered_read_and_purged(store: Arc<dyn Store>) {
     let mut truncated = dead_letter("a", b"first bytes", 1);
-    truncated.size = 3_000_000;
+    truncated.payload_size = 3_000_000;
     truncated.reason = RejectReason::PayloadTooLarge;
     let binary_without_client = dead_letter("", b"\x00\xff\xfe", 2);
     insert_dead_letters(

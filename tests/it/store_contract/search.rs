@@ -1,10 +1,11 @@
-//! Store methods that list connections: filters, pages and counts.
+//! Contract tests of the store methods that list connections: filters, pages and counts.
 
 use std::sync::Arc;
 
 use cloud_connector::domain::Connection;
 use cloud_connector::store::{
-    Filter, LookupOutcome, LookupReason, LookupResult, PageRequest, PageStart, Store, TenantChange,
+    ConnectionFilter, LookupOutcome, LookupReason, LookupResult, PageRequest, PageStart, Store,
+    TenantChange,
 };
 use serde_json::{Value, json};
 
@@ -29,14 +30,23 @@ fn upsert_with_info(
 
 /// Returns the client ids of organization 1 that match a filter. Checks that both variants of
 /// [`PageStart`] return the same clients.
-async fn search(store: &Arc<dyn Store>, set_filter: impl Fn(&mut Filter)) -> Vec<String> {
+async fn search_client_ids(
+    store: &Arc<dyn Store>,
+    set_filter: impl Fn(&mut ConnectionFilter),
+) -> Vec<String> {
     let mut request = PageRequest::at_offset(0, 100);
     set_filter(&mut request.filter);
-    let page = store.list_for_org(&org("1"), &request).await.unwrap();
+    let page = store
+        .list_connections_for_org(&org("1"), &request)
+        .await
+        .unwrap();
     let names = client_names(&page.connections);
-    assert_eq!(page.count, names.len() as u64);
+    assert_eq!(page.total_count, names.len() as u64);
     request.start = PageStart::After(String::new());
-    let page = store.list_for_org(&org("1"), &request).await.unwrap();
+    let page = store
+        .list_connections_for_org(&org("1"), &request)
+        .await
+        .unwrap();
     assert_eq!(client_names(&page.connections), names, "PageStart::After");
     names
 }
@@ -77,7 +87,7 @@ pub async fn filters_match_dispatchers_tags_and_facts(store: Arc<dyn Store>) {
     )
     .await;
     let by_dispatcher = |name: &'static str| {
-        search(&store, move |filter: &mut Filter| {
+        search_client_ids(&store, move |filter: &mut ConnectionFilter| {
             filter.require_dispatcher(name);
         })
     };
@@ -97,7 +107,7 @@ pub async fn filters_match_dispatchers_tags_and_facts(store: Arc<dyn Store>) {
         ("sizes", "true", &["a"]),
         ("a", "b:c", &[]),
     ] {
-        let found = search(&store, |filter| filter.require_tag(key, value)).await;
+        let found = search_client_ids(&store, |filter| filter.require_tag(key, value)).await;
         assert_eq!(found, names, "tag {key}:{value}");
     }
     for (key, value, names) in [
@@ -114,10 +124,10 @@ pub async fn filters_match_dispatchers_tags_and_facts(store: Arc<dyn Store>) {
         ("none", "null", &[]),
         ("missing", "", &[]),
     ] {
-        let found = search(&store, |filter| filter.require_fact(key, value)).await;
+        let found = search_client_ids(&store, |filter| filter.require_fact(key, value)).await;
         assert_eq!(found, names, "fact {key}:{value}");
     }
-    let by_several = search(&store, |filter| {
+    let by_several = search_client_ids(&store, |filter| {
         filter.require_dispatcher("echo");
         filter.require_tag("region", "us1");
         filter.require_prefix("web");
@@ -149,7 +159,7 @@ pub async fn prefix_filter_matches_client_id_and_fqdn(store: Arc<dyn Store>) {
         ("_", &[]),
         ("\u{10ffff}", &[]),
     ] {
-        let found = search(&store, |filter| filter.require_prefix(prefix)).await;
+        let found = search_client_ids(&store, |filter| filter.require_prefix(prefix)).await;
         assert_eq!(found, names, "{prefix}");
     }
 }
@@ -162,7 +172,7 @@ pub async fn search_uses_the_latest_online_message(store: Arc<dyn Store>) {
         upsert
     };
     let by_region = |region: &'static str| {
-        search(&store, move |filter: &mut Filter| {
+        search_client_ids(&store, move |filter: &mut ConnectionFilter| {
             filter.require_tag("region", region);
         })
     };
@@ -178,7 +188,7 @@ pub async fn search_uses_the_latest_online_message(store: Arc<dyn Store>) {
     // new search row.
     record_offline(&store, &["a"], 5).await;
     store
-        .delete_disconnected_before(timestamp_at(9))
+        .delete_clients_disconnected_before(timestamp_at(9))
         .await
         .unwrap();
     assert_eq!(by_region("us2").await, [""; 0]);
@@ -191,11 +201,14 @@ pub async fn page_starts_after_the_given_client_id(store: Arc<dyn Store>) {
     record_online(&store, upserts.to_vec()).await;
     let page_after = async |client_id: &str| {
         let request = PageRequest {
-            filter: Filter::default(),
+            filter: ConnectionFilter::default(),
             start: PageStart::After(client_id.to_owned()),
             limit: 2,
         };
-        let page = store.list_for_org(&org("1"), &request).await.unwrap();
+        let page = store
+            .list_connections_for_org(&org("1"), &request)
+            .await
+            .unwrap();
         client_names(&page.connections)
     };
     assert_eq!(page_after("").await, ["a", "b"]);
@@ -206,13 +219,16 @@ pub async fn page_starts_after_the_given_client_id(store: Arc<dyn Store>) {
 
 pub async fn connection_counts_are_correct_after_every_change(store: Arc<dyn Store>) {
     // Returns the number of connections of organization 1 and of organization 2. Checks that all
-    // methods return the same numbers.
+    // store methods that count connections return the same numbers.
     let count_connections_by_org = async || {
         let org_1_count = super::count_for_org(&store, "1").await;
         let org_2_count = super::count_for_org(&store, "2").await;
-        let total_count = store.list_all(0, 0).await.unwrap().count;
+        let total_count = store.list_all_clients(0, 0).await.unwrap().total_count;
         assert_eq!(total_count, org_1_count + org_2_count);
-        assert_eq!(store.count_with_tenant().await.unwrap(), total_count);
+        assert_eq!(
+            store.count_connections_with_tenant().await.unwrap(),
+            total_count
+        );
         (org_1_count, org_2_count)
     };
     record_online(

@@ -15,43 +15,45 @@ pub struct Certs {
 }
 
 impl Certs {
-    /// Creates the CA and the server certificate in `parent/certs`.
-    pub async fn init(parent: &Path) -> Self {
-        let dir = parent.join("certs");
+    /// Creates the CA and the server certificate in the directory `certs` below `parent_dir`.
+    pub async fn init(parent_dir: &Path) -> Self {
+        let dir = parent_dir.join("certs");
         run_certs_command(&["init", "--dir", dir.to_str().unwrap()]).await;
         Self { dir }
     }
 
-    /// Creates certificates, and the builder of a connector whose MQTT listener uses these
+    /// Creates certificates and the builder of a connector. The connector's MQTT listener uses the
     /// certificates.
     pub async fn connector_builder() -> (Self, ConnectorBuilder) {
         let builder = ConnectorBuilder::new();
         let certs = Self::init(builder.temp_dir()).await;
-        let file = |file_name: &str| certs.file(file_name).display().to_string();
+        let path_string = |file_name: &str| certs.file_path(file_name).display().to_string();
         let builder = builder
             .set("broker.tls.listen", "127.0.0.1:0")
-            .set("broker.tls.certificate", file("server.pem"))
-            .set("broker.tls.key", file("server.key"))
-            .set("broker.tls.client_ca", file("ca.pem"));
+            .set("broker.tls.certificate", path_string("server.pem"))
+            .set("broker.tls.key", path_string("server.key"))
+            .set("broker.tls.client_ca", path_string("ca.pem"));
         (certs, builder)
     }
 
     /// Issues a client certificate. Writes the files `<client_id>.pem` and `<client_id>.key`.
-    pub async fn issue(&self, client_id: &str) {
+    pub async fn issue_client_certificate(&self, client_id: &str) {
         run_certs_command(&["issue", "--dir", self.dir.to_str().unwrap(), client_id]).await;
     }
 
     /// Returns the path of a file in the certificate directory.
-    pub fn file(&self, file_name: &str) -> PathBuf {
+    pub fn file_path(&self, file_name: &str) -> PathBuf {
         self.dir.join(file_name)
     }
 
     /// Writes a CRL that revokes the client's certificate. Returns the path of the CRL file.
-    pub fn revoke(&self, client_id: &str) -> PathBuf {
-        let read = |file_name: &str| std::fs::read_to_string(self.file(file_name)).unwrap();
-        let ca_key = rcgen::KeyPair::from_pem(&read("ca.key")).unwrap();
-        let issuer = rcgen::Issuer::from_ca_cert_pem(&read("ca.pem"), ca_key).unwrap();
-        let certificate_der = &read_pem_certificates(&self.file(&format!("{client_id}.pem")))[0];
+    pub fn revoke_client_certificate(&self, client_id: &str) -> PathBuf {
+        let read_file =
+            |file_name: &str| std::fs::read_to_string(self.file_path(file_name)).unwrap();
+        let ca_key = rcgen::KeyPair::from_pem(&read_file("ca.key")).unwrap();
+        let issuer = rcgen::Issuer::from_ca_cert_pem(&read_file("ca.pem"), ca_key).unwrap();
+        let certificate_der =
+            &read_pem_certificates(&self.file_path(&format!("{client_id}.pem")))[0];
         let (_, certificate) = x509_parser::parse_x509_certificate(certificate_der).unwrap();
         let now = time::OffsetDateTime::now_utc();
         let crl = rcgen::CertificateRevocationListParams {
@@ -67,16 +69,16 @@ impl Certs {
             }],
             key_identifier_method: rcgen::KeyIdMethod::Sha256,
         };
-        let crl_file = self.file("revoked.pem");
+        let crl_file = self.file_path("revoked.pem");
         std::fs::write(&crl_file, crl.signed_by(&issuer).unwrap().pem().unwrap()).unwrap();
         crl_file
     }
 
     /// Returns the TLS settings of a client that trusts the CA. If `client_id` is `None`, the
     /// client presents no certificate.
-    pub fn client_config(&self, client_id: Option<&str>) -> Arc<rustls::ClientConfig> {
+    pub fn client_tls_config(&self, client_id: Option<&str>) -> Arc<rustls::ClientConfig> {
         let mut roots = rustls::RootCertStore::empty();
-        for root in read_pem_certificates(&self.file("ca.pem")) {
+        for root in read_pem_certificates(&self.file_path("ca.pem")) {
             roots.add(root).unwrap();
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -87,8 +89,8 @@ impl Certs {
         Arc::new(match client_id {
             None => builder.with_no_client_auth(),
             Some(client_id) => {
-                let chain = read_pem_certificates(&self.file(&format!("{client_id}.pem")));
-                let key = PrivateKeyDer::from_pem_file(self.file(&format!("{client_id}.key")));
+                let chain = read_pem_certificates(&self.file_path(&format!("{client_id}.pem")));
+                let key = PrivateKeyDer::from_pem_file(self.file_path(&format!("{client_id}.key")));
                 builder.with_client_auth_cert(chain, key.unwrap()).unwrap()
             }
         })

@@ -1,5 +1,5 @@
-//! A connector in distributed mode: the external services, and connector processes that each run
-//! one or more roles.
+//! A connector in distributed mode. A cluster consists of the external services and of connector
+//! processes. Each process runs one or more roles.
 
 use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use tokio::time::timeout;
 pub use super::connector::DEFAULT_ORG_ID;
 use super::connector::{is_last_banner_line, send_signal, sum_metric};
 use super::services::{self, Service};
-use super::{TIMEOUT, connector_command, env_var_name, eventually};
+use super::{CONDITION_TIMEOUT, connector_command, env_var_name, eventually};
 
 /// API key of the caller `tester`.
 pub const API_KEY: &str = "0123456789abcdef0123";
@@ -34,10 +34,10 @@ impl Cluster {
     /// Creates a cluster with a private Mosquitto. The cluster has its own database on the shared
     /// PostgreSQL server, and its own topics on the shared Kafka server.
     pub async fn new() -> Self {
-        Self::with_services(Service::mosquitto().await, None, None).await
+        Self::with_services(Service::start_mosquitto().await, None, None).await
     }
 
-    /// Creates a cluster that uses these services, migrates the database and creates the Kafka
+    /// Creates a cluster that uses these services. Then migrates the database and creates the Kafka
     /// topics. For PostgreSQL and Kafka, `None` selects the server that all tests share.
     pub async fn with_services(
         mosquitto: Service,
@@ -93,8 +93,8 @@ impl Cluster {
     }
 
     /// Sets a configuration key for the processes that the test starts later.
-    pub fn set(mut self, key: &str, value: impl std::fmt::Display) -> Self {
-        let variable = env_var_name(key);
+    pub fn set(mut self, config_key: &str, value: impl std::fmt::Display) -> Self {
+        let variable = env_var_name(config_key);
         self.env_vars.retain(|(existing, _)| *existing != variable);
         self.env_vars.push((variable, value.to_string()));
         self
@@ -102,13 +102,13 @@ impl Cluster {
 
     /// Returns the value of a configuration key. Panics if the test did not set the key.
     #[must_use]
-    pub fn setting(&self, key: &str) -> &str {
-        let variable = env_var_name(key);
+    pub fn setting(&self, config_key: &str) -> &str {
+        let variable = env_var_name(config_key);
         let entry = self
             .env_vars
             .iter()
             .find(|(existing, _)| *existing == variable);
-        &entry.unwrap_or_else(|| panic!("{key} is not set")).1
+        &entry.unwrap_or_else(|| panic!("{config_key} is not set")).1
     }
 
     /// Opens a connection to the cluster's database.
@@ -174,7 +174,7 @@ impl Cluster {
             }
             None
         };
-        let http_url = timeout(TIMEOUT, read_banner)
+        let http_url = timeout(CONDITION_TIMEOUT, read_banner)
             .await
             .expect("timed out waiting for the startup banner")
             .unwrap_or_else(|| panic!("process {process_name} did not start"));
@@ -204,13 +204,13 @@ impl ConnectorProcess {
     }
 
     /// Sends a signal to the process, for example `TERM`.
-    pub fn signal(&self, signal: &str) {
-        send_signal(self.pid(), signal);
+    pub fn send_signal(&self, signal_name: &str) {
+        send_signal(self.pid(), signal_name);
     }
 
     /// Waits until the process exits.
     pub async fn wait_for_exit(mut self) -> ExitStatus {
-        timeout(TIMEOUT, self.child.wait())
+        timeout(CONDITION_TIMEOUT, self.child.wait())
             .await
             .expect("timed out waiting for the process to exit")
             .unwrap()
@@ -220,7 +220,7 @@ impl ConnectorProcess {
         self.child.kill().await.unwrap();
     }
 
-    /// Returns the HTTP status and the body of the readiness probe.
+    /// Requests `/readiness`. Returns the HTTP status and the body of the response.
     pub async fn readiness(&self) -> (u16, Value) {
         let request = self.unauthenticated_request("GET", "/readiness");
         let response = request.send().await.unwrap();
@@ -238,7 +238,7 @@ impl ConnectorProcess {
     }
 
     async fn wait_for_readiness(&self, should_be_ready: bool) -> Value {
-        let deadline = Instant::now() + TIMEOUT;
+        let deadline = Instant::now() + CONDITION_TIMEOUT;
         loop {
             let (status, body) = self.readiness().await;
             if (status == 200) == should_be_ready {
@@ -267,8 +267,8 @@ impl ConnectorProcess {
             .header("x-rh-cloud-connector-org-id", DEFAULT_ORG_ID)
     }
 
-    /// Returns the client ids that `GET /v2/connections` lists. If the request fails, the error is
-    /// the HTTP status.
+    /// Returns the client ids that `GET /v2/connections` lists. If the API responds with an error,
+    /// returns the HTTP status of the error.
     pub async fn list_client_ids(&self) -> Result<Vec<String>, u16> {
         let request = self.request("GET", "/v2/connections");
         let response = request.send().await.unwrap();
@@ -313,7 +313,8 @@ impl ConnectorProcess {
         (response.status().as_u16(), response.json().await.unwrap())
     }
 
-    /// Returns the sum of a metric over all time series whose labels contain the text `label`.
+    /// Returns the sum of the metric's values. The sum includes only the time series whose labels
+    /// contain the text `label`.
     pub async fn read_metric(&self, metric_name: &str, label: &str) -> f64 {
         let request = self.unauthenticated_request("GET", "/metrics");
         let metrics_page = request.send().await.unwrap().text().await.unwrap();

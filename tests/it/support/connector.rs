@@ -11,14 +11,14 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-use super::{TIMEOUT, env_var_name, eventually};
+use super::{CONDITION_TIMEOUT, env_var_name, eventually};
 
-/// Organization id of all clients that the tenant lookup does not assign to another organization.
-/// This is the default value of `tenant.default_org_id`.
+/// Default value of the setting `tenant.default_org_id`. The connector assigns this organization to
+/// a client if the test configures no other organization for the client.
 pub const DEFAULT_ORG_ID: &str = "10000";
 
-/// Returns a command that runs the binary under test. The command does not inherit configuration
-/// variables from the environment of the tests.
+/// Returns a command that runs the binary under test. The command does not inherit the
+/// environment variables that configure a connector.
 pub fn connector_command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_cloud-connector"));
     for (name, _) in std::env::vars() {
@@ -45,8 +45,9 @@ impl ConnectorBuilder {
     }
 
     /// Sets a configuration key, for example `http.listen`.
-    pub fn set(mut self, key: &str, value: impl std::fmt::Display) -> Self {
-        self.env_vars.push((env_var_name(key), value.to_string()));
+    pub fn set(mut self, config_key: &str, value: impl std::fmt::Display) -> Self {
+        self.env_vars
+            .push((env_var_name(config_key), value.to_string()));
         self
     }
 
@@ -116,7 +117,7 @@ impl Connector {
                 }
             }
         };
-        timeout(TIMEOUT, read_banner)
+        timeout(CONDITION_TIMEOUT, read_banner)
             .await
             .expect("timed out waiting for the startup banner");
         if !banner.last().is_some_and(|line| is_last_banner_line(line)) {
@@ -175,14 +176,14 @@ impl Connector {
     }
 
     /// Sends a signal to the process, for example `TERM`.
-    pub fn signal(&self, signal: &str) {
-        send_signal(self.pid(), signal);
+    pub fn send_signal(&self, signal_name: &str) {
+        send_signal(self.pid(), signal_name);
     }
 
     /// Waits until the process exits.
     pub async fn wait_for_exit(&mut self) -> ExitStatus {
         let mut child = self.child.take().unwrap();
-        timeout(TIMEOUT, child.wait())
+        timeout(CONDITION_TIMEOUT, child.wait())
             .await
             .expect("timed out waiting for the connector to exit")
             .unwrap()
@@ -264,14 +265,15 @@ impl Connector {
         (response.status().as_u16(), response.json().await.unwrap())
     }
 
-    /// Returns the sum of a metric over all time series whose labels contain the text `label`.
+    /// Returns the sum of the metric's values. The sum includes only the time series whose labels
+    /// contain the text `label`.
     pub async fn read_metric(&self, metric_name: &str, label: &str) -> f64 {
         let request = self.unauthenticated_request("GET", "/metrics");
         let metrics_page = request.send().await.unwrap().text().await.unwrap();
         sum_metric(&metrics_page, metric_name, label)
     }
 
-    /// Returns the HTTP status and the body of the readiness probe.
+    /// Requests `/readiness`. Returns the HTTP status and the body of the response.
     pub async fn readiness(&self) -> (u16, Value) {
         let request = self.unauthenticated_request("GET", "/readiness");
         let response = request.send().await.unwrap();
@@ -279,14 +281,14 @@ impl Connector {
     }
 }
 
-/// Returns whether `line` is the last line of the startup banner: the hint how to stop the
-/// connector.
+/// Returns whether `line` is the last line of the startup banner. The last line explains how to
+/// stop the connector.
 pub fn is_last_banner_line(line: &str) -> bool {
     line.starts_with("Ctrl-C")
 }
 
-/// Returns the sum of a metric on a Prometheus page, over all time series whose labels contain the
-/// text `label`.
+/// Returns the sum of the metric's values on a Prometheus page. The sum includes only the time
+/// series whose labels contain the text `label`.
 pub fn sum_metric(metrics_page: &str, metric_name: &str, label: &str) -> f64 {
     metrics_page
         .lines()
@@ -296,9 +298,9 @@ pub fn sum_metric(metrics_page: &str, metric_name: &str, label: &str) -> f64 {
 }
 
 /// Sends a signal to a process, for example `TERM`.
-pub fn send_signal(pid: i32, signal: &str) {
+pub fn send_signal(pid: i32, signal_name: &str) {
     let status = std::process::Command::new("kill")
-        .args([&format!("-{signal}"), &pid.to_string()])
+        .args([&format!("-{signal_name}"), &pid.to_string()])
         .status()
         .unwrap();
     assert!(status.success());

@@ -1,5 +1,5 @@
-//! A connector under test, in one of the two deployment modes. With this type, one test function
-//! can run in embedded mode and in distributed mode.
+//! A connector under test, in embedded mode or in distributed mode. With [`Deployment`], one test
+//! function can run in both modes.
 
 use serde_json::Value;
 
@@ -34,13 +34,13 @@ pub struct ConnectionRow {
     pub tenant_lookup_timestamp: Option<i64>,
     pub tenant_lookup_failure_count: i64,
     pub stale_timestamp: i64,
-    /// Time of the last write to the row, in microseconds since 1970. Two writes within one second
-    /// must have different values.
+    /// Time of the last write to the row, in microseconds since 1970. With whole seconds, a test
+    /// could not distinguish two writes within one second.
     pub updated_at: i64,
 }
 
 /// Reads a client's row from a SQLite database file.
-pub async fn sqlite_row(path: &std::path::Path, client_id: &str) -> Option<ConnectionRow> {
+pub async fn read_sqlite_row(path: &std::path::Path, client_id: &str) -> Option<ConnectionRow> {
     use sqlx::Row as _;
     let mut database = open_sqlite(path).await;
     let row = sqlx::query(
@@ -69,7 +69,7 @@ async fn open_sqlite(path: &std::path::Path) -> sqlx::SqliteConnection {
 
 /// Reads a client's row from PostgreSQL.
 #[cfg(feature = "external-services")]
-pub async fn postgres_row(
+pub async fn read_postgres_row(
     database: &mut sqlx::PgConnection,
     client_id: &str,
 ) -> Option<ConnectionRow> {
@@ -116,7 +116,8 @@ impl Deployment {
     #[cfg(feature = "external-services")]
     pub async fn distributed_with_private_postgres(settings: Settings<'_>) -> Self {
         use super::services::Service;
-        let (mosquitto, postgres) = tokio::join!(Service::mosquitto(), Service::postgres());
+        let (mosquitto, postgres) =
+            tokio::join!(Service::start_mosquitto(), Service::start_postgres());
         let cluster = Cluster::with_services(mosquitto, Some(postgres), None).await;
         Self::start_distributed(cluster, settings).await
     }
@@ -144,7 +145,7 @@ impl Deployment {
     }
 
     /// Drops this deployment, and starts a new deployment in the same mode. The new deployment
-    /// looks up tenants at the gateway, and caches found tenants for only 1 ms.
+    /// looks up tenants at the fake gateway, and caches found tenants for only 1 ms.
     pub async fn recreate_with_gateway(
         self,
         gateway: &FakeGateway,
@@ -199,7 +200,7 @@ impl Deployment {
     }
 
     /// Requests the client's status from the API. Returns the body of the response.
-    pub async fn status(&self, client_id: &str) -> Value {
+    pub async fn client_status(&self, client_id: &str) -> Value {
         let path = format!("/v2/connections/{client_id}/status");
         let response = self.request("GET", &path).send().await.unwrap();
         assert_eq!(response.status(), 200);
@@ -225,14 +226,14 @@ impl Deployment {
         condition: impl Fn(&Value) -> bool,
     ) -> Value {
         eventually(&format!("the status of {client_id}"), || async {
-            let status = self.status(client_id).await;
+            let status = self.client_status(client_id).await;
             condition(&status).then_some(status)
         })
         .await
     }
 
     /// Returns the client ids of all connected clients. Retries the request while the API responds
-    /// with status 503, because the database is busy.
+    /// with status 503, which means that the database is busy.
     pub async fn list_client_ids(&self) -> std::collections::HashSet<String> {
         let body: Value = eventually("the list of connections", || async {
             let request = self.request("GET", "/v2/connections?limit=100000");
@@ -270,7 +271,8 @@ impl Deployment {
         }
     }
 
-    /// Returns the sum of a metric over all time series whose labels contain the text `label`.
+    /// Returns the sum of the metric's values. The sum includes only the time series whose labels
+    /// contain the text `label`.
     pub async fn read_metric(&self, metric_name: &str, label: &str) -> f64 {
         match self {
             Self::Embedded(connector) => connector.read_metric(metric_name, label).await,
@@ -299,17 +301,17 @@ impl Deployment {
     /// Reads the client's row directly from the database.
     pub async fn row(&self, client_id: &str) -> Option<ConnectionRow> {
         match self {
-            Self::Embedded(connector) => sqlite_row(&sqlite_path(connector), client_id).await,
+            Self::Embedded(connector) => read_sqlite_row(&sqlite_path(connector), client_id).await,
             #[cfg(feature = "external-services")]
             Self::Distributed(distributed) => {
                 let mut database = distributed.cluster.connect_to_database().await;
-                postgres_row(&mut database, client_id).await
+                read_postgres_row(&mut database, client_id).await
             }
         }
     }
 
-    /// Runs a `SELECT count(*)` query directly on the database.
-    pub async fn count(&self, sql: &'static str) -> i64 {
+    /// Runs a `SELECT count(*)` query directly on the database. Returns the count.
+    pub async fn count_rows(&self, sql: &'static str) -> i64 {
         match self {
             Self::Embedded(connector) => {
                 let mut database = open_sqlite(&sqlite_path(connector)).await;
@@ -371,7 +373,7 @@ impl Deployment {
             }
             #[cfg(feature = "external-services")]
             Self::Distributed(distributed) => {
-                distributed.process.signal("KILL");
+                distributed.process.send_signal("KILL");
                 distributed.process = distributed.cluster.start(&[]).await;
             }
         }

@@ -32,7 +32,7 @@ pub enum GatewayReply {
 
 #[derive(Default)]
 struct GatewayState {
-    replies: HashMap<String, GatewayReply>,
+    replies_by_client_id: HashMap<String, GatewayReply>,
     default_reply: Option<GatewayReply>,
     requested_client_ids: Vec<String>,
 }
@@ -69,7 +69,7 @@ impl FakeGateway {
     pub fn set_reply(&self, client_id: &str, reply: GatewayReply) {
         self.state
             .lock()
-            .replies
+            .replies_by_client_id
             .insert(client_id.to_owned(), reply);
     }
 
@@ -99,7 +99,7 @@ async fn handle_lookup(
     let reply = {
         let mut state = state.lock();
         state.requested_client_ids.push(client_id.clone());
-        let reply = state.replies.get(&client_id);
+        let reply = state.replies_by_client_id.get(&client_id);
         let reply = reply.or(state.default_reply.as_ref()).cloned();
         reply.unwrap_or(GatewayReply::NotFound)
     };

@@ -19,20 +19,20 @@ pub use connector::{Connector, connector_command};
 pub use deployment::Deployment;
 pub use mqtt::RawClient;
 
-/// Maximum time to wait for an expected condition. The timeout is long, because the machine may be
-/// busy. Only failing tests wait for the whole timeout.
-pub const TIMEOUT: Duration = Duration::from_mins(1);
+/// Maximum time that a test waits for an expected condition. The timeout is long, because the
+/// machine may be busy. Only failing tests wait for the whole timeout.
+pub const CONDITION_TIMEOUT: Duration = Duration::from_mins(1);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Calls `poll` repeatedly until the result is `Some`. Panics after [`TIMEOUT`] with a message that
-/// contains `description`.
+/// Calls `poll` repeatedly until the result is `Some`. Panics after [`CONDITION_TIMEOUT`] with a
+/// message that contains `description`.
 pub async fn eventually<T, Fut, Poll>(description: &str, mut poll: Poll) -> T
 where
     Poll: FnMut() -> Fut,
     Fut: Future<Output = Option<T>>,
 {
-    let deadline = Instant::now() + TIMEOUT;
+    let deadline = Instant::now() + CONDITION_TIMEOUT;
     loop {
         if let Some(value) = poll().await {
             return value;

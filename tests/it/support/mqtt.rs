@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use uuid::Uuid;
 
-use super::TIMEOUT;
+use super::CONDITION_TIMEOUT;
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
@@ -18,13 +18,14 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 /// A received packet without its length field.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Packet {
-    /// Packet type and flags.
+    /// First byte of the packet. The upper four bits are the packet type, the lower four bits are
+    /// flags.
     pub first_byte: u8,
     pub body: Vec<u8>,
 }
 
 impl Packet {
-    /// Packet type of the MQTT specification, for example [`PUBACK`].
+    /// Returns the packet type, for example [`PUBACK`].
     pub fn packet_type(&self) -> u8 {
         self.first_byte >> 4
     }
@@ -39,7 +40,7 @@ const PUBCOMP: u8 = 7;
 const SUBACK: u8 = 9;
 pub const PINGRESP: u8 = 13;
 
-// First bytes of packets: packet type and flags.
+// First byte of each kind of packet. The byte contains the packet type and the flags.
 const FIRST_BYTE_PUBLISH_QOS0: u8 = 0x30;
 const FIRST_BYTE_PUBLISH_QOS1: u8 = 0x32;
 const FIRST_BYTE_PUBLISH_QOS2: u8 = 0x34;
@@ -48,8 +49,8 @@ const FIRST_BYTE_PUBACK: u8 = 0x40;
 const FIRST_BYTE_PUBREL: u8 = 0x62;
 const FIRST_BYTE_SUBSCRIBE: u8 = 0x82;
 
-/// Result in place of a reason code, if the broker closed the connection without sending a reason
-/// code.
+/// The functions of [`RawClient`] return this value instead of a reason code if the broker closed
+/// the connection without sending a reason code.
 pub const CLOSED_WITHOUT_REASON: u8 = 255;
 
 /// Contents of a CONNECT packet.
@@ -58,17 +59,17 @@ pub struct Connect {
     pub client_id: String,
     /// Topic and payload of the last will.
     pub will: Option<(String, Vec<u8>)>,
-    /// Protocol level: 4 for MQTT 3.1.1, 5 for MQTT 5.
-    pub version: u8,
+    /// Protocol level of the MQTT version: 4 for MQTT 3.1.1, 5 for MQTT 5.
+    pub protocol_level: u8,
     /// Session expiry interval in seconds. MQTT 5 only.
-    pub session_expiry: u32,
+    pub session_expiry_seconds: u32,
     /// Will delay interval in seconds. MQTT 5 only.
-    pub will_delay: u32,
+    pub will_delay_seconds: u32,
     pub will_retain: bool,
     /// User name and password of the client.
     pub credentials: Option<(String, String)>,
     /// Keep-alive interval in seconds. 0 disables the keep-alive.
-    pub keep_alive: u16,
+    pub keep_alive_seconds: u16,
 }
 
 impl Connect {
@@ -76,17 +77,17 @@ impl Connect {
         Self {
             client_id: client_id.to_owned(),
             will: None,
-            version: 4,
-            session_expiry: 0,
-            will_delay: 0,
+            protocol_level: 4,
+            session_expiry_seconds: 0,
+            will_delay_seconds: 0,
             will_retain: false,
             credentials: None,
-            keep_alive: 30,
+            keep_alive_seconds: 30,
         }
     }
 
-    pub fn v5(mut self) -> Self {
-        self.version = 5;
+    pub fn with_mqtt_5(mut self) -> Self {
+        self.protocol_level = 5;
         self
     }
 
@@ -97,11 +98,11 @@ impl Connect {
 
     /// Disables the keep-alive, so the broker does not close an idle connection.
     pub fn without_keep_alive(mut self) -> Self {
-        self.keep_alive = 0;
+        self.keep_alive_seconds = 0;
         self
     }
 
-    pub fn user(mut self, user_name: &str, password: &str) -> Self {
+    pub fn credentials(mut self, user_name: &str, password: &str) -> Self {
         self.credentials = Some((user_name.to_owned(), password.to_owned()));
         self
     }
@@ -119,35 +120,36 @@ impl Connect {
     }
 
     fn encode(&self) -> Vec<u8> {
-        const CLEAN_SESSION: u8 = 0x02;
-        const WILL_WITH_QOS_1: u8 = 0x04 | 0x08;
-        const WILL_RETAIN: u8 = 0x20;
-        const USER_NAME_AND_PASSWORD: u8 = 0xc0;
-        const SESSION_EXPIRY_PROPERTY: [u8; 2] = [5, 0x11];
-        const WILL_DELAY_PROPERTY: [u8; 2] = [5, 0x18];
+        const CLEAN_SESSION_FLAG: u8 = 0x02;
+        const WILL_QOS_1_FLAGS: u8 = 0x04 | 0x08;
+        const WILL_RETAIN_FLAG: u8 = 0x20;
+        const USER_NAME_AND_PASSWORD_FLAGS: u8 = 0xc0;
+        // Length of the property list, and id of the only property in the list.
+        const SESSION_EXPIRY_PROPERTY_HEADER: [u8; 2] = [5, 0x11];
+        const WILL_DELAY_PROPERTY_HEADER: [u8; 2] = [5, 0x18];
         let mut body = encode_string("MQTT");
-        body.push(self.version);
-        let mut flags = CLEAN_SESSION;
+        body.push(self.protocol_level);
+        let mut flags = CLEAN_SESSION_FLAG;
         if self.will.is_some() {
-            flags |= WILL_WITH_QOS_1;
+            flags |= WILL_QOS_1_FLAGS;
         }
         if self.will_retain {
-            flags |= WILL_RETAIN;
+            flags |= WILL_RETAIN_FLAG;
         }
         if self.credentials.is_some() {
-            flags |= USER_NAME_AND_PASSWORD;
+            flags |= USER_NAME_AND_PASSWORD_FLAGS;
         }
         body.push(flags);
-        body.extend(self.keep_alive.to_be_bytes());
-        if self.version == 5 {
-            body.extend(SESSION_EXPIRY_PROPERTY);
-            body.extend(self.session_expiry.to_be_bytes());
+        body.extend(self.keep_alive_seconds.to_be_bytes());
+        if self.protocol_level == 5 {
+            body.extend(SESSION_EXPIRY_PROPERTY_HEADER);
+            body.extend(self.session_expiry_seconds.to_be_bytes());
         }
         body.extend(encode_string(&self.client_id));
         if let Some((topic, payload)) = &self.will {
-            if self.version == 5 {
-                body.extend(WILL_DELAY_PROPERTY);
-                body.extend(self.will_delay.to_be_bytes());
+            if self.protocol_level == 5 {
+                body.extend(WILL_DELAY_PROPERTY_HEADER);
+                body.extend(self.will_delay_seconds.to_be_bytes());
             }
             body.extend(encode_string(topic));
             body.extend(u16::try_from(payload.len()).unwrap().to_be_bytes());
@@ -164,7 +166,7 @@ impl Connect {
 /// A minimal MQTT client that gives tests access to single packets.
 pub struct RawClient {
     stream: Box<dyn Stream>,
-    version: u8,
+    protocol_level: u8,
     next_packet_id: u16,
 }
 
@@ -195,12 +197,13 @@ impl RawClient {
     fn from_stream(stream: Box<dyn Stream>) -> Self {
         Self {
             stream,
-            version: 4,
+            protocol_level: 4,
             next_packet_id: 1,
         }
     }
 
-    /// Opens a TCP connection, sends CONNECT and requires that the broker accepts it.
+    /// Opens a TCP connection, sends CONNECT and requires that the broker accepts the
+    /// connection.
     pub async fn connect(address: &str, connect: &Connect) -> Self {
         let mut client = Self::connect_tcp(address).await;
         assert_eq!(
@@ -214,7 +217,7 @@ impl RawClient {
 
     /// Sends CONNECT. Returns the reason code of the CONNACK, or [`CLOSED_WITHOUT_REASON`].
     pub async fn send_connect(&mut self, connect: &Connect) -> u8 {
-        self.version = connect.version;
+        self.protocol_level = connect.protocol_level;
         self.write(&connect.encode()).await;
         match self.read_packet().await {
             Some(packet) if packet.packet_type() == CONNACK => packet.body[1],
@@ -225,7 +228,7 @@ impl RawClient {
         }
     }
 
-    /// Sends these bytes and ignores errors. If the broker closed the connection, the next read
+    /// Sends `bytes` and ignores errors. If the broker closed the connection, the next read
     /// returns `None`.
     pub async fn write(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes).await;
@@ -250,7 +253,7 @@ impl RawClient {
     /// Appends an empty property list if the connection uses MQTT 5. MQTT 3.1.1 has no property
     /// lists.
     fn push_empty_properties(&self, body: &mut Vec<u8>) {
-        if self.version == 5 {
+        if self.protocol_level == 5 {
             body.push(0);
         }
     }
@@ -267,7 +270,7 @@ impl RawClient {
         packet_id
     }
 
-    /// Publishes with QoS 2, and waits for the PUBREC and the PUBCOMP packet.
+    /// Publishes with QoS 2, and waits for the PUBREC packet and the PUBCOMP packet.
     pub async fn publish_qos2(&mut self, topic: &str, payload: &[u8], retain: bool) {
         let packet_id = self.allocate_packet_id();
         let body = self.publish_body(topic, packet_id, payload);
@@ -333,18 +336,18 @@ impl RawClient {
         self.write(&[0xc0, 0]).await;
     }
 
-    /// Publishes with QoS 1 while `pending_count` earlier messages are unacknowledged. Waits until
-    /// the broker has acknowledged all messages.
-    pub async fn must_publish_after_pending(
+    /// Publishes with QoS 1. Then waits until the broker has acknowledged this message and
+    /// `in_flight_count` earlier messages.
+    pub async fn must_publish_with_messages_in_flight(
         &mut self,
         topic: &str,
         payload: &Value,
-        pending_count: usize,
+        in_flight_count: usize,
     ) {
         let bytes = payload.to_string();
         self.send_publish(topic, bytes.as_bytes(), false).await;
         let mut acknowledged_count = 0;
-        while acknowledged_count <= pending_count {
+        while acknowledged_count <= in_flight_count {
             let packet = self.must_read_packet().await;
             acknowledged_count += usize::from(packet.packet_type() == PUBACK);
         }
@@ -387,7 +390,7 @@ impl RawClient {
                 self.write(&encode_packet(FIRST_BYTE_PUBACK, &packet_id))
                     .await;
             }
-            if self.version == 5 {
+            if self.protocol_level == 5 {
                 let properties_length = usize::from(rest[0]);
                 rest = &rest[1 + properties_length..];
             }
@@ -408,7 +411,7 @@ impl RawClient {
 
     /// Waits for the next packet. Returns `None` if the broker closed the connection.
     pub async fn read_packet(&mut self) -> Option<Packet> {
-        timeout(TIMEOUT, self.read_packet_without_timeout())
+        timeout(CONDITION_TIMEOUT, self.read_packet_without_timeout())
             .await
             .expect("timed out waiting for a packet")
             .ok()
@@ -480,8 +483,8 @@ pub fn online_message() -> Value {
 }
 
 /// Returns an offline message of the status dialect. Clients create this message once, when they
-/// start, and send it with every CONNECT as their last will. Therefore the `sent` time is in the
-/// past.
+/// start, and send it with every CONNECT as their last will. Therefore the `sent` time of this
+/// message is in the past.
 pub fn offline_message() -> Value {
     json!({
         "type": "connection-status", "message_id": "the-will", "response_to": "", "version": 1,

@@ -1,6 +1,6 @@
-//! Real PostgreSQL, Kafka and Mosquitto servers for tests. A test can start a private server with
-//! `dev/service`. Each private server has its own directory and ports. All tests share the servers
-//! that `make test` starts.
+//! Real PostgreSQL, Kafka and Mosquitto servers for tests. A test that stops or configures
+//! a server starts a private server with `dev/service`. Each private server has its own directory
+//! and ports. All other tests share the servers that `make test` starts.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -29,7 +29,7 @@ pub fn free_port() -> u16 {
 /// A private server of one external service. Dropping the value kills the server and deletes its
 /// directory.
 pub struct Service {
-    /// Name of the service, as the script `dev/service` expects it.
+    /// Name of the service, for the command line of the script `dev/service`.
     service_name: &'static str,
     dir: PathBuf,
     pub port: u16,
@@ -38,17 +38,17 @@ pub struct Service {
 }
 
 impl Service {
-    pub async fn postgres() -> Self {
+    pub async fn start_postgres() -> Self {
         Self::start("postgres", vec![], vec![]).await
     }
 
-    pub async fn kafka() -> Self {
+    pub async fn start_kafka() -> Self {
         Self::start("kafka", vec![], vec![]).await
     }
 
     /// Starts Kafka with a second listener that requires SASL. Returns the server and the port of
     /// that listener.
-    pub async fn kafka_with_sasl() -> (Self, u16) {
+    pub async fn start_kafka_with_sasl() -> (Self, u16) {
         let port = free_port();
         let env_vars = vec![("KAFKA_SASL_PORT".to_owned(), port.to_string())];
         (Self::start("kafka", vec![], env_vars).await, port)
@@ -56,7 +56,7 @@ impl Service {
 
     /// Starts Kafka with a second listener that requires SASL over TLS. Returns the server and the
     /// port of that listener.
-    pub async fn kafka_with_tls(certs_dir: &Path) -> (Self, u16) {
+    pub async fn start_kafka_with_tls(certs_dir: &Path) -> (Self, u16) {
         let port = free_port();
         let env_vars = vec![
             ("KAFKA_TLS_PORT".to_owned(), port.to_string()),
@@ -68,13 +68,13 @@ impl Service {
         (Self::start("kafka", vec![], env_vars).await, port)
     }
 
-    pub async fn mosquitto() -> Self {
+    pub async fn start_mosquitto() -> Self {
         Self::start("mosquitto", vec![], vec![]).await
     }
 
     /// Starts Mosquitto with two listeners that require client certificates. Returns the server,
     /// the port for clients, and the port for the connector.
-    pub async fn mosquitto_with_tls(certs_dir: &Path) -> (Self, u16, u16) {
+    pub async fn start_mosquitto_with_tls(certs_dir: &Path) -> (Self, u16, u16) {
         let (client_port, connector_port) = (free_port(), free_port());
         let extra_args = vec![
             client_port.to_string(),
@@ -123,7 +123,7 @@ impl Service {
     }
 
     /// Returns the path of a file in the server's directory.
-    pub fn file(&self, file_name: &str) -> PathBuf {
+    pub fn file_path(&self, file_name: &str) -> PathBuf {
         self.dir.join(file_name)
     }
 
@@ -197,20 +197,20 @@ pub async fn shared_services() -> &'static SharedServices {
         .await
 }
 
-/// Returns the configuration section `postgres` for this database, on the PostgreSQL server that
-/// listens on `port`.
-pub fn postgres_config(port: u16, database: &str) -> cloud_connector::config::Postgres {
-    use cloud_connector::config::{Overrides, load_with};
+/// Returns a configuration section `postgres` that selects the database `database_name` on the
+/// PostgreSQL server that listens on `port`.
+pub fn postgres_config(port: u16, database_name: &str) -> cloud_connector::config::Postgres {
+    use cloud_connector::config::{Overrides, load_with_environment};
     let env_vars = [
         ("HOST", "127.0.0.1".to_owned()),
         ("PORT", port.to_string()),
-        ("DATABASE", database.to_owned()),
+        ("DATABASE", database_name.to_owned()),
         ("USER", "cc".to_owned()),
         ("PASSWORD", "cc-secret".to_owned()),
         ("TLS", "disable".to_owned()),
     ]
     .map(|(key, value)| (format!("CLOUD_CONNECTOR__POSTGRES__{key}"), value));
-    load_with(&Overrides::default(), env_vars)
+    load_with_environment(&Overrides::default(), env_vars)
         .unwrap()
         .config
         .postgres
@@ -232,7 +232,7 @@ pub async fn create_database(port: u16) -> String {
     database_name
 }
 
-const KAFKA_TIMEOUT: Duration = Duration::from_secs(10);
+const KAFKA_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Returns the payloads of all messages that the topic contains now.
 pub fn read_topic(brokers: &str, topic: &str) -> Vec<Vec<u8>> {
@@ -244,11 +244,13 @@ pub fn read_topic(brokers: &str, topic: &str) -> Vec<Vec<u8>> {
         .set("enable.auto.commit", "false")
         .create()
         .unwrap();
-    let metadata = consumer.fetch_metadata(Some(topic), KAFKA_TIMEOUT).unwrap();
+    let metadata = consumer
+        .fetch_metadata(Some(topic), KAFKA_REQUEST_TIMEOUT)
+        .unwrap();
     let mut assignment = TopicPartitionList::new();
     let mut remaining_messages = 0;
     for partition in metadata.topics()[0].partitions() {
-        let watermarks = consumer.fetch_watermarks(topic, partition.id(), KAFKA_TIMEOUT);
+        let watermarks = consumer.fetch_watermarks(topic, partition.id(), KAFKA_REQUEST_TIMEOUT);
         let (low, high) = watermarks.unwrap();
         remaining_messages += high - low;
         assignment
@@ -259,7 +261,7 @@ pub fn read_topic(brokers: &str, topic: &str) -> Vec<Vec<u8>> {
     let mut payloads = Vec::new();
     while remaining_messages > 0 {
         let message = consumer
-            .poll(KAFKA_TIMEOUT)
+            .poll(KAFKA_REQUEST_TIMEOUT)
             .expect("timed out waiting for a message of the topic")
             .unwrap();
         payloads.push(message.payload().unwrap_or_default().to_vec());

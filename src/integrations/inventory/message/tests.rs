@@ -13,7 +13,7 @@ const UUID_2: &str = "3a57b1ad-5163-47ee-9e57-3bb6d90bdfff";
 const REQUEST_ID: Uuid = uuid::uuid!("0195f0a1-0000-7000-8000-000000000001");
 /// A `System` identity of organization 10001 with common name `UUID_1`, in base64.
 const SYSTEM_IDENTITY: &str = "eyJpZGVudGl0eSI6eyJ0eXBlIjoiU3lzdGVtIiwiYXV0aF90eXBlIjoiY2VydC1hdXRoIiwiYWNjb3VudF9udW1iZXIiOiIwMTAxMDEiLCJvcmdfaWQiOiIxMDAwMSIsImludGVybmFsIjp7Im9yZ19pZCI6IjEwMDAxIn0sInN5c3RlbSI6eyJjbiI6ImY4ZDdlMGExLTViMGEtNGM2ZS05YTQzLTZkMWUwZjBiOGExMSIsImNlcnRfdHlwZSI6InN5c3RlbSJ9fX0=";
-const POLICY: ReportPolicy = ReportPolicy {
+const REPORT_POLICY: ReportPolicy = ReportPolicy {
     stale_after: Duration::from_hours(26),
     include_handshake_hosts: true,
 };
@@ -47,7 +47,7 @@ impl SampleHost {
                 client_name: String::new(),
                 client_version: String::new(),
             },
-            policy: POLICY,
+            policy: REPORT_POLICY,
         }
     }
 
@@ -63,7 +63,7 @@ impl SampleHost {
         sample
     }
 
-    fn build_message(&self) -> Result<InventoryMessage, NotEligible> {
+    fn build_message(&self) -> Result<InventoryMessage, IneligibleReason> {
         let host = Host {
             client_id: &self.client_id,
             tenant: &self.tenant,
@@ -81,23 +81,23 @@ impl SampleHost {
         is_inventory_eligible(self.dialect, self.kind, &self.info, include_handshake_hosts)
     }
 
-    fn ineligible_reason(&self) -> NotEligible {
+    fn ineligible_reason(&self) -> IneligibleReason {
         self.build_message().unwrap_err()
     }
 
-    /// Checks the message with [`checker::check_message`]. Returns the `data` object of the
-    /// message.
-    fn checked_data(&self) -> Value {
+    /// Builds the message and checks it with [`checker::check_message`]. Returns the `data` object
+    /// of the message.
+    fn check_message_and_get_data(&self) -> Value {
         let message = self.build_message().unwrap();
-        checker::check_message(&message.key, &message.value);
+        checker::check_message(&message.kafka_key, &message.json);
         assert!(self.is_eligible());
-        let mut document: Value = serde_json::from_slice(&message.value).unwrap();
+        let mut document: Value = serde_json::from_slice(&message.json).unwrap();
         document["data"].take()
     }
 
-    /// Checks the fields of `data` that are not facts. Returns `data` without these fields.
-    fn checked_facts(&self) -> Value {
-        let mut data = self.checked_data();
+    /// Builds and checks the message. Returns only the facts of the `data` object.
+    fn check_message_and_get_facts(&self) -> Value {
+        let mut data = self.check_message_and_get_data();
         let fields = data.as_object_mut().unwrap();
         assert_eq!(fields.remove("org_id").unwrap(), "10001");
         assert_eq!(fields.remove("account").unwrap(), "010101");
@@ -135,10 +135,10 @@ fn message_with_all_fields_matches_the_snapshot() {
     });
     sample.identity = Identity::from_base64(SYSTEM_IDENTITY).unwrap();
     let message = sample.build_message().unwrap();
-    checker::check_message(&message.key, &message.value);
-    assert_eq!(message.key, "10001");
+    checker::check_message(&message.kafka_key, &message.json);
+    assert_eq!(message.kafka_key, "10001");
     assert_snapshot!(
-        String::from_utf8(message.value).unwrap(),
+        String::from_utf8(message.json).unwrap(),
         @r#"{"operation":"add_host","platform_metadata":{"request_id":"0195f0a1-0000-7000-8000-000000000001","b64_identity":"eyJpZGVudGl0eSI6eyJ0eXBlIjoiU3lzdGVtIiwiYXV0aF90eXBlIjoiY2VydC1hdXRoIiwiYWNjb3VudF9udW1iZXIiOiIwMTAxMDEiLCJvcmdfaWQiOiIxMDAwMSIsImludGVybmFsIjp7Im9yZ19pZCI6IjEwMDAxIn0sInN5c3RlbSI6eyJjbiI6ImY4ZDdlMGExLTViMGEtNGM2ZS05YTQzLTZkMWUwZjBiOGExMSIsImNlcnRfdHlwZSI6InN5c3RlbSJ9fX0="},"data":{"insights_id":"3a57b1ad-5163-47ee-9e57-3bb6d90bdfff","subscription_manager_id":"f8d7e0a1-5b0a-4c6e-9a43-6d1e0f0b8a11","satellite_id":"1234567890","bios_uuid":"3a57b1ad-5163-47ee-9e57-3bb6d90bdfff","ip_addresses":["10.0.0.1"],"fqdn":"a.example","mac_addresses":["52:54:00:ab:cd:ef"],"provider_id":"i-1","provider_type":"aws","account":"010101","org_id":"10001","stale_timestamp":"2026-01-03T17:04:05Z","reporter":"cloud-connector","system_profile":{"rhc_client_id":"f8d7e0a1-5b0a-4c6e-9a43-6d1e0f0b8a11","owner_id":"f8d7e0a1-5b0a-4c6e-9a43-6d1e0f0b8a11"},"tags":{"rhc_client":{"env":["prod"],"role":["web <&>"]}}}}"#
     );
 }
@@ -149,7 +149,7 @@ fn minimal_message_has_no_null_or_empty_fields() {
     sample.tenant.account = String::new();
     sample.client_id = ClientId::new("client-1").unwrap();
     assert_eq!(
-        sample.checked_data(),
+        sample.check_message_and_get_data(),
         json!({"insights_id": UUID_2, "org_id": "10001", "reporter": "cloud-connector",
             "stale_timestamp": "2026-01-03T17:04:05Z"})
     );
@@ -164,7 +164,7 @@ fn status_client_is_eligible_only_with_a_host_dispatcher_spelled_with_dashes_or_
     ] {
         let mut sample = SampleHost::new();
         sample.info.dispatchers = json!({name: null, "echo": {}});
-        sample.checked_data();
+        sample.check_message_and_get_data();
     }
     for dispatchers in [
         json!({}),
@@ -173,7 +173,7 @@ fn status_client_is_eligible_only_with_a_host_dispatcher_spelled_with_dashes_or_
     ] {
         let mut sample = SampleHost::new();
         sample.info.dispatchers = dispatchers;
-        assert_eq!(sample.ineligible_reason(), NotEligible::NoDispatcher);
+        assert_eq!(sample.ineligible_reason(), IneligibleReason::NoDispatcher);
         assert!(!sample.is_eligible());
     }
 }
@@ -183,9 +183,12 @@ fn handshake_host_without_dispatchers_is_eligible_only_if_include_handshake_host
     let mut sample = SampleHost::new();
     sample.dialect = Dialect::Handshake;
     sample.info.dispatchers = Value::Null;
-    sample.checked_data();
+    sample.check_message_and_get_data();
     sample.policy.include_handshake_hosts = false;
-    assert_eq!(sample.ineligible_reason(), NotEligible::HandshakeHostsOff);
+    assert_eq!(
+        sample.ineligible_reason(),
+        IneligibleReason::HandshakeHostsOff
+    );
     assert!(!sample.is_eligible());
 }
 
@@ -195,7 +198,7 @@ fn proxies_are_not_eligible() {
         let mut sample = SampleHost::new();
         sample.dialect = dialect;
         sample.kind = ClientKind::Proxy;
-        assert_eq!(sample.ineligible_reason(), NotEligible::NotAHost);
+        assert_eq!(sample.ineligible_reason(), IneligibleReason::NotAHost);
         assert!(!sample.is_eligible());
     }
 }
@@ -204,18 +207,27 @@ fn proxies_are_not_eligible() {
 fn org_id_must_match_the_identity_and_have_at_most_36_characters() {
     let mut sample = SampleHost::new();
     sample.identity = identity(&json!({"org_id": "10002", "internal": {"org_id": "10001"}}));
-    assert_eq!(sample.ineligible_reason(), NotEligible::OtherOrganization);
+    assert_eq!(
+        sample.ineligible_reason(),
+        IneligibleReason::OtherOrganization
+    );
     sample.identity = identity(&json!({}));
-    assert_eq!(sample.ineligible_reason(), NotEligible::OtherOrganization);
+    assert_eq!(
+        sample.ineligible_reason(),
+        IneligibleReason::OtherOrganization
+    );
     sample.identity = identity(&json!({"internal": {"org_id": "10001"}}));
-    sample.checked_data();
+    sample.check_message_and_get_data();
 
     for (length, is_accepted) in [(36, true), (37, false)] {
         sample.tenant = tenant(&"1".repeat(length), "");
         sample.identity = Identity::for_tenant(&sample.tenant);
         match sample.build_message() {
             Ok(_) => assert!(is_accepted),
-            Err(reason) => assert_eq!((reason, is_accepted), (NotEligible::OrgIdTooLong, false)),
+            Err(reason) => assert_eq!(
+                (reason, is_accepted),
+                (IneligibleReason::OrgIdTooLong, false)
+            ),
         }
     }
 }
@@ -231,7 +243,10 @@ fn account_longer_than_10_characters_is_omitted() {
         let mut sample = SampleHost::new();
         sample.tenant.account = account.into();
         assert_eq!(
-            sample.checked_data().get("account").and_then(Value::as_str),
+            sample
+                .check_message_and_get_data()
+                .get("account")
+                .and_then(Value::as_str),
             expected
         );
     }
@@ -245,12 +260,16 @@ fn system_profile_is_omitted_unless_client_id_is_a_lowercase_dashed_uuid() {
     for id in ["client-1", &uppercase, &dashless, &braced, &UUID_1[1..]] {
         let mut sample = SampleHost::new();
         sample.client_id = ClientId::new(id).unwrap();
-        assert_eq!(sample.checked_data().get("system_profile"), None, "{id}");
+        assert_eq!(
+            sample.check_message_and_get_data().get("system_profile"),
+            None,
+            "{id}"
+        );
     }
 }
 
 #[test]
-fn owner_id_requires_cert_auth_and_for_systems_a_matching_common_name() {
+fn owner_id_is_omitted_without_cert_auth_or_if_a_system_identity_has_another_common_name() {
     for (fields, is_owner) in [
         (json!({"type": "User", "auth_type": "cert-auth"}), true),
         (json!({"type": "User"}), true),
@@ -279,7 +298,11 @@ fn owner_id_requires_cert_auth_and_for_systems_a_matching_common_name() {
         } else {
             json!({"rhc_client_id": UUID_1})
         };
-        assert_eq!(sample.checked_data()["system_profile"], profile, "{fields}");
+        assert_eq!(
+            sample.check_message_and_get_data()["system_profile"],
+            profile,
+            "{fields}"
+        );
     }
 }
 
@@ -309,22 +332,22 @@ fn invalid_tags_are_omitted() {
         (json!(["a"]), None),
         (json!("a=b"), None),
     ] {
-        let data = SampleHost::with_tags(tags.clone()).checked_data();
+        let data = SampleHost::with_tags(tags.clone()).check_message_and_get_data();
         let expected = accepted_tags.map(|tags| json!({ "rhc_client": tags }));
         assert_eq!(data.get("tags"), expected.as_ref(), "{tags}");
     }
 }
 
 #[test]
-fn stale_timestamp_is_now_plus_stale_after_and_saturates() {
+fn stale_timestamp_is_now_plus_stale_after_or_the_maximum_timestamp() {
     let mut sample = SampleHost::new();
     sample.policy.stale_after = Duration::from_millis(1500);
     assert_eq!(
-        sample.checked_data()["stale_timestamp"],
+        sample.check_message_and_get_data()["stale_timestamp"],
         "2026-01-02T15:04:06.5Z"
     );
     sample.policy.stale_after = Duration::MAX;
-    let stale_timestamp = sample.checked_data()["stale_timestamp"].take();
+    let stale_timestamp = sample.check_message_and_get_data()["stale_timestamp"].take();
     assert_eq!(
         stale_timestamp
             .as_str()
@@ -336,15 +359,15 @@ fn stale_timestamp_is_now_plus_stale_after_and_saturates() {
 }
 
 #[test]
-fn ineligible_reasons_have_distinct_labels_and_would_be_rejected_flags() {
+fn ineligible_reasons_have_distinct_labels_and_expected_would_be_rejected_values() {
     let reasons = [
-        (NotEligible::NotAHost, false),
-        (NotEligible::NoDispatcher, false),
-        (NotEligible::HandshakeHostsOff, false),
-        (NotEligible::NoFacts, false),
-        (NotEligible::NoAcceptedId, true),
-        (NotEligible::OtherOrganization, true),
-        (NotEligible::OrgIdTooLong, true),
+        (IneligibleReason::NotAHost, false),
+        (IneligibleReason::NoDispatcher, false),
+        (IneligibleReason::HandshakeHostsOff, false),
+        (IneligibleReason::NoFacts, false),
+        (IneligibleReason::NoAcceptedId, true),
+        (IneligibleReason::OtherOrganization, true),
+        (IneligibleReason::OrgIdTooLong, true),
     ];
     let labels: std::collections::BTreeSet<_> = reasons.iter().map(|(r, _)| r.as_str()).collect();
     assert_eq!(labels.len(), reasons.len());
@@ -389,9 +412,9 @@ proptest! {
         let mut sample = SampleHost::with_tags(json!(tags));
         sample.info.canonical_facts = json!(facts);
         match sample.build_message() {
-            Ok(message) => checker::check_message(&message.key, &message.value),
+            Ok(message) => checker::check_message(&message.kafka_key, &message.json),
             Err(reason) => prop_assert!(
-                matches!(reason, NotEligible::NoFacts | NotEligible::NoAcceptedId)
+                matches!(reason, IneligibleReason::NoFacts | IneligibleReason::NoAcceptedId)
             ),
         }
         prop_assert_eq!(sample.build_message().is_ok(), sample.is_eligible());

@@ -12,7 +12,7 @@ use super::InventorySink;
 use crate::integrations::inventory::message::InventoryMessage;
 use crate::telemetry::metrics;
 
-/// A file with one message per line, rotated by size.
+/// Writes one message per line to a file. Rotates the file by size.
 #[derive(Clone)]
 pub struct FileSink {
     file: Arc<Mutex<RotatedFile>>,
@@ -20,23 +20,24 @@ pub struct FileSink {
 
 struct RotatedFile {
     path: PathBuf,
-    /// `None` before the first write and after a failed write.
+    /// The open file. `None` before the first write and after a failed write.
     handle: Option<std::fs::File>,
-    max_bytes: u64,
+    max_file_bytes: u64,
     max_rotated_files: u32,
 }
 
 impl FileSink {
     /// Creates a sink that appends to `path`. If a write would make the file larger than
-    /// `max_bytes`, the sink first rotates the files: it renames `<path>.1` to `<path>.2` and so
-    /// on, then `<path>` to `<path>.1`. The sink keeps at most `max_rotated_files` renamed files.
+    /// `max_file_bytes`, the sink first rotates the files: it renames `<path>.1` to `<path>.2` and
+    /// so on, then `<path>` to `<path>.1`. The sink keeps at most `max_rotated_files` renamed
+    /// files.
     #[must_use]
-    pub fn new(path: &Path, max_bytes: u64, max_rotated_files: u32) -> Self {
+    pub fn new(path: &Path, max_file_bytes: u64, max_rotated_files: u32) -> Self {
         Self {
             file: Arc::new(Mutex::new(RotatedFile {
                 path: path.to_owned(),
                 handle: None,
-                max_bytes,
+                max_file_bytes,
                 max_rotated_files,
             })),
         }
@@ -55,7 +56,7 @@ impl RotatedFile {
             return Ok(());
         };
         let current_bytes = handle.metadata()?.len();
-        if current_bytes > 0 && current_bytes + lines.len() as u64 > self.max_bytes {
+        if current_bytes > 0 && current_bytes + lines.len() as u64 > self.max_file_bytes {
             self.rotate()?;
             return self.append(lines);
         }
@@ -87,7 +88,7 @@ impl InventorySink for FileSink {
     async fn send(&self, messages: Vec<InventoryMessage>, deadline: Instant) -> Vec<bool> {
         let mut lines = Vec::new();
         for message in &messages {
-            lines.extend_from_slice(&message.value);
+            lines.extend_from_slice(&message.json);
             lines.push(b'\n');
         }
         let file = self.file.clone();
@@ -123,10 +124,10 @@ mod tests {
         Instant::now() + std::time::Duration::from_secs(9)
     }
 
-    fn single_message(value: &str) -> Vec<InventoryMessage> {
+    fn single_message(content: &str) -> Vec<InventoryMessage> {
         vec![InventoryMessage {
-            key: "1".into(),
-            value: value.as_bytes().to_vec(),
+            kafka_key: "1".into(),
+            json: content.as_bytes().to_vec(),
         }]
     }
 
@@ -135,14 +136,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("inventory.ndjson");
         let sink = FileSink::new(&path, 10, 2);
-        for value in ["aaaa", "bbbb", "cccc", "dddd", "eeee", "ffff", "gggg"] {
-            let delivered = sink.send(single_message(value), deadline()).await;
+        for content in ["aaaa", "bbbb", "cccc", "dddd", "eeee", "ffff", "gggg"] {
+            let delivered = sink.send(single_message(content), deadline()).await;
             assert_eq!(delivered, [true]);
         }
-        let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
-        assert_eq!(read("inventory.ndjson"), "gggg\n");
-        assert_eq!(read("inventory.ndjson.1"), "eeee\nffff\n");
-        assert_eq!(read("inventory.ndjson.2"), "cccc\ndddd\n");
+        let read_file = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+        assert_eq!(read_file("inventory.ndjson"), "gggg\n");
+        assert_eq!(read_file("inventory.ndjson.1"), "eeee\nffff\n");
+        assert_eq!(read_file("inventory.ndjson.2"), "cccc\ndddd\n");
         assert!(!folder.path().join("inventory.ndjson.3").exists());
     }
 

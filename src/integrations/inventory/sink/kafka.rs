@@ -24,8 +24,8 @@ impl KafkaSink {
 
     /// Produces the message. Returns whether Kafka acknowledged the message.
     async fn produce(&self, message: &InventoryMessage) -> bool {
-        let InventoryMessage { key, value } = message;
-        let result = match self.producer.send(&self.topic, key, value, &[]).await {
+        let InventoryMessage { kafka_key, json } = message;
+        let result = match self.producer.send(&self.topic, kafka_key, json, &[]).await {
             Ok(delivery) => delivery.wait_until_durable().await,
             Err(error) => Err(error),
         };

@@ -15,7 +15,7 @@ pub use kafka::KafkaSink;
 #[async_trait]
 pub trait InventorySink: Send + Sync + 'static {
     /// Sends the messages. Returns for each message whether its delivery was confirmed by the
-    /// deadline. An unconfirmed message can still arrive. The caller can send it again, because
-    /// inventory accepts duplicates.
+    /// deadline. An unconfirmed message can still arrive. The caller can send the message again,
+    /// because inventory accepts duplicates.
     async fn send(&self, messages: Vec<InventoryMessage>, deadline: Instant) -> Vec<bool>;
 }

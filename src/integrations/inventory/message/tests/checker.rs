@@ -17,7 +17,7 @@ const FACT_KEYS: [&str; 9] = [
     "provider_id",
     "provider_type",
 ];
-const OTHER_DATA_KEYS: [&str; 6] = [
+const NON_FACT_DATA_KEYS: [&str; 6] = [
     "account",
     "org_id",
     "stale_timestamp",
@@ -48,7 +48,7 @@ pub(super) fn check_message(kafka_key: &str, json: &[u8]) {
     let identity = &identity["identity"];
 
     let data = &message["data"];
-    let allowed_keys: Vec<&str> = FACT_KEYS.into_iter().chain(OTHER_DATA_KEYS).collect();
+    let allowed_keys: Vec<&str> = FACT_KEYS.into_iter().chain(NON_FACT_DATA_KEYS).collect();
     assert_keys(
         data,
         &allowed_keys,
@@ -140,7 +140,8 @@ fn check_tags(data: &Value) {
     }
 }
 
-/// Panics if a value is null or empty. Only the value of a tag may be empty.
+/// Panics if `value` contains null, an empty value, a number or a boolean. Ignores the values of
+/// tags, because a tag may be empty.
 fn assert_no_null_or_empty_value(value: &Value) {
     match value {
         Value::String(text) => assert!(!text.trim().is_empty()),
@@ -189,7 +190,7 @@ fn string_value(value: &Value) -> &str {
 #[test]
 fn checker_rejects_invalid_messages() {
     let message = super::SampleHost::with_tags(serde_json::json!({"a": "b"})).build_message();
-    let valid_message: Value = serde_json::from_slice(&message.unwrap().value).unwrap();
+    let valid_message: Value = serde_json::from_slice(&message.unwrap().json).unwrap();
     let is_rejected = |message: &Value| {
         let value = message.to_string();
         std::panic::catch_unwind(|| check_message("10001", value.as_bytes())).is_err()

@@ -3,14 +3,14 @@
 use serde_json::{Value, json};
 
 use super::{SampleHost, UUID_1, UUID_2};
-use crate::integrations::inventory::message::NotEligible;
+use crate::integrations::inventory::message::IneligibleReason;
 
 /// Returns the facts that remain in the message. Adds a valid id, because a host without an id is
 /// not eligible, and removes this id from the result.
 fn sent_facts(client_facts: &Value) -> Value {
     let mut facts = client_facts.clone();
     facts["subscription_manager_id"] = UUID_1.into();
-    let mut sent_facts = SampleHost::with_facts(facts).checked_facts();
+    let mut sent_facts = SampleHost::with_facts(facts).check_message_and_get_facts();
     sent_facts
         .as_object_mut()
         .unwrap()
@@ -24,13 +24,13 @@ fn assert_sent_facts(cases: &[(Value, Value)]) {
     }
 }
 
-fn assert_all_omitted(cases: &[Value]) {
+fn assert_all_facts_omitted(cases: &[Value]) {
     for client_facts in cases {
         assert_eq!(sent_facts(client_facts), json!({}), "{client_facts}");
     }
 }
 
-fn assert_all_sent_unchanged(cases: &[Value]) {
+fn assert_all_facts_sent_unchanged(cases: &[Value]) {
     for client_facts in cases {
         assert_eq!(sent_facts(client_facts), *client_facts);
     }
@@ -39,7 +39,7 @@ fn assert_all_sent_unchanged(cases: &[Value]) {
 #[test]
 fn valid_facts_are_sent_unchanged() {
     let longest_fqdn = format!("{}é", "a".repeat(254));
-    assert_all_sent_unchanged(&[
+    assert_all_facts_sent_unchanged(&[
         json!({
             "insights_id": UUID_2, "bios_uuid": UUID_1, "satellite_id": "1234567890",
             "fqdn": "a.example", "ip_addresses": ["10.0.0.1", "::1"],
@@ -59,7 +59,7 @@ fn valid_facts_are_sent_unchanged() {
 
 #[test]
 fn empty_facts_and_facts_of_wrong_types_are_omitted() {
-    assert_all_omitted(&[
+    assert_all_facts_omitted(&[
         json!({"insights_id": null, "fqdn": null, "ip_addresses": null}),
         json!({"insights_id": "", "bios_uuid": "", "fqdn": ""}),
         json!({"satellite_id": "", "provider_id": "", "provider_type": ""}),
@@ -93,7 +93,7 @@ fn dashless_uuids_get_dashes_and_other_invalid_ids_are_omitted() {
             json!({"insights_id": UUID_2}),
         ),
     ]);
-    assert_all_omitted(&[
+    assert_all_facts_omitted(&[
         json!({"insights_id": format!("{{{UUID_2}}}"), "bios_uuid": format!("urn:uuid:{UUID_2}")}),
         json!({"insights_id": format!(" {UUID_2}"), "bios_uuid": format!("{UUID_2}\n")}),
         json!({"insights_id": &UUID_2[..35], "bios_uuid": "not-a-uuid"}),
@@ -124,7 +124,7 @@ fn invalid_ip_and_mac_addresses_are_omitted_from_their_lists() {
             valid_mac,
         ),
     ]);
-    assert_all_omitted(&[
+    assert_all_facts_omitted(&[
         json!({"ip_addresses": ["10.0.0.256", "10.0.0.1/24", "10.0.0", "010.0.0.1", "x", " ::1"]}),
         json!({"mac_addresses": ["00:00:00:00:00:00", "00-00-00-00-00-00", "000000000000"]}),
         json!({"mac_addresses": ["0000.0000.0000", vec!["00"; 20].join(":"), "0".repeat(40)]}),
@@ -136,7 +136,7 @@ fn invalid_ip_and_mac_addresses_are_omitted_from_their_lists() {
 
 #[test]
 fn too_long_fqdn_and_incomplete_provider_are_omitted() {
-    assert_all_omitted(&[
+    assert_all_facts_omitted(&[
         json!({"fqdn": "a".repeat(256)}),
         json!({"provider_id": "i-1"}),
         json!({"provider_type": "aws"}),
@@ -150,7 +150,7 @@ fn too_long_fqdn_and_incomplete_provider_are_omitted() {
 
 #[test]
 fn client_facts_cannot_set_other_fields_of_the_message() {
-    assert_all_omitted(&[
+    assert_all_facts_omitted(&[
         json!({"machine_id": UUID_2, "rhel_machine_id": UUID_2, "": "x"}),
         json!({"display_name": "x", "ansible_host": "x", "groups": [{}], "facts": [{}]}),
         json!({"org_id": "666", "account": "666", "reporter": "x", "stale_timestamp": "x"}),
@@ -172,7 +172,7 @@ fn host_without_a_valid_id_is_not_eligible() {
         let sample = SampleHost::with_facts(facts);
         assert_eq!(
             sample.ineligible_reason(),
-            NotEligible::NoAcceptedId,
+            IneligibleReason::NoAcceptedId,
             "{sample:?}"
         );
         assert!(!sample.is_eligible());
@@ -199,7 +199,7 @@ fn host_without_facts_is_not_eligible() {
         let sample = SampleHost::with_facts(facts);
         assert_eq!(
             sample.ineligible_reason(),
-            NotEligible::NoFacts,
+            IneligibleReason::NoFacts,
             "{sample:?}"
         );
         assert!(!sample.is_eligible());
