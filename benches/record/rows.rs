@@ -80,7 +80,7 @@ fn online_upsert(client_id: &str, revision: usize) -> ConnectionUpsert {
             client_version: String::new(),
         },
         message_id: MessageId::new(message["message_id"].as_str().unwrap_or_default()).ok(),
-        message_sent: now,
+        message_sent_at: now,
         received_at: ReceivedAt {
             time: now,
             position: Some(QueuePosition {
@@ -120,7 +120,7 @@ pub fn to_copy_input(batches: &[Vec<ConnectionUpsert>]) -> Vec<Vec<u8>> {
                     ..
                 } = &row.info;
                 let message_id = row.message_id.as_ref().map_or("", MessageId::as_str);
-                let (sent, received) = (row.message_sent, row.received_at.time);
+                let (sent, received) = (row.message_sent_at, row.received_at.time);
                 let _ = writeln!(
                     text,
                     "{}\t{ORG_ID}\t{ACCOUNT}\tstatus\thost\t{TOPIC_PREFIX}\t{canonical_facts}\t\

@@ -189,11 +189,11 @@ impl ConnectionSlot {
         if counts.total_count >= limits.max_connections {
             return None;
         }
-        let address_count = counts.counts_by_address.entry(address).or_default();
-        if *address_count >= limits.max_connections_per_address {
+        let connections_from_address = counts.counts_by_address.entry(address).or_default();
+        if *connections_from_address >= limits.max_connections_per_address {
             return None;
         }
-        *address_count += 1;
+        *connections_from_address += 1;
         counts.total_count += 1;
         Some(Self {
             state: state.clone(),
@@ -206,9 +206,9 @@ impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut counts = self.state.connection_limits.open_connections.lock();
         counts.total_count -= 1;
-        if let Some(address_count) = counts.counts_by_address.get_mut(&self.address) {
-            *address_count -= 1;
-            if *address_count == 0 {
+        if let Some(connections_from_address) = counts.counts_by_address.get_mut(&self.address) {
+            *connections_from_address -= 1;
+            if *connections_from_address == 0 {
                 counts.counts_by_address.remove(&self.address);
             }
         }

@@ -16,10 +16,10 @@ use crate::protocol::InboundMessage;
 /// The broker holds a lock during each call, so the methods must not block. The write to durable
 /// storage continues in the returned [`PendingWrite`].
 pub trait MessageSink: Send + Sync + 'static {
-    /// Accepts a message or a last will that a client published to one of its own topics.
+    /// Called for each message or last will that a client published to one of its own topics.
     fn on_message_received(&self, message: InboundMessage) -> PendingWrite;
 
-    /// Accepts the event that a client has disconnected: the client's last connection has closed.
+    /// Called when a client has disconnected, that is, when none of its connections is open.
     fn on_client_disconnected(&self, client: ClientId) -> PendingWrite;
 
     /// Returns whether so many messages wait for storage that the broker should reject new

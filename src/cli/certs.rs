@@ -21,8 +21,8 @@ const CA_FILE_STEM: &str = "ca";
 /// File name stem of the server certificate and key.
 const SERVER_FILE_STEM: &str = "server";
 const DEFAULT_VALIDITY_DAYS: u32 = 365;
-/// 100 years. A CA is valid ten times longer, so it expires within 1000 years. X.509 can encode
-/// only dates before the year 10000.
+/// Maximum validity of a server certificate: 100 years. The CA is then valid for 1000 years, which
+/// is within the range of X.509 dates (before the year 10000).
 const MAX_VALIDITY_DAYS: i64 = 36_500;
 /// A CA is valid this many times longer than its server certificate.
 const CA_VALIDITY_FACTOR: i64 = 10;

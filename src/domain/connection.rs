@@ -116,7 +116,7 @@ pub struct Connection {
     pub message_id: Option<MessageId>,
     /// Time at which the client sent its online message, according to the client's clock. If the
     /// client's time is after the receive time, the field contains the receive time instead.
-    pub message_sent: Timestamp,
+    pub message_sent_at: Timestamp,
 }
 
 impl Connection {

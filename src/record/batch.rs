@@ -314,7 +314,7 @@ fn connection_upsert(
         topic_prefix: applied_message.topic_prefix,
         info: online.info,
         message_id: online.message_id,
-        message_sent: applied_message.sent,
+        message_sent_at: applied_message.sent,
         received_at: applied_message.received_at,
         last_heartbeat_at: applied_message.last_heartbeat_at,
         tenant,

@@ -245,7 +245,7 @@ impl Recorder {
         let writer_index =
             usize::try_from(shard_key % self.writer_queues.len() as u64).unwrap_or(0);
         let job = Job::new(inputs, lease, receipt_sender);
-        self.status.add_queued_job(&job);
+        self.status.add_to_queue_size(&job);
         // If the writer has exited, the job and its `receipt_sender` are dropped. The caller's
         // receipt then fails.
         let _ = self.writer_queues[writer_index].send(job);

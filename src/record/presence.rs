@@ -225,8 +225,10 @@ impl PresenceState {
         };
         Self {
             last_online: connection
-                .map(|row| last_online(&row.message_id, row.message_sent))
-                .or_else(|| disconnect.map(|row| last_online(&row.message_id, row.message_sent))),
+                .map(|row| last_online(&row.message_id, row.message_sent_at))
+                .or_else(|| {
+                    disconnect.map(|row| last_online(&row.message_id, row.message_sent_at))
+                }),
             last_presence_received_at: connection
                 .map(|row| row.received_at)
                 .or_else(|| disconnect.map(|row| row.received_at)),

@@ -54,7 +54,7 @@ impl Job {
 /// batch.
 #[derive(Default)]
 pub(super) struct WriterStatus {
-    queued_messages: AtomicUsize,
+    queued_message_count: AtomicUsize,
     queued_bytes: AtomicUsize,
     retrying_writers: Mutex<RetryingWriters>,
 }
@@ -79,23 +79,27 @@ impl WriterStatus {
     /// Returns the number and the total bytes of the messages that are queued or being written.
     pub fn queued_messages_and_bytes(&self) -> (usize, usize) {
         (
-            self.queued_messages.load(Ordering::Relaxed),
+            self.queued_message_count.load(Ordering::Relaxed),
             self.queued_bytes.load(Ordering::Relaxed),
         )
     }
 
-    pub fn add_queued_job(&self, job: &Job) {
-        let messages = job.inputs.len();
-        let queued_before = self.queued_messages.fetch_add(messages, Ordering::Relaxed);
-        metrics::set_in_flight_messages(queued_before + messages);
+    pub fn add_to_queue_size(&self, job: &Job) {
+        let message_count = job.inputs.len();
+        let queued_before = self
+            .queued_message_count
+            .fetch_add(message_count, Ordering::Relaxed);
+        metrics::set_in_flight_messages(queued_before + message_count);
         self.queued_bytes
             .fetch_add(job.size_bytes, Ordering::Relaxed);
     }
 
-    fn remove_queued_messages(&self, messages: usize, bytes: usize) {
-        let queued_before = self.queued_messages.fetch_sub(messages, Ordering::Relaxed);
-        metrics::set_in_flight_messages(queued_before.saturating_sub(messages));
-        self.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    fn subtract_from_queue_size(&self, message_count: usize, byte_count: usize) {
+        let queued_before = self
+            .queued_message_count
+            .fetch_sub(message_count, Ordering::Relaxed);
+        metrics::set_in_flight_messages(queued_before.saturating_sub(message_count));
+        self.queued_bytes.fetch_sub(byte_count, Ordering::Relaxed);
     }
 
     fn mark_retrying(&self, error: &StoreError) {
@@ -147,7 +151,7 @@ pub(super) async fn run(
             batch.push(job);
         }
         write_with_retries(&deps, &status, batch).await;
-        status.remove_queued_messages(messages, bytes);
+        status.subtract_from_queue_size(messages, bytes);
     }
 }
 

@@ -92,8 +92,8 @@ impl App {
             });
         });
         let connection = ReconnectingClient::start(options, on_message, &self.publisher_tasks)?;
-        // Without the role `api`, this connection publishes only handshake errors. The recorder
-        // also works without handshake errors, so the connection then does not affect readiness.
+        // Without the role `api`, this connection only publishes handshake errors, and recording
+        // continues even if it cannot publish them. So only the role `api` adds a health check.
         if self.has_role(Role::Api) {
             let checked_connection = connection.clone();
             self.health.add_check(Component::MqttApi, move || {

@@ -2,16 +2,16 @@
 
 use crate::domain::{ClientId, ClientInfo, ClientKind, Dialect, OrgId, Tenant, Timestamp};
 
-/// Why a row is due for a tenant lookup.
+/// Why rows are due for a tenant lookup, and which rows are due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LookupReason {
-    /// The host has a tenant, and its latest report to inventory is old or pending. The host with
-    /// the oldest report comes first.
+    /// Selects hosts with a tenant whose latest report to inventory is old or pending. Hosts with the
+    /// oldest report come first.
     InventoryRefresh {
         /// Selects hosts whose latest report was delivered before this time.
         reported_before: Timestamp,
     },
-    /// The client is tenantless. The client whose last lookup is oldest comes first.
+    /// Selects tenantless clients. Clients with the oldest lookup come first.
     MissingTenant {
         /// Selects clients whose latest lookup was before this time.
         looked_up_before: Timestamp,

@@ -45,7 +45,7 @@ pub struct StoredConnection {
     /// Id of the latest online message.
     pub message_id: Option<MessageId>,
     /// Send time of the latest online message.
-    pub message_sent: Timestamp,
+    pub message_sent_at: Timestamp,
     /// The client's tenant. `None` if the tenant is unknown.
     pub tenant: Option<Tenant>,
     /// Receive time and queue position of the latest presence message.
@@ -63,7 +63,7 @@ pub struct StoredDisconnect {
     /// Id of the latest online message before the disconnect.
     pub message_id: Option<MessageId>,
     /// Send time of the latest online message before the disconnect.
-    pub message_sent: Timestamp,
+    pub message_sent_at: Timestamp,
     /// The client's tenant before the disconnect. `None` if the tenant was unknown.
     pub tenant: Option<Tenant>,
     /// Receive time and queue position of the offline message.
@@ -117,7 +117,7 @@ pub struct ConnectionUpsert {
     /// Id of the online message.
     pub message_id: Option<MessageId>,
     /// Send time of the online message.
-    pub message_sent: Timestamp,
+    pub message_sent_at: Timestamp,
     /// Receive time and queue position of the online message.
     pub received_at: ReceivedAt,
     /// Time of a heartbeat that was received later than the online message but processed earlier.
@@ -324,7 +324,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Claims rows that are due for a tenant lookup. Other jobs skip the rows until `claim_until`.
     ///
-    /// Skips rows whose existing claim ends at `claims_ended_before` or later.
+    /// Claims only rows without a claim and rows whose claim ended before `claims_ended_before`.
     async fn claim_for_lookup(
         &self,
         reason: LookupReason,

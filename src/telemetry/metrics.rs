@@ -227,8 +227,8 @@ pub fn set_in_flight_messages(count: usize) {
 
 /// Sets the consumer lag of a Kafka topic. `topic` is `ingress` or `answers`, not the configured
 /// topic name.
-pub fn set_consumer_lag(topic: &'static str, messages: i64) {
-    gauge!(CONSUMER_LAG, "topic" => topic).set(messages as f64);
+pub fn set_consumer_lag(topic: &'static str, message_count: i64) {
+    gauge!(CONSUMER_LAG, "topic" => topic).set(message_count as f64);
 }
 
 /// Counts an invalid handshake. `is_error_queued` is false if the queue of error messages was full.
@@ -269,19 +269,19 @@ pub fn count_dead_letter(topic: &str, rejection: &Rejection) {
 
 /// Records the number of messages in a committed batch, and the time from the start of the batch to
 /// its commit.
-pub fn observe_committed_batch(messages: usize, duration: Duration) {
-    histogram!(BATCH_SIZE).record(messages as f64);
+pub fn observe_committed_batch(message_count: usize, duration: Duration) {
+    histogram!(BATCH_SIZE).record(message_count as f64);
     histogram!(BATCH_DURATION).record(duration);
 }
 
 /// Reports that a batch write failed and will be retried. Writes a log line for the attempts 1, 2,
 /// 4, 8, and so on.
-pub fn report_batch_retry(attempt: u32, messages: usize, error: &dyn std::error::Error) {
+pub fn report_batch_retry(attempt: u32, message_count: usize, error: &dyn std::error::Error) {
     if attempt == 1 {
         gauge!(BATCHES_RETRYING).increment(1.0);
     }
     if attempt.is_power_of_two() {
-        tracing::error!(attempt, messages, %error, "batch write failed; retrying");
+        tracing::error!(attempt, message_count, %error, "batch write failed; retrying");
     }
 }
 

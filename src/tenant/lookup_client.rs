@@ -57,7 +57,7 @@ struct Inner {
 }
 
 struct CacheTtl {
-    found_ttl: Duration,
+    found_tenant_ttl: Duration,
     not_found_ttl: Duration,
 }
 
@@ -69,7 +69,7 @@ impl Expiry<ClientId, TenantLookupOutcome> for CacheTtl {
         _: std::time::Instant,
     ) -> Option<Duration> {
         Some(match outcome {
-            TenantLookupOutcome::Found(_) => self.found_ttl,
+            TenantLookupOutcome::Found(_) => self.found_tenant_ttl,
             TenantLookupOutcome::NotFound => self.not_found_ttl,
             TenantLookupOutcome::Unavailable => Duration::ZERO,
         })
@@ -81,7 +81,7 @@ impl LookupClient {
     #[must_use]
     pub fn new(gateway: GatewayClient, limits: LookupLimits) -> Self {
         let ttl = CacheTtl {
-            found_ttl: limits.cache_ttl,
+            found_tenant_ttl: limits.cache_ttl,
             not_found_ttl: limits.negative_cache_ttl,
         };
         Self(Arc::new(Inner {

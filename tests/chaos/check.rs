@@ -50,7 +50,7 @@ pub struct Mismatch {
     pub description: String,
 }
 
-/// Start of the query for all rows of `connections`. The expression for `message_sent` is missing
+/// Start of the query for all rows of `connections`. The expression for `message_sent_at` is missing
 /// at the end, because it differs between SQLite and PostgreSQL.
 const SELECT_CONNECTIONS: &str =
     "SELECT client_id, org_id, coalesce(account, ''), dialect, CAST(canonical_facts AS text),

@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use crate::connection::{Connection, LogEntry};
 use crate::dialect::{self, Effect, Message};
-use crate::gate::ProgressGate;
+use crate::gate::FleetSendLimit;
 use crate::model::{ExpectedState, Online};
 use crate::plan::{Action, ClockKind, Profile, Step};
 use crate::random::Random;
@@ -72,7 +72,7 @@ impl SimulatedClient {
     pub async fn run_round(
         &mut self,
         steps: Vec<Step>,
-        gate: &ProgressGate,
+        gate: &FleetSendLimit,
         round_over: watch::Receiver<bool>,
     ) {
         {

@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use crate::check::{self, Mismatch, ObservedState, TrackedClient};
 use crate::clients::{FleetContext, SimulatedClient};
 use crate::deployment::ChaosDeployment;
-use crate::gate::ProgressGate;
+use crate::gate::FleetSendLimit;
 use crate::plan::{self, DeploymentMode, Fault, ScheduledFault};
 use crate::random::Random;
 
@@ -125,7 +125,7 @@ impl Run {
     }
 
     async fn run_round(&mut self, round: u64) -> Result<(), Failure> {
-        let gate = Arc::new(ProgressGate::new());
+        let gate = Arc::new(FleetSendLimit::new());
         let (end_round, round_over) = watch::channel(false);
         let mut client_tasks = JoinSet::new();
         let mut total_messages = 0;
@@ -168,7 +168,7 @@ impl Run {
     async fn inject_faults(
         &mut self,
         schedule: Vec<ScheduledFault>,
-        gate: &ProgressGate,
+        gate: &FleetSendLimit,
         total_messages: u64,
     ) -> Result<(), String> {
         let messages_ahead_of_fault = total_messages / schedule.len() as u64;
@@ -308,7 +308,7 @@ fn mismatch_failure(
     }
 }
 
-async fn wait_for_messages(gate: &ProgressGate, message_count: u64) -> Result<(), String> {
+async fn wait_for_messages(gate: &FleetSendLimit, message_count: u64) -> Result<(), String> {
     match tokio::time::timeout(PROGRESS_TIMEOUT, gate.wait_until_finished(message_count)).await {
         Ok(()) => Ok(()),
         Err(_) => Err(format!(

@@ -16,7 +16,7 @@ mod hostile_messages;
 mod inventory;
 mod lookup_outages;
 mod operator_commands;
-mod properties;
+mod property_tests;
 mod recording;
 mod rest;
 mod restart;

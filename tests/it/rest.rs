@@ -41,17 +41,17 @@ const OK: u16 = StatusCode::OK.as_u16();
 struct ApiFixture {
     deployment: Deployment,
     /// Id of the only client of `OWN_ORG`.
-    own_client_id: String,
+    own_org_client_id: String,
     /// Id of a client of `OTHER_ORG`.
-    other_client_id: String,
+    other_org_client_id: String,
     /// Id of a Satellite server of `OTHER_ORG`.
     satellite_id: String,
     /// Id of a client of `OTHER_ORG` that the fixture does not connect. This id sorts before
-    /// `other_client_id`.
+    /// `other_org_client_id`.
     unconnected_client_id: String,
     /// Id of a connected client without a tenant.
     tenantless_client_id: String,
-    /// The MQTT client with the id `own_client_id`. It has subscribed to its control and data
+    /// The MQTT client with the id `own_org_client_id`. It has subscribed to its control and data
     /// topics.
     own_client: RawClient,
     _other_clients: Vec<RawClient>,
@@ -74,8 +74,8 @@ impl ApiFixture {
         extra_settings: Settings<'_>,
     ) -> Self {
         let [
-            own_client_id,
-            other_client_id,
+            own_org_client_id,
+            other_org_client_id,
             satellite_id,
             tenantless_client_id,
             unconnected_client_id,
@@ -83,8 +83,8 @@ impl ApiFixture {
         let own_tenant = json!({"orgId": OWN_ORG, "accountId": OWN_ACCOUNT});
         let other_tenant = json!({"orgId": OTHER_ORG, "accountId": OTHER_ACCOUNT});
         let tenants = json!({
-            own_client_id.as_str(): own_tenant,
-            other_client_id.as_str(): other_tenant,
+            own_org_client_id.as_str(): own_tenant,
+            other_org_client_id.as_str(): other_tenant,
             satellite_id.as_str(): other_tenant,
             unconnected_client_id.as_str(): other_tenant,
             tenantless_client_id.as_str(): {"error": "no longer valid"},
@@ -108,16 +108,16 @@ impl ApiFixture {
         ];
         settings.extend(extra_settings);
         let deployment = create_deployment(&settings).await;
-        let own_client = connect_client(&deployment, &own_client_id, "echo").await;
+        let own_client = connect_client(&deployment, &own_org_client_id, "echo").await;
         let other_clients = vec![
-            connect_client(&deployment, &other_client_id, "echo").await,
+            connect_client(&deployment, &other_org_client_id, "echo").await,
             connect_client(&deployment, &satellite_id, "foreman_rh_cloud").await,
             connect_client(&deployment, &tenantless_client_id, "echo").await,
         ];
         Self {
             deployment,
-            own_client_id,
-            other_client_id,
+            own_org_client_id,
+            other_org_client_id,
             satellite_id,
             unconnected_client_id,
             tenantless_client_id,

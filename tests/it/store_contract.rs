@@ -213,7 +213,7 @@ fn upsert(client_id: &str, tenant: TenantChange) -> ConnectionUpsert {
             client_version: "1".into(),
         },
         message_id: Some(MessageId::new("m1").unwrap()),
-        message_sent: timestamp_at(0),
+        message_sent_at: timestamp_at(0),
         received_at: received_at(0),
         last_heartbeat_at: None,
         tenant,
@@ -306,7 +306,7 @@ async fn connection_is_visible_only_to_its_organization(store: Arc<dyn Store>) {
     assert_eq!(found.topic_prefix, "redhat/insights");
     assert_eq!(found.info, upsert_for_org("a", "1").info);
     assert_eq!(found.message_id.unwrap().as_str(), "m1");
-    assert_eq!(found.message_sent, timestamp_at(0));
+    assert_eq!(found.message_sent_at, timestamp_at(0));
     assert_eq!(
         store
             .find_connection_for_org(&org("2"), &client("a"))
@@ -329,7 +329,7 @@ async fn second_online_message_replaces_all_values(store: Arc<dyn Store>) {
     second.info.client_version = "2".into();
     second.topic_prefix = "qa/insights".into();
     second.message_id = None;
-    second.message_sent = timestamp_at(5);
+    second.message_sent_at = timestamp_at(5);
     record_online(&store, vec![second.clone()]).await;
     assert_eq!(find_for_org_1(&store, "a").await, None);
     let found = store
@@ -340,7 +340,7 @@ async fn second_online_message_replaces_all_values(store: Arc<dyn Store>) {
     assert_eq!(found.info, second.info);
     assert_eq!(found.topic_prefix, "qa/insights");
     assert_eq!(found.message_id, None);
-    assert_eq!(found.message_sent, timestamp_at(5));
+    assert_eq!(found.message_sent_at, timestamp_at(5));
 }
 
 async fn offline_message_moves_the_client_to_disconnected_clients(store: Arc<dyn Store>) {

@@ -221,12 +221,14 @@ fn handshake_reaction(payload: &[u8], now: Timestamp) -> Reaction {
             payload: handshake::response_message(now, &message_id, &directive, &payload),
             delivery: Delivery::Acknowledged,
         }),
-        Some(handshake::ServerMessage::ForceDisconnect { reconnect_after }) => {
+        Some(handshake::ServerMessage::ForceDisconnect {
+            reconnect_after: reconnect_at,
+        }) => {
             // If the reconnect time is in the past, the client reconnects immediately.
             let delay_until =
                 |time: Timestamp| Duration::try_from(time.duration_since(now)).unwrap_or_default();
             Reaction::Disconnect {
-                reconnect_after: reconnect_after.map(delay_until),
+                reconnect_after: reconnect_at.map(delay_until),
             }
         }
         Some(handshake::ServerMessage::HandshakeError { .. }) => Reaction::RetryHandshake {

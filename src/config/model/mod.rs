@@ -6,7 +6,7 @@
 
 mod api;
 mod broker;
-mod data;
+mod data_dir;
 mod dead_letters;
 mod deserialize;
 mod http;
@@ -24,7 +24,7 @@ mod updaters;
 
 pub use api::{Api, ApiRateLimit, CallerKey, LookupMode, Scope};
 pub use broker::{Broker, BrokerTls, ConnectLimit};
-pub use data::Data;
+pub use data_dir::Data;
 pub use dead_letters::DeadLetters;
 pub use http::{Http, HttpTls};
 pub use inventory::Inventory;

@@ -98,7 +98,7 @@ fn connected_state(message_id: &str, sent_second: i64) -> StoredState {
     StoredState {
         connection: Some(StoredConnection {
             message_id: MessageId::new(message_id).ok(),
-            message_sent: time_at(sent_second),
+            message_sent_at: time_at(sent_second),
             tenant: None,
             received_at: received_from_broker_at(sent_second),
             offline_message_overruled: false,
@@ -126,7 +126,7 @@ fn disconnected_state(message_id: &str, sent_second: i64, offline_second: i64) -
         connection: None,
         disconnect: Some(StoredDisconnect {
             message_id: MessageId::new(message_id).ok(),
-            message_sent: time_at(sent_second),
+            message_sent_at: time_at(sent_second),
             tenant: None,
             received_at: received_from_broker_at(offline_second),
         }),

@@ -34,13 +34,13 @@ pub(super) async fn load_client_states(
         let org_id: String = row.try_get("org_id")?;
         let tenant = tenant_from_columns(&org_id, row.try_get("account")?);
         let message_id = row::message_id(row)?;
-        let message_sent = row::timestamp(row, "message_sent")?;
+        let message_sent_at = row::timestamp(row, "message_sent")?;
         let received_at = row::received_at(row, "presence_received_at")?;
         let state = states.entry(row::client_id(row)?).or_default();
         if row.try_get("connected")? {
             state.connection = Some(StoredConnection {
                 message_id,
-                message_sent,
+                message_sent_at,
                 tenant,
                 received_at,
                 offline_message_overruled: row::optional_timestamp(row, "offline_received_at")?
@@ -50,7 +50,7 @@ pub(super) async fn load_client_states(
         } else {
             state.disconnect = Some(StoredDisconnect {
                 message_id,
-                message_sent,
+                message_sent_at,
                 tenant,
                 received_at,
             });

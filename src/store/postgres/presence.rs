@@ -122,7 +122,7 @@ async fn upsert_connections(
         .bind(text_column(|u| u.info.client_name.clone()))
         .bind(text_column(|u| u.info.client_version.clone()))
         .bind(&message_ids)
-        .bind(timestamp_column(|u| Some(u.message_sent)))
+        .bind(timestamp_column(|u| Some(u.message_sent_at)))
         .bind(&tenant_columns.lookup_timestamps)
         .bind(timestamp_column(|u| Some(u.received_at.time)))
         .bind(timestamp_column(|u| u.last_heartbeat_at))

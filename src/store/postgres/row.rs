@@ -37,7 +37,7 @@ pub(super) fn connection(row: &PgRow) -> Result<Connection, StoreError> {
         topic_prefix: row.try_get("topic_prefix")?,
         info: client_info(row)?,
         message_id: message_id(row)?,
-        message_sent: timestamp(row, "message_sent")?,
+        message_sent_at: timestamp(row, "message_sent")?,
     })
 }
 

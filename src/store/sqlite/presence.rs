@@ -71,7 +71,7 @@ async fn upsert_connections(
             .push_bind(&info.client_name)
             .push_bind(&info.client_version)
             .push_bind(upsert.message_id.as_ref().map(MessageId::as_str))
-            .push_bind(upsert.message_sent.as_microsecond())
+            .push_bind(upsert.message_sent_at.as_microsecond())
             .push_bind(tenant_lookup_timestamp)
             .push_bind(upsert.received_at.time.as_microsecond())
             .push_bind(upsert.last_heartbeat_at.map(Timestamp::as_microsecond))

@@ -171,9 +171,9 @@ async fn k2_tenantless_connection_is_not_reported_to_inventory(fixture: TenancyF
     assert!(fixture.deployment.inventory_messages().await.is_empty());
     // A client with a tenant is reported to inventory. The only inventory message is the message of
     // this client.
-    let (other_client_id, mut client) = fixture.connect_client("k2-other").await;
+    let (other_org_client_id, mut client) = fixture.connect_client("k2-other").await;
     fixture
-        .publish_online_and_wait(&other_client_id, &mut client, |_| true)
+        .publish_online_and_wait(&other_org_client_id, &mut client, |_| true)
         .await;
     eventually("an inventory message", || async {
         (fixture.deployment.inventory_messages().await.len() == 1).then_some(())

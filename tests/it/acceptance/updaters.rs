@@ -70,7 +70,7 @@ fn host_upsert(
             client_version: String::new(),
         },
         message_id: MessageId::new("m").ok(),
-        message_sent: timestamp_at(0),
+        message_sent_at: timestamp_at(0),
         received_at: ReceivedAt {
             time: timestamp_at(0),
             position: None,

@@ -131,9 +131,9 @@ async fn trusted_identity_header_selects_the_organization(deployment: Deployment
             .unauthenticated_request("GET", "/v2/connections");
         let (status, page) = json_response(request.header("x-rh-identity", &header)).await;
         assert_eq!(status, OK);
-        assert_eq!(page["data"][0]["client_id"], fixture.own_client_id);
+        assert_eq!(page["data"][0]["client_id"], fixture.own_org_client_id);
         assert_eq!(page["meta"]["count"], 1);
-        let body = json!({"account": OWN_ACCOUNT, "node_id": fixture.own_client_id});
+        let body = json!({"account": OWN_ACCOUNT, "node_id": fixture.own_org_client_id});
         let request = fixture
             .deployment
             .unauthenticated_request("POST", "/v1/connection_status");

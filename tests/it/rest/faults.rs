@@ -11,10 +11,10 @@ use crate::support::Deployment;
 /// Returns all requests that read or write the database. Each request has a label for error
 /// messages. The label contains the method and the path.
 fn requests_with_database_access(fixture: &ApiFixture) -> Vec<(String, RequestBuilder)> {
-    let own_client_id = &fixture.own_client_id;
-    let node = json!({"account": OWN_ACCOUNT, "node_id": own_client_id, "delay": 1});
-    let message = json!({"account": OWN_ACCOUNT, "recipient": own_client_id, "directive": "d"});
-    let batch = json!({"client_ids": [own_client_id]});
+    let own_org_client_id = &fixture.own_org_client_id;
+    let node = json!({"account": OWN_ACCOUNT, "node_id": own_org_client_id, "delay": 1});
+    let message = json!({"account": OWN_ACCOUNT, "recipient": own_org_client_id, "directive": "d"});
+    let batch = json!({"client_ids": [own_org_client_id]});
     let mut requests = vec![
         fixture.v2_request(OWN_ORG, "GET", "/connections"),
         fixture.v2_request(OWN_ORG, "GET", "/connections?cursor="),
@@ -22,7 +22,7 @@ fn requests_with_database_access(fixture: &ApiFixture) -> Vec<(String, RequestBu
         fixture.v2_request(
             OWN_ORG,
             "GET",
-            &format!("/connections/{own_client_id}/status"),
+            &format!("/connections/{own_org_client_id}/status"),
         ),
         fixture
             .v2_request(OWN_ORG, "POST", "/connections/status")
@@ -30,7 +30,7 @@ fn requests_with_database_access(fixture: &ApiFixture) -> Vec<(String, RequestBu
         fixture.v2_request(
             OWN_ORG,
             "POST",
-            &format!("/connections/{own_client_id}/check"),
+            &format!("/connections/{own_org_client_id}/check"),
         ),
         fixture.v1_post_request(OWN_ACCOUNT, "/connection_status", &node),
         fixture.management_request("GET", "/connection"),
@@ -53,13 +53,13 @@ fn requests_with_database_access(fixture: &ApiFixture) -> Vec<(String, RequestBu
 
 /// Returns all requests that publish an MQTT message to the client.
 fn requests_that_publish(fixture: &ApiFixture) -> Vec<RequestBuilder> {
-    let own_client_id = &fixture.own_client_id;
-    let node = json!({"account": OWN_ACCOUNT, "node_id": own_client_id, "delay": 1});
+    let own_org_client_id = &fixture.own_org_client_id;
+    let node = json!({"account": OWN_ACCOUNT, "node_id": own_org_client_id, "delay": 1});
     let post_action = |action: &str| {
         fixture.v2_request(
             OWN_ORG,
             "POST",
-            &format!("/connections/{own_client_id}/{action}"),
+            &format!("/connections/{own_org_client_id}/{action}"),
         )
     };
     let management_action =
@@ -86,9 +86,9 @@ async fn v1_requests_return_503_while_the_account_translator_is_unavailable(
     // No process listens on port 9.
     let settings = [("tenant.translator_url", "http://127.0.0.1:9")];
     let fixture = ApiFixture::start(deployment, &settings).await;
-    let node = json!({"account": OWN_ACCOUNT, "node_id": fixture.own_client_id, "delay": 1});
+    let node = json!({"account": OWN_ACCOUNT, "node_id": fixture.own_org_client_id, "delay": 1});
     let message =
-        json!({"account": OWN_ACCOUNT, "recipient": fixture.own_client_id, "directive": "d"});
+        json!({"account": OWN_ACCOUNT, "recipient": fixture.own_org_client_id, "directive": "d"});
     let management_post = |path: &str| {
         fixture
             .management_request("POST", &format!("/connection/{path}"))
@@ -156,7 +156,7 @@ mod outages {
         assert!(!fixture.deployment.is_ready().await);
         postgres.start_process().await;
         let message = json!({"directive": "d"});
-        let path = format!("/connections/{}/message", fixture.own_client_id);
+        let path = format!("/connections/{}/message", fixture.own_org_client_id);
         eventually("a sent message after the database restart", || async {
             let request = fixture.v2_request(OWN_ORG, "POST", &path).json(&message);
             let response = request.send().await.unwrap();
@@ -187,7 +187,7 @@ mod outages {
             assert_eq!(body["title"], title, "{path}");
             uuid::Uuid::parse_str(body["id"].as_str().unwrap_or_default()).unwrap();
         }
-        let path = format!("/connections/{}/status", fixture.own_client_id);
+        let path = format!("/connections/{}/status", fixture.own_org_client_id);
         let status = super::super::json_response(fixture.v2_request(OWN_ORG, "GET", &path))
             .await
             .1;
@@ -208,7 +208,7 @@ mod outages {
         .await;
         assert_publishing_requests_return_503(&fixture).await;
         mosquitto.start_process().await;
-        let path = format!("/connections/{}/message", fixture.own_client_id);
+        let path = format!("/connections/{}/message", fixture.own_org_client_id);
         let wait_for_success = eventually("a sent message after the broker restart", || async {
             let request = fixture.v2_request(OWN_ORG, "POST", &path);
             let response = request
@@ -230,7 +230,7 @@ mod outages {
         let pid: i32 = pid.trim().parse().unwrap();
         send_signal(pid, "STOP");
         let message = json!({"directive": "late"});
-        let path = format!("/connections/{}/message", fixture.own_client_id);
+        let path = format!("/connections/{}/message", fixture.own_org_client_id);
         let (status, body) = {
             let request = fixture.v2_request(OWN_ORG, "POST", &path).json(&message);
             super::super::json_response(request).await

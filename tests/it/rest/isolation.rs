@@ -13,7 +13,7 @@ async fn no_endpoint_gives_access_to_clients_of_other_tenants(deployment: Deploy
     let fixture = ApiFixture::start(deployment, &[]).await;
     let disconnected = json!({"status": "disconnected"});
     for hidden_client_id in [
-        &fixture.other_client_id,
+        &fixture.other_org_client_id,
         &fixture.satellite_id,
         &fixture.tenantless_client_id,
     ] {
@@ -84,7 +84,7 @@ async fn no_endpoint_gives_access_to_clients_of_other_tenants(deployment: Deploy
     }
     let (_, page) = json_response(fixture.v2_request(OWN_ORG, "GET", "/connections")).await;
     assert_eq!(page["meta"]["count"], 1);
-    assert_eq!(page["data"][0]["client_id"], fixture.own_client_id);
+    assert_eq!(page["data"][0]["client_id"], fixture.own_org_client_id);
     assert_management_endpoints_hide_the_tenantless_client(&fixture).await;
     let no_connections = json!([]);
     for org in [" ", "''", "%00"] {

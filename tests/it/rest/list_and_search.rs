@@ -25,7 +25,7 @@ async fn publish_searchable_online_message(fixture: &mut ApiFixture) {
     message["content"]["tags"] = json!({"region": "us1", "tier": "a:b"});
     fixture
         .own_client
-        .must_publish(&control_out_topic(&fixture.own_client_id), &message)
+        .must_publish(&control_out_topic(&fixture.own_org_client_id), &message)
         .await;
     let path = "/connections?tag=region:us1";
     eventually("the new tags", || async {
@@ -41,7 +41,7 @@ async fn list_filters_return_only_matching_connections(deployment: Deployment) {
     let list_request =
         |org: &str, query: &str| fixture.v2_request(org, "GET", &format!("/connections?{query}"));
     let insights_id_without_hyphens = INSIGHTS_ID.replace('-', "").to_uppercase();
-    let client_id_prefix = &fixture.own_client_id[..4];
+    let client_id_prefix = &fixture.own_org_client_id[..4];
     for matching_query in [
         "dispatcher=echo",
         "dispatcher=rhc-worker-playbook",
@@ -60,7 +60,7 @@ async fn list_filters_return_only_matching_connections(deployment: Deployment) {
         let count = &page["meta"]["count"];
         assert_eq!((status, count), (OK, &json!(1)), "{matching_query}");
         assert_eq!(
-            page["data"][0]["client_id"], fixture.own_client_id,
+            page["data"][0]["client_id"], fixture.own_org_client_id,
             "{matching_query}"
         );
     }
@@ -106,7 +106,7 @@ async fn cursor_pages_return_every_connection_once(deployment: Deployment) {
     let fixture = ApiFixture::start(deployment, &[]).await;
     // `OTHER_ORG` has two connected clients.
     let mut client_ids = [
-        fixture.other_client_id.clone(),
+        fixture.other_org_client_id.clone(),
         fixture.satellite_id.clone(),
     ];
     client_ids.sort_unstable();

@@ -31,30 +31,33 @@ async fn ping_waits_for_the_pong_to_its_message_id_and_returns_the_round_trip_ti
     deployment: Deployment,
 ) {
     let mut fixture = ApiFixture::start(deployment, &[]).await;
-    let own_client_id = fixture.own_client_id.clone();
+    let own_org_client_id = fixture.own_org_client_id.clone();
     // Send two pings at the same time. Each request waits for the pong to its own message id.
     let pings = ["ping?timeout=25", "ping?timeout=20"].map(|action| {
-        let request = fixture.v2_request(OWN_ORG, "POST", &action_path(&own_client_id, action));
+        let request = fixture.v2_request(OWN_ORG, "POST", &action_path(&own_org_client_id, action));
         tokio::spawn(json_response(request))
     });
     let mut ping_ids = Vec::new();
     for _ in 0..2 {
         let (topic, ping) = fixture.own_client.next_message().await;
-        assert_eq!(topic, format!("redhat/insights/{own_client_id}/control/in"));
+        assert_eq!(
+            topic,
+            format!("redhat/insights/{own_org_client_id}/control/in")
+        );
         assert_eq!(ping["content"]["command"], "ping");
         ping_ids.push(ping["message_id"].clone());
     }
     fixture
         .own_client
         .must_publish(
-            &control_out_topic(&own_client_id),
+            &control_out_topic(&own_org_client_id),
             &pong(&json!("another-id")),
         )
         .await;
     for ping_id in ping_ids.iter().rev() {
         fixture
             .own_client
-            .must_publish(&control_out_topic(&own_client_id), &pong(ping_id))
+            .must_publish(&control_out_topic(&own_org_client_id), &pong(ping_id))
             .await;
     }
     for ping in pings {
@@ -72,7 +75,7 @@ async fn ping_waits_for_the_pong_to_its_message_id_and_returns_the_round_trip_ti
         let rejection = error_response(fixture.v2_request(
             OWN_ORG,
             "POST",
-            &action_path(&own_client_id, &format!("ping?timeout={invalid}")),
+            &action_path(&own_org_client_id, &format!("ping?timeout={invalid}")),
         ));
         assert_eq!(
             rejection.await,
@@ -87,7 +90,7 @@ async fn ping_returns_504_if_no_pong_arrives_and_404_for_unknown_clients(deploym
     let request = fixture.v2_request(
         OWN_ORG,
         "POST",
-        &action_path(&fixture.own_client_id, "ping?timeout=1"),
+        &action_path(&fixture.own_org_client_id, "ping?timeout=1"),
     );
     let ping_request = tokio::spawn(json_response(request));
     let (_, ping) = fixture.own_client.next_message().await;
@@ -100,7 +103,7 @@ async fn ping_returns_504_if_no_pong_arrives_and_404_for_unknown_clients(deploym
     assert_eq!(body["id"], ping["message_id"]);
     for hidden_client_id in [
         "unknown",
-        &fixture.other_client_id,
+        &fixture.other_org_client_id,
         &fixture.satellite_id,
         &fixture.tenantless_client_id,
     ] {
@@ -121,7 +124,7 @@ async fn check_reads_the_status_at_level_1_pings_at_level_2_and_sends_a_message_
     deployment: Deployment,
 ) {
     let mut fixture = ApiFixture::start(deployment, &[]).await;
-    let own_client_id = fixture.own_client_id.clone();
+    let own_org_client_id = fixture.own_org_client_id.clone();
     let check_request = |client: &str, query: &str| {
         fixture.v2_request(
             OWN_ORG,
@@ -133,13 +136,13 @@ async fn check_reads_the_status_at_level_1_pings_at_level_2_and_sends_a_message_
     for query in ["", "?level=", "?level=1"] {
         let connected = json!({"level": 1, "status": "connected"});
         assert_eq!(
-            json_response(check_request(&own_client_id, query)).await,
+            json_response(check_request(&own_org_client_id, query)).await,
             (OK, connected)
         );
     }
     for client in [
         "unknown",
-        &fixture.other_client_id,
+        &fixture.other_org_client_id,
         &fixture.tenantless_client_id,
     ] {
         for (level, query) in [
@@ -155,15 +158,15 @@ async fn check_reads_the_status_at_level_1_pings_at_level_2_and_sends_a_message_
         }
     }
     // The client does not respond to this ping.
-    let check_result = json_response(check_request(&own_client_id, "?level=2&timeout=1"))
+    let check_result = json_response(check_request(&own_org_client_id, "?level=2&timeout=1"))
         .await
         .1;
     assert_eq!(
         (&check_result["status"], &check_result["answered"]),
         (&json!("connected"), &json!(false))
     );
-    let level_2 = check_request(&own_client_id, "?level=2&timeout=20");
-    let level_3 = check_request(&own_client_id, "?level=3&directive=rhc:ping&timeout=20");
+    let level_2 = check_request(&own_org_client_id, "?level=2&timeout=20");
+    let level_3 = check_request(&own_org_client_id, "?level=3&directive=rhc:ping&timeout=20");
     // Skip the ping of the previous check, to which the client did not respond.
     fixture.own_client.next_message().await;
     // A check at level 2 sends a ping.
@@ -172,7 +175,7 @@ async fn check_reads_the_status_at_level_1_pings_at_level_2_and_sends_a_message_
     fixture
         .own_client
         .must_publish(
-            &control_out_topic(&own_client_id),
+            &control_out_topic(&own_org_client_id),
             &pong(&ping["message_id"]),
         )
         .await;
@@ -185,14 +188,17 @@ async fn check_reads_the_status_at_level_1_pings_at_level_2_and_sends_a_message_
     // A check at level 3 sends a message to an application on the client.
     let level_3 = tokio::spawn(json_response(level_3));
     let (topic, message) = fixture.own_client.next_message().await;
-    assert_eq!(topic, format!("redhat/insights/{own_client_id}/data/in"));
+    assert_eq!(
+        topic,
+        format!("redhat/insights/{own_org_client_id}/data/in")
+    );
     assert_eq!(message["directive"], "rhc:ping");
     let response = json!({"type": "data", "message_id": "d", "response_to": message["message_id"],
         "version": 1, "sent": "2026-01-02T15:04:05Z", "directive": "rhc:ping", "metadata": {},
         "content": "pong"});
     fixture
         .own_client
-        .must_publish(&data_out_topic(&own_client_id), &response)
+        .must_publish(&data_out_topic(&own_org_client_id), &response)
         .await;
     let level_3 = level_3.await.unwrap().1;
     assert_eq!(
@@ -209,7 +215,7 @@ async fn check_reads_the_status_at_level_1_pings_at_level_2_and_sends_a_message_
         let rejection = error_response(fixture.v2_request(
             OWN_ORG,
             "POST",
-            &action_path(&own_client_id, &format!("check{invalid}")),
+            &action_path(&own_org_client_id, &format!("check{invalid}")),
         ))
         .await;
         assert_eq!(rejection, (400, "Invalid request".to_owned()), "{invalid}");
@@ -265,7 +271,7 @@ async fn reconnect_sends_a_command_and_the_client_is_still_listed(deployment: De
             .json(&body)
     };
     let (status, response) = json_response(reconnect_request(
-        &fixture.own_client_id,
+        &fixture.own_org_client_id,
         json!({"delay": 0.0, "message": "maintenance"}),
     ))
     .await;
@@ -281,13 +287,13 @@ async fn reconnect_sends_a_command_and_the_client_is_still_listed(deployment: De
     ];
     for (body, (status, title)) in invalid_bodies {
         assert_eq!(
-            error_response(reconnect_request(&fixture.own_client_id, body)).await,
+            error_response(reconnect_request(&fixture.own_org_client_id, body)).await,
             (status, title.to_owned())
         );
     }
     for hidden_client_id in [
         "unknown",
-        &fixture.other_client_id,
+        &fixture.other_org_client_id,
         &fixture.satellite_id,
         &fixture.tenantless_client_id,
     ] {
@@ -306,7 +312,7 @@ async fn reconnect_sends_a_command_and_the_client_is_still_listed(deployment: De
     assert!(
         fixture
             .deployment
-            .row(&fixture.own_client_id)
+            .row(&fixture.own_org_client_id)
             .await
             .is_some()
     );
@@ -314,10 +320,10 @@ async fn reconnect_sends_a_command_and_the_client_is_still_listed(deployment: De
 
 async fn disconnect_sends_a_command_and_removes_the_connection(deployment: Deployment) {
     let mut fixture = ApiFixture::start(deployment, &[]).await;
-    let own_client_id = fixture.own_client_id.clone();
+    let own_org_client_id = fixture.own_org_client_id.clone();
     for hidden_client_id in [
         "unknown",
-        &fixture.other_client_id,
+        &fixture.other_org_client_id,
         &fixture.satellite_id,
         &fixture.tenantless_client_id,
     ] {
@@ -329,13 +335,17 @@ async fn disconnect_sends_a_command_and_removes_the_connection(deployment: Deplo
         assert_eq!(error_response(request).await.0, 404);
     }
     let invalid_request = fixture
-        .v2_request(OWN_ORG, "POST", &action_path(&own_client_id, "disconnect"))
+        .v2_request(
+            OWN_ORG,
+            "POST",
+            &action_path(&own_org_client_id, "disconnect"),
+        )
         .body("[]");
     assert_eq!(error_response(invalid_request).await.0, 400);
     let (status, response) = json_response(fixture.v2_request(
         OWN_ORG,
         "POST",
-        &action_path(&own_client_id, "disconnect"),
+        &action_path(&own_org_client_id, "disconnect"),
     ))
     .await;
     assert_eq!(status, OK);
@@ -343,27 +353,30 @@ async fn disconnect_sends_a_command_and_removes_the_connection(deployment: Deplo
     assert_eq!(response, json!({"id": command["message_id"]}));
     let content = json!({"command": "disconnect", "arguments": null, "message": ""});
     assert_eq!(command["content"], content);
-    let status =
-        json_response(fixture.v2_request(OWN_ORG, "GET", &action_path(&own_client_id, "status")))
-            .await
-            .1;
+    let status = json_response(fixture.v2_request(
+        OWN_ORG,
+        "GET",
+        &action_path(&own_org_client_id, "status"),
+    ))
+    .await
+    .1;
     assert_eq!(status, json!({"status": "disconnected"}));
     // The MQTT connection is still open. A heartbeat adds the client to the list again.
     fixture
         .own_client
-        .publish_heartbeat(&data_out_topic(&own_client_id))
+        .publish_heartbeat(&data_out_topic(&own_org_client_id))
         .await;
     eventually("the client's row", || {
-        fixture.deployment.row(&own_client_id)
+        fixture.deployment.row(&own_org_client_id)
     })
     .await;
     // The v1 disconnect endpoint also removes the connection.
-    let node = json!({"account": OWN_ACCOUNT, "node_id": own_client_id, "message": "bye"});
+    let node = json!({"account": OWN_ACCOUNT, "node_id": own_org_client_id, "message": "bye"});
     let request = fixture
         .management_request("POST", "/connection/disconnect")
         .json(&node);
     assert_eq!(json_response(request).await, (OK, json!({})));
-    assert!(fixture.deployment.row(&own_client_id).await.is_none());
+    assert!(fixture.deployment.row(&own_org_client_id).await.is_none());
 }
 
 #[cfg(feature = "external-services")]

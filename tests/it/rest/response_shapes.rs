@@ -29,11 +29,11 @@ each_deployment!(
     request_id_is_forwarded_to_the_account_translator,
 );
 
-/// Sends the request. Returns the status and the exact body. In the body, `[own_client_id]`
+/// Sends the request. Returns the status and the exact body. In the body, `[own_org_client_id]`
 /// replaces the random client id.
 async fn exact_response(fixture: &ApiFixture, request: RequestBuilder) -> String {
     let (status, text) = json_text_response(request).await;
-    let text = text.replace(&fixture.own_client_id, "[own_client_id]");
+    let text = text.replace(&fixture.own_org_client_id, "[own_org_client_id]");
     format!("{status} {text}")
 }
 
@@ -156,9 +156,9 @@ async fn responses_omit_empty_strings_and_nulls_but_contain_empty_objects(deploy
     message["content"]["canonical_facts"] = Value::Null;
     message["content"]["dispatchers"] = Value::Null;
     message["content"]["tags"] = json!({});
-    let topic = control_out_topic(&fixture.own_client_id);
+    let topic = control_out_topic(&fixture.own_org_client_id);
     fixture.own_client.must_publish(&topic, &message).await;
-    let path = format!("/connections/{}/status", fixture.own_client_id);
+    let path = format!("/connections/{}/status", fixture.own_org_client_id);
     let wait_for_update = eventually("the new client info", || async {
         let status_response =
             exact_response(&fixture, fixture.v2_request(OWN_ORG, "GET", &path)).await;
@@ -166,9 +166,9 @@ async fn responses_omit_empty_strings_and_nulls_but_contain_empty_objects(deploy
     });
     assert_eq!(
         wait_for_update.await,
-        r#"200 {"status":"connected","account":"010101","org_id":"10001","client_id":"[own_client_id]","canonical_facts":{},"tags":{}}"#
+        r#"200 {"status":"connected","account":"010101","org_id":"10001","client_id":"[own_org_client_id]","canonical_facts":{},"tags":{}}"#
     );
-    let node = json!({"account": OWN_ACCOUNT, "node_id": fixture.own_client_id});
+    let node = json!({"account": OWN_ACCOUNT, "node_id": fixture.own_org_client_id});
     let status = fixture.v1_post_request(OWN_ACCOUNT, "/connection_status", &node);
     assert_eq!(
         exact_response(&fixture, status).await,
@@ -183,7 +183,7 @@ async fn responses_omit_empty_strings_and_nulls_but_contain_empty_objects(deploy
 
 async fn each_kind_of_invalid_json_body_has_its_own_error_detail(deployment: Deployment) {
     let fixture = ApiFixture::start(deployment, &[]).await;
-    let path = format!("/connections/{}/message", fixture.own_client_id);
+    let path = format!("/connections/{}/message", fixture.own_org_client_id);
     let message_request =
         |body: &'static str| fixture.v2_request(OWN_ORG, "POST", &path).body(body);
     let malformed_detail = "Request body includes malformed json";
@@ -258,7 +258,7 @@ async fn errors_400_403_404_405_413_use_the_error_envelope(deployment: Deploymen
         r#"405 {"title":"Method not allowed","status":405,"detail":"The endpoint does not support this method; openapi.json lists the supported methods"}"#
     );
     let payload = "x".repeat(1024 * 1024);
-    let too_large_request = message_request(&fixture.own_client_id)
+    let too_large_request = message_request(&fixture.own_org_client_id)
         .json(&json!({"directive": "d", "payload": payload}));
     assert_eq!(
         exact_response(&fixture, too_large_request).await,
@@ -282,7 +282,7 @@ async fn errors_400_403_404_405_413_use_the_error_envelope(deployment: Deploymen
 
 async fn message_without_metadata_and_payload_is_sent_with_null_values(deployment: Deployment) {
     let mut fixture = ApiFixture::start(deployment, &[]).await;
-    let path = format!("/connections/{}/message", fixture.own_client_id);
+    let path = format!("/connections/{}/message", fixture.own_org_client_id);
     for body in [
         json!({"directive": "d"}),
         json!({"directive": "d", "metadata": null, "payload": null}),
@@ -296,8 +296,7 @@ async fn message_without_metadata_and_payload_is_sent_with_null_values(deploymen
             (&message["metadata"], &message["content"]),
             (&Value::Null, &Value::Null)
         );
-        let v1_body =
-            json!({"account": OWN_ACCOUNT, "recipient": fixture.own_client_id, "directive": "d"});
+        let v1_body = json!({"account": OWN_ACCOUNT, "recipient": fixture.own_org_client_id, "directive": "d"});
         assert_eq!(
             json_response(fixture.v1_post_request(OWN_ACCOUNT, "/message", &v1_body))
                 .await
@@ -313,7 +312,7 @@ async fn message_without_metadata_and_payload_is_sent_with_null_values(deploymen
 
 async fn metadata_other_than_a_string_map_is_rejected(deployment: Deployment) {
     let fixture = ApiFixture::start(deployment, &[]).await;
-    let path = format!("/connections/{}/message", fixture.own_client_id);
+    let path = format!("/connections/{}/message", fixture.own_org_client_id);
     for metadata in [
         json!("a"),
         json!(["a"]),
@@ -331,7 +330,7 @@ async fn metadata_other_than_a_string_map_is_rejected(deployment: Deployment) {
             rejection,
             r#"400 {"title":"Unable to process json input","status":400,"detail":"metadata must be null or a map of string to string"}"#
         );
-        let v1_body = json!({"account": OWN_ACCOUNT, "recipient": fixture.own_client_id, "directive": "d",
+        let v1_body = json!({"account": OWN_ACCOUNT, "recipient": fixture.own_org_client_id, "directive": "d",
             "metadata": metadata});
         assert_eq!(
             error_response(fixture.v1_post_request(OWN_ACCOUNT, "/message", &v1_body))
@@ -344,7 +343,7 @@ async fn metadata_other_than_a_string_map_is_rejected(deployment: Deployment) {
 
 async fn directives_and_client_ids_are_not_metric_labels(deployment: Deployment) {
     let mut fixture = ApiFixture::start(deployment, &[]).await;
-    let path = format!("/connections/{}/message", fixture.own_client_id);
+    let path = format!("/connections/{}/message", fixture.own_org_client_id);
     let body = json!({"directive": "directive-not-in-metrics"});
     assert_eq!(
         json_response(fixture.v2_request(OWN_ORG, "POST", &path).json(&body))
@@ -362,7 +361,7 @@ async fn directives_and_client_ids_are_not_metric_labels(deployment: Deployment)
     let metrics = reqwest::get(url).await.unwrap().text().await.unwrap();
     assert!(metrics.contains("cloud_connector_"), "{metrics}");
     assert!(!metrics.contains("directive-not-in-metrics"));
-    assert!(!metrics.contains(&fixture.own_client_id));
+    assert!(!metrics.contains(&fixture.own_org_client_id));
 }
 
 /// Starts a fake account translator that translates `OWN_ACCOUNT`. Returns the translator's URL,
@@ -397,7 +396,7 @@ async fn start_fake_translator() -> (String, Arc<Mutex<Vec<String>>>) {
 async fn request_id_is_forwarded_to_the_account_translator(deployment: Deployment) {
     let (url, request_ids) = start_fake_translator().await;
     let fixture = ApiFixture::start(deployment, &[("tenant.translator_url", &url)]).await;
-    let node = json!({"account": OWN_ACCOUNT, "node_id": fixture.own_client_id});
+    let node = json!({"account": OWN_ACCOUNT, "node_id": fixture.own_org_client_id});
     let request = fixture
         .v1_post_request(OWN_ACCOUNT, "/connection_status", &node)
         .header("x-rh-insights-request-id", "request-9");

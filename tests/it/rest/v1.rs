@@ -58,7 +58,7 @@ async fn v1_message_checks_body_then_account_then_directive_then_connection(
             (404, "No connection to the rhc client"),
         ),
         (
-            message_body(OWN_ACCOUNT, &fixture.other_client_id, "d"),
+            message_body(OWN_ACCOUNT, &fixture.other_org_client_id, "d"),
             (404, "No connection to the rhc client"),
         ),
     ] {
@@ -69,14 +69,14 @@ async fn v1_message_checks_body_then_account_then_directive_then_connection(
     let message_response = json_response(fixture.v1_post_request(
         OWN_ACCOUNT,
         "/message",
-        &message_body(OWN_ACCOUNT, &fixture.own_client_id, "d"),
+        &message_body(OWN_ACCOUNT, &fixture.own_org_client_id, "d"),
     ))
     .await;
     assert_eq!(message_response.0, 201);
     let (topic, message) = fixture.own_client.next_message().await;
     assert_eq!(
         topic,
-        format!("redhat/insights/{}/data/in", fixture.own_client_id)
+        format!("redhat/insights/{}/data/in", fixture.own_org_client_id)
     );
     assert_eq!(message_response.1, json!({"id": message["message_id"]}));
     assert_eq!(message["directive"], "d");
@@ -93,8 +93,8 @@ async fn v1_status_endpoints_return_the_expected_bodies(deployment: Deployment) 
     let disconnected_body = r#"{"status":"disconnected"}"#;
     let node = |account: &str, client_id: &str| json!({"account": account, "node_id": client_id});
     for (client_id, expected) in [
-        (fixture.own_client_id.as_str(), connected_body),
-        (&fixture.other_client_id, disconnected_body),
+        (fixture.own_org_client_id.as_str(), connected_body),
+        (&fixture.other_org_client_id, disconnected_body),
         (&fixture.tenantless_client_id, disconnected_body),
         ("unknown", disconnected_body),
         ("no\u{7}name", disconnected_body),
@@ -115,14 +115,14 @@ async fn v1_status_endpoints_return_the_expected_bodies(deployment: Deployment) 
     let mismatch_request = fixture.v1_post_request(
         OWN_ACCOUNT,
         "/connection_status",
-        &node(OTHER_ACCOUNT, &fixture.other_client_id),
+        &node(OTHER_ACCOUNT, &fixture.other_org_client_id),
     );
     assert_eq!(
         error_response(mismatch_request).await,
         (403, "Account mismatch".to_owned())
     );
     // Management endpoints accept every account.
-    let body = node(OTHER_ACCOUNT, &fixture.other_client_id);
+    let body = node(OTHER_ACCOUNT, &fixture.other_org_client_id);
     let status_response = json_response(
         fixture
             .management_request("POST", "/connection/status")
@@ -145,7 +145,8 @@ async fn v1_status_endpoints_return_the_expected_bodies(deployment: Deployment) 
 async fn each_v1_endpoint_has_its_own_response_to_an_unknown_account(deployment: Deployment) {
     let fixture = ApiFixture::start(deployment, &[]).await;
     let unknown_account = "999999";
-    let node = json!({"account": unknown_account, "node_id": fixture.own_client_id, "delay": 1});
+    let node =
+        json!({"account": unknown_account, "node_id": fixture.own_org_client_id, "delay": 1});
     let translation_error = (400, "Unable to translate account to org_id".to_owned());
     let status_request = fixture.v1_post_request(unknown_account, "/connection_status", &node);
     assert_eq!(error_response(status_request).await, translation_error);
@@ -154,8 +155,7 @@ async fn each_v1_endpoint_has_its_own_response_to_an_unknown_account(deployment:
         error_response(management_post("/connection/status")).await,
         translation_error
     );
-    let message =
-        json!({"account": unknown_account, "recipient": fixture.own_client_id, "directive": "d"});
+    let message = json!({"account": unknown_account, "recipient": fixture.own_org_client_id, "directive": "d"});
     let message_error =
         error_response(fixture.v1_post_request(unknown_account, "/message", &message)).await;
     assert_eq!(
@@ -171,7 +171,7 @@ async fn each_v1_endpoint_has_its_own_response_to_an_unknown_account(deployment:
     for path in ["/connection/reconnect", "/connection/disconnect"] {
         let title = format!(
             "No connection found for node (999999:{})",
-            fixture.own_client_id
+            fixture.own_org_client_id
         );
         assert_eq!(error_response(management_post(path)).await, (400, title));
     }
@@ -180,7 +180,7 @@ async fn each_v1_endpoint_has_its_own_response_to_an_unknown_account(deployment:
 async fn management_list_groups_all_connections_by_account(deployment: Deployment) {
     let fixture = ApiFixture::start(deployment, &[]).await;
     let mut other_client_ids = [
-        fixture.other_client_id.clone(),
+        fixture.other_org_client_id.clone(),
         fixture.satellite_id.clone(),
     ];
     other_client_ids.sort();
@@ -193,7 +193,7 @@ async fn management_list_groups_all_connections_by_account(deployment: Deploymen
             "meta": {"count": 3},
             "links": {"first": format!("{path}?limit=1000&offset=0"),
                 "last": format!("{path}?limit=1000&offset=0")},
-            "data": [{"account": OWN_ACCOUNT, "connections": [fixture.own_client_id]},
+            "data": [{"account": OWN_ACCOUNT, "connections": [fixture.own_org_client_id]},
                 {"account": OTHER_ACCOUNT, "connections": other_client_ids}],
         })
     );
@@ -224,7 +224,7 @@ async fn management_list_of_an_account_contains_only_its_connections(deployment:
     let page = json_response(fixture.management_request("GET", "/connection/010101")).await;
     assert_eq!(
         (page.0, &page.1["data"]),
-        (OK, &json!([fixture.own_client_id]))
+        (OK, &json!([fixture.own_org_client_id]))
     );
     let page = json_response(fixture.management_request("GET", "/connection/020202?limit=0"))
         .await
@@ -245,7 +245,7 @@ async fn v1_ping_sends_a_command_and_returns_the_recorded_status(deployment: Dep
             .management_request("POST", "/connection/ping")
             .json(&body)
     };
-    let ping_response = json_text_response(ping_request(node(&fixture.own_client_id))).await;
+    let ping_response = json_text_response(ping_request(node(&fixture.own_org_client_id))).await;
     assert_eq!(
         ping_response,
         (OK, r#"{"status":"connected","payload":null}"#.to_owned())
@@ -258,7 +258,7 @@ async fn v1_ping_sends_a_command_and_returns_the_recorded_status(deployment: Dep
     let (topic, message) = fixture.own_client.next_message().await;
     assert_eq!(
         topic,
-        format!("redhat/insights/{}/control/in", fixture.own_client_id)
+        format!("redhat/insights/{}/control/in", fixture.own_org_client_id)
     );
     assert_eq!(message["type"], "command");
     assert_eq!(message["content"]["command"], "ping");
@@ -267,7 +267,7 @@ async fn v1_ping_sends_a_command_and_returns_the_recorded_status(deployment: Dep
 async fn v1_reconnect_sends_a_command_with_delay_and_message(deployment: Deployment) {
     let mut fixture = ApiFixture::start(deployment, &[]).await;
     let mut body =
-        json!({"account": OWN_ACCOUNT, "node_id": fixture.own_client_id, "message": "please"});
+        json!({"account": OWN_ACCOUNT, "node_id": fixture.own_org_client_id, "message": "please"});
     for (delay, title) in [
         (Value::Null, INVALID_JSON_TITLE),
         (json!("5"), INVALID_JSON_TITLE),
@@ -292,7 +292,7 @@ async fn v1_reconnect_sends_a_command_with_delay_and_message(deployment: Deploym
         let (topic, message) = fixture.own_client.next_message().await;
         assert_eq!(
             topic,
-            format!("redhat/insights/{}/control/in", fixture.own_client_id)
+            format!("redhat/insights/{}/control/in", fixture.own_org_client_id)
         );
         assert_eq!(
             message["content"],
@@ -304,7 +304,8 @@ async fn v1_reconnect_sends_a_command_with_delay_and_message(deployment: Deploym
 
 async fn v1_disconnect_sends_a_command_with_the_message(deployment: Deployment) {
     let mut fixture = ApiFixture::start(deployment, &[]).await;
-    let body = json!({"account": OWN_ACCOUNT, "node_id": fixture.own_client_id, "message": "go"});
+    let body =
+        json!({"account": OWN_ACCOUNT, "node_id": fixture.own_org_client_id, "message": "go"});
     let request = fixture
         .management_request("POST", "/connection/disconnect")
         .json(&body);
@@ -318,7 +319,7 @@ async fn v1_command_to_an_unknown_client_returns_400_with_the_client_id(deployme
     let fixture = ApiFixture::start(deployment, &[]).await;
     for client_id in [
         "unknown",
-        &fixture.other_client_id,
+        &fixture.other_org_client_id,
         &fixture.tenantless_client_id,
     ] {
         for path in ["/connection/reconnect", "/connection/disconnect"] {

@@ -23,9 +23,9 @@ async fn v2_list_and_status_return_the_expected_bodies(deployment: Deployment) {
             r#""canonical_facts":{{"fqdn":"raw.example"}},"dispatchers":{{"echo":{{}}}},"#,
             r#""tags":{{"make":"raw"}}"#
         ),
-        fixture.own_client_id
+        fixture.own_org_client_id
     );
-    let path = format!("/connections/{}/status", fixture.own_client_id);
+    let path = format!("/connections/{}/status", fixture.own_org_client_id);
     let status = json_text_response(fixture.v2_request(OWN_ORG, "GET", &path)).await;
     assert_eq!(
         status,
@@ -59,20 +59,20 @@ async fn batch_status_returns_clients_in_the_order_of_the_request(deployment: De
     };
     let client_ids = [
         "unknown",
-        &fixture.other_client_id,
-        &fixture.own_client_id,
+        &fixture.other_org_client_id,
+        &fixture.own_org_client_id,
         &fixture.tenantless_client_id,
         "\u{0}",
-        &fixture.own_client_id,
+        &fixture.own_org_client_id,
     ];
     let (status, response) =
         json_response(batch_status_request(json!({"client_ids": client_ids}))).await;
     assert_eq!(status, OK);
     let data = response["data"].as_array().unwrap();
-    let path = format!("/connections/{}/status", fixture.own_client_id);
+    let path = format!("/connections/{}/status", fixture.own_org_client_id);
     let (_, own_status) = json_response(fixture.v2_request(OWN_ORG, "GET", &path)).await;
     let expected = client_ids.map(|client_id| {
-        if client_id == fixture.own_client_id {
+        if client_id == fixture.own_org_client_id {
             own_status.clone()
         } else {
             json!({"status": "disconnected", "client_id": client_id})
@@ -154,7 +154,7 @@ async fn relaxed_lookup_finds_satellite_servers_of_other_organizations(deploymen
         .1;
     assert_eq!(page["meta"]["count"], 1);
     // Relaxed lookup does not find clients of other organizations that are not Satellite servers.
-    for hidden_client_id in [&fixture.other_client_id, &fixture.tenantless_client_id] {
+    for hidden_client_id in [&fixture.other_org_client_id, &fixture.tenantless_client_id] {
         assert_eq!(
             json_response(status_request(hidden_client_id)).await.1,
             json!({"status": "disconnected"})

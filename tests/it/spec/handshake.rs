@@ -105,10 +105,10 @@ async fn a_proxy_handshake_registers_a_proxy(deployment: Deployment) {
 
 async fn a_retained_offline_message_as_last_will_ends_the_connection(deployment: Deployment) {
     let client_id = unique_id("abnormal");
-    let connect =
+    let connect_options =
         Connect::new(&client_id).retained_will(&inbound_topic(&client_id), &offline_payload());
     for n in 0..2 {
-        let mut client = RawClient::connect(&deployment.mqtt_address(), &connect).await;
+        let mut client = RawClient::connect(&deployment.mqtt_address(), &connect_options).await;
         register_host(&deployment, &client_id, &mut client, &format!("h{n}")).await;
         drop(client);
         deployment.wait_until_disconnected(&client_id).await;
