@@ -47,8 +47,8 @@ pub fn join_path(base_url: &str, segments: &[&str]) -> Result<Url, String> {
 
 /// Sends a request. Returns the status code and the response body.
 ///
-/// Truncates a body of more than `max_body_bytes`. If the body is JSON, the caller then cannot
-/// parse the truncated body.
+/// Reads at most `max_body_bytes` of the response body and discards the rest. A truncated JSON body
+/// is not valid JSON, so the caller gets a parse error.
 ///
 /// # Errors
 /// When no complete response arrives.

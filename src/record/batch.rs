@@ -268,7 +268,8 @@ async fn build_batch(
             .map(|lookup_outcome| tenant_change(lookup_outcome, stored_states.get(&client), now));
         if let Some(applied_message) = change.upsert {
             upsert_input_indexes.insert(client.clone(), applied_message.input_index);
-            let tenant = tenant.unwrap_or_else(|| stored_tenant_change(stored_states.get(&client)));
+            let tenant = tenant
+                .unwrap_or_else(|| tenant_change_from_stored_state(stored_states.get(&client)));
             let reported_at =
                 reported_hosts.inventory_delivery_time(&client, applied_message.input_index);
             let upsert = connection_upsert(deps, &client, *applied_message, tenant, reported_at);
@@ -400,13 +401,13 @@ fn tenant_change(
     match lookup_outcome {
         TenantLookupOutcome::Found(found) => TenantChange::Found(found.tenant),
         TenantLookupOutcome::NotFound => TenantChange::NotFound(now),
-        TenantLookupOutcome::Unavailable => stored_tenant_change(stored_state),
+        TenantLookupOutcome::Unavailable => tenant_change_from_stored_state(stored_state),
     }
 }
 
 /// Returns the tenant change for a client without a lookup result. A stored tenant is kept. If no
 /// tenant is stored, the tenant is looked up later.
-fn stored_tenant_change(stored_state: Option<&StoredState>) -> TenantChange {
+fn tenant_change_from_stored_state(stored_state: Option<&StoredState>) -> TenantChange {
     match stored_state.and_then(stored_tenant) {
         Some(tenant) => TenantChange::Keep(tenant),
         None => TenantChange::PendingLookup,

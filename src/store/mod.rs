@@ -340,7 +340,7 @@ pub trait Store: Send + Sync + 'static {
     /// Writes the results of tenant lookups and returns the number of changed rows.
     ///
     /// Skips rows that changed since they were claimed. For [`LookupOutcome::Unavailable`], the
-    /// store only ends the claim and does not count the row.
+    /// store only ends the claim, and the returned number does not include the row.
     async fn save_lookup_results(
         &self,
         results: &[LookupResult],

@@ -97,8 +97,8 @@ impl LookupClient {
         }))
     }
 
-    /// Returns a receiver for the outcome of this client's request in flight. Starts a request if
-    /// no request is in flight. The request continues even if all waiting lookups reach their
+    /// Returns a receiver for the outcome of the request that looks up `client`. Starts the request
+    /// if it is not in flight yet. The request continues even if all waiting lookups reach their
     /// deadlines, and its result is cached.
     fn join_or_start_request(&self, client: &ClientId, admission: Admission) -> OutcomeReceiver {
         let mut requests = self.0.inflight_requests.lock();

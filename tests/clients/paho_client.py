@@ -250,7 +250,7 @@ def parse_options():
 
 
 def main():
-    # Ends this process if the test was interrupted and did not end it.
+    # The test normally ends this process. If the test is interrupted, this timer ends the process.
     run_timeout = threading.Timer(
         MAX_RUN_SECONDS, fail, [f"still running after {MAX_RUN_SECONDS} s"]
     )

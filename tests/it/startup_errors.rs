@@ -248,8 +248,9 @@ async fn doctor_prints_one_line_per_check_with_the_fix() {
         run_doctor(vec![("CLOUD_CONNECTOR__TENANT__STATIC_FILE", "/no".into())]).await;
     assert_eq!(code, Some(1));
     assert!(report.contains("FAIL  tenant lookup"), "{report}");
-    let translator_url = "CLOUD_CONNECTOR__TENANT__TRANSLATOR_URL";
-    let (code, report) = run_doctor(vec![(translator_url, "http://127.0.0.1:1".into())]).await;
+    let translator_url_variable = "CLOUD_CONNECTOR__TENANT__TRANSLATOR_URL";
+    let (code, report) =
+        run_doctor(vec![(translator_url_variable, "http://127.0.0.1:1".into())]).await;
     assert_eq!(code, Some(1));
     assert!(report.contains("FAIL  account translator"), "{report}");
     assert!(report.contains("tenant.translator_url"), "{report}");
@@ -258,7 +259,7 @@ async fn doctor_prints_one_line_per_check_with_the_fix() {
     let route = axum::routing::post(async || "{}");
     let router = axum::Router::new().route("/internal/orgIds", route);
     let translator = tokio::spawn(async move { axum::serve(listener, router).await });
-    let (code, report) = run_doctor(vec![(translator_url, url)]).await;
+    let (code, report) = run_doctor(vec![(translator_url_variable, url)]).await;
     assert_eq!(code, Some(0), "{report}");
     translator.abort();
     let translator_file = "CLOUD_CONNECTOR__TENANT__TRANSLATOR_FILE";

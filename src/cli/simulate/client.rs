@@ -158,8 +158,8 @@ impl Client {
     ) -> ConnectionEnd {
         let fleet = &self.fleet;
         let mut storm_drop = pin!(fleet.wait_for_storm_drop(self.storm_drop_delay(attempt)));
-        // `Some` after the client has started to disconnect. The connection stays open until the
-        // broker has acknowledged the offline messages.
+        // Why the client disconnects. `None` until the client starts to disconnect. The connection
+        // stays open until the broker has acknowledged the offline messages.
         let mut pending_end = None;
         loop {
             let event = tokio::select! {

@@ -122,12 +122,12 @@ async fn run_scenario(
             show_message("reconnect storm ended");
         }
     };
-    let updates = async {
+    let publish_updates = async {
         if args.update_rate > 0 {
             rate::publish_updates(fleet, clients, args.update_rate).await;
         }
     };
-    tokio::join!(storm, updates);
+    tokio::join!(storm, publish_updates);
     std::future::pending::<()>().await;
 }
 

@@ -34,7 +34,7 @@ fn received_from_broker_at(second: i64) -> ReceivedAt {
 fn online_signal(
     message_id: &str,
     sent_second: Option<i64>,
-    received_second: i64,
+    received_at_seconds: i64,
 ) -> PresenceSignal {
     PresenceSignal::Online {
         online: Box::new(OnlineMessage {
@@ -45,7 +45,7 @@ fn online_signal(
         }),
         dialect: Dialect::Status,
         topic_prefix: "p".into(),
-        received_at: received_from_broker_at(received_second),
+        received_at: received_from_broker_at(received_at_seconds),
         replay_kind: ReplayKind::NotReplayed,
         input_index: 0,
     }
@@ -74,22 +74,22 @@ fn with_kafka_offset(mut signal: PresenceSignal, offset: i64) -> PresenceSignal 
     signal
 }
 
-fn offline_signal(received_second: i64) -> PresenceSignal {
+fn offline_signal(received_at_seconds: i64) -> PresenceSignal {
     PresenceSignal::Offline {
-        received_at: received_from_broker_at(received_second),
+        received_at: received_from_broker_at(received_at_seconds),
     }
 }
 
-fn heartbeat_signal(received_second: i64) -> PresenceSignal {
+fn heartbeat_signal(received_at_seconds: i64) -> PresenceSignal {
     PresenceSignal::Heartbeat {
-        received_at: time_at(received_second),
+        received_at: time_at(received_at_seconds),
         from_answers_topic: false,
     }
 }
 
-fn answers_topic_heartbeat_signal(received_second: i64) -> PresenceSignal {
+fn answers_topic_heartbeat_signal(received_at_seconds: i64) -> PresenceSignal {
     PresenceSignal::Heartbeat {
-        received_at: time_at(received_second),
+        received_at: time_at(received_at_seconds),
         from_answers_topic: true,
     }
 }
@@ -314,9 +314,9 @@ fn retained_handshake_is_ignored_after_its_connection_has_ended() {
 
 #[test]
 fn operator_replay_is_ignored_if_a_presence_message_was_received_later() {
-    let operator_replay = |received_second| {
+    let operator_replay = |received_at_seconds| {
         with_replay_kind(
-            online_signal("replayed", Some(1), received_second),
+            online_signal("replayed", Some(1), received_at_seconds),
             ReplayKind::RequestedByOperator,
         )
     };

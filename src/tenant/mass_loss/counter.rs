@@ -37,7 +37,7 @@ impl MassLossCounter {
         }
     }
 
-    /// Returns whether the "not found" results would clear the tenants of too many clients.
+    /// Returns whether too many clients would lose their tenant because of "not found" results.
     #[must_use]
     pub fn is_mass_loss(&self) -> bool {
         self.lookup_count >= MIN_LOOKED_UP_CLIENTS

@@ -6,4 +6,4 @@ mod doctor;
 mod end_to_end;
 mod rebalance;
 mod restarts;
-mod secured;
+mod tls_and_sasl;
