@@ -1,9 +1,11 @@
-//! Tests that the documentation refers only to files that exist, and that the language check
-//! rejects retired terms.
+//! Tests that the documentation refers only to files that exist, that it lists every dead-letter
+//! reason, and that the language check rejects retired terms.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use cloud_connector::domain::RejectReason;
 
 fn repository_root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -98,6 +100,18 @@ fn repository_path_ignores_line_numbers_and_rejects_placeholders() {
     assert_eq!(repository_path("docs/."), None);
     assert_eq!(repository_path("docs/decisions/NNN-title.md"), None);
     assert_eq!(repository_path("target/bench"), None);
+}
+
+#[test]
+fn the_documentation_lists_every_dead_letter_reason() {
+    let text = fs::read_to_string(repository_root().join("docs/ARCHITECTURE.md")).unwrap();
+    for reason in RejectReason::ALL {
+        let row = format!("| `{reason}` | {} |", reason.description());
+        assert!(
+            text.contains(&row),
+            "missing in docs/ARCHITECTURE.md: {row}"
+        );
+    }
 }
 
 #[test]
