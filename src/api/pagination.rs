@@ -37,7 +37,7 @@ impl PageParams {
             None | Some("") => Ok(default),
             Some(text) => match text.parse::<u64>() {
                 // A number above u64::MAX is valid and is replaced with u64::MAX. The result is
-                // the same, because no list has so many entries.
+                // the same, because no list is that long.
                 Err(error) if *error.kind() == IntErrorKind::PosOverflow => Ok(u64::MAX),
                 parsed => parsed.map_err(|_| {
                     ApiError::new(
