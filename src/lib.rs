@@ -14,6 +14,8 @@ pub mod runtime;
 pub mod config;
 // Keyed token-bucket rate limiting.
 pub mod rate_limit;
+// Types of values that the settings of several components contain.
+pub mod settings;
 // Groups of tasks that are cancelled and awaited together.
 pub mod shutdown;
 // Logs, metrics and health.

@@ -1,8 +1,7 @@
 //! Finds the client connection to which a caller's request refers.
 
-use super::ApiState;
 use super::error::ApiError;
-use crate::config::LookupMode;
+use super::{ApiState, LookupMode};
 use crate::domain::{ClientId, Connection, OrgId};
 use crate::telemetry::request_id;
 use crate::tenant::TranslationOutcome;

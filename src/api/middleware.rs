@@ -16,9 +16,8 @@ use tracing::field;
 use uuid::Uuid;
 
 use super::error::ApiError;
-use super::{body_timeout, health};
-use crate::config::Http;
-use crate::telemetry::{metrics, request_id};
+use super::{HttpSettings, body_timeout, health, metrics};
+use crate::telemetry::request_id;
 
 /// Log target of the access log.
 const ACCESS_LOG_TARGET: &str = "cloud_connector::access";
@@ -50,7 +49,7 @@ pub(super) struct MiddlewareConfig {
 }
 
 impl MiddlewareConfig {
-    pub fn from_config(http: &Http) -> Self {
+    pub fn from_config(http: &HttpSettings) -> Self {
         Self {
             max_body_bytes: http.max_body_bytes,
             request_timeout: http.request_timeout.get(),

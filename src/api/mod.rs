@@ -13,6 +13,7 @@ mod error;
 mod find_connection;
 mod health;
 mod json;
+pub mod metrics;
 mod middleware;
 mod openapi;
 mod pagination;
@@ -20,6 +21,7 @@ mod rate_limits;
 mod send_command;
 mod send_message;
 mod serve;
+mod settings;
 mod tls;
 mod v1;
 mod v2;
@@ -31,7 +33,6 @@ use axum::middleware::from_fn_with_state;
 
 pub use axum::Router;
 
-use crate::config::{self, Http, LookupMode};
 use crate::delivery::Delivery;
 use crate::domain::Clock;
 use crate::store::Store;
@@ -45,6 +46,10 @@ use rate_limits::RateLimits;
 pub use auth::Keys;
 pub use openapi::openapi_json;
 pub use serve::serve;
+pub use settings::{
+    ApiRateLimit, ApiSettings, CallerKey, DetailedKey, HttpSettings, HttpTlsSettings, LookupMode,
+    Scope,
+};
 pub use tls::read_tls;
 
 /// Dependencies and settings of the endpoints.
@@ -70,7 +75,7 @@ impl ApiState {
         clock: Arc<dyn Clock>,
         keys: Keys,
         account_translator: Arc<dyn AccountTranslator>,
-        config: &config::Api,
+        config: &ApiSettings,
     ) -> Self {
         Self {
             store,
@@ -97,12 +102,12 @@ pub struct ProbeState {
 type SharedState = Arc<ApiState>;
 
 /// Builds the router of a process that does not serve the API: only probes and metrics.
-pub fn probe_router(probes: ProbeState, http: &Http) -> Router {
+pub fn probe_router(probes: ProbeState, http: &HttpSettings) -> Router {
     with_middleware(health::router().with_state(Arc::new(probes)), http)
 }
 
 /// Builds the router of a process that serves the API: API, documentation, probes and metrics.
-pub fn router(state: ApiState, probes: ProbeState, http: &Http) -> Router {
+pub fn router(state: ApiState, probes: ProbeState, http: &HttpSettings) -> Router {
     let DocumentedRouter { router, document } = openapi::documented_router(&http.base_path);
     let api = router.with_state(Arc::new(state));
     let docs = Router::new().nest(&http.base_path, docs::router(&document));
@@ -110,7 +115,7 @@ pub fn router(state: ApiState, probes: ProbeState, http: &Http) -> Router {
     with_middleware(api.merge(docs).merge(probes), http)
 }
 
-fn with_middleware(router: Router, http: &Http) -> Router {
+fn with_middleware(router: Router, http: &HttpSettings) -> Router {
     router
         .fallback(error::path_not_found)
         .method_not_allowed_fallback(error::method_not_allowed)

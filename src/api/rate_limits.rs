@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::config::ApiRateLimit;
+use super::ApiRateLimit;
 use crate::rate_limit::RateLimiter;
 
 /// The rate limiters of the API. `None` means no limit.

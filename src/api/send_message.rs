@@ -11,10 +11,9 @@ use uuid::Uuid;
 use super::ApiState;
 use super::error::ApiError;
 use super::json::{self, Json};
-use crate::delivery::{MessageContent, SendStatus};
+use crate::delivery::{self, MessageContent, SendStatus};
 use crate::domain::Connection;
 use crate::protocol::is_valid_metadata;
-use crate::telemetry::metrics;
 
 /// Error title for a message that was not sent, or that the broker did not acknowledge.
 pub(super) const SEND_FAILED_TITLE: &str = "Error passing message to rhc client";
@@ -98,7 +97,7 @@ pub(super) async fn send_message(
     content: MessageContent,
 ) -> Result<(StatusCode, Json<MessageAccepted>), ApiError> {
     let Some(connection) = connection else {
-        metrics::count_message_to_client(SendStatus::NotConnected.as_str());
+        delivery::metrics::count_message_to_client(SendStatus::NotConnected.as_str());
         return Err(ApiError::no_connection());
     };
     let send_result = state.delivery.send(&connection, content).await;

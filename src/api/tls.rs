@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
 
-use crate::config::HttpTls;
+use super::HttpTlsSettings;
 use crate::tls_server::{self as tls, ServerTls, TlsError, unusable_file};
 
 const CERTIFICATE_SETTING: &str = "http.tls.certificate";
@@ -15,7 +15,7 @@ const PRIVATE_KEY_SETTING: &str = "http.tls.key";
 ///
 /// # Errors
 /// If a file cannot be used. The error names the setting that contains the path of the file.
-pub fn read_tls(config: &HttpTls) -> Result<Option<ServerTls>, TlsError> {
+pub fn read_tls(config: &HttpTlsSettings) -> Result<Option<ServerTls>, TlsError> {
     let (Some(cert_path), Some(key_path)) = (config.certificate.clone(), config.key.clone()) else {
         return Ok(None);
     };

@@ -15,10 +15,10 @@ use super::abortable_stream::{AbortHandle, AbortableStream, ClientStream};
 use super::rejection::RejectionReason;
 use super::session::ClientSession;
 use super::tls::common_name;
-use super::{BindError, BrokerState};
+use super::{BindError, BrokerState, metrics};
 use crate::domain::ClientId;
 use crate::shutdown::TaskGroup;
-use crate::telemetry::{LogThrottle, metrics};
+use crate::telemetry::LogThrottle;
 use crate::tls_server::ServerTls;
 
 /// Delay before the next accept after an accept failed. The usual cause of the failure is a lack of

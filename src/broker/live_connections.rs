@@ -14,8 +14,8 @@ use std::collections::HashMap;
 
 use parking_lot::Mutex;
 
+use super::metrics;
 use crate::domain::ClientId;
-use crate::telemetry::metrics;
 
 /// Generation number of a connection. A later connection has a higher number.
 pub(super) type Generation = u64;

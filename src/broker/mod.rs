@@ -13,9 +13,11 @@ mod accept;
 mod error;
 mod live_connections;
 mod message_sink;
+pub mod metrics;
 mod publish;
 mod rejection;
 mod session;
+mod settings;
 mod tls;
 
 use std::net::SocketAddr;
@@ -32,7 +34,6 @@ use mqtt5::broker::{DynamicStorage, StorageBackend as _};
 use tokio::net::TcpListener;
 use tokio::sync::broadcast;
 
-use crate::config;
 use crate::domain::{ClientId, Clock};
 use crate::protocol::TopicScheme;
 use crate::rate_limit::RateLimiter;
@@ -43,6 +44,7 @@ pub use accept::bind;
 pub use error::BindError;
 pub use message_sink::{MessageSink, PendingWrite};
 pub use publish::PublishError;
+pub use settings::{BrokerSettings, BrokerTlsSettings, ConnectLimit};
 pub use tls::read_tls;
 
 use accept::ConnectionLimits;
@@ -85,7 +87,7 @@ pub struct Broker {
 
 /// State that all connections share.
 struct BrokerState {
-    settings: config::Broker,
+    settings: BrokerSettings,
     /// Configuration for `mqtt5`. Each connection clones the configuration and adds its own event
     /// handler.
     connection_config: BrokerConfig,
@@ -110,7 +112,7 @@ impl Broker {
     /// Starts the broker: accepts clients on `listeners`, and forwards their messages to `sink`.
     #[must_use]
     pub fn start(
-        settings: config::Broker,
+        settings: BrokerSettings,
         topics: TopicScheme,
         listeners: Listeners,
         sink: Arc<dyn MessageSink>,
@@ -190,7 +192,7 @@ impl Broker {
 
 impl BrokerState {
     fn new(
-        settings: config::Broker,
+        settings: BrokerSettings,
         topics: TopicScheme,
         sink: Arc<dyn MessageSink>,
         clock: Arc<dyn Clock>,
@@ -230,7 +232,7 @@ impl BrokerState {
     }
 }
 
-fn connection_config(settings: &config::Broker) -> BrokerConfig {
+fn connection_config(settings: &BrokerSettings) -> BrokerConfig {
     let mut config = BrokerConfig::default()
         .with_bind_addresses(Vec::<SocketAddr>::new())
         .with_max_packet_size(settings.max_packet_size)

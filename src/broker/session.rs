@@ -15,10 +15,9 @@ use mqtt5::types::ReasonCode;
 use super::abortable_stream::AbortHandle;
 use super::live_connections::Generation;
 use super::rejection::RejectionReason;
-use super::{BrokerState, PendingWrite};
+use super::{BrokerState, PendingWrite, metrics};
 use crate::domain::ClientId;
 use crate::protocol::InboundMessage;
-use crate::telemetry::metrics;
 
 /// The authorizer and event handler that `mqtt5` calls for one connection.
 pub(super) struct ClientSession {

@@ -10,7 +10,7 @@ use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use rustls::server::{ServerConfig, VerifierBuilderError, WebPkiClientVerifier};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use crate::config::BrokerTls;
+use super::BrokerTlsSettings;
 use crate::domain::ClientId;
 use crate::tls_server::{self as tls, ServerTls, TlsError, unusable_file};
 
@@ -31,7 +31,7 @@ struct TlsFiles {
 ///
 /// # Errors
 /// When a file cannot be used. The error names the setting that contains the path of the file.
-pub fn read_tls(settings: &BrokerTls) -> Result<ServerTls, TlsError> {
+pub fn read_tls(settings: &BrokerTlsSettings) -> Result<ServerTls, TlsError> {
     let path_or_empty = |path: &Option<PathBuf>| path.clone().unwrap_or_default();
     let files = TlsFiles {
         certificate: path_or_empty(&settings.certificate),

@@ -13,12 +13,13 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::{ConfigSource, OutputFormat, block_on, escape_for_terminal, parse_client_id};
-use crate::config::{Config, HumanDuration};
+use crate::config::Config;
 use crate::domain::{ClientId, Clock as _, RejectReason, SystemClock, clock};
 use crate::ingest::ForwardDestination;
 use crate::kafka::Producer;
 use crate::protocol::InboundMessage;
 use crate::runtime;
+use crate::settings::HumanDuration;
 use crate::store::{DeadLetterFilter, Store, StoredDeadLetter};
 
 /// Maximum time that `replay` waits until the running connector has processed a dead letter.

@@ -72,6 +72,7 @@ async fn serve(config: Config, roles: Roles) -> Result<ExitCode> {
     let _hangup = signal(SignalKind::hangup())?;
     raise_fd_limit();
     telemetry::metrics::prometheus_handle();
+    runtime::metrics::describe_all();
     let org_id = config.tenant.default_org_id.clone();
     let base_path = config.http.base_path.clone();
     let app = tokio::select! {

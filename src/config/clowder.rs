@@ -169,10 +169,10 @@ fn to_settings(layers: &Layers, clowder: ClowderFile) -> Vec<(&'static str, Stri
 
 #[cfg(test)]
 mod tests {
-    use super::super::{
-        ConfigError, KafkaSecurity, LoadedConfig, Overrides, PemSource, PostgresTls,
-    };
-    use super::super::{SaslMechanism, load_with_environment};
+    use super::super::{ConfigError, LoadedConfig, Overrides, load_with_environment};
+    use crate::kafka::{KafkaSecurity, SaslMechanism};
+    use crate::settings::PemSource;
+    use crate::store::postgres::PostgresTls;
 
     fn load_clowder_file(text: &str) -> Result<LoadedConfig, ConfigError> {
         let folder = tempfile::tempdir().unwrap();

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-use super::error::InvalidValue;
 use super::{Config, ConfigError, DEFAULT_CONFIG_TOML};
+use crate::settings::InvalidValue;
 
 /// Where a value was set.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,25 +8,16 @@
 
 mod annotate;
 mod clowder;
-mod duration;
 mod error;
 mod layers;
 mod model;
-mod secret;
 mod validate;
 
 use std::path::PathBuf;
 
-pub use duration::HumanDuration;
 pub use error::ConfigError;
 pub use layers::Origin;
-pub use model::{
-    Api, ApiRateLimit, Broker, BrokerTls, CallerKey, Config, ConnectLimit, Data, DeadLetters,
-    HandshakeTopics, Http, HttpTls, Inventory, Kafka, KafkaSecurity, Log, LogFormat, LookupMode,
-    Mqtt, PemSource, Postgres, PostgresTls, Record, SaslMechanism, Scope, Shutdown, Sources,
-    TenantConfig, Updaters,
-};
-pub use secret::Secret;
+pub use model::{Config, DataSettings, ShutdownSettings};
 
 use layers::Layers;
 
@@ -115,6 +106,7 @@ pub fn load_with_environment(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::Scope;
 
     fn load_from_file(text: &str) -> Result<LoadedConfig, ConfigError> {
         let folder = tempfile::tempdir().unwrap();

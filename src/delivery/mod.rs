@@ -7,6 +7,7 @@
 
 mod embedded_publisher;
 mod handshake_errors;
+pub mod metrics;
 mod mqtt_publisher;
 mod pending_responses;
 mod request_response;
@@ -19,7 +20,6 @@ use uuid::Uuid;
 
 use crate::domain::{ClientId, Clock, Connection, OutgoingMessage};
 use crate::protocol::{self, Channel, ClientTopic, Command, TopicScheme};
-use crate::telemetry::metrics;
 
 pub use embedded_publisher::EmbeddedPublisher;
 pub use handshake_errors::publish_handshake_errors;

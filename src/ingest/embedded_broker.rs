@@ -2,11 +2,11 @@
 //! a message after the recorder has committed the message.
 
 use super::forward::{clears_retained_message, parse_topic_from_client, submit_to_recorder};
+use super::metrics;
 use crate::broker::{MessageSink, PendingWrite};
 use crate::domain::ClientId;
 use crate::protocol::{InboundMessage, TopicScheme};
 use crate::record::{Recorder, RecorderInput};
-use crate::telemetry::metrics;
 
 /// Message sink of the embedded broker. Submits all messages and closed connections to the
 /// recorder.

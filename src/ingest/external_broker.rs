@@ -14,8 +14,8 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::ForwardDestination;
 use super::in_flight::{InFlightCounter, InFlightGuard, Qos0Budget, Qos0Guard};
+use super::{ForwardDestination, metrics};
 use crate::domain::{Clock, Timestamp};
 use crate::mqtt::{
     self, Ack, Backoff, ConnectOptions, ConnectOptionsError, EventLoop, MqttEvent, MqttHandle,
@@ -23,7 +23,6 @@ use crate::mqtt::{
 use crate::protocol::{InboundMessage, TopicScheme};
 use crate::shutdown::TaskGroup;
 use crate::telemetry::health::HealthResult;
-use crate::telemetry::metrics;
 
 /// Capacity of the channel between `poll_connection` and `forward_messages`. The capacity exceeds
 /// the limit of unacknowledged messages, so `poll_connection` does not wait for `forward_messages`.

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::metrics;
 use crate::broker::PendingWrite;
 use crate::domain::ClientId;
 use crate::kafka::{ProduceError, Producer, header};
 use crate::protocol::{self, Channel, ClientTopic, Direction, InboundMessage, TopicScheme};
 use crate::record::{Recorder, RecorderInput};
-use crate::telemetry::metrics;
 
 /// The destination to which ingest forwards messages.
 #[derive(Clone)]

@@ -6,6 +6,7 @@
 pub mod embedded_broker;
 pub mod external_broker;
 pub mod kafka_reader;
+pub mod metrics;
 
 mod forward;
 mod in_flight;

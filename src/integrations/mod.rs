@@ -5,4 +5,5 @@
 //! to report and what to do after a failure.
 
 pub mod inventory;
+pub mod metrics;
 pub mod sources;

@@ -4,8 +4,10 @@
 //! `schedule` contains the timer loop. `retention` deletes expired rows. `tenant_lookups` looks up
 //! tenants and refreshes inventory.
 
+pub mod metrics;
 mod retention;
 mod schedule;
+mod settings;
 mod tenant_lookups;
 
 use std::sync::Arc;
@@ -14,10 +16,10 @@ use std::time::Duration;
 use crate::domain::{Clock, clock};
 use crate::shutdown::TaskGroup;
 use crate::store::Store;
-use crate::telemetry::metrics;
 
 use retention::{DeletedRows, delete_expired_rows};
 
+pub use settings::JobSettings;
 pub use tenant_lookups::{
     LookupJob, LookupJobConfig, LookupJobRunner, RunOptions, RunSummary, StopReason,
 };

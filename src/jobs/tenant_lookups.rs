@@ -12,14 +12,14 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use tokio::time::Instant;
 
+use super::metrics;
 use crate::domain::{Clock, LookupStatus, Timestamp, clock};
 use crate::integrations::inventory::message::Host;
 use crate::integrations::inventory::reporter::{InventoryReporter, ReportOutcome};
 use crate::store::{
     ClaimedConnection, LookupOutcome, LookupReason, LookupResult, Store, StoreError,
 };
-use crate::telemetry::metrics;
-use crate::tenant::{FoundTenant, MassLossCounter, TenantLookup, TenantLookupOutcome};
+use crate::tenant::{self, FoundTenant, MassLossCounter, TenantLookup, TenantLookupOutcome};
 
 /// Maximum number of rows per chunk.
 const MAX_CHUNK_ROWS: u32 = 2000;
@@ -281,7 +281,7 @@ impl LookupJobRunner {
         let lookups = futures::stream::iter(chunk).map(|row| async move {
             let deadline = Instant::now() + self.config.lookup_timeout;
             let outcome = self.tenant_lookup.lookup(&row.client_id, deadline).await;
-            metrics::count_tenant_lookup(outcome.status());
+            tenant::metrics::count_tenant_lookup(outcome.status());
             (row, outcome)
         });
         lookups
@@ -386,7 +386,7 @@ fn stop_reason_after_chunk(
         }
     }
     if loss_counter.is_mass_loss() && !allow_mass_loss {
-        metrics::count_suppressed_mass_loss();
+        tenant::metrics::count_suppressed_mass_loss();
         loss_counter.log_suppressed_mass_loss();
         for (row, outcome) in looked_up_rows.iter_mut() {
             if row.tenant.is_some() && *outcome == TenantLookupOutcome::NotFound {

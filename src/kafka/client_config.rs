@@ -3,7 +3,7 @@
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::{ClientConfig, ClientContext};
 
-use crate::config::{Kafka, KafkaSecurity, SaslMechanism};
+use super::{KafkaSecurity, KafkaSettings, SaslMechanism};
 use crate::telemetry::LogThrottle;
 
 /// Maximum size of a Kafka message. The Mosquitto configuration in `deploy/` limits payloads to
@@ -50,7 +50,7 @@ impl ClientContext for ErrorLogger {
 }
 
 /// Returns the configuration that producers, consumers and admin clients have in common.
-pub(super) fn common_config(kafka: &Kafka) -> Result<ClientConfig, KafkaError> {
+pub(super) fn common_config(kafka: &KafkaSettings) -> Result<ClientConfig, KafkaError> {
     let mut config = ClientConfig::new();
     config
         .set("bootstrap.servers", kafka.brokers.as_deref().unwrap_or(""))

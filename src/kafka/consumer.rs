@@ -15,8 +15,8 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList, TopicPartitionLi
 use rdkafka::{ClientContext, Statistics, Timestamp as KafkaTimestamp};
 use tokio::sync::mpsc;
 
+use super::KafkaSettings;
 use super::client_config::{self, ErrorLogger, KafkaError, MAX_MESSAGE_BYTES};
-use crate::config::Kafka;
 use crate::domain::Timestamp;
 
 const SEEK_TIMEOUT: Duration = Duration::from_secs(1);
@@ -125,7 +125,7 @@ impl Consumer {
     /// # Errors
     /// When a setting is invalid.
     pub fn new(
-        kafka: &Kafka,
+        kafka: &KafkaSettings,
         topic: &str,
         group: &str,
         report_lag: fn(i64),

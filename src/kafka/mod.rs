@@ -2,12 +2,15 @@
 
 mod client_config;
 mod consumer;
+pub mod metrics;
 mod producer;
+mod settings;
 mod topics;
 
 pub use client_config::KafkaError;
 pub use consumer::{Consumer, ConsumerEvent, ConsumerHealthCheck, KafkaMessage};
 pub use producer::{DeliveryHandle, ProduceError, Producer};
+pub use settings::{KafkaSecurity, KafkaSettings, SaslMechanism};
 pub use topics::{TopicCreation, create_topics, probe};
 
 /// Names of Kafka record headers.

@@ -8,8 +8,8 @@ use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode};
 use rdkafka::message::{Header, Message as _, OwnedHeaders};
 use rdkafka::producer::{DeliveryFuture, FutureProducer, FutureRecord, Producer as _};
 
+use super::KafkaSettings;
 use super::client_config::{self, ErrorLogger, KafkaError, MAX_MESSAGE_BYTES};
-use crate::config::Kafka;
 
 /// Delay before a retry when the local queue of librdkafka is full.
 const QUEUE_FULL_RETRY_DELAY: Duration = Duration::from_millis(10);
@@ -45,7 +45,7 @@ impl Producer {
     ///
     /// # Errors
     /// When a setting is invalid.
-    pub fn new(kafka: &Kafka) -> Result<Self, KafkaError> {
+    pub fn new(kafka: &KafkaSettings) -> Result<Self, KafkaError> {
         // There is no message timeout. Otherwise a message could expire and be sent again after
         // later messages of the same client. The queue cannot become too long, because the number
         // of MQTT messages in flight is limited. The partitioner is the same as in the Go
@@ -59,12 +59,12 @@ impl Producer {
     ///
     /// # Errors
     /// When a setting is invalid.
-    pub fn new_best_effort(kafka: &Kafka) -> Result<Self, KafkaError> {
+    pub fn new_best_effort(kafka: &KafkaSettings) -> Result<Self, KafkaError> {
         Self::with_settings(kafka, "10000", "consistent")
     }
 
     fn with_settings(
-        kafka: &Kafka,
+        kafka: &KafkaSettings,
         message_timeout_ms: &str,
         partitioner: &str,
     ) -> Result<Self, KafkaError> {

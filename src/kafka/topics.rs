@@ -8,8 +8,8 @@ use rdkafka::client::{Client, DefaultClientContext};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::RDKafkaErrorCode;
 
+use super::KafkaSettings;
 use super::client_config::{self, KafkaError, MAX_MESSAGE_BYTES};
-use crate::config::Kafka;
 
 /// Timeout of a health check. It must be shorter than the timeout of the readiness endpoint, which
 /// is one second.
@@ -34,7 +34,7 @@ pub enum TopicCreation {
 /// # Errors
 /// When the cluster cannot be reached or rejects the request.
 pub async fn create_topics(
-    kafka: &Kafka,
+    kafka: &KafkaSettings,
     topics: &[&str],
 ) -> Result<Vec<(String, TopicCreation)>, KafkaError> {
     let admin: AdminClient<DefaultClientContext> = client_config::common_config(kafka)?
@@ -80,7 +80,7 @@ pub async fn create_topics(
 /// # Errors
 /// When the cluster cannot be reached, or a topic does not exist or has a partition without a
 /// leader.
-pub fn probe(kafka: &Kafka, topics: &[&str]) -> Result<String, String> {
+pub fn probe(kafka: &KafkaSettings, topics: &[&str]) -> Result<String, String> {
     let consumer: BaseConsumer = client_config::common_config(kafka)
         .and_then(|config| {
             config

@@ -11,6 +11,7 @@ mod backoff;
 mod connection;
 mod options;
 mod reconnecting;
+mod settings;
 mod tls;
 mod websocket_token;
 
@@ -20,5 +21,6 @@ pub use options::{ConnectOptions, ConnectOptionsError, SessionKind, Will};
 pub use reconnecting::{
     IncomingMessage, OnMessage, ReconnectingClient, RequestError, SubscriptionGuard, probe,
 };
+pub use settings::MqttSettings;
 pub use tls::{ClientTls, TlsFileError};
 pub use websocket_token::{TokenError, TokenSource};

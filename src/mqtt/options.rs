@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use rumqttc::{AckMode, Broker, LastWill, MqttOptions, QoS, TlsConfiguration, Transport};
 
+use super::MqttSettings;
 use super::tls::{ClientTls, TlsFileError};
 use super::websocket_token::{TokenError, TokenSource};
-use crate::config;
+use crate::settings::Secret;
 
 const KEEP_ALIVE_SECONDS: u16 = 30;
 /// Maximum number of outgoing messages in flight.
@@ -31,7 +32,7 @@ pub struct ConnectOptions {
     /// Certificates for the schemes `mqtts` and `wss`.
     pub tls: ClientTls,
     /// User name and password, if the broker requires them.
-    pub credentials: Option<(String, config::Secret)>,
+    pub credentials: Option<(String, Secret)>,
     /// Source of the token in the HTTP request that opens a WebSocket.
     pub token: Option<TokenSource>,
     /// Last will: the message that the broker publishes if the connection ends without DISCONNECT.
@@ -84,7 +85,7 @@ pub enum ConnectOptionsError {
 impl ConnectOptions {
     /// Creates the options of a connection from the configuration.
     #[must_use]
-    pub fn from_config(mqtt: &config::Mqtt, client_id: &str, session: SessionKind) -> Self {
+    pub fn from_config(mqtt: &MqttSettings, client_id: &str, session: SessionKind) -> Self {
         let credentials =
             (!mqtt.username.is_empty()).then(|| (mqtt.username.clone(), mqtt.password.clone()));
         let token = match (&mqtt.token_file, &mqtt.token_key) {

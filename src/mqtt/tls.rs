@@ -9,7 +9,7 @@ use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use crate::config::PemSource;
+use crate::settings::PemSource;
 
 /// Certificates that an MQTT client uses for TLS.
 #[derive(Debug, Clone, Default)]

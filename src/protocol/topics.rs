@@ -3,6 +3,8 @@
 //! Only the topic of a message identifies the client that sent or receives the message. So this
 //! module also decides which topics a client may use.
 
+use serde::{Deserialize, Deserializer};
+
 use crate::domain::{ClientId, Dialect};
 
 /// The direction of the messages on a topic.
@@ -74,15 +76,27 @@ pub struct ClientTopic {
 
 /// The topic levels that the handshake dialect uses between the prefix and the client id. A
 /// deployment can configure these levels.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct HandshakeTopicLevels {
     /// Level in the topics that clients publish to. The default is `in`.
+    #[serde(rename = "in")]
     pub inbound_level: String,
     /// Level in the topics that clients subscribe to. The default is `out`.
+    #[serde(rename = "out")]
     pub outbound_level: String,
     /// Level in the separate topics for presence messages. `None` if the deployment has no separate
     /// topics for presence messages.
+    #[serde(rename = "status", deserialize_with = "level_unless_empty")]
     pub status_level: Option<String>,
+}
+
+/// Deserializes a topic level. Returns `None` for an empty string.
+fn level_unless_empty<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<String>, D::Error> {
+    let level = String::deserialize(deserializer)?;
+    Ok((!level.is_empty()).then_some(level))
 }
 
 impl Default for HandshakeTopicLevels {
@@ -103,8 +117,8 @@ pub struct TopicScheme {
 }
 
 impl TopicScheme {
-    /// Creates the topic scheme. The `config` module has checked the prefixes: no prefix contains a
-    /// wildcard, and no prefix begins or ends with an empty level.
+    /// Creates the topic scheme. The validation of the settings has checked the prefixes: no prefix
+    /// contains a wildcard, and no prefix begins or ends with an empty level.
     #[must_use]
     pub fn new(prefixes: Vec<String>, handshake_levels: HandshakeTopicLevels) -> Self {
         Self {

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::host_reporting::{ConnectedHost, ReportedHosts};
 use super::presence::{self, AppliedOnlineMessage, PresenceChange, PresenceSignal, ReplayKind};
-use super::{RecorderDeps, RecorderInput, bisect};
+use super::{RecorderDeps, RecorderInput, bisect, metrics};
 use crate::domain::{ClientId, Tenant, Timestamp};
 use crate::protocol::{
     self, ClientMessage, ClientTopic, Direction, HandshakeError, InboundMessage, Rejection,
@@ -18,8 +18,7 @@ use crate::store::{
     ConnectionEnd, ConnectionUpsert, DeadLetter, HeartbeatUpdate, PartitionLease, PresenceBatch,
     ReceivedAt, StoreError, StoredState, TenantChange, WriteOutcome,
 };
-use crate::telemetry::metrics;
-use crate::tenant::{MassLossVerdict, TenantLookupOutcome};
+use crate::tenant::{self, MassLossVerdict, TenantLookupOutcome};
 
 /// The decoded messages of a batch.
 #[derive(Default)]
@@ -334,7 +333,7 @@ async fn look_up_tenants(
             return None;
         }
         let lookup_outcome = deps.tenant_lookup.lookup(client, deadline).await;
-        metrics::count_tenant_lookup(lookup_outcome.status());
+        tenant::metrics::count_tenant_lookup(lookup_outcome.status());
         Some(lookup_outcome)
     });
     join_all(lookup_outcomes).await

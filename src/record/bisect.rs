@@ -6,13 +6,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::{RecorderDeps, RecorderInput};
+use super::{RecorderDeps, RecorderInput, metrics};
 use crate::domain::{ClientId, RejectReason, Timestamp};
 use crate::protocol::Rejection;
 use crate::store::{
     DeadLetter, DeadLetterLimits, PartitionLease, PresenceBatch, StoreError, WriteOutcome,
 };
-use crate::telemetry::metrics;
 
 /// Writes a batch in one transaction. If the database rejects a row, splits the batch and writes
 /// the parts in separate transactions.

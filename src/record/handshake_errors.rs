@@ -3,8 +3,8 @@
 
 use tokio::sync::mpsc;
 
+use super::metrics;
 use crate::protocol::{ClientTopic, HandshakeError};
-use crate::telemetry::metrics;
 
 /// Maximum number of handshake errors in the channel. Further errors are dropped. A client that
 /// receives no response retries its handshake.

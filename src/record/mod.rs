@@ -13,7 +13,9 @@ mod bisect;
 mod dead_letter_replay;
 mod handshake_errors;
 mod host_reporting;
+pub mod metrics;
 mod presence;
+mod settings;
 mod startup_sweep;
 mod writer;
 
@@ -35,6 +37,7 @@ use crate::tenant::{MassLossDetector, TenantLookup};
 
 pub use dead_letter_replay::replay_dead_letters;
 pub use handshake_errors::{HandshakeErrorReceiver, HandshakeErrorSender};
+pub use settings::RecordSettings;
 pub use startup_sweep::run_startup_sweep;
 
 pub use crate::store::{DeadLetterLimits, PartitionLease, QueuePosition, QueueTopic};

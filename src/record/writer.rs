@@ -11,11 +11,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::host_reporting::ReportedHosts;
-use super::{RecorderDeps, RecorderInput, batch};
+use super::{RecorderDeps, RecorderInput, batch, metrics};
 use crate::shutdown::TaskGroup;
 use crate::store::{PartitionLease, StoreError, WriteOutcome};
 use crate::telemetry::health::HealthResult;
-use crate::telemetry::metrics;
 
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(50);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(2);

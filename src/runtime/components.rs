@@ -12,7 +12,7 @@ use crate::integrations::inventory::reporter::InventoryReporter;
 use crate::integrations::inventory::{message, sink};
 use crate::jobs::{LookupJobConfig, LookupJobRunner};
 use crate::kafka::Producer;
-use crate::protocol::{HandshakeTopicLevels, TopicScheme};
+use crate::protocol::TopicScheme;
 use crate::store::Store;
 use crate::store::postgres::PostgresStore;
 use crate::store::sqlite::{self, SqliteStore};
@@ -133,12 +133,10 @@ pub fn tenant_lookup_job(
 /// handshake dialect.
 #[must_use]
 pub fn topic_scheme(config: &Config) -> TopicScheme {
-    let handshake_levels = HandshakeTopicLevels {
-        inbound_level: config.mqtt.handshake_topics.inbound_level.clone(),
-        outbound_level: config.mqtt.handshake_topics.outbound_level.clone(),
-        status_level: config.mqtt.handshake_topics.status_level.clone(),
-    };
-    TopicScheme::new(config.mqtt.prefixes.clone(), handshake_levels)
+    TopicScheme::new(
+        config.mqtt.prefixes.clone(),
+        config.mqtt.handshake_topics.clone(),
+    )
 }
 
 /// Opens the database for a CLI command. A connector may use the database at the same time. Does

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use uuid::Uuid;
 
-use crate::config::Secret;
+use crate::settings::Secret;
 
 /// Name of the API caller that uses the API key in the data folder.
 pub const LOCAL_CALLER: &str = "local";

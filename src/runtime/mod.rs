@@ -6,6 +6,7 @@
 
 mod components;
 mod data_dir;
+pub mod metrics;
 mod roles;
 mod shutdown_order;
 mod start_api;
@@ -21,19 +22,20 @@ use anyhow::{Context as _, Result};
 use futures::FutureExt as _;
 use tokio::net::TcpListener;
 
-use crate::api::{self, Keys};
+use crate::api::{self, Keys, Scope};
 use crate::broker::{self, Broker, Listeners};
-use crate::config::{Config, Scope, Secret};
+use crate::config::Config;
 use crate::delivery::PendingResponses;
 use crate::domain::Clock;
 use crate::jobs::PeriodicJobs;
 use crate::record::Recorder;
+use crate::settings::Secret;
 use crate::shutdown::TaskGroup;
 use crate::store::Store;
 use crate::store::postgres::{self, PostgresStore};
 use crate::store::sqlite::SqliteStore;
 use crate::telemetry::health::{Component, Health};
-use crate::telemetry::metrics;
+use crate::telemetry::metrics::prometheus_handle;
 use crate::tenant::TenantLookup;
 use crate::tls_server::{self, ServerTls};
 
@@ -337,7 +339,7 @@ async fn run_metrics_upkeep(tasks: TaskGroup) {
             () = tokio::time::sleep(METRICS_UPKEEP_INTERVAL) => {}
             () = tasks.cancelled() => return,
         }
-        metrics::prometheus_handle().run_upkeep();
+        prometheus_handle().run_upkeep();
     }
 }
 

@@ -17,7 +17,7 @@ use crate::mqtt::{ConnectOptions, IncomingMessage, ReconnectingClient, SessionKi
 use crate::protocol::{InboundMessage, TopicScheme};
 use crate::record::HandshakeErrorReceiver;
 use crate::telemetry::health::Component;
-use crate::telemetry::metrics;
+use crate::telemetry::metrics::prometheus_handle;
 
 /// Maximum packet size that the MQTT specification allows.
 const MQTT_MAX_PACKET_BYTES: usize = 256 * 1024 * 1024;
@@ -107,7 +107,7 @@ impl App {
     pub(super) fn probe_state(&self) -> ProbeState {
         ProbeState {
             health: self.health.clone(),
-            render_metrics: || metrics::prometheus_handle().render(),
+            render_metrics: || prometheus_handle().render(),
         }
     }
 }

@@ -17,12 +17,11 @@ use crate::ingest::ForwardDestination;
 use crate::ingest::embedded_broker::RecorderSink;
 use crate::ingest::external_broker::{self, ExternalIngest};
 use crate::ingest::kafka_reader::KafkaReader;
-use crate::kafka::{Consumer, Producer};
+use crate::kafka::{self, Consumer, Producer};
 use crate::mqtt::{ConnectOptions, SessionKind};
 use crate::protocol::TopicScheme;
 use crate::record::{self, QueueTopic, Recorder};
 use crate::telemetry::health::Component;
-use crate::telemetry::metrics;
 
 impl App {
     pub(super) fn start_ingest(
@@ -165,9 +164,9 @@ impl App {
         let kafka = &config.kafka;
         let partition_owner = format!("{}-{}", std::process::id(), Uuid::new_v4().simple());
         let report_ingress_lag: fn(i64) =
-            |messages| metrics::set_consumer_lag(QueueTopic::Ingress.as_str(), messages);
+            |messages| kafka::metrics::set_consumer_lag(QueueTopic::Ingress.as_str(), messages);
         let report_answers_lag: fn(i64) =
-            |messages| metrics::set_consumer_lag(QueueTopic::Answers.as_str(), messages);
+            |messages| kafka::metrics::set_consumer_lag(QueueTopic::Answers.as_str(), messages);
         for (queue, component, topic, group, report_lag) in [
             (
                 QueueTopic::Ingress,

@@ -6,9 +6,9 @@ use anyhow::Result;
 use futures::FutureExt as _;
 
 use super::{App, inventory_reporter};
-use crate::config::{Config, Sources};
+use crate::config::Config;
 use crate::domain::Clock;
-use crate::integrations::sources::{self, SourceRegistrar, SourcesClient};
+use crate::integrations::sources::{self, SourceRegistrar, SourcesClient, SourcesSettings};
 use crate::record::{
     DeadLetterLimits, HandshakeErrorReceiver, HandshakeErrorSender, Recorder, RecorderConfig,
     RecorderDeps,
@@ -70,7 +70,7 @@ impl App {
         Ok(receiver)
     }
 
-    fn start_source_registrar(&self, config: &Sources) -> Result<Option<SourceRegistrar>> {
+    fn start_source_registrar(&self, config: &SourcesSettings) -> Result<Option<SourceRegistrar>> {
         let Some(url) = &config.url else {
             return Ok(None);
         };

@@ -11,6 +11,7 @@ mod error;
 mod lookup_queue;
 mod page;
 pub mod postgres;
+mod settings;
 pub mod sqlite;
 
 use std::collections::HashMap;
@@ -28,6 +29,7 @@ pub use lookup_queue::{
     TenantlessCounts,
 };
 pub use page::{ClientPage, ConnectionFilter, ConnectionPage, PageRequest, PageStart};
+pub use settings::DeadLetterSettings;
 
 /// The database rows of a client before a batch is applied.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;
 
-use crate::config::{Log, LogFormat};
+use super::{LogFormat, LogSettings};
 
 /// Log levels for dependencies that would otherwise log too much. For example, `mqtt5` would log
 /// several lines per client connection. The setting `log.level` can override these levels.
@@ -28,7 +28,7 @@ pub struct InvalidLogLevel {
 ///
 /// # Errors
 /// When `log.level` is invalid.
-pub fn init(log: &Log) -> Result<(), InvalidLogLevel> {
+pub fn init(log: &LogSettings) -> Result<(), InvalidLogLevel> {
     let filter = parse_filter(&log.level)?;
     let uses_json = match log.format {
         LogFormat::Json => true,

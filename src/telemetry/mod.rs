@@ -1,6 +1,7 @@
 //! Logs, metrics and health.
 //!
-//! Each function in [`metrics`] reports one event: the function updates a metric, and some
+//! [`metrics`] collects and renders the metrics. Each component defines its metrics in its own
+//! module `metrics`, where each function reports one event: the function updates a metric, and some
 //! functions also write a log line. Each metric label has a fixed set of values.
 
 pub mod health;
@@ -8,6 +9,8 @@ mod log_throttle;
 pub mod logs;
 pub mod metrics;
 pub mod request_id;
+mod settings;
 
 pub use health::Health;
 pub use log_throttle::LogThrottle;
+pub use settings::{LogFormat, LogSettings};

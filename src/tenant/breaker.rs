@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::metrics;
 use crate::domain::ClientId;
-use crate::telemetry::metrics;
 
 /// Number of different clients whose latest lookups decide whether the breaker opens.
 const CLIENTS_IN_WINDOW: usize = 20;

@@ -8,9 +8,9 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::TenantLookupOutcome;
-use crate::config::PemSource;
 use crate::domain::{ClientId, Identity};
 use crate::http_client;
+use crate::settings::PemSource;
 
 /// Maximum number of bytes that are read from a response body. Real bodies have about 1 KiB.
 const MAX_RESPONSE_BYTES: usize = 256 * 1024;

@@ -14,9 +14,8 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::breaker::{Admission, Breaker};
-use super::{GatewayClient, TenantLookup, TenantLookupOutcome};
+use super::{GatewayClient, TenantLookup, TenantLookupOutcome, metrics};
 use crate::domain::ClientId;
-use crate::telemetry::metrics;
 
 /// Maximum number of clients in the cache.
 const MAX_CACHED_CLIENTS: u64 = 200_000;

@@ -14,6 +14,8 @@ mod breaker;
 mod gateway;
 mod lookup_client;
 mod mass_loss;
+pub mod metrics;
+mod settings;
 mod static_file;
 
 use async_trait::async_trait;
@@ -27,6 +29,7 @@ pub use account_translation::{
 pub use gateway::{GatewayClient, GatewayError};
 pub use lookup_client::{LookupClient, LookupLimits};
 pub use mass_loss::{MassLossCounter, MassLossDetector, MassLossVerdict};
+pub use settings::TenantSettings;
 pub use static_file::{StaticTenants, StaticTenantsError};
 
 /// Result of a tenant lookup.

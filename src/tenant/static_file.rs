@@ -7,8 +7,7 @@ use async_trait::async_trait;
 use serde::Deserialize;
 use tokio::time::Instant;
 
-use super::{FoundTenant, TenantLookup, TenantLookupOutcome};
-use crate::config::TenantConfig;
+use super::{FoundTenant, TenantLookup, TenantLookupOutcome, TenantSettings};
 use crate::domain::{ClientId, Identity, OrgId, Tenant};
 
 /// The file of the setting `tenant.static_file` cannot be loaded.
@@ -66,7 +65,7 @@ impl StaticTenants {
     ///
     /// # Errors
     /// If the file cannot be read or is malformed.
-    pub fn read(config: &TenantConfig) -> Result<Self, StaticTenantsError> {
+    pub fn read(config: &TenantSettings) -> Result<Self, StaticTenantsError> {
         let outcomes_by_client_id = match &config.static_file {
             Some(path) => read_file(path)?,
             None => HashMap::new(),
@@ -146,23 +145,34 @@ impl TenantLookup for StaticTenants {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::config::Overrides;
+    use std::time::Duration;
 
-    fn default_config() -> TenantConfig {
-        let no_environment = std::iter::empty();
-        let loaded = crate::config::load_with_environment(&Overrides::default(), no_environment);
-        loaded.unwrap().config.tenant
+    use super::*;
+
+    fn settings_with_file(static_file: PathBuf) -> TenantSettings {
+        TenantSettings {
+            gateway_url: None,
+            gateway_ca: None,
+            gateway_timeout: Duration::from_secs(1).into(),
+            gateway_max_concurrency: 1,
+            cache_ttl: Duration::ZERO.into(),
+            negative_cache_ttl: Duration::ZERO.into(),
+            breaker_probe_interval: Duration::from_secs(1).into(),
+            allow_mass_loss: false,
+            static_file: Some(static_file),
+            default_org_id: "10000".into(),
+            default_account: "111000".into(),
+            translator_url: None,
+            translator_timeout: Duration::from_secs(1).into(),
+            translator_file: None,
+        }
     }
 
     fn read_tenants(file_content: &str) -> Result<StaticTenants, StaticTenantsError> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tenants.json");
         std::fs::write(&path, file_content).unwrap();
-        StaticTenants::read(&TenantConfig {
-            static_file: Some(path),
-            ..default_config()
-        })
+        StaticTenants::read(&settings_with_file(path))
     }
 
     async fn lookup(tenants: &StaticTenants, client: &str) -> TenantLookupOutcome {

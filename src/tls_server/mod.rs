@@ -2,6 +2,7 @@
 //! when they change. TLS for outgoing connections belongs to the client modules.
 
 mod error;
+pub mod metrics;
 mod pem;
 mod reload;
 

@@ -9,9 +9,8 @@ use rustls::ServerConfig;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_rustls::TlsAcceptor;
 
-use super::TlsError;
+use super::{TlsError, metrics};
 use crate::shutdown::TaskGroup;
-use crate::telemetry::metrics;
 
 type LoadConfig = Box<dyn Fn() -> Result<ServerConfig, TlsError> + Send + Sync>;
 

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use subtle::{Choice, ConstantTimeEq as _};
 
-use crate::config::{Scope, Secret};
+use crate::api::Scope;
+use crate::settings::Secret;
 
 /// All pre-shared keys, by key name.
 #[derive(Debug, Clone, Default)]

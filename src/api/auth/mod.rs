@@ -17,8 +17,7 @@ use axum::response::{IntoResponse, Response};
 use super::error::ApiError;
 use super::middleware::AccessLogContext;
 use super::rate_limits::RateLimitSubject;
-use super::{ApiState, SharedState};
-use crate::config::Scope;
+use super::{ApiState, Scope, SharedState};
 use crate::domain::{Identity, OrgId, Tenant};
 
 pub use keys::Keys;

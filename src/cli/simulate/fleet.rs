@@ -14,9 +14,9 @@ use super::counters::Counters;
 use super::dialect::{Delivery, Dialect, TopicNames, new_client_info};
 use super::misbehavior::Misbehaviors;
 use crate::cli::certs::CertificateAuthority;
-use crate::config::PemSource;
 use crate::domain::{ClientId, Clock as _, SystemClock};
 use crate::mqtt::{self, ClientTls, ConnectOptions, SessionKind, Will};
+use crate::settings::PemSource;
 use crate::shutdown::TaskGroup;
 
 const MAX_PACKET_BYTES: usize = 2 * 1024 * 1024;

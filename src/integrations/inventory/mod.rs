@@ -7,4 +7,7 @@
 mod facts;
 pub mod message;
 pub mod reporter;
+mod settings;
 pub mod sink;
+
+pub use settings::InventorySettings;

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::message::{Host, ReportPolicy, build_message, is_inventory_eligible};
 use super::sink::InventorySink;
 use crate::domain::{ClientInfo, ClientKind, Dialect, Timestamp};
-use crate::telemetry::metrics;
+use crate::integrations::metrics;
 
 /// Builds inventory messages and sends them to a sink.
 #[derive(Clone)]

@@ -5,8 +5,10 @@
 
 mod client;
 mod registration_queue;
+mod settings;
 #[cfg(test)]
 mod tests;
 
 pub use client::{SourcesClient, catalog_source};
 pub use registration_queue::{RegistrationQueue, SourceRegistrar, process_registrations};
+pub use settings::SourcesSettings;

@@ -10,8 +10,9 @@ use tokio::sync::mpsc;
 
 use super::client::{RegistrationOutcome, Source, SourcesClient};
 use crate::domain::{ClientId, Identity};
+use crate::integrations::metrics;
 use crate::shutdown::TaskGroup;
-use crate::telemetry::{LogThrottle, metrics};
+use crate::telemetry::LogThrottle;
 
 /// Maximum number of queued registrations. If the queue is full, a registration is dropped, and the
 /// proxy is registered when it reconnects.

@@ -8,7 +8,8 @@ use sqlx::{ConnectOptions as _, Connection as _, PgConnection, PgPool};
 
 use super::PostgresStore;
 use super::reserved_connections::{PING_AFTER_IDLE, ReservedConnections};
-use crate::config::{PemSource, Postgres, PostgresTls};
+use super::{PostgresSettings, PostgresTls};
+use crate::settings::PemSource;
 use crate::store::StoreError;
 
 static MIGRATIONS: Migrator = sqlx::migrate!("migrations/postgres");
@@ -38,17 +39,17 @@ pub enum ConnectPostgresError {
 impl PostgresStore {
     /// Creates a pool. The pool connects when the first statement runs.
     #[must_use]
-    pub fn new(settings: &Postgres) -> Self {
+    pub fn new(settings: &PostgresSettings) -> Self {
         Self::with_reserved_connections(settings, 0)
     }
 
     /// Like [`PostgresStore::new`], but reserves half of the connections for short API queries.
     #[must_use]
-    pub fn for_api(settings: &Postgres) -> Self {
+    pub fn for_api(settings: &PostgresSettings) -> Self {
         Self::with_reserved_connections(settings, settings.max_connections / 2)
     }
 
-    fn with_reserved_connections(settings: &Postgres, reserved_connections: u32) -> Self {
+    fn with_reserved_connections(settings: &PostgresSettings, reserved_connections: u32) -> Self {
         let pool = PgPoolOptions::new()
             .max_connections(settings.max_connections - reserved_connections)
             .acquire_timeout(settings.acquire_timeout.get())
@@ -77,7 +78,7 @@ impl PostgresStore {
     }
 }
 
-fn connect_options(settings: &Postgres) -> PgConnectOptions {
+fn connect_options(settings: &PostgresSettings) -> PgConnectOptions {
     let mut options = PgConnectOptions::new_without_pgpass()
         .host(&settings.host)
         .port(settings.port)
@@ -113,7 +114,7 @@ fn connect_options(settings: &Postgres) -> PgConnectOptions {
 ///
 /// # Errors
 /// If the server is unreachable or a migration fails.
-pub async fn migrate(settings: &Postgres) -> Result<(), ConnectPostgresError> {
+pub async fn migrate(settings: &PostgresSettings) -> Result<(), ConnectPostgresError> {
     let mut connection = PgConnection::connect_with(&connect_options(settings))
         .await
         .map_err(|error| connect_error(settings, &error))?;
@@ -135,7 +136,7 @@ pub async fn migrate(settings: &Postgres) -> Result<(), ConnectPostgresError> {
 ///
 /// # Errors
 /// If the server is unreachable, or the database does not have the schema of this version.
-pub async fn check_connection_and_schema(settings: &Postgres) -> Result<(), String> {
+pub async fn check_connection_and_schema(settings: &PostgresSettings) -> Result<(), String> {
     let connection = PgConnection::connect_with(&connect_options(settings)).await;
     let mut connection = connection.map_err(|error| connect_error(settings, &error).to_string())?;
     let versions = applied_versions(&mut connection).await;
@@ -200,7 +201,7 @@ fn migrate_error_text(error: &MigrateError) -> String {
     }
 }
 
-fn connect_error(settings: &Postgres, error: &sqlx::Error) -> ConnectPostgresError {
+fn connect_error(settings: &PostgresSettings, error: &sqlx::Error) -> ConnectPostgresError {
     let is_tls_error =
         matches!(error, sqlx::Error::Tls(_)) || error.to_string().contains("certificate");
     let hint = match error {

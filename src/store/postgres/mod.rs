@@ -9,6 +9,7 @@ mod presence;
 mod reserved_connections;
 mod row;
 mod search;
+mod settings;
 
 use std::collections::HashMap;
 
@@ -16,6 +17,7 @@ use async_trait::async_trait;
 use sqlx::PgPool;
 
 pub use connect::{ConnectPostgresError, check_connection_and_schema, migrate};
+pub use settings::{PostgresSettings, PostgresTls};
 
 use super::{
     ClaimedConnection, ClientPage, ConnectionPage, DeadLetterFilter, LookupReason, LookupResult,

@@ -9,8 +9,7 @@ use tokio::time::Instant;
 
 use super::MassLossCounter;
 use crate::domain::{ClientId, Tenant};
-use crate::telemetry::metrics;
-use crate::tenant::TenantLookupOutcome;
+use crate::tenant::{TenantLookupOutcome, metrics};
 
 const LOOKUP_WINDOW_DURATION: Duration = Duration::from_mins(1);
 

@@ -7,9 +7,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cloud_connector::config::Postgres;
 use cloud_connector::domain::{ClientId, OrgId, Timestamp};
-use cloud_connector::store::postgres::{PostgresStore, migrate};
+use cloud_connector::store::postgres::{PostgresSettings, PostgresStore, migrate};
 use cloud_connector::store::{
     ConnectionEnd, LookupReason, PageRequest, PresenceBatch, ReceivedAt, Store,
 };
@@ -29,7 +28,7 @@ const SELECT_GO_COLUMNS: &str = "SELECT id::bigint, coalesce(account, '(null)'),
 
 /// A database that was migrated from a schema of the Go implementation.
 struct MigratedDatabase {
-    settings: Postgres,
+    settings: PostgresSettings,
     connection: PgConnection,
     /// Columns of all rows before the migration, as [`SELECT_GO_COLUMNS`] returns them.
     rows_before_migration: Vec<Vec<String>>,

@@ -7,6 +7,7 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
+use cloud_connector::store::postgres::PostgresSettings;
 use tokio::process::Command;
 use tokio::sync::OnceCell;
 
@@ -199,7 +200,7 @@ pub async fn shared_services() -> &'static SharedServices {
 
 /// Returns a configuration section `postgres` that selects the database `database_name` on the
 /// PostgreSQL server that listens on `port`.
-pub fn postgres_config(port: u16, database_name: &str) -> cloud_connector::config::Postgres {
+pub fn postgres_config(port: u16, database_name: &str) -> PostgresSettings {
     use cloud_connector::config::{Overrides, load_with_environment};
     let env_vars = [
         ("HOST", "127.0.0.1".to_owned()),

@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::InventorySink;
 use crate::integrations::inventory::message::InventoryMessage;
-use crate::telemetry::metrics;
+use crate::integrations::metrics;
 
 /// Writes one message per line to a file. Rotates the file by size.
 #[derive(Clone)]

@@ -6,8 +6,8 @@ use tokio::time::{Instant, timeout_at};
 
 use super::InventorySink;
 use crate::integrations::inventory::message::InventoryMessage;
+use crate::integrations::metrics;
 use crate::kafka::Producer;
-use crate::telemetry::metrics;
 
 /// A sink that produces inventory messages to a Kafka topic.
 pub struct KafkaSink {

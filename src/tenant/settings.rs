@@ -1,16 +1,16 @@
 //! Settings of the section `[tenant]`.
+#![allow(missing_docs, reason = "config.default.toml documents every setting")]
 
 use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use super::PemSource;
-use super::deserialize::{optional_path, optional_pem, optional_text};
-use crate::config::HumanDuration;
+use crate::settings::deserialize::{optional_path, optional_pem, optional_text};
+use crate::settings::{HumanDuration, InvalidValue, PemSource, require_nonzero_duration};
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct TenantConfig {
+pub struct TenantSettings {
     #[serde(deserialize_with = "optional_text")]
     pub gateway_url: Option<String>,
     #[serde(deserialize_with = "optional_pem")]
@@ -30,4 +30,14 @@ pub struct TenantConfig {
     pub translator_timeout: HumanDuration,
     #[serde(deserialize_with = "optional_path")]
     pub translator_file: Option<PathBuf>,
+}
+
+impl TenantSettings {
+    /// Checks values that have the right type but are not allowed.
+    ///
+    /// # Errors
+    /// When a value is not allowed. Only the first problem is reported.
+    pub fn validate(&self) -> Result<(), InvalidValue> {
+        require_nonzero_duration("tenant.translator_timeout", self.translator_timeout)
+    }
 }

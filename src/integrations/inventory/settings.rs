@@ -1,12 +1,13 @@
 //! Settings of the section `[inventory]`.
+#![allow(missing_docs, reason = "config.default.toml documents every setting")]
 
 use serde::Deserialize;
 
-use crate::config::HumanDuration;
+use crate::settings::HumanDuration;
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Inventory {
+pub struct InventorySettings {
     pub enabled: bool,
     pub topic: String,
     pub file_max_bytes: u64,

@@ -1,10 +1,11 @@
 //! Settings of the section `[log]`.
+#![allow(missing_docs, reason = "config.default.toml documents every setting")]
 
 use serde::Deserialize;
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Log {
+pub struct LogSettings {
     pub level: String,
     pub format: LogFormat,
 }

@@ -7,13 +7,19 @@ use serde::{Deserialize, Deserializer, de};
 
 use super::PemSource;
 
-pub(super) fn socket_addr<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<SocketAddr, D::Error> {
+/// Deserializes an IP address with port.
+///
+/// # Errors
+/// When the value is not a string, or not an IP address with port.
+pub fn socket_addr<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
     parse_socket_addr(&String::deserialize(deserializer)?)
 }
 
-pub(super) fn optional_socket_addr<'de, D: Deserializer<'de>>(
+/// Deserializes an IP address with port. Returns `None` for an empty string.
+///
+/// # Errors
+/// When the value is not a string, or neither empty nor an IP address with port.
+pub fn optional_socket_addr<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<SocketAddr>, D::Error> {
     let text = String::deserialize(deserializer)?;
@@ -28,7 +34,12 @@ fn parse_socket_addr<E: de::Error>(text: &str) -> Result<SocketAddr, E> {
         .map_err(|_| E::custom(format!("{text:?} is not an IP address with port")))
 }
 
-pub(super) fn optional_pem<'de, D: Deserializer<'de>>(
+/// Deserializes certificates in PEM format: the path of a file, or the PEM text itself. Returns
+/// `None` for an empty string.
+///
+/// # Errors
+/// When the value is not a string.
+pub fn optional_pem<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<PemSource>, D::Error> {
     let text = String::deserialize(deserializer)?;
@@ -39,14 +50,22 @@ pub(super) fn optional_pem<'de, D: Deserializer<'de>>(
     })
 }
 
-pub(super) fn optional_text<'de, D: Deserializer<'de>>(
+/// Deserializes a text. Returns `None` for an empty string.
+///
+/// # Errors
+/// When the value is not a string.
+pub fn optional_text<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<String>, D::Error> {
     let text = String::deserialize(deserializer)?;
     Ok((!text.is_empty()).then_some(text))
 }
 
-pub(super) fn optional_path<'de, D: Deserializer<'de>>(
+/// Deserializes a path. Returns `None` for an empty path.
+///
+/// # Errors
+/// When the value is not a path.
+pub fn optional_path<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<PathBuf>, D::Error> {
     let path = PathBuf::deserialize(deserializer)?;

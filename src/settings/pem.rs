@@ -6,7 +6,9 @@ use std::path::PathBuf;
 /// configuration file (`ACG_CONFIG`) contains PEM texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PemSource {
+    /// Path of a PEM file.
     File(PathBuf),
+    /// The PEM text.
     Inline(String),
 }
 

@@ -1,13 +1,14 @@
 //! Settings of the section `[sources]`.
+#![allow(missing_docs, reason = "config.default.toml documents every setting")]
 
 use serde::Deserialize;
 
-use super::deserialize::optional_text;
-use crate::config::HumanDuration;
+use crate::settings::HumanDuration;
+use crate::settings::deserialize::optional_text;
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Sources {
+pub struct SourcesSettings {
     #[serde(deserialize_with = "optional_text")]
     pub url: Option<String>,
     pub timeout: HumanDuration,

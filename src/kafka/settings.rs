@@ -1,14 +1,14 @@
 //! Settings of the section `[kafka]`.
+#![allow(missing_docs, reason = "config.default.toml documents every setting")]
 
 use serde::Deserialize;
 
-use super::PemSource;
-use super::deserialize::{optional_pem, optional_text};
-use crate::config::{HumanDuration, Secret};
+use crate::settings::deserialize::{optional_pem, optional_text};
+use crate::settings::{HumanDuration, InvalidValue, PemSource, Secret, require_nonzero_duration};
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Kafka {
+pub struct KafkaSettings {
     #[serde(deserialize_with = "optional_text")]
     pub brokers: Option<String>,
     pub security: KafkaSecurity,
@@ -24,6 +24,23 @@ pub struct Kafka {
     pub session_timeout: HumanDuration,
     pub partitions: i32,
     pub replication: i32,
+}
+
+impl KafkaSettings {
+    /// Checks values that have the right type but are not allowed.
+    ///
+    /// # Errors
+    /// When a value is not allowed. Only the first problem is reported.
+    pub fn validate(&self) -> Result<(), InvalidValue> {
+        if self.partitions < 1 || self.replication < 1 {
+            return Err(InvalidValue::new(
+                "kafka.partitions",
+                "a topic needs at least one partition and one replica",
+                "set kafka.partitions and kafka.replication to 1 or more",
+            ));
+        }
+        require_nonzero_duration("kafka.session_timeout", self.session_timeout)
+    }
 }
 
 /// Security protocol of Kafka connections. The platform's configuration file (`ACG_CONFIG`) spells

@@ -1,0 +1,49 @@
+//! Metrics of the periodic jobs, and the connection counts that the jobs measure.
+
+use metrics::{counter, describe_counter, describe_gauge, gauge};
+
+const CONNECTIONS: &str = "cloud_connector_connections";
+const TENANTLESS_CONNECTIONS: &str = "cloud_connector_tenantless_connections";
+const OLDEST_TENANTLESS_LOOKUP_AGE: &str = "cloud_connector_tenantless_oldest_lookup_age_seconds";
+const UPDATER_RUNS: &str = "cloud_connector_updater_runs_total";
+
+/// Registers the help texts of these metrics. Call this function after the metrics recorder is
+/// installed, because earlier registrations are discarded.
+pub fn describe() {
+    describe_gauge!(CONNECTIONS, "Connected clients that have a tenant");
+    describe_gauge!(
+        TENANTLESS_CONNECTIONS,
+        "Connected clients without a tenant, by state: pending (lookup is retried) or gave_up"
+    );
+    describe_gauge!(
+        OLDEST_TENANTLESS_LOOKUP_AGE,
+        "Longest time since the latest tenant lookup, of all clients in the state pending"
+    );
+    describe_counter!(UPDATER_RUNS, "Runs of periodic jobs, by job and outcome");
+}
+
+/// Sets the numbers of connected clients with and without a tenant.
+///
+/// `pending_count` is the number of tenantless clients whose lookup will be retried.
+/// `gave_up_count` is the number of tenantless clients that reached the maximum number of lookup
+/// attempts.
+/// `oldest_lookup_age` is the largest lookup age of all pending clients. The lookup age of a client
+/// is the time since its latest lookup.
+pub fn set_connection_counts(
+    with_tenant_count: u64,
+    pending_count: u64,
+    gave_up_count: u64,
+    oldest_lookup_age: Option<jiff::SignedDuration>,
+) {
+    gauge!(CONNECTIONS).set(with_tenant_count as f64);
+    gauge!(TENANTLESS_CONNECTIONS, "state" => "pending").set(pending_count as f64);
+    gauge!(TENANTLESS_CONNECTIONS, "state" => "gave_up").set(gave_up_count as f64);
+    let age_seconds = oldest_lookup_age.map_or(0.0, |age| age.as_secs_f64().max(0.0));
+    gauge!(OLDEST_TENANTLESS_LOOKUP_AGE).set(age_seconds);
+}
+
+/// Counts a finished run of a periodic job.
+pub fn count_job_run(job_name: &'static str, has_failed: bool) {
+    let outcome = if has_failed { "failed" } else { "succeeded" };
+    counter!(UPDATER_RUNS, "updater" => job_name, "outcome" => outcome).increment(1);
+}
