@@ -8,10 +8,6 @@ SHELL := /bin/bash
 # locks.
 .NOTPARALLEL:
 
-# The feature enables the tests that need PostgreSQL, Mosquitto, Kafka, paho and schemathesis. All targets
-# use the same features, so that cargo compiles the crate only once.
-FEATURES := --features external-services
-
 PROGRAM := $(or $(CARGO_TARGET_DIR),target)/release/cloud-connector
 
 # Command-line options of the program. Example: make run ARGS="--http 127.0.0.1:9000"
@@ -40,28 +36,26 @@ build: ## Build the release binary
 test: ## Run all checks and tests; installs missing packages
 	@dev/prepare test
 	@$(MAKE) --no-print-directory check
-	dev/with-services cargo test --locked $(FEATURES)
+	dev/with-services cargo test --locked --workspace
 
 check: ## Check formatting, lints, language and documentation, without running tests
 	@dev/prepare check
 	dev/check-language
 	cargo fmt --check
-	cargo clippy --locked $(FEATURES) --all-targets -- -D warnings
-	# No other step compiles the fuzz crate. It includes modules of the main crate by path.
-	cargo check --locked --manifest-path fuzz/Cargo.toml
-	RUSTDOCFLAGS="-D warnings" cargo doc --locked $(FEATURES) --no-deps --document-private-items
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items
 
 # The output goes to a temporary file. Otherwise a failed build would leave an empty openapi.json.
 openapi: ## Regenerate openapi.json from the code
 	@dev/prepare build
-	cargo run --locked $(FEATURES) --quiet -- openapi > openapi.json.new
+	cargo run --locked --quiet -- openapi > openapi.json.new
 	mv openapi.json.new openapi.json
 
 # Options in ARGS override the default of 20 minutes.
 chaos: ## Kill, pause and restart processes and services under load (ARGS="--seed 7 --minutes 20 --mode embedded|distributed|both")
 	@dev/prepare test
-	cargo test --locked $(FEATURES) --test chaos --no-run
-	dev/with-services cargo test --locked $(FEATURES) --test chaos -- --minutes 20 $(ARGS)
+	cargo test --locked --test chaos --no-run
+	dev/with-services cargo test --locked --test chaos -- --minutes 20 $(ARGS)
 
 acceptance: ## Run the acceptance tests of tenancy and print one line per test
 	@dev/prepare test
@@ -70,7 +64,7 @@ acceptance: ## Run the acceptance tests of tenancy and print one line per test
 # The tests run one after the other, because each test has time limits.
 outage-tests: ## Simulate outages of the tenant lookup service with many clients and time limits
 	@dev/prepare test
-	FULL_SIZE_OUTAGE_TESTS=1 dev/with-services cargo test --locked $(FEATURES) --test it -- \
+	FULL_SIZE_OUTAGE_TESTS=1 dev/with-services cargo test --locked --test it -- \
 		lookup_outages:: --test-threads 1 --nocapture 2>target/outage-tests.log \
 		|| { tail -n 40 target/outage-tests.log >&2; exit 1; }
 

@@ -1,8 +1,8 @@
 //! Decodes messages of the handshake dialect, on the inbound topic and on the status topic.
 #![no_main]
 
-use fuzz::protocol::{Channel, Direction};
 use libfuzzer_sys::fuzz_target;
+use protocol::{Channel, Direction};
 
 fuzz_target!(|payload: &[u8]| {
     let on_inbound_topic =

@@ -1,4 +1,4 @@
-//! The hostile messages in `tests/corpus/hostile.json`. `tests/corpus/README.md` describes the
+//! The hostile messages in `crates/cloud-connector/tests/corpus/hostile.json`. `crates/cloud-connector/tests/corpus/README.md` describes the
 //! fields.
 
 use serde::Deserialize;

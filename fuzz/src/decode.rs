@@ -4,8 +4,8 @@ use bytes::Bytes;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::domain::{ClientKind, MessageId, RejectReason, Timestamp};
-use crate::protocol::{
+use domain::{ClientKind, MessageId, RejectReason, Timestamp};
+use protocol::{
     Channel, ClientMessage, ClientResponse, Direction, InboundMessage, MAX_PRESENCE_BYTES,
     MAX_RESPONSE_BYTES, OnlineMessage, OriginalPayload, Rejection, decode,
     is_response_or_heartbeat,

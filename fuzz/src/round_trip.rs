@@ -4,11 +4,11 @@ use arbitrary::{Result, Unstructured};
 use serde_json::{Map, Number, Value};
 use uuid::Uuid;
 
-use crate::domain::clock::truncate_to_micros;
-use crate::domain::{ClientInfo, ClientKind, Dialect, MessageId, OutgoingMessage, Timestamp};
-use crate::protocol::handshake::client_side as handshake_client;
-use crate::protocol::status::client_side as status_client;
-use crate::protocol::{
+use domain::clock::truncate_to_micros;
+use domain::{ClientInfo, ClientKind, Dialect, MessageId, OutgoingMessage, Timestamp};
+use protocol::handshake::client_side as handshake_client;
+use protocol::status::client_side as status_client;
+use protocol::{
     ClientMessage, ClientResponse, Command, HandshakeError, Rejection, encode_command,
     encode_message, handshake, is_valid_metadata, status,
 };

@@ -1,7 +1,7 @@
 //! Checks the invariants of topic names, for any topic and several deployments.
 
-use crate::domain::ClientId;
-use crate::protocol::{Channel, ClientTopic, Direction, HandshakeTopicLevels, TopicScheme};
+use domain::ClientId;
+use protocol::{Channel, ClientTopic, Direction, HandshakeTopicLevels, TopicScheme};
 
 /// Returns the topic prefixes and handshake levels of several deployments. The topic names are
 /// easy to confuse: some prefixes start with another prefix, and some handshake levels are also

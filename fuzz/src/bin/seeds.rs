@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use fuzz::corpus::{ExpectedOutcome, HostileCase};
-use fuzz::protocol::{Channel, ClientMessage, Direction, Rejection, TopicScheme};
 use fuzz::{decode, topics};
+use protocol::{Channel, ClientMessage, Direction, Rejection, TopicScheme};
 
 /// The client id that replaces `{id}` in topics.
 const CLIENT_ID: &str = "client-under-test";
@@ -23,7 +23,7 @@ const MAX_SEED_BYTES: usize = 4096;
 
 fn main() -> ExitCode {
     let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let corpus_file = crate_dir.join("../tests/corpus/hostile.json");
+    let corpus_file = crate_dir.join("../crates/cloud-connector/tests/corpus/hostile.json");
     let text = fs::read_to_string(&corpus_file).expect("cannot read the corpus");
     let cases: Vec<HostileCase> = serde_json::from_str(&text).expect("the corpus is invalid");
 

@@ -1,0 +1,126 @@
+//! The REST API and its HTTP server.
+//!
+//! `v1` and `v2` contain the endpoints, one file per endpoint. The other modules contain code that
+//! the endpoints share: authentication, errors, pagination, middleware, rate limits and the OpenAPI
+//! document. SQL belongs to `store`, and message delivery belongs to `delivery`.
+
+mod audit;
+mod auth;
+mod body_timeout;
+mod connection_status;
+mod docs;
+mod error;
+mod find_connection;
+mod health;
+mod json;
+pub mod metrics;
+mod middleware;
+mod openapi;
+mod pagination;
+mod rate_limits;
+mod send_command;
+mod send_message;
+mod serve;
+mod settings;
+mod tls;
+mod v1;
+mod v2;
+mod write_timeout;
+
+use std::sync::Arc;
+
+use axum::middleware::from_fn_with_state;
+
+pub use axum::Router;
+
+use delivery::Delivery;
+use domain::Clock;
+use service::Health;
+use store::Store;
+use tenant::AccountTranslator;
+
+use middleware::MiddlewareConfig;
+use openapi::DocumentedRouter;
+use rate_limits::RateLimits;
+
+pub use auth::Keys;
+pub use openapi::openapi_json;
+pub use serve::serve;
+pub use settings::{
+    ApiRateLimit, ApiSettings, CallerKey, DetailedKey, HttpSettings, HttpTlsSettings, LookupMode,
+    Scope,
+};
+pub use tls::read_tls;
+
+/// Dependencies and settings of the endpoints.
+pub struct ApiState {
+    store: Arc<dyn Store>,
+    delivery: Delivery,
+    clock: Arc<dyn Clock>,
+    keys: Keys,
+    /// Translates v1 account numbers to organizations.
+    account_translator: Arc<dyn AccountTranslator>,
+    rate_limits: RateLimits,
+    /// Whether to accept the header `x-rh-identity`. Accepting the header is safe only behind a
+    /// gateway that overwrites the header.
+    trust_identity_header: bool,
+    lookup_mode: LookupMode,
+}
+
+impl ApiState {
+    /// Creates the state from its dependencies and the `[api]` configuration.
+    pub fn new(
+        store: Arc<dyn Store>,
+        delivery: Delivery,
+        clock: Arc<dyn Clock>,
+        keys: Keys,
+        account_translator: Arc<dyn AccountTranslator>,
+        config: &ApiSettings,
+    ) -> Self {
+        Self {
+            store,
+            delivery,
+            clock,
+            keys,
+            account_translator,
+            rate_limits: RateLimits::new(&config.rate_limit),
+            trust_identity_header: config.trust_identity_header,
+            lookup_mode: config.lookup_mode,
+        }
+    }
+}
+
+/// Dependencies of `/liveness`, `/readiness` and `/metrics`.
+#[derive(Clone)]
+pub struct ProbeState {
+    /// Health checks that `/readiness` runs.
+    pub health: Health,
+    /// Renders the `/metrics` page.
+    pub render_metrics: fn() -> String,
+}
+
+type SharedState = Arc<ApiState>;
+
+/// Builds the router of a process that does not serve the API: only probes and metrics.
+pub fn probe_router(probes: ProbeState, http: &HttpSettings) -> Router {
+    with_middleware(health::router().with_state(Arc::new(probes)), http)
+}
+
+/// Builds the router of a process that serves the API: API, documentation, probes and metrics.
+pub fn router(state: ApiState, probes: ProbeState, http: &HttpSettings) -> Router {
+    let DocumentedRouter { router, document } = openapi::documented_router(&http.base_path);
+    let api = router.with_state(Arc::new(state));
+    let docs = Router::new().nest(&http.base_path, docs::router(&document));
+    let probes = health::router().with_state(Arc::new(probes));
+    with_middleware(api.merge(docs).merge(probes), http)
+}
+
+fn with_middleware(router: Router, http: &HttpSettings) -> Router {
+    router
+        .fallback(error::path_not_found)
+        .method_not_allowed_fallback(error::method_not_allowed)
+        .layer(from_fn_with_state(
+            MiddlewareConfig::from_config(http),
+            middleware::handle_request,
+        ))
+}

@@ -1,0 +1,158 @@
+//! Middleware that runs for every HTTP request: request id, body limits, timeout, panic handling,
+//! metrics and access log.
+
+use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
+use axum::http::{HeaderName, HeaderValue};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use futures::FutureExt as _;
+use tokio::time::Instant;
+use tracing::field;
+use uuid::Uuid;
+
+use super::error::ApiError;
+use super::{HttpSettings, body_timeout, health, metrics};
+use service::request_id;
+
+/// Log target of the access log.
+const ACCESS_LOG_TARGET: &str = "cloud_connector::access";
+
+const REQUEST_ID_HEADER: HeaderName = HeaderName::from_static("x-rh-insights-request-id");
+const MAX_REQUEST_ID_BYTES: usize = 128;
+
+/// Remote address of the TCP connection on which a request was received.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Peer(pub SocketAddr);
+
+/// Caller and tenant of a request, for the access log. Empty until the request is authenticated.
+#[derive(Clone, Default)]
+pub(super) struct AccessLogContext(Arc<OnceLock<(String, String)>>);
+
+impl AccessLogContext {
+    pub fn set_caller(&self, caller: &str, tenant: &str) {
+        // `set` fails only if the caller is already set. A request is authenticated only once, so
+        // the caller is not set yet.
+        let _ = self.0.set((caller.to_owned(), tenant.to_owned()));
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MiddlewareConfig {
+    pub max_body_bytes: usize,
+    pub request_timeout: Duration,
+    pub is_access_log_enabled: bool,
+}
+
+impl MiddlewareConfig {
+    pub fn from_config(http: &HttpSettings) -> Self {
+        Self {
+            max_body_bytes: http.max_body_bytes,
+            request_timeout: http.request_timeout.get(),
+            is_access_log_enabled: http.access_log,
+        }
+    }
+}
+
+/// Applies all middleware to a request, and runs the request handler.
+///
+/// This function contains all middleware, because separate layers would add memory allocations to
+/// every request.
+pub(super) async fn handle_request(
+    State(config): State<MiddlewareConfig>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let started_at = Instant::now();
+    let (id_header, request_id) = caller_request_id(&request).unwrap_or_else(new_request_id);
+    // The metric label contains the route pattern, not the path. Paths contain client ids, so the
+    // number of label values would be unbounded.
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let route = route.as_ref().map_or("none", |matched| matched.as_str());
+    let is_logged = config.is_access_log_enabled && !health::PROBE_PATHS.contains(&route);
+    let log_entry = is_logged.then(|| AccessLogEntry::from_request(&request));
+    if let Some(log_entry) = &log_entry {
+        request.extensions_mut().insert(log_entry.context.clone());
+    }
+    DefaultBodyLimit::max(config.max_body_bytes).apply(&mut request);
+    let handler = next.run(body_timeout::with_body_timeout(request));
+    let handler = run_with_timeout_and_panic_handler(config.request_timeout, handler);
+    let mut response = request_id::scope(request_id, handler).await;
+    let duration = started_at.elapsed();
+    let status = response.status().as_u16();
+    metrics::observe_http_request(route, status, duration);
+    if let Some(log_entry) = log_entry {
+        let request_id = id_header.to_str().unwrap_or_default();
+        log_entry.log(request_id, status, duration.as_secs_f64() * 1e3);
+    }
+    response.headers_mut().insert(REQUEST_ID_HEADER, id_header);
+    response
+}
+
+/// Runs a request handler. A timeout becomes a 503 response, and a panic becomes a 500 response.
+async fn run_with_timeout_and_panic_handler(
+    timeout: Duration,
+    handler: impl Future<Output = Response>,
+) -> Response {
+    let handler = AssertUnwindSafe(handler).catch_unwind();
+    match tokio::time::timeout(timeout, handler).await {
+        Ok(Ok(response)) => response,
+        Ok(Err(panic)) => ApiError::from_panic(&*panic).into_response(),
+        Err(_) => ApiError::unavailable("The request timed out; retry later").into_response(),
+    }
+}
+
+/// Request data for the access log. Omits the query and the headers, because the query and the
+/// headers may contain secrets.
+struct AccessLogEntry {
+    method: axum::http::Method,
+    path: String,
+    peer: Option<SocketAddr>,
+    context: AccessLogContext,
+}
+
+impl AccessLogEntry {
+    fn from_request(request: &Request) -> Self {
+        Self {
+            method: request.method().clone(),
+            path: request.uri().path().to_owned(),
+            peer: request.extensions().get().map(|Peer(peer)| *peer),
+            context: AccessLogContext::default(),
+        }
+    }
+
+    fn log(&self, request_id: &str, status: u16, duration_ms: f64) {
+        let Self {
+            method,
+            path,
+            peer,
+            context,
+        } = self;
+        let peer = peer.map(field::display);
+        let (caller, tenant) = context.0.get().cloned().unwrap_or_default();
+        tracing::info!(
+            target: ACCESS_LOG_TARGET, request_id, caller, tenant, %method, path, status,
+            duration_ms, peer, "request completed"
+        );
+    }
+}
+
+/// Returns the request id that the caller sent: the header value, and the same id as a string.
+/// Returns `None` if the request id is missing, empty, too long or not printable.
+fn caller_request_id(request: &Request) -> Option<(HeaderValue, String)> {
+    let header = request.headers().get(REQUEST_ID_HEADER)?;
+    let text = header.to_str().ok()?;
+    let is_valid = !text.is_empty() && text.len() <= MAX_REQUEST_ID_BYTES;
+    is_valid.then(|| (header.clone(), text.to_owned()))
+}
+
+fn new_request_id() -> (HeaderValue, String) {
+    let request_id = Uuid::new_v4().simple().to_string();
+    let header = HeaderValue::from_str(&request_id);
+    let header = header.unwrap_or_else(|_| HeaderValue::from_static("none"));
+    (header, request_id)
+}

@@ -1,0 +1,123 @@
+//! Sends reconnect and disconnect commands to clients, for v1 and v2.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use serde::{Deserialize as _, Deserializer, de};
+use serde_json::Number;
+use uuid::Uuid;
+
+use super::ApiState;
+use super::error::ApiError;
+use super::send_message::SEND_FAILED_TITLE;
+use delivery::SendError;
+use domain::Connection;
+use protocol::Command;
+use service::request_id;
+use store::{ConnectionEnd, PresenceBatch, ReceivedAt};
+
+impl ApiState {
+    /// Sends a reconnect or disconnect command, and returns the message id of the command. Returns
+    /// `None` if the client is no longer connected.
+    ///
+    /// After a disconnect command, the client publishes no offline message. Therefore this method
+    /// marks the client as disconnected. If the client sends a heartbeat later, the recorder marks
+    /// the client as connected again.
+    pub(super) async fn send_command(
+        self: &Arc<Self>,
+        connection: &Connection,
+        command: &Command,
+    ) -> Result<Option<Uuid>, ApiError> {
+        if !matches!(command, Command::Disconnect { .. }) {
+            return self.publish_command(connection, command).await;
+        }
+        // A separate task sends the disconnect command and records the disconnect. Therefore the
+        // disconnect is recorded even if the caller closes the HTTP connection in the meantime.
+        let (state, connection, command) = (self.clone(), connection.clone(), command.clone());
+        let send_and_record = async move {
+            let message_id = state.publish_command(&connection, &command).await?;
+            if message_id.is_some() {
+                state.mark_disconnected(&connection).await?;
+            }
+            Ok(message_id)
+        };
+        let request_id = request_id::current().unwrap_or_default();
+        let task = tokio::spawn(request_id::scope(request_id, send_and_record));
+        task.await
+            .unwrap_or_else(|join_error| Err(ApiError::from_panic(&join_error.to_string())))
+    }
+
+    async fn publish_command(
+        &self,
+        connection: &Connection,
+        command: &Command,
+    ) -> Result<Option<Uuid>, ApiError> {
+        match self.delivery.send_command(connection, command).await {
+            Ok(message_id) => Ok(message_id),
+            Err(SendError::NotConnected) => Ok(None),
+            Err(error) => Err(ApiError::send_failed(SEND_FAILED_TITLE, error)),
+        }
+    }
+
+    /// Records in the database that the client is disconnected.
+    async fn mark_disconnected(&self, connection: &Connection) -> Result<(), ApiError> {
+        let now = self.clock.now();
+        let batch = PresenceBatch {
+            connection_ends: vec![ConnectionEnd {
+                client_id: connection.client_id.clone(),
+                received_at: ReceivedAt {
+                    time: now,
+                    position: None,
+                },
+            }],
+            ..PresenceBatch::default()
+        };
+        let record_result = self.store.record_batch(&batch, &[], now).await;
+        record_result.map(drop).map_err(|error| {
+            tracing::warn!(
+                request_id = request_id::current(), %error,
+                client_id = connection.client_id.as_str(),
+                "disconnect sent but not recorded"
+            );
+            ApiError::unavailable(
+                "The disconnect command was sent, but the client is still listed as connected \
+                 because the database is unavailable; retry later",
+            )
+        })
+    }
+}
+
+/// Checks the `delay` field of a reconnect request: the delay must not be negative. Returns the
+/// delay in seconds.
+pub(super) fn check_delay(seconds: i64) -> Result<u64, ApiError> {
+    u64::try_from(seconds).map_err(|_| {
+        ApiError::new(
+            StatusCode::BAD_REQUEST,
+            "Delay field cannot be negative",
+            "delay must be 0 or more: the number of seconds before the client reconnects",
+        )
+    })
+}
+
+/// Deserializes an optional integer field. Also accepts an integer in floating-point notation, such
+/// as `60.0`.
+pub(super) fn deserialize_integer<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<i64>, D::Error> {
+    let Some(number) = Option::<Number>::deserialize(deserializer)? else {
+        return Ok(None);
+    };
+    if let Some(integer) = number.as_i64() {
+        return Ok(Some(integer));
+    }
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "filtered to the range of i64"
+    )]
+    let integer = number
+        .as_f64()
+        .filter(|float| float.fract() == 0.0 && float.abs() < 9.2e18)
+        .map(|float| float as i64);
+    let integer = integer.ok_or_else(|| de::Error::custom("not an integer"))?;
+    Ok(Some(integer))
+}

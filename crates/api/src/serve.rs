@@ -1,0 +1,126 @@
+//! The HTTP server. It accepts connections with or without TLS, and shuts down gracefully.
+//!
+//! The server limits the number of connections. It closes the connection of a caller that sends a
+//! request or reads a response too slowly.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::middleware::Peer;
+use super::write_timeout::WriteTimeoutStream;
+use network::tls_server::ServerTls;
+use service::LogThrottle;
+use service::shutdown::TaskGroup;
+
+const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(10);
+/// Approximate maximum size of the request line and the headers. The response to a request with
+/// larger headers has status 431.
+const MAX_HEADER_BYTES: usize = 64 * 1024;
+/// Maximum number of open connections. Further connections wait in the accept queue of the
+/// operating system.
+const MAX_CONNECTIONS: usize = 4096;
+/// Delay between a failed accept and the next accept. The usual cause of the failure is a lack of
+/// file descriptors.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
+
+/// Serves HTTP until `tasks` is cancelled. Then returns without waiting for open connections. The
+/// tasks of these connections also belong to `tasks`, and complete the requests in flight.
+pub async fn serve(
+    listener: TcpListener,
+    tls: Option<Arc<ServerTls>>,
+    router: Router,
+    tasks: TaskGroup,
+) {
+    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let accept = async {
+            // `acquire_owned` fails only if the semaphore is closed. The semaphore is never closed,
+            // so `permit` is always `Some`.
+            let permit = permits.clone().acquire_owned().await.ok();
+            (listener.accept().await, permit)
+        };
+        let (accepted, permit) = tokio::select! {
+            accepted = accept => accepted,
+            () = tasks.cancelled() => return,
+        };
+        match accepted {
+            Ok((stream, peer)) => {
+                let connection =
+                    serve_connection(stream, peer, tls.clone(), router.clone(), tasks.clone());
+                tasks.spawn(async move {
+                    connection.await;
+                    drop(permit);
+                });
+            }
+            Err(error) => {
+                static LOG_THROTTLE: LogThrottle = LogThrottle::new();
+                if LOG_THROTTLE.should_log() {
+                    tracing::warn!(%error, "failed to accept HTTP connection; retrying");
+                }
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
+            }
+        }
+    }
+}
+
+/// Performs the TLS handshake if TLS is configured, then serves the connection.
+async fn serve_connection(
+    stream: TcpStream,
+    peer: SocketAddr,
+    tls: Option<Arc<ServerTls>>,
+    router: Router,
+    tasks: TaskGroup,
+) {
+    let _ = stream.set_nodelay(true);
+    let Some(tls) = tls else {
+        return serve_http(stream, peer, router, tasks).await;
+    };
+    match timeout(TLS_HANDSHAKE_TIMEOUT, tls.acceptor().accept(stream)).await {
+        Ok(Ok(stream)) => serve_http(stream, peer, router, tasks).await,
+        Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
+        Err(_) => tracing::debug!(%peer, "TLS handshake timed out"),
+    }
+}
+
+async fn serve_http(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    peer: SocketAddr,
+    router: Router,
+    tasks: TaskGroup,
+) {
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(Peer(peer));
+        router.call(request)
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_READ_TIMEOUT)
+        .max_buf_size(MAX_HEADER_BYTES)
+        .serve_connection(TokioIo::new(WriteTimeoutStream::new(stream)), service);
+    tokio::pin!(connection);
+    let result = tokio::select! {
+        result = connection.as_mut() => result,
+        () = tasks.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = result {
+        tracing::debug!(%peer, %error, "HTTP connection failed");
+    }
+}

@@ -1,0 +1,74 @@
+//! `POST /v1/message`: sends a message to a client.
+
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
+use axum::response::IntoResponse;
+use bytes::Bytes;
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use super::check_account;
+use crate::auth::AccountCaller;
+use crate::error::ApiError;
+use crate::send_message::{self, MessageAccepted, MessageRequest};
+use crate::{SharedState, json};
+
+#[derive(Debug, Deserialize, ToSchema)]
+struct NodeMessageRequest {
+    /// Account number of the client. Must be the caller's own account.
+    #[serde(default)]
+    #[schema(required = true, min_length = 1, example = "111000")]
+    account: String,
+    /// Id of the client that receives the message.
+    #[serde(default)]
+    #[schema(required = true, min_length = 1, example = "my-machine")]
+    recipient: String,
+    #[serde(flatten)]
+    message: MessageRequest,
+}
+
+/// Send a message to a client
+///
+/// Responds after the broker has acknowledged the message.
+#[utoipa::path(
+    post,
+    path = "/message",
+    operation_id = "v1.message.send",
+    request_body = NodeMessageRequest,
+    responses(
+        (
+            status = 201,
+            description = "The broker acknowledged the message.",
+            body = MessageAccepted
+        ),
+        (status = 403, description = "The account is not the caller's account.", body = ApiError),
+        (status = 404, description = "The account has no such connected client.", body = ApiError),
+        (
+            status = 504,
+            description = "The broker did not acknowledge the message; it may still arrive.",
+            body = ApiError
+        ),
+    ),
+)]
+pub(super) async fn send(
+    State(state): State<SharedState>,
+    caller: AccountCaller,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<impl IntoResponse, ApiError> {
+    let request: NodeMessageRequest = json::parse_body(body)?;
+    let NodeMessageRequest {
+        account,
+        recipient,
+        message,
+    } = request;
+    if account.is_empty() || recipient.is_empty() || !message.has_directive() {
+        return Err(json::missing_fields_error());
+    }
+    check_account(&caller, &account)?;
+    let content = message.validate()?;
+    let connection = match state.find_org_by_account(&account).await? {
+        Some(org) => state.find_reachable_connection(&org, &recipient).await?,
+        None => None,
+    };
+    send_message::send_message(&state, connection, content).await
+}

@@ -1,0 +1,139 @@
+//! Version 2 of the API. In v2, an organization id identifies a tenant.
+
+mod batch_status;
+mod check;
+mod client_request;
+mod disconnect;
+mod list_connections;
+mod list_filters;
+mod message;
+mod ping;
+mod reconnect;
+mod status;
+
+use axum::extract::Path;
+use axum::extract::rejection::PathRejection;
+use axum::http::StatusCode;
+use serde::Serialize;
+use serde_json::Value;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::routes;
+use uuid::Uuid;
+
+use super::SharedState;
+use super::audit::{AuditedAction, run_audited};
+use super::auth::OrgCaller;
+use super::error::ApiError;
+use super::json::Json;
+use super::openapi::{Endpoint, EndpointGroup, document_group};
+use domain::Connection;
+use protocol::Command;
+
+const INVALID_REQUEST_TITLE: &str = "Invalid request";
+
+pub(super) fn endpoints() -> Vec<Endpoint> {
+    document_group(
+        EndpointGroup::V2Tenant,
+        [
+            routes!(list_connections::list_connections),
+            routes!(batch_status::status),
+            routes!(status::status),
+            routes!(message::send),
+            routes!(ping::ping),
+            routes!(check::check_connection),
+            routes!(reconnect::reconnect),
+            routes!(disconnect::disconnect),
+        ],
+    )
+}
+
+/// OpenAPI description of the path parameter `client_id`.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "only documents the parameter")]
+struct ClientIdParam {
+    /// Client id: the common name of the client's certificate.
+    #[param(min_length = 1, example = "my-machine")]
+    client_id: String,
+}
+
+/// Extractor of the path parameter `client_id`.
+type ClientIdPath = Path<String>;
+
+/// Returns the client id from the path. If the path is not valid UTF-8, returns `""`. No client has
+/// this id.
+fn client_id_from_path(path: Result<ClientIdPath, PathRejection>) -> String {
+    path.map(|Path(client_id)| client_id).unwrap_or_default()
+}
+
+fn invalid_request_error(detail: impl Into<String>) -> ApiError {
+    ApiError::new(StatusCode::BAD_REQUEST, INVALID_REQUEST_TITLE, detail)
+}
+
+/// Response to a command that the broker acknowledged.
+#[derive(Debug, Serialize, ToSchema)]
+struct CommandAccepted {
+    /// Message id of the command.
+    id: Uuid,
+}
+
+/// Sends a reconnect or disconnect command to a client, and writes an audit line.
+async fn send_command(
+    state: &SharedState,
+    caller: &OrgCaller,
+    action_name: &'static str,
+    client_id: &str,
+    command: &Command,
+) -> Result<Json<CommandAccepted>, ApiError> {
+    let action = AuditedAction {
+        caller: &caller.audit_name,
+        action: action_name,
+        tenant: caller.org_id.as_str(),
+        client_id,
+    };
+    let send = async {
+        let connection = state.find_org_connection(&caller.org_id, client_id).await?;
+        let connection = connection.ok_or_else(ApiError::no_connection)?;
+        let message_id = state.send_command(&connection, command).await?;
+        let id = message_id.ok_or_else(ApiError::no_connection)?;
+        Ok(CommandAccepted { id })
+    };
+    run_audited(&action, send).await.map(Json)
+}
+
+/// A connected client. Fields that are null or `""` are omitted. Fields that are `{}` are not
+/// omitted.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Connection)]
+struct ConnectionView {
+    /// Account number of the organization, if the organization has an account number.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    account: String,
+    /// Organization that the client belongs to.
+    org_id: String,
+    client_id: String,
+    /// Facts that identify the machine.
+    #[serde(skip_serializing_if = "Value::is_null")]
+    #[schema(value_type = Object)]
+    canonical_facts: Value,
+    /// Applications on the client that accept messages, by name.
+    #[serde(skip_serializing_if = "Value::is_null")]
+    #[schema(value_type = Object)]
+    dispatchers: Value,
+    #[serde(skip_serializing_if = "Value::is_null")]
+    #[schema(value_type = Object)]
+    tags: Value,
+}
+
+impl From<Connection> for ConnectionView {
+    fn from(connection: Connection) -> Self {
+        Self {
+            account: connection.tenant.account,
+            org_id: connection.tenant.org_id.to_string(),
+            client_id: connection.client_id.to_string(),
+            canonical_facts: connection.info.canonical_facts,
+            dispatchers: connection.info.dispatchers,
+            tags: connection.info.tags,
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Accepts connections. Each connection has its own task, which also performs the TLS handshake.
+//! Therefore a peer that sends nothing does not delay other peers.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use mqtt5::broker::client_handler::ClientHandler;
+use mqtt5::broker::transport::BrokerTransport;
+use parking_lot::Mutex;
+use tokio::net::{TcpListener, TcpStream};
+
+use super::abortable_stream::{AbortHandle, AbortableStream, ClientStream};
+use super::rejection::RejectionReason;
+use super::session::ClientSession;
+use super::tls::common_name;
+use super::{BindError, BrokerState, metrics};
+use domain::ClientId;
+use network::tls_server::ServerTls;
+use service::LogThrottle;
+use service::shutdown::TaskGroup;
+
+/// Delay before the next accept after an accept failed. The usual cause of the failure is a lack of
+/// file descriptors. Connections that close during the delay release file descriptors.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
+
+/// Binds a listener to `address`, which is the value of the setting `setting_name`.
+///
+/// # Errors
+/// When the address cannot be bound. The error contains the setting name.
+pub async fn bind(
+    setting_name: &'static str,
+    address: SocketAddr,
+) -> Result<TcpListener, BindError> {
+    TcpListener::bind(address)
+        .await
+        .map_err(|source| BindError {
+            setting_name,
+            address,
+            source,
+        })
+}
+
+/// Accepts connections until `tasks` is cancelled.
+pub(super) async fn accept_connections(
+    state: Arc<BrokerState>,
+    listener: TcpListener,
+    tls: Option<Arc<ServerTls>>,
+    tasks: TaskGroup,
+) {
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = tasks.cancelled() => return,
+        };
+        match accepted {
+            Ok((stream, peer)) => {
+                let Some(slot) = ConnectionSlot::acquire(&state, peer.ip()) else {
+                    let reason = RejectionReason::TooManyConnections;
+                    metrics::count_broker_rejection(reason.as_str(), &peer);
+                    continue;
+                };
+                let connection = serve_connection(state.clone(), stream, peer, tls.clone());
+                tasks.spawn(async move {
+                    connection.await;
+                    drop(slot);
+                });
+            }
+            Err(error) => {
+                static LOG_THROTTLE: LogThrottle = LogThrottle::new();
+                if LOG_THROTTLE.should_log() {
+                    tracing::warn!(%error, "failed to accept an MQTT connection");
+                }
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
+            }
+        }
+    }
+}
+
+async fn serve_connection(
+    state: Arc<BrokerState>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    tls: Option<Arc<ServerTls>>,
+) {
+    // Disables Nagle's algorithm, which would delay small packets.
+    let _ = stream.set_nodelay(true);
+    let (stream, certificate_name) = match tls {
+        None => (ClientStream::Plain(stream), None),
+        Some(tls) => match perform_tls_handshake(&state, stream, peer, &tls).await {
+            Some((stream, common_name)) => (stream, Some(common_name)),
+            None => return,
+        },
+    };
+    let abort_handle = AbortHandle::default();
+    let stream = AbortableStream::new(stream, peer, abort_handle.clone());
+    let session = Arc::new(ClientSession::new(
+        state.clone(),
+        peer,
+        certificate_name,
+        abort_handle,
+    ));
+    let mut config = state.connection_config.clone();
+    config.event_handler = Some(session.clone());
+    let handler = ClientHandler::new(
+        BrokerTransport::WebSocket(Box::new(stream)),
+        peer,
+        Arc::new(config),
+        state.router.clone(),
+        session.clone(),
+        Some(state.storage.clone()),
+        state.stats.clone(),
+        state.resource_monitor.clone(),
+        state.disconnect_all_signal.subscribe(),
+    );
+    if let Err(error) = handler.run().await {
+        tracing::debug!(%peer, %error, "MQTT connection closed");
+    }
+    session.close();
+}
+
+/// Performs the TLS handshake. Returns the encrypted stream and the common name of the client
+/// certificate. Returns `None` if the connection was rejected.
+async fn perform_tls_handshake(
+    state: &BrokerState,
+    stream: TcpStream,
+    peer: SocketAddr,
+    tls: &ServerTls,
+) -> Option<(ClientStream, ClientId)> {
+    let reject = |reason: RejectionReason| metrics::count_broker_rejection(reason.as_str(), &peer);
+    let timeout = state.settings.handshake_timeout.get();
+    let stream = match tokio::time::timeout(timeout, tls.acceptor().accept(stream)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => {
+            tracing::debug!(%peer, %error, "TLS handshake failed");
+            reject(RejectionReason::TlsHandshakeFailed);
+            return None;
+        }
+        Err(_) => {
+            reject(RejectionReason::TlsHandshakeTimeout);
+            return None;
+        }
+    };
+    let client_certificates = stream.get_ref().1.peer_certificates();
+    let Some(common_name) = client_certificates.and_then(|chain| common_name(chain.first()?))
+    else {
+        reject(RejectionReason::NoCommonName);
+        return None;
+    };
+    Some((ClientStream::Tls(Box::new(stream)), common_name))
+}
+
+/// Limits the number of open connections, in total and per IP address.
+pub(super) struct ConnectionLimits {
+    max_connections: usize,
+    max_connections_per_address: usize,
+    open_connections: Mutex<OpenConnectionCounts>,
+}
+
+#[derive(Default)]
+struct OpenConnectionCounts {
+    total_count: usize,
+    counts_by_address: HashMap<IpAddr, usize>,
+}
+
+impl ConnectionLimits {
+    pub fn new(max_connections: usize, max_connections_per_address: usize) -> Self {
+        Self {
+            max_connections,
+            max_connections_per_address,
+            open_connections: Mutex::default(),
+        }
+    }
+}
+
+/// Counts one connection in [`ConnectionLimits`] until the slot is dropped.
+struct ConnectionSlot {
+    state: Arc<BrokerState>,
+    address: IpAddr,
+}
+
+impl ConnectionSlot {
+    /// Acquires a slot for a connection from `address`. Returns `None` if the maximum number of
+    /// connections, in total or from this address, is reached.
+    fn acquire(state: &Arc<BrokerState>, address: IpAddr) -> Option<Self> {
+        let limits = &state.connection_limits;
+        let mut counts = limits.open_connections.lock();
+        if counts.total_count >= limits.max_connections {
+            return None;
+        }
+        let connections_from_address = counts.counts_by_address.entry(address).or_default();
+        if *connections_from_address >= limits.max_connections_per_address {
+            return None;
+        }
+        *connections_from_address += 1;
+        counts.total_count += 1;
+        Some(Self {
+            state: state.clone(),
+            address,
+        })
+    }
+}
+
+impl Drop for ConnectionSlot {
+    fn drop(&mut self) {
+        let mut counts = self.state.connection_limits.open_connections.lock();
+        counts.total_count -= 1;
+        if let Some(connections_from_address) = counts.counts_by_address.get_mut(&self.address) {
+            *connections_from_address -= 1;
+            if *connections_from_address == 0 {
+                counts.counts_by_address.remove(&self.address);
+            }
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! The embedded MQTT broker. Only this module uses the `mqtt5` crate.
+//!
+//! `mqtt5` implements the MQTT protocol, sessions and routing. This module adds an accept loop,
+//! authentication by client certificate and topic authorization. It also tracks the current
+//! connections of each client.
+//!
+//! Each connection has its own `ClientSession`. `mqtt5` calls the `ClientSession` to authorize
+//! requests and to report events. Therefore each call belongs to one known connection, including
+//! calls for last wills. See `docs/decisions/002-per-connection-auth-handler.md`.
+
+mod abortable_stream;
+mod accept;
+mod error;
+mod live_connections;
+mod message_sink;
+pub mod metrics;
+mod publish;
+mod rejection;
+mod session;
+mod settings;
+mod tls;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use mqtt5::broker::config::BrokerConfig;
+use mqtt5::broker::resource_monitor::{ResourceLimits, ResourceMonitor};
+use mqtt5::broker::router::MessageRouter;
+use mqtt5::broker::storage::{MemoryBackend, QueueLimits};
+use mqtt5::broker::sys_topics::BrokerStats;
+use mqtt5::broker::{DynamicStorage, StorageBackend as _};
+use tokio::net::TcpListener;
+use tokio::sync::broadcast;
+
+use domain::{ClientId, Clock};
+use network::tls_server::{self, ServerTls};
+use protocol::TopicScheme;
+use service::rate_limit::RateLimiter;
+use service::shutdown::TaskGroup;
+
+pub use accept::bind;
+pub use error::BindError;
+pub use message_sink::{MessageSink, PendingWrite};
+pub use publish::PublishError;
+pub use settings::{BrokerSettings, BrokerTlsSettings, ConnectLimit};
+pub use tls::read_tls;
+
+use accept::ConnectionLimits;
+use live_connections::LiveConnections;
+
+/// Time for which `mqtt5` stores the session of a disconnected client in memory.
+const SESSION_EXPIRY: Duration = Duration::from_mins(5);
+/// Limits of a session queue. The queue contains the messages to one disconnected client.
+const SESSION_QUEUE_LIMITS: QueueLimits = QueueLimits {
+    max_messages: 1000,
+    max_bytes: 8 * 1024 * 1024,
+};
+/// Maximum number of buffered messages to one connected client. When the buffer is full, the
+/// publisher of the next message waits.
+const MAX_BUFFERED_MESSAGES_PER_CLIENT: usize = 64;
+/// MQTT receive maximum: maximum number of unacknowledged QoS 1 messages from one client.
+const RECEIVE_MAXIMUM: u16 = 64;
+/// Maximum time at shutdown for `mqtt5` to send DISCONNECT to all clients.
+const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+const HOUSEKEEPING_INTERVAL: Duration = Duration::from_mins(1);
+/// Number of file descriptors that are reserved for the database, the REST API and log files. MQTT
+/// connections may use the other file descriptors of the process.
+const RESERVED_FILE_DESCRIPTORS: u64 = 200;
+
+/// Bound sockets of the broker. Startup binds the sockets before it changes files. Therefore an
+/// error such as "port in use" does not leave changed files.
+pub struct Listeners {
+    /// Listener without TLS, on a loopback address.
+    pub plain: Option<TcpListener>,
+    /// Listener with mutual TLS, and its certificates.
+    pub tls: Option<(TcpListener, Arc<ServerTls>)>,
+}
+
+/// The running broker. To shut the broker down, call [`Broker::stop_accepting_messages`], then
+/// [`Broker::stop`].
+pub struct Broker {
+    state: Arc<BrokerState>,
+    tasks: TaskGroup,
+}
+
+/// State that all connections share.
+struct BrokerState {
+    settings: BrokerSettings,
+    /// Configuration for `mqtt5`. Each connection clones the configuration and adds its own event
+    /// handler.
+    connection_config: BrokerConfig,
+    router: Arc<MessageRouter>,
+    storage: Arc<DynamicStorage>,
+    stats: Arc<BrokerStats>,
+    resource_monitor: Arc<ResourceMonitor>,
+    /// Sends the signal on which `mqtt5` disconnects all clients.
+    disconnect_all_signal: broadcast::Sender<()>,
+    topics: TopicScheme,
+    sink: Arc<dyn MessageSink>,
+    clock: Arc<dyn Clock>,
+    live_connections: LiveConnections,
+    connect_rate_limiter: RateLimiter<ClientId>,
+    connection_limits: ConnectionLimits,
+    /// True after shutdown has begun. The broker then accepts no messages and discards last wills.
+    /// Otherwise shutdown, which closes all connections, would mark all clients as disconnected.
+    is_shutting_down: AtomicBool,
+}
+
+impl Broker {
+    /// Starts the broker: accepts clients on `listeners`, and forwards their messages to `sink`.
+    #[must_use]
+    pub fn start(
+        settings: BrokerSettings,
+        topics: TopicScheme,
+        listeners: Listeners,
+        sink: Arc<dyn MessageSink>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let tasks = TaskGroup::new();
+        let state = Arc::new(BrokerState::new(settings, topics, sink, clock));
+        if let Some(listener) = listeners.plain {
+            tasks.spawn(accept::accept_connections(
+                state.clone(),
+                listener,
+                None,
+                tasks.clone(),
+            ));
+        }
+        if let Some((listener, tls)) = listeners.tls {
+            let reload_interval = state.settings.tls.reload_interval.get();
+            tasks.spawn(tls_server::reload_on_change(
+                tls.clone(),
+                reload_interval,
+                tasks.clone(),
+            ));
+            tasks.spawn(accept::accept_connections(
+                state.clone(),
+                listener,
+                Some(tls),
+                tasks.clone(),
+            ));
+        }
+        tasks.spawn(run_housekeeping(state.clone(), tasks.clone()));
+        Self { state, tasks }
+    }
+
+    /// Stops accepting messages and connections. From then on, the broker acknowledges no new
+    /// messages, discards last wills and rejects new connections. The broker still publishes
+    /// messages to connected clients.
+    pub fn stop_accepting_messages(&self) {
+        self.state.is_shutting_down.store(true, Ordering::Release);
+    }
+
+    /// Disconnects all clients. Drops the connections that are still open after one second.
+    pub async fn stop(&self) {
+        self.stop_accepting_messages();
+        // `send` fails only if no client is connected. That is not an error.
+        let _ = self.state.disconnect_all_signal.send(());
+        self.tasks.stop(DISCONNECT_TIMEOUT).await;
+    }
+
+    /// Returns whether the client is connected.
+    #[must_use]
+    pub fn is_connected(&self, client: &ClientId) -> bool {
+        self.state.live_connections.is_connected(client)
+    }
+
+    /// Reports a disconnect to the message sink if the client has no connection. Returns `None` if
+    /// the client is connected.
+    #[must_use]
+    pub fn report_if_disconnected(&self, client: &ClientId) -> Option<PendingWrite> {
+        let sink = &self.state.sink;
+        self.state
+            .live_connections
+            .run_if_not_connected(client, || sink.on_client_disconnected(client.clone()))
+    }
+
+    /// Checks that the broker accepts clients.
+    ///
+    /// # Errors
+    /// When the broker is shutting down.
+    pub fn health(&self) -> Result<(), String> {
+        if self.state.is_shutting_down() || self.tasks.is_cancelled() {
+            Err("shutting down".to_owned())
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl BrokerState {
+    fn new(
+        settings: BrokerSettings,
+        topics: TopicScheme,
+        sink: Arc<dyn MessageSink>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let storage = Arc::new(DynamicStorage::Memory(MemoryBackend::with_queue_limits(
+            SESSION_QUEUE_LIMITS,
+        )));
+        let router = MessageRouter::with_storage(storage.clone())
+            .with_fallback_queue_limits(SESSION_QUEUE_LIMITS);
+        let (disconnect_all_signal, _) = broadcast::channel(1);
+        Self {
+            connection_config: connection_config(&settings),
+            router: Arc::new(router),
+            storage,
+            stats: Arc::new(BrokerStats::new()),
+            resource_monitor: Arc::new(ResourceMonitor::new(unlimited_resources())),
+            disconnect_all_signal,
+            topics,
+            sink,
+            clock,
+            live_connections: LiveConnections::default(),
+            connect_rate_limiter: RateLimiter::new(
+                settings.connect_limit.burst,
+                settings.connect_limit.per_second,
+            ),
+            connection_limits: ConnectionLimits::new(
+                cap_to_fd_limit(settings.max_connections),
+                settings.max_connections_per_address,
+            ),
+            settings,
+            is_shutting_down: AtomicBool::new(false),
+        }
+    }
+
+    fn is_shutting_down(&self) -> bool {
+        self.is_shutting_down.load(Ordering::Acquire)
+    }
+}
+
+fn connection_config(settings: &BrokerSettings) -> BrokerConfig {
+    let mut config = BrokerConfig::default()
+        .with_bind_addresses(Vec::<SocketAddr>::new())
+        .with_max_packet_size(settings.max_packet_size)
+        .with_session_expiry(SESSION_EXPIRY);
+    config.client_channel_capacity = MAX_BUFFERED_MESSAGES_PER_CLIENT;
+    config.server_receive_maximum = Some(RECEIVE_MAXIMUM);
+    // 0 means no limit. A limit is not needed, because a client may subscribe only to its own few
+    // topics, without wildcards. With a limit, `mqtt5` would count the subscriptions of all clients
+    // at each SUBSCRIBE.
+    config.max_subscriptions_per_client = 0;
+    config.wildcard_subscription_available = false;
+    config.shared_subscription_available = false;
+    config.topic_alias_maximum = 16;
+    config.sys_topics_enabled = false;
+    config
+}
+
+/// Returns `max_connections`, or the number of connections that the open-file limit of the process
+/// allows, whichever is smaller.
+fn cap_to_fd_limit(max_connections: usize) -> usize {
+    let allowed_by_fd_limit = rlimit::Resource::NOFILE
+        .get_soft()
+        .map_or(u64::MAX, |soft_limit| {
+            soft_limit
+                .saturating_sub(RESERVED_FILE_DESCRIPTORS)
+                .max(soft_limit / 2)
+        });
+    let allowed_by_fd_limit = usize::try_from(allowed_by_fd_limit).unwrap_or(usize::MAX);
+    if allowed_by_fd_limit < max_connections {
+        tracing::warn!(
+            max_connections,
+            allowed = allowed_by_fd_limit,
+            "broker.max_connections exceeds the open-file limit; raise the limit (ulimit -n)"
+        );
+    }
+    max_connections.min(allowed_by_fd_limit)
+}
+
+/// Returns settings that disable the resource limits of `mqtt5`. `mqtt5` applies these limits only
+/// after the CONNECT packet. The broker uses [`ConnectionLimits`] instead, which apply before the
+/// TLS handshake.
+fn unlimited_resources() -> ResourceLimits {
+    ResourceLimits {
+        max_connections: usize::MAX,
+        max_connections_per_ip: usize::MAX,
+        max_message_rate_per_client: 0,
+        max_bandwidth_per_client: 0,
+        max_connection_rate: u32::MAX,
+        rate_limit_window: Duration::from_secs(1),
+    }
+}
+
+/// Periodically removes expired MQTT sessions and the token buckets that are full again. A full
+/// bucket has the same effect as a new bucket.
+async fn run_housekeeping(state: Arc<BrokerState>, tasks: TaskGroup) {
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(HOUSEKEEPING_INTERVAL) => {}
+            () = tasks.cancelled() => return,
+        }
+        if let Err(error) = state.storage.cleanup_expired().await {
+            tracing::warn!(%error, "failed to remove expired MQTT sessions");
+        }
+        state.router.sweep_sessions().await;
+        state.resource_monitor.cleanup_expired_windows().await;
+        state.connect_rate_limiter.remove_full_buckets();
+    }
+}

@@ -1,0 +1,72 @@
+//! Publishes messages from this service to a client.
+
+use std::time::Duration;
+
+use mqtt5::QoS;
+use mqtt5::packet::publish::PublishPacket;
+use tokio::time::Instant;
+
+use super::Broker;
+use domain::ClientId;
+
+/// The broker did not accept a message for a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PublishError {
+    /// The client has no connection to the broker.
+    #[error("the client is not connected to the broker")]
+    NotConnected,
+    /// The client is connected, but has not subscribed to the topic of the message. Therefore the
+    /// client would not receive the message.
+    #[error("the client has not subscribed to its topic")]
+    NotSubscribed,
+    /// Earlier messages to the client are still queued, because the client reads too slowly.
+    #[error("earlier messages to the client are still queued")]
+    Backlog,
+    /// The broker is shutting down.
+    #[error("the broker is shutting down")]
+    ShuttingDown,
+    /// The send buffer of the client's connection stayed full until the timeout.
+    #[error("the client's send buffer stayed full for {0:?}")]
+    TimedOut(Duration),
+}
+
+impl Broker {
+    /// Publishes a message to a client with QoS 1. Returns when the message is in the send buffer
+    /// of the client's connection. Does not wait for the client's PUBACK.
+    ///
+    /// # Errors
+    /// When the broker did not accept the message. After [`PublishError::TimedOut`] the client may
+    /// still receive the message.
+    pub async fn publish(
+        &self,
+        client: &ClientId,
+        topic: String,
+        payload: Vec<u8>,
+        timeout: Duration,
+    ) -> Result<(), PublishError> {
+        let state = &self.state;
+        if self.tasks.is_cancelled() {
+            return Err(PublishError::ShuttingDown);
+        }
+        if !state.live_connections.is_connected(client) {
+            return Err(PublishError::NotConnected);
+        }
+        if !state.router.has_subscription(client.as_str(), &topic).await {
+            return Err(PublishError::NotSubscribed);
+        }
+        // A new message is rejected while older messages wait in the client's session queue.
+        // Otherwise the queue could become full. `mqtt5` would then silently discard the oldest
+        // message, although the API had reported this message as sent.
+        if state.router.queue_handle(client.as_str()).count() > 0 {
+            return Err(PublishError::Backlog);
+        }
+        let packet = PublishPacket::new(topic, payload, QoS::AtLeastOnce);
+        let deadline = Instant::now() + timeout;
+        let routing = state
+            .router
+            .route_message_with_deadline(&packet, None, deadline);
+        tokio::time::timeout_at(deadline, routing)
+            .await
+            .map_err(|_| PublishError::TimedOut(timeout))
+    }
+}

@@ -1,0 +1,300 @@
+//! Handles one client connection: authenticates the client, authorizes topics, and forwards
+//! messages to the sink.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use mqtt5::broker::events::{BrokerEventHandler, ClientPublishEvent, PublishAction};
+use mqtt5::broker::{AuthProvider, AuthResult};
+use mqtt5::packet::connect::ConnectPacket;
+use mqtt5::types::ReasonCode;
+
+use super::abortable_stream::AbortHandle;
+use super::live_connections::Generation;
+use super::rejection::RejectionReason;
+use super::{BrokerState, PendingWrite, metrics};
+use domain::ClientId;
+use protocol::InboundMessage;
+
+/// The authorizer and event handler that `mqtt5` calls for one connection.
+pub(super) struct ClientSession {
+    state: Arc<BrokerState>,
+    peer: SocketAddr,
+    /// The common name of the client certificate. `None` for a connection to the plain listener,
+    /// which accepts any client id.
+    certificate_name: Option<ClientId>,
+    abort_handle: AbortHandle,
+    /// The client of this connection. Set when the CONNECT packet is accepted.
+    client: OnceLock<AuthenticatedClient>,
+    /// Whether the packet loop of `mqtt5` has ended. After the loop, `mqtt5` requests authorization
+    /// only for the last will.
+    has_packet_loop_ended: AtomicBool,
+}
+
+struct AuthenticatedClient {
+    id: ClientId,
+    generation: Generation,
+    uses_mqtt_v5: bool,
+    last_will: Option<LastWill>,
+}
+
+struct LastWill {
+    topic: String,
+    payload: Bytes,
+}
+
+impl ClientSession {
+    pub fn new(
+        state: Arc<BrokerState>,
+        peer: SocketAddr,
+        certificate_name: Option<ClientId>,
+        abort_handle: AbortHandle,
+    ) -> Self {
+        Self {
+            state,
+            peer,
+            certificate_name,
+            abort_handle,
+            client: OnceLock::new(),
+            has_packet_loop_ended: AtomicBool::new(false),
+        }
+    }
+
+    /// Unregisters the connection. If the client has no other connection, reports a disconnect
+    /// to the sink. Repeated calls have no effect.
+    pub fn close(&self) {
+        let Some(client) = self.client.get() else {
+            return;
+        };
+        let state = &self.state;
+        state
+            .live_connections
+            .unregister(&client.id, client.generation, || {
+                // At shutdown, the broker closes all connections, and the clients reconnect later.
+                // Therefore these disconnects are not reported.
+                if !state.is_shutting_down() {
+                    // The write is not awaited, because no PUBACK depends on it.
+                    drop(state.sink.on_client_disconnected(client.id.clone()));
+                }
+            });
+    }
+
+    /// Counts the rejection of a CONNECT packet. Returns the result that makes `mqtt5` reject the
+    /// packet with `code`.
+    fn reject_connect(&self, reason: RejectionReason, code: ReasonCode) -> AuthResult {
+        metrics::count_broker_rejection(reason.as_str(), &self.peer);
+        AuthResult::fail(code)
+    }
+
+    /// Checks the CONNECT packet and registers the connection.
+    fn handle_connect(&self, connect: &ConnectPacket) -> AuthResult {
+        let state = &self.state;
+        if state.is_shutting_down() {
+            return self.reject_connect(
+                RejectionReason::ShuttingDown,
+                ReasonCode::ServerShuttingDown,
+            );
+        }
+        let Ok(client_id) = ClientId::new(&connect.client_id) else {
+            return self.reject_connect(
+                RejectionReason::InvalidClientId,
+                ReasonCode::ClientIdentifierNotValid,
+            );
+        };
+        let certificate_name = self.certificate_name.as_ref();
+        if certificate_name.is_some_and(|name| *name != client_id) {
+            return self.reject_connect(RejectionReason::CnMismatch, ReasonCode::NotAuthorized);
+        }
+        if state.connect_rate_limiter.take_token(&client_id).is_err() {
+            return self.reject_connect(
+                RejectionReason::RateLimited,
+                ReasonCode::ConnectionRateExceeded,
+            );
+        }
+        if state.sink.is_overloaded() {
+            return self.reject_connect(RejectionReason::Overloaded, ReasonCode::ServerBusy);
+        }
+        let last_will = connect.will.as_ref().map(|will| LastWill {
+            topic: will.topic.clone(),
+            payload: Bytes::from(will.payload.clone()),
+        });
+        if let Some(last_will) = &last_will
+            && !state.topics.may_publish(&client_id, &last_will.topic)
+        {
+            return self.reject_connect(
+                RejectionReason::ForbiddenWillTopic,
+                ReasonCode::NotAuthorized,
+            );
+        }
+        let client = AuthenticatedClient {
+            generation: state.live_connections.register(&client_id),
+            uses_mqtt_v5: connect.protocol_version >= 5,
+            last_will,
+            id: client_id,
+        };
+        let user_name = client.id.to_string();
+        if self.client.set(client).is_err() {
+            // A second CONNECT packet is not expected here, because `mqtt5` authenticates only one
+            // CONNECT packet per connection.
+            return self
+                .reject_connect(RejectionReason::RepeatedConnect, ReasonCode::ProtocolError);
+        }
+        AuthResult::success_with_user(user_name)
+    }
+
+    /// Returns whether `mqtt5` should continue to process a publish to `topic`.
+    fn authorize_topic(&self, client: &AuthenticatedClient, topic: &str) -> bool {
+        if self.state.topics.may_publish(&client.id, topic) {
+            return true;
+        }
+        metrics::count_broker_rejection(
+            RejectionReason::ForbiddenPublishTopic.as_str(),
+            &client.id,
+        );
+        // `mqtt5` rejects a publish with a PUBACK that contains a reason code. MQTT 3.1.1 clients
+        // cannot parse this PUBACK. For these clients the publish continues, and `on_publish`
+        // discards the message.
+        !client.uses_mqtt_v5
+    }
+
+    /// Forwards the last will to the sink, unless the broker is shutting down. Called when `mqtt5`
+    /// publishes the last will: when the connection ends, or after the will delay.
+    fn forward_last_will(&self, client: &AuthenticatedClient) {
+        if let Some(last_will) = &client.last_will
+            && !self.state.is_shutting_down()
+        {
+            // The write is not awaited, because no PUBACK depends on it.
+            drop(self.forward_message(client, &last_will.topic, last_will.payload.clone()));
+        }
+    }
+
+    /// Forwards a message to the sink. Returns `None`, without forwarding the message, if the
+    /// client has a newer connection.
+    fn forward_message(
+        &self,
+        client: &AuthenticatedClient,
+        topic: &str,
+        payload: Bytes,
+    ) -> Option<PendingWrite> {
+        let state = &self.state;
+        let message = InboundMessage {
+            topic: topic.to_owned(),
+            payload,
+            // The embedded broker does not store retained messages. Therefore this message is not a
+            // replay of a retained message.
+            retained: false,
+            is_operator_replay: false,
+            received_at: state.clock.now(),
+            truncated_from: None,
+        };
+        state
+            .live_connections
+            .run_unless_superseded(&client.id, client.generation, || {
+                state.sink.on_message_received(message)
+            })
+    }
+
+    /// Forwards the message to the sink and waits until the message is durable. If the write fails
+    /// or takes too long, aborts the connection. Otherwise `mqtt5` would acknowledge the message.
+    async fn on_publish(&self, event: ClientPublishEvent) -> PublishAction {
+        let Some(client) = self.client.get() else {
+            return PublishAction::Handled;
+        };
+        let state = &self.state;
+        if !state.topics.may_publish(&client.id, &event.topic) {
+            return PublishAction::Handled;
+        }
+        let pending_write = if state.is_shutting_down() {
+            None
+        } else {
+            self.forward_message(client, &event.topic, event.payload)
+        };
+        let is_durable = match pending_write {
+            Some(pending_write) => {
+                let timeout = state.settings.ack_timeout.get();
+                tokio::time::timeout(timeout, pending_write.wait_until_durable())
+                    .await
+                    .unwrap_or(false)
+            }
+            None => false,
+        };
+        if !is_durable {
+            metrics::count_aborted_connection(&client.id);
+            self.abort_handle.abort();
+        }
+        // `Handled` prevents `mqtt5` from routing or retaining the message. Only the sink receives
+        // the messages from clients.
+        PublishAction::Handled
+    }
+}
+
+impl Drop for ClientSession {
+    /// Closes the session even if its task panicked or was aborted. Otherwise the connection would
+    /// remain registered, and its client would be recorded as connected forever.
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl AuthProvider for ClientSession {
+    fn authenticate<'a>(
+        &'a self,
+        connect: &'a ConnectPacket,
+        _peer: SocketAddr,
+    ) -> BoxFuture<'a, mqtt5::error::Result<AuthResult>> {
+        Box::pin(async { Ok(self.handle_connect(connect)) })
+    }
+
+    fn authorize_publish<'a>(
+        &'a self,
+        _client: &str,
+        _user: Option<&'a str>,
+        topic: &'a str,
+    ) -> BoxFuture<'a, bool> {
+        Box::pin(async move {
+            let Some(client) = self.client.get() else {
+                return false;
+            };
+            if self.has_packet_loop_ended.load(Ordering::Acquire) {
+                self.forward_last_will(client);
+                false
+            } else {
+                self.authorize_topic(client, topic)
+            }
+        })
+    }
+
+    fn authorize_subscribe<'a>(
+        &'a self,
+        _client: &str,
+        _user: Option<&'a str>,
+        filter: &'a str,
+    ) -> BoxFuture<'a, bool> {
+        Box::pin(async move {
+            let Some(client) = self.client.get() else {
+                return false;
+            };
+            let is_allowed = self.state.topics.may_subscribe(&client.id, filter);
+            if !is_allowed {
+                let reason = RejectionReason::ForbiddenSubscribeTopic;
+                metrics::count_broker_rejection(reason.as_str(), &client.id);
+            }
+            is_allowed
+        })
+    }
+
+    /// Records that the packet loop has ended. `mqtt5` calls this method only after the packet loop
+    /// and before it publishes the last will.
+    fn cleanup_session<'a>(&'a self, _user: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(async { self.has_packet_loop_ended.store(true, Ordering::Release) })
+    }
+}
+
+impl BrokerEventHandler for ClientSession {
+    fn on_client_publish(&self, event: ClientPublishEvent) -> BoxFuture<'_, PublishAction> {
+        Box::pin(self.on_publish(event))
+    }
+}

@@ -1,0 +1,145 @@
+//! Test data: online messages of 500 bytes, and the rows that result from these messages. The rows
+//! are available in two formats: input for `Store::record_batch`, and text for COPY.
+
+use std::fmt::Write as _;
+use std::time::Instant;
+
+use anyhow::Result;
+use domain::{ClientId, ClientInfo, ClientKind, Dialect, MessageId, OrgId, Tenant, Timestamp};
+use serde_json::json;
+use sqlx::PgConnection;
+use store::{ConnectionUpsert, QueuePosition, ReceivedAt, TenantChange};
+
+use super::ORG_ID;
+
+/// Number of rows per transaction.
+pub const BATCH_SIZE: usize = 1000;
+
+const ACCOUNT: &str = "111000";
+const TOPIC_PREFIX: &str = "redhat/insights";
+
+/// Returns an online message of 500 bytes. The tag `revision` distinguishes messages of the same
+/// client.
+pub fn online_message(client_id: &str, revision: usize) -> String {
+    let sent = Timestamp::now();
+    let mut message = json!({
+        "type": "connection-status", "message_id": uuid::Uuid::new_v4(), "response_to": "",
+        "version": 1, "sent": sent.to_string(),
+        "content": {
+            "state": "online",
+            "canonical_facts": {"insights_id": client_id, "fqdn": format!("{client_id}.example")},
+            "dispatchers": {"rhc-worker-playbook": {}},
+            "tags": {"revision": revision.to_string(), "filler": ""},
+        },
+    });
+    let filler_length = 500_usize.saturating_sub(message.to_string().len());
+    message["content"]["tags"]["filler"] = "x".repeat(filler_length).into();
+    message.to_string()
+}
+
+/// Returns random UUIDs. Each UUID is a client id and also the client's `insights_id`.
+pub fn random_client_ids(count: usize) -> Vec<String> {
+    let random_id = |_| uuid::Uuid::new_v4().to_string();
+    (0..count).map(random_id).collect()
+}
+
+/// Returns the upserts that result from one online message per client, in batches of
+/// [`BATCH_SIZE`]. Each batch is sorted by client id, as in the recorder.
+pub fn upsert_batches(client_ids: &[String], revision: usize) -> Vec<Vec<ConnectionUpsert>> {
+    client_ids
+        .chunks(BATCH_SIZE)
+        .map(|chunk| {
+            let upserts = chunk
+                .iter()
+                .map(|client_id| online_upsert(client_id, revision));
+            let mut batch: Vec<ConnectionUpsert> = upserts.collect();
+            batch.sort_by(|a, b| a.client_id.cmp(&b.client_id));
+            batch
+        })
+        .collect()
+}
+
+fn online_upsert(client_id: &str, revision: usize) -> ConnectionUpsert {
+    let message = online_message(client_id, revision);
+    let message: serde_json::Value = serde_json::from_str(&message).expect("valid JSON");
+    let content = &message["content"];
+    let now = Timestamp::now();
+    ConnectionUpsert {
+        client_id: ClientId::new(client_id).expect("valid client id"),
+        dialect: Dialect::Status,
+        kind: ClientKind::Host,
+        topic_prefix: TOPIC_PREFIX.to_owned(),
+        info: ClientInfo {
+            canonical_facts: content["canonical_facts"].clone(),
+            catalog_service_facts: json!(null),
+            dispatchers: content["dispatchers"].clone(),
+            tags: content["tags"].clone(),
+            client_name: String::new(),
+            client_version: String::new(),
+        },
+        message_id: MessageId::new(message["message_id"].as_str().unwrap_or_default()).ok(),
+        message_sent_at: now,
+        received_at: ReceivedAt {
+            time: now,
+            position: Some(QueuePosition {
+                partition: 0,
+                offset: 7,
+            }),
+        },
+        last_heartbeat_at: None,
+        tenant: TenantChange::Found(Tenant {
+            org_id: OrgId::new(ORG_ID).expect("valid organization id"),
+            account: ACCOUNT.to_owned(),
+        }),
+        inventory_eligible: true,
+        reported_to_inventory_at: Some(now),
+    }
+}
+
+/// COPY statement that reads the output of [`to_copy_input`].
+const COPY_STATEMENT: &str = "COPY connections (client_id, org_id, account, dialect, kind, topic_prefix, \
+     canonical_facts, catalog_service_facts, dispatchers, tags, client_name, client_version, \
+     message_id, message_sent, online_received_at, queue_partition, queue_offset, \
+     inventory_eligible, stale_timestamp, created_at, updated_at) FROM STDIN";
+
+/// Converts each batch of upserts to input for COPY.
+pub fn to_copy_input(batches: &[Vec<ConnectionUpsert>]) -> Vec<Vec<u8>> {
+    batches
+        .iter()
+        .map(|batch| {
+            let mut text = String::new();
+            for row in batch {
+                // The values need no escaping, because they contain no special characters of COPY.
+                let ClientInfo {
+                    canonical_facts,
+                    catalog_service_facts,
+                    dispatchers,
+                    tags,
+                    ..
+                } = &row.info;
+                let message_id = row.message_id.as_ref().map_or("", MessageId::as_str);
+                let (sent, received) = (row.message_sent_at, row.received_at.time);
+                let _ = writeln!(
+                    text,
+                    "{}\t{ORG_ID}\t{ACCOUNT}\tstatus\thost\t{TOPIC_PREFIX}\t{canonical_facts}\t\
+                     {catalog_service_facts}\t{dispatchers}\t{tags}\t\t\t{message_id}\t{sent}\t\
+                     {received}\t0\t7\tt\t{received}\t{received}\t{received}",
+                    row.client_id
+                );
+            }
+            text.into_bytes()
+        })
+        .collect()
+}
+
+/// Writes each batch with COPY in a separate transaction. Returns the rows per second.
+pub async fn copy_batches(connection: &mut PgConnection, batches: &[Vec<u8>]) -> Result<f64> {
+    let started_at = Instant::now();
+    for batch in batches {
+        let mut copy = connection.copy_in_raw(COPY_STATEMENT).await?;
+        copy.send(batch.as_slice()).await?;
+        copy.finish().await?;
+    }
+    let rows = batches.len() * BATCH_SIZE;
+    Ok(rows as f64 / started_at.elapsed().as_secs_f64())
+}

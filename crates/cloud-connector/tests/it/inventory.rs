@@ -1,0 +1,130 @@
+//! Tests the reports of connected hosts to inventory. The connector writes the reports to a Kafka
+//! topic in distributed mode, and to a file in embedded mode.
+
+use serde_json::{Value, json};
+
+use test_support::each_deployment;
+use test_support::mqtt::{Connect, RawClient, control_out_topic, online_message};
+use test_support::{Deployment, eventually, unique_id};
+
+each_deployment!(
+    a_host_that_comes_online_is_reported_to_inventory,
+    a_tenantless_client_is_not_reported_to_inventory with &[("tenant.default_org_id", "")],
+    a_host_without_an_eligible_dispatcher_is_not_reported_to_inventory,
+);
+
+/// Returns an online message of a host that is eligible for inventory.
+fn host_online_message() -> Value {
+    let mut online = online_message();
+    online["content"]["canonical_facts"] = json!({
+        "insights_id": "cabb61b6e61d4d70b47501f5c009e93c", "fqdn": "a.example",
+        "mac_addresses": ["00:00:00:00:00:00"], "machine_id": "",
+    });
+    online["content"]["dispatchers"] = json!({"rhc_worker_playbook": {}});
+    online["content"]["tags"] = json!({"region": "us1"});
+    online
+}
+
+async fn a_host_that_comes_online_is_reported_to_inventory(deployment: Deployment) {
+    let client_id = uuid::Uuid::new_v4().to_string();
+    let mut client =
+        RawClient::connect(&deployment.mqtt_address(), &Connect::new(&client_id)).await;
+    client
+        .must_publish(&control_out_topic(&client_id), &host_online_message())
+        .await;
+    deployment.wait_until_connected(&client_id).await;
+    let message = eventually("the inventory message", || async {
+        let messages = deployment.inventory_messages().await;
+        messages
+            .into_iter()
+            .find(|message| message["data"]["system_profile"]["rhc_client_id"] == *client_id)
+    })
+    .await;
+    assert_eq!(message["operation"], "add_host");
+    let data = &message["data"];
+    assert_eq!(data["org_id"], "10000");
+    assert_eq!(data["account"], "111000");
+    assert_eq!(data["reporter"], "cloud-connector");
+    assert_eq!(data["insights_id"], "cabb61b6-e61d-4d70-b475-01f5c009e93c");
+    assert_eq!(data.get("mac_addresses"), None);
+    assert_eq!(data["tags"], json!({"rhc_client": {"region": ["us1"]}}));
+    let stale_at: jiff::Timestamp = data["stale_timestamp"].as_str().unwrap().parse().unwrap();
+    let hours = stale_at.duration_since(jiff::Timestamp::now()).as_hours();
+    assert!((25..=26).contains(&hours), "{stale_at}");
+    // A later online message is reported, too. A duplicate online message is not reported.
+    let count_before = deployment.inventory_messages().await.len();
+    let mut later_online = host_online_message();
+    later_online["message_id"] = json!("later");
+    for _ in 0..3 {
+        client
+            .must_publish(&control_out_topic(&client_id), &later_online)
+            .await;
+    }
+    let mut last_online = host_online_message();
+    last_online["content"]["tags"] = json!({"region": "last"});
+    client
+        .must_publish(&control_out_topic(&client_id), &last_online)
+        .await;
+    let messages = eventually("the last inventory message", || async {
+        let messages = deployment.inventory_messages().await;
+        let is_last =
+            |message: &Value| message["data"]["tags"]["rhc_client"]["region"][0] == "last";
+        messages.iter().any(is_last).then_some(messages)
+    })
+    .await;
+    let added_count = messages.len() - count_before;
+    assert!(
+        added_count <= 2,
+        "{added_count} inventory messages for 2 new online messages"
+    );
+}
+
+async fn a_tenantless_client_is_not_reported_to_inventory(deployment: Deployment) {
+    let client_id = unique_id("tenantless");
+    let mut client =
+        RawClient::connect(&deployment.mqtt_address(), &Connect::new(&client_id)).await;
+    client
+        .must_publish(&control_out_topic(&client_id), &host_online_message())
+        .await;
+    wait_for_recorded_online_messages(&deployment, 1.0).await;
+    assert!(deployment.inventory_messages().await.is_empty());
+}
+
+async fn a_host_without_an_eligible_dispatcher_is_not_reported_to_inventory(
+    deployment: Deployment,
+) {
+    let client_id = unique_id("no-worker");
+    let mut client =
+        RawClient::connect(&deployment.mqtt_address(), &Connect::new(&client_id)).await;
+    let mut online = host_online_message();
+    online["content"]["dispatchers"] = json!({"echo": {}});
+    client
+        .must_publish(&control_out_topic(&client_id), &online)
+        .await;
+    deployment.wait_until_connected(&client_id).await;
+    assert!(deployment.inventory_messages().await.is_empty());
+}
+
+#[tokio::test]
+async fn an_unavailable_inventory_does_not_delay_the_recorder() {
+    let deployment = Deployment::distributed(&[("inventory.topic", "nowhere")]).await;
+    let client_id = unique_id("unavailable");
+    let mut client =
+        RawClient::connect(&deployment.mqtt_address(), &Connect::new(&client_id)).await;
+    client
+        .must_publish(&control_out_topic(&client_id), &host_online_message())
+        .await;
+    deployment.wait_until_connected(&client_id).await;
+    let not_delivered = deployment
+        .read_metric("cloud_connector_inventory_messages_total", "not_delivered")
+        .await;
+    assert!(not_delivered > 0.5, "{not_delivered}");
+}
+
+async fn wait_for_recorded_online_messages(deployment: &Deployment, count: f64) {
+    eventually("online messages to be recorded", || async {
+        let metric_name = "cloud_connector_messages_applied_total";
+        (deployment.read_metric(metric_name, "online").await > count - 0.5).then_some(())
+    })
+    .await;
+}

@@ -1,0 +1,26 @@
+//! Integration tests, built as one binary. The tests run real processes and use real sockets. Each
+//! test uses its own ports and its own data folder, so all tests can run in parallel.
+
+mod acceptance;
+mod api;
+mod broker_isolation;
+mod broker_lifecycle;
+mod cli;
+mod distributed;
+mod documentation;
+mod end_to_end;
+mod hostile_messages;
+mod inventory;
+mod lookup_outages;
+mod operator_commands;
+mod property_tests;
+mod recording;
+mod rest;
+mod restart;
+mod simulate;
+mod sources;
+mod spec;
+mod startup_errors;
+mod store_contract;
+mod third_party_clients;
+mod upgrade;

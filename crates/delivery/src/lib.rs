@@ -1,0 +1,245 @@
+//! Delivers messages, commands and requests to clients. Each message is encoded in the client's
+//! dialect and published with QoS 1.
+//!
+//! `embedded_publisher` publishes through the embedded broker, `mqtt_publisher` through an external
+//! broker. `request_response` and `pending_responses` wait for a client's response.
+//! `handshake_errors` publishes handshake errors. Authorization of callers belongs to `api`.
+
+mod embedded_publisher;
+mod handshake_errors;
+pub mod metrics;
+mod mqtt_publisher;
+mod pending_responses;
+mod request_response;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde_json::Value;
+use uuid::Uuid;
+
+use domain::{ClientId, Clock, Connection, OutgoingMessage};
+use protocol::{self, Channel, ClientTopic, Command, TopicScheme};
+
+pub use embedded_publisher::EmbeddedPublisher;
+pub use handshake_errors::publish_handshake_errors;
+pub use mqtt_publisher::MqttPublisher;
+pub use pending_responses::{PendingResponses, ResponseMatchingSink};
+pub use request_response::{ClientRequest, ReceivedResponse, RequestOutcome};
+
+/// Publishes messages to clients through a broker.
+#[async_trait]
+pub trait ClientPublisher: Send + Sync + 'static {
+    /// Publishes a message with QoS 1. Returns when the broker has accepted the message.
+    async fn publish(
+        &self,
+        client: &ClientId,
+        topic: String,
+        payload: Vec<u8>,
+    ) -> Result<(), PublishError>;
+
+    /// Subscribes to a topic of a client. The subscription ends when the returned value is dropped.
+    async fn subscribe(&self, topic: String) -> Result<Subscription, PublishError>;
+}
+
+/// A subscription to a topic. Dropping the value ends the subscription.
+pub type Subscription = Box<dyn Send>;
+
+/// Publishing a message or subscribing to a topic failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PublishError {
+    /// The client has no connection to the broker.
+    #[error("the client is not connected")]
+    NotConnected,
+    /// The broker is unavailable or rejected the message. Contains the reason.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The broker did not acknowledge the message in time. The message may still arrive.
+    #[error("{0}")]
+    TimedOut(String),
+}
+
+/// The content of a message to a client.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MessageContent {
+    /// Name that selects an application on the client. This application receives the message.
+    pub directive: String,
+    /// Key-value pairs for the application: null, or a map of string to string.
+    pub metadata: Value,
+    /// Any JSON value for the application.
+    pub payload: Value,
+}
+
+/// A message was not sent, or the broker did not acknowledge the message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    /// The client has no connection to the broker.
+    #[error("the client is not connected")]
+    NotConnected,
+    /// The broker is unavailable or rejected the message.
+    #[error("message {message_id} was not sent: {problem}")]
+    Unavailable {
+        /// Id of the message that was not sent.
+        message_id: Uuid,
+        /// Why the message was not sent.
+        problem: String,
+    },
+    /// The broker did not acknowledge the message. The message may still arrive.
+    #[error("message {message_id} was not acknowledged and may still arrive: {problem}")]
+    Unacknowledged {
+        /// Id of the message that was not acknowledged.
+        message_id: Uuid,
+        /// Why the message was not acknowledged.
+        problem: String,
+    },
+}
+
+impl SendError {
+    fn new(message_id: Uuid, error: PublishError) -> Self {
+        match error {
+            PublishError::NotConnected => Self::NotConnected,
+            PublishError::Unavailable(problem) => Self::Unavailable {
+                message_id,
+                problem,
+            },
+            PublishError::TimedOut(problem) => Self::Unacknowledged {
+                message_id,
+                problem,
+            },
+        }
+    }
+}
+
+/// Result of sending a message to a client. Used as a metric label.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SendStatus {
+    /// The broker acknowledged the message.
+    Acknowledged,
+    /// The client is not connected.
+    NotConnected,
+    /// The broker is unavailable or rejected the message.
+    Unavailable,
+    /// The broker did not acknowledge the message in time.
+    TimedOut,
+}
+
+impl SendStatus {
+    /// Returns the name used as a metric label.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Acknowledged => "acknowledged",
+            Self::NotConnected => "not_connected",
+            Self::Unavailable => "unavailable",
+            Self::TimedOut => "timed_out",
+        }
+    }
+}
+
+impl From<&Result<(), PublishError>> for SendStatus {
+    fn from(result: &Result<(), PublishError>) -> Self {
+        match result {
+            Ok(()) => Self::Acknowledged,
+            Err(PublishError::NotConnected) => Self::NotConnected,
+            Err(PublishError::Unavailable(_)) => Self::Unavailable,
+            Err(PublishError::TimedOut(_)) => Self::TimedOut,
+        }
+    }
+}
+
+/// Sends messages to clients. Clones share the publisher and the pending responses.
+#[derive(Clone)]
+pub struct Delivery {
+    publisher: Arc<dyn ClientPublisher>,
+    pending_responses: PendingResponses,
+    topics: TopicScheme,
+    clock: Arc<dyn Clock>,
+}
+
+impl Delivery {
+    /// Creates a `Delivery` that publishes messages with `publisher`.
+    ///
+    /// The caller must pass each message from a client to `pending_responses`. Otherwise requests
+    /// receive no responses.
+    #[must_use]
+    pub fn new(
+        publisher: Arc<dyn ClientPublisher>,
+        pending_responses: PendingResponses,
+        topics: TopicScheme,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        Self {
+            publisher,
+            pending_responses,
+            topics,
+            clock,
+        }
+    }
+
+    /// Sends a message to a client. After the broker has acknowledged the message, returns the
+    /// message id.
+    ///
+    /// # Errors
+    /// If the broker did not accept or acknowledge the message.
+    pub async fn send(
+        &self,
+        connection: &Connection,
+        content: MessageContent,
+    ) -> Result<Uuid, SendError> {
+        let message = OutgoingMessage {
+            message_id: Uuid::new_v4(),
+            sent: self.clock.now(),
+            directive: content.directive,
+            metadata: content.metadata,
+            payload: content.payload,
+        };
+        let (channel, payload) = protocol::encode_message(connection.dialect, &message);
+        self.publish(connection, channel, message.message_id, payload)
+            .await
+    }
+
+    /// Sends a command to a client. After the broker has acknowledged the command, returns the
+    /// message id of the command. Returns `None` if the client's dialect does not have this
+    /// command.
+    ///
+    /// # Errors
+    /// If the broker did not accept or acknowledge the command.
+    pub async fn send_command(
+        &self,
+        connection: &Connection,
+        command: &Command,
+    ) -> Result<Option<Uuid>, SendError> {
+        let message_id = Uuid::new_v4();
+        let now = self.clock.now();
+        let encoded_command =
+            protocol::encode_command(connection.dialect, command, message_id, now);
+        let Some((channel, payload)) = encoded_command else {
+            return Ok(None);
+        };
+        self.publish(connection, channel, message_id, payload)
+            .await
+            .map(Some)
+    }
+
+    /// Publishes an encoded message. Returns `message_id` after the broker has acknowledged the
+    /// message.
+    async fn publish(
+        &self,
+        connection: &Connection,
+        channel: Channel,
+        message_id: Uuid,
+        payload: Vec<u8>,
+    ) -> Result<Uuid, SendError> {
+        let client = &connection.client_id;
+        let topic = self.topics.topic_name(&ClientTopic {
+            prefix: connection.topic_prefix.clone(),
+            client: client.clone(),
+            channel,
+        });
+        let publish_result = self.publisher.publish(client, topic, payload).await;
+        metrics::count_message_to_client(SendStatus::from(&publish_result).as_str());
+        publish_result
+            .map(|()| message_id)
+            .map_err(|error| SendError::new(message_id, error))
+    }
+}

@@ -1,0 +1,61 @@
+//! Publishes messages to clients through an external broker. Uses one MQTT connection, which
+//! reconnects automatically.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::{ClientPublisher, PublishError, Subscription};
+use domain::ClientId;
+use mqtt::{self, ReconnectingClient};
+
+/// Publishes messages to clients through an external broker.
+pub struct MqttPublisher {
+    connection: ReconnectingClient,
+    ack_timeout: Duration,
+}
+
+impl MqttPublisher {
+    /// Creates a publisher. `ack_timeout` is the maximum time to wait for a PUBACK or SUBACK.
+    #[must_use]
+    pub fn new(connection: ReconnectingClient, ack_timeout: Duration) -> Self {
+        Self {
+            connection,
+            ack_timeout,
+        }
+    }
+}
+
+#[async_trait]
+impl ClientPublisher for MqttPublisher {
+    async fn publish(
+        &self,
+        _client: &ClientId,
+        topic: String,
+        payload: Vec<u8>,
+    ) -> Result<(), PublishError> {
+        self.connection
+            .publish(topic, payload, self.ack_timeout)
+            .await
+            .map_err(|error| match error {
+                mqtt::RequestError::NotConnected(_) | mqtt::RequestError::SubscriptionRejected => {
+                    PublishError::Unavailable(error.to_string())
+                }
+                mqtt::RequestError::ConnectionLost => {
+                    PublishError::Unavailable(format!("{error}; the message may still arrive"))
+                }
+                mqtt::RequestError::TimedOut(_) => PublishError::TimedOut(error.to_string()),
+            })
+    }
+
+    /// Subscribes on the same connection that publishes the request. Therefore only the process
+    /// that sent the request receives the response.
+    async fn subscribe(&self, topic: String) -> Result<Subscription, PublishError> {
+        let subscription = self.connection.subscribe(topic, self.ack_timeout).await;
+        // Every subscribe error becomes `Unavailable`. `TimedOut` would mean that the request may
+        // still arrive, but the request was not published.
+        let subscription =
+            subscription.map_err(|error| PublishError::Unavailable(error.to_string()))?;
+        Ok(Box::new(subscription))
+    }
+}

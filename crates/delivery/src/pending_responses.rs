@@ -1,0 +1,227 @@
+//! Matches responses from clients with the requests that wait for a response.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+use uuid::Uuid;
+
+use broker::{MessageSink, PendingWrite};
+use domain::ClientId;
+use protocol::{self, ClientMessage, ClientResponse, Direction, InboundMessage, TopicScheme};
+
+/// Matches responses from clients with pending requests. A request is pending while it waits for
+/// its response. All clones share the same requests.
+#[derive(Clone)]
+pub struct PendingResponses {
+    requests: Arc<PendingRequests>,
+    topics: TopicScheme,
+}
+
+/// The client that a request was sent to, and the id of the request. A response must come from this
+/// client and contain this id. Therefore a client cannot respond to a request that was sent to
+/// another client.
+type RequestKey = (ClientId, Uuid);
+
+#[derive(Default)]
+struct PendingRequests {
+    senders: Mutex<HashMap<RequestKey, oneshot::Sender<ResponseKind>>>,
+    /// Number of pending requests. While this number is 0, `on_message` saves time because it does
+    /// not decode messages.
+    request_count: AtomicUsize,
+}
+
+/// The kind of a client's response: success or error.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum ResponseKind {
+    /// The client responded with a pong or with data.
+    Success,
+    /// The client responded with an error. Contains the error text.
+    Error(String),
+}
+
+/// The response to one request, before the response has arrived. Dropping the value removes the
+/// request from [`PendingResponses`].
+pub(super) struct PendingResponse {
+    requests: Arc<PendingRequests>,
+    request_key: RequestKey,
+    receiver: oneshot::Receiver<ResponseKind>,
+}
+
+impl PendingResponses {
+    /// Creates a value without pending requests.
+    #[must_use]
+    pub fn new(topics: TopicScheme) -> Self {
+        Self {
+            requests: Arc::default(),
+            topics,
+        }
+    }
+
+    /// Adds a pending request. The caller waits for the response with [`PendingResponse::wait`].
+    pub(super) fn add_request(&self, client: &ClientId, request_id: Uuid) -> PendingResponse {
+        let (sender, receiver) = oneshot::channel();
+        let request_key = (client.clone(), request_id);
+        let mut senders = self.requests.senders.lock();
+        senders.insert(request_key.clone(), sender);
+        self.requests
+            .request_count
+            .store(senders.len(), Ordering::Release);
+        drop(senders);
+        PendingResponse {
+            requests: self.requests.clone(),
+            request_key,
+            receiver,
+        }
+    }
+
+    /// Checks whether a message from a client is the response to a pending request. If the message
+    /// is a response, completes the request.
+    pub fn on_message(&self, message: &InboundMessage) {
+        if self.requests.request_count.load(Ordering::Acquire) == 0 || message.retained {
+            return;
+        }
+        let Some(topic) = self.topics.parse(&message.topic) else {
+            return;
+        };
+        if topic.channel.direction() != Direction::FromClient {
+            return;
+        }
+        let Ok(ClientMessage::Response(response)) = protocol::decode(topic.channel, message) else {
+            return;
+        };
+        let (response_to, kind) = match response {
+            ClientResponse::Pong { response_to } | ClientResponse::Data { response_to, .. } => {
+                (response_to, ResponseKind::Success)
+            }
+            ClientResponse::Error {
+                response_to,
+                details,
+            } => (response_to, ResponseKind::Error(details)),
+        };
+        let Some(request_id) = response_to.and_then(|id| Uuid::parse_str(id.as_str()).ok()) else {
+            return;
+        };
+        let request_key = (topic.client, request_id);
+        let sender = self.requests.senders.lock().remove(&request_key);
+        if let Some(sender) = sender {
+            // `send` fails if the caller has stopped waiting for the response. That is not an
+            // error.
+            let _ = sender.send(kind);
+        }
+    }
+}
+
+impl PendingResponse {
+    /// Waits for the response. Call this method again only if the previous call was cancelled
+    /// before it returned a response.
+    pub async fn wait(&mut self) -> ResponseKind {
+        match (&mut self.receiver).await {
+            Ok(kind) => kind,
+            // This error is not expected, because the sender is dropped only after it has sent a
+            // response. If the error occurs, this method waits until the caller's timeout.
+            Err(_) => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for PendingResponse {
+    fn drop(&mut self) {
+        let mut senders = self.requests.senders.lock();
+        senders.remove(&self.request_key);
+        self.requests
+            .request_count
+            .store(senders.len(), Ordering::Release);
+    }
+}
+
+/// A message sink for the embedded broker. Passes each message to [`PendingResponses`] and to the
+/// inner sink.
+pub struct ResponseMatchingSink<S> {
+    inner: S,
+    pending_responses: PendingResponses,
+}
+
+impl<S> ResponseMatchingSink<S> {
+    /// Creates a sink that passes messages to `inner` and to `pending_responses`.
+    #[must_use]
+    pub fn new(inner: S, pending_responses: PendingResponses) -> Self {
+        Self {
+            inner,
+            pending_responses,
+        }
+    }
+}
+
+impl<S: MessageSink> MessageSink for ResponseMatchingSink<S> {
+    fn on_message_received(&self, message: InboundMessage) -> PendingWrite {
+        self.pending_responses.on_message(&message);
+        self.inner.on_message_received(message)
+    }
+
+    fn on_client_disconnected(&self, client: ClientId) -> PendingWrite {
+        self.inner.on_client_disconnected(client)
+    }
+
+    fn is_overloaded(&self) -> bool {
+        self.inner.is_overloaded()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use futures::FutureExt as _;
+
+    use super::*;
+    use domain::Timestamp;
+    use protocol::HandshakeTopicLevels;
+
+    fn message(topic: &str, payload: &str) -> InboundMessage {
+        InboundMessage {
+            topic: topic.to_owned(),
+            payload: Bytes::from(payload.to_owned()),
+            retained: false,
+            is_operator_replay: false,
+            received_at: Timestamp::UNIX_EPOCH,
+            truncated_from: None,
+        }
+    }
+
+    #[test]
+    fn a_request_accepts_only_a_response_of_its_client_with_its_request_id() {
+        let pending_responses = PendingResponses::new(TopicScheme::new(
+            vec!["p".to_owned()],
+            HandshakeTopicLevels::default(),
+        ));
+        let request_id = Uuid::new_v4();
+        let client = ClientId::new("a").unwrap();
+        let mut pending = pending_responses.add_request(&client, request_id);
+        let pong = |id: Uuid| {
+            format!(r#"{{"type":"event","message_id":"x","response_to":"{id}","content":"pong"}}"#)
+        };
+        for (topic, payload) in [
+            ("p/b/control/out", pong(request_id)),
+            ("p/a/control/in", pong(request_id)),
+            ("p/a/control/out", pong(Uuid::new_v4())),
+            ("p/a/control/out", "pong".to_owned()),
+            ("elsewhere", pong(request_id)),
+        ] {
+            pending_responses.on_message(&message(topic, &payload));
+            assert_eq!(pending.wait().now_or_never(), None, "{topic} {payload}");
+        }
+        pending_responses.on_message(&message("p/a/control/out", &pong(request_id)));
+        assert_eq!(pending.wait().now_or_never(), Some(ResponseKind::Success));
+        drop(pending);
+        assert!(pending_responses.requests.senders.lock().is_empty());
+        assert_eq!(
+            pending_responses
+                .requests
+                .request_count
+                .load(Ordering::Acquire),
+            0
+        );
+    }
+}

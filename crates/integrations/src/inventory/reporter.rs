@@ -1,0 +1,74 @@
+//! Reports many hosts to inventory at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::message::{Host, ReportPolicy, build_message, is_inventory_eligible};
+use super::sink::InventorySink;
+use crate::metrics;
+use domain::{ClientInfo, ClientKind, Dialect, Timestamp};
+
+/// Builds inventory messages and sends them to a sink.
+#[derive(Clone)]
+pub struct InventoryReporter {
+    /// Destination of the messages.
+    pub sink: Arc<dyn InventorySink>,
+    /// Settings that decide which hosts are reported and when inventory marks a host stale.
+    pub policy: ReportPolicy,
+    /// Maximum time to wait for the sink to confirm delivery.
+    pub delivery_timeout: Duration,
+}
+
+/// Result of reporting one host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReportOutcome {
+    /// The sink confirmed the delivery.
+    Delivered,
+    /// The delivery was not confirmed in time. The inventory refresh job reports the host again.
+    Pending,
+    /// The host was not sent, because the host is not eligible.
+    NotEligible,
+}
+
+impl InventoryReporter {
+    /// Returns whether inventory accepts a host with these properties.
+    #[must_use]
+    pub fn is_eligible(&self, dialect: Dialect, kind: ClientKind, info: &ClientInfo) -> bool {
+        is_inventory_eligible(dialect, kind, info, self.policy.include_handshake_hosts)
+    }
+
+    /// Reports the hosts. Returns one outcome per host, in the order of `hosts`.
+    pub async fn report(&self, hosts: &[Host<'_>], now: Timestamp) -> Vec<ReportOutcome> {
+        let mut outcomes = vec![ReportOutcome::NotEligible; hosts.len()];
+        let mut sent_indexes = Vec::new();
+        let mut messages = Vec::new();
+        for (index, host) in hosts.iter().enumerate() {
+            match build_message(host, now, self.policy, Uuid::new_v4()) {
+                Ok(message) => {
+                    sent_indexes.push(index);
+                    messages.push(message);
+                }
+                Err(reason) if reason.would_be_rejected() => {
+                    metrics::count_ineligible_host(host.client_id, reason.as_str());
+                }
+                Err(_) => {}
+            }
+        }
+        if messages.is_empty() {
+            return outcomes;
+        }
+        let deadline = Instant::now() + self.delivery_timeout;
+        let delivery_results = self.sink.send(messages, deadline).await;
+        for (index, is_delivered) in sent_indexes.into_iter().zip(delivery_results) {
+            outcomes[index] = if is_delivered {
+                ReportOutcome::Delivered
+            } else {
+                ReportOutcome::Pending
+            };
+        }
+        outcomes
+    }
+}

@@ -1,0 +1,26 @@
+//! Settings of the section `[updaters]`.
+#![allow(missing_docs, reason = "config.default.toml documents every setting")]
+
+use serde::Deserialize;
+
+use service::settings::{HumanDuration, InvalidValue, require_nonzero_duration};
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JobSettings {
+    pub interval: HumanDuration,
+    pub disconnected_retention: HumanDuration,
+    pub tenant_retry_interval: HumanDuration,
+    pub tenant_max_attempts: u32,
+    pub inventory_refresh_margin: HumanDuration,
+}
+
+impl JobSettings {
+    /// Checks values that have the right type but are not allowed.
+    ///
+    /// # Errors
+    /// When a value is not allowed. Only the first problem is reported.
+    pub fn validate(&self) -> Result<(), InvalidValue> {
+        require_nonzero_duration("updaters.interval", self.interval)
+    }
+}

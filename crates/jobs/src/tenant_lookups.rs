@@ -1,0 +1,404 @@
+//! The two jobs that look up tenants: one for hosts whose inventory report must be refreshed, one
+//! for tenantless clients.
+//!
+//! A run claims due rows in chunks until no due rows remain. While the run looks up one chunk, it
+//! claims the next chunk and saves the previous chunk, so lookups do not wait for the database.
+//! Claims prevent two processes from working on the same row. A row that changed after its claim is
+//! not overwritten.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use tokio::time::Instant;
+
+use super::metrics;
+use domain::{Clock, LookupStatus, Timestamp, clock};
+use integrations::inventory::message::Host;
+use integrations::inventory::reporter::{InventoryReporter, ReportOutcome};
+use store::{ClaimedConnection, LookupOutcome, LookupReason, LookupResult, Store, StoreError};
+use tenant::{self, FoundTenant, MassLossCounter, TenantLookup, TenantLookupOutcome};
+
+/// Maximum number of rows per chunk.
+const MAX_CHUNK_ROWS: u32 = 2000;
+/// Duration of a claim. The claim must not end before the results of the chunk are saved.
+const CLAIM_DURATION: Duration = Duration::from_mins(15);
+
+/// One of the two lookup jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LookupJob {
+    /// Reports hosts to inventory again, before inventory marks them stale.
+    InventoryRefresh,
+    /// Looks up the tenants of tenantless clients.
+    Tenantless,
+}
+
+impl LookupJob {
+    /// Returns the job's name in metrics and logs.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::InventoryRefresh => "inventory_refresh",
+            Self::Tenantless => "tenantless",
+        }
+    }
+}
+
+/// Runs the two lookup jobs.
+#[derive(Clone)]
+pub struct LookupJobRunner {
+    /// Store that contains the connections.
+    pub store: Arc<dyn Store>,
+    /// Looks up the tenants.
+    pub tenant_lookup: Arc<dyn TenantLookup>,
+    /// Reports hosts to inventory. `None` if inventory is disabled.
+    pub inventory: Option<InventoryReporter>,
+    /// Source of the current time.
+    pub clock: Arc<dyn Clock>,
+    /// Limits and intervals of the jobs.
+    pub config: LookupJobConfig,
+}
+
+/// Limits and intervals of the lookup jobs.
+#[derive(Debug, Clone)]
+pub struct LookupJobConfig {
+    /// Maximum number of lookups in flight.
+    pub max_concurrency: usize,
+    /// Timeout of one lookup.
+    pub lookup_timeout: Duration,
+    /// Time after which a host is reported to inventory again.
+    pub inventory_refresh_after: Duration,
+    /// Minimum time between two lookups of a tenantless client.
+    pub lookup_retry_interval: Duration,
+    /// Maximum number of "not found" results. After this number, a tenantless client is no longer
+    /// looked up.
+    pub max_attempts: u32,
+}
+
+/// Options of one run of a lookup job.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RunOptions {
+    /// Maximum number of rows that the run processes. `None` processes all due rows.
+    pub max_rows: Option<u64>,
+    /// Applies "not found" results even if these results clear the tenants of many clients.
+    pub allow_mass_loss: bool,
+}
+
+/// Counts and stop reason of one run of a lookup job.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RunSummary {
+    /// Number of clients that were looked up.
+    pub looked_up_clients: u64,
+    /// Number of clients whose lookup found an organization.
+    pub found_clients: u64,
+    /// Number of clients that definitely have no organization.
+    pub not_found_clients: u64,
+    /// Number of lookups for which the lookup service gave no usable response.
+    pub unavailable_lookups: u64,
+    /// Number of hosts whose report to inventory was delivered.
+    pub delivered_reports: u64,
+    /// Number of hosts whose report to inventory was not delivered.
+    pub pending_reports: u64,
+    /// Number of rows that changed after their claim. The results of these rows were discarded.
+    pub conflicting_rows: u64,
+    /// Why the run stopped.
+    pub stop_reason: StopReason,
+}
+
+/// Why a run of a lookup job stopped.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum StopReason {
+    /// No more rows are due, or the run has processed `RunOptions::max_rows` rows.
+    #[default]
+    Done,
+    /// At least half of the lookups of a chunk were unavailable.
+    LookupUnavailable,
+    /// The "not found" results would have cleared the tenants of too many clients.
+    MassLoss,
+}
+
+impl RunSummary {
+    /// Returns whether lookups were unavailable or the run stopped early.
+    #[must_use]
+    pub fn is_failure(&self) -> bool {
+        self.unavailable_lookups > 0 || self.stop_reason != StopReason::Done
+    }
+
+    fn count_lookup(&mut self, status: LookupStatus) {
+        match status {
+            LookupStatus::Found => self.found_clients += 1,
+            LookupStatus::NotFound => self.not_found_clients += 1,
+            LookupStatus::Unavailable => self.unavailable_lookups += 1,
+        }
+    }
+}
+
+impl std::fmt::Display for RunSummary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            looked_up_clients,
+            found_clients,
+            not_found_clients,
+            unavailable_lookups,
+            delivered_reports,
+            pending_reports,
+            conflicting_rows,
+            stop_reason,
+        } = self;
+        write!(
+            f,
+            "{looked_up_clients} looked up: {found_clients} found, \
+             {not_found_clients} not found, {unavailable_lookups} unavailable; \
+             {delivered_reports} reported to inventory, {pending_reports} pending; \
+             {conflicting_rows} skipped (row changed)"
+        )?;
+        match stop_reason {
+            StopReason::Done => Ok(()),
+            StopReason::LookupUnavailable => f.write_str(
+                "; stopped early: the lookup service is unavailable (clients without a result \
+                 keep their tenant and number of attempts)",
+            ),
+            StopReason::MassLoss => f.write_str(
+                "; stopped early: mass tenant loss suppressed (clients keep their tenants; use \
+                 --force to apply)",
+            ),
+        }
+    }
+}
+
+/// State of a run that determines which rows the run claims next.
+struct RunCursor {
+    /// Criteria that select the due rows, computed at the start of the run. The next run processes
+    /// rows that become due during this run.
+    due_criteria: LookupReason,
+    /// Start of the run. Rows that were claimed or released after this time are not claimed again,
+    /// so a run processes each row at most once.
+    started_at: Timestamp,
+    /// Number of rows that the run may still claim.
+    remaining_rows: u64,
+}
+
+/// Claimed rows with their lookup outcomes.
+type LookedUpRows = Vec<(ClaimedConnection, TenantLookupOutcome)>;
+
+impl LookupJobRunner {
+    /// Returns the criteria that select the rows that are due now.
+    #[must_use]
+    pub fn due_criteria(&self, job: LookupJob) -> LookupReason {
+        let now = self.clock.now();
+        match job {
+            LookupJob::InventoryRefresh => LookupReason::InventoryRefresh {
+                reported_before: clock::saturating_sub(now, self.config.inventory_refresh_after),
+            },
+            LookupJob::Tenantless => LookupReason::MissingTenant {
+                looked_up_before: clock::saturating_sub(now, self.config.lookup_retry_interval),
+                max_attempts: self.config.max_attempts,
+            },
+        }
+    }
+
+    /// Runs a job until no row is due or the run must stop. Calls `on_progress` after each chunk.
+    ///
+    /// # Errors
+    /// If the database is unavailable.
+    pub async fn run(
+        &self,
+        job: LookupJob,
+        options: RunOptions,
+        on_progress: &(dyn Fn(&RunSummary) + Sync),
+    ) -> Result<RunSummary, StoreError> {
+        let mut cursor = RunCursor {
+            due_criteria: self.due_criteria(job),
+            started_at: self.clock.now(),
+            remaining_rows: options.max_rows.unwrap_or(u64::MAX),
+        };
+        let mut summary = RunSummary::default();
+        let mut loss_counter = MassLossCounter::default();
+        let mut looked_up_rows = LookedUpRows::new();
+        let mut chunk = self.claim_chunk(&mut cursor).await?;
+        while !chunk.is_empty() {
+            let (outcomes, next_chunk, save_result) = tokio::join!(
+                self.look_up(chunk),
+                self.claim_chunk(&mut cursor),
+                self.report_and_save(looked_up_rows, &mut summary)
+            );
+            save_result?;
+            (looked_up_rows, chunk) = (outcomes, next_chunk?);
+            summary.looked_up_clients += looked_up_rows.len() as u64;
+            summary.stop_reason = stop_reason_after_chunk(
+                &mut looked_up_rows,
+                &mut loss_counter,
+                options.allow_mass_loss,
+            );
+            if summary.stop_reason != StopReason::Done {
+                self.release_claims(std::mem::take(&mut chunk)).await?;
+            }
+            on_progress(&summary);
+        }
+        self.report_and_save(looked_up_rows, &mut summary).await?;
+        metrics::count_job_run(job.name(), summary.is_failure());
+        Ok(summary)
+    }
+
+    async fn claim_chunk(
+        &self,
+        cursor: &mut RunCursor,
+    ) -> Result<Vec<ClaimedConnection>, StoreError> {
+        let limit = u32::try_from(cursor.remaining_rows).unwrap_or(MAX_CHUNK_ROWS);
+        let limit = limit.min(MAX_CHUNK_ROWS);
+        if limit == 0 {
+            return Ok(Vec::new());
+        }
+        let claim_until = self.clock.now() + CLAIM_DURATION;
+        let chunk = self
+            .store
+            .claim_for_lookup(cursor.due_criteria, limit, cursor.started_at, claim_until)
+            .await?;
+        cursor.remaining_rows -= chunk.len() as u64;
+        Ok(chunk)
+    }
+
+    /// Ends the claims of rows that were not looked up. The rows stay unchanged and remain due.
+    async fn release_claims(&self, chunk: Vec<ClaimedConnection>) -> Result<(), StoreError> {
+        let unavailable_result = |row: ClaimedConnection| LookupResult {
+            client_id: row.client_id,
+            row_version: row.row_version,
+            outcome: LookupOutcome::Unavailable,
+        };
+        let results: Vec<LookupResult> = chunk.into_iter().map(unavailable_result).collect();
+        if !results.is_empty() {
+            self.store
+                .save_lookup_results(&results, self.clock.now())
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Looks up the tenant of every client in the chunk.
+    async fn look_up(&self, chunk: Vec<ClaimedConnection>) -> LookedUpRows {
+        let lookups = futures::stream::iter(chunk).map(|row| async move {
+            let deadline = Instant::now() + self.config.lookup_timeout;
+            let outcome = self.tenant_lookup.lookup(&row.client_id, deadline).await;
+            tenant::metrics::count_tenant_lookup(outcome.status());
+            (row, outcome)
+        });
+        lookups
+            .buffer_unordered(self.config.max_concurrency.max(1))
+            .collect()
+            .await
+    }
+
+    /// Sends inventory reports for the hosts whose lookup found a tenant. Then saves the results of
+    /// all lookups.
+    async fn report_and_save(
+        &self,
+        looked_up_rows: LookedUpRows,
+        summary: &mut RunSummary,
+    ) -> Result<(), StoreError> {
+        if looked_up_rows.is_empty() {
+            return Ok(());
+        }
+        let now = self.clock.now();
+        let reports = self.report_to_inventory(&looked_up_rows, now).await;
+        let mut results = Vec::with_capacity(looked_up_rows.len());
+        for ((row, outcome), report) in looked_up_rows.into_iter().zip(reports) {
+            summary.count_lookup(outcome.status());
+            match report {
+                Some(ReportOutcome::Delivered) => summary.delivered_reports += 1,
+                Some(ReportOutcome::Pending) => summary.pending_reports += 1,
+                Some(ReportOutcome::NotEligible) | None => {}
+            }
+            let is_delivered = report == Some(ReportOutcome::Delivered);
+            results.push(LookupResult {
+                client_id: row.client_id,
+                row_version: row.row_version,
+                outcome: match outcome {
+                    TenantLookupOutcome::Found(FoundTenant { tenant, .. }) => {
+                        LookupOutcome::Found {
+                            tenant,
+                            reported_to_inventory_at: is_delivered.then_some(now),
+                            inventory_eligible: report != Some(ReportOutcome::NotEligible),
+                        }
+                    }
+                    TenantLookupOutcome::NotFound => LookupOutcome::NotFound,
+                    TenantLookupOutcome::Unavailable => LookupOutcome::Unavailable,
+                },
+            });
+        }
+        let expected_rows = results
+            .iter()
+            .filter(|result| result.outcome != LookupOutcome::Unavailable)
+            .count() as u64;
+        let written_rows = self.store.save_lookup_results(&results, now).await?;
+        summary.conflicting_rows += expected_rows.saturating_sub(written_rows);
+        Ok(())
+    }
+
+    /// Reports the hosts whose lookup found a tenant. Returns one entry per row of
+    /// `looked_up_rows`. The entry is `None` if the row was not reported.
+    async fn report_to_inventory(
+        &self,
+        looked_up_rows: &LookedUpRows,
+        now: Timestamp,
+    ) -> Vec<Option<ReportOutcome>> {
+        let mut reports = vec![None; looked_up_rows.len()];
+        let Some(inventory) = &self.inventory else {
+            return reports;
+        };
+        let mut reported_indexes = Vec::new();
+        let mut hosts = Vec::new();
+        for (index, (row, outcome)) in looked_up_rows.iter().enumerate() {
+            if let TenantLookupOutcome::Found(found) = outcome {
+                reported_indexes.push(index);
+                hosts.push(Host {
+                    client_id: &row.client_id,
+                    tenant: &found.tenant,
+                    identity: &found.identity,
+                    dialect: row.dialect,
+                    kind: row.kind,
+                    info: &row.info,
+                });
+            }
+        }
+        let outcomes = inventory.report(&hosts, now).await;
+        for (index, outcome) in reported_indexes.into_iter().zip(outcomes) {
+            reports[index] = Some(outcome);
+        }
+        reports
+    }
+}
+
+/// Returns why the run must stop after a chunk. `Done` means that the run can continue.
+///
+/// If the counter detects a mass loss and `allow_mass_loss` is false, all clients must keep their
+/// tenants. The function then replaces the outcome `NotFound` of clients that have a tenant by
+/// `Unavailable`.
+fn stop_reason_after_chunk(
+    looked_up_rows: &mut LookedUpRows,
+    loss_counter: &mut MassLossCounter,
+    allow_mass_loss: bool,
+) -> StopReason {
+    for (row, outcome) in looked_up_rows.iter() {
+        if row.tenant.is_some() {
+            loss_counter.record_lookup(outcome);
+        }
+    }
+    if loss_counter.is_mass_loss() && !allow_mass_loss {
+        tenant::metrics::count_suppressed_mass_loss();
+        loss_counter.log_suppressed_mass_loss();
+        for (row, outcome) in looked_up_rows.iter_mut() {
+            if row.tenant.is_some() && *outcome == TenantLookupOutcome::NotFound {
+                *outcome = TenantLookupOutcome::Unavailable;
+            }
+        }
+        return StopReason::MassLoss;
+    }
+    let unavailable_lookups = looked_up_rows
+        .iter()
+        .filter(|(_, outcome)| *outcome == TenantLookupOutcome::Unavailable)
+        .count();
+    if unavailable_lookups * 2 >= looked_up_rows.len() {
+        return StopReason::LookupUnavailable;
+    }
+    StopReason::Done
+}

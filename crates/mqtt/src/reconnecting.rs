@@ -1,0 +1,275 @@
+//! A client that opens a new connection when the current connection is lost. The subscriptions and
+//! the messages in flight of the lost connection are not restored.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::{Mutex, RwLock};
+
+use super::backoff::Backoff;
+use super::connection::{MqttEvent, MqttHandle, connect};
+use super::options::{ConnectOptions, ConnectOptionsError};
+use service::shutdown::TaskGroup;
+
+/// Maximum time for opening a connection. It includes the wait for the broker's CONNACK.
+const CONNACK_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// An MQTT client that reconnects automatically. All clones use the same connection.
+#[derive(Clone)]
+pub struct ReconnectingClient {
+    state: Arc<RwLock<ConnectionState>>,
+    /// Number of [`SubscriptionGuard`]s per topic.
+    guard_counts: Arc<Mutex<HashMap<String, usize>>>,
+}
+
+enum ConnectionState {
+    Connected(MqttHandle),
+    /// The reason why there is no connection.
+    Disconnected(String),
+}
+
+/// A message on a subscribed topic.
+#[derive(Debug, Clone)]
+pub struct IncomingMessage {
+    /// Topic of the message.
+    pub topic: String,
+    /// Payload of the message.
+    pub payload: Bytes,
+    /// Whether this is a retained message that the broker sent because of a new subscription.
+    pub retain: bool,
+}
+
+/// Callback for each received message. The callback must not block.
+pub type OnMessage = Arc<dyn Fn(IncomingMessage) + Send + Sync>;
+
+/// Keeps a subscription active. When the last guard of a topic is dropped, the client unsubscribes
+/// from the topic. The subscription also ends when the connection is lost.
+pub struct SubscriptionGuard {
+    client: ReconnectingClient,
+    topic: String,
+}
+
+impl Drop for SubscriptionGuard {
+    fn drop(&mut self) {
+        // The lock is held until the UNSUBSCRIBE is queued. Therefore a concurrent call of
+        // `subscribe` queues its SUBSCRIBE after this UNSUBSCRIBE.
+        let mut guard_counts = self.client.guard_counts.lock();
+        let Some(count) = guard_counts.get_mut(&self.topic) else {
+            return;
+        };
+        *count -= 1;
+        if *count == 0 {
+            guard_counts.remove(&self.topic);
+            if let ConnectionState::Connected(handle) = &*self.client.state.read() {
+                handle.unsubscribe(self.topic.clone());
+            }
+        }
+    }
+}
+
+/// A publish or subscribe request failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// The request was not sent, because there is no connection.
+    #[error("not connected to the MQTT broker: {0}")]
+    NotConnected(String),
+    /// The connection was lost before the acknowledgement was received. The broker may have
+    /// processed the request.
+    #[error("the connection to the MQTT broker was lost before its acknowledgement")]
+    ConnectionLost,
+    /// No acknowledgement was received within this time. The broker may have processed the request.
+    #[error("no acknowledgement from the MQTT broker within {0:?}")]
+    TimedOut(Duration),
+    /// The broker rejected the subscription.
+    #[error("the MQTT broker rejected the subscription; check the access rules of mqtt.username")]
+    SubscriptionRejected,
+}
+
+impl ReconnectingClient {
+    /// Starts a task that connects, and reconnects after each lost connection, until `tasks` is
+    /// cancelled.
+    ///
+    /// # Errors
+    /// When the options are invalid.
+    pub fn start(
+        options: ConnectOptions,
+        on_message: OnMessage,
+        tasks: &TaskGroup,
+    ) -> Result<Self, ConnectOptionsError> {
+        // `connect` checks the options and reads the files, but does not open a connection. Errors
+        // are therefore reported at startup.
+        drop(connect(&options)?);
+        let state = ConnectionState::Disconnected("not connected yet".to_owned());
+        let state = Arc::new(RwLock::new(state));
+        tasks.spawn(stay_connected(
+            options,
+            on_message,
+            state.clone(),
+            tasks.clone(),
+        ));
+        Ok(Self {
+            state,
+            guard_counts: Arc::default(),
+        })
+    }
+
+    /// Publishes with QoS 1 and waits for the PUBACK.
+    ///
+    /// # Errors
+    /// When there is no connection, or no PUBACK was received within `timeout`.
+    pub async fn publish(
+        &self,
+        topic: String,
+        payload: Vec<u8>,
+        timeout: Duration,
+    ) -> Result<(), RequestError> {
+        let handle = self.current_handle()?;
+        match tokio::time::timeout(timeout, handle.publish(topic, payload)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(RequestError::ConnectionLost),
+            Err(_) => Err(RequestError::TimedOut(timeout)),
+        }
+    }
+
+    /// Subscribes to a topic and waits for the SUBACK.
+    ///
+    /// # Errors
+    /// When there is no connection, or the broker did not grant the subscription within `timeout`.
+    pub async fn subscribe(
+        &self,
+        topic: String,
+        timeout: Duration,
+    ) -> Result<SubscriptionGuard, RequestError> {
+        let handle = self.current_handle()?;
+        *self.guard_counts.lock().entry(topic.clone()).or_default() += 1;
+        let guard = SubscriptionGuard {
+            client: self.clone(),
+            topic: topic.clone(),
+        };
+        match tokio::time::timeout(timeout, handle.subscribe_and_wait(topic)).await {
+            Ok(Ok(true)) => Ok(guard),
+            Ok(Ok(false)) => Err(RequestError::SubscriptionRejected),
+            Ok(Err(_)) => Err(RequestError::ConnectionLost),
+            Err(_) => Err(RequestError::TimedOut(timeout)),
+        }
+    }
+
+    fn current_handle(&self) -> Result<MqttHandle, RequestError> {
+        match &*self.state.read() {
+            ConnectionState::Connected(handle) => Ok(handle.clone()),
+            ConnectionState::Disconnected(reason) => {
+                Err(RequestError::NotConnected(reason.clone()))
+            }
+        }
+    }
+
+    /// Checks that the client is connected.
+    ///
+    /// # Errors
+    /// When the client is not connected. The error contains the reason.
+    pub fn health(&self) -> Result<(), String> {
+        match self.current_handle() {
+            Ok(_) => Ok(()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+/// Opens a connection, and replaces each lost connection with a new connection. Returns when
+/// `tasks` is cancelled.
+async fn stay_connected(
+    options: ConnectOptions,
+    on_message: OnMessage,
+    state: Arc<RwLock<ConnectionState>>,
+    tasks: TaskGroup,
+) {
+    let mut backoff = Backoff::default();
+    loop {
+        let reason = tokio::select! {
+            reason = run_connection(&options, &on_message, &state, &mut backoff) => reason,
+            () = tasks.cancelled() => {
+                let shutdown = ConnectionState::Disconnected("shutting down".to_owned());
+                let previous = std::mem::replace(&mut *state.write(), shutdown);
+                if let ConnectionState::Connected(handle) = previous {
+                    let _ = handle.disconnect().await;
+                }
+                return;
+            }
+        };
+        tracing::warn!(reason, "MQTT connection lost; reconnecting");
+        *state.write() = ConnectionState::Disconnected(reason);
+        tokio::select! {
+            () = tokio::time::sleep(backoff.next_delay()) => {}
+            () = tasks.cancelled() => return,
+        }
+    }
+}
+
+/// Opens one connection and handles its events until the connection is lost. Returns the reason
+/// for the loss.
+async fn run_connection(
+    options: &ConnectOptions,
+    on_message: &OnMessage,
+    state: &RwLock<ConnectionState>,
+    backoff: &mut Backoff,
+) -> String {
+    let (handle, mut event_loop) = match connect(options) {
+        Ok(connection) => connection,
+        Err(error) => return error.to_string(),
+    };
+    match tokio::time::timeout(CONNACK_TIMEOUT, event_loop.next()).await {
+        Ok(MqttEvent::Connected { .. }) => {
+            backoff.reset();
+            tracing::info!("connected to the MQTT broker");
+            *state.write() = ConnectionState::Connected(handle);
+        }
+        Ok(MqttEvent::Disconnected(reason)) => return reason,
+        Ok(_) => return unexpected_packet_error(),
+        Err(_) => return missing_connack_error(),
+    }
+    loop {
+        match event_loop.next().await {
+            MqttEvent::Disconnected(reason) => return reason,
+            MqttEvent::Message {
+                topic,
+                payload,
+                retain,
+                ..
+            } => on_message(IncomingMessage {
+                topic,
+                payload,
+                retain,
+            }),
+            MqttEvent::Connected { .. } | MqttEvent::SubAck { .. } => {}
+        }
+    }
+}
+
+/// Checks that a connection can be opened. Connects and disconnects once. Used by `doctor`.
+///
+/// # Errors
+/// When the connection cannot be opened. The error contains the reason.
+pub async fn probe(options: &ConnectOptions) -> Result<(), String> {
+    let (handle, mut event_loop) = connect(options).map_err(|error| error.to_string())?;
+    match tokio::time::timeout(CONNACK_TIMEOUT, event_loop.next()).await {
+        Ok(MqttEvent::Connected { .. }) => {
+            let _ = handle.disconnect().await;
+            // The event loop is polled again, because only a poll sends the DISCONNECT packet.
+            let _ = tokio::time::timeout(CONNACK_TIMEOUT, event_loop.next()).await;
+            Ok(())
+        }
+        Ok(MqttEvent::Disconnected(reason)) => Err(reason),
+        Ok(_) => Err(unexpected_packet_error()),
+        Err(_) => Err(missing_connack_error()),
+    }
+}
+
+fn unexpected_packet_error() -> String {
+    "the broker sent another packet before CONNACK".to_owned()
+}
+
+fn missing_connack_error() -> String {
+    format!("no CONNACK from the broker within {CONNACK_TIMEOUT:?}")
+}

@@ -1,0 +1,207 @@
+//! Forwards messages of an external broker: to Kafka if Kafka is configured, otherwise to the
+//! recorder in this process.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::metrics;
+use crate::record::{Recorder, RecorderInput};
+use broker::PendingWrite;
+use domain::ClientId;
+use kafka::{ProduceError, Producer, header};
+use protocol::{self, Channel, ClientTopic, Direction, InboundMessage, TopicScheme};
+
+/// The destination to which ingest forwards messages.
+#[derive(Clone)]
+pub enum ForwardDestination {
+    /// Messages are written to Kafka.
+    Kafka {
+        /// Writes messages to Kafka.
+        producer: Producer,
+        /// Name of the Kafka topic for presence messages.
+        ingress_topic: Arc<str>,
+        /// Name of the Kafka topic for responses and heartbeats.
+        answers_topic: Arc<str>,
+    },
+    /// Messages are submitted to the recorder in this process.
+    Recorder(Recorder),
+}
+
+impl ForwardDestination {
+    /// Forwards a message. Messages are forwarded in the order of the calls. The returned write
+    /// completes when Kafka or the recorder has stored the message.
+    pub async fn forward(
+        &self,
+        topics: &TopicScheme,
+        message: InboundMessage,
+        packet_id: u16,
+    ) -> PendingWrite {
+        let topic = parse_topic_from_client(topics, &message.topic);
+        metrics::count_received_message(
+            topic
+                .as_ref()
+                .map_or("unknown", |topic| topic.channel.label()),
+        );
+        if let Some(topic) = &topic
+            && clears_retained_message(topic.channel, &message)
+        {
+            return PendingWrite::completed();
+        }
+        match self {
+            Self::Recorder(recorder) => submit_to_recorder(recorder, topic, message),
+            Self::Kafka {
+                producer,
+                ingress_topic,
+                answers_topic,
+            } => {
+                let is_response_or_heartbeat = topic.as_ref().is_some_and(|topic| {
+                    protocol::is_response_or_heartbeat(topic.channel, &message.payload)
+                });
+                let kafka_topic = if is_response_or_heartbeat {
+                    answers_topic
+                } else {
+                    ingress_topic
+                };
+                let client = topic.map(|topic| topic.client);
+                let client = client.as_ref().map(ClientId::as_str);
+                produce(producer, kafka_topic, client, message, packet_id).await
+            }
+        }
+    }
+}
+
+/// Parses an MQTT topic. Returns `None` if clients do not publish on this topic.
+pub(super) fn parse_topic_from_client(topics: &TopicScheme, topic: &str) -> Option<ClientTopic> {
+    topics
+        .parse(topic)
+        .filter(|topic| topic.channel.direction() == Direction::FromClient)
+}
+
+/// Returns whether the message only clears a retained message. Such a message does not change
+/// presence.
+///
+/// True if the payload is empty and the channel is not [`Channel::Data`]. On a data channel, a
+/// message with an empty payload is a heartbeat.
+pub(super) fn clears_retained_message(channel: Channel, message: &InboundMessage) -> bool {
+    message.payload.is_empty() && !matches!(channel, Channel::Data(_))
+}
+
+/// Submits a message to the recorder. Truncates a message that the recorder would reject because of
+/// its size. This saves memory while the message is queued.
+pub(super) fn submit_to_recorder(
+    recorder: &Recorder,
+    topic: Option<ClientTopic>,
+    message: InboundMessage,
+) -> PendingWrite {
+    let input = match topic {
+        Some(topic) => {
+            let is_accepted = message.payload.len() <= protocol::MAX_PRESENCE_BYTES
+                || protocol::is_response_or_heartbeat(topic.channel, &message.payload);
+            let message = if is_accepted {
+                message
+            } else {
+                message.with_truncated_payload()
+            };
+            RecorderInput::non_kafka_message(topic, message)
+        }
+        None => RecorderInput::UnknownTopic {
+            message: message.with_truncated_payload(),
+        },
+    };
+    let receipt = recorder.submit(input);
+    PendingWrite::new(async move { receipt.wait_until_durable().await.is_ok() })
+}
+
+/// Produces a message to Kafka. The key is the client id, so that all messages of a client are in
+/// one partition. If the message has no client, the key is the MQTT topic.
+async fn produce(
+    producer: &Producer,
+    kafka_topic: &Arc<str>,
+    client: Option<&str>,
+    mut message: InboundMessage,
+    packet_id: u16,
+) -> PendingWrite {
+    let key = client.unwrap_or(&message.topic);
+    let headers = kafka_headers(&message, packet_id);
+    let delivery = producer
+        .send(kafka_topic, key, &message.payload, &headers)
+        .await;
+    // Free the payload, because the producer has its own copy and tens of thousands of messages may
+    // be in flight.
+    message.payload = Bytes::new();
+    let (producer, kafka_topic) = (producer.clone(), kafka_topic.clone());
+    PendingWrite::new(async move {
+        let result = match delivery {
+            Ok(delivery) => delivery.wait_until_durable().await,
+            Err(error) => Err(error),
+        };
+        let result = match result {
+            Err(ProduceError::TooLarge {
+                message_key,
+                payload,
+            }) => {
+                let message = InboundMessage {
+                    payload,
+                    ..message.clone()
+                };
+                produce_truncated(&producer, &kafka_topic, &message_key, message, packet_id).await
+            }
+            result => result,
+        };
+        if let Err(error) = &result {
+            let topic = message.topic;
+            tracing::error!(topic, %error, "failed to produce to Kafka");
+        }
+        result.is_ok()
+    })
+}
+
+/// Produces a message whose payload is too large for Kafka. Writes only the first bytes of the
+/// payload. The headers contain the size and hash of the complete payload. The recorder stores the
+/// message as a dead letter.
+async fn produce_truncated(
+    producer: &Producer,
+    kafka_topic: &str,
+    message_key: &str,
+    message: InboundMessage,
+    packet_id: u16,
+) -> Result<(), ProduceError> {
+    let message = message.with_truncated_payload();
+    let mut headers = kafka_headers(&message, packet_id);
+    if let Some(original) = &message.truncated_from {
+        headers.push((
+            header::TRUNCATED_FROM,
+            original.size_bytes.to_string().into(),
+        ));
+        headers.push((header::TRUNCATED_SHA256, original.sha256.as_str().into()));
+    }
+    let delivery = producer
+        .send(kafka_topic, message_key, &message.payload, &headers)
+        .await?;
+    delivery.wait_until_durable().await
+}
+
+fn kafka_headers(message: &InboundMessage, packet_id: u16) -> Vec<(&'static str, Cow<'_, str>)> {
+    // This function adds at most five headers, and `produce_truncated` adds two headers.
+    let mut headers = Vec::with_capacity(7);
+    headers.extend([
+        (header::TOPIC, message.topic.as_str().into()),
+        (header::PACKET_ID, packet_id.to_string().into()),
+        // The Go implementation writes and reads nine fractional digits.
+        (
+            header::RECEIVED_AT,
+            format!("{:.9}", message.received_at).into(),
+        ),
+        (header::RETAIN, bool_text(message.retained)),
+    ]);
+    if message.is_operator_replay {
+        headers.push((header::OPERATOR_REPLAY, bool_text(true)));
+    }
+    headers
+}
+
+fn bool_text(flag: bool) -> Cow<'static, str> {
+    if flag { "true" } else { "false" }.into()
+}

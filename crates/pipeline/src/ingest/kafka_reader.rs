@@ -1,0 +1,432 @@
+//! Reads a Kafka topic and submits its messages to the recorder in chunks per partition. The offset
+//! of a chunk is stored after the recorder has committed the chunk.
+//!
+//! Backpressure: while too many messages are in flight, the reader does not poll. If polling stops
+//! for longer than `MAX_TIME_WITHOUT_POLL`, for example because the database is down, the reader
+//! pauses its partitions and polls again. Polling keeps the reader in the consumer group. The
+//! reader does not pause partitions earlier, because pausing discards prefetched messages.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt as _, StreamExt as _};
+use tokio::time::{Instant, sleep_until};
+
+use super::forward::parse_topic_from_client;
+use crate::record::{PartitionLease, QueuePosition, QueueTopic, Recorder, RecorderInput};
+use kafka::header::{self, deprecated};
+use kafka::{Consumer, ConsumerEvent, KafkaMessage};
+use protocol::{InboundMessage, OriginalPayload, TopicScheme};
+use service::shutdown::TaskGroup;
+
+/// Maximum number of messages that the reader submits to the recorder in one chunk.
+const MAX_CHUNK_MESSAGES: usize = 500;
+/// The reader stops polling at this number of messages in flight.
+const MAX_IN_FLIGHT_MESSAGES: usize = 5_000;
+/// After the reader has stopped polling, it polls again when at most this number of messages is in
+/// flight.
+const RESUME_IN_FLIGHT_MESSAGES: usize = 2_500;
+const LEASE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// If backpressure stops polling for this time, the reader pauses its partitions and polls again.
+const MAX_TIME_WITHOUT_POLL: Duration = Duration::from_secs(2);
+
+/// Result of a chunk that was submitted to the recorder.
+#[derive(Clone, Copy)]
+struct ChunkOutcome {
+    lease: PartitionLease,
+    first_offset: i64,
+    last_offset: i64,
+    message_count: usize,
+    is_durable: bool,
+}
+
+/// Reads one Kafka topic for the recorder.
+pub struct KafkaReader {
+    queue_topic: QueueTopic,
+    consumer: Consumer,
+    recorder: Recorder,
+    topic_scheme: TopicScheme,
+    /// Name of this process in the database table of partition owners. Used only for diagnosis.
+    owner_name: String,
+    /// The partitions that Kafka assigned to this process, each with its lease. The lease is `None`
+    /// until the lease is acquired.
+    partition_leases: BTreeMap<i32, Option<PartitionLease>>,
+    /// Messages of assigned partitions whose lease is not acquired yet.
+    messages_awaiting_lease: Vec<KafkaMessage>,
+    /// The running request for missing leases. `None` if no request is running.
+    acquire_request: Option<BoxFuture<'static, Vec<PartitionLease>>>,
+    chunks_in_flight: FuturesUnordered<BoxFuture<'static, ChunkOutcome>>,
+    in_flight_messages: usize,
+    /// Partition and first offset of each chunk in flight.
+    chunk_starts: BTreeSet<(i32, i64)>,
+    /// Time at which the reader stopped polling because of backpressure. `None` if no backpressure
+    /// is active.
+    backpressure_since: Option<Instant>,
+    /// Whether the assigned partitions are paused.
+    is_paused: bool,
+    is_stopping: bool,
+    /// The highest durable offset of each partition.
+    durable_offsets: HashMap<i32, i64>,
+}
+
+impl KafkaReader {
+    /// Creates a reader. `consumer` must be subscribed to `queue_topic`.
+    #[must_use]
+    pub fn new(
+        queue_topic: QueueTopic,
+        consumer: Consumer,
+        recorder: Recorder,
+        topic_scheme: TopicScheme,
+        owner_name: String,
+    ) -> Self {
+        Self {
+            queue_topic,
+            consumer,
+            recorder,
+            topic_scheme,
+            owner_name,
+            partition_leases: BTreeMap::new(),
+            messages_awaiting_lease: Vec::new(),
+            acquire_request: None,
+            chunks_in_flight: FuturesUnordered::new(),
+            in_flight_messages: 0,
+            chunk_starts: BTreeSet::new(),
+            backpressure_since: None,
+            is_paused: false,
+            is_stopping: false,
+            durable_offsets: HashMap::new(),
+        }
+    }
+
+    /// Reads until `tasks` is cancelled, then waits for the chunks in flight and commits offsets.
+    pub async fn run(mut self, tasks: TaskGroup) {
+        loop {
+            let is_polling = self.backpressure_since.is_none() || self.is_paused;
+            let pause_at =
+                self.backpressure_since.unwrap_or_else(Instant::now) + MAX_TIME_WITHOUT_POLL;
+            tokio::select! {
+                event = self.consumer.next(), if is_polling => self.on_event(event),
+                () = sleep_until(pause_at), if !is_polling => self.pause_partitions(),
+                Some(outcome) = self.chunks_in_flight.next(),
+                    if !self.chunks_in_flight.is_empty() =>
+                {
+                    self.on_chunk_finished(outcome);
+                }
+                leases = wait_for_leases(&mut self.acquire_request) => {
+                    self.on_leases_acquired(leases);
+                }
+                () = tasks.cancelled() => break,
+            }
+        }
+        self.is_stopping = true;
+        while let Some(outcome) = self.chunks_in_flight.next().await {
+            self.on_chunk_finished(outcome);
+        }
+        let closing = tokio::task::spawn_blocking(move || self.consumer.close());
+        let _ = closing.await;
+    }
+
+    /// Handles an event and all further events that are already available. Chunks are therefore
+    /// large under high load.
+    fn on_event(&mut self, first_event: ConsumerEvent) {
+        let mut messages_by_partition: BTreeMap<i32, Vec<KafkaMessage>> = BTreeMap::new();
+        let mut next_event = Some(first_event);
+        let mut messages = 0;
+        while let Some(event) = next_event.take() {
+            match event {
+                ConsumerEvent::Message(message) => {
+                    messages += 1;
+                    messages_by_partition
+                        .entry(message.partition)
+                        .or_default()
+                        .push(message);
+                }
+                other => {
+                    self.submit_or_keep_messages(std::mem::take(&mut messages_by_partition));
+                    self.on_rebalance_or_error(other);
+                }
+            }
+            if messages < MAX_CHUNK_MESSAGES {
+                next_event = self.consumer.next().now_or_never();
+            }
+        }
+        self.submit_or_keep_messages(messages_by_partition);
+    }
+
+    fn on_rebalance_or_error(&mut self, event: ConsumerEvent) {
+        match event {
+            ConsumerEvent::Assigned(partitions) => {
+                tracing::info!(?partitions, "partitions assigned");
+                self.discard_partition_state(&partitions);
+                // rdkafka keeps the paused state of a partition during a rebalance, but a newly
+                // assigned partition is not paused. So the state is set for all partitions.
+                if self.is_paused {
+                    self.consumer.pause(&partitions);
+                } else {
+                    self.consumer.resume(&partitions);
+                }
+                for partition in partitions {
+                    self.partition_leases.insert(partition, None);
+                }
+                self.acquire_missing_leases();
+            }
+            ConsumerEvent::Revoked(partitions) => {
+                tracing::info!(?partitions, "partitions revoked");
+                self.discard_partition_state(&partitions);
+                for partition in partitions {
+                    self.partition_leases.remove(&partition);
+                }
+                self.acquire_missing_leases();
+            }
+            ConsumerEvent::Error(error) => {
+                tracing::debug!(error, "Kafka error");
+            }
+            ConsumerEvent::Message(_) => {}
+        }
+    }
+
+    fn discard_partition_state(&mut self, partitions: &[i32]) {
+        self.messages_awaiting_lease
+            .retain(|message| !partitions.contains(&message.partition));
+        for partition in partitions {
+            self.durable_offsets.remove(partition);
+        }
+    }
+
+    /// Starts a request for the leases of all assigned partitions without a lease. The request
+    /// retries until it succeeds. The new request replaces a running request.
+    fn acquire_missing_leases(&mut self) {
+        let partitions_without_lease: Vec<i32> = self
+            .partition_leases
+            .iter()
+            .filter(|(_, lease)| lease.is_none())
+            .map(|(partition, _)| *partition)
+            .collect();
+        if partitions_without_lease.is_empty() {
+            self.acquire_request = None;
+            return;
+        }
+        let (recorder, owner_name) = (self.recorder.clone(), self.owner_name.clone());
+        let topic = self.queue_topic;
+        let acquire_request = async move {
+            loop {
+                match recorder
+                    .acquire_partitions(topic, &partitions_without_lease, &owner_name)
+                    .await
+                {
+                    Ok(leases) => return leases,
+                    Err(error) => {
+                        tracing::warn!(%error, "failed to acquire partitions; retrying");
+                        tokio::time::sleep(LEASE_RETRY_INTERVAL).await;
+                    }
+                }
+            }
+        };
+        self.acquire_request = Some(acquire_request.boxed());
+    }
+
+    fn on_leases_acquired(&mut self, leases: Vec<PartitionLease>) {
+        self.acquire_request = None;
+        for lease in leases {
+            if let Some(assigned) = self.partition_leases.get_mut(&lease.partition) {
+                *assigned = Some(lease);
+            }
+        }
+        let mut messages_by_partition: BTreeMap<i32, Vec<KafkaMessage>> = BTreeMap::new();
+        for message in std::mem::take(&mut self.messages_awaiting_lease) {
+            messages_by_partition
+                .entry(message.partition)
+                .or_default()
+                .push(message);
+        }
+        self.submit_or_keep_messages(messages_by_partition);
+    }
+
+    /// Submits the messages of partitions that have a lease. Keeps the messages of other assigned
+    /// partitions in memory until the lease is acquired.
+    fn submit_or_keep_messages(&mut self, messages_by_partition: BTreeMap<i32, Vec<KafkaMessage>>) {
+        for (partition, mut messages) in messages_by_partition {
+            match self.partition_leases.get(&partition) {
+                Some(Some(lease)) => {
+                    let lease = *lease;
+                    while !messages.is_empty() {
+                        let remaining_messages =
+                            messages.split_off(messages.len().min(MAX_CHUNK_MESSAGES));
+                        self.submit_chunk(lease, &messages);
+                        messages = remaining_messages;
+                    }
+                }
+                Some(None) => self.messages_awaiting_lease.append(&mut messages),
+                // The partition was revoked. The partition's new owner reads these messages.
+                None => {}
+            }
+        }
+        self.apply_backpressure();
+    }
+
+    /// Stops or resumes polling, depending on the number of messages that are in flight or wait for
+    /// a lease.
+    fn apply_backpressure(&mut self) {
+        let messages = self.in_flight_messages + self.messages_awaiting_lease.len();
+        if self.backpressure_since.is_none() && messages >= MAX_IN_FLIGHT_MESSAGES {
+            self.backpressure_since = Some(Instant::now());
+        } else if self.backpressure_since.is_some() && messages <= RESUME_IN_FLIGHT_MESSAGES {
+            self.backpressure_since = None;
+            if std::mem::take(&mut self.is_paused) {
+                self.consumer.resume(&self.assigned_partitions());
+            }
+        }
+    }
+
+    fn pause_partitions(&mut self) {
+        self.is_paused = true;
+        self.consumer.pause(&self.assigned_partitions());
+    }
+
+    fn assigned_partitions(&self) -> Vec<i32> {
+        self.partition_leases.keys().copied().collect()
+    }
+
+    fn submit_chunk(&mut self, lease: PartitionLease, messages: &[KafkaMessage]) {
+        let (Some(first), Some(last)) = (messages.first(), messages.last()) else {
+            return;
+        };
+        let (first_offset, last_offset) = (first.offset, last.offset);
+        let inputs = messages
+            .iter()
+            .map(|message| to_recorder_input(self.queue_topic, &self.topic_scheme, message))
+            .collect();
+        let message_count = messages.len();
+        let receipt = self.recorder.submit_from_partition(lease, inputs);
+        self.in_flight_messages += message_count;
+        self.chunk_starts.insert((lease.partition, first_offset));
+        let outcome = async move {
+            ChunkOutcome {
+                lease,
+                first_offset,
+                last_offset,
+                message_count,
+                is_durable: receipt.wait_until_durable().await.is_ok(),
+            }
+        };
+        self.chunks_in_flight.push(outcome.boxed());
+    }
+
+    /// Stores the offset of a durable chunk. If a chunk was fenced although the partition is still
+    /// assigned to this process, acquires the lease again and rereads the chunk.
+    fn on_chunk_finished(&mut self, outcome: ChunkOutcome) {
+        let ChunkOutcome {
+            lease,
+            first_offset,
+            last_offset,
+            message_count,
+            is_durable,
+        } = outcome;
+        let partition = lease.partition;
+        self.in_flight_messages -= message_count;
+        // The recorder commits the chunks of a partition in order, but the outcomes of the chunks
+        // can arrive here in any order. So a reread starts at the earliest chunk in flight, and the
+        // stored offset never decreases.
+        let reread_from = self
+            .chunk_starts
+            .range((partition, i64::MIN)..)
+            .next()
+            .filter(|(chunk_partition, _)| *chunk_partition == partition)
+            .map_or(first_offset, |(_, start)| first_offset.min(*start));
+        self.chunk_starts.remove(&(partition, first_offset));
+        let has_lease = self.partition_leases.get(&partition) == Some(&Some(lease));
+        if is_durable && has_lease {
+            let durable_offset = self.durable_offsets.entry(partition).or_insert(last_offset);
+            *durable_offset = last_offset.max(*durable_offset);
+            self.consumer.store_offset(partition, *durable_offset);
+        } else if has_lease && !self.is_stopping {
+            self.reacquire_lease_and_reread(partition, reread_from);
+        }
+        self.apply_backpressure();
+    }
+
+    /// Acquires the lease of an assigned partition again and rereads the partition from `offset`.
+    ///
+    /// This is necessary if a request of the previous owner reached the database late. The previous
+    /// owner then acquired the lease after this process.
+    fn reacquire_lease_and_reread(&mut self, partition: i32, offset: i64) {
+        tracing::warn!(partition, "partition epoch lost; reacquiring");
+        self.discard_partition_state(&[partition]);
+        self.partition_leases.insert(partition, None);
+        self.consumer.seek(partition, offset);
+        self.acquire_missing_leases();
+    }
+}
+
+/// Waits for the running request for leases. Waits forever if no request is running.
+async fn wait_for_leases(
+    acquire_request: &mut Option<BoxFuture<'static, Vec<PartitionLease>>>,
+) -> Vec<PartitionLease> {
+    match acquire_request {
+        Some(request) => request.await,
+        None => std::future::pending().await,
+    }
+}
+
+fn to_recorder_input(
+    queue_topic: QueueTopic,
+    topic_scheme: &TopicScheme,
+    kafka_message: &KafkaMessage,
+) -> RecorderInput {
+    let header_value = |name| kafka_message.headers.get(name).map_or("", String::as_str);
+    let header_value_or_deprecated = |name, deprecated_name| match header_value(name) {
+        "" => header_value(deprecated_name),
+        value => value,
+    };
+    let received_at = header_value(header::RECEIVED_AT)
+        .parse()
+        .ok()
+        .or(kafka_message.timestamp)
+        .map(domain::clock::truncate_to_micros)
+        .unwrap_or_default();
+    let original_size = header_value_or_deprecated(header::TRUNCATED_FROM, deprecated::CUT_FROM);
+    let original_sha256 =
+        header_value_or_deprecated(header::TRUNCATED_SHA256, deprecated::CUT_SHA256);
+    let truncated_from = original_size
+        .parse()
+        .ok()
+        .map(|size_bytes| OriginalPayload {
+            size_bytes,
+            sha256: original_sha256.to_owned(),
+        });
+    let operator_replay_header =
+        header_value_or_deprecated(header::OPERATOR_REPLAY, deprecated::AGAIN);
+    let message = InboundMessage {
+        topic: header_value(header::TOPIC).to_owned(),
+        payload: kafka_message.payload.clone(),
+        retained: header_value(header::RETAIN) == "true",
+        is_operator_replay: operator_replay_header == "true",
+        received_at,
+        truncated_from,
+    };
+    let Some(topic) = parse_topic_from_client(topic_scheme, &message.topic) else {
+        return RecorderInput::UnknownTopic { message };
+    };
+    match queue_topic {
+        QueueTopic::Ingress => RecorderInput::Message {
+            topic,
+            message,
+            position: Some(QueuePosition {
+                partition: kafka_message.partition,
+                offset: kafka_message.offset,
+            }),
+            from_answers_topic: false,
+        },
+        QueueTopic::Answers => RecorderInput::Message {
+            topic,
+            message,
+            position: None,
+            from_answers_topic: true,
+        },
+    }
+}

@@ -1,0 +1,305 @@
+//! Recorder: turns client messages into database rows, one batch per transaction.
+//!
+//! The recorder uses group commit without a timer. An idle writer takes all queued messages and
+//! writes them in one transaction. Under low load, a batch contains a single message. Under high
+//! load, batches are full. Writers run concurrently, and all messages of one client go to the same
+//! writer.
+//!
+//! `batch` contains the steps of a batch. `presence` contains the rules that decide whether a
+//! client is connected.
+
+mod batch;
+mod bisect;
+mod dead_letter_replay;
+mod handshake_errors;
+mod host_reporting;
+pub mod metrics;
+mod presence;
+mod settings;
+mod startup_sweep;
+mod writer;
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use tokio::sync::{mpsc, oneshot};
+
+use domain::{ClientId, Clock};
+use integrations::inventory::reporter::InventoryReporter;
+use integrations::sources::SourceRegistrar;
+use protocol::{ClientTopic, InboundMessage};
+use service::health::HealthResult;
+use service::shutdown::TaskGroup;
+use store::{Store, StoreError};
+use tenant::{MassLossDetector, TenantLookup};
+
+pub use dead_letter_replay::replay_dead_letters;
+pub use handshake_errors::{HandshakeErrorReceiver, HandshakeErrorSender};
+pub use settings::RecordSettings;
+pub use startup_sweep::run_startup_sweep;
+
+pub use store::{DeadLetterLimits, PartitionLease, QueuePosition, QueueTopic};
+
+use writer::{Job, WriterStatus};
+
+/// A message or a broker event that the recorder processes.
+#[derive(Debug, Clone)]
+pub enum RecorderInput {
+    /// A client's message.
+    Message {
+        /// The parsed MQTT topic, which contains the client id.
+        topic: ClientTopic,
+        /// The message that the client published.
+        message: InboundMessage,
+        /// Position of the message in the Kafka ingress topic. `None` if the message was not read
+        /// from the ingress topic.
+        position: Option<QueuePosition>,
+        /// Whether the message was read from the Kafka answers topic. Such a message may be out of
+        /// order with the client's messages in the ingress topic.
+        from_answers_topic: bool,
+    },
+    /// A message on a topic that is not a client topic.
+    UnknownTopic {
+        /// The message with the unknown topic.
+        message: InboundMessage,
+    },
+    /// The client's last connection to the embedded broker was closed.
+    ConnectionClosed {
+        /// The client whose connection was closed.
+        client: ClientId,
+    },
+}
+
+impl RecorderInput {
+    /// Creates the input for a message that did not pass through Kafka.
+    #[must_use]
+    pub fn non_kafka_message(topic: ClientTopic, message: InboundMessage) -> Self {
+        Self::Message {
+            topic,
+            message,
+            position: None,
+            from_answers_topic: false,
+        }
+    }
+
+    /// Returns the client. Returns `None` if the topic is unknown.
+    #[must_use]
+    pub fn client(&self) -> Option<&ClientId> {
+        match self {
+            Self::Message { topic, .. } => Some(&topic.client),
+            Self::ConnectionClosed { client } => Some(client),
+            Self::UnknownTopic { .. } => None,
+        }
+    }
+
+    /// Returns the message. Returns `None` if the input is a closed connection.
+    #[must_use]
+    pub fn inbound_message(&self) -> Option<&InboundMessage> {
+        match self {
+            Self::Message { message, .. } | Self::UnknownTopic { message } => Some(message),
+            Self::ConnectionClosed { .. } => None,
+        }
+    }
+
+    /// Returns the approximate memory use of the input in bytes.
+    fn size_bytes(&self) -> usize {
+        self.inbound_message()
+            .map_or(0, |message| message.payload.len() + message.topic.len())
+    }
+}
+
+/// While at least this many messages are queued, [`Recorder::is_overloaded`] returns true and the
+/// embedded broker rejects new connections.
+///
+/// Clients that are already connected can still add inputs. Memory stays bounded, because each of
+/// these clients can add at most one message, its last will and its closed connection.
+const MAX_QUEUED_MESSAGES: usize = 20_000;
+/// While at least this many bytes are queued, [`Recorder::is_overloaded`] returns true and the
+/// embedded broker rejects new connections.
+const MAX_QUEUED_BYTES: usize = 64 * 1024 * 1024;
+
+/// Settings of the recorder.
+pub struct RecorderConfig {
+    /// Maximum number of messages in one transaction.
+    pub max_batch_size: usize,
+    /// Maximum time that a batch waits for tenant lookups.
+    pub tenant_lookup_timeout: Duration,
+    /// An online message is ignored as stale if its `sent` is earlier than the stored `sent` by at
+    /// most this duration.
+    pub stale_online_window: Duration,
+    /// Number of concurrent writers.
+    pub writers: usize,
+    /// Maximum number of stored dead letters.
+    pub dead_letter_limits: DeadLetterLimits,
+}
+
+/// Dependencies of the recorder.
+pub struct RecorderDeps {
+    /// Access to the database.
+    pub store: Arc<dyn Store>,
+    /// Looks up the organization of a client.
+    pub tenant_lookup: Arc<dyn TenantLookup>,
+    /// Suppresses "not found" results if they would clear the tenant of too many clients at once.
+    pub mass_loss_detector: MassLossDetector,
+    /// Reports connected hosts to inventory. `None` if inventory is not configured.
+    pub inventory_reporter: Option<InventoryReporter>,
+    /// Registers catalog proxies with the sources service. `None` if the service is not configured.
+    pub source_registrar: Option<SourceRegistrar>,
+    /// Sends handshake errors to clients.
+    pub handshake_error_sender: HandshakeErrorSender,
+    /// Source of the current time.
+    pub clock: Arc<dyn Clock>,
+    /// Settings of the recorder.
+    pub config: RecorderConfig,
+}
+
+/// Handle of the running recorder. Clones share the same writers.
+#[derive(Clone)]
+pub struct Recorder {
+    store: Arc<dyn Store>,
+    writer_queues: Arc<[mpsc::UnboundedSender<Job>]>,
+    status: Arc<WriterStatus>,
+}
+
+/// Error: the input was not written, because the recorder stopped or the Kafka partition has a new
+/// owner. The caller must not acknowledge the message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not recorded")]
+pub struct NotRecorded;
+
+/// Receipt for a submitted input. The caller uses the receipt to wait until the input is durable.
+#[derive(Debug)]
+pub struct Receipt(oneshot::Receiver<()>);
+
+impl Receipt {
+    /// Waits until the input is durable.
+    ///
+    /// # Errors
+    /// [`NotRecorded`] if the input was not written.
+    pub async fn wait_until_durable(self) -> Result<(), NotRecorded> {
+        self.0.await.map_err(|_| NotRecorded)
+    }
+}
+
+impl Recorder {
+    /// Starts the writers. When `tasks` is cancelled, the writers write all queued inputs and exit.
+    #[must_use]
+    pub fn start(deps: RecorderDeps, tasks: &TaskGroup) -> Self {
+        let status = Arc::new(WriterStatus::default());
+        let writers = deps.config.writers.max(1);
+        let deps = Arc::new(deps);
+        let writer_queues = (0..writers)
+            .map(|_| {
+                // The channel needs no bound, because each caller limits its inputs in flight. The
+                // embedded broker submits a client's next message only after the previous message
+                // is durable. The other callers limit their total number of messages in flight.
+                let (sender, jobs) = mpsc::unbounded_channel();
+                tasks.spawn(writer::run(
+                    deps.clone(),
+                    status.clone(),
+                    jobs,
+                    tasks.clone(),
+                ));
+                sender
+            })
+            .collect();
+        Self {
+            store: deps.store.clone(),
+            writer_queues,
+            status,
+        }
+    }
+
+    /// Queues one input. Inputs of one client are applied in the order in which they were
+    /// submitted.
+    #[must_use]
+    pub fn submit(&self, input: RecorderInput) -> Receipt {
+        let mut hasher = DefaultHasher::new();
+        input.client().hash(&mut hasher);
+        self.enqueue(hasher.finish(), vec![input], None)
+    }
+
+    /// Queues consecutive messages of one Kafka partition. The messages are committed in one
+    /// transaction. If the partition gets a new owner before the commit, none of the messages
+    /// is written.
+    #[must_use]
+    pub fn submit_from_partition(
+        &self,
+        lease: PartitionLease,
+        inputs: Vec<RecorderInput>,
+    ) -> Receipt {
+        self.enqueue(
+            u64::from(lease.partition.unsigned_abs()),
+            inputs,
+            Some(lease),
+        )
+    }
+
+    /// Queues inputs for one transaction. Inputs with the same `shard_key` go to the same writer.
+    fn enqueue(
+        &self,
+        shard_key: u64,
+        inputs: Vec<RecorderInput>,
+        lease: Option<PartitionLease>,
+    ) -> Receipt {
+        let (receipt_sender, receipt) = oneshot::channel();
+        let writer_index =
+            usize::try_from(shard_key % self.writer_queues.len() as u64).unwrap_or(0);
+        let job = Job::new(inputs, lease, receipt_sender);
+        self.status.add_to_queue_size(&job);
+        // If the writer has exited, the job and its `receipt_sender` are dropped. The caller's
+        // receipt then fails.
+        let _ = self.writer_queues[writer_index].send(job);
+        Receipt(receipt)
+    }
+
+    /// Acquires partitions of a Kafka topic for [`Recorder::submit_from_partition`]. The database
+    /// then rejects further writes of the previous owner.
+    ///
+    /// # Errors
+    /// When the database is unavailable.
+    pub async fn acquire_partitions(
+        &self,
+        queue_topic: QueueTopic,
+        partitions: &[i32],
+        owner: &str,
+    ) -> Result<Vec<PartitionLease>, StoreError> {
+        self.store
+            .acquire_partitions(queue_topic, partitions, owner)
+            .await
+    }
+
+    /// Returns whether so many messages are queued that the broker should reject new connections.
+    #[must_use]
+    pub fn is_overloaded(&self) -> bool {
+        let (messages, bytes) = self.status.queued_messages_and_bytes();
+        messages >= MAX_QUEUED_MESSAGES || bytes >= MAX_QUEUED_BYTES
+    }
+
+    /// Returns the recorder's health for the readiness endpoint.
+    ///
+    /// # Errors
+    /// When a writer has exited or is retrying a batch.
+    pub fn health(&self) -> HealthResult {
+        if self
+            .writer_queues
+            .iter()
+            .any(mpsc::UnboundedSender::is_closed)
+        {
+            return Err("a database writer has exited".to_owned());
+        }
+        self.status.health()
+    }
+
+    /// Waits until a writer exits. A writer exits after cancellation, or unexpectedly because of a
+    /// bug.
+    pub async fn wait_for_writer_exit(&self) {
+        let writer_exits = self
+            .writer_queues
+            .iter()
+            .map(|queue| queue.closed().boxed());
+        futures::future::select_all(writer_exits).await;
+    }
+}

@@ -1,0 +1,464 @@
+//! Presence state machine. Decides from a client's stored state and its new messages whether the
+//! client is connected, and returns the database changes. The module does no I/O and reads no
+//! clock.
+//!
+//! Terms:
+//! - A *presence message* is an online or an offline message. A handshake is an online message. A
+//!   published last will and a closed connection of the embedded broker are offline messages.
+//! - A *heartbeat* is any other message that proves that the client is connected.
+//! - The *last presence message* is the latest presence message that was applied, in this batch or
+//!   in an earlier one.
+//! - The *receive time* is when this service received the message from the broker.
+//! - The *queue position* is the message's partition and offset in the Kafka ingress topic. A
+//!   message that came directly from a broker has no queue position.
+//!
+//! Rules for presence messages:
+//! 1. Presence messages are applied in the order in which the broker delivered them.
+//! 2. A message is ignored as redelivered if the last presence message has the same partition, an
+//!    equal or higher offset, and an equal or later receive time. The offset alone is not enough,
+//!    because offsets restart when a topic is recreated. The receive time alone is not enough,
+//!    because the clocks of ingest hosts differ.
+//! 3. An offline message ends the connection, unless the client sent a later heartbeat (rule 9).
+//!    The `sent` and `message_id` of an offline message are not compared, because clients build
+//!    their last will once, at process start.
+//! 4. An online message without `sent`, or with a `sent` after its receive time, is treated as sent
+//!    at its receive time.
+//! 5. If the last presence message is an offline message, an online message connects the client.
+//!    Exception: a retained handshake is ignored if it has the `message_id` of the handshake that
+//!    the offline message ended.
+//! 6. If the last presence message is an online message, an online message with the same
+//!    `message_id` is ignored as a duplicate. A message without `message_id` is never a duplicate.
+//! 7. If the last presence message is an online message, the next online message is ignored as
+//!    stale if its `sent` is earlier by at most the stale-online window. If its `sent` is earlier
+//!    by more than the window, the message is applied, because the client's clock was set back.
+//! 8. An online message that an operator replays from the dead letters is ignored as stale if the
+//!    last presence message has an equal or later receive time.
+//!
+//! Rules for heartbeats:
+//! 9. A client is connected if its last presence message is an online message, or if its latest
+//!    heartbeat has a later receive time than its last presence message. A heartbeat therefore
+//!    reconnects a disconnected client.
+//! 10. A heartbeat of an unknown client is ignored, because a heartbeat contains no client data.
+//! 11. Heartbeats have a separate Kafka topic, so a heartbeat and a presence message may be
+//!     processed in a different order than the client sent them. Rule 9 compares receive times, so
+//!     the processing order does not change the result.
+//!
+//! Rule for messages that came directly from a broker:
+//! 12. These messages arrive in the order in which the client sent them. If this host's clock was
+//!     set back, the receive time of a message is raised to keep this order.
+
+use std::time::Duration;
+
+use domain::{Dialect, MessageId, Timestamp};
+use protocol::OnlineMessage;
+use store::{ReceivedAt, StoredState};
+
+/// A decoded message or a closed connection of one client.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum PresenceSignal {
+    Online {
+        online: Box<OnlineMessage>,
+        dialect: Dialect,
+        topic_prefix: String,
+        received_at: ReceivedAt,
+        replay_kind: ReplayKind,
+        /// Index of the online message in the batch's inputs.
+        input_index: usize,
+    },
+    Offline {
+        received_at: ReceivedAt,
+    },
+    /// The embedded broker closed the client's last connection.
+    ConnectionClosed {
+        closed_at: Timestamp,
+    },
+    Heartbeat {
+        received_at: Timestamp,
+        /// Whether the heartbeat was read from the Kafka answers topic. Such a heartbeat may be out
+        /// of order with presence messages.
+        from_answers_topic: bool,
+    },
+}
+
+/// Whether an online message is a replay, and the kind of the replay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ReplayKind {
+    NotReplayed,
+    /// The broker delivered a retained message because this service subscribed.
+    RetainedByBroker,
+    /// An operator replayed a dead letter.
+    RequestedByOperator,
+}
+
+/// The database changes that result from one client's messages in a batch.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct PresenceChange {
+    /// The last applied online message of the batch.
+    pub upsert: Option<Box<AppliedOnlineMessage>>,
+    /// Receive time of the heartbeat that keeps the client connected or reconnects the client.
+    /// `None` if the batch contains no such heartbeat, or if `upsert` contains its receive time.
+    pub heartbeat_received_at: Option<Timestamp>,
+    /// Receive time of the client's offline message. `None` if the client's last presence message
+    /// is not an offline message of this batch.
+    pub offline_received_at: Option<ReceivedAt>,
+    /// Whether to look up the client's tenant. Only a client that is connected after the batch
+    /// needs a lookup. The client must also have sent an online message in the batch, or have been
+    /// disconnected before the batch.
+    pub needs_tenant_lookup: bool,
+}
+
+/// An online message that was applied.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct AppliedOnlineMessage {
+    pub online: OnlineMessage,
+    pub dialect: Dialect,
+    pub topic_prefix: String,
+    /// The `sent` of the online message, corrected by rule 4 in the module documentation.
+    pub sent: Timestamp,
+    pub received_at: ReceivedAt,
+    /// Receive time of the latest heartbeat. `None` if no heartbeat was received after the last
+    /// presence message.
+    pub last_heartbeat_at: Option<Timestamp>,
+    /// Index of the online message in the batch's inputs.
+    pub input_index: usize,
+}
+
+/// Reason why a message was ignored. The rules are in the module documentation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum IgnoreReason {
+    /// An online message with the `message_id` of the last online message (rule 6 in the module
+    /// documentation).
+    Duplicate,
+    /// An online message that is older than the last presence message (rules 7 and 8 in the module
+    /// documentation).
+    Stale,
+    /// A presence message that Kafka delivered again (rule 2 in the module documentation).
+    Redelivered,
+    /// The message is an offline message and the client sent a later heartbeat, or the message is
+    /// a heartbeat and the client sent a later presence message (rule 9 in the module
+    /// documentation).
+    Superseded,
+    /// The broker delivered a retained handshake, but an offline message has ended the connection
+    /// that this handshake started (rule 5 in the module documentation).
+    ReplayOfEndedHandshake,
+    /// An offline message of a client that is not connected, or a heartbeat of an unknown client.
+    NotConnected,
+    /// A heartbeat of a client that is already connected. A heartbeat from the Kafka answers topic
+    /// is never ignored for this reason.
+    AlreadyConnected,
+}
+
+impl IgnoreReason {
+    /// Returns the value of the metric label `reason`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Duplicate => "duplicate",
+            Self::Stale => "stale",
+            Self::Redelivered => "redelivered",
+            Self::Superseded => "superseded",
+            Self::ReplayOfEndedHandshake => "replay_of_ended_handshake",
+            Self::NotConnected => "not_connected",
+            Self::AlreadyConnected => "already_connected",
+        }
+    }
+}
+
+/// Applies a client's messages to its stored state and returns the database changes. Calls
+/// `on_ignored` with the reason for each ignored message.
+pub(super) fn apply_signals(
+    stored_state: Option<&StoredState>,
+    signals: Vec<PresenceSignal>,
+    stale_online_window: Duration,
+    mut on_ignored: impl FnMut(IgnoreReason),
+) -> PresenceChange {
+    let mut state = PresenceState::new(stored_state, stale_online_window);
+    for signal in signals {
+        if let Err(reason) = state.on_signal(signal) {
+            on_ignored(reason);
+        }
+    }
+    state.into_change()
+}
+
+/// The fields of the last online message. The next online message is compared with these fields.
+#[derive(Clone)]
+struct LastOnlineMessage {
+    message_id: Option<MessageId>,
+    sent: Timestamp,
+}
+
+/// The kind of a presence message.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PresenceKind {
+    Online,
+    Offline,
+}
+
+/// A client's state between two messages. Presence messages and heartbeats are stored in separate
+/// fields, so their processing order does not matter (rule 11 in the module documentation).
+struct PresenceState {
+    /// The client's latest online message.
+    last_online: Option<LastOnlineMessage>,
+    /// Receive time of the last presence message. `None` for an unknown client.
+    last_presence_received_at: Option<ReceivedAt>,
+    /// Kind of the last presence message.
+    last_presence_kind: PresenceKind,
+    last_heartbeat_at: Option<Timestamp>,
+    /// Whether the client was connected before the batch.
+    was_connected: bool,
+    stale_online_window: Duration,
+    /// The last applied online message of this batch.
+    upsert: Option<Box<AppliedOnlineMessage>>,
+    /// Whether the last presence message is an offline message of this batch.
+    has_new_offline_message: bool,
+    /// Whether a heartbeat of this batch was applied.
+    has_new_heartbeat: bool,
+}
+
+impl PresenceState {
+    fn new(stored_state: Option<&StoredState>, stale_online_window: Duration) -> Self {
+        let connection = stored_state.and_then(|stored_state| stored_state.connection.as_ref());
+        let disconnect = stored_state.and_then(|stored_state| stored_state.disconnect.as_ref());
+        let last_online = |message_id: &Option<MessageId>, sent| LastOnlineMessage {
+            message_id: message_id.clone(),
+            sent,
+        };
+        Self {
+            last_online: connection
+                .map(|row| last_online(&row.message_id, row.message_sent_at))
+                .or_else(|| {
+                    disconnect.map(|row| last_online(&row.message_id, row.message_sent_at))
+                }),
+            last_presence_received_at: connection
+                .map(|row| row.received_at)
+                .or_else(|| disconnect.map(|row| row.received_at)),
+            last_presence_kind: match connection {
+                Some(row) if !row.offline_message_overruled => PresenceKind::Online,
+                _ => PresenceKind::Offline,
+            },
+            last_heartbeat_at: connection.and_then(|row| row.last_heartbeat_at),
+            was_connected: connection.is_some(),
+            stale_online_window,
+            upsert: None,
+            has_new_offline_message: false,
+            has_new_heartbeat: false,
+        }
+    }
+
+    fn is_connected(&self) -> bool {
+        let last_presence_at = self
+            .last_presence_received_at
+            .map(|received_at| received_at.time);
+        self.last_presence_kind == PresenceKind::Online
+            || (self.last_heartbeat_at.is_some() && self.last_heartbeat_at > last_presence_at)
+    }
+
+    fn on_signal(&mut self, signal: PresenceSignal) -> Result<(), IgnoreReason> {
+        match signal {
+            PresenceSignal::Online {
+                online,
+                dialect,
+                topic_prefix,
+                received_at,
+                replay_kind,
+                input_index,
+            } => {
+                if replay_kind == ReplayKind::RequestedByOperator {
+                    self.check_operator_replay(received_at)?;
+                }
+                let received_at = self.enforce_order(received_at);
+                let sent = online
+                    .sent
+                    .unwrap_or(received_at.time)
+                    .min(received_at.time);
+                self.check_online_message(&online, sent, received_at, replay_kind)?;
+                self.last_online = Some(LastOnlineMessage {
+                    message_id: online.message_id.clone(),
+                    sent,
+                });
+                self.last_presence_received_at = Some(received_at);
+                self.last_presence_kind = PresenceKind::Online;
+                self.has_new_offline_message = false;
+                self.upsert = Some(Box::new(AppliedOnlineMessage {
+                    online: *online,
+                    dialect,
+                    topic_prefix,
+                    sent,
+                    received_at,
+                    last_heartbeat_at: None,
+                    input_index,
+                }));
+                Ok(())
+            }
+            PresenceSignal::Offline { received_at } => {
+                self.check_not_redelivered(received_at)?;
+                self.on_offline(received_at)
+            }
+            PresenceSignal::ConnectionClosed { closed_at } => self.on_offline(ReceivedAt {
+                time: closed_at,
+                position: None,
+            }),
+            PresenceSignal::Heartbeat {
+                received_at,
+                from_answers_topic,
+            } => self.on_heartbeat(received_at, from_answers_topic),
+        }
+    }
+
+    fn check_online_message(
+        &self,
+        online: &OnlineMessage,
+        sent: Timestamp,
+        received_at: ReceivedAt,
+        replay_kind: ReplayKind,
+    ) -> Result<(), IgnoreReason> {
+        self.check_not_redelivered(received_at)?;
+        let Some(last_online) = &self.last_online else {
+            return Ok(());
+        };
+        let is_same_message =
+            online.message_id.is_some() && online.message_id == last_online.message_id;
+        if self.last_presence_kind == PresenceKind::Offline {
+            return if replay_kind == ReplayKind::RetainedByBroker && is_same_message {
+                Err(IgnoreReason::ReplayOfEndedHandshake)
+            } else {
+                Ok(())
+            };
+        }
+        if is_same_message {
+            return Err(IgnoreReason::Duplicate);
+        }
+        let sent_earlier_by = last_online.sent.duration_since(sent);
+        if sent_earlier_by.is_positive()
+            && sent_earlier_by.unsigned_abs() <= self.stale_online_window
+        {
+            return Err(IgnoreReason::Stale);
+        }
+        Ok(())
+    }
+
+    /// Returns [`IgnoreReason::Stale`] if the replayed message is not newer than the last presence
+    /// message (rule 8 in the module documentation).
+    fn check_operator_replay(&self, received_at: ReceivedAt) -> Result<(), IgnoreReason> {
+        match self.last_presence_received_at {
+            Some(last) if last.time >= received_at.time => Err(IgnoreReason::Stale),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns [`IgnoreReason::Redelivered`] if Kafka delivered the message again (rule 2 in the
+    /// module documentation).
+    fn check_not_redelivered(&self, received_at: ReceivedAt) -> Result<(), IgnoreReason> {
+        let Some(last) = self.last_presence_received_at else {
+            return Ok(());
+        };
+        match (received_at.position, last.position) {
+            (Some(position), Some(last_position))
+                if position.partition == last_position.partition
+                    && position.offset <= last_position.offset
+                    && received_at.time <= last.time =>
+            {
+                Err(IgnoreReason::Redelivered)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Applies rule 12 in the module documentation to a message without a queue position. Raises
+    /// the receive time of the message if necessary. The result is later than the last presence
+    /// message and not earlier than the latest heartbeat.
+    fn enforce_order(&self, mut received_at: ReceivedAt) -> ReceivedAt {
+        if received_at.position.is_none() {
+            let after_last_presence = self
+                .last_presence_received_at
+                .map(|last| next_microsecond(last.time));
+            let earliest = after_last_presence.max(self.last_heartbeat_at);
+            received_at.time =
+                earliest.map_or(received_at.time, |earliest| earliest.max(received_at.time));
+        }
+        received_at
+    }
+
+    fn on_offline(&mut self, mut received_at: ReceivedAt) -> Result<(), IgnoreReason> {
+        if self.last_presence_received_at.is_none() {
+            return Err(IgnoreReason::NotConnected);
+        }
+        // An offline message with a queue position is stored even if the client is already
+        // disconnected, because a delayed heartbeat must be compared with the latest offline
+        // message.
+        if received_at.position.is_none() {
+            if !self.is_connected() {
+                return Err(IgnoreReason::NotConnected);
+            }
+            received_at = self.enforce_order(received_at);
+        }
+        self.last_presence_kind = PresenceKind::Offline;
+        self.last_presence_received_at = Some(received_at);
+        self.has_new_offline_message = true;
+        if self.is_connected() {
+            // The offline message is stored, but a later heartbeat keeps the client connected.
+            return Err(IgnoreReason::Superseded);
+        }
+        Ok(())
+    }
+
+    fn on_heartbeat(
+        &mut self,
+        received_at: Timestamp,
+        from_answers_topic: bool,
+    ) -> Result<(), IgnoreReason> {
+        let Some(last) = self.last_presence_received_at else {
+            return Err(IgnoreReason::NotConnected);
+        };
+        // A heartbeat from the answers topic is stored even if the client is connected. Kafka may
+        // still deliver an offline message with an earlier receive time. The stored heartbeat then
+        // keeps the client connected.
+        if !from_answers_topic && self.is_connected() {
+            return Err(IgnoreReason::AlreadyConnected);
+        }
+        let received_at = if from_answers_topic {
+            received_at
+        } else {
+            received_at.max(next_microsecond(last.time))
+        };
+        if received_at <= last.time {
+            return Err(IgnoreReason::Superseded);
+        }
+        self.last_heartbeat_at = self.last_heartbeat_at.max(Some(received_at));
+        self.has_new_heartbeat = true;
+        Ok(())
+    }
+
+    fn into_change(self) -> PresenceChange {
+        let is_connected = self.is_connected();
+        let last_presence_at = self
+            .last_presence_received_at
+            .map(|received_at| received_at.time);
+        let last_heartbeat_at = self
+            .last_heartbeat_at
+            .filter(|heartbeat_at| Some(*heartbeat_at) > last_presence_at);
+        let has_upsert = self.upsert.is_some();
+        let mut upsert = self.upsert;
+        if let Some(applied) = &mut upsert {
+            applied.last_heartbeat_at = last_heartbeat_at;
+        }
+        PresenceChange {
+            needs_tenant_lookup: is_connected && (has_upsert || !self.was_connected),
+            heartbeat_received_at: last_heartbeat_at
+                .filter(|_| self.has_new_heartbeat && is_connected && !has_upsert),
+            offline_received_at: self
+                .last_presence_received_at
+                .filter(|_| self.has_new_offline_message),
+            upsert,
+        }
+    }
+}
+
+/// Returns `time` plus one microsecond. The databases store timestamps in microseconds.
+fn next_microsecond(time: Timestamp) -> Timestamp {
+    time.saturating_add(Duration::from_micros(1))
+        .unwrap_or(time)
+}
+
+#[cfg(test)]
+mod tests;

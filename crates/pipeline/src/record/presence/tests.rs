@@ -1,0 +1,491 @@
+//! Tests of the rules in the module documentation of `presence`.
+
+use super::*;
+use domain::{ClientInfo, ClientKind};
+use serde_json::json;
+use store::{QueuePosition, StoredConnection, StoredDisconnect};
+
+const STALE_ONLINE_WINDOW: Duration = Duration::from_mins(10);
+
+/// Returns the time that is `second` seconds after an arbitrary start time.
+fn time_at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_700_000_000 + second).unwrap()
+}
+
+fn client_info(tag: &str) -> ClientInfo {
+    ClientInfo {
+        canonical_facts: json!({}),
+        catalog_service_facts: json!(null),
+        dispatchers: json!(null),
+        tags: json!({ "tag": tag }),
+        client_name: String::new(),
+        client_version: String::new(),
+    }
+}
+
+/// Returns a receive time without a queue position, for a message that came directly from a broker.
+fn received_from_broker_at(second: i64) -> ReceivedAt {
+    ReceivedAt {
+        time: time_at(second),
+        position: None,
+    }
+}
+
+fn online_signal(
+    message_id: &str,
+    sent_second: Option<i64>,
+    received_at_seconds: i64,
+) -> PresenceSignal {
+    PresenceSignal::Online {
+        online: Box::new(OnlineMessage {
+            kind: ClientKind::Host,
+            message_id: MessageId::new(message_id).ok(),
+            sent: sent_second.map(time_at),
+            info: client_info(message_id),
+        }),
+        dialect: Dialect::Status,
+        topic_prefix: "p".into(),
+        received_at: received_from_broker_at(received_at_seconds),
+        replay_kind: ReplayKind::NotReplayed,
+        input_index: 0,
+    }
+}
+
+fn as_retained_message(signal: PresenceSignal) -> PresenceSignal {
+    with_replay_kind(signal, ReplayKind::RetainedByBroker)
+}
+
+fn with_replay_kind(mut signal: PresenceSignal, kind: ReplayKind) -> PresenceSignal {
+    if let PresenceSignal::Online { replay_kind, .. } = &mut signal {
+        *replay_kind = kind;
+    }
+    signal
+}
+
+fn with_kafka_offset(mut signal: PresenceSignal, offset: i64) -> PresenceSignal {
+    if let PresenceSignal::Online { received_at, .. } | PresenceSignal::Offline { received_at } =
+        &mut signal
+    {
+        received_at.position = Some(QueuePosition {
+            partition: 0,
+            offset,
+        });
+    }
+    signal
+}
+
+fn offline_signal(received_at_seconds: i64) -> PresenceSignal {
+    PresenceSignal::Offline {
+        received_at: received_from_broker_at(received_at_seconds),
+    }
+}
+
+fn heartbeat_signal(received_at_seconds: i64) -> PresenceSignal {
+    PresenceSignal::Heartbeat {
+        received_at: time_at(received_at_seconds),
+        from_answers_topic: false,
+    }
+}
+
+fn answers_topic_heartbeat_signal(received_at_seconds: i64) -> PresenceSignal {
+    PresenceSignal::Heartbeat {
+        received_at: time_at(received_at_seconds),
+        from_answers_topic: true,
+    }
+}
+
+fn connected_state(message_id: &str, sent_second: i64) -> StoredState {
+    StoredState {
+        connection: Some(StoredConnection {
+            message_id: MessageId::new(message_id).ok(),
+            message_sent_at: time_at(sent_second),
+            tenant: None,
+            received_at: received_from_broker_at(sent_second),
+            offline_message_overruled: false,
+            last_heartbeat_at: None,
+        }),
+        disconnect: None,
+    }
+}
+
+/// Returns a client that is connected only because its heartbeat is later than its offline message.
+fn state_connected_by_heartbeat(
+    message_id: &str,
+    offline_second: i64,
+    heartbeat_second: i64,
+) -> StoredState {
+    let mut stored_state = connected_state(message_id, offline_second);
+    let connection = stored_state.connection.as_mut().unwrap();
+    connection.offline_message_overruled = true;
+    connection.last_heartbeat_at = Some(time_at(heartbeat_second));
+    stored_state
+}
+
+fn disconnected_state(message_id: &str, sent_second: i64, offline_second: i64) -> StoredState {
+    StoredState {
+        connection: None,
+        disconnect: Some(StoredDisconnect {
+            message_id: MessageId::new(message_id).ok(),
+            message_sent_at: time_at(sent_second),
+            tenant: None,
+            received_at: received_from_broker_at(offline_second),
+        }),
+    }
+}
+
+fn apply_to_state(
+    stored_state: Option<&StoredState>,
+    signals: &[PresenceSignal],
+) -> (PresenceChange, Vec<IgnoreReason>) {
+    let mut ignore_reasons = Vec::new();
+    let change = apply_signals(
+        stored_state,
+        signals.to_vec(),
+        STALE_ONLINE_WINDOW,
+        |reason| {
+            ignore_reasons.push(reason);
+        },
+    );
+    (change, ignore_reasons)
+}
+
+/// Returns `message_id` and `sent` of the online message that connects the client.
+fn connecting_message_id_and_sent(change: &PresenceChange) -> (&str, Timestamp) {
+    match change {
+        PresenceChange {
+            upsert: Some(applied),
+            offline_received_at: None,
+            ..
+        } => (
+            applied
+                .online
+                .message_id
+                .as_ref()
+                .map_or("", MessageId::as_str),
+            applied.sent,
+        ),
+        other => panic!("not connected: {other:?}"),
+    }
+}
+
+#[test]
+fn last_online_message_of_a_batch_connects_the_client() {
+    let (change, ignore_reasons) = apply_to_state(
+        None,
+        &[
+            online_signal("a", Some(1), 5),
+            offline_signal(5),
+            online_signal("b", Some(2), 6),
+        ],
+    );
+    assert_eq!(connecting_message_id_and_sent(&change), ("b", time_at(2)));
+    assert!(ignore_reasons.is_empty());
+}
+
+#[test]
+fn online_message_with_the_stored_message_id_is_a_duplicate() {
+    let (change, ignore_reasons) = apply_to_state(
+        Some(&connected_state("a", 1)),
+        &[online_signal("a", Some(9), 9)],
+    );
+    assert_eq!(change, PresenceChange::default());
+    assert_eq!(ignore_reasons, [IgnoreReason::Duplicate]);
+}
+
+#[test]
+fn online_message_without_message_id_is_never_a_duplicate() {
+    let (change, _) = apply_to_state(
+        Some(&connected_state("", 1)),
+        &[online_signal("", Some(9), 9)],
+    );
+    assert_eq!(connecting_message_id_and_sent(&change), ("", time_at(9)));
+}
+
+#[test]
+fn online_message_sent_up_to_ten_minutes_before_the_stored_message_is_stale() {
+    let (change, ignore_reasons) = apply_to_state(
+        Some(&connected_state("b", 601)),
+        &[online_signal("a", Some(1), 700)],
+    );
+    assert_eq!(change, PresenceChange::default());
+    assert_eq!(ignore_reasons, [IgnoreReason::Stale]);
+}
+
+#[test]
+fn online_message_sent_over_ten_minutes_before_the_stored_message_is_applied() {
+    let (change, _) = apply_to_state(
+        Some(&connected_state("b", 602)),
+        &[online_signal("a", Some(1), 700)],
+    );
+    assert_eq!(connecting_message_id_and_sent(&change), ("a", time_at(1)));
+}
+
+#[test]
+fn sent_time_in_the_future_is_replaced_by_the_receive_time() {
+    let (change, _) = apply_to_state(None, &[online_signal("a", Some(9_000_000), 10)]);
+    assert_eq!(connecting_message_id_and_sent(&change), ("a", time_at(10)));
+    let (change, _) = apply_to_state(
+        Some(&connected_state("a", 10)),
+        &[online_signal("b", Some(11), 12)],
+    );
+    assert_eq!(connecting_message_id_and_sent(&change), ("b", time_at(11)));
+}
+
+#[test]
+fn missing_sent_time_is_replaced_by_the_receive_time() {
+    let (change, _) = apply_to_state(None, &[online_signal("a", None, 10)]);
+    assert_eq!(connecting_message_id_and_sent(&change), ("a", time_at(10)));
+}
+
+#[test]
+fn offline_message_is_never_stale_and_a_later_online_message_is_applied() {
+    let (change, _) = apply_to_state(Some(&connected_state("a", 100)), &[offline_signal(101)]);
+    assert_eq!(
+        change.offline_received_at,
+        Some(received_from_broker_at(101))
+    );
+    let (change, ignore_reasons) = apply_to_state(
+        Some(&connected_state("a", 100)),
+        &[offline_signal(5), online_signal("a", Some(99), 101)],
+    );
+    assert_eq!(connecting_message_id_and_sent(&change), ("a", time_at(99)));
+    assert!(ignore_reasons.is_empty());
+}
+
+#[test]
+fn redelivery_of_the_last_messages_gives_the_same_state() {
+    let signals = [
+        online_signal("a", Some(1), 1),
+        offline_signal(5),
+        online_signal("b", Some(2), 2),
+        online_signal("c", Some(3), 3),
+    ];
+    let (expected, _) = apply_to_state(None, &signals);
+    for start in 0..signals.len() {
+        let (change, _) = apply_to_state(Some(&connected_state("c", 3)), &signals[start..]);
+        if change != PresenceChange::default() {
+            assert_eq!(change, expected, "redelivered from message {start}");
+        }
+    }
+}
+
+#[test]
+fn online_and_offline_messages_of_one_batch_are_both_written() {
+    let (change, _) = apply_to_state(None, &[online_signal("a", Some(1), 1), offline_signal(2)]);
+    assert!(change.upsert.is_some());
+    assert_eq!(change.offline_received_at, Some(received_from_broker_at(2)));
+}
+
+#[test]
+fn retained_handshake_is_ignored_after_its_connection_has_ended() {
+    let stored_state = disconnected_state("h1", 1, 5);
+    let (change, ignore_reasons) = apply_to_state(
+        Some(&stored_state),
+        &[as_retained_message(online_signal("h1", Some(1), 9))],
+    );
+    assert_eq!(
+        (change, ignore_reasons),
+        (
+            PresenceChange::default(),
+            vec![IgnoreReason::ReplayOfEndedHandshake]
+        )
+    );
+    // The handshake is applied if the client sends it again. A retained handshake with another
+    // message id is also applied.
+    let (change, _) = apply_to_state(Some(&stored_state), &[online_signal("h1", Some(1), 9)]);
+    assert_eq!(connecting_message_id_and_sent(&change).0, "h1");
+    let (change, _) = apply_to_state(
+        Some(&stored_state),
+        &[as_retained_message(online_signal("h2", Some(1), 9))],
+    );
+    assert_eq!(connecting_message_id_and_sent(&change).0, "h2");
+    // The retained handshake is also ignored if all messages are in one batch.
+    let (change, ignore_reasons) = apply_to_state(
+        None,
+        &[
+            online_signal("h1", Some(1), 1),
+            offline_signal(2),
+            as_retained_message(online_signal("h1", Some(1), 3)),
+        ],
+    );
+    assert_eq!(change.offline_received_at, Some(received_from_broker_at(2)));
+    assert_eq!(ignore_reasons, [IgnoreReason::ReplayOfEndedHandshake]);
+}
+
+#[test]
+fn operator_replay_is_ignored_if_a_presence_message_was_received_later() {
+    let operator_replay = |received_at_seconds| {
+        with_replay_kind(
+            online_signal("replayed", Some(1), received_at_seconds),
+            ReplayKind::RequestedByOperator,
+        )
+    };
+    for stored_state in [
+        connected_state("new", 100),
+        disconnected_state("new", 100, 100),
+    ] {
+        let (change, ignore_reasons) = apply_to_state(Some(&stored_state), &[operator_replay(100)]);
+        assert_eq!(
+            (change, ignore_reasons),
+            (PresenceChange::default(), vec![IgnoreReason::Stale])
+        );
+    }
+    let (change, _) = apply_to_state(None, &[operator_replay(100)]);
+    assert_eq!(connecting_message_id_and_sent(&change).0, "replayed");
+    let (change, _) = apply_to_state(
+        Some(&disconnected_state("a", 1, 99)),
+        &[operator_replay(100)],
+    );
+    assert_eq!(connecting_message_id_and_sent(&change).0, "replayed");
+}
+
+#[test]
+fn messages_without_a_queue_position_stay_in_order_if_the_clock_is_set_back() {
+    let (change, _) = apply_to_state(
+        Some(&connected_state("a", 100)),
+        &[offline_signal(90), heartbeat_signal(91)],
+    );
+    let (offline_at, heartbeat_at) = (
+        change.offline_received_at.unwrap().time,
+        change.heartbeat_received_at.unwrap(),
+    );
+    assert!(time_at(100) < offline_at && offline_at < heartbeat_at);
+    let (change, _) = apply_to_state(
+        Some(&connected_state("a", 100)),
+        &[online_signal("b", None, 90), offline_signal(80)],
+    );
+    assert!(change.offline_received_at.unwrap().time > change.upsert.unwrap().received_at.time);
+}
+
+#[test]
+fn heartbeat_reconnects_a_disconnected_client_but_does_not_register_an_unknown_client() {
+    let (change, _) = apply_to_state(Some(&disconnected_state("a", 1, 5)), &[heartbeat_signal(9)]);
+    assert_eq!(
+        (change.heartbeat_received_at, change.needs_tenant_lookup),
+        (Some(time_at(9)), true)
+    );
+    assert_eq!(
+        apply_to_state(None, &[heartbeat_signal(9)]).0,
+        PresenceChange::default()
+    );
+    assert_eq!(
+        apply_to_state(Some(&connected_state("a", 1)), &[heartbeat_signal(9)]).0,
+        PresenceChange::default()
+    );
+    // The heartbeat also reconnects the client if this host's clock was set back after the offline
+    // message.
+    let (change, _) = apply_to_state(Some(&disconnected_state("a", 1, 5)), &[heartbeat_signal(2)]);
+    assert!(change.needs_tenant_lookup && change.heartbeat_received_at > Some(time_at(5)));
+    // If an offline message and a later heartbeat are in one batch, both messages are written.
+    let (change, _) = apply_to_state(
+        Some(&connected_state("a", 1)),
+        &[offline_signal(5), heartbeat_signal(9)],
+    );
+    assert_eq!(
+        (change.heartbeat_received_at, change.needs_tenant_lookup),
+        (Some(time_at(9)), false)
+    );
+    assert_eq!(change.offline_received_at, Some(received_from_broker_at(5)));
+}
+
+#[test]
+fn online_message_with_an_old_sent_time_is_applied_after_an_offline_message_and_a_heartbeat() {
+    let stored_state = state_connected_by_heartbeat("a", 100, 110);
+    let (change, ignore_reasons) =
+        apply_to_state(Some(&stored_state), &[online_signal("b", Some(99), 111)]);
+    assert_eq!(connecting_message_id_and_sent(&change).0, "b");
+    assert!(ignore_reasons.is_empty());
+}
+
+#[test]
+fn offline_message_without_a_queue_position_ends_a_connection_that_a_heartbeat_restored() {
+    let stored_state = state_connected_by_heartbeat("a", 100, 110);
+    // This host's clock was set back. So the offline message has an earlier receive time than the
+    // heartbeat.
+    let (change, ignore_reasons) = apply_to_state(Some(&stored_state), &[offline_signal(105)]);
+    assert_eq!(
+        (change.offline_received_at, change.needs_tenant_lookup),
+        (Some(received_from_broker_at(110)), false)
+    );
+    assert!(ignore_reasons.is_empty());
+    let (change, _) = apply_to_state(
+        Some(&stored_state),
+        &[PresenceSignal::ConnectionClosed {
+            closed_at: time_at(120),
+        }],
+    );
+    assert_eq!(
+        change.offline_received_at,
+        Some(received_from_broker_at(120))
+    );
+}
+
+#[test]
+fn processing_order_of_a_heartbeat_and_an_offline_message_does_not_matter() {
+    let offline_at_5 = with_kafka_offset(offline_signal(5), 5);
+    let offline_at_7 = with_kafka_offset(offline_signal(7), 7);
+    // The heartbeat was received before the offline message: the connection ends.
+    for signals in [
+        [answers_topic_heartbeat_signal(6), offline_at_7.clone()],
+        [offline_at_7, answers_topic_heartbeat_signal(6)],
+    ] {
+        let (change, _) = apply_to_state(Some(&connected_state("a", 1)), &signals);
+        assert_eq!(change.offline_received_at.unwrap().time, time_at(7));
+        assert_eq!(
+            (change.heartbeat_received_at, change.needs_tenant_lookup),
+            (None, false)
+        );
+    }
+    // The heartbeat was received after the offline message: the client stays connected.
+    for signals in [
+        [answers_topic_heartbeat_signal(6), offline_at_5.clone()],
+        [offline_at_5.clone(), answers_topic_heartbeat_signal(6)],
+    ] {
+        let (change, _) = apply_to_state(Some(&connected_state("a", 1)), &signals);
+        assert_eq!(change.offline_received_at.unwrap().time, time_at(5));
+        assert_eq!(
+            (change.heartbeat_received_at, change.needs_tenant_lookup),
+            (Some(time_at(6)), false)
+        );
+    }
+    // A heartbeat is ignored if it has the same receive time as the last presence message.
+    for stored_state in [disconnected_state("a", 1, 5), connected_state("a", 5)] {
+        let (change, ignore_reasons) =
+            apply_to_state(Some(&stored_state), &[answers_topic_heartbeat_signal(5)]);
+        assert_eq!(
+            (change, ignore_reasons),
+            (PresenceChange::default(), vec![IgnoreReason::Superseded])
+        );
+    }
+    // A second offline message is stored, because a heartbeat that was received between the two
+    // offline messages must be ignored.
+    let (change, _) = apply_to_state(Some(&disconnected_state("a", 1, 2)), &[offline_at_5]);
+    assert_eq!(change.offline_received_at.unwrap().time, time_at(5));
+}
+
+#[test]
+fn message_with_an_offset_up_to_the_stored_offset_is_ignored_as_redelivered() {
+    // The client's clock was set back after each message. If messages were compared only by `sent`,
+    // a redelivery of b and c would apply b and ignore c as stale.
+    let signals = [
+        with_kafka_offset(online_signal("a", Some(1000), 2001), 1),
+        with_kafka_offset(online_signal("b", Some(500), 2002), 2),
+        with_kafka_offset(online_signal("c", Some(300), 2003), 3),
+    ];
+    let (change, ignore_reasons) = apply_to_state(None, &signals);
+    assert_eq!(connecting_message_id_and_sent(&change).0, "c");
+    assert_eq!(ignore_reasons, [IgnoreReason::Stale]);
+    let applied = change.upsert.unwrap();
+    let mut stored_state = connected_state("c", 300);
+    stored_state.connection.as_mut().unwrap().received_at = applied.received_at;
+    let (change, ignore_reasons) = apply_to_state(Some(&stored_state), &signals[1..]);
+    assert_eq!(change, PresenceChange::default());
+    assert_eq!(ignore_reasons, [IgnoreReason::Redelivered; 2]);
+    // Offsets restart in a recreated topic. A message with a lower offset but a later receive time
+    // is new.
+    let (change, _) = apply_to_state(
+        Some(&stored_state),
+        &[with_kafka_offset(online_signal("d", Some(3000), 3000), 1)],
+    );
+    assert_eq!(connecting_message_id_and_sent(&change).0, "d");
+}

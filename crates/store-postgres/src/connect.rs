@@ -1,0 +1,225 @@
+//! Connection pool, TLS options and schema migrations of PostgreSQL.
+
+use std::time::Duration;
+
+use sqlx::migrate::MigrateError;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
+use sqlx::{ConnectOptions as _, Connection as _, PgConnection, PgPool};
+
+use super::PostgresStore;
+use super::migrations::MIGRATIONS;
+use super::reserved_connections::{PING_AFTER_IDLE, ReservedConnections};
+use super::{PostgresSettings, PostgresTls};
+use service::settings::PemSource;
+use store::StoreError;
+
+/// PostgreSQL error code of an exceeded `lock_timeout`.
+const LOCK_NOT_AVAILABLE: &str = "55P03";
+
+/// The program cannot connect to PostgreSQL or cannot migrate the schema. Each error text contains
+/// the fix.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectPostgresError {
+    /// The server is unreachable or rejects the login.
+    #[error("postgres: cannot connect to {address}: {problem}; {hint}")]
+    Connect {
+        /// Address of the database: host, port and database name.
+        address: String,
+        /// Error message of the server or the operating system.
+        problem: String,
+        /// How to fix the error.
+        hint: &'static str,
+    },
+    /// A migration failed.
+    #[error("postgres: cannot migrate the schema: {0}")]
+    Migrate(String),
+}
+
+impl PostgresStore {
+    /// Creates a pool. The pool connects when the first statement runs.
+    #[must_use]
+    pub fn new(settings: &PostgresSettings) -> Self {
+        Self::with_reserved_connections(settings, 0)
+    }
+
+    /// Like [`PostgresStore::new`], but reserves half of the connections for short API queries.
+    #[must_use]
+    pub fn for_api(settings: &PostgresSettings) -> Self {
+        Self::with_reserved_connections(settings, settings.max_connections / 2)
+    }
+
+    fn with_reserved_connections(settings: &PostgresSettings, reserved_connections: u32) -> Self {
+        let pool = PgPoolOptions::new()
+            .max_connections(settings.max_connections - reserved_connections)
+            .acquire_timeout(settings.acquire_timeout.get())
+            .idle_timeout(Duration::from_mins(10))
+            // The pool pings only connections that were idle. A ping before every query would
+            // double the cost of most queries. The pool replaces a connection whose ping fails.
+            .test_before_acquire(false)
+            .before_acquire(|connection, usage| {
+                Box::pin(async move {
+                    if usage.idle_for >= PING_AFTER_IDLE {
+                        connection.ping().await?;
+                    }
+                    Ok(true)
+                })
+            })
+            .connect_lazy_with(connect_options(settings));
+        let acquire_timeout = settings.acquire_timeout.get();
+        Self {
+            reserved_connections: ReservedConnections::new(
+                pool.clone(),
+                reserved_connections,
+                acquire_timeout,
+            ),
+            pool,
+        }
+    }
+}
+
+fn connect_options(settings: &PostgresSettings) -> PgConnectOptions {
+    let mut options = PgConnectOptions::new_without_pgpass()
+        .host(&settings.host)
+        .port(settings.port)
+        .database(&settings.database)
+        .username(&settings.user)
+        .ssl_mode(match settings.tls {
+            PostgresTls::Disable => PgSslMode::Disable,
+            PostgresTls::Require => PgSslMode::Require,
+            PostgresTls::VerifyFull => PgSslMode::VerifyFull,
+        })
+        .application_name("cloud-connector")
+        .options([(
+            "statement_timeout",
+            settings.statement_timeout.get().as_millis().to_string(),
+        )])
+        .log_slow_statements(log::LevelFilter::Debug, Duration::from_secs(5));
+    if !settings.password.expose().is_empty() {
+        options = options.password(settings.password.expose());
+    }
+    match &settings.ca {
+        Some(PemSource::File(path)) => {
+            options = options.ssl_root_cert(path);
+        }
+        Some(PemSource::Inline(text)) => {
+            options = options.ssl_root_cert_from_pem(text.clone().into_bytes());
+        }
+        None => {}
+    }
+    options
+}
+
+/// Applies pending migrations under an advisory lock, so concurrent calls are safe.
+///
+/// # Errors
+/// If the server is unreachable or a migration fails.
+pub async fn migrate(settings: &PostgresSettings) -> Result<(), ConnectPostgresError> {
+    let mut connection = PgConnection::connect_with(&connect_options(settings))
+        .await
+        .map_err(|error| connect_error(settings, &error))?;
+    // Disables the statement timeout. The migration waits for the advisory lock while another
+    // process migrates the schema, and this wait may take longer than the configured timeout.
+    sqlx::query("SET statement_timeout = 0")
+        .execute(&mut connection)
+        .await
+        .map_err(|error| ConnectPostgresError::Migrate(error.to_string()))?;
+    MIGRATIONS
+        .run(&mut connection)
+        .await
+        .map_err(|error| ConnectPostgresError::Migrate(migrate_error_text(&error)))?;
+    let _ = connection.close().await;
+    Ok(())
+}
+
+/// Connects once and checks the schema, for the `doctor` command.
+///
+/// # Errors
+/// If the server is unreachable, or the database does not have the schema of this version.
+pub async fn check_connection_and_schema(settings: &PostgresSettings) -> Result<(), String> {
+    let connection = PgConnection::connect_with(&connect_options(settings)).await;
+    let mut connection = connection.map_err(|error| connect_error(settings, &error).to_string())?;
+    let versions = applied_versions(&mut connection).await;
+    let _ = connection.close().await;
+    let versions = versions.map_err(|error| error.to_string())?;
+    check_all_migrations_applied(&versions)
+}
+
+pub(super) async fn check_schema(pool: &PgPool) -> Result<(), StoreError> {
+    let mut connection = pool.acquire().await?;
+    let versions = applied_versions(&mut connection).await?;
+    check_all_migrations_applied(&versions).map_err(StoreError::Schema)
+}
+
+async fn applied_versions(connection: &mut PgConnection) -> Result<Vec<i64>, sqlx::Error> {
+    let has_migrations_table: bool =
+        sqlx::query_scalar("SELECT to_regclass('_sqlx_migrations') IS NOT NULL")
+            .fetch_one(&mut *connection)
+            .await?;
+    if !has_migrations_table {
+        return Ok(Vec::new());
+    }
+    sqlx::query_scalar("SELECT version FROM _sqlx_migrations WHERE success")
+        .fetch_all(connection)
+        .await
+}
+
+fn check_all_migrations_applied(applied_versions: &[i64]) -> Result<(), String> {
+    let missing_migration = MIGRATIONS
+        .iter()
+        .find(|migration| !applied_versions.contains(&migration.version));
+    match missing_migration {
+        None => Ok(()),
+        Some(_) if applied_versions.is_empty() => {
+            Err("the database has no schema yet; run `cloud-connector migrate`".to_owned())
+        }
+        Some(_) => {
+            Err("the schema is older than this program; run `cloud-connector migrate`".to_owned())
+        }
+    }
+}
+
+fn migrate_error_text(error: &MigrateError) -> String {
+    match error {
+        MigrateError::VersionMissing(version) => format!(
+            "the schema was created by a newer version of this program (schema {version}); run \
+             that version"
+        ),
+        MigrateError::VersionMismatch(version) => format!(
+            "migration {version} was applied by a development version with different content; \
+             create a new database"
+        ),
+        MigrateError::Execute(sqlx::Error::Database(error))
+        | MigrateError::ExecuteMigration(sqlx::Error::Database(error), _)
+            if error.code().as_deref() == Some(LOCK_NOT_AVAILABLE) =>
+        {
+            "another transaction holds a lock on a table; nothing was changed; run \
+             `cloud-connector migrate` again"
+                .to_owned()
+        }
+        error => error.to_string(),
+    }
+}
+
+fn connect_error(settings: &PostgresSettings, error: &sqlx::Error) -> ConnectPostgresError {
+    let is_tls_error =
+        matches!(error, sqlx::Error::Tls(_)) || error.to_string().contains("certificate");
+    let hint = match error {
+        _ if is_tls_error => {
+            "check postgres.tls, and that postgres.ca contains the CA of the server certificate"
+        }
+        sqlx::Error::Database(database) => match database.code().as_deref() {
+            Some("28P01" | "28000") => "check postgres.user and postgres.password",
+            Some("3D000") => "check postgres.database, or create the database with `createdb`",
+            _ => "see the log of the server",
+        },
+        _ => "check postgres.host and postgres.port, and that the server is running",
+    };
+    ConnectPostgresError::Connect {
+        address: format!("{}:{}/{}", settings.host, settings.port, settings.database),
+        problem: match error {
+            sqlx::Error::Database(database) => database.message().to_owned(),
+            error => error.to_string(),
+        },
+        hint,
+    }
+}

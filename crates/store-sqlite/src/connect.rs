@@ -1,0 +1,170 @@
+//! Opens the database file. Creates a missing file, checks an existing file for damage, and applies
+//! pending migrations.
+
+use std::path::Path;
+use std::time::Duration;
+
+use sqlx::migrate::{Migrate as _, MigrateError};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::{Connection as _, SqliteConnection, SqlitePool};
+
+use super::SqliteStore;
+use super::migrations::MIGRATIONS;
+use store::OpenSqliteError;
+
+const MAX_READER_CONNECTIONS: u32 = 4;
+
+/// Maximum size of a file that is checked for damage at startup. The check of a file of this size
+/// takes milliseconds. Only the `doctor` command checks larger files.
+const MAX_STARTUP_CHECK_BYTES: u64 = 32 * 1024 * 1024;
+
+impl SqliteStore {
+    /// Opens the file and applies pending migrations. Creates the file if it does not exist.
+    ///
+    /// # Errors
+    /// If the file is damaged, cannot be opened, or has a newer schema.
+    pub async fn open(path: &Path) -> Result<Self, OpenSqliteError> {
+        let size = std::fs::metadata(path).map_or(0, |file| file.len());
+        if size > 0 && size <= MAX_STARTUP_CHECK_BYTES {
+            check_integrity(path).await?;
+        }
+        let writer = open_pool(path, 1)
+            .await
+            .map_err(|error| open_error(path, &error))?;
+        MIGRATIONS
+            .run(&writer)
+            .await
+            .map_err(|error| migrate_error(path, error))?;
+        let readers = open_pool(path, MAX_READER_CONNECTIONS)
+            .await
+            .map_err(|error| open_error(path, &error))?;
+        Ok(Self { writer, readers })
+    }
+}
+
+async fn open_pool(path: &Path, max_connections: u32) -> Result<SqlitePool, sqlx::Error> {
+    SqlitePoolOptions::new()
+        .max_connections(max_connections)
+        .min_connections(1)
+        // Idle connections stay open. They cost nothing, and opening a connection again would delay
+        // a request.
+        .idle_timeout(None)
+        .max_lifetime(None)
+        .acquire_timeout(Duration::from_secs(5))
+        .connect_with(connect_options(path).create_if_missing(true))
+        .await
+}
+
+fn connect_options(path: &Path) -> SqliteConnectOptions {
+    SqliteConnectOptions::new()
+        .filename(path)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full)
+        .busy_timeout(Duration::from_secs(5))
+}
+
+/// Checks the whole file for damage.
+///
+/// # Errors
+/// If the file is damaged or cannot be read.
+pub async fn check_integrity(path: &Path) -> Result<(), OpenSqliteError> {
+    let result: Result<String, sqlx::Error> = async {
+        let mut connection = SqliteConnection::connect_with(&connect_options(path)).await?;
+        let message = sqlx::query_scalar("PRAGMA quick_check(1)")
+            .fetch_one(&mut connection)
+            .await?;
+        connection.close().await?;
+        Ok(message)
+    }
+    .await;
+    match result {
+        Ok(message) if message == "ok" => Ok(()),
+        Ok(problem) => Err(OpenSqliteError::Damaged {
+            path: path.into(),
+            problem: problem.replace('\n', " "),
+        }),
+        Err(error) => Err(open_error(path, &error)),
+    }
+}
+
+/// Returns whether the file has the schema of this version of the program. Does not change the
+/// file.
+///
+/// # Errors
+/// If the file cannot be read or has a newer schema.
+pub async fn is_schema_current(path: &Path) -> Result<bool, OpenSqliteError> {
+    let applied_versions: Result<Vec<i64>, MigrateError> = async {
+        let mut connection = SqliteConnection::connect_with(&connect_options(path)).await?;
+        let table_name = "_sqlx_migrations";
+        let migrations_table: Option<i64> =
+            sqlx::query_scalar("SELECT 1 FROM sqlite_master WHERE name = ?")
+                .bind(table_name)
+                .fetch_optional(&mut connection)
+                .await?;
+        let applied_migrations = match migrations_table {
+            Some(_) => connection.list_applied_migrations(table_name).await?,
+            None => Vec::new(),
+        };
+        connection.close().await?;
+        Ok(applied_migrations
+            .into_iter()
+            .map(|migration| migration.version)
+            .collect())
+    }
+    .await;
+    let applied_versions = applied_versions.map_err(|error| migrate_error(path, error))?;
+    if let Some(newer_version) = applied_versions
+        .iter()
+        .find(|version| !MIGRATIONS.version_exists(**version))
+    {
+        return Err(OpenSqliteError::Newer {
+            path: path.into(),
+            schema_version: *newer_version,
+        });
+    }
+    Ok(MIGRATIONS
+        .iter()
+        .all(|migration| applied_versions.contains(&migration.version)))
+}
+
+fn migrate_error(path: &Path, error: MigrateError) -> OpenSqliteError {
+    match error {
+        MigrateError::VersionMissing(version) => OpenSqliteError::Newer {
+            path: path.into(),
+            schema_version: version,
+        },
+        MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => {
+            open_error(path, &error)
+        }
+        error => OpenSqliteError::Unusable {
+            path: path.into(),
+            problem: error.to_string(),
+        },
+    }
+}
+
+fn open_error(path: &Path, error: &sqlx::Error) -> OpenSqliteError {
+    // SQLite result codes. The lowest byte of an extended code is the primary code.
+    const SQLITE_CORRUPT: i32 = 11;
+    const SQLITE_NOTADB: i32 = 26;
+    let problem = match error {
+        sqlx::Error::Database(database) => database.message().to_owned(),
+        error => error.to_string(),
+    };
+    let is_damaged = error
+        .as_database_error()
+        .and_then(sqlx::error::DatabaseError::code)
+        .and_then(|code| code.parse::<i32>().ok())
+        .is_some_and(|code| matches!(code & 0xff, SQLITE_CORRUPT | SQLITE_NOTADB));
+    if is_damaged {
+        OpenSqliteError::Damaged {
+            path: path.into(),
+            problem,
+        }
+    } else {
+        OpenSqliteError::Unusable {
+            path: path.into(),
+            problem,
+        }
+    }
+}

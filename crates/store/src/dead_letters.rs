@@ -1,0 +1,141 @@
+//! Dead letters: messages that can never be processed.
+
+use bytes::Bytes;
+use sha2::{Digest as _, Sha256};
+
+use domain::{ClientId, RejectReason, Timestamp};
+use protocol::{InboundMessage, Rejection};
+
+/// Maximum length of a stored topic. MQTT allows topics of up to 65,535 bytes.
+const MAX_TOPIC_CHARS: usize = 1000;
+/// Maximum length of a stored [`DeadLetter::detail`].
+const MAX_DETAIL_CHARS: usize = 1000;
+
+/// A message that can never be processed. The message is not stored yet.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DeadLetter {
+    /// The client that the topic belongs to. `None` if the topic belongs to no client.
+    pub client: Option<ClientId>,
+    /// Topic of the message. A very long topic is truncated.
+    pub topic: String,
+    /// Payload of the message. A payload that is too large to store is truncated.
+    pub payload: Bytes,
+    /// Size of the complete payload in bytes.
+    pub payload_size: u64,
+    /// SHA-256 of the complete payload, in hexadecimal.
+    pub sha256: String,
+    /// Why the message was rejected.
+    pub reason: RejectReason,
+    /// What is wrong with the message.
+    pub detail: String,
+    /// Receive time of the message.
+    pub received_at: Timestamp,
+}
+
+impl DeadLetter {
+    /// Creates a dead letter from a rejected message.
+    #[must_use]
+    pub fn new(client: Option<ClientId>, message: &InboundMessage, rejection: &Rejection) -> Self {
+        let message = message.clone().with_truncated_payload();
+        Self {
+            client,
+            topic: storable_text(&message.topic, MAX_TOPIC_CHARS),
+            payload_size: message.payload_size_bytes(),
+            sha256: message.payload_sha256(),
+            payload: message.payload,
+            reason: rejection.reason,
+            detail: storable_text(&rejection.detail, MAX_DETAIL_CHARS),
+            received_at: message.received_at,
+        }
+    }
+
+    /// Returns the value of the column `client_id`. The value is empty if the topic belongs to no
+    /// client.
+    #[must_use]
+    pub fn client_id_column(&self) -> &str {
+        self.client.as_ref().map_or("", ClientId::as_str)
+    }
+
+    /// Returns a hash of topic and payload. Equal messages of a client have equal fingerprints.
+    #[must_use]
+    pub fn fingerprint(&self) -> String {
+        let content = format!("{}\n{}", self.sha256, self.topic);
+        format!("{:x}", Sha256::digest(content))
+    }
+}
+
+/// Truncates a text. Replaces NUL characters, because PostgreSQL cannot store them.
+fn storable_text(text: &str, max_chars: usize) -> String {
+    text.chars()
+        .take(max_chars)
+        .map(|c| {
+            if c == '\0' {
+                char::REPLACEMENT_CHARACTER
+            } else {
+                c
+            }
+        })
+        .collect()
+}
+
+/// A dead letter in the database.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoredDeadLetter {
+    /// Number that operator commands use to select the dead letter.
+    pub id: i64,
+    /// The client that the topic belongs to. `None` if the topic belongs to no client.
+    pub client: Option<ClientId>,
+    /// Topic of the message. A very long topic is truncated.
+    pub topic: String,
+    /// Payload of the message. A payload that is too large to store is truncated.
+    /// [`Store::list_dead_letters`](super::Store::list_dead_letters) returns an empty payload.
+    pub payload: Bytes,
+    /// Size of the complete payload in bytes.
+    pub payload_size: u64,
+    /// SHA-256 of the complete payload, in hexadecimal.
+    pub sha256: String,
+    /// Reason of the latest rejection of the message. The type is `String`, because another version
+    /// of the program can have stored a reason that this version does not define.
+    pub reason: String,
+    /// Details of the latest rejection: what was wrong with the message.
+    pub detail: String,
+    /// Number of times that the message was received.
+    pub occurrences: u64,
+    /// Time at which the message was first received.
+    pub first_received: Timestamp,
+    /// Time at which the message was last received.
+    pub last_received: Timestamp,
+    /// Time at which an operator requested a replay. `None` if no replay is pending.
+    pub replay_requested_at: Option<Timestamp>,
+}
+
+impl StoredDeadLetter {
+    /// Returns whether the stored payload is complete. Only a complete message can be replayed.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.payload_size == self.payload.len() as u64
+    }
+}
+
+/// Limits on the number of stored dead letters.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DeadLetterLimits {
+    /// Maximum number of dead letters per client.
+    pub max_dead_letters_per_client: u32,
+    /// Maximum number of dead letters of all clients together. This limit is needed because a
+    /// client can publish under invented client ids.
+    pub max_dead_letters: u32,
+}
+
+/// Conditions that select dead letters. An empty filter selects all dead letters.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct DeadLetterFilter {
+    /// Selects dead letters of this client.
+    pub client: Option<ClientId>,
+    /// Selects dead letters with this reason.
+    pub reason: Option<RejectReason>,
+    /// Selects dead letters that were last received before this time.
+    pub received_before: Option<Timestamp>,
+    /// Selects only dead letters with a pending replay request.
+    pub replay_requested: bool,
+}

@@ -1,0 +1,438 @@
+//! A connector under test, in embedded mode or in distributed mode. With [`Deployment`], one test
+//! function can run in both modes.
+
+use serde_json::Value;
+
+use super::cluster::{Cluster, ConnectorProcess};
+use super::connector::{Connector, ConnectorBuilder};
+use super::eventually;
+use super::gateway::FakeGateway;
+
+/// A running connector in one of the two deployment modes.
+pub enum Deployment {
+    /// Embedded mode: broker and SQLite database inside the connector process.
+    Embedded(Box<Connector>),
+    /// Distributed mode: external Mosquitto, Kafka and PostgreSQL.
+    Distributed(Box<DistributedDeployment>),
+}
+
+/// The external services, and one connector process that runs all roles.
+pub struct DistributedDeployment {
+    pub cluster: Cluster,
+    pub process: ConnectorProcess,
+}
+
+/// Columns of the table `connections` that concern tenants. Times are in seconds since 1970, except
+/// for `updated_at`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConnectionRow {
+    pub org_id: String,
+    pub account: String,
+    pub tenant_lookup_timestamp: Option<i64>,
+    pub tenant_lookup_failure_count: i64,
+    pub stale_timestamp: i64,
+    /// Time of the last write to the row, in microseconds since 1970. With whole seconds, a test
+    /// could not distinguish two writes within one second.
+    pub updated_at: i64,
+}
+
+/// Reads a client's row from a SQLite database file.
+pub async fn read_sqlite_row(path: &std::path::Path, client_id: &str) -> Option<ConnectionRow> {
+    use sqlx::Row as _;
+    let mut database = open_sqlite(path).await;
+    let row = sqlx::query(
+        "SELECT org_id, account, tenant_lookup_timestamp / 1000000, tenant_lookup_failure_count,
+                stale_timestamp / 1000000, updated_at FROM connections WHERE client_id = ?",
+    )
+    .bind(client_id)
+    .fetch_optional(&mut database)
+    .await
+    .unwrap()?;
+    Some(ConnectionRow {
+        org_id: row.get(0),
+        account: row.get(1),
+        tenant_lookup_timestamp: row.get(2),
+        tenant_lookup_failure_count: row.get(3),
+        stale_timestamp: row.get(4),
+        updated_at: row.get(5),
+    })
+}
+
+async fn open_sqlite(path: &std::path::Path) -> sqlx::SqliteConnection {
+    use sqlx::Connection as _;
+    let url = format!("sqlite://{}", path.display());
+    sqlx::SqliteConnection::connect(&url).await.unwrap()
+}
+
+/// Reads a client's row from PostgreSQL.
+pub async fn read_postgres_row(
+    database: &mut sqlx::PgConnection,
+    client_id: &str,
+) -> Option<ConnectionRow> {
+    use sqlx::Row as _;
+    let row = sqlx::query(
+        "SELECT org_id, account, floor(EXTRACT(epoch FROM tenant_lookup_timestamp))::bigint,
+                tenant_lookup_failure_count::bigint,
+                floor(EXTRACT(epoch FROM stale_timestamp))::bigint,
+                (EXTRACT(epoch FROM updated_at) * 1000000)::bigint
+           FROM connections WHERE client_id = $1",
+    )
+    .bind(client_id)
+    .fetch_optional(database)
+    .await
+    .unwrap()?;
+    Some(ConnectionRow {
+        org_id: row.get(0),
+        account: row.get(1),
+        tenant_lookup_timestamp: row.get(2),
+        tenant_lookup_failure_count: row.get(3),
+        stale_timestamp: row.get(4),
+        updated_at: row.get(5),
+    })
+}
+
+/// Configuration keys and their values.
+pub type Settings<'a> = &'a [(&'a str, &'a str)];
+
+impl Deployment {
+    pub async fn embedded(settings: Settings<'_>) -> Self {
+        let mut builder = ConnectorBuilder::new();
+        for (key, value) in settings {
+            builder = builder.set(key, value);
+        }
+        Self::Embedded(Box::new(builder.start().await))
+    }
+
+    pub async fn distributed(settings: Settings<'_>) -> Self {
+        Self::start_distributed(Cluster::new().await, settings).await
+    }
+
+    /// Starts distributed mode with a private PostgreSQL server, for tests that stop the server.
+    pub async fn distributed_with_private_postgres(settings: Settings<'_>) -> Self {
+        use super::services::Service;
+        let (mosquitto, postgres) =
+            tokio::join!(Service::start_mosquitto(), Service::start_postgres());
+        let cluster = Cluster::with_services(mosquitto, Some(postgres), None).await;
+        Self::start_distributed(cluster, settings).await
+    }
+
+    async fn start_distributed(mut cluster: Cluster, settings: Settings<'_>) -> Self {
+        for (key, value) in settings {
+            cluster = cluster.set(key, value);
+        }
+        let process = cluster.start(&[]).await;
+        Self::Distributed(Box::new(DistributedDeployment { cluster, process }))
+    }
+
+    /// Drops this deployment, and starts a new deployment in the same mode with these settings. The
+    /// database of the new deployment is empty.
+    pub async fn recreate_with_settings(self, settings: Settings<'_>) -> Self {
+        let is_distributed = self.has_external_broker();
+        drop(self);
+        if is_distributed {
+            return Self::distributed(settings).await;
+        }
+        assert!(!is_distributed);
+        Self::embedded(settings).await
+    }
+
+    /// Drops this deployment, and starts a new deployment in the same mode. The new deployment
+    /// looks up tenants at the fake gateway, and caches found tenants for only 1 ms.
+    pub async fn recreate_with_gateway(
+        self,
+        gateway: &FakeGateway,
+        extra_settings: Settings<'_>,
+    ) -> Self {
+        let mut settings = vec![
+            ("tenant.gateway_url", gateway.url.as_str()),
+            ("tenant.cache_ttl", "1ms"),
+            ("tenant.breaker_probe_interval", "500ms"),
+            ("tenant.gateway_timeout", "2s"),
+            ("broker.connect_limit.burst", "100000"),
+        ];
+        settings.extend(extra_settings);
+        self.recreate_with_settings(&settings).await
+    }
+
+    /// Returns the address of the MQTT listener for clients.
+    pub fn mqtt_address(&self) -> String {
+        match self {
+            Self::Embedded(connector) => connector.mqtt_address.clone(),
+            Self::Distributed(distributed) => {
+                format!("127.0.0.1:{}", distributed.cluster.mosquitto.port)
+            }
+        }
+    }
+
+    /// Returns whether clients connect to an external broker. An external broker stores retained
+    /// messages. The embedded broker does not.
+    pub fn has_external_broker(&self) -> bool {
+        !matches!(self, Self::Embedded(_))
+    }
+
+    fn request(&self, method: &str, path: &str) -> reqwest::RequestBuilder {
+        match self {
+            Self::Embedded(connector) => connector.request(method, path),
+            Self::Distributed(distributed) => distributed.process.request(method, path),
+        }
+    }
+
+    /// Returns a REST request without credentials. `path` is the part after `/api/cloud-connector`.
+    pub fn unauthenticated_request(&self, method: &str, path: &str) -> reqwest::RequestBuilder {
+        let path = format!("/api/cloud-connector{path}");
+        match self {
+            Self::Embedded(connector) => connector.unauthenticated_request(method, &path),
+            Self::Distributed(distributed) => {
+                distributed.process.unauthenticated_request(method, &path)
+            }
+        }
+    }
+
+    /// Requests the client's status from the API. Returns the body of the response.
+    pub async fn client_status(&self, client_id: &str) -> Value {
+        let path = format!("/v2/connections/{client_id}/status");
+        let response = self.request("GET", &path).send().await.unwrap();
+        assert_eq!(response.status(), 200);
+        response.json().await.unwrap()
+    }
+
+    /// Waits until the API reports that the client is connected. Returns the client's status.
+    pub async fn wait_until_connected(&self, client_id: &str) -> Value {
+        self.wait_for_status(client_id, |status| status["status"] == "connected")
+            .await
+    }
+
+    /// Waits until the API reports that the client is disconnected. Returns the client's status.
+    pub async fn wait_until_disconnected(&self, client_id: &str) -> Value {
+        self.wait_for_status(client_id, |status| status["status"] != "connected")
+            .await
+    }
+
+    /// Waits until the client's status satisfies the condition. Returns the status.
+    pub async fn wait_for_status(
+        &self,
+        client_id: &str,
+        condition: impl Fn(&Value) -> bool,
+    ) -> Value {
+        eventually(&format!("the status of {client_id}"), || async {
+            let status = self.client_status(client_id).await;
+            condition(&status).then_some(status)
+        })
+        .await
+    }
+
+    /// Returns the client ids of all connected clients. Retries the request while the API responds
+    /// with status 503, which means that the database is busy.
+    pub async fn list_client_ids(&self) -> std::collections::HashSet<String> {
+        let body: Value = eventually("the list of connections", || async {
+            let request = self.request("GET", "/v2/connections?limit=100000");
+            let response = request.send().await.unwrap();
+            match response.status().as_u16() {
+                200 => Some(response.json().await.unwrap()),
+                503 => None,
+                status => panic!("unexpected status {status}"),
+            }
+        })
+        .await;
+        let rows = body["data"].as_array().unwrap().iter();
+        rows.map(|row| row["client_id"].as_str().unwrap().to_owned())
+            .collect()
+    }
+
+    pub async fn is_ready(&self) -> bool {
+        let (status, _) = match self {
+            Self::Embedded(connector) => connector.readiness().await,
+            Self::Distributed(distributed) => distributed.process.readiness().await,
+        };
+        status == 200
+    }
+
+    /// Sends a message to the client through the API. Returns the HTTP status and the body of the
+    /// response.
+    pub async fn send_message(&self, client_id: &str, body: Value) -> (u16, Value) {
+        match self {
+            Self::Embedded(connector) => connector.send_message(client_id, body).await,
+            Self::Distributed(distributed) => {
+                distributed.process.send_message(client_id, body).await
+            }
+        }
+    }
+
+    /// Returns the sum of the metric's values. The sum includes only the time series whose labels
+    /// contain the text `label`.
+    pub async fn read_metric(&self, metric_name: &str, label: &str) -> f64 {
+        match self {
+            Self::Embedded(connector) => connector.read_metric(metric_name, label).await,
+            Self::Distributed(distributed) => {
+                distributed.process.read_metric(metric_name, label).await
+            }
+        }
+    }
+
+    /// Returns the resident memory of the connector process, in MiB.
+    pub fn resident_memory_mib(&self) -> u64 {
+        let pid = match self {
+            Self::Embedded(connector) => connector.pid(),
+            Self::Distributed(distributed) => distributed.process.pid(),
+        };
+        let process_status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = process_status
+            .lines()
+            .find(|line| line.starts_with("VmRSS:"));
+        let rss_kib = line.unwrap().split_whitespace().nth(1).unwrap();
+        rss_kib.parse::<u64>().unwrap() / 1024
+    }
+
+    /// Reads the client's row directly from the database.
+    pub async fn row(&self, client_id: &str) -> Option<ConnectionRow> {
+        match self {
+            Self::Embedded(connector) => read_sqlite_row(&sqlite_path(connector), client_id).await,
+            Self::Distributed(distributed) => {
+                let mut database = distributed.cluster.connect_to_database().await;
+                read_postgres_row(&mut database, client_id).await
+            }
+        }
+    }
+
+    /// Runs a `SELECT count(*)` query directly on the database. Returns the count.
+    pub async fn count_rows(&self, sql: &'static str) -> i64 {
+        match self {
+            Self::Embedded(connector) => {
+                let mut database = open_sqlite(&sqlite_path(connector)).await;
+                let count = sqlx::query_scalar(sql).fetch_one(&mut database).await;
+                count.unwrap()
+            }
+            Self::Distributed(distributed) => {
+                let mut database = distributed.cluster.connect_to_database().await;
+                let count = sqlx::query_scalar(sql).fetch_one(&mut database).await;
+                count.unwrap()
+            }
+        }
+    }
+
+    /// Runs a statement directly on the database.
+    pub async fn execute(&self, sql: &'static str) {
+        match self {
+            Self::Embedded(connector) => {
+                let mut database = open_sqlite(&sqlite_path(connector)).await;
+                sqlx::query(sql).execute(&mut database).await.unwrap();
+            }
+            Self::Distributed(distributed) => {
+                let mut database = distributed.cluster.connect_to_database().await;
+                sqlx::query(sql).execute(&mut database).await.unwrap();
+            }
+        }
+    }
+
+    /// Returns all inventory messages that the connector has sent so far. The connector writes
+    /// these messages to a file in embedded mode, and to Kafka in distributed mode.
+    pub async fn inventory_messages(&self) -> Vec<Value> {
+        let payloads: Vec<Vec<u8>> = match self {
+            Self::Embedded(connector) => {
+                let file = connector.data_dir().join("inventory.ndjson");
+                let text = std::fs::read_to_string(file).unwrap_or_default();
+                text.lines().map(|line| line.as_bytes().to_vec()).collect()
+            }
+            Self::Distributed(distributed) => {
+                let brokers = distributed.cluster.setting("kafka.brokers").to_owned();
+                let topic = distributed.cluster.setting("inventory.topic").to_owned();
+                let read = move || super::services::read_topic(&brokers, &topic);
+                tokio::task::spawn_blocking(read).await.unwrap()
+            }
+        };
+        let parse = |payload: &Vec<u8>| serde_json::from_slice(payload).unwrap();
+        payloads.iter().map(parse).collect()
+    }
+
+    /// Kills the connector and starts a new process. The new process subscribes again, so an
+    /// external broker resends all retained messages.
+    pub async fn restart(&mut self) {
+        match self {
+            Self::Embedded(connector) => {
+                connector.kill().await;
+                connector.start_process().await;
+            }
+            Self::Distributed(distributed) => {
+                distributed.process.send_signal("KILL");
+                distributed.process = distributed.cluster.start(&[]).await;
+            }
+        }
+    }
+
+    /// Runs a CLI command with the connector's settings, and waits until the command exits. Returns
+    /// the exit code, and stdout followed by stderr.
+    pub async fn run_command(&self, args: &[&str]) -> (Option<i32>, String) {
+        let mut command = match self {
+            Self::Embedded(connector) => connector.connector_command(),
+            Self::Distributed(distributed) => distributed.cluster.connector_command(),
+        };
+        let output = command.args(args).output().await.unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).unwrap())
+    }
+
+    /// Returns all dead letters that the command `dead-letters list` prints.
+    pub async fn dead_letters(&self) -> Vec<Value> {
+        let args = [
+            "dead-letters",
+            "list",
+            "--output",
+            "json",
+            "--limit",
+            "100000",
+        ];
+        let (code, output) = self.run_command(&args).await;
+        assert_eq!(code, Some(0), "{output}");
+        serde_json::from_str(output.trim()).unwrap_or_else(|_| panic!("{output}"))
+    }
+
+    /// Waits until exactly `count` dead letters of the client are stored. Returns these dead
+    /// letters.
+    pub async fn wait_for_dead_letters(&self, client_id: &str, count: usize) -> Vec<Value> {
+        let description = format!("{count} dead letters of {client_id}");
+        eventually(&description, || async {
+            let mut dead_letters = self.dead_letters().await;
+            dead_letters.retain(|dead_letter| dead_letter["client_id"] == client_id);
+            (dead_letters.len() == count).then_some(dead_letters)
+        })
+        .await
+    }
+}
+
+fn sqlite_path(connector: &Connector) -> std::path::PathBuf {
+    connector.data_dir().join("cloud-connector.db")
+}
+
+/// Creates two tests from each test function: `embedded::<name>` and `distributed::<name>`. A test
+/// function takes a [`Deployment`]. The expression after `with` contains the settings of that
+/// deployment.
+#[macro_export]
+macro_rules! each_deployment {
+    ($($test:ident $(with $settings:expr)?),* $(,)?) => {
+        mod embedded {
+            $(
+                #[tokio::test]
+                async fn $test() {
+                    #[allow(unused_imports, reason = "the settings may be constants of the module")]
+                    use super::*;
+                    let settings: &[$crate::deployment::Settings<'_>] = &[$($settings)?];
+                    let settings = settings.first().copied().unwrap_or_default();
+                    super::$test($crate::Deployment::embedded(settings).await).await;
+                }
+            )*
+        }
+
+        mod distributed {
+            $(
+                #[tokio::test]
+                async fn $test() {
+                    #[allow(unused_imports, reason = "the settings may be constants of the module")]
+                    use super::*;
+                    let settings: &[$crate::deployment::Settings<'_>] = &[$($settings)?];
+                    let settings = settings.first().copied().unwrap_or_default();
+                    super::$test($crate::Deployment::distributed(settings).await).await;
+                }
+            )*
+        }
+    };
+}
