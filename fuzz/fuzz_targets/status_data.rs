@@ -2,8 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use protocol::{Channel, Direction};
+use protocol::status;
 
 fuzz_target!(|payload: &[u8]| {
-    let _ = fuzz::decode::check_decoding(Channel::Data(Direction::FromClient), payload);
+    let _ = fuzz::decode::check_decoding(status::DATA_FROM_CLIENT, payload);
 });

@@ -7,8 +7,8 @@ use uuid::Uuid;
 use domain::{ClientKind, MessageId, RejectReason, Timestamp};
 use protocol::{
     Channel, ClientMessage, ClientResponse, Direction, InboundMessage, MAX_PRESENCE_BYTES,
-    MAX_RESPONSE_BYTES, OnlineMessage, OriginalPayload, Rejection, decode,
-    is_response_or_heartbeat,
+    MAX_RESPONSE_BYTES, OnlineMessage, OriginalPayload, Rejection, decode, handshake,
+    is_response_or_heartbeat, status,
 };
 
 /// Maximum nesting depth of facts, dispatchers and tags.
@@ -59,11 +59,7 @@ fn check_wrong_direction_and_truncation_are_rejected(
     channel: Channel,
     mut message: InboundMessage,
 ) {
-    let channel_to_client = match channel {
-        Channel::Control(_) => Channel::Control(Direction::ToClient),
-        Channel::Data(_) => Channel::Data(Direction::ToClient),
-        Channel::Handshake(_) | Channel::HandshakeStatus => Channel::Handshake(Direction::ToClient),
-    };
+    let channel_to_client = channel.with_direction(Direction::ToClient);
     let rejection = decode(channel_to_client, &message).unwrap_err();
     assert_eq!(rejection.reason, RejectReason::UnknownTopic);
     message.truncated_from = Some(OriginalPayload {
@@ -86,8 +82,8 @@ fn check_rejection(payload: &[u8], rejection: &Rejection) {
 }
 
 fn check_message(channel: Channel, payload: &[u8], message: &ClientMessage) {
-    let is_control = matches!(channel, Channel::Control(_));
-    let is_data = matches!(channel, Channel::Data(_));
+    let is_control = channel == status::CONTROL_FROM_CLIENT;
+    let is_data = channel == status::DATA_FROM_CLIENT;
     match message {
         ClientMessage::Online(online) => {
             assert!(!is_data, "online message on the data topic");
@@ -231,10 +227,12 @@ fn check_offline_decoding(
     let Ok(mut value) = serde_json::from_slice::<Value>(payload) else {
         return;
     };
-    let is_offline = match (channel, value["type"].as_str()) {
-        (Channel::Control(_), Some("connection-status")) => value["content"]["state"] == "offline",
-        (Channel::Control(_), Some("event")) => value["content"] == "disconnect",
-        (Channel::Handshake(_) | Channel::HandshakeStatus, Some("offline")) => true,
+    let is_control = channel == status::CONTROL_FROM_CLIENT;
+    let is_handshake = channel.dialect().name() == handshake::NAME;
+    let is_offline = match value["type"].as_str() {
+        Some("connection-status") if is_control => value["content"]["state"] == "offline",
+        Some("event") if is_control => value["content"] == "disconnect",
+        Some("offline") => is_handshake,
         _ => false,
     };
     let is_decoded_as_offline = *result == Ok(ClientMessage::Offline);
@@ -242,15 +240,16 @@ fn check_offline_decoding(
 
     // An offline message is created from the payload: only the type and the state are changed. The
     // decoder must ignore all other fields.
-    match (channel, value.get("type").is_some()) {
-        (Channel::Control(_), true) if value["content"].is_object() => {
-            value["type"] = "connection-status".into();
-            value["content"]["state"] = "offline".into();
-        }
-        (Channel::Handshake(_) | Channel::HandshakeStatus, true) => {
-            value["type"] = "offline".into();
-        }
-        _ => return,
+    if value.get("type").is_none() {
+        return;
+    }
+    if is_control && value["content"].is_object() {
+        value["type"] = "connection-status".into();
+        value["content"]["state"] = "offline".into();
+    } else if is_handshake {
+        value["type"] = "offline".into();
+    } else {
+        return;
     }
     let payload = value.to_string().into_bytes();
     if payload.len() <= MAX_PRESENCE_BYTES {

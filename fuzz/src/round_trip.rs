@@ -5,12 +5,12 @@ use serde_json::{Map, Number, Value};
 use uuid::Uuid;
 
 use domain::clock::truncate_to_micros;
-use domain::{ClientInfo, ClientKind, Dialect, MessageId, OutgoingMessage, Timestamp};
-use protocol::handshake::client_side as handshake_client;
-use protocol::status::client_side as status_client;
+use domain::{ClientInfo, ClientKind, MessageId, OutgoingMessage, Timestamp};
+use protocol::handshake::{HandshakeDialect, client_side as handshake_client};
+use protocol::status::{StatusDialect, client_side as status_client};
 use protocol::{
-    ClientMessage, ClientResponse, Command, HandshakeError, Rejection, encode_command,
-    encode_message, handshake, is_valid_metadata, status,
+    ClientMessage, ClientResponse, Command, Dialect as _, HandshakeError, Rejection, handshake,
+    is_valid_metadata, status,
 };
 
 /// Range of the generated times in Unix seconds. The range starts at the year 0 and ends one second
@@ -175,7 +175,7 @@ fn check_message_round_trip(message: &OutgoingMessage) {
     let payload = message.payload.clone();
     let message_id = message.message_id.to_string();
 
-    let (_, bytes) = encode_message(Dialect::Status, message);
+    let bytes = StatusDialect.encode_message(message).payload;
     let encoded = parse_object(&bytes);
     assert_envelope(&encoded, "data", message.message_id, message.sent);
     assert_keys(
@@ -200,7 +200,7 @@ fn check_message_round_trip(message: &OutgoingMessage) {
     };
     assert_eq!(status_client::decode(&bytes), Some(expected));
 
-    let (_, bytes) = encode_message(Dialect::Handshake, message);
+    let bytes = HandshakeDialect.encode_message(message).payload;
     let encoded = parse_object(&bytes);
     assert_envelope(&encoded, "message", message.message_id, message.sent);
     let mut keys = vec![
@@ -234,8 +234,10 @@ fn check_command_round_trip(command: &Command, message_id: Uuid, now: Timestamp)
         Command::Disconnect { message } => ("disconnect", None, message.as_str()),
     };
 
-    let (_, bytes) = encode_command(Dialect::Status, command, message_id, now)
-        .expect("the status dialect has every command");
+    let bytes = StatusDialect
+        .encode_command(command, message_id, now)
+        .expect("the status dialect has every command")
+        .payload;
     let encoded = parse_object(&bytes);
     assert_envelope(&encoded, "command", message_id, now);
     let keys = [
@@ -261,7 +263,7 @@ fn check_command_round_trip(command: &Command, message_id: Uuid, now: Timestamp)
     };
     assert_eq!(status_client::decode(&bytes), Some(expected));
 
-    let Some((_, bytes)) = encode_command(Dialect::Handshake, command, message_id, now) else {
+    let Some(encoded_command) = HandshakeDialect.encode_command(command, message_id, now) else {
         assert_eq!(
             *command,
             Command::Ping,
@@ -269,6 +271,7 @@ fn check_command_round_trip(command: &Command, message_id: Uuid, now: Timestamp)
         );
         return;
     };
+    let bytes = encoded_command.payload;
     let encoded = parse_object(&bytes);
     assert_envelope(&encoded, "force-disconnect", message_id, now);
     assert_eq!(encoded["reconnect_after"] == "never", delay.is_none());
@@ -302,7 +305,10 @@ fn check_handshake_error_round_trip(
         in_response_to: in_response_to.clone(),
         rejection: Rejection::invalid_schema(detail),
     };
-    let bytes = handshake::encode_handshake_error(&error, message_id, now);
+    let bytes = HandshakeDialect
+        .encode_handshake_error(&error, message_id, now)
+        .expect("the handshake dialect has a handshake-error message")
+        .payload;
     let encoded = parse_object(&bytes);
     assert_envelope(&encoded, "handshake-error", message_id, now);
     assert_keys(

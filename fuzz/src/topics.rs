@@ -1,16 +1,20 @@
 //! Checks the invariants of topic names, for any topic and several deployments.
 
 use domain::ClientId;
-use protocol::{Channel, ClientTopic, Direction, HandshakeTopicLevels, TopicScheme};
+use protocol::{
+    ClientTopic, DIALECTS, DialectSettings, Direction, HandshakeTopicLevels, TopicScheme,
+};
 
-/// Returns the topic prefixes and handshake levels of several deployments. The topic names are
+/// Returns the topic prefixes and dialect settings of several deployments. The topic names are
 /// easy to confuse: some prefixes start with another prefix, and some handshake levels are also
 /// levels of other topics.
-pub fn test_deployments() -> Vec<(Vec<String>, HandshakeTopicLevels)> {
-    let handshake_levels = |inbound: &str, outbound: &str, status: &str| HandshakeTopicLevels {
-        inbound_level: inbound.to_owned(),
-        outbound_level: outbound.to_owned(),
-        status_level: Some(status.to_owned()),
+pub fn test_deployments() -> Vec<(Vec<String>, DialectSettings)> {
+    let handshake_levels = |inbound: &str, outbound: &str, status: &str| DialectSettings {
+        handshake_topics: HandshakeTopicLevels {
+            inbound_level: inbound.to_owned(),
+            outbound_level: outbound.to_owned(),
+            status_level: Some(status.to_owned()),
+        },
     };
     let prefixes = |prefixes: &[&str]| prefixes.iter().map(|&prefix| prefix.to_owned()).collect();
     vec![
@@ -18,10 +22,7 @@ pub fn test_deployments() -> Vec<(Vec<String>, HandshakeTopicLevels)> {
             prefixes(&["redhat/insights", "qa/insights"]),
             handshake_levels("in", "out", "status"),
         ),
-        (
-            prefixes(&["redhat/insights"]),
-            HandshakeTopicLevels::default(),
-        ),
+        (prefixes(&["redhat/insights"]), DialectSettings::default()),
         (
             prefixes(&["redhat", "redhat/insights", "redhat/insights/in"]),
             handshake_levels("in", "out", "status"),
@@ -48,16 +49,11 @@ pub fn filter_matches(filter: &str, topic: &str) -> bool {
 /// # Panics
 /// If an invariant is violated.
 pub fn check_topic(topic: &str) {
-    for (prefixes, handshake_levels) in test_deployments() {
-        let topics = TopicScheme::new(prefixes.clone(), handshake_levels.clone());
+    for (prefixes, settings) in test_deployments() {
+        let topics = TopicScheme::new(prefixes.clone(), &settings);
         check_topic_in_scheme(&topics, topic);
         if let Ok(client) = ClientId::new(topic) {
-            check_topics_of_client(
-                &topics,
-                &prefixes,
-                handshake_levels.status_level.is_some(),
-                &client,
-            );
+            check_topics_of_client(&topics, &prefixes, &settings, &client);
         }
     }
 }
@@ -65,7 +61,7 @@ pub fn check_topic(topic: &str) {
 fn check_topic_in_scheme(topics: &TopicScheme, topic: &str) {
     let parsed = topics.parse(topic);
     if let Some(parsed) = &parsed {
-        assert_eq!(topics.topic_name(parsed), topic);
+        assert_eq!(topics.topic_name(parsed).as_deref(), Some(topic));
         assert!(ClientId::new(parsed.client.as_str()).is_ok());
         assert!(!topic.contains(['+', '#', '\0']));
     }
@@ -119,29 +115,22 @@ fn check_topic_in_scheme(topics: &TopicScheme, topic: &str) {
 fn check_topics_of_client(
     topics: &TopicScheme,
     prefixes: &[String],
-    has_status_topic: bool,
+    settings: &DialectSettings,
     client: &ClientId,
 ) {
     let other_client = ClientId::new("another").expect("a valid client id");
     for prefix in prefixes {
-        for direction in [Direction::ToClient, Direction::FromClient] {
-            let mut channels = vec![
-                Channel::Control(direction),
-                Channel::Data(direction),
-                Channel::Handshake(direction),
-            ];
-            if has_status_topic && direction == Direction::FromClient {
-                channels.push(Channel::HandshakeStatus);
-            }
-            for channel in channels {
+        for dialect in DIALECTS {
+            for channel_topic in dialect.topics(settings) {
+                let channel = channel_topic.channel();
                 let topic = ClientTopic {
                     prefix: prefix.clone(),
                     client: client.clone(),
                     channel,
                 };
-                let name = topics.topic_name(&topic);
+                let name = topics.topic_name(&topic).expect("the channel has a topic");
                 assert_eq!(topics.parse(&name), Some(topic), "{name}");
-                let is_from_client = direction == Direction::FromClient;
+                let is_from_client = channel.direction() == Direction::FromClient;
                 assert_eq!(topics.may_publish(client, &name), is_from_client, "{name}");
                 assert_eq!(
                     topics.may_subscribe(client, &name),

@@ -109,6 +109,10 @@ impl ApiError {
     pub fn send_failed(title: &'static str, error: SendError) -> Self {
         match error {
             SendError::NotConnected => Self::no_connection(),
+            // Another version of the service may have the dialect, so the caller may retry.
+            SendError::UnknownDialect { .. } => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, title, error.to_string())
+            }
             SendError::Unavailable {
                 message_id,
                 problem,

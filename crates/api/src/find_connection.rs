@@ -19,7 +19,10 @@ impl ApiState {
         let Ok(client_id) = ClientId::new(client_id) else {
             return Ok(None);
         };
-        Ok(self.store.find_connection_for_org(org, &client_id).await?)
+        Ok(self
+            .connections
+            .find_connection_for_org(org, &client_id)
+            .await?)
     }
 
     /// Finds a connection that the organization may send messages to. These are the connections of
@@ -37,7 +40,7 @@ impl ApiState {
             return Ok(None);
         };
         let connection = self
-            .store
+            .connections
             .find_org_or_satellite_connection(org, &client_id)
             .await?;
         if let Some(connection) = &connection

@@ -40,12 +40,12 @@ async fn readiness(State(probes): State<SharedProbeState>) -> Response {
     let descriptions = probes.health.descriptions();
     let descriptions = descriptions
         .into_iter()
-        .map(|(component, text)| (component.as_str().to_owned(), text.into()));
+        .map(|(component, text)| (component.to_owned(), text.into()));
     let components: Map<String, Value> = check_results
         .into_iter()
         .map(|(component, result)| {
             let text = result.map_or_else(|problem| problem, |()| "ok".to_owned());
-            (component.as_str().to_owned(), text.into())
+            (component.to_owned(), text.into())
         })
         .chain(descriptions)
         .collect();

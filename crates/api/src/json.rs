@@ -1,14 +1,12 @@
 //! JSON request and response bodies.
 
-use axum::extract::rejection::BytesRejection;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::body_timeout;
 use super::error::ApiError;
+use super::request_body::RequestBody;
 use service::request_id;
 
 /// A JSON response with the content type `application/json; charset=UTF-8`.
@@ -35,24 +33,9 @@ impl<T: Serialize> IntoResponse for Json<T> {
 }
 
 /// Parses a request body. The body must contain exactly one JSON object.
-pub(super) fn parse_body<T: DeserializeOwned>(
-    body: Result<Bytes, BytesRejection>,
-) -> Result<T, ApiError> {
-    let body = body.map_err(|rejection| match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => ApiError::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "Request body too large",
-            "The request body exceeds the size limit of this service",
-        ),
-        _ if body_timeout::is_body_timeout(&rejection) => ApiError::new(
-            StatusCode::REQUEST_TIMEOUT,
-            "Request timeout",
-            "The request body was not received in time",
-        ),
-        _ => ApiError::invalid_body("The request body could not be read"),
-    })?;
+pub(super) fn parse_body<T: DeserializeOwned>(body: &RequestBody) -> Result<T, ApiError> {
     let malformed_error = || ApiError::invalid_body("Request body includes malformed json");
-    let mut json_values = serde_json::Deserializer::from_slice(&body).into_iter();
+    let mut json_values = serde_json::Deserializer::from_slice(body).into_iter();
     let first_value: serde_json::Value = json_values
         .next()
         .ok_or_else(malformed_error)?

@@ -6,7 +6,6 @@
 
 mod audit;
 mod auth;
-mod body_timeout;
 mod connection_status;
 mod docs;
 mod error;
@@ -18,6 +17,7 @@ mod middleware;
 mod openapi;
 mod pagination;
 mod rate_limits;
+mod request_body;
 mod send_command;
 mod send_message;
 mod serve;
@@ -25,7 +25,6 @@ mod settings;
 mod tls;
 mod v1;
 mod v2;
-mod write_timeout;
 
 use std::sync::Arc;
 
@@ -35,8 +34,8 @@ pub use axum::Router;
 
 use delivery::Delivery;
 use domain::Clock;
-use service::Health;
-use store::Store;
+use service::{Health, TaskGroup};
+use store::ConnectionRepository;
 use tenant::AccountTranslator;
 
 use middleware::MiddlewareConfig;
@@ -54,7 +53,7 @@ pub use tls::read_tls;
 
 /// Dependencies and settings of the endpoints.
 pub struct ApiState {
-    store: Arc<dyn Store>,
+    connections: Arc<dyn ConnectionRepository>,
     delivery: Delivery,
     clock: Arc<dyn Clock>,
     keys: Keys,
@@ -65,20 +64,24 @@ pub struct ApiState {
     /// gateway that overwrites the header.
     trust_identity_header: bool,
     lookup_mode: LookupMode,
+    /// The group of the tasks that serve HTTP. A request spawns a task here if the task must
+    /// continue when the caller closes the connection.
+    tasks: TaskGroup,
 }
 
 impl ApiState {
     /// Creates the state from its dependencies and the `[api]` configuration.
     pub fn new(
-        store: Arc<dyn Store>,
+        connections: Arc<dyn ConnectionRepository>,
         delivery: Delivery,
         clock: Arc<dyn Clock>,
         keys: Keys,
         account_translator: Arc<dyn AccountTranslator>,
         config: &ApiSettings,
+        tasks: TaskGroup,
     ) -> Self {
         Self {
-            store,
+            connections,
             delivery,
             clock,
             keys,
@@ -86,6 +89,7 @@ impl ApiState {
             rate_limits: RateLimits::new(&config.rate_limit),
             trust_identity_header: config.trust_identity_header,
             lookup_mode: config.lookup_mode,
+            tasks,
         }
     }
 }

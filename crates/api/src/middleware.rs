@@ -16,7 +16,7 @@ use tracing::field;
 use uuid::Uuid;
 
 use super::error::ApiError;
-use super::{HttpSettings, body_timeout, health, metrics};
+use super::{HttpSettings, health, metrics};
 use service::request_id;
 
 /// Log target of the access log.
@@ -79,8 +79,7 @@ pub(super) async fn handle_request(
         request.extensions_mut().insert(log_entry.context.clone());
     }
     DefaultBodyLimit::max(config.max_body_bytes).apply(&mut request);
-    let handler = next.run(body_timeout::with_body_timeout(request));
-    let handler = run_with_timeout_and_panic_handler(config.request_timeout, handler);
+    let handler = run_with_timeout_and_panic_handler(config.request_timeout, next.run(request));
     let mut response = request_id::scope(request_id, handler).await;
     let duration = started_at.elapsed();
     let status = response.status().as_u16();
@@ -155,4 +154,80 @@ fn new_request_id() -> (HeaderValue, String) {
     let header = HeaderValue::from_str(&request_id);
     let header = header.unwrap_or_else(|_| HeaderValue::from_static("none"));
     (header, request_id)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use axum::Router;
+    use axum::body::{Body, to_bytes};
+    use axum::middleware::from_fn_with_state;
+    use axum::routing::get;
+    use hyper::service::Service as _;
+    use hyper_util::service::TowerToHyperService;
+    use serde_json::{Value, json};
+    use tracing_subscriber::fmt::MakeWriter as _;
+
+    use super::*;
+
+    /// Sends a GET request with the request id `request-9` to `path`. Returns the `Retry-After`
+    /// header and the body.
+    async fn get_response(router: Router, path: &str) -> (Option<HeaderValue>, Value) {
+        let config = MiddlewareConfig {
+            max_body_bytes: 1024,
+            request_timeout: Duration::from_secs(3),
+            is_access_log_enabled: false,
+        };
+        let router = router.layer(from_fn_with_state(config, handle_request));
+        let request = Request::get(path)
+            .header(REQUEST_ID_HEADER, "request-9")
+            .body(Body::empty())
+            .unwrap();
+        let response = TowerToHyperService::new(router).call(request).await;
+        let response = response.unwrap();
+        let (status, headers) = (response.status(), response.headers());
+        assert_eq!(headers[REQUEST_ID_HEADER], "request-9");
+        assert_eq!(headers["content-type"], "application/json; charset=UTF-8");
+        let retry_after = headers.get("retry-after").cloned();
+        let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        let body: Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(body["status"], status.as_u16());
+        (retry_after, body)
+    }
+
+    #[tokio::test]
+    async fn a_panic_becomes_a_500_response_and_is_logged_with_the_request_id() {
+        static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+        async fn panic_handler() {
+            panic!("handler of the test");
+        }
+        let subscriber = tracing_subscriber::fmt().json();
+        let subscriber = subscriber.with_writer(|| LOG.make_writer()).finish();
+        let _guard = tracing::subscriber::set_default(subscriber);
+        let router = Router::new().route("/panic", get(panic_handler));
+        let (_, body) = get_response(router, "/panic").await;
+        assert_eq!(body["title"], "Internal server error");
+        assert!(!body.to_string().contains("handler of the test"), "{body}");
+        let line: Value = serde_json::from_slice(&LOG.lock().unwrap()).unwrap();
+        assert_eq!(
+            (&line["level"], &line["fields"]),
+            (
+                &json!("ERROR"),
+                &json!({
+                    "message": "request handler panicked",
+                    "request_id": "request-9",
+                    "panic": "handler of the test",
+                })
+            )
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_times_out_becomes_a_503_response() {
+        let router = Router::new().route("/slow", get(std::future::pending::<()>));
+        let (retry_after, body) = get_response(router, "/slow").await;
+        assert_eq!(body["title"], "Service unavailable");
+        assert_eq!(retry_after.unwrap(), "5");
+    }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use serde::{Deserialize as _, Deserializer, de};
 use serde_json::Number;
+use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use super::ApiState;
@@ -14,7 +15,6 @@ use delivery::SendError;
 use domain::Connection;
 use protocol::Command;
 use service::request_id;
-use store::{ConnectionEnd, PresenceBatch, ReceivedAt};
 
 impl ApiState {
     /// Sends a reconnect or disconnect command, and returns the message id of the command. Returns
@@ -42,9 +42,16 @@ impl ApiState {
             Ok(message_id)
         };
         let request_id = request_id::current().unwrap_or_default();
-        let task = tokio::spawn(request_id::scope(request_id, send_and_record));
-        task.await
-            .unwrap_or_else(|join_error| Err(ApiError::from_panic(&join_error.to_string())))
+        let send_and_record = request_id::scope(request_id, send_and_record);
+        let (result_sender, result) = oneshot::channel();
+        self.tasks.spawn_item("disconnect_command", async move {
+            // `send` fails if the caller closed the HTTP connection. That is not an error.
+            let _ = result_sender.send(send_and_record.await);
+        });
+        // The sender is dropped without a result if the task panics, or if shutdown drops the task.
+        result
+            .await
+            .unwrap_or_else(|_| Err(ApiError::from_panic(&"disconnect command aborted")))
     }
 
     async fn publish_command(
@@ -59,21 +66,14 @@ impl ApiState {
         }
     }
 
-    /// Records in the database that the client is disconnected.
+    /// Records in the database that the client is disconnected. Has no effect if the client has
+    /// reconnected since the command was sent.
     async fn mark_disconnected(&self, connection: &Connection) -> Result<(), ApiError> {
-        let now = self.clock.now();
-        let batch = PresenceBatch {
-            connection_ends: vec![ConnectionEnd {
-                client_id: connection.client_id.clone(),
-                received_at: ReceivedAt {
-                    time: now,
-                    position: None,
-                },
-            }],
-            ..PresenceBatch::default()
-        };
-        let record_result = self.store.record_batch(&batch, &[], now).await;
-        record_result.map(drop).map_err(|error| {
+        let marked = self
+            .connections
+            .mark_disconnected(&connection.client_id, self.clock.now())
+            .await;
+        marked.map(drop).map_err(|error| {
             tracing::warn!(
                 request_id = request_id::current(), %error,
                 client_id = connection.client_id.as_str(),

@@ -4,6 +4,7 @@
 //! request or reads a response too slowly.
 
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,15 +19,18 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
+use tokio_io_timeout::TimeoutWriter;
 
 use super::middleware::Peer;
-use super::write_timeout::WriteTimeoutStream;
 use network::tls_server::ServerTls;
 use service::LogThrottle;
-use service::shutdown::TaskGroup;
+use service::TaskGroup;
 
 const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum time during which the caller reads no response data. After this time, the server closes
+/// the connection.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Approximate maximum size of the request line and the headers. The response to a request with
 /// larger headers has status 431.
 const MAX_HEADER_BYTES: usize = 64 * 1024;
@@ -61,7 +65,7 @@ pub async fn serve(
             Ok((stream, peer)) => {
                 let connection =
                     serve_connection(stream, peer, tls.clone(), router.clone(), tasks.clone());
-                tasks.spawn(async move {
+                tasks.spawn_item("http_connection", async move {
                     connection.await;
                     drop(permit);
                 });
@@ -111,7 +115,7 @@ async fn serve_http(
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_READ_TIMEOUT)
         .max_buf_size(MAX_HEADER_BYTES)
-        .serve_connection(TokioIo::new(WriteTimeoutStream::new(stream)), service);
+        .serve_connection(TokioIo::new(with_write_timeout(stream)), service);
     tokio::pin!(connection);
     let result = tokio::select! {
         result = connection.as_mut() => result,
@@ -122,5 +126,52 @@ async fn serve_http(
     };
     if let Err(error) = result {
         tracing::debug!(%peer, %error, "HTTP connection failed");
+    }
+}
+
+/// Returns a stream whose writes fail after [`WRITE_TIMEOUT`] without progress.
+fn with_write_timeout<S: AsyncWrite>(stream: S) -> Pin<Box<TimeoutWriter<S>>> {
+    let mut stream = TimeoutWriter::new(stream);
+    stream.set_timeout(Some(WRITE_TIMEOUT));
+    Box::pin(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::post;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::super::request_body::RequestBody;
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn write_to_a_slow_reader_succeeds_and_write_to_a_stopped_reader_times_out() {
+        let (server, mut caller) = tokio::io::duplex(4);
+        let mut server = with_write_timeout(server);
+        let slow_reader = tokio::spawn(async move {
+            for _ in 0..5 {
+                tokio::time::sleep(WRITE_TIMEOUT / 2).await;
+                caller.read_exact(&mut [0; 4]).await.unwrap();
+            }
+            caller
+        });
+        server.write_all(&[0; 20]).await.unwrap();
+        let stalled_caller = slow_reader.await.unwrap();
+        let error = server.write_all(&[0; 20]).await.unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+        drop(stalled_caller);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_connection_of_an_incomplete_request_body_is_closed_after_a_408_response() {
+        let router = Router::new().route("/", post(async |_: RequestBody| ()));
+        let (server, mut caller) = tokio::io::duplex(1024);
+        let peer = SocketAddr::from(([127, 0, 0, 1], 1));
+        tokio::spawn(serve_http(server, peer, router, TaskGroup::new()));
+        let request = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{";
+        caller.write_all(request).await.unwrap();
+        let mut response = String::new();
+        caller.read_to_string(&mut response).await.unwrap();
+        assert!(response.starts_with("HTTP/1.1 408 "), "{response}");
     }
 }

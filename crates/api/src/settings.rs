@@ -8,7 +8,9 @@ use std::path::PathBuf;
 use serde::Deserialize;
 
 use service::settings::deserialize::{optional_path, optional_socket_addr, socket_addr};
-use service::settings::{HumanDuration, InvalidValue, Secret, require_nonzero_duration};
+use service::settings::{
+    ExposeSecret as _, HumanDuration, InvalidValue, SecretString, require_nonzero_duration,
+};
 
 /// Minimum length of a secret. A shorter secret could be guessed.
 const MIN_SECRET_CHARS: usize = 16;
@@ -49,7 +51,7 @@ impl ApiSettings {
                 );
             }
             for secret in key.secrets() {
-                if secret.expose().chars().count() < MIN_SECRET_CHARS {
+                if secret.expose_secret().chars().count() < MIN_SECRET_CHARS {
                     return invalid_key(
                         "the secret is too short",
                         &format!(
@@ -123,14 +125,14 @@ pub enum LookupMode {
     expecting = "expected a secret, or { secrets = [\"…\"], scopes = [\"tenant\", \"management\"] }"
 )]
 pub enum CallerKey {
-    SingleSecret(Secret),
+    SingleSecret(SecretString),
     Detailed(DetailedKey),
 }
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DetailedKey {
-    secrets: Vec<Secret>,
+    secrets: Vec<SecretString>,
     #[serde(default = "default_scopes")]
     scopes: Vec<Scope>,
 }
@@ -151,7 +153,7 @@ fn default_scopes() -> Vec<Scope> {
 
 impl CallerKey {
     #[must_use]
-    pub fn secrets(&self) -> &[Secret] {
+    pub fn secrets(&self) -> &[SecretString] {
         match self {
             Self::SingleSecret(secret) => std::slice::from_ref(secret),
             Self::Detailed(key) => &key.secrets,

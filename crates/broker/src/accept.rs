@@ -19,7 +19,7 @@ use super::{BindError, BrokerState, metrics};
 use domain::ClientId;
 use network::tls_server::ServerTls;
 use service::LogThrottle;
-use service::shutdown::TaskGroup;
+use service::TaskGroup;
 
 /// Delay before the next accept after an accept failed. The usual cause of the failure is a lack of
 /// file descriptors. Connections that close during the delay release file descriptors.
@@ -62,7 +62,7 @@ pub(super) async fn accept_connections(
                     continue;
                 };
                 let connection = serve_connection(state.clone(), stream, peer, tls.clone());
-                tasks.spawn(async move {
+                tasks.spawn_item("mqtt_connection", async move {
                     connection.await;
                     drop(slot);
                 });

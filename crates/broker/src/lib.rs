@@ -35,10 +35,10 @@ use tokio::net::TcpListener;
 use tokio::sync::broadcast;
 
 use domain::{ClientId, Clock};
-use network::tls_server::{self, ServerTls};
+use network::tls_server::ServerTls;
 use protocol::TopicScheme;
+use service::TaskGroup;
 use service::rate_limit::RateLimiter;
-use service::shutdown::TaskGroup;
 
 pub use accept::bind;
 pub use error::BindError;
@@ -62,8 +62,6 @@ const SESSION_QUEUE_LIMITS: QueueLimits = QueueLimits {
 const MAX_BUFFERED_MESSAGES_PER_CLIENT: usize = 64;
 /// MQTT receive maximum: maximum number of unacknowledged QoS 1 messages from one client.
 const RECEIVE_MAXIMUM: u16 = 64;
-/// Maximum time at shutdown for `mqtt5` to send DISCONNECT to all clients.
-const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const HOUSEKEEPING_INTERVAL: Duration = Duration::from_mins(1);
 /// Number of file descriptors that are reserved for the database, the REST API and log files. MQTT
 /// connections may use the other file descriptors of the process.
@@ -78,11 +76,13 @@ pub struct Listeners {
     pub tls: Option<(TcpListener, Arc<ServerTls>)>,
 }
 
-/// The running broker. To shut the broker down, call [`Broker::stop_accepting_messages`], then
-/// [`Broker::stop`].
+/// The broker. It serves clients while [`Broker::accept_connections`] and
+/// [`Broker::run_housekeeping`] run. To shut the broker down, call
+/// [`Broker::stop_accepting_messages`], then [`Broker::disconnect_all`], then stop its tasks. All
+/// clones refer to the same broker.
+#[derive(Clone)]
 pub struct Broker {
     state: Arc<BrokerState>,
-    tasks: TaskGroup,
 }
 
 /// State that all connections share.
@@ -106,44 +106,51 @@ struct BrokerState {
     /// True after shutdown has begun. The broker then accepts no messages and discards last wills.
     /// Otherwise shutdown, which closes all connections, would mark all clients as disconnected.
     is_shutting_down: AtomicBool,
+    /// True after [`Broker::disconnect_all`] was called. The broker then publishes no messages.
+    is_disconnecting_all: AtomicBool,
 }
 
 impl Broker {
-    /// Starts the broker: accepts clients on `listeners`, and forwards their messages to `sink`.
+    /// Creates a broker that forwards the messages of its clients to `sink`.
     #[must_use]
-    pub fn start(
+    pub fn new(
         settings: BrokerSettings,
         topics: TopicScheme,
-        listeners: Listeners,
         sink: Arc<dyn MessageSink>,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let tasks = TaskGroup::new();
-        let state = Arc::new(BrokerState::new(settings, topics, sink, clock));
-        if let Some(listener) = listeners.plain {
-            tasks.spawn(accept::accept_connections(
-                state.clone(),
-                listener,
-                None,
-                tasks.clone(),
-            ));
+        Self {
+            state: Arc::new(BrokerState::new(settings, topics, sink, clock)),
         }
-        if let Some((listener, tls)) = listeners.tls {
-            let reload_interval = state.settings.tls.reload_interval.get();
-            tasks.spawn(tls_server::reload_on_change(
-                tls.clone(),
-                reload_interval,
-                tasks.clone(),
-            ));
-            tasks.spawn(accept::accept_connections(
-                state.clone(),
-                listener,
-                Some(tls),
-                tasks.clone(),
-            ));
+    }
+
+    /// Accepts clients on `listener` until `tasks` is cancelled. With `tls`, the connections use
+    /// mutual TLS. Each connection has its own task in `tasks`.
+    pub async fn accept_connections(
+        self,
+        listener: TcpListener,
+        tls: Option<Arc<ServerTls>>,
+        tasks: TaskGroup,
+    ) {
+        accept::accept_connections(self.state, listener, tls, tasks).await;
+    }
+
+    /// Periodically removes expired MQTT sessions and the token buckets that are full again. A full
+    /// bucket has the same effect as a new bucket. Returns when `tasks` is cancelled.
+    pub async fn run_housekeeping(self, tasks: TaskGroup) {
+        let state = self.state;
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(HOUSEKEEPING_INTERVAL) => {}
+                () = tasks.cancelled() => return,
+            }
+            if let Err(error) = state.storage.cleanup_expired().await {
+                tracing::warn!(%error, "failed to remove expired MQTT sessions");
+            }
+            state.router.sweep_sessions().await;
+            state.resource_monitor.cleanup_expired_windows().await;
+            state.connect_rate_limiter.remove_full_buckets();
         }
-        tasks.spawn(run_housekeeping(state.clone(), tasks.clone()));
-        Self { state, tasks }
     }
 
     /// Stops accepting messages and connections. From then on, the broker acknowledges no new
@@ -153,12 +160,15 @@ impl Broker {
         self.state.is_shutting_down.store(true, Ordering::Release);
     }
 
-    /// Disconnects all clients. Drops the connections that are still open after one second.
-    pub async fn stop(&self) {
+    /// Sends DISCONNECT to all clients. Returns without waiting for the connections to close. From
+    /// then on, the broker publishes no messages.
+    pub fn disconnect_all(&self) {
         self.stop_accepting_messages();
+        self.state
+            .is_disconnecting_all
+            .store(true, Ordering::Release);
         // `send` fails only if no client is connected. That is not an error.
         let _ = self.state.disconnect_all_signal.send(());
-        self.tasks.stop(DISCONNECT_TIMEOUT).await;
     }
 
     /// Returns whether the client is connected.
@@ -182,7 +192,7 @@ impl Broker {
     /// # Errors
     /// When the broker is shutting down.
     pub fn health(&self) -> Result<(), String> {
-        if self.state.is_shutting_down() || self.tasks.is_cancelled() {
+        if self.state.is_shutting_down() {
             Err("shutting down".to_owned())
         } else {
             Ok(())
@@ -224,6 +234,7 @@ impl BrokerState {
             ),
             settings,
             is_shutting_down: AtomicBool::new(false),
+            is_disconnecting_all: AtomicBool::new(false),
         }
     }
 
@@ -282,22 +293,5 @@ fn unlimited_resources() -> ResourceLimits {
         max_bandwidth_per_client: 0,
         max_connection_rate: u32::MAX,
         rate_limit_window: Duration::from_secs(1),
-    }
-}
-
-/// Periodically removes expired MQTT sessions and the token buckets that are full again. A full
-/// bucket has the same effect as a new bucket.
-async fn run_housekeeping(state: Arc<BrokerState>, tasks: TaskGroup) {
-    loop {
-        tokio::select! {
-            () = tokio::time::sleep(HOUSEKEEPING_INTERVAL) => {}
-            () = tasks.cancelled() => return,
-        }
-        if let Err(error) = state.storage.cleanup_expired().await {
-            tracing::warn!(%error, "failed to remove expired MQTT sessions");
-        }
-        state.router.sweep_sessions().await;
-        state.resource_monitor.cleanup_expired_windows().await;
-        state.connect_rate_limiter.remove_full_buckets();
     }
 }

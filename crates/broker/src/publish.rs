@@ -1,5 +1,6 @@
 //! Publishes messages from this service to a client.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mqtt5::QoS;
@@ -45,7 +46,7 @@ impl Broker {
         timeout: Duration,
     ) -> Result<(), PublishError> {
         let state = &self.state;
-        if self.tasks.is_cancelled() {
+        if state.is_disconnecting_all.load(Ordering::Acquire) {
             return Err(PublishError::ShuttingDown);
         }
         if !state.live_connections.is_connected(client) {

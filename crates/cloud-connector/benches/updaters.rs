@@ -56,6 +56,10 @@ fn main() -> ExitCode {
 }
 
 /// Measures both jobs. Returns whether all performance goals are met.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a benchmark has no configuration"
+)]
 fn run_jobs() -> Result<bool> {
     let row_count = match std::env::var("BENCH_ROWS") {
         Ok(row_count) => row_count.parse().context("BENCH_ROWS is not a number")?,
@@ -95,15 +99,20 @@ async fn measure_job(services: &Services, job: LookupJob, row_count: u32) -> Res
         kafka::create_topics(&config.kafka, &[&config.inventory.topic]).await?;
     }
 
-    let store = runtime::open_store_for_cli(&config).await?;
+    let repositories = runtime::open_store_for_cli(&config).await?;
     let tenant_lookup = runtime::tenant_lookup(&config)?;
     let clock = Arc::new(SystemClock);
-    let lookup_job =
-        runtime::tenant_lookup_job(&config, store.clone(), tenant_lookup, None, clock)?;
+    let lookup_job = runtime::tenant_lookup_job(
+        &config,
+        repositories.lookup_queue.clone(),
+        tenant_lookup,
+        None,
+        clock,
+    )?;
     let started_at = Instant::now();
     let summary = lookup_job.run(job, RunOptions::default(), &|_| {}).await?;
     let duration = started_at.elapsed();
-    store.close().await;
+    repositories.maintenance.close().await;
 
     // The measurement is valid only if the job has processed all rows.
     ensure!(

@@ -1,6 +1,5 @@
 //! Publishes messages to clients through the embedded broker.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,7 +10,7 @@ use domain::ClientId;
 
 /// Publishes messages to clients through the embedded broker.
 pub struct EmbeddedPublisher {
-    broker: Arc<Broker>,
+    broker: Broker,
     publish_timeout: Duration,
 }
 
@@ -19,7 +18,7 @@ impl EmbeddedPublisher {
     /// Creates a publisher. `publish_timeout` is the maximum time until the broker accepts a
     /// message.
     #[must_use]
-    pub fn new(broker: Arc<Broker>, publish_timeout: Duration) -> Self {
+    pub fn new(broker: Broker, publish_timeout: Duration) -> Self {
         Self {
             broker,
             publish_timeout,

@@ -7,11 +7,11 @@ use uuid::Uuid;
 
 use super::{ClientPublisher, PublishError};
 use domain::Clock;
-use protocol::{ClientTopic, HandshakeError, TopicScheme, handshake};
-use service::shutdown::TaskGroup;
+use protocol::{ClientTopic, EncodedMessage, HandshakeError, TopicScheme};
+use service::TaskGroup;
 
-/// Publishes the handshake errors from the channel `errors`. Returns when the channel is closed or
-/// `tasks` is cancelled.
+/// Publishes the handshake errors from the channel `errors` until `tasks` is cancelled. Each error
+/// has the topic of the invalid handshake.
 ///
 /// An error that cannot be published is discarded. The client retries its handshake even if it
 /// receives no error message.
@@ -28,12 +28,24 @@ pub async fn publish_handshake_errors(
             () = tasks.cancelled() => return,
         };
         let Some((topic, handshake_error)) = received else {
-            return;
+            // The recorder has stopped, so there are no more handshake errors.
+            return tasks.cancelled().await;
         };
-        let payload =
-            handshake::encode_handshake_error(&handshake_error, Uuid::new_v4(), clock.now());
+        let encoded_error = topic.channel.dialect().encode_handshake_error(
+            &handshake_error,
+            Uuid::new_v4(),
+            clock.now(),
+        );
+        let Some(EncodedMessage { channel, payload }) = encoded_error else {
+            continue;
+        };
+        let Some(topic_name) = topics.topic_name(&ClientTopic {
+            channel,
+            ..topic.clone()
+        }) else {
+            continue;
+        };
         let client = &topic.client;
-        let topic_name = topics.topic_name(&topic);
         match publisher.publish(client, topic_name, payload).await {
             Ok(()) | Err(PublishError::NotConnected) => {}
             Err(error) => {

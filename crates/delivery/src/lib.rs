@@ -18,8 +18,8 @@ use async_trait::async_trait;
 use serde_json::Value;
 use uuid::Uuid;
 
-use domain::{ClientId, Clock, Connection, OutgoingMessage};
-use protocol::{self, Channel, ClientTopic, Command, TopicScheme};
+use domain::{ClientId, Clock, Connection, DialectName, OutgoingMessage};
+use protocol::{Channel, ClientTopic, Command, Dialect, EncodedMessage, TopicScheme};
 
 pub use embedded_publisher::EmbeddedPublisher;
 pub use handshake_errors::publish_handshake_errors;
@@ -76,6 +76,12 @@ pub enum SendError {
     /// The client has no connection to the broker.
     #[error("the client is not connected")]
     NotConnected,
+    /// The service cannot encode messages to the client, because it has no dialect with this name.
+    #[error("the service does not have the client's dialect {dialect:?}")]
+    UnknownDialect {
+        /// Name of the dialect that is stored for the client.
+        dialect: String,
+    },
     /// The broker is unavailable or rejected the message.
     #[error("message {message_id} was not sent: {problem}")]
     Unavailable {
@@ -180,7 +186,7 @@ impl Delivery {
     /// message id.
     ///
     /// # Errors
-    /// If the broker did not accept or acknowledge the message.
+    /// If the client's dialect is unknown, or the broker did not accept or acknowledge the message.
     pub async fn send(
         &self,
         connection: &Connection,
@@ -193,8 +199,8 @@ impl Delivery {
             metadata: content.metadata,
             payload: content.payload,
         };
-        let (channel, payload) = protocol::encode_message(connection.dialect, &message);
-        self.publish(connection, channel, message.message_id, payload)
+        let encoded_message = self.dialect_of(connection)?.encode_message(&message);
+        self.publish(connection, encoded_message, message.message_id)
             .await
     }
 
@@ -203,7 +209,7 @@ impl Delivery {
     /// command.
     ///
     /// # Errors
-    /// If the broker did not accept or acknowledge the command.
+    /// If the client's dialect is unknown, or the broker did not accept or acknowledge the command.
     pub async fn send_command(
         &self,
         connection: &Connection,
@@ -211,14 +217,31 @@ impl Delivery {
     ) -> Result<Option<Uuid>, SendError> {
         let message_id = Uuid::new_v4();
         let now = self.clock.now();
-        let encoded_command =
-            protocol::encode_command(connection.dialect, command, message_id, now);
-        let Some((channel, payload)) = encoded_command else {
+        let dialect = self.dialect_of(connection)?;
+        let Some(encoded_command) = dialect.encode_command(command, message_id, now) else {
             return Ok(None);
         };
-        self.publish(connection, channel, message_id, payload)
+        self.publish(connection, encoded_command, message_id)
             .await
             .map(Some)
+    }
+
+    /// Returns the dialect of a client.
+    fn dialect_of(&self, connection: &Connection) -> Result<&'static dyn Dialect, SendError> {
+        let dialect = self.topics.find_dialect(&connection.dialect);
+        dialect.ok_or_else(|| unknown_dialect_error(&connection.dialect))
+    }
+
+    /// Returns the name of the client's topic for a channel.
+    fn topic_name(&self, connection: &Connection, channel: Channel) -> Result<String, SendError> {
+        let topic_name = self.topics.topic_name(&ClientTopic {
+            prefix: connection.topic_prefix.clone(),
+            client: connection.client_id.clone(),
+            channel,
+        });
+        // The topic scheme has the topics of all its dialects. It has no topic only if the dialect
+        // is missing.
+        topic_name.ok_or_else(|| unknown_dialect_error(&connection.dialect))
     }
 
     /// Publishes an encoded message. Returns `message_id` after the broker has acknowledged the
@@ -226,20 +249,24 @@ impl Delivery {
     async fn publish(
         &self,
         connection: &Connection,
-        channel: Channel,
+        encoded_message: EncodedMessage,
         message_id: Uuid,
-        payload: Vec<u8>,
     ) -> Result<Uuid, SendError> {
         let client = &connection.client_id;
-        let topic = self.topics.topic_name(&ClientTopic {
-            prefix: connection.topic_prefix.clone(),
-            client: client.clone(),
-            channel,
-        });
+        let EncodedMessage { channel, payload } = encoded_message;
+        let topic = self.topic_name(connection, channel)?;
         let publish_result = self.publisher.publish(client, topic, payload).await;
         metrics::count_message_to_client(SendStatus::from(&publish_result).as_str());
         publish_result
             .map(|()| message_id)
             .map_err(|error| SendError::new(message_id, error))
+    }
+}
+
+/// Counts the message as not sent, and returns the error for the caller.
+fn unknown_dialect_error(dialect: &DialectName) -> SendError {
+    metrics::count_message_to_client(SendStatus::Unavailable.as_str());
+    SendError::UnknownDialect {
+        dialect: dialect.as_str().to_owned(),
     }
 }

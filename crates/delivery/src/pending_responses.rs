@@ -177,7 +177,7 @@ mod tests {
 
     use super::*;
     use domain::Timestamp;
-    use protocol::HandshakeTopicLevels;
+    use protocol::DialectSettings;
 
     fn message(topic: &str, payload: &str) -> InboundMessage {
         InboundMessage {
@@ -194,7 +194,7 @@ mod tests {
     fn a_request_accepts_only_a_response_of_its_client_with_its_request_id() {
         let pending_responses = PendingResponses::new(TopicScheme::new(
             vec!["p".to_owned()],
-            HandshakeTopicLevels::default(),
+            &DialectSettings::default(),
         ));
         let request_id = Uuid::new_v4();
         let client = ClientId::new("a").unwrap();

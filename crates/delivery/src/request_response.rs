@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::pending_responses::ResponseKind;
 use super::{Delivery, MessageContent, SendError};
 use domain::{Connection, OutgoingMessage};
-use protocol::{self, Channel, ClientTopic, Command, Direction};
+use protocol::Command;
 
 /// A request to a client.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,7 +42,7 @@ impl Delivery {
     /// dialect does not have this kind of request.
     ///
     /// # Errors
-    /// If the broker did not accept or acknowledge the request.
+    /// If the client's dialect is unknown, or the broker did not accept or acknowledge the request.
     pub async fn request(
         &self,
         connection: &Connection,
@@ -51,10 +51,9 @@ impl Delivery {
     ) -> Result<Option<RequestOutcome>, SendError> {
         let request_id = Uuid::new_v4();
         let now = self.clock.now();
+        let dialect = self.dialect_of(connection)?;
         let encoded_request = match request {
-            ClientRequest::Ping => {
-                protocol::encode_command(connection.dialect, &Command::Ping, request_id, now)
-            }
+            ClientRequest::Ping => dialect.encode_command(&Command::Ping, request_id, now),
             ClientRequest::Message(content) => {
                 let message = OutgoingMessage {
                     message_id: request_id,
@@ -63,10 +62,10 @@ impl Delivery {
                     metadata: content.metadata,
                     payload: content.payload,
                 };
-                Some(protocol::encode_message(connection.dialect, &message))
+                Some(dialect.encode_message(&message))
             }
         };
-        let Some((channel, payload)) = encoded_request else {
+        let Some(encoded_request) = encoded_request else {
             return Ok(None);
         };
         let mut pending_response = self
@@ -74,15 +73,12 @@ impl Delivery {
             .add_request(&connection.client_id, request_id);
         // The subscription must exist before the request is published, because the response may
         // arrive before the PUBACK.
-        let response_topic = self.topics.topic_name(&ClientTopic {
-            prefix: connection.topic_prefix.clone(),
-            client: connection.client_id.clone(),
-            channel: response_channel(channel),
-        });
+        let response_channel = dialect.response_channel(encoded_request.channel);
+        let response_topic = self.topic_name(connection, response_channel)?;
         let subscription = self.publisher.subscribe(response_topic).await;
         let _subscription = subscription.map_err(|error| SendError::new(request_id, error))?;
         let published_at = Instant::now();
-        self.publish(connection, channel, request_id, payload)
+        self.publish(connection, encoded_request, request_id)
             .await?;
         let deadline = published_at + timeout;
         let wait_result = tokio::time::timeout_at(deadline, pending_response.wait()).await;
@@ -97,16 +93,5 @@ impl Delivery {
             request_id,
             response,
         }))
-    }
-}
-
-/// Returns the channel on which a client responds to a message on `channel`.
-fn response_channel(channel: Channel) -> Channel {
-    match channel {
-        Channel::Control(_) => Channel::Control(Direction::FromClient),
-        Channel::Data(_) => Channel::Data(Direction::FromClient),
-        Channel::Handshake(_) | Channel::HandshakeStatus => {
-            Channel::Handshake(Direction::FromClient)
-        }
     }
 }

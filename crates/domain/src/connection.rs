@@ -1,37 +1,44 @@
 //! A client's connection: its tenant, its dialect, and the information that the client reported.
 
+use std::borrow::Cow;
+use std::fmt;
+
 use serde_json::Value;
 
 use super::{ClientId, MessageId, Tenant, Timestamp};
 
-/// The protocol variant that a client uses. The service sends messages in the dialect of the
-/// client's latest presence message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Dialect {
-    /// The dialect of rhc and yggdrasil, on topics `…/{client}/control|data/in|out`.
-    Status,
-    /// The dialect with retained handshake messages, on topics `…/in|out/{client}`.
-    Handshake,
-}
+/// The name of a dialect: the message format that a client uses. The service sends messages in the
+/// dialect of the client's latest presence message.
+///
+/// The crate `protocol` implements the dialects. A name from the database may belong to no
+/// implemented dialect, for example after a downgrade.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct DialectName(Cow<'static, str>);
 
-impl Dialect {
-    /// Returns the name of the dialect in the database and in logs.
+impl DialectName {
+    /// Creates the name of an implemented dialect. Cloning such a name does not allocate memory.
     #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Status => "status",
-            Self::Handshake => "handshake",
-        }
+    pub const fn from_static(name: &'static str) -> Self {
+        Self(Cow::Borrowed(name))
     }
 
-    /// Returns the dialect with this name. Returns `None` if the name is unknown.
+    /// Returns the name as text. The database and logs contain this text.
     #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        match name {
-            "status" => Some(Self::Status),
-            "handshake" => Some(Self::Handshake),
-            _ => None,
-        }
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for DialectName {
+    /// Creates a name from the text in the database.
+    fn from(name: String) -> Self {
+        Self(Cow::Owned(name))
+    }
+}
+
+impl fmt::Display for DialectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
     }
 }
 
@@ -105,7 +112,7 @@ pub struct Connection {
     /// The client's organization and account.
     pub tenant: Tenant,
     /// The dialect for messages to the client.
-    pub dialect: Dialect,
+    pub dialect: DialectName,
     /// The kind of the client.
     pub kind: ClientKind,
     /// The prefix of the client's topics.

@@ -12,7 +12,7 @@ pub mod reject_reason;
 pub mod tenant;
 
 pub use clock::{Clock, SystemClock, Timestamp};
-pub use connection::{ClientInfo, ClientKind, Connection, Dialect};
+pub use connection::{ClientInfo, ClientKind, Connection, DialectName};
 pub use identity::{Identity, IdentityError};
 pub use ids::{ClientId, InvalidId, MessageId, OrgId};
 pub use lookup_status::LookupStatus;

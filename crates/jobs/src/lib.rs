@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::{Clock, clock};
-use service::shutdown::TaskGroup;
-use store::Store;
+use service::TaskGroup;
+use store::{DeadLetterRepository, MaintenanceRepository};
 
 use retention::{DeletedRows, delete_expired_rows};
 
@@ -26,8 +26,10 @@ pub use tenant_lookups::{
 
 /// All periodic jobs, with their dependencies and settings.
 pub struct PeriodicJobs {
-    /// The store that the jobs work on.
-    pub store: Arc<dyn Store>,
+    /// Deletes expired rows, compacts tables and counts connections.
+    pub maintenance: Arc<dyn MaintenanceRepository>,
+    /// Deletes expired dead letters.
+    pub dead_letters: Arc<dyn DeadLetterRepository>,
     /// Source of the current time.
     pub clock: Arc<dyn Clock>,
     /// Pause between the end of a run of all jobs and the start of the next run.
@@ -59,8 +61,8 @@ impl PeriodicJobs {
                 () = tasks.cancelled() => return,
             }
         }
-        if let Err(error) = self.store.run_maintenance().await {
-            tracing::warn!(%error, "store maintenance failed");
+        if let Err(error) = self.maintenance.compact().await {
+            tracing::warn!(%error, "compaction of the database failed");
         }
         self.update_connection_metrics().await;
     }
@@ -69,8 +71,13 @@ impl PeriodicJobs {
         let now = self.clock.now();
         let disconnected_before = clock::saturating_sub(now, self.disconnected_retention);
         let dead_letters_received_before = clock::saturating_sub(now, self.dead_letter_retention);
-        let store = self.store.as_ref();
-        match delete_expired_rows(store, disconnected_before, dead_letters_received_before).await {
+        let deleted_rows = delete_expired_rows(
+            &*self.maintenance,
+            &*self.dead_letters,
+            disconnected_before,
+            dead_letters_received_before,
+        );
+        match deleted_rows.await {
             Ok(deleted) if deleted == DeletedRows::default() => {}
             Ok(DeletedRows {
                 disconnected_clients,
@@ -95,8 +102,12 @@ impl PeriodicJobs {
 
     async fn update_connection_metrics(&self) {
         let max_attempts = self.lookup_job_runner.config.max_attempts;
-        let tenantless_counts = self.store.count_tenantless_clients(max_attempts).await;
-        let tenant_count = self.store.count_connections_with_tenant().await;
+        let tenantless_counts = self
+            .lookup_job_runner
+            .lookup_queue
+            .count_tenantless_clients(max_attempts)
+            .await;
+        let tenant_count = self.maintenance.count_connections_with_tenant().await;
         // If the store is unavailable, the metrics keep their previous values.
         if let (Ok(tenantless_counts), Ok(tenant_count)) = (tenantless_counts, tenant_count) {
             let now = self.clock.now();

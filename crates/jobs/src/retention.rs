@@ -1,7 +1,7 @@
 //! Deletes rows whose retention time has passed.
 
 use domain::Timestamp;
-use store::{DeadLetterFilter, Store, StoreError};
+use store::{DeadLetterFilter, DeadLetterRepository, MaintenanceRepository, StoreError};
 
 /// Numbers of deleted rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -13,7 +13,8 @@ pub(super) struct DeletedRows {
 /// Deletes clients that disconnected before `disconnected_before`, and dead letters that were last
 /// received before `dead_letters_received_before`.
 pub(super) async fn delete_expired_rows(
-    store: &dyn Store,
+    maintenance: &dyn MaintenanceRepository,
+    dead_letters: &dyn DeadLetterRepository,
     disconnected_before: Timestamp,
     dead_letters_received_before: Timestamp,
 ) -> Result<DeletedRows, StoreError> {
@@ -22,9 +23,11 @@ pub(super) async fn delete_expired_rows(
         ..DeadLetterFilter::default()
     };
     Ok(DeletedRows {
-        disconnected_clients: store
+        disconnected_clients: maintenance
             .delete_clients_disconnected_before(disconnected_before)
             .await?,
-        dead_letters: store.purge_dead_letters(&expired_dead_letters).await?,
+        dead_letters: dead_letters
+            .purge_dead_letters(&expired_dead_letters)
+            .await?,
     })
 }

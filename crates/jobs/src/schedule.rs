@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use service::shutdown::TaskGroup;
+use service::TaskGroup;
 
 /// Runs `job` immediately, and again `interval` after the end of each run, until `tasks` is
 /// cancelled. Cancellation does not interrupt a run, so `job` must end soon after cancellation.

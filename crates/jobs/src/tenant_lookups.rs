@@ -16,7 +16,9 @@ use super::metrics;
 use domain::{Clock, LookupStatus, Timestamp, clock};
 use integrations::inventory::message::Host;
 use integrations::inventory::reporter::{InventoryReporter, ReportOutcome};
-use store::{ClaimedConnection, LookupOutcome, LookupReason, LookupResult, Store, StoreError};
+use store::{
+    ClaimedConnection, LookupOutcome, LookupQueueRepository, LookupReason, LookupResult, StoreError,
+};
 use tenant::{self, FoundTenant, MassLossCounter, TenantLookup, TenantLookupOutcome};
 
 /// Maximum number of rows per chunk.
@@ -47,8 +49,8 @@ impl LookupJob {
 /// Runs the two lookup jobs.
 #[derive(Clone)]
 pub struct LookupJobRunner {
-    /// Store that contains the connections.
-    pub store: Arc<dyn Store>,
+    /// Rows that are due for a lookup.
+    pub lookup_queue: Arc<dyn LookupQueueRepository>,
     /// Looks up the tenants.
     pub tenant_lookup: Arc<dyn TenantLookup>,
     /// Reports hosts to inventory. `None` if inventory is disabled.
@@ -251,7 +253,7 @@ impl LookupJobRunner {
         }
         let claim_until = self.clock.now() + CLAIM_DURATION;
         let chunk = self
-            .store
+            .lookup_queue
             .claim_for_lookup(cursor.due_criteria, limit, cursor.started_at, claim_until)
             .await?;
         cursor.remaining_rows -= chunk.len() as u64;
@@ -267,7 +269,7 @@ impl LookupJobRunner {
         };
         let results: Vec<LookupResult> = chunk.into_iter().map(unavailable_result).collect();
         if !results.is_empty() {
-            self.store
+            self.lookup_queue
                 .save_lookup_results(&results, self.clock.now())
                 .await?;
         }
@@ -329,7 +331,7 @@ impl LookupJobRunner {
             .iter()
             .filter(|result| result.outcome != LookupOutcome::Unavailable)
             .count() as u64;
-        let written_rows = self.store.save_lookup_results(&results, now).await?;
+        let written_rows = self.lookup_queue.save_lookup_results(&results, now).await?;
         summary.conflicting_rows += expected_rows.saturating_sub(written_rows);
         Ok(())
     }
@@ -354,7 +356,7 @@ impl LookupJobRunner {
                     client_id: &row.client_id,
                     tenant: &found.tenant,
                     identity: &found.identity,
-                    dialect: row.dialect,
+                    dialect: &row.dialect,
                     kind: row.kind,
                     info: &row.info,
                 });

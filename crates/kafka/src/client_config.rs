@@ -5,6 +5,7 @@ use rdkafka::{ClientConfig, ClientContext};
 
 use super::{KafkaSecurity, KafkaSettings, SaslMechanism};
 use service::LogThrottle;
+use service::settings::ExposeSecret as _;
 
 /// Maximum size of a Kafka message. The Mosquitto configuration in `deploy/` limits payloads to
 /// half of this size. Therefore all messages from Mosquitto fit into a Kafka message.
@@ -74,7 +75,7 @@ pub(super) fn common_config(kafka: &KafkaSettings) -> Result<ClientConfig, Kafka
         config
             .set("sasl.mechanisms", sasl_mechanism(kafka.sasl_mechanism))
             .set("sasl.username", &kafka.username)
-            .set("sasl.password", kafka.password.expose());
+            .set("sasl.password", kafka.password.expose_secret());
     }
     Ok(config)
 }

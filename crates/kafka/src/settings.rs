@@ -4,7 +4,9 @@
 use serde::Deserialize;
 
 use service::settings::deserialize::{optional_pem, optional_text};
-use service::settings::{HumanDuration, InvalidValue, PemSource, Secret, require_nonzero_duration};
+use service::settings::{
+    HumanDuration, InvalidValue, PemSource, SecretString, require_nonzero_duration,
+};
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -14,7 +16,7 @@ pub struct KafkaSettings {
     pub security: KafkaSecurity,
     pub sasl_mechanism: SaslMechanism,
     pub username: String,
-    pub password: Secret,
+    pub password: SecretString,
     #[serde(deserialize_with = "optional_pem")]
     pub ca: Option<PemSource>,
     pub ingress_topic: String,

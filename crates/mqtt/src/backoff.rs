@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use uuid::Uuid;
-
 const INITIAL_BACKOFF_DELAY: Duration = Duration::from_millis(250);
 const MAX_BACKOFF_DELAY: Duration = Duration::from_secs(10);
 
@@ -27,14 +25,8 @@ impl Backoff {
             (last * 2).min(MAX_BACKOFF_DELAY)
         });
         self.last_delay = Some(delay);
-        delay / 2 + (delay / 2).mul_f64(random_fraction())
+        delay / 2 + (delay / 2).mul_f64(fastrand::f64())
     }
-}
-
-/// Returns a number between 0 and 1, taken from a random UUID.
-fn random_fraction() -> f64 {
-    let (random, _) = Uuid::new_v4().as_u64_pair();
-    (random >> 32) as f64 / f64::from(u32::MAX)
 }
 
 #[cfg(test)]

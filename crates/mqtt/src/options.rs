@@ -7,7 +7,7 @@ use rumqttc::{AckMode, Broker, LastWill, MqttOptions, QoS, TlsConfiguration, Tra
 use super::MqttSettings;
 use super::tls::{ClientTls, TlsFileError};
 use super::websocket_token::{TokenError, TokenSource};
-use service::settings::Secret;
+use service::settings::{ExposeSecret as _, SecretString};
 
 const KEEP_ALIVE_SECONDS: u16 = 30;
 /// Maximum number of outgoing messages in flight.
@@ -32,7 +32,7 @@ pub struct ConnectOptions {
     /// Certificates for the schemes `mqtts` and `wss`.
     pub tls: ClientTls,
     /// User name and password, if the broker requires them.
-    pub credentials: Option<(String, Secret)>,
+    pub credentials: Option<(String, SecretString)>,
     /// Source of the token in the HTTP request that opens a WebSocket.
     pub token: Option<TokenSource>,
     /// Last will: the message that the broker publishes if the connection ends without DISCONNECT.
@@ -161,7 +161,7 @@ impl ConnectOptions {
             options.set_ack_mode(AckMode::Manual);
         }
         if let Some((user, password)) = &self.credentials {
-            options.set_credentials(user, password.expose().to_owned());
+            options.set_credentials(user, password.expose_secret().to_owned());
         }
         if let Some(will) = &self.will {
             let (payload, retain) = (will.payload.clone(), will.retain);

@@ -11,7 +11,7 @@ use parking_lot::{Mutex, RwLock};
 use super::backoff::Backoff;
 use super::connection::{MqttEvent, MqttHandle, connect};
 use super::options::{ConnectOptions, ConnectOptionsError};
-use service::shutdown::TaskGroup;
+use service::TaskGroup;
 
 /// Maximum time for opening a connection. It includes the wait for the broker's CONNACK.
 const CONNACK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -19,6 +19,8 @@ const CONNACK_TIMEOUT: Duration = Duration::from_secs(10);
 /// An MQTT client that reconnects automatically. All clones use the same connection.
 #[derive(Clone)]
 pub struct ReconnectingClient {
+    options: Arc<ConnectOptions>,
+    on_message: OnMessage,
     state: Arc<RwLock<ConnectionState>>,
     /// Number of [`SubscriptionGuard`]s per topic.
     guard_counts: Arc<Mutex<HashMap<String, usize>>>,
@@ -88,31 +90,84 @@ pub enum RequestError {
 }
 
 impl ReconnectingClient {
-    /// Starts a task that connects, and reconnects after each lost connection, until `tasks` is
-    /// cancelled.
+    /// Creates a client. The client connects when [`ReconnectingClient::stay_connected`] is called.
     ///
     /// # Errors
     /// When the options are invalid.
-    pub fn start(
+    pub fn new(
         options: ConnectOptions,
         on_message: OnMessage,
-        tasks: &TaskGroup,
     ) -> Result<Self, ConnectOptionsError> {
         // `connect` checks the options and reads the files, but does not open a connection. Errors
         // are therefore reported at startup.
         drop(connect(&options)?);
         let state = ConnectionState::Disconnected("not connected yet".to_owned());
-        let state = Arc::new(RwLock::new(state));
-        tasks.spawn(stay_connected(
-            options,
-            on_message,
-            state.clone(),
-            tasks.clone(),
-        ));
         Ok(Self {
-            state,
+            options: Arc::new(options),
+            on_message,
+            state: Arc::new(RwLock::new(state)),
             guard_counts: Arc::default(),
         })
+    }
+
+    /// Opens a connection, and replaces each lost connection with a new connection. Returns when
+    /// `tasks` is cancelled. Call this method only once per client.
+    pub async fn stay_connected(self, tasks: TaskGroup) {
+        let mut backoff = Backoff::default();
+        loop {
+            let reason = tokio::select! {
+                reason = self.run_connection(&mut backoff) => reason,
+                () = tasks.cancelled() => {
+                    let shutdown = ConnectionState::Disconnected("shutting down".to_owned());
+                    let previous = std::mem::replace(&mut *self.state.write(), shutdown);
+                    if let ConnectionState::Connected(handle) = previous {
+                        let _ = handle.disconnect().await;
+                    }
+                    return;
+                }
+            };
+            tracing::warn!(reason, "MQTT connection lost; reconnecting");
+            *self.state.write() = ConnectionState::Disconnected(reason);
+            tokio::select! {
+                () = tokio::time::sleep(backoff.next_delay()) => {}
+                () = tasks.cancelled() => return,
+            }
+        }
+    }
+
+    /// Opens one connection and handles its events until the connection is lost. Returns the reason
+    /// for the loss.
+    async fn run_connection(&self, backoff: &mut Backoff) -> String {
+        let (handle, mut event_loop) = match connect(&self.options) {
+            Ok(connection) => connection,
+            Err(error) => return error.to_string(),
+        };
+        match tokio::time::timeout(CONNACK_TIMEOUT, event_loop.next()).await {
+            Ok(MqttEvent::Connected { .. }) => {
+                backoff.reset();
+                tracing::info!("connected to the MQTT broker");
+                *self.state.write() = ConnectionState::Connected(handle);
+            }
+            Ok(MqttEvent::Disconnected(reason)) => return reason,
+            Ok(_) => return unexpected_packet_error(),
+            Err(_) => return missing_connack_error(),
+        }
+        loop {
+            match event_loop.next().await {
+                MqttEvent::Disconnected(reason) => return reason,
+                MqttEvent::Message {
+                    topic,
+                    payload,
+                    retain,
+                    ..
+                } => (self.on_message)(IncomingMessage {
+                    topic,
+                    payload,
+                    retain,
+                }),
+                MqttEvent::Connected { .. } | MqttEvent::SubAck { .. } => {}
+            }
+        }
     }
 
     /// Publishes with QoS 1 and waits for the PUBACK.
@@ -173,76 +228,6 @@ impl ReconnectingClient {
         match self.current_handle() {
             Ok(_) => Ok(()),
             Err(error) => Err(error.to_string()),
-        }
-    }
-}
-
-/// Opens a connection, and replaces each lost connection with a new connection. Returns when
-/// `tasks` is cancelled.
-async fn stay_connected(
-    options: ConnectOptions,
-    on_message: OnMessage,
-    state: Arc<RwLock<ConnectionState>>,
-    tasks: TaskGroup,
-) {
-    let mut backoff = Backoff::default();
-    loop {
-        let reason = tokio::select! {
-            reason = run_connection(&options, &on_message, &state, &mut backoff) => reason,
-            () = tasks.cancelled() => {
-                let shutdown = ConnectionState::Disconnected("shutting down".to_owned());
-                let previous = std::mem::replace(&mut *state.write(), shutdown);
-                if let ConnectionState::Connected(handle) = previous {
-                    let _ = handle.disconnect().await;
-                }
-                return;
-            }
-        };
-        tracing::warn!(reason, "MQTT connection lost; reconnecting");
-        *state.write() = ConnectionState::Disconnected(reason);
-        tokio::select! {
-            () = tokio::time::sleep(backoff.next_delay()) => {}
-            () = tasks.cancelled() => return,
-        }
-    }
-}
-
-/// Opens one connection and handles its events until the connection is lost. Returns the reason
-/// for the loss.
-async fn run_connection(
-    options: &ConnectOptions,
-    on_message: &OnMessage,
-    state: &RwLock<ConnectionState>,
-    backoff: &mut Backoff,
-) -> String {
-    let (handle, mut event_loop) = match connect(options) {
-        Ok(connection) => connection,
-        Err(error) => return error.to_string(),
-    };
-    match tokio::time::timeout(CONNACK_TIMEOUT, event_loop.next()).await {
-        Ok(MqttEvent::Connected { .. }) => {
-            backoff.reset();
-            tracing::info!("connected to the MQTT broker");
-            *state.write() = ConnectionState::Connected(handle);
-        }
-        Ok(MqttEvent::Disconnected(reason)) => return reason,
-        Ok(_) => return unexpected_packet_error(),
-        Err(_) => return missing_connack_error(),
-    }
-    loop {
-        match event_loop.next().await {
-            MqttEvent::Disconnected(reason) => return reason,
-            MqttEvent::Message {
-                topic,
-                payload,
-                retain,
-                ..
-            } => on_message(IncomingMessage {
-                topic,
-                payload,
-                retain,
-            }),
-            MqttEvent::Connected { .. } | MqttEvent::SubAck { .. } => {}
         }
     }
 }

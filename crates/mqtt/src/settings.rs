@@ -7,7 +7,9 @@ use serde::Deserialize;
 
 use protocol::HandshakeTopicLevels;
 use service::settings::deserialize::{optional_path, optional_pem, optional_text};
-use service::settings::{HumanDuration, InvalidValue, PemSource, Secret, require_nonzero_duration};
+use service::settings::{
+    HumanDuration, InvalidValue, PemSource, SecretString, require_nonzero_duration,
+};
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -24,7 +26,7 @@ pub struct MqttSettings {
     #[serde(deserialize_with = "optional_path")]
     pub key: Option<PathBuf>,
     pub username: String,
-    pub password: Secret,
+    pub password: SecretString,
     #[serde(deserialize_with = "optional_path")]
     pub token_file: Option<PathBuf>,
     #[serde(deserialize_with = "optional_path")]

@@ -20,16 +20,7 @@ const MAX_NESTING_DEPTH: usize = 32;
 const MAX_SHORT_TEXT_CHARS: usize = 255;
 
 /// Parses the payload of a message. Returns the message type and all other fields.
-pub(super) fn parse_envelope(
-    payload: &[u8],
-    max_bytes: usize,
-) -> Result<(String, Fields), Rejection> {
-    if payload.len() > max_bytes {
-        return Err(Rejection::payload_too_large(
-            payload.len() as u64,
-            max_bytes,
-        ));
-    }
+pub(super) fn parse_envelope(payload: &[u8]) -> Result<(String, Fields), Rejection> {
     let value: Value = serde_json::from_slice(payload).map_err(|e| invalid_json_rejection(&e))?;
     let Value::Object(mut fields) = value else {
         return Err(Rejection::invalid_schema("the message is not an object"));

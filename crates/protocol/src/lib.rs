@@ -1,27 +1,31 @@
 //! Topics and messages: decoding bytes into types and encoding types into bytes, without I/O.
 //!
-//! Each dialect has its own module. `topics` contains the topic names of both dialects.
-//! `client_message` contains the decoded messages, which are the same types for both dialects. No
-//! input makes a decoder panic, and a decoded message is never larger than a fixed multiple of its
-//! input.
+//! Each dialect has its own folder with an implementation of the trait [`Dialect`]. `registry` lists
+//! the dialects. `topics` contains the topic names of all dialects. `client_message` contains the
+//! decoded messages, which are the same types for all dialects. No input makes a decoder panic, and
+//! a decoded message is never larger than a fixed multiple of its input.
 
+pub mod channel;
 pub mod client_message;
+pub mod dialect;
 pub mod handshake;
 pub mod inbound;
 mod json_fields;
+pub mod registry;
 pub mod rejection;
 pub mod status;
 pub mod topics;
 
+pub use channel::{Channel, Direction};
 pub use client_message::{ClientMessage, ClientResponse, HandshakeError, OnlineMessage};
+pub use dialect::{Dialect, EncodedMessage};
+pub use handshake::HandshakeTopicLevels;
 pub use inbound::{InboundMessage, OriginalPayload};
+pub use registry::{DIALECTS, DialectSettings, find_dialect};
 pub use rejection::Rejection;
-pub use topics::{Channel, ClientTopic, Direction, HandshakeTopicLevels, TopicScheme};
+pub use topics::{ChannelTopic, ClientTopic, TopicScheme};
 
 use serde_json::Value;
-use uuid::Uuid;
-
-use domain::{Dialect, OutgoingMessage, Timestamp};
 
 /// Maximum size of a presence message. Real presence messages have a few kilobytes. A higher limit
 /// would need more memory, because a decoded message is many times larger than its payload.
@@ -42,16 +46,28 @@ pub fn decode(channel: Channel, message: &InboundMessage) -> Result<ClientMessag
             MAX_PRESENCE_BYTES,
         ));
     }
-    match channel {
-        Channel::Control(Direction::FromClient) => status::decode_control(payload),
-        Channel::Data(Direction::FromClient) => status::decode_data(payload),
-        Channel::Handshake(Direction::FromClient) | Channel::HandshakeStatus => {
-            handshake::decode(payload)
-        }
-        Channel::Control(_) | Channel::Data(_) | Channel::Handshake(_) => {
-            Err(Rejection::unknown_topic())
-        }
+    if channel.direction() != Direction::FromClient {
+        return Err(Rejection::unknown_topic());
     }
+    check_payload_size(channel, payload)?;
+    channel.dialect().decode(channel, payload)
+}
+
+/// Checks the size before the payload is parsed, because parsing needs memory.
+fn check_payload_size(channel: Channel, payload: &[u8]) -> Result<(), Rejection> {
+    if payload.len() <= MAX_PRESENCE_BYTES {
+        return Ok(());
+    }
+    let max_bytes = if is_response_or_heartbeat(channel, payload) {
+        MAX_RESPONSE_BYTES
+    } else {
+        MAX_PRESENCE_BYTES
+    };
+    if payload.len() > max_bytes {
+        let size_bytes = payload.len() as u64;
+        return Err(Rejection::payload_too_large(size_bytes, max_bytes));
+    }
+    Ok(())
 }
 
 /// Returns whether a message is certainly a response or a heartbeat. Such a message never registers
@@ -60,11 +76,7 @@ pub fn decode(channel: Channel, message: &InboundMessage) -> Result<ClientMessag
 /// Decodes at most the message type. Returns false if the message type cannot be decoded.
 #[must_use]
 pub fn is_response_or_heartbeat(channel: Channel, payload: &[u8]) -> bool {
-    match channel {
-        Channel::Data(_) => true,
-        Channel::Handshake(_) | Channel::HandshakeStatus => handshake::is_response(payload),
-        Channel::Control(_) => false,
-    }
+    channel.dialect().is_response_or_heartbeat(channel, payload)
 }
 
 /// A command from the service about the client's connection.
@@ -86,42 +98,6 @@ pub enum Command {
     },
 }
 
-/// Encodes a message in the client's dialect. Returns the channel to publish on and the payload.
-#[must_use]
-pub fn encode_message(dialect: Dialect, message: &OutgoingMessage) -> (Channel, Vec<u8>) {
-    match dialect {
-        Dialect::Status => (
-            Channel::Data(Direction::ToClient),
-            status::encode_message(message),
-        ),
-        Dialect::Handshake => (
-            Channel::Handshake(Direction::ToClient),
-            handshake::encode_message(message),
-        ),
-    }
-}
-
-/// Encodes a command in the client's dialect. Returns the channel to publish on and the payload.
-/// Returns `None` for a ping in the handshake dialect, because this dialect has no ping.
-#[must_use]
-pub fn encode_command(
-    dialect: Dialect,
-    command: &Command,
-    message_id: Uuid,
-    now: Timestamp,
-) -> Option<(Channel, Vec<u8>)> {
-    match dialect {
-        Dialect::Status => Some((
-            Channel::Control(Direction::ToClient),
-            status::encode_command(command, message_id, now),
-        )),
-        Dialect::Handshake => {
-            let payload = handshake::encode_command(command, message_id, now)?;
-            Some((Channel::Handshake(Direction::ToClient), payload))
-        }
-    }
-}
-
 /// Serializes a message as JSON. Cannot fail, because messages contain only strings, numbers and
 /// JSON values.
 fn to_bytes(message: &impl serde::Serialize) -> Vec<u8> {
@@ -136,5 +112,58 @@ pub fn is_valid_metadata(metadata: &Value) -> bool {
         Value::Null => true,
         Value::Object(map) => map.values().all(Value::is_string),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use domain::{RejectReason, Timestamp};
+
+    fn decode_payload(channel: Channel, payload: &str) -> Result<ClientMessage, RejectReason> {
+        let message = InboundMessage {
+            topic: "t".into(),
+            payload: Bytes::from(payload.to_owned()),
+            retained: false,
+            is_operator_replay: false,
+            received_at: Timestamp::UNIX_EPOCH,
+            truncated_from: None,
+        };
+        decode(channel, &message).map_err(|rejection| rejection.reason)
+    }
+
+    #[test]
+    fn responses_may_be_larger_than_presence_messages() {
+        let message = |message_type: &str, size: usize| {
+            let text = format!(r#"{{"type":"{message_type}"}}"#);
+            let padding = " ".repeat(size - text.len());
+            text + &padding
+        };
+        let too_large = Err(RejectReason::PayloadTooLarge);
+        for (channel, message_type, max_bytes) in [
+            (status::CONTROL_FROM_CLIENT, "x", MAX_PRESENCE_BYTES),
+            (status::DATA_FROM_CLIENT, "data", MAX_RESPONSE_BYTES),
+            (handshake::FROM_CLIENT, "offline", MAX_PRESENCE_BYTES),
+            (handshake::FROM_CLIENT, "message", MAX_RESPONSE_BYTES),
+            (handshake::STATUS_FROM_CLIENT, "offline", MAX_PRESENCE_BYTES),
+        ] {
+            let largest = decode_payload(channel, &message(message_type, max_bytes));
+            assert!(largest.is_ok(), "{channel:?} {message_type}: {largest:?}");
+            let larger = decode_payload(channel, &message(message_type, max_bytes + 1));
+            assert_eq!(larger, too_large, "{channel:?} {message_type}");
+        }
+    }
+
+    #[test]
+    fn messages_on_channels_to_clients_are_rejected() {
+        for channel in [
+            status::CONTROL_TO_CLIENT,
+            status::DATA_TO_CLIENT,
+            handshake::TO_CLIENT,
+        ] {
+            let result = decode_payload(channel, r#"{"type":"offline"}"#);
+            assert_eq!(result, Err(RejectReason::UnknownTopic), "{channel:?}");
+        }
     }
 }

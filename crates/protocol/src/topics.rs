@@ -3,65 +3,9 @@
 //! Only the topic of a message identifies the client that sent or receives the message. So this
 //! module also decides which topics a client may use.
 
-use serde::{Deserialize, Deserializer};
-
-use domain::{ClientId, Dialect};
-
-/// The direction of the messages on a topic.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Direction {
-    /// From the service to the client.
-    ToClient,
-    /// From the client to the service.
-    FromClient,
-}
-
-/// The kind of a client's topic.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Channel {
-    /// Status dialect: presence messages and commands.
-    Control(Direction),
-    /// Status dialect: messages to and responses from applications.
-    Data(Direction),
-    /// Handshake dialect: all messages.
-    Handshake(Direction),
-    /// Handshake dialect: presence messages from the client. Only used if the deployment configures
-    /// a separate topic for presence messages.
-    HandshakeStatus,
-}
-
-impl Channel {
-    /// Returns the direction of the messages on this channel.
-    #[must_use]
-    pub fn direction(self) -> Direction {
-        match self {
-            Self::Control(direction) | Self::Data(direction) | Self::Handshake(direction) => {
-                direction
-            }
-            Self::HandshakeStatus => Direction::FromClient,
-        }
-    }
-
-    /// Returns the dialect that uses this channel.
-    #[must_use]
-    pub fn dialect(self) -> Dialect {
-        match self {
-            Self::Control(_) | Self::Data(_) => Dialect::Status,
-            Self::Handshake(_) | Self::HandshakeStatus => Dialect::Handshake,
-        }
-    }
-
-    /// Returns the name of the channel in metric labels.
-    #[must_use]
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Control(_) => "control",
-            Self::Data(_) => "data",
-            Self::Handshake(_) => "handshake",
-            Self::HandshakeStatus => "status",
-        }
-    }
-}
+use crate::registry::{self, DIALECTS, DialectSettings};
+use crate::{Channel, Dialect, Direction};
+use domain::{ClientId, DialectName};
 
 /// A topic of one client.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,57 +18,109 @@ pub struct ClientTopic {
     pub channel: Channel,
 }
 
-/// The topic levels that the handshake dialect uses between the prefix and the client id. A
-/// deployment can configure these levels.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct HandshakeTopicLevels {
-    /// Level in the topics that clients publish to. The default is `in`.
-    #[serde(rename = "in")]
-    pub inbound_level: String,
-    /// Level in the topics that clients subscribe to. The default is `out`.
-    #[serde(rename = "out")]
-    pub outbound_level: String,
-    /// Level in the separate topics for presence messages. `None` if the deployment has no separate
-    /// topics for presence messages.
-    #[serde(rename = "status", deserialize_with = "level_unless_empty")]
-    pub status_level: Option<String>,
+/// The topic levels of a channel before and after the client id, without the prefix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChannelTopic {
+    channel: Channel,
+    /// The levels before the client id. Empty, or ends with `/`.
+    before_client: String,
+    /// The levels after the client id. Empty, or starts with `/`.
+    after_client: String,
 }
 
-/// Deserializes a topic level. Returns `None` for an empty string.
-fn level_unless_empty<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<String>, D::Error> {
-    let level = String::deserialize(deserializer)?;
-    Ok((!level.is_empty()).then_some(level))
-}
-
-impl Default for HandshakeTopicLevels {
-    fn default() -> Self {
-        Self {
-            inbound_level: "in".to_owned(),
-            outbound_level: "out".to_owned(),
-            status_level: None,
+impl ChannelTopic {
+    /// Creates the topic of a channel. Each text contains topic levels separated by `/`, or is
+    /// empty. For example, `""` and `"control/out"` result in `{prefix}/{client}/control/out`.
+    #[must_use]
+    pub fn new(channel: Channel, levels_before_client: &str, levels_after_client: &str) -> Self {
+        let mut before_client = levels_before_client.to_owned();
+        if !before_client.is_empty() {
+            before_client.push('/');
         }
+        let mut after_client = levels_after_client.to_owned();
+        if !after_client.is_empty() {
+            after_client.insert(0, '/');
+        }
+        Self {
+            channel,
+            before_client,
+            after_client,
+        }
+    }
+
+    /// Returns the channel of the topic.
+    #[must_use]
+    pub fn channel(&self) -> Channel {
+        self.channel
+    }
+
+    /// Returns whether there are two client ids for which both topics have the same name.
+    #[must_use]
+    pub fn overlaps(&self, other: &Self) -> bool {
+        let (own_name, other_name) = (self.format("", "+"), other.format("", "+"));
+        own_name.split('/').count() == other_name.split('/').count()
+            && own_name
+                .split('/')
+                .zip(other_name.split('/'))
+                .all(|(level, other)| level == other || level == "+" || other == "+")
+    }
+
+    fn format(&self, prefix: &str, client: &str) -> String {
+        let Self {
+            before_client,
+            after_client,
+            ..
+        } = self;
+        format!("{prefix}/{before_client}{client}{after_client}")
+    }
+
+    /// Returns the client id in a topic name without the prefix.
+    fn parse_client(&self, name_without_prefix: &str) -> Option<ClientId> {
+        let client = name_without_prefix
+            .strip_prefix(&self.before_client)?
+            .strip_suffix(&self.after_client)?;
+        ClientId::new(client).ok()
     }
 }
 
-/// The topic names of a deployment.
+/// The topic names of a deployment, and the dialects that use these topics.
 #[derive(Debug, Clone)]
 pub struct TopicScheme {
     prefixes: Vec<String>,
-    handshake_levels: HandshakeTopicLevels,
+    dialects: &'static [&'static dyn Dialect],
+    /// The topics of all dialects.
+    channel_topics: Vec<ChannelTopic>,
 }
 
 impl TopicScheme {
-    /// Creates the topic scheme. The validation of the settings has checked the prefixes: no prefix
-    /// contains a wildcard, and no prefix begins or ends with an empty level.
+    /// Creates the topic scheme of all [`DIALECTS`]. The validation of the settings has checked the
+    /// prefixes: no prefix contains a wildcard, and no prefix begins or ends with an empty level.
     #[must_use]
-    pub fn new(prefixes: Vec<String>, handshake_levels: HandshakeTopicLevels) -> Self {
+    pub fn new(prefixes: Vec<String>, settings: &DialectSettings) -> Self {
+        Self::with_dialects(DIALECTS, prefixes, settings)
+    }
+
+    /// Creates the topic scheme of these dialects. Tests use this function to add a dialect.
+    #[must_use]
+    pub fn with_dialects(
+        dialects: &'static [&'static dyn Dialect],
+        prefixes: Vec<String>,
+        settings: &DialectSettings,
+    ) -> Self {
         Self {
             prefixes,
-            handshake_levels,
+            dialects,
+            channel_topics: dialects
+                .iter()
+                .flat_map(|dialect| dialect.topics(settings))
+                .collect(),
         }
+    }
+
+    /// Returns the dialect with this name. Returns `None` if the topic scheme has no such dialect.
+    #[must_use]
+    pub fn find_dialect(&self, name: &DialectName) -> Option<&'static dyn Dialect> {
+        registry::find_in(self.dialects, name)
     }
 
     /// Parses the name of a client's topic.
@@ -134,88 +130,40 @@ impl TopicScheme {
     #[must_use]
     pub fn parse(&self, topic: &str) -> Option<ClientTopic> {
         self.prefixes.iter().find_map(|prefix| {
-            let suffix = topic.strip_prefix(prefix.as_str())?.strip_prefix('/')?;
-            let mut levels = suffix.split('/');
-            let first_level = levels.next()?;
-            let second_level = levels.next()?;
-            let third_level = levels.next();
-            if levels.next().is_some() {
-                return None;
-            }
-            let (client, channel) = match third_level {
-                Some(third_level) => (
-                    first_level,
-                    status_dialect_channel(second_level, third_level)?,
-                ),
-                None => (second_level, self.handshake_dialect_channel(first_level)?),
-            };
-            Some(ClientTopic {
-                prefix: prefix.clone(),
-                client: ClientId::new(client).ok()?,
-                channel,
+            let name_without_prefix = topic.strip_prefix(prefix.as_str())?.strip_prefix('/')?;
+            self.channel_topics.iter().find_map(|channel_topic| {
+                Some(ClientTopic {
+                    client: channel_topic.parse_client(name_without_prefix)?,
+                    prefix: prefix.clone(),
+                    channel: channel_topic.channel,
+                })
             })
         })
     }
 
-    fn handshake_dialect_channel(&self, level: &str) -> Option<Channel> {
-        let handshake_levels = &self.handshake_levels;
-        if level == handshake_levels.inbound_level {
-            Some(Channel::Handshake(Direction::FromClient))
-        } else if level == handshake_levels.outbound_level {
-            Some(Channel::Handshake(Direction::ToClient))
-        } else if handshake_levels.status_level.as_deref() == Some(level) {
-            Some(Channel::HandshakeStatus)
-        } else {
-            None
-        }
-    }
-
-    /// Returns the name of a topic in MQTT.
+    /// Returns the name of a topic in MQTT. Returns `None` if the deployment does not have the
+    /// channel.
     #[must_use]
-    pub fn topic_name(&self, topic: &ClientTopic) -> String {
-        let ClientTopic { prefix, client, .. } = topic;
-        let handshake_levels = &self.handshake_levels;
-        let status_dialect_topic = |level: &str, direction| match direction {
-            Direction::ToClient => format!("{prefix}/{client}/{level}/in"),
-            Direction::FromClient => format!("{prefix}/{client}/{level}/out"),
-        };
-        let handshake_dialect_topic = |level: &str| format!("{prefix}/{level}/{client}");
-        match topic.channel {
-            Channel::Control(direction) => status_dialect_topic("control", direction),
-            Channel::Data(direction) => status_dialect_topic("data", direction),
-            Channel::Handshake(Direction::FromClient) => {
-                handshake_dialect_topic(&handshake_levels.inbound_level)
-            }
-            Channel::Handshake(Direction::ToClient) => {
-                handshake_dialect_topic(&handshake_levels.outbound_level)
-            }
-            // If the deployment has no separate topic for presence messages, clients publish
-            // presence messages on the inbound topic.
-            Channel::HandshakeStatus => handshake_dialect_topic(
-                handshake_levels
-                    .status_level
-                    .as_deref()
-                    .unwrap_or(&handshake_levels.inbound_level),
-            ),
-        }
+    pub fn topic_name(&self, topic: &ClientTopic) -> Option<String> {
+        let channel_topic = self
+            .channel_topics
+            .iter()
+            .find(|channel_topic| channel_topic.channel == topic.channel)?;
+        Some(channel_topic.format(&topic.prefix, topic.client.as_str()))
     }
 
     /// Returns the topic filters that the service subscribes to.
     #[must_use]
     pub fn subscription_filters(&self) -> Vec<String> {
-        let mut filters = Vec::new();
-        for prefix in &self.prefixes {
-            filters.push(format!("{prefix}/+/control/out"));
-            filters.push(format!("{prefix}/+/data/out"));
-            filters.push(format!(
-                "{prefix}/{}/+",
-                self.handshake_levels.inbound_level
-            ));
-            if let Some(level) = &self.handshake_levels.status_level {
-                filters.push(format!("{prefix}/{level}/+"));
-            }
-        }
-        filters
+        let inbound_topics = || {
+            self.channel_topics
+                .iter()
+                .filter(|topic| topic.channel.direction() == Direction::FromClient)
+        };
+        self.prefixes
+            .iter()
+            .flat_map(|prefix| inbound_topics().map(|topic| topic.format(prefix, "+")))
+            .collect()
     }
 
     /// Returns whether the client may publish to this topic. A client may publish only to its own
@@ -238,31 +186,21 @@ impl TopicScheme {
     }
 }
 
-fn status_dialect_channel(level: &str, direction: &str) -> Option<Channel> {
-    let direction = match direction {
-        "in" => Direction::ToClient,
-        "out" => Direction::FromClient,
-        _ => return None,
-    };
-    match level {
-        "control" => Some(Channel::Control(direction)),
-        "data" => Some(Channel::Data(direction)),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{HandshakeTopicLevels, handshake, status};
 
     fn topic_scheme() -> TopicScheme {
-        let handshake_levels = HandshakeTopicLevels {
-            status_level: Some("status".into()),
-            ..HandshakeTopicLevels::default()
+        let settings = DialectSettings {
+            handshake_topics: HandshakeTopicLevels {
+                status_level: Some("status".into()),
+                ..HandshakeTopicLevels::default()
+            },
         };
         TopicScheme::new(
             vec!["redhat/insights".into(), "qa/insights".into()],
-            handshake_levels,
+            &settings,
         )
     }
 
@@ -275,34 +213,19 @@ mod tests {
         for (name, channel) in [
             (
                 "redhat/insights/me/control/out",
-                Channel::Control(Direction::FromClient),
+                status::CONTROL_FROM_CLIENT,
             ),
-            (
-                "qa/insights/me/control/in",
-                Channel::Control(Direction::ToClient),
-            ),
-            (
-                "redhat/insights/me/data/out",
-                Channel::Data(Direction::FromClient),
-            ),
-            (
-                "redhat/insights/me/data/in",
-                Channel::Data(Direction::ToClient),
-            ),
-            (
-                "redhat/insights/in/me",
-                Channel::Handshake(Direction::FromClient),
-            ),
-            (
-                "qa/insights/out/me",
-                Channel::Handshake(Direction::ToClient),
-            ),
-            ("redhat/insights/status/me", Channel::HandshakeStatus),
+            ("qa/insights/me/control/in", status::CONTROL_TO_CLIENT),
+            ("redhat/insights/me/data/out", status::DATA_FROM_CLIENT),
+            ("redhat/insights/me/data/in", status::DATA_TO_CLIENT),
+            ("redhat/insights/in/me", handshake::FROM_CLIENT),
+            ("qa/insights/out/me", handshake::TO_CLIENT),
+            ("redhat/insights/status/me", handshake::STATUS_FROM_CLIENT),
         ] {
             let topic = topic_scheme().parse(name).unwrap();
             assert_eq!(topic.client, client("me"), "{name}");
             assert_eq!(topic.channel, channel, "{name}");
-            assert_eq!(topic_scheme().topic_name(&topic), name);
+            assert_eq!(topic_scheme().topic_name(&topic).as_deref(), Some(name));
         }
     }
 
@@ -333,19 +256,27 @@ mod tests {
 
     #[test]
     fn status_topic_is_unknown_unless_configured() {
-        let topics = TopicScheme::new(vec!["p".into()], HandshakeTopicLevels::default());
+        let topics = TopicScheme::new(vec!["p".into()], &DialectSettings::default());
         assert_eq!(topics.parse("p/status/me"), None);
         assert!(topics.parse("p/in/me").is_some());
+        let status_topic = ClientTopic {
+            prefix: "p".into(),
+            client: client("me"),
+            channel: handshake::STATUS_FROM_CLIENT,
+        };
+        assert_eq!(topics.topic_name(&status_topic), None);
     }
 
     #[test]
     fn handshake_topic_levels_are_configurable() {
-        let handshake_levels = HandshakeTopicLevels {
-            inbound_level: "up".into(),
-            outbound_level: "down".into(),
-            status_level: None,
+        let settings = DialectSettings {
+            handshake_topics: HandshakeTopicLevels {
+                inbound_level: "up".into(),
+                outbound_level: "down".into(),
+                status_level: None,
+            },
         };
-        let topics = TopicScheme::new(vec!["p".into()], handshake_levels);
+        let topics = TopicScheme::new(vec!["p".into()], &settings);
         assert!(topics.may_publish(&client("me"), "p/up/me"));
         assert!(topics.may_subscribe(&client("me"), "p/down/me"));
         assert!(!topics.may_publish(&client("me"), "p/in/me"));
@@ -384,5 +315,14 @@ mod tests {
             assert!(!topics.may_publish(&me, other), "{other}");
             assert!(!topics.may_subscribe(&me, other), "{other}");
         }
+    }
+
+    #[test]
+    fn topics_overlap_if_a_client_id_can_be_a_level_of_the_other_topic() {
+        let topic = |before, after| ChannelTopic::new(handshake::FROM_CLIENT, before, after);
+        assert!(topic("in", "").overlaps(&topic("", "x")));
+        assert!(topic("", "x").overlaps(&topic("", "x")));
+        assert!(!topic("in", "").overlaps(&topic("out", "")));
+        assert!(!topic("in", "").overlaps(&topic("", "control/out")));
     }
 }

@@ -9,6 +9,8 @@ use std::time::Duration;
 use futures::future::{BoxFuture, join_all};
 use parking_lot::RwLock;
 
+use crate::Supervisor;
+
 /// The health of a component: `Ok`, or a description of the problem.
 pub type HealthResult = Result<(), String>;
 
@@ -18,68 +20,39 @@ type ComponentDescriber = Arc<dyn Fn() -> String + Send + Sync>;
 /// Maximum duration of a health check. A component whose check takes longer is unhealthy.
 const HEALTH_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A part of the process that has its own entry in the response of `/readiness`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Component {
-    /// The database.
-    Store,
-    /// The writers that apply messages to the database.
-    Recorder,
-    /// The embedded MQTT broker.
-    EmbeddedBroker,
-    /// The connection on which `ingest` receives messages from an external MQTT broker.
-    MqttIngest,
-    /// The connection on which `api` publishes messages to an external MQTT broker.
-    MqttApi,
-    /// The Kafka producer of `ingest`.
-    KafkaProducer,
-    /// The consumer of the ingress topic.
-    KafkaIngress,
-    /// The consumer of the answers topic.
-    KafkaAnswers,
-    /// The tenant lookup service.
-    TenantLookup,
-    /// The process itself. Listed only while the process shuts down.
-    Process,
-}
-
-impl Component {
-    /// Returns the component's name in the response of `/readiness`.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Store => "store",
-            Self::Recorder => "recorder",
-            Self::EmbeddedBroker => "embedded_broker",
-            Self::MqttIngest => "mqtt_ingest",
-            Self::MqttApi => "mqtt_api",
-            Self::KafkaProducer => "kafka_producer",
-            Self::KafkaIngress => "kafka_ingress",
-            Self::KafkaAnswers => "kafka_answers",
-            Self::TenantLookup => "tenant_lookup",
-            Self::Process => "process",
-        }
-    }
-}
+/// The component that stands for the process itself. It is listed only if an essential task has
+/// failed, or while the process shuts down.
+const PROCESS: &str = "process";
 
 /// The health checks of the process's components. All clones refer to the same set of components.
-#[derive(Clone, Default)]
+///
+/// A component is a part of the process that has its own entry in the response of `/readiness`. The
+/// code that adds the component chooses its name.
+#[derive(Clone)]
 pub struct Health {
     inner: Arc<HealthInner>,
 }
 
-#[derive(Default)]
 struct HealthInner {
-    checks: RwLock<BTreeMap<Component, HealthCheck>>,
-    descriptions: RwLock<BTreeMap<Component, ComponentDescriber>>,
+    checks: RwLock<BTreeMap<&'static str, HealthCheck>>,
+    descriptions: RwLock<BTreeMap<&'static str, ComponentDescriber>>,
+    supervisor: Supervisor,
     is_shutting_down: AtomicBool,
 }
 
 impl Health {
-    /// Creates an empty set of components. A process without components is ready.
+    /// Creates an empty set of components. A process without components is ready, until an
+    /// essential task of `supervisor` fails.
     #[must_use]
-    pub fn new() -> Self {
-        Self::default()
+    pub fn new(supervisor: &Supervisor) -> Self {
+        Self {
+            inner: Arc::new(HealthInner {
+                checks: RwLock::default(),
+                descriptions: RwLock::default(),
+                supervisor: supervisor.clone(),
+                is_shutting_down: AtomicBool::new(false),
+            }),
+        }
     }
 
     /// Adds a component that must be healthy for the process to be ready. Each request to
@@ -87,7 +60,7 @@ impl Health {
     ///
     /// Each component may be added only once. If a component is added again, a debug build panics
     /// and a release build ignores the second check.
-    pub fn add_check<F>(&self, component: Component, check: F)
+    pub fn add_check<F>(&self, component: &'static str, check: F)
     where
         F: Fn() -> BoxFuture<'static, HealthResult> + Send + Sync + 'static,
     {
@@ -95,7 +68,7 @@ impl Health {
             Entry::Vacant(entry) => {
                 entry.insert(Arc::new(check));
             }
-            Entry::Occupied(_) => debug_assert!(false, "{component:?} was added twice"),
+            Entry::Occupied(_) => debug_assert!(false, "{component} was added twice"),
         }
     }
 
@@ -103,20 +76,20 @@ impl Health {
     /// `describe`, and the response contains the description.
     pub fn add_description(
         &self,
-        component: Component,
+        component: &'static str,
         describe: impl Fn() -> String + Send + Sync + 'static,
     ) {
         match self.inner.descriptions.write().entry(component) {
             Entry::Vacant(entry) => {
                 entry.insert(Arc::new(describe));
             }
-            Entry::Occupied(_) => debug_assert!(false, "{component:?} was added twice"),
+            Entry::Occupied(_) => debug_assert!(false, "{component} was added twice"),
         }
     }
 
     /// Returns the current descriptions of the components that do not affect readiness.
     #[must_use]
-    pub fn descriptions(&self) -> BTreeMap<Component, String> {
+    pub fn descriptions(&self) -> BTreeMap<&'static str, String> {
         let descriptions = self.inner.descriptions.read();
         descriptions
             .iter()
@@ -129,9 +102,10 @@ impl Health {
         self.inner.is_shutting_down.store(true, Ordering::Release);
     }
 
-    /// Runs all health checks concurrently, and returns the result for each component. While the
-    /// process shuts down, also returns an error for the process itself.
-    pub async fn run_checks(&self) -> BTreeMap<Component, HealthResult> {
+    /// Runs all health checks concurrently, and returns the result for each component. If an
+    /// essential task has failed, or while the process shuts down, also returns an error for the
+    /// process itself.
+    pub async fn run_checks(&self) -> BTreeMap<&'static str, HealthResult> {
         let checks: Vec<_> = {
             let checks = self.inner.checks.read();
             checks
@@ -150,8 +124,10 @@ impl Health {
             (component, result)
         });
         let mut results: BTreeMap<_, _> = join_all(results).await.into_iter().collect();
-        if self.inner.is_shutting_down.load(Ordering::Acquire) {
-            results.insert(Component::Process, Err("shutting down".to_owned()));
+        if let Some(failure) = self.inner.supervisor.first_failure() {
+            results.insert(PROCESS, Err(failure.to_string()));
+        } else if self.inner.is_shutting_down.load(Ordering::Acquire) {
+            results.insert(PROCESS, Err("shutting down".to_owned()));
         }
         results
     }
@@ -160,36 +136,47 @@ impl Health {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::TaskGroup;
     use futures::FutureExt as _;
 
     #[tokio::test(start_paused = true)]
     async fn run_checks_reports_each_component_and_reports_a_timeout_as_an_error() {
-        let health = Health::new();
-        health.add_check(Component::Store, || async { Ok(()) }.boxed());
-        health.add_check(Component::Recorder, || {
-            async { Err("disk full".to_owned()) }.boxed()
-        });
-        health.add_check(Component::MqttIngest, || std::future::pending().boxed());
+        let health = Health::new(&Supervisor::new());
+        health.add_check("store", || async { Ok(()) }.boxed());
+        health.add_check("recorder", || async { Err("disk full".to_owned()) }.boxed());
+        health.add_check("broker", || std::future::pending().boxed());
         let results = health.run_checks().await;
-        assert_eq!(results[&Component::Store], Ok(()));
-        assert_eq!(results[&Component::Recorder], Err("disk full".to_owned()));
-        assert!(results[&Component::MqttIngest].is_err());
-        assert!(!results.contains_key(&Component::Process));
+        assert_eq!(results["store"], Ok(()));
+        assert_eq!(results["recorder"], Err("disk full".to_owned()));
+        assert!(results["broker"].is_err());
+        assert!(!results.contains_key(PROCESS));
     }
 
     #[tokio::test]
     async fn the_process_is_not_ready_after_begin_shutdown() {
-        let health = Health::new();
+        let health = Health::new(&Supervisor::new());
         health.begin_shutdown();
-        assert!(health.run_checks().await[&Component::Process].is_err());
+        assert!(health.run_checks().await[PROCESS].is_err());
+    }
+
+    #[tokio::test]
+    async fn the_process_reports_a_failed_task_even_while_it_shuts_down() {
+        let supervisor = Supervisor::new();
+        let health = Health::new(&supervisor);
+        TaskGroup::supervised_by(&supervisor).spawn_essential("writer", async {});
+        supervisor.wait_for_failure().await;
+        let failure = Err("task writer ended before shutdown".to_owned());
+        assert_eq!(health.run_checks().await[PROCESS], failure);
+        health.begin_shutdown();
+        assert_eq!(health.run_checks().await[PROCESS], failure);
     }
 
     #[test]
     #[cfg(debug_assertions)]
-    #[should_panic(expected = "Store was added twice")]
+    #[should_panic(expected = "store was added twice")]
     fn adding_a_component_twice_panics() {
-        let health = Health::new();
-        health.add_check(Component::Store, || async { Ok(()) }.boxed());
-        health.add_check(Component::Store, || async { Ok(()) }.boxed());
+        let health = Health::new(&Supervisor::new());
+        health.add_check("store", || async { Ok(()) }.boxed());
+        health.add_check("store", || async { Ok(()) }.boxed());
     }
 }

@@ -1,4 +1,4 @@
-//! Logs, metrics and health.
+//! Logs, metrics, health and supervised tasks.
 //!
 //! [`metrics`] collects and renders the metrics. Each component defines its metrics in its own
 //! module `metrics`, where each function reports one event: the function updates a metric, and some
@@ -12,8 +12,11 @@ pub mod metrics;
 pub mod rate_limit;
 pub mod request_id;
 pub mod settings;
-pub mod shutdown;
+mod supervisor;
+mod task_group;
 
 pub use health::Health;
 pub use log_settings::{LogFormat, LogSettings};
 pub use log_throttle::LogThrottle;
+pub use supervisor::{FailureCause, Supervisor, TaskFailure, TaskName};
+pub use task_group::{TaskGroup, spawn_detached_item};

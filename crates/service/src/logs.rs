@@ -2,7 +2,9 @@
 
 use std::io::IsTerminal;
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::{LogFormat, LogSettings};
 
@@ -36,7 +38,8 @@ pub fn init(log: &LogSettings) -> Result<(), InvalidLogLevel> {
         LogFormat::Auto => !std::io::stderr().is_terminal(),
     };
     let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        // `filter` decides which lines are written.
+        .with_max_level(LevelFilter::TRACE)
         .with_writer(std::io::stderr)
         // If standard error is closed, writing a log line fails. The failure is not reported,
         // because the report would also be written to standard error and would panic.
@@ -45,11 +48,13 @@ pub fn init(log: &LogSettings) -> Result<(), InvalidLogLevel> {
         // The list of spans is omitted. Spans are not nested in this process, so the list would
         // only repeat the current span.
         let builder = builder.json().flatten_event(true).with_span_list(false);
-        builder.try_init()
+        builder.finish().with(filter).try_init()
     } else {
         builder
             .with_ansi(std::io::stderr().is_terminal())
             .with_target(false)
+            .finish()
+            .with(filter)
             .try_init()
     };
     // `try_init` fails only if an earlier call has started logging. The settings of the earlier
@@ -58,7 +63,7 @@ pub fn init(log: &LogSettings) -> Result<(), InvalidLogLevel> {
     Ok(())
 }
 
-fn parse_filter(level: &str) -> Result<EnvFilter, InvalidLogLevel> {
+fn parse_filter(level: &str) -> Result<Targets, InvalidLogLevel> {
     let invalid_level_error = |problem: String| InvalidLogLevel {
         level: level.to_owned(),
         problem,
@@ -67,20 +72,40 @@ fn parse_filter(level: &str) -> Result<EnvFilter, InvalidLogLevel> {
     if !is_plain_level && !level.contains(['=', ',']) {
         return Err(invalid_level_error("not a level".to_owned()));
     }
-    EnvFilter::try_new(format!(
-        "{DEPENDENCY_LOG_LEVELS},{AUDIT_LOG_DIRECTIVE},{level}"
-    ))
-    .map_err(|error| invalid_level_error(error.to_string()))
+    // A later directive for the same target overrides an earlier one.
+    format!("{DEPENDENCY_LOG_LEVELS},{AUDIT_LOG_DIRECTIVE},{level}")
+        .parse()
+        .map_err(|error: tracing_subscriber::filter::ParseError| {
+            invalid_level_error(error.to_string())
+        })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tracing::Level;
+
+    #[test]
+    fn the_audit_log_is_written_unless_a_directive_disables_it() {
+        let target = "cloud_connector::audit";
+        assert!(
+            parse_filter("error")
+                .unwrap()
+                .would_enable(target, &Level::INFO)
+        );
+        let filter = parse_filter("info,cloud_connector::audit=off").unwrap();
+        assert!(!filter.would_enable(target, &Level::INFO));
+    }
 
     #[test]
     fn log_level_may_be_a_level_or_a_list_of_directives() {
         assert!(parse_filter("debug").is_ok());
-        assert!(parse_filter("info,cloud_connector::record=debug").is_ok());
+        let filter = parse_filter("info,pipeline::record=debug,mqtt5=trace").unwrap();
+        assert!(filter.would_enable("pipeline::record", &Level::DEBUG));
+        assert!(!filter.would_enable("pipeline::ingest", &Level::DEBUG));
+        assert!(filter.would_enable("mqtt5", &Level::TRACE));
+        assert!(!filter.would_enable("rumqttc", &Level::WARN));
+        assert!(parse_filter("info,pipeline=loud").is_err());
         let error = parse_filter("loud").unwrap_err().to_string();
         assert!(
             error.contains("log.level") && error.contains("loud"),

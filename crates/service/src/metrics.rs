@@ -1,14 +1,17 @@
-//! The Prometheus recorder, which collects and renders the metrics of the process. Each component
-//! defines its own metrics.
+//! The Prometheus recorder, which collects and renders the metrics of the process, and the metrics of
+//! the supervisor. Each other component defines its own metrics.
 
 use std::sync::OnceLock;
 
+use metrics::{counter, describe_counter};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 const DURATION_BUCKETS_SECONDS: &[f64] = &[
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 ];
 const BATCH_SIZE_BUCKETS: &[f64] = &[1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0];
+
+const TASK_FAILURES: &str = "cloud_connector_task_failures_total";
 
 static PROMETHEUS_HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
 
@@ -32,4 +35,24 @@ fn prometheus_builder() -> PrometheusBuilder {
         .set_buckets_for_metric(duration_metrics, DURATION_BUCKETS_SECONDS)
         .and_then(|builder| builder.set_buckets_for_metric(batch_size_metrics, BATCH_SIZE_BUCKETS))
         .expect("the bucket lists are constants and not empty")
+}
+
+/// Registers the help texts of the supervisor's metrics. Call this function after
+/// [`prometheus_handle`], because earlier registrations are discarded.
+pub fn describe() {
+    describe_counter!(
+        TASK_FAILURES,
+        "Tasks that panicked, and essential tasks that ended before shutdown, by task name"
+    );
+}
+
+/// Creates the counter of the task's failures with the value 0. Otherwise a query for an increase
+/// would not detect the first failure.
+pub(crate) fn register_task(task: &str) {
+    counter!(TASK_FAILURES, "task" => task.to_owned()).increment(0);
+}
+
+/// Counts a failure of the task.
+pub(crate) fn count_task_failure(task: &str) {
+    counter!(TASK_FAILURES, "task" => task.to_owned()).increment(1);
 }

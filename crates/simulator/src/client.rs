@@ -135,7 +135,9 @@ impl Client {
         }
         fleet.counters.record_connect(started_at.elapsed());
         let session = Arc::new(Session::new(self.clone(), mqtt));
-        fleet.tasks.spawn(session.clone().go_online());
+        fleet
+            .tasks
+            .spawn_item("go_online", session.clone().go_online());
         let end = self.handle_events(&session, &mut event_loop, attempt).await;
         *self.session.lock() = None;
         fleet.counters.record_connection_closed();
@@ -166,7 +168,7 @@ impl Client {
                 event = event_loop.next() => event,
                 () = fleet.tasks.cancelled(), if pending_end.is_none() => {
                     pending_end = Some(ConnectionEnd::Shutdown);
-                    fleet.tasks.spawn(session.clone().go_offline());
+                    fleet.tasks.spawn_item("go_offline", session.clone().go_offline());
                     continue;
                 }
                 () = &mut storm_drop, if pending_end.is_none() => {
@@ -187,7 +189,9 @@ impl Client {
                     let end = self.handle_message(session, &topic, &payload);
                     if let Some(end) = end.filter(|_| pending_end.is_none()) {
                         pending_end = Some(end);
-                        fleet.tasks.spawn(session.clone().disconnect_on_request());
+                        fleet
+                            .tasks
+                            .spawn_item("disconnect", session.clone().disconnect_on_request());
                     }
                 }
             }
@@ -223,7 +227,9 @@ impl Client {
         }
         match self.dialect.reaction(payload, SystemClock.now()) {
             Reaction::Respond(response) => {
-                fleet.tasks.spawn(session.clone().respond(response));
+                fleet
+                    .tasks
+                    .spawn_item("respond", session.clone().respond(response));
                 None
             }
             Reaction::Disconnect { reconnect_after } => {

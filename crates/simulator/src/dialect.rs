@@ -12,8 +12,10 @@ use uuid::Uuid;
 use super::args::DialectMix;
 use domain::{ClientId, ClientInfo, ClientKind, Timestamp};
 use protocol::handshake::client_side as handshake;
+use protocol::handshake::{FROM_CLIENT, STATUS_FROM_CLIENT, TO_CLIENT};
 use protocol::status::client_side as status;
-use protocol::{Channel, ClientTopic, Direction, HandshakeTopicLevels, TopicScheme};
+use protocol::status::{CONTROL_FROM_CLIENT, CONTROL_TO_CLIENT, DATA_FROM_CLIENT, DATA_TO_CLIENT};
+use protocol::{Channel, ClientTopic, DialectSettings, HandshakeTopicLevels, TopicScheme};
 
 /// Time until a client reconnects after it received a handshake-error message.
 const HANDSHAKE_RETRY_DELAY: Duration = Duration::from_secs(30);
@@ -86,19 +88,16 @@ impl Dialect {
     /// Returns the channels that the client subscribes to.
     pub fn subscriptions(self) -> &'static [Channel] {
         match self {
-            Self::Status => &[
-                Channel::Control(Direction::ToClient),
-                Channel::Data(Direction::ToClient),
-            ],
-            Self::Handshake(_) => &[Channel::Handshake(Direction::ToClient)],
+            Self::Status => &[CONTROL_TO_CLIENT, DATA_TO_CLIENT],
+            Self::Handshake(_) => &[TO_CLIENT],
         }
     }
 
     /// Returns the channel for online, offline and handshake messages.
     pub fn presence_channel(self) -> Channel {
         match self {
-            Self::Status => Channel::Control(Direction::FromClient),
-            Self::Handshake(_) => Channel::HandshakeStatus,
+            Self::Status => CONTROL_FROM_CLIENT,
+            Self::Handshake(_) => STATUS_FROM_CLIENT,
         }
     }
 
@@ -117,7 +116,7 @@ impl Dialect {
     /// clients publish no heartbeat.
     pub fn heartbeat(self) -> Option<OutgoingMessage> {
         (self == Self::Status).then(|| OutgoingMessage {
-            channel: Channel::Data(Direction::FromClient),
+            channel: DATA_FROM_CLIENT,
             payload: Vec::new(),
             delivery: Delivery::Unacknowledged,
         })
@@ -176,9 +175,9 @@ impl Dialect {
 }
 
 fn status_reaction(payload: &[u8], now: Timestamp) -> Reaction {
-    let respond = |channel: fn(Direction) -> Channel, payload| {
+    let respond = |channel: Channel, payload| {
         Reaction::Respond(OutgoingMessage {
-            channel: channel(Direction::FromClient),
+            channel,
             payload,
             delivery: Delivery::Acknowledged,
         })
@@ -189,7 +188,7 @@ fn status_reaction(payload: &[u8], now: Timestamp) -> Reaction {
             command,
             delay_seconds,
         }) => match command.as_str() {
-            "ping" => respond(Channel::Control, status::pong_message(now, &message_id)),
+            "ping" => respond(CONTROL_FROM_CLIENT, status::pong_message(now, &message_id)),
             "reconnect" => Reaction::Disconnect {
                 reconnect_after: delay_seconds.map(Duration::from_secs),
             },
@@ -203,7 +202,7 @@ fn status_reaction(payload: &[u8], now: Timestamp) -> Reaction {
             directive,
             content,
         }) => respond(
-            Channel::Data,
+            DATA_FROM_CLIENT,
             status::response_message(now, &message_id, &directive, &content),
         ),
         None => Reaction::Ignore,
@@ -217,7 +216,7 @@ fn handshake_reaction(payload: &[u8], now: Timestamp) -> Reaction {
             directive,
             payload,
         }) => Reaction::Respond(OutgoingMessage {
-            channel: Channel::Handshake(Direction::FromClient),
+            channel: FROM_CLIENT,
             payload: handshake::response_message(now, &message_id, &directive, &payload),
             delivery: Delivery::Acknowledged,
         }),
@@ -242,28 +241,38 @@ fn handshake_reaction(payload: &[u8], now: Timestamp) -> Reaction {
 pub(super) struct TopicNames {
     scheme: TopicScheme,
     prefix: String,
+    uses_status_topic: bool,
 }
 
 impl TopicNames {
     /// If `uses_status_topic` is true, handshake clients publish their presence messages to
     /// `PREFIX/status/ID`, otherwise to `PREFIX/in/ID`.
     pub fn new(prefix: &str, uses_status_topic: bool) -> Self {
-        let handshake_levels = HandshakeTopicLevels {
-            status_level: uses_status_topic.then(|| "status".to_owned()),
-            ..HandshakeTopicLevels::default()
+        let settings = DialectSettings {
+            handshake_topics: HandshakeTopicLevels {
+                status_level: uses_status_topic.then(|| "status".to_owned()),
+                ..HandshakeTopicLevels::default()
+            },
         };
         Self {
-            scheme: TopicScheme::new(Vec::new(), handshake_levels),
+            scheme: TopicScheme::new(Vec::new(), &settings),
             prefix: prefix.to_owned(),
+            uses_status_topic,
         }
     }
 
     pub fn topic(&self, client: &ClientId, channel: Channel) -> String {
-        self.scheme.topic_name(&ClientTopic {
+        let channel = if channel == STATUS_FROM_CLIENT && !self.uses_status_topic {
+            FROM_CLIENT
+        } else {
+            channel
+        };
+        let topic_name = self.scheme.topic_name(&ClientTopic {
             prefix: self.prefix.clone(),
             client: client.clone(),
             channel,
-        })
+        });
+        topic_name.expect("the topic scheme contains all channels of both dialects")
     }
 }
 
@@ -345,7 +354,7 @@ mod tests {
     fn handshake_clients_can_publish_to_the_status_topic_instead_of_the_in_topic() {
         let client = ClientId::new("c1").unwrap();
         let topic = |uses_status_topic| {
-            TopicNames::new("p", uses_status_topic).topic(&client, Channel::HandshakeStatus)
+            TopicNames::new("p", uses_status_topic).topic(&client, STATUS_FROM_CLIENT)
         };
         assert_eq!(topic(false), "p/in/c1");
         assert_eq!(topic(true), "p/status/c1");

@@ -16,8 +16,8 @@ use super::misbehavior::Misbehaviors;
 use domain::{ClientId, Clock as _, SystemClock};
 use mqtt::{ClientTls, ConnectOptions, SessionKind, Will};
 use network::certificate_authority::CertificateAuthority;
+use service::TaskGroup;
 use service::settings::PemSource;
-use service::shutdown::TaskGroup;
 
 /// Validity of the certificates that the simulator issues for its clients.
 const CERTIFICATE_VALIDITY_DAYS: u32 = 365;

@@ -56,7 +56,7 @@ pub(super) async fn start_clients(fleet: &Fleet, clients: &[Arc<Client>], client
             let Some(client) = remaining.next() else {
                 return;
             };
-            fleet.tasks.spawn(client.clone().run());
+            fleet.tasks.spawn_item("client", client.clone().run());
         }
     }
 }
@@ -80,7 +80,9 @@ pub(super) async fn publish_updates(
             let Some((session, presence_guard)) = free_session else {
                 break;
             };
-            fleet.tasks.spawn(session.publish_update(presence_guard));
+            fleet
+                .tasks
+                .spawn_item("publish_update", session.publish_update(presence_guard));
         }
     }
 }

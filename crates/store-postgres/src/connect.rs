@@ -10,7 +10,7 @@ use super::PostgresStore;
 use super::migrations::MIGRATIONS;
 use super::reserved_connections::{PING_AFTER_IDLE, ReservedConnections};
 use super::{PostgresSettings, PostgresTls};
-use service::settings::PemSource;
+use service::settings::{ExposeSecret as _, PemSource};
 use store::StoreError;
 
 /// PostgreSQL error code of an exceeded `lock_timeout`.
@@ -94,8 +94,8 @@ fn connect_options(settings: &PostgresSettings) -> PgConnectOptions {
             settings.statement_timeout.get().as_millis().to_string(),
         )])
         .log_slow_statements(log::LevelFilter::Debug, Duration::from_secs(5));
-    if !settings.password.expose().is_empty() {
-        options = options.password(settings.password.expose());
+    if !settings.password.expose_secret().is_empty() {
+        options = options.password(settings.password.expose_secret());
     }
     match &settings.ca {
         Some(PemSource::File(path)) => {

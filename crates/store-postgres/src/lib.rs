@@ -1,4 +1,4 @@
-//! The PostgreSQL implementation of [`Store`], for distributed deployments.
+//! The PostgreSQL implementation of the repositories, for distributed deployments.
 
 mod connect;
 mod dead_letters;
@@ -22,9 +22,10 @@ pub use settings::{PostgresSettings, PostgresTls};
 
 use domain::{ClientId, Connection, OrgId, Tenant, Timestamp};
 use store::{
-    ClaimedConnection, ClientPage, ConnectionPage, DeadLetterFilter, LookupReason, LookupResult,
-    OrgCount, PageRequest, PartitionLease, PresenceBatch, QueueTopic, Store, StoreError,
-    StoredDeadLetter, StoredState, TenantlessClient, TenantlessCounts, WriteOutcome,
+    ClaimedConnection, ClientPage, ConnectionPage, ConnectionRepository, DeadLetterFilter,
+    DeadLetterRepository, LookupQueueRepository, LookupReason, LookupResult, MaintenanceRepository,
+    OrgCount, PageRequest, PartitionLease, PresenceBatch, PresenceRepository, QueueTopic,
+    StoreError, StoredDeadLetter, StoredState, TenantlessClient, TenantlessCounts, WriteOutcome,
 };
 
 /// A pool of connections to PostgreSQL. The pool connects on first use, so the process can
@@ -36,7 +37,7 @@ pub struct PostgresStore {
 }
 
 #[async_trait]
-impl Store for PostgresStore {
+impl PresenceRepository for PostgresStore {
     async fn load_client_states(
         &self,
         clients: &[ClientId],
@@ -62,27 +63,17 @@ impl Store for PostgresStore {
         fencing::acquire_partitions(&self.pool, queue, partitions, new_owner).await
     }
 
-    async fn delete_clients_disconnected_before(&self, time: Timestamp) -> Result<u64, StoreError> {
-        // Also deletes the client's row in `connection_search`, unless the client has reconnected.
-        let deleted_clients: i64 = sqlx::query_scalar(
-            "WITH deleted AS (
-                 DELETE FROM disconnected_clients WHERE disconnected_at < $1 RETURNING client_id),
-             deleted_search AS (
-                 DELETE FROM connection_search AS s USING deleted
-                  WHERE s.client_id = deleted.client_id AND NOT EXISTS (
-                      SELECT FROM connections AS c WHERE c.client_id = s.client_id))
-             SELECT count(*) FROM deleted",
-        )
-        .bind(row::to_sql(time))
-        .fetch_one(&self.pool)
-        .await?;
-        Ok(u64::try_from(deleted_clients).unwrap_or(0))
+    async fn restore_tenants(
+        &self,
+        clients: &[(ClientId, Tenant)],
+        now: Timestamp,
+    ) -> Result<u64, StoreError> {
+        lookup_queue::restore_tenants(&self.pool, clients, now).await
     }
+}
 
-    async fn run_maintenance(&self) -> Result<(), StoreError> {
-        search::compact_org_connection_deltas(&self.pool).await
-    }
-
+#[async_trait]
+impl ConnectionRepository for PostgresStore {
     async fn find_connection_for_org(
         &self,
         org: &OrgId,
@@ -119,10 +110,6 @@ impl Store for PostgresStore {
             .await
     }
 
-    async fn list_all_clients(&self, offset: u64, limit: u64) -> Result<ClientPage, StoreError> {
-        search::list_all_clients(&self.pool, offset, limit).await
-    }
-
     async fn list_connections_for_org(
         &self,
         org: &OrgId,
@@ -131,14 +118,21 @@ impl Store for PostgresStore {
         search::list_connections_for_org(&self.pool, org, request).await
     }
 
-    async fn list_client_ids(
-        &self,
-        after_client: Option<&ClientId>,
-        limit: u32,
-    ) -> Result<Vec<ClientId>, StoreError> {
-        lookup::list_client_ids(&self.pool, after_client, limit).await
+    async fn list_all_clients(&self, offset: u64, limit: u64) -> Result<ClientPage, StoreError> {
+        search::list_all_clients(&self.pool, offset, limit).await
     }
 
+    async fn mark_disconnected(
+        &self,
+        client: &ClientId,
+        time: Timestamp,
+    ) -> Result<bool, StoreError> {
+        presence::mark_disconnected(&self.pool, client, time).await
+    }
+}
+
+#[async_trait]
+impl LookupQueueRepository for PostgresStore {
     async fn claim_for_lookup(
         &self,
         reason: LookupReason,
@@ -166,14 +160,6 @@ impl Store for PostgresStore {
         lookup_queue::save_lookup_results(&self.pool, results, now).await
     }
 
-    async fn restore_tenants(
-        &self,
-        clients: &[(ClientId, Tenant)],
-        now: Timestamp,
-    ) -> Result<u64, StoreError> {
-        lookup_queue::restore_tenants(&self.pool, clients, now).await
-    }
-
     async fn count_tenantless_clients(
         &self,
         max_attempts: u32,
@@ -198,15 +184,10 @@ impl Store for PostgresStore {
     async fn delete_tenantless_clients(&self, clients: &[ClientId]) -> Result<u64, StoreError> {
         lookup_queue::delete_tenantless_clients(&self.pool, clients).await
     }
+}
 
-    async fn count_connections_with_tenant(&self) -> Result<u64, StoreError> {
-        lookup_queue::count_connections_with_tenant(&self.pool).await
-    }
-
-    async fn count_by_org(&self, limit: u32) -> Result<(Vec<OrgCount>, u64), StoreError> {
-        lookup_queue::count_by_org(&self.pool, limit).await
-    }
-
+#[async_trait]
+impl DeadLetterRepository for PostgresStore {
     async fn list_dead_letters(
         &self,
         filter: &DeadLetterFilter,
@@ -241,7 +222,10 @@ impl Store for PostgresStore {
     async fn purge_dead_letters(&self, filter: &DeadLetterFilter) -> Result<u64, StoreError> {
         dead_letters::purge_dead_letters(&self.pool, filter).await
     }
+}
 
+#[async_trait]
+impl MaintenanceRepository for PostgresStore {
     async fn ping(&self) -> Result<(), StoreError> {
         connect::check_schema(&self.pool).await
     }
@@ -249,5 +233,42 @@ impl Store for PostgresStore {
     async fn close(&self) {
         self.reserved_connections.close().await;
         self.pool.close().await;
+    }
+
+    async fn delete_clients_disconnected_before(&self, time: Timestamp) -> Result<u64, StoreError> {
+        // Also deletes the client's row in `connection_search`, unless the client has reconnected.
+        let deleted_clients: i64 = sqlx::query_scalar(
+            "WITH deleted AS (
+                 DELETE FROM disconnected_clients WHERE disconnected_at < $1 RETURNING client_id),
+             deleted_search AS (
+                 DELETE FROM connection_search AS s USING deleted
+                  WHERE s.client_id = deleted.client_id AND NOT EXISTS (
+                      SELECT FROM connections AS c WHERE c.client_id = s.client_id))
+             SELECT count(*) FROM deleted",
+        )
+        .bind(row::to_sql(time))
+        .fetch_one(&self.pool)
+        .await?;
+        Ok(u64::try_from(deleted_clients).unwrap_or(0))
+    }
+
+    async fn compact(&self) -> Result<(), StoreError> {
+        search::compact_org_connection_deltas(&self.pool).await
+    }
+
+    async fn list_client_ids(
+        &self,
+        after_client: Option<&ClientId>,
+        limit: u32,
+    ) -> Result<Vec<ClientId>, StoreError> {
+        lookup::list_client_ids(&self.pool, after_client, limit).await
+    }
+
+    async fn count_connections_with_tenant(&self) -> Result<u64, StoreError> {
+        lookup_queue::count_connections_with_tenant(&self.pool).await
+    }
+
+    async fn count_by_org(&self, limit: u32) -> Result<(Vec<OrgCount>, u64), StoreError> {
+        lookup_queue::count_by_org(&self.pool, limit).await
     }
 }

@@ -5,9 +5,10 @@ use time::OffsetDateTime;
 
 use super::row::to_sql;
 use super::{dead_letters, fencing};
-use domain::{MessageId, Tenant, Timestamp};
+use domain::{ClientId, MessageId, Tenant, Timestamp};
 use store::{
     ConnectionEnd, ConnectionUpsert, HeartbeatUpdate, PartitionLease, PresenceBatch, QueuePosition,
+    ReceivedAt,
 };
 use store::{StoreError, TenantChange, WriteOutcome};
 
@@ -37,6 +38,36 @@ pub(super) async fn record_batch(
     }
     transaction.commit().await?;
     Ok(WriteOutcome::Committed)
+}
+
+/// Ends the connection of a client, unless its latest presence message is later than `time`.
+pub(super) async fn mark_disconnected(
+    pool: &PgPool,
+    client: &ClientId,
+    time: Timestamp,
+) -> Result<bool, StoreError> {
+    let mut transaction = pool.begin().await?;
+    let is_latest: Option<bool> = sqlx::query_scalar(
+        "SELECT COALESCE(offline_received_at, online_received_at) <= $2 FROM connections
+          WHERE client_id = $1 FOR UPDATE",
+    )
+    .bind(client.as_str())
+    .bind(to_sql(time))
+    .fetch_optional(&mut *transaction)
+    .await?;
+    if is_latest != Some(true) {
+        return Ok(false);
+    }
+    let end = ConnectionEnd {
+        client_id: client.clone(),
+        received_at: ReceivedAt {
+            time,
+            position: None,
+        },
+    };
+    end_connections(&mut transaction, &[end]).await?;
+    transaction.commit().await?;
+    Ok(true)
 }
 
 async fn upsert_connections(

@@ -5,7 +5,9 @@ use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 use time::OffsetDateTime;
 
-use domain::{ClientId, ClientInfo, ClientKind, Connection, Dialect, MessageId, Tenant, Timestamp};
+use domain::{
+    ClientId, ClientInfo, ClientKind, Connection, DialectName, MessageId, Tenant, Timestamp,
+};
 use store::{ClaimedConnection, QueuePosition, ReceivedAt, StoreError, tenant_from_columns};
 
 /// Columns that [`connection`] reads. `COALESCE` is needed because the Go implementation can write
@@ -51,9 +53,9 @@ pub(super) fn claimed_connection(row: &PgRow) -> Result<ClaimedConnection, Store
     })
 }
 
-fn dialect(row: &PgRow) -> Result<Dialect, StoreError> {
+fn dialect(row: &PgRow) -> Result<DialectName, StoreError> {
     let dialect: String = row.try_get("dialect")?;
-    Dialect::from_name(&dialect).ok_or_else(|| corrupt_row(format!("dialect {dialect:?}")))
+    Ok(DialectName::from(dialect))
 }
 
 fn client_kind(row: &PgRow) -> Result<ClientKind, StoreError> {

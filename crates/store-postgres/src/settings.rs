@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use service::settings::deserialize::optional_pem;
 use service::settings::{
-    HumanDuration, InvalidValue, PemSource, Secret, require_nonzero_connection_limit,
+    HumanDuration, InvalidValue, PemSource, SecretString, require_nonzero_connection_limit,
     require_nonzero_duration,
 };
 
@@ -16,7 +16,7 @@ pub struct PostgresSettings {
     pub port: u16,
     pub database: String,
     pub user: String,
-    pub password: Secret,
+    pub password: SecretString,
     pub tls: PostgresTls,
     #[serde(deserialize_with = "optional_pem")]
     pub ca: Option<PemSource>,

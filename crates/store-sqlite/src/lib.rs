@@ -1,4 +1,4 @@
-//! The SQLite implementation of [`Store`], for embedded deployments: one file, one writer
+//! The SQLite implementation of the repositories, for embedded deployments: one file, one writer
 //! connection, several reader connections.
 
 mod connect;
@@ -20,9 +20,10 @@ pub use connect::{check_integrity, is_schema_current};
 
 use domain::{ClientId, Connection, OrgId, Tenant, Timestamp};
 use store::{
-    ClaimedConnection, ClientPage, ConnectionPage, DeadLetterFilter, LookupReason, LookupResult,
-    OrgCount, PageRequest, PartitionLease, PresenceBatch, QueueTopic, Store, StoreError,
-    StoredDeadLetter, StoredState, TenantlessClient, TenantlessCounts, WriteOutcome,
+    ClaimedConnection, ClientPage, ConnectionPage, ConnectionRepository, DeadLetterFilter,
+    DeadLetterRepository, LookupQueueRepository, LookupReason, LookupResult, MaintenanceRepository,
+    OrgCount, PageRequest, PartitionLease, PresenceBatch, PresenceRepository, QueueTopic,
+    StoreError, StoredDeadLetter, StoredState, TenantlessClient, TenantlessCounts, WriteOutcome,
 };
 
 /// An open database file. A committed transaction remains stored after a power failure
@@ -36,7 +37,7 @@ pub struct SqliteStore {
 }
 
 #[async_trait]
-impl Store for SqliteStore {
+impl PresenceRepository for SqliteStore {
     async fn load_client_states(
         &self,
         clients: &[ClientId],
@@ -63,18 +64,17 @@ impl Store for SqliteStore {
         fencing::acquire_partitions(&self.writer, queue, partitions, new_owner).await
     }
 
-    async fn delete_clients_disconnected_before(&self, time: Timestamp) -> Result<u64, StoreError> {
-        let result = sqlx::query("DELETE FROM disconnected_clients WHERE disconnected_at < ?")
-            .bind(time.as_microsecond())
-            .execute(&self.writer)
-            .await?;
-        Ok(result.rows_affected())
+    async fn restore_tenants(
+        &self,
+        clients: &[(ClientId, Tenant)],
+        now: Timestamp,
+    ) -> Result<u64, StoreError> {
+        lookup_queue::restore_tenants(&self.writer, clients, now).await
     }
+}
 
-    async fn run_maintenance(&self) -> Result<(), StoreError> {
-        Ok(())
-    }
-
+#[async_trait]
+impl ConnectionRepository for SqliteStore {
     async fn find_connection_for_org(
         &self,
         org: &OrgId,
@@ -99,10 +99,6 @@ impl Store for SqliteStore {
         lookup::find_org_or_satellite_connection(&self.readers, org, client).await
     }
 
-    async fn list_all_clients(&self, offset: u64, limit: u64) -> Result<ClientPage, StoreError> {
-        search::list_all_clients(&self.readers, offset, limit).await
-    }
-
     async fn list_connections_for_org(
         &self,
         org: &OrgId,
@@ -111,14 +107,21 @@ impl Store for SqliteStore {
         search::list_connections_for_org(&self.readers, org, request).await
     }
 
-    async fn list_client_ids(
-        &self,
-        after_client: Option<&ClientId>,
-        limit: u32,
-    ) -> Result<Vec<ClientId>, StoreError> {
-        lookup::list_client_ids(&self.readers, after_client, limit).await
+    async fn list_all_clients(&self, offset: u64, limit: u64) -> Result<ClientPage, StoreError> {
+        search::list_all_clients(&self.readers, offset, limit).await
     }
 
+    async fn mark_disconnected(
+        &self,
+        client: &ClientId,
+        time: Timestamp,
+    ) -> Result<bool, StoreError> {
+        presence::mark_disconnected(&self.writer, client, time).await
+    }
+}
+
+#[async_trait]
+impl LookupQueueRepository for SqliteStore {
     async fn claim_for_lookup(
         &self,
         reason: LookupReason,
@@ -152,14 +155,6 @@ impl Store for SqliteStore {
         lookup_queue::save_lookup_results(&self.writer, results, now).await
     }
 
-    async fn restore_tenants(
-        &self,
-        clients: &[(ClientId, Tenant)],
-        now: Timestamp,
-    ) -> Result<u64, StoreError> {
-        lookup_queue::restore_tenants(&self.writer, clients, now).await
-    }
-
     async fn count_tenantless_clients(
         &self,
         max_attempts: u32,
@@ -184,15 +179,10 @@ impl Store for SqliteStore {
     async fn delete_tenantless_clients(&self, clients: &[ClientId]) -> Result<u64, StoreError> {
         lookup_queue::delete_tenantless_clients(&self.writer, clients).await
     }
+}
 
-    async fn count_connections_with_tenant(&self) -> Result<u64, StoreError> {
-        lookup_queue::count_connections_with_tenant(&self.readers).await
-    }
-
-    async fn count_by_org(&self, limit: u32) -> Result<(Vec<OrgCount>, u64), StoreError> {
-        lookup_queue::count_by_org(&self.readers, limit).await
-    }
-
+#[async_trait]
+impl DeadLetterRepository for SqliteStore {
     async fn list_dead_letters(
         &self,
         filter: &DeadLetterFilter,
@@ -227,7 +217,10 @@ impl Store for SqliteStore {
     async fn purge_dead_letters(&self, filter: &DeadLetterFilter) -> Result<u64, StoreError> {
         dead_letters::purge_dead_letters(&self.writer, filter).await
     }
+}
 
+#[async_trait]
+impl MaintenanceRepository for SqliteStore {
     async fn ping(&self) -> Result<(), StoreError> {
         sqlx::query("SELECT 1 FROM connections LIMIT 1")
             .fetch_optional(&self.readers)
@@ -240,5 +233,33 @@ impl Store for SqliteStore {
         // file. The writer closes last, so the writer makes this copy.
         self.readers.close().await;
         self.writer.close().await;
+    }
+
+    async fn delete_clients_disconnected_before(&self, time: Timestamp) -> Result<u64, StoreError> {
+        let result = sqlx::query("DELETE FROM disconnected_clients WHERE disconnected_at < ?")
+            .bind(time.as_microsecond())
+            .execute(&self.writer)
+            .await?;
+        Ok(result.rows_affected())
+    }
+
+    async fn compact(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn list_client_ids(
+        &self,
+        after_client: Option<&ClientId>,
+        limit: u32,
+    ) -> Result<Vec<ClientId>, StoreError> {
+        lookup::list_client_ids(&self.readers, after_client, limit).await
+    }
+
+    async fn count_connections_with_tenant(&self) -> Result<u64, StoreError> {
+        lookup_queue::count_connections_with_tenant(&self.readers).await
+    }
+
+    async fn count_by_org(&self, limit: u32) -> Result<(Vec<OrgCount>, u64), StoreError> {
+        lookup_queue::count_by_org(&self.readers, limit).await
     }
 }

@@ -7,7 +7,7 @@ use sqlx::{QueryBuilder, Sqlite, SqliteConnection, SqlitePool};
 use super::{dead_letters, fencing, row};
 use domain::{ClientId, MessageId, Timestamp};
 use store::{ConnectionEnd, ConnectionUpsert, HeartbeatUpdate, PartitionLease, PresenceBatch};
-use store::{StoreError, TenantChange, WriteOutcome};
+use store::{ReceivedAt, StoreError, TenantChange, WriteOutcome};
 
 pub(super) async fn record_batch(
     pool: &SqlitePool,
@@ -37,6 +37,36 @@ pub(super) async fn record_batch(
     }
     transaction.commit().await?;
     Ok(WriteOutcome::Committed)
+}
+
+/// Ends the connection of a client, unless its latest presence message is later than `time`.
+pub(super) async fn mark_disconnected(
+    pool: &SqlitePool,
+    client: &ClientId,
+    time: Timestamp,
+) -> Result<bool, StoreError> {
+    let mut transaction = pool.begin_with("BEGIN IMMEDIATE").await?;
+    let is_latest: Option<bool> = sqlx::query_scalar(
+        "SELECT coalesce(offline_received_at, online_received_at) <= ?2 FROM connections
+          WHERE client_id = ?1",
+    )
+    .bind(client.as_str())
+    .bind(time.as_microsecond())
+    .fetch_optional(&mut *transaction)
+    .await?;
+    if is_latest != Some(true) {
+        return Ok(false);
+    }
+    let end = ConnectionEnd {
+        client_id: client.clone(),
+        received_at: ReceivedAt {
+            time,
+            position: None,
+        },
+    };
+    end_connections(&mut transaction, &[end]).await?;
+    transaction.commit().await?;
+    Ok(true)
 }
 
 async fn upsert_connections(

@@ -4,7 +4,9 @@ use serde_json::Value;
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
 
-use domain::{ClientId, ClientInfo, ClientKind, Connection, Dialect, MessageId, Tenant, Timestamp};
+use domain::{
+    ClientId, ClientInfo, ClientKind, Connection, DialectName, MessageId, Tenant, Timestamp,
+};
 use store::{ClaimedConnection, QueuePosition, ReceivedAt, StoreError, tenant_from_columns};
 
 /// Columns that [`connection`] reads.
@@ -49,9 +51,9 @@ pub(super) fn claimed_connection(row: &SqliteRow) -> Result<ClaimedConnection, S
     })
 }
 
-fn dialect(row: &SqliteRow) -> Result<Dialect, StoreError> {
+fn dialect(row: &SqliteRow) -> Result<DialectName, StoreError> {
     let dialect: String = row.try_get("dialect")?;
-    Dialect::from_name(&dialect).ok_or_else(|| corrupt_row(format!("dialect {dialect:?}")))
+    Ok(DialectName::from(dialect))
 }
 
 fn client_kind(row: &SqliteRow) -> Result<ClientKind, StoreError> {

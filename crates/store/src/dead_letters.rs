@@ -1,10 +1,13 @@
 //! Dead letters: messages that can never be processed.
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
 use domain::{ClientId, RejectReason, Timestamp};
 use protocol::{InboundMessage, Rejection};
+
+use crate::error::Result;
 
 /// Maximum length of a stored topic. MQTT allows topics of up to 65,535 bytes.
 const MAX_TOPIC_CHARS: usize = 1000;
@@ -88,7 +91,7 @@ pub struct StoredDeadLetter {
     /// Topic of the message. A very long topic is truncated.
     pub topic: String,
     /// Payload of the message. A payload that is too large to store is truncated.
-    /// [`Store::list_dead_letters`](super::Store::list_dead_letters) returns an empty payload.
+    /// [`DeadLetterRepository::list_dead_letters`] returns an empty payload.
     pub payload: Bytes,
     /// Size of the complete payload in bytes.
     pub payload_size: u64,
@@ -138,4 +141,31 @@ pub struct DeadLetterFilter {
     pub received_before: Option<Timestamp>,
     /// Selects only dead letters with a pending replay request.
     pub replay_requested: bool,
+}
+
+/// Reads, replays and deletes dead letters, for the recorder, the retention job and operator
+/// commands. Only a [`PresenceBatch`](crate::PresenceBatch) inserts dead letters.
+#[async_trait]
+pub trait DeadLetterRepository: Send + Sync + 'static {
+    /// Lists dead letters without their payloads, in descending order of their ids.
+    async fn list_dead_letters(
+        &self,
+        filter: &DeadLetterFilter,
+        limit: u32,
+    ) -> Result<Vec<StoredDeadLetter>>;
+
+    /// Finds a dead letter with its payload.
+    async fn find_dead_letter(&self, dead_letter_id: i64) -> Result<Option<StoredDeadLetter>>;
+
+    /// Requests the replay of a dead letter. Returns false if the dead letter does not exist.
+    async fn request_replay(&self, dead_letter_id: i64, now: Timestamp) -> Result<bool>;
+
+    /// Deletes a dead letter after its replay. Returns whether the dead letter was deleted.
+    ///
+    /// If the stored number of occurrences differs from `occurrences`, the message was rejected
+    /// again. The dead letter is then not deleted.
+    async fn finish_replay(&self, dead_letter_id: i64, occurrences: u64) -> Result<bool>;
+
+    /// Deletes the dead letters that match the filter. Returns the number of deleted dead letters.
+    async fn purge_dead_letters(&self, filter: &DeadLetterFilter) -> Result<u64>;
 }

@@ -2,6 +2,9 @@
 
 use std::path::PathBuf;
 
+/// Result of a database operation.
+pub type Result<T, E = StoreError> = std::result::Result<T, E>;
+
 /// A database operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {

@@ -1,6 +1,10 @@
-//! Types of the tenant lookup jobs: rows that are due for a lookup, and lookup results.
+//! The queue of rows that are due for a tenant lookup: claims, lookup results and tenantless clients.
 
-use domain::{ClientId, ClientInfo, ClientKind, Dialect, OrgId, Tenant, Timestamp};
+use async_trait::async_trait;
+
+use domain::{ClientId, ClientInfo, ClientKind, DialectName, Tenant, Timestamp};
+
+use crate::error::Result;
 
 /// Why rows are due for a tenant lookup, and which rows are due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +32,7 @@ pub struct ClaimedConnection {
     /// The client's tenant. `None` for a tenantless client.
     pub tenant: Option<Tenant>,
     /// Dialect of the latest online message.
-    pub dialect: Dialect,
+    pub dialect: DialectName,
     /// Whether the client is a host or a proxy.
     pub kind: ClientKind,
     /// Facts, dispatchers, tags, name and version that the client sent.
@@ -93,5 +97,42 @@ pub struct TenantlessClient {
     pub online_received_at: Timestamp,
 }
 
-/// An organization and the number of its connections.
-pub type OrgCount = (OrgId, u64);
+/// Claims rows for tenant lookups and writes the results, for the tenant lookup jobs and operator
+/// commands. API endpoints must not use this repository, because it returns tenantless clients.
+#[async_trait]
+pub trait LookupQueueRepository: Send + Sync + 'static {
+    /// Claims rows that are due for a tenant lookup. Other jobs skip the rows until `claim_until`.
+    ///
+    /// Claims only rows without a claim and rows whose claim ended before `claims_ended_before`.
+    async fn claim_for_lookup(
+        &self,
+        reason: LookupReason,
+        limit: u32,
+        claims_ended_before: Timestamp,
+        claim_until: Timestamp,
+    ) -> Result<Vec<ClaimedConnection>>;
+
+    /// Counts the rows that are due for a tenant lookup and not claimed at `now`.
+    async fn count_due_rows(&self, reason: LookupReason, now: Timestamp) -> Result<u64>;
+
+    /// Writes the results of tenant lookups and returns the number of changed rows.
+    ///
+    /// Skips rows that changed since they were claimed. For [`LookupOutcome::Unavailable`], the
+    /// store only ends the claim, and the returned number does not include the row.
+    async fn save_lookup_results(&self, results: &[LookupResult], now: Timestamp) -> Result<u64>;
+
+    /// Counts the tenantless clients. A client with `max_attempts` or more failed lookups counts as
+    /// exhausted.
+    async fn count_tenantless_clients(&self, max_attempts: u32) -> Result<TenantlessCounts>;
+
+    /// Lists tenantless clients. The client whose last lookup is oldest comes first.
+    async fn list_tenantless_clients(&self, limit: u32) -> Result<Vec<TenantlessClient>>;
+
+    /// Makes tenantless clients immediately due for a lookup and resets their number of failed
+    /// lookups. `None` selects all tenantless clients. Returns the number of changed clients.
+    async fn reset_tenantless_clients(&self, clients: Option<&[ClientId]>) -> Result<u64>;
+
+    /// Deletes the rows of tenantless clients. Skips clients that have a tenant. Returns the number
+    /// of deleted rows.
+    async fn delete_tenantless_clients(&self, clients: &[ClientId]) -> Result<u64>;
+}

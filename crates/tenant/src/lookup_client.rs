@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::breaker::{Admission, Breaker};
 use super::{GatewayClient, TenantLookup, TenantLookupOutcome, metrics};
 use domain::ClientId;
+use service::spawn_detached_item;
 
 /// Maximum number of clients in the cache.
 const MAX_CACHED_CLIENTS: u64 = 200_000;
@@ -109,17 +110,34 @@ impl LookupClient {
         }
         let (sender, receiver) = watch::channel(None);
         requests.insert(client.clone(), receiver.clone());
-        let (inner, client) = (self.0.clone(), client.clone());
-        tokio::spawn(async move {
-            let outcome = inner.request_tenant(&client, admission).await;
+        let request = InflightRequest {
+            inner: self.0.clone(),
+            client: client.clone(),
+        };
+        spawn_detached_item("tenant_gateway_request", async move {
+            let (inner, client) = (&request.inner, &request.client);
+            let outcome = inner.request_tenant(client, admission).await;
             if outcome != TenantLookupOutcome::Unavailable {
                 inner.cache.insert(client.clone(), outcome.clone());
             }
-            inner.inflight_requests.lock().remove(&client);
+            drop(request);
             // `send` fails if no lookup waits for the outcome any more. That is not an error.
             let _ = sender.send(Some(outcome));
         });
         receiver
+    }
+}
+
+/// An entry in [`Inner::inflight_requests`]. Dropping the value removes the entry, even if the
+/// request panics. Otherwise all later lookups of the client would wait for that request.
+struct InflightRequest {
+    inner: Arc<Inner>,
+    client: ClientId,
+}
+
+impl Drop for InflightRequest {
+    fn drop(&mut self) {
+        self.inner.inflight_requests.lock().remove(&self.client);
     }
 }
 

@@ -17,6 +17,9 @@ use super::{CONDITION_TIMEOUT, connector_command, env_var_name, eventually};
 /// API key of the caller `tester`.
 pub const API_KEY: &str = "0123456789abcdef0123";
 
+/// Number of partitions of each topic.
+const PARTITIONS: i32 = 4;
+
 /// The external services, and the settings of all connector processes that use these services.
 pub struct Cluster {
     pub mosquitto: Service,
@@ -34,15 +37,44 @@ impl Cluster {
     /// Creates a cluster with a private Mosquitto. The cluster has its own database on the shared
     /// PostgreSQL server, and its own topics on the shared Kafka server.
     pub async fn new() -> Self {
-        Self::with_services(Service::start_mosquitto().await, None, None).await
+        let unique_suffix = uuid::Uuid::new_v4().simple().to_string();
+        let (mosquitto, database) = tokio::join!(
+            Service::start_mosquitto(),
+            create_database_and_topics(&unique_suffix)
+        );
+        Self::with_settings(mosquitto, None, None, &database, &unique_suffix).await
     }
 
-    /// Creates a cluster that uses these services. Then migrates the database and creates the Kafka
-    /// topics. For PostgreSQL and Kafka, `None` selects the server that all tests share.
+    /// Creates a cluster that uses these services, with a current database schema and with the
+    /// Kafka topics. For PostgreSQL and Kafka, `None` selects the server that all tests share.
     pub async fn with_services(
         mosquitto: Service,
         postgres: Option<Service>,
         kafka: Option<Service>,
+    ) -> Self {
+        let unique_suffix = uuid::Uuid::new_v4().simple().to_string();
+        if postgres.is_none() && kafka.is_none() {
+            let database = create_database_and_topics(&unique_suffix).await;
+            return Self::with_settings(mosquitto, None, None, &database, &unique_suffix).await;
+        }
+        let postgres_port = match &postgres {
+            Some(service) => service.port,
+            None => services::shared_services().await.postgres_port,
+        };
+        let database = services::create_database(postgres_port).await;
+        let cluster =
+            Self::with_settings(mosquitto, postgres, kafka, &database, &unique_suffix).await;
+        let (code, output) = cluster.run_command(&["migrate", "--topics"]).await;
+        assert_eq!(code, Some(0), "{output}");
+        cluster
+    }
+
+    async fn with_settings(
+        mosquitto: Service,
+        postgres: Option<Service>,
+        kafka: Option<Service>,
+        database: &str,
+        unique_suffix: &str,
     ) -> Self {
         let postgres_port = match &postgres {
             Some(service) => service.port,
@@ -52,8 +84,6 @@ impl Cluster {
             Some(service) => service.port,
             None => services::shared_services().await.kafka_port,
         };
-        let database = services::create_database(postgres_port).await;
-        let unique_suffix = uuid::Uuid::new_v4().simple().to_string();
         let cluster = Self {
             http_client: crate::http_client(),
             env_vars: Vec::new(),
@@ -62,21 +92,22 @@ impl Cluster {
             mosquitto,
         };
         let mqtt_url = format!("mqtt://127.0.0.1:{}", cluster.mosquitto.port);
-        let cluster = cluster
+        let [ingress_topic, answers_topic, inventory_topic] = topic_names(unique_suffix);
+        cluster
             .set("mqtt.url", mqtt_url)
             .set("mqtt.username", "cloud-connector")
             .set("mqtt.password", "cc-secret")
             .set("kafka.brokers", format!("127.0.0.1:{kafka_port}"))
-            .set("kafka.ingress_topic", format!("ingress-{unique_suffix}"))
-            .set("kafka.answers_topic", format!("answers-{unique_suffix}"))
-            .set("inventory.topic", format!("inventory-{unique_suffix}"))
+            .set("kafka.ingress_topic", ingress_topic)
+            .set("kafka.answers_topic", answers_topic)
+            .set("inventory.topic", inventory_topic)
             .set("kafka.group", format!("group-{unique_suffix}"))
             .set(
                 "kafka.answers_group",
                 format!("answers-group-{unique_suffix}"),
             )
             .set("kafka.session_timeout", "6s")
-            .set("kafka.partitions", 4)
+            .set("kafka.partitions", PARTITIONS)
             .set("kafka.replication", 1)
             .set("postgres.host", "127.0.0.1")
             .set("postgres.port", postgres_port)
@@ -86,10 +117,7 @@ impl Cluster {
             .set("postgres.tls", "require")
             .set("postgres.acquire_timeout", "1s")
             .set("api.keys.tester", API_KEY)
-            .set("http.listen", "127.0.0.1:0");
-        let (code, output) = cluster.run_command(&["migrate", "--topics"]).await;
-        assert_eq!(code, Some(0), "{output}");
-        cluster
+            .set("http.listen", "127.0.0.1:0")
     }
 
     /// Sets a configuration key for the processes that the test starts later.
@@ -109,6 +137,12 @@ impl Cluster {
             .iter()
             .find(|(existing, _)| *existing == variable);
         &entry.unwrap_or_else(|| panic!("{config_key} is not set")).1
+    }
+
+    /// Returns the environment variables that set the cluster's settings.
+    #[must_use]
+    pub fn env_vars(&self) -> &[(String, String)] {
+        &self.env_vars
     }
 
     /// Opens a connection to the cluster's database.
@@ -188,6 +222,22 @@ impl Cluster {
         process.wait_until_ready().await;
         process
     }
+}
+
+/// Returns the names of the ingress topic, the answers topic and the inventory topic of a cluster.
+fn topic_names(unique_suffix: &str) -> [String; 3] {
+    ["ingress", "answers", "inventory"].map(|kind| format!("{kind}-{unique_suffix}"))
+}
+
+/// Creates a database with the current schema and the topics of a cluster on the shared servers.
+/// Returns the name of the database.
+async fn create_database_and_topics(unique_suffix: &str) -> String {
+    let topics = topic_names(unique_suffix);
+    let (database, ()) = tokio::join!(
+        services::create_migrated_database(),
+        services::create_topics(&topics, PARTITIONS)
+    );
+    database
 }
 
 /// A connector process of a cluster. Dropping the value kills the process.

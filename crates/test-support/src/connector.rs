@@ -33,6 +33,10 @@ pub fn connector_program() -> PathBuf {
 
 /// Returns a command that runs the binary under test. The command does not inherit the
 /// environment variables that configure a connector.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the child must not inherit the configuration"
+)]
 pub fn connector_command() -> Command {
     let mut command = Command::new(connector_program());
     for (name, _) in std::env::vars() {

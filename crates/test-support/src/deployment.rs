@@ -1,12 +1,16 @@
 //! A connector under test, in embedded mode or in distributed mode. With [`Deployment`], one test
 //! function can run in both modes.
 
+use std::future::Future;
+
 use serde_json::Value;
+use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard};
 
 use super::cluster::{Cluster, ConnectorProcess};
 use super::connector::{Connector, ConnectorBuilder};
 use super::eventually;
 use super::gateway::FakeGateway;
+use super::mqtt::{RawClient, control_out_topic, data_out_topic};
 
 /// A running connector in one of the two deployment modes.
 pub enum Deployment {
@@ -20,6 +24,26 @@ pub enum Deployment {
 pub struct DistributedDeployment {
     pub cluster: Cluster,
     pub process: ConnectorProcess,
+    /// Connection to the database. `None` before the first use.
+    database: Mutex<Option<sqlx::PgConnection>>,
+}
+
+impl DistributedDeployment {
+    /// Returns a connection to the cluster's database. Reuses the connection if it still works,
+    /// because authentication takes longer than most queries, and tests repeat queries until a
+    /// condition is met.
+    async fn database(&self) -> MappedMutexGuard<'_, sqlx::PgConnection> {
+        use sqlx::Connection as _;
+        let mut database = self.database.lock().await;
+        let is_usable = match database.as_mut() {
+            Some(connection) => connection.ping().await.is_ok(),
+            None => false,
+        };
+        if !is_usable {
+            *database = Some(self.cluster.connect_to_database().await);
+        }
+        MutexGuard::map(database, |connection| connection.as_mut().unwrap())
+    }
 }
 
 /// Columns of the table `connections` that concern tenants. Times are in seconds since 1970, except
@@ -94,6 +118,65 @@ pub async fn read_postgres_row(
 /// Configuration keys and their values.
 pub type Settings<'a> = &'a [(&'a str, &'a str)];
 
+/// One of the two deployment modes. A test takes a mode instead of a [`Deployment`] if it computes
+/// the settings of its deployment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeploymentMode {
+    Embedded,
+    Distributed,
+}
+
+impl DeploymentMode {
+    /// Starts a deployment with these settings.
+    pub async fn start(self, settings: Settings<'_>) -> Deployment {
+        match self {
+            Self::Embedded => Deployment::embedded(settings).await,
+            Self::Distributed => Deployment::distributed(settings).await,
+        }
+    }
+
+    /// Starts a deployment that looks up tenants at the fake gateway, and caches found tenants for
+    /// only 1 ms.
+    pub async fn start_with_gateway(
+        self,
+        gateway: &FakeGateway,
+        extra_settings: Settings<'_>,
+    ) -> Deployment {
+        let mut settings = vec![
+            ("tenant.gateway_url", gateway.url.as_str()),
+            ("tenant.cache_ttl", "1ms"),
+            ("tenant.breaker_probe_interval", "500ms"),
+            ("tenant.gateway_timeout", "2s"),
+            ("broker.connect_limit.burst", "100000"),
+        ];
+        settings.extend(extra_settings);
+        self.start(&settings).await
+    }
+}
+
+/// The argument of a test function of [`each_deployment`](crate::each_deployment): a running
+/// [`Deployment`], or only the [`DeploymentMode`].
+pub trait TestArgument: Sized {
+    /// Creates the argument. `settings` are the settings after `with`.
+    fn create(mode: DeploymentMode, settings: Settings<'_>) -> impl Future<Output = Self>;
+}
+
+impl TestArgument for Deployment {
+    async fn create(mode: DeploymentMode, settings: Settings<'_>) -> Self {
+        mode.start(settings).await
+    }
+}
+
+impl TestArgument for DeploymentMode {
+    async fn create(mode: DeploymentMode, settings: Settings<'_>) -> Self {
+        assert!(
+            settings.is_empty(),
+            "a test that takes a mode sets the settings itself"
+        );
+        mode
+    }
+}
+
 impl Deployment {
     pub async fn embedded(settings: Settings<'_>) -> Self {
         let mut builder = ConnectorBuilder::new();
@@ -121,37 +204,11 @@ impl Deployment {
             cluster = cluster.set(key, value);
         }
         let process = cluster.start(&[]).await;
-        Self::Distributed(Box::new(DistributedDeployment { cluster, process }))
-    }
-
-    /// Drops this deployment, and starts a new deployment in the same mode with these settings. The
-    /// database of the new deployment is empty.
-    pub async fn recreate_with_settings(self, settings: Settings<'_>) -> Self {
-        let is_distributed = self.has_external_broker();
-        drop(self);
-        if is_distributed {
-            return Self::distributed(settings).await;
-        }
-        assert!(!is_distributed);
-        Self::embedded(settings).await
-    }
-
-    /// Drops this deployment, and starts a new deployment in the same mode. The new deployment
-    /// looks up tenants at the fake gateway, and caches found tenants for only 1 ms.
-    pub async fn recreate_with_gateway(
-        self,
-        gateway: &FakeGateway,
-        extra_settings: Settings<'_>,
-    ) -> Self {
-        let mut settings = vec![
-            ("tenant.gateway_url", gateway.url.as_str()),
-            ("tenant.cache_ttl", "1ms"),
-            ("tenant.breaker_probe_interval", "500ms"),
-            ("tenant.gateway_timeout", "2s"),
-            ("broker.connect_limit.burst", "100000"),
-        ];
-        settings.extend(extra_settings);
-        self.recreate_with_settings(&settings).await
+        Self::Distributed(Box::new(DistributedDeployment {
+            cluster,
+            process,
+            database: Mutex::default(),
+        }))
     }
 
     /// Returns the address of the MQTT listener for clients.
@@ -288,7 +345,7 @@ impl Deployment {
         match self {
             Self::Embedded(connector) => read_sqlite_row(&sqlite_path(connector), client_id).await,
             Self::Distributed(distributed) => {
-                let mut database = distributed.cluster.connect_to_database().await;
+                let mut database = distributed.database().await;
                 read_postgres_row(&mut database, client_id).await
             }
         }
@@ -303,8 +360,8 @@ impl Deployment {
                 count.unwrap()
             }
             Self::Distributed(distributed) => {
-                let mut database = distributed.cluster.connect_to_database().await;
-                let count = sqlx::query_scalar(sql).fetch_one(&mut database).await;
+                let mut database = distributed.database().await;
+                let count = sqlx::query_scalar(sql).fetch_one(&mut *database).await;
                 count.unwrap()
             }
         }
@@ -318,8 +375,8 @@ impl Deployment {
                 sqlx::query(sql).execute(&mut database).await.unwrap();
             }
             Self::Distributed(distributed) => {
-                let mut database = distributed.cluster.connect_to_database().await;
-                sqlx::query(sql).execute(&mut database).await.unwrap();
+                let mut database = distributed.database().await;
+                sqlx::query(sql).execute(&mut *database).await.unwrap();
             }
         }
     }
@@ -386,6 +443,46 @@ impl Deployment {
         serde_json::from_str(output.trim()).unwrap_or_else(|_| panic!("{output}"))
     }
 
+    /// Returns whether the database contains a dead letter of the client with this payload.
+    async fn has_dead_letter(&self, client_id: &str, payload: &[u8]) -> bool {
+        let count: i64 = match self {
+            Self::Embedded(connector) => {
+                let sql = "SELECT count(*) FROM dead_letters WHERE client_id = ? AND payload = ?";
+                let mut database = open_sqlite(&sqlite_path(connector)).await;
+                let query = sqlx::query_scalar(sql).bind(client_id).bind(payload);
+                query.fetch_one(&mut database).await.unwrap()
+            }
+            Self::Distributed(distributed) => {
+                let sql = "SELECT count(*) FROM dead_letters WHERE client_id = $1 AND payload = $2";
+                let mut database = distributed.database().await;
+                let query = sqlx::query_scalar(sql).bind(client_id).bind(payload);
+                query.fetch_one(&mut *database).await.unwrap()
+            }
+        };
+        count > 0
+    }
+
+    /// Waits until the connector has processed all earlier messages of the client. Tests call this
+    /// function before they check that an earlier message had no effect.
+    ///
+    /// The client publishes two undecodable messages, and the function waits until both messages
+    /// are dead letters. In distributed mode, messages of one client have the same Kafka partition
+    /// number and are recorded in order. There are two messages, because presence messages and
+    /// responses pass through different Kafka topics. A message of another client would not
+    /// be sufficient: it can be in another partition, and partitions are not ordered.
+    pub async fn wait_until_processed(&self, client_id: &str, client: &mut RawClient) {
+        for topic in [control_out_topic(client_id), data_out_topic(client_id)] {
+            let payload = super::unique_id("undecodable");
+            let puback = client.publish(&topic, payload.as_bytes()).await;
+            puback.expect("the broker closed the connection");
+            eventually("the dead letter of the last message", || async {
+                let is_stored = self.has_dead_letter(client_id, payload.as_bytes()).await;
+                is_stored.then_some(())
+            })
+            .await;
+        }
+    }
+
     /// Waits until exactly `count` dead letters of the client are stored. Returns these dead
     /// letters.
     pub async fn wait_for_dead_letters(&self, client_id: &str, count: usize) -> Vec<Value> {
@@ -403,36 +500,44 @@ fn sqlite_path(connector: &Connector) -> std::path::PathBuf {
     connector.data_dir().join("cloud-connector.db")
 }
 
+/// Creates the argument of a test function, and calls the function.
+pub async fn run_test<Argument: TestArgument>(
+    test: impl AsyncFnOnce(Argument),
+    mode: DeploymentMode,
+    settings: Settings<'_>,
+) {
+    test(Argument::create(mode, settings).await).await;
+}
+
 /// Creates two tests from each test function: `embedded::<name>` and `distributed::<name>`. A test
-/// function takes a [`Deployment`]. The expression after `with` contains the settings of that
-/// deployment.
+/// function takes a [`Deployment`] or a [`DeploymentMode`]. The expression after `with` contains
+/// the settings of the deployment.
 #[macro_export]
 macro_rules! each_deployment {
     ($($test:ident $(with $settings:expr)?),* $(,)?) => {
         mod embedded {
-            $(
-                #[tokio::test]
-                async fn $test() {
-                    #[allow(unused_imports, reason = "the settings may be constants of the module")]
-                    use super::*;
-                    let settings: &[$crate::deployment::Settings<'_>] = &[$($settings)?];
-                    let settings = settings.first().copied().unwrap_or_default();
-                    super::$test($crate::Deployment::embedded(settings).await).await;
-                }
-            )*
+            $($crate::deployment_test!(Embedded $test $($settings)?);)*
         }
 
         mod distributed {
-            $(
-                #[tokio::test]
-                async fn $test() {
-                    #[allow(unused_imports, reason = "the settings may be constants of the module")]
-                    use super::*;
-                    let settings: &[$crate::deployment::Settings<'_>] = &[$($settings)?];
-                    let settings = settings.first().copied().unwrap_or_default();
-                    super::$test($crate::Deployment::distributed(settings).await).await;
-                }
-            )*
+            $($crate::deployment_test!(Distributed $test $($settings)?);)*
+        }
+    };
+}
+
+/// Creates one test of [`each_deployment`].
+#[macro_export]
+#[doc(hidden)]
+macro_rules! deployment_test {
+    ($mode:ident $test:ident $($settings:expr)?) => {
+        #[tokio::test]
+        async fn $test() {
+            #[allow(unused_imports, reason = "the settings may be constants of the module")]
+            use super::*;
+            let settings: &[$crate::deployment::Settings<'_>] = &[$($settings)?];
+            let settings = settings.first().copied().unwrap_or_default();
+            let mode = $crate::DeploymentMode::$mode;
+            $crate::deployment::run_test(super::$test, mode, settings).await;
         }
     };
 }

@@ -17,13 +17,14 @@ pub mod deployment;
 pub mod gateway;
 pub mod mqtt;
 pub mod services;
+pub mod stores;
 
 use std::future::Future;
 use std::time::{Duration, Instant};
 
 pub use certs::Certs;
 pub use connector::{Connector, connector_command};
-pub use deployment::Deployment;
+pub use deployment::{Deployment, DeploymentMode};
 pub use mqtt::RawClient;
 
 /// Maximum time that a test waits for an expected condition. The timeout is long, because the

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use fuzz::corpus::{ExpectedOutcome, HostileCase};
 use fuzz::{decode, topics};
-use protocol::{Channel, ClientMessage, Direction, Rejection, TopicScheme};
+use protocol::{Channel, ClientMessage, Rejection, TopicScheme, handshake, status};
 
 /// The client id that replaces `{id}` in topics.
 const CLIENT_ID: &str = "client-under-test";
@@ -91,10 +91,10 @@ fn check_hostile_case(case: &HostileCase) -> Result<(), String> {
 
 fn channel_by_name(name: &str) -> Option<Channel> {
     match name {
-        "control" => Some(Channel::Control(Direction::FromClient)),
-        "data" => Some(Channel::Data(Direction::FromClient)),
-        "handshake" => Some(Channel::Handshake(Direction::FromClient)),
-        "status" => Some(Channel::HandshakeStatus),
+        "control" => Some(status::CONTROL_FROM_CLIENT),
+        "data" => Some(status::DATA_FROM_CLIENT),
+        "handshake" => Some(handshake::FROM_CLIENT),
+        "status" => Some(handshake::STATUS_FROM_CLIENT),
         _ => None,
     }
 }
@@ -112,8 +112,8 @@ fn check_topic_case(case: &HostileCase, topic: &str, payload: &[u8]) -> Result<(
             _ => Err("brokers drop messages with this topic".to_owned()),
         };
     }
-    let (prefixes, handshake_levels) = topics::test_deployments().swap_remove(0);
-    let topics = TopicScheme::new(prefixes, handshake_levels);
+    let (prefixes, settings) = topics::test_deployments().swap_remove(0);
+    let topics = TopicScheme::new(prefixes, &settings);
     let filters = topics.subscription_filters();
     if !filters
         .iter()

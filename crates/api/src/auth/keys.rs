@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use subtle::{Choice, ConstantTimeEq as _};
 
 use crate::Scope;
-use service::settings::Secret;
+use service::settings::{ExposeSecret as _, SecretString};
 
 /// All pre-shared keys, by key name.
 #[derive(Debug, Clone, Default)]
@@ -15,13 +15,18 @@ pub struct Keys(HashMap<String, Key>);
 struct Key {
     /// The valid secrets of the key. A key has two valid secrets while an operator replaces the old
     /// secret with a new secret.
-    secrets: Vec<Secret>,
+    secrets: Vec<SecretString>,
     scopes: Vec<Scope>,
 }
 
 impl Keys {
     /// Adds a key, or replaces the key with the same name.
-    pub fn add(&mut self, key_name: impl Into<String>, secrets: Vec<Secret>, scopes: Vec<Scope>) {
+    pub fn add(
+        &mut self,
+        key_name: impl Into<String>,
+        secrets: Vec<SecretString>,
+        scopes: Vec<Scope>,
+    ) {
         self.0.insert(key_name.into(), Key { secrets, scopes });
     }
 
@@ -35,7 +40,8 @@ impl Keys {
         };
         let mut is_valid_secret = Choice::from(0);
         for valid_secret in &key.secrets {
-            is_valid_secret |= valid_secret.expose().as_bytes().ct_eq(secret.as_bytes());
+            let valid_secret = valid_secret.expose_secret().as_bytes();
+            is_valid_secret |= valid_secret.ct_eq(secret.as_bytes());
         }
         bool::from(is_valid_secret) && key.scopes.contains(&scope)
     }
@@ -49,9 +55,9 @@ mod tests {
     fn a_key_accepts_each_of_its_own_secrets_and_no_other_secret() {
         let mut keys = Keys::default();
         let scopes = vec![Scope::Tenant];
-        let secrets = vec![Secret::new("new"), Secret::new("old")];
+        let secrets = vec![SecretString::from("new"), SecretString::from("old")];
         keys.add("a", secrets, scopes.clone());
-        keys.add("b", vec![Secret::new("other")], scopes);
+        keys.add("b", vec![SecretString::from("other")], scopes);
         assert!(keys.authorizes("a", "new", Scope::Tenant));
         assert!(keys.authorizes("a", "old", Scope::Tenant));
         for (name, secret) in [
@@ -69,7 +75,7 @@ mod tests {
     #[test]
     fn a_key_authorizes_only_its_scopes() {
         let mut keys = Keys::default();
-        keys.add("a", vec![Secret::new("x")], vec![Scope::Management]);
+        keys.add("a", vec![SecretString::from("x")], vec![Scope::Management]);
         assert!(keys.authorizes("a", "x", Scope::Management));
         assert!(!keys.authorizes("a", "x", Scope::Tenant));
     }

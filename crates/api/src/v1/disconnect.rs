@@ -2,8 +2,6 @@
 //! client then disconnects and does not reconnect.
 
 use axum::extract::State;
-use axum::extract::rejection::BytesRejection;
-use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -13,6 +11,7 @@ use crate::audit::{AuditedAction, run_audited};
 use crate::auth::ManagementCaller;
 use crate::error::ApiError;
 use crate::json::{self, Json};
+use crate::request_body::RequestBody;
 use protocol::Command;
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -50,9 +49,9 @@ pub(super) struct EmptyResponse {}
 pub(super) async fn disconnect(
     State(state): State<SharedState>,
     caller: ManagementCaller,
-    body: Result<Bytes, BytesRejection>,
+    body: RequestBody,
 ) -> Result<Json<EmptyResponse>, ApiError> {
-    let request: NodeDisconnectRequest = json::parse_body(body)?;
+    let request: NodeDisconnectRequest = json::parse_body(&body)?;
     let node = request.node.validate()?;
     let action = AuditedAction {
         caller: &caller.audit_name,

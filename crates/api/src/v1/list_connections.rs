@@ -58,7 +58,7 @@ pub(super) async fn list_all_connections(
     };
     let list_clients = async {
         Ok(state
-            .store
+            .connections
             .list_all_clients(page.offset, page.limit)
             .await?)
     };
@@ -113,7 +113,10 @@ pub(super) async fn list_account_connections(
         let org = state.find_org_by_account(&account).await?;
         let org = org.ok_or_else(|| unknown_account_error(INVALID_INPUT_TITLE))?;
         let request = PageRequest::at_offset(page.offset, page.limit);
-        Ok(state.store.list_connections_for_org(&org, &request).await?)
+        Ok(state
+            .connections
+            .list_connections_for_org(&org, &request)
+            .await?)
     };
     let connection_page = run_audited(&action, list_connections).await?;
     let count = connection_page.total_count;

@@ -1,15 +1,14 @@
 //! `POST /v1/message`: sends a message to a client.
 
 use axum::extract::State;
-use axum::extract::rejection::BytesRejection;
 use axum::response::IntoResponse;
-use bytes::Bytes;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::check_account;
 use crate::auth::AccountCaller;
 use crate::error::ApiError;
+use crate::request_body::RequestBody;
 use crate::send_message::{self, MessageAccepted, MessageRequest};
 use crate::{SharedState, json};
 
@@ -53,9 +52,9 @@ struct NodeMessageRequest {
 pub(super) async fn send(
     State(state): State<SharedState>,
     caller: AccountCaller,
-    body: Result<Bytes, BytesRejection>,
+    body: RequestBody,
 ) -> Result<impl IntoResponse, ApiError> {
-    let request: NodeMessageRequest = json::parse_body(body)?;
+    let request: NodeMessageRequest = json::parse_body(&body)?;
     let NodeMessageRequest {
         account,
         recipient,

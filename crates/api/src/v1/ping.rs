@@ -1,8 +1,6 @@
 //! `POST /v1/connection/ping` (management): sends a ping without waiting for the pong.
 
 use axum::extract::State;
-use axum::extract::rejection::BytesRejection;
-use bytes::Bytes;
 use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa::openapi::{Object, Type};
@@ -13,6 +11,7 @@ use crate::auth::ManagementCaller;
 use crate::connection_status::ConnectionStatus;
 use crate::error::ApiError;
 use crate::json::{self, Json};
+use crate::request_body::RequestBody;
 use crate::{ApiState, SharedState};
 use delivery::SendError;
 use protocol::Command;
@@ -49,9 +48,9 @@ fn null_schema() -> Object {
 pub(super) async fn ping(
     State(state): State<SharedState>,
     caller: ManagementCaller,
-    body: Result<Bytes, BytesRejection>,
+    body: RequestBody,
 ) -> Result<Json<NodePingResponse>, ApiError> {
-    let node = json::parse_body::<NodeRef>(body)?.validate()?;
+    let node = json::parse_body::<NodeRef>(&body)?.validate()?;
     let action = AuditedAction {
         caller: &caller.audit_name,
         action: "ping",

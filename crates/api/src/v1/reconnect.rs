@@ -2,9 +2,7 @@
 //! then disconnects, and reconnects after a delay.
 
 use axum::extract::State;
-use axum::extract::rejection::BytesRejection;
 use axum::http::StatusCode;
-use bytes::Bytes;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
@@ -14,6 +12,7 @@ use crate::audit::{AuditedAction, run_audited};
 use crate::auth::ManagementCaller;
 use crate::error::ApiError;
 use crate::json;
+use crate::request_body::RequestBody;
 use crate::send_command::check_delay;
 use protocol::Command;
 
@@ -58,9 +57,9 @@ struct NodeReconnectRequest {
 pub(super) async fn reconnect(
     State(state): State<SharedState>,
     caller: ManagementCaller,
-    body: Result<Bytes, BytesRejection>,
+    body: RequestBody,
 ) -> Result<StatusCode, ApiError> {
-    let request: NodeReconnectRequest = json::parse_body(body)?;
+    let request: NodeReconnectRequest = json::parse_body(&body)?;
     let node = request.node.validate()?;
     let delay = request.delay.ok_or_else(json::missing_fields_error)?;
     let delay_seconds = check_delay(delay)?;

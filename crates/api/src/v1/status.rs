@@ -2,14 +2,13 @@
 //! connection status of a client.
 
 use axum::extract::State;
-use axum::extract::rejection::BytesRejection;
-use bytes::Bytes;
 
 use super::{NodeRef, NodeStatus, check_account, unknown_account_error};
 use crate::audit::{AuditedAction, run_audited};
 use crate::auth::{AccountCaller, ManagementCaller};
 use crate::error::ApiError;
 use crate::json::{self, Json};
+use crate::request_body::RequestBody;
 use crate::{ApiState, SharedState};
 use domain::OrgId;
 
@@ -27,9 +26,9 @@ use domain::OrgId;
 pub(super) async fn tenant_status(
     State(state): State<SharedState>,
     caller: AccountCaller,
-    body: Result<Bytes, BytesRejection>,
+    body: RequestBody,
 ) -> Result<Json<NodeStatus>, ApiError> {
-    let node = json::parse_body::<NodeRef>(body)?.validate()?;
+    let node = json::parse_body::<NodeRef>(&body)?.validate()?;
     check_account(&caller, &node.account)?;
     let org = org_of_node(&state, &node).await?;
     let connection = state.find_reachable_connection(&org, &node.node_id).await?;
@@ -47,9 +46,9 @@ pub(super) async fn tenant_status(
 pub(super) async fn management_status(
     State(state): State<SharedState>,
     caller: ManagementCaller,
-    body: Result<Bytes, BytesRejection>,
+    body: RequestBody,
 ) -> Result<Json<NodeStatus>, ApiError> {
-    let node = json::parse_body::<NodeRef>(body)?.validate()?;
+    let node = json::parse_body::<NodeRef>(&body)?.validate()?;
     let action = AuditedAction {
         caller: &caller.audit_name,
         action: "status",

@@ -3,8 +3,6 @@
 use std::collections::HashMap;
 
 use axum::extract::State;
-use axum::extract::rejection::BytesRejection;
-use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -13,6 +11,7 @@ use crate::SharedState;
 use crate::auth::OrgCaller;
 use crate::error::ApiError;
 use crate::json::{self, Json};
+use crate::request_body::RequestBody;
 use domain::ClientId;
 
 /// Maximum number of client ids in one request.
@@ -58,9 +57,9 @@ enum BatchStatusItem {
 pub(super) async fn status(
     State(state): State<SharedState>,
     caller: OrgCaller,
-    body: Result<Bytes, BytesRejection>,
+    body: RequestBody,
 ) -> Result<Json<BatchStatusResponse>, ApiError> {
-    let request: BatchStatusRequest = json::parse_body(body)?;
+    let request: BatchStatusRequest = json::parse_body(&body)?;
     let requested_ids = request.client_ids.ok_or_else(json::missing_fields_error)?;
     if requested_ids.len() > MAX_CLIENT_IDS {
         return Err(invalid_request_error(format!(
@@ -75,7 +74,7 @@ pub(super) async fn status(
         .filter_map(|id| ClientId::new(id).ok())
         .collect();
     let connections = state
-        .store
+        .connections
         .find_connections_for_org(&caller.org_id, &valid_ids)
         .await?;
     let connections_by_id: HashMap<String, _> = connections

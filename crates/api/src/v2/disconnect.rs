@@ -2,8 +2,7 @@
 //! client then disconnects and does not reconnect.
 
 use axum::extract::State;
-use axum::extract::rejection::{BytesRejection, PathRejection};
-use bytes::Bytes;
+use axum::extract::rejection::PathRejection;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
@@ -12,6 +11,7 @@ use crate::SharedState;
 use crate::auth::OrgCaller;
 use crate::error::ApiError;
 use crate::json::{self, Json};
+use crate::request_body::RequestBody;
 use protocol::Command;
 
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -53,11 +53,12 @@ pub(super) async fn disconnect(
     State(state): State<SharedState>,
     caller: OrgCaller,
     path: Result<ClientIdPath, PathRejection>,
-    body: Result<Bytes, BytesRejection>,
+    body: RequestBody,
 ) -> Result<Json<CommandAccepted>, ApiError> {
-    let DisconnectRequest { message } = match &body {
-        Ok(bytes) if bytes.is_empty() => DisconnectRequest::default(),
-        _ => json::parse_body(body)?,
+    let DisconnectRequest { message } = if body.is_empty() {
+        DisconnectRequest::default()
+    } else {
+        json::parse_body(&body)?
     };
     let command = Command::Disconnect {
         message: message.unwrap_or_default(),

@@ -56,7 +56,7 @@ pub(super) async fn list_connections(
         return list_after_cursor(&state, &caller, request, &uri).await;
     }
     let connection_page = state
-        .store
+        .connections
         .list_connections_for_org(&caller.org_id, &request)
         .await?;
     let count = connection_page.total_count;
@@ -78,7 +78,7 @@ async fn list_after_cursor(
     let limit = request.limit;
     request.limit = if limit == 0 { 0 } else { limit + 1 };
     let connection_page = state
-        .store
+        .connections
         .list_connections_for_org(&caller.org_id, &request)
         .await?;
     let mut connections = connection_page.connections;

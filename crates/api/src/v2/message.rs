@@ -1,13 +1,13 @@
 //! `POST /v2/connections/{client_id}/message`: sends a message to a client.
 
 use axum::extract::State;
-use axum::extract::rejection::{BytesRejection, PathRejection};
+use axum::extract::rejection::PathRejection;
 use axum::response::IntoResponse;
-use bytes::Bytes;
 
 use super::{ClientIdParam, ClientIdPath, client_id_from_path};
 use crate::auth::OrgCaller;
 use crate::error::ApiError;
+use crate::request_body::RequestBody;
 use crate::send_message::{self, MessageAccepted, MessageRequest};
 use crate::{SharedState, json};
 
@@ -42,9 +42,9 @@ pub(super) async fn send(
     State(state): State<SharedState>,
     caller: OrgCaller,
     path: Result<ClientIdPath, PathRejection>,
-    body: Result<Bytes, BytesRejection>,
+    body: RequestBody,
 ) -> Result<impl IntoResponse, ApiError> {
-    let content = json::parse_body::<MessageRequest>(body)?.validate()?;
+    let content = json::parse_body::<MessageRequest>(&body)?.validate()?;
     let client_id = client_id_from_path(path);
     let connection = state
         .find_reachable_connection(&caller.org_id, &client_id)

@@ -2,8 +2,7 @@
 //! then disconnects, and reconnects after a delay.
 
 use axum::extract::State;
-use axum::extract::rejection::{BytesRejection, PathRejection};
-use bytes::Bytes;
+use axum::extract::rejection::PathRejection;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
@@ -12,6 +11,7 @@ use crate::SharedState;
 use crate::auth::OrgCaller;
 use crate::error::ApiError;
 use crate::json::{self, Json};
+use crate::request_body::RequestBody;
 use crate::send_command::check_delay;
 use protocol::Command;
 
@@ -64,9 +64,9 @@ pub(super) async fn reconnect(
     State(state): State<SharedState>,
     caller: OrgCaller,
     path: Result<ClientIdPath, PathRejection>,
-    body: Result<Bytes, BytesRejection>,
+    body: RequestBody,
 ) -> Result<Json<CommandAccepted>, ApiError> {
-    let ReconnectRequest { delay, message } = json::parse_body(body)?;
+    let ReconnectRequest { delay, message } = json::parse_body(&body)?;
     let delay_seconds = check_delay(delay.ok_or_else(json::missing_fields_error)?)?;
     let command = Command::Reconnect {
         delay_seconds,

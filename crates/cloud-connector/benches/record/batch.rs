@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use cloud_connector::runtime;
 use domain::Timestamp;
 use sqlx::Connection as _;
-use store::{ConnectionUpsert, PresenceBatch, Store, WriteOutcome};
+use store::{ConnectionUpsert, PresenceBatch, Repositories, WriteOutcome};
 
 use super::rows::{self, BATCH_SIZE};
 use super::support::report::{Goal, Measurement, median};
@@ -32,12 +32,12 @@ pub async fn measure_new_and_known_clients(services: &Services) -> Result<Vec<Me
         let copy_input = rows::to_copy_input(&inserts);
 
         let database = services.create_database().await?;
-        let store = open_store(services, &database).await?;
-        new_rates.push(record_batches(services, &store, &inserts).await?);
+        let repositories = open_store(services, &database).await?;
+        new_rates.push(record_batches(services, &repositories, &inserts).await?);
         copy_rates.push(copy_batches(services, &copy_input, 1).await?);
-        known_rates.push(record_batches(services, &store, &updates).await?);
+        known_rates.push(record_batches(services, &repositories, &updates).await?);
         two_copies_rates.push(copy_batches(services, &copy_input, 2).await?);
-        store.close().await;
+        repositories.maintenance.close().await;
         services.drop_database(&database).await?;
     }
     let (new_rate, known_rate) = (median(&new_rates), median(&known_rates));
@@ -64,7 +64,7 @@ pub async fn measure_new_and_known_clients(services: &Services) -> Result<Vec<Me
     ])
 }
 
-async fn open_store(services: &Services, database: &str) -> Result<Arc<dyn Store>> {
+async fn open_store(services: &Services, database: &str) -> Result<Repositories> {
     let config = load_config(services.postgres_env_vars(database))?;
     runtime::open_store_for_cli(&config).await
 }
@@ -72,7 +72,7 @@ async fn open_store(services: &Services, database: &str) -> Result<Arc<dyn Store
 /// Writes the batches with two writers. Returns the rows per second of both writers together.
 async fn record_batches(
     services: &Services,
-    store: &Arc<dyn Store>,
+    repositories: &Repositories,
     batches: &[Vec<ConnectionUpsert>],
 ) -> Result<f64> {
     services.checkpoint().await?;
@@ -87,10 +87,10 @@ async fn record_batches(
     let rows: usize = batches.iter().map(Vec::len).sum();
     let started_at = Instant::now();
     let writers = batches_by_writer.into_iter().map(|batches| {
-        let store = store.clone();
+        let presence = repositories.presence.clone();
         tokio::spawn(async move {
             for batch in batches {
-                let outcome = store.record_batch(&batch, &[], Timestamp::now()).await?;
+                let outcome = presence.record_batch(&batch, &[], Timestamp::now()).await?;
                 ensure!(outcome == WriteOutcome::Committed, "{outcome:?}");
             }
             Ok(())
@@ -137,15 +137,20 @@ pub async fn measure_known_clients(services: &Services) -> Result<Vec<Measuremen
     for known_clients in [10_000, 100_000, 1_000_000] {
         let database = services.create_database().await?;
         let client_ids = rows::random_client_ids(ROWS_PER_RUN.min(known_clients));
-        let store = open_store(services, &database).await?;
-        record_batches(services, &store, &rows::upsert_batches(&client_ids, 0)).await?;
+        let repositories = open_store(services, &database).await?;
+        record_batches(
+            services,
+            &repositories,
+            &rows::upsert_batches(&client_ids, 0),
+        )
+        .await?;
         insert_other_clients(services, &database, known_clients - client_ids.len()).await?;
         let mut rates = Vec::new();
         for run in 0..RUN_COUNT {
             let updates = rows::upsert_batches(&client_ids, run + 1);
-            rates.push(record_batches(services, &store, &updates).await?);
+            rates.push(record_batches(services, &repositories, &updates).await?);
         }
-        store.close().await;
+        repositories.maintenance.close().await;
         services.drop_database(&database).await?;
         let rate = median(&rates);
         points.push((known_clients, rate));

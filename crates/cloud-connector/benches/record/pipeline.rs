@@ -20,6 +20,10 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Returns the number of messages in the backlog. `BENCH_BACKLOG=20000` makes a trial run shorter,
 /// but the names of the measurements still contain the default number.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a benchmark has no configuration"
+)]
 pub fn backlog_size() -> Result<usize> {
     match std::env::var("BENCH_BACKLOG") {
         Ok(count) => count.parse().context("BENCH_BACKLOG is not a number"),

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::time::Instant;
 
 use anyhow::Result;
-use domain::{ClientId, ClientInfo, ClientKind, Dialect, MessageId, OrgId, Tenant, Timestamp};
+use domain::{ClientId, ClientInfo, ClientKind, MessageId, OrgId, Tenant, Timestamp};
 use serde_json::json;
 use sqlx::PgConnection;
 use store::{ConnectionUpsert, QueuePosition, ReceivedAt, TenantChange};
@@ -66,7 +66,7 @@ fn online_upsert(client_id: &str, revision: usize) -> ConnectionUpsert {
     let now = Timestamp::now();
     ConnectionUpsert {
         client_id: ClientId::new(client_id).expect("valid client id"),
-        dialect: Dialect::Status,
+        dialect: protocol::status::NAME,
         kind: ClientKind::Host,
         topic_prefix: TOPIC_PREFIX.to_owned(),
         info: ClientInfo {

@@ -20,7 +20,7 @@ use kafka::Producer;
 use pipeline::ingest::ForwardDestination;
 use protocol::InboundMessage;
 use service::settings::HumanDuration;
-use store::{DeadLetterFilter, Store, StoredDeadLetter};
+use store::{DeadLetterFilter, DeadLetterRepository, StoredDeadLetter};
 
 /// Maximum time that `replay` waits until the running connector has processed a dead letter.
 const REPLAY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -150,9 +150,12 @@ fn list(args: &ListArgs) -> Result<ExitCode> {
     let config = args.config_source.load()?.config;
     let filter = args.selector.to_filter()?;
     let dead_letters = block_on(async {
-        let store = runtime::open_store_for_cli(&config).await?;
-        let dead_letters = store.list_dead_letters(&filter, args.limit).await;
-        store.close().await;
+        let repositories = runtime::open_store_for_cli(&config).await?;
+        let dead_letters = repositories
+            .dead_letters
+            .list_dead_letters(&filter, args.limit)
+            .await;
+        repositories.maintenance.close().await;
         Ok(dead_letters?)
     })?;
     let mut out = std::io::stdout().lock();
@@ -189,9 +192,9 @@ fn list(args: &ListArgs) -> Result<ExitCode> {
 fn show(args: &ShowArgs) -> Result<ExitCode> {
     let config = args.config_source.load()?.config;
     let dead_letter = block_on(async {
-        let store = runtime::open_store_for_cli(&config).await?;
-        let dead_letter = find_dead_letter(&*store, args.dead_letter_id).await;
-        store.close().await;
+        let repositories = runtime::open_store_for_cli(&config).await?;
+        let dead_letter = find_dead_letter(&*repositories.dead_letters, args.dead_letter_id).await;
+        repositories.maintenance.close().await;
         dead_letter
     })?;
     let mut out = std::io::stdout().lock();
@@ -254,10 +257,10 @@ fn print_dead_letter(out: &mut impl std::io::Write, dead_letter: &StoredDeadLett
 fn replay(args: &ReplayArgs) -> Result<ExitCode> {
     let config = args.config_source.load()?.config;
     block_on(async {
-        let store = runtime::open_store_for_cli(&config).await?;
+        let repositories = runtime::open_store_for_cli(&config).await?;
         let mut code = ExitCode::SUCCESS;
         for id in &args.dead_letter_ids {
-            match replay_dead_letter(&config, &*store, *id).await {
+            match replay_dead_letter(&config, &*repositories.dead_letters, *id).await {
                 Ok(outcome) => println!("{id}: {outcome}"),
                 Err(error) => {
                     println!("{id}: {error}");
@@ -265,7 +268,7 @@ fn replay(args: &ReplayArgs) -> Result<ExitCode> {
                 }
             }
         }
-        store.close().await;
+        repositories.maintenance.close().await;
         Ok(code)
     })
 }
@@ -274,17 +277,17 @@ fn replay(args: &ReplayArgs) -> Result<ExitCode> {
 /// was not processed.
 async fn replay_dead_letter(
     config: &Config,
-    store: &dyn Store,
+    dead_letters: &dyn DeadLetterRepository,
     dead_letter_id: i64,
 ) -> Result<&'static str> {
-    let dead_letter = find_dead_letter(store, dead_letter_id).await?;
+    let dead_letter = find_dead_letter(dead_letters, dead_letter_id).await?;
     if !dead_letter.is_complete() {
         bail!("the stored payload is truncated and cannot be replayed");
     }
     if config.kafka.brokers.is_some() {
-        replay_through_kafka(config, store, &dead_letter).await
+        replay_through_kafka(config, dead_letters, &dead_letter).await
     } else {
-        replay_in_connector(store, &dead_letter).await
+        replay_in_connector(dead_letters, &dead_letter).await
     }
 }
 
@@ -292,7 +295,7 @@ async fn replay_dead_letter(
 /// processes it in a defined order with the client's other messages.
 async fn replay_through_kafka(
     config: &Config,
-    store: &dyn Store,
+    dead_letters: &dyn DeadLetterRepository,
     dead_letter: &StoredDeadLetter,
 ) -> Result<&'static str> {
     let kafka = ForwardDestination::Kafka {
@@ -317,7 +320,7 @@ async fn replay_through_kafka(
     {
         bail!("Kafka did not acknowledge the message; run `cloud-connector doctor`");
     }
-    store
+    dead_letters
         .finish_replay(dead_letter.id, dead_letter.occurrences)
         .await?;
     Ok("produced to Kafka; if the message is rejected again, it is listed under a new id")
@@ -326,16 +329,16 @@ async fn replay_through_kafka(
 /// Requests a replay from the running connector, and waits until the connector has processed the
 /// dead letter.
 async fn replay_in_connector(
-    store: &dyn Store,
+    dead_letters: &dyn DeadLetterRepository,
     dead_letter: &StoredDeadLetter,
 ) -> Result<&'static str> {
-    store
+    dead_letters
         .request_replay(dead_letter.id, SystemClock.now())
         .await?;
     let deadline = tokio::time::Instant::now() + REPLAY_TIMEOUT;
     while tokio::time::Instant::now() < deadline {
         tokio::time::sleep(REPLAY_POLL_INTERVAL).await;
-        match store.find_dead_letter(dead_letter.id).await? {
+        match dead_letters.find_dead_letter(dead_letter.id).await? {
             None => return Ok("processed"),
             Some(rejected) if rejected.replay_requested_at.is_none() => {
                 let detail = escape_for_terminal(&rejected.detail);
@@ -356,17 +359,20 @@ fn purge(args: &PurgeArgs) -> Result<ExitCode> {
         );
     }
     let deleted_count = block_on(async {
-        let store = runtime::open_store_for_cli(&config).await?;
-        let deleted = store.purge_dead_letters(&filter).await;
-        store.close().await;
+        let repositories = runtime::open_store_for_cli(&config).await?;
+        let deleted = repositories.dead_letters.purge_dead_letters(&filter).await;
+        repositories.maintenance.close().await;
         Ok(deleted?)
     })?;
     println!("{deleted_count} deleted");
     Ok(ExitCode::SUCCESS)
 }
 
-async fn find_dead_letter(store: &dyn Store, dead_letter_id: i64) -> Result<StoredDeadLetter> {
-    store.find_dead_letter(dead_letter_id).await?.with_context(|| {
+async fn find_dead_letter(
+    dead_letters: &dyn DeadLetterRepository,
+    dead_letter_id: i64,
+) -> Result<StoredDeadLetter> {
+    dead_letters.find_dead_letter(dead_letter_id).await?.with_context(|| {
         format!(
             "no dead letter has id {dead_letter_id}; `cloud-connector dead-letters list` lists the \
              ids"

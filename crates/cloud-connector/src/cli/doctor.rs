@@ -15,7 +15,7 @@ use api;
 
 use crate::config::Config;
 
-use crate::runtime::{DataDir, database_path};
+use crate::runtime::{DataDir, DataDirError, database_path};
 use mqtt::{ConnectOptions, SessionKind};
 
 use network::tls_server::check_certificate_file;
@@ -143,15 +143,11 @@ fn check_data_folder(dir: &Path) -> (CheckResult, bool) {
     }
     match DataDir::open(dir) {
         Ok(data) => (Ok(format!("{} is writable", data.path().display())), false),
-        Err(error) => {
-            let error = format_error(&error);
-            if error.contains("in use by another") {
-                let text = format!("{} is in use by a running connector", dir.display());
-                (Ok(text), true)
-            } else {
-                (Err(error), false)
-            }
+        Err(DataDirError::InUse { .. }) => {
+            let text = format!("{} is in use by a running connector", dir.display());
+            (Ok(text), true)
         }
+        Err(error) => (Err(format_error(&error.into())), false),
     }
 }
 

@@ -32,9 +32,9 @@ pub(super) fn run(command: &ReportCommand) -> Result<ExitCode> {
     let ReportCommand::ConnectionsByOrg(args) = command;
     let config = args.config_source.load()?.config;
     let (counts, tenantless) = block_on(async {
-        let store = runtime::open_store_for_cli(&config).await?;
-        let counts = store.count_by_org(args.limit).await;
-        store.close().await;
+        let repositories = runtime::open_store_for_cli(&config).await?;
+        let counts = repositories.maintenance.count_by_org(args.limit).await;
+        repositories.maintenance.close().await;
         Ok(counts?)
     })?;
     let mut out = std::io::stdout().lock();

@@ -6,12 +6,15 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
+use futures::FutureExt as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
 
 use super::{ConfigSource, block_on};
 use crate::config::Config;
 use crate::runtime::{self, AppInfo, LOCAL_CALLER, Roles};
 use domain::SystemClock;
+use service::settings::ExposeSecret as _;
 
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
@@ -80,24 +83,20 @@ async fn serve(config: Config, roles: Roles) -> Result<ExitCode> {
     };
     print_ignoring_errors(&startup_banner(&app.info, &base_path, &org_id));
 
-    let mut has_failed = false;
+    let (shutdown_sender, shutdown_signal) = oneshot::channel();
+    let wait_for_two_signals = async {
+        wait_for_any_signal(&mut interrupt, &mut terminate).await;
+        print_ignoring_errors("Shutting down. Press Ctrl-C again to quit now.\n");
+        // `send` fails if the shutdown has already begun because of a failed task.
+        let _ = shutdown_sender.send(());
+        wait_for_any_signal(&mut interrupt, &mut terminate).await;
+    };
+    // `shutdown_sender` is not dropped before it has sent the signal, so the result is always `Ok`.
+    let shutdown_signal = shutdown_signal.map(drop);
     tokio::select! {
-        () = wait_for_any_signal(&mut interrupt, &mut terminate) => {}
-        () = app.wait_for_essential_task_exit() => {
-            tracing::error!("essential task exited; shutting down");
-            has_failed = true;
-        }
-    }
-    print_ignoring_errors("Shutting down. Press Ctrl-C again to quit now.\n");
-    tokio::select! {
-        is_clean = app.stop() => {
-            let is_success = is_clean && !has_failed;
-            Ok(if is_success { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-        }
-        () = wait_for_any_signal(&mut interrupt, &mut terminate) => {
-            // `exit` ends the process at once. `return` would wait for tasks that may never end.
-            std::process::exit(130);
-        }
+        outcome = runtime::run_until(app, shutdown_signal) => Ok(outcome.exit_code()),
+        // `exit` ends the process at once. `return` would wait for tasks that may never end.
+        () = wait_for_two_signals => std::process::exit(130),
     }
 }
 
@@ -150,7 +149,7 @@ fn startup_banner(info: &AppInfo, base_path: &str, org_id: &str) -> String {
         let headers = format!(
             "-H 'x-rh-cloud-connector-client-id: {LOCAL_CALLER}' \
              -H 'x-rh-cloud-connector-psk: {}' -H 'x-rh-cloud-connector-org-id: {org_id}'",
-            key.expose()
+            key.expose_secret()
         );
         lines.push(String::new());
         lines.push(

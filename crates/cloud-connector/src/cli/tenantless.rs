@@ -77,9 +77,12 @@ fn retry(args: &RetryArgs) -> Result<ExitCode> {
     let clients = parse_client_ids(&args.client_ids)?;
     let selected_clients = (!args.retries_all).then_some(clients.as_slice());
     let reset_count = block_on(async {
-        let store = runtime::open_store_for_cli(&config).await?;
-        let reset = store.reset_tenantless_clients(selected_clients).await;
-        store.close().await;
+        let repositories = runtime::open_store_for_cli(&config).await?;
+        let reset = repositories
+            .lookup_queue
+            .reset_tenantless_clients(selected_clients)
+            .await;
+        repositories.maintenance.close().await;
         Ok(reset?)
     })?;
     if reset_count == 0 && !args.retries_all {
@@ -93,9 +96,12 @@ fn delete(args: &DeleteArgs) -> Result<ExitCode> {
     let config = args.config_source.load()?.config;
     let clients = parse_client_ids(&args.client_ids)?;
     let deleted_count = block_on(async {
-        let store = runtime::open_store_for_cli(&config).await?;
-        let deleted = store.delete_tenantless_clients(&clients).await;
-        store.close().await;
+        let repositories = runtime::open_store_for_cli(&config).await?;
+        let deleted = repositories
+            .lookup_queue
+            .delete_tenantless_clients(&clients)
+            .await;
+        repositories.maintenance.close().await;
         Ok(deleted?)
     })?;
     if deleted_count == 0 {
@@ -109,10 +115,16 @@ fn list(args: &ListArgs) -> Result<ExitCode> {
     let config = args.config_source.load()?.config;
     let max_attempts = config.updaters.tenant_max_attempts;
     let (clients, counts) = block_on(async {
-        let store = runtime::open_store_for_cli(&config).await?;
-        let clients = store.list_tenantless_clients(args.limit).await;
-        let counts = store.count_tenantless_clients(max_attempts).await;
-        store.close().await;
+        let repositories = runtime::open_store_for_cli(&config).await?;
+        let clients = repositories
+            .lookup_queue
+            .list_tenantless_clients(args.limit)
+            .await;
+        let counts = repositories
+            .lookup_queue
+            .count_tenantless_clients(max_attempts)
+            .await;
+        repositories.maintenance.close().await;
         Ok((clients?, counts?))
     })?;
     let mut out = std::io::stdout().lock();

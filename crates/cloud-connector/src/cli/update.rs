@@ -33,7 +33,7 @@ pub(super) fn run(lookup_job: LookupJob, args: &UpdateArgs) -> Result<ExitCode> 
     let config = args.config_source.load()?.config;
     service::logs::init(&config.log)?;
     block_on(async {
-        let store = runtime::open_store_for_cli(&config).await?;
+        let repositories = runtime::open_store_for_cli(&config).await?;
         let tenants = runtime::tenant_lookup(&config)?;
         let data_dir = config
             .data
@@ -41,13 +41,20 @@ pub(super) fn run(lookup_job: LookupJob, args: &UpdateArgs) -> Result<ExitCode> 
             .exists()
             .then_some(config.data.dir.as_path());
         let clock = Arc::new(SystemClock);
-        let job = runtime::tenant_lookup_job(&config, store.clone(), tenants, data_dir, clock)?;
-        let due_count = store
+        let job = runtime::tenant_lookup_job(
+            &config,
+            repositories.lookup_queue.clone(),
+            tenants,
+            data_dir,
+            clock,
+        )?;
+        let due_count = repositories
+            .lookup_queue
             .count_due_rows(job.due_criteria(lookup_job), SystemClock.now())
             .await?;
         if args.dry_run {
             println!("{due_count} due");
-            store.close().await;
+            repositories.maintenance.close().await;
             return Ok(ExitCode::SUCCESS);
         }
         let bar = progress_bar(due_count.min(args.limit.unwrap_or(due_count)));
@@ -58,7 +65,7 @@ pub(super) fn run(lookup_job: LookupJob, args: &UpdateArgs) -> Result<ExitCode> 
         let show_progress = |summary: &RunSummary| bar.set_position(summary.looked_up_clients);
         let summary = job.run(lookup_job, options, &show_progress).await;
         bar.finish_and_clear();
-        store.close().await;
+        repositories.maintenance.close().await;
         let summary = summary?;
         println!("{summary}");
         Ok(if summary.is_failure() {

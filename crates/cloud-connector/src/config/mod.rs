@@ -61,6 +61,10 @@ impl LoadedConfig {
 /// # Errors
 /// When the configuration is invalid. The error names the setting, the origin of the value, and the
 /// fix. Only the first problem is reported.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this module reads the environment"
+)]
 pub fn load(overrides: &Overrides) -> Result<LoadedConfig, ConfigError> {
     // Variables with a name that is not valid UTF-8 are skipped, because the names of all our
     // variables are valid UTF-8. In values, invalid UTF-8 is replaced.

@@ -3,19 +3,16 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::Result;
 
-use super::database_path;
 use crate::config::Config;
 use domain::{Clock, OrgId, Tenant};
 use integrations::inventory::reporter::InventoryReporter;
 use integrations::inventory::{message, sink};
 use jobs::{LookupJobConfig, LookupJobRunner};
 use kafka::Producer;
-use protocol::TopicScheme;
-use store::Store;
-use store_postgres::PostgresStore;
-use store_sqlite::SqliteStore;
+use protocol::{DialectSettings, TopicScheme};
+use store::LookupQueueRepository;
 use tenant::{AccountTranslator, HttpTranslator, StaticTranslator};
 use tenant::{GatewayClient, LookupClient, LookupLimits, StaticTenants, TenantLookup};
 
@@ -107,14 +104,14 @@ pub fn inventory_reporter(
 /// When a `kafka.*` setting is invalid.
 pub fn tenant_lookup_job(
     config: &Config,
-    store: Arc<dyn Store>,
+    lookup_queue: Arc<dyn LookupQueueRepository>,
     tenant_lookup: Arc<dyn TenantLookup>,
     data_dir: Option<&Path>,
     clock: Arc<dyn Clock>,
 ) -> Result<LookupJobRunner> {
     let stale_after = config.inventory.stale_after.get();
     Ok(LookupJobRunner {
-        store,
+        lookup_queue,
         tenant_lookup,
         inventory: inventory_reporter(config, data_dir)?,
         clock,
@@ -133,39 +130,8 @@ pub fn tenant_lookup_job(
 /// handshake dialect.
 #[must_use]
 pub fn topic_scheme(config: &Config) -> TopicScheme {
-    TopicScheme::new(
-        config.mqtt.prefixes.clone(),
-        config.mqtt.handshake_topics.clone(),
-    )
-}
-
-/// Opens the database for a CLI command. A connector may use the database at the same time. Does
-/// not create or migrate the database.
-///
-/// # Errors
-/// When the database does not exist, is unreachable, or has pending migrations.
-pub async fn open_store_for_cli(config: &Config) -> Result<Arc<dyn Store>> {
-    if !config.postgres.host.is_empty() {
-        let store = PostgresStore::new(&config.postgres);
-        store.ping().await.context(
-            "postgres: cannot connect to the database; check the [postgres] settings, or run \
-             `cloud-connector doctor`",
-        )?;
-        return Ok(Arc::new(store));
-    }
-    let database_file = database_path(&config.data.dir);
-    if !database_file.exists() {
-        bail!(
-            "data.dir: no database found in {}; set --data-dir to the data folder of the connector",
-            config.data.dir.display()
-        );
-    }
-    if !store_sqlite::is_schema_current(&database_file).await? {
-        bail!(
-            "the database {} has pending migrations; start the connector, or run \
-             `cloud-connector migrate`",
-            database_file.display()
-        );
-    }
-    Ok(Arc::new(SqliteStore::open(&database_file).await?))
+    let dialect_settings = DialectSettings {
+        handshake_topics: config.mqtt.handshake_topics.clone(),
+    };
+    TopicScheme::new(config.mqtt.prefixes.clone(), &dialect_settings)
 }

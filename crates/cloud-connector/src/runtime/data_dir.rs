@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use uuid::Uuid;
 
-use service::settings::Secret;
+use service::settings::SecretString;
 
 /// Name of the API caller that uses the API key in the data folder.
 pub const LOCAL_CALLER: &str = "local";
@@ -26,6 +26,37 @@ pub fn database_path(dir: &Path) -> PathBuf {
     dir.join(DATABASE_FILE_NAME)
 }
 
+/// The data folder cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum DataDirError {
+    /// Another process holds the lock.
+    #[error(
+        "data.dir: {dir} is in use by another cloud-connector{}; stop that process, or choose \
+         another folder with --data-dir",
+        process_text(*.process_id)
+    )]
+    InUse {
+        /// The data folder.
+        dir: PathBuf,
+        /// Id of the process that holds the lock. `None` if that process has not written its id
+        /// yet.
+        process_id: Option<u32>,
+    },
+    /// This process cannot create the folder or write to the folder.
+    #[error(
+        "data.dir: cannot {action} {dir}; choose a folder that this user can write to with \
+         --data-dir"
+    )]
+    NotWritable {
+        /// The failed action: create, use, write to, or lock.
+        action: &'static str,
+        /// The data folder.
+        dir: PathBuf,
+        /// Why the action failed.
+        source: std::io::Error,
+    },
+}
+
 /// A locked data folder. Dropping the value releases the lock.
 pub struct DataDir {
     path: PathBuf,
@@ -39,15 +70,20 @@ impl DataDir {
     ///
     /// # Errors
     /// When the folder is not writable, or another process holds the lock.
-    pub fn open(dir: &Path) -> Result<Self> {
+    pub fn open(dir: &Path) -> Result<Self, DataDirError> {
+        let not_writable = |action| {
+            move |source| DataDirError::NotWritable {
+                action,
+                dir: dir.to_owned(),
+                source,
+            }
+        };
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(dir)
-            .with_context(|| not_writable_error("create", dir))?;
-        let path = dir
-            .canonicalize()
-            .with_context(|| not_writable_error("use", dir))?;
+            .map_err(not_writable("create"))?;
+        let path = dir.canonicalize().map_err(not_writable("use"))?;
         let mut lock_file = OpenOptions::new()
             .create(true)
             .truncate(false)
@@ -55,22 +91,21 @@ impl DataDir {
             .write(true)
             .mode(0o600)
             .open(path.join(LOCK_FILE_NAME))
-            .with_context(|| not_writable_error("write to", dir))?;
+            .map_err(not_writable("write to"))?;
         match lock_file.try_lock() {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => bail!(
-                "data.dir: {} is in use by another cloud-connector{}; stop that process, or choose \
-                 another folder with --data-dir",
-                dir.display(),
-                lock_owner_text(&mut lock_file)
-            ),
-            Err(TryLockError::Error(error)) => {
-                return Err(error).with_context(|| not_writable_error("lock", dir));
+            Err(TryLockError::WouldBlock) => {
+                return Err(DataDirError::InUse {
+                    dir: dir.to_owned(),
+                    process_id: lock_owner(&mut lock_file),
+                });
             }
+            Err(TryLockError::Error(error)) => return Err(not_writable("lock")(error)),
         }
-        lock_file.set_len(0)?;
-        writeln!(lock_file, "{}", std::process::id())
-            .with_context(|| not_writable_error("write to", dir))?;
+        lock_file
+            .set_len(0)
+            .and_then(|()| writeln!(lock_file, "{}", std::process::id()))
+            .map_err(not_writable("write to"))?;
         Ok(Self {
             path,
             _lock_file: lock_file,
@@ -94,10 +129,10 @@ impl DataDir {
     ///
     /// # Errors
     /// When the key file cannot be read or written.
-    pub fn local_key(&self) -> Result<Secret> {
+    pub fn local_key(&self) -> Result<SecretString> {
         let key_file = self.path.join(KEY_FILE_NAME);
         match std::fs::read_to_string(&key_file) {
-            Ok(text) if text.trim().len() >= MIN_KEY_CHARS => Ok(Secret::new(text.trim())),
+            Ok(text) if text.trim().len() >= MIN_KEY_CHARS => Ok(SecretString::from(text.trim())),
             Ok(_) => bail!(
                 "{} does not contain a key; delete the file and restart, and a new key is created",
                 key_file.display()
@@ -112,7 +147,7 @@ impl DataDir {
 
 /// Creates a random key and stores it in `key_file`. Writes to a temporary file first and renames
 /// the temporary file, so a crash does not leave a partial key.
-fn create_key(key_file: &Path) -> Result<Secret> {
+fn create_key(key_file: &Path) -> Result<SecretString> {
     // The two UUIDs contain 244 random bits.
     let key = format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple());
     let temporary_file = key_file.with_extension("new");
@@ -133,31 +168,27 @@ fn create_key(key_file: &Path) -> Result<Secret> {
             key_file.display()
         )
     })?;
-    Ok(Secret::new(key))
+    Ok(SecretString::from(key))
 }
 
-fn not_writable_error(verb: &str, dir: &Path) -> String {
-    format!(
-        "data.dir: cannot {verb} {}; choose a folder that this user can write to with --data-dir",
-        dir.display()
-    )
-}
-
-/// Returns a text for an error message. The text contains the id of the process that holds the
-/// lock. The text is empty if that process has not written its id yet.
-fn lock_owner_text(lock_file: &mut File) -> String {
+/// Returns the id of the process that holds the lock. Returns `None` if that process has not written
+/// its id yet.
+fn lock_owner(lock_file: &mut File) -> Option<u32> {
     let mut content = String::new();
     // A read error is ignored. The error message then does not contain the process id.
     let _ = lock_file.take(16).read_to_string(&mut content);
-    match content.trim().parse::<u32>() {
-        Ok(pid) => format!(" (process {pid})"),
-        Err(_) => String::new(),
-    }
+    content.trim().parse().ok()
+}
+
+/// Returns a text for the error message that contains the process id, or an empty text.
+fn process_text(process_id: Option<u32>) -> String {
+    process_id.map_or_else(String::new, |id| format!(" (process {id})"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use service::settings::ExposeSecret as _;
     use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
@@ -165,9 +196,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path().join("a/b");
         let locked_dir = DataDir::open(&dir).unwrap();
-        let error = format!("{:#}", DataDir::open(&dir).err().unwrap());
-        assert!(error.contains("in use"), "{error}");
-        assert!(error.contains(&std::process::id().to_string()), "{error}");
+        let error = DataDir::open(&dir).err().unwrap();
+        let own_id = std::process::id();
+        assert!(
+            matches!(&error, DataDirError::InUse { process_id, .. } if *process_id == Some(own_id)),
+            "{error}"
+        );
+        assert!(error.to_string().contains("in use"), "{error}");
+        assert!(error.to_string().contains(&own_id.to_string()), "{error}");
         drop(locked_dir);
         assert!(DataDir::open(&dir).is_ok());
     }
@@ -177,12 +213,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let data = DataDir::open(folder.path()).unwrap();
         let key = data.local_key().unwrap();
-        assert_eq!(key.expose().len(), 64);
-        assert_eq!(data.local_key().unwrap().expose(), key.expose());
+        assert_eq!(key.expose_secret().len(), 64);
+        let stored_key = data.local_key().unwrap();
+        assert_eq!(stored_key.expose_secret(), key.expose_secret());
         let key_file = std::fs::metadata(folder.path().join(KEY_FILE_NAME)).unwrap();
         assert_eq!(key_file.permissions().mode() & 0o777, 0o600);
         let other_folder = tempfile::tempdir().unwrap();
         let other_data = DataDir::open(other_folder.path()).unwrap();
-        assert_ne!(other_data.local_key().unwrap().expose(), key.expose());
+        let other_key = other_data.local_key().unwrap();
+        assert_ne!(other_key.expose_secret(), key.expose_secret());
     }
 }

@@ -15,6 +15,7 @@ pub fn describe_all() {
     jobs::metrics::describe();
     kafka::metrics::describe();
     record::metrics::describe();
+    service::metrics::describe();
     tenant::metrics::describe();
     tls_server::metrics::describe();
 }

@@ -57,6 +57,13 @@ impl Roles {
         self.0.contains(&role)
     }
 
+    /// Returns whether a process with these roles uses the database.
+    pub(super) fn use_database(&self) -> bool {
+        [Role::Record, Role::Api, Role::Updaters]
+            .iter()
+            .any(|role| self.contains(*role))
+    }
+
     /// Returns the names of the roles, separated by commas.
     #[must_use]
     pub fn names(&self) -> String {

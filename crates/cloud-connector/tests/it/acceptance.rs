@@ -29,7 +29,7 @@ use parking_lot::Mutex;
 use tenant::{TenantLookup, TenantLookupOutcome};
 use tokio::time::Instant;
 
-use crate::store_contract::TestStore;
+use test_support::stores::TestStore;
 
 /// Creates two tests from each test function: `sqlite::<name>` and `postgres::<name>`. A test
 /// function takes an [`UpdaterFixture`].
@@ -39,7 +39,7 @@ macro_rules! each_store {
             $(
                 #[tokio::test]
                 async fn $test() {
-                    let store = crate::store_contract::open_sqlite().await;
+                    let store = test_support::stores::open_sqlite().await;
                     super::$test(super::UpdaterFixture::new(store)).await;
                 }
             )*
@@ -49,7 +49,7 @@ macro_rules! each_store {
             $(
                 #[tokio::test]
                 async fn $test() {
-                    let store = crate::store_contract::open_postgres().await;
+                    let store = test_support::stores::open_postgres().await;
                     super::$test(super::UpdaterFixture::new(store)).await;
                 }
             )*

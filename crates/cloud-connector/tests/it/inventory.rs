@@ -1,11 +1,14 @@
 //! Tests the reports of connected hosts to inventory. The connector writes the reports to a Kafka
 //! topic in distributed mode, and to a file in embedded mode.
 
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
 use test_support::each_deployment;
 use test_support::mqtt::{Connect, RawClient, control_out_topic, online_message};
-use test_support::{Deployment, eventually, unique_id};
+use test_support::{Connector, Deployment, eventually, unique_id};
 
 each_deployment!(
     a_host_that_comes_online_is_reported_to_inventory,
@@ -105,16 +108,55 @@ async fn a_host_without_an_eligible_dispatcher_is_not_reported_to_inventory(
     assert!(deployment.inventory_messages().await.is_empty());
 }
 
+/// The inventory file is a named pipe that no process reads. Opening the pipe for writing blocks
+/// forever, so the report of a host never completes.
 #[tokio::test]
-async fn an_unavailable_inventory_does_not_delay_the_recorder() {
-    let deployment = Deployment::distributed(&[("inventory.topic", "nowhere")]).await;
+async fn a_blocked_inventory_file_does_not_block_the_recorder() {
+    let builder = Connector::builder().set("inventory.delivery_timeout", "100ms");
+    let data_dir = builder.temp_dir().join("data");
+    std::fs::create_dir(&data_dir).unwrap();
+    std::fs::set_permissions(&data_dir, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let pipe = data_dir.join("inventory.ndjson");
+    let status = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(status.unwrap().success());
+    let connector = builder.start().await;
+    let client_id = unique_id("blocked");
+    let mut client = RawClient::connect(&connector.mqtt_address, &Connect::new(&client_id)).await;
+    // The embedded broker sends the PUBACK after the recorder has committed the message.
+    client
+        .must_publish(&control_out_topic(&client_id), &host_online_message())
+        .await;
+    connector.wait_until_connected(&client_id).await;
+    let not_delivered = connector
+        .read_metric("cloud_connector_inventory_messages_total", "not_delivered")
+        .await;
+    assert!(not_delivered > 0.5, "{not_delivered}");
+    let delivered = connector
+        .read_metric("cloud_connector_inventory_messages_total", r#""delivered""#)
+        .await;
+    assert!(delivered < 0.5, "{delivered}");
+}
+
+#[tokio::test]
+async fn a_missing_inventory_topic_delays_the_recorder_only_for_the_delivery_timeout() {
+    /// Time after which the Kafka producer gives up. A recorder that waits for the producer cannot
+    /// commit a message earlier, independent of the speed of the machine.
+    const PRODUCER_TIMEOUT: Duration = Duration::from_secs(10);
+    let deployment = Deployment::distributed(&[
+        ("inventory.topic", "nowhere"),
+        ("inventory.delivery_timeout", "100ms"),
+    ])
+    .await;
     let client_id = unique_id("unavailable");
     let mut client =
         RawClient::connect(&deployment.mqtt_address(), &Connect::new(&client_id)).await;
+    let published_at = Instant::now();
     client
         .must_publish(&control_out_topic(&client_id), &host_online_message())
         .await;
     deployment.wait_until_connected(&client_id).await;
+    let elapsed = published_at.elapsed();
+    assert!(elapsed < PRODUCER_TIMEOUT, "recorded after {elapsed:?}");
     let not_delivered = deployment
         .read_metric("cloud_connector_inventory_messages_total", "not_delivered")
         .await;

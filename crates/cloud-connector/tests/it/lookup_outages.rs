@@ -11,7 +11,7 @@ use test_support::gateway::{FakeGateway, GatewayReply};
 use test_support::mqtt::{
     Connect, PINGRESP, PUBACK, RawClient, control_out_topic, offline_message, online_message,
 };
-use test_support::{CONDITION_TIMEOUT, Deployment, eventually, unique_id};
+use test_support::{CONDITION_TIMEOUT, Deployment, DeploymentMode, eventually, unique_id};
 
 each_deployment!(
     clients_that_reconnect_during_a_lookup_outage_keep_their_tenants,
@@ -24,6 +24,10 @@ const TENANT_LOOKUP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Returns whether the tests run with the full number of clients. Normal runs do not check
 /// durations, because other tests use the machine at the same time.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the make target selects the size"
+)]
 fn is_full_size_run() -> bool {
     std::env::var_os("FULL_SIZE_OUTAGE_TESTS").is_some()
 }
@@ -129,9 +133,9 @@ async fn wait_for_clients_with_tenant(deployment: &Deployment, count: usize) {
     }
 }
 
-async fn clients_that_reconnect_during_a_lookup_outage_keep_their_tenants(deployment: Deployment) {
+async fn clients_that_reconnect_during_a_lookup_outage_keep_their_tenants(mode: DeploymentMode) {
     let gateway = FakeGateway::start(GatewayReply::Found("10000")).await;
-    let deployment = deployment.recreate_with_gateway(&gateway, &[]).await;
+    let deployment = mode.start_with_gateway(&gateway, &[]).await;
     let client_ids = unique_client_ids("d", 300, 5000);
     let mut fleet = Fleet::connect(&deployment.mqtt_address(), client_ids).await;
     fleet.wait_for_initial_tenants(&deployment).await;
@@ -212,12 +216,10 @@ async fn check_that_a_new_client_gets_its_tenant_after_the_outage(
     client.must_publish(&topic, &offline_message()).await;
 }
 
-async fn a_reconnect_loop_of_tenantless_clients_causes_one_lookup_per_client(
-    deployment: Deployment,
-) {
+async fn a_reconnect_loop_of_tenantless_clients_causes_one_lookup_per_client(mode: DeploymentMode) {
     let gateway = FakeGateway::start(GatewayReply::NotFound).await;
-    let deployment = deployment
-        .recreate_with_gateway(&gateway, &[("tenant.negative_cache_ttl", "60s")])
+    let deployment = mode
+        .start_with_gateway(&gateway, &[("tenant.negative_cache_ttl", "60s")])
         .await;
     let test_duration = Duration::from_secs(if is_full_size_run() { 30 } else { 5 });
     let deadline = Instant::now() + test_duration;
@@ -284,11 +286,11 @@ async fn reconnect_until(deadline: Instant, address: String, client_id: String) 
 }
 
 async fn clients_keep_their_tenants_if_the_lookup_service_suddenly_finds_no_tenants(
-    deployment: Deployment,
+    mode: DeploymentMode,
 ) {
     let gateway = FakeGateway::start(GatewayReply::Found("10000")).await;
-    let deployment = deployment
-        .recreate_with_gateway(&gateway, &[("tenant.negative_cache_ttl", "1ms")])
+    let deployment = mode
+        .start_with_gateway(&gateway, &[("tenant.negative_cache_ttl", "1ms")])
         .await;
     let client_ids = unique_client_ids("g", 120, 1000);
     let mut fleet = Fleet::connect(&deployment.mqtt_address(), client_ids).await;

@@ -3,6 +3,7 @@
 
 mod acceptance;
 mod api;
+mod architecture;
 mod broker_isolation;
 mod broker_lifecycle;
 mod cli;
@@ -21,6 +22,6 @@ mod simulate;
 mod sources;
 mod spec;
 mod startup_errors;
-mod store_contract;
+mod supervision;
 mod third_party_clients;
 mod upgrade;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use test_support::each_deployment;
 use test_support::gateway::{FakeGateway, GatewayReply};
 use test_support::mqtt::{Connect, RawClient, control_out_topic, online_message};
-use test_support::{Deployment, eventually, unique_id};
+use test_support::{Deployment, DeploymentMode, eventually, unique_id};
 
 each_deployment!(
     tenantless_commands_list_retry_and_delete_clients_without_a_tenant,
@@ -56,12 +56,10 @@ async fn due_clients_text(deployment: &Deployment) -> String {
     output.trim().to_owned()
 }
 
-async fn tenantless_commands_list_retry_and_delete_clients_without_a_tenant(
-    deployment: Deployment,
-) {
+async fn tenantless_commands_list_retry_and_delete_clients_without_a_tenant(mode: DeploymentMode) {
     let gateway = FakeGateway::start(GatewayReply::NotFound).await;
     let settings: &[_] = &[("updaters.tenant_max_attempts", "2")];
-    let deployment = deployment.recreate_with_gateway(&gateway, settings).await;
+    let deployment = mode.start_with_gateway(&gateway, settings).await;
     let (client_ids, _clients) = connect_clients(&deployment, 3).await;
 
     let list = run(&deployment, 0, &["tenantless", "list"]).await;
@@ -134,10 +132,10 @@ async fn tenantless_commands_list_retry_and_delete_clients_without_a_tenant(
 }
 
 async fn update_tenantless_fails_and_counts_no_attempt_if_the_lookup_service_is_unavailable(
-    deployment: Deployment,
+    mode: DeploymentMode,
 ) {
     let gateway = FakeGateway::start(GatewayReply::NotFound).await;
-    let deployment = deployment.recreate_with_gateway(&gateway, &[]).await;
+    let deployment = mode.start_with_gateway(&gateway, &[]).await;
     let (client_ids, _clients) = connect_clients(&deployment, 2).await;
     run(&deployment, 0, &["tenantless", "retry", "--all"]).await;
     gateway.set_default_reply(GatewayReply::Overloaded);
@@ -160,9 +158,9 @@ async fn update_tenantless_fails_and_counts_no_attempt_if_the_lookup_service_is_
     assert_eq!(due_clients_text(&deployment).await, "2 due");
 }
 
-async fn update_inventory_that_would_remove_many_tenants_requires_force(deployment: Deployment) {
+async fn update_inventory_that_would_remove_many_tenants_requires_force(mode: DeploymentMode) {
     let gateway = FakeGateway::start(GatewayReply::Found("10000")).await;
-    let deployment = deployment.recreate_with_gateway(&gateway, &[]).await;
+    let deployment = mode.start_with_gateway(&gateway, &[]).await;
     let (client_ids, _clients) = connect_clients(&deployment, 60).await;
     let make_all_stale = if deployment.has_external_broker() {
         "UPDATE connections SET stale_timestamp = 'epoch'"
@@ -188,9 +186,9 @@ async fn update_inventory_that_would_remove_many_tenants_requires_force(deployme
     );
 }
 
-async fn report_counts_connections_by_organization(deployment: Deployment) {
+async fn report_counts_connections_by_organization(mode: DeploymentMode) {
     let gateway = FakeGateway::start(GatewayReply::NotFound).await;
-    let deployment = deployment.recreate_with_gateway(&gateway, &[]).await;
+    let deployment = mode.start_with_gateway(&gateway, &[]).await;
     let (client_ids, mut clients) = connect_clients(&deployment, 4).await;
     for (client_id, org_id) in client_ids.iter().zip(["7", "10000", "10000"]) {
         gateway.set_reply(client_id, GatewayReply::Found(org_id));

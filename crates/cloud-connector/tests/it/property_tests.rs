@@ -15,11 +15,12 @@ use pipeline::record::{
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
-use protocol::{HandshakeTopicLevels, InboundMessage, TopicScheme};
+use protocol::{DialectSettings, InboundMessage, TopicScheme};
 use serde_json::{Value, json};
-use service::shutdown::TaskGroup;
-use store::{DeadLetterFilter, DeadLetterLimits, Store};
+use service::TaskGroup;
+use store::{DeadLetterFilter, DeadLetterLimits};
 use tenant::{MassLossDetector, TenantLookup, TenantLookupOutcome};
+use test_support::stores::TestStore;
 
 const STALE_ONLINE_WINDOW_SECONDS: i64 = 600;
 const CLIENT_COUNT: usize = 3;
@@ -314,9 +315,9 @@ struct CaseRunner {
 }
 
 impl CaseRunner {
-    async fn new(store: Arc<dyn Store>, tasks: &TaskGroup) -> Self {
+    async fn new(store: &TestStore, tasks: &TaskGroup) -> Self {
         let recorder_deps = RecorderDeps {
-            store,
+            presence: store.presence.clone(),
             tenant_lookup: Arc::new(SingleTenantLookup),
             inventory_reporter: None,
             mass_loss_detector: MassLossDetector::default(),
@@ -347,7 +348,7 @@ impl CaseRunner {
         let answers_lease = acquire(QueueTopic::Answers).await;
         let client_id_prefix = uuid::Uuid::new_v4().simple().to_string();
         Self {
-            topic_scheme: TopicScheme::new(vec!["p".into()], HandshakeTopicLevels::default()),
+            topic_scheme: TopicScheme::new(vec!["p".into()], &DialectSettings::default()),
             client_ids: (0..CLIENT_COUNT)
                 .map(|n| format!("{client_id_prefix}-{n}"))
                 .collect(),
@@ -560,11 +561,12 @@ impl CaseRunner {
     }
 
     /// Compares the state in the store with the state of the model.
-    async fn check_store(&self, store: &dyn Store, case: &Case) -> Result<(), TestCaseError> {
+    async fn check_store(&self, store: &TestStore, case: &Case) -> Result<(), TestCaseError> {
         let org_id = OrgId::new(ORG_ID).unwrap();
         for (client, expected) in run_model(case).iter().enumerate() {
             let client_id = ClientId::new(&self.client_ids[client]).unwrap();
             let connection = store
+                .connections
                 .find_connection_for_org(&org_id, &client_id)
                 .await
                 .unwrap();
@@ -582,7 +584,7 @@ impl CaseRunner {
             // The stored presence state must be correct, too, because the recorder applies later
             // messages to the stored state.
             let client_ids = std::slice::from_ref(&client_id);
-            let states = store.load_client_states(client_ids).await.unwrap();
+            let states = store.presence.load_client_states(client_ids).await.unwrap();
             let is_offline_stored = states[&client_id]
                 .connection
                 .as_ref()
@@ -600,7 +602,7 @@ impl CaseRunner {
     /// Checks that each client has one dead letter for each different invalid payload.
     async fn check_dead_letters(
         &self,
-        store: &dyn Store,
+        store: &TestStore,
         case: &Case,
     ) -> Result<(), TestCaseError> {
         let mut expected: BTreeMap<usize, BTreeSet<u8>> = BTreeMap::new();
@@ -617,7 +619,11 @@ impl CaseRunner {
                 client: ClientId::new(client_id).ok(),
                 ..DeadLetterFilter::default()
             };
-            let dead_letters = store.list_dead_letters(&filter, 100).await.unwrap();
+            let dead_letters = store
+                .dead_letters
+                .list_dead_letters(&filter, 100)
+                .await
+                .unwrap();
             let expected_count = expected.get(&client).map_or(0, BTreeSet::len);
             prop_assert_eq!(
                 dead_letters.len(),
@@ -630,18 +636,19 @@ impl CaseRunner {
     }
 }
 
-async fn run_and_check_case(store: Arc<dyn Store>, case: &Case) -> Result<(), TestCaseError> {
+async fn run_and_check_case(store: &TestStore, case: &Case) -> Result<(), TestCaseError> {
     let tasks = TaskGroup::new();
-    let runner = CaseRunner::new(store.clone(), &tasks).await;
+    let runner = CaseRunner::new(store, &tasks).await;
     runner.deliver_case(case).await;
-    let result = runner.check_store(&*store, case).await;
+    let result = runner.check_store(store, case).await;
     tasks.stop(Duration::from_secs(5)).await;
     result
 }
 
 /// Runs random cases. The environment variable `PROPTEST_CASES` sets the number of cases. A failure
 /// prints the seed. To repeat the same cases, set `PROPTEST_SEED` to that seed.
-fn check_random_cases(store: &Arc<dyn Store>, runtime: &tokio::runtime::Runtime) {
+#[expect(clippy::disallowed_methods, reason = "the developer selects the cases")]
+fn check_random_cases(store: &TestStore, runtime: &tokio::runtime::Runtime) {
     let seed: [u8; 32] = match std::env::var("PROPTEST_SEED") {
         Ok(text) => {
             serde_json::from_str(&text).expect("PROPTEST_SEED must be a JSON array of 32 bytes")
@@ -663,7 +670,7 @@ fn check_random_cases(store: &Arc<dyn Store>, runtime: &tokio::runtime::Runtime)
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
     let mut runner = TestRunner::new_with_rng(config, rng);
     let outcome = runner.run(&any_case(), |case| {
-        runtime.block_on(run_and_check_case(store.clone(), &case))
+        runtime.block_on(run_and_check_case(store, &case))
     });
     if let Err(error) = outcome {
         panic!(
@@ -684,13 +691,13 @@ fn start_runtime() -> tokio::runtime::Runtime {
 #[test]
 fn recorder_and_model_compute_the_same_state_on_sqlite() {
     let runtime = start_runtime();
-    let test_store = runtime.block_on(crate::store_contract::open_sqlite());
-    check_random_cases(&test_store.store, &runtime);
+    let test_store = runtime.block_on(test_support::stores::open_sqlite());
+    check_random_cases(&test_store, &runtime);
 }
 
 #[test]
 fn recorder_and_model_compute_the_same_state_on_postgres() {
     let runtime = start_runtime();
-    let test_store = runtime.block_on(crate::store_contract::open_postgres());
-    check_random_cases(&test_store.store, &runtime);
+    let test_store = runtime.block_on(test_support::stores::open_postgres());
+    check_random_cases(&test_store, &runtime);
 }

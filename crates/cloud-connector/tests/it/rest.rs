@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use test_support::deployment::Settings;
 use test_support::mqtt::{Connect, RawClient, control_out_topic, online_message};
-use test_support::{Deployment, eventually, unique_id};
+use test_support::{Deployment, DeploymentMode, eventually, unique_id};
 
 /// Secret of the API key `caller`, which has the scope `tenant`.
 const CALLER_SECRET: &str = "caller-secret-caller-secret";
@@ -58,11 +58,10 @@ struct ApiFixture {
 }
 
 impl ApiFixture {
-    /// Replaces `deployment` with a new deployment in the same mode, and connects the clients. The
-    /// new deployment has the settings of the fixture and `extra_settings`.
-    async fn start(deployment: Deployment, extra_settings: Settings<'_>) -> Self {
-        let create_deployment =
-            async |settings: Settings<'_>| deployment.recreate_with_settings(settings).await;
+    /// Starts a deployment with the settings of the fixture and `extra_settings`, and connects the
+    /// clients.
+    async fn start(mode: DeploymentMode, extra_settings: Settings<'_>) -> Self {
+        let create_deployment = async |settings: Settings<'_>| mode.start(settings).await;
         Self::start_with_new_deployment(create_deployment, extra_settings).await
     }
 

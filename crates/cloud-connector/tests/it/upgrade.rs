@@ -6,7 +6,7 @@ use std::str::FromStr as _;
 
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{Connection as _, SqliteConnection};
-use store::{DeadLetterFilter, Store};
+use store::{DeadLetterFilter, Repositories};
 use store_sqlite::SqliteStore;
 
 const SQLITE_DUMP: &str = include_str!("../fixtures/0.1.0/sqlite.sql");
@@ -206,9 +206,9 @@ async fn upgrade_of_a_sqlite_database_from_0_1_0_keeps_every_row() {
     }
     database.close().await.unwrap();
 
-    let store = SqliteStore::open(&path).await.unwrap();
+    let store = Repositories::new(SqliteStore::open(&path).await.unwrap());
     check_that_store_reads_the_rows(&store).await;
-    store.close().await;
+    store.maintenance.close().await;
 
     let mut database = SqliteConnection::connect_with(&options).await.unwrap();
     for (table, rows_before) in TABLES.iter().zip(&rows_before) {
@@ -257,7 +257,7 @@ async fn upgrade_of_a_postgres_database_from_0_1_0_keeps_every_row_and_the_searc
 
     let settings = services::postgres_config(port, &database_name);
     migrate(&settings).await.unwrap();
-    let store = PostgresStore::new(&settings);
+    let store = Repositories::new(PostgresStore::new(&settings));
     check_that_store_reads_the_rows(&store).await;
 
     let mut database = PgConnection::connect(&url).await.unwrap();
@@ -319,13 +319,25 @@ async fn upgrade_of_a_postgres_database_from_0_1_0_keeps_every_row_and_the_searc
 }
 
 /// Checks that the store can read the rows that version 0.1.0 wrote.
-async fn check_that_store_reads_the_rows(store: &dyn Store) {
-    store.ping().await.unwrap();
-    assert_eq!(store.count_connections_with_tenant().await.unwrap(), 7);
-    let tenantless = store.list_tenantless_clients(10).await.unwrap();
+async fn check_that_store_reads_the_rows(store: &Repositories) {
+    store.maintenance.ping().await.unwrap();
+    assert_eq!(
+        store
+            .maintenance
+            .count_connections_with_tenant()
+            .await
+            .unwrap(),
+        7
+    );
+    let tenantless = store
+        .lookup_queue
+        .list_tenantless_clients(10)
+        .await
+        .unwrap();
     assert_eq!(tenantless.len(), 1);
     assert_eq!(tenantless[0].client_id.as_str(), "lost-1");
     let dead_letters = store
+        .dead_letters
         .list_dead_letters(&DeadLetterFilter::default(), 10)
         .await
         .unwrap();

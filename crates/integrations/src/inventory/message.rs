@@ -15,9 +15,10 @@ use uuid::Uuid;
 
 use super::facts::{self, Facts, is_dashed_uuid};
 use domain::identity::CERT_AUTH;
-use domain::{ClientId, ClientInfo, ClientKind, Dialect, Identity, Tenant, Timestamp};
+use domain::{ClientId, ClientInfo, ClientKind, DialectName, Identity, Tenant, Timestamp};
 
-/// A status-dialect client is eligible only if it has at least one of these dispatchers.
+/// A client whose dialect reports dispatchers is eligible only if it has at least one of these
+/// dispatchers.
 const HOST_DISPATCHERS: [&str; 3] = [
     "rhc-worker-playbook",
     "package-manager",
@@ -41,7 +42,7 @@ pub struct Host<'a> {
     /// The identity document that the tenant lookup returned together with the tenant.
     pub identity: &'a Identity,
     /// The client's protocol dialect.
-    pub dialect: Dialect,
+    pub dialect: &'a DialectName,
     /// Whether the client is a host or a proxy. Only hosts are eligible.
     pub kind: ClientKind,
     /// Facts, dispatchers and tags that the client sent.
@@ -53,7 +54,8 @@ pub struct Host<'a> {
 pub struct ReportPolicy {
     /// Inventory marks a host stale if it receives no message about the host for this time.
     pub stale_after: Duration,
-    /// Whether handshake-dialect hosts are reported. These hosts have no dispatchers.
+    /// Whether hosts are reported whose dialect reports no dispatchers. The handshake dialect is
+    /// such a dialect.
     pub include_handshake_hosts: bool,
 }
 
@@ -76,7 +78,7 @@ pub enum IneligibleReason {
     /// The client has none of the required dispatchers.
     #[error("the client has none of the dispatchers that inventory requires")]
     NoDispatcher,
-    /// The client uses the handshake dialect and `inventory.include_handshake_hosts` is false.
+    /// The client's dialect reports no dispatchers and `inventory.include_handshake_hosts` is false.
     #[error("inventory.include_handshake_hosts is false")]
     HandshakeHostsOff,
     /// The client sent no facts.
@@ -173,7 +175,7 @@ pub fn build_message(
 /// the client.
 #[must_use]
 pub fn is_inventory_eligible(
-    dialect: Dialect,
+    dialect: &DialectName,
     kind: ClientKind,
     info: &ClientInfo,
     include_handshake_hosts: bool,
@@ -183,23 +185,25 @@ pub fn is_inventory_eligible(
 
 /// Returns the facts that inventory accepts. First checks whether the client belongs in inventory,
 /// so [`IneligibleReason::would_be_rejected`] is true only for clients that belong in inventory.
-fn eligible_facts(
-    dialect: Dialect,
+fn eligible_facts<'a>(
+    dialect: &DialectName,
     kind: ClientKind,
-    info: &ClientInfo,
+    info: &'a ClientInfo,
     include_handshake_hosts: bool,
-) -> Result<Facts<'_>, IneligibleReason> {
+) -> Result<Facts<'a>, IneligibleReason> {
     if kind != ClientKind::Host {
         return Err(IneligibleReason::NotAHost);
     }
     let has_dispatcher = HOST_DISPATCHERS
         .iter()
         .any(|name| info.has_dispatcher(name));
-    match dialect {
-        _ if has_dispatcher => {}
-        Dialect::Handshake if include_handshake_hosts => {}
-        Dialect::Handshake => return Err(IneligibleReason::HandshakeHostsOff),
-        Dialect::Status => return Err(IneligibleReason::NoDispatcher),
+    if !has_dispatcher {
+        if reports_dispatchers(dialect) {
+            return Err(IneligibleReason::NoDispatcher);
+        }
+        if !include_handshake_hosts {
+            return Err(IneligibleReason::HandshakeHostsOff);
+        }
     }
     if !facts::has_any_value(&info.canonical_facts) {
         return Err(IneligibleReason::NoFacts);
@@ -210,6 +214,12 @@ fn eligible_facts(
     } else {
         Err(IneligibleReason::NoAcceptedId)
     }
+}
+
+/// Returns whether clients of this dialect report dispatchers. Returns true for an unknown dialect, so
+/// its clients are eligible only because of a dispatcher.
+fn reports_dispatchers(dialect: &DialectName) -> bool {
+    protocol::find_dialect(dialect).is_none_or(|dialect| dialect.reports_dispatchers())
 }
 
 /// JSON document of an inventory message. Inventory rejects a message with additional top-level

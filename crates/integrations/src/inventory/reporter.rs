@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::message::{Host, ReportPolicy, build_message, is_inventory_eligible};
 use super::sink::InventorySink;
 use crate::metrics;
-use domain::{ClientInfo, ClientKind, Dialect, Timestamp};
+use domain::{ClientInfo, ClientKind, DialectName, Timestamp};
 
 /// Builds inventory messages and sends them to a sink.
 #[derive(Clone)]
@@ -36,7 +36,7 @@ pub enum ReportOutcome {
 impl InventoryReporter {
     /// Returns whether inventory accepts a host with these properties.
     #[must_use]
-    pub fn is_eligible(&self, dialect: Dialect, kind: ClientKind, info: &ClientInfo) -> bool {
+    pub fn is_eligible(&self, dialect: &DialectName, kind: ClientKind, info: &ClientInfo) -> bool {
         is_inventory_eligible(dialect, kind, info, self.policy.include_handshake_hosts)
     }
 

@@ -9,10 +9,10 @@ use serde::Serialize;
 use serde_json::Value;
 use uuid::Uuid;
 
-use domain::{ClientId, ClientInfo, ClientKind, Dialect, Identity};
+use domain::{ClientId, ClientInfo, ClientKind, DialectName, Identity};
 use network::http_client;
 
-/// The dispatcher that makes a status-dialect client a catalog proxy.
+/// The dispatcher that makes a client a catalog proxy, if the client's dialect reports dispatchers.
 const CATALOG_DISPATCHER: &str = "catalog";
 /// Maximum length of each field of a source. The limit is needed because queued sources are in
 /// memory and `source_ref` becomes part of a URL.
@@ -37,37 +37,36 @@ pub struct Source {
 }
 
 /// Returns the source to register for a connection. Returns `None` if the client is not a catalog
-/// proxy, or if a required field is missing.
+/// proxy, if a required field is missing, or if the dialect is unknown.
 #[must_use]
 pub fn catalog_source(
     client_id: &ClientId,
-    dialect: Dialect,
+    dialect: &DialectName,
     kind: ClientKind,
     info: &ClientInfo,
 ) -> Option<Source> {
-    let client_id_text = || client_id.as_str().to_owned();
-    match (dialect, kind) {
-        (Dialect::Status, _) => {
-            // Clients can write `-` as `_` in dispatcher names. The name "catalog" contains neither
-            // character, so an exact match is sufficient.
-            let dispatcher = info.dispatchers.get(CATALOG_DISPATCHER)?;
-            Some(Source {
-                source_ref: text_field(dispatcher, "SourceRef")?,
-                display_name: text_field(dispatcher, "SrcName")?,
-                source_type: text_field(dispatcher, "SrcType")?,
-                application_type: text_field(dispatcher, "ApplicationType")?,
-            })
-        }
-        (Dialect::Handshake, ClientKind::Proxy) => {
+    if protocol::find_dialect(dialect)?.reports_dispatchers() {
+        // Clients can write `-` as `_` in dispatcher names. The name "catalog" contains neither
+        // character, so an exact match is sufficient.
+        let dispatcher = info.dispatchers.get(CATALOG_DISPATCHER)?;
+        return Some(Source {
+            source_ref: text_field(dispatcher, "SourceRef")?,
+            display_name: text_field(dispatcher, "SrcName")?,
+            source_type: text_field(dispatcher, "SrcType")?,
+            application_type: text_field(dispatcher, "ApplicationType")?,
+        });
+    }
+    match kind {
+        ClientKind::Host => None,
+        ClientKind::Proxy => {
             let facts = &info.catalog_service_facts;
             Some(Source {
-                source_ref: client_id_text(),
-                display_name: client_id_text(),
+                source_ref: client_id.as_str().to_owned(),
+                display_name: client_id.as_str().to_owned(),
                 source_type: text_field(facts, "source_type")?,
                 application_type: text_field(facts, "application_type")?,
             })
         }
-        (Dialect::Handshake, ClientKind::Host) => None,
     }
 }
 

@@ -12,7 +12,7 @@ use super::client::{RegistrationOutcome, Source, SourcesClient};
 use crate::metrics;
 use domain::{ClientId, Identity};
 use service::LogThrottle;
-use service::shutdown::TaskGroup;
+use service::TaskGroup;
 
 /// Maximum number of queued registrations. If the queue is full, a registration is dropped, and the
 /// proxy is registered when it reconnects.
@@ -105,17 +105,20 @@ impl SourceRegistrar {
     }
 }
 
-/// Processes queued registrations until all [`SourceRegistrar`]s are dropped or `tasks` is
-/// cancelled. Cancellation drops the registrations in flight. The proxies are then registered when
-/// they reconnect.
+/// Processes queued registrations until `tasks` is cancelled. Cancellation drops the registrations
+/// in flight. The proxies are then registered when they reconnect.
 pub async fn process_registrations(
     queue: RegistrationQueue,
     sources: SourcesClient,
     tasks: TaskGroup,
 ) {
-    process_registrations_with_delays(queue, sources, tasks, &RETRY_DELAYS).await;
+    process_registrations_with_delays(queue, sources, tasks.clone(), &RETRY_DELAYS).await;
+    // If the recorder has stopped, there are no more registrations.
+    tasks.cancelled().await;
 }
 
+/// Processes queued registrations until all [`SourceRegistrar`]s are dropped or `tasks` is
+/// cancelled.
 pub(super) async fn process_registrations_with_delays(
     mut queue: RegistrationQueue,
     sources: SourcesClient,

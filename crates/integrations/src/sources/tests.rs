@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::client::*;
 use super::registration_queue::*;
-use domain::{ClientId, ClientInfo, ClientKind, Dialect, Identity, OrgId, Tenant};
-use service::shutdown::TaskGroup;
+use domain::{ClientId, ClientInfo, ClientKind, Identity, OrgId, Tenant};
+use service::TaskGroup;
 
 /// Method, path with query, and body of a request.
 type Request = (String, String, String);
@@ -173,7 +173,7 @@ fn catalog_dispatcher() -> Value {
 fn status_client_with_a_complete_catalog_dispatcher_is_a_source() {
     let source_from = |dispatchers: Value, kind| {
         let info = client_info(dispatchers, Value::Null);
-        catalog_source(&client("c"), Dialect::Status, kind, &info)
+        catalog_source(&client("c"), &protocol::status::NAME, kind, &info)
     };
     let complete = json!({"catalog": catalog_dispatcher(), "echo": {}});
     assert_eq!(source_from(complete, ClientKind::Host), Some(source("r")));
@@ -212,7 +212,7 @@ fn status_client_with_a_complete_catalog_dispatcher_is_a_source() {
 fn handshake_proxy_is_a_source_named_by_its_client_id() {
     let facts = json!({"source_type": "satellite", "application_type": "catalog"});
     let info = client_info(json!({"catalog": catalog_dispatcher()}), facts);
-    let source_from = |kind| catalog_source(&client("c"), Dialect::Handshake, kind, &info);
+    let source_from = |kind| catalog_source(&client("c"), &protocol::handshake::NAME, kind, &info);
     let expected = Source {
         source_ref: "c".to_owned(),
         display_name: "c".to_owned(),
@@ -391,11 +391,10 @@ async fn shutdown_does_not_wait_for_the_sources_service() {
     let (registrar, queue) = SourceRegistrar::channel();
     assert!(registrar.try_register(&identity("1"), source("r"), &client("c")));
     let tasks = TaskGroup::new();
-    tasks.spawn(process_registrations(
-        queue,
-        fake.sources_client(),
-        tasks.clone(),
-    ));
+    tasks.spawn_essential(
+        "source_registrations",
+        process_registrations(queue, fake.sources_client(), tasks.clone()),
+    );
     let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
     while fake.requests().is_empty() && tokio::time::Instant::now() < deadline {
         tokio::task::yield_now().await;

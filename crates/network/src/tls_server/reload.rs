@@ -6,11 +6,11 @@ use std::time::{Duration, SystemTime};
 
 use parking_lot::RwLock;
 use rustls::ServerConfig;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_rustls::TlsAcceptor;
 
 use super::{TlsError, metrics};
-use service::shutdown::TaskGroup;
+use service::TaskGroup;
 
 type LoadConfig = Box<dyn Fn() -> Result<ServerConfig, TlsError> + Send + Sync>;
 
@@ -74,16 +74,18 @@ impl ServerTls {
 /// Reloads the configuration on SIGHUP, and when a file has changed. Checks the files once per
 /// `interval`. Returns when `tasks` is cancelled.
 pub async fn reload_on_change(tls: Arc<ServerTls>, interval: Duration, tasks: TaskGroup) {
-    let Ok(mut hangup) = signal(SignalKind::hangup()) else {
-        tracing::warn!(
-            "cannot install a SIGHUP handler; certificates are reloaded only at a restart"
-        );
-        return;
-    };
+    let mut hangup = signal(SignalKind::hangup())
+        .inspect_err(|error| {
+            tracing::warn!(
+                %error,
+                "cannot install a SIGHUP handler; certificates are reloaded only when a file changes"
+            );
+        })
+        .ok();
     let mut versions = tls.file_versions();
     loop {
         let is_reload_requested = tokio::select! {
-            _ = hangup.recv() => true,
+            () = wait_for_signal(hangup.as_mut()) => true,
             () = tokio::time::sleep(interval) => false,
             () = tasks.cancelled() => return,
         };
@@ -92,5 +94,15 @@ pub async fn reload_on_change(tls: Arc<ServerTls>, interval: Duration, tasks: Ta
             versions = current_versions;
             tls.reload();
         }
+    }
+}
+
+/// Waits for the signal. Waits forever if there is no handler for the signal.
+async fn wait_for_signal(handler: Option<&mut Signal>) {
+    match handler {
+        Some(handler) => {
+            handler.recv().await;
+        }
+        None => std::future::pending().await,
     }
 }

@@ -30,7 +30,7 @@ impl MessageSink for RecorderSink {
         let Some(topic) = parse_topic_from_client(&self.topics, &message.topic) else {
             return PendingWrite::completed();
         };
-        metrics::count_received_message(topic.channel.label());
+        metrics::count_received_message(topic.channel.name());
         if clears_retained_message(topic.channel, &message) {
             return PendingWrite::completed();
         }

@@ -21,8 +21,8 @@ use mqtt::{
     self, Ack, Backoff, ConnectOptions, ConnectOptionsError, EventLoop, MqttEvent, MqttHandle,
 };
 use protocol::{InboundMessage, TopicScheme};
+use service::TaskGroup;
 use service::health::HealthResult;
-use service::shutdown::TaskGroup;
 
 /// Capacity of the channel between `poll_connection` and `forward_messages`. The capacity exceeds
 /// the limit of unacknowledged messages, so `poll_connection` does not wait for `forward_messages`.
@@ -47,9 +47,10 @@ pub struct IngestDeps {
     pub last_received_at: Mutex<Timestamp>,
 }
 
-/// Handle of the running ingest task. Clones refer to the same task.
+/// Ingest from an external broker. Clones share the same state.
 #[derive(Clone)]
 pub struct ExternalIngest {
+    deps: Arc<IngestDeps>,
     health: Arc<RwLock<HealthResult>>,
 }
 
@@ -64,54 +65,50 @@ struct ReceivedMessage {
 }
 
 impl ExternalIngest {
-    /// Starts the ingest task, which runs until `tasks` is cancelled.
+    /// Creates the ingest. It connects when [`ExternalIngest::run`] is called.
     ///
     /// # Errors
     /// When the connection options are invalid.
-    pub fn start(deps: IngestDeps, tasks: &TaskGroup) -> Result<Self, ConnectOptionsError> {
+    pub fn new(deps: IngestDeps) -> Result<Self, ConnectOptionsError> {
         // This connection is not used. `connect` is called here only to report invalid options at
         // startup, for example certificate files that cannot be read.
         drop(mqtt::connect(&deps.connect_options)?);
-        let health = Arc::new(RwLock::new(Err("not connected yet".to_owned())));
-        tasks.spawn(keep_connected(
-            Arc::new(deps),
-            health.clone(),
-            tasks.clone(),
-        ));
-        Ok(Self { health })
+        Ok(Self {
+            deps: Arc::new(deps),
+            health: Arc::new(RwLock::new(Err("not connected yet".to_owned()))),
+        })
     }
 
-    /// Returns the health of the ingest task for the readiness endpoint.
+    /// Receives and forwards messages until `tasks` is cancelled. Opens a new connection when the
+    /// connection is lost. Call this method only once per ingest.
+    pub async fn run(self, tasks: TaskGroup) {
+        let Self { deps, health } = self;
+        let mut backoff = Backoff::default();
+        // The first connection subscribes even if the broker has a stored session. The session may
+        // be from an earlier process that was configured with other topic prefixes.
+        let mut has_subscribed = false;
+        loop {
+            let reason =
+                run_connection(&deps, &health, &mut has_subscribed, &mut backoff, &tasks).await;
+            if tasks.is_cancelled() {
+                *health.write() = Err("shutting down".to_owned());
+                return;
+            }
+            tracing::warn!(reason, "MQTT connection lost; reconnecting");
+            *health.write() = Err(reason);
+            tokio::select! {
+                () = tokio::time::sleep(backoff.next_delay()) => {}
+                () = tasks.cancelled() => return,
+            }
+        }
+    }
+
+    /// Returns the health of the ingest for the readiness endpoint.
     ///
     /// # Errors
-    /// When the task is not subscribed to the broker. The error contains the reason.
+    /// When the ingest is not subscribed to the broker. The error contains the reason.
     pub fn health(&self) -> HealthResult {
         self.health.read().clone()
-    }
-}
-
-async fn keep_connected(
-    deps: Arc<IngestDeps>,
-    health: Arc<RwLock<HealthResult>>,
-    tasks: TaskGroup,
-) {
-    let mut backoff = Backoff::default();
-    // The first connection subscribes even if the broker has a stored session. The session may be
-    // from an earlier process that was configured with other topic prefixes.
-    let mut has_subscribed = false;
-    loop {
-        let reason =
-            run_connection(&deps, &health, &mut has_subscribed, &mut backoff, &tasks).await;
-        if tasks.is_cancelled() {
-            *health.write() = Err("shutting down".to_owned());
-            return;
-        }
-        tracing::warn!(reason, "MQTT connection lost; reconnecting");
-        *health.write() = Err(reason);
-        tokio::select! {
-            () = tokio::time::sleep(backoff.next_delay()) => {}
-            () = tasks.cancelled() => return,
-        }
     }
 }
 
@@ -151,6 +148,8 @@ async fn run_connection(
         pending_subacks,
         subscribed_sender,
     );
+    // Polling has its own task, so that it runs in parallel with forwarding. Its end and its panic
+    // are handled below.
     let polling = AbortOnDropHandle::new(tokio::spawn(polling));
     let set_healthy = async {
         if subscribed.await.is_ok() {
@@ -161,7 +160,14 @@ async fn run_connection(
         std::future::pending::<String>().await
     };
     tokio::select! {
-        reason = polling => reason.unwrap_or_else(|error| error.to_string()),
+        reason = polling => match reason {
+            Ok(reason) => reason,
+            Err(error) => match error.try_into_panic() {
+                // The panic must end this task, too, so that the supervisor detects it.
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(error) => error.to_string(),
+            },
+        },
         reason = forward_messages(deps, &handle, messages, tasks) => reason,
         reason = set_healthy => reason,
     }
@@ -280,7 +286,6 @@ async fn forward_messages(
     tasks: &TaskGroup,
 ) -> String {
     let mut forwarded_messages = FuturesOrdered::new();
-    let connection_closed = || "connection closed".to_owned();
     let token = tasks.cancellation_token();
     let mut cancelled = pin!(token.cancelled());
     loop {
@@ -291,7 +296,10 @@ async fn forward_messages(
                 return "shutting down".to_owned();
             }
             received_message = messages.recv() => {
-                let Some(received_message) = received_message else { return connection_closed() };
+                let Some(received_message) = received_message else {
+                    // `poll_connection` has ended. `run_connection` returns its reason.
+                    std::future::pending().await
+                };
                 let forwarding = deps
                     .forward_destination
                     .forward(&deps.topics, received_message.message, received_message.packet_id);
@@ -312,7 +320,7 @@ async fn forward_messages(
                     return "failed to forward a message".to_owned();
                 }
                 if acknowledge(handle, ack).await.is_err() {
-                    return connection_closed();
+                    return "connection closed".to_owned();
                 }
             }
         }

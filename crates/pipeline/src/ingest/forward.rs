@@ -42,7 +42,7 @@ impl ForwardDestination {
         metrics::count_received_message(
             topic
                 .as_ref()
-                .map_or("unknown", |topic| topic.channel.label()),
+                .map_or("unknown", |topic| topic.channel.name()),
         );
         if let Some(topic) = &topic
             && clears_retained_message(topic.channel, &message)
@@ -82,10 +82,10 @@ pub(super) fn parse_topic_from_client(topics: &TopicScheme, topic: &str) -> Opti
 /// Returns whether the message only clears a retained message. Such a message does not change
 /// presence.
 ///
-/// True if the payload is empty and the channel is not [`Channel::Data`]. On a data channel, a
+/// True if the payload is empty and is not a heartbeat. On the data channel of the status dialect, a
 /// message with an empty payload is a heartbeat.
 pub(super) fn clears_retained_message(channel: Channel, message: &InboundMessage) -> bool {
-    message.payload.is_empty() && !matches!(channel, Channel::Data(_))
+    message.payload.is_empty() && !protocol::is_response_or_heartbeat(channel, &message.payload)
 }
 
 /// Submits a message to the recorder. Truncates a message that the recorder would reject because of

@@ -22,7 +22,7 @@ use crate::record::{PartitionLease, QueuePosition, QueueTopic, Recorder, Recorde
 use kafka::header::{self, deprecated};
 use kafka::{Consumer, ConsumerEvent, KafkaMessage};
 use protocol::{InboundMessage, OriginalPayload, TopicScheme};
-use service::shutdown::TaskGroup;
+use service::TaskGroup;
 
 /// Maximum number of messages that the reader submits to the recorder in one chunk.
 const MAX_CHUNK_MESSAGES: usize = 500;

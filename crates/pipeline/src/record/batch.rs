@@ -11,9 +11,7 @@ use super::host_reporting::{ConnectedHost, ReportedHosts};
 use super::presence::{self, AppliedOnlineMessage, PresenceChange, PresenceSignal, ReplayKind};
 use super::{RecorderDeps, RecorderInput, bisect, metrics};
 use domain::{ClientId, Tenant, Timestamp};
-use protocol::{
-    self, ClientMessage, ClientTopic, Direction, HandshakeError, InboundMessage, Rejection,
-};
+use protocol::{self, ClientMessage, ClientTopic, HandshakeError, InboundMessage, Rejection};
 use store::{
     ConnectionEnd, ConnectionUpsert, DeadLetter, HeartbeatUpdate, PartitionLease, PresenceBatch,
     ReceivedAt, StoreError, StoredState, TenantChange, WriteOutcome,
@@ -27,7 +25,7 @@ struct DecodedBatch {
     signals: HashMap<ClientId, Vec<PresenceSignal>>,
     /// The messages that cannot be processed.
     dead_letters: Vec<DeadLetter>,
-    /// Handshake errors to publish after the commit, each with the topic to publish the error on.
+    /// Handshake errors to publish after the commit, each with the topic of the invalid handshake.
     handshake_errors: Vec<(ClientTopic, HandshakeError)>,
 }
 
@@ -55,7 +53,7 @@ pub(super) async fn write_inputs(
     let stored_states = if clients.is_empty() {
         HashMap::new()
     } else {
-        deps.store.load_client_states(&clients).await?
+        deps.presence.load_client_states(&clients).await?
     };
     let BatchToWrite {
         mut rows,
@@ -129,11 +127,7 @@ impl DecodedBatch {
         match protocol::decode(topic.channel, message) {
             Ok(ClientMessage::InvalidHandshake(error)) => {
                 self.add_dead_letter(Some(client), message, &error.rejection);
-                let outbound_topic = ClientTopic {
-                    channel: protocol::Channel::Handshake(Direction::ToClient),
-                    ..topic.clone()
-                };
-                self.handshake_errors.push((outbound_topic, error));
+                self.handshake_errors.push((topic.clone(), error));
             }
             Ok(decoded_message) => {
                 match to_presence_signal(input_index, input, topic, message, decoded_message) {
@@ -194,7 +188,7 @@ fn to_presence_signal(
     match decoded_message {
         ClientMessage::Online(online) => Some(PresenceSignal::Online {
             online,
-            dialect: topic.channel.dialect(),
+            dialect: topic.channel.dialect().name(),
             topic_prefix: topic.prefix.clone(),
             received_at,
             replay_kind: if message.is_operator_replay {
@@ -303,7 +297,7 @@ fn connection_upsert(
 ) -> ConnectionUpsert {
     let online = applied_message.online;
     let inventory_eligible = deps.inventory_reporter.as_ref().is_some_and(|inventory| {
-        inventory.is_eligible(applied_message.dialect, online.kind, &online.info)
+        inventory.is_eligible(&applied_message.dialect, online.kind, &online.info)
     });
     ConnectionUpsert {
         inventory_eligible,
@@ -342,7 +336,7 @@ async fn look_up_tenants(
 /// Restores tenants that were cleared before a mass loss of tenants was detected.
 async fn restore_tenants(deps: &RecorderDeps, tenants: &[(ClientId, Tenant)], now: Timestamp) {
     if !tenants.is_empty()
-        && let Err(error) = deps.store.restore_tenants(tenants, now).await
+        && let Err(error) = deps.presence.restore_tenants(tenants, now).await
     {
         let clients = tenants.len();
         tracing::error!(

@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::{Recorder, RecorderInput};
 use domain::ClientId;
 use protocol::{Direction, InboundMessage, OriginalPayload, TopicScheme};
-use service::shutdown::TaskGroup;
-use store::{DeadLetterFilter, Store, StoreError, StoredDeadLetter};
+use service::TaskGroup;
+use store::{DeadLetterFilter, DeadLetterRepository, StoreError, StoredDeadLetter};
 
 /// Interval between two queries for requested replays. The interval is short, because an operator
 /// waits for the replay.
@@ -21,7 +21,7 @@ const MAX_REPLAYS_PER_POLL: u32 = 100;
 /// After each replay, `end_if_not_connected` is called for the client. A replayed online message
 /// must not mark a client as connected if the client has no connection to the embedded broker.
 pub async fn replay_dead_letters<E, F>(
-    store: Arc<dyn Store>,
+    dead_letters: Arc<dyn DeadLetterRepository>,
     recorder: Recorder,
     topic_scheme: TopicScheme,
     end_if_not_connected: E,
@@ -35,8 +35,12 @@ pub async fn replay_dead_letters<E, F>(
             () = tokio::time::sleep(REPLAY_POLL_INTERVAL) => {}
             () = tasks.cancelled() => return,
         }
-        let replay =
-            replay_requested_dead_letters(&*store, &recorder, &topic_scheme, &end_if_not_connected);
+        let replay = replay_requested_dead_letters(
+            &*dead_letters,
+            &recorder,
+            &topic_scheme,
+            &end_if_not_connected,
+        );
         let result = tokio::select! {
             result = replay => result,
             () = tasks.cancelled() => return,
@@ -48,7 +52,7 @@ pub async fn replay_dead_letters<E, F>(
 }
 
 async fn replay_requested_dead_letters<E, F>(
-    store: &dyn Store,
+    dead_letters: &dyn DeadLetterRepository,
     recorder: &Recorder,
     topic_scheme: &TopicScheme,
     end_if_not_connected: &E,
@@ -61,12 +65,12 @@ where
         replay_requested: true,
         ..DeadLetterFilter::default()
     };
-    for listed_dead_letter in store
+    for listed_dead_letter in dead_letters
         .list_dead_letters(&filter, MAX_REPLAYS_PER_POLL)
         .await?
     {
         // The list contains no payloads, so each dead letter is loaded with its payload.
-        let Some(dead_letter) = store.find_dead_letter(listed_dead_letter.id).await? else {
+        let Some(dead_letter) = dead_letters.find_dead_letter(listed_dead_letter.id).await? else {
             continue;
         };
         let receipt = recorder.submit(to_recorder_input(topic_scheme, &dead_letter));
@@ -77,7 +81,7 @@ where
             {
                 end_connection.await;
             }
-            let is_deleted = store
+            let is_deleted = dead_letters
                 .finish_replay(dead_letter.id, dead_letter.occurrences)
                 .await?;
             tracing::info!(

@@ -10,7 +10,7 @@ use protocol::{ClientTopic, HandshakeError};
 /// receives no response retries its handshake.
 const MAX_QUEUED_ERRORS: usize = 1000;
 
-/// Receives handshake errors, each with the topic to publish the error on.
+/// Receives handshake errors, each with the topic of the invalid handshake.
 pub type HandshakeErrorReceiver = mpsc::Receiver<(ClientTopic, HandshakeError)>;
 
 /// Queues handshake errors for publishing.

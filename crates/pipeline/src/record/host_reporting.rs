@@ -52,7 +52,8 @@ impl ReportedHosts {
         } in hosts
         {
             let online = &applied_message.online;
-            let source = catalog_source(client, applied_message.dialect, online.kind, &online.info);
+            let dialect = &applied_message.dialect;
+            let source = catalog_source(client, dialect, online.kind, &online.info);
             let host_key = ((*client).clone(), applied_message.input_index);
             if let Some(source) = source
                 && self.hosts_with_registered_source.insert(host_key)
@@ -79,7 +80,7 @@ impl ReportedHosts {
                 client_id: host.client,
                 tenant: &host.found_tenant.tenant,
                 identity: &host.found_tenant.identity,
-                dialect: host.applied_message.dialect,
+                dialect: &host.applied_message.dialect,
                 kind: host.applied_message.online.kind,
                 info: &host.applied_message.online.info,
             })

@@ -23,22 +23,22 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::FutureExt as _;
 use tokio::sync::{mpsc, oneshot};
 
 use domain::{ClientId, Clock};
 use integrations::inventory::reporter::InventoryReporter;
 use integrations::sources::SourceRegistrar;
 use protocol::{ClientTopic, InboundMessage};
+use service::TaskGroup;
 use service::health::HealthResult;
-use service::shutdown::TaskGroup;
-use store::{Store, StoreError};
+use store::{PresenceRepository, StoreError};
 use tenant::{MassLossDetector, TenantLookup};
 
 pub use dead_letter_replay::replay_dead_letters;
 pub use handshake_errors::{HandshakeErrorReceiver, HandshakeErrorSender};
 pub use settings::RecordSettings;
 pub use startup_sweep::run_startup_sweep;
+pub use writer::Writer;
 
 pub use store::{DeadLetterLimits, PartitionLease, QueuePosition, QueueTopic};
 
@@ -137,8 +137,8 @@ pub struct RecorderConfig {
 
 /// Dependencies of the recorder.
 pub struct RecorderDeps {
-    /// Access to the database.
-    pub store: Arc<dyn Store>,
+    /// Stored presence of the clients.
+    pub presence: Arc<dyn PresenceRepository>,
     /// Looks up the organization of a client.
     pub tenant_lookup: Arc<dyn TenantLookup>,
     /// Suppresses "not found" results if they would clear the tenant of too many clients at once.
@@ -158,7 +158,7 @@ pub struct RecorderDeps {
 /// Handle of the running recorder. Clones share the same writers.
 #[derive(Clone)]
 pub struct Recorder {
-    store: Arc<dyn Store>,
+    presence: Arc<dyn PresenceRepository>,
     writer_queues: Arc<[mpsc::UnboundedSender<Job>]>,
     status: Arc<WriterStatus>,
 }
@@ -184,32 +184,38 @@ impl Receipt {
 }
 
 impl Recorder {
-    /// Starts the writers. When `tasks` is cancelled, the writers write all queued inputs and exit.
+    /// Creates a recorder and its writers. The recorder writes inputs while the writers run.
     #[must_use]
-    pub fn start(deps: RecorderDeps, tasks: &TaskGroup) -> Self {
+    pub fn new(deps: RecorderDeps) -> (Self, Vec<Writer>) {
         let status = Arc::new(WriterStatus::default());
-        let writers = deps.config.writers.max(1);
         let deps = Arc::new(deps);
-        let writer_queues = (0..writers)
-            .map(|_| {
+        let (writer_queues, writers): (Vec<_>, Vec<_>) = (1..=deps.config.writers.max(1))
+            .map(|number| {
                 // The channel needs no bound, because each caller limits its inputs in flight. The
                 // embedded broker submits a client's next message only after the previous message
                 // is durable. The other callers limit their total number of messages in flight.
                 let (sender, jobs) = mpsc::unbounded_channel();
-                tasks.spawn(writer::run(
-                    deps.clone(),
-                    status.clone(),
-                    jobs,
-                    tasks.clone(),
-                ));
-                sender
+                let writer = Writer::new(number, deps.clone(), status.clone(), jobs);
+                (sender, writer)
             })
-            .collect();
-        Self {
-            store: deps.store.clone(),
-            writer_queues,
+            .unzip();
+        let recorder = Self {
+            presence: deps.presence.clone(),
+            writer_queues: writer_queues.into(),
             status,
+        };
+        (recorder, writers)
+    }
+
+    /// Creates a recorder and runs its writers as essential tasks of `tasks`. When `tasks` is
+    /// cancelled, the writers write all queued inputs and exit.
+    #[must_use]
+    pub fn start(deps: RecorderDeps, tasks: &TaskGroup) -> Self {
+        let (recorder, writers) = Self::new(deps);
+        for writer in writers {
+            tasks.spawn_essential(writer.task_name(), writer.run(tasks.clone()));
         }
+        recorder
     }
 
     /// Queues one input. Inputs of one client are applied in the order in which they were
@@ -266,7 +272,7 @@ impl Recorder {
         partitions: &[i32],
         owner: &str,
     ) -> Result<Vec<PartitionLease>, StoreError> {
-        self.store
+        self.presence
             .acquire_partitions(queue_topic, partitions, owner)
             .await
     }
@@ -291,15 +297,5 @@ impl Recorder {
             return Err("a database writer has exited".to_owned());
         }
         self.status.health()
-    }
-
-    /// Waits until a writer exits. A writer exits after cancellation, or unexpectedly because of a
-    /// bug.
-    pub async fn wait_for_writer_exit(&self) {
-        let writer_exits = self
-            .writer_queues
-            .iter()
-            .map(|queue| queue.closed().boxed());
-        futures::future::select_all(writer_exits).await;
     }
 }

@@ -49,7 +49,7 @@
 
 use std::time::Duration;
 
-use domain::{Dialect, MessageId, Timestamp};
+use domain::{DialectName, MessageId, Timestamp};
 use protocol::OnlineMessage;
 use store::{ReceivedAt, StoredState};
 
@@ -58,7 +58,7 @@ use store::{ReceivedAt, StoredState};
 pub(super) enum PresenceSignal {
     Online {
         online: Box<OnlineMessage>,
-        dialect: Dialect,
+        dialect: DialectName,
         topic_prefix: String,
         received_at: ReceivedAt,
         replay_kind: ReplayKind,
@@ -111,7 +111,7 @@ pub(super) struct PresenceChange {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct AppliedOnlineMessage {
     pub online: OnlineMessage,
-    pub dialect: Dialect,
+    pub dialect: DialectName,
     pub topic_prefix: String,
     /// The `sent` of the online message, corrected by rule 4 in the module documentation.
     pub sent: Timestamp,

@@ -9,8 +9,8 @@ use std::time::Duration;
 use futures::future::join_all;
 
 use domain::ClientId;
-use service::shutdown::TaskGroup;
-use store::Store;
+use service::TaskGroup;
+use store::MaintenanceRepository;
 
 /// Number of client ids per query. Also the maximum number of connections that are ended
 /// concurrently.
@@ -23,7 +23,7 @@ const QUERY_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// must check the broker's connections instead of online messages, because some clients send no
 /// online message after a reconnect.
 pub async fn run_startup_sweep<E, F>(
-    store: Arc<dyn Store>,
+    maintenance: Arc<dyn MaintenanceRepository>,
     reconnect_grace: Duration,
     end_if_not_connected: E,
     tasks: TaskGroup,
@@ -36,7 +36,7 @@ pub async fn run_startup_sweep<E, F>(
         let mut ended_connections = 0_usize;
         let mut last_client_id: Option<ClientId> = None;
         loop {
-            let client_ids = match store
+            let client_ids = match maintenance
                 .list_client_ids(last_client_id.as_ref(), CLIENT_IDS_PER_QUERY)
                 .await
             {

@@ -12,8 +12,8 @@ use tokio::time::Instant;
 
 use super::host_reporting::ReportedHosts;
 use super::{RecorderDeps, RecorderInput, batch, metrics};
+use service::TaskGroup;
 use service::health::HealthResult;
-use service::shutdown::TaskGroup;
 use store::{PartitionLease, StoreError, WriteOutcome};
 
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(50);
@@ -115,10 +115,45 @@ impl WriterStatus {
     }
 }
 
-/// Writes batches until `tasks` is cancelled and the queue is empty.
-pub(super) async fn run(
+/// Writes the inputs of some of the clients to the database.
+pub struct Writer {
+    /// Number of the writer, starting at 1.
+    number: usize,
     deps: Arc<RecorderDeps>,
     status: Arc<WriterStatus>,
+    jobs: mpsc::UnboundedReceiver<Job>,
+}
+
+impl Writer {
+    pub(super) fn new(
+        number: usize,
+        deps: Arc<RecorderDeps>,
+        status: Arc<WriterStatus>,
+        jobs: mpsc::UnboundedReceiver<Job>,
+    ) -> Self {
+        Self {
+            number,
+            deps,
+            status,
+            jobs,
+        }
+    }
+
+    /// Returns the name of the task that runs this writer.
+    #[must_use]
+    pub fn task_name(&self) -> String {
+        format!("recorder_writer_{}", self.number)
+    }
+
+    /// Writes batches until `tasks` is cancelled and the queue is empty.
+    pub async fn run(self, tasks: TaskGroup) {
+        write_batches(&self.deps, &self.status, self.jobs, tasks).await;
+    }
+}
+
+async fn write_batches(
+    deps: &RecorderDeps,
+    status: &WriterStatus,
     mut jobs: mpsc::UnboundedReceiver<Job>,
     tasks: TaskGroup,
 ) {
@@ -133,7 +168,11 @@ pub(super) async fn run(
                 // After `close`, `recv` still returns the queued jobs, then `None`.
                 () = tasks.cancelled(), if !jobs.is_closed() => { jobs.close(); continue }
             };
-            let Some(job) = job else { return };
+            let Some(job) = job else {
+                // There are no more jobs, because the writer is stopping or because all handles of
+                // the recorder were dropped.
+                return tasks.cancelled().await;
+            };
             job
         };
         let (mut messages, mut bytes) = (first_job.inputs.len(), first_job.size_bytes);
@@ -149,7 +188,7 @@ pub(super) async fn run(
             bytes += job.size_bytes;
             batch.push(job);
         }
-        write_with_retries(&deps, &status, batch).await;
+        write_with_retries(deps, status, batch).await;
         status.subtract_from_queue_size(messages, bytes);
     }
 }

@@ -7,8 +7,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::json_fields::{self, Fields};
-use crate::{ClientMessage, HandshakeError, Rejection};
-use crate::{ClientResponse, MAX_PRESENCE_BYTES, MAX_RESPONSE_BYTES, OnlineMessage};
+use crate::{ClientMessage, ClientResponse, HandshakeError, OnlineMessage, Rejection};
 use domain::{ClientInfo, ClientKind, MessageId};
 
 /// Maximum length of the details of a `message-error`, in characters. Longer details are truncated.
@@ -23,12 +22,7 @@ pub fn decode(payload: &[u8]) -> Result<ClientMessage, Rejection> {
         // A message with an empty payload clears a retained message.
         return Ok(ClientMessage::Ignored);
     }
-    let max_bytes = if is_response(payload) {
-        MAX_RESPONSE_BYTES
-    } else {
-        MAX_PRESENCE_BYTES
-    };
-    let (message_type, mut fields) = json_fields::parse_envelope(payload, max_bytes)?;
+    let (message_type, mut fields) = json_fields::parse_envelope(payload)?;
     match message_type.as_str() {
         "host-handshake" => Ok(decode_handshake(ClientKind::Host, fields)),
         "proxy-handshake" => Ok(decode_handshake(ClientKind::Proxy, fields)),
@@ -147,7 +141,7 @@ fn error_details(fields: &Fields) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use domain::RejectReason::{InvalidCharacters, InvalidJson, InvalidSchema, PayloadTooLarge};
+    use domain::RejectReason::{InvalidCharacters, InvalidJson, InvalidSchema};
     use serde_json::json;
 
     fn decode_json(message: &Value) -> Result<ClientMessage, Rejection> {
@@ -294,10 +288,6 @@ mod tests {
 
     #[test]
     fn invalid_envelopes_are_rejected_without_a_handshake_error() {
-        let large_payload = format!(
-            r#"{{"type":"host-handshake","a":"{}"}}"#,
-            "x".repeat(MAX_PRESENCE_BYTES)
-        );
         for (payload, reason) in [
             (&b"\xff"[..], InvalidJson),
             (b"{", InvalidJson),
@@ -307,23 +297,14 @@ mod tests {
                 br#"{"type":"message-error","in_response_to":1}"#,
                 InvalidSchema,
             ),
-            (large_payload.as_bytes(), PayloadTooLarge),
         ] {
             assert_eq!(decode(payload).unwrap_err().reason, reason);
         }
     }
 
     #[test]
-    fn responses_are_recognized_by_type_and_have_a_higher_size_limit() {
-        let large_payload = format!(
-            r#"{{"payload":"{}","type":"message"}}"#,
-            "x".repeat(500_000)
-        );
-        assert!(is_response(large_payload.as_bytes()));
-        assert!(matches!(
-            decode(large_payload.as_bytes()),
-            Ok(ClientMessage::Response(_))
-        ));
+    fn responses_are_recognized_by_type() {
+        assert!(is_response(br#"{"payload":"x","type":"message"}"#));
         assert!(is_response(br#"{"type":"message-error"}"#));
         for not_response in [
             &br#"{"type":"offline"}"#[..],

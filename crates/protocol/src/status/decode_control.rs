@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use crate::json_fields::{self, Fields};
-use crate::{ClientMessage, ClientResponse, MAX_PRESENCE_BYTES, OnlineMessage, Rejection};
+use crate::{ClientMessage, ClientResponse, OnlineMessage, Rejection};
 use domain::{ClientInfo, ClientKind};
 
 /// Decodes a message that a client published on its topic `control/out`.
@@ -15,7 +15,7 @@ pub fn decode_control(payload: &[u8]) -> Result<ClientMessage, Rejection> {
         // A message with an empty payload clears a retained message.
         return Ok(ClientMessage::Ignored);
     }
-    let (message_type, fields) = json_fields::parse_envelope(payload, MAX_PRESENCE_BYTES)?;
+    let (message_type, fields) = json_fields::parse_envelope(payload)?;
     match message_type.as_str() {
         "connection-status" => decode_connection_status(fields),
         "event" => decode_event(fields),
@@ -79,9 +79,7 @@ fn decode_client_info(content: &mut Fields) -> Result<ClientInfo, Rejection> {
 mod tests {
     use super::*;
     use domain::MessageId;
-    use domain::RejectReason::{
-        InvalidCharacters, InvalidJson, InvalidSchema, PayloadTooLarge, ValueTooLong,
-    };
+    use domain::RejectReason::{InvalidCharacters, InvalidJson, InvalidSchema, ValueTooLong};
     use serde_json::json;
 
     fn decode_json(message: &Value) -> Result<ClientMessage, Rejection> {
@@ -182,7 +180,6 @@ mod tests {
     #[test]
     fn invalid_messages_are_rejected_with_a_reason() {
         let deeply_nested = format!("{}{}", "[".repeat(60_000), "]".repeat(60_000));
-        let large_payload = format!("\"{}\"", "x".repeat(MAX_PRESENCE_BYTES));
         let long_id = json!({"type": "connection-status", "message_id": "x".repeat(256), "content": {"state": "online"}}).to_string();
         for (payload, reason) in [
             (&b"\xff\xfe"[..], InvalidJson),
@@ -203,7 +200,6 @@ mod tests {
             (br#"{"type":"connection-status","content":{"state":"online","tags":{"a":"\u0000"}}}"#, InvalidCharacters),
             (br#"{"type":"connection-status","content":{"state":"online","tags":{"\u0000":1}}}"#, InvalidCharacters),
             (long_id.as_bytes(), ValueTooLong),
-            (large_payload.as_bytes(), PayloadTooLarge),
         ] {
             let text = String::from_utf8_lossy(&payload[..payload.len().min(90)]).into_owned();
             match decode_control(payload) {

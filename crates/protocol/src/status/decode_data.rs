@@ -2,7 +2,7 @@
 //! heartbeats.
 
 use crate::json_fields;
-use crate::{ClientMessage, ClientResponse, MAX_RESPONSE_BYTES, Rejection};
+use crate::{ClientMessage, ClientResponse, Rejection};
 
 /// Decodes a message that a client published on its topic `data/out`. A message with an empty
 /// payload is a heartbeat. Every client publishes a heartbeat each time it connects.
@@ -13,7 +13,7 @@ pub fn decode_data(payload: &[u8]) -> Result<ClientMessage, Rejection> {
     if payload.is_empty() {
         return Ok(ClientMessage::Heartbeat);
     }
-    let (message_type, mut fields) = json_fields::parse_envelope(payload, MAX_RESPONSE_BYTES)?;
+    let (message_type, mut fields) = json_fields::parse_envelope(payload)?;
     if message_type != "data" {
         return Ok(ClientMessage::Ignored);
     }
@@ -27,7 +27,7 @@ pub fn decode_data(payload: &[u8]) -> Result<ClientMessage, Rejection> {
 mod tests {
     use super::*;
     use domain::MessageId;
-    use domain::RejectReason::{InvalidCharacters, InvalidJson, InvalidSchema, PayloadTooLarge};
+    use domain::RejectReason::{InvalidCharacters, InvalidJson, InvalidSchema};
 
     #[test]
     fn empty_payload_is_a_heartbeat() {
@@ -68,7 +68,6 @@ mod tests {
 
     #[test]
     fn invalid_messages_are_rejected_with_a_reason() {
-        let large_payload = vec![b' '; MAX_RESPONSE_BYTES + 1];
         for (payload, reason) in [
             (&b"{"[..], InvalidJson),
             (b"7", InvalidSchema),
@@ -79,7 +78,6 @@ mod tests {
                 br#"{"type":"data","directive":"\u0000"}"#,
                 InvalidCharacters,
             ),
-            (&large_payload, PayloadTooLarge),
         ] {
             assert_eq!(decode_data(payload).unwrap_err().reason, reason);
         }

@@ -6,9 +6,8 @@ pub mod deserialize;
 mod duration;
 mod invalid_value;
 mod pem;
-mod secret;
 
 pub use duration::HumanDuration;
 pub use invalid_value::{InvalidValue, require_nonzero_connection_limit, require_nonzero_duration};
 pub use pem::PemSource;
-pub use secret::Secret;
+pub use secrecy::{ExposeSecret, SecretString};

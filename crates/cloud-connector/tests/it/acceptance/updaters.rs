@@ -5,10 +5,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::{ClientId, ClientInfo, ClientKind, Dialect, MessageId, Timestamp};
+use domain::{ClientId, ClientInfo, ClientKind, MessageId, Timestamp};
 use jobs::{LookupJob, LookupJobConfig, LookupJobRunner, RunOptions, RunSummary, StopReason};
 use serde_json::json;
-use store::{ConnectionUpsert, PresenceBatch, ReceivedAt, Store, TenantChange};
+use store::{ConnectionUpsert, PresenceBatch, ReceivedAt, TenantChange};
 use tenant::TenantLookupOutcome;
 
 use super::{FakeTenantLookup, UpdaterFixture, each_store, tenant, timestamp_at};
@@ -56,7 +56,7 @@ fn host_upsert(
 ) -> ConnectionUpsert {
     ConnectionUpsert {
         client_id: ClientId::new(client_id).unwrap(),
-        dialect: Dialect::Status,
+        dialect: protocol::status::NAME,
         kind: ClientKind::Host,
         topic_prefix: "p".into(),
         info: ClientInfo {
@@ -81,13 +81,9 @@ fn host_upsert(
 }
 
 impl UpdaterFixture {
-    fn store(&self) -> Arc<dyn Store> {
-        self.test_store.store.clone()
-    }
-
     fn job_runner(&self) -> LookupJobRunner {
         LookupJobRunner {
-            store: self.store(),
+            lookup_queue: self.test_store.lookup_queue.clone(),
             tenant_lookup: self.tenant_lookup.clone(),
             inventory: Some(self.inventory_reporter()),
             clock: self.clock.clone(),
@@ -117,7 +113,8 @@ impl UpdaterFixture {
             upserts,
             ..PresenceBatch::default()
         };
-        self.store()
+        self.test_store
+            .presence
             .record_batch(&batch, &[], timestamp_at(0))
             .await
             .unwrap();
@@ -325,7 +322,12 @@ async fn t1_tenantless_job_skips_rows_with_the_maximum_failure_count(fixture: Up
         fixture.run_job(LookupJob::Tenantless).await,
         RunSummary::default()
     );
-    let counts = fixture.store().count_tenantless_clients(3).await.unwrap();
+    let counts = fixture
+        .test_store
+        .lookup_queue
+        .count_tenantless_clients(3)
+        .await
+        .unwrap();
     assert_eq!((counts.pending_clients, counts.exhausted_clients), (0, 1));
 }
 
@@ -498,7 +500,7 @@ async fn t13_tenantless_job_fails_if_the_database_is_unavailable(fixture: Update
     fixture
         .insert_tenantless_client("a", FakeTenantLookup::found_outcome("7"))
         .await;
-    fixture.store().close().await;
+    fixture.test_store.maintenance.close().await;
     let runner = fixture.job_runner();
     let run = runner.run(LookupJob::Tenantless, RunOptions::default(), &|_| {});
     assert!(run.await.is_err());
@@ -511,7 +513,8 @@ async fn a_lookup_result_does_not_overwrite_a_newer_row(fixture: UpdaterFixture)
     let due = fixture.job_runner().due_criteria(LookupJob::Tenantless);
     let now = *fixture.clock.0.lock();
     let claimed = fixture
-        .store()
+        .test_store
+        .lookup_queue
         .claim_for_lookup(due, 10, now, now + Duration::from_mins(1))
         .await
         .unwrap();
@@ -523,7 +526,8 @@ async fn a_lookup_result_does_not_overwrite_a_newer_row(fixture: UpdaterFixture)
         ..PresenceBatch::default()
     };
     fixture
-        .store()
+        .test_store
+        .presence
         .record_batch(&batch, &[], now)
         .await
         .unwrap();
@@ -534,7 +538,8 @@ async fn a_lookup_result_does_not_overwrite_a_newer_row(fixture: UpdaterFixture)
     };
     assert_eq!(
         fixture
-            .store()
+            .test_store
+            .lookup_queue
             .save_lookup_results(&[result], now)
             .await
             .unwrap(),
@@ -633,7 +638,12 @@ async fn tenantless_job_stops_after_one_chunk_of_unavailable_lookups(fixture: Up
     let due = fixture.job_runner().due_criteria(LookupJob::Tenantless);
     let now = *fixture.clock.0.lock();
     assert_eq!(
-        fixture.store().count_due_rows(due, now).await.unwrap(),
+        fixture
+            .test_store
+            .lookup_queue
+            .count_due_rows(due, now)
+            .await
+            .unwrap(),
         3000
     );
 }

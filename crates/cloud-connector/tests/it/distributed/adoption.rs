@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use domain::{ClientId, OrgId, Timestamp};
 use sqlx::{Connection as _, PgConnection, Row as _};
-use store::{ConnectionEnd, LookupReason, PageRequest, PresenceBatch, ReceivedAt, Store};
+use store::{ConnectionEnd, LookupReason, PageRequest, PresenceBatch, ReceivedAt, Repositories};
 use store_postgres::{PostgresSettings, PostgresStore, migrate};
 
 use test_support::services;
@@ -55,8 +55,8 @@ impl MigratedDatabase {
         }
     }
 
-    fn open_store(&self) -> Arc<dyn Store> {
-        Arc::new(PostgresStore::new(&self.settings))
+    fn open_store(&self) -> Repositories {
+        Repositories::new(PostgresStore::new(&self.settings))
     }
 
     async fn select_text(&mut self, sql: &'static str) -> String {
@@ -123,12 +123,14 @@ async fn m2_migrated_rows_are_not_due_for_a_tenant_lookup() {
     let database = MigratedDatabase::from_fixture(GO_SCHEMA_BEFORE_TENANCY).await;
     let (store, now) = (database.open_store(), Timestamp::now());
     let due_count = store
+        .lookup_queue
         .count_due_rows(missing_tenant_reason(now), now)
         .await
         .unwrap();
     assert_eq!(due_count, 0);
     let claim_until = now + Duration::from_mins(1);
     let claimed = store
+        .lookup_queue
         .claim_for_lookup(missing_tenant_reason(now), 100, now, claim_until)
         .await
         .unwrap();
@@ -138,6 +140,7 @@ async fn m2_migrated_rows_are_not_due_for_a_tenant_lookup() {
     let database = MigratedDatabase::from_fixture(GO_SCHEMA_WITH_TENANCY).await;
     let claimed = database
         .open_store()
+        .lookup_queue
         .claim_for_lookup(missing_tenant_reason(now), 100, now, claim_until)
         .await
         .unwrap();
@@ -168,17 +171,19 @@ async fn m3_table_of_the_go_implementation_is_migrated_in_place() {
         // The store can read rows that contain nulls.
         let store = database.open_store();
         let found = store
+            .connections
             .find_connection_for_org(&org("org-1"), &client("no-account"))
             .await
             .unwrap()
             .unwrap();
         assert_eq!(found.tenant.account, "");
         let page = store
+            .connections
             .list_connections_for_org(&org("org-1"), &PageRequest::at_offset(0, 100))
             .await
             .unwrap();
         assert_eq!(page.total_count, if go_version == "8" { 13 } else { 14 });
-        store.close().await;
+        store.maintenance.close().await;
     }
 }
 
@@ -201,8 +206,12 @@ async fn offline_message_is_recorded_for_migrated_rows_that_contain_nulls() {
             .collect(),
         ..PresenceBatch::default()
     };
-    store.record_batch(&batch, &[], now).await.unwrap();
-    let states = store.load_client_states(&names.map(client)).await.unwrap();
+    store.presence.record_batch(&batch, &[], now).await.unwrap();
+    let states = store
+        .presence
+        .load_client_states(&names.map(client))
+        .await
+        .unwrap();
     assert!(states.values().all(|state| state.disconnect.is_some()));
     assert_eq!(states.len(), 4);
 }
@@ -231,6 +240,7 @@ async fn statements_of_the_go_implementation_still_work() {
             .await
             .unwrap();
         let found = store
+            .connections
             .find_connection_for_org(&org("org-9"), &client(name))
             .await;
         let found = found.unwrap().expect(name);
@@ -250,7 +260,7 @@ async fn statements_of_the_go_implementation_still_work() {
         .await
         .unwrap();
     assert_eq!(delete_result.rows_affected(), 1);
-    store.close().await;
+    store.maintenance.close().await;
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use super::{
     ApiFixture, CALLER_SECRET, OK, OPERATIONS_SECRET, OTHER_ORG, OWN_ACCOUNT, OWN_ORG,
     json_response, plain_text_response, with_api_key,
 };
-use test_support::Deployment;
+use test_support::DeploymentMode;
 use test_support::each_deployment;
 
 each_deployment!(
@@ -60,8 +60,8 @@ fn with_own_tenant_headers(request: RequestBuilder) -> RequestBuilder {
         .header("x-rh-cloud-connector-account", OWN_ACCOUNT)
 }
 
-async fn missing_or_wrong_credentials_return_401_without_a_reason(deployment: Deployment) {
-    let fixture = ApiFixture::start(deployment, &[]).await;
+async fn missing_or_wrong_credentials_return_401_without_a_reason(mode: DeploymentMode) {
+    let fixture = ApiFixture::start(mode, &[]).await;
     for (method, path) in TENANT_ENDPOINTS.iter().chain(MANAGEMENT_ENDPOINTS) {
         let build_request = || fixture.deployment.unauthenticated_request(method, path);
         let is_management = MANAGEMENT_ENDPOINTS.contains(&(*method, *path));
@@ -101,8 +101,8 @@ async fn missing_or_wrong_credentials_return_401_without_a_reason(deployment: De
     }
 }
 
-async fn untrusted_identity_header_is_ignored(deployment: Deployment) {
-    let fixture = ApiFixture::start(deployment, &[]).await;
+async fn untrusted_identity_header_is_ignored(mode: DeploymentMode) {
+    let fixture = ApiFixture::start(mode, &[]).await;
     let own_identity = identity_header(&json!({"type": "User", "org_id": OWN_ORG}));
     let request = fixture
         .deployment
@@ -117,8 +117,8 @@ async fn untrusted_identity_header_is_ignored(deployment: Deployment) {
     assert_eq!((status, &page["data"][0]["org_id"]), (OK, &json!(OWN_ORG)));
 }
 
-async fn trusted_identity_header_selects_the_organization(deployment: Deployment) {
-    let fixture = ApiFixture::start(deployment, &[TRUST_IDENTITY_HEADER]).await;
+async fn trusted_identity_header_selects_the_organization(mode: DeploymentMode) {
+    let fixture = ApiFixture::start(mode, &[TRUST_IDENTITY_HEADER]).await;
     for identity in [
         json!({"type": "User", "org_id": OWN_ORG, "account_number": OWN_ACCOUNT}),
         json!({"type": "System", "internal": {"org_id": OWN_ORG}, "account_number": OWN_ACCOUNT}),
@@ -148,8 +148,8 @@ async fn trusted_identity_header_selects_the_organization(deployment: Deployment
     );
 }
 
-async fn invalid_identity_header_returns_400_with_the_reason(deployment: Deployment) {
-    let fixture = ApiFixture::start(deployment, &[TRUST_IDENTITY_HEADER]).await;
+async fn invalid_identity_header_returns_400_with_the_reason(mode: DeploymentMode) {
+    let fixture = ApiFixture::start(mode, &[TRUST_IDENTITY_HEADER]).await;
     let missing_org_reason = "x-rh-identity header has an invalid or missing org_id";
     for (header, reason) in [
         ("%".to_owned(), "unable to b64 decode x-rh-identity header"),
@@ -185,9 +185,9 @@ async fn invalid_identity_header_returns_400_with_the_reason(deployment: Deploym
 }
 
 async fn management_endpoints_accept_associates_and_keys_with_management_scope(
-    deployment: Deployment,
+    mode: DeploymentMode,
 ) {
-    let fixture = ApiFixture::start(deployment, &[TRUST_IDENTITY_HEADER]).await;
+    let fixture = ApiFixture::start(mode, &[TRUST_IDENTITY_HEADER]).await;
     let build_request = |header: String| {
         let request = fixture
             .deployment
@@ -218,8 +218,8 @@ async fn management_endpoints_accept_associates_and_keys_with_management_scope(
     }
 }
 
-async fn response_contains_the_given_or_a_generated_request_id(deployment: Deployment) {
-    let fixture = ApiFixture::start(deployment, &[]).await;
+async fn response_contains_the_given_or_a_generated_request_id(mode: DeploymentMode) {
+    let fixture = ApiFixture::start(mode, &[]).await;
     let header = "x-rh-insights-request-id";
     let request = fixture
         .v2_request(OWN_ORG, "GET", "/connections")

@@ -5,7 +5,7 @@ use reqwest::RequestBuilder;
 use serde_json::json;
 
 use super::{ApiFixture, OWN_ACCOUNT, OWN_ORG};
-use test_support::Deployment;
+use test_support::DeploymentMode;
 use test_support::each_deployment;
 
 /// Returns all requests that read or write the database. Each request has a label for error
@@ -80,12 +80,10 @@ fn requests_that_publish(fixture: &ApiFixture) -> Vec<RequestBuilder> {
 
 each_deployment!(v1_requests_return_503_while_the_account_translator_is_unavailable);
 
-async fn v1_requests_return_503_while_the_account_translator_is_unavailable(
-    deployment: Deployment,
-) {
+async fn v1_requests_return_503_while_the_account_translator_is_unavailable(mode: DeploymentMode) {
     // No process listens on port 9.
     let settings = [("tenant.translator_url", "http://127.0.0.1:9")];
-    let fixture = ApiFixture::start(deployment, &settings).await;
+    let fixture = ApiFixture::start(mode, &settings).await;
     let node = json!({"account": OWN_ACCOUNT, "node_id": fixture.own_org_client_id, "delay": 1});
     let message =
         json!({"account": OWN_ACCOUNT, "recipient": fixture.own_org_client_id, "directive": "d"});

@@ -4,13 +4,13 @@
 use serde_json::{Value, json};
 
 use super::{ApiFixture, OK, OTHER_ACCOUNT, OWN_ACCOUNT, OWN_ORG, error_response, json_response};
-use test_support::Deployment;
+use test_support::DeploymentMode;
 use test_support::each_deployment;
 
 each_deployment!(no_endpoint_gives_access_to_clients_of_other_tenants);
 
-async fn no_endpoint_gives_access_to_clients_of_other_tenants(deployment: Deployment) {
-    let fixture = ApiFixture::start(deployment, &[]).await;
+async fn no_endpoint_gives_access_to_clients_of_other_tenants(mode: DeploymentMode) {
+    let fixture = ApiFixture::start(mode, &[]).await;
     let disconnected = json!({"status": "disconnected"});
     for hidden_client_id in [
         &fixture.other_org_client_id,

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{ApiFixture, OK, OTHER_ORG, OWN_ORG, connect_client, error_response, json_response};
 use test_support::each_deployment;
 use test_support::mqtt::{control_out_topic, online_message};
-use test_support::{Deployment, eventually};
+use test_support::{DeploymentMode, eventually};
 
 each_deployment!(
     list_filters_return_only_matching_connections,
@@ -35,8 +35,8 @@ async fn publish_searchable_online_message(fixture: &mut ApiFixture) {
     .await;
 }
 
-async fn list_filters_return_only_matching_connections(deployment: Deployment) {
-    let mut fixture = ApiFixture::start(deployment, &[]).await;
+async fn list_filters_return_only_matching_connections(mode: DeploymentMode) {
+    let mut fixture = ApiFixture::start(mode, &[]).await;
     publish_searchable_online_message(&mut fixture).await;
     let list_request =
         |org: &str, query: &str| fixture.v2_request(org, "GET", &format!("/connections?{query}"));
@@ -102,8 +102,8 @@ async fn list_filters_return_only_matching_connections(deployment: Deployment) {
     assert_eq!(page["links"]["first"], link);
 }
 
-async fn cursor_pages_return_every_connection_once(deployment: Deployment) {
-    let fixture = ApiFixture::start(deployment, &[]).await;
+async fn cursor_pages_return_every_connection_once(mode: DeploymentMode) {
+    let fixture = ApiFixture::start(mode, &[]).await;
     // `OTHER_ORG` has two connected clients.
     let mut client_ids = [
         fixture.other_org_client_id.clone(),

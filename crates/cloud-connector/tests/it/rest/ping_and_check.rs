@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{ApiFixture, OK, OWN_ACCOUNT, OWN_ORG, error_response, json_response};
 use test_support::each_deployment;
 use test_support::mqtt::{Connect, RawClient, control_out_topic, data_out_topic};
-use test_support::{Deployment, eventually, unique_id};
+use test_support::{Deployment, DeploymentMode, eventually, unique_id};
 
 each_deployment!(
     ping_waits_for_the_pong_to_its_message_id_and_returns_the_round_trip_time,
@@ -28,9 +28,9 @@ fn pong(ping_id: &Value) -> Value {
 }
 
 async fn ping_waits_for_the_pong_to_its_message_id_and_returns_the_round_trip_time(
-    deployment: Deployment,
+    mode: DeploymentMode,
 ) {
-    let mut fixture = ApiFixture::start(deployment, &[]).await;
+    let mut fixture = ApiFixture::start(mode, &[]).await;
     let own_org_client_id = fixture.own_org_client_id.clone();
     // Send two pings at the same time. Each request waits for the pong to its own message id.
     let pings = ["ping?timeout=25", "ping?timeout=20"].map(|action| {
@@ -85,8 +85,8 @@ async fn ping_waits_for_the_pong_to_its_message_id_and_returns_the_round_trip_ti
     }
 }
 
-async fn ping_returns_504_if_no_pong_arrives_and_404_for_unknown_clients(deployment: Deployment) {
-    let mut fixture = ApiFixture::start(deployment, &[]).await;
+async fn ping_returns_504_if_no_pong_arrives_and_404_for_unknown_clients(mode: DeploymentMode) {
+    let mut fixture = ApiFixture::start(mode, &[]).await;
     let request = fixture.v2_request(
         OWN_ORG,
         "POST",
@@ -121,9 +121,9 @@ async fn ping_returns_504_if_no_pong_arrives_and_404_for_unknown_clients(deploym
 }
 
 async fn check_reads_the_status_at_level_1_pings_at_level_2_and_sends_a_message_at_level_3(
-    deployment: Deployment,
+    mode: DeploymentMode,
 ) {
-    let mut fixture = ApiFixture::start(deployment, &[]).await;
+    let mut fixture = ApiFixture::start(mode, &[]).await;
     let own_org_client_id = fixture.own_org_client_id.clone();
     let check_request = |client: &str, query: &str| {
         fixture.v2_request(
@@ -222,8 +222,8 @@ async fn check_reads_the_status_at_level_1_pings_at_level_2_and_sends_a_message_
     }
 }
 
-async fn check_returns_the_error_that_a_handshake_client_reports(deployment: Deployment) {
-    let fixture = ApiFixture::start(deployment, &[("tenant.default_org_id", OWN_ORG)]).await;
+async fn check_returns_the_error_that_a_handshake_client_reports(mode: DeploymentMode) {
+    let fixture = ApiFixture::start(mode, &[("tenant.default_org_id", OWN_ORG)]).await;
     let client_id = unique_id("proxy");
     let mut client = RawClient::connect(
         &fixture.deployment.mqtt_address(),
@@ -263,8 +263,8 @@ async fn check_returns_the_error_that_a_handshake_client_reports(deployment: Dep
     client.publish_retained(&topic, b"").await;
 }
 
-async fn reconnect_sends_a_command_and_the_client_is_still_listed(deployment: Deployment) {
-    let mut fixture = ApiFixture::start(deployment, &[]).await;
+async fn reconnect_sends_a_command_and_the_client_is_still_listed(mode: DeploymentMode) {
+    let mut fixture = ApiFixture::start(mode, &[]).await;
     let reconnect_request = |client: &str, body: Value| {
         fixture
             .v2_request(OWN_ORG, "POST", &action_path(client, "reconnect"))
@@ -318,8 +318,8 @@ async fn reconnect_sends_a_command_and_the_client_is_still_listed(deployment: De
     );
 }
 
-async fn disconnect_sends_a_command_and_removes_the_connection(deployment: Deployment) {
-    let mut fixture = ApiFixture::start(deployment, &[]).await;
+async fn disconnect_sends_a_command_and_removes_the_connection(mode: DeploymentMode) {
+    let mut fixture = ApiFixture::start(mode, &[]).await;
     let own_org_client_id = fixture.own_org_client_id.clone();
     for hidden_client_id in [
         "unknown",

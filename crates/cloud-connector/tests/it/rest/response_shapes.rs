@@ -14,7 +14,7 @@ use super::{
 };
 use test_support::each_deployment;
 use test_support::mqtt::{control_out_topic, online_message};
-use test_support::{Deployment, eventually};
+use test_support::{DeploymentMode, eventually};
 
 each_deployment!(
     page_links_repeat_the_query_with_offset_and_limit,
@@ -37,8 +37,8 @@ async fn exact_response(fixture: &ApiFixture, request: RequestBuilder) -> String
     format!("{status} {text}")
 }
 
-async fn page_links_repeat_the_query_with_offset_and_limit(deployment: Deployment) {
-    let fixture = ApiFixture::start(deployment, &[]).await;
+async fn page_links_repeat_the_query_with_offset_and_limit(mode: DeploymentMode) {
+    let fixture = ApiFixture::start(mode, &[]).await;
     let page_links =
         async |request: RequestBuilder| json_response(request).await.1["links"].to_string();
     let list_request =
@@ -74,8 +74,8 @@ async fn page_links_repeat_the_query_with_offset_and_limit(deployment: Deploymen
     );
 }
 
-async fn count_is_the_total_even_past_the_last_page_and_with_limit_0(deployment: Deployment) {
-    let fixture = ApiFixture::start(deployment, &[]).await;
+async fn count_is_the_total_even_past_the_last_page_and_with_limit_0(mode: DeploymentMode) {
+    let fixture = ApiFixture::start(mode, &[]).await;
     for query in [
         "?offset=99",
         "?limit=0",
@@ -119,8 +119,8 @@ async fn count_is_the_total_even_past_the_last_page_and_with_limit_0(deployment:
     );
 }
 
-async fn invalid_offset_or_limit_returns_400(deployment: Deployment) {
-    let fixture = ApiFixture::start(deployment, &[]).await;
+async fn invalid_offset_or_limit_returns_400(mode: DeploymentMode) {
+    let fixture = ApiFixture::start(mode, &[]).await;
     for query in [
         "?offset=-1",
         "?limit=-1",
@@ -150,8 +150,8 @@ async fn invalid_offset_or_limit_returns_400(deployment: Deployment) {
     );
 }
 
-async fn responses_omit_empty_strings_and_nulls_but_contain_empty_objects(deployment: Deployment) {
-    let mut fixture = ApiFixture::start(deployment, &[]).await;
+async fn responses_omit_empty_strings_and_nulls_but_contain_empty_objects(mode: DeploymentMode) {
+    let mut fixture = ApiFixture::start(mode, &[]).await;
     let mut message = online_message();
     message["content"]["canonical_facts"] = Value::Null;
     message["content"]["dispatchers"] = Value::Null;
@@ -181,8 +181,8 @@ async fn responses_omit_empty_strings_and_nulls_but_contain_empty_objects(deploy
     );
 }
 
-async fn each_kind_of_invalid_json_body_has_its_own_error_detail(deployment: Deployment) {
-    let fixture = ApiFixture::start(deployment, &[]).await;
+async fn each_kind_of_invalid_json_body_has_its_own_error_detail(mode: DeploymentMode) {
+    let fixture = ApiFixture::start(mode, &[]).await;
     let path = format!("/connections/{}/message", fixture.own_org_client_id);
     let message_request =
         |body: &'static str| fixture.v2_request(OWN_ORG, "POST", &path).body(body);
@@ -232,8 +232,8 @@ async fn each_kind_of_invalid_json_body_has_its_own_error_detail(deployment: Dep
     );
 }
 
-async fn errors_400_403_404_405_413_use_the_error_envelope(deployment: Deployment) {
-    let fixture = ApiFixture::start(deployment, &[]).await;
+async fn errors_400_403_404_405_413_use_the_error_envelope(mode: DeploymentMode) {
+    let fixture = ApiFixture::start(mode, &[]).await;
     let message_request = |client: &str| {
         fixture.v2_request(OWN_ORG, "POST", &format!("/connections/{client}/message"))
     };
@@ -280,8 +280,8 @@ async fn errors_400_403_404_405_413_use_the_error_envelope(deployment: Deploymen
     );
 }
 
-async fn message_without_metadata_and_payload_is_sent_with_null_values(deployment: Deployment) {
-    let mut fixture = ApiFixture::start(deployment, &[]).await;
+async fn message_without_metadata_and_payload_is_sent_with_null_values(mode: DeploymentMode) {
+    let mut fixture = ApiFixture::start(mode, &[]).await;
     let path = format!("/connections/{}/message", fixture.own_org_client_id);
     for body in [
         json!({"directive": "d"}),
@@ -310,8 +310,8 @@ async fn message_without_metadata_and_payload_is_sent_with_null_values(deploymen
     }
 }
 
-async fn metadata_other_than_a_string_map_is_rejected(deployment: Deployment) {
-    let fixture = ApiFixture::start(deployment, &[]).await;
+async fn metadata_other_than_a_string_map_is_rejected(mode: DeploymentMode) {
+    let fixture = ApiFixture::start(mode, &[]).await;
     let path = format!("/connections/{}/message", fixture.own_org_client_id);
     for metadata in [
         json!("a"),
@@ -341,8 +341,8 @@ async fn metadata_other_than_a_string_map_is_rejected(deployment: Deployment) {
     }
 }
 
-async fn directives_and_client_ids_are_not_metric_labels(deployment: Deployment) {
-    let mut fixture = ApiFixture::start(deployment, &[]).await;
+async fn directives_and_client_ids_are_not_metric_labels(mode: DeploymentMode) {
+    let mut fixture = ApiFixture::start(mode, &[]).await;
     let path = format!("/connections/{}/message", fixture.own_org_client_id);
     let body = json!({"directive": "directive-not-in-metrics"});
     assert_eq!(
@@ -393,9 +393,9 @@ async fn start_fake_translator() -> (String, Arc<Mutex<Vec<String>>>) {
     (url, request_ids)
 }
 
-async fn request_id_is_forwarded_to_the_account_translator(deployment: Deployment) {
+async fn request_id_is_forwarded_to_the_account_translator(mode: DeploymentMode) {
     let (url, request_ids) = start_fake_translator().await;
-    let fixture = ApiFixture::start(deployment, &[("tenant.translator_url", &url)]).await;
+    let fixture = ApiFixture::start(mode, &[("tenant.translator_url", &url)]).await;
     let node = json!({"account": OWN_ACCOUNT, "node_id": fixture.own_org_client_id});
     let request = fixture
         .v1_post_request(OWN_ACCOUNT, "/connection_status", &node)

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{
     ApiFixture, OK, OTHER_ACCOUNT, OWN_ACCOUNT, error_response, json_response, json_text_response,
 };
-use test_support::Deployment;
+use test_support::DeploymentMode;
 use test_support::each_deployment;
 
 each_deployment!(
@@ -22,10 +22,8 @@ each_deployment!(
 
 const INVALID_JSON_TITLE: &str = "Unable to process json input";
 
-async fn v1_message_checks_body_then_account_then_directive_then_connection(
-    deployment: Deployment,
-) {
-    let mut fixture = ApiFixture::start(deployment, &[]).await;
+async fn v1_message_checks_body_then_account_then_directive_then_connection(mode: DeploymentMode) {
+    let mut fixture = ApiFixture::start(mode, &[]).await;
     let message_body = |account: &str, recipient: &str, directive: &str| {
         json!({"account": account, "recipient": recipient, "directive": directive,
             "metadata": {"a": "b"}, "payload": [1]})
@@ -84,8 +82,8 @@ async fn v1_message_checks_body_then_account_then_directive_then_connection(
     assert_eq!(message["content"], json!([1]));
 }
 
-async fn v1_status_endpoints_return_the_expected_bodies(deployment: Deployment) {
-    let fixture = ApiFixture::start(deployment, &[]).await;
+async fn v1_status_endpoints_return_the_expected_bodies(mode: DeploymentMode) {
+    let fixture = ApiFixture::start(mode, &[]).await;
     let connected_body = concat!(
         r#"{"status":"connected","dispatchers":{"echo":{}},"#,
         r#""canonical_facts":{"fqdn":"raw.example"},"tags":{"make":"raw"}}"#
@@ -142,8 +140,8 @@ async fn v1_status_endpoints_return_the_expected_bodies(deployment: Deployment) 
     }
 }
 
-async fn each_v1_endpoint_has_its_own_response_to_an_unknown_account(deployment: Deployment) {
-    let fixture = ApiFixture::start(deployment, &[]).await;
+async fn each_v1_endpoint_has_its_own_response_to_an_unknown_account(mode: DeploymentMode) {
+    let fixture = ApiFixture::start(mode, &[]).await;
     let unknown_account = "999999";
     let node =
         json!({"account": unknown_account, "node_id": fixture.own_org_client_id, "delay": 1});
@@ -177,8 +175,8 @@ async fn each_v1_endpoint_has_its_own_response_to_an_unknown_account(deployment:
     }
 }
 
-async fn management_list_groups_all_connections_by_account(deployment: Deployment) {
-    let fixture = ApiFixture::start(deployment, &[]).await;
+async fn management_list_groups_all_connections_by_account(mode: DeploymentMode) {
+    let fixture = ApiFixture::start(mode, &[]).await;
     let mut other_client_ids = [
         fixture.other_org_client_id.clone(),
         fixture.satellite_id.clone(),
@@ -219,8 +217,8 @@ async fn management_list_groups_all_connections_by_account(deployment: Deploymen
     }
 }
 
-async fn management_list_of_an_account_contains_only_its_connections(deployment: Deployment) {
-    let fixture = ApiFixture::start(deployment, &[]).await;
+async fn management_list_of_an_account_contains_only_its_connections(mode: DeploymentMode) {
+    let fixture = ApiFixture::start(mode, &[]).await;
     let page = json_response(fixture.management_request("GET", "/connection/010101")).await;
     assert_eq!(
         (page.0, &page.1["data"]),
@@ -237,8 +235,8 @@ async fn management_list_of_an_account_contains_only_its_connections(deployment:
     assert_eq!(error_response(invalid_account).await.0, 404);
 }
 
-async fn v1_ping_sends_a_command_and_returns_the_recorded_status(deployment: Deployment) {
-    let mut fixture = ApiFixture::start(deployment, &[]).await;
+async fn v1_ping_sends_a_command_and_returns_the_recorded_status(mode: DeploymentMode) {
+    let mut fixture = ApiFixture::start(mode, &[]).await;
     let node = |client_id: &str| json!({"account": OWN_ACCOUNT, "node_id": client_id});
     let ping_request = |body| {
         fixture
@@ -264,8 +262,8 @@ async fn v1_ping_sends_a_command_and_returns_the_recorded_status(deployment: Dep
     assert_eq!(message["content"]["command"], "ping");
 }
 
-async fn v1_reconnect_sends_a_command_with_delay_and_message(deployment: Deployment) {
-    let mut fixture = ApiFixture::start(deployment, &[]).await;
+async fn v1_reconnect_sends_a_command_with_delay_and_message(mode: DeploymentMode) {
+    let mut fixture = ApiFixture::start(mode, &[]).await;
     let mut body =
         json!({"account": OWN_ACCOUNT, "node_id": fixture.own_org_client_id, "message": "please"});
     for (delay, title) in [
@@ -302,8 +300,8 @@ async fn v1_reconnect_sends_a_command_with_delay_and_message(deployment: Deploym
     }
 }
 
-async fn v1_disconnect_sends_a_command_with_the_message(deployment: Deployment) {
-    let mut fixture = ApiFixture::start(deployment, &[]).await;
+async fn v1_disconnect_sends_a_command_with_the_message(mode: DeploymentMode) {
+    let mut fixture = ApiFixture::start(mode, &[]).await;
     let body =
         json!({"account": OWN_ACCOUNT, "node_id": fixture.own_org_client_id, "message": "go"});
     let request = fixture
@@ -315,8 +313,8 @@ async fn v1_disconnect_sends_a_command_with_the_message(deployment: Deployment) 
     assert_eq!(message["content"]["message"], "go");
 }
 
-async fn v1_command_to_an_unknown_client_returns_400_with_the_client_id(deployment: Deployment) {
-    let fixture = ApiFixture::start(deployment, &[]).await;
+async fn v1_command_to_an_unknown_client_returns_400_with_the_client_id(mode: DeploymentMode) {
+    let fixture = ApiFixture::start(mode, &[]).await;
     for client_id in [
         "unknown",
         &fixture.other_org_client_id,

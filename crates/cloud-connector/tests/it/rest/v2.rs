@@ -6,7 +6,7 @@ use super::{
     ApiFixture, OK, OTHER_ACCOUNT, OTHER_ORG, OWN_ACCOUNT, OWN_ORG, error_response, json_response,
     json_text_response,
 };
-use test_support::Deployment;
+use test_support::DeploymentMode;
 use test_support::each_deployment;
 
 each_deployment!(
@@ -15,8 +15,8 @@ each_deployment!(
     relaxed_lookup_finds_satellite_servers_of_other_organizations,
 );
 
-async fn v2_list_and_status_return_the_expected_bodies(deployment: Deployment) {
-    let fixture = ApiFixture::start(deployment, &[]).await;
+async fn v2_list_and_status_return_the_expected_bodies(mode: DeploymentMode) {
+    let fixture = ApiFixture::start(mode, &[]).await;
     let connection_fields = format!(
         concat!(
             r#""account":"010101","org_id":"10001","client_id":"{}","#,
@@ -50,8 +50,8 @@ async fn v2_list_and_status_return_the_expected_bodies(deployment: Deployment) {
     );
 }
 
-async fn batch_status_returns_clients_in_the_order_of_the_request(deployment: Deployment) {
-    let fixture = ApiFixture::start(deployment, &[]).await;
+async fn batch_status_returns_clients_in_the_order_of_the_request(mode: DeploymentMode) {
+    let fixture = ApiFixture::start(mode, &[]).await;
     let batch_status_request = |body| {
         fixture
             .v2_request(OWN_ORG, "POST", "/connections/status")
@@ -106,8 +106,8 @@ async fn batch_status_returns_clients_in_the_order_of_the_request(deployment: De
     }
 }
 
-async fn relaxed_lookup_finds_satellite_servers_of_other_organizations(deployment: Deployment) {
-    let fixture = ApiFixture::start(deployment, &[("api.lookup_mode", "relaxed")]).await;
+async fn relaxed_lookup_finds_satellite_servers_of_other_organizations(mode: DeploymentMode) {
+    let fixture = ApiFixture::start(mode, &[("api.lookup_mode", "relaxed")]).await;
     let status_request = |client_id: &str| {
         fixture.v2_request(OWN_ORG, "GET", &format!("/connections/{client_id}/status"))
     };

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{connect_client, register_another_client};
+use super::connect_client;
 use test_support::each_deployment;
 use test_support::mqtt::{Connect, RawClient, control_out_topic, data_in_topic, online_message};
 use test_support::{Deployment, eventually, unique_id};
@@ -134,7 +134,7 @@ async fn an_offline_message_and_a_cleared_handshake_end_the_connection_in_either
         deployment.wait_until_disconnected(&client_id).await;
         client.disconnect().await;
         deployment.restart().await;
-        register_another_client(&deployment).await;
+        wait_until_replay_is_processed(&deployment, &client_id).await;
         assert_eq!(
             deployment.client_status(&client_id).await["status"],
             "disconnected"
@@ -153,11 +153,21 @@ async fn a_retained_offline_message_ends_the_connection(mut deployment: Deployme
     // After the restart, an external broker replays the retained offline message. The replayed
     // message changes nothing.
     deployment.restart().await;
-    register_another_client(&deployment).await;
+    wait_until_replay_is_processed(&deployment, &client_id).await;
     assert_eq!(
         deployment.client_status(&client_id).await["status"],
         "disconnected"
     );
+}
+
+/// Waits until the restarted connector has processed the retained messages of the client that an
+/// external broker replays. The broker sends these messages before all messages that are published
+/// after the restart.
+async fn wait_until_replay_is_processed(deployment: &Deployment, client_id: &str) {
+    let mut client = RawClient::connect(&deployment.mqtt_address(), &Connect::new(client_id)).await;
+    deployment
+        .wait_until_processed(client_id, &mut client)
+        .await;
 }
 
 async fn a_replayed_handshake_is_ignored_if_it_is_already_recorded(mut deployment: Deployment) {

@@ -60,11 +60,3 @@ async fn publish_online_and_wait(
         })
         .await
 }
-
-/// Connects another client, and waits until the online message of that client is recorded. Tests
-/// call this function before they check that earlier messages had no effect, because the recorder
-/// needs time to process the earlier messages.
-async fn register_another_client(deployment: &Deployment) {
-    let (client_id, mut client) = connect_client(deployment, "another").await;
-    publish_online_and_wait(deployment, &client_id, &mut client, "x").await;
-}

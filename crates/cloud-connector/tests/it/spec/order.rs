@@ -3,10 +3,7 @@
 
 use serde_json::json;
 
-use super::{
-    connect_client, online_message_with, recorded_message_label, register_another_client,
-    time_from_now,
-};
+use super::{connect_client, online_message_with, recorded_message_label, time_from_now};
 use test_support::Deployment;
 use test_support::each_deployment;
 use test_support::mqtt::{control_out_topic, offline_message};
@@ -41,11 +38,13 @@ async fn messages_of_a_client_are_applied_in_the_order_in_which_the_broker_recei
     client
         .must_publish_with_messages_in_flight(&topic, &last, 40)
         .await;
+    // The test checks the state after all messages. A state before that could be a transient state.
     deployment
-        .wait_for_status(&client_id, |status| {
-            recorded_message_label(status) == "last"
-        })
+        .wait_until_processed(&client_id, &mut client)
         .await;
+    let status = deployment.client_status(&client_id).await;
+    assert_eq!(status["status"], "connected");
+    assert_eq!(recorded_message_label(&status), "last");
 }
 
 async fn an_online_message_with_the_recorded_message_id_is_ignored(deployment: Deployment) {
@@ -63,8 +62,10 @@ async fn an_online_message_with_the_recorded_message_id_is_ignored(deployment: D
             &online_message_with("same", &time_from_now(0), "second"),
         )
         .await;
-    register_another_client(&deployment).await;
-    let status = deployment.wait_until_connected(&client_id).await;
+    deployment
+        .wait_until_processed(&client_id, &mut client)
+        .await;
+    let status = deployment.client_status(&client_id).await;
     assert_eq!(recorded_message_label(&status), "first");
 }
 
@@ -117,8 +118,10 @@ async fn an_online_message_sent_less_than_ten_minutes_before_the_recorded_messag
         );
         client.must_publish(&topic, &stale).await;
     }
-    register_another_client(&deployment).await;
-    let status = deployment.wait_until_connected(&client_id).await;
+    deployment
+        .wait_until_processed(&client_id, &mut client)
+        .await;
+    let status = deployment.client_status(&client_id).await;
     assert_eq!(recorded_message_label(&status), "new");
 }
 
@@ -230,7 +233,9 @@ async fn a_missing_or_invalid_sent_time_is_replaced_by_the_receive_time(deployme
             &online_message_with("z", &time_from_now(-60), "stale"),
         )
         .await;
-    register_another_client(&deployment).await;
+    deployment
+        .wait_until_processed(&client_id, &mut client)
+        .await;
     assert_eq!(
         recorded_message_label(&deployment.client_status(&client_id).await),
         "m3"

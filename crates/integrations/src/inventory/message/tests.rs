@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::*;
 use domain::OrgId;
+use protocol::{handshake, status};
 
 mod checker;
 mod hostile_input;
@@ -24,7 +25,7 @@ struct SampleHost {
     client_id: ClientId,
     tenant: Tenant,
     identity: Identity,
-    dialect: Dialect,
+    dialect: DialectName,
     kind: ClientKind,
     info: ClientInfo,
     policy: ReportPolicy,
@@ -37,7 +38,7 @@ impl SampleHost {
             client_id: ClientId::new(UUID_1).unwrap(),
             identity: Identity::for_tenant(&tenant),
             tenant,
-            dialect: Dialect::Status,
+            dialect: status::NAME,
             kind: ClientKind::Host,
             info: ClientInfo {
                 canonical_facts: json!({"insights_id": UUID_2}),
@@ -68,7 +69,7 @@ impl SampleHost {
             client_id: &self.client_id,
             tenant: &self.tenant,
             identity: &self.identity,
-            dialect: self.dialect,
+            dialect: &self.dialect,
             kind: self.kind,
             info: &self.info,
         };
@@ -78,7 +79,12 @@ impl SampleHost {
 
     fn is_eligible(&self) -> bool {
         let include_handshake_hosts = self.policy.include_handshake_hosts;
-        is_inventory_eligible(self.dialect, self.kind, &self.info, include_handshake_hosts)
+        is_inventory_eligible(
+            &self.dialect,
+            self.kind,
+            &self.info,
+            include_handshake_hosts,
+        )
     }
 
     fn ineligible_reason(&self) -> IneligibleReason {
@@ -181,7 +187,7 @@ fn status_client_is_eligible_only_with_a_host_dispatcher_spelled_with_dashes_or_
 #[test]
 fn handshake_host_without_dispatchers_is_eligible_only_if_include_handshake_hosts_is_true() {
     let mut sample = SampleHost::new();
-    sample.dialect = Dialect::Handshake;
+    sample.dialect = handshake::NAME;
     sample.info.dispatchers = Value::Null;
     sample.check_message_and_get_data();
     sample.policy.include_handshake_hosts = false;
@@ -193,8 +199,17 @@ fn handshake_host_without_dispatchers_is_eligible_only_if_include_handshake_host
 }
 
 #[test]
+fn host_of_an_unknown_dialect_is_eligible_only_because_of_a_dispatcher() {
+    let mut sample = SampleHost::new();
+    sample.dialect = DialectName::from("no-such-dialect".to_owned());
+    sample.check_message_and_get_data();
+    sample.info.dispatchers = Value::Null;
+    assert_eq!(sample.ineligible_reason(), IneligibleReason::NoDispatcher);
+}
+
+#[test]
 fn proxies_are_not_eligible() {
-    for dialect in [Dialect::Status, Dialect::Handshake] {
+    for dialect in [status::NAME, handshake::NAME] {
         let mut sample = SampleHost::new();
         sample.dialect = dialect;
         sample.kind = ClientKind::Proxy;

@@ -1,6 +1,6 @@
 use super::*;
 use bytes::Bytes;
-use protocol::HandshakeTopicLevels;
+use protocol::DialectSettings;
 
 fn kafka_message(headers: &[(&str, &str)]) -> KafkaMessage {
     KafkaMessage {
@@ -16,10 +16,8 @@ fn kafka_message(headers: &[(&str, &str)]) -> KafkaMessage {
 }
 
 fn recorder_input(queue_topic: QueueTopic, headers: &[(&str, &str)]) -> RecorderInput {
-    let topic_scheme = TopicScheme::new(
-        vec!["redhat/insights".into()],
-        HandshakeTopicLevels::default(),
-    );
+    let topic_scheme =
+        TopicScheme::new(vec!["redhat/insights".into()], &DialectSettings::default());
     to_recorder_input(queue_topic, &topic_scheme, &kafka_message(headers))
 }
 

@@ -43,7 +43,7 @@ fn online_signal(
             sent: sent_second.map(time_at),
             info: client_info(message_id),
         }),
-        dialect: Dialect::Status,
+        dialect: protocol::status::NAME,
         topic_prefix: "p".into(),
         received_at: received_from_broker_at(received_at_seconds),
         replay_kind: ReplayKind::NotReplayed,

@@ -1,17 +1,16 @@
-//! Contract tests of the store methods that list connections: filters, pages and counts.
-
-use std::sync::Arc;
+//! Lists of connections: filters, pages and counts.
 
 use domain::Connection;
 use serde_json::{Value, json};
 use store::{
-    ConnectionFilter, LookupOutcome, LookupReason, LookupResult, PageRequest, PageStart, Store,
-    TenantChange,
+    ConnectionFilter, ConnectionUpsert, LookupOutcome, LookupReason, LookupResult, PageRequest,
+    PageStart, TenantChange,
 };
+use test_support::stores::TestStore;
 
-use super::{
-    ConnectionUpsert, client, org, received_at, record_offline, record_online, tenant,
-    timestamp_at, upsert, upsert_for_org,
+use crate::fixtures::{
+    client, count_for_org, org, received_at, record_offline, record_online, tenant, timestamp_at,
+    upsert, upsert_for_org,
 };
 
 fn upsert_with_info(
@@ -31,12 +30,13 @@ fn upsert_with_info(
 /// Returns the client ids of organization 1 that match a filter. Checks that both variants of
 /// [`PageStart`] return the same clients.
 async fn search_client_ids(
-    store: &Arc<dyn Store>,
+    store: &TestStore,
     set_filter: impl Fn(&mut ConnectionFilter),
 ) -> Vec<String> {
     let mut request = PageRequest::at_offset(0, 100);
     set_filter(&mut request.filter);
     let page = store
+        .connections
         .list_connections_for_org(&org("1"), &request)
         .await
         .unwrap();
@@ -44,6 +44,7 @@ async fn search_client_ids(
     assert_eq!(page.total_count, names.len() as u64);
     request.start = PageStart::After(String::new());
     let page = store
+        .connections
         .list_connections_for_org(&org("1"), &request)
         .await
         .unwrap();
@@ -56,7 +57,7 @@ fn client_names(connections: &[Connection]) -> Vec<String> {
     names.collect()
 }
 
-pub async fn filters_match_dispatchers_tags_and_facts(store: Arc<dyn Store>) {
+pub async fn filters_match_dispatchers_tags_and_facts(store: &TestStore) {
     let uuid = "0A5D2B9E-5163-47EE-9E57-3BB6D90BDFFF";
     let facts = json!({"insights_id": uuid, "fqdn": "Web1.Example.com", "rack": 7, "none": null,
         "ip_addresses": ["10.0.0.1", "10.0.0.2"], "odd": {"a": ["b"]}, "is_vm": true,
@@ -65,7 +66,7 @@ pub async fn filters_match_dispatchers_tags_and_facts(store: Arc<dyn Store>) {
     let tags = json!({"region": "us1", "size": 5, "a:b": "c", "teams": ["red", "blue"],
         "sizes": [1, true]});
     record_online(
-        &store,
+        store,
         vec![
             upsert_with_info("a", "1", facts.clone(), dispatchers.clone(), tags.clone()),
             upsert_with_info(
@@ -87,7 +88,7 @@ pub async fn filters_match_dispatchers_tags_and_facts(store: Arc<dyn Store>) {
     )
     .await;
     let by_dispatcher = |name: &'static str| {
-        search_client_ids(&store, move |filter: &mut ConnectionFilter| {
+        search_client_ids(store, move |filter: &mut ConnectionFilter| {
             filter.require_dispatcher(name);
         })
     };
@@ -107,7 +108,7 @@ pub async fn filters_match_dispatchers_tags_and_facts(store: Arc<dyn Store>) {
         ("sizes", "true", &["a"]),
         ("a", "b:c", &[]),
     ] {
-        let found = search_client_ids(&store, |filter| filter.require_tag(key, value)).await;
+        let found = search_client_ids(store, |filter| filter.require_tag(key, value)).await;
         assert_eq!(found, names, "tag {key}:{value}");
     }
     for (key, value, names) in [
@@ -124,10 +125,10 @@ pub async fn filters_match_dispatchers_tags_and_facts(store: Arc<dyn Store>) {
         ("none", "null", &[]),
         ("missing", "", &[]),
     ] {
-        let found = search_client_ids(&store, |filter| filter.require_fact(key, value)).await;
+        let found = search_client_ids(store, |filter| filter.require_fact(key, value)).await;
         assert_eq!(found, names, "fact {key}:{value}");
     }
-    let by_several = search_client_ids(&store, |filter| {
+    let by_several = search_client_ids(store, |filter| {
         filter.require_dispatcher("echo");
         filter.require_tag("region", "us1");
         filter.require_prefix("web");
@@ -135,12 +136,12 @@ pub async fn filters_match_dispatchers_tags_and_facts(store: Arc<dyn Store>) {
     assert_eq!(by_several.await, ["a"]);
 }
 
-pub async fn prefix_filter_matches_client_id_and_fqdn(store: Arc<dyn Store>) {
+pub async fn prefix_filter_matches_client_id_and_fqdn(store: &TestStore) {
     let with_fqdn = |name: &str, fqdn: &str| {
         upsert_with_info(name, "1", json!({"fqdn": fqdn}), json!({}), json!({}))
     };
     record_online(
-        &store,
+        store,
         vec![
             with_fqdn("abc", "x.example.com"),
             with_fqdn("abd", "ABC.example.com"),
@@ -159,12 +160,12 @@ pub async fn prefix_filter_matches_client_id_and_fqdn(store: Arc<dyn Store>) {
         ("_", &[]),
         ("\u{10ffff}", &[]),
     ] {
-        let found = search_client_ids(&store, |filter| filter.require_prefix(prefix)).await;
+        let found = search_client_ids(store, |filter| filter.require_prefix(prefix)).await;
         assert_eq!(found, names, "{prefix}");
     }
 }
 
-pub async fn search_uses_the_latest_online_message(store: Arc<dyn Store>) {
+pub async fn search_uses_the_latest_online_message(store: &TestStore) {
     let online = |region: &str, second: i64| {
         let mut upsert =
             upsert_with_info("a", "1", json!({}), json!({}), json!({"region": region}));
@@ -172,33 +173,34 @@ pub async fn search_uses_the_latest_online_message(store: Arc<dyn Store>) {
         upsert
     };
     let by_region = |region: &'static str| {
-        search_client_ids(&store, move |filter: &mut ConnectionFilter| {
+        search_client_ids(store, move |filter: &mut ConnectionFilter| {
             filter.require_tag("region", region);
         })
     };
-    record_online(&store, vec![online("us1", 1)]).await;
-    record_online(&store, vec![online("us2", 2)]).await;
+    record_online(store, vec![online("us1", 1)]).await;
+    record_online(store, vec![online("us2", 2)]).await;
     assert_eq!(by_region("us1").await, [""; 0]);
     assert_eq!(by_region("us2").await, ["a"]);
-    record_offline(&store, &["a"], 3).await;
+    record_offline(store, &["a"], 3).await;
     assert_eq!(by_region("us2").await, [""; 0]);
-    record_online(&store, vec![online("us2", 4)]).await;
+    record_online(store, vec![online("us2", 4)]).await;
     assert_eq!(by_region("us2").await, ["a"]);
     // The store also deletes the search row of a deleted client. A later online message creates a
     // new search row.
-    record_offline(&store, &["a"], 5).await;
+    record_offline(store, &["a"], 5).await;
     store
+        .maintenance
         .delete_clients_disconnected_before(timestamp_at(9))
         .await
         .unwrap();
     assert_eq!(by_region("us2").await, [""; 0]);
-    record_online(&store, vec![online("us2", 10)]).await;
+    record_online(store, vec![online("us2", 10)]).await;
     assert_eq!(by_region("us2").await, ["a"]);
 }
 
-pub async fn page_starts_after_the_given_client_id(store: Arc<dyn Store>) {
+pub async fn page_starts_after_the_given_client_id(store: &TestStore) {
     let upserts = ["a", "b", "c", "d"].map(|name| upsert_for_org(name, "1"));
-    record_online(&store, upserts.to_vec()).await;
+    record_online(store, upserts.to_vec()).await;
     let page_after = async |client_id: &str| {
         let request = PageRequest {
             filter: ConnectionFilter::default(),
@@ -206,6 +208,7 @@ pub async fn page_starts_after_the_given_client_id(store: Arc<dyn Store>) {
             limit: 2,
         };
         let page = store
+            .connections
             .list_connections_for_org(&org("1"), &request)
             .await
             .unwrap();
@@ -217,22 +220,31 @@ pub async fn page_starts_after_the_given_client_id(store: Arc<dyn Store>) {
     assert_eq!(page_after("d").await, [""; 0]);
 }
 
-pub async fn connection_counts_are_correct_after_every_change(store: Arc<dyn Store>) {
+pub async fn connection_counts_are_correct_after_every_change(store: &TestStore) {
     // Returns the number of connections of organization 1 and of organization 2. Checks that all
     // store methods that count connections return the same numbers.
     let count_connections_by_org = async || {
-        let org_1_count = super::count_for_org(&store, "1").await;
-        let org_2_count = super::count_for_org(&store, "2").await;
-        let total_count = store.list_all_clients(0, 0).await.unwrap().total_count;
+        let org_1_count = count_for_org(store, "1").await;
+        let org_2_count = count_for_org(store, "2").await;
+        let total_count = store
+            .connections
+            .list_all_clients(0, 0)
+            .await
+            .unwrap()
+            .total_count;
         assert_eq!(total_count, org_1_count + org_2_count);
         assert_eq!(
-            store.count_connections_with_tenant().await.unwrap(),
+            store
+                .maintenance
+                .count_connections_with_tenant()
+                .await
+                .unwrap(),
             total_count
         );
         (org_1_count, org_2_count)
     };
     record_online(
-        &store,
+        store,
         vec![
             upsert_for_org("a", "1"),
             upsert_for_org("b", "1"),
@@ -244,15 +256,16 @@ pub async fn connection_counts_are_correct_after_every_change(store: Arc<dyn Sto
     assert_eq!(count_connections_by_org().await, (2, 1));
     // Client a is now in organization 2. Client b sends a second online message.
     record_online(
-        &store,
+        store,
         vec![upsert_for_org("a", "2"), upsert_for_org("b", "1")],
     )
     .await;
     assert_eq!(count_connections_by_org().await, (1, 2));
-    store.run_maintenance().await.unwrap();
+    store.maintenance.compact().await.unwrap();
     assert_eq!(count_connections_by_org().await, (1, 2));
     // A tenant lookup assigns client d to organization 1.
     let claimed = store
+        .lookup_queue
         .claim_for_lookup(
             LookupReason::MissingTenant {
                 looked_up_before: timestamp_at(50),
@@ -274,11 +287,12 @@ pub async fn connection_counts_are_correct_after_every_change(store: Arc<dyn Sto
         },
     };
     store
+        .lookup_queue
         .save_lookup_results(&[result], timestamp_at(51))
         .await
         .unwrap();
     assert_eq!(count_connections_by_org().await, (2, 2));
-    record_offline(&store, &["a", "b"], 60).await;
-    store.run_maintenance().await.unwrap();
+    record_offline(store, &["a", "b"], 60).await;
+    store.maintenance.compact().await.unwrap();
     assert_eq!(count_connections_by_org().await, (1, 1));
 }

@@ -1,0 +1,46 @@
+//! Background work: periodic jobs (role `updaters`) and the aggregation of metrics.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::build_context::BuildContext;
+use super::tenant_lookup_job;
+use jobs::PeriodicJobs;
+use service::TaskGroup;
+use service::metrics::prometheus_handle;
+
+/// Interval at which recorded histogram samples are aggregated. Without aggregation, the samples
+/// would use more and more memory.
+const METRICS_UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Creates the periodic jobs.
+pub(super) fn periodic_jobs(context: &BuildContext<'_>) -> Result<PeriodicJobs> {
+    let config = context.config;
+    Ok(PeriodicJobs {
+        maintenance: context.repositories.maintenance.clone(),
+        dead_letters: context.repositories.dead_letters.clone(),
+        clock: context.clock.clone(),
+        pause_between_runs: config.updaters.interval.get(),
+        disconnected_retention: config.updaters.disconnected_retention.get(),
+        dead_letter_retention: config.dead_letters.retention.get(),
+        lookup_job_runner: tenant_lookup_job(
+            config,
+            context.repositories.lookup_queue.clone(),
+            context.tenant_lookup.clone(),
+            context.data_dir,
+            context.clock.clone(),
+        )?,
+    })
+}
+
+/// Aggregates recorded histogram samples until `tasks` is cancelled.
+pub(super) async fn run_metrics_upkeep(tasks: TaskGroup) {
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(METRICS_UPKEEP_INTERVAL) => {}
+            () = tasks.cancelled() => return,
+        }
+        prometheus_handle().run_upkeep();
+    }
+}

@@ -1,0 +1,96 @@
+//! The HTTP servers: API, probes and metrics.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use tokio::net::TcpListener;
+
+use super::account_translator;
+use super::build_context::BuildContext;
+use super::publishing::Publishing;
+use super::roles::Role;
+use super::startup_resources::HttpListeners;
+use api::{ApiState, Keys, ProbeState, Router};
+use delivery::Delivery;
+use network::tls_server::ServerTls;
+use service::Health;
+use service::metrics::prometheus_handle;
+
+/// The HTTP servers of the process, and the certificates that they use.
+pub(super) struct HttpServers {
+    pub servers: Vec<HttpServer>,
+    /// The certificates of the API server. `None` if the server does not use TLS.
+    pub tls: Option<Arc<ServerTls>>,
+    pub tls_reload_interval: Duration,
+}
+
+/// An HTTP server on one listener.
+pub(super) struct HttpServer {
+    /// Name of the task that runs the server.
+    pub task_name: &'static str,
+    pub listener: TcpListener,
+    pub tls: Option<Arc<ServerTls>>,
+    pub router: Router,
+}
+
+impl HttpServers {
+    /// Creates the servers. With the role `api`, the main server serves the API, probes and
+    /// metrics. Otherwise it serves only probes and metrics.
+    pub fn new(
+        context: &BuildContext<'_>,
+        listeners: HttpListeners,
+        publishing: Option<&Publishing>,
+        keys: Keys,
+        health: &Health,
+    ) -> Result<Self> {
+        let settings = &context.config.http;
+        let probes = ProbeState {
+            health: health.clone(),
+            render_metrics: || prometheus_handle().render(),
+        };
+        let router = match publishing {
+            Some(publishing) if context.has_role(Role::Api) => api::router(
+                api_state(context, publishing, keys)?,
+                probes.clone(),
+                settings,
+            ),
+            _ => api::probe_router(probes.clone(), settings),
+        };
+        let main_server = HttpServer {
+            task_name: "http_server",
+            listener: listeners.main,
+            tls: listeners.main_tls.clone(),
+            router,
+        };
+        let metrics_server = listeners.metrics.map(|listener| HttpServer {
+            task_name: "metrics_server",
+            listener,
+            tls: None,
+            router: api::probe_router(probes, settings),
+        });
+        Ok(Self {
+            servers: [main_server].into_iter().chain(metrics_server).collect(),
+            tls: listeners.main_tls,
+            tls_reload_interval: settings.tls.reload_interval.get(),
+        })
+    }
+}
+
+fn api_state(context: &BuildContext<'_>, publishing: &Publishing, keys: Keys) -> Result<ApiState> {
+    let delivery = Delivery::new(
+        publishing.publisher.clone(),
+        context.responses.clone(),
+        context.topics.clone(),
+        context.clock.clone(),
+    );
+    Ok(ApiState::new(
+        context.repositories.connections.clone(),
+        delivery,
+        context.clock.clone(),
+        keys,
+        account_translator(context.config)?,
+        &context.config.api,
+        context.stages.http.clone(),
+    ))
+}

@@ -1,0 +1,70 @@
+//! The readers of the Kafka topics, which pass messages to the recorder (role `record`).
+
+use anyhow::Result;
+use futures::FutureExt as _;
+use uuid::Uuid;
+
+use super::build_context::BuildContext;
+use kafka::{Consumer, ConsumerHealthCheck};
+use pipeline::ingest::kafka_reader::KafkaReader;
+use pipeline::record::{QueueTopic, Recorder};
+use service::Health;
+
+/// The reader of one Kafka topic.
+pub(super) struct TopicReader {
+    pub reader: KafkaReader,
+    /// Name of the task that runs the reader.
+    pub task_name: &'static str,
+    /// Name of the reader in the response of `/readiness`.
+    component: &'static str,
+    health_check: ConsumerHealthCheck,
+}
+
+impl TopicReader {
+    pub fn add_health_check(&self, health: &Health) {
+        let health_check = self.health_check.clone();
+        health.add_check(self.component, move || health_check.clone().run().boxed());
+    }
+}
+
+/// Creates the readers of both topics.
+pub(super) fn topic_readers(
+    context: &BuildContext<'_>,
+    recorder: &Recorder,
+) -> Result<Vec<TopicReader>> {
+    let kafka = &context.config.kafka;
+    let partition_owner = format!("{}-{}", std::process::id(), Uuid::new_v4().simple());
+    let new_reader = |queue, topic: &str, group: &str, report_lag: fn(i64)| -> Result<_> {
+        let consumer = Consumer::new(kafka, topic, group, report_lag)?;
+        let (task_name, component) = match queue {
+            QueueTopic::Ingress => ("kafka_reader_ingress", "kafka_ingress"),
+            QueueTopic::Answers => ("kafka_reader_answers", "kafka_answers"),
+        };
+        Ok(TopicReader {
+            health_check: consumer.health_check(),
+            reader: KafkaReader::new(
+                queue,
+                consumer,
+                recorder.clone(),
+                context.topics.clone(),
+                partition_owner.clone(),
+            ),
+            task_name,
+            component,
+        })
+    };
+    Ok(vec![
+        new_reader(
+            QueueTopic::Ingress,
+            &kafka.ingress_topic,
+            &kafka.group,
+            |messages| kafka::metrics::set_consumer_lag(QueueTopic::Ingress.as_str(), messages),
+        )?,
+        new_reader(
+            QueueTopic::Answers,
+            &kafka.answers_topic,
+            &kafka.answers_group,
+            |messages| kafka::metrics::set_consumer_lag(QueueTopic::Answers.as_str(), messages),
+        )?,
+    ])
+}

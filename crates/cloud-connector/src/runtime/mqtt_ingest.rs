@@ -1,0 +1,77 @@
+//! Ingest from an external MQTT broker (role `ingest`).
+
+use anyhow::Result;
+use futures::FutureExt as _;
+
+use super::build_context::BuildContext;
+use crate::config::Config;
+use kafka::Producer;
+use mqtt::{ConnectOptions, SessionKind};
+use pipeline::ingest::ForwardDestination;
+use pipeline::ingest::external_broker::{ExternalIngest, IngestDeps};
+use pipeline::record::Recorder;
+use service::Health;
+
+/// Name of the connection to the external broker in the response of `/readiness`.
+const MQTT_COMPONENT: &str = "mqtt_ingest";
+/// Name of the Kafka producer in the response of `/readiness`.
+const PRODUCER_COMPONENT: &str = "kafka_producer";
+
+/// Ingest from an external broker, and its Kafka producer.
+pub(super) struct MqttIngest {
+    pub ingest: ExternalIngest,
+    /// The producer and the topic for presence messages. `None` without Kafka.
+    producer: Option<(Producer, String)>,
+}
+
+impl MqttIngest {
+    /// Creates the ingest. Without Kafka, the ingest forwards messages to `recorder`.
+    pub fn new(context: &BuildContext<'_>, recorder: Option<&Recorder>) -> Result<Self> {
+        let config = context.config;
+        let (forward_destination, producer) = match (&config.kafka.brokers, recorder) {
+            (None, Some(recorder)) => (ForwardDestination::Recorder(recorder.clone()), None),
+            _ => {
+                let producer = Producer::new(&config.kafka)?;
+                let topic = config.kafka.ingress_topic.clone();
+                let destination = kafka_destination(config, producer.clone());
+                (destination, Some((producer, topic)))
+            }
+        };
+        let mqtt = &config.mqtt;
+        let ingest = ExternalIngest::new(IngestDeps {
+            connect_options: ConnectOptions::from_config(
+                mqtt,
+                &mqtt.client_id,
+                SessionKind::Persistent,
+            ),
+            topics: context.topics.clone(),
+            shared_subscription_group: mqtt.shared_subscription_group.clone(),
+            forward_destination,
+            clock: context.clock.clone(),
+            last_received_at: parking_lot::Mutex::default(),
+        })?;
+        Ok(Self { ingest, producer })
+    }
+
+    pub fn add_health_checks(&self, health: &Health) {
+        let ingest = self.ingest.clone();
+        health.add_check(MQTT_COMPONENT, move || {
+            let ingest_health = ingest.health();
+            async move { ingest_health }.boxed()
+        });
+        if let Some((producer, topic)) = self.producer.clone() {
+            health.add_check(PRODUCER_COMPONENT, move || {
+                let (producer, topic) = (producer.clone(), topic.clone());
+                async move { producer.check_topic(&topic).await }.boxed()
+            });
+        }
+    }
+}
+
+fn kafka_destination(config: &Config, producer: Producer) -> ForwardDestination {
+    ForwardDestination::Kafka {
+        producer,
+        ingress_topic: config.kafka.ingress_topic.as_str().into(),
+        answers_topic: config.kafka.answers_topic.as_str().into(),
+    }
+}

@@ -1,0 +1,101 @@
+//! Runs the components of a process. This module lists all essential tasks, with their names and
+//! their shutdown stages.
+
+use super::background::run_metrics_upkeep;
+use super::composition::Components;
+use super::embedded_broker::EmbeddedBroker;
+use super::recording::Recording;
+use super::shutdown_order::Stages;
+use integrations::sources::process_registrations;
+use network::tls_server::reload_on_change;
+
+/// Spawns the tasks of all components.
+pub(super) fn spawn_all(components: Components, stages: &Stages) {
+    let Stages {
+        http,
+        publisher,
+        ingest,
+        background,
+        ..
+    } = stages;
+    background.spawn_essential("metrics_upkeep", run_metrics_upkeep(background.clone()));
+    if let Some(recording) = components.recording {
+        spawn_recording(recording, stages);
+    }
+    if let Some(embedded_broker) = components.embedded_broker {
+        spawn_embedded_broker(embedded_broker, stages);
+    }
+    if let Some(mqtt_ingest) = components.mqtt_ingest {
+        ingest.spawn_essential("mqtt_ingest", mqtt_ingest.ingest.run(ingest.clone()));
+    }
+    for topic_reader in components.topic_readers {
+        let reader = topic_reader.reader.run(ingest.clone());
+        ingest.spawn_essential(topic_reader.task_name, reader);
+    }
+    if let Some(replay) = components.dead_letter_replay {
+        ingest.spawn_essential("dead_letter_replay", replay.run(ingest.clone()));
+    }
+    if let Some(connection) = components.publishing.and_then(|it| it.connection) {
+        let connection = connection.stay_connected(publisher.clone());
+        publisher.spawn_essential("mqtt_publisher", connection);
+    }
+    if let Some(handshake_errors) = components.handshake_errors {
+        let publishing = handshake_errors.publish(background.clone());
+        background.spawn_essential("handshake_errors", publishing);
+    }
+    if let Some(jobs) = components.periodic_jobs {
+        background.spawn_essential("periodic_jobs", jobs.run(background.clone()));
+    }
+    if let Some(tls) = components.http.tls {
+        let interval = components.http.tls_reload_interval;
+        let reload = reload_on_change(tls, interval, background.clone());
+        background.spawn_essential("http_tls_reload", reload);
+    }
+    for server in components.http.servers {
+        let serving = api::serve(server.listener, server.tls, server.router, http.clone());
+        http.spawn_essential(server.task_name, serving);
+    }
+}
+
+fn spawn_recording(recording: Recording, stages: &Stages) {
+    let Stages {
+        recorder,
+        background,
+        ..
+    } = stages;
+    for writer in recording.writers {
+        recorder.spawn_essential(writer.task_name(), writer.run(recorder.clone()));
+    }
+    if let Some(registrations) = recording.source_registrations {
+        let processing = process_registrations(
+            registrations.queue,
+            registrations.client,
+            background.clone(),
+        );
+        background.spawn_essential("source_registrations", processing);
+    }
+}
+
+fn spawn_embedded_broker(embedded: EmbeddedBroker, stages: &Stages) {
+    let Stages { broker, ingest, .. } = stages;
+    if let Some(listener) = embedded.listeners.plain {
+        let accepting = embedded
+            .broker
+            .clone()
+            .accept_connections(listener, None, broker.clone());
+        broker.spawn_essential("broker_listener", accepting);
+    }
+    if let Some((listener, tls)) = embedded.listeners.tls {
+        let reload = reload_on_change(tls.clone(), embedded.tls_reload_interval, broker.clone());
+        broker.spawn_essential("broker_tls_reload", reload);
+        let accepting =
+            embedded
+                .broker
+                .clone()
+                .accept_connections(listener, Some(tls), broker.clone());
+        broker.spawn_essential("broker_tls_listener", accepting);
+    }
+    let housekeeping = embedded.broker.run_housekeeping(broker.clone());
+    broker.spawn_essential("broker_housekeeping", housekeeping);
+    ingest.spawn_one_shot("startup_sweep", embedded.startup_sweep.run(ingest.clone()));
+}

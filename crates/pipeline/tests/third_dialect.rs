@@ -1,0 +1,176 @@
+//! Proves that the recorder accepts messages of any dialect in the topic scheme, and stores the name
+//! of the dialect.
+
+#[path = "../../protocol/tests/line/mod.rs"]
+mod line;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::time::Instant;
+
+use broker::MessageSink as _;
+use domain::{ClientId, SystemClock, Tenant, Timestamp};
+use line::LineDialect;
+use pipeline::ingest::embedded_broker::RecorderSink;
+use pipeline::record::{
+    DeadLetterLimits, HandshakeErrorReceiver, HandshakeErrorSender, PartitionLease, QueueTopic,
+    Recorder, RecorderConfig, RecorderDeps,
+};
+use protocol::{Dialect, DialectSettings, InboundMessage, TopicScheme};
+use service::TaskGroup;
+use store::{PresenceBatch, PresenceRepository, StoreError, StoredState, WriteOutcome};
+use tenant::{MassLossDetector, TenantLookup, TenantLookupOutcome};
+
+const DIALECTS: &[&dyn Dialect] = &[&LineDialect];
+
+/// Stores the batches that the recorder writes.
+#[derive(Default)]
+struct FakePresenceRepository {
+    batches: Mutex<Vec<PresenceBatch>>,
+}
+
+#[async_trait]
+impl PresenceRepository for FakePresenceRepository {
+    async fn load_client_states(
+        &self,
+        _clients: &[ClientId],
+    ) -> Result<HashMap<ClientId, StoredState>, StoreError> {
+        Ok(HashMap::new())
+    }
+
+    async fn record_batch(
+        &self,
+        batch: &PresenceBatch,
+        _leases: &[PartitionLease],
+        _now: Timestamp,
+    ) -> Result<WriteOutcome, StoreError> {
+        self.batches.lock().push(batch.clone());
+        Ok(WriteOutcome::Committed)
+    }
+
+    async fn acquire_partitions(
+        &self,
+        _queue: QueueTopic,
+        _partitions: &[i32],
+        _new_owner: &str,
+    ) -> Result<Vec<PartitionLease>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn restore_tenants(
+        &self,
+        _clients: &[(ClientId, Tenant)],
+        _now: Timestamp,
+    ) -> Result<u64, StoreError> {
+        Ok(0)
+    }
+}
+
+struct UnavailableTenantLookup;
+
+#[async_trait]
+impl TenantLookup for UnavailableTenantLookup {
+    async fn lookup(&self, _client: &ClientId, _deadline: Instant) -> TenantLookupOutcome {
+        TenantLookupOutcome::Unavailable
+    }
+
+    async fn check_availability(&self) -> Result<String, String> {
+        Err("unavailable".to_owned())
+    }
+}
+
+struct Fixture {
+    sink: RecorderSink,
+    repository: Arc<FakePresenceRepository>,
+    handshake_errors: HandshakeErrorReceiver,
+    tasks: TaskGroup,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let repository = Arc::new(FakePresenceRepository::default());
+        let (handshake_error_sender, handshake_errors) = HandshakeErrorSender::channel();
+        let deps = RecorderDeps {
+            presence: repository.clone(),
+            tenant_lookup: Arc::new(UnavailableTenantLookup),
+            mass_loss_detector: MassLossDetector::default(),
+            inventory_reporter: None,
+            source_registrar: None,
+            handshake_error_sender,
+            clock: Arc::new(SystemClock),
+            config: RecorderConfig {
+                max_batch_size: 100,
+                tenant_lookup_timeout: Duration::from_secs(1),
+                stale_online_window: Duration::from_mins(10),
+                writers: 1,
+                dead_letter_limits: DeadLetterLimits {
+                    max_dead_letters_per_client: 20,
+                    max_dead_letters: 1000,
+                },
+            },
+        };
+        let tasks = TaskGroup::new();
+        let topics =
+            TopicScheme::with_dialects(DIALECTS, vec!["p".into()], &DialectSettings::default());
+        Self {
+            sink: RecorderSink::new(Recorder::start(deps, &tasks), topics),
+            repository,
+            handshake_errors,
+            tasks,
+        }
+    }
+
+    /// Records a line of the client `c`, and returns the batch that contains the line.
+    async fn record(&self, line: &'static str) -> PresenceBatch {
+        let write = self.sink.on_message_received(InboundMessage {
+            topic: "p/c/line/out".to_owned(),
+            payload: Bytes::from_static(line.as_bytes()),
+            retained: false,
+            is_operator_replay: false,
+            received_at: Timestamp::now(),
+            truncated_from: None,
+        });
+        assert!(write.wait_until_durable().await);
+        self.repository.batches.lock().pop().unwrap()
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        self.tasks.cancel();
+    }
+}
+
+#[tokio::test]
+async fn online_message_is_stored_with_the_name_of_its_dialect() {
+    let fixture = Fixture::new();
+    let batch = fixture.record("online m1 a.example").await;
+    let upsert = &batch.upserts[0];
+    assert_eq!(upsert.client_id.as_str(), "c");
+    assert_eq!(upsert.dialect.as_str(), "line");
+    assert_eq!(upsert.topic_prefix, "p");
+    assert_eq!(upsert.info.canonical_facts, json!({"fqdn": "a.example"}));
+}
+
+#[tokio::test]
+async fn rejected_message_becomes_a_dead_letter() {
+    let batch = Fixture::new().record("nonsense").await;
+    assert_eq!(batch.dead_letters.len(), 1);
+    assert!(batch.upserts.is_empty());
+}
+
+#[tokio::test]
+async fn invalid_handshake_causes_a_handshake_error_with_the_topic_of_the_handshake() {
+    let mut fixture = Fixture::new();
+    let batch = fixture.record("online m1 ").await;
+    assert_eq!(batch.dead_letters.len(), 1);
+    let (topic, error) = fixture.handshake_errors.recv().await.unwrap();
+    assert_eq!(topic.channel, line::FROM_CLIENT);
+    assert_eq!(error.in_response_to.unwrap().as_str(), "m1");
+}

@@ -1,0 +1,195 @@
+//! A batch is written completely or not at all.
+
+use store::{PartitionLease, PresenceBatch, QueueTopic, StoreError, WriteOutcome};
+use test_support::stores::TestStore;
+
+use crate::fixtures::{dead_letter, find_for_org_1, timestamp_at, upsert_for_org};
+use crate::sample_batch::{self, KindOfRow};
+
+/// Client name and dead-letter topic that the database rejects after [`TestStore::reject_rows`].
+const REJECTED_TEXT: &str = "rejected-by-the-test";
+
+/// Returns a batch with one upsert, which the database rejects.
+fn batch_with_rejected_upsert() -> PresenceBatch {
+    let mut rejected = upsert_for_org("rejected", "1");
+    rejected.info.client_name = REJECTED_TEXT.to_owned();
+    PresenceBatch {
+        upserts: vec![rejected],
+        ..PresenceBatch::default()
+    }
+}
+
+pub async fn batch_with_an_outdated_lease_is_fenced(store: &TestStore) {
+    let write = async |name: &str, leases: &[PartitionLease]| {
+        let batch = PresenceBatch {
+            upserts: vec![upsert_for_org(name, "1")],
+            ..PresenceBatch::default()
+        };
+        store
+            .presence
+            .record_batch(&batch, leases, timestamp_at(1))
+            .await
+            .unwrap()
+    };
+    let first_leases = store
+        .presence
+        .acquire_partitions(QueueTopic::Ingress, &[0, 1], "one")
+        .await
+        .unwrap();
+    assert_eq!(first_leases.len(), 2);
+    assert_eq!(write("a", &first_leases).await, WriteOutcome::Committed);
+    // The lease of a partition does not affect the partition with the same number in another topic.
+    let answers_leases = store
+        .presence
+        .acquire_partitions(QueueTopic::Answers, &[1], "two")
+        .await
+        .unwrap();
+    let both_topics = [first_leases[0], first_leases[1], answers_leases[0]];
+    assert_eq!(write("a", &both_topics).await, WriteOutcome::Committed);
+    let second_leases = store
+        .presence
+        .acquire_partitions(QueueTopic::Ingress, &[1], "two")
+        .await
+        .unwrap();
+    assert_ne!(first_leases[1], second_leases[0]);
+    assert_eq!(
+        write("b", &first_leases).await,
+        WriteOutcome::Fenced(vec![first_leases[1]])
+    );
+    assert_eq!(find_for_org_1(store, "b").await, None);
+    // The first owner still owns partition 0, and the second owner owns partition 1.
+    assert_eq!(
+        write("c", &first_leases[..1]).await,
+        WriteOutcome::Committed
+    );
+    assert_eq!(write("d", &second_leases).await, WriteOutcome::Committed);
+    let never_acquired = [PartitionLease {
+        queue: QueueTopic::Ingress,
+        partition: 7,
+        epoch: 1,
+    }];
+    assert_eq!(
+        write("e", &never_acquired).await,
+        WriteOutcome::Fenced(never_acquired.to_vec())
+    );
+}
+
+pub async fn every_kind_of_row_of_a_batch_is_stored(store: &TestStore) {
+    sample_batch::insert_required_rows(store).await;
+    assert_eq!(sample_batch::stored_kinds(store).await, []);
+    let batch = sample_batch::sample_batch();
+    let outcome = store
+        .presence
+        .record_batch(&batch, &[], timestamp_at(9))
+        .await
+        .unwrap();
+    assert_eq!(outcome, WriteOutcome::Committed);
+    assert_eq!(sample_batch::stored_kinds(store).await, KindOfRow::ALL);
+}
+
+pub async fn fenced_batch_stores_no_kind_of_row(store: &TestStore) {
+    sample_batch::insert_required_rows(store).await;
+    let acquire = async |owner| {
+        let leases = store
+            .presence
+            .acquire_partitions(QueueTopic::Ingress, &[0], owner);
+        leases.await.unwrap()
+    };
+    let old_leases = acquire("one").await;
+    acquire("two").await;
+    let outcome = store
+        .presence
+        .record_batch(&sample_batch::sample_batch(), &old_leases, timestamp_at(9))
+        .await
+        .unwrap();
+    assert_eq!(outcome, WriteOutcome::Fenced(old_leases));
+    assert_eq!(sample_batch::stored_kinds(store).await, []);
+}
+
+/// The first batch fails at its first list, and the second batch fails at its last list.
+pub async fn failed_batch_stores_no_kind_of_row(store: &TestStore) {
+    sample_batch::insert_required_rows(store).await;
+    store
+        .reject_rows("connections", "client_name", REJECTED_TEXT)
+        .await;
+    store
+        .reject_rows("dead_letters", "topic", REJECTED_TEXT)
+        .await;
+    let mut fails_first = sample_batch::sample_batch();
+    fails_first
+        .upserts
+        .extend(batch_with_rejected_upsert().upserts);
+    let mut fails_last = sample_batch::sample_batch();
+    let mut rejected_dead_letter = dead_letter("rejected", b"x", 1);
+    rejected_dead_letter.topic = REJECTED_TEXT.to_owned();
+    fails_last.dead_letters.push(rejected_dead_letter);
+    for batch in [fails_first, fails_last] {
+        let result = store
+            .presence
+            .record_batch(&batch, &[], timestamp_at(9))
+            .await;
+        assert!(
+            matches!(result, Err(StoreError::RowRejected(_))),
+            "{result:?}"
+        );
+        assert_eq!(sample_batch::stored_kinds(store).await, []);
+    }
+}
+
+pub async fn every_kind_of_row_survives_the_bisection_of_a_rejected_batch(store: &TestStore) {
+    sample_batch::insert_required_rows(store).await;
+    store
+        .reject_rows("connections", "client_name", REJECTED_TEXT)
+        .await;
+    let rejected = batch_with_rejected_upsert();
+    let mut batch = sample_batch::sample_batch();
+    batch.upserts.extend(rejected.upserts.clone());
+    // The client of the rejected row also has two dead letters. They must be stored.
+    for payload in [b"1", b"2"] {
+        batch.dead_letters.push(dead_letter("rejected", payload, 1));
+    }
+    let expected_dead_letters = batch.dead_letters.len();
+    let mut rejected_batches = Vec::new();
+    let outcome = store::record_batch_in_parts(
+        &*store.presence,
+        batch,
+        &[],
+        timestamp_at(9),
+        |rejected_batch, _| {
+            rejected_batches.push(rejected_batch.upserts);
+            None
+        },
+    )
+    .await
+    .unwrap();
+    assert_eq!(outcome, WriteOutcome::Committed);
+    assert_eq!(rejected_batches, [rejected.upserts]);
+    assert_eq!(sample_batch::stored_kinds(store).await, KindOfRow::ALL);
+    let filter = store::DeadLetterFilter::default();
+    let dead_letters = store.dead_letters.list_dead_letters(&filter, 100).await;
+    assert_eq!(dead_letters.unwrap().len(), expected_dead_letters);
+}
+
+pub async fn rejected_row_and_unavailable_database_are_different_errors(store: &TestStore) {
+    store
+        .reject_rows("connections", "client_name", REJECTED_TEXT)
+        .await;
+    let record = async || {
+        let batch = batch_with_rejected_upsert();
+        store
+            .presence
+            .record_batch(&batch, &[], timestamp_at(1))
+            .await
+    };
+    let result = record().await;
+    assert!(
+        matches!(result, Err(StoreError::RowRejected(_))),
+        "{result:?}"
+    );
+    store.maintenance.close().await;
+    let result = record().await;
+    assert!(
+        matches!(result, Err(StoreError::Unavailable(_))),
+        "{result:?}"
+    );
+}

@@ -1,0 +1,237 @@
+//! Claims of rows that are due for a tenant lookup, lookup results and tenantless clients.
+
+use domain::Timestamp;
+use store::{
+    ClaimedConnection, ConnectionUpsert, LookupOutcome, LookupReason, LookupResult,
+    TenantlessCounts,
+};
+use store::{LookupReason::InventoryRefresh, TenantChange};
+use test_support::stores::TestStore;
+
+use crate::fixtures::{
+    client, find_for_org_1, load_client_state, record_offline, record_online, tenant, timestamp_at,
+    upsert, upsert_for_org,
+};
+
+fn missing_tenant(looked_up_before: i64) -> LookupReason {
+    LookupReason::MissingTenant {
+        looked_up_before: timestamp_at(looked_up_before),
+        max_attempts: 2,
+    }
+}
+
+/// Returns the upsert of a client whose tenant was not found at this time.
+fn tenantless(client_id: &str, looked_up_at: i64) -> ConnectionUpsert {
+    let not_found = TenantChange::NotFound(timestamp_at(looked_up_at));
+    upsert(client_id, not_found)
+}
+
+/// Claims all due rows at the second `now`, for 10 seconds.
+async fn claim(store: &TestStore, reason: LookupReason, now: i64) -> Vec<ClaimedConnection> {
+    store
+        .lookup_queue
+        .claim_for_lookup(reason, 100, timestamp_at(now), timestamp_at(now + 10))
+        .await
+        .unwrap()
+}
+
+fn names(rows: &[ClaimedConnection]) -> Vec<&str> {
+    rows.iter().map(|row| row.client_id.as_str()).collect()
+}
+
+fn result(row: &ClaimedConnection, outcome: LookupOutcome) -> LookupResult {
+    LookupResult {
+        client_id: row.client_id.clone(),
+        row_version: row.row_version,
+        outcome,
+    }
+}
+
+async fn save(store: &TestStore, results: &[LookupResult], second: i64) -> u64 {
+    store
+        .lookup_queue
+        .save_lookup_results(results, timestamp_at(second))
+        .await
+        .unwrap()
+}
+
+pub async fn missing_tenants_are_claimed_oldest_lookup_first(store: &TestStore) {
+    let upserts = vec![
+        tenantless("c", 3),
+        tenantless("b", 2),
+        tenantless("a", 3),
+        tenantless("recent", 20),
+        upsert("pending", TenantChange::PendingLookup),
+        upsert_for_org("with-tenant", "1"),
+    ];
+    record_online(store, upserts.clone()).await;
+    let due = store
+        .lookup_queue
+        .count_due_rows(missing_tenant(10), timestamp_at(30));
+    assert_eq!(due.await.unwrap(), 4);
+    let claimed = claim(store, missing_tenant(10), 30).await;
+    assert_eq!(names(&claimed), ["pending", "b", "a", "c"]);
+    assert_eq!(claimed[1].tenant, None);
+    assert_eq!(claimed[1].info, upserts[1].info);
+    assert_eq!(claimed[1].dialect, upserts[1].dialect);
+}
+
+pub async fn claimed_row_is_not_claimed_again_until_its_claim_ends(store: &TestStore) {
+    record_online(store, vec![tenantless("a", 1), tenantless("b", 1)]).await;
+    let first = store
+        .lookup_queue
+        .claim_for_lookup(missing_tenant(10), 1, timestamp_at(30), timestamp_at(40))
+        .await
+        .unwrap();
+    assert_eq!(first.len(), 1);
+    let second = claim(store, missing_tenant(10), 30).await;
+    assert_eq!(second.len(), 1);
+    assert_ne!(names(&first), names(&second));
+    assert_eq!(names(&claim(store, missing_tenant(10), 39).await), [""; 0]);
+    let due = store
+        .lookup_queue
+        .count_due_rows(missing_tenant(10), timestamp_at(39));
+    assert_eq!(due.await.unwrap(), 0);
+    let claimed = claim(store, missing_tenant(10), 41).await;
+    assert_eq!(names(&claimed), ["a", "b"]);
+    // An unavailable lookup ends the claim, and leaves the row due.
+    let unavailable = [result(&claimed[0], LookupOutcome::Unavailable)];
+    assert_eq!(save(store, &unavailable, 42).await, 0);
+    assert_eq!(names(&claim(store, missing_tenant(10), 43).await), ["a"]);
+}
+
+pub async fn only_hosts_with_an_old_report_are_claimed_for_the_inventory_refresh(
+    store: &TestStore,
+) {
+    let reported = |name: &str, reported_at: Option<i64>| {
+        let mut upsert = upsert_for_org(name, "1");
+        upsert.reported_to_inventory_at = reported_at.map(timestamp_at);
+        upsert
+    };
+    let mut not_eligible = reported("not-eligible", Some(1));
+    not_eligible.inventory_eligible = false;
+    let upserts = vec![
+        reported("old", Some(5)),
+        reported("never", None),
+        reported("recent", Some(20)),
+        not_eligible,
+        tenantless("tenantless", 1),
+    ];
+    record_online(store, upserts).await;
+    let reason = InventoryRefresh {
+        reported_before: timestamp_at(10),
+    };
+    let due = store.lookup_queue.count_due_rows(reason, timestamp_at(30));
+    assert_eq!(due.await.unwrap(), 2);
+    let claimed = claim(store, reason, 30).await;
+    assert_eq!(names(&claimed), ["never", "old"]);
+    assert_eq!(claimed[0].tenant, Some(tenant("1")));
+    let found =
+        |reported_to_inventory_at: Option<Timestamp>, inventory_eligible| LookupOutcome::Found {
+            tenant: tenant("1"),
+            reported_to_inventory_at,
+            inventory_eligible,
+        };
+    let results = [
+        result(&claimed[0], found(Some(timestamp_at(31)), true)),
+        result(&claimed[1], found(None, false)),
+    ];
+    assert_eq!(save(store, &results, 31).await, 2);
+    assert_eq!(names(&claim(store, reason, 50).await), [""; 0]);
+}
+
+pub async fn lookup_result_for_a_changed_row_is_discarded(store: &TestStore) {
+    record_online(store, vec![tenantless("a", 1), tenantless("b", 1)]).await;
+    let claimed = claim(store, missing_tenant(10), 30).await;
+    // Writes the row again, so its version changes. `record_online` always writes at second 1.
+    store
+        .execute("UPDATE connections SET updated_at = online_received_at WHERE client_id = 'b'")
+        .await;
+    let results: Vec<_> = claimed
+        .iter()
+        .map(|row| {
+            let outcome = LookupOutcome::Found {
+                tenant: tenant("1"),
+                reported_to_inventory_at: None,
+                inventory_eligible: true,
+            };
+            result(row, outcome)
+        })
+        .collect();
+    assert_eq!(save(store, &results, 31).await, 1);
+    assert!(find_for_org_1(store, "a").await.is_some());
+    assert_eq!(find_for_org_1(store, "b").await, None);
+}
+
+pub async fn tenantless_clients_are_counted_listed_reset_and_deleted(store: &TestStore) {
+    let upserts = vec![
+        tenantless("c", 5),
+        tenantless("b", 5),
+        tenantless("a", 7),
+        upsert_for_org("with-tenant", "1"),
+    ];
+    record_online(store, upserts).await;
+    let claimed = claim(store, missing_tenant(10), 30).await;
+    let not_found = |row| result(row, LookupOutcome::NotFound);
+    // Client c reaches the maximum of two failed lookups.
+    let c = claimed.iter().find(|row| row.client_id == client("c"));
+    assert_eq!(save(store, &[not_found(c.unwrap())], 31).await, 1);
+    let claimed = claim(store, missing_tenant(60), 61).await;
+    let c = claimed.iter().find(|row| row.client_id == client("c"));
+    assert_eq!(save(store, &[not_found(c.unwrap())], 62).await, 1);
+    let counts = store.lookup_queue.count_tenantless_clients(2).await;
+    let expected_counts = TenantlessCounts {
+        pending_clients: 2,
+        exhausted_clients: 1,
+        oldest_lookup_at: Some(timestamp_at(5)),
+    };
+    assert_eq!(counts.unwrap(), expected_counts);
+    let list = async |limit| {
+        let listed = store.lookup_queue.list_tenantless_clients(limit);
+        let listed = listed.await.unwrap();
+        let clients = listed
+            .iter()
+            .map(|row| (row.client_id.to_string(), row.failed_lookups));
+        clients.collect::<Vec<_>>()
+    };
+    let row = |name: &str, failed_lookups| (name.to_owned(), failed_lookups);
+    assert_eq!(list(9).await, [row("b", 0), row("a", 0), row("c", 2)]);
+    assert_eq!(list(1).await, [row("b", 0)]);
+    let reset = async |clients| {
+        let reset = store.lookup_queue.reset_tenantless_clients(clients);
+        reset.await.unwrap()
+    };
+    let selected = [client("c"), client("with-tenant"), client("unknown")];
+    assert_eq!(reset(Some(&selected)).await, 1);
+    assert_eq!(list(9).await, [row("c", 0), row("b", 0), row("a", 0)]);
+    assert_eq!(reset(Some(&[])).await, 0);
+    assert_eq!(reset(None).await, 3);
+    let claimed = claim(store, missing_tenant(2), 63).await;
+    assert_eq!(names(&claimed), ["a", "b", "c"], "a reset ends the claims");
+    let deleted = store
+        .lookup_queue
+        .delete_tenantless_clients(&selected)
+        .await;
+    assert_eq!(deleted.unwrap(), 1);
+    assert_eq!(list(9).await, [row("a", 0), row("b", 0)]);
+    assert!(find_for_org_1(store, "with-tenant").await.is_some());
+}
+
+pub async fn tenants_are_restored_only_for_connected_tenantless_clients(store: &TestStore) {
+    let upserts = vec![
+        tenantless("a", 1),
+        upsert_for_org("b", "1"),
+        tenantless("disconnected", 1),
+    ];
+    record_online(store, upserts).await;
+    record_offline(store, &["disconnected"], 2).await;
+    let tenants = ["b", "a", "disconnected", "unknown"].map(|name| (client(name), tenant("2")));
+    let restored = store.presence.restore_tenants(&tenants, timestamp_at(3));
+    assert_eq!(restored.await.unwrap(), 1);
+    let state = load_client_state(store, "a").await;
+    assert_eq!(state.connection.unwrap().tenant, Some(tenant("2")));
+    let state = load_client_state(store, "b").await;
+    assert_eq!(state.connection.unwrap().tenant, Some(tenant("1")));
+    let state = load_client_state(store, "disconnected").await;
+    assert_eq!(state.disconnect.unwrap().tenant, None);
+}

@@ -1,0 +1,11 @@
+//! The cases of the contract, grouped by what they test.
+
+pub mod batches;
+pub mod connections;
+pub mod dead_letters;
+pub mod heartbeats;
+pub mod lookup_queue;
+pub mod maintenance;
+pub mod mark_disconnected;
+pub mod presence;
+pub mod search;

@@ -1,0 +1,125 @@
+//! The contract of the repositories, as test cases that every backend must pass.
+//!
+//! [`contract_tests!`] creates one test from each case. A case receives the repositories of an empty
+//! database. To add a case, write a `pub async fn` in a module of [`cases`] and add its name to the
+//! list in [`contract_tests!`].
+
+#![allow(
+    missing_docs,
+    clippy::missing_panics_doc,
+    reason = "a case panics to fail its test, and its name says what it proves"
+)]
+
+pub mod cases;
+mod fixtures;
+mod sample_batch;
+
+/// Creates one test from each case of the contract, grouped in modules. `$open` is the path of an
+/// `async fn() -> TestStore` that creates an empty database.
+#[macro_export]
+macro_rules! contract_tests {
+    ($open:path) => {
+        $crate::contract_tests! { @modules $open;
+            batches {
+                batch_with_an_outdated_lease_is_fenced,
+                every_kind_of_row_of_a_batch_is_stored,
+                every_kind_of_row_survives_the_bisection_of_a_rejected_batch,
+                failed_batch_stores_no_kind_of_row,
+                fenced_batch_stores_no_kind_of_row,
+                rejected_row_and_unavailable_database_are_different_errors,
+            }
+            connections {
+                connection_is_visible_only_to_its_organization,
+                find_connections_for_org_returns_only_connections_of_the_organization,
+                list_all_clients_returns_pages_of_clients_with_a_tenant,
+                list_of_connections_is_ordered_counted_and_paged,
+                proxy_is_read_back_unchanged,
+                satellite_is_found_for_every_organization,
+                unusual_values_are_read_back_unchanged,
+            }
+            dead_letters {
+                dead_letter_with_an_unknown_reason_is_listed,
+                dead_letters_can_be_filtered_read_and_purged,
+                equal_dead_letters_of_a_client_share_one_row,
+                finish_replay_keeps_a_dead_letter_that_was_rejected_again,
+                oldest_dead_letters_above_the_client_limit_are_deleted,
+                oldest_dead_letters_above_the_total_limit_are_deleted,
+            }
+            heartbeats {
+                heartbeat_before_the_offline_message_is_ignored,
+                heartbeat_restores_a_disconnected_client,
+                offline_message_before_a_heartbeat_does_not_end_the_connection,
+            }
+            lookup_queue {
+                claimed_row_is_not_claimed_again_until_its_claim_ends,
+                lookup_result_for_a_changed_row_is_discarded,
+                missing_tenants_are_claimed_oldest_lookup_first,
+                only_hosts_with_an_old_report_are_claimed_for_the_inventory_refresh,
+                tenantless_clients_are_counted_listed_reset_and_deleted,
+                tenants_are_restored_only_for_connected_tenantless_clients,
+            }
+            maintenance {
+                client_ids_are_listed_in_ascending_order,
+                clients_that_disconnected_before_a_time_are_deleted,
+                connections_are_counted_by_organization,
+            }
+            mark_disconnected {
+                heartbeat_after_the_disconnect_restores_the_client,
+                mark_disconnected_does_not_undo_a_later_presence_message,
+                mark_disconnected_ends_the_connection,
+                mark_disconnected_keeps_a_client_with_a_later_heartbeat,
+                mark_disconnected_moves_the_disconnect_time_of_a_disconnected_client,
+            }
+            presence {
+                batch_of_1000_clients_is_written,
+                empty_batch_is_accepted,
+                offline_message_moves_the_client_to_disconnected_clients,
+                online_message_removes_the_client_from_disconnected_clients,
+                queue_positions_are_stored,
+                second_online_message_replaces_all_values,
+                tenant_change_keep_preserves_the_stored_tenant,
+                tenantless_client_is_stored_but_not_found_for_any_organization,
+            }
+            search {
+                connection_counts_are_correct_after_every_change,
+                filters_match_dispatchers_tags_and_facts,
+                page_starts_after_the_given_client_id,
+                prefix_filter_matches_client_id_and_fqdn,
+                search_uses_the_latest_online_message,
+            }
+        }
+    };
+    (@modules $open:path; $($module:ident { $($case:ident,)* })*) => {
+        $(
+            mod $module {
+                $(
+                    #[tokio::test]
+                    async fn $case() {
+                        let store = $open().await;
+                        $crate::cases::$module::$case(&store).await;
+                        store.maintenance.close().await;
+                    }
+                )*
+            }
+        )*
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    /// A case that is missing in the list of [`contract_tests!`] would never run.
+    #[test]
+    fn every_case_is_in_the_list() {
+        let list = include_str!("lib.rs");
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/cases");
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let text = std::fs::read_to_string(&path).unwrap();
+            for item in text.split("pub async fn ").skip(1) {
+                let name = item.split('(').next().unwrap();
+                let is_listed = list.lines().any(|line| line.trim() == format!("{name},"));
+                assert!(is_listed, "{name} of {} is not listed", path.display());
+            }
+        }
+    }
+}

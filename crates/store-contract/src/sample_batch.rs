@@ -1,0 +1,85 @@
+//! A batch that contains every kind of row.
+//!
+//! The functions name every field of [`PresenceBatch`]. After a list was added to [`PresenceBatch`],
+//! they compile only when they contain the new kind of row. The cases in `cases::batches` then prove
+//! that both backends and the bisection handle it.
+
+use store::{DeadLetterFilter, DeadLetterLimits, HeartbeatUpdate, PresenceBatch};
+use test_support::stores::TestStore;
+
+use crate::fixtures::{
+    client, connection_end, dead_letter, find_for_org_1, load_client_state, record_online,
+    timestamp_at, upsert_for_org,
+};
+
+/// A list of [`PresenceBatch`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum KindOfRow {
+    Upsert,
+    Heartbeat,
+    ConnectionEnd,
+    DeadLetter,
+}
+
+impl KindOfRow {
+    pub(crate) const ALL: [Self; 4] = [
+        Self::Upsert,
+        Self::Heartbeat,
+        Self::ConnectionEnd,
+        Self::DeadLetter,
+    ];
+}
+
+/// Returns a batch with one row of each kind. Each row belongs to another client.
+pub(crate) fn sample_batch() -> PresenceBatch {
+    PresenceBatch {
+        upserts: vec![upsert_for_org("upserted", "1")],
+        heartbeats: vec![HeartbeatUpdate {
+            client_id: client("heartbeat"),
+            received_at: timestamp_at(5),
+            tenant: None,
+        }],
+        connection_ends: vec![connection_end("ended", 5)],
+        dead_letters: vec![dead_letter("dead-letter", b"x", 5)],
+        dead_letter_limits: DeadLetterLimits {
+            max_dead_letters_per_client: 10,
+            max_dead_letters: 100,
+        },
+    }
+}
+
+/// Inserts the connections that the heartbeat and the end of the connection change.
+pub(crate) async fn insert_required_rows(store: &TestStore) {
+    let required = ["heartbeat", "ended"].map(|name| upsert_for_org(name, "1"));
+    record_online(store, required.to_vec()).await;
+}
+
+/// Returns the kinds of rows of the sample batch that the database contains.
+pub(crate) async fn stored_kinds(store: &TestStore) -> Vec<KindOfRow> {
+    let PresenceBatch {
+        upserts,
+        heartbeats,
+        connection_ends,
+        dead_letters,
+        dead_letter_limits: _,
+    } = sample_batch();
+    let upserted = find_for_org_1(store, upserts[0].client_id.as_str()).await;
+    let heartbeat = &heartbeats[0];
+    let heartbeat_state = load_client_state(store, heartbeat.client_id.as_str()).await;
+    let stored_heartbeat = heartbeat_state
+        .connection
+        .and_then(|row| row.last_heartbeat_at);
+    let end_state = load_client_state(store, connection_ends[0].client_id.as_str()).await;
+    let filter = DeadLetterFilter {
+        client: dead_letters[0].client.clone(),
+        ..DeadLetterFilter::default()
+    };
+    let stored_dead_letters = store.dead_letters.list_dead_letters(&filter, 10).await;
+    let is_stored = |kind: &KindOfRow| match kind {
+        KindOfRow::Upsert => upserted.is_some(),
+        KindOfRow::Heartbeat => stored_heartbeat == Some(heartbeat.received_at),
+        KindOfRow::ConnectionEnd => end_state.disconnect.is_some(),
+        KindOfRow::DeadLetter => !stored_dead_letters.as_ref().unwrap().is_empty(),
+    };
+    KindOfRow::ALL.into_iter().filter(is_stored).collect()
+}

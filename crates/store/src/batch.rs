@@ -1,0 +1,225 @@
+//! A batch of presence changes: the rows that one transaction writes, and how a rejected batch is
+//! split.
+//!
+//! To write another kind of row in the same transaction, add a list to [`PresenceBatch`]. The
+//! functions of this module destructure the batch without `..`, so each of them fails to compile
+//! until it handles the new list.
+
+use std::collections::BTreeSet;
+
+use domain::{ClientId, ClientInfo, ClientKind, DialectName, MessageId, Tenant, Timestamp};
+
+use crate::dead_letters::{DeadLetter, DeadLetterLimits};
+use crate::partitions::ReceivedAt;
+
+/// The data of an online message. The store inserts or updates the client's row in `connections`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ConnectionUpsert {
+    /// Client id.
+    pub client_id: ClientId,
+    /// Dialect of the online message.
+    pub dialect: DialectName,
+    /// Whether the client is a host or a proxy.
+    pub kind: ClientKind,
+    /// Topic prefix of the online message.
+    pub topic_prefix: String,
+    /// Facts, dispatchers, tags, name and version that the client sent.
+    pub info: ClientInfo,
+    /// Id of the online message.
+    pub message_id: Option<MessageId>,
+    /// Send time of the online message.
+    pub message_sent_at: Timestamp,
+    /// Receive time and queue position of the online message.
+    pub received_at: ReceivedAt,
+    /// Time of a heartbeat that was received later than the online message but processed earlier.
+    pub last_heartbeat_at: Option<Timestamp>,
+    /// How the result of the tenant lookup changes the row.
+    pub tenant: TenantChange,
+    /// Whether inventory accepts this host.
+    pub inventory_eligible: bool,
+    /// Time at which the report to inventory was delivered. `None` if the report is still pending.
+    pub reported_to_inventory_at: Option<Timestamp>,
+}
+
+/// A heartbeat to record.
+///
+/// The store ignores the heartbeat of an unknown client, and a heartbeat that is not newer than the
+/// client's latest presence message. Other heartbeats have these effects:
+///
+/// - A connected client stays connected, even if an older offline message is processed later.
+/// - A disconnected client becomes connected again, with its previous data.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HeartbeatUpdate {
+    /// Client id.
+    pub client_id: ClientId,
+    /// Receive time of the heartbeat.
+    pub received_at: Timestamp,
+    /// How the result of the tenant lookup changes the row. `None` leaves the tenant unchanged.
+    pub tenant: Option<TenantChange>,
+}
+
+/// An offline message to record. The message ends the client's connection, unless the store has a
+/// later heartbeat of the client.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ConnectionEnd {
+    /// Client id.
+    pub client_id: ClientId,
+    /// Receive time and queue position of the offline message.
+    pub received_at: ReceivedAt,
+}
+
+/// How the result of a tenant lookup changes a row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TenantChange {
+    /// The lookup found this tenant. The store resets the number of failed lookups.
+    Found(Tenant),
+    /// The lookup finished at this time and found no tenant. The client becomes tenantless.
+    NotFound(Timestamp),
+    /// The lookup was not possible. The client keeps this tenant, which is already stored.
+    Keep(Tenant),
+    /// The lookup was not possible and no tenant is stored. The client becomes tenantless and
+    /// immediately due for a lookup.
+    PendingLookup,
+}
+
+/// The changes of one batch. The store writes the lists in the order of these fields, in one
+/// transaction.
+///
+/// Each list contains a client at most once. Two lists can contain the same client, for example if
+/// the client connected and disconnected within the batch.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct PresenceBatch {
+    /// Clients that sent an online message.
+    pub upserts: Vec<ConnectionUpsert>,
+    /// Clients that sent a heartbeat.
+    pub heartbeats: Vec<HeartbeatUpdate>,
+    /// Clients that sent an offline message.
+    pub connection_ends: Vec<ConnectionEnd>,
+    /// Messages that can never be processed.
+    pub dead_letters: Vec<DeadLetter>,
+    /// Limits on the number of stored dead letters. The store deletes the oldest dead letters above
+    /// a limit.
+    pub dead_letter_limits: DeadLetterLimits,
+}
+
+/// The parts of a batch that the database rejected.
+#[derive(Debug, Clone, PartialEq)]
+pub enum SplitBatch {
+    /// Smaller batches. Together they contain all rows of the batch.
+    Parts(Vec<PresenceBatch>),
+    /// The batch cannot be split: it contains either one dead letter, or the presence changes of
+    /// one client.
+    Indivisible(PresenceBatch),
+}
+
+impl PresenceBatch {
+    /// Returns whether the batch contains no changes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let Self {
+            upserts,
+            heartbeats,
+            connection_ends,
+            dead_letters,
+            dead_letter_limits: _,
+        } = self;
+        upserts.is_empty()
+            && heartbeats.is_empty()
+            && connection_ends.is_empty()
+            && dead_letters.is_empty()
+    }
+
+    /// Splits a batch into smaller batches, to find a row that the database rejects.
+    ///
+    /// A batch of several clients is split into two batches with half of the clients each. All rows
+    /// of one client are in the same batch. In a batch of one client, the dead letters are
+    /// separated from each other and from the other rows.
+    #[must_use]
+    pub fn split(self) -> SplitBatch {
+        let clients = self.clients();
+        if clients.len() > 1 {
+            let first_half = clients.iter().take(clients.len() / 2).cloned().collect();
+            return SplitBatch::Parts(self.split_by_client(&first_half).into());
+        }
+        let parts = self.split_off_dead_letters();
+        match <[Self; 1]>::try_from(parts) {
+            Ok([batch]) => SplitBatch::Indivisible(batch),
+            Err(parts) => SplitBatch::Parts(parts),
+        }
+    }
+
+    /// Returns the clients in the batch. `None` stands for dead letters without a client.
+    fn clients(&self) -> BTreeSet<Option<ClientId>> {
+        let Self {
+            upserts,
+            heartbeats,
+            connection_ends,
+            dead_letters,
+            dead_letter_limits: _,
+        } = self;
+        let upsert_clients = upserts.iter().map(|row| Some(row.client_id.clone()));
+        let heartbeat_clients = heartbeats.iter().map(|row| Some(row.client_id.clone()));
+        let end_clients = connection_ends
+            .iter()
+            .map(|row| Some(row.client_id.clone()));
+        let dead_letter_clients = dead_letters.iter().map(|row| row.client.clone());
+        upsert_clients
+            .chain(heartbeat_clients)
+            .chain(end_clients)
+            .chain(dead_letter_clients)
+            .collect()
+    }
+
+    /// Splits the batch into the rows of the clients in `first_half` and the other rows.
+    fn split_by_client(self, first_half: &BTreeSet<Option<ClientId>>) -> [Self; 2] {
+        let Self {
+            upserts,
+            heartbeats,
+            connection_ends,
+            dead_letters,
+            dead_letter_limits,
+        } = self;
+        let is_first = |client: &ClientId| first_half.contains(&Some(client.clone()));
+        let upserts = partition(upserts, |row| is_first(&row.client_id));
+        let heartbeats = partition(heartbeats, |row| is_first(&row.client_id));
+        let connection_ends = partition(connection_ends, |row| is_first(&row.client_id));
+        let dead_letters = partition(dead_letters, |row| first_half.contains(&row.client));
+        [
+            Self {
+                upserts: upserts.0,
+                heartbeats: heartbeats.0,
+                connection_ends: connection_ends.0,
+                dead_letters: dead_letters.0,
+                dead_letter_limits,
+            },
+            Self {
+                upserts: upserts.1,
+                heartbeats: heartbeats.1,
+                connection_ends: connection_ends.1,
+                dead_letters: dead_letters.1,
+                dead_letter_limits,
+            },
+        ]
+    }
+
+    /// Splits the batch into one batch for each dead letter and one batch with the other rows.
+    fn split_off_dead_letters(mut self) -> Vec<Self> {
+        let dead_letters = std::mem::take(&mut self.dead_letters);
+        let mut parts: Vec<Self> = dead_letters
+            .into_iter()
+            .map(|dead_letter| Self {
+                dead_letters: vec![dead_letter],
+                dead_letter_limits: self.dead_letter_limits,
+                ..Self::default()
+            })
+            .collect();
+        if !self.is_empty() || parts.is_empty() {
+            parts.push(self);
+        }
+        parts
+    }
+}
+
+fn partition<T>(rows: Vec<T>, is_first: impl Fn(&T) -> bool) -> (Vec<T>, Vec<T>) {
+    rows.into_iter().partition(is_first)
+}

@@ -1,0 +1,65 @@
+//! Kafka partitions: positions of messages, and the ownership that fences the batches of a previous
+//! owner.
+
+use domain::Timestamp;
+
+/// Receive time and queue position of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReceivedAt {
+    /// Receive time of the message.
+    pub time: Timestamp,
+    /// Position of the message in Kafka. `None` in deployments without Kafka.
+    pub position: Option<QueuePosition>,
+}
+
+/// Position of a message in a Kafka topic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueuePosition {
+    /// Partition number.
+    pub partition: i32,
+    /// Offset of the message in the partition.
+    pub offset: i64,
+}
+
+impl QueuePosition {
+    /// Creates a position from two nullable columns. Returns `None` if a column is null.
+    #[must_use]
+    pub fn from_columns(partition: Option<i32>, offset: Option<i64>) -> Option<Self> {
+        let (partition, offset) = partition.zip(offset)?;
+        Some(Self { partition, offset })
+    }
+}
+
+/// A Kafka topic that the recorder reads. The name of the topic in Kafka is configurable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum QueueTopic {
+    /// Topic of presence messages.
+    Ingress,
+    /// Topic of responses and heartbeats.
+    Answers,
+}
+
+impl QueueTopic {
+    /// Returns the topic's name in the database and in logs.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ingress => "ingress",
+            Self::Answers => "answers",
+        }
+    }
+}
+
+/// Ownership of a Kafka partition. The owner may write the partition's messages to the database
+/// until another process acquires the partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PartitionLease {
+    /// Kafka topic of the partition.
+    pub queue: QueueTopic,
+    /// Partition number.
+    pub partition: i32,
+    /// Epoch that [`PresenceRepository::acquire_partitions`] returned.
+    ///
+    /// [`PresenceRepository::acquire_partitions`]: crate::PresenceRepository::acquire_partitions
+    pub epoch: i64,
+}

@@ -1,0 +1,95 @@
+//! Presence: the stored state of clients, and the batches that change it. Only the recorder writes
+//! batches.
+
+use std::collections::HashMap;
+
+use async_trait::async_trait;
+
+use domain::{ClientId, MessageId, Tenant, Timestamp};
+
+use crate::batch::PresenceBatch;
+use crate::error::Result;
+use crate::partitions::{PartitionLease, QueueTopic, ReceivedAt};
+
+/// The database rows of a client before a batch is applied.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct StoredState {
+    /// The client's row in `connections`, if the client is connected.
+    pub connection: Option<StoredConnection>,
+    /// The client's row in `disconnected_clients`, if the client has disconnected.
+    pub disconnect: Option<StoredDisconnect>,
+}
+
+/// The columns of `connections` that decide how a new message is applied. In the comments of the
+/// fields, a presence message is an online message or an offline message.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoredConnection {
+    /// Id of the latest online message.
+    pub message_id: Option<MessageId>,
+    /// Send time of the latest online message.
+    pub message_sent_at: Timestamp,
+    /// The client's tenant. `None` if the tenant is unknown.
+    pub tenant: Option<Tenant>,
+    /// Receive time and queue position of the latest presence message.
+    pub received_at: ReceivedAt,
+    /// Whether the latest presence message is an offline message that a later heartbeat overruled.
+    pub offline_message_overruled: bool,
+    /// Time of the latest heartbeat. `None` if the client sent no heartbeat after its latest
+    /// presence message.
+    pub last_heartbeat_at: Option<Timestamp>,
+}
+
+/// The columns of `disconnected_clients` that decide how a new message is applied.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoredDisconnect {
+    /// Id of the latest online message before the disconnect.
+    pub message_id: Option<MessageId>,
+    /// Send time of the latest online message before the disconnect.
+    pub message_sent_at: Timestamp,
+    /// The client's tenant before the disconnect. `None` if the tenant was unknown.
+    pub tenant: Option<Tenant>,
+    /// Receive time and queue position of the offline message.
+    pub received_at: ReceivedAt,
+}
+
+/// Outcome of [`PresenceRepository::record_batch`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WriteOutcome {
+    /// The batch is durable.
+    Committed,
+    /// Nothing was written, because another process acquired these partitions.
+    Fenced(Vec<PartitionLease>),
+}
+
+/// Reads and writes the presence of clients, for the recorder.
+#[async_trait]
+pub trait PresenceRepository: Send + Sync + 'static {
+    /// Loads the stored state of clients in one query. Unknown clients are absent from the map.
+    async fn load_client_states(
+        &self,
+        clients: &[ClientId],
+    ) -> Result<HashMap<ClientId, StoredState>>;
+
+    /// Writes a batch in one transaction. The batch is durable when this method returns.
+    ///
+    /// Writes nothing if another process has acquired one of the partitions in `leases`.
+    async fn record_batch(
+        &self,
+        batch: &PresenceBatch,
+        leases: &[PartitionLease],
+        now: Timestamp,
+    ) -> Result<WriteOutcome>;
+
+    /// Acquires partitions for the process `new_owner`. Increments the epoch of each partition, so
+    /// the store rejects batches of the previous owners.
+    async fn acquire_partitions(
+        &self,
+        queue: QueueTopic,
+        partitions: &[i32],
+        new_owner: &str,
+    ) -> Result<Vec<PartitionLease>>;
+
+    /// Restores the tenants of clients that are connected and tenantless. Skips all other clients.
+    /// Returns the number of restored tenants.
+    async fn restore_tenants(&self, clients: &[(ClientId, Tenant)], now: Timestamp) -> Result<u64>;
+}

@@ -1,0 +1,238 @@
+//! The steps of a transaction that writes a batch, in their order.
+
+use async_trait::async_trait;
+
+use domain::{ClientId, Timestamp};
+
+use super::query::Query;
+use super::row::ColumnReader;
+use super::statements::SharedStatements;
+use crate::batch::{
+    ConnectionEnd, ConnectionUpsert, HeartbeatUpdate, PresenceBatch, TenantChange,
+};
+use crate::dead_letters::{DeadLetter, DeadLetterLimits};
+use crate::error::Result;
+use crate::partitions::{PartitionLease, ReceivedAt};
+use crate::presence::WriteOutcome;
+
+/// A transaction that writes a batch. Dropping the transaction rolls it back.
+///
+/// Each list of [`PresenceBatch`] has one method, which each backend must implement.
+#[async_trait]
+pub trait SqlTransaction: Send + Sized {
+    /// A row of a result.
+    type Row: ColumnReader;
+
+    /// Runs a query and returns all rows.
+    async fn fetch_all(&mut self, query: Query<'_>) -> Result<Vec<Self::Row>>;
+
+    /// Runs a statement and returns the number of changed rows.
+    async fn execute(&mut self, query: Query<'_>) -> Result<u64>;
+
+    /// Reads the columns `queue`, `partition` and `epoch` of at least the partitions in `leases`. No
+    /// process can acquire one of these partitions until the end of the transaction.
+    async fn lock_partitions(&mut self, leases: &[PartitionLease]) -> Result<Vec<Self::Row>>;
+
+    /// Inserts or updates rows in `connections`.
+    ///
+    /// Three columns of an existing row need special rules:
+    /// - `tenant_lookup_failure_count` is reset if the client has a tenant. For a tenantless client,
+    ///   only the tenantless job changes the number.
+    /// - `last_heartbeat_at` is kept if the stored heartbeat is later than this online message.
+    /// - `stale_timestamp` is kept for a tenantless client, because a tenantless client is never
+    ///   reported to inventory.
+    async fn upsert_connections(&mut self, rows: &[ConnectionUpsert], now: Timestamp)
+    -> Result<()>;
+
+    /// Applies heartbeats to connected and to disconnected clients. Tries both for each heartbeat,
+    /// because a client can have connected or disconnected after its state was loaded.
+    async fn apply_heartbeats(&mut self, rows: &[HeartbeatUpdate], now: Timestamp) -> Result<()>;
+
+    /// Applies offline messages. Returns the number of ended connections.
+    ///
+    /// A client with a later heartbeat stays connected, and its row stores the receive time of the
+    /// offline message. If a client is already disconnected, its row stores the receive time of the
+    /// latest offline message.
+    async fn end_connections(&mut self, rows: &[ConnectionEnd]) -> Result<u64>;
+
+    /// Inserts dead letters. If a message is already stored, updates its row and increments
+    /// `occurrences`.
+    async fn insert_dead_letters(&mut self, rows: &[DeadLetter]) -> Result<()>;
+
+    /// Commits the transaction.
+    async fn commit(self) -> Result<()>;
+}
+
+/// Writes a batch and commits the transaction. Writes nothing if a lease is lost.
+pub(super) async fn record_batch(
+    mut transaction: impl SqlTransaction,
+    statements: &SharedStatements,
+    batch: &PresenceBatch,
+    leases: &[PartitionLease],
+    now: Timestamp,
+) -> Result<WriteOutcome> {
+    let PresenceBatch {
+        upserts,
+        heartbeats,
+        connection_ends,
+        dead_letters,
+        dead_letter_limits,
+    } = batch;
+    let lost_leases = find_lost_leases(&mut transaction, leases).await?;
+    if !lost_leases.is_empty() {
+        return Ok(WriteOutcome::Fenced(lost_leases));
+    }
+    if !upserts.is_empty() {
+        transaction.upsert_connections(upserts, now).await?;
+        delete_disconnects(&mut transaction, statements, upserts).await?;
+    }
+    if !heartbeats.is_empty() {
+        transaction.apply_heartbeats(heartbeats, now).await?;
+    }
+    if !connection_ends.is_empty() {
+        transaction.end_connections(connection_ends).await?;
+    }
+    if !dead_letters.is_empty() {
+        transaction.insert_dead_letters(dead_letters).await?;
+        let limits = *dead_letter_limits;
+        enforce_limits(&mut transaction, statements, dead_letters, limits).await?;
+    }
+    transaction.commit().await?;
+    Ok(WriteOutcome::Committed)
+}
+
+/// Returns the leases whose epoch is not the current epoch of the partition.
+async fn find_lost_leases(
+    transaction: &mut impl SqlTransaction,
+    leases: &[PartitionLease],
+) -> Result<Vec<PartitionLease>> {
+    if leases.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut current_epochs = Vec::new();
+    for row in transaction.lock_partitions(leases).await? {
+        current_epochs.push((
+            row.text("queue")?,
+            row.optional_integer("partition")?,
+            row.optional_integer("epoch")?,
+        ));
+    }
+    let is_current = |lease: &&PartitionLease| {
+        let partition = Some(lease.partition.into());
+        let epoch = Some(lease.epoch);
+        current_epochs.contains(&(lease.queue.as_str().to_owned(), partition, epoch))
+    };
+    Ok(leases
+        .iter()
+        .filter(|lease| !is_current(lease))
+        .copied()
+        .collect())
+}
+
+/// Deletes the rows of connected clients in `disconnected_clients`.
+async fn delete_disconnects(
+    transaction: &mut impl SqlTransaction,
+    statements: &SharedStatements,
+    upserts: &[ConnectionUpsert],
+) -> Result<()> {
+    let clients: Vec<ClientId> = upserts.iter().map(|row| row.client_id.clone()).collect();
+    let has_tenantless_client = upserts
+        .iter()
+        .any(|row| TenantColumns::from(&row.tenant).org_id.is_empty());
+    if has_tenantless_client {
+        let query = statements.keep_failed_lookups.with([clients[..].into()]);
+        transaction.execute(query).await?;
+    }
+    let query = statements.delete_disconnects.with([clients[..].into()]);
+    transaction.execute(query).await?;
+    Ok(())
+}
+
+/// Deletes the oldest dead letters above the limits.
+async fn enforce_limits(
+    transaction: &mut impl SqlTransaction,
+    statements: &SharedStatements,
+    dead_letters: &[DeadLetter],
+    limits: DeadLetterLimits,
+) -> Result<()> {
+    let mut client_ids: Vec<&str> = dead_letters
+        .iter()
+        .map(DeadLetter::client_id_column)
+        .collect();
+    client_ids.sort_unstable();
+    client_ids.dedup();
+    let query = statements.delete_dead_letters_above_client_limit.with([
+        super::Parameter::TextList(client_ids),
+        limits.max_dead_letters_per_client.into(),
+    ]);
+    transaction.execute(query).await?;
+    let query = statements
+        .delete_dead_letters_above_total_limit
+        .with([limits.max_dead_letters.into()]);
+    transaction.execute(query).await?;
+    Ok(())
+}
+
+/// Ends the connection of a client, unless its latest presence message is later than `time`.
+pub(super) async fn mark_disconnected(
+    mut transaction: impl SqlTransaction,
+    statements: &SharedStatements,
+    client: &ClientId,
+    time: Timestamp,
+) -> Result<bool> {
+    let query = statements.latest_presence_message.with([client.into()]);
+    let is_ended = match transaction.fetch_all(query).await?.first() {
+        Some(row) if row.timestamp("presence_received_at")? > time => return Ok(false),
+        Some(_) => {
+            let received_at = ReceivedAt {
+                time,
+                position: None,
+            };
+            let end = ConnectionEnd {
+                client_id: client.clone(),
+                received_at,
+            };
+            transaction.end_connections(&[end]).await? > 0
+        }
+        // Does not end connections, because the client can connect at this moment.
+        None => {
+            let statement = statements.update_disconnect_time;
+            let query = statement.with([client.into(), time.into()]);
+            transaction.execute(query).await?;
+            false
+        }
+    };
+    transaction.commit().await?;
+    Ok(is_ended)
+}
+
+/// The columns of a row that a [`TenantChange`] sets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TenantColumns<'a> {
+    /// Organization id. Empty for a tenantless client.
+    pub org_id: &'a str,
+    /// Account number. Empty for a tenantless client.
+    pub account: &'a str,
+    /// Time of the lookup that found no tenant. `None` for a client with a tenant.
+    pub lookup_timestamp: Option<Timestamp>,
+}
+
+impl<'a> From<&'a TenantChange> for TenantColumns<'a> {
+    fn from(change: &'a TenantChange) -> Self {
+        let tenantless = |lookup_timestamp| Self {
+            org_id: "",
+            account: "",
+            lookup_timestamp: Some(lookup_timestamp),
+        };
+        match change {
+            TenantChange::Found(tenant) | TenantChange::Keep(tenant) => Self {
+                org_id: tenant.org_id.as_str(),
+                account: &tenant.account,
+                lookup_timestamp: None,
+            },
+            TenantChange::NotFound(time) => tenantless(*time),
+            // If the lookup time is the Unix epoch, the client is due for a lookup immediately.
+            TenantChange::PendingLookup => tenantless(Timestamp::UNIX_EPOCH),
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! [`DeadLetterRepository`] of a SQL database.
+
+use async_trait::async_trait;
+
+use domain::Timestamp;
+
+use super::statements::DEAD_LETTER_COLUMNS;
+use super::{Access, ColumnReader as _, Query, SqlDatabase, fetch_optional, row};
+use crate::dead_letters::{DeadLetterFilter, DeadLetterRepository, StoredDeadLetter};
+use crate::error::Result;
+
+#[async_trait]
+impl<D: SqlDatabase> DeadLetterRepository for D {
+    async fn list_dead_letters(
+        &self,
+        filter: &DeadLetterFilter,
+        limit: u32,
+    ) -> Result<Vec<StoredDeadLetter>> {
+        let rows = self.fetch_all(Access::Read, list_query(filter, limit));
+        rows.await?
+            .iter()
+            .map(|row| row::dead_letter(row, Vec::new()))
+            .collect()
+    }
+
+    async fn find_dead_letter(&self, dead_letter_id: i64) -> Result<Option<StoredDeadLetter>> {
+        let statement = self.statements().find_dead_letter;
+        let query = statement.with([dead_letter_id.into()]);
+        match fetch_optional(self, Access::Read, query).await? {
+            Some(row) => Ok(Some(row::dead_letter(&row, row.bytes("payload")?)?)),
+            None => Ok(None),
+        }
+    }
+
+    async fn request_replay(&self, dead_letter_id: i64, now: Timestamp) -> Result<bool> {
+        let statement = self.statements().request_replay;
+        let query = statement.with([dead_letter_id.into(), now.into()]);
+        Ok(self.execute(query).await? > 0)
+    }
+
+    async fn finish_replay(&self, dead_letter_id: i64, occurrences: u64) -> Result<bool> {
+        let statement = self.statements().finish_replay;
+        let query = statement.with([dead_letter_id.into(), occurrences.into()]);
+        Ok(self.execute(query).await? > 0)
+    }
+
+    async fn purge_dead_letters(&self, filter: &DeadLetterFilter) -> Result<u64> {
+        self.execute(purge_query(filter)).await
+    }
+}
+
+pub(super) fn list_query(filter: &DeadLetterFilter, limit: u32) -> Query<'_> {
+    let mut query = Query::dynamic(format!("SELECT {DEAD_LETTER_COLUMNS} FROM dead_letters"));
+    push_conditions(&mut query, filter);
+    query.push(" ORDER BY id DESC LIMIT ").push_parameter(limit);
+    query.without_cache()
+}
+
+pub(super) fn purge_query(filter: &DeadLetterFilter) -> Query<'_> {
+    let mut query = Query::dynamic("DELETE FROM dead_letters");
+    push_conditions(&mut query, filter);
+    query.without_cache()
+}
+
+fn push_conditions<'a>(query: &mut Query<'a>, filter: &'a DeadLetterFilter) {
+    let DeadLetterFilter {
+        client,
+        reason,
+        received_before,
+        replay_requested,
+    } = filter;
+    query.push(" WHERE true");
+    if let Some(client) = client {
+        query.push(" AND client_id = ").push_parameter(client);
+    }
+    if let Some(reason) = reason {
+        query.push(" AND reason = ").push_parameter(reason.as_str());
+    }
+    if let Some(received_before) = received_before {
+        query
+            .push(" AND last_received < ")
+            .push_parameter(*received_before);
+    }
+    if *replay_requested {
+        query.push(" AND replay_requested_at IS NOT NULL");
+    }
+}

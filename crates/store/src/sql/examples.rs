@@ -1,0 +1,70 @@
+//! Queries for the tests that prepare every statement of a backend.
+
+use domain::{ClientId, OrgId, RejectReason, Timestamp};
+
+use super::dead_letters;
+use super::statements::SharedStatements;
+use crate::dead_letters::DeadLetterFilter;
+use crate::page::ConnectionFilter;
+
+/// Returns the name and the text of the shared statements, of the lists `own_statements` of a
+/// backend, and of the queries for dead letters with each combination of conditions.
+#[must_use]
+pub fn texts(
+    shared_statements: &SharedStatements,
+    own_statements: &[&[(&'static str, &'static str)]],
+) -> Vec<(&'static str, String)> {
+    let mut texts: Vec<(&str, String)> = shared_statements
+        .list()
+        .into_iter()
+        .chain(own_statements.concat())
+        .map(|(name, sql)| (name, sql.to_owned()))
+        .collect();
+    for conditions in 0..16 {
+        let has_condition = |bit: u32| conditions & (1 << bit) != 0;
+        let filter = DeadLetterFilter {
+            client: ClientId::new("example")
+                .ok()
+                .filter(|_| has_condition(0)),
+            reason: has_condition(1).then_some(RejectReason::InvalidJson),
+            received_before: has_condition(2).then_some(Timestamp::UNIX_EPOCH),
+            replay_requested: has_condition(3),
+        };
+        let (list, purge) = (
+            dead_letters::list_query(&filter, 1),
+            dead_letters::purge_query(&filter),
+        );
+        texts.push(("list_query", list.sql().to_string()));
+        texts.push(("purge_query", purge.sql().to_string()));
+    }
+    texts
+}
+
+/// Returns filters that use each condition alone and all conditions together, with an organization.
+#[must_use]
+pub fn example_filters() -> Vec<(OrgId, ConnectionFilter)> {
+    let uuid = "0a5d2b9e-5163-47ee-9e57-3bb6d90bdfff";
+    let conditions: [fn(&mut ConnectionFilter); 5] = [
+        |filter| filter.require_dispatcher("echo"),
+        |filter| filter.require_tag("region", "us1"),
+        |filter| filter.require_fact("fqdn", "host.example.com"),
+        |filter| filter.require_fact("insights_id", uuid),
+        |filter| filter.require_prefix("web"),
+    ];
+    let mut all_conditions = ConnectionFilter::default();
+    let mut filters = vec![ConnectionFilter::default()];
+    for require in conditions {
+        let mut filter = ConnectionFilter::default();
+        require(&mut filter);
+        filters.push(filter);
+        // Each condition is required twice, because a filter can contain several values.
+        require(&mut all_conditions);
+        require(&mut all_conditions);
+    }
+    filters.push(all_conditions);
+    let org = OrgId::new("1").ok();
+    org.map_or_else(Vec::new, |org| {
+        let with_org = filters.into_iter().map(|filter| (org.clone(), filter));
+        with_org.collect()
+    })
+}

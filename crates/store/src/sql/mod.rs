@@ -1,0 +1,138 @@
+//! The repositories of a SQL database, except for what differs between databases.
+//!
+//! A backend implements [`SqlDatabase`] for its pool of connections, [`SqlTransaction`] for its
+//! transactions and [`ColumnReader`] for its rows. This module then implements the five
+//! repositories for it. What this module contains, once for all backends:
+//!
+//! - `statements`: statements that all databases accept, and their columns;
+//! - `row`: the conversion of rows to Rust types;
+//! - `presence`, `connections`, `lookup_queue`, `dead_letters`, `maintenance`: the repositories;
+//! - `batch`: the order of the steps of a batch, and the decision whether a batch is fenced.
+//!
+//! A backend contains its driver, its schema, and the statements that only its database accepts.
+
+mod batch;
+mod connections;
+mod dead_letters;
+mod examples;
+mod lookup_queue;
+mod maintenance;
+mod presence;
+mod query;
+mod row;
+mod statements;
+
+use async_trait::async_trait;
+
+use domain::{ClientId, OrgId, Tenant, Timestamp};
+
+use crate::error::Result;
+use crate::lookup_queue::LookupResult;
+use crate::page::PageRequest;
+use crate::partitions::{PartitionLease, QueueTopic};
+
+pub use batch::{SqlTransaction, TenantColumns};
+pub use examples::{example_filters, texts};
+pub use query::{Parameter, Query, Statement};
+pub use row::{ColumnReader, invalid_json, partition_lease, timestamp_from_micros};
+pub use statements::{CONNECTION_COLUMNS, SharedStatements, SqlSyntax};
+
+/// The connections that a statement uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Connections that can write. The recorder also uses them to read, so API queries cannot delay
+    /// the recorder.
+    Write,
+    /// Connections for reading.
+    Read,
+    /// Connections for the short queries of the API.
+    ApiRead,
+}
+
+/// Rows of one page, and the number of rows on all pages.
+#[derive(Debug, Clone)]
+pub struct RowPage<Row> {
+    /// Number of rows on all pages. 0 if the request needs no total count.
+    pub total_count: u64,
+    /// Rows of this page. A row whose `client_id` is null belongs to no client and is ignored.
+    pub rows: Vec<Row>,
+}
+
+/// A pool of connections to a SQL database.
+///
+/// The first methods run statements. The other methods are the operations whose statements differ
+/// between databases. Each of them has the documentation of the repository method of the same name.
+#[async_trait]
+pub trait SqlDatabase: Send + Sync + 'static {
+    /// A row of a result.
+    type Row: ColumnReader;
+    /// A transaction that writes a batch.
+    type Transaction: SqlTransaction;
+
+    /// Returns the statements that all databases accept, in the syntax of this database.
+    fn statements(&self) -> &'static SharedStatements;
+
+    /// Runs a query and returns all rows.
+    async fn fetch_all(&self, access: Access, query: Query<'_>) -> Result<Vec<Self::Row>>;
+
+    /// Runs a statement and returns the number of changed rows.
+    async fn execute(&self, query: Query<'_>) -> Result<u64>;
+
+    /// Runs a query that returns one row with the column `count`.
+    async fn fetch_count(&self, access: Access, query: Query<'_>) -> Result<u64> {
+        let rows = self.fetch_all(access, query).await?;
+        rows.first().map_or(Ok(0), |row| row.count("count"))
+    }
+
+    /// Starts a transaction that can write.
+    async fn begin(&self) -> Result<Self::Transaction>;
+
+    /// See [`PresenceRepository`](crate::PresenceRepository).
+    async fn acquire_partitions(
+        &self,
+        queue: QueueTopic,
+        partitions: &[i32],
+        new_owner: &str,
+    ) -> Result<Vec<PartitionLease>>;
+
+    /// See [`PresenceRepository`](crate::PresenceRepository).
+    async fn restore_tenants(&self, clients: &[(ClientId, Tenant)], now: Timestamp) -> Result<u64>;
+
+    /// Reads a page of an organization's connections. Each row has the [`CONNECTION_COLUMNS`].
+    async fn fetch_connections(
+        &self,
+        org: &OrgId,
+        request: &PageRequest,
+    ) -> Result<RowPage<Self::Row>>;
+
+    /// Reads a page of the clients of all organizations. Each row has the columns `client_id`,
+    /// `org_id` and `account`.
+    async fn fetch_all_clients(&self, offset: u64, limit: u64) -> Result<RowPage<Self::Row>>;
+
+    /// See [`LookupQueueRepository`](crate::LookupQueueRepository).
+    async fn save_lookup_results(&self, results: &[LookupResult], now: Timestamp) -> Result<u64>;
+
+    /// See [`MaintenanceRepository`](crate::MaintenanceRepository).
+    async fn delete_clients_disconnected_before(&self, time: Timestamp) -> Result<u64>;
+
+    /// See [`MaintenanceRepository`](crate::MaintenanceRepository).
+    async fn count_connections_with_tenant(&self) -> Result<u64>;
+
+    /// See [`MaintenanceRepository`](crate::MaintenanceRepository).
+    async fn compact(&self) -> Result<()>;
+
+    /// See [`MaintenanceRepository`](crate::MaintenanceRepository).
+    async fn ping(&self) -> Result<()>;
+
+    /// See [`MaintenanceRepository`](crate::MaintenanceRepository).
+    async fn close(&self);
+}
+
+/// Runs a query that returns at most one row.
+async fn fetch_optional<D: SqlDatabase>(
+    database: &D,
+    access: Access,
+    query: Query<'_>,
+) -> Result<Option<D::Row>> {
+    Ok(database.fetch_all(access, query).await?.pop())
+}

@@ -1,0 +1,52 @@
+//! [`PresenceRepository`] of a SQL database.
+
+use std::collections::HashMap;
+
+use async_trait::async_trait;
+
+use domain::{ClientId, Tenant, Timestamp};
+
+use super::{Access, SqlDatabase, batch, row};
+use crate::batch::PresenceBatch;
+use crate::error::Result;
+use crate::partitions::{PartitionLease, QueueTopic};
+use crate::presence::{PresenceRepository, StoredState, WriteOutcome};
+
+#[async_trait]
+impl<D: SqlDatabase> PresenceRepository for D {
+    async fn load_client_states(
+        &self,
+        clients: &[ClientId],
+    ) -> Result<HashMap<ClientId, StoredState>> {
+        let query = self.statements().load_client_states.with([clients.into()]);
+        let rows = self.fetch_all(Access::Write, query).await?;
+        let mut states: HashMap<ClientId, StoredState> = HashMap::with_capacity(rows.len());
+        for row in &rows {
+            let state = states.entry(row::client_id(row)?).or_default();
+            row::add_to_state(state, row)?;
+        }
+        Ok(states)
+    }
+
+    async fn record_batch(
+        &self,
+        batch: &PresenceBatch,
+        leases: &[PartitionLease],
+        now: Timestamp,
+    ) -> Result<WriteOutcome> {
+        batch::record_batch(self.begin().await?, self.statements(), batch, leases, now).await
+    }
+
+    async fn acquire_partitions(
+        &self,
+        queue: QueueTopic,
+        partitions: &[i32],
+        new_owner: &str,
+    ) -> Result<Vec<PartitionLease>> {
+        SqlDatabase::acquire_partitions(self, queue, partitions, new_owner).await
+    }
+
+    async fn restore_tenants(&self, clients: &[(ClientId, Tenant)], now: Timestamp) -> Result<u64> {
+        SqlDatabase::restore_tenants(self, clients, now).await
+    }
+}

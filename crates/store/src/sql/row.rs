@@ -1,0 +1,236 @@
+//! Conversion of rows to Rust types.
+
+use serde_json::Value;
+
+use domain::{ClientId, ClientInfo, ClientKind, Connection, DialectName, MessageId, OrgId, Tenant};
+use domain::Timestamp;
+
+use crate::dead_letters::StoredDeadLetter;
+use crate::error::{Result, StoreError};
+use crate::lookup_queue::{ClaimedConnection, TenantlessClient, TenantlessCounts};
+use crate::partitions::{PartitionLease, QueuePosition, QueueTopic, ReceivedAt};
+use crate::presence::{StoredConnection, StoredDisconnect, StoredState};
+
+/// Reads the columns of a row. Each backend implements this trait for the rows of its driver.
+///
+/// Each method fails if the row has no column of this name, or the column has another type.
+pub trait ColumnReader: Send + Sync + 'static {
+    /// Reads a text. Returns `None` for null.
+    fn optional_text(&self, column: &str) -> Result<Option<String>>;
+
+    /// Reads a whole number of any size. Returns `None` for null.
+    fn optional_integer(&self, column: &str) -> Result<Option<i64>>;
+
+    /// Reads a time. Returns `None` for null.
+    fn optional_timestamp(&self, column: &str) -> Result<Option<Timestamp>>;
+
+    /// Reads a boolean.
+    fn boolean(&self, column: &str) -> Result<bool>;
+
+    /// Reads binary data.
+    fn bytes(&self, column: &str) -> Result<Vec<u8>>;
+
+    /// Reads JSON. Reads invalid JSON as null, with [`invalid_json`].
+    fn json(&self, column: &str) -> Result<Value>;
+
+    /// Reads a text that is not null.
+    fn text(&self, column: &str) -> Result<String> {
+        not_null(column, self.optional_text(column)?)
+    }
+
+    /// Reads a time that is not null.
+    fn timestamp(&self, column: &str) -> Result<Timestamp> {
+        not_null(column, self.optional_timestamp(column)?)
+    }
+
+    /// Reads a count that is not null. Reads a negative number as 0.
+    fn count(&self, column: &str) -> Result<u64> {
+        let count = not_null(column, self.optional_integer(column)?)?;
+        Ok(u64::try_from(count).unwrap_or(0))
+    }
+}
+
+fn not_null<T>(column: &str, value: Option<T>) -> Result<T> {
+    value.ok_or_else(|| corrupt_row(format!("{column} is null")))
+}
+
+fn corrupt_row(problem: impl Into<String>) -> StoreError {
+    StoreError::CorruptRow(problem.into())
+}
+
+/// Logs that a column contains invalid JSON, and returns null. Without this replacement, one invalid
+/// row would make all lists of the organization fail.
+pub fn invalid_json(column: &str, error: &dyn std::error::Error) -> Value {
+    tracing::error!(column, %error, "invalid JSON in row");
+    Value::Null
+}
+
+/// Converts microseconds since 1970 to a timestamp.
+///
+/// # Errors
+/// If the timestamp is out of range. The error text contains the name of the column.
+pub fn timestamp_from_micros(column: &str, micros: i64) -> Result<Timestamp> {
+    Timestamp::from_microsecond(micros)
+        .map_err(|_| corrupt_row(format!("{column} {micros} is out of range")))
+}
+
+pub(super) fn client_id(row: &impl ColumnReader) -> Result<ClientId> {
+    let text = row.text("client_id")?;
+    ClientId::new(&text).map_err(|error| corrupt_row(format!("client_id {text:?}: {error}")))
+}
+
+/// Reads the tenant of a row. Returns `None` if `org_id` is empty.
+fn optional_tenant(row: &impl ColumnReader) -> Result<Option<Tenant>> {
+    let account = row.text("account")?;
+    let org_id = OrgId::new(&row.text("org_id")?).ok();
+    Ok(org_id.map(|org_id| Tenant { org_id, account }))
+}
+
+/// Reads the tenant of a row. Returns an error if the row has no tenant.
+pub(super) fn tenant(row: &impl ColumnReader) -> Result<Tenant> {
+    optional_tenant(row)?
+        .ok_or_else(|| corrupt_row("empty org_id in a query for connections with a tenant"))
+}
+
+/// Reads `message_id`. Returns `None` for an invalid id, because the Go implementation can write
+/// `''`.
+fn message_id(row: &impl ColumnReader) -> Result<Option<MessageId>> {
+    let message_id = row.optional_text("message_id")?;
+    Ok(message_id.and_then(|id| MessageId::new(&id).ok()))
+}
+
+fn dialect(row: &impl ColumnReader) -> Result<DialectName> {
+    Ok(DialectName::from(row.text("dialect")?))
+}
+
+fn client_kind(row: &impl ColumnReader) -> Result<ClientKind> {
+    let kind = row.text("kind")?;
+    ClientKind::from_name(&kind).ok_or_else(|| corrupt_row(format!("kind {kind:?}")))
+}
+
+fn client_info(row: &impl ColumnReader) -> Result<ClientInfo> {
+    Ok(ClientInfo {
+        canonical_facts: row.json("canonical_facts")?,
+        catalog_service_facts: row.json("catalog_service_facts")?,
+        dispatchers: row.json("dispatchers")?,
+        tags: row.json("tags")?,
+        client_name: row.text("client_name")?,
+        client_version: row.text("client_version")?,
+    })
+}
+
+pub(super) fn connection(row: &impl ColumnReader) -> Result<Connection> {
+    Ok(Connection {
+        client_id: client_id(row)?,
+        tenant: tenant(row)?,
+        dialect: dialect(row)?,
+        kind: client_kind(row)?,
+        topic_prefix: row.text("topic_prefix")?,
+        info: client_info(row)?,
+        message_id: message_id(row)?,
+        message_sent_at: row.timestamp("message_sent")?,
+    })
+}
+
+pub(super) fn claimed_connection(row: &impl ColumnReader) -> Result<ClaimedConnection> {
+    Ok(ClaimedConnection {
+        client_id: client_id(row)?,
+        tenant: optional_tenant(row)?,
+        dialect: dialect(row)?,
+        kind: client_kind(row)?,
+        info: client_info(row)?,
+        row_version: row.timestamp("updated_at")?,
+    })
+}
+
+/// Reads a row of `connections` or `disconnected_clients` into the state of its client.
+pub(super) fn add_to_state(state: &mut StoredState, row: &impl ColumnReader) -> Result<()> {
+    let message_id = message_id(row)?;
+    let message_sent_at = row.timestamp("message_sent")?;
+    let tenant = optional_tenant(row)?;
+    let received_at = ReceivedAt {
+        time: row.timestamp("presence_received_at")?,
+        position: queue_position(row)?,
+    };
+    if row.boolean("connected")? {
+        state.connection = Some(StoredConnection {
+            message_id,
+            message_sent_at,
+            tenant,
+            received_at,
+            offline_message_overruled: row.optional_timestamp("offline_received_at")?.is_some(),
+            last_heartbeat_at: row.optional_timestamp("last_heartbeat_at")?,
+        });
+    } else {
+        state.disconnect = Some(StoredDisconnect {
+            message_id,
+            message_sent_at,
+            tenant,
+            received_at,
+        });
+    }
+    Ok(())
+}
+
+fn queue_position(row: &impl ColumnReader) -> Result<Option<QueuePosition>> {
+    let partition = row.optional_integer("queue_partition")?;
+    let offset = row.optional_integer("queue_offset")?;
+    let position = partition.zip(offset).map(|(partition, offset)| {
+        let partition = partition_number(partition)?;
+        Ok(QueuePosition { partition, offset })
+    });
+    position.transpose()
+}
+
+fn partition_number(number: i64) -> Result<i32> {
+    i32::try_from(number).map_err(|_| corrupt_row(format!("partition {number} is out of range")))
+}
+
+/// Reads the lease of a partition that was acquired. The row has the columns `partition` and `epoch`.
+///
+/// # Errors
+/// If a column is missing or null.
+pub fn partition_lease(row: &impl ColumnReader, queue: QueueTopic) -> Result<PartitionLease> {
+    let partition = not_null("partition", row.optional_integer("partition")?)?;
+    Ok(PartitionLease {
+        queue,
+        partition: partition_number(partition)?,
+        epoch: not_null("epoch", row.optional_integer("epoch")?)?,
+    })
+}
+
+pub(super) fn tenantless_client(row: &impl ColumnReader) -> Result<TenantlessClient> {
+    let failed_lookups = row.count("failed_lookups")?;
+    Ok(TenantlessClient {
+        client_id: client_id(row)?,
+        last_lookup_at: row.optional_timestamp("tenant_lookup_timestamp")?,
+        failed_lookups: u32::try_from(failed_lookups).unwrap_or(u32::MAX),
+        online_received_at: row.timestamp("online_received_at")?,
+    })
+}
+
+pub(super) fn tenantless_counts(row: &impl ColumnReader) -> Result<TenantlessCounts> {
+    Ok(TenantlessCounts {
+        pending_clients: row.count("pending")?,
+        exhausted_clients: row.count("exhausted")?,
+        oldest_lookup_at: row.optional_timestamp("oldest_lookup_at")?,
+    })
+}
+
+/// Reads a dead letter. The row of a list has no column `payload`.
+pub(super) fn dead_letter(row: &impl ColumnReader, payload: Vec<u8>) -> Result<StoredDeadLetter> {
+    Ok(StoredDeadLetter {
+        id: not_null("id", row.optional_integer("id")?)?,
+        client: ClientId::new(&row.text("client_id")?).ok(),
+        topic: row.text("topic")?,
+        payload: payload.into(),
+        payload_size: row.count("size")?,
+        sha256: row.text("sha256")?,
+        reason: row.text("reason")?,
+        detail: row.text("detail")?,
+        occurrences: row.count("occurrences")?,
+        first_received: row.timestamp("first_received")?,
+        last_received: row.timestamp("last_received")?,
+        replay_requested_at: row.optional_timestamp("replay_requested_at")?,
+    })
+}

@@ -1,0 +1,215 @@
+//! The statements that all databases accept.
+//!
+//! A statement belongs here if the databases need the same text except for the fragments in
+//! [`SqlSyntax`]. Every other statement belongs to the backends. `COALESCE` on `account`, `tags` and
+//! `tenant_lookup_failure_count` is needed because the Go implementation can write null to these
+//! columns in PostgreSQL.
+
+use super::query::Statement;
+
+/// Fragments of SQL that differ between databases.
+#[derive(Debug, Clone, Copy)]
+pub struct SqlSyntax {
+    /// Right side of a condition that is true if a text is in the list `$1`.
+    pub is_listed: &'static str,
+    /// End of a query that locks its rows until the end of the transaction.
+    pub for_update: &'static str,
+    /// End of a query that locks its rows, and skips rows that another transaction has locked.
+    pub skip_locked: &'static str,
+}
+
+/// Columns of a connection.
+pub const CONNECTION_COLUMNS: &str = "client_id, org_id, COALESCE(account, '') AS account, \
+     dialect, kind, topic_prefix, canonical_facts, catalog_service_facts, dispatchers, \
+     COALESCE(tags, 'null') AS tags, client_name, client_version, message_id, message_sent";
+
+/// Columns of a connection that is claimed for a tenant lookup.
+const CLAIMED_COLUMNS: &str = "client_id, org_id, COALESCE(account, '') AS account, dialect, \
+     kind, canonical_facts, catalog_service_facts, dispatchers, COALESCE(tags, 'null') AS tags, \
+     client_name, client_version, updated_at";
+
+/// Columns of a dead letter except for the payload.
+pub(super) const DEAD_LETTER_COLUMNS: &str = "id, client_id, topic, size, sha256, reason, detail, \
+     occurrences, first_received, last_received, replay_requested_at";
+
+const FAILED_LOOKUPS: &str = "COALESCE(tenant_lookup_failure_count, 0)";
+
+/// Condition on rows that are due for an inventory refresh. The partial index has the first two
+/// conditions.
+const INVENTORY_REFRESH_IS_DUE: &str = "org_id <> '' AND inventory_eligible \
+     AND stale_timestamp < $1 AND (lookup_claimed_until IS NULL OR lookup_claimed_until < $2)";
+
+/// Condition on rows that are due for a lookup of a missing tenant. The partial index has the first
+/// condition.
+const MISSING_TENANT_IS_DUE: &str = "org_id = '' AND tenant_lookup_timestamp < $1 \
+     AND (lookup_claimed_until IS NULL OR lookup_claimed_until < $2) \
+     AND COALESCE(tenant_lookup_failure_count, 0) < $3";
+
+/// Declares [`SharedStatements`] with one field for each statement. The names in parentheses are the
+/// fields of [`SqlSyntax`] that the texts use.
+macro_rules! shared_statements {
+    ($($fragment:ident),*; $($(#[$attribute:meta])* $name:ident = $sql:literal;)*) => {
+        /// The statements that all databases accept, in the syntax of one database.
+        #[derive(Debug)]
+        pub struct SharedStatements {
+            $($(#[$attribute])* pub(super) $name: Statement,)*
+        }
+
+        impl SharedStatements {
+            /// Creates the statements. Call this function once for each backend, because the texts
+            /// are never deallocated.
+            #[must_use]
+            pub fn new(syntax: SqlSyntax) -> Self {
+                let SqlSyntax { $($fragment),* } = syntax;
+                Self {
+                    $($name: Statement::in_list(format!($sql).leak()),)*
+                }
+            }
+
+            /// Returns the name and the text of each statement.
+            #[must_use]
+            pub fn list(&self) -> Vec<(&'static str, &'static str)> {
+                vec![$((stringify!($name), self.$name.sql())),*]
+            }
+        }
+    };
+}
+
+shared_statements! {
+    is_listed, for_update, skip_locked;
+
+    /// Parameters: clients.
+    load_client_states =
+        "SELECT true AS connected, client_id, org_id, COALESCE(account, '') AS account,
+                message_id, message_sent,
+                COALESCE(offline_received_at, online_received_at) AS presence_received_at,
+                queue_partition, queue_offset, last_heartbeat_at, offline_received_at
+           FROM connections WHERE client_id {is_listed}
+          UNION ALL
+         SELECT false, client_id, org_id, account, message_id, message_sent,
+                disconnected_at, queue_partition, queue_offset, NULL, NULL
+           FROM disconnected_clients WHERE client_id {is_listed}";
+
+    /// Parameters: clients. A client that is still tenantless keeps its number of failed lookups
+    /// when it reconnects.
+    keep_failed_lookups =
+        "UPDATE connections AS c SET tenant_lookup_failure_count = d.tenant_lookup_failure_count
+           FROM disconnected_clients AS d
+          WHERE d.client_id = c.client_id AND c.org_id = '' AND d.client_id {is_listed}";
+
+    /// Parameters: clients.
+    delete_disconnects = "DELETE FROM disconnected_clients WHERE client_id {is_listed}";
+
+    /// Parameters: client. Locks the row.
+    latest_presence_message =
+        "SELECT COALESCE(offline_received_at, online_received_at) AS presence_received_at
+           FROM connections WHERE client_id = $1{for_update}";
+
+    /// Parameters: client, disconnect time.
+    update_disconnect_time =
+        "UPDATE disconnected_clients SET disconnected_at = $2
+          WHERE client_id = $1 AND disconnected_at < $2";
+
+    /// Parameters: client, organization.
+    find_connection =
+        "SELECT {CONNECTION_COLUMNS} FROM connections WHERE client_id = $1 AND org_id = $2";
+
+    /// Parameters: client.
+    find_connection_in_any_org =
+        "SELECT {CONNECTION_COLUMNS} FROM connections WHERE client_id = $1 AND org_id <> ''";
+
+    /// Parameters: clients, organization.
+    find_connections =
+        "SELECT {CONNECTION_COLUMNS} FROM connections
+          WHERE org_id = $2 AND client_id {is_listed}";
+
+    /// Parameters: reported before, claims ended before, limit, claim until.
+    ///
+    /// `ORDER BY` contains only the indexed column. If `client_id` were a second column, the database
+    /// would sort all due rows for each claim.
+    claim_for_inventory_refresh =
+        "UPDATE connections SET lookup_claimed_until = $4
+          WHERE client_id IN (SELECT client_id FROM connections WHERE {INVENTORY_REFRESH_IS_DUE}
+                ORDER BY stale_timestamp LIMIT $3{skip_locked})
+         RETURNING stale_timestamp AS sort_key, {CLAIMED_COLUMNS}";
+
+    /// Parameters: looked up before, claims ended before, maximum attempts, limit, claim until.
+    claim_for_missing_tenant =
+        "UPDATE connections SET lookup_claimed_until = $5
+          WHERE client_id IN (SELECT client_id FROM connections WHERE {MISSING_TENANT_IS_DUE}
+                ORDER BY tenant_lookup_timestamp LIMIT $4{skip_locked})
+         RETURNING tenant_lookup_timestamp AS sort_key, {CLAIMED_COLUMNS}";
+
+    /// Parameters: reported before, now.
+    count_due_inventory_refreshes =
+        "SELECT count(*) AS count FROM connections WHERE {INVENTORY_REFRESH_IS_DUE}";
+
+    /// Parameters: looked up before, now, maximum attempts.
+    count_due_missing_tenants =
+        "SELECT count(*) AS count FROM connections WHERE {MISSING_TENANT_IS_DUE}";
+
+    /// Parameters: maximum attempts.
+    count_tenantless_clients =
+        "SELECT count(*) FILTER (WHERE {FAILED_LOOKUPS} < $1) AS pending,
+                count(*) FILTER (WHERE {FAILED_LOOKUPS} >= $1) AS exhausted,
+                min(tenant_lookup_timestamp)
+                    FILTER (WHERE {FAILED_LOOKUPS} < $1) AS oldest_lookup_at
+           FROM connections WHERE org_id = ''";
+
+    /// Parameters: limit.
+    list_tenantless_clients =
+        "SELECT client_id, tenant_lookup_timestamp, online_received_at,
+                {FAILED_LOOKUPS} AS failed_lookups
+           FROM connections WHERE org_id = '' ORDER BY tenant_lookup_timestamp, client_id LIMIT $1";
+
+    /// Parameters: clients, time of the latest lookup.
+    reset_tenantless_clients =
+        "UPDATE connections SET tenant_lookup_timestamp = $2, tenant_lookup_failure_count = 0,
+                lookup_claimed_until = NULL
+          WHERE org_id = '' AND client_id {is_listed}";
+
+    /// Parameters: time of the latest lookup.
+    reset_all_tenantless_clients =
+        "UPDATE connections SET tenant_lookup_timestamp = $1, tenant_lookup_failure_count = 0,
+                lookup_claimed_until = NULL
+          WHERE org_id = ''";
+
+    /// Parameters: clients.
+    delete_tenantless_clients = "DELETE FROM connections WHERE org_id = '' AND client_id {is_listed}";
+
+    /// Parameters: dead letter.
+    find_dead_letter = "SELECT payload, {DEAD_LETTER_COLUMNS} FROM dead_letters WHERE id = $1";
+
+    /// Parameters: dead letter, now.
+    request_replay = "UPDATE dead_letters SET replay_requested_at = $2 WHERE id = $1";
+
+    /// Parameters: dead letter, occurrences.
+    finish_replay = "DELETE FROM dead_letters WHERE id = $1 AND occurrences = $2";
+
+    /// Parameters: clients, maximum number of dead letters of a client.
+    delete_dead_letters_above_client_limit =
+        "DELETE FROM dead_letters WHERE id IN (
+             SELECT id FROM (
+                 SELECT id, row_number() OVER (
+                            PARTITION BY client_id ORDER BY last_received DESC, id DESC) AS age_rank
+                   FROM dead_letters WHERE client_id {is_listed}) AS ranked
+              WHERE age_rank > $2)";
+
+    /// Parameters: maximum number of dead letters. Keeps only rows whose id is among the last ids, so
+    /// at most this number of rows remain. A statement that counts the rows would take longer.
+    delete_dead_letters_above_total_limit =
+        "DELETE FROM dead_letters WHERE id <= (SELECT max(id) FROM dead_letters) - $1";
+
+    /// Parameters: client before the first client, limit.
+    list_client_ids =
+        "SELECT client_id FROM connections WHERE client_id > $1 ORDER BY client_id LIMIT $2";
+
+    /// Parameters: limit. The row with an empty `org_id` has the number of tenantless clients. One
+    /// statement reads all numbers, so they belong to the same snapshot.
+    count_by_org =
+        "SELECT org_id, connections FROM (
+             SELECT org_id, count(*) AS connections FROM connections WHERE org_id <> ''
+              GROUP BY org_id ORDER BY connections DESC, org_id LIMIT $1) AS largest
+          UNION ALL
+         SELECT '', count(*) FROM connections WHERE org_id = ''";
+}

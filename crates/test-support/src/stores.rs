@@ -1,0 +1,107 @@
+//! Empty databases for tests of the repositories: SQLite in a temporary folder, and PostgreSQL on the
+//! shared server.
+
+use std::ops::Deref;
+
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, SqliteConnection};
+use store::Repositories;
+use store_postgres::PostgresStore;
+use store_sqlite::SqliteStore;
+use tempfile::TempDir;
+
+use crate::deployment::{self, ConnectionRow};
+use crate::services;
+
+/// The repositories of an empty database. Dereferences to [`Repositories`].
+pub struct TestStore {
+    repositories: Repositories,
+    database: Database,
+}
+
+/// The database of a [`TestStore`], for access without the repositories.
+enum Database {
+    /// Directory of the SQLite file. The directory is deleted on drop.
+    Sqlite(TempDir),
+    /// URL of the PostgreSQL database.
+    Postgres(String),
+}
+
+impl Deref for TestStore {
+    type Target = Repositories;
+
+    fn deref(&self) -> &Repositories {
+        &self.repositories
+    }
+}
+
+impl TestStore {
+    /// Reads a client's row directly from the database.
+    pub async fn row(&self, client_id: &str) -> Option<ConnectionRow> {
+        match &self.database {
+            Database::Sqlite(folder) => {
+                deployment::read_sqlite_row(&folder.path().join("test.db"), client_id).await
+            }
+            Database::Postgres(url) => {
+                let mut database = PgConnection::connect(url).await.unwrap();
+                deployment::read_postgres_row(&mut database, client_id).await
+            }
+        }
+    }
+
+    /// Executes a statement directly on the database.
+    pub async fn execute(&self, sql: impl Into<String>) {
+        let sql = AssertSqlSafe(sql.into());
+        match &self.database {
+            Database::Sqlite(folder) => {
+                let url = format!("sqlite://{}", folder.path().join("test.db").display());
+                let mut database = SqliteConnection::connect(&url).await.unwrap();
+                sqlx::query(sql).execute(&mut database).await.unwrap();
+            }
+            Database::Postgres(url) => {
+                let mut database = PgConnection::connect(url).await.unwrap();
+                sqlx::query(sql).execute(&mut database).await.unwrap();
+            }
+        }
+    }
+
+    /// Makes the database reject every later insert into `table` of a row with this value in the
+    /// text column `column`.
+    pub async fn reject_rows(&self, table: &str, column: &str, value: &str) {
+        let sql = match &self.database {
+            Database::Sqlite(_) => format!(
+                "CREATE TRIGGER reject_{table} BEFORE INSERT ON {table}
+                   WHEN NEW.{column} = '{value}'
+                  BEGIN SELECT RAISE(ABORT, 'rejected by the test'); END"
+            ),
+            Database::Postgres(_) => format!(
+                "ALTER TABLE {table} ADD CONSTRAINT reject_{table} CHECK ({column} <> '{value}')"
+            ),
+        };
+        self.execute(sql).await;
+    }
+}
+
+/// Creates a SQLite database.
+pub async fn open_sqlite() -> TestStore {
+    let folder = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(&folder.path().join("test.db"))
+        .await
+        .unwrap();
+    TestStore {
+        repositories: Repositories::new(store),
+        database: Database::Sqlite(folder),
+    }
+}
+
+/// Creates a database with the current schema on the PostgreSQL server that all tests share.
+pub async fn open_postgres() -> TestStore {
+    let port = services::shared_services().await.postgres_port;
+    let database_name = services::create_migrated_database().await;
+    let settings = services::postgres_config(port, &database_name);
+    TestStore {
+        repositories: Repositories::new(PostgresStore::new(&settings)),
+        database: Database::Postgres(format!(
+            "postgres://cc:cc-secret@127.0.0.1:{port}/{database_name}?sslmode=disable"
+        )),
+    }
+}
