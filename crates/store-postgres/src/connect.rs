@@ -4,14 +4,26 @@ use std::time::Duration;
 
 use sqlx::migrate::MigrateError;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
-use sqlx::{ConnectOptions as _, Connection as _, PgConnection, PgPool};
+use sqlx::{ConnectOptions as _, Connection as _, PgConnection};
 
 use super::PostgresStore;
+use super::driver::{self, pg_query};
 use super::migrations::MIGRATIONS;
 use super::reserved_connections::{PING_AFTER_IDLE, ReservedConnections};
 use super::{PostgresSettings, PostgresTls};
 use service::settings::{ExposeSecret as _, PemSource};
-use store::StoreError;
+use store::Result as StoreResult;
+use store::sql::ColumnReader as _;
+
+store::statements! {
+    /// Disables the statement timeout. The migration waits for the advisory lock while another
+    /// process migrates the schema, and this wait may take longer than the configured timeout.
+    DISABLE_STATEMENT_TIMEOUT = "SET statement_timeout = 0";
+
+    HAS_MIGRATIONS_TABLE = "SELECT to_regclass('_sqlx_migrations') IS NOT NULL AS has_table";
+
+    APPLIED_VERSIONS = "SELECT version FROM _sqlx_migrations WHERE success";
+}
 
 /// PostgreSQL error code of an exceeded `lock_timeout`.
 const LOCK_NOT_AVAILABLE: &str = "55P03";
@@ -117,12 +129,12 @@ pub async fn migrate(settings: &PostgresSettings) -> Result<(), ConnectPostgresE
     let mut connection = PgConnection::connect_with(&connect_options(settings))
         .await
         .map_err(|error| connect_error(settings, &error))?;
-    // Disables the statement timeout. The migration waits for the advisory lock while another
-    // process migrates the schema, and this wait may take longer than the configured timeout.
-    sqlx::query("SET statement_timeout = 0")
-        .execute(&mut connection)
-        .await
-        .map_err(|error| ConnectPostgresError::Migrate(error.to_string()))?;
+    driver::execute(
+        &mut connection,
+        pg_query(&DISABLE_STATEMENT_TIMEOUT.with([])),
+    )
+    .await
+    .map_err(|error| ConnectPostgresError::Migrate(error.to_string()))?;
     MIGRATIONS
         .run(&mut connection)
         .await
@@ -144,26 +156,25 @@ pub async fn check_connection_and_schema(settings: &PostgresSettings) -> Result<
     check_all_migrations_applied(&versions)
 }
 
-pub(super) async fn check_schema(pool: &PgPool) -> Result<(), StoreError> {
-    let mut connection = pool.acquire().await?;
-    let versions = applied_versions(&mut connection).await?;
-    check_all_migrations_applied(&versions).map_err(StoreError::Schema)
-}
-
-async fn applied_versions(connection: &mut PgConnection) -> Result<Vec<i64>, sqlx::Error> {
-    let has_migrations_table: bool =
-        sqlx::query_scalar("SELECT to_regclass('_sqlx_migrations') IS NOT NULL")
-            .fetch_one(&mut *connection)
-            .await?;
-    if !has_migrations_table {
+/// Returns the versions of the migrations that the database has.
+pub(super) async fn applied_versions(connection: &mut PgConnection) -> StoreResult<Vec<i64>> {
+    let query = pg_query(&HAS_MIGRATIONS_TABLE.with([]));
+    let rows = driver::fetch_all(&mut *connection, query).await?;
+    if !rows
+        .iter()
+        .any(|row| row.boolean("has_table").unwrap_or(false))
+    {
         return Ok(Vec::new());
     }
-    sqlx::query_scalar("SELECT version FROM _sqlx_migrations WHERE success")
-        .fetch_all(connection)
-        .await
+    let mut versions = Vec::new();
+    for row in driver::fetch_all(connection, pg_query(&APPLIED_VERSIONS.with([]))).await? {
+        versions.extend(row.optional_integer("version")?);
+    }
+    Ok(versions)
 }
 
-fn check_all_migrations_applied(applied_versions: &[i64]) -> Result<(), String> {
+/// Checks that the database has the schema of this version.
+pub(super) fn check_all_migrations_applied(applied_versions: &[i64]) -> Result<(), String> {
     let missing_migration = MIGRATIONS
         .iter()
         .find(|migration| !applied_versions.contains(&migration.version));

@@ -51,22 +51,3 @@ pub(crate) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
     });
     Migrator::with_migrations(migrations.to_vec())
 });
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_migration_file_is_in_the_list() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/migrations");
-        let mut names: Vec<String> = std::fs::read_dir(folder)
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
-        names.sort();
-        let listed_names = FILES.map(|(version, description, _)| {
-            format!("{version:04}_{}.sql", description.replace(' ', "_"))
-        });
-        assert_eq!(names, listed_names);
-    }
-}

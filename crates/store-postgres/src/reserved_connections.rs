@@ -12,7 +12,8 @@ use sqlx::{Connection as _, PgConnection, PgPool};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use store::StoreError;
+use crate::error::store_error;
+use store::Result;
 
 /// A connection that was idle for this long is pinged before its next use.
 pub(super) const PING_AFTER_IDLE: Duration = Duration::from_secs(1);
@@ -55,24 +56,25 @@ impl ReservedConnections {
     /// canceled.
     pub async fn with_connection<T>(
         &self,
-        query: impl AsyncFnOnce(&mut PgConnection) -> Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
+        query: impl AsyncFnOnce(&mut PgConnection) -> Result<T>,
+    ) -> Result<T> {
         if self.is_disabled {
-            return query(&mut *self.pool.acquire().await?).await;
+            let mut connection = self.pool.acquire().await.map_err(store_error)?;
+            return query(&mut connection).await;
         }
         let permit = timeout(self.acquire_timeout, self.permits.acquire()).await;
         let Ok(Ok(_permit)) = permit else {
-            return Err(sqlx::Error::PoolTimedOut.into());
+            return Err(store_error(sqlx::Error::PoolTimedOut));
         };
         let connection = timeout(self.acquire_timeout, self.acquire()).await;
-        let mut reserved = connection.map_err(|_| sqlx::Error::PoolTimedOut)??;
+        let mut reserved = connection.map_err(|_| store_error(sqlx::Error::PoolTimedOut))??;
         let result = query(&mut reserved.connection).await?;
         reserved.last_used_at = Instant::now();
         self.idle_connections.lock().push(reserved);
         Ok(result)
     }
 
-    async fn acquire(&self) -> Result<ReservedConnection, StoreError> {
+    async fn acquire(&self) -> Result<ReservedConnection> {
         loop {
             let idle_connection = self.idle_connections.lock().pop();
             let Some(mut reserved) = idle_connection else {
@@ -90,7 +92,7 @@ impl ReservedConnections {
         }
         let now = Instant::now();
         Ok(ReservedConnection {
-            connection: self.pool.acquire().await?.detach(),
+            connection: self.pool.acquire().await.map_err(store_error)?.detach(),
             opened_at: now,
             last_used_at: now,
         })

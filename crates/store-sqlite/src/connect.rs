@@ -6,11 +6,18 @@ use std::time::Duration;
 
 use sqlx::migrate::{Migrate as _, MigrateError};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::{Connection as _, SqliteConnection, SqlitePool};
+use sqlx::{Connection as _, Row as _, SqliteConnection, SqlitePool};
 
 use super::SqliteStore;
+use super::driver::sqlite_query;
+use super::error::{OpenSqliteError, is_damaged};
 use super::migrations::MIGRATIONS;
-use store::OpenSqliteError;
+
+store::statements! {
+    QUICK_CHECK = "PRAGMA quick_check(1)";
+
+    FIND_MIGRATIONS_TABLE = "SELECT 1 FROM sqlite_master WHERE name = '_sqlx_migrations'";
+}
 
 const MAX_READER_CONNECTIONS: u32 = 4;
 
@@ -70,9 +77,10 @@ fn connect_options(path: &Path) -> SqliteConnectOptions {
 pub async fn check_integrity(path: &Path) -> Result<(), OpenSqliteError> {
     let result: Result<String, sqlx::Error> = async {
         let mut connection = SqliteConnection::connect_with(&connect_options(path)).await?;
-        let message = sqlx::query_scalar("PRAGMA quick_check(1)")
+        let row = sqlite_query(&QUICK_CHECK.with([]))
             .fetch_one(&mut connection)
             .await?;
+        let message = row.try_get(0)?;
         connection.close().await?;
         Ok(message)
     }
@@ -95,14 +103,15 @@ pub async fn check_integrity(path: &Path) -> Result<(), OpenSqliteError> {
 pub async fn is_schema_current(path: &Path) -> Result<bool, OpenSqliteError> {
     let applied_versions: Result<Vec<i64>, MigrateError> = async {
         let mut connection = SqliteConnection::connect_with(&connect_options(path)).await?;
-        let table_name = "_sqlx_migrations";
-        let migrations_table: Option<i64> =
-            sqlx::query_scalar("SELECT 1 FROM sqlite_master WHERE name = ?")
-                .bind(table_name)
-                .fetch_optional(&mut connection)
-                .await?;
+        let migrations_table = sqlite_query(&FIND_MIGRATIONS_TABLE.with([]))
+            .fetch_optional(&mut connection)
+            .await?;
         let applied_migrations = match migrations_table {
-            Some(_) => connection.list_applied_migrations(table_name).await?,
+            Some(_) => {
+                connection
+                    .list_applied_migrations("_sqlx_migrations")
+                    .await?
+            }
             None => Vec::new(),
         };
         connection.close().await?;
@@ -144,19 +153,11 @@ fn migrate_error(path: &Path, error: MigrateError) -> OpenSqliteError {
 }
 
 fn open_error(path: &Path, error: &sqlx::Error) -> OpenSqliteError {
-    // SQLite result codes. The lowest byte of an extended code is the primary code.
-    const SQLITE_CORRUPT: i32 = 11;
-    const SQLITE_NOTADB: i32 = 26;
-    let problem = match error {
-        sqlx::Error::Database(database) => database.message().to_owned(),
-        error => error.to_string(),
-    };
-    let is_damaged = error
-        .as_database_error()
-        .and_then(sqlx::error::DatabaseError::code)
-        .and_then(|code| code.parse::<i32>().ok())
-        .is_some_and(|code| matches!(code & 0xff, SQLITE_CORRUPT | SQLITE_NOTADB));
-    if is_damaged {
+    let problem = error.as_database_error().map_or_else(
+        || error.to_string(),
+        |database| database.message().to_owned(),
+    );
+    if is_damaged(error) {
         OpenSqliteError::Damaged {
             path: path.into(),
             problem,

@@ -23,6 +23,7 @@ mod page;
 mod partitions;
 mod presence;
 mod settings;
+pub mod sql;
 
 use std::sync::Arc;
 
@@ -34,7 +35,7 @@ pub use connections::ConnectionRepository;
 pub use dead_letters::{
     DeadLetter, DeadLetterFilter, DeadLetterLimits, DeadLetterRepository, StoredDeadLetter,
 };
-pub use error::{OpenSqliteError, Result, StoreError};
+pub use error::{Result, StoreError};
 pub use lookup_queue::{
     ClaimedConnection, LookupOutcome, LookupQueueRepository, LookupReason, LookupResult,
     TenantlessClient, TenantlessCounts,
@@ -83,11 +84,4 @@ impl Repositories {
             maintenance: backend,
         }
     }
-}
-
-/// Returns the tenant from two columns of a row. Returns `None` if `org_id` is empty.
-#[must_use]
-pub fn tenant_from_columns(org_id: &str, account: String) -> Option<domain::Tenant> {
-    let org_id = domain::OrgId::new(org_id).ok()?;
-    Some(domain::Tenant { org_id, account })
 }

@@ -21,15 +21,6 @@ pub struct QueuePosition {
     pub offset: i64,
 }
 
-impl QueuePosition {
-    /// Creates a position from two nullable columns. Returns `None` if a column is null.
-    #[must_use]
-    pub fn from_columns(partition: Option<i32>, offset: Option<i64>) -> Option<Self> {
-        let (partition, offset) = partition.zip(offset)?;
-        Some(Self { partition, offset })
-    }
-}
-
 /// A Kafka topic that the recorder reads. The name of the topic in Kafka is configurable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum QueueTopic {

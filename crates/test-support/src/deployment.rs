@@ -1,7 +1,8 @@
 //! A connector under test, in embedded mode or in distributed mode. With [`Deployment`], one test
 //! function can run in both modes.
 
-use std::future::Future;
+mod mode;
+mod rows;
 
 use serde_json::Value;
 use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard};
@@ -9,8 +10,12 @@ use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard};
 use super::cluster::{Cluster, ConnectorProcess};
 use super::connector::{Connector, ConnectorBuilder};
 use super::eventually;
-use super::gateway::FakeGateway;
 use super::mqtt::{RawClient, control_out_topic, data_out_topic};
+
+use rows::open_sqlite;
+
+pub use mode::{DeploymentMode, TestArgument, run_test};
+pub use rows::{ConnectionRow, read_postgres_row, read_sqlite_row};
 
 /// A running connector in one of the two deployment modes.
 pub enum Deployment {
@@ -46,136 +51,8 @@ impl DistributedDeployment {
     }
 }
 
-/// Columns of the table `connections` that concern tenants. Times are in seconds since 1970, except
-/// for `updated_at`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConnectionRow {
-    pub org_id: String,
-    pub account: String,
-    pub tenant_lookup_timestamp: Option<i64>,
-    pub tenant_lookup_failure_count: i64,
-    pub stale_timestamp: i64,
-    /// Time of the last write to the row, in microseconds since 1970. With whole seconds, a test
-    /// could not distinguish two writes within one second.
-    pub updated_at: i64,
-}
-
-/// Reads a client's row from a SQLite database file.
-pub async fn read_sqlite_row(path: &std::path::Path, client_id: &str) -> Option<ConnectionRow> {
-    use sqlx::Row as _;
-    let mut database = open_sqlite(path).await;
-    let row = sqlx::query(
-        "SELECT org_id, account, tenant_lookup_timestamp / 1000000, tenant_lookup_failure_count,
-                stale_timestamp / 1000000, updated_at FROM connections WHERE client_id = ?",
-    )
-    .bind(client_id)
-    .fetch_optional(&mut database)
-    .await
-    .unwrap()?;
-    Some(ConnectionRow {
-        org_id: row.get(0),
-        account: row.get(1),
-        tenant_lookup_timestamp: row.get(2),
-        tenant_lookup_failure_count: row.get(3),
-        stale_timestamp: row.get(4),
-        updated_at: row.get(5),
-    })
-}
-
-async fn open_sqlite(path: &std::path::Path) -> sqlx::SqliteConnection {
-    use sqlx::Connection as _;
-    let url = format!("sqlite://{}", path.display());
-    sqlx::SqliteConnection::connect(&url).await.unwrap()
-}
-
-/// Reads a client's row from PostgreSQL.
-pub async fn read_postgres_row(
-    database: &mut sqlx::PgConnection,
-    client_id: &str,
-) -> Option<ConnectionRow> {
-    use sqlx::Row as _;
-    let row = sqlx::query(
-        "SELECT org_id, account, floor(EXTRACT(epoch FROM tenant_lookup_timestamp))::bigint,
-                tenant_lookup_failure_count::bigint,
-                floor(EXTRACT(epoch FROM stale_timestamp))::bigint,
-                (EXTRACT(epoch FROM updated_at) * 1000000)::bigint
-           FROM connections WHERE client_id = $1",
-    )
-    .bind(client_id)
-    .fetch_optional(database)
-    .await
-    .unwrap()?;
-    Some(ConnectionRow {
-        org_id: row.get(0),
-        account: row.get(1),
-        tenant_lookup_timestamp: row.get(2),
-        tenant_lookup_failure_count: row.get(3),
-        stale_timestamp: row.get(4),
-        updated_at: row.get(5),
-    })
-}
-
 /// Configuration keys and their values.
 pub type Settings<'a> = &'a [(&'a str, &'a str)];
-
-/// One of the two deployment modes. A test takes a mode instead of a [`Deployment`] if it computes
-/// the settings of its deployment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DeploymentMode {
-    Embedded,
-    Distributed,
-}
-
-impl DeploymentMode {
-    /// Starts a deployment with these settings.
-    pub async fn start(self, settings: Settings<'_>) -> Deployment {
-        match self {
-            Self::Embedded => Deployment::embedded(settings).await,
-            Self::Distributed => Deployment::distributed(settings).await,
-        }
-    }
-
-    /// Starts a deployment that looks up tenants at the fake gateway, and caches found tenants for
-    /// only 1 ms.
-    pub async fn start_with_gateway(
-        self,
-        gateway: &FakeGateway,
-        extra_settings: Settings<'_>,
-    ) -> Deployment {
-        let mut settings = vec![
-            ("tenant.gateway_url", gateway.url.as_str()),
-            ("tenant.cache_ttl", "1ms"),
-            ("tenant.breaker_probe_interval", "500ms"),
-            ("tenant.gateway_timeout", "2s"),
-            ("broker.connect_limit.burst", "100000"),
-        ];
-        settings.extend(extra_settings);
-        self.start(&settings).await
-    }
-}
-
-/// The argument of a test function of [`each_deployment`](crate::each_deployment): a running
-/// [`Deployment`], or only the [`DeploymentMode`].
-pub trait TestArgument: Sized {
-    /// Creates the argument. `settings` are the settings after `with`.
-    fn create(mode: DeploymentMode, settings: Settings<'_>) -> impl Future<Output = Self>;
-}
-
-impl TestArgument for Deployment {
-    async fn create(mode: DeploymentMode, settings: Settings<'_>) -> Self {
-        mode.start(settings).await
-    }
-}
-
-impl TestArgument for DeploymentMode {
-    async fn create(mode: DeploymentMode, settings: Settings<'_>) -> Self {
-        assert!(
-            settings.is_empty(),
-            "a test that takes a mode sets the settings itself"
-        );
-        mode
-    }
-}
 
 impl Deployment {
     pub async fn embedded(settings: Settings<'_>) -> Self {
@@ -248,9 +125,21 @@ impl Deployment {
     /// Requests the client's status from the API. Returns the body of the response.
     pub async fn client_status(&self, client_id: &str) -> Value {
         let path = format!("/v2/connections/{client_id}/status");
-        let response = self.request("GET", &path).send().await.unwrap();
-        assert_eq!(response.status(), 200);
-        response.json().await.unwrap()
+        self.get_json(&path).await
+    }
+
+    /// Sends a GET request, which must succeed. Retries the request while the API responds with
+    /// status 503, which means that the database is busy. Returns the body of the response.
+    async fn get_json(&self, path: &str) -> Value {
+        eventually("a response without status 503", || async {
+            let response = self.request("GET", path).send().await.unwrap();
+            match response.status().as_u16() {
+                200 => Some(response.json().await.unwrap()),
+                503 => None,
+                status => panic!("unexpected status {status}"),
+            }
+        })
+        .await
     }
 
     /// Waits until the API reports that the client is connected. Returns the client's status.
@@ -278,19 +167,9 @@ impl Deployment {
         .await
     }
 
-    /// Returns the client ids of all connected clients. Retries the request while the API responds
-    /// with status 503, which means that the database is busy.
+    /// Returns the client ids of all connected clients.
     pub async fn list_client_ids(&self) -> std::collections::HashSet<String> {
-        let body: Value = eventually("the list of connections", || async {
-            let request = self.request("GET", "/v2/connections?limit=100000");
-            let response = request.send().await.unwrap();
-            match response.status().as_u16() {
-                200 => Some(response.json().await.unwrap()),
-                503 => None,
-                status => panic!("unexpected status {status}"),
-            }
-        })
-        .await;
+        let body = self.get_json("/v2/connections?limit=100000").await;
         let rows = body["data"].as_array().unwrap().iter();
         rows.map(|row| row["client_id"].as_str().unwrap().to_owned())
             .collect()
@@ -498,46 +377,4 @@ impl Deployment {
 
 fn sqlite_path(connector: &Connector) -> std::path::PathBuf {
     connector.data_dir().join("cloud-connector.db")
-}
-
-/// Creates the argument of a test function, and calls the function.
-pub async fn run_test<Argument: TestArgument>(
-    test: impl AsyncFnOnce(Argument),
-    mode: DeploymentMode,
-    settings: Settings<'_>,
-) {
-    test(Argument::create(mode, settings).await).await;
-}
-
-/// Creates two tests from each test function: `embedded::<name>` and `distributed::<name>`. A test
-/// function takes a [`Deployment`] or a [`DeploymentMode`]. The expression after `with` contains
-/// the settings of the deployment.
-#[macro_export]
-macro_rules! each_deployment {
-    ($($test:ident $(with $settings:expr)?),* $(,)?) => {
-        mod embedded {
-            $($crate::deployment_test!(Embedded $test $($settings)?);)*
-        }
-
-        mod distributed {
-            $($crate::deployment_test!(Distributed $test $($settings)?);)*
-        }
-    };
-}
-
-/// Creates one test of [`each_deployment`].
-#[macro_export]
-#[doc(hidden)]
-macro_rules! deployment_test {
-    ($mode:ident $test:ident $($settings:expr)?) => {
-        #[tokio::test]
-        async fn $test() {
-            #[allow(unused_imports, reason = "the settings may be constants of the module")]
-            use super::*;
-            let settings: &[$crate::deployment::Settings<'_>] = &[$($settings)?];
-            let settings = settings.first().copied().unwrap_or_default();
-            let mode = $crate::DeploymentMode::$mode;
-            $crate::deployment::run_test(super::$test, mode, settings).await;
-        }
-    };
 }

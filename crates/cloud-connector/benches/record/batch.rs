@@ -1,6 +1,5 @@
 //! Measures `Store::record_batch` on PostgreSQL. The baseline is COPY of the same rows.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};

@@ -28,14 +28,15 @@ impl MqttIngest {
     /// Creates the ingest. Without Kafka, the ingest forwards messages to `recorder`.
     pub fn new(context: &BuildContext<'_>, recorder: Option<&Recorder>) -> Result<Self> {
         let config = context.config;
-        let (forward_destination, producer) = match (&config.kafka.brokers, recorder) {
-            (None, Some(recorder)) => (ForwardDestination::Recorder(recorder.clone()), None),
-            _ => {
-                let producer = Producer::new(&config.kafka)?;
-                let topic = config.kafka.ingress_topic.clone();
-                let destination = kafka_destination(config, producer.clone());
-                (destination, Some((producer, topic)))
-            }
+        let uses_kafka = config.kafka.brokers.is_some();
+        let recorder = recorder.filter(|_| !uses_kafka);
+        let (forward_destination, producer) = if let Some(recorder) = recorder {
+            (ForwardDestination::Recorder(recorder.clone()), None)
+        } else {
+            let producer = Producer::new(&config.kafka)?;
+            let topic = config.kafka.ingress_topic.clone();
+            let destination = kafka_destination(config, producer.clone());
+            (destination, Some((producer, topic)))
         };
         let mqtt = &config.mqtt;
         let ingest = ExternalIngest::new(IngestDeps {

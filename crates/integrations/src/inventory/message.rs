@@ -219,7 +219,7 @@ fn eligible_facts<'a>(
 /// Returns whether clients of this dialect report dispatchers. Returns true for an unknown dialect, so
 /// its clients are eligible only because of a dispatcher.
 fn reports_dispatchers(dialect: &DialectName) -> bool {
-    protocol::find_dialect(dialect).is_none_or(|dialect| dialect.reports_dispatchers())
+    protocol::find_dialect(dialect).is_none_or(protocol::Dialect::reports_dispatchers)
 }
 
 /// JSON document of an inventory message. Inventory rejects a message with additional top-level

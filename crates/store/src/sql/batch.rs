@@ -7,9 +7,7 @@ use domain::{ClientId, Timestamp};
 use super::query::Query;
 use super::row::ColumnReader;
 use super::statements::SharedStatements;
-use crate::batch::{
-    ConnectionEnd, ConnectionUpsert, HeartbeatUpdate, PresenceBatch, TenantChange,
-};
+use crate::batch::{ConnectionEnd, ConnectionUpsert, HeartbeatUpdate, PresenceBatch, TenantChange};
 use crate::dead_letters::{DeadLetter, DeadLetterLimits};
 use crate::error::Result;
 use crate::partitions::{PartitionLease, ReceivedAt};
@@ -17,7 +15,7 @@ use crate::presence::WriteOutcome;
 
 /// A transaction that writes a batch. Dropping the transaction rolls it back.
 ///
-/// Each list of [`PresenceBatch`] has one method, which each backend must implement.
+/// Each list of [`PresenceBatch`] has one method `write_…`, which each backend must implement.
 #[async_trait]
 pub trait SqlTransaction: Send + Sized {
     /// A row of a result.
@@ -41,23 +39,22 @@ pub trait SqlTransaction: Send + Sized {
     /// - `last_heartbeat_at` is kept if the stored heartbeat is later than this online message.
     /// - `stale_timestamp` is kept for a tenantless client, because a tenantless client is never
     ///   reported to inventory.
-    async fn upsert_connections(&mut self, rows: &[ConnectionUpsert], now: Timestamp)
-    -> Result<()>;
+    async fn write_upserts(&mut self, rows: &[ConnectionUpsert], now: Timestamp) -> Result<()>;
 
     /// Applies heartbeats to connected and to disconnected clients. Tries both for each heartbeat,
     /// because a client can have connected or disconnected after its state was loaded.
-    async fn apply_heartbeats(&mut self, rows: &[HeartbeatUpdate], now: Timestamp) -> Result<()>;
+    async fn write_heartbeats(&mut self, rows: &[HeartbeatUpdate], now: Timestamp) -> Result<()>;
 
     /// Applies offline messages. Returns the number of ended connections.
     ///
     /// A client with a later heartbeat stays connected, and its row stores the receive time of the
     /// offline message. If a client is already disconnected, its row stores the receive time of the
     /// latest offline message.
-    async fn end_connections(&mut self, rows: &[ConnectionEnd]) -> Result<u64>;
+    async fn write_connection_ends(&mut self, rows: &[ConnectionEnd]) -> Result<u64>;
 
     /// Inserts dead letters. If a message is already stored, updates its row and increments
     /// `occurrences`.
-    async fn insert_dead_letters(&mut self, rows: &[DeadLetter]) -> Result<()>;
+    async fn write_dead_letters(&mut self, rows: &[DeadLetter]) -> Result<()>;
 
     /// Commits the transaction.
     async fn commit(self) -> Result<()>;
@@ -83,17 +80,17 @@ pub(super) async fn record_batch(
         return Ok(WriteOutcome::Fenced(lost_leases));
     }
     if !upserts.is_empty() {
-        transaction.upsert_connections(upserts, now).await?;
+        transaction.write_upserts(upserts, now).await?;
         delete_disconnects(&mut transaction, statements, upserts).await?;
     }
     if !heartbeats.is_empty() {
-        transaction.apply_heartbeats(heartbeats, now).await?;
+        transaction.write_heartbeats(heartbeats, now).await?;
     }
     if !connection_ends.is_empty() {
-        transaction.end_connections(connection_ends).await?;
+        transaction.write_connection_ends(connection_ends).await?;
     }
     if !dead_letters.is_empty() {
-        transaction.insert_dead_letters(dead_letters).await?;
+        transaction.write_dead_letters(dead_letters).await?;
         let limits = *dead_letter_limits;
         enforce_limits(&mut transaction, statements, dead_letters, limits).await?;
     }
@@ -192,7 +189,7 @@ pub(super) async fn mark_disconnected(
                 client_id: client.clone(),
                 received_at,
             };
-            transaction.end_connections(&[end]).await? > 0
+            transaction.write_connection_ends(&[end]).await? > 0
         }
         // Does not end connections, because the client can connect at this moment.
         None => {

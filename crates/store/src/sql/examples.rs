@@ -23,9 +23,7 @@ pub fn texts(
     for conditions in 0..16 {
         let has_condition = |bit: u32| conditions & (1 << bit) != 0;
         let filter = DeadLetterFilter {
-            client: ClientId::new("example")
-                .ok()
-                .filter(|_| has_condition(0)),
+            client: ClientId::new("example").ok().filter(|_| has_condition(0)),
             reason: has_condition(1).then_some(RejectReason::InvalidJson),
             received_before: has_condition(2).then_some(Timestamp::UNIX_EPOCH),
             replay_requested: has_condition(3),
@@ -43,12 +41,11 @@ pub fn texts(
 /// Returns filters that use each condition alone and all conditions together, with an organization.
 #[must_use]
 pub fn example_filters() -> Vec<(OrgId, ConnectionFilter)> {
-    let uuid = "0a5d2b9e-5163-47ee-9e57-3bb6d90bdfff";
     let conditions: [fn(&mut ConnectionFilter); 5] = [
         |filter| filter.require_dispatcher("echo"),
         |filter| filter.require_tag("region", "us1"),
         |filter| filter.require_fact("fqdn", "host.example.com"),
-        |filter| filter.require_fact("insights_id", uuid),
+        |filter| filter.require_fact("insights_id", "0a5d2b9e516347ee9e573bb6d90bdfff"),
         |filter| filter.require_prefix("web"),
     ];
     let mut all_conditions = ConnectionFilter::default();

@@ -29,12 +29,11 @@ use domain::{ClientId, OrgId, Tenant, Timestamp};
 use crate::error::Result;
 use crate::lookup_queue::LookupResult;
 use crate::page::PageRequest;
-use crate::partitions::{PartitionLease, QueueTopic};
 
 pub use batch::{SqlTransaction, TenantColumns};
 pub use examples::{example_filters, texts};
 pub use query::{Parameter, Query, Statement};
-pub use row::{ColumnReader, invalid_json, partition_lease, timestamp_from_micros};
+pub use row::{ColumnReader, invalid_json, timestamp_from_micros};
 pub use statements::{CONNECTION_COLUMNS, SharedStatements, SqlSyntax};
 
 /// The connections that a statement uses.
@@ -61,7 +60,7 @@ pub struct RowPage<Row> {
 /// A pool of connections to a SQL database.
 ///
 /// The first methods run statements. The other methods are the operations whose statements differ
-/// between databases. Each of them has the documentation of the repository method of the same name.
+/// between databases.
 #[async_trait]
 pub trait SqlDatabase: Send + Sync + 'static {
     /// A row of a result.
@@ -87,13 +86,14 @@ pub trait SqlDatabase: Send + Sync + 'static {
     /// Starts a transaction that can write.
     async fn begin(&self) -> Result<Self::Transaction>;
 
-    /// See [`PresenceRepository`](crate::PresenceRepository).
-    async fn acquire_partitions(
+    /// Increments the epoch of each partition. Each returned row has the columns `partition` and
+    /// `epoch`.
+    async fn next_epochs(
         &self,
-        queue: QueueTopic,
+        queue: &str,
         partitions: &[i32],
-        new_owner: &str,
-    ) -> Result<Vec<PartitionLease>>;
+        owner: &str,
+    ) -> Result<Vec<Self::Row>>;
 
     /// See [`PresenceRepository`](crate::PresenceRepository).
     async fn restore_tenants(&self, clients: &[(ClientId, Tenant)], now: Timestamp) -> Result<u64>;
@@ -118,8 +118,11 @@ pub trait SqlDatabase: Send + Sync + 'static {
     /// See [`MaintenanceRepository`](crate::MaintenanceRepository).
     async fn count_connections_with_tenant(&self) -> Result<u64>;
 
-    /// See [`MaintenanceRepository`](crate::MaintenanceRepository).
-    async fn compact(&self) -> Result<()>;
+    /// See [`MaintenanceRepository`](crate::MaintenanceRepository). Does nothing unless a backend has
+    /// tables to compact.
+    async fn compact(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// See [`MaintenanceRepository`](crate::MaintenanceRepository).
     async fn ping(&self) -> Result<()>;

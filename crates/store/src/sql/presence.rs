@@ -43,7 +43,12 @@ impl<D: SqlDatabase> PresenceRepository for D {
         partitions: &[i32],
         new_owner: &str,
     ) -> Result<Vec<PartitionLease>> {
-        SqlDatabase::acquire_partitions(self, queue, partitions, new_owner).await
+        let rows = self
+            .next_epochs(queue.as_str(), partitions, new_owner)
+            .await?;
+        rows.iter()
+            .map(|row| row::partition_lease(row, queue))
+            .collect()
     }
 
     async fn restore_tenants(&self, clients: &[(ClientId, Tenant)], now: Timestamp) -> Result<u64> {

@@ -42,8 +42,8 @@ impl Statement {
 /// the text of each statement.
 #[macro_export]
 macro_rules! statements {
-    ($($(#[$attribute:meta])* $name:ident = $sql:expr;)*) => {
-        $($(#[$attribute])* const $name: $crate::sql::Statement = $crate::sql::Statement::in_list($sql);)*
+    ($($(#[$attribute:meta])* $visibility:vis $name:ident = $sql:expr;)*) => {
+        $($(#[$attribute])* $visibility const $name: $crate::sql::Statement = $crate::sql::Statement::in_list($sql);)*
 
         /// The name and the text of each statement of this module.
         pub(crate) const STATEMENTS: &[(&str, &str)] = &[$((stringify!($name), $name.sql())),*];
@@ -53,37 +53,43 @@ macro_rules! statements {
 /// Value of a parameter. Each backend converts the value to a type of its database.
 #[derive(Debug, Clone)]
 pub enum Parameter<'a> {
-    /// A text.
-    Text(Cow<'a, str>),
+    /// A text or null.
+    Text(Option<Cow<'a, str>>),
     /// A list of texts, for a condition with [`SqlSyntax::is_listed`](crate::sql::SqlSyntax).
     TextList(Vec<&'a str>),
     /// A whole number.
     Integer(i64),
-    /// A time.
-    Timestamp(Timestamp),
+    /// A time or null.
+    Timestamp(Option<Timestamp>),
 }
 
 impl<'a> From<&'a str> for Parameter<'a> {
     fn from(text: &'a str) -> Self {
-        Self::Text(text.into())
+        Self::Text(Some(text.into()))
+    }
+}
+
+impl<'a> From<Option<&'a str>> for Parameter<'a> {
+    fn from(text: Option<&'a str>) -> Self {
+        Self::Text(text.map(Cow::from))
     }
 }
 
 impl From<String> for Parameter<'_> {
     fn from(text: String) -> Self {
-        Self::Text(text.into())
+        Self::Text(Some(text.into()))
     }
 }
 
 impl<'a> From<&'a ClientId> for Parameter<'a> {
     fn from(client: &'a ClientId) -> Self {
-        Self::Text(client.as_str().into())
+        client.as_str().into()
     }
 }
 
 impl<'a> From<&'a OrgId> for Parameter<'a> {
     fn from(org: &'a OrgId) -> Self {
-        Self::Text(org.as_str().into())
+        org.as_str().into()
     }
 }
 
@@ -95,6 +101,12 @@ impl<'a> From<&'a [ClientId]> for Parameter<'a> {
 
 impl From<Timestamp> for Parameter<'_> {
     fn from(time: Timestamp) -> Self {
+        Self::Timestamp(Some(time))
+    }
+}
+
+impl From<Option<Timestamp>> for Parameter<'_> {
+    fn from(time: Option<Timestamp>) -> Self {
         Self::Timestamp(time)
     }
 }

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use domain::{ClientId, ClientInfo, ClientKind, Connection, DialectName, MessageId, OrgId, Tenant};
 use domain::Timestamp;
+use domain::{ClientId, ClientInfo, ClientKind, Connection, DialectName, MessageId, OrgId, Tenant};
 
 use crate::dead_letters::StoredDeadLetter;
 use crate::error::{Result, StoreError};
@@ -186,11 +186,10 @@ fn partition_number(number: i64) -> Result<i32> {
     i32::try_from(number).map_err(|_| corrupt_row(format!("partition {number} is out of range")))
 }
 
-/// Reads the lease of a partition that was acquired. The row has the columns `partition` and `epoch`.
-///
-/// # Errors
-/// If a column is missing or null.
-pub fn partition_lease(row: &impl ColumnReader, queue: QueueTopic) -> Result<PartitionLease> {
+pub(super) fn partition_lease(
+    row: &impl ColumnReader,
+    queue: QueueTopic,
+) -> Result<PartitionLease> {
     let partition = not_null("partition", row.optional_integer("partition")?)?;
     Ok(PartitionLease {
         queue,

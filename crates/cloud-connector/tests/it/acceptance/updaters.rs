@@ -2,7 +2,6 @@
 //! `connections`. The items S concern the inventory refresh. The items T concern the tenant lookup
 //! of tenantless clients.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use domain::{ClientId, ClientInfo, ClientKind, MessageId, Timestamp};

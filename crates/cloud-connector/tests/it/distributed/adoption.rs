@@ -4,7 +4,6 @@
 //! The names of some tests start with an item id of the tenancy acceptance list (M1 to M3). The
 //! other items are tested in `crates/cloud-connector/tests/it/acceptance.rs`.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use domain::{ClientId, OrgId, Timestamp};

@@ -1,0 +1,101 @@
+//! Runs statements with sqlx, and converts between PostgreSQL types and Rust types.
+
+use std::borrow::Cow;
+
+use serde_json::Value;
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::{AssertSqlSafe, Column as _, PgExecutor, Postgres, Row as _, TypeInfo as _};
+use time::OffsetDateTime;
+
+use crate::error::store_error;
+use domain::Timestamp;
+use store::Result;
+use store::sql::{ColumnReader, Parameter, Query, Statement, invalid_json, timestamp_from_micros};
+
+/// A statement of the driver, to which parameters can be bound.
+pub(crate) type PgQuery = sqlx::query::Query<'static, Postgres, PgArguments>;
+
+/// Starts a statement whose parameters are arrays.
+pub(crate) fn set_based(statement: Statement) -> PgQuery {
+    sqlx::query(statement.sql())
+}
+
+/// Converts a query of `store::sql`.
+pub(crate) fn pg_query(query: &Query<'_>) -> PgQuery {
+    let start = match query.sql() {
+        Cow::Borrowed(sql) => sqlx::query(*sql),
+        Cow::Owned(sql) => sqlx::query(AssertSqlSafe(sql.clone())),
+    };
+    let parameters = query.parameters().iter();
+    let bound = parameters.fold(start, |bound, parameter| match parameter {
+        Parameter::Text(text) => bound.bind(text.as_deref()),
+        Parameter::TextList(texts) => bound.bind(texts),
+        Parameter::Integer(number) => bound.bind(*number),
+        Parameter::Timestamp(time) => bound.bind(time.map(timestamptz)),
+    });
+    bound.persistent(query.is_cached())
+}
+
+pub(crate) async fn fetch_all(executor: impl PgExecutor<'_>, query: PgQuery) -> Result<Vec<Row>> {
+    let rows = query.fetch_all(executor).await.map_err(store_error)?;
+    Ok(rows.into_iter().map(Row).collect())
+}
+
+/// Returns the number of changed rows.
+pub(crate) async fn execute(executor: impl PgExecutor<'_>, query: PgQuery) -> Result<u64> {
+    let result = query.execute(executor).await.map_err(store_error)?;
+    Ok(result.rows_affected())
+}
+
+/// Converts a timestamp to the type of a SQL parameter. [`OffsetDateTime`] supports the years 0 to
+/// 9999, which include all timestamps of the program.
+pub(crate) fn timestamptz(time: Timestamp) -> OffsetDateTime {
+    OffsetDateTime::from_unix_timestamp_nanos(i128::from(time.as_microsecond()) * 1000)
+        .unwrap_or(OffsetDateTime::UNIX_EPOCH)
+}
+
+/// A row of a result.
+pub struct Row(PgRow);
+
+impl ColumnReader for Row {
+    fn optional_text(&self, column: &str) -> Result<Option<String>> {
+        self.0.try_get(column).map_err(store_error)
+    }
+
+    fn optional_integer(&self, column: &str) -> Result<Option<i64>> {
+        let info = self.0.try_column(column).map_err(store_error)?.type_info();
+        let integer = match info.name() {
+            "INT4" => self
+                .0
+                .try_get::<Option<i32>, _>(column)
+                .map(|n| n.map(i64::from)),
+            _ => self.0.try_get::<Option<i64>, _>(column),
+        };
+        integer.map_err(store_error)
+    }
+
+    fn optional_timestamp(&self, column: &str) -> Result<Option<Timestamp>> {
+        let time: Option<OffsetDateTime> = self.0.try_get(column).map_err(store_error)?;
+        let micros = |time: OffsetDateTime| time.unix_timestamp_nanos() / 1000;
+        time.map(|time| {
+            timestamp_from_micros(column, i64::try_from(micros(time)).unwrap_or(i64::MAX))
+        })
+        .transpose()
+    }
+
+    fn boolean(&self, column: &str) -> Result<bool> {
+        self.0.try_get(column).map_err(store_error)
+    }
+
+    fn bytes(&self, column: &str) -> Result<Vec<u8>> {
+        self.0.try_get(column).map_err(store_error)
+    }
+
+    fn json(&self, column: &str) -> Result<Value> {
+        match self.0.try_get(column) {
+            Ok(value) => Ok(value),
+            Err(error @ sqlx::Error::ColumnDecode { .. }) => Ok(invalid_json(column, &error)),
+            Err(error) => Err(store_error(error)),
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! The transaction that writes a batch. Each statement has one array parameter per column.
+//!
+//! Statements lock `connections` before `disconnected_clients`, and rows in the order of their client
+//! ids. Another order could cause deadlocks.
+
+use async_trait::async_trait;
+use sqlx::Postgres;
+use time::OffsetDateTime;
+
+use crate::driver::{self, PgQuery, Row, pg_query, set_based, timestamptz};
+use crate::error::store_error;
+use domain::{MessageId, Timestamp};
+use store::sql::{ColumnReader as _, Query, SqlTransaction, Statement, TenantColumns};
+use store::{
+    ConnectionEnd, ConnectionUpsert, DeadLetter, HeartbeatUpdate, PartitionLease, QueuePosition,
+    Result,
+};
+
+store::statements! {
+    /// Locks the rows of the partitions in share mode until the end of the transaction. A process
+    /// that acquires one of these partitions waits for the transaction. If another process is already
+    /// acquiring one of these partitions, the query waits for that process.
+    LOCK_PARTITIONS = "
+        SELECT queue, partition, epoch FROM partition_epoch
+         WHERE (queue, partition) IN (SELECT * FROM UNNEST($1::text[], $2::int[]))
+         ORDER BY queue, partition FOR SHARE";
+
+    UPSERT_CONNECTIONS = "
+        INSERT INTO connections (client_id, org_id, account, dialect, kind, topic_prefix,
+               canonical_facts, catalog_service_facts, dispatchers, tags, client_name,
+               client_version, message_id, message_sent, tenant_lookup_timestamp,
+               online_received_at, last_heartbeat_at, queue_partition, queue_offset,
+               inventory_eligible, stale_timestamp, created_at, updated_at)
+        SELECT client_id, org_id, account, dialect, kind, topic_prefix,
+               canonical_facts::jsonb, catalog_service_facts::jsonb, dispatchers::jsonb,
+               tags::jsonb, client_name, client_version, message_id, message_sent,
+               tenant_lookup_timestamp, online_received_at, last_heartbeat_at, queue_partition,
+               queue_offset, inventory_eligible, COALESCE(reported_to_inventory_at, 'epoch'),
+               $22, $22
+          FROM UNNEST($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[],
+               $7::text[], $8::text[], $9::text[], $10::text[], $11::text[], $12::text[],
+               $13::text[], $14::timestamptz[], $15::timestamptz[], $16::timestamptz[],
+               $17::timestamptz[], $18::int[], $19::bigint[], $20::bool[], $21::timestamptz[])
+            AS t (client_id, org_id, account, dialect, kind, topic_prefix, canonical_facts,
+               catalog_service_facts, dispatchers, tags, client_name, client_version, message_id,
+               message_sent, tenant_lookup_timestamp, online_received_at, last_heartbeat_at,
+               queue_partition, queue_offset, inventory_eligible, reported_to_inventory_at)
+        ON CONFLICT (client_id) DO UPDATE SET
+               org_id = excluded.org_id, account = excluded.account, dialect = excluded.dialect,
+               kind = excluded.kind, topic_prefix = excluded.topic_prefix,
+               canonical_facts = excluded.canonical_facts,
+               catalog_service_facts = excluded.catalog_service_facts,
+               dispatchers = excluded.dispatchers,
+               tags = excluded.tags, client_name = excluded.client_name,
+               client_version = excluded.client_version, message_id = excluded.message_id,
+               message_sent = excluded.message_sent,
+               tenant_lookup_timestamp = excluded.tenant_lookup_timestamp,
+               tenant_lookup_failure_count = CASE WHEN excluded.org_id <> '' THEN 0
+                   ELSE COALESCE(connections.tenant_lookup_failure_count, 0) END,
+               last_heartbeat_at = CASE
+                   WHEN connections.last_heartbeat_at > excluded.online_received_at
+                   THEN GREATEST(connections.last_heartbeat_at, excluded.last_heartbeat_at)
+                   ELSE excluded.last_heartbeat_at END,
+               offline_received_at = NULL,
+               queue_partition = excluded.queue_partition,
+               queue_offset = excluded.queue_offset,
+               inventory_eligible = excluded.inventory_eligible,
+               stale_timestamp = CASE WHEN excluded.org_id <> '' THEN excluded.stale_timestamp
+                   ELSE connections.stale_timestamp END,
+               online_received_at = excluded.online_received_at, updated_at = excluded.updated_at";
+
+    UPDATE_HEARTBEATS = "
+        UPDATE connections AS c
+           SET last_heartbeat_at = GREATEST(c.last_heartbeat_at, h.received_at)
+          FROM UNNEST($1::text[], $2::timestamptz[]) AS h (client_id, received_at)
+         WHERE c.client_id = h.client_id
+           AND COALESCE(c.offline_received_at, c.online_received_at) < h.received_at";
+
+    RESTORE_CONNECTIONS = "
+        INSERT INTO connections (client_id, org_id, account, dialect, kind, topic_prefix,
+               canonical_facts, catalog_service_facts, dispatchers, tags, client_name,
+               client_version, message_id, message_sent, queue_partition, queue_offset,
+               tenant_lookup_timestamp, tenant_lookup_failure_count, online_received_at,
+               last_heartbeat_at, offline_received_at, created_at, updated_at)
+        SELECT d.client_id, COALESCE(h.org_id, d.org_id), COALESCE(h.account, d.account),
+               dialect, kind, topic_prefix, canonical_facts, catalog_service_facts, dispatchers,
+               tags, client_name, client_version, message_id, message_sent, queue_partition,
+               queue_offset,
+               CASE WHEN h.org_id IS NULL THEN d.tenant_lookup_timestamp
+                   ELSE h.tenant_lookup_timestamp END,
+               CASE WHEN h.org_id <> '' THEN 0 ELSE d.tenant_lookup_failure_count END,
+               h.received_at, h.received_at, disconnected_at, $6, $6
+          FROM disconnected_clients AS d
+          JOIN UNNEST($1::text[], $2::timestamptz[], $3::text[], $4::text[], $5::timestamptz[])
+            AS h (client_id, received_at, org_id, account, tenant_lookup_timestamp)
+            ON d.client_id = h.client_id
+         WHERE d.disconnected_at < h.received_at
+         ORDER BY d.client_id
+        ON CONFLICT (client_id) DO NOTHING
+        RETURNING client_id";
+
+    DELETE_DISCONNECTS = "DELETE FROM disconnected_clients WHERE client_id = ANY($1)";
+
+    MOVE_TO_DISCONNECTED_CLIENTS = "
+        WITH offline AS (
+            SELECT * FROM UNNEST($1::text[], $2::timestamptz[], $3::int[], $4::bigint[])
+                AS t (client_id, received_at, queue_partition, queue_offset)),
+        ended AS (
+            DELETE FROM connections AS c USING offline
+             WHERE c.client_id = offline.client_id
+               AND (c.last_heartbeat_at IS NULL OR c.last_heartbeat_at <= offline.received_at)
+            RETURNING c.client_id, c.org_id, COALESCE(c.account, ''), c.dialect, c.kind,
+                c.topic_prefix, c.canonical_facts, c.catalog_service_facts, c.dispatchers,
+                COALESCE(c.tags, 'null'), c.client_name, c.client_version, c.message_id,
+                c.message_sent, c.tenant_lookup_timestamp,
+                COALESCE(c.tenant_lookup_failure_count, 0), offline.received_at,
+                COALESCE(offline.queue_partition, c.queue_partition),
+                COALESCE(offline.queue_offset, c.queue_offset))
+        INSERT INTO disconnected_clients (client_id, org_id, account, dialect, kind, topic_prefix,
+                canonical_facts, catalog_service_facts, dispatchers, tags, client_name,
+                client_version, message_id, message_sent, tenant_lookup_timestamp,
+                tenant_lookup_failure_count, disconnected_at, queue_partition, queue_offset)
+        SELECT * FROM ended ORDER BY client_id
+        ON CONFLICT (client_id) DO UPDATE SET
+                org_id = excluded.org_id, account = excluded.account, dialect = excluded.dialect,
+                kind = excluded.kind, topic_prefix = excluded.topic_prefix,
+                canonical_facts = excluded.canonical_facts,
+                catalog_service_facts = excluded.catalog_service_facts,
+                dispatchers = excluded.dispatchers,
+                tags = excluded.tags, client_name = excluded.client_name,
+                client_version = excluded.client_version, message_id = excluded.message_id,
+                message_sent = excluded.message_sent,
+                tenant_lookup_timestamp = excluded.tenant_lookup_timestamp,
+                tenant_lookup_failure_count = excluded.tenant_lookup_failure_count,
+                disconnected_at = excluded.disconnected_at,
+                queue_partition = excluded.queue_partition,
+                queue_offset = excluded.queue_offset";
+
+    STORE_OVERRULED_OFFLINE_MESSAGES = "
+        UPDATE connections AS c SET offline_received_at = offline.received_at,
+               queue_partition = COALESCE(offline.queue_partition, c.queue_partition),
+               queue_offset = COALESCE(offline.queue_offset, c.queue_offset)
+          FROM UNNEST($1::text[], $2::timestamptz[], $3::int[], $4::bigint[])
+                AS offline (client_id, received_at, queue_partition, queue_offset)
+         WHERE c.client_id = offline.client_id
+           AND COALESCE(c.offline_received_at, c.online_received_at) < offline.received_at";
+
+    UPDATE_DISCONNECTED_CLIENTS = "
+        UPDATE disconnected_clients AS d SET disconnected_at = offline.received_at,
+               queue_partition = COALESCE(offline.queue_partition, d.queue_partition),
+               queue_offset = COALESCE(offline.queue_offset, d.queue_offset)
+          FROM UNNEST($1::text[], $2::timestamptz[], $3::int[], $4::bigint[])
+                AS offline (client_id, received_at, queue_partition, queue_offset)
+         WHERE d.client_id = offline.client_id AND d.disconnected_at < offline.received_at";
+
+    INSERT_DEAD_LETTERS = "
+        INSERT INTO dead_letters (client_id, fingerprint, topic, payload, size, sha256, reason,
+               detail, first_received, last_received)
+        SELECT *, received FROM UNNEST($1::text[], $2::text[], $3::text[], $4::bytea[],
+               $5::bigint[], $6::text[], $7::text[], $8::text[], $9::timestamptz[])
+            AS t (client_id, fingerprint, topic, payload, size, sha256, reason, detail, received)
+        ON CONFLICT (client_id, fingerprint) DO UPDATE SET
+               reason = excluded.reason, detail = excluded.detail,
+               occurrences = dead_letters.occurrences + 1,
+               last_received = excluded.last_received, replay_requested_at = NULL";
+}
+
+/// An open transaction.
+pub struct PostgresTransaction(pub(crate) sqlx::Transaction<'static, Postgres>);
+
+impl PostgresTransaction {
+    async fn run(&mut self, query: PgQuery) -> Result<u64> {
+        driver::execute(&mut *self.0, query).await
+    }
+}
+
+#[async_trait]
+impl SqlTransaction for PostgresTransaction {
+    type Row = Row;
+
+    async fn fetch_all(&mut self, query: Query<'_>) -> Result<Vec<Row>> {
+        driver::fetch_all(&mut *self.0, pg_query(&query)).await
+    }
+
+    async fn execute(&mut self, query: Query<'_>) -> Result<u64> {
+        self.run(pg_query(&query)).await
+    }
+
+    async fn lock_partitions(&mut self, leases: &[PartitionLease]) -> Result<Vec<Row>> {
+        let query = set_based(LOCK_PARTITIONS)
+            .bind(column(leases, |lease| lease.queue.as_str()))
+            .bind(column(leases, |lease| lease.partition));
+        driver::fetch_all(&mut *self.0, query).await
+    }
+
+    async fn write_upserts(&mut self, rows: &[ConnectionUpsert], now: Timestamp) -> Result<()> {
+        let tenants = column(rows, |u| TenantColumns::from(&u.tenant));
+        let query = set_based(UPSERT_CONNECTIONS)
+            .bind(column(rows, |u| u.client_id.as_str()))
+            .bind(column(&tenants, |t| t.org_id))
+            .bind(column(&tenants, |t| t.account))
+            .bind(column(rows, |u| u.dialect.as_str()))
+            .bind(column(rows, |u| u.kind.as_str()))
+            .bind(column(rows, |u| u.topic_prefix.as_str()))
+            .bind(column(rows, |u| u.info.canonical_facts.to_string()))
+            .bind(column(rows, |u| u.info.catalog_service_facts.to_string()))
+            .bind(column(rows, |u| u.info.dispatchers.to_string()))
+            .bind(column(rows, |u| u.info.tags.to_string()))
+            .bind(column(rows, |u| u.info.client_name.as_str()))
+            .bind(column(rows, |u| u.info.client_version.as_str()))
+            .bind(column(rows, |u| {
+                u.message_id.as_ref().map(MessageId::as_str)
+            }))
+            .bind(column(rows, |u| timestamptz(u.message_sent_at)))
+            .bind(column(&tenants, |t| t.lookup_timestamp.map(timestamptz)))
+            .bind(column(rows, |u| timestamptz(u.received_at.time)))
+            .bind(column(rows, |u| u.last_heartbeat_at.map(timestamptz)))
+            .bind(column(rows, |u| partition(u.received_at.position)))
+            .bind(column(rows, |u| offset(u.received_at.position)))
+            .bind(column(rows, |u| u.inventory_eligible))
+            .bind(column(rows, |u| {
+                u.reported_to_inventory_at.map(timestamptz)
+            }))
+            .bind(timestamptz(now));
+        self.run(query).await.map(drop)
+    }
+
+    async fn write_heartbeats(&mut self, rows: &[HeartbeatUpdate], now: Timestamp) -> Result<()> {
+        let client_ids = column(rows, |h| h.client_id.as_str());
+        let received_times = column(rows, |h| timestamptz(h.received_at));
+        let update = set_based(UPDATE_HEARTBEATS)
+            .bind(&client_ids)
+            .bind(&received_times);
+        self.run(update).await?;
+        // All three elements are null if the tenant of the client does not change.
+        let tenants = column(rows, |h| h.tenant.as_ref().map(TenantColumns::from));
+        let lookup_times = column(&tenants, |t| t.and_then(|t| t.lookup_timestamp));
+        let restore = set_based(RESTORE_CONNECTIONS)
+            .bind(&client_ids)
+            .bind(&received_times)
+            .bind(column(&tenants, |t| t.map(|t| t.org_id)))
+            .bind(column(&tenants, |t| t.map(|t| t.account)))
+            .bind(column(&lookup_times, |time| time.map(timestamptz)))
+            .bind(timestamptz(now));
+        let restored_rows = driver::fetch_all(&mut *self.0, restore).await?;
+        let restored_client_ids = restored_rows.iter().map(|row| row.text("client_id"));
+        let restored_client_ids = restored_client_ids.collect::<Result<Vec<String>>>()?;
+        if !restored_client_ids.is_empty() {
+            let query = set_based(DELETE_DISCONNECTS).bind(restored_client_ids);
+            self.run(query).await?;
+        }
+        Ok(())
+    }
+
+    async fn write_connection_ends(&mut self, rows: &[ConnectionEnd]) -> Result<u64> {
+        let with_columns = |statement: Statement| {
+            set_based(statement)
+                .bind(column(rows, |end| end.client_id.as_str()))
+                .bind(column(rows, |end| timestamptz(end.received_at.time)))
+                .bind(column(rows, |end| partition(end.received_at.position)))
+                .bind(column(rows, |end| offset(end.received_at.position)))
+        };
+        let ended_connections = self.run(with_columns(MOVE_TO_DISCONNECTED_CLIENTS)).await?;
+        self.run(with_columns(STORE_OVERRULED_OFFLINE_MESSAGES))
+            .await?;
+        self.run(with_columns(UPDATE_DISCONNECTED_CLIENTS)).await?;
+        Ok(ended_connections)
+    }
+
+    async fn write_dead_letters(&mut self, rows: &[DeadLetter]) -> Result<()> {
+        let size = |d: &DeadLetter| i64::try_from(d.payload_size).unwrap_or(i64::MAX);
+        let received_times: Vec<OffsetDateTime> = column(rows, |d| timestamptz(d.received_at));
+        let query = set_based(INSERT_DEAD_LETTERS)
+            .bind(column(rows, DeadLetter::client_id_column))
+            .bind(column(rows, DeadLetter::fingerprint))
+            .bind(column(rows, |d| d.topic.as_str()))
+            .bind(column(rows, |d| &d.payload[..]))
+            .bind(column(rows, size))
+            .bind(column(rows, |d| d.sha256.as_str()))
+            .bind(column(rows, |d| d.reason.as_str()))
+            .bind(column(rows, |d| d.detail.as_str()))
+            .bind(received_times);
+        self.run(query).await.map(drop)
+    }
+
+    async fn commit(self) -> Result<()> {
+        self.0.commit().await.map_err(store_error)
+    }
+}
+
+/// Returns the array parameter with the values of one column.
+pub(crate) fn column<'a, R, T>(rows: &'a [R], value: impl Fn(&'a R) -> T) -> Vec<T> {
+    rows.iter().map(value).collect()
+}
+
+fn partition(position: Option<QueuePosition>) -> Option<i32> {
+    position.map(|position| position.partition)
+}
+
+fn offset(position: Option<QueuePosition>) -> Option<i64> {
+    position.map(|position| position.offset)
+}

@@ -1,0 +1,222 @@
+//! [`SqlDatabase`] for SQLite: runs statements on the writer connection or on the reader connections.
+
+use std::sync::LazyLock;
+
+use async_trait::async_trait;
+
+use crate::driver::{self, Row, sqlite_query};
+use crate::error::store_error;
+use crate::transaction::SqliteTransaction;
+use crate::{SqliteStore, search};
+use domain::{ClientId, OrgId, Tenant, Timestamp};
+use store::sql::SqlTransaction as _;
+use store::sql::{
+    Access, ColumnReader as _, Query, RowPage, SharedStatements, SqlDatabase, SqlSyntax,
+};
+use store::{LookupOutcome, LookupResult, PageRequest, PageStart, Result};
+
+/// SQLite needs no row locks, because a write transaction locks the whole database.
+const SYNTAX: SqlSyntax = SqlSyntax {
+    is_listed: "IN (SELECT value FROM json_each($1))",
+    for_update: "",
+    skip_locked: "",
+};
+
+pub(crate) static SHARED_STATEMENTS: LazyLock<SharedStatements> =
+    LazyLock::new(|| SharedStatements::new(SYNTAX));
+
+store::statements! {
+    NEXT_EPOCH =
+        "INSERT INTO partition_epoch (queue, partition, epoch, owner) VALUES ($1, $2, 1, $3)
+         ON CONFLICT (queue, partition)
+         DO UPDATE SET epoch = partition_epoch.epoch + 1, owner = excluded.owner
+         RETURNING partition, epoch";
+
+    RESTORE_TENANT =
+        "UPDATE connections SET org_id = $2, account = $3, tenant_lookup_timestamp = NULL,
+                updated_at = $4
+          WHERE client_id = $1 AND org_id = ''";
+
+    SAVE_FOUND_TENANT =
+        "UPDATE connections SET org_id = $3, account = $4, tenant_lookup_timestamp = NULL,
+                tenant_lookup_failure_count = 0, stale_timestamp = coalesce($5, stale_timestamp),
+                inventory_eligible = inventory_eligible AND $6, updated_at = $7
+          WHERE client_id = $1 AND updated_at = $2";
+
+    SAVE_TENANT_NOT_FOUND =
+        "UPDATE connections SET org_id = '', account = '', tenant_lookup_timestamp = $3,
+                tenant_lookup_failure_count = tenant_lookup_failure_count + 1, updated_at = $3
+          WHERE client_id = $1 AND updated_at = $2";
+
+    END_CLAIM =
+        "UPDATE connections SET lookup_claimed_until = $3 WHERE client_id = $1 AND updated_at = $2";
+
+    DELETE_CLIENTS_DISCONNECTED_BEFORE =
+        "DELETE FROM disconnected_clients WHERE disconnected_at < $1";
+
+    COUNT_ALL_CLIENTS = "SELECT count(*) AS count FROM connections WHERE org_id <> ''";
+
+    PAGE_OF_ALL_CLIENTS =
+        "SELECT client_id, org_id, account FROM connections
+          WHERE org_id <> '' ORDER BY org_id, client_id LIMIT $1 OFFSET $2";
+
+    CHECK_SCHEMA = "SELECT 1 FROM connections LIMIT 1";
+}
+
+impl SqliteStore {
+    /// Reads a page. One transaction reads the count and the rows, so both belong to the same
+    /// snapshot.
+    async fn fetch_page(&self, count: Option<Query<'_>>, page: Query<'_>) -> Result<RowPage<Row>> {
+        let mut snapshot = self.readers.begin().await.map_err(store_error)?;
+        let mut total_count = 0;
+        if let Some(count) = count {
+            for row in driver::fetch_all(&mut *snapshot, sqlite_query(&count)).await? {
+                total_count = row.count("count")?;
+            }
+        }
+        let rows = driver::fetch_all(&mut *snapshot, sqlite_query(&page)).await?;
+        snapshot.commit().await.map_err(store_error)?;
+        Ok(RowPage { total_count, rows })
+    }
+
+    /// Runs several statements in one transaction. Returns the numbers of changed rows.
+    async fn execute_all(&self, queries: Vec<Query<'_>>) -> Result<Vec<u64>> {
+        let mut transaction = self.begin().await?;
+        let mut changed_rows = Vec::with_capacity(queries.len());
+        for query in queries {
+            changed_rows.push(transaction.execute(query).await?);
+        }
+        transaction.commit().await?;
+        Ok(changed_rows)
+    }
+}
+
+#[async_trait]
+impl SqlDatabase for SqliteStore {
+    type Row = Row;
+    type Transaction = SqliteTransaction;
+
+    fn statements(&self) -> &'static SharedStatements {
+        &SHARED_STATEMENTS
+    }
+
+    async fn fetch_all(&self, access: Access, query: Query<'_>) -> Result<Vec<Row>> {
+        let pool = match access {
+            Access::Write => &self.writer,
+            Access::Read | Access::ApiRead => &self.readers,
+        };
+        driver::fetch_all(pool, sqlite_query(&query)).await
+    }
+
+    async fn execute(&self, query: Query<'_>) -> Result<u64> {
+        driver::execute(&self.writer, sqlite_query(&query)).await
+    }
+
+    async fn begin(&self) -> Result<SqliteTransaction> {
+        // `BEGIN IMMEDIATE` acquires the write lock at the start, so no later statement of the
+        // transaction can fail with SQLITE_BUSY.
+        let begin = self.writer.begin_with("BEGIN IMMEDIATE").await;
+        begin.map(SqliteTransaction).map_err(store_error)
+    }
+
+    async fn next_epochs(&self, queue: &str, partitions: &[i32], owner: &str) -> Result<Vec<Row>> {
+        let mut transaction = self.begin().await?;
+        let mut epochs = Vec::with_capacity(partitions.len());
+        for partition in partitions {
+            let parameters = [queue.into(), i64::from(*partition).into(), owner.into()];
+            epochs.extend(transaction.fetch_all(NEXT_EPOCH.with(parameters)).await?);
+        }
+        transaction.commit().await?;
+        Ok(epochs)
+    }
+
+    async fn restore_tenants(&self, clients: &[(ClientId, Tenant)], now: Timestamp) -> Result<u64> {
+        let queries = clients.iter().map(|(client, Tenant { org_id, account })| {
+            RESTORE_TENANT.with([
+                client.into(),
+                org_id.into(),
+                account.as_str().into(),
+                now.into(),
+            ])
+        });
+        let queries = queries.collect();
+        Ok(self.execute_all(queries).await?.into_iter().sum())
+    }
+
+    async fn fetch_connections(&self, org: &OrgId, request: &PageRequest) -> Result<RowPage<Row>> {
+        let count = match request.start {
+            PageStart::Offset(_) => Some(search::count_query(org, &request.filter)),
+            PageStart::After(_) => None,
+        };
+        self.fetch_page(count, search::page_query(org, request))
+            .await
+    }
+
+    async fn fetch_all_clients(&self, offset: u64, limit: u64) -> Result<RowPage<Row>> {
+        let page = PAGE_OF_ALL_CLIENTS.with([limit.into(), offset.into()]);
+        self.fetch_page(Some(COUNT_ALL_CLIENTS.with([])), page)
+            .await
+    }
+
+    async fn save_lookup_results(&self, results: &[LookupResult], now: Timestamp) -> Result<u64> {
+        let queries = results
+            .iter()
+            .map(|result| save_query(result, now))
+            .collect();
+        let changed_rows = self.execute_all(queries).await?;
+        let is_counted = |result: &LookupResult| result.outcome != LookupOutcome::Unavailable;
+        let counted = results
+            .iter()
+            .zip(changed_rows)
+            .filter(|(result, _)| is_counted(result));
+        Ok(counted.map(|(_, changed_rows)| changed_rows).sum())
+    }
+
+    async fn delete_clients_disconnected_before(&self, time: Timestamp) -> Result<u64> {
+        self.execute(DELETE_CLIENTS_DISCONNECTED_BEFORE.with([time.into()]))
+            .await
+    }
+
+    async fn count_connections_with_tenant(&self) -> Result<u64> {
+        self.fetch_count(Access::Read, COUNT_ALL_CLIENTS.with([]))
+            .await
+    }
+
+    async fn ping(&self) -> Result<()> {
+        self.fetch_all(Access::Read, CHECK_SCHEMA.with([]))
+            .await
+            .map(drop)
+    }
+
+    async fn close(&self) {
+        // When the last connection closes, SQLite copies the write-ahead log into the database
+        // file. The writer closes last, so the writer makes this copy.
+        self.readers.close().await;
+        self.writer.close().await;
+    }
+}
+
+fn save_query(result: &LookupResult, now: Timestamp) -> Query<'_> {
+    let (client, row_version) = (&result.client_id, result.row_version);
+    match &result.outcome {
+        LookupOutcome::Found {
+            tenant,
+            reported_to_inventory_at,
+            inventory_eligible,
+        } => SAVE_FOUND_TENANT.with([
+            client.into(),
+            row_version.into(),
+            (&tenant.org_id).into(),
+            tenant.account.as_str().into(),
+            (*reported_to_inventory_at).into(),
+            i64::from(*inventory_eligible).into(),
+            now.into(),
+        ]),
+        LookupOutcome::NotFound => {
+            SAVE_TENANT_NOT_FOUND.with([client.into(), row_version.into(), now.into()])
+        }
+        LookupOutcome::Unavailable => {
+            END_CLAIM.with([client.into(), row_version.into(), now.into()])
+        }
+    }
+}

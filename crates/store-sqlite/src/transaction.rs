@@ -1,0 +1,298 @@
+//! The transaction that writes a batch.
+
+use async_trait::async_trait;
+use const_format::concatcp;
+use serde_json::json;
+use sqlx::Sqlite;
+
+use crate::driver::{self, Row, SqliteQuery, sqlite_query};
+use crate::error::store_error;
+use domain::{MessageId, Timestamp};
+use store::sql::{Query, SqlTransaction, TenantColumns};
+use store::{ConnectionEnd, ConnectionUpsert, DeadLetter, HeartbeatUpdate, PartitionLease, Result};
+
+/// Maximum number of dead letters per INSERT statement. This limits the size of the statement,
+/// because a row contains up to 64 KiB of payload.
+const MAX_DEAD_LETTERS_PER_INSERT: usize = 100;
+
+/// The offline messages in the parameter `$1`, a JSON array of arrays.
+const WITH_OFFLINE_MESSAGES: &str = "WITH offline AS (
+    SELECT value ->> 0 AS client_id, value ->> 1 AS received_at,
+           value ->> 2 AS queue_partition, value ->> 3 AS queue_offset
+      FROM json_each($1)) ";
+
+/// Columns of an inserted connection, in the order of the parameters.
+const CONNECTION_VALUES: &str = "client_id, org_id, account, dialect, kind, topic_prefix, canonical_facts, \
+     catalog_service_facts, dispatchers, tags, client_name, client_version, message_id, \
+     message_sent, tenant_lookup_timestamp, online_received_at, last_heartbeat_at, \
+     queue_partition, queue_offset, inventory_eligible, stale_timestamp, created_at, \
+     updated_at";
+
+const UPDATE_CONNECTION: &str = "ON CONFLICT (client_id) DO UPDATE SET \
+     org_id = excluded.org_id, account = excluded.account, dialect = excluded.dialect, \
+     kind = excluded.kind, topic_prefix = excluded.topic_prefix, \
+     canonical_facts = excluded.canonical_facts, \
+     catalog_service_facts = excluded.catalog_service_facts, \
+     dispatchers = excluded.dispatchers, \
+     tags = excluded.tags, client_name = excluded.client_name, \
+     client_version = excluded.client_version, message_id = excluded.message_id, \
+     message_sent = excluded.message_sent, \
+     tenant_lookup_timestamp = excluded.tenant_lookup_timestamp, \
+     tenant_lookup_failure_count = CASE WHEN excluded.org_id <> '' THEN 0 \
+     ELSE connections.tenant_lookup_failure_count END, \
+     last_heartbeat_at = CASE WHEN connections.last_heartbeat_at > excluded.online_received_at \
+     THEN max(connections.last_heartbeat_at, coalesce(excluded.last_heartbeat_at, 0)) \
+     ELSE excluded.last_heartbeat_at END, offline_received_at = NULL, \
+     queue_partition = excluded.queue_partition, queue_offset = excluded.queue_offset, \
+     inventory_eligible = excluded.inventory_eligible, \
+     stale_timestamp = CASE WHEN excluded.org_id <> '' THEN excluded.stale_timestamp \
+     ELSE connections.stale_timestamp END, \
+     online_received_at = excluded.online_received_at, updated_at = excluded.updated_at";
+
+/// Columns of an inserted dead letter, in the order of the parameters.
+const DEAD_LETTER_VALUES: &str = "client_id, fingerprint, topic, payload, size, sha256, reason, detail, first_received, \
+     last_received";
+
+const UPDATE_DEAD_LETTER: &str = "ON CONFLICT (client_id, fingerprint) DO UPDATE SET \
+     reason = excluded.reason, detail = excluded.detail, \
+     occurrences = dead_letters.occurrences + 1, \
+     last_received = excluded.last_received, replay_requested_at = NULL";
+
+store::statements! {
+    ALL_PARTITIONS = "SELECT queue, partition, epoch FROM partition_epoch";
+
+    UPDATE_HEARTBEAT =
+        "UPDATE connections SET last_heartbeat_at = max(coalesce(last_heartbeat_at, $2), $2)
+          WHERE client_id = $1 AND coalesce(offline_received_at, online_received_at) < $2";
+
+    RESTORE_CONNECTION =
+        "INSERT INTO connections (client_id, org_id, account, dialect, kind, topic_prefix, \
+         canonical_facts, catalog_service_facts, dispatchers, tags, client_name, client_version, \
+         message_id, message_sent, queue_partition, queue_offset, tenant_lookup_timestamp, \
+         tenant_lookup_failure_count, online_received_at, last_heartbeat_at, \
+         offline_received_at, created_at, updated_at) \
+         SELECT client_id, coalesce($3, org_id), coalesce($4, account), dialect, kind, \
+         topic_prefix, canonical_facts, catalog_service_facts, dispatchers, tags, client_name, \
+         client_version, message_id, message_sent, queue_partition, queue_offset, \
+         CASE WHEN $3 IS NULL THEN tenant_lookup_timestamp ELSE $5 END, \
+         CASE WHEN $3 <> '' THEN 0 ELSE tenant_lookup_failure_count END, \
+         $2, $2, disconnected_at, $6, $6 \
+         FROM disconnected_clients WHERE client_id = $1 AND disconnected_at < $2 \
+         ON CONFLICT (client_id) DO NOTHING";
+
+    DELETE_DISCONNECT = "DELETE FROM disconnected_clients WHERE client_id = $1";
+
+    INSERT_DISCONNECTED_CLIENTS = concatcp!(
+        WITH_OFFLINE_MESSAGES,
+        "INSERT OR REPLACE INTO disconnected_clients (client_id, org_id, account, dialect, kind, \
+         topic_prefix, canonical_facts, catalog_service_facts, dispatchers, tags, client_name, \
+         client_version, message_id, message_sent, tenant_lookup_timestamp, \
+         tenant_lookup_failure_count, disconnected_at, queue_partition, queue_offset) \
+         SELECT c.client_id, org_id, account, dialect, kind, topic_prefix, canonical_facts, \
+         catalog_service_facts, dispatchers, tags, client_name, client_version, message_id, \
+         message_sent, tenant_lookup_timestamp, tenant_lookup_failure_count, \
+         offline.received_at, coalesce(offline.queue_partition, c.queue_partition), \
+         coalesce(offline.queue_offset, c.queue_offset) \
+         FROM offline JOIN connections AS c USING (client_id) \
+         WHERE c.last_heartbeat_at IS NULL OR c.last_heartbeat_at <= offline.received_at"
+    );
+
+    DELETE_CONNECTIONS = concatcp!(
+        WITH_OFFLINE_MESSAGES,
+        "DELETE FROM connections WHERE client_id IN ( \
+         SELECT c.client_id FROM offline JOIN connections AS c USING (client_id) \
+         WHERE c.last_heartbeat_at IS NULL OR c.last_heartbeat_at <= offline.received_at)"
+    );
+
+    STORE_OVERRULED_OFFLINE_MESSAGES = concatcp!(
+        WITH_OFFLINE_MESSAGES,
+        "UPDATE connections AS c SET offline_received_at = offline.received_at, \
+         queue_partition = coalesce(offline.queue_partition, c.queue_partition), \
+         queue_offset = coalesce(offline.queue_offset, c.queue_offset) FROM offline \
+         WHERE c.client_id = offline.client_id \
+         AND coalesce(c.offline_received_at, c.online_received_at) < offline.received_at"
+    );
+
+    UPDATE_DISCONNECTED_CLIENTS = concatcp!(
+        WITH_OFFLINE_MESSAGES,
+        "UPDATE disconnected_clients AS d SET disconnected_at = offline.received_at, \
+         queue_partition = coalesce(offline.queue_partition, d.queue_partition), \
+         queue_offset = coalesce(offline.queue_offset, d.queue_offset) FROM offline \
+         WHERE d.client_id = offline.client_id AND d.disconnected_at < offline.received_at"
+    );
+}
+
+/// An open transaction.
+pub struct SqliteTransaction(pub(crate) sqlx::Transaction<'static, Sqlite>);
+
+#[async_trait]
+impl SqlTransaction for SqliteTransaction {
+    type Row = Row;
+
+    async fn fetch_all(&mut self, query: Query<'_>) -> Result<Vec<Row>> {
+        driver::fetch_all(&mut *self.0, sqlite_query(&query)).await
+    }
+
+    async fn execute(&mut self, query: Query<'_>) -> Result<u64> {
+        driver::execute(&mut *self.0, sqlite_query(&query)).await
+    }
+
+    /// Reads all partitions, because there are few. The transaction already prevents other processes
+    /// from writing.
+    async fn lock_partitions(&mut self, _: &[PartitionLease]) -> Result<Vec<Row>> {
+        self.fetch_all(ALL_PARTITIONS.with([])).await
+    }
+
+    async fn write_upserts(&mut self, rows: &[ConnectionUpsert], now: Timestamp) -> Result<()> {
+        let insert = sqlite_query(&insert_connections(rows.len()));
+        let insert = rows
+            .iter()
+            .fold(insert, |insert, row| bind_connection(insert, row, now));
+        driver::execute(&mut *self.0, insert).await.map(drop)
+    }
+
+    /// Separate statements for each heartbeat are fast enough: SQLite needs no network round trip,
+    /// and the recorder does not write most heartbeats of connected clients.
+    async fn write_heartbeats(&mut self, rows: &[HeartbeatUpdate], now: Timestamp) -> Result<()> {
+        for heartbeat in rows {
+            let HeartbeatUpdate {
+                client_id,
+                received_at,
+                tenant,
+            } = heartbeat;
+            let update = UPDATE_HEARTBEAT.with([client_id.into(), (*received_at).into()]);
+            self.execute(update).await?;
+            let tenant = tenant.as_ref().map(TenantColumns::from);
+            let restore = RESTORE_CONNECTION.with([
+                client_id.into(),
+                (*received_at).into(),
+                tenant.map(|tenant| tenant.org_id).into(),
+                tenant.map(|tenant| tenant.account).into(),
+                tenant.and_then(|tenant| tenant.lookup_timestamp).into(),
+                now.into(),
+            ]);
+            if self.execute(restore).await? > 0 {
+                let delete = DELETE_DISCONNECT.with([client_id.into()]);
+                self.execute(delete).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn write_connection_ends(&mut self, rows: &[ConnectionEnd]) -> Result<u64> {
+        let offline_messages: Vec<_> = rows.iter().map(offline_message).collect();
+        let offline_messages = json!(offline_messages).to_string();
+        let parameter = || offline_messages.as_str().into();
+        self.execute(INSERT_DISCONNECTED_CLIENTS.with([parameter()]))
+            .await?;
+        let ended_connections = self.execute(DELETE_CONNECTIONS.with([parameter()])).await?;
+        for statement in [
+            STORE_OVERRULED_OFFLINE_MESSAGES,
+            UPDATE_DISCONNECTED_CLIENTS,
+        ] {
+            self.execute(statement.with([parameter()])).await?;
+        }
+        Ok(ended_connections)
+    }
+
+    async fn write_dead_letters(&mut self, rows: &[DeadLetter]) -> Result<()> {
+        for chunk in rows.chunks(MAX_DEAD_LETTERS_PER_INSERT) {
+            let insert = sqlite_query(&insert_dead_letters(chunk.len()));
+            let insert = chunk.iter().fold(insert, bind_dead_letter);
+            driver::execute(&mut *self.0, insert).await?;
+        }
+        Ok(())
+    }
+
+    async fn commit(self) -> Result<()> {
+        let commit = self.0.commit().await;
+        commit.map_err(store_error)
+    }
+}
+
+fn offline_message(end: &ConnectionEnd) -> serde_json::Value {
+    let position = end.received_at.position;
+    json!([
+        end.client_id.as_str(),
+        end.received_at.time.as_microsecond(),
+        position.map(|position| position.partition),
+        position.map(|position| position.offset)
+    ])
+}
+
+fn insert_connections(rows: usize) -> Query<'static> {
+    let (columns, update) = (CONNECTION_VALUES, UPDATE_CONNECTION);
+    Query::dynamic(insert_sql("connections", columns, rows, update)).without_cache()
+}
+
+fn insert_dead_letters(rows: usize) -> Query<'static> {
+    let (columns, update) = (DEAD_LETTER_VALUES, UPDATE_DEAD_LETTER);
+    Query::dynamic(insert_sql("dead_letters", columns, rows, update)).without_cache()
+}
+
+/// Returns the text of an INSERT of several rows. The parameters have no numbers, because SQLite needs
+/// more time for the names of thousands of numbered parameters.
+fn insert_sql(table: &str, columns: &str, rows: usize, on_conflict: &str) -> String {
+    let row = format!("({})", vec!["?"; columns.split(',').count()].join(", "));
+    let values = vec![row; rows].join(", ");
+    format!("INSERT INTO {table} ({columns}) VALUES {values} {on_conflict}")
+}
+
+fn bind_connection(query: SqliteQuery, upsert: &ConnectionUpsert, now: Timestamp) -> SqliteQuery {
+    let tenant = TenantColumns::from(&upsert.tenant);
+    let info = &upsert.info;
+    let position = upsert.received_at.position;
+    let micros = Timestamp::as_microsecond;
+    query
+        .bind(upsert.client_id.as_str())
+        .bind(tenant.org_id)
+        .bind(tenant.account)
+        .bind(upsert.dialect.as_str())
+        .bind(upsert.kind.as_str())
+        .bind(&upsert.topic_prefix)
+        .bind(info.canonical_facts.to_string())
+        .bind(info.catalog_service_facts.to_string())
+        .bind(info.dispatchers.to_string())
+        .bind(info.tags.to_string())
+        .bind(&info.client_name)
+        .bind(&info.client_version)
+        .bind(upsert.message_id.as_ref().map(MessageId::as_str))
+        .bind(micros(upsert.message_sent_at))
+        .bind(tenant.lookup_timestamp.map(micros))
+        .bind(micros(upsert.received_at.time))
+        .bind(upsert.last_heartbeat_at.map(micros))
+        .bind(position.map(|position| position.partition))
+        .bind(position.map(|position| position.offset))
+        .bind(upsert.inventory_eligible)
+        .bind(upsert.reported_to_inventory_at.map_or(0, micros))
+        .bind(micros(now))
+        .bind(micros(now))
+}
+
+fn bind_dead_letter(query: SqliteQuery, dead_letter: &DeadLetter) -> SqliteQuery {
+    query
+        .bind(dead_letter.client_id_column())
+        .bind(dead_letter.fingerprint())
+        .bind(&dead_letter.topic)
+        .bind(&dead_letter.payload[..])
+        .bind(i64::try_from(dead_letter.payload_size).unwrap_or(i64::MAX))
+        .bind(&dead_letter.sha256)
+        .bind(dead_letter.reason.as_str())
+        .bind(&dead_letter.detail)
+        .bind(dead_letter.received_at.as_microsecond())
+        .bind(dead_letter.received_at.as_microsecond())
+}
+
+/// Returns the name and the text of the INSERT statements of this module, for two rows.
+pub(crate) fn example_inserts() -> Vec<(&'static str, String)> {
+    vec![
+        (
+            "insert_connections",
+            insert_connections(2).sql().to_string(),
+        ),
+        (
+            "insert_dead_letters",
+            insert_dead_letters(2).sql().to_string(),
+        ),
+    ]
+}
