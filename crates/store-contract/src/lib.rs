@@ -13,6 +13,7 @@
 pub mod cases;
 mod fixtures;
 mod sample_batch;
+pub mod sources;
 
 /// Creates one test from each case of the contract, grouped in modules. `$open` is the path of an
 /// `async fn() -> TestStore` that creates an empty database.

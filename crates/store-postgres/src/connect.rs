@@ -20,7 +20,7 @@ store::statements! {
     /// process migrates the schema, and this wait may take longer than the configured timeout.
     DISABLE_STATEMENT_TIMEOUT = "SET statement_timeout = 0";
 
-    HAS_MIGRATIONS_TABLE = "SELECT to_regclass('_sqlx_migrations') IS NOT NULL AS has_table";
+    FIND_MIGRATIONS_TABLE = "SELECT to_regclass('_sqlx_migrations')::text AS table_name";
 
     APPLIED_VERSIONS = "SELECT version FROM _sqlx_migrations WHERE success";
 }
@@ -135,10 +135,8 @@ pub async fn migrate(settings: &PostgresSettings) -> Result<(), ConnectPostgresE
     )
     .await
     .map_err(|error| ConnectPostgresError::Migrate(error.to_string()))?;
-    MIGRATIONS
-        .run(&mut connection)
-        .await
-        .map_err(|error| ConnectPostgresError::Migrate(migrate_error_text(&error)))?;
+    let result = MIGRATIONS.run(&mut connection).await;
+    result.map_err(|error| ConnectPostgresError::Migrate(migrate_error_text(&error)))?;
     let _ = connection.close().await;
     Ok(())
 }
@@ -158,12 +156,10 @@ pub async fn check_connection_and_schema(settings: &PostgresSettings) -> Result<
 
 /// Returns the versions of the migrations that the database has.
 pub(super) async fn applied_versions(connection: &mut PgConnection) -> StoreResult<Vec<i64>> {
-    let query = pg_query(&HAS_MIGRATIONS_TABLE.with([]));
+    let query = pg_query(&FIND_MIGRATIONS_TABLE.with([]));
     let rows = driver::fetch_all(&mut *connection, query).await?;
-    if !rows
-        .iter()
-        .any(|row| row.boolean("has_table").unwrap_or(false))
-    {
+    let table_name = rows.first().map(|row| row.optional_text("table_name"));
+    if table_name.transpose()?.flatten().is_none() {
         return Ok(Vec::new());
     }
     let mut versions = Vec::new();

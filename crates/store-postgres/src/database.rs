@@ -4,6 +4,7 @@
 use std::sync::LazyLock;
 
 use async_trait::async_trait;
+use sqlx::PgConnection;
 
 use crate::driver::{self, Row, pg_query, set_based};
 use crate::error::store_error;
@@ -16,6 +17,7 @@ use store::{LookupResult, PageRequest, Result, StoreError};
 pub(crate) static SHARED_STATEMENTS: LazyLock<SharedStatements> = LazyLock::new(|| {
     SharedStatements::new(SqlSyntax {
         is_listed: "= ANY($1)",
+        connection_count: "COALESCE(sum(delta), 0)::bigint AS count FROM org_connection_deltas",
         for_update: " FOR UPDATE",
         skip_locked: " FOR UPDATE SKIP LOCKED",
     })
@@ -38,9 +40,6 @@ store::statements! {
              WHERE s.client_id = deleted.client_id AND NOT EXISTS (
                  SELECT FROM connections AS c WHERE c.client_id = s.client_id))
         SELECT count(*) AS count FROM deleted";
-
-    COUNT_CONNECTIONS_WITH_TENANT =
-        "SELECT COALESCE(sum(delta), 0)::bigint AS count FROM org_connection_deltas";
 
     /// Replaces the rows of each organization in `org_connection_deltas` by one row with the sum of
     /// the deltas.
@@ -70,10 +69,9 @@ impl SqlDatabase for PostgresStore {
         if access != Access::ApiRead {
             return driver::fetch_all(&self.pool, query).await;
         }
-        let reserved = &self.reserved_connections;
-        reserved
-            .with_connection(async |connection| driver::fetch_all(connection, query).await)
-            .await
+        let fetch =
+            async |connection: &mut PgConnection| driver::fetch_all(connection, query).await;
+        self.reserved_connections.with_connection(fetch).await
     }
 
     async fn execute(&self, query: Query<'_>) -> Result<u64> {
@@ -115,11 +113,6 @@ impl SqlDatabase for PostgresStore {
     async fn delete_clients_disconnected_before(&self, time: Timestamp) -> Result<u64> {
         let query = DELETE_CLIENTS_DISCONNECTED_BEFORE.with([time.into()]);
         self.fetch_count(Access::Write, query).await
-    }
-
-    async fn count_connections_with_tenant(&self) -> Result<u64> {
-        let query = COUNT_CONNECTIONS_WITH_TENANT.with([]);
-        self.fetch_count(Access::Read, query).await
     }
 
     async fn compact(&self) -> Result<()> {

@@ -76,15 +76,11 @@ impl ColumnReader for Row {
 
     fn optional_timestamp(&self, column: &str) -> Result<Option<Timestamp>> {
         let time: Option<OffsetDateTime> = self.0.try_get(column).map_err(store_error)?;
-        let micros = |time: OffsetDateTime| time.unix_timestamp_nanos() / 1000;
-        time.map(|time| {
-            timestamp_from_micros(column, i64::try_from(micros(time)).unwrap_or(i64::MAX))
-        })
-        .transpose()
-    }
-
-    fn boolean(&self, column: &str) -> Result<bool> {
-        self.0.try_get(column).map_err(store_error)
+        let Some(time) = time else {
+            return Ok(None);
+        };
+        let micros = i64::try_from(time.unix_timestamp_nanos() / 1000).unwrap_or(i64::MAX);
+        timestamp_from_micros(column, micros).map(Some)
     }
 
     fn bytes(&self, column: &str) -> Result<Vec<u8>> {

@@ -8,8 +8,8 @@ use sqlx::PgPool;
 use crate::driver::{self, set_based, timestamptz};
 use crate::transaction::column;
 use domain::{ClientId, Tenant, Timestamp};
-use store::sql::ColumnReader as _;
-use store::{LookupOutcome, LookupResult, Result};
+use store::sql::{ColumnReader as _, LookupColumns};
+use store::{LookupResult, Result};
 
 store::statements! {
     SAVE_LOOKUP_RESULTS = "
@@ -40,42 +40,6 @@ store::statements! {
          WHERE c.client_id = t.client_id AND c.org_id = ''";
 }
 
-/// The columns of a lookup result.
-struct ResultColumns<'a> {
-    outcome: &'static str,
-    org_id: &'a str,
-    account: &'a str,
-    reported_to_inventory_at: Option<Timestamp>,
-    inventory_eligible: bool,
-}
-
-impl<'a> From<&'a LookupOutcome> for ResultColumns<'a> {
-    fn from(outcome: &'a LookupOutcome) -> Self {
-        let without_tenant = |outcome| Self {
-            outcome,
-            org_id: "",
-            account: "",
-            reported_to_inventory_at: None,
-            inventory_eligible: true,
-        };
-        match outcome {
-            LookupOutcome::Found {
-                tenant,
-                reported_to_inventory_at,
-                inventory_eligible,
-            } => Self {
-                outcome: "found",
-                org_id: tenant.org_id.as_str(),
-                account: &tenant.account,
-                reported_to_inventory_at: *reported_to_inventory_at,
-                inventory_eligible: *inventory_eligible,
-            },
-            LookupOutcome::NotFound => without_tenant("not_found"),
-            LookupOutcome::Unavailable => without_tenant("unavailable"),
-        }
-    }
-}
-
 pub(crate) async fn save_lookup_results(
     pool: &PgPool,
     results: &[LookupResult],
@@ -83,7 +47,7 @@ pub(crate) async fn save_lookup_results(
 ) -> Result<u64> {
     let mut results: Vec<&LookupResult> = results.iter().collect();
     results.sort_by(|a, b| a.client_id.cmp(&b.client_id));
-    let columns = column(&results, |result| ResultColumns::from(&result.outcome));
+    let columns = column(&results, |result| LookupColumns::from(&result.outcome));
     let reported_times = column(&columns, |c| c.reported_to_inventory_at.map(timestamptz));
     let query = set_based(SAVE_LOOKUP_RESULTS)
         .bind(column(&results, |result| result.client_id.as_str()))
@@ -94,11 +58,10 @@ pub(crate) async fn save_lookup_results(
         .bind(reported_times)
         .bind(column(&columns, |c| c.inventory_eligible))
         .bind(timestamptz(now));
-    let mut changed_rows = 0;
-    for row in driver::fetch_all(pool, query).await? {
-        changed_rows += u64::from(row.text("outcome")? != "unavailable");
-    }
-    Ok(changed_rows)
+    let rows = driver::fetch_all(pool, query).await?;
+    rows.iter().try_fold(0, |changed_rows, row| {
+        Ok(changed_rows + u64::from(row.text("outcome")? != "unavailable"))
+    })
 }
 
 pub(crate) async fn restore_tenants(

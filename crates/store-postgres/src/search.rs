@@ -46,37 +46,33 @@ pub(crate) async fn fetch_connections(
     org: &OrgId,
     request: &PageRequest,
 ) -> Result<RowPage<Row>> {
-    let PageRequest {
-        filter,
-        start,
-        limit,
-    } = request;
-    match start {
+    let (filter, limit) = (&request.filter, request.limit);
+    match &request.start {
         PageStart::Offset(offset) if filter.is_empty() => {
-            let parameters = [org.into(), (*limit).into(), (*offset).into()];
+            let parameters = [org.into(), limit.into(), (*offset).into()];
             fetch_page(store, PAGE_AT_OFFSET.with(parameters)).await
         }
         PageStart::After(client_id) if filter.is_empty() => {
-            let parameters = [org.into(), (*limit).into(), client_id.as_str().into()];
+            let parameters = [org.into(), limit.into(), client_id.as_str().into()];
             let query = PAGE_AFTER_CLIENT.with(parameters);
             fetch_page_without_count(store, query).await
         }
         PageStart::After(client_id) => {
-            let query = filtered_page_after(org, filter, client_id, *limit);
+            let query = filtered_page_after(org, filter, client_id, limit);
             fetch_page_without_count(store, query).await
         }
         PageStart::Offset(offset) => {
             // A fact usually matches one client. If all matches fit on the first page, the number of
             // rows on the page is the count, and no count query is needed.
             if *offset == 0 && !filter.facts.is_empty() {
-                let query = filtered_page_after(org, filter, "", *limit);
+                let query = filtered_page_after(org, filter, "", limit);
                 let rows = store.fetch_all(Access::Read, query).await?;
                 let total_count = rows.len() as u64;
-                if total_count < *limit {
+                if total_count < limit {
                     return Ok(RowPage { total_count, rows });
                 }
             }
-            fetch_page(store, filtered_page_at_offset(org, filter, *offset, *limit)).await
+            fetch_page(store, filtered_page_at_offset(org, filter, *offset, limit)).await
         }
     }
 }
@@ -122,10 +118,8 @@ fn filtered_page_at_offset<'a>(
         CONNECTION_COLUMNS
     ));
     push_from_and_where(&mut query, org, filter);
-    query
-        .push(" ORDER BY client_id LIMIT ")
-        .push_parameter(limit);
-    query.push(" OFFSET ").push_parameter(offset);
+    query.push_with(" ORDER BY client_id LIMIT ", limit);
+    query.push_with(" OFFSET ", offset);
     query.push(") AS page ON true ORDER BY page.client_id");
     query.without_cache()
 }
@@ -139,19 +133,15 @@ fn filtered_page_after<'a>(
 ) -> Query<'a> {
     let mut query = Query::dynamic(concatcp!("SELECT ", CONNECTION_COLUMNS));
     push_from_and_where(&mut query, org, filter);
-    query.push(" AND client_id > ").push_parameter(after_client);
-    query
-        .push(" ORDER BY client_id LIMIT ")
-        .push_parameter(limit);
+    query.push_with(" AND client_id > ", after_client);
+    query.push_with(" ORDER BY client_id LIMIT ", limit);
     query.without_cache()
 }
 
 /// Appends `FROM connections WHERE`, the condition on the organization and the conditions of the
 /// filter.
 fn push_from_and_where<'a>(query: &mut Query<'a>, org: &'a OrgId, filter: &'a ConnectionFilter) {
-    query
-        .push(" FROM connections WHERE org_id = ")
-        .push_parameter(org);
+    query.push_with(" FROM connections WHERE org_id = ", org);
     let terms = search_terms(org, filter);
     if !terms.is_empty() {
         query.push(
@@ -162,19 +152,20 @@ fn push_from_and_where<'a>(query: &mut Query<'a>, org: &'a OrgId, filter: &'a Co
             // PostgreSQL computes the hash. The query planner can then estimate the number of
             // matches from its statistics of `term_hashes`.
             query.push(if index == 0 { "" } else { ", " });
-            query
-                .push("hashtextextended(")
-                .push_parameter(term)
-                .push(", 0)");
+            query.push_with("hashtextextended(", term).push(", 0)");
         }
         query.push("])");
     }
     for prefix in &filter.prefixes {
-        query.push(" AND client_id IN (SELECT client_id FROM connections WHERE org_id = ");
-        query.push_parameter(org);
+        query.push_with(
+            " AND client_id IN (SELECT client_id FROM connections WHERE org_id = ",
+            org,
+        );
         push_prefix_range(query, "client_id", prefix.clone());
-        query.push(" UNION ALL SELECT client_id FROM connection_search WHERE org_id = ");
-        query.push_parameter(org);
+        query.push_with(
+            " UNION ALL SELECT client_id FROM connection_search WHERE org_id = ",
+            org,
+        );
         push_prefix_range(query, "fqdn", prefix.to_ascii_lowercase());
         query.push(")");
     }
@@ -182,12 +173,8 @@ fn push_from_and_where<'a>(query: &mut Query<'a>, org: &'a OrgId, filter: &'a Co
 
 fn push_prefix_range(query: &mut Query<'_>, column: &str, prefix: String) {
     let range_end = ConnectionFilter::end_of_prefix_range(&prefix);
-    query
-        .push(&format!(" AND {column} >= "))
-        .push_parameter(prefix);
-    query
-        .push(&format!(" AND {column} < "))
-        .push_parameter(range_end);
+    query.push_with(&format!(" AND {column} >= "), prefix);
+    query.push_with(&format!(" AND {column} < "), range_end);
 }
 
 /// Returns the search terms of a filter. The SQL function `search_terms` and the trigger create the

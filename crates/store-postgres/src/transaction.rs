@@ -11,10 +11,7 @@ use crate::driver::{self, PgQuery, Row, pg_query, set_based, timestamptz};
 use crate::error::store_error;
 use domain::{MessageId, Timestamp};
 use store::sql::{ColumnReader as _, Query, SqlTransaction, Statement, TenantColumns};
-use store::{
-    ConnectionEnd, ConnectionUpsert, DeadLetter, HeartbeatUpdate, PartitionLease, QueuePosition,
-    Result,
-};
+use store::{ConnectionEnd, ConnectionUpsert, DeadLetter, HeartbeatUpdate, PartitionLease, Result};
 
 store::statements! {
     /// Locks the rows of the partitions in share mode until the end of the transaction. A process
@@ -215,8 +212,8 @@ impl SqlTransaction for PostgresTransaction {
             .bind(column(&tenants, |t| t.lookup_timestamp.map(timestamptz)))
             .bind(column(rows, |u| timestamptz(u.received_at.time)))
             .bind(column(rows, |u| u.last_heartbeat_at.map(timestamptz)))
-            .bind(column(rows, |u| partition(u.received_at.position)))
-            .bind(column(rows, |u| offset(u.received_at.position)))
+            .bind(column(rows, |u| u.received_at.partition()))
+            .bind(column(rows, |u| u.received_at.offset()))
             .bind(column(rows, |u| u.inventory_eligible))
             .bind(column(rows, |u| {
                 u.reported_to_inventory_at.map(timestamptz)
@@ -257,8 +254,8 @@ impl SqlTransaction for PostgresTransaction {
             set_based(statement)
                 .bind(column(rows, |end| end.client_id.as_str()))
                 .bind(column(rows, |end| timestamptz(end.received_at.time)))
-                .bind(column(rows, |end| partition(end.received_at.position)))
-                .bind(column(rows, |end| offset(end.received_at.position)))
+                .bind(column(rows, |end| end.received_at.partition()))
+                .bind(column(rows, |end| end.received_at.offset()))
         };
         let ended_connections = self.run(with_columns(MOVE_TO_DISCONNECTED_CLIENTS)).await?;
         self.run(with_columns(STORE_OVERRULED_OFFLINE_MESSAGES))
@@ -291,12 +288,4 @@ impl SqlTransaction for PostgresTransaction {
 /// Returns the array parameter with the values of one column.
 pub(crate) fn column<'a, R, T>(rows: &'a [R], value: impl Fn(&'a R) -> T) -> Vec<T> {
     rows.iter().map(value).collect()
-}
-
-fn partition(position: Option<QueuePosition>) -> Option<i32> {
-    position.map(|position| position.partition)
-}
-
-fn offset(position: Option<QueuePosition>) -> Option<i64> {
-    position.map(|position| position.offset)
 }

@@ -9,15 +9,10 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, S
 use sqlx::{Connection as _, Row as _, SqliteConnection, SqlitePool};
 
 use super::SqliteStore;
+use super::database::{FIND_MIGRATIONS_TABLE, QUICK_CHECK};
 use super::driver::sqlite_query;
 use super::error::{OpenSqliteError, is_damaged};
 use super::migrations::MIGRATIONS;
-
-store::statements! {
-    QUICK_CHECK = "PRAGMA quick_check(1)";
-
-    FIND_MIGRATIONS_TABLE = "SELECT 1 FROM sqlite_master WHERE name = '_sqlx_migrations'";
-}
 
 const MAX_READER_CONNECTIONS: u32 = 4;
 
@@ -35,22 +30,18 @@ impl SqliteStore {
         if size > 0 && size <= MAX_STARTUP_CHECK_BYTES {
             check_integrity(path).await?;
         }
-        let writer = open_pool(path, 1)
-            .await
-            .map_err(|error| open_error(path, &error))?;
+        let writer = open_pool(path, 1).await?;
         MIGRATIONS
             .run(&writer)
             .await
             .map_err(|error| migrate_error(path, error))?;
-        let readers = open_pool(path, MAX_READER_CONNECTIONS)
-            .await
-            .map_err(|error| open_error(path, &error))?;
+        let readers = open_pool(path, MAX_READER_CONNECTIONS).await?;
         Ok(Self { writer, readers })
     }
 }
 
-async fn open_pool(path: &Path, max_connections: u32) -> Result<SqlitePool, sqlx::Error> {
-    SqlitePoolOptions::new()
+async fn open_pool(path: &Path, max_connections: u32) -> Result<SqlitePool, OpenSqliteError> {
+    let pool = SqlitePoolOptions::new()
         .max_connections(max_connections)
         .min_connections(1)
         // Idle connections stay open. They cost nothing, and opening a connection again would delay
@@ -58,8 +49,8 @@ async fn open_pool(path: &Path, max_connections: u32) -> Result<SqlitePool, sqlx
         .idle_timeout(None)
         .max_lifetime(None)
         .acquire_timeout(Duration::from_secs(5))
-        .connect_with(connect_options(path).create_if_missing(true))
-        .await
+        .connect_with(connect_options(path).create_if_missing(true));
+    pool.await.map_err(|error| open_error(path, &error))
 }
 
 fn connect_options(path: &Path) -> SqliteConnectOptions {

@@ -9,15 +9,16 @@ use crate::error::store_error;
 use crate::transaction::SqliteTransaction;
 use crate::{SqliteStore, search};
 use domain::{ClientId, OrgId, Tenant, Timestamp};
-use store::sql::SqlTransaction as _;
 use store::sql::{
     Access, ColumnReader as _, Query, RowPage, SharedStatements, SqlDatabase, SqlSyntax,
 };
+use store::sql::{LookupColumns, SqlTransaction as _};
 use store::{LookupOutcome, LookupResult, PageRequest, PageStart, Result};
 
 /// SQLite needs no row locks, because a write transaction locks the whole database.
 const SYNTAX: SqlSyntax = SqlSyntax {
     is_listed: "IN (SELECT value FROM json_each($1))",
+    connection_count: "count(*) AS count FROM connections WHERE org_id <> ''",
     for_update: "",
     skip_locked: "",
 };
@@ -54,11 +55,14 @@ store::statements! {
     DELETE_CLIENTS_DISCONNECTED_BEFORE =
         "DELETE FROM disconnected_clients WHERE disconnected_at < $1";
 
-    COUNT_ALL_CLIENTS = "SELECT count(*) AS count FROM connections WHERE org_id <> ''";
-
     PAGE_OF_ALL_CLIENTS =
         "SELECT client_id, org_id, account FROM connections
           WHERE org_id <> '' ORDER BY org_id, client_id LIMIT $1 OFFSET $2";
+
+    pub(crate) FIND_MIGRATIONS_TABLE =
+        "SELECT 1 FROM sqlite_master WHERE name = '_sqlx_migrations'";
+
+    pub(crate) QUICK_CHECK = "PRAGMA quick_check(1)";
 
     CHECK_SCHEMA = "SELECT 1 FROM connections LIMIT 1";
 }
@@ -153,9 +157,9 @@ impl SqlDatabase for SqliteStore {
     }
 
     async fn fetch_all_clients(&self, offset: u64, limit: u64) -> Result<RowPage<Row>> {
+        let count = SHARED_STATEMENTS.connection_count();
         let page = PAGE_OF_ALL_CLIENTS.with([limit.into(), offset.into()]);
-        self.fetch_page(Some(COUNT_ALL_CLIENTS.with([])), page)
-            .await
+        self.fetch_page(Some(count), page).await
     }
 
     async fn save_lookup_results(&self, results: &[LookupResult], now: Timestamp) -> Result<u64> {
@@ -177,11 +181,6 @@ impl SqlDatabase for SqliteStore {
             .await
     }
 
-    async fn count_connections_with_tenant(&self) -> Result<u64> {
-        self.fetch_count(Access::Read, COUNT_ALL_CLIENTS.with([]))
-            .await
-    }
-
     async fn ping(&self) -> Result<()> {
         self.fetch_all(Access::Read, CHECK_SCHEMA.with([]))
             .await
@@ -198,18 +197,15 @@ impl SqlDatabase for SqliteStore {
 
 fn save_query(result: &LookupResult, now: Timestamp) -> Query<'_> {
     let (client, row_version) = (&result.client_id, result.row_version);
+    let columns = LookupColumns::from(&result.outcome);
     match &result.outcome {
-        LookupOutcome::Found {
-            tenant,
-            reported_to_inventory_at,
-            inventory_eligible,
-        } => SAVE_FOUND_TENANT.with([
+        LookupOutcome::Found { .. } => SAVE_FOUND_TENANT.with([
             client.into(),
             row_version.into(),
-            (&tenant.org_id).into(),
-            tenant.account.as_str().into(),
-            (*reported_to_inventory_at).into(),
-            i64::from(*inventory_eligible).into(),
+            columns.org_id.into(),
+            columns.account.into(),
+            columns.reported_to_inventory_at.into(),
+            i64::from(columns.inventory_eligible).into(),
             now.into(),
         ]),
         LookupOutcome::NotFound => {

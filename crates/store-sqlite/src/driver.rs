@@ -77,10 +77,6 @@ impl ColumnReader for Row {
             .transpose()
     }
 
-    fn boolean(&self, column: &str) -> Result<bool> {
-        self.read(column)
-    }
-
     fn bytes(&self, column: &str) -> Result<Vec<u8>> {
         self.read(column)
     }

@@ -32,11 +32,7 @@ pub struct SqliteStore {
 /// schema.
 #[must_use]
 pub fn statements() -> Vec<(&'static str, String)> {
-    let lists = [
-        connect::STATEMENTS,
-        database::STATEMENTS,
-        transaction::STATEMENTS,
-    ];
+    let lists = [database::STATEMENTS, transaction::STATEMENTS];
     let mut all = store::sql::texts(&database::SHARED_STATEMENTS, &lists);
     all.extend(search::example_queries());
     all.extend(transaction::example_inserts());

@@ -27,13 +27,11 @@ pub(crate) fn page_query<'a>(org: &'a OrgId, request: &'a PageRequest) -> Query<
     match &request.start {
         PageStart::Offset(offset) => skipped_rows = *offset,
         PageStart::After(client_id) => {
-            page.push(" AND client_id > ")
-                .push_parameter(client_id.as_str());
+            page.push_with(" AND client_id > ", client_id.as_str());
         }
     }
-    page.push(" ORDER BY client_id LIMIT ")
-        .push_parameter(request.limit);
-    page.push(" OFFSET ").push_parameter(skipped_rows);
+    page.push_with(" ORDER BY client_id LIMIT ", request.limit);
+    page.push_with(" OFFSET ", skipped_rows);
     page
 }
 
@@ -46,23 +44,23 @@ fn push_from_and_where<'a>(page: &mut Query<'a>, org: &'a OrgId, filter: &'a Con
         facts,
         prefixes,
     } = filter;
-    page.push(" FROM connections WHERE org_id = ")
-        .push_parameter(org);
+    page.push_with(" FROM connections WHERE org_id = ", org);
     for name in dispatchers {
-        page.push(
+        page.push_with(
             " AND EXISTS (SELECT 1 FROM json_each(dispatchers) AS entry \
              WHERE json_type(dispatchers) = 'object' AND replace(entry.key, '_', '-') = ",
+            name.as_str(),
         );
-        page.push_parameter(name.as_str()).push(")");
+        page.push(")");
     }
     for (key, value) in tags {
         push_exists_element(page, "tags", key);
-        page.push(concatcp!(ELEMENT_TEXT, " = "));
-        page.push_parameter(value.as_str()).push(")");
+        page.push_with(concatcp!(ELEMENT_TEXT, " = "), value.as_str());
+        page.push(")");
     }
     for (key, value) in facts {
         push_exists_element(page, "canonical_facts", key);
-        page.push(if ConnectionFilter::is_uuid_without_dashes(value) {
+        let condition = if ConnectionFilter::is_uuid_without_dashes(value) {
             concatcp!(
                 "length(",
                 ELEMENT_TEXT,
@@ -72,8 +70,8 @@ fn push_from_and_where<'a>(page: &mut Query<'a>, org: &'a OrgId, filter: &'a Con
             )
         } else {
             concatcp!("lower(", ELEMENT_TEXT, ") = ")
-        });
-        page.push_parameter(value.as_str()).push(")");
+        };
+        page.push_with(condition, value.as_str()).push(")");
     }
     for prefix in prefixes {
         page.push(" AND (");
@@ -88,11 +86,8 @@ fn push_from_and_where<'a>(page: &mut Query<'a>, org: &'a OrgId, filter: &'a Con
 /// Appends the condition that the text `expression` has a prefix.
 fn push_range(page: &mut Query<'_>, expression: &str, prefix: String) {
     let end = ConnectionFilter::end_of_prefix_range(&prefix);
-    page.push(expression).push(" >= ").push_parameter(prefix);
-    page.push(" AND ")
-        .push(expression)
-        .push(" < ")
-        .push_parameter(end);
+    page.push(expression).push_with(" >= ", prefix);
+    page.push(" AND ").push(expression).push_with(" < ", end);
 }
 
 /// Appends `AND EXISTS (… WHERE … AND`. The caller must append a condition on `element` and a
@@ -101,13 +96,13 @@ fn push_range(page: &mut Query<'_>, expression: &str, prefix: String) {
 /// `element` is the value of `key`. If the value is a list, `element` is each element of the list.
 /// Numbers and booleans are compared as text.
 fn push_exists_element<'a>(page: &mut Query<'a>, column: &str, key: &'a str) {
-    page.push(&format!(
+    let condition = format!(
         " AND EXISTS (SELECT 1 FROM json_each({column}) AS entry, json_each(CASE entry.type \
          WHEN 'array' THEN entry.value WHEN 'object' THEN '[]' ELSE json_array(CASE entry.type \
          WHEN 'true' THEN 'true' WHEN 'false' THEN 'false' ELSE entry.value END) END) AS element \
          WHERE json_type({column}) = 'object' AND entry.key = "
-    ));
-    page.push_parameter(key).push(" AND ");
+    );
+    page.push_with(&condition, key).push(" AND ");
 }
 
 /// Returns the name and the text of the queries of this module, with several filters.

@@ -211,12 +211,11 @@ impl SqlTransaction for SqliteTransaction {
 }
 
 fn offline_message(end: &ConnectionEnd) -> serde_json::Value {
-    let position = end.received_at.position;
     json!([
         end.client_id.as_str(),
         end.received_at.time.as_microsecond(),
-        position.map(|position| position.partition),
-        position.map(|position| position.offset)
+        end.received_at.partition(),
+        end.received_at.offset()
     ])
 }
 
@@ -241,7 +240,6 @@ fn insert_sql(table: &str, columns: &str, rows: usize, on_conflict: &str) -> Str
 fn bind_connection(query: SqliteQuery, upsert: &ConnectionUpsert, now: Timestamp) -> SqliteQuery {
     let tenant = TenantColumns::from(&upsert.tenant);
     let info = &upsert.info;
-    let position = upsert.received_at.position;
     let micros = Timestamp::as_microsecond;
     query
         .bind(upsert.client_id.as_str())
@@ -261,8 +259,8 @@ fn bind_connection(query: SqliteQuery, upsert: &ConnectionUpsert, now: Timestamp
         .bind(tenant.lookup_timestamp.map(micros))
         .bind(micros(upsert.received_at.time))
         .bind(upsert.last_heartbeat_at.map(micros))
-        .bind(position.map(|position| position.partition))
-        .bind(position.map(|position| position.offset))
+        .bind(upsert.received_at.partition())
+        .bind(upsert.received_at.offset())
         .bind(upsert.inventory_eligible)
         .bind(upsert.reported_to_inventory_at.map_or(0, micros))
         .bind(micros(now))

@@ -12,6 +12,20 @@ pub struct ReceivedAt {
     pub position: Option<QueuePosition>,
 }
 
+impl ReceivedAt {
+    /// Returns the partition of the message. `None` in deployments without Kafka.
+    #[must_use]
+    pub fn partition(&self) -> Option<i32> {
+        self.position.map(|position| position.partition)
+    }
+
+    /// Returns the offset of the message in its partition. `None` in deployments without Kafka.
+    #[must_use]
+    pub fn offset(&self) -> Option<i64> {
+        self.position.map(|position| position.offset)
+    }
+}
+
 /// Position of a message in a Kafka topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueuePosition {

@@ -1,5 +1,9 @@
 //! Integration tests, built as one binary. The tests run real processes and use real sockets. Each
 //! test uses its own ports and its own data folder, so all tests can run in parallel.
+//!
+//! The path of each test that uses PostgreSQL, Mosquitto or Kafka contains `distributed` or
+//! `postgres`. `make test-fast` skips these tests by that rule. It also skips
+//! `third_party_clients` and `rest::schema`, which use Python programs.
 
 mod acceptance;
 mod api;

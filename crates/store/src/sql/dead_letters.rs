@@ -52,7 +52,7 @@ impl<D: SqlDatabase> DeadLetterRepository for D {
 pub(super) fn list_query(filter: &DeadLetterFilter, limit: u32) -> Query<'_> {
     let mut query = Query::dynamic(format!("SELECT {DEAD_LETTER_COLUMNS} FROM dead_letters"));
     push_conditions(&mut query, filter);
-    query.push(" ORDER BY id DESC LIMIT ").push_parameter(limit);
+    query.push_with(" ORDER BY id DESC LIMIT ", limit);
     query.without_cache()
 }
 
@@ -71,15 +71,13 @@ fn push_conditions<'a>(query: &mut Query<'a>, filter: &'a DeadLetterFilter) {
     } = filter;
     query.push(" WHERE true");
     if let Some(client) = client {
-        query.push(" AND client_id = ").push_parameter(client);
+        query.push_with(" AND client_id = ", client);
     }
     if let Some(reason) = reason {
-        query.push(" AND reason = ").push_parameter(reason.as_str());
+        query.push_with(" AND reason = ", reason.as_str());
     }
     if let Some(received_before) = received_before {
-        query
-            .push(" AND last_received < ")
-            .push_parameter(*received_before);
+        query.push_with(" AND last_received < ", *received_before);
     }
     if *replay_requested {
         query.push(" AND replay_requested_at IS NOT NULL");

@@ -7,8 +7,8 @@ use domain::{ClientId, Timestamp};
 use super::{Access, ColumnReader as _, SqlDatabase, fetch_optional, row};
 use crate::error::Result;
 use crate::lookup_queue::{
-    ClaimedConnection, LookupQueueRepository, LookupReason, LookupResult, TenantlessClient,
-    TenantlessCounts,
+    ClaimedConnection, LookupOutcome, LookupQueueRepository, LookupReason, LookupResult,
+    TenantlessClient, TenantlessCounts,
 };
 
 #[async_trait]
@@ -104,5 +104,47 @@ impl<D: SqlDatabase> LookupQueueRepository for D {
     async fn delete_tenantless_clients(&self, clients: &[ClientId]) -> Result<u64> {
         let statement = self.statements().delete_tenantless_clients;
         self.execute(statement.with([clients.into()])).await
+    }
+}
+
+/// The columns of a row that a [`LookupOutcome`] sets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LookupColumns<'a> {
+    /// Name of the outcome: `found`, `not_found` or `unavailable`.
+    pub outcome: &'static str,
+    /// Organization id. Empty if the lookup found no tenant.
+    pub org_id: &'a str,
+    /// Account number. Empty if the lookup found no tenant.
+    pub account: &'a str,
+    /// Time at which the report to inventory was delivered. `None` leaves the stored time unchanged.
+    pub reported_to_inventory_at: Option<Timestamp>,
+    /// False if inventory does not accept this host.
+    pub inventory_eligible: bool,
+}
+
+impl<'a> From<&'a LookupOutcome> for LookupColumns<'a> {
+    fn from(outcome: &'a LookupOutcome) -> Self {
+        let without_tenant = |outcome| Self {
+            outcome,
+            org_id: "",
+            account: "",
+            reported_to_inventory_at: None,
+            inventory_eligible: true,
+        };
+        match outcome {
+            LookupOutcome::Found {
+                tenant,
+                reported_to_inventory_at,
+                inventory_eligible,
+            } => Self {
+                outcome: "found",
+                org_id: tenant.org_id.as_str(),
+                account: &tenant.account,
+                reported_to_inventory_at: *reported_to_inventory_at,
+                inventory_eligible: *inventory_eligible,
+            },
+            LookupOutcome::NotFound => without_tenant("not_found"),
+            LookupOutcome::Unavailable => without_tenant("unavailable"),
+        }
     }
 }

@@ -39,7 +39,8 @@ impl<D: SqlDatabase> MaintenanceRepository for D {
     }
 
     async fn count_connections_with_tenant(&self) -> Result<u64> {
-        SqlDatabase::count_connections_with_tenant(self).await
+        let query = self.statements().connection_count();
+        self.fetch_count(Access::Read, query).await
     }
 
     async fn count_by_org(&self, limit: u32) -> Result<(Vec<OrgCount>, u64)> {

@@ -17,6 +17,7 @@ mod dead_letters;
 mod examples;
 mod lookup_queue;
 mod maintenance;
+mod migrations;
 mod presence;
 mod query;
 mod row;
@@ -32,6 +33,8 @@ use crate::page::PageRequest;
 
 pub use batch::{SqlTransaction, TenantColumns};
 pub use examples::{example_filters, texts};
+pub use lookup_queue::LookupColumns;
+pub use migrations::parse_migration_name;
 pub use query::{Parameter, Query, Statement};
 pub use row::{ColumnReader, invalid_json, timestamp_from_micros};
 pub use statements::{CONNECTION_COLUMNS, SharedStatements, SqlSyntax};
@@ -114,9 +117,6 @@ pub trait SqlDatabase: Send + Sync + 'static {
 
     /// See [`MaintenanceRepository`](crate::MaintenanceRepository).
     async fn delete_clients_disconnected_before(&self, time: Timestamp) -> Result<u64>;
-
-    /// See [`MaintenanceRepository`](crate::MaintenanceRepository).
-    async fn count_connections_with_tenant(&self) -> Result<u64>;
 
     /// See [`MaintenanceRepository`](crate::MaintenanceRepository). Does nothing unless a backend has
     /// tables to compact.

@@ -140,7 +140,7 @@ pub struct Query<'a> {
 
 impl<'a> Query<'a> {
     /// Starts a query whose text depends on its conditions. Append the rest of the text with
-    /// [`Query::push`] and [`Query::push_parameter`].
+    /// [`Query::push`] and [`Query::push_with`].
     #[must_use]
     pub fn dynamic(sql: impl Into<Cow<'static, str>>) -> Self {
         Self {
@@ -156,11 +156,11 @@ impl<'a> Query<'a> {
         self
     }
 
-    /// Appends a parameter.
-    pub fn push_parameter(&mut self, parameter: impl Into<Parameter<'a>>) -> &mut Self {
+    /// Appends text and, after it, a parameter.
+    pub fn push_with(&mut self, sql: &str, parameter: impl Into<Parameter<'a>>) -> &mut Self {
         self.parameters.push(parameter.into());
         let placeholder = format!("${}", self.parameters.len());
-        self.push(&placeholder)
+        self.push(sql).push(&placeholder)
     }
 
     /// Runs the query without caching its plan, because its text or the best plan varies.

@@ -24,9 +24,6 @@ pub trait ColumnReader: Send + Sync + 'static {
     /// Reads a time. Returns `None` for null.
     fn optional_timestamp(&self, column: &str) -> Result<Option<Timestamp>>;
 
-    /// Reads a boolean.
-    fn boolean(&self, column: &str) -> Result<bool>;
-
     /// Reads binary data.
     fn bytes(&self, column: &str) -> Result<Vec<u8>>;
 
@@ -152,7 +149,7 @@ pub(super) fn add_to_state(state: &mut StoredState, row: &impl ColumnReader) -> 
         time: row.timestamp("presence_received_at")?,
         position: queue_position(row)?,
     };
-    if row.boolean("connected")? {
+    if row.count("connected")? == 1 {
         state.connection = Some(StoredConnection {
             message_id,
             message_sent_at,

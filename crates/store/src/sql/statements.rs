@@ -12,6 +12,8 @@ use super::query::Statement;
 pub struct SqlSyntax {
     /// Right side of a condition that is true if a text is in the list `$1`.
     pub is_listed: &'static str,
+    /// Select list and `FROM` clause that count the connections with a tenant.
+    pub connection_count: &'static str,
     /// End of a query that locks its rows until the end of the transaction.
     pub for_update: &'static str,
     /// End of a query that locks its rows, and skips rows that another transaction has locked.
@@ -66,6 +68,12 @@ macro_rules! shared_statements {
                 }
             }
 
+            /// Returns the query for the number of connections with a tenant, in the column `count`.
+            #[must_use]
+            pub fn connection_count(&self) -> super::Query<'static> {
+                self.count_connections_with_tenant.with([])
+            }
+
             /// Returns the name and the text of each statement.
             #[must_use]
             pub fn list(&self) -> Vec<(&'static str, &'static str)> {
@@ -76,17 +84,17 @@ macro_rules! shared_statements {
 }
 
 shared_statements! {
-    is_listed, for_update, skip_locked;
+    is_listed, connection_count, for_update, skip_locked;
 
     /// Parameters: clients.
     load_client_states =
-        "SELECT true AS connected, client_id, org_id, COALESCE(account, '') AS account,
+        "SELECT 1 AS connected, client_id, org_id, COALESCE(account, '') AS account,
                 message_id, message_sent,
                 COALESCE(offline_received_at, online_received_at) AS presence_received_at,
                 queue_partition, queue_offset, last_heartbeat_at, offline_received_at
            FROM connections WHERE client_id {is_listed}
           UNION ALL
-         SELECT false, client_id, org_id, account, message_id, message_sent,
+         SELECT 0, client_id, org_id, account, message_id, message_sent,
                 disconnected_at, queue_partition, queue_offset, NULL, NULL
            FROM disconnected_clients WHERE client_id {is_listed}";
 
@@ -203,6 +211,8 @@ shared_statements! {
     /// Parameters: client before the first client, limit.
     list_client_ids =
         "SELECT client_id FROM connections WHERE client_id > $1 ORDER BY client_id LIMIT $2";
+
+    count_connections_with_tenant = "SELECT {connection_count}";
 
     /// Parameters: limit. The row with an empty `org_id` has the number of tenantless clients. One
     /// statement reads all numbers, so they belong to the same snapshot.

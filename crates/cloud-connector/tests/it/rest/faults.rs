@@ -117,7 +117,7 @@ async fn v1_requests_return_503_while_the_account_translator_is_unavailable(mode
     assert_eq!(list.status(), 200);
 }
 
-mod outages {
+mod distributed_outages {
     use serde_json::{Value, json};
 
     use super::{ApiFixture, OWN_ORG, requests_that_publish, requests_with_database_access};

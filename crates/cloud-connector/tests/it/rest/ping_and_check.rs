@@ -380,7 +380,7 @@ async fn disconnect_sends_a_command_and_removes_the_connection(mode: DeploymentM
 }
 
 #[tokio::test]
-async fn each_pong_reaches_the_process_that_sent_the_ping() {
+async fn in_distributed_mode_each_pong_reaches_the_process_that_sent_the_ping() {
     use test_support::cluster::DEFAULT_ORG_ID;
     let deployment = Deployment::distributed(&[("tenant.default_org_id", DEFAULT_ORG_ID)]).await;
     let Deployment::Distributed(distributed) = &deployment else {
