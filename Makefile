@@ -43,7 +43,7 @@ build: ## Build the release binary
 test: ## Run all checks and tests; installs missing packages
 	@dev/prepare test
 	@$(MAKE) --no-print-directory check
-	dev/with-services cargo test --locked --workspace
+	RUST_TEST_THREADS=$(TEST_THREADS) dev/with-services cargo test --locked --workspace
 
 # Most tests wait instead of computing, so the machine can run several tests per core.
 TEST_THREADS ?= $(shell echo $$((3 * $$(nproc))))
@@ -55,7 +55,7 @@ TEST_THREADS ?= $(shell echo $$((3 * $$(nproc))))
 test-fast: ## Run the unit tests and the tests of embedded mode, without external services
 	@dev/prepare build
 	RUST_TEST_THREADS=$(TEST_THREADS) cargo test --locked --workspace \
-		--lib --bins --test it --test contract --test third_dialect -- \
+		--lib --test it --test contract --test third_dialect -- \
 		--skip distributed --skip postgres --skip third_party_clients:: --skip rest::schema::
 
 check: ## Check formatting, lints, language and documentation, without running tests

@@ -1,8 +1,8 @@
 //! The contract of the repositories, as test cases that every backend must pass.
 //!
-//! [`contract_tests!`] creates one test from each case. A case receives the repositories of an empty
-//! database. To add a case, write a `pub async fn` in a module of [`cases`] and add its name to the
-//! list in [`contract_tests!`].
+//! [`contract_tests!`] creates one test from each case. A case receives the repositories of an
+//! empty database. To add a case, write a `pub async fn` in a module of [`cases`] and add its name
+//! to the list in [`contract_tests!`].
 
 #![allow(
     missing_docs,

@@ -1,8 +1,8 @@
 //! A batch that contains every kind of row.
 //!
-//! The functions name every field of [`PresenceBatch`]. After a list was added to [`PresenceBatch`],
-//! they compile only when they contain the new kind of row. The cases in `cases::batches` then prove
-//! that both backends and the bisection handle it.
+//! The functions name every field of [`PresenceBatch`]. After a list was added to
+//! [`PresenceBatch`], they compile only when they contain the new kind of row. The cases in
+//! `cases::batches` then prove that both backends and the bisection handle it.
 
 use store::{DeadLetterFilter, DeadLetterLimits, HeartbeatUpdate, PresenceBatch};
 use test_support::stores::TestStore;

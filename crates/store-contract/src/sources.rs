@@ -1,4 +1,5 @@
-//! Checks of the source code of a backend: no statement and no migration can be missing in its list.
+//! Checks of the source code of a backend: no statement and no migration can be missing in its
+//! list.
 
 use std::collections::BTreeSet;
 use std::fs;

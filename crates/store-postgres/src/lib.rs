@@ -28,8 +28,8 @@ pub struct PostgresStore {
     reserved_connections: reserved_connections::ReservedConnections,
 }
 
-/// Returns the name and the text of every statement of this crate. A query whose text depends on its
-/// conditions has several texts. Tests prepare all texts on the migrated schema.
+/// Returns the name and the text of every statement of this crate. A query whose text depends on
+/// its conditions has several texts. Tests prepare all texts on the migrated schema.
 #[must_use]
 pub fn statements() -> Vec<(&'static str, String)> {
     let own_statements = [

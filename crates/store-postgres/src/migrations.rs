@@ -1,8 +1,8 @@
 //! The schema migrations, embedded in the program.
 //!
 //! The list is written by hand, because the macro `sqlx::migrate!` would compile the drivers of all
-//! databases a second time, for the compiler. A test checks that the list is complete. Never change a migration after it was released: sqlx
-//! compares its checksum with the database.
+//! databases a second time, for the compiler. A test checks that the list is complete. Never change
+//! a migration after it was released: sqlx compares its checksum with the database.
 
 use std::sync::LazyLock;
 

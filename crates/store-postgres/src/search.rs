@@ -2,8 +2,8 @@
 //! organizations.
 //!
 //! One statement reads a page, so the count and the rows belong to the same snapshot. Triggers
-//! maintain the counts and the search index (`crates/store-postgres/migrations/0004_connection_search.sql`
-//! and `0005_plain_names.sql`).
+//! maintain the counts and the search index
+//! (`crates/store-postgres/migrations/0004_connection_search.sql` and `0005_plain_names.sql`).
 
 use const_format::concatcp;
 
@@ -62,8 +62,8 @@ pub(crate) async fn fetch_connections(
             fetch_page_without_count(store, query).await
         }
         PageStart::Offset(offset) => {
-            // A fact usually matches one client. If all matches fit on the first page, the number of
-            // rows on the page is the count, and no count query is needed.
+            // A fact usually matches one client. If all matches fit on the first page, the number
+            // of rows on the page is the count, and no count query is needed.
             if *offset == 0 && !filter.facts.is_empty() {
                 let query = filtered_page_after(org, filter, "", limit);
                 let rows = store.fetch_all(Access::Read, query).await?;
@@ -103,8 +103,8 @@ async fn fetch_page_without_count(store: &PostgresStore, query: Query<'_>) -> Re
 
 /// Selects the rows that match the filter, and counts all matches.
 ///
-/// The plan of a filtered query is not cached. The best plan depends on the number of matches, which
-/// depends on the search terms.
+/// The plan of a filtered query is not cached. The best plan depends on the number of matches,
+/// which depends on the search terms.
 fn filtered_page_at_offset<'a>(
     org: &'a OrgId,
     filter: &'a ConnectionFilter,

@@ -1,7 +1,7 @@
 //! The transaction that writes a batch. Each statement has one array parameter per column.
 //!
-//! Statements lock `connections` before `disconnected_clients`, and rows in the order of their client
-//! ids. Another order could cause deadlocks.
+//! Statements lock `connections` before `disconnected_clients`, and rows in the order of their
+//! client ids. Another order could cause deadlocks.
 
 use async_trait::async_trait;
 use sqlx::Postgres;
@@ -15,8 +15,8 @@ use store::{ConnectionEnd, ConnectionUpsert, DeadLetter, HeartbeatUpdate, Partit
 
 store::statements! {
     /// Locks the rows of the partitions in share mode until the end of the transaction. A process
-    /// that acquires one of these partitions waits for the transaction. If another process is already
-    /// acquiring one of these partitions, the query waits for that process.
+    /// that acquires one of these partitions waits for the transaction. If another process is
+    /// already acquiring one of these partitions, the query waits for that process.
     LOCK_PARTITIONS = "
         SELECT queue, partition, epoch FROM partition_epoch
          WHERE (queue, partition) IN (SELECT * FROM UNNEST($1::text[], $2::int[]))

@@ -1,4 +1,5 @@
-//! [`SqlDatabase`] for SQLite: runs statements on the writer connection or on the reader connections.
+//! [`SqlDatabase`] for SQLite: runs statements on the writer connection or on the reader
+//! connections.
 
 use std::sync::LazyLock;
 

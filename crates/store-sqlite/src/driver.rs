@@ -14,8 +14,8 @@ use store::sql::{ColumnReader, Parameter, Query, invalid_json, timestamp_from_mi
 
 pub(crate) type SqliteQuery = sqlx::query::Query<'static, Sqlite, SqliteArguments>;
 
-/// Converts a query of `store::sql`. A list becomes a JSON array, which is a single parameter for any
-/// number of elements.
+/// Converts a query of `store::sql`. A list becomes a JSON array, which is a single parameter for
+/// any number of elements.
 pub(crate) fn sqlite_query(query: &Query<'_>) -> SqliteQuery {
     let mut bound = match query.sql() {
         Cow::Borrowed(text) => sqlx::query(*text),

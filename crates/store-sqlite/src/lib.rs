@@ -1,8 +1,8 @@
 //! The SQLite implementation of the repositories, for embedded deployments: one file, one writer
 //! connection, several reader connections.
 //!
-//! `store::sql` implements the repositories for [`SqliteStore`]. This crate contains the driver, the
-//! schema, and the statements that only SQLite accepts.
+//! `store::sql` implements the repositories for [`SqliteStore`]. This crate contains the driver,
+//! the schema, and the statements that only SQLite accepts.
 
 mod connect;
 mod database;
@@ -27,9 +27,9 @@ pub struct SqliteStore {
     readers: SqlitePool,
 }
 
-/// Returns the name and the text of every statement of this crate. A query whose text depends on its
-/// conditions or on its number of rows has several texts. Tests prepare all texts on the migrated
-/// schema.
+/// Returns the name and the text of every statement of this crate. A query whose text depends on
+/// its conditions or on its number of rows has several texts. Tests prepare all texts on the
+/// migrated schema.
 #[must_use]
 pub fn statements() -> Vec<(&'static str, String)> {
     let lists = [database::STATEMENTS, transaction::STATEMENTS];

@@ -22,8 +22,8 @@ const WITH_OFFLINE_MESSAGES: &str = "WITH offline AS (
       FROM json_each($1)) ";
 
 /// Columns of an inserted connection, in the order of the parameters.
-const CONNECTION_VALUES: &str = "client_id, org_id, account, dialect, kind, topic_prefix, canonical_facts, \
-     catalog_service_facts, dispatchers, tags, client_name, client_version, message_id, \
+const CONNECTION_VALUES: &str = "client_id, org_id, account, dialect, kind, topic_prefix, \
+     canonical_facts, catalog_service_facts, dispatchers, tags, client_name, client_version, message_id, \
      message_sent, tenant_lookup_timestamp, online_received_at, last_heartbeat_at, \
      queue_partition, queue_offset, inventory_eligible, stale_timestamp, created_at, \
      updated_at";
@@ -50,8 +50,8 @@ const UPDATE_CONNECTION: &str = "ON CONFLICT (client_id) DO UPDATE SET \
      online_received_at = excluded.online_received_at, updated_at = excluded.updated_at";
 
 /// Columns of an inserted dead letter, in the order of the parameters.
-const DEAD_LETTER_VALUES: &str = "client_id, fingerprint, topic, payload, size, sha256, reason, detail, first_received, \
-     last_received";
+const DEAD_LETTER_VALUES: &str = "client_id, fingerprint, topic, payload, size, sha256, \
+     reason, detail, first_received, last_received";
 
 const UPDATE_DEAD_LETTER: &str = "ON CONFLICT (client_id, fingerprint) DO UPDATE SET \
      reason = excluded.reason, detail = excluded.detail, \
@@ -137,8 +137,8 @@ impl SqlTransaction for SqliteTransaction {
         driver::execute(&mut *self.0, sqlite_query(&query)).await
     }
 
-    /// Reads all partitions, because there are few. The transaction already prevents other processes
-    /// from writing.
+    /// Reads all partitions, because there are few. The transaction already prevents other
+    /// processes from writing.
     async fn lock_partitions(&mut self, _: &[PartitionLease]) -> Result<Vec<Row>> {
         self.fetch_all(ALL_PARTITIONS.with([])).await
     }
@@ -229,8 +229,8 @@ fn insert_dead_letters(rows: usize) -> Query<'static> {
     Query::dynamic(insert_sql("dead_letters", columns, rows, update)).without_cache()
 }
 
-/// Returns the text of an INSERT of several rows. The parameters have no numbers, because SQLite needs
-/// more time for the names of thousands of numbered parameters.
+/// Returns the text of an INSERT of several rows. The parameters have no numbers, because SQLite
+/// needs more time for the names of thousands of numbered parameters.
 fn insert_sql(table: &str, columns: &str, rows: usize, on_conflict: &str) -> String {
     let row = format!("({})", vec!["?"; columns.split(',').count()].join(", "));
     let values = vec![row; rows].join(", ");

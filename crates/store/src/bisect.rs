@@ -10,8 +10,8 @@ use crate::presence::{PresenceRepository, WriteOutcome};
 /// Writes a batch in one transaction. If the database rejects a row, splits the batch repeatedly
 /// and writes the parts in separate transactions.
 ///
-/// `replace_rejected` receives a rejected batch that cannot be split, and the error of the database.
-/// It returns the batch to write instead, or `None` to discard the rejected batch.
+/// `replace_rejected` receives a rejected batch that cannot be split, and the error of the
+/// database. It returns the batch to write instead, or `None` to discard the rejected batch.
 ///
 /// # Errors
 /// If the database is unavailable. Some of the parts can already be durable.

@@ -9,8 +9,12 @@
 //! | `dead_letters` | [`DeadLetterRepository`] | recorder, retention job, operator commands |
 //! | `maintenance` | [`MaintenanceRepository`] | runtime, periodic jobs, operator commands |
 //!
-//! `store-sqlite` and `store-postgres` implement the repositories and contain the SQL. Both pass the
-//! same contract tests (`crates/store-contract`).
+//! [`sql`] implements the repositories once for all SQL databases. `store-sqlite` and
+//! `store-postgres` contain the drivers, the schemas and the statements that differ. Both backends
+//! pass the same contract tests (`crates/store-contract`).
+//!
+//! To write another kind of row in the transaction of a batch, start at [`PresenceBatch`]. The
+//! compiler then names each function that must handle it.
 
 mod batch;
 mod bisect;

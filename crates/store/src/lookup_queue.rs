@@ -1,4 +1,5 @@
-//! The queue of rows that are due for a tenant lookup: claims, lookup results and tenantless clients.
+//! The queue of rows that are due for a tenant lookup: claims, lookup results and tenantless
+//! clients.
 
 use async_trait::async_trait;
 
@@ -9,8 +10,8 @@ use crate::error::Result;
 /// Why rows are due for a tenant lookup, and which rows are due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LookupReason {
-    /// Selects hosts with a tenant whose latest report to inventory is old or pending. Hosts with the
-    /// oldest report come first.
+    /// Selects hosts with a tenant whose latest report to inventory is old or pending. Hosts with
+    /// the oldest report come first.
     InventoryRefresh {
         /// Selects hosts whose latest report was delivered before this time.
         reported_before: Timestamp,

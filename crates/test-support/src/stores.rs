@@ -1,5 +1,5 @@
-//! Empty databases for tests of the repositories: SQLite in a temporary folder, and PostgreSQL on the
-//! shared server.
+//! Empty databases for tests of the repositories: SQLite in a temporary folder, and PostgreSQL on
+//! the shared server.
 
 use std::ops::Deref;
 

@@ -12,7 +12,7 @@ const REJECTED_TEXT: &str = "rejected-by-the-test";
 /// Returns a batch with one upsert, which the database rejects.
 fn batch_with_rejected_upsert() -> PresenceBatch {
     let mut rejected = upsert_for_org("rejected", "1");
-    rejected.info.client_name = REJECTED_TEXT.to_owned();
+    rejected.info.client_name = REJECTED_TEXT.into();
     PresenceBatch {
         upserts: vec![rejected],
         ..PresenceBatch::default()
@@ -121,7 +121,7 @@ pub async fn failed_batch_stores_no_kind_of_row(store: &TestStore) {
         .extend(batch_with_rejected_upsert().upserts);
     let mut fails_last = sample_batch::sample_batch();
     let mut rejected_dead_letter = dead_letter("rejected", b"x", 1);
-    rejected_dead_letter.topic = REJECTED_TEXT.to_owned();
+    rejected_dead_letter.topic = REJECTED_TEXT.into();
     fails_last.dead_letters.push(rejected_dead_letter);
     for batch in [fails_first, fails_last] {
         let result = store

@@ -27,8 +27,8 @@ pub trait SqlTransaction: Send + Sized {
     /// Runs a statement and returns the number of changed rows.
     async fn execute(&mut self, query: Query<'_>) -> Result<u64>;
 
-    /// Reads the columns `queue`, `partition` and `epoch` of at least the partitions in `leases`. No
-    /// process can acquire one of these partitions until the end of the transaction.
+    /// Reads the columns `queue`, `partition` and `epoch` of at least the partitions in `leases`.
+    /// No process can acquire one of these partitions until the end of the transaction.
     async fn lock_partitions(&mut self, leases: &[PartitionLease]) -> Result<Vec<Self::Row>>;
 
     /// Inserts or updates rows in `connections`.

@@ -88,15 +88,12 @@ impl<D: SqlDatabase> LookupQueueRepository for D {
     async fn reset_tenantless_clients(&self, clients: Option<&[ClientId]>) -> Result<u64> {
         // If the lookup time is the Unix epoch, the client is due for a lookup immediately.
         let lookup_time = Timestamp::UNIX_EPOCH.into();
-        let query = match clients {
-            Some(clients) => {
-                let statement = self.statements().reset_tenantless_clients;
-                statement.with([clients.into(), lookup_time])
-            }
-            None => {
-                let statement = self.statements().reset_all_tenantless_clients;
-                statement.with([lookup_time])
-            }
+        let query = if let Some(clients) = clients {
+            let statement = self.statements().reset_tenantless_clients;
+            statement.with([clients.into(), lookup_time])
+        } else {
+            let statement = self.statements().reset_all_tenantless_clients;
+            statement.with([lookup_time])
         };
         self.execute(query).await
     }
@@ -116,7 +113,8 @@ pub struct LookupColumns<'a> {
     pub org_id: &'a str,
     /// Account number. Empty if the lookup found no tenant.
     pub account: &'a str,
-    /// Time at which the report to inventory was delivered. `None` leaves the stored time unchanged.
+    /// Time at which the report to inventory was delivered. `None` leaves the stored time
+    /// unchanged.
     pub reported_to_inventory_at: Option<Timestamp>,
     /// False if inventory does not accept this host.
     pub inventory_eligible: bool,

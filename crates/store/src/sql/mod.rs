@@ -118,8 +118,8 @@ pub trait SqlDatabase: Send + Sync + 'static {
     /// See [`MaintenanceRepository`](crate::MaintenanceRepository).
     async fn delete_clients_disconnected_before(&self, time: Timestamp) -> Result<u64>;
 
-    /// See [`MaintenanceRepository`](crate::MaintenanceRepository). Does nothing unless a backend has
-    /// tables to compact.
+    /// See [`MaintenanceRepository`](crate::MaintenanceRepository). Does nothing unless a backend
+    /// has tables to compact.
     async fn compact(&self) -> Result<()> {
         Ok(())
     }

@@ -29,7 +29,7 @@ impl Statement {
 
     /// Combines the statement with the values of its parameters `$1`, `$2`, ….
     #[must_use]
-    pub fn with<'a, const N: usize>(self, parameters: [Parameter<'a>; N]) -> Query<'a> {
+    pub fn with<const N: usize>(self, parameters: [Parameter<'_>; N]) -> Query<'_> {
         Query {
             sql: Cow::Borrowed(self.0),
             parameters: parameters.into(),
@@ -43,7 +43,11 @@ impl Statement {
 #[macro_export]
 macro_rules! statements {
     ($($(#[$attribute:meta])* $visibility:vis $name:ident = $sql:expr;)*) => {
-        $($(#[$attribute])* $visibility const $name: $crate::sql::Statement = $crate::sql::Statement::in_list($sql);)*
+        $(
+            $(#[$attribute])*
+            $visibility const $name: $crate::sql::Statement =
+                $crate::sql::Statement::in_list($sql);
+        )*
 
         /// The name and the text of each statement of this module.
         pub(crate) const STATEMENTS: &[(&str, &str)] = &[$((stringify!($name), $name.sql())),*];

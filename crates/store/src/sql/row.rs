@@ -14,6 +14,10 @@ use crate::presence::{StoredConnection, StoredDisconnect, StoredState};
 /// Reads the columns of a row. Each backend implements this trait for the rows of its driver.
 ///
 /// Each method fails if the row has no column of this name, or the column has another type.
+#[expect(
+    clippy::missing_errors_doc,
+    reason = "the documentation of the trait contains the errors of all methods"
+)]
 pub trait ColumnReader: Send + Sync + 'static {
     /// Reads a text. Returns `None` for null.
     fn optional_text(&self, column: &str) -> Result<Option<String>>;
@@ -55,8 +59,8 @@ fn corrupt_row(problem: impl Into<String>) -> StoreError {
     StoreError::CorruptRow(problem.into())
 }
 
-/// Logs that a column contains invalid JSON, and returns null. Without this replacement, one invalid
-/// row would make all lists of the organization fail.
+/// Logs that a column contains invalid JSON, and returns null. Without this replacement, one
+/// invalid row would make all lists of the organization fail.
 pub fn invalid_json(column: &str, error: &dyn std::error::Error) -> Value {
     tracing::error!(column, %error, "invalid JSON in row");
     Value::Null

@@ -1,9 +1,9 @@
 //! The statements that all databases accept.
 //!
 //! A statement belongs here if the databases need the same text except for the fragments in
-//! [`SqlSyntax`]. Every other statement belongs to the backends. `COALESCE` on `account`, `tags` and
-//! `tenant_lookup_failure_count` is needed because the Go implementation can write null to these
-//! columns in PostgreSQL.
+//! [`SqlSyntax`]. Every other statement belongs to the backends. `COALESCE` on `account`, `tags`
+//! and `tenant_lookup_failure_count` is needed because the Go implementation can write null to
+//! these columns in PostgreSQL.
 
 use super::query::Statement;
 
@@ -47,8 +47,8 @@ const MISSING_TENANT_IS_DUE: &str = "org_id = '' AND tenant_lookup_timestamp < $
      AND (lookup_claimed_until IS NULL OR lookup_claimed_until < $2) \
      AND COALESCE(tenant_lookup_failure_count, 0) < $3";
 
-/// Declares [`SharedStatements`] with one field for each statement. The names in parentheses are the
-/// fields of [`SqlSyntax`] that the texts use.
+/// Declares [`SharedStatements`] with one field for each statement. The first line contains the
+/// fields of [`SqlSyntax`], which the texts can use in braces.
 macro_rules! shared_statements {
     ($($fragment:ident),*; $($(#[$attribute:meta])* $name:ident = $sql:literal;)*) => {
         /// The statements that all databases accept, in the syntax of one database.
@@ -68,7 +68,8 @@ macro_rules! shared_statements {
                 }
             }
 
-            /// Returns the query for the number of connections with a tenant, in the column `count`.
+            /// Returns the query for the number of connections with a tenant, in the column
+            /// `count`.
             #[must_use]
             pub fn connection_count(&self) -> super::Query<'static> {
                 self.count_connections_with_tenant.with([])
@@ -133,8 +134,8 @@ shared_statements! {
 
     /// Parameters: reported before, claims ended before, limit, claim until.
     ///
-    /// `ORDER BY` contains only the indexed column. If `client_id` were a second column, the database
-    /// would sort all due rows for each claim.
+    /// `ORDER BY` contains only the indexed column. If `client_id` were a second column, the
+    /// database would sort all due rows for each claim.
     claim_for_inventory_refresh =
         "UPDATE connections SET lookup_claimed_until = $4
           WHERE client_id IN (SELECT client_id FROM connections WHERE {INVENTORY_REFRESH_IS_DUE}
@@ -203,8 +204,8 @@ shared_statements! {
                    FROM dead_letters WHERE client_id {is_listed}) AS ranked
               WHERE age_rank > $2)";
 
-    /// Parameters: maximum number of dead letters. Keeps only rows whose id is among the last ids, so
-    /// at most this number of rows remain. A statement that counts the rows would take longer.
+    /// Parameters: maximum number of dead letters. Keeps only rows whose id is among the last ids,
+    /// so at most this number of rows remain. A statement that counts the rows would take longer.
     delete_dead_letters_above_total_limit =
         "DELETE FROM dead_letters WHERE id <= (SELECT max(id) FROM dead_letters) - $1";
 
