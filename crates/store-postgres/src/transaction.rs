@@ -4,13 +4,17 @@
 //! client ids. Another order could cause deadlocks.
 
 use async_trait::async_trait;
+use const_format::concatcp;
 use sqlx::Postgres;
 use time::OffsetDateTime;
 
 use crate::driver::{self, PgQuery, Row, pg_query, set_based, timestamptz};
 use crate::error::store_error;
 use domain::{MessageId, Timestamp};
-use store::sql::{ColumnReader as _, Query, SqlTransaction, Statement, TenantColumns};
+use store::sql::{
+    ColumnReader as _, ONLINE_MESSAGE_COLUMNS, Query, REPLACE_ONLINE_MESSAGE, SqlTransaction,
+    Statement, TenantColumns,
+};
 use store::{ConnectionEnd, ConnectionUpsert, DeadLetter, HeartbeatUpdate, PartitionLease, Result};
 
 store::statements! {
@@ -22,35 +26,24 @@ store::statements! {
          WHERE (queue, partition) IN (SELECT * FROM UNNEST($1::text[], $2::int[]))
          ORDER BY queue, partition FOR SHARE";
 
-    UPSERT_CONNECTIONS = "
-        INSERT INTO connections (client_id, org_id, account, dialect, kind, topic_prefix,
-               canonical_facts, catalog_service_facts, dispatchers, tags, client_name,
-               client_version, message_id, message_sent, tenant_lookup_timestamp,
-               online_received_at, last_heartbeat_at, queue_partition, queue_offset,
-               inventory_eligible, stale_timestamp, created_at, updated_at)
-        SELECT client_id, org_id, account, dialect, kind, topic_prefix,
-               canonical_facts::jsonb, catalog_service_facts::jsonb, dispatchers::jsonb,
-               tags::jsonb, client_name, client_version, message_id, message_sent,
+    UPSERT_CONNECTIONS = concatcp!("
+        INSERT INTO connections (client_id, org_id, account, tags, ", ONLINE_MESSAGE_COLUMNS, ",
+               tenant_lookup_timestamp, online_received_at, last_heartbeat_at, queue_partition,
+               queue_offset, inventory_eligible, stale_timestamp, created_at, updated_at)
+        SELECT client_id, org_id, account, tags, ", ONLINE_MESSAGE_COLUMNS, ",
                tenant_lookup_timestamp, online_received_at, last_heartbeat_at, queue_partition,
                queue_offset, inventory_eligible, COALESCE(reported_to_inventory_at, 'epoch'),
                $22, $22
-          FROM UNNEST($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[],
-               $7::text[], $8::text[], $9::text[], $10::text[], $11::text[], $12::text[],
-               $13::text[], $14::timestamptz[], $15::timestamptz[], $16::timestamptz[],
-               $17::timestamptz[], $18::int[], $19::bigint[], $20::bool[], $21::timestamptz[])
-            AS t (client_id, org_id, account, dialect, kind, topic_prefix, canonical_facts,
-               catalog_service_facts, dispatchers, tags, client_name, client_version, message_id,
-               message_sent, tenant_lookup_timestamp, online_received_at, last_heartbeat_at,
-               queue_partition, queue_offset, inventory_eligible, reported_to_inventory_at)
-        ON CONFLICT (client_id) DO UPDATE SET
-               org_id = excluded.org_id, account = excluded.account, dialect = excluded.dialect,
-               kind = excluded.kind, topic_prefix = excluded.topic_prefix,
-               canonical_facts = excluded.canonical_facts,
-               catalog_service_facts = excluded.catalog_service_facts,
-               dispatchers = excluded.dispatchers,
-               tags = excluded.tags, client_name = excluded.client_name,
-               client_version = excluded.client_version, message_id = excluded.message_id,
-               message_sent = excluded.message_sent,
+          FROM UNNEST($1::text[], $2::text[], $3::text[], $4::text[]::jsonb[], $5::text[],
+               $6::text[], $7::text[], $8::text[]::jsonb[], $9::text[]::jsonb[],
+               $10::text[]::jsonb[], $11::text[], $12::text[], $13::text[], $14::timestamptz[],
+               $15::timestamptz[], $16::timestamptz[], $17::timestamptz[], $18::int[],
+               $19::bigint[], $20::bool[], $21::timestamptz[])
+            AS t (client_id, org_id, account, tags, ", ONLINE_MESSAGE_COLUMNS, ",
+               tenant_lookup_timestamp, online_received_at, last_heartbeat_at, queue_partition,
+               queue_offset, inventory_eligible, reported_to_inventory_at)
+        ON CONFLICT (client_id) DO UPDATE SET ", REPLACE_ONLINE_MESSAGE, ",
+               org_id = excluded.org_id, account = excluded.account,
                tenant_lookup_timestamp = excluded.tenant_lookup_timestamp,
                tenant_lookup_failure_count = CASE WHEN excluded.org_id <> '' THEN 0
                    ELSE COALESCE(connections.tenant_lookup_failure_count, 0) END,
@@ -64,7 +57,7 @@ store::statements! {
                inventory_eligible = excluded.inventory_eligible,
                stale_timestamp = CASE WHEN excluded.org_id <> '' THEN excluded.stale_timestamp
                    ELSE connections.stale_timestamp END,
-               online_received_at = excluded.online_received_at, updated_at = excluded.updated_at";
+               online_received_at = excluded.online_received_at, updated_at = excluded.updated_at");
 
     UPDATE_HEARTBEATS = "
         UPDATE connections AS c
@@ -73,16 +66,13 @@ store::statements! {
          WHERE c.client_id = h.client_id
            AND COALESCE(c.offline_received_at, c.online_received_at) < h.received_at";
 
-    RESTORE_CONNECTIONS = "
-        INSERT INTO connections (client_id, org_id, account, dialect, kind, topic_prefix,
-               canonical_facts, catalog_service_facts, dispatchers, tags, client_name,
-               client_version, message_id, message_sent, queue_partition, queue_offset,
-               tenant_lookup_timestamp, tenant_lookup_failure_count, online_received_at,
-               last_heartbeat_at, offline_received_at, created_at, updated_at)
-        SELECT d.client_id, COALESCE(h.org_id, d.org_id), COALESCE(h.account, d.account),
-               dialect, kind, topic_prefix, canonical_facts, catalog_service_facts, dispatchers,
-               tags, client_name, client_version, message_id, message_sent, queue_partition,
-               queue_offset,
+    RESTORE_CONNECTIONS = concatcp!("
+        INSERT INTO connections (client_id, org_id, account, tags, ", ONLINE_MESSAGE_COLUMNS, ",
+               queue_partition, queue_offset, tenant_lookup_timestamp,
+               tenant_lookup_failure_count, online_received_at, last_heartbeat_at,
+               offline_received_at, created_at, updated_at)
+        SELECT d.client_id, COALESCE(h.org_id, d.org_id), COALESCE(h.account, d.account), tags, ",
+               ONLINE_MESSAGE_COLUMNS, ", queue_partition, queue_offset,
                CASE WHEN h.org_id IS NULL THEN d.tenant_lookup_timestamp
                    ELSE h.tenant_lookup_timestamp END,
                CASE WHEN h.org_id <> '' THEN 0 ELSE d.tenant_lookup_failure_count END,
@@ -94,11 +84,11 @@ store::statements! {
          WHERE d.disconnected_at < h.received_at
          ORDER BY d.client_id
         ON CONFLICT (client_id) DO NOTHING
-        RETURNING client_id";
+        RETURNING client_id");
 
     DELETE_DISCONNECTS = "DELETE FROM disconnected_clients WHERE client_id = ANY($1)";
 
-    MOVE_TO_DISCONNECTED_CLIENTS = "
+    MOVE_TO_DISCONNECTED_CLIENTS = concatcp!("
         WITH offline AS (
             SELECT * FROM UNNEST($1::text[], $2::timestamptz[], $3::int[], $4::bigint[])
                 AS t (client_id, received_at, queue_partition, queue_offset)),
@@ -106,32 +96,22 @@ store::statements! {
             DELETE FROM connections AS c USING offline
              WHERE c.client_id = offline.client_id
                AND (c.last_heartbeat_at IS NULL OR c.last_heartbeat_at <= offline.received_at)
-            RETURNING c.client_id, c.org_id, COALESCE(c.account, ''), c.dialect, c.kind,
-                c.topic_prefix, c.canonical_facts, c.catalog_service_facts, c.dispatchers,
-                COALESCE(c.tags, 'null'), c.client_name, c.client_version, c.message_id,
-                c.message_sent, c.tenant_lookup_timestamp,
-                COALESCE(c.tenant_lookup_failure_count, 0), offline.received_at,
+            RETURNING c.client_id, org_id, COALESCE(account, ''), COALESCE(tags, 'null'), ",
+                ONLINE_MESSAGE_COLUMNS, ", tenant_lookup_timestamp,
+                COALESCE(tenant_lookup_failure_count, 0), offline.received_at,
                 COALESCE(offline.queue_partition, c.queue_partition),
                 COALESCE(offline.queue_offset, c.queue_offset))
-        INSERT INTO disconnected_clients (client_id, org_id, account, dialect, kind, topic_prefix,
-                canonical_facts, catalog_service_facts, dispatchers, tags, client_name,
-                client_version, message_id, message_sent, tenant_lookup_timestamp,
-                tenant_lookup_failure_count, disconnected_at, queue_partition, queue_offset)
+        INSERT INTO disconnected_clients (client_id, org_id, account, tags, ",
+                ONLINE_MESSAGE_COLUMNS, ", tenant_lookup_timestamp, tenant_lookup_failure_count,
+                disconnected_at, queue_partition, queue_offset)
         SELECT * FROM ended ORDER BY client_id
-        ON CONFLICT (client_id) DO UPDATE SET
-                org_id = excluded.org_id, account = excluded.account, dialect = excluded.dialect,
-                kind = excluded.kind, topic_prefix = excluded.topic_prefix,
-                canonical_facts = excluded.canonical_facts,
-                catalog_service_facts = excluded.catalog_service_facts,
-                dispatchers = excluded.dispatchers,
-                tags = excluded.tags, client_name = excluded.client_name,
-                client_version = excluded.client_version, message_id = excluded.message_id,
-                message_sent = excluded.message_sent,
+        ON CONFLICT (client_id) DO UPDATE SET ", REPLACE_ONLINE_MESSAGE, ",
+                org_id = excluded.org_id, account = excluded.account,
                 tenant_lookup_timestamp = excluded.tenant_lookup_timestamp,
                 tenant_lookup_failure_count = excluded.tenant_lookup_failure_count,
                 disconnected_at = excluded.disconnected_at,
                 queue_partition = excluded.queue_partition,
-                queue_offset = excluded.queue_offset";
+                queue_offset = excluded.queue_offset");
 
     STORE_OVERRULED_OFFLINE_MESSAGES = "
         UPDATE connections AS c SET offline_received_at = offline.received_at,
@@ -196,13 +176,13 @@ impl SqlTransaction for PostgresTransaction {
             .bind(column(rows, |u| u.client_id.as_str()))
             .bind(column(&tenants, |t| t.org_id))
             .bind(column(&tenants, |t| t.account))
+            .bind(column(rows, |u| u.info.tags.to_string()))
             .bind(column(rows, |u| u.dialect.as_str()))
             .bind(column(rows, |u| u.kind.as_str()))
             .bind(column(rows, |u| u.topic_prefix.as_str()))
             .bind(column(rows, |u| u.info.canonical_facts.to_string()))
             .bind(column(rows, |u| u.info.catalog_service_facts.to_string()))
             .bind(column(rows, |u| u.info.dispatchers.to_string()))
-            .bind(column(rows, |u| u.info.tags.to_string()))
             .bind(column(rows, |u| u.info.client_name.as_str()))
             .bind(column(rows, |u| u.info.client_version.as_str()))
             .bind(column(rows, |u| {

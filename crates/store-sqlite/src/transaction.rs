@@ -8,7 +8,9 @@ use sqlx::Sqlite;
 use crate::driver::{self, Row, SqliteQuery, sqlite_query};
 use crate::error::store_error;
 use domain::{MessageId, Timestamp};
-use store::sql::{Query, SqlTransaction, TenantColumns};
+use store::sql::{
+    ONLINE_MESSAGE_COLUMNS, Query, REPLACE_ONLINE_MESSAGE, SqlTransaction, TenantColumns,
+};
 use store::{ConnectionEnd, ConnectionUpsert, DeadLetter, HeartbeatUpdate, PartitionLease, Result};
 
 /// Maximum number of dead letters per INSERT statement. This limits the size of the statement,
@@ -22,21 +24,17 @@ const WITH_OFFLINE_MESSAGES: &str = "WITH offline AS (
       FROM json_each($1)) ";
 
 /// Columns of an inserted connection, in the order of the parameters.
-const CONNECTION_VALUES: &str = "client_id, org_id, account, dialect, kind, topic_prefix, \
-     canonical_facts, catalog_service_facts, dispatchers, tags, client_name, client_version, message_id, \
-     message_sent, tenant_lookup_timestamp, online_received_at, last_heartbeat_at, \
-     queue_partition, queue_offset, inventory_eligible, stale_timestamp, created_at, \
-     updated_at";
+const CONNECTION_VALUES: &str = concatcp!(
+    "client_id, org_id, account, tags, ",
+    ONLINE_MESSAGE_COLUMNS,
+    ", tenant_lookup_timestamp, online_received_at, last_heartbeat_at, queue_partition, \
+     queue_offset, inventory_eligible, stale_timestamp, created_at, updated_at"
+);
 
-const UPDATE_CONNECTION: &str = "ON CONFLICT (client_id) DO UPDATE SET \
-     org_id = excluded.org_id, account = excluded.account, dialect = excluded.dialect, \
-     kind = excluded.kind, topic_prefix = excluded.topic_prefix, \
-     canonical_facts = excluded.canonical_facts, \
-     catalog_service_facts = excluded.catalog_service_facts, \
-     dispatchers = excluded.dispatchers, \
-     tags = excluded.tags, client_name = excluded.client_name, \
-     client_version = excluded.client_version, message_id = excluded.message_id, \
-     message_sent = excluded.message_sent, \
+const UPDATE_CONNECTION: &str = concatcp!(
+    "ON CONFLICT (client_id) DO UPDATE SET ",
+    REPLACE_ONLINE_MESSAGE,
+    ", org_id = excluded.org_id, account = excluded.account, \
      tenant_lookup_timestamp = excluded.tenant_lookup_timestamp, \
      tenant_lookup_failure_count = CASE WHEN excluded.org_id <> '' THEN 0 \
      ELSE connections.tenant_lookup_failure_count END, \
@@ -47,7 +45,8 @@ const UPDATE_CONNECTION: &str = "ON CONFLICT (client_id) DO UPDATE SET \
      inventory_eligible = excluded.inventory_eligible, \
      stale_timestamp = CASE WHEN excluded.org_id <> '' THEN excluded.stale_timestamp \
      ELSE connections.stale_timestamp END, \
-     online_received_at = excluded.online_received_at, updated_at = excluded.updated_at";
+     online_received_at = excluded.online_received_at, updated_at = excluded.updated_at"
+);
 
 /// Columns of an inserted dead letter, in the order of the parameters.
 const DEAD_LETTER_VALUES: &str = "client_id, fingerprint, topic, payload, size, sha256, \
@@ -65,32 +64,33 @@ store::statements! {
         "UPDATE connections SET last_heartbeat_at = max(coalesce(last_heartbeat_at, $2), $2)
           WHERE client_id = $1 AND coalesce(offline_received_at, online_received_at) < $2";
 
-    RESTORE_CONNECTION =
-        "INSERT INTO connections (client_id, org_id, account, dialect, kind, topic_prefix, \
-         canonical_facts, catalog_service_facts, dispatchers, tags, client_name, client_version, \
-         message_id, message_sent, queue_partition, queue_offset, tenant_lookup_timestamp, \
+    RESTORE_CONNECTION = concatcp!(
+        "INSERT INTO connections (client_id, org_id, account, tags, ",
+        ONLINE_MESSAGE_COLUMNS,
+        ", queue_partition, queue_offset, tenant_lookup_timestamp, \
          tenant_lookup_failure_count, online_received_at, last_heartbeat_at, \
          offline_received_at, created_at, updated_at) \
-         SELECT client_id, coalesce($3, org_id), coalesce($4, account), dialect, kind, \
-         topic_prefix, canonical_facts, catalog_service_facts, dispatchers, tags, client_name, \
-         client_version, message_id, message_sent, queue_partition, queue_offset, \
+         SELECT client_id, coalesce($3, org_id), coalesce($4, account), tags, ",
+        ONLINE_MESSAGE_COLUMNS,
+        ", queue_partition, queue_offset, \
          CASE WHEN $3 IS NULL THEN tenant_lookup_timestamp ELSE $5 END, \
          CASE WHEN $3 <> '' THEN 0 ELSE tenant_lookup_failure_count END, \
          $2, $2, disconnected_at, $6, $6 \
          FROM disconnected_clients WHERE client_id = $1 AND disconnected_at < $2 \
-         ON CONFLICT (client_id) DO NOTHING";
+         ON CONFLICT (client_id) DO NOTHING"
+    );
 
     DELETE_DISCONNECT = "DELETE FROM disconnected_clients WHERE client_id = $1";
 
     INSERT_DISCONNECTED_CLIENTS = concatcp!(
         WITH_OFFLINE_MESSAGES,
-        "INSERT OR REPLACE INTO disconnected_clients (client_id, org_id, account, dialect, kind, \
-         topic_prefix, canonical_facts, catalog_service_facts, dispatchers, tags, client_name, \
-         client_version, message_id, message_sent, tenant_lookup_timestamp, \
-         tenant_lookup_failure_count, disconnected_at, queue_partition, queue_offset) \
-         SELECT c.client_id, org_id, account, dialect, kind, topic_prefix, canonical_facts, \
-         catalog_service_facts, dispatchers, tags, client_name, client_version, message_id, \
-         message_sent, tenant_lookup_timestamp, tenant_lookup_failure_count, \
+        "INSERT OR REPLACE INTO disconnected_clients (client_id, org_id, account, tags, ",
+        ONLINE_MESSAGE_COLUMNS,
+        ", tenant_lookup_timestamp, tenant_lookup_failure_count, disconnected_at, \
+         queue_partition, queue_offset) \
+         SELECT c.client_id, org_id, account, tags, ",
+        ONLINE_MESSAGE_COLUMNS,
+        ", tenant_lookup_timestamp, tenant_lookup_failure_count, \
          offline.received_at, coalesce(offline.queue_partition, c.queue_partition), \
          coalesce(offline.queue_offset, c.queue_offset) \
          FROM offline JOIN connections AS c USING (client_id) \
@@ -245,13 +245,13 @@ fn bind_connection(query: SqliteQuery, upsert: &ConnectionUpsert, now: Timestamp
         .bind(upsert.client_id.as_str())
         .bind(tenant.org_id)
         .bind(tenant.account)
+        .bind(info.tags.to_string())
         .bind(upsert.dialect.as_str())
         .bind(upsert.kind.as_str())
         .bind(&upsert.topic_prefix)
         .bind(info.canonical_facts.to_string())
         .bind(info.catalog_service_facts.to_string())
         .bind(info.dispatchers.to_string())
-        .bind(info.tags.to_string())
         .bind(&info.client_name)
         .bind(&info.client_version)
         .bind(upsert.message_id.as_ref().map(MessageId::as_str))

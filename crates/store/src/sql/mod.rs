@@ -37,7 +37,9 @@ pub use lookup_queue::LookupColumns;
 pub use migrations::parse_migration_name;
 pub use query::{Parameter, Query, Statement};
 pub use row::{ColumnReader, invalid_json, timestamp_from_micros};
-pub use statements::{CONNECTION_COLUMNS, SharedStatements, SqlSyntax};
+pub use statements::{
+    CONNECTION_COLUMNS, ONLINE_MESSAGE_COLUMNS, REPLACE_ONLINE_MESSAGE, SharedStatements, SqlSyntax,
+};
 
 /// The connections that a statement uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

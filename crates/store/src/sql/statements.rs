@@ -5,6 +5,8 @@
 //! and `tenant_lookup_failure_count` is needed because the Go implementation can write null to
 //! these columns in PostgreSQL.
 
+use const_format::concatcp;
+
 use super::query::Statement;
 
 /// Fragments of SQL that differ between databases.
@@ -20,15 +22,28 @@ pub struct SqlSyntax {
     pub skip_locked: &'static str,
 }
 
+/// Columns that contain the latest online message of a client, in `connections` and in
+/// `disconnected_clients`. The column `tags` also belongs to the online message, but is not in this
+/// list, because it can be null.
+pub const ONLINE_MESSAGE_COLUMNS: &str = "dialect, kind, topic_prefix, canonical_facts, \
+     catalog_service_facts, dispatchers, client_name, client_version, message_id, message_sent";
+
+/// Assignments that replace [`ONLINE_MESSAGE_COLUMNS`] and `tags` by the values of an `INSERT`.
+pub const REPLACE_ONLINE_MESSAGE: &str = "dialect = excluded.dialect, kind = excluded.kind, \
+     topic_prefix = excluded.topic_prefix, canonical_facts = excluded.canonical_facts, \
+     catalog_service_facts = excluded.catalog_service_facts, \
+     dispatchers = excluded.dispatchers, client_name = excluded.client_name, \
+     client_version = excluded.client_version, message_id = excluded.message_id, \
+     message_sent = excluded.message_sent, tags = excluded.tags";
+
 /// Columns of a connection.
-pub const CONNECTION_COLUMNS: &str = "client_id, org_id, COALESCE(account, '') AS account, \
-     dialect, kind, topic_prefix, canonical_facts, catalog_service_facts, dispatchers, \
-     COALESCE(tags, 'null') AS tags, client_name, client_version, message_id, message_sent";
+pub const CONNECTION_COLUMNS: &str = concatcp!(
+    "client_id, org_id, COALESCE(account, '') AS account, COALESCE(tags, 'null') AS tags, ",
+    ONLINE_MESSAGE_COLUMNS
+);
 
 /// Columns of a connection that is claimed for a tenant lookup.
-const CLAIMED_COLUMNS: &str = "client_id, org_id, COALESCE(account, '') AS account, dialect, \
-     kind, canonical_facts, catalog_service_facts, dispatchers, COALESCE(tags, 'null') AS tags, \
-     client_name, client_version, updated_at";
+const CLAIMED_COLUMNS: &str = concatcp!(CONNECTION_COLUMNS, ", updated_at");
 
 /// Columns of a dead letter except for the payload.
 pub(super) const DEAD_LETTER_COLUMNS: &str = "id, client_id, topic, size, sha256, reason, detail, \
