@@ -346,7 +346,6 @@ fn check_presence_round_trips(now: Timestamp, info: &ClientInfo) {
         && is_short_text(&info.client_version);
     let expected = ClientInfo {
         canonical_facts: info.canonical_facts.clone(),
-        catalog_service_facts: Value::Null,
         dispatchers: info.dispatchers.clone(),
         tags: info.tags.clone(),
         ..info.clone()
@@ -364,12 +363,7 @@ fn check_presence_round_trips(now: Timestamp, info: &ClientInfo) {
     );
 
     let empty_info = ClientInfo {
-        canonical_facts: Value::Object(Map::new()),
-        catalog_service_facts: Value::Null,
-        dispatchers: Value::Null,
-        tags: Value::Null,
-        client_name: String::new(),
-        client_version: String::new(),
+        ..ClientInfo::default()
     };
     for kind in [ClientKind::Host, ClientKind::Proxy] {
         let (facts, expected) = match kind {

@@ -96,12 +96,7 @@ fn connection(dialect: DialectName) -> Connection {
         kind: ClientKind::Host,
         topic_prefix: "p".to_owned(),
         info: ClientInfo {
-            canonical_facts: json!({}),
-            catalog_service_facts: Value::Null,
-            dispatchers: Value::Null,
-            tags: Value::Null,
-            client_name: String::new(),
-            client_version: String::new(),
+            ..ClientInfo::default()
         },
         message_id: None,
         message_sent_at: Timestamp::UNIX_EPOCH,

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{ClientId, MessageId, Tenant, Timestamp};
 
@@ -89,6 +89,20 @@ pub struct ClientInfo {
     pub client_version: String,
 }
 
+impl Default for ClientInfo {
+    /// Returns the information of a client that sent none.
+    fn default() -> Self {
+        Self {
+            canonical_facts: Value::Object(Map::new()),
+            catalog_service_facts: Value::Null,
+            dispatchers: Value::Null,
+            tags: Value::Null,
+            client_name: String::new(),
+            client_version: String::new(),
+        }
+    }
+}
+
 impl ClientInfo {
     /// Returns whether the client has a worker with this name. `-` and `_` are treated as equal,
     /// because some clients write `-` and other clients write `_` in the name of the same worker.
@@ -142,12 +156,8 @@ mod tests {
     #[test]
     fn dispatcher_lookup_treats_dash_and_underscore_as_equal() {
         let mut info = ClientInfo {
-            canonical_facts: json!({}),
-            catalog_service_facts: Value::Null,
             dispatchers: json!({"rhc_worker_playbook": null, "echo": {}}),
-            tags: Value::Null,
-            client_name: String::new(),
-            client_version: String::new(),
+            ..ClientInfo::default()
         };
         assert!(info.has_dispatcher("rhc-worker-playbook"));
         assert!(info.has_dispatcher("rhc_worker-playbook"));

@@ -74,8 +74,7 @@ fn online_upsert(client_id: &str, revision: usize) -> ConnectionUpsert {
             catalog_service_facts: json!(null),
             dispatchers: content["dispatchers"].clone(),
             tags: content["tags"].clone(),
-            client_name: String::new(),
-            client_version: String::new(),
+            ..ClientInfo::default()
         },
         message_id: MessageId::new(message["message_id"].as_str().unwrap_or_default()).ok(),
         message_sent_at: now,

@@ -155,12 +155,9 @@ fn source(source_ref: &str) -> Source {
 
 fn client_info(dispatchers: Value, facts: Value) -> ClientInfo {
     ClientInfo {
-        canonical_facts: json!({}),
         catalog_service_facts: facts,
         dispatchers,
-        tags: Value::Null,
-        client_name: String::new(),
-        client_version: String::new(),
+        ..ClientInfo::default()
     }
 }
 

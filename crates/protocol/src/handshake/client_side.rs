@@ -131,10 +131,7 @@ mod tests {
         let info = ClientInfo {
             canonical_facts: json!({"fqdn": "a"}),
             catalog_service_facts: json!({"source_type": "s", "application_type": "a"}),
-            dispatchers: Value::Null,
-            tags: Value::Null,
-            client_name: String::new(),
-            client_version: String::new(),
+            ..ClientInfo::default()
         };
         for kind in [ClientKind::Host, ClientKind::Proxy] {
             match handshake::decode(&handshake_message(NOW, kind, &info)).unwrap() {

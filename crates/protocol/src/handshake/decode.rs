@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::json_fields::{self, Fields};
 use crate::{ClientMessage, ClientResponse, HandshakeError, OnlineMessage, Rejection};
@@ -94,14 +94,7 @@ fn decode_client_info(kind: ClientKind, fields: &mut Fields) -> Result<ClientInf
             "payload.{field_name} is not an object"
         ))),
     };
-    let mut info = ClientInfo {
-        canonical_facts: Value::Object(Map::new()),
-        catalog_service_facts: Value::Null,
-        dispatchers: Value::Null,
-        tags: Value::Null,
-        client_name: String::new(),
-        client_version: String::new(),
-    };
+    let mut info = ClientInfo::default();
     match kind {
         ClientKind::Host => {
             info.canonical_facts = json_fields::sanitize_facts(take_facts("canonical_facts")?)?;

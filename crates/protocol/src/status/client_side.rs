@@ -153,11 +153,10 @@ mod tests {
         let now = Timestamp::UNIX_EPOCH;
         let info = ClientInfo {
             canonical_facts: json!({"fqdn": "a"}),
-            catalog_service_facts: Value::Null,
             dispatchers: json!({"echo": {}}),
-            tags: Value::Null,
             client_name: "simulate".into(),
             client_version: "1".into(),
+            ..ClientInfo::default()
         };
         match decode_control(&online_message(now, &info)).unwrap() {
             ClientMessage::Online(online) => assert_eq!(online.info, info),

@@ -10,7 +10,7 @@
 //! | `run {message_id} {directive} {payload}` | to the client |
 //! | `invalid {reason}` | to the client |
 
-use serde_json::{Value, json};
+use serde_json::json;
 use uuid::Uuid;
 
 use domain::{ClientInfo, ClientKind, DialectName, MessageId, OutgoingMessage, Timestamp};
@@ -119,11 +119,7 @@ fn decode_online(message_id: &str, fqdn: &str) -> ClientMessage {
         sent: None,
         info: ClientInfo {
             canonical_facts: json!({ "fqdn": fqdn }),
-            catalog_service_facts: Value::Null,
-            dispatchers: Value::Null,
-            tags: Value::Null,
-            client_name: String::new(),
-            client_version: String::new(),
+            ..ClientInfo::default()
         },
     }))
 }

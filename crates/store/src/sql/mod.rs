@@ -36,10 +36,11 @@ pub use examples::{example_filters, texts};
 pub use lookup_queue::LookupColumns;
 pub use migrations::parse_migration_name;
 pub use query::{Parameter, Query, Statement};
-pub use row::{ColumnReader, invalid_json, timestamp_from_micros};
-pub use statements::{
-    CONNECTION_COLUMNS, ONLINE_MESSAGE_COLUMNS, REPLACE_ONLINE_MESSAGE, SharedStatements, SqlSyntax,
+pub use row::{
+    ColumnReader, ONLINE_MESSAGE_COLUMNS, REPLACE_ONLINE_MESSAGE, invalid_json,
+    timestamp_from_micros,
 };
+pub use statements::{CONNECTION_COLUMNS, SharedStatements, SqlSyntax};
 
 /// The connections that a statement uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

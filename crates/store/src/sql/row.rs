@@ -109,6 +109,20 @@ fn client_kind(row: &impl ColumnReader) -> Result<ClientKind> {
     ClientKind::from_name(&kind).ok_or_else(|| corrupt_row(format!("kind {kind:?}")))
 }
 
+/// Columns that contain the latest online message of a client, in `connections` and in
+/// `disconnected_clients`. The column `tags` also belongs to the online message, but is not in this
+/// list, because it can be null.
+pub const ONLINE_MESSAGE_COLUMNS: &str = "dialect, kind, topic_prefix, canonical_facts, \
+     catalog_service_facts, dispatchers, client_name, client_version, message_id, message_sent";
+
+/// Assignments that replace [`ONLINE_MESSAGE_COLUMNS`] and `tags` by the values of an `INSERT`.
+pub const REPLACE_ONLINE_MESSAGE: &str = "dialect = excluded.dialect, kind = excluded.kind, \
+     topic_prefix = excluded.topic_prefix, canonical_facts = excluded.canonical_facts, \
+     catalog_service_facts = excluded.catalog_service_facts, \
+     dispatchers = excluded.dispatchers, client_name = excluded.client_name, \
+     client_version = excluded.client_version, message_id = excluded.message_id, \
+     message_sent = excluded.message_sent, tags = excluded.tags";
+
 fn client_info(row: &impl ColumnReader) -> Result<ClientInfo> {
     Ok(ClientInfo {
         canonical_facts: row.json("canonical_facts")?,

@@ -8,6 +8,7 @@
 use const_format::concatcp;
 
 use super::query::Statement;
+use super::row::ONLINE_MESSAGE_COLUMNS;
 
 /// Fragments of SQL that differ between databases.
 #[derive(Debug, Clone, Copy)]
@@ -21,20 +22,6 @@ pub struct SqlSyntax {
     /// End of a query that locks its rows, and skips rows that another transaction has locked.
     pub skip_locked: &'static str,
 }
-
-/// Columns that contain the latest online message of a client, in `connections` and in
-/// `disconnected_clients`. The column `tags` also belongs to the online message, but is not in this
-/// list, because it can be null.
-pub const ONLINE_MESSAGE_COLUMNS: &str = "dialect, kind, topic_prefix, canonical_facts, \
-     catalog_service_facts, dispatchers, client_name, client_version, message_id, message_sent";
-
-/// Assignments that replace [`ONLINE_MESSAGE_COLUMNS`] and `tags` by the values of an `INSERT`.
-pub const REPLACE_ONLINE_MESSAGE: &str = "dialect = excluded.dialect, kind = excluded.kind, \
-     topic_prefix = excluded.topic_prefix, canonical_facts = excluded.canonical_facts, \
-     catalog_service_facts = excluded.catalog_service_facts, \
-     dispatchers = excluded.dispatchers, client_name = excluded.client_name, \
-     client_version = excluded.client_version, message_id = excluded.message_id, \
-     message_sent = excluded.message_sent, tags = excluded.tags";
 
 /// Columns of a connection.
 pub const CONNECTION_COLUMNS: &str = concatcp!(

@@ -63,8 +63,7 @@ fn host_upsert(
             catalog_service_facts: json!(null),
             dispatchers: json!({"rhc-worker-playbook": {}}),
             tags: json!(null),
-            client_name: String::new(),
-            client_version: String::new(),
+            ..ClientInfo::default()
         },
         message_id: MessageId::new("m").ok(),
         message_sent_at: timestamp_at(0),

@@ -42,11 +42,8 @@ impl SampleHost {
             kind: ClientKind::Host,
             info: ClientInfo {
                 canonical_facts: json!({"insights_id": UUID_2}),
-                catalog_service_facts: Value::Null,
                 dispatchers: json!({"rhc-worker-playbook": {}}),
-                tags: Value::Null,
-                client_name: String::new(),
-                client_version: String::new(),
+                ..ClientInfo::default()
             },
             policy: REPORT_POLICY,
         }

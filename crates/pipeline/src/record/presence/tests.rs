@@ -14,12 +14,10 @@ fn time_at(second: i64) -> Timestamp {
 
 fn client_info(tag: &str) -> ClientInfo {
     ClientInfo {
-        canonical_facts: json!({}),
         catalog_service_facts: json!(null),
         dispatchers: json!(null),
         tags: json!({ "tag": tag }),
-        client_name: String::new(),
-        client_version: String::new(),
+        ..ClientInfo::default()
     }
 }
 
