@@ -27,6 +27,7 @@ mod v1;
 mod v2;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::middleware::from_fn_with_state;
 
@@ -51,46 +52,54 @@ pub use settings::{
 };
 pub use tls::read_tls;
 
+/// Dependencies of the endpoints.
+pub struct ApiDeps {
+    /// Connections of the clients.
+    pub connections: Arc<dyn ConnectionRepository>,
+    /// Sends messages to clients.
+    pub delivery: Delivery,
+    /// How long an endpoint waits for the broker's acknowledgement. An endpoint may use another
+    /// time.
+    pub ack_timeout: Duration,
+    /// Clock of the process.
+    pub clock: Arc<dyn Clock>,
+    /// Keys of the callers.
+    pub keys: Keys,
+    /// Translates v1 account numbers to organizations.
+    pub account_translator: Arc<dyn AccountTranslator>,
+    /// The group of the tasks that serve HTTP. A request spawns a task here if the task must
+    /// continue when the caller closes the connection.
+    pub tasks: TaskGroup,
+}
+
 /// Dependencies and settings of the endpoints.
 pub struct ApiState {
-    connections: Arc<dyn ConnectionRepository>,
-    delivery: Delivery,
-    clock: Arc<dyn Clock>,
-    keys: Keys,
-    /// Translates v1 account numbers to organizations.
-    account_translator: Arc<dyn AccountTranslator>,
+    deps: ApiDeps,
     rate_limits: RateLimits,
     /// Whether to accept the header `x-rh-identity`. Accepting the header is safe only behind a
     /// gateway that overwrites the header.
     trust_identity_header: bool,
     lookup_mode: LookupMode,
-    /// The group of the tasks that serve HTTP. A request spawns a task here if the task must
-    /// continue when the caller closes the connection.
-    tasks: TaskGroup,
 }
 
 impl ApiState {
     /// Creates the state from its dependencies and the `[api]` configuration.
-    pub fn new(
-        connections: Arc<dyn ConnectionRepository>,
-        delivery: Delivery,
-        clock: Arc<dyn Clock>,
-        keys: Keys,
-        account_translator: Arc<dyn AccountTranslator>,
-        config: &ApiSettings,
-        tasks: TaskGroup,
-    ) -> Self {
+    pub fn new(deps: ApiDeps, config: &ApiSettings) -> Self {
         Self {
-            connections,
-            delivery,
-            clock,
-            keys,
-            account_translator,
+            deps,
             rate_limits: RateLimits::new(&config.rate_limit),
             trust_identity_header: config.trust_identity_header,
             lookup_mode: config.lookup_mode,
-            tasks,
         }
+    }
+}
+
+/// Endpoints use the dependencies like fields of the state.
+impl std::ops::Deref for ApiState {
+    type Target = ApiDeps;
+
+    fn deref(&self) -> &ApiDeps {
+        &self.deps
     }
 }
 

@@ -1,6 +1,7 @@
 //! Sends reconnect and disconnect commands to clients, for v1 and v2.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::http::StatusCode;
 use serde::{Deserialize as _, Deserializer, de};
@@ -27,15 +28,18 @@ impl ApiState {
         self: &Arc<Self>,
         connection: &Connection,
         command: &Command,
+        ack_timeout: Duration,
     ) -> Result<Option<Uuid>, ApiError> {
         if !matches!(command, Command::Disconnect { .. }) {
-            return self.publish_command(connection, command).await;
+            return self.publish_command(connection, command, ack_timeout).await;
         }
         // A separate task sends the disconnect command and records the disconnect. Therefore the
         // disconnect is recorded even if the caller closes the HTTP connection in the meantime.
         let (state, connection, command) = (self.clone(), connection.clone(), command.clone());
         let send_and_record = async move {
-            let message_id = state.publish_command(&connection, &command).await?;
+            let message_id = state
+                .publish_command(&connection, &command, ack_timeout)
+                .await?;
             if message_id.is_some() {
                 state.mark_disconnected(&connection).await?;
             }
@@ -58,8 +62,10 @@ impl ApiState {
         &self,
         connection: &Connection,
         command: &Command,
+        ack_timeout: Duration,
     ) -> Result<Option<Uuid>, ApiError> {
-        match self.delivery.send_command(connection, command).await {
+        let sent = self.delivery.send_command(connection, command, ack_timeout);
+        match sent.await {
             Ok(message_id) => Ok(message_id),
             Err(SendError::NotConnected) => Ok(None),
             Err(error) => Err(ApiError::send_failed(SEND_FAILED_TITLE, error)),

@@ -1,5 +1,7 @@
 //! Sends a message to a client, for v1 and v2.
 
+use std::time::Duration;
+
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -90,17 +92,18 @@ impl MessageRequest {
 }
 
 /// Sends a message to the client of `connection`. Returns after the broker has acknowledged the
-/// message. Returns a 404 error if `connection` is `None`.
+/// message, but waits at most `ack_timeout`. Returns a 404 error if `connection` is `None`.
 pub(super) async fn send_message(
     state: &ApiState,
     connection: Option<Connection>,
     content: MessageContent,
+    ack_timeout: Duration,
 ) -> Result<(StatusCode, Json<MessageAccepted>), ApiError> {
     let Some(connection) = connection else {
         delivery::metrics::count_message_to_client(SendStatus::NotConnected.as_str());
         return Err(ApiError::no_connection());
     };
-    let send_result = state.delivery.send(&connection, content).await;
+    let send_result = state.delivery.send(&connection, content, ack_timeout).await;
     let id = send_result.map_err(|error| ApiError::send_failed(SEND_FAILED_TITLE, error))?;
     Ok((StatusCode::CREATED, Json(MessageAccepted { id })))
 }

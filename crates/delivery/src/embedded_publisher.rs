@@ -11,18 +11,13 @@ use domain::ClientId;
 /// Publishes messages to clients through the embedded broker.
 pub struct EmbeddedPublisher {
     broker: Broker,
-    publish_timeout: Duration,
 }
 
 impl EmbeddedPublisher {
-    /// Creates a publisher. `publish_timeout` is the maximum time until the broker accepts a
-    /// message.
+    /// Creates a publisher that uses this broker.
     #[must_use]
-    pub fn new(broker: Broker, publish_timeout: Duration) -> Self {
-        Self {
-            broker,
-            publish_timeout,
-        }
+    pub fn new(broker: Broker) -> Self {
+        Self { broker }
     }
 }
 
@@ -33,9 +28,10 @@ impl ClientPublisher for EmbeddedPublisher {
         client: &ClientId,
         topic: String,
         payload: Vec<u8>,
+        ack_timeout: Duration,
     ) -> Result<(), PublishError> {
         self.broker
-            .publish(client, topic, payload, self.publish_timeout)
+            .publish(client, topic, payload, ack_timeout)
             .await
             .map_err(|error| match error {
                 broker::PublishError::NotConnected => PublishError::NotConnected,
@@ -50,7 +46,11 @@ impl ClientPublisher for EmbeddedPublisher {
 
     /// Does nothing. A subscription is not needed, because the embedded broker runs in this process
     /// and receives all messages from clients.
-    async fn subscribe(&self, _topic: String) -> Result<Subscription, PublishError> {
+    async fn subscribe(
+        &self,
+        _topic: String,
+        _ack_timeout: Duration,
+    ) -> Result<Subscription, PublishError> {
         Ok(Box::new(()))
     }
 }

@@ -1,6 +1,7 @@
 //! Publishes `handshake-error` messages to clients whose handshake was invalid.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 use uuid::Uuid;
@@ -20,6 +21,7 @@ pub async fn publish_handshake_errors(
     publisher: Arc<dyn ClientPublisher>,
     topics: TopicScheme,
     clock: Arc<dyn Clock>,
+    ack_timeout: Duration,
     tasks: TaskGroup,
 ) {
     loop {
@@ -46,7 +48,10 @@ pub async fn publish_handshake_errors(
             continue;
         };
         let client = &topic.client;
-        match publisher.publish(client, topic_name, payload).await {
+        let publish_result = publisher
+            .publish(client, topic_name, payload, ack_timeout)
+            .await;
+        match publish_result {
             Ok(()) | Err(PublishError::NotConnected) => {}
             Err(error) => {
                 tracing::debug!(client_id = %client, %error, "failed to publish handshake-error");

@@ -13,6 +13,7 @@ mod pending_responses;
 mod request_response;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::Value;
@@ -30,16 +31,21 @@ pub use request_response::{ClientRequest, ReceivedResponse, RequestOutcome};
 /// Publishes messages to clients through a broker.
 #[async_trait]
 pub trait ClientPublisher: Send + Sync + 'static {
-    /// Publishes a message with QoS 1. Returns when the broker has accepted the message.
+    /// Publishes a message with QoS 1. Returns when the broker has acknowledged the message.
     async fn publish(
         &self,
         client: &ClientId,
         topic: String,
         payload: Vec<u8>,
+        ack_timeout: Duration,
     ) -> Result<(), PublishError>;
 
     /// Subscribes to a topic of a client. The subscription ends when the returned value is dropped.
-    async fn subscribe(&self, topic: String) -> Result<Subscription, PublishError>;
+    async fn subscribe(
+        &self,
+        topic: String,
+        ack_timeout: Duration,
+    ) -> Result<Subscription, PublishError>;
 }
 
 /// A subscription to a topic. Dropping the value ends the subscription.
@@ -153,7 +159,8 @@ impl From<&Result<(), PublishError>> for SendStatus {
     }
 }
 
-/// Sends messages to clients. Clones share the publisher and the pending responses.
+/// Sends messages to clients. Each method takes the maximum time to wait for the broker's
+/// acknowledgement, so each caller can choose it. Clones share the publisher and the pending responses.
 #[derive(Clone)]
 pub struct Delivery {
     publisher: Arc<dyn ClientPublisher>,
@@ -191,6 +198,7 @@ impl Delivery {
         &self,
         connection: &Connection,
         content: MessageContent,
+        ack_timeout: Duration,
     ) -> Result<Uuid, SendError> {
         let message = OutgoingMessage {
             message_id: Uuid::new_v4(),
@@ -200,7 +208,7 @@ impl Delivery {
             payload: content.payload,
         };
         let encoded_message = self.dialect_of(connection)?.encode_message(&message);
-        self.publish(connection, encoded_message, message.message_id)
+        self.publish(connection, encoded_message, message.message_id, ack_timeout)
             .await
     }
 
@@ -214,6 +222,7 @@ impl Delivery {
         &self,
         connection: &Connection,
         command: &Command,
+        ack_timeout: Duration,
     ) -> Result<Option<Uuid>, SendError> {
         let message_id = Uuid::new_v4();
         let now = self.clock.now();
@@ -221,7 +230,7 @@ impl Delivery {
         let Some(encoded_command) = dialect.encode_command(command, message_id, now) else {
             return Ok(None);
         };
-        self.publish(connection, encoded_command, message_id)
+        self.publish(connection, encoded_command, message_id, ack_timeout)
             .await
             .map(Some)
     }
@@ -251,11 +260,15 @@ impl Delivery {
         connection: &Connection,
         encoded_message: EncodedMessage,
         message_id: Uuid,
+        ack_timeout: Duration,
     ) -> Result<Uuid, SendError> {
         let client = &connection.client_id;
         let EncodedMessage { channel, payload } = encoded_message;
         let topic = self.topic_name(connection, channel)?;
-        let publish_result = self.publisher.publish(client, topic, payload).await;
+        let publish_result = self
+            .publisher
+            .publish(client, topic, payload, ack_timeout)
+            .await;
         metrics::count_message_to_client(SendStatus::from(&publish_result).as_str());
         publish_result
             .map(|()| message_id)

@@ -12,17 +12,13 @@ use mqtt::{self, ReconnectingClient};
 /// Publishes messages to clients through an external broker.
 pub struct MqttPublisher {
     connection: ReconnectingClient,
-    ack_timeout: Duration,
 }
 
 impl MqttPublisher {
-    /// Creates a publisher. `ack_timeout` is the maximum time to wait for a PUBACK or SUBACK.
+    /// Creates a publisher that uses this connection.
     #[must_use]
-    pub fn new(connection: ReconnectingClient, ack_timeout: Duration) -> Self {
-        Self {
-            connection,
-            ack_timeout,
-        }
+    pub fn new(connection: ReconnectingClient) -> Self {
+        Self { connection }
     }
 }
 
@@ -33,9 +29,10 @@ impl ClientPublisher for MqttPublisher {
         _client: &ClientId,
         topic: String,
         payload: Vec<u8>,
+        ack_timeout: Duration,
     ) -> Result<(), PublishError> {
         self.connection
-            .publish(topic, payload, self.ack_timeout)
+            .publish(topic, payload, ack_timeout)
             .await
             .map_err(|error| match error {
                 mqtt::RequestError::NotConnected(_) | mqtt::RequestError::SubscriptionRejected => {
@@ -50,8 +47,12 @@ impl ClientPublisher for MqttPublisher {
 
     /// Subscribes on the same connection that publishes the request. Therefore only the process
     /// that sent the request receives the response.
-    async fn subscribe(&self, topic: String) -> Result<Subscription, PublishError> {
-        let subscription = self.connection.subscribe(topic, self.ack_timeout).await;
+    async fn subscribe(
+        &self,
+        topic: String,
+        ack_timeout: Duration,
+    ) -> Result<Subscription, PublishError> {
+        let subscription = self.connection.subscribe(topic, ack_timeout).await;
         // Every subscribe error becomes `Unavailable`. `TimedOut` would mean that the request may
         // still arrive, but the request was not published.
         let subscription =

@@ -38,8 +38,9 @@ pub struct ReceivedResponse {
 }
 
 impl Delivery {
-    /// Sends a request and waits for the response until the timeout. Returns `None` if the client's
-    /// dialect does not have this kind of request.
+    /// Sends a request and waits for the response until the timeout. `ack_timeout` limits only the
+    /// wait for the broker. Returns `None` if the client's dialect does not have this kind of
+    /// request.
     ///
     /// # Errors
     /// If the client's dialect is unknown, or the broker did not accept or acknowledge the request.
@@ -47,6 +48,7 @@ impl Delivery {
         &self,
         connection: &Connection,
         request: ClientRequest,
+        ack_timeout: Duration,
         timeout: Duration,
     ) -> Result<Option<RequestOutcome>, SendError> {
         let request_id = Uuid::new_v4();
@@ -75,10 +77,10 @@ impl Delivery {
         // arrive before the PUBACK.
         let response_channel = dialect.response_channel(encoded_request.channel);
         let response_topic = self.topic_name(connection, response_channel)?;
-        let subscription = self.publisher.subscribe(response_topic).await;
+        let subscription = self.publisher.subscribe(response_topic, ack_timeout).await;
         let _subscription = subscription.map_err(|error| SendError::new(request_id, error))?;
         let published_at = Instant::now();
-        self.publish(connection, encoded_request, request_id)
+        self.publish(connection, encoded_request, request_id, ack_timeout)
             .await?;
         let deadline = published_at + timeout;
         let wait_result = tokio::time::timeout_at(deadline, pending_response.wait()).await;

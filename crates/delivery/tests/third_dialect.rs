@@ -33,6 +33,8 @@ fn topic_scheme() -> TopicScheme {
     TopicScheme::with_dialects(DIALECTS, vec!["p".into()], &DialectSettings::default())
 }
 
+const ACK_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// Stores the published messages. Responds to each ping like a client.
 struct FakePublisher {
     published: Mutex<Vec<(String, String)>>,
@@ -47,6 +49,7 @@ impl ClientPublisher for FakePublisher {
         _client: &ClientId,
         topic: String,
         payload: Vec<u8>,
+        _ack_timeout: Duration,
     ) -> Result<(), PublishError> {
         let line = String::from_utf8(payload).unwrap();
         if let Some(message_id) = line.strip_prefix("ping ") {
@@ -63,7 +66,11 @@ impl ClientPublisher for FakePublisher {
         Ok(())
     }
 
-    async fn subscribe(&self, topic: String) -> Result<Subscription, PublishError> {
+    async fn subscribe(
+        &self,
+        topic: String,
+        _ack_timeout: Duration,
+    ) -> Result<Subscription, PublishError> {
         self.subscriptions.lock().push(topic);
         Ok(Box::new(()))
     }
@@ -95,9 +102,7 @@ fn connection(dialect: DialectName) -> Connection {
         dialect,
         kind: ClientKind::Host,
         topic_prefix: "p".to_owned(),
-        info: ClientInfo {
-            ..ClientInfo::default()
-        },
+        info: ClientInfo::default(),
         message_id: None,
         message_sent_at: Timestamp::UNIX_EPOCH,
     }
@@ -115,11 +120,16 @@ fn content() -> MessageContent {
 async fn messages_and_commands_are_encoded_in_the_dialect_of_the_connection() {
     let (delivery, publisher) = fake_delivery();
     let connection = connection("line".to_owned().into());
-    let message_id = delivery.send(&connection, content()).await.unwrap();
+    let message_id = delivery
+        .send(&connection, content(), ACK_TIMEOUT)
+        .await
+        .unwrap();
     let disconnect = Command::Disconnect {
         message: "bye".to_owned(),
     };
-    let command_id = delivery.send_command(&connection, &disconnect).await;
+    let command_id = delivery
+        .send_command(&connection, &disconnect, ACK_TIMEOUT)
+        .await;
     let command_id = command_id.unwrap().unwrap();
     let topic = "p/c/line/in".to_owned();
     let expected = [
@@ -131,7 +141,9 @@ async fn messages_and_commands_are_encoded_in_the_dialect_of_the_connection() {
         delay_seconds: 1,
         message: String::new(),
     };
-    let reconnect_result = delivery.send_command(&connection, &reconnect).await;
+    let reconnect_result = delivery
+        .send_command(&connection, &reconnect, ACK_TIMEOUT)
+        .await;
     assert_eq!(reconnect_result, Ok(None), "the dialect has no reconnect");
 }
 
@@ -140,7 +152,7 @@ async fn request_waits_for_the_response_on_the_response_channel_of_the_dialect()
     let (delivery, publisher) = fake_delivery();
     let timeout = Duration::from_secs(10);
     let connection = connection(line::NAME);
-    let request = delivery.request(&connection, ClientRequest::Ping, timeout);
+    let request = delivery.request(&connection, ClientRequest::Ping, ACK_TIMEOUT, timeout);
     let response = request.await.unwrap().unwrap().response.unwrap();
     assert_eq!(response.client_error, None);
     assert_eq!(*publisher.subscriptions.lock(), ["p/c/line/out"]);
@@ -155,16 +167,18 @@ async fn sending_to_a_client_of_an_unknown_dialect_is_an_error() {
     };
     let timeout = Duration::from_secs(10);
     assert_eq!(
-        delivery.send(&connection, content()).await,
-        Err(error.clone())
-    );
-    assert_eq!(
-        delivery.send_command(&connection, &Command::Ping).await,
+        delivery.send(&connection, content(), ACK_TIMEOUT).await,
         Err(error.clone())
     );
     assert_eq!(
         delivery
-            .request(&connection, ClientRequest::Ping, timeout)
+            .send_command(&connection, &Command::Ping, ACK_TIMEOUT)
+            .await,
+        Err(error.clone())
+    );
+    assert_eq!(
+        delivery
+            .request(&connection, ClientRequest::Ping, ACK_TIMEOUT, timeout)
             .await,
         Err(error)
     );
@@ -187,6 +201,7 @@ async fn handshake_error_is_encoded_in_the_dialect_of_the_invalid_handshake() {
         publisher.clone(),
         topic_scheme(),
         Arc::new(SystemClock),
+        ACK_TIMEOUT,
         tasks.clone(),
     );
     let wait_until_published = async {

@@ -62,6 +62,7 @@ pub(super) async fn disconnect(
     let command = Command::Disconnect {
         message: request.message.unwrap_or_default(),
     };
-    run_audited(&action, send_command(&state, &node, &command)).await?;
+    let send = send_command(&state, &node, &command, state.ack_timeout);
+    run_audited(&action, send).await?;
     Ok(Json(EmptyResponse {}))
 }

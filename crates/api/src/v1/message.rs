@@ -69,5 +69,5 @@ pub(super) async fn send(
         Some(org) => state.find_reachable_connection(&org, &recipient).await?,
         None => None,
     };
-    send_message::send_message(&state, connection, content).await
+    send_message::send_message(&state, connection, content, state.ack_timeout).await
 }

@@ -10,6 +10,8 @@ mod ping;
 mod reconnect;
 mod status;
 
+use std::time::Duration;
+
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -92,10 +94,12 @@ async fn send_command(
     state: &SharedState,
     node: &NodeRef,
     command: &Command,
+    ack_timeout: Duration,
 ) -> Result<(), ApiError> {
     let connection = node.find_connection(state).await?;
     let connection = connection.ok_or_else(|| node.not_connected_error())?;
-    let message_id = state.send_command(&connection, command).await?;
+    let sent = state.send_command(&connection, command, ack_timeout);
+    let message_id = sent.await?;
     message_id
         .map(drop)
         .ok_or_else(|| node.not_connected_error())

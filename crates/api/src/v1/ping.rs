@@ -74,7 +74,7 @@ async fn send_ping(state: &ApiState, node: &NodeRef) -> Result<ConnectionStatus,
     };
     let send_result = state
         .delivery
-        .send_command(&connection, &Command::Ping)
+        .send_command(&connection, &Command::Ping, state.ack_timeout)
         .await;
     match send_result {
         Ok(_) => Ok(ConnectionStatus::Connected),

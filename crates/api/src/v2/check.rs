@@ -113,8 +113,10 @@ pub(super) async fn check_connection(
             ..CheckResponse::default()
         };
         if let Some(request) = request {
+            let ack_timeout = state.ack_timeout;
+            let title = "Check failed";
             let outcome =
-                send_request(&state, &connection, request, timeout, "Check failed").await?;
+                send_request(&state, &connection, request, ack_timeout, timeout, title).await?;
             result.answered = Some(outcome.response.is_some());
             result.id = Some(outcome.request_id);
             result.round_trip_ms = outcome.response.as_ref().map(round_trip_ms);

@@ -42,15 +42,21 @@ pub(super) fn parse_timeout(params: &[(String, String)]) -> Result<Duration, Api
     Ok(Duration::from_secs(seconds))
 }
 
-/// Sends a request to a client. Waits for the client's response until the timeout.
+/// Sends a request to a client. Waits for the client's response until the timeout. `ack_timeout`
+/// limits only the wait for the broker.
 pub(super) async fn send_request(
     state: &ApiState,
     connection: &Connection,
     request: ClientRequest,
+    ack_timeout: Duration,
     timeout: Duration,
     error_title: &'static str,
 ) -> Result<RequestOutcome, ApiError> {
-    match state.delivery.request(connection, request, timeout).await {
+    let outcome = state
+        .delivery
+        .request(connection, request, ack_timeout, timeout)
+        .await;
+    match outcome {
         Ok(Some(outcome)) => Ok(outcome),
         Ok(None) => Err(ApiError::new(
             StatusCode::CONFLICT,

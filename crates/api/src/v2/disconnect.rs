@@ -64,5 +64,14 @@ pub(super) async fn disconnect(
         message: message.unwrap_or_default(),
     };
     let client_id = client_id_from_path(path);
-    send_command(&state, &caller, "disconnect", &client_id, &command).await
+    let ack_timeout = state.ack_timeout;
+    send_command(
+        &state,
+        &caller,
+        "disconnect",
+        &client_id,
+        &command,
+        ack_timeout,
+    )
+    .await
 }

@@ -49,5 +49,5 @@ pub(super) async fn send(
     let connection = state
         .find_reachable_connection(&caller.org_id, &client_id)
         .await?;
-    send_message::send_message(&state, connection, content).await
+    send_message::send_message(&state, connection, content, state.ack_timeout).await
 }

@@ -11,6 +11,8 @@ mod ping;
 mod reconnect;
 mod status;
 
+use std::time::Duration;
+
 use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
 use axum::http::StatusCode;
@@ -84,6 +86,7 @@ async fn send_command(
     action_name: &'static str,
     client_id: &str,
     command: &Command,
+    ack_timeout: Duration,
 ) -> Result<Json<CommandAccepted>, ApiError> {
     let action = AuditedAction {
         caller: &caller.audit_name,
@@ -94,7 +97,8 @@ async fn send_command(
     let send = async {
         let connection = state.find_org_connection(&caller.org_id, client_id).await?;
         let connection = connection.ok_or_else(ApiError::no_connection)?;
-        let message_id = state.send_command(&connection, command).await?;
+        let sent = state.send_command(&connection, command, ack_timeout);
+        let message_id = sent.await?;
         let id = message_id.ok_or_else(ApiError::no_connection)?;
         Ok(CommandAccepted { id })
     };

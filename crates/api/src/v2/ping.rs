@@ -68,7 +68,9 @@ pub(super) async fn ping(
             .await?;
         let connection = connection.ok_or_else(ApiError::no_connection)?;
         let ping = ClientRequest::Ping;
-        let outcome = send_request(&state, &connection, ping, timeout, PING_FAILED_TITLE).await?;
+        let ack_timeout = state.ack_timeout;
+        let title = PING_FAILED_TITLE;
+        let outcome = send_request(&state, &connection, ping, ack_timeout, timeout, title).await?;
         let response = outcome.response.ok_or_else(|| {
             ApiError::no_response(
                 PING_FAILED_TITLE,

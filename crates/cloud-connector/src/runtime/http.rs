@@ -11,7 +11,7 @@ use super::build_context::BuildContext;
 use super::publishing::Publishing;
 use super::roles::Role;
 use super::startup_resources::HttpListeners;
-use api::{ApiState, Keys, ProbeState, Router};
+use api::{ApiDeps, ApiState, Keys, ProbeState, Router};
 use delivery::Delivery;
 use network::tls_server::ServerTls;
 use service::Health;
@@ -84,13 +84,14 @@ fn api_state(context: &BuildContext<'_>, publishing: &Publishing, keys: Keys) ->
         context.topics.clone(),
         context.clock.clone(),
     );
-    Ok(ApiState::new(
-        context.repositories.connections.clone(),
+    let deps = ApiDeps {
+        connections: context.repositories.connections.clone(),
         delivery,
-        context.clock.clone(),
+        ack_timeout: context.config.mqtt.publish_timeout.get(),
+        clock: context.clock.clone(),
         keys,
-        account_translator(context.config)?,
-        &context.config.api,
-        context.stages.http.clone(),
-    ))
+        account_translator: account_translator(context.config)?,
+        tasks: context.stages.http.clone(),
+    };
+    Ok(ApiState::new(deps, &context.config.api))
 }

@@ -1,6 +1,7 @@
 //! The publisher, which sends messages to clients (roles `api` and `record`).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Result;
 use futures::FutureExt as _;
@@ -35,20 +36,19 @@ impl Publishing {
     /// Creates the publisher. It publishes through `broker`, or through the external broker if
     /// `broker` is `None`.
     pub fn new(context: &BuildContext<'_>, broker: Option<&Broker>) -> Result<Self> {
-        let timeout = context.config.mqtt.publish_timeout.get();
         // Without the role `api`, this connection only publishes handshake errors, and recording
         // continues even if it cannot publish them. So only the role `api` adds a health check.
         let affects_readiness = context.has_role(Role::Api);
         if let Some(broker) = broker {
             return Ok(Self {
-                publisher: Arc::new(EmbeddedPublisher::new(broker.clone(), timeout)),
+                publisher: Arc::new(EmbeddedPublisher::new(broker.clone())),
                 connection: None,
                 affects_readiness,
             });
         }
         let connection = connect_to_external_broker(context)?;
         Ok(Self {
-            publisher: Arc::new(MqttPublisher::new(connection.clone(), timeout)),
+            publisher: Arc::new(MqttPublisher::new(connection.clone())),
             connection: Some(connection),
             affects_readiness,
         })
@@ -99,6 +99,7 @@ pub(super) struct HandshakeErrors {
     publisher: Arc<dyn ClientPublisher>,
     topics: TopicScheme,
     clock: Arc<dyn Clock>,
+    ack_timeout: Duration,
 }
 
 impl HandshakeErrors {
@@ -112,6 +113,7 @@ impl HandshakeErrors {
             publisher: publishing.publisher.clone(),
             topics: context.topics.clone(),
             clock: context.clock.clone(),
+            ack_timeout: context.config.mqtt.publish_timeout.get(),
         }
     }
 
@@ -121,6 +123,7 @@ impl HandshakeErrors {
             self.publisher,
             self.topics,
             self.clock,
+            self.ack_timeout,
             tasks,
         )
         .await;
