@@ -4,6 +4,7 @@
 //! module `metrics`, where each function reports one event: the function updates a metric, and some
 //! functions also write a log line. Each metric label has a fixed set of values.
 
+mod byte_budget;
 pub mod health;
 mod log_settings;
 mod log_throttle;
@@ -15,6 +16,7 @@ pub mod settings;
 mod supervisor;
 mod task_group;
 
+pub use byte_budget::{ByteBudget, ByteReservation};
 pub use health::Health;
 pub use log_settings::{LogFormat, LogSettings};
 pub use log_throttle::LogThrottle;

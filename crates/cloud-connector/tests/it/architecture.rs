@@ -1,6 +1,6 @@
 //! Compares the dependencies between the crates of the workspace with the tables in
-//! `docs/ARCHITECTURE.md`. Cargo enforces the edges. These tests make sure that nobody adds an edge
-//! without changing the document.
+//! `docs/ARCHITECTURE.md`. A new dependency between two crates therefore needs a change of the
+//! document.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

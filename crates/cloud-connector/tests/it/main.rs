@@ -22,6 +22,7 @@ mod property_tests;
 mod recording;
 mod rest;
 mod restart;
+mod robustness;
 mod simulate;
 mod sources;
 mod spec;

@@ -1,0 +1,1 @@
+//! Last wills, unfinished packets and overload of the embedded broker.

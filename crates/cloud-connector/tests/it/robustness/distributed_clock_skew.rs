@@ -1,0 +1,1 @@
+//! Roles whose clocks differ.

@@ -1,0 +1,1 @@
+//! Memory of the roles while clients send large messages.

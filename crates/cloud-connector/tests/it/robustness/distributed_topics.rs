@@ -1,0 +1,1 @@
+//! Kafka topics that are recreated, and Kafka clients that fail.

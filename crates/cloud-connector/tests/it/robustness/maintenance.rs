@@ -1,0 +1,1 @@
+//! Dead letter limits, job claims and maintenance statements.

@@ -1,0 +1,1 @@
+//! PostgreSQL connections that stop responding.

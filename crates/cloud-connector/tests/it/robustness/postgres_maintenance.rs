@@ -1,0 +1,1 @@
+//! Maintenance statements over many rows in PostgreSQL.

@@ -1,0 +1,1 @@
+//! Disconnects, large lists and readiness requests of the REST API.
