@@ -21,7 +21,7 @@ PARTS ?=
 # Number of seconds for each fuzz target.
 FUZZ_SECONDS ?= 20
 
-.PHONY: help run build test check openapi chaos acceptance outage-tests fuzz dev dev-stop bench-startup bench-updaters bench-record bench-api deny clean
+.PHONY: help run build test check openapi chaos acceptance outage-tests fuzz dev dev-stop bench-startup bench-updaters bench-record bench-api bench-memory deny clean
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -120,6 +120,12 @@ bench-api: ## Measure the REST API against a baseline server and plain SQL (PART
 	@dev/prepare services
 	cargo bench --locked --bench api --no-run
 	dev/with-services cargo bench --locked --bench api -- $(PARTS)
+
+bench-memory: ## Measure memory under attacks with large messages and lists (PARTS="responses lists" selects parts)
+	@dev/prepare build
+	@dev/prepare services
+	cargo bench --locked --bench memory --no-run
+	dev/with-services cargo bench --locked --bench memory -- $(PARTS)
 
 # Security advisories are not checked. The check would need a database from the network, and it would fail
 # without a change of the code when a new advisory is published.
