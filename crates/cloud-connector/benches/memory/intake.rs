@@ -8,7 +8,7 @@ use sqlx::{ConnectOptions as _, Connection as _};
 use test_support::Connector;
 use test_support::mqtt::{Connect, RawClient, control_out_topic, data_out_topic, online_message};
 use tokio::io::AsyncWriteExt as _;
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
 use super::sampling::{self, MeasuredProcess};
@@ -20,8 +20,11 @@ const UNFINISHED_CONNECTS: usize = 10_000;
 const UNFINISHED_BYTES: usize = 740 * 1024;
 /// Maximum time for which a sender waits until the broker reads.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time for which the sockets stay open after the last of them has sent its bytes. The broker reads
+/// the bytes from the kernel's buffers in this time.
+const HOLD_TIME: Duration = Duration::from_secs(20);
 /// Number of sockets that send at the same time.
-const CONCURRENT_SENDERS: usize = 500;
+const CONCURRENT_SENDERS: usize = 2_000;
 
 /// Number of connected clients that publish while the database is locked.
 const PUBLISHING_CLIENTS: usize = 2_000;
@@ -29,8 +32,10 @@ const PUBLISHED_BYTES: usize = 1_000_000;
 /// Time for which the database is locked.
 const LOCK_TIME: Duration = Duration::from_secs(30);
 
-/// First byte and remaining length of a CONNECT of 1 MiB.
-const CONNECT_HEADER: [u8; 4] = [0x10, 0x80, 0x80, 0x40];
+/// First byte and remaining length of a CONNECT with 1,000,000 bytes.
+const CONNECT_HEADER: [u8; 4] = [0x10, 0xc0, 0x84, 0x3d];
+/// Number of source addresses. The broker limits the connections per address.
+const SOURCE_ADDRESSES: usize = 200;
 
 fn measured_process(connector: &Connector) -> [MeasuredProcess; 1] {
     [MeasuredProcess {
@@ -48,16 +53,17 @@ pub async fn measure_unfinished_connects() -> Result<Vec<Measurement>> {
     let good_client = tokio::spawn(connect_good_client(address.clone()));
     let mut sockets = Vec::with_capacity(UNFINISHED_CONNECTS);
     let mut senders = tokio::task::JoinSet::new();
-    for _ in 0..UNFINISHED_CONNECTS {
+    for number in 0..UNFINISHED_CONNECTS {
         if senders.len() >= CONCURRENT_SENDERS
             && let Some(socket) = senders.join_next().await
         {
             sockets.extend(socket?);
         }
-        senders.spawn(send_unfinished_connect(address.clone()));
+        senders.spawn(send_unfinished_connect(address.clone(), number));
     }
     sockets.extend(senders.join_all().await.into_iter().flatten());
     let open_sockets = sockets.len();
+    tokio::time::sleep(HOLD_TIME).await;
     let connect_seconds = good_client.await?.as_secs_f64();
     drop(sockets);
     let mut measurements =
@@ -73,8 +79,11 @@ pub async fn measure_unfinished_connects() -> Result<Vec<Measurement>> {
 }
 
 /// Returns the socket, or `None` if the broker closed it.
-async fn send_unfinished_connect(address: String) -> Option<TcpStream> {
-    let mut socket = TcpStream::connect(&address).await.ok()?;
+async fn send_unfinished_connect(address: String, number: usize) -> Option<TcpStream> {
+    let socket = TcpSocket::new_v4().ok()?;
+    let last_octet = u8::try_from(2 + number % SOURCE_ADDRESSES).ok()?;
+    socket.bind(([127, 0, 0, last_octet], 0).into()).ok()?;
+    let mut socket = socket.connect(address.parse().ok()?).await.ok()?;
     let mut packet = vec![b'x'; UNFINISHED_BYTES];
     packet[..CONNECT_HEADER.len()].copy_from_slice(&CONNECT_HEADER);
     match timeout(SEND_TIMEOUT, socket.write_all(&packet)).await {
