@@ -118,8 +118,8 @@ async fn publish_responses(cluster: &Cluster) {
         let client_id = unique_id("sender");
         let mut client = connect_client(cluster, &client_id).await;
         clients.spawn(async move {
+            let response = response(&client_id);
             for _ in 0..RESPONSE_COUNT / CLIENT_COUNT {
-                let response = response(&client_id);
                 let puback = client.publish(&data_out_topic(&client_id), &response).await;
                 puback.expect("Mosquitto closed the connection");
             }
