@@ -188,13 +188,32 @@ async fn write_batches(
             bytes += job.size_bytes;
             batch.push(job);
         }
-        write_with_retries(deps, status, batch).await;
+        let end = write_with_retries(deps, status, batch, &tasks).await;
         status.subtract_from_queue_size(messages, bytes);
+        if end == BatchEnd::GivenUp {
+            // The remaining jobs are dropped with the queue, so their receipts fail, too.
+            return;
+        }
     }
 }
 
-/// Writes a batch and retries until every job is committed or fenced.
-async fn write_with_retries(deps: &RecorderDeps, status: &WriterStatus, mut jobs: Vec<Job>) {
+/// How the writes of a batch ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum BatchEnd {
+    /// Every job is committed or fenced.
+    Completed,
+    /// The write failed during the shutdown. The receipts of the jobs failed.
+    GivenUp,
+}
+
+/// Writes a batch and retries until every job is committed or fenced. After `tasks` is cancelled,
+/// tries only once more.
+async fn write_with_retries(
+    deps: &RecorderDeps,
+    status: &WriterStatus,
+    mut jobs: Vec<Job>,
+    tasks: &TaskGroup,
+) -> BatchEnd {
     let started_at = Instant::now();
     let mut retry_delay = MIN_RETRY_DELAY;
     let mut attempt = 0;
@@ -226,7 +245,18 @@ async fn write_with_retries(deps: &RecorderDeps, status: &WriterStatus, mut jobs
                 attempt += 1;
                 status.mark_retrying(&error);
                 metrics::report_batch_retry(attempt, messages, &error);
-                tokio::time::sleep(retry_delay).await;
+                if tasks.is_cancelled() {
+                    metrics::report_batch_retry_ended();
+                    tracing::error!(
+                        attempt, message_count = messages, %error,
+                        "batch not written before shutdown; its messages were not acknowledged"
+                    );
+                    return BatchEnd::GivenUp;
+                }
+                tokio::select! {
+                    () = tokio::time::sleep(retry_delay) => {}
+                    () = tasks.cancelled() => {}
+                }
                 retry_delay = (retry_delay * 2).min(MAX_RETRY_DELAY);
             }
         }
@@ -241,4 +271,5 @@ async fn write_with_retries(deps: &RecorderDeps, status: &WriterStatus, mut jobs
         // acknowledged and is delivered again, which is harmless.
         let _ = job.receipt_sender.send(());
     }
+    BatchEnd::Completed
 }

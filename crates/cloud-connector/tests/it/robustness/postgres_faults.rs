@@ -98,7 +98,7 @@ async fn connections_that_stop_responding_are_replaced() {
         .await
         .set("postgres.port", proxy.port)
         .set("postgres.statement_timeout", "2s")
-        //RT .set("postgres.response_timeout", "3s")
+        .set("postgres.response_timeout", "3s")
         // If the pool lost a connection at each fault, it would be empty after the second fault.
         .set("postgres.max_connections", 4);
     let process = cluster.start(&[]).await;
@@ -180,7 +180,7 @@ async fn a_stopped_server_blocks_neither_readiness_nor_shutdown() {
     let cluster = cluster_with_private_postgres()
         .await
         .set("postgres.statement_timeout", "2s")
-        //RT .set("postgres.response_timeout", "3s")
+        .set("postgres.response_timeout", "3s")
         .set("postgres.max_connections", 4)
         .set("shutdown.grace_period", "4s");
     let postgres = cluster.postgres.as_ref().unwrap();

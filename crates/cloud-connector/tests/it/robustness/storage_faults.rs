@@ -248,7 +248,7 @@ impl FullDisk {
 /// Returns an online message that does not fit into the allocated part of any file.
 fn large_online_message() -> Value {
     let mut message = online_message();
-    message["content"]["canonical_facts"] = json!({"fqdn": "x".repeat(200_000)});
+    message["content"]["canonical_facts"] = json!({"fqdn": "x".repeat(100_000)});
     message
 }
 
