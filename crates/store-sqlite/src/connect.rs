@@ -66,7 +66,9 @@ async fn open_pool(
 ) -> Result<SqlitePool, OpenSqliteError> {
     let pool = SqlitePoolOptions::new()
         .max_connections(max_connections)
-        .min_connections(1)
+        // All connections are opened at the start. A connection that is opened later could open
+        // another file, if the database file was replaced.
+        .min_connections(max_connections)
         // Idle connections stay open. They cost nothing, and opening a connection again would delay
         // a request.
         .idle_timeout(None)

@@ -4,6 +4,7 @@
 use std::sync::LazyLock;
 
 use async_trait::async_trait;
+use sqlx::SqlitePool;
 
 use crate::driver::{Row, sqlite_query};
 use crate::guarded_connection::{BEGIN_SNAPSHOT, BEGIN_WRITE, GuardedConnection};
@@ -11,7 +12,7 @@ use crate::transaction::SqliteTransaction;
 use crate::{SqliteStore, search};
 use domain::{ClientId, OrgId, Tenant, Timestamp};
 use store::sql::{
-    Access, ColumnReader as _, Query, RowPage, SharedStatements, SqlDatabase, SqlSyntax,
+    Access, ColumnReader as _, Query, RowPage, SharedStatements, SqlDatabase, SqlSyntax, Statement,
 };
 use store::sql::{LookupColumns, SqlTransaction as _};
 use store::{LookupOutcome, LookupResult, PageRequest, PageStart, Result};
@@ -69,10 +70,14 @@ store::statements! {
 }
 
 impl SqliteStore {
+    async fn begin_with(&self, pool: &SqlitePool, begin: Statement) -> Result<GuardedConnection> {
+        GuardedConnection::begin(pool, &self.files, begin).await
+    }
+
     /// Reads a page. One transaction reads the count and the rows, so both belong to the same
     /// snapshot.
     async fn fetch_page(&self, count: Option<Query<'_>>, page: Query<'_>) -> Result<RowPage<Row>> {
-        let mut snapshot = GuardedConnection::begin(&self.readers, BEGIN_SNAPSHOT).await?;
+        let mut snapshot = self.begin_with(&self.readers, BEGIN_SNAPSHOT).await?;
         let mut total_count = 0;
         if let Some(count) = count {
             for row in snapshot.fetch_all(sqlite_query(&count)).await? {
@@ -112,7 +117,7 @@ impl SqlDatabase for SqliteStore {
         } else {
             &self.readers
         };
-        let mut connection = GuardedConnection::acquire(pool).await?;
+        let mut connection = GuardedConnection::acquire(pool, &self.files).await?;
         let rows = connection.fetch_all(sqlite_query(&query)).await?;
         if is_write {
             self.files.check()?;
@@ -121,7 +126,7 @@ impl SqlDatabase for SqliteStore {
     }
 
     async fn execute(&self, query: Query<'_>) -> Result<u64> {
-        let mut connection = GuardedConnection::acquire(&self.writer).await?;
+        let mut connection = GuardedConnection::acquire(&self.writer, &self.files).await?;
         let changed_rows = connection.execute(sqlite_query(&query)).await?;
         self.files.check()?;
         Ok(changed_rows)
@@ -129,7 +134,7 @@ impl SqlDatabase for SqliteStore {
 
     async fn begin(&self) -> Result<SqliteTransaction> {
         Ok(SqliteTransaction {
-            connection: GuardedConnection::begin(&self.writer, BEGIN_WRITE).await?,
+            connection: self.begin_with(&self.writer, BEGIN_WRITE).await?,
             files: self.files.clone(),
         })
     }

@@ -193,12 +193,15 @@ impl DatabaseFiles {
         (is_own_log && std::fs::rename(&log.path, &new_path).is_ok()).then_some(new_path)
     }
 
-    /// Returns whether the connections can be closed. When the last connection closes, SQLite
-    /// deletes the file at the path of the write-ahead log. That file must not be a log of another
-    /// database.
+    /// Returns whether the connections can be closed.
+    ///
+    /// When the last connection to a file closes, SQLite copies the write-ahead log into the file,
+    /// and deletes the file at the path of the log. Both files must belong to this database.
+    /// Without an own file at the path of the log, the copy still saves the data.
     pub(crate) fn can_close(&self) -> bool {
-        let log = self.log.as_ref();
-        log.is_none_or(|log| !matches!(log.find_change(), Ok(Some(FileChange::Replaced))))
+        let log_change = self.log.as_ref().map(OpenFile::find_change);
+        let is_log_replaced = matches!(log_change, Some(Ok(Some(FileChange::Replaced))));
+        matches!(self.database.find_change(), Ok(None)) && !is_log_replaced
     }
 }
 

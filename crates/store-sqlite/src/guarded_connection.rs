@@ -6,6 +6,7 @@
 use sqlx::pool::PoolConnection;
 use sqlx::{Sqlite, SqlitePool};
 
+use crate::database_files::DatabaseFiles;
 use crate::driver::{self, Row, SqliteQuery, sqlite_query};
 use crate::error::store_error;
 use store::sql::Statement;
@@ -34,7 +35,11 @@ pub(crate) struct GuardedConnection {
 }
 
 impl GuardedConnection {
-    pub async fn acquire(pool: &SqlitePool) -> Result<Self> {
+    pub async fn acquire(pool: &SqlitePool, files: &DatabaseFiles) -> Result<Self> {
+        if pool.num_idle() == 0 {
+            // The pool may open a connection. It must not open a file that replaced the database.
+            files.check()?;
+        }
         Ok(Self {
             connection: Some(pool.acquire().await.map_err(store_error)?),
             is_in_transaction: false,
@@ -42,8 +47,8 @@ impl GuardedConnection {
     }
 
     /// Starts a transaction on a connection of the pool.
-    pub async fn begin(pool: &SqlitePool, begin: Statement) -> Result<Self> {
-        let mut connection = Self::acquire(pool).await?;
+    pub async fn begin(pool: &SqlitePool, files: &DatabaseFiles, begin: Statement) -> Result<Self> {
+        let mut connection = Self::acquire(pool, files).await?;
         connection.is_in_transaction = true;
         connection.execute(sqlite_query(&begin.with([]))).await?;
         Ok(connection)
