@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use sqlx::error::DatabaseError;
 use sqlx::pool::PoolConnection;
 use sqlx::{PgConnection, PgPool, Postgres};
 use tokio::runtime::Handle;
@@ -77,14 +78,12 @@ impl ConnectionGuard {
     pub async fn ping(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
         use sqlx::Connection as _;
         // Half of the time remains to open another connection.
-        match timeout(self.acquire_timeout / 2, connection.ping()).await {
-            Ok(result) => result,
-            Err(_) => {
-                self.replace_open_connections();
-                let message = "an idle connection does not respond and is replaced";
-                Err(std::io::Error::new(std::io::ErrorKind::TimedOut, message).into())
-            }
-        }
+        let result = timeout(self.acquire_timeout / 2, connection.ping()).await;
+        result.unwrap_or_else(|_| {
+            self.replace_open_connections();
+            let message = "an idle connection does not respond and is replaced";
+            Err(std::io::Error::new(std::io::ErrorKind::TimedOut, message).into())
+        })
     }
 
     /// Returns the error of a connection that was not available in time.
@@ -286,7 +285,7 @@ impl GuardedConnection {
     }
 
     fn close_after_error(&mut self, error: sqlx::Error) -> StoreError {
-        let code = error.as_database_error().and_then(|error| error.code());
+        let code = error.as_database_error().and_then(DatabaseError::code);
         let has_lost_server = code
             .as_ref()
             .is_some_and(|code| LOST_SERVER_CODES.contains(&code.as_ref()));

@@ -188,22 +188,9 @@ async fn write_batches(
             bytes += job.size_bytes;
             batch.push(job);
         }
-        let end = write_with_retries(deps, status, batch, &tasks).await;
+        write_with_retries(deps, status, batch, &tasks).await;
         status.subtract_from_queue_size(messages, bytes);
-        if end == BatchEnd::GivenUp {
-            // The remaining jobs are dropped with the queue, so their receipts fail, too.
-            return;
-        }
     }
-}
-
-/// How the writes of a batch ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum BatchEnd {
-    /// Every job is committed or fenced.
-    Completed,
-    /// The write failed during the shutdown. The receipts of the jobs failed.
-    GivenUp,
 }
 
 /// Writes a batch and retries until every job is committed or fenced. After `tasks` is cancelled,
@@ -213,7 +200,7 @@ async fn write_with_retries(
     status: &WriterStatus,
     mut jobs: Vec<Job>,
     tasks: &TaskGroup,
-) -> BatchEnd {
+) {
     let started_at = Instant::now();
     let mut retry_delay = MIN_RETRY_DELAY;
     let mut attempt = 0;
@@ -246,12 +233,9 @@ async fn write_with_retries(
                 status.mark_retrying(&error);
                 metrics::report_batch_retry(attempt, messages, &error);
                 if tasks.is_cancelled() {
-                    metrics::report_batch_retry_ended();
-                    tracing::error!(
-                        attempt, message_count = messages, %error,
-                        "batch not written before shutdown; its messages were not acknowledged"
-                    );
-                    return BatchEnd::GivenUp;
+                    metrics::report_batch_not_written(messages, &error);
+                    // The receipts of dropped jobs fail, so the messages are not acknowledged.
+                    jobs.clear();
                 }
                 tokio::select! {
                     () = tokio::time::sleep(retry_delay) => {}
@@ -264,6 +248,8 @@ async fn write_with_retries(
     if attempt > 0 {
         status.mark_not_retrying();
         metrics::report_batch_retry_ended();
+    }
+    if attempt > 0 && !jobs.is_empty() {
         tracing::info!(attempt, "batch written after retries");
     }
     for job in jobs {
@@ -271,5 +257,4 @@ async fn write_with_retries(
         // acknowledged and is delivered again, which is harmless.
         let _ = job.receipt_sender.send(());
     }
-    BatchEnd::Completed
 }
