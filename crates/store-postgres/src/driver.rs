@@ -47,11 +47,8 @@ pub(crate) async fn execute(executor: impl Executor, query: PgQuery) -> Result<u
 }
 
 /// Runs a query without a deadline. Only [`crate::guarded_pool`] calls this function.
-pub(crate) async fn fetch_rows(
-    connection: &mut PgConnection,
-    query: PgQuery,
-) -> Result<Vec<Row>, sqlx::Error> {
-    let rows = query.fetch_all(connection).await?;
+pub(crate) async fn fetch_rows(connection: &mut PgConnection, query: PgQuery) -> Result<Vec<Row>> {
+    let rows = query.fetch_all(connection).await.map_err(store_error)?;
     Ok(rows.into_iter().map(Row).collect())
 }
 
@@ -60,8 +57,9 @@ pub(crate) async fn fetch_rows(
 pub(crate) async fn count_changed_rows(
     connection: &mut PgConnection,
     query: PgQuery,
-) -> Result<u64, sqlx::Error> {
-    Ok(query.execute(connection).await?.rows_affected())
+) -> Result<u64> {
+    let result = query.execute(connection).await.map_err(store_error)?;
+    Ok(result.rows_affected())
 }
 
 /// Converts a timestamp to the type of a SQL parameter. [`OffsetDateTime`] supports the years 0 to

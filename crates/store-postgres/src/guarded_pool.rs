@@ -9,11 +9,11 @@
 //! A connection that exceeds its deadline is rarely the only one. All connections that were opened
 //! earlier are replaced before their next use.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use sqlx::error::DatabaseError;
 use sqlx::pool::PoolConnection;
 use sqlx::{PgConnection, PgPool, Postgres};
 use tokio::runtime::Handle;
@@ -267,10 +267,11 @@ impl GuardedConnection {
         }
     }
 
-    /// Runs a statement. Closes the connection if there is no response in time.
-    async fn run<T>(
+    /// Runs a statement. Closes the connection if there is no response in time, or after an error
+    /// that leaves the connection in an unknown state.
+    pub async fn run<T>(
         &mut self,
-        statement: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
+        statement: impl AsyncFnOnce(&mut PgConnection) -> Result<T>,
     ) -> Result<T> {
         self.is_running_statement = true;
         let response_timeout = self.guard.response_timeout;
@@ -281,26 +282,37 @@ impl GuardedConnection {
             self.holder = Holder::Closed;
             return Err(self.guard.response_error());
         };
-        result.map_err(|error| self.close_after_error(error))
+        if let Err(error) = &result {
+            self.close_after_error(error);
+        }
+        result
     }
 
-    fn close_after_error(&mut self, error: sqlx::Error) -> StoreError {
-        let code = error.as_database_error().and_then(DatabaseError::code);
-        let has_lost_server = code
-            .as_ref()
-            .is_some_and(|code| LOST_SERVER_CODES.contains(&code.as_ref()));
+    fn close_after_error(&mut self, error: &StoreError) {
+        let code = error_code(error);
+        let code = code.as_deref();
+        let has_lost_server = code.is_some_and(|code| LOST_SERVER_CODES.contains(&code));
         if has_lost_server {
             self.guard.replace_open_connections();
         }
-        let is_connection_error = code.is_none();
-        let error = store_error(error);
         let is_row_rejection = matches!(error, StoreError::RowRejected(_));
-        let has_unknown_state = is_connection_error || self.is_in_transaction;
+        // Outside of a transaction, the server has finished a statement to which it responded with
+        // an error code.
+        let has_unknown_state = code.is_none() || self.is_in_transaction;
         if has_lost_server || (has_unknown_state && !is_row_rejection) {
             self.holder = Holder::Closed;
         }
-        error
     }
+}
+
+/// Returns the error code of the server. Returns `None` if the error is not a response of the
+/// server, or if the server rejected a row.
+fn error_code(error: &StoreError) -> Option<Cow<'_, str>> {
+    let StoreError::Unavailable(source) = error else {
+        return None;
+    };
+    let error = source.downcast_ref::<sqlx::Error>()?;
+    error.as_database_error()?.code()
 }
 
 impl Executor for &mut GuardedConnection {

@@ -4,7 +4,7 @@
 //! is unknown must not be returned to the pool, because every later transaction on it could fail.
 
 use sqlx::pool::PoolConnection;
-use sqlx::{Sqlite, SqlitePool};
+use sqlx::{Sqlite, SqliteConnection, SqlitePool};
 
 use crate::database_files::DatabaseFiles;
 use crate::driver::{self, Row, SqliteQuery, sqlite_query};
@@ -62,24 +62,26 @@ impl GuardedConnection {
     }
 
     pub async fn fetch_all(&mut self, query: SqliteQuery) -> Result<Vec<Row>> {
-        let result = driver::fetch_all(&mut **self.open_connection()?, query).await;
-        self.close_after_error(result)
+        self.run(async |connection| driver::fetch_all(connection, query).await)
+            .await
     }
 
     /// Returns the number of changed rows.
     pub async fn execute(&mut self, query: SqliteQuery) -> Result<u64> {
-        let result = driver::execute(&mut **self.open_connection()?, query).await;
-        self.close_after_error(result)
+        self.run(async |connection| driver::execute(connection, query).await)
+            .await
     }
 
-    fn open_connection(&mut self) -> Result<&mut PoolConnection<Sqlite>> {
-        let connection = self.connection.as_mut();
-        connection.ok_or_else(|| store_error(sqlx::Error::WorkerCrashed))
-    }
-
-    /// Closes the connection after an error. After a rejected row, the state of the connection is
-    /// known: only the statement was undone.
-    fn close_after_error<T>(&mut self, result: Result<T>) -> Result<T> {
+    /// Runs a statement. Closes the connection after an error. After a rejected row, the state of
+    /// the connection is known: only the statement was undone.
+    pub async fn run<T>(
+        &mut self,
+        statement: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T>,
+    ) -> Result<T> {
+        let Some(connection) = &mut self.connection else {
+            return Err(store_error(sqlx::Error::PoolClosed));
+        };
+        let result = statement(connection).await;
         if !matches!(result, Ok(_) | Err(StoreError::RowRejected(_))) {
             close(self.connection.take());
         }
