@@ -62,6 +62,8 @@ pub enum FailureCause {
     Aborted,
     /// The task panicked with this message.
     Panicked(String),
+    /// The task found that the process cannot continue, for this reason.
+    Failed(String),
 }
 
 impl fmt::Display for FailureCause {
@@ -70,6 +72,7 @@ impl fmt::Display for FailureCause {
             Self::Ended => formatter.write_str("ended before shutdown"),
             Self::Aborted => formatter.write_str("was aborted"),
             Self::Panicked(message) => write!(formatter, "panicked: {message}"),
+            Self::Failed(reason) => write!(formatter, "failed: {reason}"),
         }
     }
 }

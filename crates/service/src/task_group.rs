@@ -34,6 +34,24 @@ enum EarlyEnd {
     IsAllowed,
 }
 
+/// The output of an essential task.
+trait TaskOutput {
+    /// Returns the error with which the task failed.
+    fn into_result(self) -> Result<(), String>;
+}
+
+impl TaskOutput for () {
+    fn into_result(self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+impl TaskOutput for Result<(), String> {
+    fn into_result(self) -> Self {
+        self
+    }
+}
+
 impl TaskGroup {
     /// Creates an empty group with its own supervisor. This is for tests, and for programs that
     /// have no essential tasks.
@@ -56,6 +74,16 @@ impl TaskGroup {
     pub fn spawn_essential<F>(&self, name: impl Into<TaskName>, task: F)
     where
         F: Future<Output = ()> + Send + 'static,
+    {
+        self.spawn_supervised(name.into(), EarlyEnd::IsFailure, task);
+    }
+
+    /// Spawns an essential task that can fail. If the task returns an error, the supervisor records
+    /// a failure whose cause contains the error. `Ok` is a failure only before the group is
+    /// cancelled.
+    pub fn spawn_fallible<F>(&self, name: impl Into<TaskName>, task: F)
+    where
+        F: Future<Output = Result<(), String>> + Send + 'static,
     {
         self.spawn_supervised(name.into(), EarlyEnd::IsFailure, task);
     }
@@ -88,7 +116,7 @@ impl TaskGroup {
 
     fn spawn_supervised<F>(&self, name: TaskName, early_end: EarlyEnd, task: F)
     where
-        F: Future<Output = ()> + Send + 'static,
+        F: Future<Output: TaskOutput> + Send + 'static,
     {
         let registration = self.supervisor.register(name);
         let (cancel_token, drop_token) = (self.cancel_token.clone(), self.drop_token.clone());
@@ -97,11 +125,12 @@ impl TaskGroup {
             // Therefore the failure is recorded before `task` is dropped at the end of this block.
             let mut task = pin!(AssertUnwindSafe(task).catch_unwind());
             let failure_cause = tokio::select! {
-                result = &mut task => match result {
+                result = &mut task => match result.map(TaskOutput::into_result) {
                     Err(panic) => Some(FailureCause::Panicked(panic_message(&*panic))),
-                    Ok(()) if early_end == EarlyEnd::IsAllowed => None,
-                    Ok(()) if cancel_token.is_cancelled() => None,
-                    Ok(()) => Some(FailureCause::Ended),
+                    Ok(Err(error)) => Some(FailureCause::Failed(error)),
+                    Ok(Ok(())) if early_end == EarlyEnd::IsAllowed => None,
+                    Ok(Ok(())) if cancel_token.is_cancelled() => None,
+                    Ok(Ok(())) => Some(FailureCause::Ended),
                 },
                 () = registration.aborted() => Some(FailureCause::Aborted),
                 () = drop_token.cancelled() => None,

@@ -27,6 +27,7 @@ macro_rules! contract_tests {
                 every_kind_of_row_survives_the_bisection_of_a_rejected_batch,
                 failed_batch_stores_no_kind_of_row,
                 fenced_batch_stores_no_kind_of_row,
+                operations_succeed_again_after_their_transactions_failed,
                 rejected_row_and_unavailable_database_are_different_errors,
             }
             connections {

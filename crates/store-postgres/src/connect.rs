@@ -1,13 +1,15 @@
 //! Connection pool, TLS options and schema migrations of PostgreSQL.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sqlx::migrate::MigrateError;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
 use sqlx::{ConnectOptions as _, Connection as _, PgConnection};
+use tokio::time::timeout;
 
 use super::PostgresStore;
 use super::driver::{self, pg_query};
+use super::guarded_pool::{ConnectionGuard, GuardedConnection, GuardedPool};
 use super::migrations::MIGRATIONS;
 use super::reserved_connections::{PING_AFTER_IDLE, ReservedConnections};
 use super::{PostgresSettings, PostgresTls};
@@ -61,6 +63,8 @@ impl PostgresStore {
     }
 
     fn with_reserved_connections(settings: &PostgresSettings, reserved_connections: u32) -> Self {
+        let guard = ConnectionGuard::new(settings);
+        let pool_guard = guard.clone();
         let pool = PgPoolOptions::new()
             .max_connections(settings.max_connections - reserved_connections)
             .acquire_timeout(settings.acquire_timeout.get())
@@ -68,28 +72,37 @@ impl PostgresStore {
             // The pool pings only connections that were idle. A ping before every query would
             // double the cost of most queries. The pool replaces a connection whose ping fails.
             .test_before_acquire(false)
-            .before_acquire(|connection, usage| {
+            .before_acquire(move |connection, usage| {
+                let guard = pool_guard.clone();
                 Box::pin(async move {
+                    let opened_at = Instant::now().checked_sub(usage.age);
+                    if opened_at.is_some_and(|opened_at| !guard.is_trusted(opened_at)) {
+                        return Ok(false);
+                    }
                     if usage.idle_for >= PING_AFTER_IDLE {
-                        connection.ping().await?;
+                        guard.ping(connection).await?;
                     }
                     Ok(true)
                 })
             })
             .connect_lazy_with(connect_options(settings));
-        let acquire_timeout = settings.acquire_timeout.get();
+        let pool = GuardedPool::new(pool, guard);
         Self {
-            reserved_connections: ReservedConnections::new(
-                pool.clone(),
-                reserved_connections,
-                acquire_timeout,
-            ),
+            reserved_connections: ReservedConnections::new(pool.clone(), reserved_connections),
             pool,
         }
     }
 }
 
+/// Keep-alive of the server: an idle session whose client is unreachable ends after 60 s.
+const SERVER_KEEPALIVES: [(&str, &str); 3] = [
+    ("tcp_keepalives_idle", "30"),
+    ("tcp_keepalives_interval", "10"),
+    ("tcp_keepalives_count", "3"),
+];
+
 fn connect_options(settings: &PostgresSettings) -> PgConnectOptions {
+    let response_timeout = settings.response_timeout.get().as_millis().to_string();
     let mut options = PgConnectOptions::new_without_pgpass()
         .host(&settings.host)
         .port(settings.port)
@@ -101,10 +114,16 @@ fn connect_options(settings: &PostgresSettings) -> PgConnectOptions {
             PostgresTls::VerifyFull => PgSslMode::VerifyFull,
         })
         .application_name("cloud-connector")
-        .options([(
-            "statement_timeout",
-            settings.statement_timeout.get().as_millis().to_string(),
-        )])
+        .options([
+            (
+                "statement_timeout",
+                settings.statement_timeout.get().as_millis().to_string(),
+            ),
+            // A process that is unreachable in the middle of a transaction must not hold its locks
+            // for longer than other processes wait.
+            ("idle_in_transaction_session_timeout", response_timeout),
+        ])
+        .options(SERVER_KEEPALIVES)
         .log_slow_statements(log::LevelFilter::Debug, Duration::from_secs(5));
     if !settings.password.expose_secret().is_empty() {
         options = options.password(settings.password.expose_secret());
@@ -126,10 +145,8 @@ fn connect_options(settings: &PostgresSettings) -> PgConnectOptions {
 /// # Errors
 /// If the server is unreachable or a migration fails.
 pub async fn migrate(settings: &PostgresSettings) -> Result<(), ConnectPostgresError> {
-    let mut connection = PgConnection::connect_with(&connect_options(settings))
-        .await
-        .map_err(|error| connect_error(settings, &error))?;
-    driver::execute(
+    let mut connection = connect(settings).await?;
+    driver::count_changed_rows(
         &mut connection,
         pg_query(&DISABLE_STATEMENT_TIMEOUT.with([])),
     )
@@ -141,21 +158,36 @@ pub async fn migrate(settings: &PostgresSettings) -> Result<(), ConnectPostgresE
     Ok(())
 }
 
+/// Opens a connection that belongs to no pool.
+async fn connect(settings: &PostgresSettings) -> Result<PgConnection, ConnectPostgresError> {
+    let options = connect_options(settings);
+    let connection = timeout(
+        settings.response_timeout.get(),
+        PgConnection::connect_with(&options),
+    );
+    let connection = connection.await.unwrap_or_else(|_| {
+        let message = "the server accepts the connection but does not respond";
+        Err(std::io::Error::new(std::io::ErrorKind::TimedOut, message).into())
+    });
+    connection.map_err(|error| connect_error(settings, &error))
+}
+
 /// Connects once and checks the schema, for the `doctor` command.
 ///
 /// # Errors
 /// If the server is unreachable, or the database does not have the schema of this version.
 pub async fn check_connection_and_schema(settings: &PostgresSettings) -> Result<(), String> {
-    let connection = PgConnection::connect_with(&connect_options(settings)).await;
-    let mut connection = connection.map_err(|error| connect_error(settings, &error).to_string())?;
+    let connection = connect(settings).await;
+    let connection = connection.map_err(|error| error.to_string())?;
+    let mut connection = GuardedConnection::detached(connection, ConnectionGuard::new(settings));
     let versions = applied_versions(&mut connection).await;
-    let _ = connection.close().await;
+    connection.close().await;
     let versions = versions.map_err(|error| error.to_string())?;
     check_all_migrations_applied(&versions)
 }
 
 /// Returns the versions of the migrations that the database has.
-pub(super) async fn applied_versions(connection: &mut PgConnection) -> StoreResult<Vec<i64>> {
+pub(super) async fn applied_versions(connection: &mut GuardedConnection) -> StoreResult<Vec<i64>> {
     let query = pg_query(&FIND_MIGRATIONS_TABLE.with([]));
     let rows = driver::fetch_all(&mut *connection, query).await?;
     let table_name = rows.first().map(|row| row.optional_text("table_name"));

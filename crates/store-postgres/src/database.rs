@@ -4,10 +4,9 @@
 use std::sync::LazyLock;
 
 use async_trait::async_trait;
-use sqlx::PgConnection;
 
 use crate::driver::{self, Row, pg_query, set_based};
-use crate::error::store_error;
+use crate::guarded_pool::GuardedConnection;
 use crate::transaction::PostgresTransaction;
 use crate::{PostgresStore, connect, lookup_results, search};
 use domain::{ClientId, OrgId, Tenant, Timestamp};
@@ -70,7 +69,7 @@ impl SqlDatabase for PostgresStore {
             return driver::fetch_all(&self.pool, query).await;
         }
         let fetch =
-            async |connection: &mut PgConnection| driver::fetch_all(connection, query).await;
+            async |connection: &mut GuardedConnection| driver::fetch_all(connection, query).await;
         self.reserved_connections.with_connection(fetch).await
     }
 
@@ -79,8 +78,7 @@ impl SqlDatabase for PostgresStore {
     }
 
     async fn begin(&self) -> Result<PostgresTransaction> {
-        let transaction = self.pool.begin().await.map_err(store_error)?;
-        Ok(PostgresTransaction(transaction))
+        Ok(PostgresTransaction(self.pool.begin().await?))
     }
 
     async fn next_epochs(&self, queue: &str, partitions: &[i32], owner: &str) -> Result<Vec<Row>> {
@@ -121,7 +119,9 @@ impl SqlDatabase for PostgresStore {
     }
 
     async fn ping(&self) -> Result<()> {
-        let mut connection = self.pool.acquire().await.map_err(store_error)?;
+        // Readiness probes have a shorter timeout than statements. While the server does not
+        // respond, they must not use up the connections of the pool.
+        let mut connection = self.pool.acquire().await?.close_when_canceled();
         let versions = connect::applied_versions(&mut connection).await?;
         connect::check_all_migrations_applied(&versions).map_err(StoreError::Schema)
     }

@@ -4,10 +4,11 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 use sqlx::postgres::{PgArguments, PgRow};
-use sqlx::{AssertSqlSafe, Column as _, PgExecutor, Postgres, Row as _, TypeInfo as _};
+use sqlx::{AssertSqlSafe, Column as _, PgConnection, Postgres, Row as _, TypeInfo as _};
 use time::OffsetDateTime;
 
 use crate::error::store_error;
+use crate::guarded_pool::Executor;
 use domain::Timestamp;
 use store::Result;
 use store::sql::{ColumnReader, Parameter, Query, Statement, invalid_json, timestamp_from_micros};
@@ -36,14 +37,28 @@ pub(crate) fn pg_query(query: &Query<'_>) -> PgQuery {
     bound.persistent(query.is_cached())
 }
 
-pub(crate) async fn fetch_all(executor: impl PgExecutor<'_>, query: PgQuery) -> Result<Vec<Row>> {
-    let rows = query.fetch_all(executor).await.map_err(store_error)?;
-    Ok(rows.into_iter().map(Row).collect())
+pub(crate) async fn fetch_all(executor: impl Executor, query: PgQuery) -> Result<Vec<Row>> {
+    executor.fetch_all(query).await
 }
 
 /// Returns the number of changed rows.
-pub(crate) async fn execute(executor: impl PgExecutor<'_>, query: PgQuery) -> Result<u64> {
-    let result = query.execute(executor).await.map_err(store_error)?;
+pub(crate) async fn execute(executor: impl Executor, query: PgQuery) -> Result<u64> {
+    executor.execute(query).await
+}
+
+/// Runs a query without a deadline. Only [`crate::guarded_pool`] calls this function.
+pub(crate) async fn fetch_rows(connection: &mut PgConnection, query: PgQuery) -> Result<Vec<Row>> {
+    let rows = query.fetch_all(connection).await.map_err(store_error)?;
+    Ok(rows.into_iter().map(Row).collect())
+}
+
+/// Runs a statement without a deadline, and returns the number of changed rows. Only
+/// [`crate::guarded_pool`] calls this function.
+pub(crate) async fn count_changed_rows(
+    connection: &mut PgConnection,
+    query: PgQuery,
+) -> Result<u64> {
+    let result = query.execute(connection).await.map_err(store_error)?;
     Ok(result.rows_affected())
 }
 

@@ -20,3 +20,8 @@ fn is_row_rejection(error: &sqlx::Error) -> bool {
         .iter()
         .any(|class| code.starts_with(class))
 }
+
+/// Creates the error of a server that does not respond.
+pub(crate) fn unavailable(problem: String) -> StoreError {
+    StoreError::Unavailable(problem.into())
+}

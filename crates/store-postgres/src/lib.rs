@@ -8,14 +8,13 @@ mod connect;
 mod database;
 mod driver;
 mod error;
+mod guarded_pool;
 mod lookup_results;
 mod migrations;
 mod reserved_connections;
 mod search;
 mod settings;
 mod transaction;
-
-use sqlx::PgPool;
 
 pub use connect::{ConnectPostgresError, check_connection_and_schema, migrate};
 pub use settings::{PostgresSettings, PostgresTls};
@@ -24,7 +23,7 @@ pub use settings::{PostgresSettings, PostgresTls};
 /// start while the database is down.
 #[derive(Debug, Clone)]
 pub struct PostgresStore {
-    pool: PgPool,
+    pool: guarded_pool::GuardedPool,
     reserved_connections: reserved_connections::ReservedConnections,
 }
 
@@ -35,6 +34,7 @@ pub fn statements() -> Vec<(&'static str, String)> {
     let own_statements = [
         connect::STATEMENTS,
         database::STATEMENTS,
+        guarded_pool::STATEMENTS,
         lookup_results::STATEMENTS,
         search::STATEMENTS,
         transaction::STATEMENTS,

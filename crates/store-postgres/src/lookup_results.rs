@@ -3,9 +3,8 @@
 //! The statements lock the rows in the order of their client ids. Batches use the same order, which
 //! prevents deadlocks.
 
-use sqlx::PgPool;
-
 use crate::driver::{self, set_based, timestamptz};
+use crate::guarded_pool::GuardedPool;
 use crate::transaction::column;
 use domain::{ClientId, Tenant, Timestamp};
 use store::sql::{ColumnReader as _, LookupColumns};
@@ -41,7 +40,7 @@ store::statements! {
 }
 
 pub(crate) async fn save_lookup_results(
-    pool: &PgPool,
+    pool: &GuardedPool,
     results: &[LookupResult],
     now: Timestamp,
 ) -> Result<u64> {
@@ -65,7 +64,7 @@ pub(crate) async fn save_lookup_results(
 }
 
 pub(crate) async fn restore_tenants(
-    pool: &PgPool,
+    pool: &GuardedPool,
     clients: &[(ClientId, Tenant)],
     now: Timestamp,
 ) -> Result<u64> {

@@ -8,11 +8,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use sqlx::{Connection as _, PgConnection, PgPool};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::error::store_error;
+use crate::guarded_pool::{GuardedConnection, GuardedPool};
 use store::Result;
 
 /// A connection that was idle for this long is pinged before its next use.
@@ -23,18 +22,17 @@ const MAX_CONNECTION_AGE: Duration = Duration::from_mins(30);
 /// A set of connections outside of the pool. Clones share the connections.
 #[derive(Debug, Clone)]
 pub(super) struct ReservedConnections {
-    pool: PgPool,
+    pool: GuardedPool,
     idle_connections: Arc<Mutex<Vec<ReservedConnection>>>,
     /// Limits the number of open connections.
     permits: Arc<Semaphore>,
-    acquire_timeout: Duration,
     /// True if no connections are reserved. Every query then uses the pool.
     is_disabled: bool,
 }
 
 #[derive(Debug)]
 struct ReservedConnection {
-    connection: PgConnection,
+    connection: GuardedConnection,
     opened_at: Instant,
     last_used_at: Instant,
 }
@@ -42,12 +40,11 @@ struct ReservedConnection {
 impl ReservedConnections {
     /// Reserves up to `max_connections` connections. The pool opens a connection only when a query
     /// needs the connection.
-    pub fn new(pool: PgPool, max_connections: u32, acquire_timeout: Duration) -> Self {
+    pub fn new(pool: GuardedPool, max_connections: u32) -> Self {
         Self {
             pool,
             idle_connections: Arc::default(),
             permits: Arc::new(Semaphore::new(max_connections as usize)),
-            acquire_timeout,
             is_disabled: max_connections == 0,
         }
     }
@@ -56,18 +53,20 @@ impl ReservedConnections {
     /// canceled.
     pub async fn with_connection<T>(
         &self,
-        query: impl AsyncFnOnce(&mut PgConnection) -> Result<T>,
+        query: impl AsyncFnOnce(&mut GuardedConnection) -> Result<T>,
     ) -> Result<T> {
         if self.is_disabled {
-            let mut connection = self.pool.acquire().await.map_err(store_error)?;
+            let mut connection = self.pool.acquire().await?;
             return query(&mut connection).await;
         }
-        let permit = timeout(self.acquire_timeout, self.permits.acquire()).await;
+        let guard = self.pool.guard();
+        let timed_out = || guard.acquire_error(sqlx::Error::PoolTimedOut);
+        let permit = timeout(guard.acquire_timeout, self.permits.acquire()).await;
         let Ok(Ok(_permit)) = permit else {
-            return Err(store_error(sqlx::Error::PoolTimedOut));
+            return Err(timed_out());
         };
-        let connection = timeout(self.acquire_timeout, self.acquire()).await;
-        let mut reserved = connection.map_err(|_| store_error(sqlx::Error::PoolTimedOut))??;
+        let connection = timeout(guard.acquire_timeout, self.acquire()).await;
+        let mut reserved = connection.map_err(|_| timed_out())??;
         let result = query(&mut reserved.connection).await?;
         reserved.last_used_at = Instant::now();
         self.idle_connections.lock().push(reserved);
@@ -80,8 +79,11 @@ impl ReservedConnections {
             let Some(mut reserved) = idle_connection else {
                 break;
             };
+            if !self.pool.guard().is_trusted(reserved.opened_at) {
+                continue;
+            }
             if reserved.opened_at.elapsed() > MAX_CONNECTION_AGE {
-                let _ = reserved.connection.close().await;
+                reserved.connection.close().await;
                 continue;
             }
             if reserved.last_used_at.elapsed() < PING_AFTER_IDLE
@@ -92,7 +94,7 @@ impl ReservedConnections {
         }
         let now = Instant::now();
         Ok(ReservedConnection {
-            connection: self.pool.acquire().await.map_err(store_error)?.detach(),
+            connection: self.pool.acquire_detached().await?,
             opened_at: now,
             last_used_at: now,
         })
@@ -103,7 +105,7 @@ impl ReservedConnections {
         self.permits.close();
         let idle_connections = std::mem::take(&mut *self.idle_connections.lock());
         for reserved in idle_connections {
-            let _ = reserved.connection.close().await;
+            reserved.connection.close().await;
         }
     }
 }

@@ -23,6 +23,7 @@ pub struct PostgresSettings {
     pub max_connections: u32,
     pub acquire_timeout: HumanDuration,
     pub statement_timeout: HumanDuration,
+    pub response_timeout: HumanDuration,
 }
 
 impl PostgresSettings {
@@ -33,6 +34,13 @@ impl PostgresSettings {
     pub fn validate(&self) -> Result<(), InvalidValue> {
         require_nonzero_duration("postgres.acquire_timeout", self.acquire_timeout)?;
         require_nonzero_duration("postgres.statement_timeout", self.statement_timeout)?;
+        if self.response_timeout.get() <= self.statement_timeout.get() {
+            return Err(InvalidValue::new(
+                "postgres.response_timeout",
+                "the duration must be longer than postgres.statement_timeout",
+                "set a longer duration, such as \"15s\"",
+            ));
+        }
         require_nonzero_connection_limit("postgres.max_connections", self.max_connections as usize)
     }
 }

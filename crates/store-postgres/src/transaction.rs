@@ -5,11 +5,10 @@
 
 use async_trait::async_trait;
 use const_format::concatcp;
-use sqlx::Postgres;
 use time::OffsetDateTime;
 
 use crate::driver::{self, PgQuery, Row, pg_query, set_based, timestamptz};
-use crate::error::store_error;
+use crate::guarded_pool::GuardedConnection;
 use domain::{MessageId, Timestamp};
 use store::sql::{
     ColumnReader as _, ONLINE_MESSAGE_COLUMNS, Query, REPLACE_ONLINE_MESSAGE, SqlTransaction,
@@ -143,11 +142,11 @@ store::statements! {
 }
 
 /// An open transaction.
-pub struct PostgresTransaction(pub(crate) sqlx::Transaction<'static, Postgres>);
+pub struct PostgresTransaction(pub(crate) GuardedConnection);
 
 impl PostgresTransaction {
     async fn run(&mut self, query: PgQuery) -> Result<u64> {
-        driver::execute(&mut *self.0, query).await
+        driver::execute(&mut self.0, query).await
     }
 }
 
@@ -156,7 +155,7 @@ impl SqlTransaction for PostgresTransaction {
     type Row = Row;
 
     async fn fetch_all(&mut self, query: Query<'_>) -> Result<Vec<Row>> {
-        driver::fetch_all(&mut *self.0, pg_query(&query)).await
+        driver::fetch_all(&mut self.0, pg_query(&query)).await
     }
 
     async fn execute(&mut self, query: Query<'_>) -> Result<u64> {
@@ -167,7 +166,7 @@ impl SqlTransaction for PostgresTransaction {
         let query = set_based(LOCK_PARTITIONS)
             .bind(column(leases, |lease| lease.queue.as_str()))
             .bind(column(leases, |lease| lease.partition));
-        driver::fetch_all(&mut *self.0, query).await
+        driver::fetch_all(&mut self.0, query).await
     }
 
     async fn write_upserts(&mut self, rows: &[ConnectionUpsert], now: Timestamp) -> Result<()> {
@@ -219,7 +218,7 @@ impl SqlTransaction for PostgresTransaction {
             .bind(column(&tenants, |t| t.map(|t| t.account)))
             .bind(column(&lookup_times, |time| time.map(timestamptz)))
             .bind(timestamptz(now));
-        let restored_rows = driver::fetch_all(&mut *self.0, restore).await?;
+        let restored_rows = driver::fetch_all(&mut self.0, restore).await?;
         let restored_client_ids = restored_rows.iter().map(|row| row.text("client_id"));
         let restored_client_ids = restored_client_ids.collect::<Result<Vec<String>>>()?;
         if !restored_client_ids.is_empty() {
@@ -261,7 +260,7 @@ impl SqlTransaction for PostgresTransaction {
     }
 
     async fn commit(self) -> Result<()> {
-        self.0.commit().await.map_err(store_error)
+        self.0.commit().await
     }
 }
 

@@ -10,6 +10,7 @@ use sqlx::{Connection as _, Row as _, SqliteConnection, SqlitePool};
 
 use super::SqliteStore;
 use super::database::{FIND_MIGRATIONS_TABLE, QUICK_CHECK};
+use super::database_files::DatabaseFiles;
 use super::driver::sqlite_query;
 use super::error::{OpenSqliteError, is_damaged};
 use super::migrations::MIGRATIONS;
@@ -30,26 +31,50 @@ impl SqliteStore {
         if size > 0 && size <= MAX_STARTUP_CHECK_BYTES {
             check_integrity(path).await?;
         }
-        let writer = open_pool(path, 1).await?;
+        let idle_connection = open_pool(path, 1, IfMissing::Create).await?;
         MIGRATIONS
-            .run(&writer)
+            .run(&idle_connection)
             .await
             .map_err(|error| migrate_error(path, error))?;
-        let readers = open_pool(path, MAX_READER_CONNECTIONS).await?;
-        Ok(Self { writer, readers })
+        let writer = open_pool(path, 1, IfMissing::Fail).await?;
+        let readers = open_pool(path, MAX_READER_CONNECTIONS, IfMissing::Fail).await?;
+        let files = DatabaseFiles::at_path(path).map_err(|error| OpenSqliteError::Unusable {
+            path: path.into(),
+            problem: error.to_string(),
+        })?;
+        Ok(Self {
+            writer,
+            readers,
+            idle_connection,
+            files,
+        })
     }
 }
 
-async fn open_pool(path: &Path, max_connections: u32) -> Result<SqlitePool, OpenSqliteError> {
+/// What a pool does if the database file does not exist.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum IfMissing {
+    Create,
+    /// A connection that is opened later must not create a database without a schema.
+    Fail,
+}
+
+async fn open_pool(
+    path: &Path,
+    max_connections: u32,
+    if_missing: IfMissing,
+) -> Result<SqlitePool, OpenSqliteError> {
     let pool = SqlitePoolOptions::new()
         .max_connections(max_connections)
-        .min_connections(1)
+        // All connections are opened at the start. A connection that is opened later could open
+        // another file, if the database file was replaced.
+        .min_connections(max_connections)
         // Idle connections stay open. They cost nothing, and opening a connection again would delay
         // a request.
         .idle_timeout(None)
         .max_lifetime(None)
         .acquire_timeout(Duration::from_secs(5))
-        .connect_with(connect_options(path).create_if_missing(true));
+        .connect_with(connect_options(path).create_if_missing(if_missing == IfMissing::Create));
     pool.await.map_err(|error| open_error(path, &error))
 }
 

@@ -4,14 +4,15 @@
 use std::sync::LazyLock;
 
 use async_trait::async_trait;
+use sqlx::SqlitePool;
 
-use crate::driver::{self, Row, sqlite_query};
-use crate::error::store_error;
+use crate::driver::{Row, sqlite_query};
+use crate::guarded_connection::{BEGIN_SNAPSHOT, BEGIN_WRITE, GuardedConnection};
 use crate::transaction::SqliteTransaction;
 use crate::{SqliteStore, search};
 use domain::{ClientId, OrgId, Tenant, Timestamp};
 use store::sql::{
-    Access, ColumnReader as _, Query, RowPage, SharedStatements, SqlDatabase, SqlSyntax,
+    Access, ColumnReader as _, Query, RowPage, SharedStatements, SqlDatabase, SqlSyntax, Statement,
 };
 use store::sql::{LookupColumns, SqlTransaction as _};
 use store::{LookupOutcome, LookupResult, PageRequest, PageStart, Result};
@@ -69,18 +70,22 @@ store::statements! {
 }
 
 impl SqliteStore {
+    async fn begin_with(&self, pool: &SqlitePool, begin: Statement) -> Result<GuardedConnection> {
+        GuardedConnection::begin(pool, &self.files, begin).await
+    }
+
     /// Reads a page. One transaction reads the count and the rows, so both belong to the same
     /// snapshot.
     async fn fetch_page(&self, count: Option<Query<'_>>, page: Query<'_>) -> Result<RowPage<Row>> {
-        let mut snapshot = self.readers.begin().await.map_err(store_error)?;
+        let mut snapshot = self.begin_with(&self.readers, BEGIN_SNAPSHOT).await?;
         let mut total_count = 0;
         if let Some(count) = count {
-            for row in driver::fetch_all(&mut *snapshot, sqlite_query(&count)).await? {
+            for row in snapshot.fetch_all(sqlite_query(&count)).await? {
                 total_count = row.count("count")?;
             }
         }
-        let rows = driver::fetch_all(&mut *snapshot, sqlite_query(&page)).await?;
-        snapshot.commit().await.map_err(store_error)?;
+        let rows = snapshot.fetch_all(sqlite_query(&page)).await?;
+        snapshot.commit().await?;
         Ok(RowPage { total_count, rows })
     }
 
@@ -106,22 +111,32 @@ impl SqlDatabase for SqliteStore {
     }
 
     async fn fetch_all(&self, access: Access, query: Query<'_>) -> Result<Vec<Row>> {
-        let pool = match access {
-            Access::Write => &self.writer,
-            Access::Read | Access::ApiRead => &self.readers,
+        let is_write = access == Access::Write;
+        let pool = if is_write {
+            &self.writer
+        } else {
+            &self.readers
         };
-        driver::fetch_all(pool, sqlite_query(&query)).await
+        let mut connection = GuardedConnection::acquire(pool, &self.files).await?;
+        let rows = connection.fetch_all(sqlite_query(&query)).await?;
+        if is_write {
+            self.files.check()?;
+        }
+        Ok(rows)
     }
 
     async fn execute(&self, query: Query<'_>) -> Result<u64> {
-        driver::execute(&self.writer, sqlite_query(&query)).await
+        let mut connection = GuardedConnection::acquire(&self.writer, &self.files).await?;
+        let changed_rows = connection.execute(sqlite_query(&query)).await?;
+        self.files.check()?;
+        Ok(changed_rows)
     }
 
     async fn begin(&self) -> Result<SqliteTransaction> {
-        // `BEGIN IMMEDIATE` acquires the write lock at the start, so no later statement of the
-        // transaction can fail with SQLITE_BUSY.
-        let begin = self.writer.begin_with("BEGIN IMMEDIATE").await;
-        begin.map(SqliteTransaction).map_err(store_error)
+        Ok(SqliteTransaction {
+            connection: self.begin_with(&self.writer, BEGIN_WRITE).await?,
+            files: self.files.clone(),
+        })
     }
 
     async fn next_epochs(&self, queue: &str, partitions: &[i32], owner: &str) -> Result<Vec<Row>> {
@@ -183,16 +198,23 @@ impl SqlDatabase for SqliteStore {
     }
 
     async fn ping(&self) -> Result<()> {
+        self.files.check()?;
         self.fetch_all(Access::Read, CHECK_SCHEMA.with([]))
             .await
             .map(drop)
     }
 
     async fn close(&self) {
+        if !self.files.can_close() {
+            // The connections stay open until the process exits.
+            std::mem::forget(self.clone());
+            return;
+        }
         // When the last connection closes, SQLite copies the write-ahead log into the database
-        // file. The writer closes last, so the writer makes this copy.
+        // file.
         self.readers.close().await;
         self.writer.close().await;
+        self.idle_connection.close().await;
     }
 }
 

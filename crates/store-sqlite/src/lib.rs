@@ -6,8 +6,10 @@
 
 mod connect;
 mod database;
+mod database_files;
 mod driver;
 mod error;
+mod guarded_connection;
 mod migrations;
 mod search;
 mod transaction;
@@ -15,6 +17,7 @@ mod transaction;
 use sqlx::SqlitePool;
 
 pub use connect::{check_integrity, is_schema_current};
+pub use database_files::{DatabaseFiles, FileCheckError, LostFile, OpenFile};
 pub use error::OpenSqliteError;
 
 /// An open database file. A committed transaction remains stored after a power failure
@@ -25,6 +28,19 @@ pub struct SqliteStore {
     /// wait for this connection. With several connections, a write could fail with SQLITE_BUSY.
     writer: SqlitePool,
     readers: SqlitePool,
+    /// Pool of one connection that is open and idle until the store closes. The other pools close
+    /// connections after errors. If SQLite had no open connection for a moment, it would delete the
+    /// write-ahead log, and then create a new one.
+    idle_connection: SqlitePool,
+    files: DatabaseFiles,
+}
+
+impl SqliteStore {
+    /// Returns the open files of the database.
+    #[must_use]
+    pub fn files(&self) -> &DatabaseFiles {
+        &self.files
+    }
 }
 
 /// Returns the name and the text of every statement of this crate. A query whose text depends on
@@ -32,7 +48,11 @@ pub struct SqliteStore {
 /// migrated schema.
 #[must_use]
 pub fn statements() -> Vec<(&'static str, String)> {
-    let lists = [database::STATEMENTS, transaction::STATEMENTS];
+    let lists = [
+        database::STATEMENTS,
+        guarded_connection::STATEMENTS,
+        transaction::STATEMENTS,
+    ];
     let mut all = store::sql::texts(&database::SHARED_STATEMENTS, &lists);
     all.extend(search::example_queries());
     all.extend(transaction::example_inserts());

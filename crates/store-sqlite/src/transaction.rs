@@ -3,10 +3,10 @@
 use async_trait::async_trait;
 use const_format::concatcp;
 use serde_json::json;
-use sqlx::Sqlite;
 
-use crate::driver::{self, Row, SqliteQuery, sqlite_query};
-use crate::error::store_error;
+use crate::database_files::DatabaseFiles;
+use crate::driver::{Row, SqliteQuery, sqlite_query};
+use crate::guarded_connection::GuardedConnection;
 use domain::{MessageId, Timestamp};
 use store::sql::{
     ONLINE_MESSAGE_COLUMNS, Query, REPLACE_ONLINE_MESSAGE, SqlTransaction, TenantColumns,
@@ -123,18 +123,21 @@ store::statements! {
 }
 
 /// An open transaction.
-pub struct SqliteTransaction(pub(crate) sqlx::Transaction<'static, Sqlite>);
+pub struct SqliteTransaction {
+    pub(crate) connection: GuardedConnection,
+    pub(crate) files: DatabaseFiles,
+}
 
 #[async_trait]
 impl SqlTransaction for SqliteTransaction {
     type Row = Row;
 
     async fn fetch_all(&mut self, query: Query<'_>) -> Result<Vec<Row>> {
-        driver::fetch_all(&mut *self.0, sqlite_query(&query)).await
+        self.connection.fetch_all(sqlite_query(&query)).await
     }
 
     async fn execute(&mut self, query: Query<'_>) -> Result<u64> {
-        driver::execute(&mut *self.0, sqlite_query(&query)).await
+        self.connection.execute(sqlite_query(&query)).await
     }
 
     /// Reads all partitions, because there are few. The transaction already prevents other
@@ -148,7 +151,7 @@ impl SqlTransaction for SqliteTransaction {
         let insert = rows
             .iter()
             .fold(insert, |insert, row| bind_connection(insert, row, now));
-        driver::execute(&mut *self.0, insert).await.map(drop)
+        self.connection.execute(insert).await.map(drop)
     }
 
     /// Separate statements for each heartbeat are fast enough: SQLite needs no network round trip,
@@ -199,14 +202,16 @@ impl SqlTransaction for SqliteTransaction {
         for chunk in rows.chunks(MAX_DEAD_LETTERS_PER_INSERT) {
             let insert = sqlite_query(&insert_dead_letters(chunk.len()));
             let insert = chunk.iter().fold(insert, bind_dead_letter);
-            driver::execute(&mut *self.0, insert).await?;
+            self.connection.execute(insert).await?;
         }
         Ok(())
     }
 
     async fn commit(self) -> Result<()> {
-        let commit = self.0.commit().await;
-        commit.map_err(store_error)
+        self.connection.commit().await?;
+        // If the files were deleted or replaced before the commit, the data is already lost, and
+        // the caller must not acknowledge it.
+        Ok(self.files.check()?)
     }
 }
 

@@ -215,6 +215,7 @@ pub fn postgres_config(port: u16, database_name: &str) -> PostgresSettings {
         max_connections: 10,
         acquire_timeout: Duration::from_secs(3).into(),
         statement_timeout: Duration::from_secs(10).into(),
+        response_timeout: Duration::from_secs(15).into(),
     }
 }
 

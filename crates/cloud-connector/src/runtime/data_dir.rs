@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use uuid::Uuid;
 
 use service::settings::SecretString;
+use store_sqlite::OpenFile;
 
 /// Name of the API caller that uses the API key in the data folder.
 pub const LOCAL_CALLER: &str = "local";
@@ -63,6 +64,7 @@ pub struct DataDir {
     /// The lock file, on which this process holds a lock. The kernel releases the lock when the
     /// process exits, even after a crash.
     _lock_file: File,
+    open_lock_file: OpenFile,
 }
 
 impl DataDir {
@@ -106,10 +108,20 @@ impl DataDir {
             .set_len(0)
             .and_then(|()| writeln!(lock_file, "{}", std::process::id()))
             .map_err(not_writable("write to"))?;
+        let open_lock_file =
+            OpenFile::at_path(path.join(LOCK_FILE_NAME)).map_err(not_writable("lock"))?;
         Ok(Self {
             path,
             _lock_file: lock_file,
+            open_lock_file,
         })
+    }
+
+    /// Returns the open lock file. If the file at its path is deleted or replaced, another process
+    /// can lock the data folder.
+    #[must_use]
+    pub fn lock_file(&self) -> &OpenFile {
+        &self.open_lock_file
     }
 
     /// Returns the absolute path of the data folder.

@@ -6,12 +6,13 @@ use anyhow::{Context as _, Result, bail};
 use futures::FutureExt as _;
 
 use super::data_dir::{DataDir, database_path};
+use super::file_check::FileCheck;
 use super::roles::{Role, Roles};
 use crate::config::Config;
 use service::Health;
 use store::{MaintenanceRepository as _, Repositories};
 use store_postgres::PostgresStore;
-use store_sqlite::SqliteStore;
+use store_sqlite::{DatabaseFiles, SqliteStore};
 
 /// Name of the database in the response of `/readiness`.
 const COMPONENT: &str = "store";
@@ -21,6 +22,8 @@ pub(super) struct Database {
     pub repositories: Repositories,
     /// The locked data folder. `None` if the database is PostgreSQL.
     pub data_dir: Option<DataDir>,
+    /// The open files of the database. `None` if the database is PostgreSQL.
+    files: Option<DatabaseFiles>,
 }
 
 impl Database {
@@ -38,11 +41,13 @@ impl Database {
             return Ok(Self {
                 repositories: Repositories::new(store),
                 data_dir: None,
+                files: None,
             });
         }
         let data_dir = DataDir::open(&config.data.dir)?;
         let store = SqliteStore::open(&data_dir.database_path()).await?;
         Ok(Self {
+            files: Some(store.files().clone()),
             repositories: Repositories::new(store),
             data_dir: Some(data_dir),
         })
@@ -52,6 +57,15 @@ impl Database {
     pub fn data_dir_path(&self) -> Option<PathBuf> {
         let data_dir = self.data_dir.as_ref()?;
         Some(data_dir.path().to_owned())
+    }
+
+    /// Returns the check of the files in the data folder. Returns `None` if the database is
+    /// PostgreSQL.
+    pub fn file_check(&self) -> Option<FileCheck> {
+        Some(FileCheck {
+            database: self.files.clone()?,
+            lock_file: self.data_dir.as_ref()?.lock_file().clone(),
+        })
     }
 
     /// Adds the health check of the database.

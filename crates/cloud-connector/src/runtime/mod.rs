@@ -22,6 +22,7 @@ mod data_dir;
 mod database;
 mod dead_letter_replay;
 mod embedded_broker;
+mod file_check;
 mod http;
 mod kafka_readers;
 pub mod metrics;
@@ -104,6 +105,9 @@ pub async fn start(config: Config, roles: Roles, clock: Arc<dyn Clock>) -> Resul
     components.add_health_checks(&health);
     let broker = components.broker();
     tasks::spawn_all(components, &stages);
+    if let Some(file_check) = database.file_check() {
+        tasks::spawn_file_check(file_check, &stages);
+    }
     Ok(App {
         info,
         supervisor,

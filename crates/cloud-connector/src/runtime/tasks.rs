@@ -4,6 +4,7 @@
 use super::background::run_metrics_upkeep;
 use super::composition::Components;
 use super::embedded_broker::EmbeddedBroker;
+use super::file_check::FileCheck;
 use super::recording::Recording;
 use super::shutdown_order::Stages;
 use integrations::sources::process_registrations;
@@ -55,6 +56,12 @@ pub(super) fn spawn_all(components: Components, stages: &Stages) {
         let serving = api::serve(server.listener, server.tls, server.router, http.clone());
         http.spawn_essential(server.task_name, serving);
     }
+}
+
+/// Spawns the task that checks the files in the data folder.
+pub(super) fn spawn_file_check(file_check: FileCheck, stages: &Stages) {
+    let background = &stages.background;
+    background.spawn_fallible("file_check", file_check.run(background.clone()));
 }
 
 fn spawn_recording(recording: Recording, stages: &Stages) {

@@ -152,6 +152,12 @@ pub fn report_batch_retry_ended() {
     gauge!(BATCHES_RETRYING).decrement(1.0);
 }
 
+/// Reports that the process shuts down and the last attempt to write a batch failed.
+pub fn report_batch_not_written(message_count: usize, error: &dyn std::error::Error) {
+    let message = "batch not written before shutdown; its messages were not acknowledged";
+    tracing::error!(message_count, %error, message);
+}
+
 /// Counts fenced partitions: the batch was dropped, because another process now owns the
 /// partitions.
 pub fn count_fenced_partitions(partitions: &[i32]) {

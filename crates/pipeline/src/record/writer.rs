@@ -188,13 +188,19 @@ async fn write_batches(
             bytes += job.size_bytes;
             batch.push(job);
         }
-        write_with_retries(deps, status, batch).await;
+        write_with_retries(deps, status, batch, &tasks).await;
         status.subtract_from_queue_size(messages, bytes);
     }
 }
 
-/// Writes a batch and retries until every job is committed or fenced.
-async fn write_with_retries(deps: &RecorderDeps, status: &WriterStatus, mut jobs: Vec<Job>) {
+/// Writes a batch and retries until every job is committed or fenced. After `tasks` is cancelled,
+/// tries only once more.
+async fn write_with_retries(
+    deps: &RecorderDeps,
+    status: &WriterStatus,
+    mut jobs: Vec<Job>,
+    tasks: &TaskGroup,
+) {
     let started_at = Instant::now();
     let mut retry_delay = MIN_RETRY_DELAY;
     let mut attempt = 0;
@@ -226,7 +232,15 @@ async fn write_with_retries(deps: &RecorderDeps, status: &WriterStatus, mut jobs
                 attempt += 1;
                 status.mark_retrying(&error);
                 metrics::report_batch_retry(attempt, messages, &error);
-                tokio::time::sleep(retry_delay).await;
+                if tasks.is_cancelled() {
+                    metrics::report_batch_not_written(messages, &error);
+                    // The receipts of dropped jobs fail, so the messages are not acknowledged.
+                    jobs.clear();
+                }
+                tokio::select! {
+                    () = tokio::time::sleep(retry_delay) => {}
+                    () = tasks.cancelled() => {}
+                }
                 retry_delay = (retry_delay * 2).min(MAX_RETRY_DELAY);
             }
         }
@@ -234,6 +248,8 @@ async fn write_with_retries(deps: &RecorderDeps, status: &WriterStatus, mut jobs
     if attempt > 0 {
         status.mark_not_retrying();
         metrics::report_batch_retry_ended();
+    }
+    if attempt > 0 && !jobs.is_empty() {
         tracing::info!(attempt, "batch written after retries");
     }
     for job in jobs {

@@ -121,3 +121,17 @@ async fn only_the_first_failure_is_recorded() {
     }
     assert_eq!(supervisor.first_failure().unwrap().task, "first");
 }
+
+#[tokio::test]
+async fn the_failure_of_a_fallible_task_contains_its_error() {
+    let supervisor = Supervisor::new();
+    let group = TaskGroup::supervised_by(&supervisor);
+    group.spawn_fallible("file_check", async {
+        Err("the file was deleted".to_owned())
+    });
+    let failure = supervisor.wait_for_failure().await;
+    assert_eq!(
+        failure.to_string(),
+        "task file_check failed: the file was deleted"
+    );
+}

@@ -193,3 +193,48 @@ pub async fn rejected_row_and_unavailable_database_are_different_errors(store: &
         "{result:?}"
     );
 }
+
+pub async fn operations_succeed_again_after_their_transactions_failed(store: &TestStore) {
+    let leases = store
+        .presence
+        .acquire_partitions(QueueTopic::Ingress, &[0], "one")
+        .await
+        .unwrap();
+    let batch = PresenceBatch {
+        upserts: vec![upsert_for_org("a", "1")],
+        dead_letters: vec![dead_letter("a", b"x", 5)],
+        ..PresenceBatch::default()
+    };
+    // Each operation fails in the middle of its transaction, more often than a pool has connections.
+    for table in ["dead_letters", "partition_epoch", "connections"] {
+        let renamed = format!("{table}_renamed");
+        store
+            .execute(format!("ALTER TABLE {table} RENAME TO {renamed}"))
+            .await;
+        for _ in 0..12 {
+            let result = store
+                .presence
+                .record_batch(&batch, &leases, timestamp_at(1))
+                .await;
+            assert!(
+                matches!(result, Err(StoreError::Unavailable(_))),
+                "{result:?}"
+            );
+            if table == "connections" {
+                store.connections.list_all_clients(0, 1).await.unwrap_err();
+            }
+        }
+        store
+            .execute(format!("ALTER TABLE {renamed} RENAME TO {table}"))
+            .await;
+        assert_eq!(find_for_org_1(store, "a").await, None, "{table}");
+    }
+    let outcome = store
+        .presence
+        .record_batch(&batch, &leases, timestamp_at(1))
+        .await;
+    assert_eq!(outcome.unwrap(), WriteOutcome::Committed);
+    assert!(find_for_org_1(store, "a").await.is_some());
+    let page = store.connections.list_all_clients(0, 1).await.unwrap();
+    assert_eq!(page.total_count, 1);
+}
