@@ -11,9 +11,12 @@ use mqtt5::broker::transport::BrokerTransport;
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::abortable_stream::{AbortHandle, AbortableStream, ClientStream};
+use super::abortable_stream::{AbortableStream, ClientStream};
+use super::packet_reader::PacketReader;
+use super::pending_connections::PendingSlot;
 use super::rejection::RejectionReason;
 use super::session::ClientSession;
+use super::stream_handle::StreamHandle;
 use super::tls::common_name;
 use super::{BindError, BrokerState, metrics};
 use domain::ClientId;
@@ -56,14 +59,28 @@ pub(super) async fn accept_connections(
         };
         match accepted {
             Ok((stream, peer)) => {
-                let Some(slot) = ConnectionSlot::acquire(&state, peer.ip()) else {
-                    let reason = RejectionReason::TooManyConnections;
+                let reject = |reason: RejectionReason| {
                     metrics::count_broker_rejection(reason.as_str(), &peer);
+                };
+                let Some(slot) = ConnectionSlot::acquire(&state, peer.ip()) else {
+                    reject(RejectionReason::TooManyConnections);
                     continue;
                 };
-                let connection = serve_connection(state.clone(), stream, peer, tls.clone());
+                let Some((pending_slot, replaced)) = state.pending_connections.add(peer.ip())
+                else {
+                    reject(RejectionReason::TooManyPendingConnections);
+                    continue;
+                };
+                let connection =
+                    serve_connection(state.clone(), stream, peer, tls.clone(), pending_slot);
                 tasks.spawn_item("mqtt_connection", async move {
-                    connection.await;
+                    tokio::select! {
+                        () = connection => {}
+                        Ok(()) = replaced => {
+                            let reason = RejectionReason::PendingConnectionReplaced;
+                            metrics::count_broker_rejection(reason.as_str(), &peer);
+                        }
+                    }
                     drop(slot);
                 });
             }
@@ -83,6 +100,7 @@ async fn serve_connection(
     stream: TcpStream,
     peer: SocketAddr,
     tls: Option<Arc<ServerTls>>,
+    pending_slot: PendingSlot,
 ) {
     // Disables Nagle's algorithm, which would delay small packets.
     let _ = stream.set_nodelay(true);
@@ -93,13 +111,15 @@ async fn serve_connection(
             None => return,
         },
     };
-    let abort_handle = AbortHandle::default();
-    let stream = AbortableStream::new(stream, peer, abort_handle.clone());
+    let handle = StreamHandle::default();
+    let limits = state.packet_limits.clone();
+    let packet_reader = PacketReader::new(limits, peer, handle.clone(), pending_slot);
+    let stream = AbortableStream::new(stream, peer, handle.clone(), packet_reader);
     let session = Arc::new(ClientSession::new(
         state.clone(),
         peer,
         certificate_name,
-        abort_handle,
+        handle,
     ));
     let mut config = state.connection_config.clone();
     config.event_handler = Some(session.clone());
