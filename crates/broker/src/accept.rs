@@ -2,6 +2,7 @@
 //! Therefore a peer that sends nothing does not delay other peers.
 
 use std::collections::HashMap;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use mqtt5::broker::client_handler::ClientHandler;
 use mqtt5::broker::transport::BrokerTransport;
 use parking_lot::Mutex;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use super::abortable_stream::{AbortableStream, ClientStream};
 use super::packet_reader::PacketReader;
@@ -28,21 +29,32 @@ use service::TaskGroup;
 /// file descriptors. Connections that close during the delay release file descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
+/// Maximum number of connections that wait until they are accepted. The default of 1,024 is too low
+/// for many clients that reconnect at once: a client whose connection does not fit waits for a
+/// second or longer before it tries again.
+const ACCEPT_QUEUE_LEN: u32 = 4096;
+
 /// Binds a listener to `address`, which is the value of the setting `setting_name`.
 ///
 /// # Errors
 /// When the address cannot be bound. The error contains the setting name.
-pub async fn bind(
-    setting_name: &'static str,
-    address: SocketAddr,
-) -> Result<TcpListener, BindError> {
-    TcpListener::bind(address)
-        .await
-        .map_err(|source| BindError {
-            setting_name,
-            address,
-            source,
-        })
+pub fn bind(setting_name: &'static str, address: SocketAddr) -> Result<TcpListener, BindError> {
+    listen(address).map_err(|source| BindError {
+        setting_name,
+        address,
+        source,
+    })
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() {
+        TcpSocket::new_v4()
+    } else {
+        TcpSocket::new_v6()
+    }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(ACCEPT_QUEUE_LEN)
 }
 
 /// Accepts connections until `tasks` is cancelled.

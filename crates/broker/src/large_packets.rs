@@ -12,7 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use service::{ByteBudget, ByteReservation};
 
 /// Maximum total size of the large packets that are not complete.
-const MAX_UNFINISHED_BYTES: usize = 32 * 1024 * 1024;
+const MAX_UNFINISHED_BYTES: usize = 64 * 1024 * 1024;
 /// Size that one permit of the semaphore stands for. A semaphore counts permits in 32 bits.
 const BYTES_PER_PERMIT: usize = 1024;
 
@@ -119,8 +119,8 @@ mod tests {
         while let Some(admission) = packets.clone().admit(MIB).now_or_never() {
             admissions.push(admission);
         }
-        assert_eq!(admissions.len(), 32);
-        assert_eq!(budget.used(), 32 * MIB);
+        assert_eq!(admissions.len(), 64);
+        assert_eq!(budget.used(), 64 * MIB);
         let waiting = packets.clone().admit(MIB);
         let mut waiting = std::pin::pin!(waiting);
         assert!(waiting.as_mut().now_or_never().is_none());
@@ -129,7 +129,7 @@ mod tests {
         let reservation = admissions.remove(0).into_reservation();
         drop(waiting.await);
         assert!(!packets.are_packets_waiting());
-        assert_eq!(budget.used(), 32 * MIB);
+        assert_eq!(budget.used(), 64 * MIB);
         drop((reservation, admissions));
         assert_eq!(budget.used(), 0);
     }

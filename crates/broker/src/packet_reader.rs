@@ -41,9 +41,9 @@ const MAX_CONNECT_PACKET_BYTES: usize = 64 * 1024;
 const CONNECT_PACKET_COPIES: usize = 4;
 /// If other packets wait for memory, a packet is aborted when its client has sent nothing for this
 /// time.
-const MAX_STALL_TIME: Duration = Duration::from_secs(2);
+const MAX_STALL_TIME: Duration = Duration::from_secs(1);
 /// Interval at which the reader checks whether a packet has stalled.
-const STALL_CHECK_INTERVAL: Duration = Duration::from_millis(500);
+const STALL_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// Number of bytes that are read from the network at once.
 const READ_BYTES: usize = 4096;
 
@@ -152,7 +152,7 @@ impl PacketReader {
             if received.filled().is_empty() {
                 return Poll::Ready(Ok(()));
             }
-            self.input.extend_from_slice(received.filled());
+            self.add_input(received.filled());
         }
     }
 
@@ -283,6 +283,16 @@ impl PacketReader {
             return Err(self.reject(RejectionReason::PacketTimeout));
         }
         Ok(())
+    }
+
+    /// Adds bytes from the network. The body of a large packet does not pass through the input.
+    fn add_input(&mut self, mut bytes: &[u8]) {
+        if let State::LargeBody(large) = &mut self.state {
+            let count = large.missing_len().min(bytes.len());
+            large.append(&bytes[..count]);
+            bytes = &bytes[count..];
+        }
+        self.input.extend_from_slice(bytes);
     }
 
     /// Removes bytes from the start of the input. Frees the memory of the input when it is empty,

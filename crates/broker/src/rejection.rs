@@ -37,7 +37,7 @@ pub(super) enum RejectionReason {
     /// The packet exceeds `broker.max_packet_size`, or the lower limit of its packet type.
     PacketTooLarge,
     /// The client did not complete a large packet within `broker.packet_timeout`, or sent nothing
-    /// for two seconds while other packets waited for memory.
+    /// for one second while other packets waited for memory.
     PacketTimeout,
     /// The client sent a second CONNECT packet on the same connection.
     RepeatedConnect,

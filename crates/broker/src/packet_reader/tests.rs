@@ -80,7 +80,7 @@ impl Connection {
 
 fn limits() -> Arc<PacketLimits> {
     Arc::new(PacketLimits {
-        max_packet_size: 64 * MIB,
+        max_packet_size: 65 * MIB,
         packet_timeout: Duration::from_secs(20),
         large_packets: Arc::new(LargePackets::new(ByteBudget::new(128 * MIB))),
         connect_budget: ByteBudget::new(500_000),
@@ -231,8 +231,8 @@ async fn large_connect_packets_use_bounded_memory() {
 async fn stalled_packet_is_aborted_if_another_packet_waits() {
     let limits = limits();
     let mut stalled = Connection::connected(&limits).await;
-    // The packet announces a body of 32 MiB.
-    let header = [FIRST_BYTE_PUBLISH_QOS_1, 0x80, 0x80, 0x80, 0x10, 0, 1, b't'];
+    // The packet announces a body of 64 MiB.
+    let header = [FIRST_BYTE_PUBLISH_QOS_1, 0x80, 0x80, 0x80, 0x20, 0, 1, b't'];
     let started_at = Instant::now();
     stalled.client.write_all(&header).await.unwrap();
     let stalled_task = tokio::spawn(async move {
