@@ -13,8 +13,8 @@ use service::ByteBudget;
 use store::Repositories;
 use tenant::TenantLookup;
 
-/// Maximum total size in bytes of the messages that queues and buffers between the broker and the
-/// database hold in memory.
+/// Maximum memory of all messages between the broker and the database, including the buffers of the
+/// Kafka clients.
 pub(super) const MESSAGE_BUDGET_BYTES: usize = 128 * 1024 * 1024;
 
 /// Settings and shared values that the components of a process are built from.
@@ -29,7 +29,7 @@ pub(super) struct BuildContext<'a> {
     pub tenant_lookup: Arc<dyn TenantLookup>,
     /// Requests of API callers that wait for the response of a client.
     pub responses: PendingResponses,
-    /// Limits the total size of the messages between the broker and the database.
+    /// Limits the memory of all queued messages of the process.
     pub message_budget: ByteBudget,
     pub stages: &'a Stages,
 }
