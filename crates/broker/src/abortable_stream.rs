@@ -3,8 +3,6 @@
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use mqtt5::broker::transport::WebSocketTransport;
@@ -12,33 +10,32 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
+use super::packet_reader::PacketReader;
+use super::stream_handle::StreamHandle;
+
 pub(super) enum ClientStream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// A handle that aborts one [`AbortableStream`]. All clones of a handle abort the same stream.
-#[derive(Debug, Clone, Default)]
-pub(super) struct AbortHandle(Arc<AtomicBool>);
-
-impl AbortHandle {
-    /// Aborts the stream: every later read and write fails.
-    pub fn abort(&self) {
-        self.0.store(true, Ordering::Release);
-    }
-
-    fn check_not_aborted(&self) -> io::Result<()> {
-        if self.0.load(Ordering::Acquire) {
-            return Err(io::ErrorKind::ConnectionAborted.into());
+impl AsyncRead for ClientStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match &mut *self {
+            Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
+            Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
         }
-        Ok(())
     }
 }
 
 /// The stream through which `mqtt5` reads and writes packets.
 ///
 /// `mqtt5` sends a PUBACK after the publish hook returns, even if the message was not stored. To
-/// prevent the PUBACK, the hook aborts the stream.
+/// prevent the PUBACK, the hook aborts the stream. [`PacketReader`] limits the memory of the packets
+/// that `mqtt5` reads.
 ///
 /// The plain and TLS transports of `mqtt5` use concrete stream types that cannot be aborted. The
 /// WebSocket transport accepts any stream, so this type implements [`WebSocketTransport`]. The
@@ -46,15 +43,22 @@ impl AbortHandle {
 pub(super) struct AbortableStream {
     stream: ClientStream,
     peer: SocketAddr,
-    abort_handle: AbortHandle,
+    handle: StreamHandle,
+    packet_reader: PacketReader,
 }
 
 impl AbortableStream {
-    pub fn new(stream: ClientStream, peer: SocketAddr, abort_handle: AbortHandle) -> Self {
+    pub fn new(
+        stream: ClientStream,
+        peer: SocketAddr,
+        handle: StreamHandle,
+        packet_reader: PacketReader,
+    ) -> Self {
         Self {
             stream,
             peer,
-            abort_handle,
+            handle,
+            packet_reader,
         }
     }
 }
@@ -71,11 +75,13 @@ impl AsyncRead for AbortableStream {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.abort_handle.check_not_aborted()?;
-        match &mut self.stream {
-            ClientStream::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
-            ClientStream::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
-        }
+        self.handle.check_not_aborted()?;
+        let Self {
+            stream,
+            packet_reader,
+            ..
+        } = &mut *self;
+        packet_reader.poll_read(stream, context, buffer)
     }
 }
 
@@ -85,7 +91,7 @@ impl AsyncWrite for AbortableStream {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.abort_handle.check_not_aborted()?;
+        self.handle.check_not_aborted()?;
         match &mut self.stream {
             ClientStream::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
             ClientStream::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
@@ -93,7 +99,7 @@ impl AsyncWrite for AbortableStream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.abort_handle.check_not_aborted()?;
+        self.handle.check_not_aborted()?;
         match &mut self.stream {
             ClientStream::Plain(stream) => Pin::new(stream).poll_flush(context),
             ClientStream::Tls(stream) => Pin::new(stream).poll_flush(context),

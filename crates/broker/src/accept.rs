@@ -2,6 +2,7 @@
 //! Therefore a peer that sends nothing does not delay other peers.
 
 use std::collections::HashMap;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +10,14 @@ use std::time::Duration;
 use mqtt5::broker::client_handler::ClientHandler;
 use mqtt5::broker::transport::BrokerTransport;
 use parking_lot::Mutex;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-use super::abortable_stream::{AbortHandle, AbortableStream, ClientStream};
+use super::abortable_stream::{AbortableStream, ClientStream};
+use super::packet_reader::PacketReader;
+use super::pending_connections::PendingSlot;
 use super::rejection::RejectionReason;
 use super::session::ClientSession;
+use super::stream_handle::StreamHandle;
 use super::tls::common_name;
 use super::{BindError, BrokerState, metrics};
 use domain::ClientId;
@@ -25,21 +29,32 @@ use service::TaskGroup;
 /// file descriptors. Connections that close during the delay release file descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
+/// Maximum number of connections that wait until they are accepted. The default of 1,024 is too low
+/// for many clients that reconnect at once: a client whose connection does not fit waits for a
+/// second or longer before it tries again.
+const ACCEPT_QUEUE_LEN: u32 = 4096;
+
 /// Binds a listener to `address`, which is the value of the setting `setting_name`.
 ///
 /// # Errors
 /// When the address cannot be bound. The error contains the setting name.
-pub async fn bind(
-    setting_name: &'static str,
-    address: SocketAddr,
-) -> Result<TcpListener, BindError> {
-    TcpListener::bind(address)
-        .await
-        .map_err(|source| BindError {
-            setting_name,
-            address,
-            source,
-        })
+pub fn bind(setting_name: &'static str, address: SocketAddr) -> Result<TcpListener, BindError> {
+    listen(address).map_err(|source| BindError {
+        setting_name,
+        address,
+        source,
+    })
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() {
+        TcpSocket::new_v4()
+    } else {
+        TcpSocket::new_v6()
+    }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(ACCEPT_QUEUE_LEN)
 }
 
 /// Accepts connections until `tasks` is cancelled.
@@ -56,14 +71,28 @@ pub(super) async fn accept_connections(
         };
         match accepted {
             Ok((stream, peer)) => {
-                let Some(slot) = ConnectionSlot::acquire(&state, peer.ip()) else {
-                    let reason = RejectionReason::TooManyConnections;
+                let reject = |reason: RejectionReason| {
                     metrics::count_broker_rejection(reason.as_str(), &peer);
+                };
+                let Some(slot) = ConnectionSlot::acquire(&state, peer.ip()) else {
+                    reject(RejectionReason::TooManyConnections);
                     continue;
                 };
-                let connection = serve_connection(state.clone(), stream, peer, tls.clone());
+                let Some((pending_slot, replaced)) = state.pending_connections.add(peer.ip())
+                else {
+                    reject(RejectionReason::TooManyPendingConnections);
+                    continue;
+                };
+                let connection =
+                    serve_connection(state.clone(), stream, peer, tls.clone(), pending_slot);
                 tasks.spawn_item("mqtt_connection", async move {
-                    connection.await;
+                    tokio::select! {
+                        () = connection => {}
+                        Ok(()) = replaced => {
+                            let reason = RejectionReason::PendingConnectionReplaced;
+                            metrics::count_broker_rejection(reason.as_str(), &peer);
+                        }
+                    }
                     drop(slot);
                 });
             }
@@ -83,6 +112,7 @@ async fn serve_connection(
     stream: TcpStream,
     peer: SocketAddr,
     tls: Option<Arc<ServerTls>>,
+    pending_slot: PendingSlot,
 ) {
     // Disables Nagle's algorithm, which would delay small packets.
     let _ = stream.set_nodelay(true);
@@ -93,13 +123,15 @@ async fn serve_connection(
             None => return,
         },
     };
-    let abort_handle = AbortHandle::default();
-    let stream = AbortableStream::new(stream, peer, abort_handle.clone());
+    let handle = StreamHandle::default();
+    let limits = state.packet_limits.clone();
+    let packet_reader = PacketReader::new(limits, peer, handle.clone(), pending_slot);
+    let stream = AbortableStream::new(stream, peer, handle.clone(), packet_reader);
     let session = Arc::new(ClientSession::new(
         state.clone(),
         peer,
         certificate_name,
-        abort_handle,
+        handle,
     ));
     let mut config = state.connection_config.clone();
     config.event_handler = Some(session.clone());

@@ -11,13 +11,18 @@
 mod abortable_stream;
 mod accept;
 mod error;
+mod large_packets;
 mod live_connections;
 mod message_sink;
 pub mod metrics;
+mod packet_format;
+mod packet_reader;
+mod pending_connections;
 mod publish;
 mod rejection;
 mod session;
 mod settings;
+mod stream_handle;
 mod tls;
 
 use std::net::SocketAddr;
@@ -37,8 +42,8 @@ use tokio::sync::broadcast;
 use domain::{ClientId, Clock};
 use network::tls_server::ServerTls;
 use protocol::TopicScheme;
-use service::TaskGroup;
 use service::rate_limit::RateLimiter;
+use service::{ByteBudget, TaskGroup};
 
 pub use accept::bind;
 pub use error::BindError;
@@ -48,7 +53,10 @@ pub use settings::{BrokerSettings, BrokerTlsSettings, ConnectLimit};
 pub use tls::read_tls;
 
 use accept::ConnectionLimits;
+use large_packets::LargePackets;
 use live_connections::LiveConnections;
+use packet_reader::PacketLimits;
+use pending_connections::PendingConnections;
 
 /// Time for which `mqtt5` stores the session of a disconnected client in memory.
 const SESSION_EXPIRY: Duration = Duration::from_mins(5);
@@ -62,6 +70,8 @@ const SESSION_QUEUE_LIMITS: QueueLimits = QueueLimits {
 const MAX_BUFFERED_MESSAGES_PER_CLIENT: usize = 64;
 /// MQTT receive maximum: maximum number of unacknowledged QoS 1 messages from one client.
 const RECEIVE_MAXIMUM: u16 = 64;
+/// Maximum memory of the CONNECT packets of more than 4 KiB, for all connections together.
+const LARGE_CONNECT_PACKETS_BUDGET: usize = 32 * 1024 * 1024;
 const HOUSEKEEPING_INTERVAL: Duration = Duration::from_mins(1);
 /// Number of file descriptors that are reserved for the database, the REST API and log files. MQTT
 /// connections may use the other file descriptors of the process.
@@ -103,6 +113,8 @@ struct BrokerState {
     live_connections: LiveConnections,
     connect_rate_limiter: RateLimiter<ClientId>,
     connection_limits: ConnectionLimits,
+    pending_connections: Arc<PendingConnections>,
+    packet_limits: Arc<PacketLimits>,
     /// True after shutdown has begun. The broker then accepts no messages and discards last wills.
     /// Otherwise shutdown, which closes all connections, would mark all clients as disconnected.
     is_shutting_down: AtomicBool,
@@ -111,16 +123,19 @@ struct BrokerState {
 }
 
 impl Broker {
-    /// Creates a broker that forwards the messages of its clients to `sink`.
+    /// Creates a broker that forwards the messages of its clients to `sink`. The broker reserves
+    /// memory for large messages in `message_budget`, until it has passed them to `sink`.
     #[must_use]
     pub fn new(
         settings: BrokerSettings,
         topics: TopicScheme,
         sink: Arc<dyn MessageSink>,
         clock: Arc<dyn Clock>,
+        message_budget: ByteBudget,
     ) -> Self {
+        let state = BrokerState::new(settings, topics, sink, clock, message_budget);
         Self {
-            state: Arc::new(BrokerState::new(settings, topics, sink, clock)),
+            state: Arc::new(state),
         }
     }
 
@@ -206,6 +221,7 @@ impl BrokerState {
         topics: TopicScheme,
         sink: Arc<dyn MessageSink>,
         clock: Arc<dyn Clock>,
+        message_budget: ByteBudget,
     ) -> Self {
         let storage = Arc::new(DynamicStorage::Memory(MemoryBackend::with_queue_limits(
             SESSION_QUEUE_LIMITS,
@@ -232,6 +248,15 @@ impl BrokerState {
                 cap_to_fd_limit(settings.max_connections),
                 settings.max_connections_per_address,
             ),
+            pending_connections: Arc::new(PendingConnections::new(
+                settings.max_pending_connections,
+            )),
+            packet_limits: Arc::new(PacketLimits {
+                max_packet_size: settings.max_packet_size,
+                packet_timeout: settings.packet_timeout.get(),
+                large_packets: Arc::new(LargePackets::new(message_budget)),
+                connect_budget: ByteBudget::new(LARGE_CONNECT_PACKETS_BUDGET),
+            }),
             settings,
             is_shutting_down: AtomicBool::new(false),
             is_disconnecting_all: AtomicBool::new(false),

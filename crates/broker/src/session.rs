@@ -12,12 +12,12 @@ use mqtt5::broker::{AuthProvider, AuthResult};
 use mqtt5::packet::connect::ConnectPacket;
 use mqtt5::types::ReasonCode;
 
-use super::abortable_stream::AbortHandle;
 use super::live_connections::Generation;
 use super::rejection::RejectionReason;
+use super::stream_handle::StreamHandle;
 use super::{BrokerState, PendingWrite, metrics};
 use domain::ClientId;
-use protocol::InboundMessage;
+use protocol::{ClientMessage, InboundMessage};
 
 /// The authorizer and event handler that `mqtt5` calls for one connection.
 pub(super) struct ClientSession {
@@ -26,7 +26,7 @@ pub(super) struct ClientSession {
     /// The common name of the client certificate. `None` for a connection to the plain listener,
     /// which accepts any client id.
     certificate_name: Option<ClientId>,
-    abort_handle: AbortHandle,
+    stream: StreamHandle,
     /// The client of this connection. Set when the CONNECT packet is accepted.
     client: OnceLock<AuthenticatedClient>,
     /// Whether the packet loop of `mqtt5` has ended. After the loop, `mqtt5` requests authorization
@@ -38,7 +38,8 @@ struct AuthenticatedClient {
     id: ClientId,
     generation: Generation,
     uses_mqtt_v5: bool,
-    last_will: Option<LastWill>,
+    /// The last will, if it is an offline message. The broker does not publish other last wills.
+    offline_will: Option<LastWill>,
 }
 
 struct LastWill {
@@ -51,13 +52,13 @@ impl ClientSession {
         state: Arc<BrokerState>,
         peer: SocketAddr,
         certificate_name: Option<ClientId>,
-        abort_handle: AbortHandle,
+        stream: StreamHandle,
     ) -> Self {
         Self {
             state,
             peer,
             certificate_name,
-            abort_handle,
+            stream,
             client: OnceLock::new(),
             has_packet_loop_ended: AtomicBool::new(false),
         }
@@ -117,22 +118,20 @@ impl ClientSession {
         if state.sink.is_overloaded() {
             return self.reject_connect(RejectionReason::Overloaded, ReasonCode::ServerBusy);
         }
-        let last_will = connect.will.as_ref().map(|will| LastWill {
-            topic: will.topic.clone(),
-            payload: Bytes::from(will.payload.clone()),
-        });
-        if let Some(last_will) = &last_will
-            && !state.topics.may_publish(&client_id, &last_will.topic)
+        if let Some(will) = &connect.will
+            && !state.topics.may_publish(&client_id, &will.topic)
         {
             return self.reject_connect(
                 RejectionReason::ForbiddenWillTopic,
                 ReasonCode::NotAuthorized,
             );
         }
+        let uses_mqtt_v5 = connect.protocol_version >= 5;
+        self.stream.set_uses_mqtt_v5(uses_mqtt_v5);
         let client = AuthenticatedClient {
             generation: state.live_connections.register(&client_id),
-            uses_mqtt_v5: connect.protocol_version >= 5,
-            last_will,
+            uses_mqtt_v5,
+            offline_will: self.offline_will(connect),
             id: client_id,
         };
         let user_name = client.id.to_string();
@@ -143,6 +142,27 @@ impl ClientSession {
                 .reject_connect(RejectionReason::RepeatedConnect, ReasonCode::ProtocolError);
         }
         AuthResult::success_with_user(user_name)
+    }
+
+    /// Returns the last will if it is an offline message.
+    ///
+    /// A last will may only end a connection. The broker publishes a last will after the connection
+    /// has ended. Any other message, such as an online message or a heartbeat, would then record the
+    /// client as connected.
+    fn offline_will(&self, connect: &ConnectPacket) -> Option<LastWill> {
+        let will = connect.will.as_ref()?;
+        let payload = Bytes::copy_from_slice(&will.payload);
+        let message = self.inbound_message(&will.topic, payload.clone());
+        let topic = self.state.topics.parse(&will.topic)?;
+        if protocol::decode(topic.channel, &message) != Ok(ClientMessage::Offline) {
+            let reason = RejectionReason::WillNotOffline;
+            metrics::count_broker_rejection(reason.as_str(), &topic.client);
+            return None;
+        }
+        Some(LastWill {
+            topic: message.topic,
+            payload,
+        })
     }
 
     /// Returns whether `mqtt5` should continue to process a publish to `topic`.
@@ -160,10 +180,10 @@ impl ClientSession {
         !client.uses_mqtt_v5
     }
 
-    /// Forwards the last will to the sink, unless the broker is shutting down. Called when `mqtt5`
-    /// publishes the last will: when the connection ends, or after the will delay.
+    /// Forwards the last will to the sink if it is an offline message, unless the broker is shutting
+    /// down. Called when `mqtt5` publishes the last will: when the connection ends, or after the will delay.
     fn forward_last_will(&self, client: &AuthenticatedClient) {
-        if let Some(last_will) = &client.last_will
+        if let Some(last_will) = &client.offline_will
             && !self.state.is_shutting_down()
         {
             // The write is not awaited, because no PUBACK depends on it.
@@ -180,16 +200,7 @@ impl ClientSession {
         payload: Bytes,
     ) -> Option<PendingWrite> {
         let state = &self.state;
-        let message = InboundMessage {
-            topic: topic.to_owned(),
-            payload,
-            // The embedded broker does not store retained messages. Therefore this message is not a
-            // replay of a retained message.
-            retained: false,
-            is_operator_replay: false,
-            received_at: state.clock.now(),
-            truncated_from: None,
-        };
+        let message = self.inbound_message(topic, payload);
         state
             .live_connections
             .run_unless_superseded(&client.id, client.generation, || {
@@ -197,9 +208,26 @@ impl ClientSession {
             })
     }
 
+    fn inbound_message(&self, topic: &str, payload: Bytes) -> InboundMessage {
+        InboundMessage {
+            topic: topic.to_owned(),
+            payload,
+            // The embedded broker does not store retained messages. Therefore this message is not a
+            // replay of a retained message.
+            retained: false,
+            is_operator_replay: false,
+            received_at: self.state.clock.now(),
+            truncated_from: None,
+        }
+    }
+
     /// Forwards the message to the sink and waits until the message is durable. If the write fails
     /// or takes too long, aborts the connection. Otherwise `mqtt5` would acknowledge the message.
     async fn on_publish(&self, event: ClientPublishEvent) -> PublishAction {
+        let (payload, reservation) = match self.stream.take_large_payload() {
+            Some(large) => (large.payload, Some(large.reservation)),
+            None => (event.payload, None),
+        };
         let Some(client) = self.client.get() else {
             return PublishAction::Handled;
         };
@@ -210,8 +238,10 @@ impl ClientSession {
         let pending_write = if state.is_shutting_down() {
             None
         } else {
-            self.forward_message(client, &event.topic, event.payload)
+            self.forward_message(client, &event.topic, payload)
         };
+        // The sink has its own reservation for the message.
+        drop(reservation);
         let is_durable = match pending_write {
             Some(pending_write) => {
                 let timeout = state.settings.ack_timeout.get();
@@ -223,7 +253,7 @@ impl ClientSession {
         };
         if !is_durable {
             metrics::count_aborted_connection(&client.id);
-            self.abort_handle.abort();
+            self.stream.abort();
         }
         // `Handled` prevents `mqtt5` from routing or retaining the message. Only the sink receives
         // the messages from clients.

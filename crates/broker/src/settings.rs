@@ -22,9 +22,11 @@ pub struct BrokerSettings {
     pub listen: Option<SocketAddr>,
     pub max_connections: usize,
     pub max_connections_per_address: usize,
+    pub max_pending_connections: usize,
     pub max_packet_size: usize,
     pub connect_limit: ConnectLimit,
     pub handshake_timeout: HumanDuration,
+    pub packet_timeout: HumanDuration,
     pub ack_timeout: HumanDuration,
     pub reconnect_grace: HumanDuration,
     pub tls: BrokerTlsSettings,
@@ -37,12 +39,17 @@ impl BrokerSettings {
     /// When a value is not allowed. Only the first problem is reported.
     pub fn validate(&self) -> Result<(), InvalidValue> {
         require_nonzero_duration("broker.handshake_timeout", self.handshake_timeout)?;
+        require_nonzero_duration("broker.packet_timeout", self.packet_timeout)?;
         require_nonzero_duration("broker.ack_timeout", self.ack_timeout)?;
         require_nonzero_duration("broker.tls.reload_interval", self.tls.reload_interval)?;
         require_nonzero_connection_limit("broker.max_connections", self.max_connections)?;
         require_nonzero_connection_limit(
             "broker.max_connections_per_address",
             self.max_connections_per_address,
+        )?;
+        require_nonzero_connection_limit(
+            "broker.max_pending_connections",
+            self.max_pending_connections,
         )
     }
 

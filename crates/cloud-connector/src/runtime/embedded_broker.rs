@@ -35,6 +35,7 @@ impl EmbeddedBroker {
             context.topics.clone(),
             Arc::new(sink),
             context.clock.clone(),
+            context.message_budget.clone(),
         );
         Self {
             startup_sweep: StartupSweep {

@@ -60,11 +60,11 @@ impl StartupResources {
             None => None,
         };
         let plain = match config.broker.listen.filter(|_| uses_embedded_broker) {
-            Some(address) => Some(broker::bind("broker.listen", address).await?),
+            Some(address) => Some(broker::bind("broker.listen", address)?),
             None => None,
         };
         let tls = match mqtts {
-            Some((address, tls)) => Some((broker::bind("broker.tls.listen", address).await?, tls)),
+            Some((address, tls)) => Some((broker::bind("broker.tls.listen", address)?, tls)),
             None => None,
         };
         Ok(Self {

@@ -1,0 +1,71 @@
+//! State that the stream and the session of one connection share.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use service::ByteReservation;
+
+/// Connects the stream of one connection with its session. All clones refer to the same stream.
+#[derive(Debug, Clone, Default)]
+pub(super) struct StreamHandle(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    is_aborted: AtomicBool,
+    uses_mqtt_v5: AtomicBool,
+    large_payload: Mutex<Option<LargePayload>>,
+}
+
+/// The payload of a large PUBLISH packet, which does not pass through `mqtt5`.
+#[derive(Debug)]
+pub(super) struct LargePayload {
+    pub payload: Bytes,
+    /// Memory of the payload in the message budget.
+    pub reservation: ByteReservation,
+}
+
+impl StreamHandle {
+    /// Aborts the stream: every later read and write fails.
+    pub fn abort(&self) {
+        self.0.is_aborted.store(true, Ordering::Release);
+    }
+
+    /// # Errors
+    /// When the stream was aborted.
+    pub fn check_not_aborted(&self) -> io::Result<()> {
+        if self.0.is_aborted.load(Ordering::Acquire) {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        Ok(())
+    }
+
+    /// Sets the MQTT version of the connection. The session calls this function before it accepts
+    /// the CONNECT packet.
+    pub fn set_uses_mqtt_v5(&self, uses_mqtt_v5: bool) {
+        self.0.uses_mqtt_v5.store(uses_mqtt_v5, Ordering::Release);
+    }
+
+    pub fn uses_mqtt_v5(&self) -> bool {
+        self.0.uses_mqtt_v5.load(Ordering::Acquire)
+    }
+
+    /// Stores the payload of the packet that `mqtt5` processes next.
+    pub fn set_large_payload(&self, payload: LargePayload) {
+        *self.0.large_payload.lock() = Some(payload);
+    }
+
+    /// Returns the payload of the packet that `mqtt5` currently processes. Returns `None` if the
+    /// packet is small and `mqtt5` has its payload.
+    pub fn take_large_payload(&self) -> Option<LargePayload> {
+        self.0.large_payload.lock().take()
+    }
+
+    /// Frees the payload of a packet that `mqtt5` has processed.
+    pub fn discard_large_payload(&self) {
+        drop(self.take_large_payload());
+    }
+}
