@@ -28,6 +28,7 @@ macro_rules! contract_tests {
                 failed_batch_stores_no_kind_of_row,
                 fenced_batch_stores_no_kind_of_row,
                 rejected_row_and_unavailable_database_are_different_errors,
+                reason_of_a_rejected_row_contains_no_values,
             }
             connections {
                 connection_is_visible_only_to_its_organization,

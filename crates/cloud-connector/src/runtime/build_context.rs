@@ -9,8 +9,13 @@ use crate::config::Config;
 use delivery::PendingResponses;
 use domain::Clock;
 use protocol::TopicScheme;
+use service::ByteBudget;
 use store::Repositories;
 use tenant::TenantLookup;
+
+/// Maximum memory of all messages between the broker and the database, including the buffers of the
+/// Kafka clients.
+pub(super) const MESSAGE_BUDGET_BYTES: usize = 128 * 1024 * 1024;
 
 /// Settings and shared values that the components of a process are built from.
 pub(super) struct BuildContext<'a> {
@@ -24,6 +29,8 @@ pub(super) struct BuildContext<'a> {
     pub tenant_lookup: Arc<dyn TenantLookup>,
     /// Requests of API callers that wait for the response of a client.
     pub responses: PendingResponses,
+    /// Limits the memory of all queued messages of the process.
+    pub message_budget: ByteBudget,
     pub stages: &'a Stages,
 }
 

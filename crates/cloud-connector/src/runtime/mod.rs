@@ -41,7 +41,7 @@ use anyhow::Result;
 use crate::config::Config;
 use delivery::PendingResponses;
 use domain::Clock;
-use service::{Health, Supervisor};
+use service::{ByteBudget, Health, Supervisor};
 
 pub use app::{App, AppInfo};
 pub use components::{
@@ -53,7 +53,7 @@ pub use roles::{Role, Roles};
 pub use run::{RunOutcome, run_until};
 
 use api_keys::load_api_keys;
-use build_context::BuildContext;
+use build_context::{BuildContext, MESSAGE_BUDGET_BYTES};
 use composition::Components;
 use database::Database;
 use shutdown_order::Stages;
@@ -95,6 +95,7 @@ pub async fn start(config: Config, roles: Roles, clock: Arc<dyn Clock>) -> Resul
         repositories: &database.repositories,
         data_dir: info.data_dir.as_deref(),
         tenant_lookup,
+        message_budget: ByteBudget::new(MESSAGE_BUDGET_BYTES),
         stages: &stages,
     };
     let components = Components::build(&context, listeners, api_keys.keys, &health)?;
