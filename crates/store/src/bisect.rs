@@ -1,7 +1,5 @@
 //! Writes a batch even if the database rejects one of its rows.
 
-use std::ops::ControlFlow;
-
 use domain::Timestamp;
 
 use crate::batch::{PresenceBatch, SplitBatch};
@@ -24,15 +22,12 @@ pub trait PartsObserver: Send {
     /// Called after a part was written in its own transaction.
     fn on_committed(&mut self, part: &PresenceBatch);
 
-    /// Called for each rejected part. `Break` ends [`record_batch_in_parts`]: the remaining parts
-    /// are then not written.
-    fn on_rejected(&mut self, part: RejectedPart) -> ControlFlow<()>;
+    /// Called for each rejected part.
+    fn on_rejected(&mut self, part: RejectedPart);
 }
 
 /// Writes a batch in one transaction. If the database rejects a row, splits the batch repeatedly
 /// and writes the parts in separate transactions.
-///
-/// Returns `Break` if the observer ended the operation.
 ///
 /// # Errors
 /// If the database is unavailable. Some of the parts can already be durable.
@@ -42,25 +37,20 @@ pub async fn record_batch_in_parts(
     leases: &[PartitionLease],
     now: Timestamp,
     observer: &mut dyn PartsObserver,
-) -> Result<ControlFlow<(), WriteOutcome>> {
+) -> Result<WriteOutcome> {
     let mut batches_to_write = vec![batch];
     while let Some(batch) = batches_to_write.pop() {
         match repository.record_batch(&batch, leases, now).await {
             Ok(WriteOutcome::Committed) => observer.on_committed(&batch),
-            Ok(fenced @ WriteOutcome::Fenced(_)) => return Ok(ControlFlow::Continue(fenced)),
+            Ok(fenced @ WriteOutcome::Fenced(_)) => return Ok(fenced),
             Err(StoreError::RowRejected(rejection)) => match batch.split() {
                 SplitBatch::Parts(parts) => batches_to_write.extend(parts),
                 SplitBatch::Indivisible(rows) => {
-                    if observer
-                        .on_rejected(RejectedPart { rows, rejection })
-                        .is_break()
-                    {
-                        return Ok(ControlFlow::Break(()));
-                    }
+                    observer.on_rejected(RejectedPart { rows, rejection });
                 }
             },
             Err(error) => return Err(error),
         }
     }
-    Ok(ControlFlow::Continue(WriteOutcome::Committed))
+    Ok(WriteOutcome::Committed)
 }

@@ -10,7 +10,6 @@
 //! writes the rows of only one client.
 
 use std::collections::HashSet;
-use std::ops::ControlFlow;
 
 use super::rejections::{BatchRows, RejectionMonitor, RejectionOutage, RowKind};
 use super::{RecorderDeps, metrics};
@@ -88,14 +87,12 @@ pub(super) async fn write_batch<'a>(
     let mut round = 0;
     while !batches_to_write.is_empty() {
         round += 1;
-        let mut observer = BatchObserver::new(monitor, &batches_to_write, now, progress, round);
+        let mut observer = BatchObserver::new(monitor, now, progress, round);
         for batch in std::mem::take(&mut batches_to_write) {
             let outcome =
                 store::record_batch_in_parts(&*deps.presence, batch, leases, now, &mut observer);
-            match outcome.await? {
-                ControlFlow::Continue(WriteOutcome::Committed) => {}
-                ControlFlow::Continue(fenced) => return Ok(fenced),
-                ControlFlow::Break(()) => break,
+            if let fenced @ WriteOutcome::Fenced(_) = outcome.await? {
+                return Ok(fenced);
             }
         }
         for part in observer.finish()? {
@@ -172,23 +169,19 @@ fn count_committed_rows(part: &PresenceBatch, progress: &mut WriteProgress) {
     }
 }
 
-/// Collects the rejected parts of a batch. Stops as soon as the rejected parts are an outage.
+/// Collects the rejected parts of a batch.
 struct BatchObserver<'a> {
     monitor: &'a RejectionMonitor,
     now: Timestamp,
     progress: &'a mut WriteProgress,
     round: usize,
-    /// Number of rows that are neither written nor rejected yet.
-    remaining_rows: usize,
     accepted_rows: usize,
     rejected_parts: Vec<RejectedPart>,
-    outage: Option<RejectionOutage>,
 }
 
 impl<'a> BatchObserver<'a> {
     fn new(
         monitor: &'a RejectionMonitor,
-        batches: &[PresenceBatch],
         now: Timestamp,
         progress: &'a mut WriteProgress,
         round: usize,
@@ -198,18 +191,13 @@ impl<'a> BatchObserver<'a> {
             now,
             progress,
             round,
-            remaining_rows: batches.iter().map(PresenceBatch::row_count).sum(),
             accepted_rows: 0,
             rejected_parts: Vec::new(),
-            outage: None,
         }
     }
 
     /// Returns the rejected parts. Fails if the rejected parts are an outage.
     fn finish(self) -> Result<Vec<RejectedPart>, RejectionOutage> {
-        if let Some(outage) = self.outage {
-            return Err(outage);
-        }
         if self.is_counted() {
             return Ok(self.rejected_parts);
         }
@@ -233,28 +221,12 @@ impl<'a> BatchObserver<'a> {
 
 impl PartsObserver for BatchObserver<'_> {
     fn on_committed(&mut self, part: &PresenceBatch) {
-        self.remaining_rows -= part.row_count();
         self.accepted_rows += part.row_count();
         count_committed_rows(part, self.progress);
     }
 
-    fn on_rejected(&mut self, part: RejectedPart) -> ControlFlow<()> {
-        self.remaining_rows -= part.rows.row_count();
+    fn on_rejected(&mut self, part: RejectedPart) {
         self.rejected_parts.push(part);
-        if self.is_counted() {
-            return ControlFlow::Continue(());
-        }
-        // The other rows of the batch could be accepted.
-        let rows = BatchRows {
-            accepted: self.accepted_rows + self.remaining_rows,
-            rejected: &self.rejected_parts,
-        };
-        self.outage = self.monitor.check(&rows, self.now);
-        if self.outage.is_some() {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        }
     }
 }
 

@@ -94,7 +94,6 @@ impl RowKind {
 }
 
 /// The accepted and rejected rows of a batch.
-#[derive(Default)]
 pub(super) struct BatchRows<'a> {
     pub accepted: usize,
     pub rejected: &'a [RejectedPart],
@@ -129,15 +128,7 @@ impl RejectionMonitor {
         if rows.rejected.is_empty() {
             return None;
         }
-        state.detect_outage(rows, &BatchRows::default())
-    }
-
-    /// Returns the outage if the rows in the window and the rows of this batch are an outage. Does
-    /// not change the window.
-    pub fn check(&self, rows: &BatchRows<'_>, now: Timestamp) -> Option<RejectionOutage> {
-        let mut state = self.0.lock();
-        state.window.remove_expired(now);
-        state.detect_outage(rows, rows)
+        state.detect_outage(rows.rejected)
     }
 
     /// Ends the outage, because the database has accepted a row of the rejected kind.
@@ -152,16 +143,10 @@ impl RejectionMonitor {
 }
 
 impl MonitorState {
-    /// Searches for an outage among the reasons in `batch`. Counts the rows in the window and in
-    /// `rows_outside_window`.
-    fn detect_outage(
-        &mut self,
-        batch: &BatchRows<'_>,
-        rows_outside_window: &BatchRows<'_>,
-    ) -> Option<RejectionOutage> {
-        let reason = self.window.outage_reason(rows_outside_window)?;
-        let part = batch
-            .rejected
+    /// Searches for an outage. `rejected_parts` are the parts that were added to the window last.
+    fn detect_outage(&mut self, rejected_parts: &[RejectedPart]) -> Option<RejectionOutage> {
+        let reason = self.window.outage_reason()?;
+        let part = rejected_parts
             .iter()
             .find(|part| part.rejection.reason == reason)?;
         let outage = RejectionOutage {
@@ -211,22 +196,14 @@ impl Window {
     }
 
     /// Returns the reason for which enough rows are rejected for an outage.
-    fn outage_reason(&self, batch: &BatchRows<'_>) -> Option<String> {
+    fn outage_reason(&self) -> Option<String> {
         let mut rows_by_reason: HashMap<&str, (usize, HashSet<Option<&ClientId>>)> = HashMap::new();
-        let mut total_rows = batch.accepted + self.accepted.iter().map(|(_, n)| n).sum::<usize>();
-        let window_rejections = self
-            .rejected
-            .iter()
-            .map(|rows| (&*rows.reason, rows.client.as_ref(), rows.row_count));
-        let batch_rejections = batch.rejected.iter().map(|part| {
-            let (client, row_count) = (client_of(&part.rows), part.rows.row_count());
-            (&*part.rejection.reason, client, row_count)
-        });
-        for (reason, client, row_count) in window_rejections.chain(batch_rejections) {
-            let (rows, clients) = rows_by_reason.entry(reason).or_default();
-            *rows += row_count;
-            clients.insert(client);
-            total_rows += row_count;
+        let mut total_rows: usize = self.accepted.iter().map(|(_, rows)| rows).sum();
+        for rejected in &self.rejected {
+            let (rows, clients) = rows_by_reason.entry(&rejected.reason).or_default();
+            *rows += rejected.row_count;
+            clients.insert(rejected.client.as_ref());
+            total_rows += rejected.row_count;
         }
         rows_by_reason
             .into_iter()
@@ -345,21 +322,5 @@ mod tests {
         monitor.end_outage();
         assert_eq!(monitor.outage(), None);
         assert!(!add(&monitor, 1, 0, 0..1, "reason"), "the window is empty");
-    }
-
-    #[test]
-    fn rows_that_are_not_written_yet_count_as_accepted_in_the_check() {
-        let monitor = RejectionMonitor::default();
-        let rejected: Vec<RejectedPart> = (0..30)
-            .map(|n| rejected_part(&format!("client-{n}"), "reason"))
-            .collect();
-        let mut rows = BatchRows {
-            accepted: 470,
-            rejected: &rejected,
-        };
-        let now = START;
-        assert_eq!(monitor.check(&rows, now), None);
-        rows.accepted = 29;
-        assert!(monitor.check(&rows, now).is_some());
     }
 }

@@ -1,7 +1,5 @@
 //! A batch is written completely or not at all.
 
-use std::ops::ControlFlow;
-
 use store::{PartitionLease, PresenceBatch, QueueTopic, StoreError, WriteOutcome};
 use test_support::stores::TestStore;
 
@@ -149,9 +147,8 @@ impl store::PartsObserver for ObservedParts {
         self.committed_dead_letters += part.dead_letters.len();
     }
 
-    fn on_rejected(&mut self, part: store::RejectedPart) -> ControlFlow<()> {
+    fn on_rejected(&mut self, part: store::RejectedPart) {
         self.rejected_upserts.push(part.rows.upserts);
-        ControlFlow::Continue(())
     }
 }
 
@@ -195,7 +192,7 @@ pub async fn every_kind_of_row_survives_the_bisection_of_a_rejected_batch(store:
         store::record_batch_in_parts(&*store.presence, batch, &[], timestamp_at(9), &mut parts)
             .await
             .unwrap();
-    assert_eq!(outcome, ControlFlow::Continue(WriteOutcome::Committed));
+    assert_eq!(outcome, WriteOutcome::Committed);
     assert_eq!(parts.rejected_upserts, [rejected.upserts]);
     assert_eq!(parts.committed_dead_letters, expected_dead_letters);
     assert_eq!(sample_batch::stored_kinds(store).await, KindOfRow::ALL);
