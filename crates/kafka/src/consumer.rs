@@ -16,13 +16,26 @@ use rdkafka::{ClientContext, Statistics, Timestamp as KafkaTimestamp};
 use tokio::sync::mpsc;
 
 use super::KafkaSettings;
-use super::client_config::{self, ErrorLogger, KafkaError, MAX_MESSAGE_BYTES};
+use super::client_config::{self, ErrorLogger, KafkaError};
 use domain::Timestamp;
 
 const SEEK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Interval at which librdkafka reports statistics. The statistics contain the consumer lag.
 const STATISTICS_INTERVAL_MS: &str = "5000";
+
+/// Maximum size of the prefetched messages. librdkafka sends the next fetch request while the
+/// prefetched messages are smaller.
+const MAX_PREFETCHED_KBYTES: &str = "4096";
+/// Maximum size of a response to a fetch request. Kafka sends a larger response only if the first
+/// message batch is larger.
+///
+/// The limit is low, because it applies to compressed messages, and LZ4 compresses repetitive
+/// messages by a factor of up to 255. librdkafka decompresses a whole response at once.
+const MAX_FETCH_BYTES: &str = "131072";
+/// Memory that a consumer typically needs for prefetched messages: the prefetched messages and one
+/// decompressed response.
+pub const CONSUMER_BUFFER_BYTES: usize = 8 * 1024 * 1024;
 
 /// Consumes one topic as a member of a consumer group.
 pub struct Consumer {
@@ -147,10 +160,14 @@ impl Consumer {
             .set("enable.auto.commit", "true")
             .set("auto.commit.interval.ms", "1000")
             .set("enable.auto.offset.store", "false")
-            // The next three settings limit the memory for prefetched messages.
+            // The next five settings limit the memory for prefetched messages. librdkafka requires
+            // `fetch.max.bytes` to be at least `message.max.bytes`, which has no other effect on a
+            // consumer. A consumer can also read messages that are larger than these settings.
             .set("queued.min.messages", "2000")
-            .set("queued.max.messages.kbytes", "8192")
-            .set("fetch.message.max.bytes", MAX_MESSAGE_BYTES)
+            .set("queued.max.messages.kbytes", MAX_PREFETCHED_KBYTES)
+            .set("message.max.bytes", MAX_FETCH_BYTES)
+            .set("fetch.max.bytes", MAX_FETCH_BYTES)
+            .set("fetch.message.max.bytes", MAX_FETCH_BYTES)
             // When the prefetch buffer of a partition is full, librdkafka waits this long before
             // the next fetch. With the default of one second, the buffer would often be empty
             // before the next fetch.

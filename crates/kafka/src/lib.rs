@@ -8,7 +8,9 @@ mod settings;
 mod topics;
 
 pub use client_config::KafkaError;
-pub use consumer::{Consumer, ConsumerEvent, ConsumerHealthCheck, KafkaMessage};
+pub use consumer::{
+    CONSUMER_BUFFER_BYTES, Consumer, ConsumerEvent, ConsumerHealthCheck, KafkaMessage,
+};
 pub use producer::{DeliveryHandle, ProduceError, Producer};
 pub use settings::{KafkaSecurity, KafkaSettings, SaslMechanism};
 pub use topics::{TopicCreation, create_topics, probe};

@@ -14,6 +14,12 @@ use super::client_config::{self, ErrorLogger, KafkaError, MAX_MESSAGE_BYTES};
 /// Delay before a retry when the local queue of librdkafka is full.
 const QUEUE_FULL_RETRY_DELAY: Duration = Duration::from_millis(10);
 
+/// Maximum size of the messages in the local queue. The memory of these messages is part of the
+/// message budget, which ingest limits.
+const MAX_QUEUED_KBYTES: &str = "65536";
+/// Maximum size of the messages to other services in the local queue.
+const MAX_QUEUED_BEST_EFFORT_KBYTES: &str = "8192";
+
 /// A Kafka producer. All clones use the same connection.
 #[derive(Clone)]
 pub struct Producer {
@@ -48,9 +54,9 @@ impl Producer {
     pub fn new(kafka: &KafkaSettings) -> Result<Self, KafkaError> {
         // There is no message timeout. Otherwise a message could expire and be sent again after
         // later messages of the same client. The queue cannot become too long, because the number
-        // of MQTT messages in flight is limited. The partitioner is the same as in the Go
+        // and size of MQTT messages in flight are limited. The partitioner is the same as in the Go
         // implementation, so that both choose the same partition for a client.
-        Self::with_settings(kafka, "0", "fnv1a")
+        Self::with_settings(kafka, "0", "fnv1a", MAX_QUEUED_KBYTES)
     }
 
     /// Creates a producer for messages to other services. The delivery of a message fails after 10
@@ -60,13 +66,14 @@ impl Producer {
     /// # Errors
     /// When a setting is invalid.
     pub fn new_best_effort(kafka: &KafkaSettings) -> Result<Self, KafkaError> {
-        Self::with_settings(kafka, "10000", "consistent")
+        Self::with_settings(kafka, "10000", "consistent", MAX_QUEUED_BEST_EFFORT_KBYTES)
     }
 
     fn with_settings(
         kafka: &KafkaSettings,
         message_timeout_ms: &str,
         partitioner: &str,
+        max_queued_kbytes: &str,
     ) -> Result<Self, KafkaError> {
         let inner = client_config::common_config(kafka)?
             // A message is delivered when all in-sync replicas have stored it. Without idempotence,
@@ -79,7 +86,7 @@ impl Producer {
             // With high traffic, librdkafka collects messages into batches while earlier requests
             // are in flight. With low traffic, a longer linger time would only delay messages.
             .set("linger.ms", "0.5")
-            .set("queue.buffering.max.kbytes", "65536")
+            .set("queue.buffering.max.kbytes", max_queued_kbytes)
             .set("partitioner", partitioner)
             .create_with_context(ErrorLogger)
             .map_err(|error| client_config::rejected_settings_error(&error))?;

@@ -23,7 +23,7 @@ use pipeline::record::{
     Recorder, RecorderConfig, RecorderDeps,
 };
 use protocol::{Dialect, DialectSettings, InboundMessage, TopicScheme};
-use service::TaskGroup;
+use service::{ByteBudget, TaskGroup};
 use store::{PresenceBatch, PresenceRepository, StoreError, StoredState, WriteOutcome};
 use tenant::{MassLossDetector, TenantLookup, TenantLookupOutcome};
 
@@ -104,6 +104,7 @@ impl Fixture {
             source_registrar: None,
             handshake_error_sender,
             clock: Arc::new(SystemClock),
+            message_budget: ByteBudget::new(128 * 1024 * 1024),
             config: RecorderConfig {
                 max_batch_size: 100,
                 tenant_lookup_timeout: Duration::from_secs(1),

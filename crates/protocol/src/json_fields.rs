@@ -3,6 +3,10 @@
 //! The functions accept the irregular values that real clients send, such as null instead of an
 //! absent field. The functions reject values that the databases cannot store.
 
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
@@ -29,6 +33,136 @@ pub(super) fn parse_envelope(payload: &[u8]) -> Result<(String, Fields), Rejecti
         Some(Value::String(message_type)) => Ok((message_type, fields)),
         _ => Err(Rejection::invalid_schema("type is not a string")),
     }
+}
+
+/// Parses the payload of a response. Returns the message type and the text fields in `field_names`.
+/// Ignores all other fields.
+///
+/// A response can be large. Its content is not kept, because a parsed JSON value can need almost a
+/// hundred times as much memory as its text. A field that is not a text becomes `true`, which the
+/// functions of this module reject.
+pub(super) fn parse_response_envelope(
+    payload: &[u8],
+    field_names: &[&str],
+) -> Result<(String, Fields), Rejection> {
+    let payload = std::str::from_utf8(payload)
+        .map_err(|error| Rejection::new(RejectReason::InvalidJson, error.to_string()))?;
+    let mut deserializer = serde_json::Deserializer::from_str(payload);
+    let fields = TextFields { field_names }
+        .deserialize(&mut deserializer)
+        .and_then(|fields| deserializer.end().map(|()| fields))
+        .map_err(|error| invalid_json_rejection(&error))?;
+    let Some(mut fields) = fields else {
+        return Err(Rejection::invalid_schema("the message is not an object"));
+    };
+    match fields.remove("type") {
+        Some(Value::String(message_type)) => Ok((message_type, fields)),
+        _ => Err(Rejection::invalid_schema("type is not a string")),
+    }
+}
+
+/// Deserializes `type` and the fields in `field_names` of an object. Returns `None` if the value is
+/// not an object.
+struct TextFields<'a> {
+    field_names: &'a [&'a str],
+}
+
+/// Deserializes a text. Any other value except null becomes `true`.
+struct TextOrNull;
+
+/// Implements the methods of [`Visitor`] for values without content.
+macro_rules! visit_other_values {
+    ($lifetime:lifetime, $result:expr) => {
+        fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
+            Ok($result)
+        }
+
+        fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
+            Ok($result)
+        }
+
+        fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
+            Ok($result)
+        }
+
+        fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
+            Ok($result)
+        }
+
+        fn visit_seq<A: SeqAccess<$lifetime>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+            while seq.next_element::<IgnoredAny>()?.is_some() {}
+            Ok($result)
+        }
+    };
+}
+
+impl<'de> DeserializeSeed<'de> for TextFields<'_> {
+    type Value = Option<Fields>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for TextFields<'_> {
+    type Value = Option<Fields>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a message")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut fields = Fields::new();
+        while let Some(name) = map.next_key::<Cow<'de, str>>()? {
+            if name == "type" || self.field_names.contains(&&*name) {
+                fields.insert(name.into_owned(), map.next_value_seed(TextOrNull)?);
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(Some(fields))
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    visit_other_values!('de, None);
+}
+
+impl<'de> DeserializeSeed<'de> for TextOrNull {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for TextOrNull {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Value, E> {
+        Ok(Value::String(text.to_owned()))
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(Value::Bool(true))
+    }
+
+    visit_other_values!('de, Value::Bool(true));
 }
 
 /// Removes a message id from `fields` and returns it. Returns `None` if the message id is absent,

@@ -29,6 +29,7 @@ macro_rules! contract_tests {
                 fenced_batch_stores_no_kind_of_row,
                 operations_succeed_again_after_their_transactions_failed,
                 rejected_row_and_unavailable_database_are_different_errors,
+                reason_of_a_rejected_row_contains_no_values,
             }
             connections {
                 connection_is_visible_only_to_its_organization,

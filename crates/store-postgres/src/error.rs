@@ -4,21 +4,26 @@ use store::StoreError;
 
 /// Converts an error of the driver.
 pub(crate) fn store_error(error: sqlx::Error) -> StoreError {
-    StoreError::new(is_row_rejection(&error), error)
+    StoreError::new(rejection_reason(&error), error)
 }
 
-/// Returns whether PostgreSQL rejected the values of the statement. Returns false for unknown
-/// errors: the caller then retries, and a needless retry does no harm.
-fn is_row_rejection(error: &sqlx::Error) -> bool {
+/// Returns the error code and the constraint if PostgreSQL rejected the values of the statement.
+/// Returns `None` for unknown errors: the caller then retries, and a needless retry does no harm.
+fn rejection_reason(error: &sqlx::Error) -> Option<String> {
     let sqlx::Error::Database(error) = error else {
-        return matches!(error, sqlx::Error::Encode(_));
+        let is_encode_error = matches!(error, sqlx::Error::Encode(_));
+        return is_encode_error.then(|| "encode".to_owned());
     };
     let code = error.code().unwrap_or_default();
     // Classes of PostgreSQL error codes: data exception, integrity constraint violation, program
     // limit exceeded (for example the size of an index row).
-    ["22", "23", "54"]
+    let is_rejection = ["22", "23", "54"]
         .iter()
-        .any(|class| code.starts_with(class))
+        .any(|class| code.starts_with(class));
+    is_rejection.then(|| match error.constraint() {
+        Some(constraint) => format!("{code} {constraint}"),
+        None => code.into_owned(),
+    })
 }
 
 /// Creates the error of a server that does not respond.

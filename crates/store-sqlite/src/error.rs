@@ -14,11 +14,23 @@ const SQLITE_NOTADB: i32 = 26;
 /// Converts an error of the driver. SQLite can reject the values of a statement. Unknown errors are
 /// no rejections: the caller then retries, and a needless retry does no harm.
 pub(crate) fn store_error(error: sqlx::Error) -> StoreError {
-    let is_row_rejection = match result_code(&error) {
-        Some(code) => [SQLITE_TOOBIG, SQLITE_CONSTRAINT, SQLITE_MISMATCH].contains(&code),
-        None => matches!(error, sqlx::Error::Encode(_)),
+    let reason = match result_code(&error) {
+        Some(SQLITE_TOOBIG | SQLITE_CONSTRAINT | SQLITE_MISMATCH) => Some(rejection_reason(&error)),
+        Some(_) => None,
+        None => matches!(error, sqlx::Error::Encode(_)).then(|| "encode".to_owned()),
     };
-    StoreError::new(is_row_rejection, error)
+    StoreError::new(reason, error)
+}
+
+/// Returns the error code and the message, without the digits of the message. The message contains
+/// the name of the constraint. Digits are removed, because they can be a value of the row.
+fn rejection_reason(error: &sqlx::Error) -> String {
+    let Some(error) = error.as_database_error() else {
+        return String::new();
+    };
+    let code = error.code().unwrap_or_default();
+    let message = error.message().chars().filter(|c| !c.is_ascii_digit());
+    format!("{code} {}", message.collect::<String>())
 }
 
 /// Returns whether the database file is damaged or is not a database.

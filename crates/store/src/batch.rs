@@ -129,6 +129,19 @@ impl PresenceBatch {
             && dead_letters.is_empty()
     }
 
+    /// Returns the number of rows.
+    #[must_use]
+    pub fn row_count(&self) -> usize {
+        let Self {
+            upserts,
+            heartbeats,
+            connection_ends,
+            dead_letters,
+            dead_letter_limits: _,
+        } = self;
+        upserts.len() + heartbeats.len() + connection_ends.len() + dead_letters.len()
+    }
+
     /// Splits a batch into smaller batches, to find a row that the database rejects.
     ///
     /// A batch of several clients is split into two batches with half of the clients each. All rows

@@ -3,15 +3,31 @@
 use domain::Timestamp;
 
 use crate::batch::{PresenceBatch, SplitBatch};
-use crate::error::{Result, StoreError};
+use crate::error::{Result, RowRejection, StoreError};
 use crate::partitions::PartitionLease;
 use crate::presence::{PresenceRepository, WriteOutcome};
 
+/// A part of a batch that the database rejects and that cannot be split. The part contains either
+/// one dead letter, or the presence changes of one client.
+#[derive(Debug)]
+pub struct RejectedPart {
+    /// The rows of the part. None of them is written.
+    pub rows: PresenceBatch,
+    /// Why the database rejects the part.
+    pub rejection: RowRejection,
+}
+
+/// Receives the result of each part of a batch.
+pub trait PartsObserver: Send {
+    /// Called after a part was written in its own transaction.
+    fn on_committed(&mut self, part: &PresenceBatch);
+
+    /// Called for each rejected part.
+    fn on_rejected(&mut self, part: RejectedPart);
+}
+
 /// Writes a batch in one transaction. If the database rejects a row, splits the batch repeatedly
 /// and writes the parts in separate transactions.
-///
-/// `replace_rejected` receives a rejected batch that cannot be split, and the error of the
-/// database. It returns the batch to write instead, or `None` to discard the rejected batch.
 ///
 /// # Errors
 /// If the database is unavailable. Some of the parts can already be durable.
@@ -20,17 +36,17 @@ pub async fn record_batch_in_parts(
     batch: PresenceBatch,
     leases: &[PartitionLease],
     now: Timestamp,
-    mut replace_rejected: impl FnMut(PresenceBatch, &str) -> Option<PresenceBatch>,
+    observer: &mut dyn PartsObserver,
 ) -> Result<WriteOutcome> {
     let mut batches_to_write = vec![batch];
     while let Some(batch) = batches_to_write.pop() {
         match repository.record_batch(&batch, leases, now).await {
-            Ok(WriteOutcome::Committed) => {}
-            Ok(WriteOutcome::Fenced(lost_leases)) => return Ok(WriteOutcome::Fenced(lost_leases)),
-            Err(StoreError::RowRejected(error)) => match batch.split() {
+            Ok(WriteOutcome::Committed) => observer.on_committed(&batch),
+            Ok(fenced @ WriteOutcome::Fenced(_)) => return Ok(fenced),
+            Err(StoreError::RowRejected(rejection)) => match batch.split() {
                 SplitBatch::Parts(parts) => batches_to_write.extend(parts),
-                SplitBatch::Indivisible(batch) => {
-                    batches_to_write.extend(replace_rejected(batch, &error.to_string()));
+                SplitBatch::Indivisible(rows) => {
+                    observer.on_rejected(RejectedPart { rows, rejection });
                 }
             },
             Err(error) => return Err(error),

@@ -1,7 +1,7 @@
 //! Database errors, classified by how the caller must react.
 
 /// An error of a database driver.
-type BoxedError = Box<dyn std::error::Error + Send + Sync>;
+pub type BoxedError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Result of a database operation.
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
@@ -15,7 +15,7 @@ pub enum StoreError {
     /// The database rejected a value, or the row violates a constraint. A retry with the same row
     /// fails again.
     #[error("the database rejected a row: {0}")]
-    RowRejected(#[source] BoxedError),
+    RowRejected(#[source] RowRejection),
     /// The database does not have the schema that this version of the program needs.
     #[error("{0}")]
     Schema(String),
@@ -25,16 +25,30 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Creates an error from an error of the database driver. `is_row_rejection` is true if the
-    /// database rejected the values of the statement.
+    /// Creates an error from an error of the database driver. `rejection_reason` is the reason of
+    /// [`RowRejection`] if the database rejected the values of the statement, otherwise `None`.
     pub fn new(
-        is_row_rejection: bool,
+        rejection_reason: Option<String>,
         error: impl std::error::Error + Send + Sync + 'static,
     ) -> Self {
-        if is_row_rejection {
-            Self::RowRejected(Box::new(error))
-        } else {
-            Self::Unavailable(Box::new(error))
+        match rejection_reason {
+            Some(reason) => Self::RowRejected(RowRejection {
+                reason,
+                error: Box::new(error),
+            }),
+            None => Self::Unavailable(Box::new(error)),
         }
     }
+}
+
+/// The database rejected a row.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct RowRejection {
+    /// The error code and the constraint, without values of the row. Rows that violate the same
+    /// constraint have the same reason.
+    pub reason: String,
+    /// The error of the database driver.
+    #[source]
+    pub error: BoxedError,
 }

@@ -34,12 +34,12 @@ use std::sync::Arc;
 pub use batch::{
     ConnectionEnd, ConnectionUpsert, HeartbeatUpdate, PresenceBatch, SplitBatch, TenantChange,
 };
-pub use bisect::record_batch_in_parts;
+pub use bisect::{PartsObserver, RejectedPart, record_batch_in_parts};
 pub use connections::ConnectionRepository;
 pub use dead_letters::{
     DeadLetter, DeadLetterFilter, DeadLetterLimits, DeadLetterRepository, StoredDeadLetter,
 };
-pub use error::{Result, StoreError};
+pub use error::{Result, RowRejection, StoreError};
 pub use lookup_queue::{
     ClaimedConnection, LookupOutcome, LookupQueueRepository, LookupReason, LookupResult,
     TenantlessClient, TenantlessCounts,

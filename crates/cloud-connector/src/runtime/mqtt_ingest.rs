@@ -50,6 +50,7 @@ impl MqttIngest {
             forward_destination,
             clock: context.clock.clone(),
             last_received_at: parking_lot::Mutex::default(),
+            message_budget: context.message_budget.clone(),
         })?;
         Ok(Self { ingest, producer })
     }

@@ -57,6 +57,7 @@ impl Recording {
             source_registrar,
             handshake_error_sender,
             clock: context.clock.clone(),
+            message_budget: context.message_budget.clone(),
             config: RecorderConfig {
                 max_batch_size: config.record.max_batch_size,
                 tenant_lookup_timeout: config.record.tenant_lookup_timeout.get(),

@@ -17,7 +17,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use protocol::{DialectSettings, InboundMessage, TopicScheme};
 use serde_json::{Value, json};
-use service::TaskGroup;
+use service::{ByteBudget, TaskGroup};
 use store::{DeadLetterFilter, DeadLetterLimits};
 use tenant::{MassLossDetector, TenantLookup, TenantLookupOutcome};
 use test_support::stores::TestStore;
@@ -324,6 +324,7 @@ impl CaseRunner {
             source_registrar: None,
             handshake_error_sender: HandshakeErrorSender::channel().0,
             clock: Arc::new(FixedClock),
+            message_budget: ByteBudget::new(128 * 1024 * 1024),
             config: RecorderConfig {
                 max_batch_size: 1000,
                 tenant_lookup_timeout: Duration::from_secs(5),
@@ -505,9 +506,10 @@ impl CaseRunner {
     /// Submits a batch of messages from the ingress topic, and waits until the recorder has written
     /// the batch.
     async fn deliver_batch(&self, inputs: Vec<RecorderInput>) {
+        let inputs = inputs.into_iter().map(|input| self.recorder.prepare(input));
         let receipt = self
             .recorder
-            .submit_from_partition(self.ingress_lease, inputs);
+            .submit_from_partition(self.ingress_lease, inputs.collect());
         receipt.wait_until_durable().await.unwrap();
     }
 
@@ -523,7 +525,7 @@ impl CaseRunner {
             let input = self.recorder_input(topic, Bytes::new(), received_at, false, None);
             let receipt = self
                 .recorder
-                .submit_from_partition(self.answers_lease, vec![input]);
+                .submit_from_partition(self.answers_lease, vec![self.recorder.prepare(input)]);
             receipt.wait_until_durable().await.unwrap();
         }
     }

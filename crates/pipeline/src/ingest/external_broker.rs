@@ -21,11 +21,12 @@ use mqtt::{
     self, Ack, Backoff, ConnectOptions, ConnectOptionsError, EventLoop, MqttEvent, MqttHandle,
 };
 use protocol::{InboundMessage, TopicScheme};
-use service::TaskGroup;
 use service::health::HealthResult;
+use service::{ByteBudget, TaskGroup};
 
 /// Capacity of the channel between `poll_connection` and `forward_messages`. The capacity exceeds
 /// the limit of unacknowledged messages, so `poll_connection` does not wait for `forward_messages`.
+/// The message budget limits the size of the messages in the channel.
 const MESSAGE_CHANNEL_CAPACITY: usize = 70_000;
 /// Maximum time that a shutdown waits until forwarded messages are stored. The broker redelivers
 /// messages that are not acknowledged within this time.
@@ -45,6 +46,8 @@ pub struct IngestDeps {
     pub clock: Arc<dyn Clock>,
     /// Receive time of the last received message.
     pub last_received_at: Mutex<Timestamp>,
+    /// Limits the memory of all queued messages of the process.
+    pub message_budget: ByteBudget,
 }
 
 /// Ingest from an external broker. Clones share the same state.
@@ -202,7 +205,8 @@ async fn poll_connection(
     subscribed_sender: oneshot::Sender<()>,
 ) -> String {
     let mut subscribed_sender = Some(subscribed_sender);
-    let (in_flight, qos0_budget) = (InFlightCounter::default(), Qos0Budget::default());
+    let in_flight = InFlightCounter::new(deps.message_budget.clone());
+    let qos0_budget = Qos0Budget::new(deps.message_budget.clone());
     loop {
         if pending_subacks == 0
             && let Some(subscribed_sender) = subscribed_sender.take()

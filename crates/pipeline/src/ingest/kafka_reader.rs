@@ -1,7 +1,7 @@
 //! Reads a Kafka topic and submits its messages to the recorder in chunks per partition. The offset
 //! of a chunk is stored after the recorder has committed the chunk.
 //!
-//! Backpressure: while too many messages are in flight, the reader does not poll. If polling stops
+//! Backpressure: while too many messages or bytes are in flight, the reader does not poll. If polling stops
 //! for longer than `MAX_TIME_WITHOUT_POLL`, for example because the database is down, the reader
 //! pauses its partitions and polls again. Polling keeps the reader in the consumer group. The
 //! reader does not pause partitions earlier, because pausing discards prefetched messages.
@@ -18,19 +18,27 @@ use futures::{FutureExt as _, StreamExt as _};
 use tokio::time::{Instant, sleep_until};
 
 use super::forward::parse_topic_from_client;
-use crate::record::{PartitionLease, QueuePosition, QueueTopic, Recorder, RecorderInput};
+use crate::record::{
+    PartitionLease, PreparedInput, QueuePosition, QueueTopic, Recorder, RecorderInput,
+};
 use kafka::header::{self, deprecated};
-use kafka::{Consumer, ConsumerEvent, KafkaMessage};
+use kafka::{CONSUMER_BUFFER_BYTES, Consumer, ConsumerEvent, KafkaMessage};
 use protocol::{InboundMessage, OriginalPayload, TopicScheme};
-use service::TaskGroup;
+use service::{ByteReservation, TaskGroup};
 
 /// Maximum number of messages that the reader submits to the recorder in one chunk.
 const MAX_CHUNK_MESSAGES: usize = 500;
+/// Maximum size of the messages that the reader submits to the recorder in one chunk. Also the size
+/// of the payloads after which the reader lets other tasks run.
+const MAX_CHUNK_BYTES: usize = 1024 * 1024;
 /// The reader stops polling at this number of messages in flight.
 const MAX_IN_FLIGHT_MESSAGES: usize = 5_000;
 /// After the reader has stopped polling, it polls again when at most this number of messages is in
 /// flight.
 const RESUME_IN_FLIGHT_MESSAGES: usize = 2_500;
+/// The reader always continues polling while fewer bytes than this are in flight. Otherwise it would
+/// stop if other components of the process used the whole message budget.
+const MIN_IN_FLIGHT_BYTES: usize = 8 * 1024 * 1024;
 const LEASE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// If backpressure stops polling for this time, the reader pauses its partitions and polls again.
 const MAX_TIME_WITHOUT_POLL: Duration = Duration::from_secs(2);
@@ -42,7 +50,15 @@ struct ChunkOutcome {
     first_offset: i64,
     last_offset: i64,
     message_count: usize,
+    byte_count: usize,
     is_durable: bool,
+}
+
+/// A message that is not submitted yet, without the parts that the recorder does not need.
+struct PreparedMessage {
+    partition: i32,
+    offset: i64,
+    input: PreparedInput,
 }
 
 /// Reads one Kafka topic for the recorder.
@@ -57,11 +73,12 @@ pub struct KafkaReader {
     /// until the lease is acquired.
     partition_leases: BTreeMap<i32, Option<PartitionLease>>,
     /// Messages of assigned partitions whose lease is not acquired yet.
-    messages_awaiting_lease: Vec<KafkaMessage>,
+    messages_awaiting_lease: Vec<PreparedMessage>,
     /// The running request for missing leases. `None` if no request is running.
     acquire_request: Option<BoxFuture<'static, Vec<PartitionLease>>>,
     chunks_in_flight: FuturesUnordered<BoxFuture<'static, ChunkOutcome>>,
     in_flight_messages: usize,
+    in_flight_bytes: usize,
     /// Partition and first offset of each chunk in flight.
     chunk_starts: BTreeSet<(i32, i64)>,
     /// Time at which the reader stopped polling because of backpressure. `None` if no backpressure
@@ -72,6 +89,8 @@ pub struct KafkaReader {
     is_stopping: bool,
     /// The highest durable offset of each partition.
     durable_offsets: HashMap<i32, i64>,
+    /// Reserves the memory of the messages that the consumer prefetches.
+    _consumer_buffer: ByteReservation,
 }
 
 impl KafkaReader {
@@ -85,6 +104,7 @@ impl KafkaReader {
         owner_name: String,
     ) -> Self {
         Self {
+            _consumer_buffer: recorder.message_budget().reserve(CONSUMER_BUFFER_BYTES),
             queue_topic,
             consumer,
             recorder,
@@ -95,6 +115,7 @@ impl KafkaReader {
             acquire_request: None,
             chunks_in_flight: FuturesUnordered::new(),
             in_flight_messages: 0,
+            in_flight_bytes: 0,
             chunk_starts: BTreeSet::new(),
             backpressure_since: None,
             is_paused: false,
@@ -134,24 +155,25 @@ impl KafkaReader {
     /// Handles an event and all further events that are already available. Chunks are therefore
     /// large under high load.
     fn on_event(&mut self, first_event: ConsumerEvent) {
-        let mut messages_by_partition: BTreeMap<i32, Vec<KafkaMessage>> = BTreeMap::new();
+        let mut messages_by_partition: BTreeMap<i32, Vec<PreparedMessage>> = BTreeMap::new();
         let mut next_event = Some(first_event);
-        let mut messages = 0;
+        let (mut messages, mut payload_bytes) = (0, 0);
         while let Some(event) = next_event.take() {
             match event {
                 ConsumerEvent::Message(message) => {
                     messages += 1;
+                    payload_bytes += message.payload.len();
                     messages_by_partition
                         .entry(message.partition)
                         .or_default()
-                        .push(message);
+                        .push(self.prepare(&message));
                 }
                 other => {
                     self.submit_or_keep_messages(std::mem::take(&mut messages_by_partition));
                     self.on_rebalance_or_error(other);
                 }
             }
-            if messages < MAX_CHUNK_MESSAGES {
+            if messages < MAX_CHUNK_MESSAGES && payload_bytes < MAX_CHUNK_BYTES {
                 next_event = self.consumer.next().now_or_never();
             }
         }
@@ -237,7 +259,7 @@ impl KafkaReader {
                 *assigned = Some(lease);
             }
         }
-        let mut messages_by_partition: BTreeMap<i32, Vec<KafkaMessage>> = BTreeMap::new();
+        let mut messages_by_partition: BTreeMap<i32, Vec<PreparedMessage>> = BTreeMap::new();
         for message in std::mem::take(&mut self.messages_awaiting_lease) {
             messages_by_partition
                 .entry(message.partition)
@@ -249,15 +271,17 @@ impl KafkaReader {
 
     /// Submits the messages of partitions that have a lease. Keeps the messages of other assigned
     /// partitions in memory until the lease is acquired.
-    fn submit_or_keep_messages(&mut self, messages_by_partition: BTreeMap<i32, Vec<KafkaMessage>>) {
+    fn submit_or_keep_messages(
+        &mut self,
+        messages_by_partition: BTreeMap<i32, Vec<PreparedMessage>>,
+    ) {
         for (partition, mut messages) in messages_by_partition {
             match self.partition_leases.get(&partition) {
                 Some(Some(lease)) => {
                     let lease = *lease;
                     while !messages.is_empty() {
-                        let remaining_messages =
-                            messages.split_off(messages.len().min(MAX_CHUNK_MESSAGES));
-                        self.submit_chunk(lease, &messages);
+                        let remaining_messages = messages.split_off(chunk_length(&messages));
+                        self.submit_chunk(lease, messages);
                         messages = remaining_messages;
                     }
                 }
@@ -269,17 +293,33 @@ impl KafkaReader {
         self.apply_backpressure();
     }
 
-    /// Stops or resumes polling, depending on the number of messages that are in flight or wait for
-    /// a lease.
+    /// Stops or resumes polling, depending on the messages that are in flight or wait for a lease.
     fn apply_backpressure(&mut self) {
         let messages = self.in_flight_messages + self.messages_awaiting_lease.len();
-        if self.backpressure_since.is_none() && messages >= MAX_IN_FLIGHT_MESSAGES {
+        let waiting_bytes = self.messages_awaiting_lease.iter().map(size_bytes);
+        let bytes = self.in_flight_bytes + waiting_bytes.sum::<usize>();
+        let budget = self.recorder.message_budget();
+        let (used, limit) = (budget.used(), budget.limit());
+        let is_full = messages >= MAX_IN_FLIGHT_MESSAGES
+            || (bytes >= MIN_IN_FLIGHT_BYTES && used >= limit / 8 * 3);
+        let has_capacity = messages <= RESUME_IN_FLIGHT_MESSAGES
+            && (bytes <= MIN_IN_FLIGHT_BYTES / 2 || used <= limit / 4);
+        if self.backpressure_since.is_none() && is_full {
             self.backpressure_since = Some(Instant::now());
-        } else if self.backpressure_since.is_some() && messages <= RESUME_IN_FLIGHT_MESSAGES {
+        } else if self.backpressure_since.is_some() && has_capacity {
             self.backpressure_since = None;
             if std::mem::take(&mut self.is_paused) {
                 self.consumer.resume(&self.assigned_partitions());
             }
+        }
+    }
+
+    fn prepare(&self, message: &KafkaMessage) -> PreparedMessage {
+        let input = to_recorder_input(self.queue_topic, &self.topic_scheme, message);
+        PreparedMessage {
+            partition: message.partition,
+            offset: message.offset,
+            input: self.recorder.prepare(input),
         }
     }
 
@@ -292,18 +332,17 @@ impl KafkaReader {
         self.partition_leases.keys().copied().collect()
     }
 
-    fn submit_chunk(&mut self, lease: PartitionLease, messages: &[KafkaMessage]) {
+    fn submit_chunk(&mut self, lease: PartitionLease, messages: Vec<PreparedMessage>) {
         let (Some(first), Some(last)) = (messages.first(), messages.last()) else {
             return;
         };
         let (first_offset, last_offset) = (first.offset, last.offset);
-        let inputs = messages
-            .iter()
-            .map(|message| to_recorder_input(self.queue_topic, &self.topic_scheme, message))
-            .collect();
         let message_count = messages.len();
+        let byte_count = messages.iter().map(size_bytes).sum();
+        let inputs = messages.into_iter().map(|message| message.input).collect();
         let receipt = self.recorder.submit_from_partition(lease, inputs);
         self.in_flight_messages += message_count;
+        self.in_flight_bytes += byte_count;
         self.chunk_starts.insert((lease.partition, first_offset));
         let outcome = async move {
             ChunkOutcome {
@@ -311,6 +350,7 @@ impl KafkaReader {
                 first_offset,
                 last_offset,
                 message_count,
+                byte_count,
                 is_durable: receipt.wait_until_durable().await.is_ok(),
             }
         };
@@ -325,10 +365,12 @@ impl KafkaReader {
             first_offset,
             last_offset,
             message_count,
+            byte_count,
             is_durable,
         } = outcome;
         let partition = lease.partition;
         self.in_flight_messages -= message_count;
+        self.in_flight_bytes -= byte_count;
         // The recorder commits the chunks of a partition in order, but the outcomes of the chunks
         // can arrive here in any order. So a reread starts at the earliest chunk in flight, and the
         // stored offset never decreases.
@@ -361,6 +403,20 @@ impl KafkaReader {
         self.consumer.seek(partition, offset);
         self.acquire_missing_leases();
     }
+}
+
+fn size_bytes(message: &PreparedMessage) -> usize {
+    message.input.size_bytes()
+}
+
+/// Returns the number of messages in the next chunk: at least one message.
+fn chunk_length(messages: &[PreparedMessage]) -> usize {
+    let mut bytes = 0;
+    let fitting = messages.iter().take_while(|message| {
+        bytes += size_bytes(message);
+        bytes <= MAX_CHUNK_BYTES
+    });
+    fitting.count().clamp(1, MAX_CHUNK_MESSAGES)
 }
 
 /// Waits for the running request for leases. Waits forever if no request is running.

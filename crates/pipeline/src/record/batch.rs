@@ -1,4 +1,4 @@
-//! Processes one batch. The steps are: decode the messages, load the stored states, apply the
+//! Processes one batch of decoded messages. The steps are: load the stored states, apply the
 //! presence rules, look up tenants, report hosts to inventory, and write all rows in one
 //! transaction.
 
@@ -7,27 +7,19 @@ use std::collections::HashMap;
 use futures::future::join_all;
 use tokio::time::Instant;
 
+use super::bisect::{self, WriteError, WriteProgress};
+use super::decoded_job::DecodedJob;
 use super::host_reporting::{ConnectedHost, ReportedHosts};
 use super::presence::{self, AppliedOnlineMessage, PresenceChange, PresenceSignal, ReplayKind};
-use super::{RecorderDeps, RecorderInput, bisect, metrics};
+use super::rejections::RejectionMonitor;
+use super::{RecorderDeps, RecorderInput, metrics};
 use domain::{ClientId, Tenant, Timestamp};
-use protocol::{self, ClientMessage, ClientTopic, HandshakeError, InboundMessage, Rejection};
+use protocol::{ClientMessage, ClientTopic, InboundMessage};
 use store::{
     ConnectionEnd, ConnectionUpsert, DeadLetter, HeartbeatUpdate, PartitionLease, PresenceBatch,
-    ReceivedAt, StoreError, StoredState, TenantChange, WriteOutcome,
+    ReceivedAt, StoredState, TenantChange, WriteOutcome,
 };
 use tenant::{self, MassLossVerdict, TenantLookupOutcome};
-
-/// The decoded messages of a batch.
-#[derive(Default)]
-struct DecodedBatch {
-    /// Each client's messages, in the order of the inputs.
-    signals: HashMap<ClientId, Vec<PresenceSignal>>,
-    /// The messages that cannot be processed.
-    dead_letters: Vec<DeadLetter>,
-    /// Handshake errors to publish after the commit, each with the topic of the invalid handshake.
-    handshake_errors: Vec<(ClientTopic, HandshakeError)>,
-}
 
 /// The rows to write for a batch, without the dead letters.
 struct BatchToWrite {
@@ -37,19 +29,31 @@ struct BatchToWrite {
     mass_loss_verdict: MassLossVerdict,
 }
 
-/// Writes the inputs to the database in one transaction.
+/// What the earlier attempts to write a batch have done. A retry does not repeat it.
+#[derive(Default)]
+pub(super) struct BatchProgress {
+    reported_hosts: ReportedHosts,
+    /// Whether the ignored messages are counted. A later attempt could also ignore messages that
+    /// an earlier attempt has applied.
+    ignored_messages_counted: bool,
+    write_progress: WriteProgress,
+}
+
+/// Writes the messages of the jobs to the database in one transaction.
 ///
-/// After an error, the caller retries with the same `reported_hosts`. Hosts that were already
-/// reported are then not reported again.
-pub(super) async fn write_inputs(
+/// After an error, the caller retries with the same `progress`.
+pub(super) async fn write_jobs(
     deps: &RecorderDeps,
-    inputs: &[&RecorderInput],
-    leases: &[PartitionLease],
-    reported_hosts: &mut ReportedHosts,
-) -> Result<WriteOutcome, StoreError> {
+    monitor: &RejectionMonitor,
+    jobs: &[DecodedJob],
+    progress: &mut BatchProgress,
+) -> Result<WriteOutcome, WriteError> {
     let now = deps.clock.now();
-    let decoded_batch = decode_inputs(inputs, now);
-    let clients: Vec<ClientId> = decoded_batch.signals.keys().cloned().collect();
+    let mut leases: Vec<PartitionLease> = jobs.iter().filter_map(|job| job.lease).collect();
+    leases.sort_unstable();
+    leases.dedup();
+    let signals = signals_by_client(jobs);
+    let clients: Vec<ClientId> = signals.keys().cloned().collect();
     let stored_states = if clients.is_empty() {
         HashMap::new()
     } else {
@@ -59,114 +63,75 @@ pub(super) async fn write_inputs(
         mut rows,
         upsert_input_indexes,
         mass_loss_verdict,
-    } = build_batch(
-        deps,
-        &stored_states,
-        decoded_batch.signals,
-        reported_hosts,
-        now,
-    )
-    .await;
-    rows.dead_letters = decoded_batch.dead_letters;
+    } = build_batch(deps, &stored_states, signals, progress, now).await;
+    rows.dead_letters = new_dead_letters(jobs, &progress.write_progress);
     rows.dead_letter_limits = deps.config.dead_letter_limits;
-    let (upserts, heartbeats) = (rows.upserts.len(), rows.heartbeats.len());
-    let connection_ends = rows.connection_ends.len();
     let outcome = if rows.is_empty() {
         WriteOutcome::Committed
     } else {
-        bisect::write_batch(deps, rows, inputs, &upsert_input_indexes, leases, now).await?
+        let find_online_message = |client: &ClientId| {
+            let input_index = *upsert_input_indexes.get(client)?;
+            jobs.iter().find_map(|job| job.online_message(input_index))
+        };
+        let write_progress = &mut progress.write_progress;
+        bisect::write_batch(
+            deps,
+            monitor,
+            rows,
+            &leases,
+            now,
+            write_progress,
+            find_online_message,
+        )
+        .await?
     };
-    if outcome == WriteOutcome::Committed {
-        // Another writer may have detected a mass loss of tenants while this batch was written. The
-        // tenants that this batch cleared are then restored.
-        if deps
+    // Another writer may have detected a mass loss of tenants while this batch was written. The
+    // tenants that this batch cleared are then restored.
+    if outcome == WriteOutcome::Committed
+        && deps
             .mass_loss_detector
             .must_restore_cleared_tenants(&mass_loss_verdict)
-        {
-            restore_tenants(deps, &mass_loss_verdict.cleared_tenants, now).await;
-        }
-        metrics::count_applied_messages("online", upserts);
-        metrics::count_applied_messages("heartbeat", heartbeats);
-        metrics::count_applied_messages("offline", connection_ends);
-        for handshake_error in decoded_batch.handshake_errors {
-            deps.handshake_error_sender.send(handshake_error);
-        }
+    {
+        restore_tenants(deps, &mass_loss_verdict.cleared_tenants, now).await;
     }
     Ok(outcome)
 }
 
-/// Decodes all messages of a batch. Messages that cannot be processed become dead letters.
-fn decode_inputs(inputs: &[&RecorderInput], now: Timestamp) -> DecodedBatch {
-    let mut decoded_batch = DecodedBatch::default();
-    for (input_index, input) in inputs.iter().enumerate() {
-        match input {
-            RecorderInput::ConnectionClosed { client } => {
-                decoded_batch
-                    .add_signal(client, PresenceSignal::ConnectionClosed { closed_at: now });
-            }
-            RecorderInput::UnknownTopic { message } => {
-                decoded_batch.add_dead_letter(None, message, &Rejection::unknown_topic());
-            }
-            RecorderInput::Message { topic, message, .. } => {
-                decoded_batch.add_message(input_index, input, topic, message);
+/// Returns each client's presence signals, in the order of the inputs. The signals are cloned,
+/// because a retry of the batch needs them again.
+fn signals_by_client(jobs: &[DecodedJob]) -> HashMap<ClientId, Vec<PresenceSignal>> {
+    let mut signals: HashMap<ClientId, Vec<PresenceSignal>> = HashMap::new();
+    for (client, signal) in jobs.iter().flat_map(|job| &job.signals) {
+        match signals.get_mut(client) {
+            Some(client_signals) => client_signals.push(signal.clone()),
+            None => {
+                signals.insert(client.clone(), vec![signal.clone()]);
             }
         }
     }
-    decoded_batch
+    signals
 }
 
-impl DecodedBatch {
-    fn add_message(
-        &mut self,
-        input_index: usize,
-        input: &RecorderInput,
-        topic: &ClientTopic,
-        message: &InboundMessage,
-    ) {
-        let client = &topic.client;
-        match protocol::decode(topic.channel, message) {
-            Ok(ClientMessage::InvalidHandshake(error)) => {
-                self.add_dead_letter(Some(client), message, &error.rejection);
-                self.handshake_errors.push((topic.clone(), error));
-            }
-            Ok(decoded_message) => {
-                match to_presence_signal(input_index, input, topic, message, decoded_message) {
-                    Some(signal) => self.add_signal(client, signal),
-                    None => metrics::count_ignored_message(client, "not_presence"),
-                }
-            }
-            Err(rejection) => self.add_dead_letter(Some(client), message, &rejection),
-        }
-    }
-
-    fn add_signal(&mut self, client: &ClientId, signal: PresenceSignal) {
-        self.signals.entry(client.clone()).or_default().push(signal);
-    }
-
-    /// Adds a dead letter unless the batch already contains an equal dead letter. Equal dead
-    /// letters share a row, and one upsert statement cannot change the same row twice.
-    fn add_dead_letter(
-        &mut self,
-        client: Option<&ClientId>,
-        message: &InboundMessage,
-        rejection: &Rejection,
-    ) {
-        metrics::count_dead_letter(&message.topic, rejection);
-        let dead_letter = DeadLetter::new(client.cloned(), message, rejection);
+/// Returns the dead letters of the jobs that no earlier attempt has stored. Equal dead letters are
+/// returned once. They share a row, and one upsert statement cannot change the same row twice.
+fn new_dead_letters(jobs: &[DecodedJob], progress: &WriteProgress) -> Vec<DeadLetter> {
+    let mut new_dead_letters: Vec<DeadLetter> = Vec::new();
+    for dead_letter in jobs.iter().flat_map(|job| &job.dead_letters) {
         let is_equal = |other: &DeadLetter| {
             other.sha256 == dead_letter.sha256
                 && other.topic == dead_letter.topic
                 && other.client == dead_letter.client
         };
-        if !self.dead_letters.iter().any(is_equal) {
-            self.dead_letters.push(dead_letter);
+        if !new_dead_letters.iter().any(is_equal) && !progress.has_stored(dead_letter) {
+            new_dead_letters.push(dead_letter.clone());
         }
     }
+    new_dead_letters
 }
 
 /// Converts a decoded message to a presence signal. Returns `None` if the message does not affect
 /// presence.
-fn to_presence_signal(
+pub(super) fn to_presence_signal(
     input_index: usize,
     input: &RecorderInput,
     topic: &ClientTopic,
@@ -224,16 +189,22 @@ async fn build_batch(
     deps: &RecorderDeps,
     stored_states: &HashMap<ClientId, StoredState>,
     signals: HashMap<ClientId, Vec<PresenceSignal>>,
-    reported_hosts: &mut ReportedHosts,
+    progress: &mut BatchProgress,
     now: Timestamp,
 ) -> BatchToWrite {
+    let reported_hosts = &mut progress.reported_hosts;
+    let count_ignored_messages = !std::mem::replace(&mut progress.ignored_messages_counted, true);
     let mut changes = Vec::with_capacity(signals.len());
     for (client, signals) in signals {
         let change = presence::apply_signals(
             stored_states.get(&client),
             signals,
             deps.config.stale_online_window,
-            |reason| metrics::count_ignored_message(&client, reason.as_str()),
+            |reason| {
+                if count_ignored_messages {
+                    metrics::count_ignored_message(&client, reason.as_str());
+                }
+            },
         );
         if change != PresenceChange::default() {
             changes.push((client, change));

@@ -18,6 +18,8 @@ use tenant::FoundTenant;
 pub(super) struct ReportedHosts {
     /// For each reported host, the time at which its data was delivered to inventory.
     inventory_delivered_at: HashMap<(ClientId, usize), Timestamp>,
+    /// The hosts that are not eligible for inventory. They are counted once.
+    ineligible_hosts: HashSet<(ClientId, usize)>,
     hosts_with_registered_source: HashSet<(ClientId, usize)>,
 }
 
@@ -63,7 +65,7 @@ impl ReportedHosts {
         }
     }
 
-    /// Reports a host to inventory unless its data was already delivered.
+    /// Reports a host to inventory unless its data was already delivered, or the host is not eligible.
     pub async fn report_to_inventory(
         &mut self,
         reporter: &InventoryReporter,
@@ -71,8 +73,13 @@ impl ReportedHosts {
         now: Timestamp,
     ) {
         hosts.retain(|host| {
-            self.inventory_delivery_time(host.client, host.applied_message.input_index)
+            let input_index = host.applied_message.input_index;
+            self.inventory_delivery_time(host.client, input_index)
                 .is_none()
+                && (self.ineligible_hosts.is_empty()
+                    || !self
+                        .ineligible_hosts
+                        .contains(&(host.client.clone(), input_index)))
         });
         let inventory_hosts: Vec<Host<'_>> = hosts
             .iter()
@@ -87,9 +94,15 @@ impl ReportedHosts {
             .collect();
         let outcomes = reporter.report(&inventory_hosts, now).await;
         for (host, outcome) in hosts.iter().zip(outcomes) {
-            if outcome == ReportOutcome::Delivered {
-                let host_key = (host.client.clone(), host.applied_message.input_index);
-                self.inventory_delivered_at.insert(host_key, now);
+            let host_key = (host.client.clone(), host.applied_message.input_index);
+            match outcome {
+                ReportOutcome::Delivered => {
+                    self.inventory_delivered_at.insert(host_key, now);
+                }
+                ReportOutcome::NotEligible => {
+                    self.ineligible_hosts.insert(host_key);
+                }
+                ReportOutcome::Pending => {}
             }
         }
     }

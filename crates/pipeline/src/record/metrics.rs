@@ -21,6 +21,8 @@ const IN_FLIGHT_MESSAGES: &str = "cloud_connector_record_in_flight_messages";
 const BATCH_SIZE: &str = "cloud_connector_record_batch_messages";
 const BATCH_DURATION: &str = "cloud_connector_record_batch_duration_seconds";
 const BATCHES_RETRYING: &str = "cloud_connector_record_batches_retrying";
+const BATCH_RETRIES: &str = "cloud_connector_record_batch_retries_total";
+const REJECTION_OUTAGE: &str = "cloud_connector_record_rejection_outage";
 const PARTITIONS_FENCED: &str = "cloud_connector_record_partitions_fenced_total";
 
 /// Maximum number of characters of a topic in a log line. Longer topics are truncated, because the
@@ -63,6 +65,14 @@ pub fn describe() {
     describe_gauge!(
         BATCHES_RETRYING,
         "Batches being retried because the database write failed"
+    );
+    describe_counter!(
+        BATCH_RETRIES,
+        "Failed attempts to write a batch, each of which is followed by a retry"
+    );
+    describe_gauge!(
+        REJECTION_OUTAGE,
+        "1 while the database rejects the rows of most clients for the same reason, otherwise 0"
     );
     describe_counter!(
         PARTITIONS_FENCED,
@@ -139,6 +149,7 @@ pub fn observe_committed_batch(message_count: usize, duration: Duration) {
 /// Reports that a batch write failed and will be retried. Writes a log line for the attempts 1, 2,
 /// 4, 8, and so on.
 pub fn report_batch_retry(attempt: u32, message_count: usize, error: &dyn std::error::Error) {
+    counter!(BATCH_RETRIES).increment(1);
     if attempt == 1 {
         gauge!(BATCHES_RETRYING).increment(1.0);
     }
@@ -156,6 +167,11 @@ pub fn report_batch_retry_ended() {
 pub fn report_batch_not_written(message_count: usize, error: &dyn std::error::Error) {
     let message = "batch not written before shutdown; its messages were not acknowledged";
     tracing::error!(message_count, %error, message);
+}
+
+/// Sets whether the database rejects the rows of most clients for the same reason.
+pub fn set_rejection_outage(is_active: bool) {
+    gauge!(REJECTION_OUTAGE).set(f64::from(u8::from(is_active)));
 }
 
 /// Counts fenced partitions: the batch was dropped, because another process now owns the

@@ -11,10 +11,13 @@
 mod batch;
 mod bisect;
 mod dead_letter_replay;
+mod decoded_job;
 mod handshake_errors;
 mod host_reporting;
 pub mod metrics;
+mod prepared_input;
 mod presence;
+mod rejections;
 mod settings;
 mod startup_sweep;
 mod writer;
@@ -29,13 +32,14 @@ use domain::{ClientId, Clock};
 use integrations::inventory::reporter::InventoryReporter;
 use integrations::sources::SourceRegistrar;
 use protocol::{ClientTopic, InboundMessage};
-use service::TaskGroup;
 use service::health::HealthResult;
+use service::{ByteBudget, TaskGroup};
 use store::{PresenceRepository, StoreError};
 use tenant::{MassLossDetector, TenantLookup};
 
 pub use dead_letter_replay::replay_dead_letters;
 pub use handshake_errors::{HandshakeErrorReceiver, HandshakeErrorSender};
+pub use prepared_input::PreparedInput;
 pub use settings::RecordSettings;
 pub use startup_sweep::run_startup_sweep;
 pub use writer::Writer;
@@ -151,6 +155,9 @@ pub struct RecorderDeps {
     pub handshake_error_sender: HandshakeErrorSender,
     /// Source of the current time.
     pub clock: Arc<dyn Clock>,
+    /// Limits the memory of all queued messages of the process. The recorder reserves the memory of
+    /// an input until the input is durable.
+    pub message_budget: ByteBudget,
     /// Settings of the recorder.
     pub config: RecorderConfig,
 }
@@ -161,6 +168,7 @@ pub struct Recorder {
     presence: Arc<dyn PresenceRepository>,
     writer_queues: Arc<[mpsc::UnboundedSender<Job>]>,
     status: Arc<WriterStatus>,
+    message_budget: ByteBudget,
 }
 
 /// Error: the input was not written, because the recorder stopped or the Kafka partition has a new
@@ -203,6 +211,7 @@ impl Recorder {
             presence: deps.presence.clone(),
             writer_queues: writer_queues.into(),
             status,
+            message_budget: deps.message_budget.clone(),
         };
         (recorder, writers)
     }
@@ -224,7 +233,20 @@ impl Recorder {
     pub fn submit(&self, input: RecorderInput) -> Receipt {
         let mut hasher = DefaultHasher::new();
         input.client().hash(&mut hasher);
-        self.enqueue(hasher.finish(), vec![input], None)
+        self.enqueue(hasher.finish(), vec![self.prepare(input)], None)
+    }
+
+    /// Prepares an input for [`Recorder::submit_from_partition`]: reserves its memory, and frees the
+    /// payload of a large response.
+    #[must_use]
+    pub fn prepare(&self, input: RecorderInput) -> PreparedInput {
+        PreparedInput::new(input, &self.message_budget)
+    }
+
+    /// Returns the budget in which the recorder reserves the memory of its inputs.
+    #[must_use]
+    pub fn message_budget(&self) -> &ByteBudget {
+        &self.message_budget
     }
 
     /// Queues consecutive messages of one Kafka partition. The messages are committed in one
@@ -234,7 +256,7 @@ impl Recorder {
     pub fn submit_from_partition(
         &self,
         lease: PartitionLease,
-        inputs: Vec<RecorderInput>,
+        inputs: Vec<PreparedInput>,
     ) -> Receipt {
         self.enqueue(
             u64::from(lease.partition.unsigned_abs()),
@@ -247,7 +269,7 @@ impl Recorder {
     fn enqueue(
         &self,
         shard_key: u64,
-        inputs: Vec<RecorderInput>,
+        inputs: Vec<PreparedInput>,
         lease: Option<PartitionLease>,
     ) -> Receipt {
         let (receipt_sender, receipt) = oneshot::channel();
@@ -287,7 +309,7 @@ impl Recorder {
     /// Returns the recorder's health for the readiness endpoint.
     ///
     /// # Errors
-    /// When a writer has exited or is retrying a batch.
+    /// When a writer has exited, is retrying a batch, or waits too long for the database.
     pub fn health(&self) -> HealthResult {
         if self
             .writer_queues

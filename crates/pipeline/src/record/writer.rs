@@ -1,7 +1,7 @@
 //! Database writer task: collects queued jobs into a batch, writes the batch, and completes the
 //! receipts.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -10,36 +10,42 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::host_reporting::ReportedHosts;
-use super::{RecorderDeps, RecorderInput, batch, metrics};
+use super::batch::{self, BatchProgress};
+use super::bisect::WriteError;
+use super::decoded_job::DecodedJob;
+use super::prepared_input::PreparedInput;
+use super::rejections::RejectionMonitor;
+use super::{RecorderDeps, metrics};
 use service::TaskGroup;
 use service::health::HealthResult;
-use store::{PartitionLease, StoreError, WriteOutcome};
+use store::{PartitionLease, WriteOutcome};
 
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(50);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(2);
-/// Maximum total size of the messages in a batch. The limit is low, because decoding and writing a
-/// batch needs several times as much memory as its messages.
-const MAX_BATCH_BYTES: usize = 8 * 1024 * 1024;
+/// Maximum total size of the messages in a batch. The limit is low, because a decoded message can
+/// need almost a hundred times as much memory as its payload.
+const MAX_BATCH_BYTES: usize = 2 * 1024 * 1024;
+/// A batch that is older is reported by the health check, even if no attempt has failed yet.
+const MAX_HEALTHY_BATCH_AGE: Duration = Duration::from_secs(15);
 
 /// Inputs that must be committed in the same transaction.
 pub(super) struct Job {
-    pub inputs: Vec<RecorderInput>,
+    pub inputs: Vec<PreparedInput>,
     /// Lease of the Kafka partition that the inputs were read from. `None` if the inputs did not
     /// come from Kafka.
     pub lease: Option<PartitionLease>,
     /// Completes the caller's receipt.
     pub receipt_sender: oneshot::Sender<()>,
-    size_bytes: usize,
+    pub size_bytes: usize,
 }
 
 impl Job {
     pub fn new(
-        inputs: Vec<RecorderInput>,
+        inputs: Vec<PreparedInput>,
         lease: Option<PartitionLease>,
         receipt_sender: oneshot::Sender<()>,
     ) -> Self {
-        let size_bytes = inputs.iter().map(RecorderInput::size_bytes).sum();
+        let size_bytes = inputs.iter().map(PreparedInput::size_bytes).sum();
         Self {
             inputs,
             lease,
@@ -49,29 +55,39 @@ impl Job {
     }
 }
 
-/// Status that all writers share: the amount of queued data, and the writers that are retrying a
-/// batch.
+/// Status that all writers share: the amount of queued data, the batches that are being written,
+/// and the rejected rows.
 #[derive(Default)]
 pub(super) struct WriterStatus {
     queued_message_count: AtomicUsize,
     queued_bytes: AtomicUsize,
-    retrying_writers: Mutex<RetryingWriters>,
+    /// The batch of each writer task that is writing one.
+    active_batches: Mutex<HashMap<tokio::task::Id, ActiveBatch>>,
+    rejections: RejectionMonitor,
 }
 
-#[derive(Default)]
-struct RetryingWriters {
-    task_ids: HashSet<tokio::task::Id>,
-    last_error: String,
+/// A batch that is being written.
+struct ActiveBatch {
+    started_at: Instant,
+    /// The error of the latest attempt. `None` if no attempt has failed.
+    last_error: Option<String>,
 }
 
 impl WriterStatus {
     pub fn health(&self) -> HealthResult {
-        let retrying = self.retrying_writers.lock();
-        if retrying.task_ids.is_empty() {
-            Ok(())
-        } else {
-            let error = &retrying.last_error;
-            Err(format!("batch write failed; retrying: {error}"))
+        let batches = self.active_batches.lock();
+        if let Some(error) = batches.values().find_map(|batch| batch.last_error.as_ref()) {
+            return Err(format!("batch write failed; retrying: {error}"));
+        }
+        let ages = batches.values().map(|batch| batch.started_at.elapsed());
+        match ages.max() {
+            Some(age) if age > MAX_HEALTHY_BATCH_AGE => {
+                let seconds = age.as_secs();
+                Err(format!(
+                    "a batch has been waiting for the database for {seconds}s"
+                ))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -101,17 +117,22 @@ impl WriterStatus {
         self.queued_bytes.fetch_sub(byte_count, Ordering::Relaxed);
     }
 
-    fn mark_retrying(&self, error: &StoreError) {
-        let mut retrying = self.retrying_writers.lock();
-        retrying.task_ids.insert(tokio::task::id());
-        retrying.last_error = error.to_string();
+    fn begin_batch(&self) {
+        let batch = ActiveBatch {
+            started_at: Instant::now(),
+            last_error: None,
+        };
+        self.active_batches.lock().insert(tokio::task::id(), batch);
     }
 
-    fn mark_not_retrying(&self) {
-        self.retrying_writers
-            .lock()
-            .task_ids
-            .remove(&tokio::task::id());
+    fn set_last_error(&self, error: &WriteError) {
+        if let Some(batch) = self.active_batches.lock().get_mut(&tokio::task::id()) {
+            batch.last_error = Some(error.to_string());
+        }
+    }
+
+    fn end_batch(&self) {
+        self.active_batches.lock().remove(&tokio::task::id());
     }
 }
 
@@ -122,6 +143,17 @@ pub struct Writer {
     deps: Arc<RecorderDeps>,
     status: Arc<WriterStatus>,
     jobs: mpsc::UnboundedReceiver<Job>,
+    /// A received job that did not fit into the previous batch.
+    leftover_job: Option<Job>,
+}
+
+/// The jobs that are written in one transaction.
+#[derive(Default)]
+struct Batch {
+    jobs: Vec<DecodedJob>,
+    message_count: usize,
+    size_bytes: usize,
+    progress: BatchProgress,
 }
 
 impl Writer {
@@ -136,6 +168,7 @@ impl Writer {
             deps,
             status,
             jobs,
+            leftover_job: None,
         }
     }
 
@@ -146,115 +179,175 @@ impl Writer {
     }
 
     /// Writes batches until `tasks` is cancelled and the queue is empty.
-    pub async fn run(self, tasks: TaskGroup) {
-        write_batches(&self.deps, &self.status, self.jobs, tasks).await;
+    pub async fn run(mut self, tasks: TaskGroup) {
+        while let Some(first_job) = self.next_job(&tasks).await {
+            self.status.begin_batch();
+            let mut batch = Batch::default();
+            self.add_job(&mut batch, first_job);
+            self.add_queued_jobs(&mut batch);
+            self.write_with_retries(&mut batch, &tasks).await;
+            self.status.end_batch();
+            self.status
+                .subtract_from_queue_size(batch.message_count, batch.size_bytes);
+            for job in batch.jobs {
+                // `send` fails if the caller no longer waits for the receipt. The message is then
+                // not acknowledged and is delivered again, which is harmless.
+                let _ = job.receipt_sender.send(());
+            }
+        }
+        // There are no more jobs, because the writer is stopping or because all handles of the
+        // recorder were dropped.
+        tasks.cancelled().await;
     }
-}
 
-async fn write_batches(
-    deps: &RecorderDeps,
-    status: &WriterStatus,
-    mut jobs: mpsc::UnboundedReceiver<Job>,
-    tasks: TaskGroup,
-) {
-    // A received job that did not fit into the previous batch.
-    let mut leftover_job: Option<Job> = None;
-    loop {
-        let first_job = if let Some(job) = leftover_job.take() {
-            job
-        } else {
-            let job = tokio::select! {
-                job = jobs.recv() => job,
+    /// Waits for the next job. Returns `None` if there are no more jobs.
+    async fn next_job(&mut self, tasks: &TaskGroup) -> Option<Job> {
+        if let Some(job) = self.leftover_job.take() {
+            return Some(job);
+        }
+        loop {
+            tokio::select! {
+                job = self.jobs.recv() => return job,
                 // After `close`, `recv` still returns the queued jobs, then `None`.
-                () = tasks.cancelled(), if !jobs.is_closed() => { jobs.close(); continue }
-            };
-            let Some(job) = job else {
-                // There are no more jobs, because the writer is stopping or because all handles of
-                // the recorder were dropped.
-                return tasks.cancelled().await;
-            };
-            job
-        };
-        let (mut messages, mut bytes) = (first_job.inputs.len(), first_job.size_bytes);
-        let mut batch = vec![first_job];
-        while let Ok(job) = jobs.try_recv() {
-            let fits_into_batch = messages + job.inputs.len() <= deps.config.max_batch_size
-                && bytes + job.size_bytes <= MAX_BATCH_BYTES;
-            if !fits_into_batch {
-                leftover_job = Some(job);
-                break;
+                () = tasks.cancelled(), if !self.jobs.is_closed() => self.jobs.close(),
             }
-            messages += job.inputs.len();
-            bytes += job.size_bytes;
-            batch.push(job);
         }
-        write_with_retries(deps, status, batch, &tasks).await;
-        status.subtract_from_queue_size(messages, bytes);
+    }
+
+    /// Adds the queued jobs that fit into the batch.
+    fn add_queued_jobs(&mut self, batch: &mut Batch) {
+        while let Some(job) = self
+            .leftover_job
+            .take()
+            .or_else(|| self.jobs.try_recv().ok())
+        {
+            let fits_into_batch = batch.message_count + job.inputs.len()
+                <= self.deps.config.max_batch_size
+                && batch.size_bytes + job.size_bytes <= MAX_BATCH_BYTES;
+            if !fits_into_batch {
+                self.leftover_job = Some(job);
+                return;
+            }
+            self.add_job(batch, job);
+        }
+    }
+
+    /// Decodes a job and adds it to the batch.
+    fn add_job(&self, batch: &mut Batch, job: Job) {
+        let job = DecodedJob::new(job, batch.message_count, self.deps.clock.now());
+        batch.message_count += job.input_count;
+        batch.size_bytes += job.size_bytes;
+        batch.jobs.push(job);
+    }
+
+    /// Writes a batch and retries until every job is committed or fenced. Removes fenced jobs. After
+    /// `tasks` is cancelled, tries only once more.
+    async fn write_with_retries(&mut self, batch: &mut Batch, tasks: &TaskGroup) {
+        let started_at = Instant::now();
+        let mut retry_delay = MIN_RETRY_DELAY;
+        let mut attempt = 0;
+        while !batch.jobs.is_empty() {
+            let monitor = &self.status.rejections;
+            let result =
+                batch::write_jobs(&self.deps, monitor, &batch.jobs, &mut batch.progress).await;
+            match result {
+                Ok(WriteOutcome::Committed) => {
+                    self.on_committed(batch, started_at);
+                    break;
+                }
+                Ok(WriteOutcome::Fenced(lost_leases)) => drop_fenced_jobs(batch, &lost_leases),
+                Err(WriteError::RejectionOutageEnded) => {}
+                Err(error) => {
+                    attempt += 1;
+                    self.status.set_last_error(&error);
+                    metrics::report_batch_retry(attempt, batch.message_count, &error);
+                    if tasks.is_cancelled() {
+                        metrics::report_batch_not_written(batch.message_count, &error);
+                        // The receipts of dropped jobs fail, so the messages are not acknowledged.
+                        batch.jobs.clear();
+                        break;
+                    }
+                    tokio::select! {
+                        () = tokio::time::sleep(retry_delay) => {}
+                        () = tasks.cancelled() => {}
+                    }
+                    retry_delay = (retry_delay * 2).min(MAX_RETRY_DELAY);
+                    // The outage ends when the database accepts a row, so new rows must be tried,
+                    // too. The rows of this batch could be rejected for other reasons.
+                    if matches!(error, WriteError::RejectionOutage(_)) {
+                        self.add_queued_jobs(batch);
+                    }
+                }
+            }
+        }
+        if attempt > 0 {
+            metrics::report_batch_retry_ended();
+        }
+        if attempt > 0 && !batch.jobs.is_empty() {
+            tracing::info!(attempt, "batch written after retries");
+        }
+    }
+
+    fn on_committed(&self, batch: &mut Batch, started_at: Instant) {
+        let message_count = batch.jobs.iter().map(|job| job.input_count).sum();
+        metrics::observe_committed_batch(message_count, started_at.elapsed());
+        let now = self.deps.clock.now();
+        for job in &mut batch.jobs {
+            for received_at in &job.receive_times {
+                metrics::observe_record_latency(now.duration_since(*received_at));
+            }
+            for handshake_error in job.handshake_errors.drain(..) {
+                self.deps.handshake_error_sender.send(handshake_error);
+            }
+        }
     }
 }
 
-/// Writes a batch and retries until every job is committed or fenced. After `tasks` is cancelled,
-/// tries only once more.
-async fn write_with_retries(
-    deps: &RecorderDeps,
-    status: &WriterStatus,
-    mut jobs: Vec<Job>,
-    tasks: &TaskGroup,
-) {
-    let started_at = Instant::now();
-    let mut retry_delay = MIN_RETRY_DELAY;
-    let mut attempt = 0;
-    let mut reported_hosts = ReportedHosts::default();
-    while !jobs.is_empty() {
-        let inputs: Vec<&RecorderInput> = jobs.iter().flat_map(|job| &job.inputs).collect();
-        let mut leases: Vec<PartitionLease> = jobs.iter().filter_map(|job| job.lease).collect();
-        leases.sort_unstable();
-        leases.dedup();
-        let messages = inputs.len();
-        match batch::write_inputs(deps, &inputs, &leases, &mut reported_hosts).await {
-            Ok(WriteOutcome::Committed) => {
-                metrics::observe_committed_batch(messages, started_at.elapsed());
-                let now = deps.clock.now();
-                for message in inputs.iter().filter_map(|input| input.inbound_message()) {
-                    metrics::observe_record_latency(now.duration_since(message.received_at));
-                }
-                break;
+/// Drops the jobs of partitions that have a new owner. Their receipts fail, and the new owner reads
+/// the messages from Kafka again.
+fn drop_fenced_jobs(batch: &mut Batch, lost_leases: &[PartitionLease]) {
+    let partitions: Vec<i32> = lost_leases.iter().map(|lease| lease.partition).collect();
+    metrics::count_fenced_partitions(&partitions);
+    let is_fenced = |job: &DecodedJob| job.lease.is_some_and(|lease| lost_leases.contains(&lease));
+    batch.jobs.retain(|job| !is_fenced(job));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use store::StoreError;
+
+    #[tokio::test(start_paused = true)]
+    async fn health_reports_a_batch_that_waits_too_long_for_the_database() {
+        let status = Arc::new(WriterStatus::default());
+        let writer = tokio::spawn({
+            let status = status.clone();
+            async move {
+                status.begin_batch();
+                tokio::time::sleep(Duration::from_secs(20)).await;
+                status.end_batch();
             }
-            Ok(WriteOutcome::Fenced(lost_leases)) => {
-                // The new owner of the partitions reads these messages from Kafka again. The jobs
-                // are dropped, so their receipts fail.
-                let partitions: Vec<i32> =
-                    lost_leases.iter().map(|lease| lease.partition).collect();
-                metrics::count_fenced_partitions(&partitions);
-                jobs.retain(|job| job.lease.is_none_or(|lease| !lost_leases.contains(&lease)));
-            }
-            Err(error) => {
-                attempt += 1;
-                status.mark_retrying(&error);
-                metrics::report_batch_retry(attempt, messages, &error);
-                if tasks.is_cancelled() {
-                    metrics::report_batch_not_written(messages, &error);
-                    // The receipts of dropped jobs fail, so the messages are not acknowledged.
-                    jobs.clear();
-                }
-                tokio::select! {
-                    () = tokio::time::sleep(retry_delay) => {}
-                    () = tasks.cancelled() => {}
-                }
-                retry_delay = (retry_delay * 2).min(MAX_RETRY_DELAY);
-            }
-        }
+        });
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert_eq!(status.health(), Ok(()));
+        tokio::time::sleep(Duration::from_secs(7)).await;
+        let expected = "a batch has been waiting for the database for 17s";
+        assert_eq!(status.health(), Err(expected.to_owned()));
+        writer.await.unwrap();
+        assert_eq!(status.health(), Ok(()));
     }
-    if attempt > 0 {
-        status.mark_not_retrying();
-        metrics::report_batch_retry_ended();
-    }
-    if attempt > 0 && !jobs.is_empty() {
-        tracing::info!(attempt, "batch written after retries");
-    }
-    for job in jobs {
-        // `send` fails if the caller no longer waits for the receipt. The message is then not
-        // acknowledged and is delivered again, which is harmless.
-        let _ = job.receipt_sender.send(());
+
+    #[tokio::test]
+    async fn health_reports_the_error_of_a_retried_batch() {
+        let status = Arc::new(WriterStatus::default());
+        let task_status = status.clone();
+        let task = tokio::spawn(async move {
+            task_status.begin_batch();
+            let error = StoreError::Schema("no such table".to_owned());
+            task_status.set_last_error(&error.into());
+        });
+        task.await.unwrap();
+        let expected = "batch write failed; retrying: no such table";
+        assert_eq!(status.health(), Err(expected.to_owned()));
     }
 }

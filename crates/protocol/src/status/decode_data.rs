@@ -13,7 +13,8 @@ pub fn decode_data(payload: &[u8]) -> Result<ClientMessage, Rejection> {
     if payload.is_empty() {
         return Ok(ClientMessage::Heartbeat);
     }
-    let (message_type, mut fields) = json_fields::parse_envelope(payload)?;
+    let (message_type, mut fields) =
+        json_fields::parse_response_envelope(payload, &["response_to", "directive"])?;
     if message_type != "data" {
         return Ok(ClientMessage::Ignored);
     }
@@ -74,6 +75,14 @@ mod tests {
             (br#"{"type":null}"#, InvalidSchema),
             (br#"{"type":"data","response_to":7}"#, InvalidSchema),
             (br#"{"type":"data","directive":["x"]}"#, InvalidSchema),
+            (br#"{"type":"data","directive":{"x":[]}}"#, InvalidSchema),
+            (br#"{"type":"data","directive":7.5}"#, InvalidSchema),
+            (br#"[{"type":"data"}]"#, InvalidSchema),
+            (b"\"data\"", InvalidSchema),
+            (b"null", InvalidSchema),
+            (br#"{"type":"data","content":[}"#, InvalidJson),
+            (br#"{"type":"data"} x"#, InvalidJson),
+            (b"{\"type\":\"data\",\"content\":\"\xff\"}", InvalidJson),
             (
                 br#"{"type":"data","directive":"\u0000"}"#,
                 InvalidCharacters,

@@ -3,7 +3,7 @@
 use store::{PartitionLease, PresenceBatch, QueueTopic, StoreError, WriteOutcome};
 use test_support::stores::TestStore;
 
-use crate::fixtures::{dead_letter, find_for_org_1, timestamp_at, upsert_for_org};
+use crate::fixtures::{client, dead_letter, find_for_org_1, timestamp_at, upsert_for_org};
 use crate::sample_batch::{self, KindOfRow};
 
 /// Client name and dead-letter topic that the database rejects after [`TestStore::reject_rows`].
@@ -136,6 +136,44 @@ pub async fn failed_batch_stores_no_kind_of_row(store: &TestStore) {
     }
 }
 
+#[derive(Default)]
+struct ObservedParts {
+    rejected_upserts: Vec<Vec<store::ConnectionUpsert>>,
+    committed_dead_letters: usize,
+}
+
+impl store::PartsObserver for ObservedParts {
+    fn on_committed(&mut self, part: &PresenceBatch) {
+        self.committed_dead_letters += part.dead_letters.len();
+    }
+
+    fn on_rejected(&mut self, part: store::RejectedPart) {
+        self.rejected_upserts.push(part.rows.upserts);
+    }
+}
+
+/// Rows that violate the same constraint have the same reason, even if their values differ.
+pub async fn reason_of_a_rejected_row_contains_no_values(store: &TestStore) {
+    store
+        .reject_rows("connections", "client_name", REJECTED_TEXT)
+        .await;
+    let mut reasons = Vec::new();
+    for client_id in ["first-1", "second-2"] {
+        let mut batch = batch_with_rejected_upsert();
+        batch.upserts[0].client_id = client(client_id);
+        let result = store
+            .presence
+            .record_batch(&batch, &[], timestamp_at(9))
+            .await;
+        let Err(StoreError::RowRejected(rejection)) = result else {
+            panic!("{result:?}");
+        };
+        reasons.push(rejection.reason);
+    }
+    assert_eq!(reasons[0], reasons[1]);
+    assert!(!reasons[0].is_empty());
+}
+
 pub async fn every_kind_of_row_survives_the_bisection_of_a_rejected_batch(store: &TestStore) {
     sample_batch::insert_required_rows(store).await;
     store
@@ -149,21 +187,14 @@ pub async fn every_kind_of_row_survives_the_bisection_of_a_rejected_batch(store:
         batch.dead_letters.push(dead_letter("rejected", payload, 1));
     }
     let expected_dead_letters = batch.dead_letters.len();
-    let mut rejected_batches = Vec::new();
-    let outcome = store::record_batch_in_parts(
-        &*store.presence,
-        batch,
-        &[],
-        timestamp_at(9),
-        |rejected_batch, _| {
-            rejected_batches.push(rejected_batch.upserts);
-            None
-        },
-    )
-    .await
-    .unwrap();
+    let mut parts = ObservedParts::default();
+    let outcome =
+        store::record_batch_in_parts(&*store.presence, batch, &[], timestamp_at(9), &mut parts)
+            .await
+            .unwrap();
     assert_eq!(outcome, WriteOutcome::Committed);
-    assert_eq!(rejected_batches, [rejected.upserts]);
+    assert_eq!(parts.rejected_upserts, [rejected.upserts]);
+    assert_eq!(parts.committed_dead_letters, expected_dead_letters);
     assert_eq!(sample_batch::stored_kinds(store).await, KindOfRow::ALL);
     let filter = store::DeadLetterFilter::default();
     let dead_letters = store.dead_letters.list_dead_letters(&filter, 100).await;
