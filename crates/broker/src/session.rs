@@ -188,6 +188,7 @@ impl ClientSession {
             retained: false,
             is_operator_replay: false,
             received_at: state.clock.now(),
+            ingest_stamp: None,
             truncated_from: None,
         };
         state
