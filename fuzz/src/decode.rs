@@ -49,6 +49,7 @@ fn inbound_message(payload: &[u8]) -> InboundMessage {
         is_operator_replay: false,
         retained: false,
         received_at: Timestamp::UNIX_EPOCH,
+        ingest_stamp: None,
         truncated_from: None,
     }
 }

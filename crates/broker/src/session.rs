@@ -217,6 +217,7 @@ impl ClientSession {
             retained: false,
             is_operator_replay: false,
             received_at: self.state.clock.now(),
+            ingest_stamp: None,
             truncated_from: None,
         }
     }

@@ -26,6 +26,9 @@ pub mod header {
     pub const RECEIVED_AT: &str = "date_received";
     /// `true` if the MQTT broker sent a retained message because of a new subscription.
     pub const RETAIN: &str = "mqtt_retain";
+    /// Position of the message in the session of `ingest` at the MQTT broker: session, epoch and
+    /// sequence in decimal, separated by dots. Absent if `ingest` had no epoch.
+    pub const INGEST_STAMP: &str = "ingest_stamp";
     /// `true` if the message is a dead letter that an operator replays.
     pub const OPERATOR_REPLAY: &str = "operator_replay";
     /// Size of the complete payload in bytes. Present only if the payload was truncated.

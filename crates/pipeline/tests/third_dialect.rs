@@ -135,6 +135,7 @@ impl Fixture {
             retained: false,
             is_operator_replay: false,
             received_at: Timestamp::now(),
+            ingest_stamp: None,
             truncated_from: None,
         });
         assert!(write.wait_until_durable().await);

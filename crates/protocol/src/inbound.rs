@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
-use domain::Timestamp;
+use domain::{IngestStamp, Timestamp};
 
 /// Number of payload bytes that remain after a payload was truncated.
 pub const TRUNCATED_PAYLOAD_BYTES: usize = 64 * 1024;
@@ -23,6 +23,9 @@ pub struct InboundMessage {
     pub is_operator_replay: bool,
     /// Time at which the broker or the service received the message.
     pub received_at: Timestamp,
+    /// Order among the messages of the same session at an external broker. `None` if the message
+    /// did not pass through Kafka, or if `ingest` had no epoch.
+    pub ingest_stamp: Option<IngestStamp>,
     /// Size and hash of the complete payload. `None` if the payload was not truncated.
     pub truncated_from: Option<OriginalPayload>,
 }
@@ -83,6 +86,7 @@ mod tests {
             retained: false,
             is_operator_replay: false,
             received_at: Timestamp::UNIX_EPOCH,
+            ingest_stamp: None,
             truncated_from: None,
         };
         let sha256 = message.payload_sha256();

@@ -32,10 +32,7 @@ pub(crate) fn tenant(org_id: &str) -> Tenant {
 }
 
 pub(crate) fn received_at(second: i64) -> ReceivedAt {
-    ReceivedAt {
-        time: timestamp_at(second),
-        position: None,
-    }
+    ReceivedAt::from_time(timestamp_at(second))
 }
 
 pub(crate) fn connection_end(client_id: &str, second: i64) -> ConnectionEnd {
@@ -111,7 +108,7 @@ pub(crate) async fn record_heartbeat(
     let batch = PresenceBatch {
         heartbeats: vec![HeartbeatUpdate {
             client_id: client(client_id),
-            received_at: timestamp_at(second),
+            received_at: received_at(second),
             tenant,
         }],
         ..PresenceBatch::default()
@@ -159,6 +156,7 @@ pub(crate) fn dead_letter(name: &str, payload: &'static [u8], second: i64) -> De
         retained: false,
         is_operator_replay: false,
         received_at: timestamp_at(second),
+        ingest_stamp: None,
         truncated_from: None,
     };
     let rejection = Rejection::new(RejectReason::InvalidJson, "line 1");

@@ -48,10 +48,19 @@ macro_rules! contract_tests {
                 oldest_dead_letters_above_the_client_limit_are_deleted,
                 oldest_dead_letters_above_the_total_limit_are_deleted,
             }
+            epochs {
+                each_connection_of_a_session_gets_a_higher_epoch,
+                epochs_of_a_restored_database_are_higher_than_before,
+            }
             heartbeats {
                 heartbeat_before_the_offline_message_is_ignored,
                 heartbeat_restores_a_disconnected_client,
+                message_without_a_stamp_clears_the_stored_stamp,
                 offline_message_before_a_heartbeat_does_not_end_the_connection,
+                online_message_keeps_only_a_heartbeat_with_a_higher_stamp,
+                stamp_without_a_heartbeat_time_is_ignored,
+                stamps_decide_between_a_heartbeat_and_a_later_offline_message,
+                stamps_decide_between_an_offline_message_and_a_later_heartbeat,
             }
             lookup_queue {
                 claimed_row_is_not_claimed_again_until_its_claim_ends,

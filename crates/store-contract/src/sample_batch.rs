@@ -8,8 +8,8 @@ use store::{DeadLetterFilter, DeadLetterLimits, HeartbeatUpdate, PresenceBatch};
 use test_support::stores::TestStore;
 
 use crate::fixtures::{
-    client, connection_end, dead_letter, find_for_org_1, load_client_state, record_online,
-    timestamp_at, upsert_for_org,
+    client, connection_end, dead_letter, find_for_org_1, load_client_state, received_at,
+    record_online, upsert_for_org,
 };
 
 /// A list of [`PresenceBatch`].
@@ -36,7 +36,7 @@ pub(crate) fn sample_batch() -> PresenceBatch {
         upserts: vec![upsert_for_org("upserted", "1")],
         heartbeats: vec![HeartbeatUpdate {
             client_id: client("heartbeat"),
-            received_at: timestamp_at(5),
+            received_at: received_at(5),
             tenant: None,
         }],
         connection_ends: vec![connection_end("ended", 5)],

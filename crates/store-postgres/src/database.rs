@@ -10,7 +10,7 @@ use crate::guarded_pool::GuardedConnection;
 use crate::transaction::PostgresTransaction;
 use crate::{PostgresStore, connect, lookup_results, search};
 use domain::{ClientId, OrgId, Tenant, Timestamp};
-use store::sql::{Access, Query, RowPage, SharedStatements, SqlDatabase, SqlSyntax};
+use store::sql::{Access, Query, RowPage, SharedStatements, SqlDatabase, SqlSyntax, Statement};
 use store::{LookupResult, PageRequest, Result, StoreError};
 
 pub(crate) static SHARED_STATEMENTS: LazyLock<SharedStatements> = LazyLock::new(|| {
@@ -25,10 +25,17 @@ pub(crate) static SHARED_STATEMENTS: LazyLock<SharedStatements> = LazyLock::new(
 store::statements! {
     NEXT_EPOCHS = "
         INSERT INTO partition_epoch (queue, partition, epoch, owner)
-        SELECT $1, p, 1, $3 FROM UNNEST($2::int[]) AS p
+        SELECT $1, p, extract(epoch FROM now())::bigint, $3 FROM UNNEST($2::int[]) AS p
         ON CONFLICT (queue, partition) DO UPDATE SET
-               epoch = partition_epoch.epoch + 1, owner = excluded.owner, acquired_at = now()
+               epoch = GREATEST(partition_epoch.epoch + 1, excluded.epoch),
+               owner = excluded.owner, acquired_at = now()
         RETURNING partition, epoch";
+
+    NEXT_INGEST_EPOCH = "
+        INSERT INTO ingest_sessions (name, epoch) VALUES ($1, extract(epoch FROM now())::bigint)
+        ON CONFLICT (name) DO UPDATE SET
+               epoch = GREATEST(ingest_sessions.epoch + 1, excluded.epoch), acquired_at = now()
+        RETURNING session, epoch";
 
     /// Also deletes the client's row in `connection_search`, unless the client has reconnected.
     DELETE_CLIENTS_DISCONNECTED_BEFORE = "
@@ -79,6 +86,10 @@ impl SqlDatabase for PostgresStore {
 
     async fn begin(&self) -> Result<PostgresTransaction> {
         Ok(PostgresTransaction(self.pool.begin().await?))
+    }
+
+    fn next_ingest_epoch_statement(&self) -> Statement {
+        NEXT_INGEST_EPOCH
     }
 
     async fn next_epochs(&self, queue: &str, partitions: &[i32], owner: &str) -> Result<Vec<Row>> {

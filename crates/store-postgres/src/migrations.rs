@@ -31,6 +31,10 @@ const FILES: &[(&str, &str)] = &[
         "0005_plain_names",
         include_str!("../migrations/0005_plain_names.sql"),
     ),
+    (
+        "0006_ingest_stamps",
+        include_str!("../migrations/0006_ingest_stamps.sql"),
+    ),
 ];
 
 /// All migrations, in the order of their versions.

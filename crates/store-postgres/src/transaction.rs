@@ -11,10 +11,23 @@ use crate::driver::{self, PgQuery, Row, pg_query, set_based, timestamptz};
 use crate::guarded_pool::GuardedConnection;
 use domain::{MessageId, Timestamp};
 use store::sql::{
-    ColumnReader as _, ONLINE_MESSAGE_COLUMNS, Query, REPLACE_ONLINE_MESSAGE, SqlTransaction,
+    ColumnReader as _, HEARTBEAT_STAMP_COLUMNS, KEEP_LATER_HEARTBEAT, ONLINE_MESSAGE_COLUMNS,
+    PRESENCE_STAMP_COLUMNS, Query, REPLACE_ONLINE_MESSAGE, REPLACE_PRESENCE_STAMP, SqlTransaction,
     Statement, TenantColumns,
 };
-use store::{ConnectionEnd, ConnectionUpsert, DeadLetter, HeartbeatUpdate, PartitionLease, Result};
+use store::{
+    ConnectionEnd, ConnectionUpsert, DeadLetter, HeartbeatUpdate, PartitionLease, ReceivedAt,
+    Result, received_after,
+};
+
+/// Receive time of the latest presence message of a connected client.
+const PRESENCE_TIME: &str = "COALESCE(c.offline_received_at, c.online_received_at)";
+
+/// The offline messages in the parameters `$1` to `$7`.
+const OFFLINE_MESSAGES: &str = "UNNEST($1::text[], $2::timestamptz[], $3::int[], $4::bigint[],
+               $5::bigint[], $6::bigint[], $7::bigint[])
+            AS offline (client_id, received_at, queue_partition, queue_offset, session, epoch,
+               sequence)";
 
 store::statements! {
     /// Locks the rows of the partitions in share mode until the end of the transaction. A process
@@ -28,28 +41,29 @@ store::statements! {
     UPSERT_CONNECTIONS = concatcp!("
         INSERT INTO connections (client_id, org_id, account, tags, ", ONLINE_MESSAGE_COLUMNS, ",
                tenant_lookup_timestamp, online_received_at, last_heartbeat_at, queue_partition,
-               queue_offset, inventory_eligible, stale_timestamp, created_at, updated_at)
+               queue_offset, inventory_eligible, ", PRESENCE_STAMP_COLUMNS, ",
+               ", HEARTBEAT_STAMP_COLUMNS, ", stale_timestamp, created_at, updated_at)
         SELECT client_id, org_id, account, tags, ", ONLINE_MESSAGE_COLUMNS, ",
                tenant_lookup_timestamp, online_received_at, last_heartbeat_at, queue_partition,
-               queue_offset, inventory_eligible, COALESCE(reported_to_inventory_at, 'epoch'),
-               $22, $22
+               queue_offset, inventory_eligible, ", PRESENCE_STAMP_COLUMNS, ",
+               ", HEARTBEAT_STAMP_COLUMNS, ", COALESCE(reported_to_inventory_at, 'epoch'),
+               $28, $28
           FROM UNNEST($1::text[], $2::text[], $3::text[], $4::text[]::jsonb[], $5::text[],
                $6::text[], $7::text[], $8::text[]::jsonb[], $9::text[]::jsonb[],
                $10::text[]::jsonb[], $11::text[], $12::text[], $13::text[], $14::timestamptz[],
                $15::timestamptz[], $16::timestamptz[], $17::timestamptz[], $18::int[],
-               $19::bigint[], $20::bool[], $21::timestamptz[])
+               $19::bigint[], $20::bool[], $21::timestamptz[], $22::bigint[], $23::bigint[],
+               $24::bigint[], $25::bigint[], $26::bigint[], $27::bigint[])
             AS t (client_id, org_id, account, tags, ", ONLINE_MESSAGE_COLUMNS, ",
                tenant_lookup_timestamp, online_received_at, last_heartbeat_at, queue_partition,
-               queue_offset, inventory_eligible, reported_to_inventory_at)
+               queue_offset, inventory_eligible, reported_to_inventory_at,
+               ", PRESENCE_STAMP_COLUMNS, ", ", HEARTBEAT_STAMP_COLUMNS, ")
         ON CONFLICT (client_id) DO UPDATE SET ", REPLACE_ONLINE_MESSAGE, ",
                org_id = excluded.org_id, account = excluded.account,
                tenant_lookup_timestamp = excluded.tenant_lookup_timestamp,
                tenant_lookup_failure_count = CASE WHEN excluded.org_id <> '' THEN 0
                    ELSE COALESCE(connections.tenant_lookup_failure_count, 0) END,
-               last_heartbeat_at = CASE
-                   WHEN connections.last_heartbeat_at > excluded.online_received_at
-                   THEN GREATEST(connections.last_heartbeat_at, excluded.last_heartbeat_at)
-                   ELSE excluded.last_heartbeat_at END,
+               ", KEEP_LATER_HEARTBEAT, ", ", REPLACE_PRESENCE_STAMP, ",
                offline_received_at = NULL,
                queue_partition = excluded.queue_partition,
                queue_offset = excluded.queue_offset,
@@ -58,29 +72,38 @@ store::statements! {
                    ELSE connections.stale_timestamp END,
                online_received_at = excluded.online_received_at, updated_at = excluded.updated_at");
 
-    UPDATE_HEARTBEATS = "
+    UPDATE_HEARTBEATS = concatcp!("
         UPDATE connections AS c
-           SET last_heartbeat_at = GREATEST(c.last_heartbeat_at, h.received_at)
-          FROM UNNEST($1::text[], $2::timestamptz[]) AS h (client_id, received_at)
+           SET last_heartbeat_at = h.received_at, heartbeat_session = h.session,
+               heartbeat_epoch = h.epoch, heartbeat_sequence = h.sequence
+          FROM UNNEST($1::text[], $2::timestamptz[], $3::bigint[], $4::bigint[], $5::bigint[])
+            AS h (client_id, received_at, session, epoch, sequence)
          WHERE c.client_id = h.client_id
-           AND COALESCE(c.offline_received_at, c.online_received_at) < h.received_at";
+           AND ", received_after!("h.", "h.received_at"; "c.presence_", PRESENCE_TIME), "
+           AND (c.last_heartbeat_at IS NULL
+               OR ", received_after!("h.", "h.received_at";
+                   "c.heartbeat_", "c.last_heartbeat_at"), ")");
 
     RESTORE_CONNECTIONS = concatcp!("
         INSERT INTO connections (client_id, org_id, account, tags, ", ONLINE_MESSAGE_COLUMNS, ",
                queue_partition, queue_offset, tenant_lookup_timestamp,
                tenant_lookup_failure_count, online_received_at, last_heartbeat_at,
-               offline_received_at, created_at, updated_at)
+               offline_received_at, ", PRESENCE_STAMP_COLUMNS, ", ", HEARTBEAT_STAMP_COLUMNS, ",
+               created_at, updated_at)
         SELECT d.client_id, COALESCE(h.org_id, d.org_id), COALESCE(h.account, d.account), tags, ",
                ONLINE_MESSAGE_COLUMNS, ", queue_partition, queue_offset,
                CASE WHEN h.org_id IS NULL THEN d.tenant_lookup_timestamp
                    ELSE h.tenant_lookup_timestamp END,
                CASE WHEN h.org_id <> '' THEN 0 ELSE d.tenant_lookup_failure_count END,
-               h.received_at, h.received_at, disconnected_at, $6, $6
+               h.received_at, h.received_at, disconnected_at, ", PRESENCE_STAMP_COLUMNS, ",
+               h.session, h.epoch, h.sequence, $9, $9
           FROM disconnected_clients AS d
-          JOIN UNNEST($1::text[], $2::timestamptz[], $3::text[], $4::text[], $5::timestamptz[])
-            AS h (client_id, received_at, org_id, account, tenant_lookup_timestamp)
+          JOIN UNNEST($1::text[], $2::timestamptz[], $3::bigint[], $4::bigint[], $5::bigint[],
+               $6::text[], $7::text[], $8::timestamptz[])
+            AS h (client_id, received_at, session, epoch, sequence, org_id, account,
+               tenant_lookup_timestamp)
             ON d.client_id = h.client_id
-         WHERE d.disconnected_at < h.received_at
+         WHERE ", received_after!("h.", "h.received_at"; "d.presence_", "d.disconnected_at"), "
          ORDER BY d.client_id
         ON CONFLICT (client_id) DO NOTHING
         RETURNING client_id");
@@ -88,21 +111,21 @@ store::statements! {
     DELETE_DISCONNECTS = "DELETE FROM disconnected_clients WHERE client_id = ANY($1)";
 
     MOVE_TO_DISCONNECTED_CLIENTS = concatcp!("
-        WITH offline AS (
-            SELECT * FROM UNNEST($1::text[], $2::timestamptz[], $3::int[], $4::bigint[])
-                AS t (client_id, received_at, queue_partition, queue_offset)),
-        ended AS (
-            DELETE FROM connections AS c USING offline
+        WITH ended AS (
+            DELETE FROM connections AS c USING ", OFFLINE_MESSAGES, "
              WHERE c.client_id = offline.client_id
-               AND (c.last_heartbeat_at IS NULL OR c.last_heartbeat_at <= offline.received_at)
+               AND (c.last_heartbeat_at IS NULL
+                   OR NOT ", received_after!("c.heartbeat_", "c.last_heartbeat_at";
+                       "offline.", "offline.received_at"), ")
             RETURNING c.client_id, org_id, COALESCE(account, ''), COALESCE(tags, 'null'), ",
                 ONLINE_MESSAGE_COLUMNS, ", tenant_lookup_timestamp,
                 COALESCE(tenant_lookup_failure_count, 0), offline.received_at,
                 COALESCE(offline.queue_partition, c.queue_partition),
-                COALESCE(offline.queue_offset, c.queue_offset))
+                COALESCE(offline.queue_offset, c.queue_offset), offline.session, offline.epoch,
+                offline.sequence)
         INSERT INTO disconnected_clients (client_id, org_id, account, tags, ",
                 ONLINE_MESSAGE_COLUMNS, ", tenant_lookup_timestamp, tenant_lookup_failure_count,
-                disconnected_at, queue_partition, queue_offset)
+                disconnected_at, queue_partition, queue_offset, ", PRESENCE_STAMP_COLUMNS, ")
         SELECT * FROM ended ORDER BY client_id
         ON CONFLICT (client_id) DO UPDATE SET ", REPLACE_ONLINE_MESSAGE, ",
                 org_id = excluded.org_id, account = excluded.account,
@@ -110,24 +133,29 @@ store::statements! {
                 tenant_lookup_failure_count = excluded.tenant_lookup_failure_count,
                 disconnected_at = excluded.disconnected_at,
                 queue_partition = excluded.queue_partition,
-                queue_offset = excluded.queue_offset");
+                queue_offset = excluded.queue_offset, ", REPLACE_PRESENCE_STAMP);
 
-    STORE_OVERRULED_OFFLINE_MESSAGES = "
+    STORE_OVERRULED_OFFLINE_MESSAGES = concatcp!("
         UPDATE connections AS c SET offline_received_at = offline.received_at,
                queue_partition = COALESCE(offline.queue_partition, c.queue_partition),
-               queue_offset = COALESCE(offline.queue_offset, c.queue_offset)
-          FROM UNNEST($1::text[], $2::timestamptz[], $3::int[], $4::bigint[])
-                AS offline (client_id, received_at, queue_partition, queue_offset)
+               queue_offset = COALESCE(offline.queue_offset, c.queue_offset),
+               presence_session = offline.session, presence_epoch = offline.epoch,
+               presence_sequence = offline.sequence
+          FROM ", OFFLINE_MESSAGES, "
          WHERE c.client_id = offline.client_id
-           AND COALESCE(c.offline_received_at, c.online_received_at) < offline.received_at";
+           AND ", received_after!("offline.", "offline.received_at";
+               "c.presence_", PRESENCE_TIME));
 
-    UPDATE_DISCONNECTED_CLIENTS = "
+    UPDATE_DISCONNECTED_CLIENTS = concatcp!("
         UPDATE disconnected_clients AS d SET disconnected_at = offline.received_at,
                queue_partition = COALESCE(offline.queue_partition, d.queue_partition),
-               queue_offset = COALESCE(offline.queue_offset, d.queue_offset)
-          FROM UNNEST($1::text[], $2::timestamptz[], $3::int[], $4::bigint[])
-                AS offline (client_id, received_at, queue_partition, queue_offset)
-         WHERE d.client_id = offline.client_id AND d.disconnected_at < offline.received_at";
+               queue_offset = COALESCE(offline.queue_offset, d.queue_offset),
+               presence_session = offline.session, presence_epoch = offline.epoch,
+               presence_sequence = offline.sequence
+          FROM ", OFFLINE_MESSAGES, "
+         WHERE d.client_id = offline.client_id
+           AND ", received_after!("offline.", "offline.received_at";
+               "d.presence_", "d.disconnected_at"));
 
     INSERT_DEAD_LETTERS = "
         INSERT INTO dead_letters (client_id, fingerprint, topic, payload, size, sha256, reason,
@@ -190,30 +218,33 @@ impl SqlTransaction for PostgresTransaction {
             .bind(column(rows, |u| timestamptz(u.message_sent_at)))
             .bind(column(&tenants, |t| t.lookup_timestamp.map(timestamptz)))
             .bind(column(rows, |u| timestamptz(u.received_at.time)))
-            .bind(column(rows, |u| u.last_heartbeat_at.map(timestamptz)))
+            .bind(column(rows, |u| {
+                u.last_heartbeat_at
+                    .map(|received_at| timestamptz(received_at.time))
+            }))
             .bind(column(rows, |u| u.received_at.partition()))
             .bind(column(rows, |u| u.received_at.offset()))
             .bind(column(rows, |u| u.inventory_eligible))
             .bind(column(rows, |u| {
                 u.reported_to_inventory_at.map(timestamptz)
-            }))
-            .bind(timestamptz(now));
+            }));
+        let query = bind_stamps(query, rows, |u| Some(u.received_at));
+        let query = bind_stamps(query, rows, |u| u.last_heartbeat_at).bind(timestamptz(now));
         self.run(query).await.map(drop)
     }
 
     async fn write_heartbeats(&mut self, rows: &[HeartbeatUpdate], now: Timestamp) -> Result<()> {
         let client_ids = column(rows, |h| h.client_id.as_str());
-        let received_times = column(rows, |h| timestamptz(h.received_at));
-        let update = set_based(UPDATE_HEARTBEATS)
-            .bind(&client_ids)
-            .bind(&received_times);
-        self.run(update).await?;
+        let received_times = column(rows, |h| timestamptz(h.received_at.time));
+        let with_heartbeats = |statement: Statement| {
+            let query = set_based(statement).bind(&client_ids).bind(&received_times);
+            bind_stamps(query, rows, |h| Some(h.received_at))
+        };
+        self.run(with_heartbeats(UPDATE_HEARTBEATS)).await?;
         // All three elements are null if the tenant of the client does not change.
         let tenants = column(rows, |h| h.tenant.as_ref().map(TenantColumns::from));
         let lookup_times = column(&tenants, |t| t.and_then(|t| t.lookup_timestamp));
-        let restore = set_based(RESTORE_CONNECTIONS)
-            .bind(&client_ids)
-            .bind(&received_times)
+        let restore = with_heartbeats(RESTORE_CONNECTIONS)
             .bind(column(&tenants, |t| t.map(|t| t.org_id)))
             .bind(column(&tenants, |t| t.map(|t| t.account)))
             .bind(column(&lookup_times, |time| time.map(timestamptz)))
@@ -230,11 +261,12 @@ impl SqlTransaction for PostgresTransaction {
 
     async fn write_connection_ends(&mut self, rows: &[ConnectionEnd]) -> Result<u64> {
         let with_columns = |statement: Statement| {
-            set_based(statement)
+            let query = set_based(statement)
                 .bind(column(rows, |end| end.client_id.as_str()))
                 .bind(column(rows, |end| timestamptz(end.received_at.time)))
                 .bind(column(rows, |end| end.received_at.partition()))
-                .bind(column(rows, |end| end.received_at.offset()))
+                .bind(column(rows, |end| end.received_at.offset()));
+            bind_stamps(query, rows, |end| Some(end.received_at))
         };
         let ended_connections = self.run(with_columns(MOVE_TO_DISCONNECTED_CLIENTS)).await?;
         self.run(with_columns(STORE_OVERRULED_OFFLINE_MESSAGES))
@@ -262,6 +294,19 @@ impl SqlTransaction for PostgresTransaction {
     async fn commit(self) -> Result<()> {
         self.0.commit().await
     }
+}
+
+/// Binds the session, the epoch and the sequence of each message as three array parameters.
+fn bind_stamps<R>(
+    query: PgQuery,
+    rows: &[R],
+    received_at: impl Fn(&R) -> Option<ReceivedAt>,
+) -> PgQuery {
+    let stamps = column(rows, |row| received_at(row).and_then(|it| it.stamp));
+    query
+        .bind(column(&stamps, |stamp| stamp.map(|it| it.session)))
+        .bind(column(&stamps, |stamp| stamp.map(|it| it.epoch)))
+        .bind(column(&stamps, |stamp| stamp.map(|it| it.sequence)))
 }
 
 /// Returns the array parameter with the values of one column.

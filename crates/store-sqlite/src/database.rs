@@ -30,10 +30,17 @@ pub(crate) static SHARED_STATEMENTS: LazyLock<SharedStatements> =
 
 store::statements! {
     NEXT_EPOCH =
-        "INSERT INTO partition_epoch (queue, partition, epoch, owner) VALUES ($1, $2, 1, $3)
-         ON CONFLICT (queue, partition)
-         DO UPDATE SET epoch = partition_epoch.epoch + 1, owner = excluded.owner
+        "INSERT INTO partition_epoch (queue, partition, epoch, owner)
+         VALUES ($1, $2, unixepoch(), $3)
+         ON CONFLICT (queue, partition) DO UPDATE SET
+                epoch = max(partition_epoch.epoch + 1, excluded.epoch), owner = excluded.owner
          RETURNING partition, epoch";
+
+    NEXT_INGEST_EPOCH =
+        "INSERT INTO ingest_sessions (name, epoch) VALUES ($1, unixepoch())
+         ON CONFLICT (name) DO UPDATE SET
+                epoch = max(ingest_sessions.epoch + 1, excluded.epoch)
+         RETURNING session, epoch";
 
     RESTORE_TENANT =
         "UPDATE connections SET org_id = $2, account = $3, tenant_lookup_timestamp = NULL,
@@ -137,6 +144,10 @@ impl SqlDatabase for SqliteStore {
             connection: self.begin_with(&self.writer, BEGIN_WRITE).await?,
             files: self.files.clone(),
         })
+    }
+
+    fn next_ingest_epoch_statement(&self) -> Statement {
+        NEXT_INGEST_EPOCH
     }
 
     async fn next_epochs(&self, queue: &str, partitions: &[i32], owner: &str) -> Result<Vec<Row>> {

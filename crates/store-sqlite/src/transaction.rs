@@ -9,9 +9,17 @@ use crate::driver::{Row, SqliteQuery, sqlite_query};
 use crate::guarded_connection::GuardedConnection;
 use domain::{MessageId, Timestamp};
 use store::sql::{
-    ONLINE_MESSAGE_COLUMNS, Query, REPLACE_ONLINE_MESSAGE, SqlTransaction, TenantColumns,
+    HEARTBEAT_STAMP_COLUMNS, KEEP_LATER_HEARTBEAT, ONLINE_MESSAGE_COLUMNS, PRESENCE_STAMP_COLUMNS,
+    Query, REPLACE_ONLINE_MESSAGE, REPLACE_PRESENCE_STAMP, SqlTransaction, TenantColumns,
 };
-use store::{ConnectionEnd, ConnectionUpsert, DeadLetter, HeartbeatUpdate, PartitionLease, Result};
+use store::{
+    ConnectionEnd, ConnectionUpsert, DeadLetter, HeartbeatUpdate, PartitionLease, ReceivedAt,
+    Result, received_after,
+};
+
+/// Maximum number of connections per INSERT statement. SQLite accepts 32,766 parameters in a
+/// statement, and a connection has 29 parameters.
+const MAX_CONNECTIONS_PER_INSERT: usize = 1000;
 
 /// Maximum number of dead letters per INSERT statement. This limits the size of the statement,
 /// because a row contains up to 64 KiB of payload.
@@ -20,15 +28,36 @@ const MAX_DEAD_LETTERS_PER_INSERT: usize = 100;
 /// The offline messages in the parameter `$1`, a JSON array of arrays.
 const WITH_OFFLINE_MESSAGES: &str = "WITH offline AS (
     SELECT value ->> 0 AS client_id, value ->> 1 AS received_at,
-           value ->> 2 AS queue_partition, value ->> 3 AS queue_offset
+           value ->> 2 AS queue_partition, value ->> 3 AS queue_offset,
+           value ->> 4 AS session, value ->> 5 AS epoch, value ->> 6 AS sequence
       FROM json_each($1)) ";
+
+/// The heartbeat in the parameters `$2` to `$5`.
+const HEARTBEAT: &str =
+    "(SELECT $2 AS received_at, $3 AS session, $4 AS epoch, $5 AS sequence) AS h";
+
+/// Receive time of the latest presence message of a connected client.
+const PRESENCE_TIME: &str = "coalesce(c.offline_received_at, c.online_received_at)";
+
+/// Condition that an offline message ends a connection.
+const ENDS_CONNECTION: &str = concatcp!(
+    "c.last_heartbeat_at IS NULL OR NOT ",
+    received_after!("c.heartbeat_", "c.last_heartbeat_at"; "offline.", "offline.received_at")
+);
+
+/// Assignments that store the ingest stamp of an offline message.
+const STORE_OFFLINE_STAMP: &str = "presence_session = offline.session, \
+     presence_epoch = offline.epoch, presence_sequence = offline.sequence";
 
 /// Columns of an inserted connection, in the order of the parameters.
 const CONNECTION_VALUES: &str = concatcp!(
     "client_id, org_id, account, tags, ",
     ONLINE_MESSAGE_COLUMNS,
     ", tenant_lookup_timestamp, online_received_at, last_heartbeat_at, queue_partition, \
-     queue_offset, inventory_eligible, stale_timestamp, created_at, updated_at"
+     queue_offset, inventory_eligible, stale_timestamp, created_at, updated_at, ",
+    PRESENCE_STAMP_COLUMNS,
+    ", ",
+    HEARTBEAT_STAMP_COLUMNS
 );
 
 const UPDATE_CONNECTION: &str = concatcp!(
@@ -37,10 +66,11 @@ const UPDATE_CONNECTION: &str = concatcp!(
     ", org_id = excluded.org_id, account = excluded.account, \
      tenant_lookup_timestamp = excluded.tenant_lookup_timestamp, \
      tenant_lookup_failure_count = CASE WHEN excluded.org_id <> '' THEN 0 \
-     ELSE connections.tenant_lookup_failure_count END, \
-     last_heartbeat_at = CASE WHEN connections.last_heartbeat_at > excluded.online_received_at \
-     THEN max(connections.last_heartbeat_at, coalesce(excluded.last_heartbeat_at, 0)) \
-     ELSE excluded.last_heartbeat_at END, offline_received_at = NULL, \
+     ELSE connections.tenant_lookup_failure_count END, ",
+    KEEP_LATER_HEARTBEAT,
+    ", ",
+    REPLACE_PRESENCE_STAMP,
+    ", offline_received_at = NULL, \
      queue_partition = excluded.queue_partition, queue_offset = excluded.queue_offset, \
      inventory_eligible = excluded.inventory_eligible, \
      stale_timestamp = CASE WHEN excluded.org_id <> '' THEN excluded.stale_timestamp \
@@ -60,24 +90,39 @@ const UPDATE_DEAD_LETTER: &str = "ON CONFLICT (client_id, fingerprint) DO UPDATE
 store::statements! {
     ALL_PARTITIONS = "SELECT queue, partition, epoch FROM partition_epoch";
 
-    UPDATE_HEARTBEAT =
-        "UPDATE connections SET last_heartbeat_at = max(coalesce(last_heartbeat_at, $2), $2)
-          WHERE client_id = $1 AND coalesce(offline_received_at, online_received_at) < $2";
+    UPDATE_HEARTBEAT = concatcp!(
+        "UPDATE connections AS c SET last_heartbeat_at = h.received_at, \
+         heartbeat_session = h.session, heartbeat_epoch = h.epoch, \
+         heartbeat_sequence = h.sequence FROM ",
+        HEARTBEAT,
+        " WHERE c.client_id = $1 AND ",
+        received_after!("h.", "h.received_at"; "c.presence_", PRESENCE_TIME),
+        " AND (c.last_heartbeat_at IS NULL OR ",
+        received_after!("h.", "h.received_at"; "c.heartbeat_", "c.last_heartbeat_at"),
+        ")"
+    );
 
     RESTORE_CONNECTION = concatcp!(
         "INSERT INTO connections (client_id, org_id, account, tags, ",
         ONLINE_MESSAGE_COLUMNS,
         ", queue_partition, queue_offset, tenant_lookup_timestamp, \
          tenant_lookup_failure_count, online_received_at, last_heartbeat_at, \
-         offline_received_at, created_at, updated_at) \
-         SELECT client_id, coalesce($3, org_id), coalesce($4, account), tags, ",
+         offline_received_at, created_at, updated_at, ",
+        PRESENCE_STAMP_COLUMNS,
+        ", ",
+        HEARTBEAT_STAMP_COLUMNS,
+        ") SELECT client_id, coalesce($6, org_id), coalesce($7, account), tags, ",
         ONLINE_MESSAGE_COLUMNS,
         ", queue_partition, queue_offset, \
-         CASE WHEN $3 IS NULL THEN tenant_lookup_timestamp ELSE $5 END, \
-         CASE WHEN $3 <> '' THEN 0 ELSE tenant_lookup_failure_count END, \
-         $2, $2, disconnected_at, $6, $6 \
-         FROM disconnected_clients WHERE client_id = $1 AND disconnected_at < $2 \
-         ON CONFLICT (client_id) DO NOTHING"
+         CASE WHEN $6 IS NULL THEN tenant_lookup_timestamp ELSE $8 END, \
+         CASE WHEN $6 <> '' THEN 0 ELSE tenant_lookup_failure_count END, \
+         h.received_at, h.received_at, disconnected_at, $9, $9, ",
+        PRESENCE_STAMP_COLUMNS,
+        ", h.session, h.epoch, h.sequence FROM disconnected_clients AS d, ",
+        HEARTBEAT,
+        " WHERE client_id = $1 AND ",
+        received_after!("h.", "h.received_at"; "d.presence_", "d.disconnected_at"),
+        " ON CONFLICT (client_id) DO NOTHING"
     );
 
     DELETE_DISCONNECT = "DELETE FROM disconnected_clients WHERE client_id = $1";
@@ -87,38 +132,43 @@ store::statements! {
         "INSERT OR REPLACE INTO disconnected_clients (client_id, org_id, account, tags, ",
         ONLINE_MESSAGE_COLUMNS,
         ", tenant_lookup_timestamp, tenant_lookup_failure_count, disconnected_at, \
-         queue_partition, queue_offset) \
-         SELECT c.client_id, org_id, account, tags, ",
+         queue_partition, queue_offset, ",
+        PRESENCE_STAMP_COLUMNS,
+        ") SELECT c.client_id, org_id, account, tags, ",
         ONLINE_MESSAGE_COLUMNS,
         ", tenant_lookup_timestamp, tenant_lookup_failure_count, \
          offline.received_at, coalesce(offline.queue_partition, c.queue_partition), \
-         coalesce(offline.queue_offset, c.queue_offset) \
-         FROM offline JOIN connections AS c USING (client_id) \
-         WHERE c.last_heartbeat_at IS NULL OR c.last_heartbeat_at <= offline.received_at"
+         coalesce(offline.queue_offset, c.queue_offset), offline.session, offline.epoch, \
+         offline.sequence FROM offline JOIN connections AS c USING (client_id) WHERE ",
+        ENDS_CONNECTION
     );
 
     DELETE_CONNECTIONS = concatcp!(
         WITH_OFFLINE_MESSAGES,
         "DELETE FROM connections WHERE client_id IN ( \
-         SELECT c.client_id FROM offline JOIN connections AS c USING (client_id) \
-         WHERE c.last_heartbeat_at IS NULL OR c.last_heartbeat_at <= offline.received_at)"
+         SELECT c.client_id FROM offline JOIN connections AS c USING (client_id) WHERE ",
+        ENDS_CONNECTION,
+        ")"
     );
 
     STORE_OVERRULED_OFFLINE_MESSAGES = concatcp!(
         WITH_OFFLINE_MESSAGES,
         "UPDATE connections AS c SET offline_received_at = offline.received_at, \
          queue_partition = coalesce(offline.queue_partition, c.queue_partition), \
-         queue_offset = coalesce(offline.queue_offset, c.queue_offset) FROM offline \
-         WHERE c.client_id = offline.client_id \
-         AND coalesce(c.offline_received_at, c.online_received_at) < offline.received_at"
+         queue_offset = coalesce(offline.queue_offset, c.queue_offset), ",
+        STORE_OFFLINE_STAMP,
+        " FROM offline WHERE c.client_id = offline.client_id AND ",
+        received_after!("offline.", "offline.received_at"; "c.presence_", PRESENCE_TIME)
     );
 
     UPDATE_DISCONNECTED_CLIENTS = concatcp!(
         WITH_OFFLINE_MESSAGES,
         "UPDATE disconnected_clients AS d SET disconnected_at = offline.received_at, \
          queue_partition = coalesce(offline.queue_partition, d.queue_partition), \
-         queue_offset = coalesce(offline.queue_offset, d.queue_offset) FROM offline \
-         WHERE d.client_id = offline.client_id AND d.disconnected_at < offline.received_at"
+         queue_offset = coalesce(offline.queue_offset, d.queue_offset), ",
+        STORE_OFFLINE_STAMP,
+        " FROM offline WHERE d.client_id = offline.client_id AND ",
+        received_after!("offline.", "offline.received_at"; "d.presence_", "d.disconnected_at")
     );
 }
 
@@ -147,11 +197,14 @@ impl SqlTransaction for SqliteTransaction {
     }
 
     async fn write_upserts(&mut self, rows: &[ConnectionUpsert], now: Timestamp) -> Result<()> {
-        let insert = sqlite_query(&insert_connections(rows.len()));
-        let insert = rows
-            .iter()
-            .fold(insert, |insert, row| bind_connection(insert, row, now));
-        self.connection.execute(insert).await.map(drop)
+        for chunk in rows.chunks(MAX_CONNECTIONS_PER_INSERT) {
+            let insert = sqlite_query(&insert_connections(chunk.len()));
+            let insert = chunk
+                .iter()
+                .fold(insert, |insert, row| bind_connection(insert, row, now));
+            self.connection.execute(insert).await?;
+        }
+        Ok(())
     }
 
     /// Separate statements for each heartbeat are fast enough: SQLite needs no network round trip,
@@ -163,12 +216,22 @@ impl SqlTransaction for SqliteTransaction {
                 received_at,
                 tenant,
             } = heartbeat;
-            let update = UPDATE_HEARTBEAT.with([client_id.into(), (*received_at).into()]);
+            let [session, epoch, sequence] = stamp_columns(Some(*received_at));
+            let update = UPDATE_HEARTBEAT.with([
+                client_id.into(),
+                received_at.time.into(),
+                session.into(),
+                epoch.into(),
+                sequence.into(),
+            ]);
             self.execute(update).await?;
             let tenant = tenant.as_ref().map(TenantColumns::from);
             let restore = RESTORE_CONNECTION.with([
                 client_id.into(),
-                (*received_at).into(),
+                received_at.time.into(),
+                session.into(),
+                epoch.into(),
+                sequence.into(),
                 tenant.map(|tenant| tenant.org_id).into(),
                 tenant.map(|tenant| tenant.account).into(),
                 tenant.and_then(|tenant| tenant.lookup_timestamp).into(),
@@ -216,12 +279,25 @@ impl SqlTransaction for SqliteTransaction {
 }
 
 fn offline_message(end: &ConnectionEnd) -> serde_json::Value {
+    let [session, epoch, sequence] = stamp_columns(Some(end.received_at));
     json!([
         end.client_id.as_str(),
         end.received_at.time.as_microsecond(),
         end.received_at.partition(),
-        end.received_at.offset()
+        end.received_at.offset(),
+        session,
+        epoch,
+        sequence
     ])
+}
+
+/// Returns the session, the epoch and the sequence of a message. All are `None` if the message has
+/// no ingest stamp.
+fn stamp_columns(received_at: Option<ReceivedAt>) -> [Option<i64>; 3] {
+    match received_at.and_then(|received_at| received_at.stamp) {
+        Some(stamp) => [stamp.session, stamp.epoch, stamp.sequence].map(Some),
+        None => [None; 3],
+    }
 }
 
 fn insert_connections(rows: usize) -> Query<'static> {
@@ -246,7 +322,9 @@ fn bind_connection(query: SqliteQuery, upsert: &ConnectionUpsert, now: Timestamp
     let tenant = TenantColumns::from(&upsert.tenant);
     let info = &upsert.info;
     let micros = Timestamp::as_microsecond;
-    query
+    let presence_stamp = stamp_columns(Some(upsert.received_at));
+    let heartbeat_stamp = stamp_columns(upsert.last_heartbeat_at);
+    let query = query
         .bind(upsert.client_id.as_str())
         .bind(tenant.org_id)
         .bind(tenant.account)
@@ -263,13 +341,19 @@ fn bind_connection(query: SqliteQuery, upsert: &ConnectionUpsert, now: Timestamp
         .bind(micros(upsert.message_sent_at))
         .bind(tenant.lookup_timestamp.map(micros))
         .bind(micros(upsert.received_at.time))
-        .bind(upsert.last_heartbeat_at.map(micros))
+        .bind(
+            upsert
+                .last_heartbeat_at
+                .map(|received_at| micros(received_at.time)),
+        )
         .bind(upsert.received_at.partition())
         .bind(upsert.received_at.offset())
         .bind(upsert.inventory_eligible)
         .bind(upsert.reported_to_inventory_at.map_or(0, micros))
         .bind(micros(now))
-        .bind(micros(now))
+        .bind(micros(now));
+    let stamps = presence_stamp.into_iter().chain(heartbeat_stamp);
+    stamps.fold(query, SqliteQuery::bind)
 }
 
 fn bind_dead_letter(query: SqliteQuery, dead_letter: &DeadLetter) -> SqliteQuery {

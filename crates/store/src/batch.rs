@@ -29,10 +29,10 @@ pub struct ConnectionUpsert {
     pub message_id: Option<MessageId>,
     /// Send time of the online message.
     pub message_sent_at: Timestamp,
-    /// Receive time and queue position of the online message.
+    /// Receive time, queue position and ingest stamp of the online message.
     pub received_at: ReceivedAt,
-    /// Time of a heartbeat that was received later than the online message but processed earlier.
-    pub last_heartbeat_at: Option<Timestamp>,
+    /// A heartbeat that was received later than the online message but processed earlier.
+    pub last_heartbeat_at: Option<ReceivedAt>,
     /// How the result of the tenant lookup changes the row.
     pub tenant: TenantChange,
     /// Whether inventory accepts this host.
@@ -52,8 +52,8 @@ pub struct ConnectionUpsert {
 pub struct HeartbeatUpdate {
     /// Client id.
     pub client_id: ClientId,
-    /// Receive time of the heartbeat.
-    pub received_at: Timestamp,
+    /// Receive time and ingest stamp of the heartbeat.
+    pub received_at: ReceivedAt,
     /// How the result of the tenant lookup changes the row. `None` leaves the tenant unchanged.
     pub tenant: Option<TenantChange>,
 }
@@ -64,7 +64,7 @@ pub struct HeartbeatUpdate {
 pub struct ConnectionEnd {
     /// Client id.
     pub client_id: ClientId,
-    /// Receive time and queue position of the offline message.
+    /// Receive time, queue position and ingest stamp of the offline message.
     pub received_at: ReceivedAt,
 }
 

@@ -4,6 +4,7 @@
 //! | module | repository | used by |
 //! |---|---|---|
 //! | `presence` | [`PresenceRepository`] | recorder |
+//! | `ingest_epochs` | [`IngestEpochRepository`] | ingest |
 //! | `connections` | [`ConnectionRepository`] | API |
 //! | `lookup_queue` | [`LookupQueueRepository`] | tenant lookup jobs, operator commands |
 //! | `dead_letters` | [`DeadLetterRepository`] | recorder, retention job, operator commands |
@@ -21,6 +22,7 @@ mod bisect;
 mod connections;
 mod dead_letters;
 mod error;
+mod ingest_epochs;
 mod lookup_queue;
 mod maintenance;
 mod page;
@@ -40,6 +42,7 @@ pub use dead_letters::{
     DeadLetter, DeadLetterFilter, DeadLetterLimits, DeadLetterRepository, StoredDeadLetter,
 };
 pub use error::{Result, RowRejection, StoreError};
+pub use ingest_epochs::{IngestEpoch, IngestEpochRepository};
 pub use lookup_queue::{
     ClaimedConnection, LookupOutcome, LookupQueueRepository, LookupReason, LookupResult,
     TenantlessClient, TenantlessCounts,
@@ -58,6 +61,8 @@ pub use settings::DeadLetterSettings;
 pub struct Repositories {
     /// Presence of clients.
     pub presence: Arc<dyn PresenceRepository>,
+    /// Epochs of the connections to an external broker.
+    pub ingest_epochs: Arc<dyn IngestEpochRepository>,
     /// Connections of connected clients.
     pub connections: Arc<dyn ConnectionRepository>,
     /// Rows that are due for a tenant lookup.
@@ -74,6 +79,7 @@ impl Repositories {
     pub fn new<B>(backend: B) -> Self
     where
         B: PresenceRepository
+            + IngestEpochRepository
             + ConnectionRepository
             + LookupQueueRepository
             + DeadLetterRepository
@@ -82,6 +88,7 @@ impl Repositories {
         let backend = Arc::new(backend);
         Self {
             presence: backend.clone(),
+            ingest_epochs: backend.clone(),
             connections: backend.clone(),
             lookup_queue: backend.clone(),
             dead_letters: backend.clone(),

@@ -1,18 +1,43 @@
 //! Kafka partitions: positions of messages, and the ownership that fences the batches of a previous
 //! owner.
 
-use domain::Timestamp;
+use domain::{IngestStamp, Timestamp};
 
-/// Receive time and queue position of a message.
+/// Receive time, queue position and ingest stamp of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReceivedAt {
     /// Receive time of the message.
     pub time: Timestamp,
-    /// Position of the message in Kafka. `None` in deployments without Kafka.
+    /// Position of the message in Kafka. `None` for a heartbeat, and in deployments without Kafka.
     pub position: Option<QueuePosition>,
+    /// Order of the message in its session at the broker. `None` if `ingest` had no epoch.
+    pub stamp: Option<IngestStamp>,
 }
 
 impl ReceivedAt {
+    /// Creates a receive time without a queue position and without an ingest stamp.
+    #[must_use]
+    pub fn from_time(time: Timestamp) -> Self {
+        Self {
+            time,
+            position: None,
+            stamp: None,
+        }
+    }
+
+    /// Returns whether the message was received after `other`.
+    ///
+    /// The ingest stamps decide if both messages have a stamp of the same session. Otherwise the
+    /// receive times decide. The SQL statements use the same rule (`received_after!`).
+    #[must_use]
+    pub fn is_after(&self, other: &Self) -> bool {
+        let by_stamp = match (&self.stamp, &other.stamp) {
+            (Some(stamp), Some(other_stamp)) => stamp.is_after(other_stamp),
+            _ => None,
+        };
+        by_stamp.unwrap_or(self.time > other.time)
+    }
+
     /// Returns the partition of the message. `None` in deployments without Kafka.
     #[must_use]
     pub fn partition(&self) -> Option<i32> {

@@ -30,13 +30,13 @@ pub struct StoredConnection {
     pub message_sent_at: Timestamp,
     /// The client's tenant. `None` if the tenant is unknown.
     pub tenant: Option<Tenant>,
-    /// Receive time and queue position of the latest presence message.
+    /// Receive time, queue position and ingest stamp of the latest presence message.
     pub received_at: ReceivedAt,
     /// Whether the latest presence message is an offline message that a later heartbeat overruled.
     pub offline_message_overruled: bool,
-    /// Time of the latest heartbeat. `None` if the client sent no heartbeat after its latest
-    /// presence message.
-    pub last_heartbeat_at: Option<Timestamp>,
+    /// The latest heartbeat. `None` if the client sent no heartbeat after its latest presence
+    /// message.
+    pub last_heartbeat_at: Option<ReceivedAt>,
 }
 
 /// The columns of `disconnected_clients` that decide how a new message is applied.
@@ -48,7 +48,7 @@ pub struct StoredDisconnect {
     pub message_sent_at: Timestamp,
     /// The client's tenant before the disconnect. `None` if the tenant was unknown.
     pub tenant: Option<Tenant>,
-    /// Receive time and queue position of the offline message.
+    /// Receive time, queue position and ingest stamp of the offline message.
     pub received_at: ReceivedAt,
 }
 

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::time::Instant;
 
 use anyhow::Result;
-use domain::{ClientId, ClientInfo, ClientKind, MessageId, OrgId, Tenant, Timestamp};
+use domain::{ClientId, ClientInfo, ClientKind, IngestStamp, MessageId, OrgId, Tenant, Timestamp};
 use serde_json::json;
 use sqlx::PgConnection;
 use store::{ConnectionUpsert, QueuePosition, ReceivedAt, TenantChange};
@@ -83,6 +83,11 @@ fn online_upsert(client_id: &str, revision: usize) -> ConnectionUpsert {
             position: Some(QueuePosition {
                 partition: 0,
                 offset: 7,
+            }),
+            stamp: Some(IngestStamp {
+                session: 1,
+                epoch: 1_763_449_000,
+                sequence: 7,
             }),
         },
         last_heartbeat_at: None,

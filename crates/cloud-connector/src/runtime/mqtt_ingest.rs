@@ -8,6 +8,7 @@ use crate::config::Config;
 use kafka::Producer;
 use mqtt::{ConnectOptions, SessionKind};
 use pipeline::ingest::ForwardDestination;
+use pipeline::ingest::epoch::EpochSource;
 use pipeline::ingest::external_broker::{ExternalIngest, IngestDeps};
 use pipeline::record::Recorder;
 use service::Health;
@@ -48,6 +49,7 @@ impl MqttIngest {
             topics: context.topics.clone(),
             shared_subscription_group: mqtt.shared_subscription_group.clone(),
             forward_destination,
+            epoch_source: epoch_source(context),
             clock: context.clock.clone(),
             last_received_at: parking_lot::Mutex::default(),
             message_budget: context.message_budget.clone(),
@@ -70,10 +72,49 @@ impl MqttIngest {
     }
 }
 
+/// Returns the source of epochs. The database may be unavailable: `ingest` neither needs an epoch to
+/// start nor to forward messages.
+fn epoch_source(context: &BuildContext<'_>) -> Option<EpochSource> {
+    let mqtt = &context.config.mqtt;
+    let needs_stamps =
+        context.config.kafka.brokers.is_some() && mqtt.shared_subscription_group.is_none();
+    let url = mqtt.url.as_deref().filter(|_| needs_stamps)?;
+    Some(EpochSource {
+        repository: context.repositories.ingest_epochs.clone(),
+        session_name: session_name(&mqtt.client_id, url),
+    })
+}
+
+/// Returns the name of a session at a broker. Two brokers can have sessions with the same client
+/// id. The name does not contain the user information of the URL, which may be secret.
+fn session_name(client_id: &str, broker_url: &str) -> String {
+    let (scheme, address) = broker_url.split_once("://").unwrap_or(("", broker_url));
+    let (authority, path) = match address.find('/') {
+        Some(index) => address.split_at(index),
+        None => (address, ""),
+    };
+    let host = authority
+        .rsplit_once('@')
+        .map_or(authority, |(_, host)| host);
+    format!("{client_id} at {scheme}://{host}{path}")
+}
+
 fn kafka_destination(config: &Config, producer: Producer) -> ForwardDestination {
     ForwardDestination::Kafka {
         producer,
         ingress_topic: config.kafka.ingress_topic.as_str().into(),
         answers_topic: config.kafka.answers_topic.as_str().into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn session_name_has_the_client_id_and_the_broker_but_no_credentials() {
+        let name = |url| session_name("ingest", url);
+        assert_eq!(name("mqtt://broker:1883"), "ingest at mqtt://broker:1883");
+        assert_eq!(name("wss://u:p@broker/a@b"), "ingest at wss://broker/a@b");
     }
 }

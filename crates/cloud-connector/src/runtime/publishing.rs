@@ -88,6 +88,7 @@ fn match_responses(responses: PendingResponses, clock: Arc<dyn Clock>) -> OnMess
             retained: message.retain,
             is_operator_replay: false,
             received_at: clock.now(),
+            ingest_stamp: None,
             truncated_from: None,
         });
     })

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use domain::{ClientId, Clock, Identity, OrgId, Tenant, Timestamp};
+use domain::{ClientId, Clock, Identity, IngestStamp, OrgId, Tenant, Timestamp};
 use pipeline::record::{
     HandshakeErrorSender, PartitionLease, QueuePosition, QueueTopic, Recorder, RecorderConfig,
     RecorderDeps, RecorderInput,
@@ -85,6 +85,44 @@ struct Case {
     messages: Vec<Message>,
     heartbeats: Vec<Heartbeat>,
     deliveries: Vec<Delivery>,
+    /// The `ingest` hosts that forward the messages in turn. If the list is empty, one host with the
+    /// right clock forwards all messages without ingest stamps.
+    hosts: Vec<Host>,
+}
+
+/// An `ingest` host that takes over the session at the broker.
+#[derive(Debug, Clone)]
+struct Host {
+    /// Number of messages that the broker received before the host takes over.
+    messages_before: usize,
+    /// Difference between the host's clock and the true time, in seconds.
+    clock_offset: i64,
+}
+
+/// The receive time that the active host assigns, and the ingest stamp.
+#[derive(Debug, Clone, Copy)]
+struct Received {
+    /// Receive time according to the clock of the host, in seconds.
+    at: i64,
+    stamp: Option<IngestStamp>,
+}
+
+impl Case {
+    /// Returns the receive time and the stamp of the message that the broker delivered at
+    /// `true_time`.
+    fn received(&self, true_time: i64) -> Received {
+        let is_active = |host: &&Host| message_received_at(host.messages_before) - 5 <= true_time;
+        let epoch = self.hosts.iter().take_while(is_active).count();
+        let host = epoch.checked_sub(1).map(|index| &self.hosts[index]);
+        Received {
+            at: true_time + host.map_or(0, |host| host.clock_offset),
+            stamp: (!self.hosts.is_empty()).then(|| IngestStamp {
+                session: 1,
+                epoch: i64::try_from(epoch).unwrap(),
+                sequence: true_time,
+            }),
+        }
+    }
 }
 
 /// Generates random message contents.
@@ -134,15 +172,25 @@ fn any_case() -> impl Strategy<Value = Case> {
                 batch_size,
                 redelivered_count,
             });
+        let clock_offset = prop::sample::select(vec![-3600, -30, -10, 0, 10, 30, 3600]);
+        let host = (0..=count, clock_offset).prop_map(|(messages_before, clock_offset)| Host {
+            messages_before,
+            clock_offset,
+        });
         (
             Just(messages),
             prop::collection::vec(heartbeat, 0..4),
             prop::collection::vec(delivery, 1..40),
+            prop::collection::vec(host, 0..4),
         )
-            .prop_map(|(messages, heartbeats, deliveries)| Case {
-                messages,
-                heartbeats,
-                deliveries,
+            .prop_map(|(messages, heartbeats, deliveries, mut hosts)| {
+                hosts.sort_by_key(|host| host.messages_before);
+                Case {
+                    messages,
+                    heartbeats,
+                    deliveries,
+                    hosts,
+                }
             })
     })
 }
@@ -163,9 +211,10 @@ struct LastOnline {
 #[derive(Debug, Clone, PartialEq)]
 struct ModelClient {
     last_online: LastOnline,
-    /// Receive time of the offline message that followed the last online message. `None` if no
+    /// True receive time of the offline message that followed the last online message. `None` if no
     /// offline message followed.
     offline_received_at: Option<i64>,
+    /// True receive time of the latest heartbeat.
     last_heartbeat_at: Option<i64>,
 }
 
@@ -180,12 +229,13 @@ impl ModelClient {
     }
 }
 
-/// Returns the receive time of the message with the index `message_index` in the case, in seconds.
+/// Returns the true receive time of the message with the index `message_index` in the case, in
+/// seconds.
 fn message_received_at(message_index: usize) -> i64 {
     1000 + i64::try_from(message_index).unwrap() * 10
 }
 
-/// Returns the receive time of a heartbeat, in seconds. The time is between the receive times of
+/// Returns the true receive time of a heartbeat, in seconds. The time is between the receive times of
 /// two messages.
 fn heartbeat_received_at(heartbeat: &Heartbeat) -> i64 {
     message_received_at(heartbeat.broker_messages_before) - 5
@@ -225,9 +275,9 @@ fn run_model(case: &Case) -> Vec<ModelClient> {
                 is_retained,
             } => {
                 let id_number = effective_id_number(id_number, is_handshake);
-                let sent_at = sent_offset_seconds.map_or(received_at, |offset| {
-                    (received_at + offset).min(received_at)
-                });
+                let host_time = case.received(received_at).at;
+                let sent_at = sent_offset_seconds
+                    .map_or(host_time, |offset| (received_at + offset).min(host_time));
                 let has_same_id = id_number != 0 && id_number == client.last_online.id_number;
                 let seconds_before_last = client.last_online.sent_at - sent_at;
                 let is_stale = (1..=STALE_ONLINE_WINDOW_SECONDS).contains(&seconds_before_last);
@@ -365,7 +415,7 @@ impl CaseRunner {
         &self,
         topic: String,
         payload: Bytes,
-        received_at: i64,
+        received: Received,
         retained: bool,
         kafka_offset: Option<i64>,
     ) -> RecorderInput {
@@ -376,7 +426,8 @@ impl CaseRunner {
                 payload,
                 retained,
                 is_operator_replay: false,
-                received_at: timestamp_at(received_at),
+                received_at: timestamp_at(received.at),
+                ingest_stamp: received.stamp,
                 truncated_from: None,
             },
             position: kafka_offset.map(|offset| QueuePosition {
@@ -418,12 +469,13 @@ impl CaseRunner {
     }
 
     /// Creates the recorder input for the initial online message of a client.
-    fn initial_online_input(&self, client_index: usize) -> RecorderInput {
+    fn initial_online_input(&self, case: &Case, client_index: usize) -> RecorderInput {
         let topic = format!("p/{}/control/out", self.client_ids[client_index]);
         let sent = timestamp_at(initial_online_received_at()).to_string();
         let message_id = format!("id-{INITIAL_ONLINE_ID_NUMBER}");
         let payload = self.online_payload(client_index, client_index, &message_id, &sent);
-        self.recorder_input(topic, payload, initial_online_received_at(), false, Some(0))
+        let received = case.received(initial_online_received_at());
+        self.recorder_input(topic, payload, received, false, Some(0))
     }
 
     /// Creates the recorder input for the message with the index `index` in the case.
@@ -493,14 +545,8 @@ impl CaseRunner {
             }
             MessageContent::Ignored => (control_topic, Bytes::from_static(br#"{"type":"news"}"#)),
         };
-        let received_at = message_received_at(index);
-        self.recorder_input(
-            topic,
-            payload,
-            received_at,
-            is_retained_message,
-            Some(offset),
-        )
+        let received = case.received(message_received_at(index));
+        self.recorder_input(topic, payload, received, is_retained_message, Some(offset))
     }
 
     /// Submits a batch of messages from the ingress topic, and waits until the recorder has written
@@ -521,8 +567,8 @@ impl CaseRunner {
                 continue;
             }
             let topic = format!("p/{}/data/out", self.client_ids[heartbeat.client_index]);
-            let received_at = heartbeat_received_at(heartbeat);
-            let input = self.recorder_input(topic, Bytes::new(), received_at, false, None);
+            let received = case.received(heartbeat_received_at(heartbeat));
+            let input = self.recorder_input(topic, Bytes::new(), received, false, None);
             let receipt = self
                 .recorder
                 .submit_from_partition(self.answers_lease, vec![self.recorder.prepare(input)]);
@@ -533,7 +579,7 @@ impl CaseRunner {
     /// Delivers the initial online messages to the recorder. Then delivers all messages and
     /// heartbeats of the case. Some messages are delivered more than once.
     async fn deliver_case(&self, case: &Case) {
-        let initial = (0..CLIENT_COUNT).map(|client| self.initial_online_input(client));
+        let initial = (0..CLIENT_COUNT).map(|client| self.initial_online_input(case, client));
         self.deliver_batch(initial.collect()).await;
         let mut deliveries = case.deliveries.iter().cycle();
         let (mut next_index, mut delivered_count) = (0, 0);

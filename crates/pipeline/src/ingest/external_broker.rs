@@ -14,6 +14,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
+use super::epoch::{ConnectionEpoch, EpochSource};
 use super::in_flight::{InFlightCounter, InFlightGuard, Qos0Budget, Qos0Guard};
 use super::{ForwardDestination, metrics};
 use domain::{Clock, Timestamp};
@@ -42,6 +43,9 @@ pub struct IngestDeps {
     pub shared_subscription_group: Option<String>,
     /// The destination of the messages: Kafka or the recorder.
     pub forward_destination: ForwardDestination,
+    /// Issues an epoch for each connection. `None` if messages need no stamps: without Kafka, their
+    /// order is known, and with a shared subscription, several sessions are active.
+    pub epoch_source: Option<EpochSource>,
     /// Source of the current time.
     pub clock: Arc<dyn Clock>,
     /// Receive time of the last received message.
@@ -142,6 +146,7 @@ async fn run_connection(
         _ => return "the broker sent a packet before CONNACK".to_owned(),
     };
     backoff.reset();
+    let epoch = ConnectionEpoch::acquire(deps.epoch_source.as_ref());
     let (sender, messages) = mpsc::channel(MESSAGE_CHANNEL_CAPACITY);
     let (subscribed_sender, subscribed) = oneshot::channel();
     let polling = poll_connection(
@@ -171,7 +176,7 @@ async fn run_connection(
                 Err(error) => error.to_string(),
             },
         },
-        reason = forward_messages(deps, &handle, messages, tasks) => reason,
+        reason = forward_messages(deps, &handle, epoch, messages, tasks) => reason,
         reason = set_healthy => reason,
     }
 }
@@ -244,6 +249,7 @@ async fn poll_connection(
                         retained: retain,
                         is_operator_replay: false,
                         received_at: deps.next_receive_time(),
+                        ingest_stamp: None,
                         truncated_from: None,
                     },
                     packet_id,
@@ -286,12 +292,19 @@ impl IngestDeps {
 async fn forward_messages(
     deps: &IngestDeps,
     handle: &MqttHandle,
+    mut epoch: ConnectionEpoch,
     mut messages: mpsc::Receiver<ReceivedMessage>,
     tasks: &TaskGroup,
 ) -> String {
     let mut forwarded_messages = FuturesOrdered::new();
     let token = tasks.cancellation_token();
     let mut cancelled = pin!(token.cancelled());
+    // Meanwhile, `poll_connection` continues. If another host takes over the session, this function
+    // ends, and no message gets an epoch that is higher than the epoch of that host.
+    tokio::select! {
+        () = epoch.wait() => {}
+        () = &mut cancelled => {}
+    }
     loop {
         tokio::select! {
             () = &mut cancelled => {
@@ -300,10 +313,11 @@ async fn forward_messages(
                 return "shutting down".to_owned();
             }
             received_message = messages.recv() => {
-                let Some(received_message) = received_message else {
+                let Some(mut received_message) = received_message else {
                     // `poll_connection` has ended. `run_connection` returns its reason.
                     std::future::pending().await
                 };
+                received_message.message.ingest_stamp = epoch.next_stamp();
                 let forwarding = deps
                     .forward_destination
                     .forward(&deps.topics, received_message.message, received_message.packet_id);

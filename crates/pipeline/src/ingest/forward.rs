@@ -184,8 +184,8 @@ async fn produce_truncated(
 }
 
 fn kafka_headers(message: &InboundMessage, packet_id: u16) -> Vec<(&'static str, Cow<'_, str>)> {
-    // This function adds at most five headers, and `produce_truncated` adds two headers.
-    let mut headers = Vec::with_capacity(7);
+    // This function adds at most six headers, and `produce_truncated` adds two headers.
+    let mut headers = Vec::with_capacity(8);
     headers.extend([
         (header::TOPIC, message.topic.as_str().into()),
         (header::PACKET_ID, packet_id.to_string().into()),
@@ -196,6 +196,9 @@ fn kafka_headers(message: &InboundMessage, packet_id: u16) -> Vec<(&'static str,
         ),
         (header::RETAIN, bool_text(message.retained)),
     ]);
+    if let Some(stamp) = &message.ingest_stamp {
+        headers.push((header::INGEST_STAMP, stamp.to_string().into()));
+    }
     if message.is_operator_replay {
         headers.push((header::OPERATOR_REPLAY, bool_text(true)));
     }

@@ -463,6 +463,7 @@ fn to_recorder_input(
         retained: header_value(header::RETAIN) == "true",
         is_operator_replay: operator_replay_header == "true",
         received_at,
+        ingest_stamp: header_value(header::INGEST_STAMP).parse().ok(),
         truncated_from,
     };
     let Some(topic) = parse_topic_from_client(topic_scheme, &message.topic) else {

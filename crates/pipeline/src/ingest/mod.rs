@@ -4,6 +4,7 @@
 //! A message is acknowledged only after Kafka or the recorder has stored the message durably.
 
 pub mod embedded_broker;
+pub mod epoch;
 pub mod external_broker;
 pub mod kafka_reader;
 pub mod metrics;

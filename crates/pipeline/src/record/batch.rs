@@ -149,6 +149,7 @@ pub(super) fn to_presence_signal(
     let received_at = ReceivedAt {
         time: message.received_at,
         position: *position,
+        stamp: message.ingest_stamp,
     };
     match decoded_message {
         ClientMessage::Online(online) => Some(PresenceSignal::Online {
@@ -176,7 +177,7 @@ pub(super) fn to_presence_signal(
             None
         }
         ClientMessage::Heartbeat | ClientMessage::Response(_) => Some(PresenceSignal::Heartbeat {
-            received_at: message.received_at,
+            received_at,
             from_answers_topic: *from_answers_topic,
         }),
         ClientMessage::InvalidHandshake(_) | ClientMessage::Ignored => None,

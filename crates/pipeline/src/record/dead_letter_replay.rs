@@ -101,6 +101,7 @@ fn to_recorder_input(topic_scheme: &TopicScheme, dead_letter: &StoredDeadLetter)
         retained: false,
         is_operator_replay: true,
         received_at: dead_letter.last_received,
+        ingest_stamp: None,
         truncated_from: (!dead_letter.is_complete()).then(|| OriginalPayload {
             size_bytes: dead_letter.payload_size,
             sha256: dead_letter.sha256.clone(),

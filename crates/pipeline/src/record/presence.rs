@@ -9,15 +9,21 @@
 //! - The *last presence message* is the latest presence message that was applied, in this batch or
 //!   in an earlier one.
 //! - The *receive time* is when this service received the message from the broker.
+//! - The *ingest stamp* is the position of a message in the sequence of all messages that one session
+//!   at an external broker received. A message has no stamp if it did not pass through Kafka, if
+//!   several `ingest` processes share a subscription, or if `ingest` had no epoch.
+//! - A message is *received after* another message if its ingest stamp is higher. If one message has
+//!   no stamp, or if the stamps belong to different sessions, the receive times decide
+//!   (`ReceivedAt::is_after`).
 //! - The *queue position* is the message's partition and offset in the Kafka ingress topic. A
 //!   message that came directly from a broker has no queue position.
 //!
 //! Rules for presence messages:
 //! 1. Presence messages are applied in the order in which the broker delivered them.
-//! 2. A message is ignored as redelivered if the last presence message has the same partition, an
-//!    equal or higher offset, and an equal or later receive time. The offset alone is not enough,
-//!    because offsets restart when a topic is recreated. The receive time alone is not enough,
-//!    because the clocks of ingest hosts differ.
+//! 2. A message is ignored as redelivered if the last presence message has the same partition and
+//!    an equal or higher offset, and if the message was not received after the last presence
+//!    message. The offset alone is not enough, because offsets restart when a topic is recreated.
+//!    The receive time alone is not enough, because the clocks of ingest hosts differ.
 //! 3. An offline message ends the connection, unless the client sent a later heartbeat (rule 9).
 //!    The `sent` and `message_id` of an offline message are not compared, because clients build
 //!    their last will once, at process start.
@@ -36,12 +42,13 @@
 //!
 //! Rules for heartbeats:
 //! 9. A client is connected if its last presence message is an online message, or if its latest
-//!    heartbeat has a later receive time than its last presence message. A heartbeat therefore
-//!    reconnects a disconnected client.
+//!    heartbeat was received after its last presence message. A heartbeat therefore reconnects a
+//!    disconnected client.
 //! 10. A heartbeat of an unknown client is ignored, because a heartbeat contains no client data.
 //! 11. Heartbeats have a separate Kafka topic, so a heartbeat and a presence message may be
-//!     processed in a different order than the client sent them. Rule 9 compares receive times, so
-//!     the processing order does not change the result.
+//!     processed in a different order than the client sent them. Rule 9 compares ingest stamps or
+//!     receive times, so the processing order does not change the result. With stamps, the result
+//!     does not depend on the clocks of ingest hosts either.
 //!
 //! Rule for messages that came directly from a broker:
 //! 12. These messages arrive in the order in which the client sent them. If this host's clock was
@@ -73,7 +80,7 @@ pub(super) enum PresenceSignal {
         closed_at: Timestamp,
     },
     Heartbeat {
-        received_at: Timestamp,
+        received_at: ReceivedAt,
         /// Whether the heartbeat was read from the Kafka answers topic. Such a heartbeat may be out
         /// of order with presence messages.
         from_answers_topic: bool,
@@ -97,7 +104,7 @@ pub(super) struct PresenceChange {
     pub upsert: Option<Box<AppliedOnlineMessage>>,
     /// Receive time of the heartbeat that keeps the client connected or reconnects the client.
     /// `None` if the batch contains no such heartbeat, or if `upsert` contains its receive time.
-    pub heartbeat_received_at: Option<Timestamp>,
+    pub heartbeat_received_at: Option<ReceivedAt>,
     /// Receive time of the client's offline message. `None` if the client's last presence message
     /// is not an offline message of this batch.
     pub offline_received_at: Option<ReceivedAt>,
@@ -118,7 +125,7 @@ pub(super) struct AppliedOnlineMessage {
     pub received_at: ReceivedAt,
     /// Receive time of the latest heartbeat. `None` if no heartbeat was received after the last
     /// presence message.
-    pub last_heartbeat_at: Option<Timestamp>,
+    pub last_heartbeat_at: Option<ReceivedAt>,
     /// Index of the online message in the batch's inputs.
     pub input_index: usize,
 }
@@ -203,7 +210,7 @@ struct PresenceState {
     last_presence_received_at: Option<ReceivedAt>,
     /// Kind of the last presence message.
     last_presence_kind: PresenceKind,
-    last_heartbeat_at: Option<Timestamp>,
+    last_heartbeat_at: Option<ReceivedAt>,
     /// Whether the client was connected before the batch.
     was_connected: bool,
     stale_online_window: Duration,
@@ -246,11 +253,16 @@ impl PresenceState {
     }
 
     fn is_connected(&self) -> bool {
-        let last_presence_at = self
-            .last_presence_received_at
-            .map(|received_at| received_at.time);
         self.last_presence_kind == PresenceKind::Online
-            || (self.last_heartbeat_at.is_some() && self.last_heartbeat_at > last_presence_at)
+            || self.heartbeat_after_last_presence().is_some()
+    }
+
+    /// Returns the latest heartbeat if it was received after the last presence message.
+    fn heartbeat_after_last_presence(&self) -> Option<ReceivedAt> {
+        self.last_heartbeat_at.filter(|heartbeat| {
+            self.last_presence_received_at
+                .is_none_or(|last| heartbeat.is_after(&last))
+        })
     }
 
     fn on_signal(&mut self, signal: PresenceSignal) -> Result<(), IgnoreReason> {
@@ -294,10 +306,9 @@ impl PresenceState {
                 self.check_not_redelivered(received_at)?;
                 self.on_offline(received_at)
             }
-            PresenceSignal::ConnectionClosed { closed_at } => self.on_offline(ReceivedAt {
-                time: closed_at,
-                position: None,
-            }),
+            PresenceSignal::ConnectionClosed { closed_at } => {
+                self.on_offline(ReceivedAt::from_time(closed_at))
+            }
             PresenceSignal::Heartbeat {
                 received_at,
                 from_answers_topic,
@@ -356,7 +367,7 @@ impl PresenceState {
             (Some(position), Some(last_position))
                 if position.partition == last_position.partition
                     && position.offset <= last_position.offset
-                    && received_at.time <= last.time =>
+                    && !received_at.is_after(&last) =>
             {
                 Err(IgnoreReason::Redelivered)
             }
@@ -372,7 +383,7 @@ impl PresenceState {
             let after_last_presence = self
                 .last_presence_received_at
                 .map(|last| next_microsecond(last.time));
-            let earliest = after_last_presence.max(self.last_heartbeat_at);
+            let earliest = after_last_presence.max(self.last_heartbeat_at.map(|last| last.time));
             received_at.time =
                 earliest.map_or(received_at.time, |earliest| earliest.max(received_at.time));
         }
@@ -404,7 +415,7 @@ impl PresenceState {
 
     fn on_heartbeat(
         &mut self,
-        received_at: Timestamp,
+        mut received_at: ReceivedAt,
         from_answers_topic: bool,
     ) -> Result<(), IgnoreReason> {
         let Some(last) = self.last_presence_received_at else {
@@ -416,27 +427,25 @@ impl PresenceState {
         if !from_answers_topic && self.is_connected() {
             return Err(IgnoreReason::AlreadyConnected);
         }
-        let received_at = if from_answers_topic {
-            received_at
-        } else {
-            received_at.max(next_microsecond(last.time))
-        };
-        if received_at <= last.time {
+        if !from_answers_topic {
+            received_at.time = received_at.time.max(next_microsecond(last.time));
+        }
+        if !received_at.is_after(&last) {
             return Err(IgnoreReason::Superseded);
         }
-        self.last_heartbeat_at = self.last_heartbeat_at.max(Some(received_at));
+        if self
+            .last_heartbeat_at
+            .is_none_or(|last_heartbeat| received_at.is_after(&last_heartbeat))
+        {
+            self.last_heartbeat_at = Some(received_at);
+        }
         self.has_new_heartbeat = true;
         Ok(())
     }
 
     fn into_change(self) -> PresenceChange {
         let is_connected = self.is_connected();
-        let last_presence_at = self
-            .last_presence_received_at
-            .map(|received_at| received_at.time);
-        let last_heartbeat_at = self
-            .last_heartbeat_at
-            .filter(|heartbeat_at| Some(*heartbeat_at) > last_presence_at);
+        let last_heartbeat_at = self.heartbeat_after_last_presence();
         let has_upsert = self.upsert.is_some();
         let mut upsert = self.upsert;
         if let Some(applied) = &mut upsert {

@@ -57,7 +57,7 @@ pub async fn mark_disconnected_keeps_a_client_with_a_later_heartbeat(store: &Tes
     let stored = load_client_state(store, "a").await.connection.unwrap();
     assert!(stored.offline_message_overruled);
     assert_eq!(stored.received_at, received_at(5));
-    assert_eq!(stored.last_heartbeat_at, Some(timestamp_at(6)));
+    assert_eq!(stored.last_heartbeat_at, Some(received_at(6)));
     assert!(mark_disconnected(store, "a", 7).await);
 }
 

@@ -181,13 +181,9 @@ pub(super) async fn mark_disconnected(
     let is_ended = match transaction.fetch_all(query).await?.first() {
         Some(row) if row.timestamp("presence_received_at")? > time => return Ok(false),
         Some(_) => {
-            let received_at = ReceivedAt {
-                time,
-                position: None,
-            };
             let end = ConnectionEnd {
                 client_id: client.clone(),
-                received_at,
+                received_at: ReceivedAt::from_time(time),
             };
             transaction.write_connection_ends(&[end]).await? > 0
         }

@@ -1,12 +1,12 @@
 //! The repositories of a SQL database, except for what differs between databases.
 //!
 //! A backend implements [`SqlDatabase`] for its pool of connections, [`SqlTransaction`] for its
-//! transactions and [`ColumnReader`] for its rows. This module then implements the five
+//! transactions and [`ColumnReader`] for its rows. This module then implements the six
 //! repositories for it. What this module contains, once for all backends:
 //!
 //! - `statements`: statements that all databases accept, and their columns;
 //! - `row`: the conversion of rows to Rust types;
-//! - `presence`, `connections`, `lookup_queue`, `dead_letters`, `maintenance`: the repositories;
+//! - `presence`, `ingest_epochs`, `connections`, `lookup_queue`, `dead_letters`, `maintenance`: the repositories;
 //! - `batch`: the order of the steps of a batch, and the decision whether a batch is fenced.
 //!
 //! A backend contains its driver, its schema, and the statements that only its database accepts.
@@ -15,6 +15,7 @@ mod batch;
 mod connections;
 mod dead_letters;
 mod examples;
+mod ingest_epochs;
 mod lookup_queue;
 mod maintenance;
 mod migrations;
@@ -37,7 +38,8 @@ pub use lookup_queue::LookupColumns;
 pub use migrations::parse_migration_name;
 pub use query::{Parameter, Query, Statement};
 pub use row::{
-    ColumnReader, ONLINE_MESSAGE_COLUMNS, REPLACE_ONLINE_MESSAGE, invalid_json,
+    ColumnReader, HEARTBEAT_STAMP_COLUMNS, KEEP_LATER_HEARTBEAT, ONLINE_MESSAGE_COLUMNS,
+    PRESENCE_STAMP_COLUMNS, REPLACE_ONLINE_MESSAGE, REPLACE_PRESENCE_STAMP, invalid_json,
     timestamp_from_micros,
 };
 pub use statements::{CONNECTION_COLUMNS, SharedStatements, SqlSyntax};
@@ -92,8 +94,13 @@ pub trait SqlDatabase: Send + Sync + 'static {
     /// Starts a transaction that can write.
     async fn begin(&self) -> Result<Self::Transaction>;
 
-    /// Increments the epoch of each partition. Each returned row has the columns `partition` and
-    /// `epoch`.
+    /// Returns the statement that issues an epoch for a connection of a session. Its parameter is
+    /// the name of the session. Its row has the columns `session` and `epoch`.
+    fn next_ingest_epoch_statement(&self) -> Statement;
+
+    /// Issues a higher epoch for each partition. The epoch is at least the Unix time in seconds, so
+    /// a database that was restored from a backup does not issue an epoch twice. Each returned row
+    /// has the columns `partition` and `epoch`.
     async fn next_epochs(
         &self,
         queue: &str,

@@ -61,8 +61,8 @@ pub enum Parameter<'a> {
     Text(Option<Cow<'a, str>>),
     /// A list of texts, for a condition with [`SqlSyntax::is_listed`](crate::sql::SqlSyntax).
     TextList(Vec<&'a str>),
-    /// A whole number.
-    Integer(i64),
+    /// A whole number or null.
+    Integer(Option<i64>),
     /// A time or null.
     Timestamp(Option<Timestamp>),
 }
@@ -117,20 +117,26 @@ impl From<Option<Timestamp>> for Parameter<'_> {
 
 impl From<i64> for Parameter<'_> {
     fn from(number: i64) -> Self {
+        Self::Integer(Some(number))
+    }
+}
+
+impl From<Option<i64>> for Parameter<'_> {
+    fn from(number: Option<i64>) -> Self {
         Self::Integer(number)
     }
 }
 
 impl From<u32> for Parameter<'_> {
     fn from(number: u32) -> Self {
-        Self::Integer(number.into())
+        Self::Integer(Some(number.into()))
     }
 }
 
 impl From<u64> for Parameter<'_> {
     /// The databases have no unsigned numbers. A larger number becomes the largest signed number.
     fn from(number: u64) -> Self {
-        Self::Integer(i64::try_from(number).unwrap_or(i64::MAX))
+        Self::Integer(Some(i64::try_from(number).unwrap_or(i64::MAX)))
     }
 }
 

@@ -1,12 +1,14 @@
 //! Conversion of rows to Rust types.
 
+use const_format::concatcp;
 use serde_json::Value;
 
-use domain::Timestamp;
 use domain::{ClientId, ClientInfo, ClientKind, Connection, DialectName, MessageId, OrgId, Tenant};
+use domain::{IngestStamp, Timestamp};
 
 use crate::dead_letters::StoredDeadLetter;
 use crate::error::{Result, StoreError};
+use crate::ingest_epochs::IngestEpoch;
 use crate::lookup_queue::{ClaimedConnection, TenantlessClient, TenantlessCounts};
 use crate::partitions::{PartitionLease, QueuePosition, QueueTopic, ReceivedAt};
 use crate::presence::{StoredConnection, StoredDisconnect, StoredState};
@@ -123,6 +125,77 @@ pub const REPLACE_ONLINE_MESSAGE: &str = "dialect = excluded.dialect, kind = exc
      client_version = excluded.client_version, message_id = excluded.message_id, \
      message_sent = excluded.message_sent, tags = excluded.tags";
 
+/// Columns that contain the ingest stamp of the latest presence message, in `connections` and in
+/// `disconnected_clients`.
+pub const PRESENCE_STAMP_COLUMNS: &str = "presence_session, presence_epoch, presence_sequence";
+
+/// Columns that contain the ingest stamp of the latest heartbeat, in `connections`.
+pub const HEARTBEAT_STAMP_COLUMNS: &str = "heartbeat_session, heartbeat_epoch, heartbeat_sequence";
+
+/// Assignments that replace [`PRESENCE_STAMP_COLUMNS`] by the values of an `INSERT`. A message
+/// without a stamp clears the stamp of the previous message.
+pub const REPLACE_PRESENCE_STAMP: &str = "presence_session = excluded.presence_session, \
+     presence_epoch = excluded.presence_epoch, presence_sequence = excluded.presence_sequence";
+
+/// Expression that is true if the message `$left` was received after the message `$right`. It is
+/// the rule of [`ReceivedAt::is_after`](crate::ReceivedAt::is_after).
+///
+/// Each message is given by the prefix of its columns `session`, `epoch` and `sequence`, and by its
+/// receive time. The caller needs the crate `const_format`.
+#[macro_export]
+macro_rules! received_after {
+    ($left:expr, $left_time:expr; $right:expr, $right_time:expr) => {
+        const_format::concatcp!(
+            "CASE WHEN ",
+            $left,
+            "session = ",
+            $right,
+            "session THEN (",
+            $left,
+            "epoch, ",
+            $left,
+            "sequence) > (",
+            $right,
+            "epoch, ",
+            $right,
+            "sequence) ELSE ",
+            $left_time,
+            " > ",
+            $right_time,
+            " END"
+        )
+    };
+}
+
+/// Condition that an upsert of a connection keeps the stored heartbeat: the heartbeat is later than
+/// the online message and later than the heartbeat of the upsert.
+const KEEPS_STORED_HEARTBEAT: &str = concatcp!(
+    "connections.last_heartbeat_at IS NOT NULL AND ",
+    received_after!("connections.heartbeat_", "connections.last_heartbeat_at";
+        "excluded.presence_", "excluded.online_received_at"),
+    " AND (excluded.last_heartbeat_at IS NULL OR ",
+    received_after!("connections.heartbeat_", "connections.last_heartbeat_at";
+        "excluded.heartbeat_", "excluded.last_heartbeat_at"),
+    ")"
+);
+
+/// Assignments of an upsert of a connection that keep the later one of the stored heartbeat and the
+/// heartbeat of the upsert.
+pub const KEEP_LATER_HEARTBEAT: &str = concatcp!(
+    "last_heartbeat_at = CASE WHEN ",
+    KEEPS_STORED_HEARTBEAT,
+    " THEN connections.last_heartbeat_at ELSE excluded.last_heartbeat_at END, \
+     heartbeat_session = CASE WHEN ",
+    KEEPS_STORED_HEARTBEAT,
+    " THEN connections.heartbeat_session ELSE excluded.heartbeat_session END, \
+     heartbeat_epoch = CASE WHEN ",
+    KEEPS_STORED_HEARTBEAT,
+    " THEN connections.heartbeat_epoch ELSE excluded.heartbeat_epoch END, \
+     heartbeat_sequence = CASE WHEN ",
+    KEEPS_STORED_HEARTBEAT,
+    " THEN connections.heartbeat_sequence ELSE excluded.heartbeat_sequence END"
+);
+
 fn client_info(row: &impl ColumnReader) -> Result<ClientInfo> {
     Ok(ClientInfo {
         canonical_facts: row.json("canonical_facts")?,
@@ -166,6 +239,10 @@ pub(super) fn add_to_state(state: &mut StoredState, row: &impl ColumnReader) -> 
     let received_at = ReceivedAt {
         time: row.timestamp("presence_received_at")?,
         position: queue_position(row)?,
+        stamp: ingest_stamp(
+            row,
+            ["presence_session", "presence_epoch", "presence_sequence"],
+        )?,
     };
     if row.count("connected")? == 1 {
         state.connection = Some(StoredConnection {
@@ -174,7 +251,7 @@ pub(super) fn add_to_state(state: &mut StoredState, row: &impl ColumnReader) -> 
             tenant,
             received_at,
             offline_message_overruled: row.optional_timestamp("offline_received_at")?.is_some(),
-            last_heartbeat_at: row.optional_timestamp("last_heartbeat_at")?,
+            last_heartbeat_at: last_heartbeat(row)?,
         });
     } else {
         state.disconnect = Some(StoredDisconnect {
@@ -185,6 +262,44 @@ pub(super) fn add_to_state(state: &mut StoredState, row: &impl ColumnReader) -> 
         });
     }
     Ok(())
+}
+
+/// Reads the latest heartbeat. A stamp without a time is outdated: a process that does not know the
+/// columns of the stamp cleared only the time.
+fn last_heartbeat(row: &impl ColumnReader) -> Result<Option<ReceivedAt>> {
+    let Some(time) = row.optional_timestamp("last_heartbeat_at")? else {
+        return Ok(None);
+    };
+    let columns = ["heartbeat_session", "heartbeat_epoch", "heartbeat_sequence"];
+    Ok(Some(ReceivedAt {
+        time,
+        position: None,
+        stamp: ingest_stamp(row, columns)?,
+    }))
+}
+
+/// Reads a stamp from the columns of its session, epoch and sequence. Returns `None` if a column is
+/// null.
+fn ingest_stamp(row: &impl ColumnReader, columns: [&str; 3]) -> Result<Option<IngestStamp>> {
+    let mut numbers = [None; 3];
+    for (number, column) in numbers.iter_mut().zip(columns) {
+        *number = row.optional_integer(column)?;
+    }
+    let [Some(session), Some(epoch), Some(sequence)] = numbers else {
+        return Ok(None);
+    };
+    Ok(Some(IngestStamp {
+        session,
+        epoch,
+        sequence,
+    }))
+}
+
+pub(super) fn ingest_epoch(row: &impl ColumnReader) -> Result<IngestEpoch> {
+    Ok(IngestEpoch {
+        session: not_null("session", row.optional_integer("session")?)?,
+        epoch: not_null("epoch", row.optional_integer("epoch")?)?,
+    })
 }
 
 fn queue_position(row: &impl ColumnReader) -> Result<Option<QueuePosition>> {

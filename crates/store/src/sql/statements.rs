@@ -94,11 +94,14 @@ shared_statements! {
         "SELECT 1 AS connected, client_id, org_id, COALESCE(account, '') AS account,
                 message_id, message_sent,
                 COALESCE(offline_received_at, online_received_at) AS presence_received_at,
-                queue_partition, queue_offset, last_heartbeat_at, offline_received_at
+                queue_partition, queue_offset, presence_session, presence_epoch,
+                presence_sequence, last_heartbeat_at, heartbeat_session, heartbeat_epoch,
+                heartbeat_sequence, offline_received_at
            FROM connections WHERE client_id {is_listed}
           UNION ALL
          SELECT 0, client_id, org_id, account, message_id, message_sent,
-                disconnected_at, queue_partition, queue_offset, NULL, NULL
+                disconnected_at, queue_partition, queue_offset, presence_session,
+                presence_epoch, presence_sequence, NULL, NULL, NULL, NULL, NULL
            FROM disconnected_clients WHERE client_id {is_listed}";
 
     /// Parameters: clients. A client that is still tenantless keeps its number of failed lookups
@@ -116,9 +119,10 @@ shared_statements! {
         "SELECT COALESCE(offline_received_at, online_received_at) AS presence_received_at
            FROM connections WHERE client_id = $1{for_update}";
 
-    /// Parameters: client, disconnect time.
+    /// Parameters: client, disconnect time. The disconnect has no ingest stamp.
     update_disconnect_time =
-        "UPDATE disconnected_clients SET disconnected_at = $2
+        "UPDATE disconnected_clients SET disconnected_at = $2, presence_session = NULL,
+                presence_epoch = NULL, presence_sequence = NULL
           WHERE client_id = $1 AND disconnected_at < $2";
 
     /// Parameters: client, organization.

@@ -67,10 +67,7 @@ fn host_upsert(
         },
         message_id: MessageId::new("m").ok(),
         message_sent_at: timestamp_at(0),
-        received_at: ReceivedAt {
-            time: timestamp_at(0),
-            position: None,
-        },
+        received_at: ReceivedAt::from_time(timestamp_at(0)),
         last_heartbeat_at: None,
         tenant,
         inventory_eligible: true,

@@ -197,10 +197,7 @@ async fn offline_message_is_recorded_for_migrated_rows_that_contain_nulls() {
             .iter()
             .map(|name| ConnectionEnd {
                 client_id: client(name),
-                received_at: ReceivedAt {
-                    time: now,
-                    position: None,
-                },
+                received_at: ReceivedAt::from_time(now),
             })
             .collect(),
         ..PresenceBatch::default()

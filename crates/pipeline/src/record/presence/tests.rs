@@ -1,7 +1,7 @@
 //! Tests of the rules in the module documentation of `presence`.
 
 use super::*;
-use domain::{ClientInfo, ClientKind};
+use domain::{ClientInfo, ClientKind, IngestStamp};
 use serde_json::json;
 use store::{QueuePosition, StoredConnection, StoredDisconnect};
 
@@ -23,10 +23,7 @@ fn client_info(tag: &str) -> ClientInfo {
 
 /// Returns a receive time without a queue position, for a message that came directly from a broker.
 fn received_from_broker_at(second: i64) -> ReceivedAt {
-    ReceivedAt {
-        time: time_at(second),
-        position: None,
-    }
+    ReceivedAt::from_time(time_at(second))
 }
 
 fn online_signal(
@@ -80,14 +77,14 @@ fn offline_signal(received_at_seconds: i64) -> PresenceSignal {
 
 fn heartbeat_signal(received_at_seconds: i64) -> PresenceSignal {
     PresenceSignal::Heartbeat {
-        received_at: time_at(received_at_seconds),
+        received_at: received_from_broker_at(received_at_seconds),
         from_answers_topic: false,
     }
 }
 
 fn answers_topic_heartbeat_signal(received_at_seconds: i64) -> PresenceSignal {
     PresenceSignal::Heartbeat {
-        received_at: time_at(received_at_seconds),
+        received_at: received_from_broker_at(received_at_seconds),
         from_answers_topic: true,
     }
 }
@@ -115,7 +112,7 @@ fn state_connected_by_heartbeat(
     let mut stored_state = connected_state(message_id, offline_second);
     let connection = stored_state.connection.as_mut().unwrap();
     connection.offline_message_overruled = true;
-    connection.last_heartbeat_at = Some(time_at(heartbeat_second));
+    connection.last_heartbeat_at = Some(received_from_broker_at(heartbeat_second));
     stored_state
 }
 
@@ -345,7 +342,7 @@ fn messages_without_a_queue_position_stay_in_order_if_the_clock_is_set_back() {
     );
     let (offline_at, heartbeat_at) = (
         change.offline_received_at.unwrap().time,
-        change.heartbeat_received_at.unwrap(),
+        change.heartbeat_received_at.unwrap().time,
     );
     assert!(time_at(100) < offline_at && offline_at < heartbeat_at);
     let (change, _) = apply_to_state(
@@ -360,7 +357,7 @@ fn heartbeat_reconnects_a_disconnected_client_but_does_not_register_an_unknown_c
     let (change, _) = apply_to_state(Some(&disconnected_state("a", 1, 5)), &[heartbeat_signal(9)]);
     assert_eq!(
         (change.heartbeat_received_at, change.needs_tenant_lookup),
-        (Some(time_at(9)), true)
+        (Some(received_from_broker_at(9)), true)
     );
     assert_eq!(
         apply_to_state(None, &[heartbeat_signal(9)]).0,
@@ -373,7 +370,8 @@ fn heartbeat_reconnects_a_disconnected_client_but_does_not_register_an_unknown_c
     // The heartbeat also reconnects the client if this host's clock was set back after the offline
     // message.
     let (change, _) = apply_to_state(Some(&disconnected_state("a", 1, 5)), &[heartbeat_signal(2)]);
-    assert!(change.needs_tenant_lookup && change.heartbeat_received_at > Some(time_at(5)));
+    assert!(change.needs_tenant_lookup);
+    assert!(change.heartbeat_received_at.unwrap().time > time_at(5));
     // If an offline message and a later heartbeat are in one batch, both messages are written.
     let (change, _) = apply_to_state(
         Some(&connected_state("a", 1)),
@@ -381,7 +379,7 @@ fn heartbeat_reconnects_a_disconnected_client_but_does_not_register_an_unknown_c
     );
     assert_eq!(
         (change.heartbeat_received_at, change.needs_tenant_lookup),
-        (Some(time_at(9)), false)
+        (Some(received_from_broker_at(9)), false)
     );
     assert_eq!(change.offline_received_at, Some(received_from_broker_at(5)));
 }
@@ -443,7 +441,7 @@ fn processing_order_of_a_heartbeat_and_an_offline_message_does_not_matter() {
         assert_eq!(change.offline_received_at.unwrap().time, time_at(5));
         assert_eq!(
             (change.heartbeat_received_at, change.needs_tenant_lookup),
-            (Some(time_at(6)), false)
+            (Some(received_from_broker_at(6)), false)
         );
     }
     // A heartbeat is ignored if it has the same receive time as the last presence message.
@@ -486,4 +484,166 @@ fn message_with_an_offset_up_to_the_stored_offset_is_ignored_as_redelivered() {
         &[with_kafka_offset(online_signal("d", Some(3000), 3000), 1)],
     );
     assert_eq!(connecting_message_id_and_sent(&change).0, "d");
+}
+
+/// Returns the stamp of a message of the session 1. The position in the session is `position`.
+fn stamp_at(epoch: i64, position: i64) -> Option<IngestStamp> {
+    Some(IngestStamp {
+        session: 1,
+        epoch,
+        sequence: position,
+    })
+}
+
+fn with_stamp(mut signal: PresenceSignal, stamp: Option<IngestStamp>) -> PresenceSignal {
+    match &mut signal {
+        PresenceSignal::Online { received_at, .. }
+        | PresenceSignal::Offline { received_at }
+        | PresenceSignal::Heartbeat { received_at, .. } => received_at.stamp = stamp,
+        PresenceSignal::ConnectionClosed { .. } => {}
+    }
+    signal
+}
+
+#[test]
+fn stamps_of_one_session_decide_despite_the_receive_times() {
+    let is_connected = |heartbeat_stamp, offline_stamp| {
+        // The receive times say that the heartbeat is later.
+        let heartbeat = with_stamp(answers_topic_heartbeat_signal(50), heartbeat_stamp);
+        let offline = with_kafka_offset(offline_signal(20), 5);
+        let offline = with_stamp(offline, offline_stamp);
+        [[heartbeat.clone(), offline.clone()], [offline, heartbeat]].map(|signals| {
+            let (change, _) = apply_to_state(Some(&connected_state("a", 1)), &signals);
+            change.heartbeat_received_at.is_some()
+        })
+    };
+    assert_eq!(is_connected(stamp_at(1, 9), stamp_at(2, 1)), [false; 2]);
+    assert_eq!(is_connected(stamp_at(1, 1), stamp_at(1, 2)), [false; 2]);
+    assert_eq!(is_connected(stamp_at(1, 2), stamp_at(1, 1)), [true; 2]);
+    assert_eq!(is_connected(stamp_at(1, 1), None), [true; 2]);
+    assert_eq!(is_connected(None, stamp_at(1, 1)), [true; 2]);
+    let other_session = stamp_at(1, 1).map(|stamp| IngestStamp {
+        session: 2,
+        ..stamp
+    });
+    assert_eq!(is_connected(other_session, stamp_at(2, 2)), [true; 2]);
+}
+
+#[test]
+fn closed_connection_and_operator_replay_have_no_stamp_so_their_times_decide() {
+    let mut stored_state = state_connected_by_heartbeat("a", 10, 20);
+    let connection = stored_state.connection.as_mut().unwrap();
+    connection.received_at.stamp = stamp_at(1, 1);
+    connection.last_heartbeat_at.as_mut().unwrap().stamp = stamp_at(1, 2);
+    let closed = PresenceSignal::ConnectionClosed {
+        closed_at: time_at(30),
+    };
+    let (change, _) = apply_to_state(Some(&stored_state), &[closed]);
+    assert_eq!(
+        change.offline_received_at,
+        Some(received_from_broker_at(30))
+    );
+    let replay = with_replay_kind(online_signal("b", None, 5), ReplayKind::RequestedByOperator);
+    let (change, ignore_reasons) = apply_to_state(Some(&stored_state), &[replay]);
+    assert_eq!(change, PresenceChange::default());
+    assert_eq!(ignore_reasons, [IgnoreReason::Stale]);
+}
+
+#[test]
+fn redelivered_message_of_a_host_with_a_fast_clock_is_detected_by_its_stamp() {
+    let fast = with_stamp(
+        with_kafka_offset(online_signal("a", None, 90), 5),
+        stamp_at(1, 1),
+    );
+    let accurate = with_stamp(with_kafka_offset(offline_signal(20), 6), stamp_at(2, 1));
+    let (_, ignore_reasons) = apply_to_state(None, &[fast.clone(), accurate, fast]);
+    assert_eq!(ignore_reasons, [IgnoreReason::Redelivered]);
+}
+
+/// The kind of a message in [`every_processing_order_has_the_result_of_the_true_order`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Kind {
+    Online,
+    Offline,
+    Heartbeat,
+}
+
+/// Five messages of every combination of kinds, which two hosts with different clocks forward in
+/// turn, and every order in which the two Kafka topics can be processed.
+#[test]
+fn every_processing_order_has_the_result_of_the_true_order() {
+    const KINDS: [Kind; 3] = [Kind::Online, Kind::Offline, Kind::Heartbeat];
+    const COUNT: u32 = 5;
+    let stored_state = connected_state("initial", 0);
+    for combination in 0..3_usize.pow(COUNT) {
+        let kinds: Vec<Kind> = (0..COUNT)
+            .map(|position| KINDS[combination / 3_usize.pow(position) % 3])
+            .collect();
+        // The second host takes over before the third message.
+        for second_clock in [-50, 0, 50] {
+            let signals: Vec<PresenceSignal> = (1_i64..)
+                .zip(&kinds)
+                .map(|(position, kind)| skewed_signal(position, *kind, second_clock))
+                .collect();
+            let is_heartbeat = |position: &usize| kinds[*position] == Kind::Heartbeat;
+            let (heartbeats, presence): (Vec<usize>, Vec<usize>) =
+                (0..kinds.len()).partition(is_heartbeat);
+            let last_presence = presence.last();
+            let is_connected = heartbeats.last() > last_presence
+                || last_presence.is_none_or(|last| kinds[*last] == Kind::Online);
+            for order in interleavings(&presence, &heartbeats) {
+                let ordered: Vec<_> = order.iter().map(|index| signals[*index].clone()).collect();
+                let (change, _) = apply_to_state(Some(&stored_state), &ordered);
+                let is_connected_after = match change.offline_received_at {
+                    None => true,
+                    Some(_) => {
+                        let applied = change.upsert.and_then(|upsert| upsert.last_heartbeat_at);
+                        applied.or(change.heartbeat_received_at).is_some()
+                    }
+                };
+                assert_eq!(
+                    is_connected_after, is_connected,
+                    "{kinds:?} in the order {order:?}, second clock {second_clock}"
+                );
+            }
+        }
+    }
+}
+
+/// Returns the message at this position of the true order. The second host forwards the messages
+/// from position 3 on.
+fn skewed_signal(position: i64, kind: Kind, second_clock: i64) -> PresenceSignal {
+    let (epoch, clock_offset) = if position < 3 {
+        (1, 0)
+    } else {
+        (2, second_clock)
+    };
+    let received_at = 1000 + position * 10 + clock_offset;
+    let signal = match kind {
+        Kind::Online => online_signal(&format!("m{position}"), None, received_at),
+        Kind::Offline => offline_signal(received_at),
+        Kind::Heartbeat => answers_topic_heartbeat_signal(received_at),
+    };
+    with_stamp(
+        with_kafka_offset(signal, position),
+        stamp_at(epoch, position),
+    )
+}
+
+/// Returns all orders of the elements of both lists that keep the order of each list.
+fn interleavings(first: &[usize], second: &[usize]) -> Vec<Vec<usize>> {
+    let (Some((first_head, first_tail)), Some((second_head, second_tail))) =
+        (first.split_first(), second.split_first())
+    else {
+        return vec![[first, second].concat()];
+    };
+    let prepend = |head: &usize, orders: Vec<Vec<usize>>| -> Vec<Vec<usize>> {
+        let orders = orders.into_iter();
+        orders
+            .map(|order| [&[*head], &order[..]].concat())
+            .collect()
+    };
+    let mut orders = prepend(first_head, interleavings(first_tail, second));
+    orders.extend(prepend(second_head, interleavings(first, second_tail)));
+    orders
 }
