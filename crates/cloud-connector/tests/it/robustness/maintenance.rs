@@ -1,1 +1,205 @@
 //! Dead letter limits, job claims and maintenance statements.
+
+use serde_json::{Value, json};
+
+use test_support::each_deployment;
+use test_support::gateway::{FakeGateway, GatewayReply};
+use test_support::mqtt::{Connect, RawClient, control_out_topic, online_message};
+use test_support::{Deployment, DeploymentMode, eventually, unique_id};
+
+each_deployment!(
+    one_client_does_not_evict_the_dead_letters_of_other_clients
+        with &[("dead_letters.max_per_client", "5"), ("dead_letters.max_total", "20"),
+               ("updaters.interval", "500ms")],
+    the_total_limit_deletes_dead_letters_of_the_clients_with_the_most
+        with &[("dead_letters.max_per_client", "5"), ("dead_letters.max_total", "20"),
+               ("updaters.interval", "500ms")],
+    a_tenant_retry_interval_of_one_second_repeats_lookups_within_seconds,
+    clients_whose_lookup_always_fails_do_not_delay_the_lookups_of_other_clients,
+);
+
+async fn connect(deployment: &Deployment, client_id: &str) -> RawClient {
+    RawClient::connect(&deployment.mqtt_address(), &Connect::new(client_id)).await
+}
+
+/// Publishes messages that are not JSON, each with a different payload.
+async fn publish_garbage(client: &mut RawClient, client_id: &str, count: usize) {
+    for number in 0..count {
+        let payload = format!("not JSON {number}");
+        let puback = client
+            .publish(&control_out_topic(client_id), payload.as_bytes())
+            .await;
+        puback.expect("the broker closed the connection");
+    }
+}
+
+/// Connects clients, and waits until each client has one dead letter. Returns the client ids.
+async fn connect_clients_with_one_dead_letter(deployment: &Deployment) -> Vec<String> {
+    let mut client_ids = Vec::new();
+    for _ in 0..5 {
+        let client_id = unique_id("occasional");
+        let mut client = connect(deployment, &client_id).await;
+        publish_garbage(&mut client, &client_id, 1).await;
+        deployment.wait_for_dead_letters(&client_id, 1).await;
+        client_ids.push(client_id);
+    }
+    client_ids
+}
+
+fn count_of(dead_letters: &[Value], client_id: &str) -> usize {
+    let is_of_client = |dead_letter: &&Value| dead_letter["client_id"] == client_id;
+    dead_letters.iter().filter(is_of_client).count()
+}
+
+async fn one_client_does_not_evict_the_dead_letters_of_other_clients(deployment: Deployment) {
+    let occasional = connect_clients_with_one_dead_letter(&deployment).await;
+    let noisy = unique_id("noisy");
+    let mut client = connect(&deployment, &noisy).await;
+    publish_garbage(&mut client, &noisy, 100).await;
+    deployment.wait_until_processed(&noisy, &mut client).await;
+    let dead_letters = deployment.dead_letters().await;
+    assert_eq!(count_of(&dead_letters, &noisy), 5, "the limit per client");
+    for client_id in &occasional {
+        let count = count_of(&dead_letters, client_id);
+        assert_eq!(count, 1, "the dead letter of {client_id} was deleted");
+    }
+}
+
+async fn the_total_limit_deletes_dead_letters_of_the_clients_with_the_most(deployment: Deployment) {
+    let occasional = connect_clients_with_one_dead_letter(&deployment).await;
+    let noisy: Vec<String> = (0..10).map(|_| unique_id("noisy")).collect();
+    for client_id in &noisy {
+        let mut client = connect(&deployment, client_id).await;
+        publish_garbage(&mut client, client_id, 3).await;
+        deployment
+            .wait_until_processed(client_id, &mut client)
+            .await;
+    }
+    let dead_letters = eventually("at most 20 dead letters", || async {
+        let dead_letters = deployment.dead_letters().await;
+        (dead_letters.len() <= 20).then_some(dead_letters)
+    })
+    .await;
+    assert_eq!(dead_letters.len(), 20, "more were deleted than necessary");
+    for client_id in &occasional {
+        let count = count_of(&dead_letters, client_id);
+        assert_eq!(count, 1, "the dead letter of {client_id} was deleted");
+    }
+    for client_id in &noisy {
+        let count = count_of(&dead_letters, client_id);
+        assert!((1..=2).contains(&count), "{client_id} has {count}");
+    }
+}
+
+async fn a_tenant_retry_interval_of_one_second_repeats_lookups_within_seconds(
+    mode: DeploymentMode,
+) {
+    let gateway = FakeGateway::start(GatewayReply::NotFound).await;
+    let settings = [
+        ("updaters.interval", "500ms"),
+        ("updaters.tenant_retry_interval", "1s"),
+        ("tenant.negative_cache_ttl", "1ms"),
+    ];
+    let deployment = mode.start_with_gateway(&gateway, &settings).await;
+    let client_id = unique_id("tenantless");
+    let mut client = connect(&deployment, &client_id).await;
+    client
+        .must_publish(&control_out_topic(&client_id), &online_message())
+        .await;
+    // The first lookup belongs to the online message. The job makes the others.
+    eventually("four lookups of the client", || async {
+        let requested = gateway.requested_client_ids();
+        let lookups = requested.iter().filter(|id| **id == client_id).count();
+        (lookups >= 4).then_some(())
+    })
+    .await;
+    gateway.set_default_reply(GatewayReply::Found("10000"));
+    deployment.wait_until_connected(&client_id).await;
+}
+
+async fn clients_whose_lookup_always_fails_do_not_delay_the_lookups_of_other_clients(
+    mode: DeploymentMode,
+) {
+    let gateway = FakeGateway::start(GatewayReply::NotFound).await;
+    let deployment = mode.start_with_gateway(&gateway, &[]).await;
+    let client_ids = ["failing-1", "failing-2", "working"].map(unique_id);
+    let mut clients = Vec::new();
+    for client_id in &client_ids {
+        let mut client = connect(&deployment, client_id).await;
+        client
+            .must_publish(&control_out_topic(client_id), &online_message())
+            .await;
+        eventually("the client's row", || deployment.row(client_id)).await;
+        clients.push(client);
+    }
+    deployment
+        .execute(if deployment.has_external_broker() {
+            "UPDATE connections SET tenant_lookup_timestamp =
+                 CASE WHEN client_id LIKE 'failing%' THEN '2001-01-01'::timestamptz
+                 ELSE '2002-02-02' END"
+        } else {
+            "UPDATE connections SET tenant_lookup_timestamp =
+                 CASE WHEN client_id LIKE 'failing%' THEN 1 ELSE 2 END"
+        })
+        .await;
+    gateway.set_default_reply(GatewayReply::Found("10000"));
+    for client_id in &client_ids[..2] {
+        gateway.set_reply(client_id, GatewayReply::Overloaded);
+    }
+    let command = ["update-tenantless", "--limit", "2"];
+    let (code, output) = deployment.run_command(&command).await;
+    assert_eq!(code, Some(1), "{output}");
+    assert!(output.contains("2 unavailable"), "{output}");
+    let (code, output) = deployment.run_command(&command).await;
+    assert_eq!(code, Some(1), "{output}");
+    assert!(output.contains("1 found"), "{output}");
+    assert_eq!(
+        deployment.row(&client_ids[2]).await.unwrap().org_id,
+        "10000"
+    );
+}
+
+/// The inventory file cannot be opened while a directory has its name.
+#[tokio::test]
+async fn update_inventory_fails_while_inventory_is_unavailable_and_then_delivers_at_once() {
+    let deployment = Deployment::embedded(&[]).await;
+    let mut online = online_message();
+    online["content"]["canonical_facts"] = json!({"insights_id": uuid::Uuid::new_v4()});
+    online["content"]["dispatchers"] = json!({"rhc-worker-playbook": {}});
+    for name in ["a", "b"].map(unique_id) {
+        let mut client = connect(&deployment, &name).await;
+        client
+            .must_publish(&control_out_topic(&name), &online)
+            .await;
+        deployment.wait_until_connected(&name).await;
+    }
+    deployment
+        .execute("UPDATE connections SET stale_timestamp = 0")
+        .await;
+    let Deployment::Embedded(connector) = &deployment else {
+        unreachable!("the test starts an embedded deployment");
+    };
+    let file = connector.data_dir().join("inventory.ndjson");
+    std::fs::rename(&file, connector.data_dir().join("moved")).unwrap();
+    std::fs::create_dir(&file).unwrap();
+    let run = async |expected_code, args: &[&str]| {
+        let (code, output) = deployment.run_command(args).await;
+        assert_eq!(code, Some(expected_code), "{args:?}: {output}");
+        output
+    };
+    let output = run(1, &["update-inventory"]).await;
+    assert!(
+        output.contains("0 reported to inventory, 2 pending"),
+        "{output}"
+    );
+    let output = run(0, &["update-inventory", "--dry-run"]).await;
+    assert_eq!(output.trim(), "2 due");
+    std::fs::remove_dir(&file).unwrap();
+    let output = run(0, &["update-inventory"]).await;
+    assert!(
+        output.contains("2 reported to inventory, 0 pending"),
+        "{output}"
+    );
+    let output = run(0, &["update-inventory", "--dry-run"]).await;
+    assert_eq!(output.trim(), "0 due");
+}
