@@ -31,6 +31,10 @@ const FILES: &[(&str, &str)] = &[
         "0005_plain_names",
         include_str!("../migrations/0005_plain_names.sql"),
     ),
+    (
+        "0007_bounded_maintenance",
+        include_str!("../migrations/0007_bounded_maintenance.sql"),
+    ),
 ];
 
 /// All migrations, in the order of their versions.

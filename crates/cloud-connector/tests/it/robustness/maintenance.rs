@@ -1,6 +1,6 @@
 //! Dead letter limits, job claims and maintenance statements.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use test_support::each_deployment;
 use test_support::gateway::{FakeGateway, GatewayReply};
@@ -33,62 +33,57 @@ async fn publish_garbage(client: &mut RawClient, client_id: &str, count: usize) 
     }
 }
 
-/// Connects clients, and waits until each client has one dead letter. Returns the client ids.
-async fn connect_clients_with_one_dead_letter(deployment: &Deployment) -> Vec<String> {
-    let mut client_ids = Vec::new();
+/// Five clients publish one message each that is not JSON. Waits until the dead letters are stored.
+async fn store_dead_letters_of_occasional_clients(deployment: &Deployment) {
     for _ in 0..5 {
         let client_id = unique_id("occasional");
         let mut client = connect(deployment, &client_id).await;
         publish_garbage(&mut client, &client_id, 1).await;
-        deployment.wait_for_dead_letters(&client_id, 1).await;
-        client_ids.push(client_id);
     }
-    client_ids
+    eventually("the dead letters of the occasional clients", || async {
+        (count_occasional(deployment).await == 5).then_some(())
+    })
+    .await;
 }
 
-fn count_of(dead_letters: &[Value], client_id: &str) -> usize {
-    let is_of_client = |dead_letter: &&Value| dead_letter["client_id"] == client_id;
-    dead_letters.iter().filter(is_of_client).count()
+async fn count_occasional(deployment: &Deployment) -> i64 {
+    let sql = "SELECT count(*) FROM dead_letters WHERE client_id LIKE 'occasional%'";
+    deployment.count_rows(sql).await
 }
 
 async fn one_client_does_not_evict_the_dead_letters_of_other_clients(deployment: Deployment) {
-    let occasional = connect_clients_with_one_dead_letter(&deployment).await;
+    store_dead_letters_of_occasional_clients(&deployment).await;
     let noisy = unique_id("noisy");
     let mut client = connect(&deployment, &noisy).await;
     publish_garbage(&mut client, &noisy, 100).await;
     deployment.wait_until_processed(&noisy, &mut client).await;
-    let dead_letters = deployment.dead_letters().await;
-    assert_eq!(count_of(&dead_letters, &noisy), 5, "the limit per client");
-    for client_id in &occasional {
-        let count = count_of(&dead_letters, client_id);
-        assert_eq!(count, 1, "the dead letter of {client_id} was deleted");
-    }
+    let sql = "SELECT count(*) FROM dead_letters WHERE client_id LIKE 'noisy%'";
+    assert_eq!(deployment.count_rows(sql).await, 5, "the limit per client");
+    assert_eq!(count_occasional(&deployment).await, 5, "of other clients");
 }
 
 async fn the_total_limit_deletes_dead_letters_of_the_clients_with_the_most(deployment: Deployment) {
-    let occasional = connect_clients_with_one_dead_letter(&deployment).await;
-    let noisy: Vec<String> = (0..10).map(|_| unique_id("noisy")).collect();
-    for client_id in &noisy {
-        let mut client = connect(&deployment, client_id).await;
-        publish_garbage(&mut client, client_id, 3).await;
+    store_dead_letters_of_occasional_clients(&deployment).await;
+    for _ in 0..10 {
+        let client_id = unique_id("noisy");
+        let mut client = connect(&deployment, &client_id).await;
+        publish_garbage(&mut client, &client_id, 3).await;
         deployment
-            .wait_until_processed(client_id, &mut client)
+            .wait_until_processed(&client_id, &mut client)
             .await;
     }
-    let dead_letters = eventually("at most 20 dead letters", || async {
-        let dead_letters = deployment.dead_letters().await;
-        (dead_letters.len() <= 20).then_some(dead_letters)
+    let count = eventually("at most 20 dead letters", || async {
+        let sql = "SELECT count(*) FROM dead_letters";
+        let count = deployment.count_rows(sql).await;
+        (count <= 20).then_some(count)
     })
     .await;
-    assert_eq!(dead_letters.len(), 20, "more were deleted than necessary");
-    for client_id in &occasional {
-        let count = count_of(&dead_letters, client_id);
-        assert_eq!(count, 1, "the dead letter of {client_id} was deleted");
-    }
-    for client_id in &noisy {
-        let count = count_of(&dead_letters, client_id);
-        assert!((1..=2).contains(&count), "{client_id} has {count}");
-    }
+    assert_eq!(count, 20, "more were deleted than necessary");
+    assert_eq!(count_occasional(&deployment).await, 5, "of other clients");
+    let sql = "SELECT count(*) FROM (SELECT client_id FROM dead_letters
+                WHERE client_id LIKE 'noisy%' GROUP BY client_id
+               HAVING count(*) BETWEEN 1 AND 2) AS noisy";
+    assert_eq!(deployment.count_rows(sql).await, 10);
 }
 
 async fn a_tenant_retry_interval_of_one_second_repeats_lookups_within_seconds(
@@ -166,12 +161,14 @@ async fn update_inventory_fails_while_inventory_is_unavailable_and_then_delivers
     let mut online = online_message();
     online["content"]["canonical_facts"] = json!({"insights_id": uuid::Uuid::new_v4()});
     online["content"]["dispatchers"] = json!({"rhc-worker-playbook": {}});
+    let mut clients = Vec::new();
     for name in ["a", "b"].map(unique_id) {
         let mut client = connect(&deployment, &name).await;
         client
             .must_publish(&control_out_topic(&name), &online)
             .await;
         deployment.wait_until_connected(&name).await;
+        clients.push(client);
     }
     deployment
         .execute("UPDATE connections SET stale_timestamp = 0")
