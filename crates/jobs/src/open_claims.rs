@@ -12,10 +12,8 @@ use store::{ClaimedConnection, LookupQueueRepository, StoreError};
 pub(super) struct OpenClaims(Mutex<HashMap<ClientId, Timestamp>>);
 
 impl OpenClaims {
-    pub(super) fn add(&self, rows: &[ClaimedConnection], claimed_until: Timestamp) {
-        let clients = rows
-            .iter()
-            .map(|row| (row.client_id.clone(), claimed_until));
+    pub(super) fn add(&self, rows: &[ClaimedConnection], claim_end: Timestamp) {
+        let clients = rows.iter().map(|row| (row.client_id.clone(), claim_end));
         self.0.lock().extend(clients);
     }
 
@@ -31,14 +29,14 @@ impl OpenClaims {
         {
             let mut open_claims = self.0.lock();
             for client in clients {
-                if let Some(claimed_until) = open_claims.remove(client) {
-                    let clients = clients_by_end.entry(claimed_until).or_default();
+                if let Some(claim_end) = open_claims.remove(client) {
+                    let clients = clients_by_end.entry(claim_end).or_default();
                     clients.push(client.clone());
                 }
             }
         }
-        for (claimed_until, clients) in clients_by_end {
-            let release = lookup_queue.release_claims(&clients, claimed_until, now);
+        for (claim_end, clients) in clients_by_end {
+            let release = lookup_queue.release_claims(&clients, claim_end, now);
             release.await?;
         }
         Ok(())

@@ -129,12 +129,12 @@ pub trait LookupQueueRepository: Send + Sync + 'static {
     /// with [`LookupOutcome::Unavailable`].
     async fn save_lookup_results(&self, results: &[LookupResult], now: Timestamp) -> Result<u64>;
 
-    /// Ends claims without a result. Skips rows whose claim does not end at `claimed_until`, because
+    /// Ends claims without a result. Skips rows whose claim does not end at `claim_end`, because
     /// the claim has ended already or belongs to another job. Returns the number of ended claims.
     async fn release_claims(
         &self,
         clients: &[ClientId],
-        claimed_until: Timestamp,
+        claim_end: Timestamp,
         now: Timestamp,
     ) -> Result<u64>;
 

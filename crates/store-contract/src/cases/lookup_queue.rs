@@ -139,8 +139,8 @@ pub async fn released_claims_end_and_claims_of_other_jobs_stay(store: &TestStore
     record_online(store, vec![tenantless("a", 1), tenantless("b", 1)]).await;
     let claimed = claim(store, missing_tenant(10), 30).await;
     assert_eq!(names(&claimed), ["a", "b"]);
-    let release = async |name: &str, claimed_until| {
-        let (client, end) = ([client(name)], timestamp_at(claimed_until));
+    let release = async |name: &str, claim_end| {
+        let (client, end) = ([client(name)], timestamp_at(claim_end));
         let released = store
             .lookup_queue
             .release_claims(&client, end, timestamp_at(31));

@@ -55,15 +55,12 @@ impl<D: SqlDatabase> DeadLetterRepository for D {
         after_client: Option<&str>,
         limit: u32,
     ) -> Result<Vec<DeadLetterCount>> {
-        let query = match after_client {
-            Some(client_id) => {
-                let statement = self.statements().count_dead_letters_of_next_clients;
-                statement.with([client_id.into(), limit.into()])
-            }
-            None => {
-                let statement = self.statements().count_dead_letters_of_first_clients;
-                statement.with([limit.into()])
-            }
+        let query = if let Some(client_id) = after_client {
+            let statement = self.statements().count_dead_letters_of_next_clients;
+            statement.with([client_id.into(), limit.into()])
+        } else {
+            let statement = self.statements().count_dead_letters_of_first_clients;
+            statement.with([limit.into()])
         };
         let rows = self.fetch_all(Access::Read, query).await?;
         rows.iter()

@@ -21,15 +21,15 @@ impl<D: SqlDatabase> LookupQueueRepository for D {
         claim_until: Timestamp,
     ) -> Result<Vec<ClaimedConnection>> {
         let statements = self.statements();
-        let (inventory_refresh, missing_tenant) = (
-            statements.claim_for_inventory_refresh,
-            statements.claim_for_missing_tenant,
-        );
-        let failed_inventory_refresh = statements.claim_failed_for_inventory_refresh;
-        let failed_missing_tenant = statements.claim_failed_for_missing_tenant;
         for (inventory_refresh, missing_tenant) in [
-            (inventory_refresh, missing_tenant),
-            (failed_inventory_refresh, failed_missing_tenant),
+            (
+                statements.claim_for_inventory_refresh,
+                statements.claim_for_missing_tenant,
+            ),
+            (
+                statements.claim_failed_for_inventory_refresh,
+                statements.claim_failed_for_missing_tenant,
+            ),
         ] {
             let query = match reason {
                 LookupReason::InventoryRefresh { reported_before } => inventory_refresh.with([
@@ -82,11 +82,11 @@ impl<D: SqlDatabase> LookupQueueRepository for D {
     async fn release_claims(
         &self,
         clients: &[ClientId],
-        claimed_until: Timestamp,
+        claim_end: Timestamp,
         now: Timestamp,
     ) -> Result<u64> {
         let statement = self.statements().release_claims;
-        let query = statement.with([clients.into(), claimed_until.into(), now.into()]);
+        let query = statement.with([clients.into(), claim_end.into(), now.into()]);
         self.execute(query).await
     }
 

@@ -200,3 +200,42 @@ async fn update_inventory_fails_while_inventory_is_unavailable_and_then_delivers
     let output = run(0, &["update-inventory", "--dry-run"]).await;
     assert_eq!(output.trim(), "0 due");
 }
+
+/// The gateway never responds, so the command waits for a lookup when it receives the signal.
+#[tokio::test]
+async fn an_interrupted_update_tenantless_leaves_its_clients_due() {
+    let gateway = FakeGateway::start(GatewayReply::NotFound).await;
+    let settings = [("tenant.gateway_timeout", "50s")];
+    let mode = DeploymentMode::Embedded;
+    let deployment = mode.start_with_gateway(&gateway, &settings).await;
+    let client_id = unique_id("tenantless");
+    let mut client = connect(&deployment, &client_id).await;
+    client
+        .must_publish(&control_out_topic(&client_id), &online_message())
+        .await;
+    let (code, output) = deployment
+        .run_command(&["tenantless", "retry", &client_id])
+        .await;
+    assert_eq!(code, Some(0), "{output}");
+    gateway.set_default_reply(GatewayReply::NoReply);
+    let lookups = gateway.requested_client_ids().len();
+    let Deployment::Embedded(connector) = &deployment else {
+        unreachable!("the test starts an embedded deployment");
+    };
+    let mut command = connector.connector_command();
+    let mut child = command.arg("update-tenantless").spawn().unwrap();
+    eventually("the lookup of the command", || async {
+        (gateway.requested_client_ids().len() > lookups).then_some(())
+    })
+    .await;
+    let pid = child.id().unwrap().to_string();
+    let kill = std::process::Command::new("kill")
+        .args(["-TERM", &pid])
+        .status();
+    assert!(kill.unwrap().success());
+    let status = child.wait().await.unwrap();
+    assert_eq!(status.code(), Some(1));
+    let dry_run = ["update-tenantless", "--dry-run"];
+    let (code, output) = deployment.run_command(&dry_run).await;
+    assert_eq!((code, output.trim()), (Some(0), "1 due"));
+}
