@@ -1,10 +1,11 @@
-//! Periodic jobs on the store (role `updaters`): tenant lookups, deletion of expired rows, store
-//! maintenance and connection counts.
+//! Periodic jobs on the store (role `updaters`): tenant lookups, deletion of expired rows, the limit
+//! on dead letters, and connection counts.
 //!
 //! `schedule` contains the timer loop. `retention` deletes expired rows. `tenant_lookups` looks up
-//! tenants and refreshes inventory.
+//! tenants and refreshes inventory. `open_claims` knows which rows a lookup job has claimed.
 
 pub mod metrics;
+mod open_claims;
 mod retention;
 mod schedule;
 mod settings;
@@ -15,20 +16,24 @@ use std::time::Duration;
 
 use domain::{Clock, clock};
 use service::TaskGroup;
-use store::{DeadLetterRepository, MaintenanceRepository};
+use store::{DeadLetterRepository, MaintenanceRepository, StoreError, enforce_dead_letter_limit};
 
-use retention::{DeletedRows, delete_expired_rows};
+use retention::{delete_disconnected_clients, delete_expired_dead_letters};
 
 pub use settings::JobSettings;
 pub use tenant_lookups::{
     LookupJob, LookupJobConfig, LookupJobRunner, RunOptions, RunSummary, StopReason,
 };
 
+/// Maximum pause between two checks of the limit on dead letters. The pause is short, because the
+/// number of dead letters exceeds the limit until the next check.
+const MAX_DEAD_LETTER_CHECK_PAUSE: Duration = Duration::from_secs(10);
+
 /// All periodic jobs, with their dependencies and settings.
 pub struct PeriodicJobs {
-    /// Deletes expired rows, compacts tables and counts connections.
+    /// Deletes expired rows and counts connections.
     pub maintenance: Arc<dyn MaintenanceRepository>,
-    /// Deletes expired dead letters.
+    /// Deletes expired dead letters, and dead letters above the limit.
     pub dead_letters: Arc<dyn DeadLetterRepository>,
     /// Source of the current time.
     pub clock: Arc<dyn Clock>,
@@ -38,6 +43,8 @@ pub struct PeriodicJobs {
     pub disconnected_retention: Duration,
     /// Time between the last receipt of a dead letter and the deletion of the dead letter.
     pub dead_letter_retention: Duration,
+    /// Maximum number of dead letters of all clients together.
+    pub max_dead_letters: u64,
     /// Runs the jobs that look up tenants.
     pub lookup_job_runner: LookupJobRunner,
 }
@@ -45,57 +52,67 @@ pub struct PeriodicJobs {
 impl PeriodicJobs {
     /// Runs all jobs immediately, and again after each pause, until `tasks` is cancelled.
     pub async fn run(self, tasks: TaskGroup) {
-        schedule::run_periodically(self.pause_between_runs, &tasks, || {
-            self.run_all_jobs(&tasks)
-        })
-        .await;
+        let dead_letter_check_pause = self.pause_between_runs.min(MAX_DEAD_LETTER_CHECK_PAUSE);
+        tokio::join!(
+            schedule::run_periodically(self.pause_between_runs, &tasks, || {
+                self.run_all_jobs(&tasks)
+            }),
+            schedule::run_periodically(dead_letter_check_pause, &tasks, || {
+                self.enforce_dead_letter_limit(&tasks)
+            }),
+        );
     }
 
     /// Runs each job once. A failed job is logged and does not stop the other jobs. Cancellation
-    /// interrupts a tenant lookup job and skips the remaining jobs.
+    /// interrupts the current job and skips the remaining jobs.
     async fn run_all_jobs(&self, tasks: &TaskGroup) {
-        self.delete_expired_rows().await;
+        tokio::select! {
+            () = self.delete_expired_rows() => {}
+            () = tasks.cancelled() => return,
+        }
         for job in [LookupJob::Tenantless, LookupJob::InventoryRefresh] {
-            tokio::select! {
-                () = self.look_up_tenants(job) => {}
-                () = tasks.cancelled() => return,
-            }
+            self.look_up_tenants(job, tasks).await;
         }
-        if let Err(error) = self.maintenance.compact().await {
-            tracing::warn!(%error, "compaction of the database failed");
+        tokio::select! {
+            () = self.update_connection_metrics() => {}
+            () = tasks.cancelled() => {}
         }
-        self.update_connection_metrics().await;
     }
 
     async fn delete_expired_rows(&self) {
         let now = self.clock.now();
         let disconnected_before = clock::saturating_sub(now, self.disconnected_retention);
-        let dead_letters_received_before = clock::saturating_sub(now, self.dead_letter_retention);
-        let deleted_rows = delete_expired_rows(
-            &*self.maintenance,
-            &*self.dead_letters,
-            disconnected_before,
-            dead_letters_received_before,
-        );
-        match deleted_rows.await {
-            Ok(deleted) if deleted == DeletedRows::default() => {}
-            Ok(DeletedRows {
-                disconnected_clients,
-                dead_letters,
-            }) => tracing::info!(disconnected_clients, dead_letters, "deleted expired rows"),
-            Err(error) => tracing::warn!(%error, "failed to delete expired rows"),
+        let deleted = delete_disconnected_clients(&*self.maintenance, disconnected_before).await;
+        log_deleted_rows("expired disconnected clients", &deleted);
+        let received_before = clock::saturating_sub(now, self.dead_letter_retention);
+        let deleted = delete_expired_dead_letters(&*self.dead_letters, received_before).await;
+        log_deleted_rows("expired dead letters", &deleted);
+    }
+
+    async fn enforce_dead_letter_limit(&self, tasks: &TaskGroup) {
+        tokio::select! {
+            deleted = enforce_dead_letter_limit(&*self.dead_letters, self.max_dead_letters) => {
+                log_deleted_rows("dead letters above dead_letters.max_total", &deleted);
+            }
+            () = tasks.cancelled() => {}
         }
     }
 
-    async fn look_up_tenants(&self, job: LookupJob) {
+    async fn look_up_tenants(&self, job: LookupJob, tasks: &TaskGroup) {
         let options = RunOptions::default();
         let job_name = job.name();
-        match self.lookup_job_runner.run(job, options, &|_| {}).await {
-            Ok(summary) if summary == RunSummary::default() => {}
-            Ok(summary) if summary.is_failure() => {
+        let run = self
+            .lookup_job_runner
+            .run_until(job, options, &|_| {}, tasks.cancelled());
+        match run.await {
+            Ok(None) => {}
+            Ok(Some(summary)) if summary == RunSummary::default() => {}
+            Ok(Some(summary)) if summary.is_failure() => {
                 tracing::warn!(job = job_name, %summary, "tenant lookup job incomplete");
             }
-            Ok(summary) => tracing::info!(job = job_name, %summary, "tenant lookup job finished"),
+            Ok(Some(summary)) => {
+                tracing::info!(job = job_name, %summary, "tenant lookup job finished");
+            }
             Err(error) => tracing::warn!(job = job_name, %error, "tenant lookup job failed"),
         }
     }
@@ -121,5 +138,13 @@ impl PeriodicJobs {
                 oldest_lookup_age,
             );
         }
+    }
+}
+
+fn log_deleted_rows(rows: &'static str, deleted: &Result<u64, StoreError>) {
+    match deleted {
+        Ok(0) => {}
+        Ok(count) => tracing::info!(rows, count, "deleted rows"),
+        Err(error) => tracing::warn!(rows, %error, "failed to delete rows"),
     }
 }

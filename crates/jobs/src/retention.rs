@@ -1,33 +1,47 @@
-//! Deletes rows whose retention time has passed.
+//! Deletes rows whose retention time has passed. Works in chunks, so no statement deletes too many
+//! rows.
 
 use domain::Timestamp;
-use store::{DeadLetterFilter, DeadLetterRepository, MaintenanceRepository, StoreError};
+use store::{
+    DeadLetterFilter, DeadLetterRepository, MAINTENANCE_CHUNK_ROWS, MaintenanceRepository,
+    StoreError,
+};
 
-/// Numbers of deleted rows.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct DeletedRows {
-    pub disconnected_clients: u64,
-    pub dead_letters: u64,
+/// Deletes clients that disconnected before `time`. Returns the number of deleted clients.
+pub(super) async fn delete_disconnected_clients(
+    maintenance: &dyn MaintenanceRepository,
+    time: Timestamp,
+) -> Result<u64, StoreError> {
+    let mut deleted_count = 0;
+    loop {
+        let deleted = maintenance
+            .delete_clients_disconnected_before(time, MAINTENANCE_CHUNK_ROWS)
+            .await?;
+        deleted_count += deleted;
+        if deleted < MAINTENANCE_CHUNK_ROWS.into() {
+            return Ok(deleted_count);
+        }
+    }
 }
 
-/// Deletes clients that disconnected before `disconnected_before`, and dead letters that were last
-/// received before `dead_letters_received_before`.
-pub(super) async fn delete_expired_rows(
-    maintenance: &dyn MaintenanceRepository,
+/// Deletes dead letters that were last received before `time`. Returns the number of deleted dead
+/// letters.
+pub(super) async fn delete_expired_dead_letters(
     dead_letters: &dyn DeadLetterRepository,
-    disconnected_before: Timestamp,
-    dead_letters_received_before: Timestamp,
-) -> Result<DeletedRows, StoreError> {
-    let expired_dead_letters = DeadLetterFilter {
-        received_before: Some(dead_letters_received_before),
+    time: Timestamp,
+) -> Result<u64, StoreError> {
+    let filter = DeadLetterFilter {
+        received_before: Some(time),
         ..DeadLetterFilter::default()
     };
-    Ok(DeletedRows {
-        disconnected_clients: maintenance
-            .delete_clients_disconnected_before(disconnected_before)
-            .await?,
-        dead_letters: dead_letters
-            .purge_dead_letters(&expired_dead_letters)
-            .await?,
-    })
+    let mut deleted_count = 0;
+    loop {
+        let deleted = dead_letters
+            .purge_dead_letters(&filter, MAINTENANCE_CHUNK_ROWS)
+            .await?;
+        deleted_count += deleted;
+        if deleted < MAINTENANCE_CHUNK_ROWS.into() {
+            return Ok(deleted_count);
+        }
+    }
 }

@@ -3,8 +3,8 @@
 //!
 //! A run claims due rows in chunks until no due rows remain. While the run looks up one chunk, it
 //! claims the next chunk and saves the previous chunk, so lookups do not wait for the database.
-//! Claims prevent two processes from working on the same row. A row that changed after its claim is
-//! not overwritten.
+//! Claims prevent two processes from working on the same row. A claim ends with the result of its
+//! row. A row that changed after its claim is not overwritten.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,8 @@ use futures::StreamExt as _;
 use tokio::time::Instant;
 
 use super::metrics;
-use domain::{Clock, LookupStatus, Timestamp, clock};
+use super::open_claims::OpenClaims;
+use domain::{ClientId, Clock, LookupStatus, Timestamp, clock};
 use integrations::inventory::message::Host;
 use integrations::inventory::reporter::{InventoryReporter, ReportOutcome};
 use store::{
@@ -23,7 +24,8 @@ use tenant::{self, FoundTenant, MassLossCounter, TenantLookup, TenantLookupOutco
 
 /// Maximum number of rows per chunk.
 const MAX_CHUNK_ROWS: u32 = 2000;
-/// Duration of a claim. The claim must not end before the results of the chunk are saved.
+/// Duration of a claim, unless the run releases it. The claim must not end before the results of the
+/// chunk are saved.
 const CLAIM_DURATION: Duration = Duration::from_mins(15);
 
 /// One of the two lookup jobs.
@@ -120,10 +122,13 @@ pub enum StopReason {
 }
 
 impl RunSummary {
-    /// Returns whether lookups were unavailable or the run stopped early.
+    /// Returns whether lookups were unavailable, reports to inventory were not delivered, or the run
+    /// stopped early.
     #[must_use]
     pub fn is_failure(&self) -> bool {
-        self.unavailable_lookups > 0 || self.stop_reason != StopReason::Done
+        self.unavailable_lookups > 0
+            || self.pending_reports > 0
+            || self.stop_reason != StopReason::Done
     }
 
     fn count_lookup(&mut self, status: LookupStatus) {
@@ -209,6 +214,47 @@ impl LookupJobRunner {
         options: RunOptions,
         on_progress: &(dyn Fn(&RunSummary) + Sync),
     ) -> Result<RunSummary, StoreError> {
+        let never = std::future::pending();
+        let summary = self.run_until(job, options, on_progress, never).await?;
+        Ok(summary.unwrap_or_default())
+    }
+
+    /// Like [`Self::run`], but returns `None` when `stop` completes before the run has ended.
+    ///
+    /// # Errors
+    /// If the database is unavailable.
+    pub async fn run_until(
+        &self,
+        job: LookupJob,
+        options: RunOptions,
+        on_progress: &(dyn Fn(&RunSummary) + Sync),
+        stop: impl Future<Output = ()> + Send,
+    ) -> Result<Option<RunSummary>, StoreError> {
+        let claims = OpenClaims::default();
+        let result = tokio::select! {
+            biased;
+            () = stop => Ok(None),
+            result = self.process_due_rows(job, options, on_progress, &claims) => result.map(Some),
+        };
+        // After an error or a stop, the run holds claims of rows without a result. Other runs would
+        // skip these rows until the claims end by themselves.
+        let lookup_queue = &*self.lookup_queue;
+        let released = claims.release_all(lookup_queue, self.clock.now()).await;
+        let summary = result?;
+        released?;
+        if let Some(summary) = &summary {
+            metrics::count_job_run(job.name(), summary.is_failure());
+        }
+        Ok(summary)
+    }
+
+    async fn process_due_rows(
+        &self,
+        job: LookupJob,
+        options: RunOptions,
+        on_progress: &(dyn Fn(&RunSummary) + Sync),
+        claims: &OpenClaims,
+    ) -> Result<RunSummary, StoreError> {
         let mut cursor = RunCursor {
             due_criteria: self.due_criteria(job),
             started_at: self.clock.now(),
@@ -217,12 +263,12 @@ impl LookupJobRunner {
         let mut summary = RunSummary::default();
         let mut loss_counter = MassLossCounter::default();
         let mut looked_up_rows = LookedUpRows::new();
-        let mut chunk = self.claim_chunk(&mut cursor).await?;
+        let mut chunk = self.claim_chunk(&mut cursor, claims).await?;
         while !chunk.is_empty() {
             let (outcomes, next_chunk, save_result) = tokio::join!(
                 self.look_up(chunk),
-                self.claim_chunk(&mut cursor),
-                self.report_and_save(looked_up_rows, &mut summary)
+                self.claim_chunk(&mut cursor, claims),
+                self.report_and_save(looked_up_rows, &mut summary, claims)
             );
             save_result?;
             (looked_up_rows, chunk) = (outcomes, next_chunk?);
@@ -233,18 +279,20 @@ impl LookupJobRunner {
                 options.allow_mass_loss,
             );
             if summary.stop_reason != StopReason::Done {
-                self.release_claims(std::mem::take(&mut chunk)).await?;
+                // The rows of the next chunk stay unchanged. Their claims end with the run.
+                chunk.clear();
             }
             on_progress(&summary);
         }
-        self.report_and_save(looked_up_rows, &mut summary).await?;
-        metrics::count_job_run(job.name(), summary.is_failure());
+        self.report_and_save(looked_up_rows, &mut summary, claims)
+            .await?;
         Ok(summary)
     }
 
     async fn claim_chunk(
         &self,
         cursor: &mut RunCursor,
+        claims: &OpenClaims,
     ) -> Result<Vec<ClaimedConnection>, StoreError> {
         let limit = u32::try_from(cursor.remaining_rows).unwrap_or(MAX_CHUNK_ROWS);
         let limit = limit.min(MAX_CHUNK_ROWS);
@@ -256,24 +304,9 @@ impl LookupJobRunner {
             .lookup_queue
             .claim_for_lookup(cursor.due_criteria, limit, cursor.started_at, claim_until)
             .await?;
+        claims.add(&chunk, claim_until);
         cursor.remaining_rows -= chunk.len() as u64;
         Ok(chunk)
-    }
-
-    /// Ends the claims of rows that were not looked up. The rows stay unchanged and remain due.
-    async fn release_claims(&self, chunk: Vec<ClaimedConnection>) -> Result<(), StoreError> {
-        let unavailable_result = |row: ClaimedConnection| LookupResult {
-            client_id: row.client_id,
-            row_version: row.row_version,
-            outcome: LookupOutcome::Unavailable,
-        };
-        let results: Vec<LookupResult> = chunk.into_iter().map(unavailable_result).collect();
-        if !results.is_empty() {
-            self.lookup_queue
-                .save_lookup_results(&results, self.clock.now())
-                .await?;
-        }
-        Ok(())
     }
 
     /// Looks up the tenant of every client in the chunk.
@@ -296,6 +329,7 @@ impl LookupJobRunner {
         &self,
         looked_up_rows: LookedUpRows,
         summary: &mut RunSummary,
+        claims: &OpenClaims,
     ) -> Result<(), StoreError> {
         if looked_up_rows.is_empty() {
             return Ok(());
@@ -320,6 +354,7 @@ impl LookupJobRunner {
                             tenant,
                             reported_to_inventory_at: is_delivered.then_some(now),
                             inventory_eligible: report != Some(ReportOutcome::NotEligible),
+                            report_failed: report == Some(ReportOutcome::Pending),
                         }
                     }
                     TenantLookupOutcome::NotFound => LookupOutcome::NotFound,
@@ -333,7 +368,9 @@ impl LookupJobRunner {
             .count() as u64;
         let written_rows = self.lookup_queue.save_lookup_results(&results, now).await?;
         summary.conflicting_rows += expected_rows.saturating_sub(written_rows);
-        Ok(())
+        // The results of rows that have changed were not saved, so their claims are still open.
+        let clients: Vec<ClientId> = results.into_iter().map(|result| result.client_id).collect();
+        claims.release(&clients, &*self.lookup_queue, now).await
     }
 
     /// Reports the hosts whose lookup found a tenant. Returns one entry per row of

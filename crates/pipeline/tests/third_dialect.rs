@@ -112,7 +112,6 @@ impl Fixture {
                 writers: 1,
                 dead_letter_limits: DeadLetterLimits {
                     max_dead_letters_per_client: 20,
-                    max_dead_letters: 1000,
                 },
             },
         };

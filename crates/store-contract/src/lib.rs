@@ -41,12 +41,15 @@ macro_rules! contract_tests {
                 unusual_values_are_read_back_unchanged,
             }
             dead_letters {
+                batches_do_not_delete_dead_letters_of_other_clients,
                 dead_letter_with_an_unknown_reason_is_listed,
                 dead_letters_can_be_filtered_read_and_purged,
                 equal_dead_letters_of_a_client_share_one_row,
                 finish_replay_keeps_a_dead_letter_that_was_rejected_again,
                 oldest_dead_letters_above_the_client_limit_are_deleted,
-                oldest_dead_letters_above_the_total_limit_are_deleted,
+                total_limit_below_the_number_of_clients_deletes_the_oldest,
+                total_limit_deletes_the_oldest_of_the_clients_with_the_most,
+                total_limit_is_enforced_for_many_clients_and_dead_letters,
             }
             epochs {
                 each_connection_of_a_session_gets_a_higher_epoch,
@@ -64,9 +67,13 @@ macro_rules! contract_tests {
             }
             lookup_queue {
                 claimed_row_is_not_claimed_again_until_its_claim_ends,
+                every_lookup_result_ends_the_claim,
+                hosts_with_a_failed_report_are_claimed_last,
                 lookup_result_for_a_changed_row_is_discarded,
                 missing_tenants_are_claimed_oldest_lookup_first,
                 only_hosts_with_an_old_report_are_claimed_for_the_inventory_refresh,
+                released_claims_end_and_claims_of_other_jobs_stay,
+                rows_with_a_failed_lookup_are_claimed_last,
                 tenantless_clients_are_counted_listed_reset_and_deleted,
                 tenants_are_restored_only_for_connected_tenantless_clients,
             }
@@ -74,6 +81,7 @@ macro_rules! contract_tests {
                 client_ids_are_listed_in_ascending_order,
                 clients_that_disconnected_before_a_time_are_deleted,
                 connections_are_counted_by_organization,
+                disconnected_clients_are_deleted_in_chunks_oldest_disconnect_first,
             }
             mark_disconnected {
                 heartbeat_after_the_disconnect_restores_the_client,

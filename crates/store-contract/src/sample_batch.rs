@@ -43,7 +43,6 @@ pub(crate) fn sample_batch() -> PresenceBatch {
         dead_letters: vec![dead_letter("dead-letter", b"x", 5)],
         dead_letter_limits: DeadLetterLimits {
             max_dead_letters_per_client: 10,
-            max_dead_letters: 100,
         },
     }
 }

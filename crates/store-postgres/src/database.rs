@@ -37,28 +37,26 @@ store::statements! {
                epoch = GREATEST(ingest_sessions.epoch + 1, excluded.epoch), acquired_at = now()
         RETURNING session, epoch";
 
-    /// Also deletes the client's row in `connection_search`, unless the client has reconnected.
-    DELETE_CLIENTS_DISCONNECTED_BEFORE = "
-        WITH deleted AS (
-            DELETE FROM disconnected_clients WHERE disconnected_at < $1 RETURNING client_id),
-        deleted_search AS (
-            DELETE FROM connection_search AS s USING deleted
-             WHERE s.client_id = deleted.client_id AND NOT EXISTS (
-                 SELECT FROM connections AS c WHERE c.client_id = s.client_id))
-        SELECT count(*) AS count FROM deleted";
-
-    /// Replaces the rows of each organization in `org_connection_deltas` by one row with the sum of
-    /// the deltas.
+    /// Parameters: time, limit. Also deletes the client's row in `connection_search`, unless the
+    /// client has reconnected.
     ///
-    /// A concurrent query reads either the old rows or the new row. Two concurrent calls are safe,
-    /// because each call adds only the deltas of rows that this call deleted.
-    COMPACT_ORG_CONNECTION_DELTAS = "
-        WITH deleted AS (
-            DELETE FROM org_connection_deltas WHERE org_id IN (
-                SELECT org_id FROM org_connection_deltas GROUP BY org_id HAVING count(*) > 1)
-            RETURNING org_id, delta)
-        INSERT INTO org_connection_deltas
-        SELECT org_id, sum(delta) FROM deleted GROUP BY org_id HAVING sum(delta) <> 0";
+    /// Skips rows that a batch has locked, because the client of such a row is reconnecting. The
+    /// statement therefore never waits, and cannot deadlock with a batch.
+    DELETE_CLIENTS_DISCONNECTED_BEFORE = "
+        WITH expired AS (
+            SELECT client_id FROM disconnected_clients WHERE disconnected_at < $1
+             ORDER BY disconnected_at LIMIT $2 FOR UPDATE SKIP LOCKED),
+        deleted AS (
+            DELETE FROM disconnected_clients AS d USING expired
+             WHERE d.client_id = expired.client_id RETURNING d.client_id),
+        expired_search AS (
+            SELECT s.client_id FROM connection_search AS s JOIN deleted USING (client_id)
+             WHERE NOT EXISTS (SELECT FROM connections AS c WHERE c.client_id = s.client_id)
+               FOR UPDATE OF s SKIP LOCKED),
+        deleted_search AS (
+            DELETE FROM connection_search AS s USING expired_search
+             WHERE s.client_id = expired_search.client_id)
+        SELECT count(*) AS count FROM deleted";
 }
 
 #[async_trait]
@@ -119,14 +117,9 @@ impl SqlDatabase for PostgresStore {
         lookup_results::save_lookup_results(&self.pool, results, now).await
     }
 
-    async fn delete_clients_disconnected_before(&self, time: Timestamp) -> Result<u64> {
-        let query = DELETE_CLIENTS_DISCONNECTED_BEFORE.with([time.into()]);
+    async fn delete_clients_disconnected_before(&self, time: Timestamp, limit: u32) -> Result<u64> {
+        let query = DELETE_CLIENTS_DISCONNECTED_BEFORE.with([time.into(), limit.into()]);
         self.fetch_count(Access::Write, query).await
-    }
-
-    async fn compact(&self) -> Result<()> {
-        let query = COMPACT_ORG_CONNECTION_DELTAS.with([]);
-        self.execute(query).await.map(drop)
     }
 
     async fn ping(&self) -> Result<()> {

@@ -22,13 +22,13 @@ store::statements! {
                    ELSE c.tenant_lookup_failure_count END,
                stale_timestamp = COALESCE(r.reported_to_inventory_at, c.stale_timestamp),
                inventory_eligible = c.inventory_eligible AND r.inventory_eligible,
-               lookup_claimed_until = CASE WHEN r.outcome = 'unavailable' THEN $8
-                   ELSE c.lookup_claimed_until END,
+               lookup_claimed_until = $8,
+               lookup_failed_at = CASE WHEN r.has_failed THEN $8 END,
                updated_at = CASE WHEN r.outcome = 'unavailable' THEN c.updated_at ELSE $8 END
           FROM UNNEST($1::text[], $2::timestamptz[], $3::text[], $4::text[], $5::text[],
-               $6::timestamptz[], $7::bool[])
+               $6::timestamptz[], $7::bool[], $9::bool[])
             AS r (client_id, row_version, outcome, org_id, account, reported_to_inventory_at,
-               inventory_eligible)
+               inventory_eligible, has_failed)
          WHERE c.client_id = r.client_id AND c.updated_at = r.row_version
         RETURNING r.outcome";
 
@@ -56,7 +56,8 @@ pub(crate) async fn save_lookup_results(
         .bind(column(&columns, |c| c.account))
         .bind(reported_times)
         .bind(column(&columns, |c| c.inventory_eligible))
-        .bind(timestamptz(now));
+        .bind(timestamptz(now))
+        .bind(column(&columns, |c| c.has_failed));
     let rows = driver::fetch_all(pool, query).await?;
     rows.iter().try_fold(0, |changed_rows, row| {
         Ok(changed_rows + u64::from(row.text("outcome")? != "unavailable"))

@@ -47,22 +47,29 @@ store::statements! {
                 updated_at = $4
           WHERE client_id = $1 AND org_id = ''";
 
+    /// Each statement that saves a result also ends the claim.
     SAVE_FOUND_TENANT =
         "UPDATE connections SET org_id = $3, account = $4, tenant_lookup_timestamp = NULL,
                 tenant_lookup_failure_count = 0, stale_timestamp = coalesce($5, stale_timestamp),
-                inventory_eligible = inventory_eligible AND $6, updated_at = $7
+                inventory_eligible = inventory_eligible AND $6, updated_at = $7,
+                lookup_claimed_until = $7, lookup_failed_at = CASE WHEN $8 THEN $7 END
           WHERE client_id = $1 AND updated_at = $2";
 
     SAVE_TENANT_NOT_FOUND =
         "UPDATE connections SET org_id = '', account = '', tenant_lookup_timestamp = $3,
-                tenant_lookup_failure_count = tenant_lookup_failure_count + 1, updated_at = $3
+                tenant_lookup_failure_count = tenant_lookup_failure_count + 1, updated_at = $3,
+                lookup_claimed_until = $3, lookup_failed_at = NULL
           WHERE client_id = $1 AND updated_at = $2";
 
-    END_CLAIM =
-        "UPDATE connections SET lookup_claimed_until = $3 WHERE client_id = $1 AND updated_at = $2";
+    SAVE_FAILED_LOOKUP =
+        "UPDATE connections SET lookup_claimed_until = $3, lookup_failed_at = $3
+          WHERE client_id = $1 AND updated_at = $2";
 
+    /// Parameters: time, limit.
     DELETE_CLIENTS_DISCONNECTED_BEFORE =
-        "DELETE FROM disconnected_clients WHERE disconnected_at < $1";
+        "DELETE FROM disconnected_clients WHERE client_id IN (
+             SELECT client_id FROM disconnected_clients WHERE disconnected_at < $1
+              ORDER BY disconnected_at LIMIT $2)";
 
     PAGE_OF_ALL_CLIENTS =
         "SELECT client_id, org_id, account FROM connections
@@ -203,8 +210,8 @@ impl SqlDatabase for SqliteStore {
         Ok(counted.map(|(_, changed_rows)| changed_rows).sum())
     }
 
-    async fn delete_clients_disconnected_before(&self, time: Timestamp) -> Result<u64> {
-        self.execute(DELETE_CLIENTS_DISCONNECTED_BEFORE.with([time.into()]))
+    async fn delete_clients_disconnected_before(&self, time: Timestamp, limit: u32) -> Result<u64> {
+        self.execute(DELETE_CLIENTS_DISCONNECTED_BEFORE.with([time.into(), limit.into()]))
             .await
     }
 
@@ -241,12 +248,13 @@ fn save_query(result: &LookupResult, now: Timestamp) -> Query<'_> {
             columns.reported_to_inventory_at.into(),
             i64::from(columns.inventory_eligible).into(),
             now.into(),
+            i64::from(columns.has_failed).into(),
         ]),
         LookupOutcome::NotFound => {
             SAVE_TENANT_NOT_FOUND.with([client.into(), row_version.into(), now.into()])
         }
         LookupOutcome::Unavailable => {
-            END_CLAIM.with([client.into(), row_version.into(), now.into()])
+            SAVE_FAILED_LOOKUP.with([client.into(), row_version.into(), now.into()])
         }
     }
 }

@@ -35,6 +35,10 @@ const FILES: &[(&str, &str)] = &[
         "0006_ingest_stamps",
         include_str!("../migrations/0006_ingest_stamps.sql"),
     ),
+    (
+        "0007_bounded_maintenance",
+        include_str!("../migrations/0007_bounded_maintenance.sql"),
+    ),
 ];
 
 /// All migrations, in the order of their versions.

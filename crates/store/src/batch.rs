@@ -97,8 +97,8 @@ pub struct PresenceBatch {
     pub connection_ends: Vec<ConnectionEnd>,
     /// Messages that can never be processed.
     pub dead_letters: Vec<DeadLetter>,
-    /// Limits on the number of stored dead letters. The store deletes the oldest dead letters above
-    /// a limit.
+    /// Limit on the number of stored dead letters per client. The store deletes the oldest dead
+    /// letters of a client above this limit.
     pub dead_letter_limits: DeadLetterLimits,
 }
 

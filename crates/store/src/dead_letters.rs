@@ -120,14 +120,22 @@ impl StoredDeadLetter {
     }
 }
 
-/// Limits on the number of stored dead letters.
+/// Limit on the number of stored dead letters that each batch enforces.
+/// [`enforce_dead_letter_limit`](crate::enforce_dead_letter_limit) enforces the limit on the dead
+/// letters of all clients together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DeadLetterLimits {
     /// Maximum number of dead letters per client.
     pub max_dead_letters_per_client: u32,
-    /// Maximum number of dead letters of all clients together. This limit is needed because a
-    /// client can publish under invented client ids.
-    pub max_dead_letters: u32,
+}
+
+/// The number of dead letters of one client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadLetterCount {
+    /// Value of the column `client_id`. Empty for dead letters that belong to no client.
+    pub client_id: String,
+    /// Number of dead letters.
+    pub dead_letters: u64,
 }
 
 /// Conditions that select dead letters. An empty filter selects all dead letters.
@@ -166,6 +174,30 @@ pub trait DeadLetterRepository: Send + Sync + 'static {
     /// again. The dead letter is then not deleted.
     async fn finish_replay(&self, dead_letter_id: i64, occurrences: u64) -> Result<bool>;
 
-    /// Deletes the dead letters that match the filter. Returns the number of deleted dead letters.
-    async fn purge_dead_letters(&self, filter: &DeadLetterFilter) -> Result<u64>;
+    /// Deletes at most `limit` dead letters that match the filter. Returns the number of deleted dead
+    /// letters. If the number is less than `limit`, no dead letter matches any more.
+    async fn purge_dead_letters(&self, filter: &DeadLetterFilter, limit: u32) -> Result<u64>;
+
+    /// Counts the dead letters of each client, in ascending order of the client ids. Starts after the
+    /// client id `after_client`. `None` starts at the first client. `limit` is the maximum number of
+    /// clients.
+    async fn count_dead_letters_by_client(
+        &self,
+        after_client: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<DeadLetterCount>>;
+
+    /// Deletes the oldest dead letters of each of these clients, so that at most
+    /// `max_dead_letters_per_client` remain. Deletes at most `limit` dead letters in total. Returns
+    /// the number of deleted dead letters.
+    async fn trim_dead_letters(
+        &self,
+        client_ids: &[&str],
+        max_dead_letters_per_client: u64,
+        limit: u32,
+    ) -> Result<u64>;
+
+    /// Deletes the `limit` oldest dead letters of all clients. Returns the number of deleted dead
+    /// letters.
+    async fn delete_oldest_dead_letters(&self, limit: u32) -> Result<u64>;
 }

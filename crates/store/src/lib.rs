@@ -20,6 +20,7 @@
 mod batch;
 mod bisect;
 mod connections;
+mod dead_letter_limit;
 mod dead_letters;
 mod error;
 mod ingest_epochs;
@@ -38,8 +39,10 @@ pub use batch::{
 };
 pub use bisect::{PartsObserver, RejectedPart, record_batch_in_parts};
 pub use connections::ConnectionRepository;
+pub use dead_letter_limit::enforce_dead_letter_limit;
 pub use dead_letters::{
-    DeadLetter, DeadLetterFilter, DeadLetterLimits, DeadLetterRepository, StoredDeadLetter,
+    DeadLetter, DeadLetterCount, DeadLetterFilter, DeadLetterLimits, DeadLetterRepository,
+    StoredDeadLetter,
 };
 pub use error::{Result, RowRejection, StoreError};
 pub use ingest_epochs::{IngestEpoch, IngestEpochRepository};
@@ -54,6 +57,11 @@ pub use presence::{
     PresenceRepository, StoredConnection, StoredDisconnect, StoredState, WriteOutcome,
 };
 pub use settings::DeadLetterSettings;
+
+/// Maximum number of rows that one statement of a periodic job or operator command changes. A larger
+/// number of rows is processed by several calls, so no statement exceeds the statement timeout of the
+/// database, and other writers do not wait long.
+pub const MAINTENANCE_CHUNK_ROWS: u32 = 1000;
 
 /// The repositories of one open database. Each consumer receives only the repositories that it
 /// uses.

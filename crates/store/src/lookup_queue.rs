@@ -66,10 +66,14 @@ pub enum LookupOutcome {
         reported_to_inventory_at: Option<Timestamp>,
         /// False if inventory does not accept this host. The host is then no longer reported.
         inventory_eligible: bool,
+        /// Whether a report to inventory was sent but not delivered. The next run of a job then
+        /// claims the row after the rows without a failure.
+        report_failed: bool,
     },
     /// The client has no tenant. This result is definitive.
     NotFound,
-    /// The lookup was not possible. The row stays unchanged and remains due for a lookup.
+    /// The lookup was not possible. The row keeps its tenant and remains due for a lookup. The next
+    /// run of a job claims the row after the rows without a failure.
     Unavailable,
 }
 
@@ -105,6 +109,8 @@ pub trait LookupQueueRepository: Send + Sync + 'static {
     /// Claims rows that are due for a tenant lookup. Other jobs skip the rows until `claim_until`.
     ///
     /// Claims only rows without a claim and rows whose claim ended before `claims_ended_before`.
+    /// Claims rows whose latest lookup by a job failed only if no other row is due, oldest failure
+    /// first. Otherwise rows whose lookup always fails would come first in every run.
     async fn claim_for_lookup(
         &self,
         reason: LookupReason,
@@ -116,11 +122,21 @@ pub trait LookupQueueRepository: Send + Sync + 'static {
     /// Counts the rows that are due for a tenant lookup and not claimed at `now`.
     async fn count_due_rows(&self, reason: LookupReason, now: Timestamp) -> Result<u64>;
 
-    /// Writes the results of tenant lookups and returns the number of changed rows.
+    /// Writes the results of tenant lookups, ends the claims of the rows, and returns the number of
+    /// changed rows.
     ///
-    /// Skips rows that changed since they were claimed. For [`LookupOutcome::Unavailable`], the
-    /// store only ends the claim, and the returned number does not include the row.
+    /// Skips rows that changed since they were claimed. The returned number does not include rows
+    /// with [`LookupOutcome::Unavailable`].
     async fn save_lookup_results(&self, results: &[LookupResult], now: Timestamp) -> Result<u64>;
+
+    /// Ends claims without a result. Skips rows whose claim does not end at `claim_end`, because
+    /// the claim has ended already or belongs to another job. Returns the number of ended claims.
+    async fn release_claims(
+        &self,
+        clients: &[ClientId],
+        claim_end: Timestamp,
+        now: Timestamp,
+    ) -> Result<u64>;
 
     /// Counts the tenantless clients. A client with `max_attempts` or more failed lookups counts as
     /// exhausted.
@@ -130,8 +146,16 @@ pub trait LookupQueueRepository: Send + Sync + 'static {
     async fn list_tenantless_clients(&self, limit: u32) -> Result<Vec<TenantlessClient>>;
 
     /// Makes tenantless clients immediately due for a lookup and resets their number of failed
-    /// lookups. `None` selects all tenantless clients. Returns the number of changed clients.
-    async fn reset_tenantless_clients(&self, clients: Option<&[ClientId]>) -> Result<u64>;
+    /// lookups. Returns the number of changed clients.
+    async fn reset_tenantless_clients(&self, clients: &[ClientId]) -> Result<u64>;
+
+    /// Like [`Self::reset_tenantless_clients`], for the first `limit` tenantless clients after the
+    /// client id `after_client`. Returns the ids of the changed clients, in ascending order.
+    async fn reset_tenantless_clients_after(
+        &self,
+        after_client: Option<&ClientId>,
+        limit: u32,
+    ) -> Result<Vec<ClientId>>;
 
     /// Deletes the rows of tenantless clients. Skips clients that have a tenant. Returns the number
     /// of deleted rows.

@@ -1,5 +1,4 @@
-//! Operation of the database: health, shutdown, retention, compaction, and counts over all
-//! organizations.
+//! Operation of the database: health, shutdown, retention, and counts over all organizations.
 
 use async_trait::async_trait;
 
@@ -20,12 +19,10 @@ pub trait MaintenanceRepository: Send + Sync + 'static {
     /// Closes all connections to the database. Every later call of any repository fails.
     async fn close(&self);
 
-    /// Deletes the data of clients that disconnected before `time`. Returns the number of deleted
-    /// clients.
-    async fn delete_clients_disconnected_before(&self, time: Timestamp) -> Result<u64>;
-
-    /// Compacts internal tables to keep queries fast. Does not change the result of any query.
-    async fn compact(&self) -> Result<()>;
+    /// Deletes the data of at most `limit` clients that disconnected before `time`. Returns the
+    /// number of deleted clients. If the number is less than `limit`, no such client remains, except
+    /// for clients that another transaction changes at this moment.
+    async fn delete_clients_disconnected_before(&self, time: Timestamp, limit: u32) -> Result<u64>;
 
     /// Lists the ids of connected clients in ascending order, including tenantless clients. Starts
     /// after the id `after_client`.

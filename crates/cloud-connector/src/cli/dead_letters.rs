@@ -20,7 +20,7 @@ use kafka::Producer;
 use pipeline::ingest::ForwardDestination;
 use protocol::InboundMessage;
 use service::settings::HumanDuration;
-use store::{DeadLetterFilter, DeadLetterRepository, StoredDeadLetter};
+use store::{DeadLetterFilter, DeadLetterRepository, MAINTENANCE_CHUNK_ROWS, StoredDeadLetter};
 
 /// Maximum time that `replay` waits until the running connector has processed a dead letter.
 const REPLAY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -361,12 +361,31 @@ fn purge(args: &PurgeArgs) -> Result<ExitCode> {
     }
     let deleted_count = block_on(async {
         let repositories = runtime::open_store_for_cli(&config).await?;
-        let deleted = repositories.dead_letters.purge_dead_letters(&filter).await;
+        let deleted = purge_in_chunks(&*repositories.dead_letters, &filter).await;
         repositories.maintenance.close().await;
-        Ok(deleted?)
+        deleted
     })?;
     println!("{deleted_count} deleted");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Deletes the dead letters that match the filter, so that no statement deletes too many. Returns
+/// the number of deleted dead letters.
+async fn purge_in_chunks(
+    dead_letters: &dyn DeadLetterRepository,
+    filter: &DeadLetterFilter,
+) -> Result<u64> {
+    let mut deleted_count = 0;
+    loop {
+        let deleted = dead_letters
+            .purge_dead_letters(filter, MAINTENANCE_CHUNK_ROWS)
+            .await
+            .with_context(|| format!("{deleted_count} deleted; run the command again"))?;
+        deleted_count += deleted;
+        if deleted < MAINTENANCE_CHUNK_ROWS.into() {
+            return Ok(deleted_count);
+        }
+    }
 }
 
 async fn find_dead_letter(

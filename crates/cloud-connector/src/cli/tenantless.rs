@@ -5,13 +5,14 @@
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::{ConfigSource, OutputFormat, block_on, escape_for_terminal, parse_client_id};
 use crate::runtime;
 use domain::ClientId;
+use store::{LookupQueueRepository, MAINTENANCE_CHUNK_ROWS};
 
 const NO_MATCH_ERROR: &str = "none of these clients is tenantless; `cloud-connector tenantless \
                               list` lists tenantless clients";
@@ -75,15 +76,16 @@ pub(super) fn run(command: &TenantlessCommand) -> Result<ExitCode> {
 fn retry(args: &RetryArgs) -> Result<ExitCode> {
     let config = args.config_source.load()?.config;
     let clients = parse_client_ids(&args.client_ids)?;
-    let selected_clients = (!args.retries_all).then_some(clients.as_slice());
     let reset_count = block_on(async {
         let repositories = runtime::open_store_for_cli(&config).await?;
-        let reset = repositories
-            .lookup_queue
-            .reset_tenantless_clients(selected_clients)
-            .await;
+        let lookup_queue = &*repositories.lookup_queue;
+        let reset = if args.retries_all {
+            reset_all(lookup_queue).await
+        } else {
+            reset_clients(lookup_queue, &clients).await
+        };
         repositories.maintenance.close().await;
-        Ok(reset?)
+        reset
     })?;
     if reset_count == 0 && !args.retries_all {
         bail!(NO_MATCH_ERROR);
@@ -97,18 +99,58 @@ fn delete(args: &DeleteArgs) -> Result<ExitCode> {
     let clients = parse_client_ids(&args.client_ids)?;
     let deleted_count = block_on(async {
         let repositories = runtime::open_store_for_cli(&config).await?;
-        let deleted = repositories
-            .lookup_queue
-            .delete_tenantless_clients(&clients)
-            .await;
+        let deleted = delete_clients(&*repositories.lookup_queue, &clients).await;
         repositories.maintenance.close().await;
-        Ok(deleted?)
+        deleted
     })?;
     if deleted_count == 0 {
         bail!(NO_MATCH_ERROR);
     }
     println!("{deleted_count} deleted");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Resets the clients, so that no statement changes too many rows. Returns the number of reset
+/// clients.
+async fn reset_clients(
+    lookup_queue: &dyn LookupQueueRepository,
+    clients: &[ClientId],
+) -> Result<u64> {
+    let mut reset_count = 0;
+    for chunk in clients.chunks(MAINTENANCE_CHUNK_ROWS as usize) {
+        reset_count += lookup_queue.reset_tenantless_clients(chunk).await?;
+    }
+    Ok(reset_count)
+}
+
+/// Like [`reset_clients`], for all tenantless clients.
+async fn reset_all(lookup_queue: &dyn LookupQueueRepository) -> Result<u64> {
+    let mut reset_count = 0;
+    let mut last_client: Option<ClientId> = None;
+    loop {
+        let mut clients = lookup_queue
+            .reset_tenantless_clients_after(last_client.as_ref(), MAINTENANCE_CHUNK_ROWS)
+            .await
+            .with_context(|| format!("{reset_count} reset; run the command again"))?;
+        reset_count += clients.len() as u64;
+        last_client = clients.pop();
+        if last_client.is_none() {
+            return Ok(reset_count);
+        }
+    }
+}
+
+/// Deletes the clients, so that no statement deletes too many rows. Returns the number of deleted
+/// clients.
+async fn delete_clients(
+    lookup_queue: &dyn LookupQueueRepository,
+    clients: &[ClientId],
+) -> Result<u64> {
+    let mut deleted_count = 0;
+    for chunk in clients.chunks(MAINTENANCE_CHUNK_ROWS as usize) {
+        deleted_count += lookup_queue.delete_tenantless_clients(chunk).await?;
+    }
+    Ok(deleted_count)
 }
 
 fn list(args: &ListArgs) -> Result<ExitCode> {

@@ -5,9 +5,10 @@ use std::io::IsTerminal as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::{ConfigSource, block_on};
 use crate::runtime;
@@ -63,10 +64,14 @@ pub(super) fn run(lookup_job: LookupJob, args: &UpdateArgs) -> Result<ExitCode> 
             allow_mass_loss: args.force,
         };
         let show_progress = |summary: &RunSummary| bar.set_position(summary.looked_up_clients);
-        let summary = job.run(lookup_job, options, &show_progress).await;
+        let summary = job
+            .run_until(lookup_job, options, &show_progress, wait_for_signal())
+            .await;
         bar.finish_and_clear();
         repositories.maintenance.close().await;
-        let summary = summary?;
+        let Some(summary) = summary? else {
+            bail!("interrupted; the results of finished lookups are saved");
+        };
         println!("{summary}");
         Ok(if summary.is_failure() {
             ExitCode::FAILURE
@@ -74,6 +79,22 @@ pub(super) fn run(lookup_job: LookupJob, args: &UpdateArgs) -> Result<ExitCode> 
             ExitCode::SUCCESS
         })
     })
+}
+
+/// Waits for SIGINT or SIGTERM. The run then releases its claims, so the next run can look up the
+/// same clients immediately.
+async fn wait_for_signal() {
+    let signals = (
+        signal(SignalKind::interrupt()),
+        signal(SignalKind::terminate()),
+    );
+    let (Ok(mut interrupt), Ok(mut terminate)) = signals else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
 }
 
 /// Returns a progress bar. The bar is hidden if standard error is not a terminal.

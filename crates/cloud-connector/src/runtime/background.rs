@@ -24,6 +24,7 @@ pub(super) fn periodic_jobs(context: &BuildContext<'_>) -> Result<PeriodicJobs> 
         pause_between_runs: config.updaters.interval.get(),
         disconnected_retention: config.updaters.disconnected_retention.get(),
         dead_letter_retention: config.dead_letters.retention.get(),
+        max_dead_letters: config.dead_letters.max_total.into(),
         lookup_job_runner: tenant_lookup_job(
             config,
             context.repositories.lookup_queue.clone(),

@@ -69,7 +69,6 @@ impl Recording {
                 },
                 dead_letter_limits: DeadLetterLimits {
                     max_dead_letters_per_client: config.dead_letters.max_per_client,
-                    max_dead_letters: config.dead_letters.max_total,
                 },
             },
         });

@@ -384,7 +384,6 @@ impl CaseRunner {
                 writers: 1,
                 dead_letter_limits: DeadLetterLimits {
                     max_dead_letters_per_client: 20,
-                    max_dead_letters: 1_000_000,
                 },
             },
         };

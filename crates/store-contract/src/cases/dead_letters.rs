@@ -15,7 +15,6 @@ async fn insert_dead_letters(
         dead_letters,
         dead_letter_limits: DeadLetterLimits {
             max_dead_letters_per_client,
-            max_dead_letters: 100,
         },
         ..PresenceBatch::default()
     };
@@ -118,23 +117,15 @@ pub async fn dead_letters_can_be_filtered_read_and_purged(store: &TestStore) {
         .await
         .unwrap();
     assert_eq!(&binary.unwrap().payload[..], b"\x00\xff\xfe");
-    assert_eq!(
-        store
-            .dead_letters
-            .purge_dead_letters(&reason_filter)
-            .await
-            .unwrap(),
-        1
-    );
+    let purge = async |filter: &DeadLetterFilter, limit| {
+        let purged = store.dead_letters.purge_dead_letters(filter, limit);
+        purged.await.unwrap()
+    };
+    assert_eq!(purge(&reason_filter, 10).await, 1);
     let empty_filter = DeadLetterFilter::default();
-    assert_eq!(
-        store
-            .dead_letters
-            .purge_dead_letters(&empty_filter)
-            .await
-            .unwrap(),
-        2
-    );
+    assert_eq!(purge(&empty_filter, 1).await, 1);
+    assert_eq!(purge(&empty_filter, 1).await, 1);
+    assert_eq!(purge(&empty_filter, 1).await, 0);
     let purged = store
         .dead_letters
         .find_dead_letter(without_client.id)
@@ -200,26 +191,89 @@ pub async fn finish_replay_keeps_a_dead_letter_that_was_rejected_again(store: &T
     assert_eq!(list_all_dead_letters(store).await[0].occurrences, 2);
 }
 
-pub async fn oldest_dead_letters_above_the_total_limit_are_deleted(store: &TestStore) {
-    let limits = DeadLetterLimits {
-        max_dead_letters_per_client: 9,
-        max_dead_letters: 2,
-    };
-    for (name, second) in [("a", 1), ("b", 2), ("c", 3)] {
-        let batch = PresenceBatch {
-            dead_letters: vec![dead_letter(name, b"x", second)],
-            dead_letter_limits: limits,
-            ..PresenceBatch::default()
-        };
-        store
-            .presence
-            .record_batch(&batch, &[], timestamp_at(second))
-            .await
-            .unwrap();
-    }
+/// Inserts `count` dead letters of a client with different payloads, at the seconds from
+/// `first_second` on.
+async fn insert_for_client(store: &TestStore, name: &str, count: i64, first_second: i64) {
+    let dead_letters = (0..count).map(|number| {
+        let payload = format!("{name} {number}").into_bytes();
+        dead_letter(name, payload.leak(), first_second + number)
+    });
+    insert_dead_letters(store, dead_letters.collect(), 1000).await;
+}
+
+/// Returns the name of the client and the second of each dead letter, in ascending order.
+async fn clients_and_seconds(store: &TestStore) -> Vec<(String, i64)> {
     let stored = list_all_dead_letters(store).await;
-    let clients: Vec<_> = stored.into_iter().filter_map(|d| d.client).collect();
-    assert_eq!(clients, [client("c"), client("b")]);
+    let mut rows: Vec<_> = stored
+        .iter()
+        .map(|dead_letter| {
+            let client = dead_letter.client.as_ref().map(ToString::to_string);
+            let received = dead_letter.last_received.duration_since(timestamp_at(0));
+            (client.unwrap_or_default(), received.as_secs())
+        })
+        .collect();
+    rows.sort_unstable();
+    rows
+}
+
+async fn enforce_limit(store: &TestStore, max_dead_letters: u64) -> u64 {
+    store::enforce_dead_letter_limit(&*store.dead_letters, max_dead_letters)
+        .await
+        .unwrap()
+}
+
+pub async fn batches_do_not_delete_dead_letters_of_other_clients(store: &TestStore) {
+    insert_dead_letters(store, vec![dead_letter("a", b"x", 0)], 2).await;
+    for second in 1..=200 {
+        let repeated = dead_letter("noisy", b"x", second);
+        insert_dead_letters(store, vec![repeated], 2).await;
+    }
+    let expected = [("a".to_owned(), 0), ("noisy".to_owned(), 200)];
+    assert_eq!(clients_and_seconds(store).await, expected);
+    assert_eq!(enforce_limit(store, 2).await, 0, "ids are not counted");
+}
+
+pub async fn total_limit_deletes_the_oldest_of_the_clients_with_the_most(store: &TestStore) {
+    insert_for_client(store, "old", 1, 0).await;
+    insert_for_client(store, "", 4, 1).await;
+    insert_for_client(store, "noisy", 8, 10).await;
+    assert_eq!(enforce_limit(store, 13).await, 0);
+    assert_eq!(enforce_limit(store, 7).await, 6);
+    let row = |name: &str, second| (name.to_owned(), second);
+    let expected = [
+        row("", 2),
+        row("", 3),
+        row("", 4),
+        row("noisy", 15),
+        row("noisy", 16),
+        row("noisy", 17),
+        row("old", 0),
+    ];
+    assert_eq!(clients_and_seconds(store).await, expected);
+}
+
+pub async fn total_limit_below_the_number_of_clients_deletes_the_oldest(store: &TestStore) {
+    for (name, second) in [("a", 30), ("b", 10), ("c", 20)] {
+        insert_for_client(store, name, 2, second).await;
+    }
+    assert_eq!(enforce_limit(store, 2).await, 4);
+    let expected = [("a".to_owned(), 31), ("c".to_owned(), 21)];
+    assert_eq!(clients_and_seconds(store).await, expected);
+}
+
+pub async fn total_limit_is_enforced_for_many_clients_and_dead_letters(store: &TestStore) {
+    for first_client in (0..1200).step_by(400) {
+        let mut dead_letters = Vec::new();
+        for number in first_client..first_client + 400 {
+            for payload in [b"1", b"2", b"3"] {
+                dead_letters.push(dead_letter(&format!("c{number}"), payload, number));
+            }
+        }
+        insert_dead_letters(store, dead_letters, 1000).await;
+    }
+    assert_eq!(enforce_limit(store, 1300).await, 2300);
+    assert_eq!(enforce_limit(store, 1300).await, 0);
+    assert_eq!(enforce_limit(store, 100).await, 1200);
 }
 
 pub async fn dead_letter_with_an_unknown_reason_is_listed(store: &TestStore) {

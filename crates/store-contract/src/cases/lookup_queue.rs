@@ -1,6 +1,6 @@
 //! Claims of rows that are due for a tenant lookup, lookup results and tenantless clients.
 
-use domain::Timestamp;
+use domain::{ClientId, Timestamp};
 use store::{
     ClaimedConnection, ConnectionUpsert, LookupOutcome, LookupReason, LookupResult,
     TenantlessCounts,
@@ -100,6 +100,116 @@ pub async fn claimed_row_is_not_claimed_again_until_its_claim_ends(store: &TestS
     assert_eq!(names(&claim(store, missing_tenant(10), 43).await), ["a"]);
 }
 
+pub async fn every_lookup_result_ends_the_claim(store: &TestStore) {
+    let names_of_clients = ["found", "not-found", "unavailable"];
+    let upserts = names_of_clients.map(|name| tenantless(name, 1));
+    record_online(store, upserts.to_vec()).await;
+    let claimed = claim(store, missing_tenant(10), 30).await;
+    assert_eq!(names(&claimed), names_of_clients);
+    let not_delivered = LookupOutcome::Found {
+        tenant: tenant("1"),
+        reported_to_inventory_at: None,
+        inventory_eligible: true,
+        report_failed: true,
+    };
+    let results = [
+        result(&claimed[0], not_delivered),
+        result(&claimed[1], LookupOutcome::NotFound),
+        result(&claimed[2], LookupOutcome::Unavailable),
+    ];
+    assert_eq!(save(store, &results, 31).await, 2);
+    // The claims would have ended at second 40 by themselves.
+    let refresh = InventoryRefresh {
+        reported_before: timestamp_at(10),
+    };
+    for (reason, due_rows) in [(missing_tenant(32), 2), (refresh, 1)] {
+        let due = store.lookup_queue.count_due_rows(reason, timestamp_at(33));
+        assert_eq!(due.await.unwrap(), due_rows, "{reason:?}");
+    }
+    assert_eq!(names(&claim(store, refresh, 33).await), ["found"]);
+    let claimed = claim(store, missing_tenant(32), 33).await;
+    assert_eq!(names(&claimed), ["not-found"]);
+    // A run does not claim a row again whose claim has ended during the run.
+    assert_eq!(save(store, &results[1..], 34).await, 0);
+    let claimed = claim(store, missing_tenant(40), 31).await;
+    assert_eq!(names(&claimed), [""; 0]);
+}
+
+pub async fn released_claims_end_and_claims_of_other_jobs_stay(store: &TestStore) {
+    record_online(store, vec![tenantless("a", 1), tenantless("b", 1)]).await;
+    let claimed = claim(store, missing_tenant(10), 30).await;
+    assert_eq!(names(&claimed), ["a", "b"]);
+    let release = async |name: &str, claim_end| {
+        let (client, end) = ([client(name)], timestamp_at(claim_end));
+        let released = store
+            .lookup_queue
+            .release_claims(&client, end, timestamp_at(31));
+        released.await.unwrap()
+    };
+    assert_eq!(release("a", 39).await, 0, "the claim of another job");
+    assert_eq!(release("a", 40).await, 1);
+    assert_eq!(names(&claim(store, missing_tenant(10), 32).await), ["a"]);
+}
+
+pub async fn rows_with_a_failed_lookup_are_claimed_last(store: &TestStore) {
+    let names_of_clients = ["a", "b", "c"];
+    let mut upserts = names_of_clients.map(|name| tenantless(name, 1)).to_vec();
+    upserts.push(tenantless("recent", 5));
+    record_online(store, upserts).await;
+    let claimed = claim(store, missing_tenant(2), 30).await;
+    assert_eq!(names(&claimed), names_of_clients);
+    // Client b fails first, then clients a and c.
+    for (index, second) in [(1, 31), (0, 32), (2, 32)] {
+        let failed = [result(&claimed[index], LookupOutcome::Unavailable)];
+        assert_eq!(save(store, &failed, second).await, 0);
+    }
+    let due = store
+        .lookup_queue
+        .count_due_rows(missing_tenant(10), timestamp_at(40));
+    assert_eq!(due.await.unwrap(), 4);
+    let claim_one = async |limit| {
+        let (now, claim_until) = (timestamp_at(40), timestamp_at(50));
+        let queue = &store.lookup_queue;
+        let claimed = queue.claim_for_lookup(missing_tenant(10), limit, now, claim_until);
+        claimed.await.unwrap()
+    };
+    assert_eq!(names(&claim_one(10).await), ["recent"]);
+    let claimed = claim_one(1).await;
+    assert_eq!(names(&claimed), ["b"]);
+    assert_eq!(names(&claim_one(10).await), ["a", "c"]);
+    // A result without a failure moves the client to the other clients.
+    let not_found = [result(&claimed[0], LookupOutcome::NotFound)];
+    assert_eq!(save(store, &not_found, 41).await, 1);
+    let claimed = claim(store, missing_tenant(60), 61).await;
+    assert_eq!(names(&claimed), ["recent", "b"]);
+}
+
+pub async fn hosts_with_a_failed_report_are_claimed_last(store: &TestStore) {
+    let reported = |name: &str, reported_at| {
+        let mut upsert = upsert_for_org(name, "1");
+        upsert.reported_to_inventory_at = Some(timestamp_at(reported_at));
+        upsert
+    };
+    record_online(store, vec![reported("a", 1), reported("b", 2)]).await;
+    let refresh = InventoryRefresh {
+        reported_before: timestamp_at(10),
+    };
+    let claimed = claim(store, refresh, 30).await;
+    assert_eq!(names(&claimed), ["a", "b"]);
+    let not_delivered = LookupOutcome::Found {
+        tenant: tenant("1"),
+        reported_to_inventory_at: None,
+        inventory_eligible: true,
+        report_failed: true,
+    };
+    assert_eq!(
+        save(store, &[result(&claimed[0], not_delivered)], 31).await,
+        1
+    );
+    assert_eq!(names(&claim(store, refresh, 41).await), ["b"]);
+    assert_eq!(names(&claim(store, refresh, 41).await), ["a"]);
+}
+
 pub async fn only_hosts_with_an_old_report_are_claimed_for_the_inventory_refresh(
     store: &TestStore,
 ) {
@@ -131,6 +241,7 @@ pub async fn only_hosts_with_an_old_report_are_claimed_for_the_inventory_refresh
             tenant: tenant("1"),
             reported_to_inventory_at,
             inventory_eligible,
+            report_failed: false,
         };
     let results = [
         result(&claimed[0], found(Some(timestamp_at(31)), true)),
@@ -154,6 +265,7 @@ pub async fn lookup_result_for_a_changed_row_is_discarded(store: &TestStore) {
                 tenant: tenant("1"),
                 reported_to_inventory_at: None,
                 inventory_eligible: true,
+                report_failed: false,
             };
             result(row, outcome)
         })
@@ -197,15 +309,22 @@ pub async fn tenantless_clients_are_counted_listed_reset_and_deleted(store: &Tes
     let row = |name: &str, failed_lookups| (name.to_owned(), failed_lookups);
     assert_eq!(list(9).await, [row("b", 0), row("a", 0), row("c", 2)]);
     assert_eq!(list(1).await, [row("b", 0)]);
-    let reset = async |clients| {
+    let reset = async |clients: &[ClientId]| {
         let reset = store.lookup_queue.reset_tenantless_clients(clients);
         reset.await.unwrap()
     };
+    let reset_after = async |after_client: Option<&ClientId>, limit| {
+        let queue = &store.lookup_queue;
+        let reset = queue.reset_tenantless_clients_after(after_client, limit);
+        reset.await.unwrap()
+    };
     let selected = [client("c"), client("with-tenant"), client("unknown")];
-    assert_eq!(reset(Some(&selected)).await, 1);
+    assert_eq!(reset(&selected).await, 1);
     assert_eq!(list(9).await, [row("c", 0), row("b", 0), row("a", 0)]);
-    assert_eq!(reset(Some(&[])).await, 0);
-    assert_eq!(reset(None).await, 3);
+    assert_eq!(reset(&[]).await, 0);
+    assert_eq!(reset_after(None, 2).await, [client("a"), client("b")]);
+    assert_eq!(reset_after(Some(&client("b")), 2).await, [client("c")]);
+    assert!(reset_after(Some(&client("c")), 2).await.is_empty());
     let claimed = claim(store, missing_tenant(2), 63).await;
     assert_eq!(names(&claimed), ["a", "b", "c"], "a reset ends the claims");
     let deleted = store

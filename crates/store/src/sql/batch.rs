@@ -145,7 +145,7 @@ async fn delete_disconnects(
     Ok(())
 }
 
-/// Deletes the oldest dead letters above the limits.
+/// Deletes the oldest dead letters of each client of the batch above the limit per client.
 async fn enforce_limits(
     transaction: &mut impl SqlTransaction,
     statements: &SharedStatements,
@@ -162,10 +162,6 @@ async fn enforce_limits(
         super::Parameter::TextList(client_ids),
         limits.max_dead_letters_per_client.into(),
     ]);
-    transaction.execute(query).await?;
-    let query = statements
-        .delete_dead_letters_above_total_limit
-        .with([limits.max_dead_letters.into()]);
     transaction.execute(query).await?;
     Ok(())
 }

@@ -5,8 +5,10 @@ use async_trait::async_trait;
 use domain::Timestamp;
 
 use super::statements::DEAD_LETTER_COLUMNS;
-use super::{Access, ColumnReader as _, Query, SqlDatabase, fetch_optional, row};
-use crate::dead_letters::{DeadLetterFilter, DeadLetterRepository, StoredDeadLetter};
+use super::{Access, ColumnReader as _, Parameter, Query, SqlDatabase, fetch_optional, row};
+use crate::dead_letters::{
+    DeadLetterCount, DeadLetterFilter, DeadLetterRepository, StoredDeadLetter,
+};
 use crate::error::Result;
 
 #[async_trait]
@@ -44,8 +46,50 @@ impl<D: SqlDatabase> DeadLetterRepository for D {
         Ok(self.execute(query).await? > 0)
     }
 
-    async fn purge_dead_letters(&self, filter: &DeadLetterFilter) -> Result<u64> {
-        self.execute(purge_query(filter)).await
+    async fn purge_dead_letters(&self, filter: &DeadLetterFilter, limit: u32) -> Result<u64> {
+        self.execute(purge_query(filter, limit)).await
+    }
+
+    async fn count_dead_letters_by_client(
+        &self,
+        after_client: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<DeadLetterCount>> {
+        let query = if let Some(client_id) = after_client {
+            let statement = self.statements().count_dead_letters_of_next_clients;
+            statement.with([client_id.into(), limit.into()])
+        } else {
+            let statement = self.statements().count_dead_letters_of_first_clients;
+            statement.with([limit.into()])
+        };
+        let rows = self.fetch_all(Access::Read, query).await?;
+        rows.iter()
+            .map(|row| {
+                Ok(DeadLetterCount {
+                    client_id: row.text("client_id")?,
+                    dead_letters: row.count("dead_letters")?,
+                })
+            })
+            .collect()
+    }
+
+    async fn trim_dead_letters(
+        &self,
+        client_ids: &[&str],
+        max_dead_letters_per_client: u64,
+        limit: u32,
+    ) -> Result<u64> {
+        let query = self.statements().trim_dead_letters.with([
+            Parameter::TextList(client_ids.to_vec()),
+            max_dead_letters_per_client.into(),
+            limit.into(),
+        ]);
+        self.execute(query).await
+    }
+
+    async fn delete_oldest_dead_letters(&self, limit: u32) -> Result<u64> {
+        let statement = self.statements().delete_oldest_dead_letters;
+        self.execute(statement.with([limit.into()])).await
     }
 }
 
@@ -56,9 +100,11 @@ pub(super) fn list_query(filter: &DeadLetterFilter, limit: u32) -> Query<'_> {
     query.without_cache()
 }
 
-pub(super) fn purge_query(filter: &DeadLetterFilter) -> Query<'_> {
-    let mut query = Query::dynamic("DELETE FROM dead_letters");
+pub(super) fn purge_query(filter: &DeadLetterFilter, limit: u32) -> Query<'_> {
+    let mut query =
+        Query::dynamic("DELETE FROM dead_letters WHERE id IN (SELECT id FROM dead_letters");
     push_conditions(&mut query, filter);
+    query.push_with(" LIMIT ", limit).push(")");
     query.without_cache()
 }
 

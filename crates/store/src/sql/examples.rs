@@ -30,7 +30,7 @@ pub fn texts(
         };
         let (list, purge) = (
             dead_letters::list_query(&filter, 1),
-            dead_letters::purge_query(&filter),
+            dead_letters::purge_query(&filter, 1),
         );
         texts.push(("list_query", list.sql().to_string()));
         texts.push(("purge_query", purge.sql().to_string()));

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use domain::{ClientId, Timestamp};
 
-use super::{Access, ColumnReader as _, SqlDatabase, fetch_optional, row};
+use super::{Access, ColumnReader, SqlDatabase, fetch_optional, row};
 use crate::error::Result;
 use crate::lookup_queue::{
     ClaimedConnection, LookupOutcome, LookupQueueRepository, LookupReason, LookupResult,
@@ -20,33 +20,41 @@ impl<D: SqlDatabase> LookupQueueRepository for D {
         claims_ended_before: Timestamp,
         claim_until: Timestamp,
     ) -> Result<Vec<ClaimedConnection>> {
-        let query = match reason {
-            LookupReason::InventoryRefresh { reported_before } => {
-                self.statements().claim_for_inventory_refresh.with([
+        let statements = self.statements();
+        for (inventory_refresh, missing_tenant) in [
+            (
+                statements.claim_for_inventory_refresh,
+                statements.claim_for_missing_tenant,
+            ),
+            (
+                statements.claim_failed_for_inventory_refresh,
+                statements.claim_failed_for_missing_tenant,
+            ),
+        ] {
+            let query = match reason {
+                LookupReason::InventoryRefresh { reported_before } => inventory_refresh.with([
                     reported_before.into(),
                     claims_ended_before.into(),
                     limit.into(),
                     claim_until.into(),
-                ])
+                ]),
+                LookupReason::MissingTenant {
+                    looked_up_before,
+                    max_attempts,
+                } => missing_tenant.with([
+                    looked_up_before.into(),
+                    claims_ended_before.into(),
+                    max_attempts.into(),
+                    limit.into(),
+                    claim_until.into(),
+                ]),
+            };
+            let claimed_rows = claimed_rows(&self.fetch_all(Access::Write, query).await?)?;
+            if !claimed_rows.is_empty() {
+                return Ok(claimed_rows);
             }
-            LookupReason::MissingTenant {
-                looked_up_before,
-                max_attempts,
-            } => self.statements().claim_for_missing_tenant.with([
-                looked_up_before.into(),
-                claims_ended_before.into(),
-                max_attempts.into(),
-                limit.into(),
-                claim_until.into(),
-            ]),
-        };
-        let mut claimed_rows = Vec::new();
-        for row in self.fetch_all(Access::Write, query).await? {
-            claimed_rows.push((row.timestamp("sort_key")?, row::claimed_connection(&row)?));
         }
-        // Sorts the rows, because `RETURNING` does not return them in the order of the subquery.
-        claimed_rows.sort_by(|a, b| (a.0, &a.1.client_id).cmp(&(b.0, &b.1.client_id)));
-        Ok(claimed_rows.into_iter().map(|(_, row)| row).collect())
+        Ok(Vec::new())
     }
 
     async fn count_due_rows(&self, reason: LookupReason, now: Timestamp) -> Result<u64> {
@@ -71,6 +79,17 @@ impl<D: SqlDatabase> LookupQueueRepository for D {
         SqlDatabase::save_lookup_results(self, results, now).await
     }
 
+    async fn release_claims(
+        &self,
+        clients: &[ClientId],
+        claim_end: Timestamp,
+        now: Timestamp,
+    ) -> Result<u64> {
+        let statement = self.statements().release_claims;
+        let query = statement.with([clients.into(), claim_end.into(), now.into()]);
+        self.execute(query).await
+    }
+
     async fn count_tenantless_clients(&self, max_attempts: u32) -> Result<TenantlessCounts> {
         let statement = self.statements().count_tenantless_clients;
         let query = statement.with([max_attempts.into()]);
@@ -85,23 +104,45 @@ impl<D: SqlDatabase> LookupQueueRepository for D {
         rows.await?.iter().map(row::tenantless_client).collect()
     }
 
-    async fn reset_tenantless_clients(&self, clients: Option<&[ClientId]>) -> Result<u64> {
-        // If the lookup time is the Unix epoch, the client is due for a lookup immediately.
-        let lookup_time = Timestamp::UNIX_EPOCH.into();
-        let query = if let Some(clients) = clients {
-            let statement = self.statements().reset_tenantless_clients;
-            statement.with([clients.into(), lookup_time])
-        } else {
-            let statement = self.statements().reset_all_tenantless_clients;
-            statement.with([lookup_time])
-        };
+    async fn reset_tenantless_clients(&self, clients: &[ClientId]) -> Result<u64> {
+        let statement = self.statements().reset_tenantless_clients;
+        let query = statement.with([clients.into(), IMMEDIATELY_DUE.into()]);
         self.execute(query).await
+    }
+
+    async fn reset_tenantless_clients_after(
+        &self,
+        after_client: Option<&ClientId>,
+        limit: u32,
+    ) -> Result<Vec<ClientId>> {
+        let after_client = after_client.map_or("", ClientId::as_str);
+        let statement = self.statements().reset_next_tenantless_clients;
+        let query = statement.with([after_client.into(), limit.into(), IMMEDIATELY_DUE.into()]);
+        let rows = self.fetch_all(Access::Write, query).await?;
+        let client_ids = rows.iter().map(row::client_id);
+        let mut client_ids: Vec<ClientId> = client_ids.collect::<Result<_>>()?;
+        // Sorts the rows, because `RETURNING` does not return them in the order of the subquery.
+        client_ids.sort_unstable();
+        Ok(client_ids)
     }
 
     async fn delete_tenantless_clients(&self, clients: &[ClientId]) -> Result<u64> {
         let statement = self.statements().delete_tenantless_clients;
         self.execute(statement.with([clients.into()])).await
     }
+}
+
+/// Time of the latest lookup of a client that is due for a lookup immediately.
+const IMMEDIATELY_DUE: Timestamp = Timestamp::UNIX_EPOCH;
+
+fn claimed_rows(rows: &[impl ColumnReader]) -> Result<Vec<ClaimedConnection>> {
+    let mut claimed_rows = Vec::with_capacity(rows.len());
+    for row in rows {
+        claimed_rows.push((row.timestamp("sort_key")?, row::claimed_connection(row)?));
+    }
+    // Sorts the rows, because `RETURNING` does not return them in the order of the subquery.
+    claimed_rows.sort_by(|a, b| (a.0, &a.1.client_id).cmp(&(b.0, &b.1.client_id)));
+    Ok(claimed_rows.into_iter().map(|(_, row)| row).collect())
 }
 
 /// The columns of a row that a [`LookupOutcome`] sets.
@@ -118,28 +159,33 @@ pub struct LookupColumns<'a> {
     pub reported_to_inventory_at: Option<Timestamp>,
     /// False if inventory does not accept this host.
     pub inventory_eligible: bool,
+    /// Whether the lookup or the report to inventory failed.
+    pub has_failed: bool,
 }
 
 impl<'a> From<&'a LookupOutcome> for LookupColumns<'a> {
     fn from(outcome: &'a LookupOutcome) -> Self {
-        let without_tenant = |outcome| Self {
-            outcome,
+        let without_tenant = |outcome_name| Self {
+            outcome: outcome_name,
             org_id: "",
             account: "",
             reported_to_inventory_at: None,
             inventory_eligible: true,
+            has_failed: *outcome == LookupOutcome::Unavailable,
         };
         match outcome {
             LookupOutcome::Found {
                 tenant,
                 reported_to_inventory_at,
                 inventory_eligible,
+                report_failed,
             } => Self {
                 outcome: "found",
                 org_id: tenant.org_id.as_str(),
                 account: &tenant.account,
                 reported_to_inventory_at: *reported_to_inventory_at,
                 inventory_eligible: *inventory_eligible,
+                has_failed: *report_failed,
             },
             LookupOutcome::NotFound => without_tenant("not_found"),
             LookupOutcome::Unavailable => without_tenant("unavailable"),

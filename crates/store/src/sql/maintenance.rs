@@ -18,12 +18,8 @@ impl<D: SqlDatabase> MaintenanceRepository for D {
         SqlDatabase::close(self).await;
     }
 
-    async fn delete_clients_disconnected_before(&self, time: Timestamp) -> Result<u64> {
-        SqlDatabase::delete_clients_disconnected_before(self, time).await
-    }
-
-    async fn compact(&self) -> Result<()> {
-        SqlDatabase::compact(self).await
+    async fn delete_clients_disconnected_before(&self, time: Timestamp, limit: u32) -> Result<u64> {
+        SqlDatabase::delete_clients_disconnected_before(self, time, limit).await
     }
 
     async fn list_client_ids(

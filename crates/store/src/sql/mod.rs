@@ -126,13 +126,7 @@ pub trait SqlDatabase: Send + Sync + 'static {
     async fn save_lookup_results(&self, results: &[LookupResult], now: Timestamp) -> Result<u64>;
 
     /// See [`MaintenanceRepository`](crate::MaintenanceRepository).
-    async fn delete_clients_disconnected_before(&self, time: Timestamp) -> Result<u64>;
-
-    /// See [`MaintenanceRepository`](crate::MaintenanceRepository). Does nothing unless a backend
-    /// has tables to compact.
-    async fn compact(&self) -> Result<()> {
-        Ok(())
-    }
+    async fn delete_clients_disconnected_before(&self, time: Timestamp, limit: u32) -> Result<u64>;
 
     /// See [`MaintenanceRepository`](crate::MaintenanceRepository).
     async fn ping(&self) -> Result<()>;

@@ -39,15 +39,21 @@ pub(super) const DEAD_LETTER_COLUMNS: &str = "id, client_id, topic, size, sha256
 const FAILED_LOOKUPS: &str = "COALESCE(tenant_lookup_failure_count, 0)";
 
 /// Condition on rows that are due for an inventory refresh. The partial index has the first two
-/// conditions.
+/// conditions and [`LOOKUP_HAS_NOT_FAILED`].
 const INVENTORY_REFRESH_IS_DUE: &str = "org_id <> '' AND inventory_eligible \
      AND stale_timestamp < $1 AND (lookup_claimed_until IS NULL OR lookup_claimed_until < $2)";
 
 /// Condition on rows that are due for a lookup of a missing tenant. The partial index has the first
-/// condition.
+/// condition and [`LOOKUP_HAS_NOT_FAILED`].
 const MISSING_TENANT_IS_DUE: &str = "org_id = '' AND tenant_lookup_timestamp < $1 \
      AND (lookup_claimed_until IS NULL OR lookup_claimed_until < $2) \
      AND COALESCE(tenant_lookup_failure_count, 0) < $3";
+
+/// Condition on rows whose latest lookup by a job did not fail.
+const LOOKUP_HAS_NOT_FAILED: &str = "lookup_failed_at IS NULL";
+
+/// Condition on rows whose latest lookup by a job failed. The partial index has the same condition.
+const LOOKUP_HAS_FAILED: &str = "lookup_failed_at IS NOT NULL";
 
 /// Declares [`SharedStatements`] with one field for each statement. The first line contains the
 /// fields of [`SqlSyntax`], which the texts can use in braces.
@@ -144,16 +150,42 @@ shared_statements! {
     /// database would sort all due rows for each claim.
     claim_for_inventory_refresh =
         "UPDATE connections SET lookup_claimed_until = $4
-          WHERE client_id IN (SELECT client_id FROM connections WHERE {INVENTORY_REFRESH_IS_DUE}
+          WHERE client_id IN (SELECT client_id FROM connections
+                WHERE {INVENTORY_REFRESH_IS_DUE} AND {LOOKUP_HAS_NOT_FAILED}
                 ORDER BY stale_timestamp LIMIT $3{skip_locked})
          RETURNING stale_timestamp AS sort_key, {CLAIMED_COLUMNS}";
+
+    /// Parameters: reported before, claims ended before, limit, claim until.
+    claim_failed_for_inventory_refresh =
+        "UPDATE connections SET lookup_claimed_until = $4
+          WHERE client_id IN (SELECT client_id FROM connections
+                WHERE {INVENTORY_REFRESH_IS_DUE} AND {LOOKUP_HAS_FAILED}
+                ORDER BY lookup_failed_at LIMIT $3{skip_locked})
+         RETURNING lookup_failed_at AS sort_key, {CLAIMED_COLUMNS}";
 
     /// Parameters: looked up before, claims ended before, maximum attempts, limit, claim until.
     claim_for_missing_tenant =
         "UPDATE connections SET lookup_claimed_until = $5
-          WHERE client_id IN (SELECT client_id FROM connections WHERE {MISSING_TENANT_IS_DUE}
+          WHERE client_id IN (SELECT client_id FROM connections
+                WHERE {MISSING_TENANT_IS_DUE} AND {LOOKUP_HAS_NOT_FAILED}
                 ORDER BY tenant_lookup_timestamp LIMIT $4{skip_locked})
          RETURNING tenant_lookup_timestamp AS sort_key, {CLAIMED_COLUMNS}";
+
+    /// Parameters: looked up before, claims ended before, maximum attempts, limit, claim until.
+    claim_failed_for_missing_tenant =
+        "UPDATE connections SET lookup_claimed_until = $5
+          WHERE client_id IN (SELECT client_id FROM connections
+                WHERE {MISSING_TENANT_IS_DUE} AND {LOOKUP_HAS_FAILED}
+                ORDER BY lookup_failed_at LIMIT $4{skip_locked})
+         RETURNING lookup_failed_at AS sort_key, {CLAIMED_COLUMNS}";
+
+    /// Parameters: clients, end of the claim, now. Locks the rows in the order of their client ids,
+    /// like a batch.
+    release_claims =
+        "UPDATE connections SET lookup_claimed_until = $3
+          WHERE client_id IN (SELECT client_id FROM connections
+                WHERE client_id {is_listed} AND lookup_claimed_until = $2
+                ORDER BY client_id{for_update})";
 
     /// Parameters: reported before, now.
     count_due_inventory_refreshes =
@@ -177,17 +209,21 @@ shared_statements! {
                 {FAILED_LOOKUPS} AS failed_lookups
            FROM connections WHERE org_id = '' ORDER BY tenant_lookup_timestamp, client_id LIMIT $1";
 
-    /// Parameters: clients, time of the latest lookup.
+    /// Parameters: clients, time of the latest lookup. Locks the rows in the order of their client
+    /// ids, like a batch.
     reset_tenantless_clients =
         "UPDATE connections SET tenant_lookup_timestamp = $2, tenant_lookup_failure_count = 0,
-                lookup_claimed_until = NULL
-          WHERE org_id = '' AND client_id {is_listed}";
+                lookup_claimed_until = NULL, lookup_failed_at = NULL
+          WHERE client_id IN (SELECT client_id FROM connections
+                WHERE org_id = '' AND client_id {is_listed} ORDER BY client_id{for_update})";
 
-    /// Parameters: time of the latest lookup.
-    reset_all_tenantless_clients =
-        "UPDATE connections SET tenant_lookup_timestamp = $1, tenant_lookup_failure_count = 0,
-                lookup_claimed_until = NULL
-          WHERE org_id = ''";
+    /// Parameters: client before the first client, limit, time of the latest lookup.
+    reset_next_tenantless_clients =
+        "UPDATE connections SET tenant_lookup_timestamp = $3, tenant_lookup_failure_count = 0,
+                lookup_claimed_until = NULL, lookup_failed_at = NULL
+          WHERE client_id IN (SELECT client_id FROM connections
+                WHERE org_id = '' AND client_id > $1 ORDER BY client_id LIMIT $2{for_update})
+         RETURNING client_id";
 
     /// Parameters: clients.
     delete_tenantless_clients = "DELETE FROM connections WHERE org_id = '' AND client_id {is_listed}";
@@ -210,10 +246,29 @@ shared_statements! {
                    FROM dead_letters WHERE client_id {is_listed}) AS ranked
               WHERE age_rank > $2)";
 
-    /// Parameters: maximum number of dead letters. Keeps only rows whose id is among the last ids,
-    /// so at most this number of rows remain. A statement that counts the rows would take longer.
-    delete_dead_letters_above_total_limit =
-        "DELETE FROM dead_letters WHERE id <= (SELECT max(id) FROM dead_letters) - $1";
+    /// Parameters: limit.
+    count_dead_letters_of_first_clients =
+        "SELECT client_id, count(*) AS dead_letters FROM dead_letters
+          GROUP BY client_id ORDER BY client_id LIMIT $1";
+
+    /// Parameters: client before the first client, limit.
+    count_dead_letters_of_next_clients =
+        "SELECT client_id, count(*) AS dead_letters FROM dead_letters WHERE client_id > $1
+          GROUP BY client_id ORDER BY client_id LIMIT $2";
+
+    /// Parameters: clients, maximum number of dead letters of a client, limit.
+    trim_dead_letters =
+        "DELETE FROM dead_letters WHERE id IN (
+             SELECT id FROM (
+                 SELECT id, row_number() OVER (
+                            PARTITION BY client_id ORDER BY last_received DESC, id DESC) AS age_rank
+                   FROM dead_letters WHERE client_id {is_listed}) AS ranked
+              WHERE age_rank > $2 LIMIT $3)";
+
+    /// Parameters: limit.
+    delete_oldest_dead_letters =
+        "DELETE FROM dead_letters WHERE id IN (
+             SELECT id FROM dead_letters ORDER BY last_received LIMIT $1)";
 
     /// Parameters: client before the first client, limit.
     list_client_ids =

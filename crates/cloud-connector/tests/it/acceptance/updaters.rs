@@ -42,6 +42,8 @@ each_store!(
     inventory_refresh_applies_a_mass_loss_of_tenants_only_with_the_force_option,
     tenantless_job_stops_after_one_chunk_of_unavailable_lookups,
     a_client_whose_lookup_is_unavailable_is_looked_up_once_per_run,
+    a_chunk_of_failing_lookups_does_not_end_the_next_run_before_other_clients,
+    a_stopped_run_releases_its_claims,
 );
 
 const INVENTORY_REFRESH_AFTER_SECONDS: i64 = 25 * 3600;
@@ -678,4 +680,63 @@ async fn a_client_whose_lookup_is_unavailable_is_looked_up_once_per_run(fixture:
             .unavailable_lookups,
         900
     );
+}
+
+async fn a_chunk_of_failing_lookups_does_not_end_the_next_run_before_other_clients(
+    fixture: UpdaterFixture,
+) {
+    let tenantless = |client_id: &str, looked_up_at| {
+        let not_found = TenantChange::NotFound(timestamp_at(looked_up_at));
+        host_upsert(client_id, not_found, None)
+    };
+    for from in [0, 1000] {
+        let client_ids = (from..from + 1000).map(|n: i32| format!("failing{n}"));
+        let upserts = client_ids.map(|client_id| tenantless(&client_id, 0));
+        fixture.insert_rows(upserts.collect()).await;
+    }
+    fixture.insert_rows(vec![tenantless("working", 1)]).await;
+    let found = FakeTenantLookup::found_outcome("1");
+    fixture.tenant_lookup.set_outcome("working", found);
+    fixture.advance_clock(LOOKUP_RETRY_INTERVAL_SECONDS + 2);
+    let summary = fixture.run_job(LookupJob::Tenantless).await;
+    assert_eq!(summary.stop_reason, StopReason::LookupUnavailable);
+    assert_eq!(summary.unavailable_lookups, 2000);
+    assert_eq!(fixture.row("working").await.org_id, "");
+    fixture.advance_clock(1);
+    let summary = fixture.run_job(LookupJob::Tenantless).await;
+    assert_eq!(summary.found_clients, 1);
+    assert_eq!(summary.unavailable_lookups, 2000);
+    assert_eq!(fixture.row("working").await.org_id, "1");
+}
+
+async fn a_stopped_run_releases_its_claims(fixture: UpdaterFixture) {
+    let tenantless = |n: i32| {
+        let client_id = format!("c{n}");
+        fixture
+            .tenant_lookup
+            .set_outcome(&client_id, FakeTenantLookup::found_outcome("1"));
+        host_upsert(&client_id, TenantChange::NotFound(timestamp_at(0)), None)
+    };
+    for from in [0, 1000, 2000] {
+        fixture
+            .insert_rows((from..from + 1000).map(tenantless).collect())
+            .await;
+    }
+    fixture.advance_clock(LOOKUP_RETRY_INTERVAL_SECONDS + 1);
+    // Stops after the first chunk was looked up, before its results are saved.
+    let stop = tokio::sync::Notify::new();
+    let stop_run = |_: &RunSummary| stop.notify_one();
+    let runner = fixture.job_runner();
+    let run = runner.run_until(
+        LookupJob::Tenantless,
+        RunOptions::default(),
+        &stop_run,
+        stop.notified(),
+    );
+    assert_eq!(run.await.unwrap(), None);
+    fixture.advance_clock(1);
+    let due = runner.due_criteria(LookupJob::Tenantless);
+    let now = *fixture.clock.0.lock();
+    let due_rows = fixture.test_store.lookup_queue.count_due_rows(due, now);
+    assert_eq!(due_rows.await.unwrap(), 3000);
 }

@@ -1,1 +1,119 @@
 //! Maintenance statements over many rows in PostgreSQL.
+
+use std::time::Duration;
+
+use sqlx::Connection as _;
+use test_support::{Deployment, eventually};
+
+/// Time limit of each statement. One statement cannot process all rows of these tests within it.
+const SHORT_STATEMENT_TIMEOUT: (&str, &str) = ("postgres.statement_timeout", "300ms");
+
+#[tokio::test]
+async fn retention_deletes_more_clients_than_one_statement_can_delete_in_time() {
+    let settings = [SHORT_STATEMENT_TIMEOUT, ("updaters.interval", "500ms")];
+    let deployment = Deployment::distributed(&settings).await;
+    deployment
+        .execute(
+            "WITH inserted AS (
+                INSERT INTO disconnected_clients (client_id, org_id, account, dialect, kind,
+                       topic_prefix, canonical_facts, dispatchers, tags, client_name,
+                       client_version, message_sent, tenant_lookup_failure_count, disconnected_at)
+                SELECT md5(n::text), '1', '', 'status', 'host', 'p', '{}', '{}', '{}', '', '',
+                       'epoch', 0, 'epoch' FROM generate_series(1, 100000) AS n
+                RETURNING client_id)
+             INSERT INTO connection_search (client_id, org_id, content_hash, term_hashes)
+             SELECT client_id, '1', 0, '{1}' FROM inserted",
+        )
+        .await;
+    eventually("the deletion of all clients", || async {
+        let sql = "SELECT (SELECT count(*) FROM disconnected_clients)
+                        + (SELECT count(*) FROM connection_search)";
+        (deployment.count_rows(sql).await == 0).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn tenantless_retry_resets_more_clients_than_one_statement_can_update_in_time() {
+    let deployment = Deployment::distributed(&[SHORT_STATEMENT_TIMEOUT]).await;
+    deployment
+        .execute(
+            "INSERT INTO connections (client_id, org_id, tenant_lookup_timestamp,
+                    tenant_lookup_failure_count)
+             SELECT md5(n::text), '', now(), 30 FROM generate_series(1, 100000) AS n",
+        )
+        .await;
+    let (code, output) = deployment
+        .run_command(&["tenantless", "retry", "--all"])
+        .await;
+    assert_eq!(code, Some(0), "{output}");
+    assert!(output.starts_with("100000 reset"), "{output}");
+    let sql = "SELECT count(*) FROM connections WHERE tenant_lookup_failure_count > 0";
+    assert_eq!(deployment.count_rows(sql).await, 0);
+}
+
+#[tokio::test]
+async fn reconnects_do_not_increase_the_number_of_rows_that_a_count_reads() {
+    let deployment = Deployment::distributed(&[]).await;
+    deployment
+        .execute(
+            "INSERT INTO connections (client_id, org_id)
+             SELECT md5(n::text), 10000 + n % 500 FROM generate_series(1, 2000) AS n",
+        )
+        .await;
+    deployment
+        .execute(
+            "DO $$ BEGIN
+                FOR round IN 1..20 LOOP
+                    CREATE TEMP TABLE reconnecting ON COMMIT DROP AS SELECT * FROM connections;
+                    DELETE FROM connections;
+                    INSERT INTO connections SELECT * FROM reconnecting;
+                    COMMIT;
+                END LOOP;
+             END $$",
+        )
+        .await;
+    let counter_rows = deployment
+        .count_rows("SELECT count(*) FROM org_connection_deltas")
+        .await;
+    assert!(
+        counter_rows <= 1000,
+        "{counter_rows} rows for 500 organizations"
+    );
+    assert_eq!(deployment.list_client_ids().await.len(), 4);
+}
+
+/// Two transactions change the counts of the same organizations in opposite order. If one waited
+/// for the other, they would deadlock.
+#[tokio::test]
+async fn concurrent_writers_do_not_wait_for_the_counts_of_each_other() {
+    let deployment = Deployment::distributed(&[]).await;
+    let Deployment::Distributed(distributed) = &deployment else {
+        unreachable!("the test starts a distributed deployment");
+    };
+    let mut first_connection = distributed.cluster.connect_to_database().await;
+    let mut second_connection = distributed.cluster.connect_to_database().await;
+    let mut first = first_connection.begin().await.unwrap();
+    let mut second = second_connection.begin().await.unwrap();
+    for (client_id, org_id, is_first) in [
+        ("a", "10000", true),
+        ("b", "20000", false),
+        ("c", "20000", true),
+        ("d", "10000", false),
+    ] {
+        let transaction = if is_first { &mut first } else { &mut second };
+        let insert = sqlx::query("INSERT INTO connections (client_id, org_id) VALUES ($1, $2)")
+            .bind(client_id)
+            .bind(org_id)
+            .execute(&mut **transaction);
+        tokio::time::timeout(Duration::from_secs(20), insert)
+            .await
+            .expect("an insert waits for another transaction")
+            .unwrap();
+    }
+    first.commit().await.unwrap();
+    second.commit().await.unwrap();
+    let sql = "SELECT COALESCE(sum(delta), 0)::bigint FROM org_connection_deltas
+                WHERE org_id = '10000'";
+    assert_eq!(deployment.count_rows(sql).await, 2);
+}
