@@ -4,7 +4,6 @@
 use tokio::sync::oneshot;
 
 use super::batch::to_presence_signal;
-use super::prepared_input::PreparedInput;
 use super::presence::PresenceSignal;
 use super::writer::Job;
 use super::{RecorderInput, metrics};
@@ -39,29 +38,28 @@ impl DecodedJob {
     /// Decodes the messages of a job. Messages that cannot be processed become dead letters. The
     /// inputs have the indexes from `first_index` in the batch.
     pub fn new(job: Job, first_index: usize, now: Timestamp) -> Self {
+        let input_count = job.inputs.len();
+        let (inputs, reservations): (Vec<_>, Vec<_>) = job
+            .inputs
+            .into_iter()
+            .map(|prepared| ((prepared.input, prepared.decoded), prepared.reservation))
+            .unzip();
         let mut decoded_job = Self {
-            signals: Vec::with_capacity(job.inputs.len()),
+            signals: Vec::with_capacity(input_count),
             dead_letters: Vec::new(),
             handshake_errors: Vec::new(),
             online_messages: Vec::new(),
-            receive_times: Vec::with_capacity(job.inputs.len()),
-            input_count: job.inputs.len(),
+            receive_times: Vec::with_capacity(input_count),
+            input_count,
             size_bytes: job.size_bytes,
             lease: job.lease,
             receipt_sender: job.receipt_sender,
-            _reservations: Vec::new(),
+            _reservations: reservations,
         };
-        let mut reservations = Vec::with_capacity(job.inputs.len());
-        for (offset, prepared_input) in job.inputs.into_iter().enumerate() {
-            let PreparedInput {
-                input,
-                decoded,
-                reservation,
-            } = prepared_input;
-            reservations.push(reservation);
-            decoded_job.add_input(first_index + offset, input, decoded, now);
+        // Each input is dropped after it was decoded, so that its payload is freed.
+        for (input_index, (input, decoded)) in (first_index..).zip(inputs) {
+            decoded_job.add_input(input_index, &input, decoded, now);
         }
-        decoded_job._reservations = reservations;
         decoded_job
     }
 
@@ -76,14 +74,14 @@ impl DecodedJob {
     fn add_input(
         &mut self,
         input_index: usize,
-        input: RecorderInput,
+        input: &RecorderInput,
         decoded: Option<Result<ClientMessage, Rejection>>,
         now: Timestamp,
     ) {
         if let Some(message) = input.inbound_message() {
             self.receive_times.push(message.received_at);
         }
-        match &input {
+        match input {
             RecorderInput::ConnectionClosed { client } => {
                 let signal = PresenceSignal::ConnectionClosed { closed_at: now };
                 self.signals.push((client.clone(), signal));
@@ -93,7 +91,7 @@ impl DecodedJob {
             }
             RecorderInput::Message { topic, message, .. } => {
                 let decoded = decoded.unwrap_or_else(|| protocol::decode(topic.channel, message));
-                self.add_message(input_index, &input, topic, message, decoded);
+                self.add_message(input_index, input, topic, message, decoded);
             }
         }
     }
