@@ -89,7 +89,7 @@ async fn acquire_epoch(source: EpochSource, sender: watch::Sender<Option<IngestE
         {
             Ok(epoch) => break epoch,
             Err(error) if has_failed => {
-                tracing::debug!(%error, "failed to acquire an ingest epoch")
+                tracing::debug!(%error, "failed to acquire an ingest epoch");
             }
             Err(error) => tracing::warn!(
                 %error,
