@@ -34,7 +34,6 @@ use axum::middleware::from_fn_with_state;
 pub use axum::Router;
 
 use delivery::Delivery;
-use domain::Clock;
 use service::{Health, TaskGroup};
 use store::ConnectionRepository;
 use tenant::AccountTranslator;
@@ -61,8 +60,6 @@ pub struct ApiDeps {
     /// How long an endpoint waits for the broker's acknowledgement. An endpoint may use another
     /// time.
     pub ack_timeout: Duration,
-    /// Clock of the process.
-    pub clock: Arc<dyn Clock>,
     /// Keys of the callers.
     pub keys: Keys,
     /// Translates v1 account numbers to organizations.

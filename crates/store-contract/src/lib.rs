@@ -65,10 +65,12 @@ macro_rules! contract_tests {
                 connections_are_counted_by_organization,
             }
             mark_disconnected {
-                heartbeat_after_the_disconnect_restores_the_client,
-                mark_disconnected_does_not_undo_a_later_presence_message,
+                client_that_reconnects_after_the_disconnect_is_connected,
+                heartbeats_lookups_and_inventory_reports_do_not_prevent_the_disconnect,
+                mark_disconnected_does_not_end_a_connection_that_a_heartbeat_restored,
+                mark_disconnected_does_not_end_a_newer_connection,
                 mark_disconnected_ends_the_connection,
-                mark_disconnected_keeps_a_client_with_a_later_heartbeat,
+                mark_disconnected_has_the_time_of_the_database,
                 mark_disconnected_moves_the_disconnect_time_of_a_disconnected_client,
             }
             presence {

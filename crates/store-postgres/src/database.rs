@@ -20,6 +20,7 @@ pub(crate) static SHARED_STATEMENTS: LazyLock<SharedStatements> = LazyLock::new(
         connection_count: "COALESCE(sum(delta), 0)::bigint AS count FROM org_connection_deltas",
         for_update: " FOR UPDATE",
         skip_locked: " FOR UPDATE SKIP LOCKED",
+        current_time: "clock_timestamp()",
     })
 });
 

@@ -22,6 +22,7 @@ const SYNTAX: SqlSyntax = SqlSyntax {
     connection_count: "count(*) AS count FROM connections WHERE org_id <> ''",
     for_update: "",
     skip_locked: "",
+    current_time: "CAST(unixepoch('subsec') * 1000000 AS INTEGER)",
 };
 
 pub(crate) static SHARED_STATEMENTS: LazyLock<SharedStatements> =

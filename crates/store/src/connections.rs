@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use domain::{ClientId, Connection, OrgId, Timestamp};
+use domain::{ClientId, Connection, OrgId};
 
 use crate::error::Result;
 use crate::page::{ClientPage, ConnectionPage, PageRequest};
@@ -47,11 +47,14 @@ pub trait ConnectionRepository: Send + Sync + 'static {
     /// id. Only management endpoints may call this method.
     async fn list_all_clients(&self, offset: u64, limit: u64) -> Result<ClientPage>;
 
-    /// Ends the connection of a client that received a disconnect command. Returns whether a
-    /// connection was ended.
+    /// Ends a connection whose client received a disconnect command. Returns whether the connection
+    /// was ended.
     ///
-    /// Has no effect if the client's latest presence message was received after `time`. A client
-    /// whose latest heartbeat was received after `time` stays connected, as after an offline
-    /// message that was received at `time`.
-    async fn mark_disconnected(&self, client: &ClientId, time: Timestamp) -> Result<bool>;
+    /// Has no effect if the client has reconnected since `connection` was read: if it has sent
+    /// another online message, or a heartbeat has restored its connection. Other changes of the row
+    /// do not matter, because no offline message follows a disconnect command.
+    ///
+    /// The time of the disconnect is the time of the database. A later heartbeat restores the
+    /// client. If the client is already disconnected, the time of its disconnect becomes later.
+    async fn mark_disconnected(&self, connection: &Connection) -> Result<bool>;
 }

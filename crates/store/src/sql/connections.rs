@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use domain::{ClientId, Connection, OrgId, Timestamp};
+use domain::{ClientId, Connection, OrgId};
 
 use super::{Access, ColumnReader as _, RowPage, SqlDatabase, batch, fetch_optional, row};
 use crate::connections::ConnectionRepository;
@@ -78,7 +78,7 @@ impl<D: SqlDatabase> ConnectionRepository for D {
         })
     }
 
-    async fn mark_disconnected(&self, client: &ClientId, time: Timestamp) -> Result<bool> {
-        batch::mark_disconnected(self.begin().await?, self.statements(), client, time).await
+    async fn mark_disconnected(&self, connection: &Connection) -> Result<bool> {
+        batch::mark_disconnected(self.begin().await?, self.statements(), connection).await
     }
 }
