@@ -31,10 +31,12 @@ macro_rules! contract_tests {
             }
             connections {
                 connection_is_visible_only_to_its_organization,
-                find_connections_for_org_returns_only_connections_of_the_organization,
+                connections_of_clients_are_only_connections_of_the_organization,
                 list_all_clients_returns_pages_of_clients_with_a_tenant,
+                list_of_clients_of_an_organization_is_ordered_counted_and_paged,
                 list_of_connections_is_ordered_counted_and_paged,
                 proxy_is_read_back_unchanged,
+                query_ends_when_its_visitor_stops,
                 satellite_is_found_for_every_organization,
                 unusual_values_are_read_back_unchanged,
             }

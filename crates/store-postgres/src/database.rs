@@ -6,12 +6,12 @@ use std::sync::LazyLock;
 use async_trait::async_trait;
 use sqlx::PgConnection;
 
-use crate::driver::{self, Row, pg_query, set_based};
+use crate::driver::{self, ReadingConnection, Row, pg_query, set_based};
 use crate::error::store_error;
 use crate::transaction::PostgresTransaction;
 use crate::{PostgresStore, connect, lookup_results, search};
 use domain::{ClientId, OrgId, Tenant, Timestamp};
-use store::sql::{Access, Query, RowPage, SharedStatements, SqlDatabase, SqlSyntax};
+use store::sql::{Access, Query, RowPage, RowVisitor, SharedStatements, SqlDatabase, SqlSyntax};
 use store::{LookupResult, PageRequest, Result, StoreError};
 
 pub(crate) static SHARED_STATEMENTS: LazyLock<SharedStatements> = LazyLock::new(|| {
@@ -75,6 +75,29 @@ impl SqlDatabase for PostgresStore {
         self.reserved_connections.with_connection(fetch).await
     }
 
+    async fn visit_rows(
+        &self,
+        access: Access,
+        query: Query<'_>,
+        visit: RowVisitor<'_, Row>,
+    ) -> Result<()> {
+        let query = pg_query(&query);
+        if access != Access::ApiRead {
+            let connection = ReadingConnection::acquire(&self.pool).await?;
+            return connection.visit_rows(query, visit).await;
+        }
+        let mut is_finished = false;
+        let read = async |connection: &mut PgConnection| {
+            let is_reusable = driver::visit_rows(connection, query, visit).await?;
+            is_finished = true;
+            // The error closes the connection. The caller does not receive the error.
+            let unread_rows = || StoreError::Unavailable("rows were not read".into());
+            is_reusable.then_some(()).ok_or_else(unread_rows)
+        };
+        let result = self.reserved_connections.with_connection(read).await;
+        if is_finished { Ok(()) } else { result }
+    }
+
     async fn execute(&self, query: Query<'_>) -> Result<u64> {
         driver::execute(&self.pool, pg_query(&query)).await
     }
@@ -99,8 +122,22 @@ impl SqlDatabase for PostgresStore {
         lookup_results::restore_tenants(&self.pool, clients, now).await
     }
 
-    async fn fetch_connections(&self, org: &OrgId, request: &PageRequest) -> Result<RowPage<Row>> {
-        search::fetch_connections(self, org, request).await
+    async fn visit_connections(
+        &self,
+        org: &OrgId,
+        request: &PageRequest,
+        visit: RowVisitor<'_, Row>,
+    ) -> Result<u64> {
+        search::visit_connections(self, org, request, visit).await
+    }
+
+    async fn fetch_org_clients(
+        &self,
+        org: &OrgId,
+        offset: u64,
+        limit: u64,
+    ) -> Result<RowPage<Row>> {
+        search::fetch_org_clients(self, org, offset, limit).await
     }
 
     async fn fetch_all_clients(&self, offset: u64, limit: u64) -> Result<RowPage<Row>> {

@@ -1,16 +1,24 @@
 //! Runs statements with sqlx, and converts between PostgreSQL types and Rust types.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
+use futures::TryStreamExt as _;
 use serde_json::Value;
+use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgArguments, PgRow};
-use sqlx::{AssertSqlSafe, Column as _, PgExecutor, Postgres, Row as _, TypeInfo as _};
+use sqlx::{
+    AssertSqlSafe, Column as _, PgConnection, PgExecutor, PgPool, Postgres, Row as _, TypeInfo as _,
+};
 use time::OffsetDateTime;
+use tokio::time::timeout;
 
 use crate::error::store_error;
 use domain::Timestamp;
 use store::Result;
-use store::sql::{ColumnReader, Parameter, Query, Statement, invalid_json, timestamp_from_micros};
+use store::sql::{
+    ColumnReader, Parameter, Query, RowVisitor, Statement, invalid_json, timestamp_from_micros,
+};
 
 /// A statement of the driver, to which parameters can be bound.
 pub(crate) type PgQuery = sqlx::query::Query<'static, Postgres, PgArguments>;
@@ -39,6 +47,64 @@ pub(crate) fn pg_query(query: &Query<'_>) -> PgQuery {
 pub(crate) async fn fetch_all(executor: impl PgExecutor<'_>, query: PgQuery) -> Result<Vec<Row>> {
     let rows = query.fetch_all(executor).await.map_err(store_error)?;
     Ok(rows.into_iter().map(Row).collect())
+}
+
+/// Maximum time to read and discard the rest of a result.
+const DISCARD_TIMEOUT: Duration = Duration::from_millis(50);
+
+/// Passes each row to `visit` as soon as it is read, until `visit` returns `Break`. Returns whether
+/// another query can use the connection.
+///
+/// After `Break`, the server still sends the following rows. If there are so many that they are not
+/// read within a short time, the caller must close the connection.
+pub(crate) async fn visit_rows(
+    connection: &mut PgConnection,
+    query: PgQuery,
+    visit: RowVisitor<'_, Row>,
+) -> Result<bool> {
+    let mut rows = query.fetch(connection);
+    while let Some(row) = rows.try_next().await.map_err(store_error)? {
+        if visit(Row(row))?.is_continue() {
+            continue;
+        }
+        let discard = async { while let Ok(Some(_)) = rows.try_next().await {} };
+        return Ok(timeout(DISCARD_TIMEOUT, discard).await.is_ok());
+    }
+    Ok(true)
+}
+
+/// A connection of the pool whose result is being read. Unless the result is read to its end, the
+/// connection is closed: the pool would read and discard the rest of the result.
+pub(crate) struct ReadingConnection(Option<PoolConnection<Postgres>>);
+
+impl ReadingConnection {
+    pub(crate) async fn acquire(pool: &PgPool) -> Result<Self> {
+        let connection = pool.acquire().await.map_err(store_error)?;
+        Ok(Self(Some(connection)))
+    }
+
+    pub(crate) async fn visit_rows(
+        mut self,
+        query: PgQuery,
+        visit: RowVisitor<'_, Row>,
+    ) -> Result<()> {
+        let Some(connection) = &mut self.0 else {
+            return Ok(());
+        };
+        if visit_rows(connection, query, visit).await? {
+            // The pool gets the connection back.
+            drop(self.0.take());
+        }
+        Ok(())
+    }
+}
+
+impl Drop for ReadingConnection {
+    fn drop(&mut self) {
+        if let Some(connection) = self.0.take() {
+            drop(connection.detach());
+        }
+    }
 }
 
 /// Returns the number of changed rows.

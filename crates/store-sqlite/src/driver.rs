@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 
+use futures::TryStreamExt as _;
 use serde_json::{Value, json};
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
 use sqlx::{AssertSqlSafe, Row as _, Sqlite, SqliteExecutor};
@@ -10,7 +11,7 @@ use sqlx::{AssertSqlSafe, Row as _, Sqlite, SqliteExecutor};
 use crate::error::store_error;
 use domain::Timestamp;
 use store::Result;
-use store::sql::{ColumnReader, Parameter, Query, invalid_json, timestamp_from_micros};
+use store::sql::{ColumnReader, Parameter, Query, RowVisitor, invalid_json, timestamp_from_micros};
 
 pub(crate) type SqliteQuery = sqlx::query::Query<'static, Sqlite, SqliteArguments>;
 
@@ -38,6 +39,25 @@ where
 {
     let found = query.fetch_all(executor).await;
     Ok(found.map_err(store_error)?.into_iter().map(Row).collect())
+}
+
+/// Passes each row to `visit` as soon as it is read, until `visit` returns `Break`. SQLite does not
+/// compute the following rows.
+pub(crate) async fn visit_rows<'c, E>(
+    executor: E,
+    query: SqliteQuery,
+    visit: RowVisitor<'_, Row>,
+) -> Result<()>
+where
+    E: SqliteExecutor<'c>,
+{
+    let mut rows = query.fetch(executor);
+    while let Some(row) = rows.try_next().await.map_err(store_error)? {
+        if visit(Row(row))?.is_break() {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Returns the number of changed rows.

@@ -35,7 +35,7 @@ pub use batch::{
     ConnectionEnd, ConnectionUpsert, HeartbeatUpdate, PresenceBatch, SplitBatch, TenantChange,
 };
 pub use bisect::record_batch_in_parts;
-pub use connections::ConnectionRepository;
+pub use connections::{ConnectionRepository, ConnectionVisitor};
 pub use dead_letters::{
     DeadLetter, DeadLetterFilter, DeadLetterLimits, DeadLetterRepository, StoredDeadLetter,
 };

@@ -53,8 +53,11 @@ async fn report_to_inventory(store: &TestStore) {
             inventory_eligible: true,
         },
     };
-    let saved = store.lookup_queue.save_lookup_results(&[result], timestamp_at(6));
-    assert_eq!(saved.await.unwrap(), 1);
+    let saved = store
+        .lookup_queue
+        .save_lookup_results(&[result], timestamp_at(6))
+        .await;
+    assert_eq!(saved.unwrap(), 1);
 }
 
 pub async fn mark_disconnected_ends_the_connection(store: &TestStore) {
