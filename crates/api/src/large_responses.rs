@@ -78,10 +78,7 @@ impl LargeResponses {
             return json_response(Body::from(parts.concat()));
         }
         let byte_count = parts.iter().map(Bytes::len).sum::<usize>();
-        let send = async move |sender: PartSender| {
-            sender.send_all(parts).await?;
-            sender.finish().await
-        };
+        let send = async move |sender: PartSender| sender.send_all(parts).await;
         self.send_in_task(Some(byte_count as u64), permit, send)
     }
 
@@ -248,7 +245,7 @@ impl PartSender {
         Ok(())
     }
 
-    /// Marks the response as complete.
+    /// Marks a response of unknown size as complete.
     pub async fn finish(self) -> Result<(), ResponseAborted> {
         // An empty part marks the end, because the channel is also closed if the sender is aborted.
         self.send(Bytes::new()).await
@@ -270,6 +267,9 @@ impl HttpBody for PartsBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, ResponseAborted>>> {
+        if self.remaining_bytes == Some(0) {
+            return Poll::Ready(None);
+        }
         let Some(part) = ready!(self.receiver.poll_recv(context)) else {
             return Poll::Ready(Some(Err(ResponseAborted)));
         };

@@ -1,7 +1,7 @@
 //! Runs statements with sqlx, and converts between PostgreSQL types and Rust types.
 
 use std::borrow::Cow;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::TryStreamExt as _;
 use serde_json::Value;
@@ -52,6 +52,10 @@ pub(crate) async fn fetch_all(executor: impl PgExecutor<'_>, query: PgQuery) -> 
 /// Maximum time to read and discard the rest of a result.
 const DISCARD_TIMEOUT: Duration = Duration::from_millis(50);
 
+/// Time after which a task that visits rows lets other tasks run. The visitor of a large row can need
+/// a millisecond, and the next row is usually available at once.
+const MAX_BUSY_TIME: Duration = Duration::from_millis(1);
+
 /// Passes each row to `visit` as soon as it is read, until `visit` returns `Break`. Returns whether
 /// another query can use the connection.
 ///
@@ -63,8 +67,13 @@ pub(crate) async fn visit_rows(
     visit: RowVisitor<'_, Row>,
 ) -> Result<bool> {
     let mut rows = query.fetch(connection);
+    let mut busy_since = Instant::now();
     while let Some(row) = rows.try_next().await.map_err(store_error)? {
         if visit(Row(row))?.is_continue() {
+            if busy_since.elapsed() > MAX_BUSY_TIME {
+                tokio::task::yield_now().await;
+                busy_since = Instant::now();
+            }
             continue;
         }
         let discard = async { while let Ok(Some(_)) = rows.try_next().await {} };

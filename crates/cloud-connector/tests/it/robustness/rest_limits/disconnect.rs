@@ -130,7 +130,7 @@ async fn save_inventory_refresh(store: &TestStore) {
     let reason = LookupReason::InventoryRefresh {
         reported_before: now(),
     };
-    let until = now() + Duration::from_secs(60);
+    let until = now() + Duration::from_mins(1);
     let claimed = store
         .lookup_queue
         .claim_for_lookup(reason, 10, now(), until)
@@ -213,7 +213,7 @@ async fn message_id_after_disconnect(
     interleaved: Interleaved,
 ) -> Option<String> {
     let store = Arc::new(store);
-    record_online(&store, "first", now() - Duration::from_secs(60)).await;
+    record_online(&store, "first", now() - Duration::from_mins(1)).await;
     let url = serve_api(&store, interleaved).await;
     let request = test_support::http_client()
         .post(format!("{url}{path}"))

@@ -14,6 +14,8 @@ use test_support::{Deployment, each_deployment, eventually};
 each_deployment!(
     lists_and_batches_that_are_not_read_use_a_bounded_amount_of_memory,
     pages_of_large_rows_end_early_and_their_links_return_every_row_once,
+    row_over_the_size_limit_is_a_page_of_its_own with &[("api.max_response_bytes", "65536")],
+    batch_status_over_the_size_limit_is_complete,
 );
 
 /// Maximum size of a page with its links.
@@ -24,7 +26,7 @@ const MAX_RESIDENT_MIB: u64 = 300;
 const MAX_IDLE_RESIDENT_MIB: u64 = 150;
 
 /// Inserts connections with 120 kB of facts each. The facts consist of many small values, which use
-/// the most memory for their size.
+/// the most memory for their size. The jobs skip these connections.
 async fn insert_large_rows(deployment: &Deployment, count: usize) {
     let sql = match deployment {
         Deployment::Embedded(_) => {
@@ -32,17 +34,19 @@ async fn insert_large_rows(deployment: &Deployment, count: usize) {
                  SELECT 0 UNION ALL SELECT i + 1 FROM numbers WHERE i < {count} - 1)
              INSERT INTO connections (client_id, org_id, account, dialect, kind, topic_prefix,
                     canonical_facts, dispatchers, tags, client_name, client_version, message_id,
-                    message_sent, online_received_at, created_at, updated_at)
+                    message_sent, online_received_at, created_at, updated_at, inventory_eligible)
              SELECT printf('large-%04d', i), '10000', '111000', 'status', 'host',
                     'redhat/insights', '{\"values\":{\"list\":['
                         || replace(hex(zeroblob(40000)), '00', '10,') || '10]}}',
-                    '{}', '{}', '', '', 'm' || i, 1, 1, 1, 1
+                    '{}', '{}', '', '', 'm' || i, 1, 1, 1, 1, 0
                FROM numbers"
         }
         Deployment::Distributed(_) => {
-            "INSERT INTO connections (client_id, org_id, account, canonical_facts, message_id)
+            "INSERT INTO connections (client_id, org_id, account, canonical_facts, message_id,
+                    inventory_eligible)
              SELECT 'large-' || lpad(i::text, 4, '0'), '10000', '111000',
-                    ('{\"values\":{\"list\":[' || repeat('10,', 40000) || '10]}}')::jsonb, 'm' || i
+                    ('{\"values\":{\"list\":[' || repeat('10,', 40000) || '10]}}')::jsonb, 'm' || i,
+                    false
                FROM generate_series(0, {count} - 1) AS i"
         }
     };
@@ -187,5 +191,59 @@ async fn pages_of_large_rows_end_early_and_their_links_return_every_row_once(
         }
         assert_eq!(client_ids, expected, "{first_path}");
         assert!(page_count > 1, "{page_count} pages");
+    }
+}
+
+async fn row_over_the_size_limit_is_a_page_of_its_own(deployment: Deployment) {
+    insert_large_rows(&deployment, 3).await;
+    for (first_path, is_offset) in [
+        ("/v2/connections?limit=2", true),
+        ("/v2/connections?cursor=", false),
+    ] {
+        let mut path = first_path.to_owned();
+        for i in 0..3 {
+            let page = get_json(&deployment, &path).await;
+            assert_eq!(client_ids_of(&page), [format!("large-{i:04}")], "{path}");
+            if is_offset {
+                assert_eq!(page["meta"]["count"], 3, "{path}");
+            }
+            let next = page["links"]["next"].as_str();
+            assert_eq!(next.is_some(), i < 2, "{path}: {next:?}");
+            let next = next.unwrap_or_default().to_owned();
+            path = next.replacen("/api/cloud-connector", "", 1);
+        }
+    }
+}
+
+async fn batch_status_over_the_size_limit_is_complete(deployment: Deployment) {
+    insert_large_rows(&deployment, 150).await;
+    let mut client_ids: Vec<String> = (0..150).rev().map(|i| format!("large-{i:04}")).collect();
+    client_ids.push("unknown".to_owned());
+    client_ids.push("large-0007".to_owned());
+    let path = "/v2/connections/status";
+    let request = match &deployment {
+        Deployment::Embedded(connector) => connector.request("POST", path),
+        Deployment::Distributed(distributed) => distributed.process.request("POST", path),
+    };
+    let response = request
+        .json(&json!({"client_ids": client_ids}))
+        .send()
+        .await;
+    let response = response.unwrap();
+    assert_eq!(response.status(), 200);
+    let body: Value = response.json().await.unwrap();
+    assert_eq!(client_ids_of(&body), client_ids);
+    for entry in body["data"].as_array().unwrap() {
+        let is_connected = entry["status"] == "connected";
+        assert_eq!(
+            is_connected,
+            entry["client_id"] != "unknown",
+            "{}",
+            entry["client_id"]
+        );
+        if is_connected {
+            let values = &entry["canonical_facts"]["values"]["list"];
+            assert_eq!(values.as_array().unwrap().len(), 40_001);
+        }
     }
 }
