@@ -31,7 +31,8 @@ async fn liveness() -> Response {
     Json(json!({"alive": true})).into_response()
 }
 
-/// Runs all health checks and reports the result of each check. Responds 503 if a check fails.
+/// Reports the result of each health check. Responds 503 if a check fails. The results of the checks
+/// are up to one second old.
 async fn readiness(State(probes): State<SharedProbeState>) -> Response {
     let check_results = probes.health.run_checks().await;
     let is_ready = check_results.values().all(Result::is_ok);

@@ -12,6 +12,7 @@ mod error;
 mod find_connection;
 mod health;
 mod json;
+mod large_responses;
 pub mod metrics;
 mod middleware;
 mod openapi;
@@ -34,11 +35,11 @@ use axum::middleware::from_fn_with_state;
 pub use axum::Router;
 
 use delivery::Delivery;
-use domain::Clock;
 use service::{Health, TaskGroup};
 use store::ConnectionRepository;
 use tenant::AccountTranslator;
 
+use large_responses::LargeResponses;
 use middleware::MiddlewareConfig;
 use openapi::DocumentedRouter;
 use rate_limits::RateLimits;
@@ -61,8 +62,6 @@ pub struct ApiDeps {
     /// How long an endpoint waits for the broker's acknowledgement. An endpoint may use another
     /// time.
     pub ack_timeout: Duration,
-    /// Clock of the process.
-    pub clock: Arc<dyn Clock>,
     /// Keys of the callers.
     pub keys: Keys,
     /// Translates v1 account numbers to organizations.
@@ -76,6 +75,7 @@ pub struct ApiDeps {
 pub struct ApiState {
     deps: ApiDeps,
     rate_limits: RateLimits,
+    large_responses: LargeResponses,
     /// Whether to accept the header `x-rh-identity`. Accepting the header is safe only behind a
     /// gateway that overwrites the header.
     trust_identity_header: bool,
@@ -85,8 +85,10 @@ pub struct ApiState {
 impl ApiState {
     /// Creates the state from its dependencies and the `[api]` configuration.
     pub fn new(deps: ApiDeps, config: &ApiSettings) -> Self {
+        let large_responses = LargeResponses::new(config, deps.tasks.clone());
         Self {
             deps,
+            large_responses,
             rate_limits: RateLimits::new(&config.rate_limit),
             trust_identity_header: config.trust_identity_header,
             lookup_mode: config.lookup_mode,

@@ -9,7 +9,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::error::ApiError;
 
-const DEFAULT_PAGE_SIZE: u64 = 1000;
+pub(super) const DEFAULT_PAGE_SIZE: u64 = 1000;
 /// Maximum number of entries per page. Larger values of `limit` are reduced to this number. The
 /// caller requests further entries with the link `next` in the response.
 const MAX_PAGE_SIZE: u64 = 10_000;
@@ -21,7 +21,9 @@ pub(super) struct PageParams {
     /// Number of entries to skip.
     #[param(required = false, default = 0, format = "uint64")]
     pub offset: u64,
-    /// Maximum number of entries to return. Values above 10,000 are reduced to 10,000.
+    /// Maximum number of entries to return. Values above 10,000 are reduced to 10,000. A page can
+    /// have fewer entries although more follow, because its size in bytes is limited. The link
+    /// `next` returns the following entries.
     #[param(required = false, default = 1000, format = "uint64")]
     pub limit: u64,
 }
@@ -99,18 +101,39 @@ impl<T> Paginated<T> {
     /// Creates a page that was requested with an offset. `count` is the total number of entries in
     /// the list.
     pub fn offset_page(uri: &Uri, page: PageParams, count: u64, data: Vec<T>) -> Self {
+        let PageHead { meta, links } = PageHead::offset_page(uri, page, count, None);
+        Self { meta, links, data }
+    }
+}
+
+/// The fields of [`Paginated`] before `data`.
+#[derive(Debug, Serialize)]
+pub(super) struct PageHead {
+    meta: Meta,
+    links: Links,
+}
+
+impl PageHead {
+    /// Creates the head of a page that was requested with an offset. `count` is the total number of
+    /// entries in the list. `next_offset` is the offset of the first entry after the page, if the
+    /// page ends before its limit although more entries follow.
+    pub fn offset_page(uri: &Uri, page: PageParams, count: u64, next_offset: Option<u64>) -> Self {
+        let mut links = offset_links(uri, page, count);
+        if let Some(next_offset) = next_offset {
+            links.next = Some(offset_link(uri, next_offset, page.limit));
+        }
         Self {
             meta: Meta {
                 count: Some(count),
                 cursor: None,
             },
-            links: offset_links(uri, page, count),
-            data,
+            links,
         }
     }
 
-    /// Creates a page that was requested with a cursor. `next_cursor` is `None` on the last page.
-    pub fn cursor_page(uri: &Uri, limit: u64, next_cursor: Option<String>, data: Vec<T>) -> Self {
+    /// Creates the head of a page that was requested with a cursor. `next_cursor` is `None` on the
+    /// last page.
+    pub fn cursor_page(uri: &Uri, limit: u64, next_cursor: Option<String>) -> Self {
         let limit = limit.to_string();
         let link = |cursor: &str| {
             link_with_params(uri, &[("cursor", cursor), ("limit", &limit)], &["offset"])
@@ -125,8 +148,16 @@ impl<T> Paginated<T> {
                 count: None,
                 cursor: next_cursor,
             },
-            data,
         }
+    }
+
+    /// Returns the beginning of the page as JSON, up to the first entry.
+    pub fn to_json(&self) -> Vec<u8> {
+        // The fields are strings and numbers, which can always be serialized.
+        let mut json = serde_json::to_vec(self).unwrap_or_default();
+        json.pop();
+        json.extend_from_slice(br#","data":["#);
+        json
     }
 }
 
@@ -252,10 +283,35 @@ mod tests {
             offset_link(&uri, 3, 7),
             "/api/v2/connections?limit=7&offset=3&tag=b%3A2&tag=a%3A1"
         );
-        let page = Paginated::<()>::cursor_page(&uri, 7, Some("x".into()), vec![]);
+        let page = PageHead::cursor_page(&uri, 7, Some("x".into()));
         let next = "/api/v2/connections?cursor=x&limit=7&tag=b%3A2&tag=a%3A1";
         assert_eq!(page.links.next.as_deref(), Some(next));
-        let last_page = Paginated::<()>::cursor_page(&uri, 7, None, vec![]);
+        let last_page = PageHead::cursor_page(&uri, 7, None);
         assert_eq!(last_page.links.next, None);
+    }
+
+    #[test]
+    fn page_that_ends_early_links_to_the_entry_after_its_last_entry() {
+        let page = PageParams {
+            offset: 4,
+            limit: 10,
+        };
+        let head = PageHead::offset_page(&uri(""), page, 6, Some(5));
+        assert_eq!(head.links.next, Some(expected_link(5, 10)));
+        assert_eq!(head.links.prev, Some(expected_link(0, 10)));
+        let complete = PageHead::offset_page(&uri(""), page, 6, None);
+        assert_eq!(complete.links.next, None);
+    }
+
+    #[test]
+    fn head_and_entries_have_the_same_json_as_a_page() {
+        let page = PageParams {
+            offset: 1,
+            limit: 1,
+        };
+        let paginated = Paginated::offset_page(&uri(""), page, 3, vec!["a"]);
+        let mut json = PageHead::offset_page(&uri(""), page, 3, None).to_json();
+        json.extend_from_slice(br#""a"]}"#);
+        assert_eq!(json, serde_json::to_vec(&paginated).unwrap());
     }
 }

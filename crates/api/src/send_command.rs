@@ -72,13 +72,10 @@ impl ApiState {
         }
     }
 
-    /// Records in the database that the client is disconnected. Has no effect if the client has
-    /// reconnected since the command was sent.
+    /// Records in the database that the connection ended. Has no effect if the client has
+    /// reconnected since the request read the connection.
     async fn mark_disconnected(&self, connection: &Connection) -> Result<(), ApiError> {
-        let marked = self
-            .connections
-            .mark_disconnected(&connection.client_id, self.clock.now())
-            .await;
+        let marked = self.connections.mark_disconnected(connection).await;
         marked.map(drop).map_err(|error| {
             tracing::warn!(
                 request_id = request_id::current(), %error,

@@ -15,6 +15,7 @@ use service::settings::{
 /// Minimum length of a secret. A shorter secret could be guessed.
 const MIN_SECRET_CHARS: usize = 16;
 const MIN_BODY_BYTES: usize = 1024;
+const MIN_RESPONSE_BYTES: usize = 64 * 1024;
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -22,6 +23,8 @@ pub struct ApiSettings {
     pub local_key: bool,
     pub trust_identity_header: bool,
     pub lookup_mode: LookupMode,
+    pub max_response_bytes: usize,
+    pub max_large_responses: usize,
     pub rate_limit: ApiRateLimit,
     pub keys: BTreeMap<String, CallerKey>,
 }
@@ -32,6 +35,20 @@ impl ApiSettings {
     /// # Errors
     /// When a value is not allowed. Only the first problem is reported.
     pub fn validate(&self) -> Result<(), InvalidValue> {
+        if self.max_response_bytes < MIN_RESPONSE_BYTES {
+            return Err(InvalidValue::new(
+                "api.max_response_bytes",
+                format!("{} bytes are too few for a page", self.max_response_bytes),
+                format!("set it to {MIN_RESPONSE_BYTES} or more"),
+            ));
+        }
+        if self.max_large_responses == 0 {
+            return Err(InvalidValue::new(
+                "api.max_large_responses",
+                "0 would reject all large responses",
+                "set it to 1 or more",
+            ));
+        }
         self.rate_limit.validate()?;
         self.validate_keys()
     }

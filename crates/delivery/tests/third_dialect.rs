@@ -106,6 +106,7 @@ fn connection(dialect: DialectName) -> Connection {
         info: ClientInfo::default(),
         message_id: None,
         message_sent_at: Timestamp::UNIX_EPOCH,
+        online_received_at: Timestamp::UNIX_EPOCH,
     }
 }
 

@@ -138,6 +138,11 @@ pub struct Connection {
     /// Time at which the client sent its online message, according to the client's clock. If the
     /// client's time is after the receive time, the field contains the receive time instead.
     pub message_sent_at: Timestamp,
+    /// Time at which this service received the client's online message. If a heartbeat restored the
+    /// connection of a disconnected client, the time at which the service received the heartbeat.
+    /// Together with `message_id`, the time distinguishes this connection from later connections of
+    /// the client.
+    pub online_received_at: Timestamp,
 }
 
 impl Connection {

@@ -18,6 +18,9 @@ const MAX_QUEUED_REQUESTS: usize = 70_000;
 /// Maximum number of queued packets that are sent with one write. By default, `rumqttc` writes each
 /// packet separately. In measurements, that used a quarter of the CPU time of `ingest`.
 const MAX_PACKETS_PER_WRITE: usize = 256;
+/// Maximum packet size that the MQTT specification allows. Sent packets need no smaller limit, because
+/// their content is already in memory.
+const MQTT_MAX_PACKET_BYTES: usize = 256 * 1024 * 1024;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Options of one connection.
@@ -37,7 +40,8 @@ pub struct ConnectOptions {
     pub token: Option<TokenSource>,
     /// Last will: the message that the broker publishes if the connection ends without DISCONNECT.
     pub will: Option<Will>,
-    /// Maximum packet size in bytes, in both directions.
+    /// Maximum size in bytes of a received packet. The connection is closed when a larger packet
+    /// arrives, before the packet is read.
     pub max_packet_size: usize,
     /// Maximum number of publishes, subscribes and acknowledgements that wait for the event loop.
     /// A process with thousands of connections should use a small number to save memory.
@@ -156,7 +160,7 @@ impl ConnectOptions {
             .set_clean_session(self.session == SessionKind::Clean)
             .set_inflight(max_in_flight.clamp(1, MAX_OUTGOING_IN_FLIGHT))
             .set_max_request_batch(MAX_PACKETS_PER_WRITE)
-            .set_max_packet_size(self.max_packet_size, self.max_packet_size);
+            .set_max_packet_size(self.max_packet_size, MQTT_MAX_PACKET_BYTES);
         if self.session == SessionKind::Persistent {
             options.set_ack_mode(AckMode::Manual);
         }

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use futures::future::{BoxFuture, join_all};
 use parking_lot::RwLock;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 use crate::Supervisor;
 
@@ -19,6 +21,10 @@ type ComponentDescriber = Arc<dyn Fn() -> String + Send + Sync>;
 
 /// Maximum duration of a health check. A component whose check takes longer is unhealthy.
 const HEALTH_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long the results of the health checks are reused. `/readiness` needs no authentication, so its
+/// callers must not cause a query of the database or of Kafka with each request.
+const RESULT_LIFETIME: Duration = Duration::from_secs(1);
 
 /// The component that stands for the process itself. It is listed only if an essential task has
 /// failed, or while the process shuts down.
@@ -38,6 +44,14 @@ struct HealthInner {
     descriptions: RwLock<BTreeMap<&'static str, ComponentDescriber>>,
     supervisor: Supervisor,
     is_shutting_down: AtomicBool,
+    /// The latest results of the health checks. Locked while the checks run, so the checks run only
+    /// once for concurrent callers.
+    latest_results: Mutex<Option<LatestResults>>,
+}
+
+struct LatestResults {
+    completed_at: Instant,
+    results: BTreeMap<&'static str, HealthResult>,
 }
 
 impl Health {
@@ -51,12 +65,13 @@ impl Health {
                 descriptions: RwLock::default(),
                 supervisor: supervisor.clone(),
                 is_shutting_down: AtomicBool::new(false),
+                latest_results: Mutex::default(),
             }),
         }
     }
 
-    /// Adds a component that must be healthy for the process to be ready. Each request to
-    /// `/readiness` calls `check`.
+    /// Adds a component that must be healthy for the process to be ready. Requests to `/readiness`
+    /// call `check` at most once per second.
     ///
     /// Each component may be added only once. If a component is added again, a debug build panics
     /// and a release build ignores the second check.
@@ -102,10 +117,37 @@ impl Health {
         self.inner.is_shutting_down.store(true, Ordering::Release);
     }
 
-    /// Runs all health checks concurrently, and returns the result for each component. If an
-    /// essential task has failed, or while the process shuts down, also returns an error for the
-    /// process itself.
+    /// Returns the result of the health check of each component. If an essential task has failed, or
+    /// while the process shuts down, also returns an error for the process itself.
+    ///
+    /// Results of components are up to one second old. Concurrent calls run each check only once.
     pub async fn run_checks(&self) -> BTreeMap<&'static str, HealthResult> {
+        let mut results = self.component_results().await;
+        if let Some(failure) = self.inner.supervisor.first_failure() {
+            results.insert(PROCESS, Err(failure.to_string()));
+        } else if self.inner.is_shutting_down.load(Ordering::Acquire) {
+            results.insert(PROCESS, Err("shutting down".to_owned()));
+        }
+        results
+    }
+
+    async fn component_results(&self) -> BTreeMap<&'static str, HealthResult> {
+        let mut latest_results = self.inner.latest_results.lock().await;
+        if let Some(latest) = &*latest_results
+            && latest.completed_at.elapsed() < RESULT_LIFETIME
+        {
+            return latest.results.clone();
+        }
+        let results = self.run_component_checks().await;
+        *latest_results = Some(LatestResults {
+            completed_at: Instant::now(),
+            results: results.clone(),
+        });
+        results
+    }
+
+    /// Runs the health checks of all components concurrently.
+    async fn run_component_checks(&self) -> BTreeMap<&'static str, HealthResult> {
         let checks: Vec<_> = {
             let checks = self.inner.checks.read();
             checks
@@ -123,13 +165,7 @@ impl Health {
                 });
             (component, result)
         });
-        let mut results: BTreeMap<_, _> = join_all(results).await.into_iter().collect();
-        if let Some(failure) = self.inner.supervisor.first_failure() {
-            results.insert(PROCESS, Err(failure.to_string()));
-        } else if self.inner.is_shutting_down.load(Ordering::Acquire) {
-            results.insert(PROCESS, Err("shutting down".to_owned()));
-        }
-        results
+        join_all(results).await.into_iter().collect()
     }
 }
 
@@ -138,6 +174,7 @@ mod tests {
     use super::*;
     use crate::TaskGroup;
     use futures::FutureExt as _;
+    use std::sync::atomic::AtomicUsize;
 
     #[tokio::test(start_paused = true)]
     async fn run_checks_reports_each_component_and_reports_a_timeout_as_an_error() {
@@ -152,9 +189,49 @@ mod tests {
         assert!(!results.contains_key(PROCESS));
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn concurrent_and_repeated_calls_run_each_check_at_most_once_per_second() {
+        let health = Health::new(&Supervisor::new());
+        let calls = Arc::new(AtomicUsize::new(0));
+        let counter = calls.clone();
+        health.add_check("store", move || {
+            let call = counter.fetch_add(1, Ordering::Relaxed);
+            async move {
+                tokio::time::sleep(Duration::from_millis(500)).await;
+                Err(format!("call {call}"))
+            }
+            .boxed()
+        });
+        let results = join_all((0..200).map(|_| health.run_checks())).await;
+        let expected = Err("call 0".to_owned());
+        assert!(results.iter().all(|result| result["store"] == expected));
+        tokio::time::sleep(Duration::from_millis(999)).await;
+        assert_eq!(health.run_checks().await["store"], expected);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(health.run_checks().await["store"], Err("call 1".to_owned()));
+        assert_eq!(calls.load(Ordering::Relaxed), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_caller_that_leaves_does_not_prevent_the_checks_of_others() {
+        let health = Health::new(&Supervisor::new());
+        health.add_check("store", || {
+            async {
+                tokio::time::sleep(Duration::from_millis(500)).await;
+                Ok(())
+            }
+            .boxed()
+        });
+        let leaving_caller = tokio::time::timeout(Duration::from_millis(100), health.run_checks());
+        let (left, results) = tokio::join!(leaving_caller, health.run_checks());
+        assert!(left.is_err());
+        assert_eq!(results["store"], Ok(()));
+    }
+
     #[tokio::test]
     async fn the_process_is_not_ready_after_begin_shutdown() {
         let health = Health::new(&Supervisor::new());
+        assert!(!health.run_checks().await.contains_key(PROCESS));
         health.begin_shutdown();
         assert!(health.run_checks().await[PROCESS].is_err());
     }

@@ -33,10 +33,12 @@ macro_rules! contract_tests {
             }
             connections {
                 connection_is_visible_only_to_its_organization,
-                find_connections_for_org_returns_only_connections_of_the_organization,
+                connections_of_clients_are_only_connections_of_the_organization,
                 list_all_clients_returns_pages_of_clients_with_a_tenant,
+                list_of_clients_of_an_organization_is_ordered_counted_and_paged,
                 list_of_connections_is_ordered_counted_and_paged,
                 proxy_is_read_back_unchanged,
+                query_ends_when_its_visitor_stops,
                 satellite_is_found_for_every_organization,
                 unusual_values_are_read_back_unchanged,
             }
@@ -84,10 +86,12 @@ macro_rules! contract_tests {
                 disconnected_clients_are_deleted_in_chunks_oldest_disconnect_first,
             }
             mark_disconnected {
-                heartbeat_after_the_disconnect_restores_the_client,
-                mark_disconnected_does_not_undo_a_later_presence_message,
+                client_that_reconnects_after_the_disconnect_is_connected,
+                heartbeats_lookups_and_inventory_reports_do_not_prevent_the_disconnect,
+                mark_disconnected_does_not_end_a_connection_that_a_heartbeat_restored,
+                mark_disconnected_does_not_end_a_newer_connection,
                 mark_disconnected_ends_the_connection,
-                mark_disconnected_keeps_a_client_with_a_later_heartbeat,
+                mark_disconnected_has_the_time_of_the_database,
                 mark_disconnected_moves_the_disconnect_time_of_a_disconnected_client,
             }
             presence {

@@ -10,7 +10,9 @@ use crate::guarded_pool::GuardedConnection;
 use crate::transaction::PostgresTransaction;
 use crate::{PostgresStore, connect, lookup_results, search};
 use domain::{ClientId, OrgId, Tenant, Timestamp};
-use store::sql::{Access, Query, RowPage, SharedStatements, SqlDatabase, SqlSyntax, Statement};
+use store::sql::{
+    Access, Query, RowPage, RowVisitor, SharedStatements, SqlDatabase, SqlSyntax, Statement,
+};
 use store::{LookupResult, PageRequest, Result, StoreError};
 
 pub(crate) static SHARED_STATEMENTS: LazyLock<SharedStatements> = LazyLock::new(|| {
@@ -19,6 +21,7 @@ pub(crate) static SHARED_STATEMENTS: LazyLock<SharedStatements> = LazyLock::new(
         connection_count: "COALESCE(sum(delta), 0)::bigint AS count FROM org_connection_deltas",
         for_update: " FOR UPDATE",
         skip_locked: " FOR UPDATE SKIP LOCKED",
+        current_time: "clock_timestamp()",
     })
 });
 
@@ -78,6 +81,22 @@ impl SqlDatabase for PostgresStore {
         self.reserved_connections.with_connection(fetch).await
     }
 
+    async fn visit_rows(
+        &self,
+        access: Access,
+        query: Query<'_>,
+        visit: RowVisitor<'_, Row>,
+    ) -> Result<()> {
+        let query = pg_query(&query);
+        if access != Access::ApiRead {
+            let mut connection = self.pool.acquire().await?.close_when_canceled();
+            return connection.visit_rows(query, visit).await;
+        }
+        let read =
+            async |connection: &mut GuardedConnection| connection.visit_rows(query, visit).await;
+        self.reserved_connections.with_connection(read).await
+    }
+
     async fn execute(&self, query: Query<'_>) -> Result<u64> {
         driver::execute(&self.pool, pg_query(&query)).await
     }
@@ -105,8 +124,22 @@ impl SqlDatabase for PostgresStore {
         lookup_results::restore_tenants(&self.pool, clients, now).await
     }
 
-    async fn fetch_connections(&self, org: &OrgId, request: &PageRequest) -> Result<RowPage<Row>> {
-        search::fetch_connections(self, org, request).await
+    async fn visit_connections(
+        &self,
+        org: &OrgId,
+        request: &PageRequest,
+        visit: RowVisitor<'_, Row>,
+    ) -> Result<u64> {
+        search::visit_connections(self, org, request, visit).await
+    }
+
+    async fn fetch_org_clients(
+        &self,
+        org: &OrgId,
+        offset: u64,
+        limit: u64,
+    ) -> Result<RowPage<Row>> {
+        search::fetch_org_clients(self, org, offset, limit).await
     }
 
     async fn fetch_all_clients(&self, offset: u64, limit: u64) -> Result<RowPage<Row>> {

@@ -1,17 +1,22 @@
 //! Runs statements with sqlx, and converts between PostgreSQL types and Rust types.
 
 use std::borrow::Cow;
+use std::time::{Duration, Instant};
 
+use futures::TryStreamExt as _;
 use serde_json::Value;
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::{AssertSqlSafe, Column as _, PgConnection, Postgres, Row as _, TypeInfo as _};
 use time::OffsetDateTime;
+use tokio::time::timeout;
 
 use crate::error::store_error;
 use crate::guarded_pool::Executor;
 use domain::Timestamp;
 use store::Result;
-use store::sql::{ColumnReader, Parameter, Query, Statement, invalid_json, timestamp_from_micros};
+use store::sql::{
+    ColumnReader, Parameter, Query, RowVisitor, Statement, invalid_json, timestamp_from_micros,
+};
 
 /// A statement of the driver, to which parameters can be bound.
 pub(crate) type PgQuery = sqlx::query::Query<'static, Postgres, PgArguments>;
@@ -39,6 +44,40 @@ pub(crate) fn pg_query(query: &Query<'_>) -> PgQuery {
 
 pub(crate) async fn fetch_all(executor: impl Executor, query: PgQuery) -> Result<Vec<Row>> {
     executor.fetch_all(query).await
+}
+
+/// Maximum time to read and discard the rest of a result.
+const DISCARD_TIMEOUT: Duration = Duration::from_millis(50);
+
+/// Time after which a task that visits rows lets other tasks run. The visitor of a large row can need
+/// a millisecond, and the next row is usually available at once.
+const MAX_BUSY_TIME: Duration = Duration::from_millis(1);
+
+/// Passes each row to `visit` as soon as it is read, until `visit` returns `Break`. Returns whether
+/// another query can use the connection.
+///
+/// After `Break`, the server still sends the following rows. If there are so many that they are not
+/// read within a short time, the caller must close the connection.
+/// Only [`crate::guarded_pool`] calls this function.
+pub(crate) async fn visit_rows(
+    connection: &mut PgConnection,
+    query: PgQuery,
+    visit: RowVisitor<'_, Row>,
+) -> Result<bool> {
+    let mut rows = query.fetch(connection);
+    let mut busy_since = Instant::now();
+    while let Some(row) = rows.try_next().await.map_err(store_error)? {
+        if visit(Row(row))?.is_continue() {
+            if busy_since.elapsed() > MAX_BUSY_TIME {
+                tokio::task::yield_now().await;
+                busy_since = Instant::now();
+            }
+            continue;
+        }
+        let discard = async { while let Ok(Some(_)) = rows.try_next().await {} };
+        return Ok(timeout(DISCARD_TIMEOUT, discard).await.is_ok());
+    }
+    Ok(true)
 }
 
 /// Returns the number of changed rows.

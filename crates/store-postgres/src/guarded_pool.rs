@@ -22,6 +22,7 @@ use tokio::time::timeout;
 use crate::PostgresSettings;
 use crate::driver::{self, PgQuery, Row, pg_query};
 use crate::error::{store_error, unavailable};
+use store::sql::RowVisitor;
 use store::{Result, StoreError};
 
 store::statements! {
@@ -242,6 +243,24 @@ impl GuardedConnection {
     pub async fn ping(&mut self) -> Result<(), sqlx::Error> {
         let guard = self.guard.clone();
         guard.ping(self.connection()?).await
+    }
+
+    /// Returns whether an error or an unread result has closed the connection.
+    pub fn is_closed(&self) -> bool {
+        matches!(self.holder, Holder::Closed)
+    }
+
+    /// Passes each row to `visit` as soon as it is read, until `visit` returns `Break`. Closes the
+    /// connection if the rest of the result is large, because the rest would have to be read before
+    /// the next statement.
+    pub async fn visit_rows(&mut self, query: PgQuery, visit: RowVisitor<'_, Row>) -> Result<()> {
+        let is_reusable = self
+            .run(async |connection| driver::visit_rows(connection, query, visit).await)
+            .await?;
+        if !is_reusable {
+            self.holder = Holder::Closed;
+        }
+        Ok(())
     }
 
     /// Commits the transaction.

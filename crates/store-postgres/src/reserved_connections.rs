@@ -68,8 +68,10 @@ impl ReservedConnections {
         let connection = timeout(guard.acquire_timeout, self.acquire()).await;
         let mut reserved = connection.map_err(|_| timed_out())??;
         let result = query(&mut reserved.connection).await?;
-        reserved.last_used_at = Instant::now();
-        self.idle_connections.lock().push(reserved);
+        if !reserved.connection.is_closed() {
+            reserved.last_used_at = Instant::now();
+            self.idle_connections.lock().push(reserved);
+        }
         Ok(result)
     }
 

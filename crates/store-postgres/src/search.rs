@@ -10,8 +10,14 @@ use const_format::concatcp;
 use crate::PostgresStore;
 use crate::driver::Row;
 use domain::OrgId;
-use store::sql::{Access, CONNECTION_COLUMNS, ColumnReader as _, Query, RowPage, SqlDatabase as _};
+use store::sql::{
+    Access, CONNECTION_COLUMNS, ColumnReader as _, Query, RowPage, RowVisitor, SqlDatabase as _,
+};
 use store::{ConnectionFilter, PageRequest, PageStart, Result};
+
+/// Number of matches that are read without a count query. Few, because all of them are in memory at
+/// the same time.
+const FEW_MATCHES: u64 = 10;
 
 store::statements! {
     /// The subquery skips the rows before the offset and reads only an index. Only the rows of the
@@ -31,6 +37,16 @@ store::statements! {
           WHERE org_id = $1 AND client_id > $3 ORDER BY client_id LIMIT $2"
     );
 
+    PAGE_OF_ORG_CLIENTS = "
+        SELECT total.count, page.* FROM (
+            SELECT COALESCE(sum(delta), 0)::bigint AS count
+              FROM org_connection_deltas WHERE org_id = $1) AS total
+          LEFT JOIN (
+            SELECT client_id, org_id, COALESCE(account, '') AS account FROM connections
+             WHERE client_id IN (SELECT client_id FROM connections
+                 WHERE org_id = $1 ORDER BY client_id LIMIT $2 OFFSET $3)) AS page ON true
+         ORDER BY page.client_id";
+
     PAGE_OF_ALL_CLIENTS = "
         SELECT total.count, page.* FROM (
             SELECT COALESCE(sum(delta), 0)::bigint AS count FROM org_connection_deltas) AS total
@@ -41,38 +57,46 @@ store::statements! {
          ORDER BY page.org_id, page.client_id";
 }
 
-pub(crate) async fn fetch_connections(
+pub(crate) async fn visit_connections(
     store: &PostgresStore,
     org: &OrgId,
     request: &PageRequest,
-) -> Result<RowPage<Row>> {
+    visit: RowVisitor<'_, Row>,
+) -> Result<u64> {
     let (filter, limit) = (&request.filter, request.limit);
     match &request.start {
         PageStart::Offset(offset) if filter.is_empty() => {
             let parameters = [org.into(), limit.into(), (*offset).into()];
-            fetch_page(store, PAGE_AT_OFFSET.with(parameters)).await
+            visit_page(store, PAGE_AT_OFFSET.with(parameters), visit).await
         }
         PageStart::After(client_id) if filter.is_empty() => {
             let parameters = [org.into(), limit.into(), client_id.as_str().into()];
             let query = PAGE_AFTER_CLIENT.with(parameters);
-            fetch_page_without_count(store, query).await
+            visit_page_without_count(store, query, visit).await
         }
         PageStart::After(client_id) => {
             let query = filtered_page_after(org, filter, client_id, limit);
-            fetch_page_without_count(store, query).await
+            visit_page_without_count(store, query, visit).await
         }
         PageStart::Offset(offset) => {
-            // A fact usually matches one client. If all matches fit on the first page, the number
-            // of rows on the page is the count, and no count query is needed.
+            // A fact usually matches one client. If there are so few matches, their number is the
+            // count, and no count query is needed.
             if *offset == 0 && !filter.facts.is_empty() {
-                let query = filtered_page_after(org, filter, "", limit);
+                let max_rows = limit.min(FEW_MATCHES);
+                let query = filtered_page_after(org, filter, "", max_rows);
                 let rows = store.fetch_all(Access::Read, query).await?;
                 let total_count = rows.len() as u64;
-                if total_count < limit {
-                    return Ok(RowPage { total_count, rows });
+                if total_count < max_rows {
+                    for row in rows {
+                        if visit(row)?.is_break() {
+                            break;
+                        }
+                    }
+                    return Ok(total_count);
                 }
             }
-            fetch_page(store, filtered_page_at_offset(org, filter, *offset, limit)).await
+            let query = filtered_page_at_offset(org, filter, *offset, limit);
+            visit_page(store, query, visit).await
         }
     }
 }
@@ -86,6 +110,16 @@ pub(crate) async fn fetch_all_clients(
     fetch_page(store, query).await
 }
 
+pub(crate) async fn fetch_org_clients(
+    store: &PostgresStore,
+    org: &OrgId,
+    offset: u64,
+    limit: u64,
+) -> Result<RowPage<Row>> {
+    let query = PAGE_OF_ORG_CLIENTS.with([org.into(), limit.into(), offset.into()]);
+    fetch_page(store, query).await
+}
+
 /// Reads a page whose rows have the total count in the column `count`. The `LEFT JOIN` returns one
 /// row with a null `client_id` if the page is empty.
 async fn fetch_page(store: &PostgresStore, query: Query<'_>) -> Result<RowPage<Row>> {
@@ -94,11 +128,32 @@ async fn fetch_page(store: &PostgresStore, query: Query<'_>) -> Result<RowPage<R
     Ok(RowPage { total_count, rows })
 }
 
-async fn fetch_page_without_count(store: &PostgresStore, query: Query<'_>) -> Result<RowPage<Row>> {
-    Ok(RowPage {
-        total_count: 0,
-        rows: store.fetch_all(Access::Read, query).await?,
-    })
+/// Like [`fetch_page`], but passes the rows to `visit` and returns the total count.
+async fn visit_page(
+    store: &PostgresStore,
+    query: Query<'_>,
+    visit: RowVisitor<'_, Row>,
+) -> Result<u64> {
+    let mut total_count = None;
+    let mut visit_row = |row: Row| {
+        if total_count.is_none() {
+            total_count = Some(row.count("count")?);
+        }
+        visit(row)
+    };
+    store
+        .visit_rows(Access::Read, query, &mut visit_row)
+        .await?;
+    Ok(total_count.unwrap_or(0))
+}
+
+async fn visit_page_without_count(
+    store: &PostgresStore,
+    query: Query<'_>,
+    visit: RowVisitor<'_, Row>,
+) -> Result<u64> {
+    store.visit_rows(Access::Read, query, visit).await?;
+    Ok(0)
 }
 
 /// Selects the rows that match the filter, and counts all matches.

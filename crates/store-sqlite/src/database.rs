@@ -1,6 +1,7 @@
 //! [`SqlDatabase`] for SQLite: runs statements on the writer connection or on the reader
 //! connections.
 
+use std::ops::ControlFlow;
 use std::sync::LazyLock;
 
 use async_trait::async_trait;
@@ -12,10 +13,11 @@ use crate::transaction::SqliteTransaction;
 use crate::{SqliteStore, search};
 use domain::{ClientId, OrgId, Tenant, Timestamp};
 use store::sql::{
-    Access, ColumnReader as _, Query, RowPage, SharedStatements, SqlDatabase, SqlSyntax, Statement,
+    Access, ColumnReader as _, Query, RowPage, RowVisitor, SharedStatements, SqlDatabase,
+    SqlSyntax, Statement,
 };
 use store::sql::{LookupColumns, SqlTransaction as _};
-use store::{LookupOutcome, LookupResult, PageRequest, PageStart, Result};
+use store::{ConnectionFilter, LookupOutcome, LookupResult, PageRequest, PageStart, Result};
 
 /// SQLite needs no row locks, because a write transaction locks the whole database.
 const SYNTAX: SqlSyntax = SqlSyntax {
@@ -23,6 +25,7 @@ const SYNTAX: SqlSyntax = SqlSyntax {
     connection_count: "count(*) AS count FROM connections WHERE org_id <> ''",
     for_update: "",
     skip_locked: "",
+    current_time: "CAST(unixepoch('subsec') * 1000000 AS INTEGER)",
 };
 
 pub(crate) static SHARED_STATEMENTS: LazyLock<SharedStatements> =
@@ -75,6 +78,10 @@ store::statements! {
         "SELECT client_id, org_id, account FROM connections
           WHERE org_id <> '' ORDER BY org_id, client_id LIMIT $1 OFFSET $2";
 
+    PAGE_OF_ORG_CLIENTS =
+        "SELECT client_id, org_id, account FROM connections
+          WHERE org_id = $1 ORDER BY client_id LIMIT $2 OFFSET $3";
+
     pub(crate) FIND_MIGRATIONS_TABLE =
         "SELECT 1 FROM sqlite_master WHERE name = '_sqlx_migrations'";
 
@@ -88,9 +95,25 @@ impl SqliteStore {
         GuardedConnection::begin(pool, &self.files, begin).await
     }
 
-    /// Reads a page. One transaction reads the count and the rows, so both belong to the same
-    /// snapshot.
-    async fn fetch_page(&self, count: Option<Query<'_>>, page: Query<'_>) -> Result<RowPage<Row>> {
+    /// Reads a page and its count, and returns all rows.
+    async fn fetch_page(&self, count: Query<'_>, page: Query<'_>) -> Result<RowPage<Row>> {
+        let mut rows = Vec::new();
+        let mut collect = |row| {
+            rows.push(row);
+            Ok(ControlFlow::Continue(()))
+        };
+        let total_count = self.visit_page(Some(count), page, &mut collect).await?;
+        Ok(RowPage { total_count, rows })
+    }
+
+    /// Reads a page, and returns its count. One transaction reads the count and the rows, so both
+    /// belong to the same snapshot.
+    async fn visit_page(
+        &self,
+        count: Option<Query<'_>>,
+        page: Query<'_>,
+        visit: RowVisitor<'_, Row>,
+    ) -> Result<u64> {
         let mut snapshot = self.begin_with(&self.readers, BEGIN_SNAPSHOT).await?;
         let mut total_count = 0;
         if let Some(count) = count {
@@ -98,9 +121,9 @@ impl SqliteStore {
                 total_count = row.count("count")?;
             }
         }
-        let rows = snapshot.fetch_all(sqlite_query(&page)).await?;
+        snapshot.visit_rows(sqlite_query(&page), visit).await?;
         snapshot.commit().await?;
-        Ok(RowPage { total_count, rows })
+        Ok(total_count)
     }
 
     /// Runs several statements in one transaction. Returns the numbers of changed rows.
@@ -137,6 +160,20 @@ impl SqlDatabase for SqliteStore {
             self.files.check()?;
         }
         Ok(rows)
+    }
+
+    async fn visit_rows(
+        &self,
+        access: Access,
+        query: Query<'_>,
+        visit: RowVisitor<'_, Row>,
+    ) -> Result<()> {
+        let pool = match access {
+            Access::Write => &self.writer,
+            Access::Read | Access::ApiRead => &self.readers,
+        };
+        let mut connection = GuardedConnection::acquire(pool, &self.files).await?;
+        connection.visit_rows(sqlite_query(&query), visit).await
     }
 
     async fn execute(&self, query: Query<'_>) -> Result<u64> {
@@ -181,19 +218,36 @@ impl SqlDatabase for SqliteStore {
         Ok(self.execute_all(queries).await?.into_iter().sum())
     }
 
-    async fn fetch_connections(&self, org: &OrgId, request: &PageRequest) -> Result<RowPage<Row>> {
+    async fn visit_connections(
+        &self,
+        org: &OrgId,
+        request: &PageRequest,
+        visit: RowVisitor<'_, Row>,
+    ) -> Result<u64> {
         let count = match request.start {
             PageStart::Offset(_) => Some(search::count_query(org, &request.filter)),
             PageStart::After(_) => None,
         };
-        self.fetch_page(count, search::page_query(org, request))
+        self.visit_page(count, search::page_query(org, request), visit)
             .await
+    }
+
+    async fn fetch_org_clients(
+        &self,
+        org: &OrgId,
+        offset: u64,
+        limit: u64,
+    ) -> Result<RowPage<Row>> {
+        let filter = ConnectionFilter::default();
+        let count = search::count_query(org, &filter);
+        let page = PAGE_OF_ORG_CLIENTS.with([org.into(), limit.into(), offset.into()]);
+        self.fetch_page(count, page).await
     }
 
     async fn fetch_all_clients(&self, offset: u64, limit: u64) -> Result<RowPage<Row>> {
         let count = SHARED_STATEMENTS.connection_count();
         let page = PAGE_OF_ALL_CLIENTS.with([limit.into(), offset.into()]);
-        self.fetch_page(Some(count), page).await
+        self.fetch_page(count, page).await
     }
 
     async fn save_lookup_results(&self, results: &[LookupResult], now: Timestamp) -> Result<u64> {

@@ -2,7 +2,9 @@
 //! microseconds since 1970, and JSON as text.
 
 use std::borrow::Cow;
+use std::time::{Duration, Instant};
 
+use futures::TryStreamExt as _;
 use serde_json::{Value, json};
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
 use sqlx::{AssertSqlSafe, Row as _, Sqlite, SqliteExecutor};
@@ -10,7 +12,7 @@ use sqlx::{AssertSqlSafe, Row as _, Sqlite, SqliteExecutor};
 use crate::error::store_error;
 use domain::Timestamp;
 use store::Result;
-use store::sql::{ColumnReader, Parameter, Query, invalid_json, timestamp_from_micros};
+use store::sql::{ColumnReader, Parameter, Query, RowVisitor, invalid_json, timestamp_from_micros};
 
 pub(crate) type SqliteQuery = sqlx::query::Query<'static, Sqlite, SqliteArguments>;
 
@@ -38,6 +40,34 @@ where
 {
     let found = query.fetch_all(executor).await;
     Ok(found.map_err(store_error)?.into_iter().map(Row).collect())
+}
+
+/// Time after which a task that visits rows lets other tasks run. The visitor of a large row can need
+/// a millisecond, and the next row is usually available at once.
+const MAX_BUSY_TIME: Duration = Duration::from_millis(1);
+
+/// Passes each row to `visit` as soon as it is read, until `visit` returns `Break`. SQLite does not
+/// compute the following rows.
+pub(crate) async fn visit_rows<'c, E>(
+    executor: E,
+    query: SqliteQuery,
+    visit: RowVisitor<'_, Row>,
+) -> Result<()>
+where
+    E: SqliteExecutor<'c>,
+{
+    let mut rows = query.fetch(executor);
+    let mut busy_since = Instant::now();
+    while let Some(row) = rows.try_next().await.map_err(store_error)? {
+        if visit(Row(row))?.is_break() {
+            break;
+        }
+        if busy_since.elapsed() > MAX_BUSY_TIME {
+            tokio::task::yield_now().await;
+            busy_since = Instant::now();
+        }
+    }
+    Ok(())
 }
 
 /// Returns the number of changed rows.

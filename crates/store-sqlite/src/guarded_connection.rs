@@ -9,7 +9,7 @@ use sqlx::{Sqlite, SqliteConnection, SqlitePool};
 use crate::database_files::DatabaseFiles;
 use crate::driver::{self, Row, SqliteQuery, sqlite_query};
 use crate::error::store_error;
-use store::sql::Statement;
+use store::sql::{RowVisitor, Statement};
 use store::{Result, StoreError};
 
 store::statements! {
@@ -63,6 +63,16 @@ impl GuardedConnection {
 
     pub async fn fetch_all(&mut self, query: SqliteQuery) -> Result<Vec<Row>> {
         self.run(async |connection| driver::fetch_all(connection, query).await)
+            .await
+    }
+
+    /// Passes each row to `visit` as soon as it is read, until `visit` returns `Break`.
+    pub async fn visit_rows(
+        &mut self,
+        query: SqliteQuery,
+        visit: RowVisitor<'_, Row>,
+    ) -> Result<()> {
+        self.run(async |connection| driver::visit_rows(connection, query, visit).await)
             .await
     }
 

@@ -38,7 +38,7 @@ pub use batch::{
     ConnectionEnd, ConnectionUpsert, HeartbeatUpdate, PresenceBatch, SplitBatch, TenantChange,
 };
 pub use bisect::{PartsObserver, RejectedPart, record_batch_in_parts};
-pub use connections::ConnectionRepository;
+pub use connections::{ConnectionRepository, ConnectionVisitor};
 pub use dead_letter_limit::enforce_dead_letter_limit;
 pub use dead_letters::{
     DeadLetter, DeadLetterCount, DeadLetterFilter, DeadLetterLimits, DeadLetterRepository,

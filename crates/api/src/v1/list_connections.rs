@@ -2,18 +2,18 @@
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{OriginalUri, Path, State};
+use axum::response::Response;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::unknown_account_error;
-use crate::SharedState;
 use crate::audit::{AuditedAction, run_audited};
 use crate::auth::ManagementCaller;
 use crate::error::{self, ApiError};
-use crate::json::Json;
-use crate::pagination::{PageParams, Paginated};
+use crate::large_responses::LargeResponsePermit;
+use crate::pagination::{DEFAULT_PAGE_SIZE, PageParams, Paginated};
+use crate::{ApiState, SharedState};
 use domain::{ClientId, Tenant};
-use store::PageRequest;
 
 const INVALID_INPUT_TITLE: &str = "Unable to process input parameters";
 
@@ -48,7 +48,7 @@ pub(super) async fn list_all_connections(
     State(state): State<SharedState>,
     caller: ManagementCaller,
     OriginalUri(uri): OriginalUri,
-) -> Result<Json<Paginated<AccountConnections>>, ApiError> {
+) -> Result<Response, ApiError> {
     let page = PageParams::from_query(&uri, INVALID_INPUT_TITLE)?;
     let action = AuditedAction {
         caller: &caller.audit_name,
@@ -57,19 +57,17 @@ pub(super) async fn list_all_connections(
         client_id: "",
     };
     let list_clients = async {
-        Ok(state
+        let permit = permit_for(&state, page).await;
+        let clients = state
             .connections
             .list_all_clients(page.offset, page.limit)
-            .await?)
+            .await?;
+        Ok((permit, clients))
     };
-    let client_page = run_audited(&action, list_clients).await?;
+    let (permit, client_page) = run_audited(&action, list_clients).await?;
     let data = group_by_account(client_page.clients);
-    Ok(Json(Paginated::offset_page(
-        &uri,
-        page,
-        client_page.total_count,
-        data,
-    )))
+    let response = Paginated::offset_page(&uri, page, client_page.total_count, data);
+    Ok(state.large_responses.respond_json(&response, permit))
 }
 
 /// List the connections of an account
@@ -97,7 +95,7 @@ pub(super) async fn list_account_connections(
     caller: ManagementCaller,
     account: Result<Path<String>, PathRejection>,
     OriginalUri(uri): OriginalUri,
-) -> Result<Json<Paginated<String>>, ApiError> {
+) -> Result<Response, ApiError> {
     let account = account.map(|Path(account)| account).unwrap_or_default();
     if !account.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(error::path_not_found().await);
@@ -109,21 +107,30 @@ pub(super) async fn list_account_connections(
         tenant: &account,
         client_id: "",
     };
-    let list_connections = async {
+    let list_clients = async {
         let org = state.find_org_by_account(&account).await?;
         let org = org.ok_or_else(|| unknown_account_error(INVALID_INPUT_TITLE))?;
-        let request = PageRequest::at_offset(page.offset, page.limit);
-        Ok(state
+        let permit = permit_for(&state, page).await;
+        let clients = state
             .connections
-            .list_connections_for_org(&org, &request)
-            .await?)
+            .list_clients_for_org(&org, page.offset, page.limit)
+            .await?;
+        Ok((permit, clients))
     };
-    let connection_page = run_audited(&action, list_connections).await?;
-    let count = connection_page.total_count;
-    let connections = connection_page.connections.into_iter();
-    let client_ids = connections.map(|connection| connection.client_id.to_string());
-    let response = Paginated::offset_page(&uri, page, count, client_ids.collect());
-    Ok(Json(response))
+    let (permit, client_page) = run_audited(&action, list_clients).await?;
+    let client_ids = client_page.clients.into_iter();
+    let data = client_ids.map(|(_, client_id)| client_id.to_string());
+    let count = client_page.total_count;
+    let response = Paginated::offset_page(&uri, page, count, data.collect());
+    Ok(state.large_responses.respond_json(&response, permit))
+}
+
+/// Waits for a permit if the page can be large. A page of the default size is small.
+async fn permit_for(state: &ApiState, page: PageParams) -> Option<LargeResponsePermit> {
+    if page.limit <= DEFAULT_PAGE_SIZE {
+        return None;
+    }
+    state.large_responses.permit().await
 }
 
 /// Groups clients by account number. The groups are in the order in which their first clients occur

@@ -1,17 +1,20 @@
 //! `GET /v2/connections`: returns a page of the organization's connections that match the filters.
 //! The caller selects the page by an offset or by a cursor.
 
+use std::ops::ControlFlow;
+
 use axum::extract::{OriginalUri, State};
-use axum::http::Uri;
+use axum::response::Response;
+use domain::{Connection, OrgId};
 use utoipa::IntoParams;
 
 use super::list_filters::{FilterParams, parse_filters};
 use super::{ConnectionView, INVALID_REQUEST_TITLE};
-use crate::SharedState;
 use crate::auth::OrgCaller;
 use crate::error::ApiError;
-use crate::json::Json;
-use crate::pagination::{PageParams, Paginated, last_param_value, query_params};
+use crate::large_responses::{Elements, Rejected};
+use crate::pagination::{PageHead, PageParams, Paginated, last_param_value, query_params};
+use crate::{ApiState, SharedState};
 use store::{PageRequest, PageStart};
 
 /// OpenAPI description of the query parameter `cursor`.
@@ -43,7 +46,7 @@ pub(super) async fn list_connections(
     State(state): State<SharedState>,
     caller: OrgCaller,
     OriginalUri(uri): OriginalUri,
-) -> Result<Json<Paginated<ConnectionView>>, ApiError> {
+) -> Result<Response, ApiError> {
     let params = query_params(&uri);
     let page = PageParams::from_query(&uri, INVALID_REQUEST_TITLE)?;
     let mut request = PageRequest::at_offset(page.offset, page.limit);
@@ -53,39 +56,89 @@ pub(super) async fn list_connections(
         // client id contains NUL, so the truncated cursor selects the same page.
         let client_id = cursor.split('\0').next().unwrap_or_default();
         request.start = PageStart::After(client_id.to_owned());
-        return list_after_cursor(&state, &caller, request, &uri).await;
     }
-    let connection_page = state
-        .connections
-        .list_connections_for_org(&caller.org_id, &request)
-        .await?;
-    let count = connection_page.total_count;
-    let connections = connection_page.connections.into_iter();
-    let data = connections.map(Into::into).collect();
-    Ok(Json(Paginated::offset_page(&uri, page, count, data)))
+    let ConnectionPage {
+        total_count,
+        elements,
+        connection_count,
+        next_cursor,
+        is_full,
+    } = read_page(&state, &caller.org_id, request.clone()).await?;
+    let head = match request.start {
+        PageStart::Offset(offset) => {
+            let next_offset = is_full.then_some(offset.saturating_add(connection_count));
+            PageHead::offset_page(&uri, page, total_count, next_offset)
+        }
+        PageStart::After(_) => PageHead::cursor_page(&uri, page.limit, next_cursor),
+    };
+    let head = head.to_json();
+    Ok(state.large_responses.respond(head, elements, b"]}"))
 }
 
-/// Returns the page after the cursor.
-///
-/// Reads one connection more than the page contains. If this connection exists, there is a next
-/// page.
-async fn list_after_cursor(
-    state: &SharedState,
-    caller: &OrgCaller,
+/// The connections of a page, as JSON.
+struct ConnectionPage {
+    total_count: u64,
+    elements: Elements,
+    connection_count: u64,
+    /// Cursor of the next page. `None` if no connection follows this page.
+    next_cursor: Option<String>,
+    /// Whether the page ended at the size limit of a response, and more connections follow.
+    is_full: bool,
+}
+
+/// Reads a page. A page that is larger than a small response waits for a permit.
+async fn read_page(
+    state: &ApiState,
+    org: &OrgId,
     mut request: PageRequest,
-    uri: &Uri,
-) -> Result<Json<Paginated<ConnectionView>>, ApiError> {
+) -> Result<ConnectionPage, ApiError> {
     let limit = request.limit;
-    request.limit = if limit == 0 { 0 } else { limit + 1 };
-    let connection_page = state
-        .connections
-        .list_connections_for_org(&caller.org_id, &request)
-        .await?;
-    let mut connections = connection_page.connections;
-    let has_next_page = connections.len() as u64 > limit;
-    connections.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-    let last_connection = connections.last().filter(|_| has_next_page);
-    let next_cursor = last_connection.map(|connection| connection.client_id.to_string());
-    let data = connections.into_iter().map(Into::into).collect();
-    Ok(Json(Paginated::cursor_page(uri, limit, next_cursor, data)))
+    if limit > 0 && matches!(request.start, PageStart::After(_)) {
+        // If this additional connection exists, there is a next page.
+        request.limit = limit + 1;
+    }
+    let mut permit = None;
+    loop {
+        let mut page = ConnectionPage {
+            total_count: 0,
+            elements: state.large_responses.elements(permit.take()),
+            connection_count: 0,
+            next_cursor: None,
+            is_full: false,
+        };
+        let mut last_client_id = None;
+        let mut rejected = None;
+        let mut visit = |connection: Connection| {
+            let client_id = connection.client_id.to_string();
+            let pushed = if page.connection_count == limit {
+                Err(None)
+            } else {
+                let pushed = page.elements.push(&ConnectionView::from(connection));
+                pushed.map_err(Some)
+            };
+            match pushed {
+                Ok(()) => {
+                    page.connection_count += 1;
+                    last_client_id = Some(client_id);
+                    ControlFlow::Continue(())
+                }
+                Err(reason) => {
+                    rejected = reason;
+                    page.next_cursor = last_client_id.take();
+                    ControlFlow::Break(())
+                }
+            }
+        };
+        let visited = state
+            .connections
+            .visit_connections_for_org(org, &request, &mut visit);
+        page.total_count = visited.await?;
+        if rejected == Some(Rejected::PermitNeeded) {
+            drop(page);
+            permit = state.large_responses.permit().await;
+            continue;
+        }
+        page.is_full = rejected == Some(Rejected::Full);
+        return Ok(page);
+    }
 }

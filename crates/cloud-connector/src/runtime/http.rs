@@ -88,7 +88,6 @@ fn api_state(context: &BuildContext<'_>, publishing: &Publishing, keys: Keys) ->
         connections: context.repositories.connections.clone(),
         delivery,
         ack_timeout: context.config.mqtt.publish_timeout.get(),
-        clock: context.clock.clone(),
         keys,
         account_translator: account_translator(context.config)?,
         tasks: context.stages.http.clone(),

@@ -21,9 +21,6 @@ use service::{Health, TaskGroup};
 /// Name of the publisher's MQTT connection in the response of `/readiness`.
 const COMPONENT: &str = "mqtt_api";
 
-/// Maximum packet size that the MQTT specification allows.
-const MQTT_MAX_PACKET_BYTES: usize = 256 * 1024 * 1024;
-
 /// The publisher and its connection.
 pub(super) struct Publishing {
     pub publisher: Arc<dyn ClientPublisher>,
@@ -69,12 +66,7 @@ impl Publishing {
 /// Creates the MQTT client that publishes messages and receives responses.
 fn connect_to_external_broker(context: &BuildContext<'_>) -> Result<ReconnectingClient> {
     let client_id = format!("cloud-connector-out-{}", uuid::Uuid::new_v4().simple());
-    let mut options =
-        ConnectOptions::from_config(&context.config.mqtt, &client_id, SessionKind::Clean);
-    // The MQTT client closes the connection when it receives a packet over the limit. This
-    // connection publishes the messages of all callers, and one large response must not close
-    // it. Therefore the limit is the largest packet size that MQTT allows.
-    options.max_packet_size = MQTT_MAX_PACKET_BYTES;
+    let options = ConnectOptions::from_config(&context.config.mqtt, &client_id, SessionKind::Clean);
     let on_message = match_responses(context.responses.clone(), context.clock.clone());
     Ok(ReconnectingClient::new(options, on_message)?)
 }

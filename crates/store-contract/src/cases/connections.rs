@@ -1,8 +1,10 @@
 //! Connections as the API reads them.
 
-use domain::{ClientKind, MessageId};
+use std::ops::ControlFlow;
+
+use domain::{ClientId, ClientKind, Connection, MessageId};
 use serde_json::json;
-use store::{PageRequest, TenantChange};
+use store::{ConnectionUpsert, PageRequest, PageStart, TenantChange};
 use test_support::stores::TestStore;
 
 use crate::fixtures::{
@@ -105,9 +107,21 @@ pub async fn proxy_is_read_back_unchanged(store: &TestStore) {
     assert_eq!(found.info, proxy.info);
 }
 
-pub async fn find_connections_for_org_returns_only_connections_of_the_organization(
-    store: &TestStore,
-) {
+async fn connections_of_clients(store: &TestStore, clients: &[ClientId]) -> Vec<Connection> {
+    let mut connections = Vec::new();
+    let mut collect = |connection| {
+        connections.push(connection);
+        ControlFlow::Continue(())
+    };
+    store
+        .connections
+        .visit_connections_of_clients(&org("1"), clients, &mut collect)
+        .await
+        .unwrap();
+    connections
+}
+
+pub async fn connections_of_clients_are_only_connections_of_the_organization(store: &TestStore) {
     record_online(
         store,
         vec![
@@ -119,20 +133,92 @@ pub async fn find_connections_for_org_returns_only_connections_of_the_organizati
     )
     .await;
     let requested_ids = ["a", "b", "c", "d", "a", "x"].map(client);
-    let found = store
-        .connections
-        .find_connections_for_org(&org("1"), &requested_ids)
-        .await
-        .unwrap();
+    let found = connections_of_clients(store, &requested_ids).await;
     let mut names: Vec<&str> = found.iter().map(|found| found.client_id.as_str()).collect();
     names.sort_unstable();
     assert_eq!(names, ["a", "d"]);
-    let found = store
-        .connections
-        .find_connections_for_org(&org("1"), &[])
-        .await
-        .unwrap();
-    assert!(found.is_empty());
+    assert_eq!(connections_of_clients(store, &[]).await, []);
+}
+
+/// Rows that are too large to be sent at once: a query ends when its visitor has enough of them,
+/// and the next query works.
+pub async fn query_ends_when_its_visitor_stops(store: &TestStore) {
+    let upserts: Vec<ConnectionUpsert> = (0..300)
+        .map(|i| {
+            let mut upsert = upsert_for_org(&format!("client-{i:03}"), "1");
+            let facts = json!({"fqdn": format!("host-{i:03}"), "large": "x".repeat(100_000)});
+            upsert.info.canonical_facts = facts;
+            upsert
+        })
+        .collect();
+    for chunk in upserts.chunks(100) {
+        record_online(store, chunk.to_vec()).await;
+    }
+    let all_ids: Vec<ClientId> = upserts.iter().map(|row| row.client_id.clone()).collect();
+    let mut filtered = PageRequest::at_offset(0, 1000);
+    filtered.filter.require_fact("fqdn", "host-007");
+    let mut by_prefix = PageRequest::at_offset(10, 1000);
+    by_prefix.filter.require_prefix("client");
+    let mut after = PageRequest::at_offset(0, 1000);
+    after.start = PageStart::After("client-100".to_owned());
+    for (request, first, total_count) in [
+        (PageRequest::at_offset(20, 1000), "client-020", 300),
+        (filtered, "client-007", 1),
+        (by_prefix, "client-010", 300),
+        (after, "client-101", 0),
+    ] {
+        for max_rows in [1, 2] {
+            let mut visited = Vec::new();
+            let mut visit = |connection: Connection| {
+                visited.push(connection.client_id.as_str().to_owned());
+                if visited.len() == max_rows {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
+            };
+            let count = store
+                .connections
+                .visit_connections_for_org(&org("1"), &request, &mut visit)
+                .await;
+            assert_eq!(count.unwrap(), total_count, "{request:?}");
+            assert_eq!(visited[0], first, "{request:?}");
+            assert!(visited.len() <= max_rows, "{request:?}");
+        }
+        let mut visited = 0;
+        let mut visit = |_| {
+            visited += 1;
+            ControlFlow::Break(())
+        };
+        store
+            .connections
+            .visit_connections_of_clients(&org("1"), &all_ids, &mut visit)
+            .await
+            .unwrap();
+        assert_eq!(visited, 1);
+    }
+}
+
+pub async fn list_of_clients_of_an_organization_is_ordered_counted_and_paged(store: &TestStore) {
+    let clients = ["c", "a", "b"].map(|name| upsert_for_org(name, "1"));
+    record_online(store, clients.to_vec()).await;
+    record_online(store, vec![upsert_for_org("d", "2")]).await;
+    for (offset, limit, expected) in [
+        (0, 10, &["a", "b", "c"][..]),
+        (1, 1, &["b"]),
+        (3, 10, &[]),
+        (0, 0, &[]),
+    ] {
+        let page = store
+            .connections
+            .list_clients_for_org(&org("1"), offset, limit)
+            .await
+            .unwrap();
+        assert_eq!(page.total_count, 3);
+        let names = page.clients.iter().map(|(_, client)| client.as_str());
+        assert_eq!(names.collect::<Vec<_>>(), expected, "{offset} {limit}");
+        assert!(page.clients.iter().all(|(owner, _)| *owner == tenant("1")));
+    }
 }
 
 pub async fn satellite_is_found_for_every_organization(store: &TestStore) {

@@ -2,14 +2,14 @@
 
 use async_trait::async_trait;
 
-use domain::{ClientId, Timestamp};
+use domain::{ClientId, Connection, Timestamp};
 
 use super::query::Query;
-use super::row::ColumnReader;
+use super::row::{self, ColumnReader};
 use super::statements::SharedStatements;
 use crate::batch::{ConnectionEnd, ConnectionUpsert, HeartbeatUpdate, PresenceBatch, TenantChange};
 use crate::dead_letters::{DeadLetter, DeadLetterLimits};
-use crate::error::Result;
+use crate::error::{Result, StoreError};
 use crate::partitions::{PartitionLease, ReceivedAt};
 use crate::presence::WriteOutcome;
 
@@ -166,17 +166,26 @@ async fn enforce_limits(
     Ok(())
 }
 
-/// Ends the connection of a client, unless its latest presence message is later than `time`.
+/// Ends a connection, unless the client has reconnected since the connection was read.
+///
+/// The disconnect has the time of the database, because the clock of this host can differ from the
+/// clocks of other hosts. If the client's latest message has a later time, the disconnect has the
+/// time of that message: the message was recorded before the disconnect.
 pub(super) async fn mark_disconnected(
     mut transaction: impl SqlTransaction,
     statements: &SharedStatements,
-    client: &ClientId,
-    time: Timestamp,
+    connection: &Connection,
 ) -> Result<bool> {
-    let query = statements.latest_presence_message.with([client.into()]);
-    let is_ended = match transaction.fetch_all(query).await?.first() {
-        Some(row) if row.timestamp("presence_received_at")? > time => return Ok(false),
-        Some(_) => {
+    let client = &connection.client_id;
+    let query = statements.current_connection.with([client.into()]);
+    let rows = transaction.fetch_all(query).await?;
+    let current = rows.first().map(row::current_connection).transpose()?;
+    // The time is read after the row is locked, so no message is recorded between the two.
+    let database_time = database_time(&mut transaction, statements).await?;
+    let is_ended = match current {
+        Some(current) if !current.is_same_as(connection) => return Ok(false),
+        Some(current) => {
+            let time = database_time.max(current.latest_message_at);
             let end = ConnectionEnd {
                 client_id: client.clone(),
                 received_at: ReceivedAt::from_time(time),
@@ -186,13 +195,25 @@ pub(super) async fn mark_disconnected(
         // Does not end connections, because the client can connect at this moment.
         None => {
             let statement = statements.update_disconnect_time;
-            let query = statement.with([client.into(), time.into()]);
+            let query = statement.with([client.into(), database_time.into()]);
             transaction.execute(query).await?;
             false
         }
     };
     transaction.commit().await?;
     Ok(is_ended)
+}
+
+async fn database_time(
+    transaction: &mut impl SqlTransaction,
+    statements: &SharedStatements,
+) -> Result<Timestamp> {
+    let rows = transaction
+        .fetch_all(statements.database_time.with([]))
+        .await?;
+    let row = rows.first();
+    let row = row.ok_or_else(|| StoreError::CorruptRow("no database time".to_owned()))?;
+    row.timestamp("database_time")
 }
 
 /// The columns of a row that a [`TenantChange`] sets.

@@ -1,13 +1,15 @@
 //! [`ConnectionRepository`] of a SQL database.
 
+use std::ops::ControlFlow;
+
 use async_trait::async_trait;
 
-use domain::{ClientId, Connection, OrgId, Timestamp};
+use domain::{ClientId, Connection, OrgId};
 
-use super::{Access, ColumnReader as _, RowPage, SqlDatabase, batch, fetch_optional, row};
-use crate::connections::ConnectionRepository;
+use super::{Access, ColumnReader, RowPage, SqlDatabase, batch, fetch_optional, row};
+use crate::connections::{ConnectionRepository, ConnectionVisitor};
 use crate::error::Result;
-use crate::page::{ClientPage, ConnectionPage, PageRequest};
+use crate::page::{ClientPage, PageRequest};
 
 #[async_trait]
 impl<D: SqlDatabase> ConnectionRepository for D {
@@ -22,15 +24,17 @@ impl<D: SqlDatabase> ConnectionRepository for D {
         row.as_ref().map(row::connection).transpose()
     }
 
-    async fn find_connections_for_org(
+    async fn visit_connections_of_clients(
         &self,
         org: &OrgId,
         clients: &[ClientId],
-    ) -> Result<Vec<Connection>> {
+        visit: ConnectionVisitor<'_>,
+    ) -> Result<()> {
         let statement = self.statements().find_connections;
         let query = statement.with([clients.into(), org.into()]);
-        let rows = self.fetch_all(Access::ApiRead, query).await?;
-        rows.iter().map(row::connection).collect()
+        let mut visit_row = |row| Ok(visit(row::connection(&row)?));
+        self.visit_rows(Access::ApiRead, query, &mut visit_row)
+            .await
     }
 
     async fn find_org_or_satellite_connection(
@@ -46,39 +50,48 @@ impl<D: SqlDatabase> ConnectionRepository for D {
             .filter(|connection| connection.tenant.org_id == *org || connection.is_satellite()))
     }
 
-    async fn list_connections_for_org(
+    async fn visit_connections_for_org(
         &self,
         org: &OrgId,
         request: &PageRequest,
-    ) -> Result<ConnectionPage> {
-        let RowPage { total_count, rows } = self.fetch_connections(org, request).await?;
-        let mut connections = Vec::with_capacity(rows.len());
-        for row in &rows {
-            if row.optional_text("client_id")?.is_some() {
-                connections.push(row::connection(row)?);
+        visit: ConnectionVisitor<'_>,
+    ) -> Result<u64> {
+        let mut visit_row = |row: D::Row| {
+            if row.optional_text("client_id")?.is_none() {
+                return Ok(ControlFlow::Continue(()));
             }
-        }
-        Ok(ConnectionPage {
-            total_count,
-            connections,
-        })
+            Ok(visit(row::connection(&row)?))
+        };
+        self.visit_connections(org, request, &mut visit_row).await
+    }
+
+    async fn list_clients_for_org(
+        &self,
+        org: &OrgId,
+        offset: u64,
+        limit: u64,
+    ) -> Result<ClientPage> {
+        client_page(&self.fetch_org_clients(org, offset, limit).await?)
     }
 
     async fn list_all_clients(&self, offset: u64, limit: u64) -> Result<ClientPage> {
-        let RowPage { total_count, rows } = self.fetch_all_clients(offset, limit).await?;
-        let mut clients = Vec::with_capacity(rows.len());
-        for row in &rows {
-            if row.optional_text("client_id")?.is_some() {
-                clients.push((row::tenant(row)?, row::client_id(row)?));
-            }
-        }
-        Ok(ClientPage {
-            total_count,
-            clients,
-        })
+        client_page(&self.fetch_all_clients(offset, limit).await?)
     }
 
-    async fn mark_disconnected(&self, client: &ClientId, time: Timestamp) -> Result<bool> {
-        batch::mark_disconnected(self.begin().await?, self.statements(), client, time).await
+    async fn mark_disconnected(&self, connection: &Connection) -> Result<bool> {
+        batch::mark_disconnected(self.begin().await?, self.statements(), connection).await
     }
+}
+
+fn client_page(page: &RowPage<impl ColumnReader>) -> Result<ClientPage> {
+    let mut clients = Vec::with_capacity(page.rows.len());
+    for row in &page.rows {
+        if row.optional_text("client_id")?.is_some() {
+            clients.push((row::tenant(row)?, row::client_id(row)?));
+        }
+    }
+    Ok(ClientPage {
+        total_count: page.total_count,
+        clients,
+    })
 }

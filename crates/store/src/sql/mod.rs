@@ -24,6 +24,8 @@ mod query;
 mod row;
 mod statements;
 
+use std::ops::ControlFlow;
+
 use async_trait::async_trait;
 
 use domain::{ClientId, OrgId, Tenant, Timestamp};
@@ -55,6 +57,10 @@ pub enum Access {
     /// Connections for the short queries of the API.
     ApiRead,
 }
+
+/// Receives the rows of a query, one after the other. If it returns [`ControlFlow::Break`], the query
+/// ends and the following rows are not read.
+pub type RowVisitor<'a, Row> = &'a mut (dyn FnMut(Row) -> Result<ControlFlow<()>> + Send);
 
 /// Rows of one page, and the number of rows on all pages.
 #[derive(Debug, Clone)]
@@ -111,11 +117,31 @@ pub trait SqlDatabase: Send + Sync + 'static {
     /// See [`PresenceRepository`](crate::PresenceRepository).
     async fn restore_tenants(&self, clients: &[(ClientId, Tenant)], now: Timestamp) -> Result<u64>;
 
-    /// Reads a page of an organization's connections. Each row has the [`CONNECTION_COLUMNS`].
-    async fn fetch_connections(
+    /// Runs a query and passes each row to `visit` as soon as it is read.
+    async fn visit_rows(
+        &self,
+        access: Access,
+        query: Query<'_>,
+        visit: RowVisitor<'_, Self::Row>,
+    ) -> Result<()>;
+
+    /// Reads a page of an organization's connections, and passes each row to `visit`. Each row has
+    /// the [`CONNECTION_COLUMNS`]. A row whose `client_id` is null belongs to no client and must be
+    /// ignored. Returns the number of rows on all pages, or 0 if the request needs no total count.
+    async fn visit_connections(
         &self,
         org: &OrgId,
         request: &PageRequest,
+        visit: RowVisitor<'_, Self::Row>,
+    ) -> Result<u64>;
+
+    /// Reads a page of the clients of an organization. Each row has the columns `client_id`,
+    /// `org_id` and `account`.
+    async fn fetch_org_clients(
+        &self,
+        org: &OrgId,
+        offset: u64,
+        limit: u64,
     ) -> Result<RowPage<Self::Row>>;
 
     /// Reads a page of the clients of all organizations. Each row has the columns `client_id`,

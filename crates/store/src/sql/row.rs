@@ -217,7 +217,38 @@ pub(super) fn connection(row: &impl ColumnReader) -> Result<Connection> {
         info: client_info(row)?,
         message_id: message_id(row)?,
         message_sent_at: row.timestamp("message_sent")?,
+        online_received_at: row.timestamp("online_received_at")?,
     })
+}
+
+/// Reads the columns that identify a connection of a client, and the time of the latest message of
+/// that connection.
+pub(super) fn current_connection(row: &impl ColumnReader) -> Result<CurrentConnection> {
+    let latest_presence_at = row.timestamp("presence_received_at")?;
+    Ok(CurrentConnection {
+        message_id: message_id(row)?,
+        online_received_at: row.timestamp("online_received_at")?,
+        latest_message_at: row
+            .optional_timestamp("last_heartbeat_at")?
+            .map_or(latest_presence_at, |time| time.max(latest_presence_at)),
+    })
+}
+
+/// The stored connection of a client that receives a disconnect command.
+pub(super) struct CurrentConnection {
+    message_id: Option<MessageId>,
+    online_received_at: Timestamp,
+    /// Receive time of the latest presence message or heartbeat.
+    pub latest_message_at: Timestamp,
+}
+
+impl CurrentConnection {
+    /// Returns whether this is still the same connection. Heartbeats, tenant lookups and reports to
+    /// inventory do not change the compared columns.
+    pub fn is_same_as(&self, connection: &Connection) -> bool {
+        self.message_id == connection.message_id
+            && self.online_received_at == connection.online_received_at
+    }
 }
 
 pub(super) fn claimed_connection(row: &impl ColumnReader) -> Result<ClaimedConnection> {

@@ -21,12 +21,15 @@ pub struct SqlSyntax {
     pub for_update: &'static str,
     /// End of a query that locks its rows, and skips rows that another transaction has locked.
     pub skip_locked: &'static str,
+    /// Current time of the database, even if the transaction started earlier.
+    pub current_time: &'static str,
 }
 
 /// Columns of a connection.
 pub const CONNECTION_COLUMNS: &str = concatcp!(
     "client_id, org_id, COALESCE(account, '') AS account, COALESCE(tags, 'null') AS tags, ",
-    ONLINE_MESSAGE_COLUMNS
+    ONLINE_MESSAGE_COLUMNS,
+    ", online_received_at"
 );
 
 /// Columns of a connection that is claimed for a tenant lookup.
@@ -93,7 +96,7 @@ macro_rules! shared_statements {
 }
 
 shared_statements! {
-    is_listed, connection_count, for_update, skip_locked;
+    is_listed, connection_count, for_update, skip_locked, current_time;
 
     /// Parameters: clients.
     load_client_states =
@@ -121,9 +124,13 @@ shared_statements! {
     delete_disconnects = "DELETE FROM disconnected_clients WHERE client_id {is_listed}";
 
     /// Parameters: client. Locks the row.
-    latest_presence_message =
-        "SELECT COALESCE(offline_received_at, online_received_at) AS presence_received_at
+    current_connection =
+        "SELECT message_id, online_received_at, last_heartbeat_at,
+                COALESCE(offline_received_at, online_received_at) AS presence_received_at
            FROM connections WHERE client_id = $1{for_update}";
+
+    /// The current time of the database.
+    database_time = "SELECT {current_time} AS database_time";
 
     /// Parameters: client, disconnect time. The disconnect has no ingest stamp.
     update_disconnect_time =

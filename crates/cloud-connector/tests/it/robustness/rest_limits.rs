@@ -1,1 +1,6 @@
 //! Disconnects, large lists and readiness requests of the REST API.
+
+mod disconnect;
+mod distributed_mqtt_packets;
+mod large_responses;
+mod probes;
