@@ -12,7 +12,7 @@ use tokio::time::timeout;
 pub use super::connector::DEFAULT_ORG_ID;
 use super::connector::{is_last_banner_line, send_signal, sum_metric};
 use super::services::{self, Service};
-use super::{CONDITION_TIMEOUT, connector_command, env_var_name, eventually};
+use super::{CONDITION_TIMEOUT, ClockOffset, connector_command, env_var_name, eventually};
 
 /// API key of the caller `tester`.
 pub const API_KEY: &str = "0123456789abcdef0123";
@@ -172,7 +172,17 @@ impl Cluster {
     /// Starts a process with these roles, or with all roles if `roles` is empty. Waits until the
     /// process is ready.
     pub async fn start(&self, roles: &[&str]) -> ConnectorProcess {
+        self.start_with_clock(roles, ClockOffset::NONE).await
+    }
+
+    /// Like [`start`](Self::start), but the clock of the process differs from the machine's clock.
+    pub async fn start_with_clock(
+        &self,
+        roles: &[&str],
+        clock_offset: ClockOffset,
+    ) -> ConnectorProcess {
         let mut command = self.connector_command();
+        clock_offset.apply_to(&mut command);
         command
             .arg("run")
             .stdout(Stdio::piped())

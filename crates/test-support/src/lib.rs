@@ -11,6 +11,7 @@
 )]
 
 pub mod certs;
+pub mod clock_offset;
 pub mod cluster;
 pub mod connector;
 pub mod deployment;
@@ -23,6 +24,7 @@ use std::future::Future;
 use std::time::{Duration, Instant};
 
 pub use certs::Certs;
+pub use clock_offset::ClockOffset;
 pub use connector::{Connector, connector_command};
 pub use deployment::{Deployment, DeploymentMode};
 pub use mqtt::RawClient;
