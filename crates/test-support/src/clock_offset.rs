@@ -1,14 +1,14 @@
 //! Processes whose clock differs from the clock of the machine.
 
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use tokio::process::Command;
 
-/// Folder that contains one folder with libraries for each architecture.
-const LIBRARIES_DIR: &str = "/usr/lib";
-/// Path of libfaketime in the folder of an architecture. `MT` is the variant for programs with
-/// several threads.
-const LIBRARY: &str = "faketime/libfaketimeMT.so.1";
+use crate::services::repository_root;
+
+/// Source of the library that shifts the clock.
+const LIBRARY_SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/clock_offset.c");
 
 /// Difference between the clock of a process and the clock of the machine. Only the time of day is
 /// shifted. Timers use the monotonic clock, which is not shifted.
@@ -35,17 +35,27 @@ impl ClockOffset {
         }
         command
             .env("LD_PRELOAD", library_path())
-            .env("FAKETIME", format!("{:+}s", self.seconds))
-            .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
-            .env("NO_FAKE_STAT", "1");
+            .env("CLOCK_OFFSET_SECONDS", self.seconds.to_string());
     }
 }
 
-/// Returns the path of libfaketime.
-fn library_path() -> PathBuf {
-    let architecture_dirs = std::fs::read_dir(LIBRARIES_DIR).unwrap();
-    architecture_dirs
-        .filter_map(|entry| Some(entry.ok()?.path().join(LIBRARY)))
-        .find(|path| path.exists())
-        .expect("libfaketime is missing; run `dev/prepare test`, or install the package faketime")
+/// Compiles the library on the first call. Returns its path.
+fn library_path() -> &'static PathBuf {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        let dir = repository_root().join("target/t");
+        std::fs::create_dir_all(&dir).unwrap();
+        let library = dir.join("libclock_offset.so");
+        // Another test process may compile or use the library at the same time.
+        let temporary_file = dir.join(format!("libclock_offset-{}.so", std::process::id()));
+        let status = std::process::Command::new("cc")
+            .args(["-O1", "-shared", "-fPIC", "-o"])
+            .arg(&temporary_file)
+            .args([LIBRARY_SOURCE, "-ldl"])
+            .status()
+            .expect("the C compiler cc is missing; run `dev/prepare build`");
+        assert!(status.success(), "cannot compile {LIBRARY_SOURCE}");
+        std::fs::rename(&temporary_file, &library).unwrap();
+        library
+    })
 }

@@ -163,7 +163,7 @@ impl Drop for Service {
     }
 }
 
-fn repository_root() -> &'static Path {
+pub(crate) fn repository_root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
