@@ -17,6 +17,7 @@ mod connection;
 mod data_disk;
 mod deployment;
 mod dialect;
+mod fault_steps;
 mod faults;
 mod gate;
 mod inject;
