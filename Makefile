@@ -72,7 +72,7 @@ openapi: ## Regenerate openapi.json from the code
 	mv openapi.json.new openapi.json
 
 # Options in ARGS override the default of 20 minutes.
-chaos: ## Kill, pause and restart processes and services under load (ARGS="--seed 7 --minutes 20 --mode embedded|distributed|both")
+chaos: ## Inject faults into processes and services under load (ARGS="--seed 7 --minutes 20 --mode embedded|distributed|both --faults kill,pause")
 	@dev/prepare test
 	cargo test --locked --test chaos --no-run
 	dev/with-services cargo test --locked --test chaos -- --minutes 20 $(ARGS)

@@ -10,6 +10,7 @@ mod log_settings;
 mod log_throttle;
 pub mod logs;
 pub mod metrics;
+mod output_queue;
 pub mod rate_limit;
 pub mod request_id;
 pub mod settings;

@@ -1,5 +1,5 @@
 //! The Prometheus recorder, which collects and renders the metrics of the process, and the metrics of
-//! the supervisor. Each other component defines its own metrics.
+//! the supervisor and the logs. Each other component defines its own metrics.
 
 use std::sync::OnceLock;
 
@@ -12,6 +12,7 @@ const DURATION_BUCKETS_SECONDS: &[f64] = &[
 const BATCH_SIZE_BUCKETS: &[f64] = &[1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0];
 
 const TASK_FAILURES: &str = "cloud_connector_task_failures_total";
+const DROPPED_LOG_LINES: &str = "cloud_connector_log_lines_dropped_total";
 
 static PROMETHEUS_HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
 
@@ -37,13 +38,18 @@ fn prometheus_builder() -> PrometheusBuilder {
         .expect("the bucket lists are constants and not empty")
 }
 
-/// Registers the help texts of the supervisor's metrics. Call this function after
+/// Registers the help texts of the supervisor's and the logs' metrics. Call this function after
 /// [`prometheus_handle`], because earlier registrations are discarded.
 pub fn describe() {
     describe_counter!(
         TASK_FAILURES,
         "Tasks that panicked, and essential tasks that ended before shutdown, by task name"
     );
+    describe_counter!(
+        DROPPED_LOG_LINES,
+        "Log lines that were dropped, because the reader of standard error did not read or has exited"
+    );
+    count_dropped_log_lines(0);
 }
 
 /// Creates the counter of the task's failures with the value 0. Otherwise a query for an increase
@@ -55,4 +61,9 @@ pub(crate) fn register_task(task: &str) {
 /// Counts a failure of the task.
 pub(crate) fn count_task_failure(task: &str) {
     counter!(TASK_FAILURES, "task" => task.to_owned()).increment(1);
+}
+
+/// Counts log lines that were dropped.
+pub(crate) fn count_dropped_log_lines(count: u64) {
+    counter!(DROPPED_LOG_LINES).increment(count);
 }

@@ -2,6 +2,9 @@
 //! concurrent lookups of the same client, limits the number of concurrent requests, and sends only
 //! probes during an outage (circuit breaker).
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,8 +49,27 @@ pub struct LookupClient(Arc<Inner>);
 /// Receives the outcome of a request in flight. The value is `None` until the request has finished.
 type OutcomeReceiver = watch::Receiver<Option<TenantLookupOutcome>>;
 
+/// Sends one request to the certificate gateway. Tests implement a gateway that panics.
+#[async_trait]
+trait Gateway: Send + Sync + 'static {
+    async fn lookup(&self, client: &ClientId) -> TenantLookupOutcome;
+
+    fn url(&self) -> &str;
+}
+
+#[async_trait]
+impl Gateway for GatewayClient {
+    async fn lookup(&self, client: &ClientId) -> TenantLookupOutcome {
+        self.lookup(client).await
+    }
+
+    fn url(&self) -> &str {
+        self.url()
+    }
+}
+
 struct Inner {
-    gateway: GatewayClient,
+    gateway: Box<dyn Gateway>,
     limits: LookupLimits,
     cache: Cache<ClientId, TenantLookupOutcome>,
     /// Requests in flight, by client id. Concurrent lookups of a client wait for the same request.
@@ -80,6 +102,10 @@ impl LookupClient {
     /// Creates a lookup client with an empty cache and a closed breaker.
     #[must_use]
     pub fn new(gateway: GatewayClient, limits: LookupLimits) -> Self {
+        Self::with_gateway(Box::new(gateway), limits)
+    }
+
+    fn with_gateway(gateway: Box<dyn Gateway>, limits: LookupLimits) -> Self {
         let ttl = CacheTtl {
             found_tenant_ttl: limits.cache_ttl,
             not_found_ttl: limits.negative_cache_ttl,
@@ -141,8 +167,44 @@ impl Drop for InflightRequest {
     }
 }
 
+/// A request that the circuit breaker admitted, until its result is recorded. A probe that is dropped
+/// without a result, for example because of a panic, counts as failed. Otherwise the breaker would
+/// wait for that result, admit no other probe, and stay open.
+struct AdmittedRequest<'a> {
+    breaker: &'a Breaker,
+    client: &'a ClientId,
+    admission: Admission,
+    has_result: bool,
+}
+
+impl AdmittedRequest<'_> {
+    fn succeed(mut self) {
+        self.has_result = true;
+        self.breaker.record_success(self.client, self.admission);
+    }
+
+    fn fail(mut self) {
+        self.has_result = true;
+        self.breaker.record_failure(self.client, self.admission);
+    }
+}
+
+impl Drop for AdmittedRequest<'_> {
+    fn drop(&mut self) {
+        if !self.has_result && self.admission == Admission::Probe {
+            self.breaker.record_failure(self.client, self.admission);
+        }
+    }
+}
+
 impl Inner {
     async fn request_tenant(&self, client: &ClientId, admission: Admission) -> TenantLookupOutcome {
+        let admitted_request = AdmittedRequest {
+            breaker: &self.breaker,
+            client,
+            admission,
+            has_result: false,
+        };
         let _permit = if admission == Admission::Probe {
             // A probe does not take a permit. Otherwise the probe could wait for a long time,
             // because requests without a response may hold all permits.
@@ -162,15 +224,15 @@ impl Inner {
         let Ok(response) = timeout(self.limits.slow_threshold, &mut request).await else {
             // The request is slow, so the breaker counts a failure. The request continues, because
             // a late response can still be cached.
-            self.breaker.record_failure(client, admission);
+            admitted_request.fail();
             return request.await.unwrap_or(TenantLookupOutcome::Unavailable);
         };
         let outcome = response.unwrap_or(TenantLookupOutcome::Unavailable);
         match outcome {
             TenantLookupOutcome::Found(_) | TenantLookupOutcome::NotFound => {
-                self.breaker.record_success(client, admission);
+                admitted_request.succeed();
             }
-            TenantLookupOutcome::Unavailable => self.breaker.record_failure(client, admission),
+            TenantLookupOutcome::Unavailable => admitted_request.fail(),
         }
         outcome
     }

@@ -145,15 +145,17 @@ pub fn main() -> ExitCode {
         Command::Openapi(args) => openapi::run(&args),
         Command::Version => version::run(),
     };
-    match result {
+    let exit_code = match result {
         Ok(code) => code,
         // The process that reads standard output, such as `head`, has exited. That is not an error.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("cloud-connector: {}", format_error(&error));
+            service::logs::print_error(&format!("cloud-connector: {}", format_error(&error)));
             ExitCode::FAILURE
         }
-    }
+    };
+    service::logs::flush();
+    exit_code
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

@@ -1,6 +1,5 @@
 //! `run`: starts the connector, and shuts it down on SIGINT or SIGTERM.
 
-use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -54,6 +53,7 @@ pub(super) fn run(args: &RunArgs) -> Result<ExitCode> {
     let roles = Roles::new(&roles);
     roles.check_config(&config)?;
     service::logs::init(&config.log)?;
+    service::logs::log_panics();
     block_on(serve(config, roles))
 }
 
@@ -81,12 +81,12 @@ async fn serve(config: Config, roles: Roles) -> Result<ExitCode> {
         app = runtime::start(config, roles, Arc::new(SystemClock)) => app?,
         () = wait_for_any_signal(&mut interrupt, &mut terminate) => return Ok(ExitCode::SUCCESS),
     };
-    print_ignoring_errors(&startup_banner(&app.info, &base_path, &org_id));
+    service::logs::print(&startup_banner(&app.info, &base_path, &org_id));
 
     let (shutdown_sender, shutdown_signal) = oneshot::channel();
     let wait_for_two_signals = async {
         wait_for_any_signal(&mut interrupt, &mut terminate).await;
-        print_ignoring_errors("Shutting down. Press Ctrl-C again to quit now.\n");
+        service::logs::print("Shutting down. Press Ctrl-C again to quit now.\n");
         // `send` fails if the shutdown has already begun because of a failed task.
         let _ = shutdown_sender.send(());
         wait_for_any_signal(&mut interrupt, &mut terminate).await;
@@ -96,16 +96,11 @@ async fn serve(config: Config, roles: Roles) -> Result<ExitCode> {
     tokio::select! {
         outcome = runtime::run_until(app, shutdown_signal) => Ok(outcome.exit_code()),
         // `exit` ends the process at once. `return` would wait for tasks that may never end.
-        () = wait_for_two_signals => std::process::exit(130),
+        () = wait_for_two_signals => {
+            service::logs::flush();
+            std::process::exit(130)
+        }
     }
-}
-
-/// Prints to standard output and ignores write errors. For example, Ctrl-C in `run | tee` also ends
-/// `tee`. Writes then fail, but the shutdown must still complete.
-fn print_ignoring_errors(text: &str) {
-    let mut out = std::io::stdout();
-    let _ = out.write_all(text.as_bytes());
-    let _ = out.flush();
 }
 
 async fn wait_for_any_signal(interrupt: &mut Signal, terminate: &mut Signal) {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
 use serde_json::Value;
 use sqlx::Row as _;
@@ -12,6 +12,8 @@ use crate::clients::History;
 use crate::deployment::ChaosDeployment;
 use crate::model::Online;
 use crate::plan::{Profile, TenantKind};
+use crate::recovery::RECOVERY_CLIENT_PREFIX;
+use crate::schedule::MAX_CLOCK_SKEW_SECONDS;
 use test_support::cluster::API_KEY;
 
 /// Profile and history of one client, for the check at the end of a round.
@@ -215,7 +217,9 @@ pub fn find_mismatches(clients: &[TrackedClient], observed: &ObservedState) -> V
     let observed_client_ids = observed.rows.keys().chain(observed.dead_letters.keys());
     for client_id in observed_client_ids.chain(observed.listed_connections.keys().map(|(_, id)| id))
     {
-        if !expected_client_ids.contains(client_id) {
+        if !expected_client_ids.contains(client_id)
+            && !client_id.starts_with(RECOVERY_CLIENT_PREFIX)
+        {
             mismatches.push(Mismatch {
                 client_id: client_id.clone(),
                 description: "unknown client".to_owned(),
@@ -299,11 +303,14 @@ fn add_row_differences(
     check_column("dispatchers", row.dispatchers == online.dispatchers);
     check_column("tags", row.tags == online.tags);
     check_column("message_id", row.message_id == online.message_id);
+    // The clock of the process that received the message may differ. A message whose `sent` is after
+    // its receive time is stored with its receive time.
+    let skew = SignedDuration::from_secs(MAX_CLOCK_SKEW_SECONDS);
     let is_sent_correct = match online.earliest_receive_time {
         Some(earliest) => {
-            row.message_sent_at >= earliest && row.message_sent_at <= Timestamp::now()
+            row.message_sent_at >= earliest - skew && row.message_sent_at <= Timestamp::now() + skew
         }
-        None => row.message_sent_at == online.sent,
+        None => row.message_sent_at <= online.sent && row.message_sent_at >= online.sent - skew,
     };
     check_column("message_sent", is_sent_correct);
 }

@@ -122,6 +122,10 @@ impl SimulatedClient {
                 self.send(vec![dialect::invalid_message(&self.profile, kind, variant)])
                     .await;
             }
+            Action::SendLargeResponse => {
+                self.send(vec![dialect::large_response(&self.profile)])
+                    .await;
+            }
             Action::Takeover => {
                 let first_connection = self.connection.take();
                 let online = self.new_online(true);

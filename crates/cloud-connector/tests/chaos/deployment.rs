@@ -1,14 +1,15 @@
-//! The connector in one deployment mode, with private external services. Faults restart the
-//! connector processes and the services.
+//! The connector in one deployment mode, with private external services.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, json};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, MutexGuard};
 
-use crate::plan::{DeploymentMode, Fault, Profile, ROLES, ServiceKind, TenantKind};
+use crate::data_disk::DataDisk;
+use crate::faults::ServiceKind;
+use crate::plan::{DeploymentMode, Profile, ROLES, TenantKind};
 use crate::process::Process;
 use test_support::cluster::{API_KEY, Cluster};
 use test_support::connector_command;
@@ -31,6 +32,17 @@ pub struct ChaosDeployment {
     pub api_url: String,
     /// Folder that contains the logs and, in embedded mode, the data folder.
     pub run_folder: PathBuf,
+    /// File system of the data folder, if a fault fills it.
+    pub data_disk: Option<DataDisk>,
+    service_locks: ServiceLocks,
+}
+
+/// At most one fault at a time affects a service.
+#[derive(Default)]
+struct ServiceLocks {
+    mosquitto: Mutex<()>,
+    kafka: Mutex<()>,
+    postgres: Mutex<()>,
 }
 
 impl ChaosDeployment {
@@ -38,12 +50,19 @@ impl ChaosDeployment {
         mode: DeploymentMode,
         folder: &Path,
         profiles: &[Profile],
+        uses_data_disk: bool,
     ) -> Result<Self, String> {
         let tenants_file = folder.join("tenants.json");
         std::fs::write(&tenants_file, tenants_json(profiles)).map_err(|error| error.to_string())?;
         let tenants_file = tenants_file.display().to_string();
         let deployment = match mode {
-            DeploymentMode::Embedded => create_embedded(folder, tenants_file),
+            DeploymentMode::Embedded => {
+                let mut deployment = create_embedded(folder, tenants_file);
+                if uses_data_disk {
+                    deployment.data_disk = Some(DataDisk::mount(&folder.join("data"))?);
+                }
+                deployment
+            }
             DeploymentMode::Distributed => create_distributed(folder, tenants_file).await,
         };
         let start_futures = deployment.processes.iter().map(|process| async {
@@ -56,52 +75,7 @@ impl ChaosDeployment {
         Ok(deployment)
     }
 
-    /// Injects a fault, and waits until the fault is over. Returns how long the process or service
-    /// took to start again. For a pause, the duration is zero.
-    pub async fn inject(&self, fault: Fault) -> Result<Duration, String> {
-        match fault {
-            Fault::Kill {
-                process_index,
-                downtime,
-            } => {
-                let mut process = self.processes[process_index].lock().await;
-                process.kill().await?;
-                tokio::time::sleep(downtime).await;
-                process.start().await
-            }
-            Fault::Pause {
-                process_index,
-                duration,
-            } => {
-                let mut process = self.processes[process_index].lock().await;
-                process.pause(duration).await?;
-                Ok(Duration::ZERO)
-            }
-            Fault::Restart { process_index } => {
-                let mut process = self.processes[process_index].lock().await;
-                process.stop().await?;
-                process.start().await
-            }
-            Fault::RestartService {
-                service,
-                with_sigkill,
-                downtime,
-            } => {
-                let service = self.service(service);
-                if with_sigkill {
-                    service.kill().await;
-                } else {
-                    service.stop().await;
-                }
-                tokio::time::sleep(downtime).await;
-                let start = Instant::now();
-                service.start_process().await;
-                Ok(start.elapsed())
-            }
-        }
-    }
-
-    fn service(&self, kind: ServiceKind) -> &Service {
+    pub fn service(&self, kind: ServiceKind) -> &Service {
         let cluster = self.cluster.as_ref();
         let cluster = cluster.expect("only the distributed mode has services");
         let service = match kind {
@@ -110,6 +84,17 @@ impl ChaosDeployment {
             ServiceKind::Postgres => cluster.postgres.as_ref(),
         };
         service.expect("the services are private to this test")
+    }
+
+    /// Waits until no other fault affects the service. The fault may affect the service until the
+    /// returned value is dropped.
+    pub async fn lock_service(&self, kind: ServiceKind) -> MutexGuard<'_, ()> {
+        let lock = match kind {
+            ServiceKind::Mosquitto => &self.service_locks.mosquitto,
+            ServiceKind::Kafka => &self.service_locks.kafka,
+            ServiceKind::Postgres => &self.service_locks.postgres,
+        };
+        lock.lock().await
     }
 
     /// Waits until all processes are ready. Fails if a process is not ready in time or has exited.
@@ -153,9 +138,26 @@ impl ChaosDeployment {
         self.cluster.as_deref()
     }
 
+    pub fn database_url(&self) -> String {
+        let Some(cluster) = &self.cluster else {
+            return format!("sqlite://{}", self.database_file().display());
+        };
+        let port = cluster.setting("postgres.port");
+        let database = cluster.setting("postgres.database");
+        format!("postgres://cc:cc-secret@127.0.0.1:{port}/{database}?sslmode=disable")
+    }
+
     /// Copies the logs of the services to the folder of this run, because the original logs are
-    /// deleted together with the services.
+    /// deleted together with the services. Also copies the data folder if its file system is
+    /// unmounted at the end.
     pub fn copy_service_logs(&self) {
+        if self.data_disk.is_some() {
+            let _ = std::process::Command::new("cp")
+                .arg("-r")
+                .arg(self.run_folder.join("data"))
+                .arg(self.run_folder.join("data-copy"))
+                .status();
+        }
         let Some(cluster) = &self.cluster else {
             return;
         };
@@ -201,6 +203,8 @@ fn create_embedded(folder: &Path, tenants_file: String) -> ChaosDeployment {
         broker_address: mqtt_address,
         api_url: url,
         run_folder: folder.to_owned(),
+        data_disk: None,
+        service_locks: ServiceLocks::default(),
     }
 }
 
@@ -241,6 +245,8 @@ async fn create_distributed(folder: &Path, tenants_file: String) -> ChaosDeploym
         broker_address,
         api_url,
         run_folder: folder.to_owned(),
+        data_disk: None,
+        service_locks: ServiceLocks::default(),
     }
 }
 

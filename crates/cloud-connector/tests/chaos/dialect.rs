@@ -1,13 +1,16 @@
 //! Creates the exact bytes that clients send, in both dialects.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use crate::model::Online;
 use crate::plan::Profile;
-use test_support::mqtt::{Connect, control_out_topic};
+use test_support::mqtt::{Connect, control_out_topic, data_out_topic};
+
+/// Size of a large response. The embedded broker accepts packets of up to 1 MiB.
+const LARGE_RESPONSE_BYTES: usize = 1_000_000;
 
 /// A message, and the effect that the message must have after the broker has acknowledged the
 /// message.
@@ -25,7 +28,8 @@ pub enum Effect {
     Online(Online),
     Offline,
     DeadLetter,
-    /// No effect, because the message is a duplicate, is stale, or clears a retained message.
+    /// No effect, because the message is a duplicate, is stale, clears a retained message, or is a
+    /// response that nobody waits for.
     None,
 }
 
@@ -200,4 +204,21 @@ pub fn stale_message(
     let mut message = online_message(profile, stale);
     message.effect = Effect::None;
     message
+}
+
+/// Creates a response of about 1 MB to a request that nobody sent. The message must have no effect.
+pub fn large_response(profile: &Profile) -> Message {
+    // All clients send the same bytes, so the logs of the clients need little memory.
+    static PAYLOAD: LazyLock<Arc<[u8]>> = LazyLock::new(|| {
+        let response = json!({"type": "data", "message_id": "the-response", "version": 1,
+            "response_to": "3f2b1a52-6f4e-4a3f-9a77-0f6f8e1c2d3b", "sent": "2026-01-01T00:00:00Z",
+            "directive": "echo", "metadata": {}, "content": "x".repeat(LARGE_RESPONSE_BYTES)});
+        response.to_string().into_bytes().into()
+    });
+    Message {
+        topic: data_out_topic(&profile.client_id),
+        payload: PAYLOAD.clone(),
+        retain: false,
+        effect: Effect::None,
+    }
 }

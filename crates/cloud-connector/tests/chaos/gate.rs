@@ -60,6 +60,18 @@ impl FleetSendLimit {
             .send_modify(|current| *current = limit.max(*current));
     }
 
+    /// Waits until the clients have started as many messages as the limit allows, and all these
+    /// messages are finished. After that, no client sends a message until the limit is raised.
+    pub async fn wait_until_idle(&self) {
+        let mut finished = self.acknowledged_message_count.subscribe();
+        let is_idle = |finished: &u64| {
+            let started = self.started_message_count.load(Ordering::Relaxed);
+            started == *finished && started >= *self.max_started_message_count.borrow()
+        };
+        let wait_result = finished.wait_for(is_idle).await;
+        wait_result.expect("the gate owns the sender");
+    }
+
     /// Waits until at least `message_count` messages are finished.
     pub async fn wait_until_finished(&self, message_count: u64) {
         let mut finished = self.acknowledged_message_count.subscribe();

@@ -1,8 +1,10 @@
 //! The chaos test verifies that the connector loses no acknowledged message.
 //!
 //! A fleet of clients sends messages. Meanwhile, the test kills, pauses and restarts connector
-//! processes and external services. At the end of each round, the database, the API and the dead
-//! letters must match the expected state of every client.
+//! processes and external services, freezes PostgreSQL, drops its packets, recreates the Kafka
+//! topics, fills the disk, and shifts clocks (`faults`). After each fault, a new message must be
+//! recorded soon. At the end of each round, the database, the API and the dead letters must match
+//! the expected state of every client.
 //!
 //! Without arguments, the test runs one round in both deployment modes at the same time. `make
 //! test` does this. `make chaos` runs more rounds. A seed determines all actions and faults, and
@@ -12,21 +14,32 @@
 mod check;
 mod clients;
 mod connection;
+mod data_disk;
 mod deployment;
 mod dialect;
+mod fault_steps;
+mod faults;
 mod gate;
+mod inject;
 mod model;
+mod namespaces;
 mod options;
 mod plan;
+mod postgres_faults;
 mod process;
 mod random;
+mod recovery;
 mod report;
 mod run;
+mod schedule;
+mod topics;
+mod totals;
 
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use faults::FaultKind;
 use options::Options;
 use plan::DeploymentMode;
 use run::Run;
@@ -40,7 +53,7 @@ const MIN_KILLS_OF_LONG_RUN: u64 = 100;
 const OPEN_FILE_LIMIT: u64 = 20_000;
 
 fn main() -> ExitCode {
-    let options = match Options::parse(std::env::args().skip(1)) {
+    let mut options = match Options::parse(std::env::args().skip(1)) {
         Ok(Some(options)) => options,
         Ok(None) => return ExitCode::SUCCESS,
         Err(error) => {
@@ -48,6 +61,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    namespaces::enter(&mut options);
     let _ = rlimit::increase_nofile_limit(OPEN_FILE_LIMIT);
     let runtime = tokio::runtime::Runtime::new().expect("create a tokio runtime");
     let is_success = runtime.block_on(async {
@@ -104,7 +118,7 @@ async fn run_mode(mode: DeploymentMode, options: &Options) -> bool {
     let folder = format!("chaos-{}-{}", mode.as_str(), std::process::id());
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(folder);
     std::fs::create_dir_all(&folder).expect("create a folder for logs");
-    let mut run = match Run::start(mode, options.seed, &folder).await {
+    let mut run = match Run::start(mode, options, &folder).await {
         Ok(run) => run,
         Err(error) => {
             println!("chaos {}: failed to start: {error}", mode.as_str());
@@ -115,7 +129,7 @@ async fn run_mode(mode: DeploymentMode, options: &Options) -> bool {
     let is_long_run = options
         .min_run_minutes
         .is_some_and(|minutes| minutes >= MIN_LONG_RUN_MINUTES);
-    let min_kills = if is_long_run {
+    let min_kills = if is_long_run && options.fault_kinds.contains(&FaultKind::Kill) {
         MIN_KILLS_OF_LONG_RUN
     } else {
         0
@@ -126,6 +140,7 @@ async fn run_mode(mode: DeploymentMode, options: &Options) -> bool {
     match outcome {
         Ok(()) => {
             println!("{summary}, 0 mismatches, {seconds} s");
+            print!("{}", run.totals.fault_table());
             drop(run);
             let _ = std::fs::remove_dir_all(&folder);
             true
@@ -136,6 +151,7 @@ async fn run_mode(mode: DeploymentMode, options: &Options) -> bool {
                 "{summary}, {} mismatches, {seconds} s",
                 failure.mismatches.len()
             );
+            print!("{}", run.totals.fault_table());
             run.copy_service_logs();
             println!("  logs: {}", folder.display());
             false

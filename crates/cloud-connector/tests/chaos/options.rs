@@ -1,7 +1,13 @@
 //! Command line options of the chaos test. `cargo test` passes its own arguments to every test
 //! program. Therefore the chaos test also accepts the options of the standard test harness.
 
+use std::collections::BTreeSet;
+
+use crate::faults::FaultKind;
 use crate::plan::DeploymentMode;
+
+/// Marks a process that runs in its own namespaces. Only `namespaces` passes this option.
+pub const IN_NAMESPACES_OPTION: &str = "--in-namespaces";
 
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -9,6 +15,9 @@ pub struct Options {
     /// Minimum duration of the run, in minutes. `None` means that the run has only one round.
     pub min_run_minutes: Option<f64>,
     pub modes: Vec<DeploymentMode>,
+    /// The kinds of faults that the run may inject.
+    pub fault_kinds: BTreeSet<FaultKind>,
+    pub is_in_namespaces: bool,
 }
 
 impl Options {
@@ -26,6 +35,8 @@ impl Options {
             ])),
             min_run_minutes: None,
             modes: vec![DeploymentMode::Embedded, DeploymentMode::Distributed],
+            fault_kinds: FaultKind::ALL.into(),
+            is_in_namespaces: false,
         };
         let mut test_filters = Vec::new();
         while let Some(arg) = args.next() {
@@ -41,6 +52,8 @@ impl Options {
                 "--seed" => options.seed = parse_number(name, &value()?)?,
                 "--minutes" => options.min_run_minutes = Some(parse_number(name, &value()?)?),
                 "--mode" => options.modes = parse_modes(&value()?)?,
+                "--faults" => options.fault_kinds = parse_fault_kinds(&value()?)?,
+                IN_NAMESPACES_OPTION => options.is_in_namespaces = true,
                 "--list" => {
                     println!("chaos: test");
                     return Ok(None);
@@ -76,8 +89,14 @@ impl Options {
         // `make chaos` sets a duration by default. A run with only one round therefore needs an
         // explicit duration of 0 minutes.
         let minutes = self.min_run_minutes.unwrap_or(0.0);
+        let faults = if self.fault_kinds == FaultKind::ALL.into() {
+            String::new()
+        } else {
+            let names: Vec<&str> = self.fault_kinds.iter().map(|kind| kind.as_str()).collect();
+            format!(" --faults {}", names.join(","))
+        };
         format!(
-            "make chaos ARGS=\"--seed {} --minutes {minutes} --mode {mode}\"",
+            "make chaos ARGS=\"--seed {} --minutes {minutes} --mode {mode}{faults}\"",
             self.seed
         )
     }
@@ -97,4 +116,15 @@ fn parse_modes(text: &str) -> Result<Vec<DeploymentMode>, String> {
             "--mode must be embedded, distributed or both, not {other}"
         )),
     }
+}
+
+fn parse_fault_kinds(text: &str) -> Result<BTreeSet<FaultKind>, String> {
+    let parse_kind = |name: &str| {
+        let kind = FaultKind::ALL.iter().find(|kind| kind.as_str() == name);
+        kind.copied().ok_or_else(|| {
+            let names = FaultKind::ALL.map(FaultKind::as_str).join(", ");
+            format!("--faults: {name} is not one of {names}")
+        })
+    };
+    text.split(',').map(parse_kind).collect()
 }

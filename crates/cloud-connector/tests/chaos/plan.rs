@@ -1,8 +1,4 @@
-//! The plan of a run: the actions of every client, and the schedule of faults. The plan depends
-//! only on the seed.
-//!
-//! Each fault occurs after a planned number of acknowledged messages, not at a planned time.
-//! Therefore slow and fast machines run the same plan.
+//! The plan of the clients: their properties and their actions. The plan depends only on the seed.
 
 use std::time::Duration;
 
@@ -14,14 +10,6 @@ const MESSAGES_PER_CLIENT_AND_ROUND: u64 = 10;
 /// Roles of the connector processes in distributed mode. A fault identifies a process by its index
 /// in this array.
 pub const ROLES: [&str; 5] = ["ingest", "record", "record", "api", "updaters"];
-// Indexes of the processes in `ROLES`.
-const INGEST_PROCESS_INDEX: usize = 0;
-const RECORD_PROCESS_INDEXES: [usize; 2] = [1, 2];
-const API_PROCESS_INDEX: usize = 3;
-const UPDATERS_PROCESS_INDEX: usize = 4;
-/// Index of the only process in embedded mode.
-const EMBEDDED_PROCESS_INDEX: usize = 0;
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeploymentMode {
     Embedded,
@@ -100,6 +88,8 @@ pub enum Action {
     /// Sends a message that can never be processed. `dialect::invalid_message` describes
     /// `kind` and `variant`.
     SendInvalid { kind: u64, variant: u64 },
+    /// Sends a response of about 1 MB that nobody waits for.
+    SendLargeResponse,
     /// Opens a second connection with the same client id, so the broker closes the first
     /// connection. Then sends an online message.
     Takeover,
@@ -160,8 +150,15 @@ pub fn client_profile(seed: u64, mode: DeploymentMode, client_index: usize) -> P
 }
 
 /// Returns the steps of a client in one round. After the last step, the client is connected, has
-/// sent an offline message, or has dropped its connection.
-pub fn client_steps(seed: u64, round: u64, client_index: usize, profile: &Profile) -> Vec<Step> {
+/// sent an offline message, or has dropped its connection. Without `with_large_responses`, the
+/// client sends an online message instead of each large response.
+pub fn client_steps(
+    seed: u64,
+    round: u64,
+    client_index: usize,
+    profile: &Profile,
+    with_large_responses: bool,
+) -> Vec<Step> {
     let mut random = Random::new(seed, &[2, round, client_index as u64]);
     let last_action = match random.between(1, 100) {
         1..=14 => Some(Action::GoOffline),
@@ -203,6 +200,12 @@ pub fn client_steps(seed: u64, round: u64, client_index: usize, profile: &Profil
     );
     padding_actions
         .chain(actions)
+        .map(|action| match action {
+            Action::SendLargeResponse if !with_large_responses => Action::SendOnline {
+                with_message_id: true,
+            },
+            action => action,
+        })
         .map(|action| Step {
             delay_before: Duration::from_millis(random.between(0, 1000)),
             action,
@@ -231,7 +234,8 @@ fn action_of_connected_client(random: &mut Random, profile: &Profile, max_messag
             kind: random.between(1, INVALID_MESSAGE_KIND_COUNT),
             variant: random.between(1, 2),
         },
-        30..=36 => Action::Takeover,
+        30..=35 => Action::Takeover,
+        36 if !profile.uses_handshake => Action::SendLargeResponse,
         37..=43 => Action::GoOffline,
         44..=52 => Action::DropConnection,
         53..=80 if profile.clock == ClockKind::Adjusted => Action::SetClockBack {
@@ -239,161 +243,4 @@ fn action_of_connected_client(random: &mut Random, profile: &Profile, max_messag
         },
         _ => send_online_action(random, profile),
     }
-}
-
-/// A fault that the test injects into a process or a service.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
-    /// Kills a process with SIGKILL, and starts the process again after the downtime.
-    Kill {
-        process_index: usize,
-        downtime: Duration,
-    },
-    /// Pauses a process with SIGSTOP, and resumes the process with SIGCONT after the duration.
-    Pause {
-        process_index: usize,
-        duration: Duration,
-    },
-    /// Stops a process with SIGTERM, and starts the process again.
-    Restart { process_index: usize },
-    /// Stops or kills a service, and starts the service again after the downtime.
-    RestartService {
-        service: ServiceKind,
-        with_sigkill: bool,
-        downtime: Duration,
-    },
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ServiceKind {
-    Mosquitto,
-    Kafka,
-    Postgres,
-}
-
-/// A fault and the time of its injection. When the broker has acknowledged
-/// `acknowledged_messages_before` messages, the test waits for `delay` and then injects the fault.
-#[derive(Debug, Clone, Copy)]
-pub struct ScheduledFault {
-    pub acknowledged_messages_before: u64,
-    pub delay: Duration,
-    pub fault: Fault,
-}
-
-/// Returns the faults of one round. `total_messages` is the number of messages that all clients
-/// send in the round.
-pub fn fault_schedule(
-    seed: u64,
-    round: u64,
-    mode: DeploymentMode,
-    total_messages: u64,
-) -> Vec<ScheduledFault> {
-    let mut random = Random::new(seed, &[3, round]);
-    let mut faults = match mode {
-        DeploymentMode::Embedded => embedded_faults(&mut random),
-        DeploymentMode::Distributed => distributed_faults(&mut random),
-    };
-    random.shuffle(&mut faults);
-    // A restart of the broker disconnects all clients, and most clients send an online message
-    // again. These messages would hide an earlier loss of messages. Therefore the restart is one of
-    // the first four faults.
-    faults.sort_by_key(|fault| !is_broker_restart(fault));
-    let faults_before_restart = usize::try_from(random.between(0, 3)).unwrap();
-    let broker_restarts = faults.iter().filter(|fault| is_broker_restart(fault));
-    let broker_restart_count = broker_restarts.count();
-    faults[..broker_restart_count + faults_before_restart].rotate_left(broker_restart_count);
-    // The last faults of the round kill processes directly after the broker has acknowledged all
-    // messages. The kills must not cause a loss of the last messages.
-    let last_killed_process_indexes: &[usize] = match mode {
-        DeploymentMode::Embedded => &[EMBEDDED_PROCESS_INDEX],
-        DeploymentMode::Distributed => &[
-            RECORD_PROCESS_INDEXES[0],
-            INGEST_PROCESS_INDEX,
-            RECORD_PROCESS_INDEXES[1],
-        ],
-    };
-    let messages_per_fault = total_messages / faults.len() as u64;
-    let mut schedule: Vec<ScheduledFault> = Vec::new();
-    for (n, fault) in faults.into_iter().enumerate() {
-        schedule.push(ScheduledFault {
-            acknowledged_messages_before: messages_per_fault * n as u64
-                + random.between(messages_per_fault / 4, messages_per_fault),
-            delay: Duration::from_millis(random.between(0, 300)),
-            fault,
-        });
-    }
-    for process_index in last_killed_process_indexes {
-        schedule.push(ScheduledFault {
-            acknowledged_messages_before: total_messages,
-            delay: Duration::from_millis(random.between(0, 100)),
-            fault: kill_fault(&mut random, *process_index),
-        });
-    }
-    schedule
-}
-
-fn is_broker_restart(fault: &Fault) -> bool {
-    let broker = ServiceKind::Mosquitto;
-    matches!(fault, Fault::RestartService { service, .. } if *service == broker)
-}
-
-fn kill_fault(random: &mut Random, process_index: usize) -> Fault {
-    Fault::Kill {
-        process_index,
-        downtime: Duration::from_millis(random.between(0, 1000)),
-    }
-}
-
-fn pause_fault(random: &mut Random, process_index: usize, max_millis: u64) -> Fault {
-    Fault::Pause {
-        process_index,
-        duration: Duration::from_millis(random.between(1000, max_millis)),
-    }
-}
-
-fn embedded_faults(random: &mut Random) -> Vec<Fault> {
-    let process_index = EMBEDDED_PROCESS_INDEX;
-    let mut faults: Vec<Fault> = (0..7).map(|_| kill_fault(random, process_index)).collect();
-    faults.extend((0..2).map(|_| pause_fault(random, process_index, 6000)));
-    faults.push(Fault::Restart { process_index });
-    faults
-}
-
-fn distributed_faults(random: &mut Random) -> Vec<Fault> {
-    let mut faults = Vec::new();
-    for process_index in [
-        INGEST_PROCESS_INDEX,
-        INGEST_PROCESS_INDEX,
-        RECORD_PROCESS_INDEXES[0],
-        RECORD_PROCESS_INDEXES[1],
-        API_PROCESS_INDEX,
-        UPDATERS_PROCESS_INDEX,
-    ] {
-        faults.push(kill_fault(random, process_index));
-    }
-    let last_process_index = ROLES.len() as u64 - 1;
-    let random_process_index = usize::try_from(random.between(0, last_process_index)).unwrap();
-    faults.push(kill_fault(random, random_process_index));
-    // This pause is sometimes longer than the session timeout of the consumer group. Kafka then
-    // assigns the partitions to the other `record` process.
-    faults.push(pause_fault(random, RECORD_PROCESS_INDEXES[0], 12_000));
-    for process_index in [INGEST_PROCESS_INDEX, random_process_index] {
-        faults.push(pause_fault(random, process_index, 5000));
-    }
-    let process_index = usize::try_from(random.between(0, last_process_index)).unwrap();
-    faults.push(Fault::Restart { process_index });
-    for service in [
-        ServiceKind::Mosquitto,
-        ServiceKind::Kafka,
-        ServiceKind::Postgres,
-    ] {
-        faults.push(Fault::RestartService {
-            service,
-            // Mosquitto is never killed. A killed Mosquitto loses all messages since it last saved
-            // its state, which is a known limit.
-            with_sigkill: service != ServiceKind::Mosquitto && random.chance(50),
-            downtime: Duration::from_millis(random.between(0, 2000)),
-        });
-    }
-    faults
 }

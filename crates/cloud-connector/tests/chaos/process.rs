@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::process::{Child, Command};
 use tokio::time::{sleep, timeout};
 
+use test_support::ClockOffset;
 use test_support::connector::send_signal;
 
 /// Time limit for a start or an orderly stop. A correct connector never reaches this limit.
@@ -24,6 +25,8 @@ pub struct Process {
     pub http_url: String,
     http_client: reqwest::Client,
     child: Option<Child>,
+    /// The clock that the process gets at its next start.
+    pub clock_offset: ClockOffset,
 }
 
 impl Process {
@@ -40,11 +43,12 @@ impl Process {
             http_url,
             http_client: test_support::http_client(),
             child: None,
+            clock_offset: ClockOffset::NONE,
         }
     }
 
-    /// Starts the process, and waits until the process is ready. Returns how long the start took.
-    pub async fn start(&mut self) -> Result<Duration, String> {
+    /// Starts the process, and waits until the process is ready.
+    pub async fn start(&mut self) -> Result<(), String> {
         let start = Instant::now();
         let log = File::options()
             .create(true)
@@ -53,6 +57,7 @@ impl Process {
         let stderr = log.map_err(|error| error.to_string())?;
         let stdout = stderr.try_clone().map_err(|error| error.to_string())?;
         let mut command = (self.create_command)();
+        self.clock_offset.apply_to(&mut command);
         command
             .stdout(Stdio::from(stdout))
             .stderr(Stdio::from(stderr));
@@ -66,7 +71,7 @@ impl Process {
             }
             sleep(Duration::from_millis(20)).await;
         }
-        Ok(start.elapsed())
+        Ok(())
     }
 
     pub async fn is_ready(&self) -> bool {

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -15,30 +15,26 @@ use tokio::task::JoinSet;
 use crate::check::{self, Mismatch, ObservedState, TrackedClient};
 use crate::clients::{FleetContext, SimulatedClient};
 use crate::deployment::ChaosDeployment;
+use crate::fault_steps::{delete_drained_topics, inject_and_recover};
+use crate::faults::{Fault, FaultKind};
 use crate::gate::FleetSendLimit;
-use crate::plan::{self, DeploymentMode, Fault, ScheduledFault};
+use crate::options::Options;
+use crate::plan::{self, Action, DeploymentMode};
 use crate::random::Random;
+use crate::schedule::{self, ScheduledFault};
+use crate::totals::Totals;
 
-const MAX_CONCURRENT_FAULTS: usize = 2;
+const MAX_CONCURRENT_FAULTS: u32 = 2;
 /// After the last fault and the last message of a round, the observed state must match the expected
 /// state within this time.
-const CONVERGENCE_TIMEOUT: Duration = Duration::from_mins(2);
+pub const CONVERGENCE_TIMEOUT: Duration = Duration::from_mins(2);
 /// The fleet must send all messages between two faults within this time.
-const PROGRESS_TIMEOUT: Duration = Duration::from_mins(5);
+pub const PROGRESS_TIMEOUT: Duration = Duration::from_mins(5);
 
-/// Totals of the run, for the summary line.
-#[derive(Debug, Default, Clone)]
-pub struct Totals {
-    pub rounds: u64,
-    pub acknowledged_messages: u64,
-    pub kills: u64,
-    pub restarts: u64,
-    pub service_restarts: u64,
-    pub pauses: u64,
-    pub dead_letters: usize,
-    pub connected_clients: usize,
-    pub longest_recovery: Duration,
-}
+/// Kind and recovery time of a fault.
+type FaultResult = Result<(FaultKind, Duration), String>;
+/// Faults that are being injected, or after which the connector is recovering.
+type RunningFaults = JoinSet<FaultResult>;
 
 /// The reason why a run failed, with all mismatches.
 pub struct Failure {
@@ -63,6 +59,7 @@ impl From<String> for Failure {
 pub struct Run {
     pub mode: DeploymentMode,
     pub seed: u64,
+    fault_kinds: BTreeSet<FaultKind>,
     pub totals: Totals,
     pub tracked_clients: Vec<TrackedClient>,
     /// Descriptions of the faults of the current round, for the failure report.
@@ -73,11 +70,17 @@ pub struct Run {
 }
 
 impl Run {
-    pub async fn start(mode: DeploymentMode, seed: u64, folder: &Path) -> Result<Self, String> {
+    pub async fn start(
+        mode: DeploymentMode,
+        options: &Options,
+        folder: &Path,
+    ) -> Result<Self, String> {
+        let seed = options.seed;
         let profiles: Vec<_> = (0..plan::CLIENT_COUNT)
             .map(|client_index| plan::client_profile(seed, mode, client_index))
             .collect();
-        let deployment = ChaosDeployment::start(mode, folder, &profiles).await?;
+        let uses_data_disk = options.fault_kinds.contains(&FaultKind::DiskFull);
+        let deployment = ChaosDeployment::start(mode, folder, &profiles, uses_data_disk).await?;
         let context = Arc::new(FleetContext {
             broker_address: deployment.broker_address.clone(),
             acknowledged_messages: AtomicU64::new(0),
@@ -97,6 +100,7 @@ impl Run {
         Ok(Self {
             mode,
             seed,
+            fault_kinds: options.fault_kinds.clone(),
             totals: Totals::default(),
             tracked_clients: tracked_clients.collect(),
             fault_log: Arc::default(),
@@ -116,7 +120,7 @@ impl Run {
                 self.context.acknowledged_messages.load(Ordering::Relaxed);
             outcome?;
             self.totals.rounds += 1;
-            if Instant::now() >= deadline && self.totals.kills >= min_kills {
+            if Instant::now() >= deadline && self.totals.count(FaultKind::Kill) >= min_kills {
                 break;
             }
             println!("{}, {} s so far", self.summary(), start.elapsed().as_secs());
@@ -128,9 +132,15 @@ impl Run {
         let gate = Arc::new(FleetSendLimit::new());
         let (end_round, round_over) = watch::channel(false);
         let mut client_tasks = JoinSet::new();
-        let mut total_messages = 0;
+        let (mut total_messages, mut large_responses) = (0, 0);
+        let with_large_responses = self.fault_kinds.contains(&FaultKind::LargeResponse);
         for (n, mut client) in self.clients.drain(..).enumerate() {
-            let steps = plan::client_steps(self.seed, round, n, &client.profile);
+            let profile = &client.profile;
+            let steps = plan::client_steps(self.seed, round, n, profile, with_large_responses);
+            large_responses += steps
+                .iter()
+                .filter(|step| step.action == Action::SendLargeResponse)
+                .count() as u64;
             total_messages += steps
                 .iter()
                 .map(|step| step.action.message_count())
@@ -142,7 +152,14 @@ impl Run {
             });
         }
         self.fault_log.lock().clear();
-        let schedule = plan::fault_schedule(self.seed, round, self.mode, total_messages);
+        self.totals.add(FaultKind::LargeResponse, large_responses);
+        let schedule = schedule::fault_schedule(
+            self.seed,
+            round,
+            self.mode,
+            &self.fault_kinds,
+            total_messages,
+        );
         tokio::select! {
             result = self.inject_faults(schedule, &gate, total_messages) => result?,
             // A client task returns only after the end of the round. A task that ends earlier has
@@ -171,54 +188,72 @@ impl Run {
         gate: &FleetSendLimit,
         total_messages: u64,
     ) -> Result<(), String> {
-        let messages_ahead_of_fault = total_messages / schedule.len() as u64;
-        let permits = Arc::new(Semaphore::new(MAX_CONCURRENT_FAULTS));
-        let mut faults: JoinSet<Result<Duration, String>> = JoinSet::new();
+        let messages_ahead_of_fault = total_messages / schedule.len().max(1) as u64;
+        let permits = Arc::new(Semaphore::new(MAX_CONCURRENT_FAULTS as usize));
+        let mut faults = RunningFaults::new();
         for scheduled in schedule {
-            let permit = permits.clone().acquire_owned().await;
+            // The topics are deleted while there is no other fault.
+            let recreates_topics = matches!(scheduled.fault, Fault::RecreateTopics { .. });
+            let needed_permits = if recreates_topics {
+                MAX_CONCURRENT_FAULTS
+            } else {
+                1
+            };
+            let permit = permits.clone().acquire_many_owned(needed_permits).await;
             let permit = permit.expect("the semaphore is never closed");
-            gate.raise_limit(scheduled.acknowledged_messages_before + messages_ahead_of_fault);
-            wait_for_messages(gate, scheduled.acknowledged_messages_before).await?;
+            let limit = scheduled.acknowledged_messages_before + messages_ahead_of_fault;
+            gate.raise_limit(limit.min(total_messages));
+            self.wait_for_messages(gate, scheduled.acknowledged_messages_before, &mut faults)
+                .await?;
             tokio::time::sleep(scheduled.delay).await;
-            self.count_fault(scheduled.fault);
+            if recreates_topics {
+                delete_drained_topics(&self.deployment, &self.tracked_clients, gate).await?;
+                gate.raise_limit(limit + messages_ahead_of_fault);
+            }
+            self.totals.add(scheduled.fault.kind(), 1);
             let (deployment, fault_log) = (self.deployment.clone(), self.fault_log.clone());
             faults.spawn(async move {
-                let _permit = permit;
-                let start = Timestamp::now();
-                let result = deployment.inject(scheduled.fault).await;
-                let ScheduledFault {
-                    acknowledged_messages_before,
-                    fault,
-                    ..
-                } = scheduled;
-                let description = format!("{start:.3} to {:.3} {fault:?}", Timestamp::now());
-                let line = format!("{description}, after {acknowledged_messages_before} messages");
-                fault_log.lock().push(line);
-                result.map_err(|error| format!("{error} ({description})"))
+                let result = inject_and_recover(&deployment, scheduled, &fault_log, permit).await;
+                result.map(|recovery| (scheduled.fault.kind(), recovery))
             });
-            while let Some(result) = faults.try_join_next() {
-                self.update_longest_recovery(result.map_err(|error| error.to_string())??);
-            }
         }
         gate.raise_limit(u64::MAX);
-        wait_for_messages(gate, total_messages).await?;
+        self.wait_for_messages(gate, total_messages, &mut faults)
+            .await?;
         while let Some(result) = faults.join_next().await {
-            self.update_longest_recovery(result.map_err(|error| error.to_string())??);
+            self.update_longest_recovery(result)?;
         }
         Ok(())
     }
 
-    fn count_fault(&mut self, fault: Fault) {
-        match fault {
-            Fault::Kill { .. } => self.totals.kills += 1,
-            Fault::Pause { .. } => self.totals.pauses += 1,
-            Fault::Restart { .. } => self.totals.restarts += 1,
-            Fault::RestartService { .. } => self.totals.service_restarts += 1,
+    /// Waits until the broker has acknowledged the messages. Fails at once if a fault fails.
+    async fn wait_for_messages(
+        &mut self,
+        gate: &FleetSendLimit,
+        message_count: u64,
+        faults: &mut RunningFaults,
+    ) -> Result<(), String> {
+        let mut wait = pin!(tokio::time::timeout(
+            PROGRESS_TIMEOUT,
+            gate.wait_until_finished(message_count)
+        ));
+        loop {
+            tokio::select! {
+                result = &mut wait => return result.map_err(|_| {
+                    format!("timed out waiting for {message_count} acknowledged messages")
+                }),
+                Some(result) = faults.join_next() => self.update_longest_recovery(result)?,
+            }
         }
     }
 
-    fn update_longest_recovery(&mut self, duration: Duration) {
-        self.totals.longest_recovery = self.totals.longest_recovery.max(duration);
+    fn update_longest_recovery(
+        &mut self,
+        result: Result<FaultResult, tokio::task::JoinError>,
+    ) -> Result<(), String> {
+        let (kind, recovery) = result.map_err(|error| error.to_string())??;
+        self.totals.update_longest_recovery(kind, recovery);
+        Ok(())
     }
 
     /// Waits until the observed state matches the expected state. Then checks that the observed
@@ -269,24 +304,18 @@ impl Run {
         let Totals {
             rounds,
             acknowledged_messages,
-            kills,
-            restarts,
-            service_restarts,
-            pauses,
             dead_letters,
             connected_clients,
-            longest_recovery,
+            ..
         } = &self.totals;
         format!(
             "chaos {}: seed {}: {} clients ({connected_clients} connected), \
              {acknowledged_messages} messages acknowledged, {dead_letters} dead letters, \
-             {kills} kills, {pauses} pauses, {restarts} restarts, \
-             {service_restarts} service restarts, {rounds} rounds, \
-             longest recovery {:.1} s",
+             {rounds} rounds, faults: {}",
             self.mode.as_str(),
             self.seed,
             plan::CLIENT_COUNT,
-            longest_recovery.as_secs_f64(),
+            self.totals.fault_counts(),
         )
     }
 }
@@ -305,14 +334,5 @@ fn mismatch_failure(
         reason: reason.to_owned(),
         mismatches,
         observed: Some(observed),
-    }
-}
-
-async fn wait_for_messages(gate: &FleetSendLimit, message_count: u64) -> Result<(), String> {
-    match tokio::time::timeout(PROGRESS_TIMEOUT, gate.wait_until_finished(message_count)).await {
-        Ok(()) => Ok(()),
-        Err(_) => Err(format!(
-            "timed out waiting for {message_count} acknowledged messages"
-        )),
     }
 }
