@@ -172,6 +172,14 @@ impl Cluster {
     /// Starts a process with these roles, or with all roles if `roles` is empty. Waits until the
     /// process is ready.
     pub async fn start(&self, roles: &[&str]) -> ConnectorProcess {
+        let process = self.start_without_waiting(roles).await;
+        process.wait_until_ready().await;
+        process
+    }
+
+    /// Starts a process with these roles, or with all roles if `roles` is empty. Waits only until
+    /// the process has printed the startup banner.
+    pub async fn start_without_waiting(&self, roles: &[&str]) -> ConnectorProcess {
         let mut command = self.connector_command();
         command
             .arg("run")
@@ -214,13 +222,11 @@ impl Cluster {
             .unwrap_or_else(|| panic!("process {process_name} did not start"));
         // The test must read stdout. Otherwise the process blocks when the pipe is full.
         tokio::spawn(async move { while let Ok(Some(_)) = stdout_lines.next_line().await {} });
-        let process = ConnectorProcess {
+        ConnectorProcess {
             child,
             http_url,
             http_client: self.http_client.clone(),
-        };
-        process.wait_until_ready().await;
-        process
+        }
     }
 }
 
