@@ -370,3 +370,46 @@ async fn ingest_continues_after_a_fatal_error_of_the_kafka_producer() {
         messages_in_kafka().await
     );
 }
+
+/// Waits for the next messages of a consumer. Returns their offsets.
+async fn read_offsets(consumer: &mut kafka::Consumer, count: usize) -> Vec<i64> {
+    let mut offsets = Vec::new();
+    while offsets.len() < count {
+        let event = tokio::time::timeout(Duration::from_secs(20), consumer.next()).await;
+        let event = event.unwrap_or_else(|_| panic!("timed out after the offsets {offsets:?}"));
+        if let kafka::ConsumerEvent::Message(message) = event {
+            offsets.push(message.offset);
+        }
+    }
+    offsets
+}
+
+#[tokio::test]
+async fn no_message_is_skipped_after_a_failed_seek() {
+    let cluster = Cluster::new().await;
+    let overrides = cloud_connector::config::Overrides {
+        config_file: None,
+        flags: Vec::new(),
+    };
+    let env_vars = cluster.env_vars().iter().cloned();
+    let config = cloud_connector::config::load_with_environment(&overrides, env_vars).unwrap();
+    let topic = cluster.setting("kafka.ingress_topic");
+    let group = cluster.setting("kafka.group");
+    let mut consumer = kafka::Consumer::new(&config.config.kafka, topic, group, |_| {}).unwrap();
+    let clients = client_ids("client", 20);
+    produce_online(&cluster, 3, &clients[..10]).await;
+    assert_eq!(
+        read_offsets(&mut consumer, 10).await,
+        (0..10).collect::<Vec<_>>()
+    );
+    consumer.store_offset(3, 4);
+
+    // librdkafka rejects a seek in a partition that is not assigned.
+    consumer.seek(99, 5);
+    produce_online(&cluster, 3, &clients[10..]).await;
+    let offsets = read_offsets(&mut consumer, 10).await;
+    assert!(
+        offsets[0] <= 5 && offsets.windows(2).all(|pair| pair[1] == pair[0] + 1),
+        "the chunk from offset 5 is not read again: {offsets:?}"
+    );
+}
