@@ -405,7 +405,7 @@ async fn no_message_is_skipped_after_a_failed_seek() {
     consumer.store_offset(3, 4);
 
     // librdkafka rejects a seek in a partition that is not assigned.
-    consumer.seek(99, 5);
+    consumer.reread(99, 5);
     produce_online(&cluster, 3, &clients[10..]).await;
     let offsets = read_offsets(&mut consumer, 10).await;
     assert!(
