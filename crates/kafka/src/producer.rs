@@ -239,6 +239,13 @@ impl DeliveryHandle {
     /// When the delivery failed.
     pub async fn wait_until_durable(self) -> Result<(), ProduceError> {
         match self.delivery.await {
+            // librdkafka reports a message as delivered, without an offset, if Kafka has accepted a
+            // later message of the partition. In a recreated topic, this is wrong: the new partition
+            // accepts any sequence number, so it may accept a message that was sent after a message
+            // that failed. The caller must send the message again.
+            Ok(Ok(delivery)) if delivery.offset < 0 => Err(ProduceError::Failed(
+                "Kafka did not confirm the message".to_owned(),
+            )),
             Ok(Ok(_)) => {
                 let mut fatal_error = self.producer.inner.fatal_error.lock();
                 *fatal_error = None;
