@@ -45,7 +45,10 @@ async fn readiness(State(probes): State<SharedProbeState>) -> Response {
     let components: Map<String, Value> = check_results
         .into_iter()
         .map(|(component, result)| {
-            let text = result.map_or_else(|problem| problem, |()| "ok".to_owned());
+            let text = match result {
+                Ok(()) => probes.health.healthy_text(component).to_owned(),
+                Err(problem) => problem,
+            };
             (component.to_owned(), text.into())
         })
         .chain(descriptions)

@@ -5,6 +5,7 @@ mod consumer;
 pub mod metrics;
 mod producer;
 mod settings;
+mod topic_identity;
 mod topics;
 
 pub use client_config::KafkaError;

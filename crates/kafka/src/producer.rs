@@ -1,9 +1,15 @@
 //! Produces messages durably and in order.
+//!
+//! After a fatal error, a librdkafka producer rejects all messages. The producer then replaces its
+//! librdkafka client. The messages that were not delivered fail, and the caller sends them again.
 
 use std::borrow::Cow;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use parking_lot::{Mutex, RwLock};
+use rdkafka::ClientConfig;
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode};
 use rdkafka::message::{Header, Message as _, OwnedHeaders};
 use rdkafka::producer::{DeliveryFuture, FutureProducer, FutureRecord, Producer as _};
@@ -19,11 +25,31 @@ const QUEUE_FULL_RETRY_DELAY: Duration = Duration::from_millis(10);
 const MAX_QUEUED_KBYTES: &str = "65536";
 /// Maximum size of the messages to other services in the local queue.
 const MAX_QUEUED_BEST_EFFORT_KBYTES: &str = "8192";
+/// Minimum time between two replacements of the client. If the cause of a fatal error persists, for
+/// example a missing permission, each new client fails as well.
+const MIN_TIME_BETWEEN_REPLACEMENTS: Duration = Duration::from_secs(1);
+/// The producer is unhealthy for this time after a fatal error, or until the next delivery.
+const UNHEALTHY_TIME_AFTER_FATAL_ERROR: Duration = Duration::from_secs(10);
+
+type Client = FutureProducer<ErrorLogger>;
 
 /// A Kafka producer. All clones use the same connection.
 #[derive(Clone)]
 pub struct Producer {
-    inner: FutureProducer<ErrorLogger>,
+    inner: Arc<ProducerInner>,
+}
+
+struct ProducerInner {
+    config: ClientConfig,
+    client: RwLock<Client>,
+    /// The latest fatal error. `None` after the next delivery.
+    fatal_error: Mutex<Option<FatalError>>,
+}
+
+#[derive(Clone)]
+struct FatalError {
+    occurred_at: Instant,
+    reason: String,
 }
 
 /// Kafka did not accept a message.
@@ -43,7 +69,10 @@ pub enum ProduceError {
 }
 
 /// Handle of a queued message. The caller uses it to wait for the delivery.
-pub struct DeliveryHandle(DeliveryFuture);
+pub struct DeliveryHandle {
+    delivery: DeliveryFuture,
+    producer: Producer,
+}
 
 impl Producer {
     /// Creates a producer that retries the delivery of a message without a time limit. Connects in
@@ -75,7 +104,8 @@ impl Producer {
         partitioner: &str,
         max_queued_kbytes: &str,
     ) -> Result<Self, KafkaError> {
-        let inner = client_config::common_config(kafka)?
+        let mut config = client_config::common_config(kafka)?;
+        config
             // A message is delivered when all in-sync replicas have stored it. Without idempotence,
             // retries of librdkafka could duplicate or reorder messages.
             .set("acks", "all")
@@ -87,10 +117,63 @@ impl Producer {
             // are in flight. With low traffic, a longer linger time would only delay messages.
             .set("linger.ms", "0.5")
             .set("queue.buffering.max.kbytes", max_queued_kbytes)
-            .set("partitioner", partitioner)
+            .set("partitioner", partitioner);
+        let client = config
             .create_with_context(ErrorLogger)
             .map_err(|error| client_config::rejected_settings_error(&error))?;
-        Ok(Self { inner })
+        Ok(Self {
+            inner: Arc::new(ProducerInner {
+                config,
+                client: RwLock::new(client),
+                fatal_error: Mutex::default(),
+            }),
+        })
+    }
+
+    fn client(&self) -> Client {
+        self.inner.client.read().clone()
+    }
+
+    /// Replaces the client if it has reported a fatal error.
+    fn replace_client_after_fatal_error(&self) {
+        let mut client = self.inner.client.write();
+        let Some((code, reason)) = client.client().fatal_error() else {
+            return;
+        };
+        let mut fatal_error = self.inner.fatal_error.lock();
+        let is_repeated = fatal_error
+            .as_ref()
+            .is_some_and(|previous| previous.occurred_at.elapsed() < MIN_TIME_BETWEEN_REPLACEMENTS);
+        if is_repeated {
+            return;
+        }
+        tracing::error!(%code, reason, "fatal error of the Kafka producer; replacing the producer");
+        *fatal_error = Some(FatalError {
+            occurred_at: Instant::now(),
+            reason: format!("{code}: {reason}"),
+        });
+        match self.inner.config.create_with_context(ErrorLogger) {
+            Ok(new_client) => {
+                let old_client = std::mem::replace(&mut *client, new_client);
+                // Dropping the client waits for its thread.
+                tokio::task::spawn_blocking(move || drop(old_client));
+            }
+            Err(error) => tracing::error!(%error, "failed to create a Kafka producer"),
+        }
+    }
+
+    /// Returns the problem after a fatal error.
+    fn check_fatal_error(&self) -> Result<(), String> {
+        match &*self.inner.fatal_error.lock() {
+            Some(FatalError {
+                occurred_at,
+                reason,
+            }) if occurred_at.elapsed() < UNHEALTHY_TIME_AFTER_FATAL_ERROR => Err(format!(
+                "fatal error of the Kafka producer ({reason}); the messages are sent again. If this \
+                 persists, check the permissions of the Kafka user"
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// Queues a message for delivery. Waits while the local queue of librdkafka is full. Messages
@@ -117,8 +200,13 @@ impl Producer {
             .payload(payload)
             .headers(owned_headers);
         loop {
-            match self.inner.send_result(record) {
-                Ok(delivery) => return Ok(DeliveryHandle(delivery)),
+            match self.client().send_result(record) {
+                Ok(delivery) => {
+                    return Ok(DeliveryHandle {
+                        delivery,
+                        producer: self.clone(),
+                    });
+                }
                 Err((error, unsent))
                     if error.rdkafka_error_code() == Some(RDKafkaErrorCode::QueueFull) =>
                 {
@@ -126,20 +214,24 @@ impl Producer {
                     tokio::time::sleep(QUEUE_FULL_RETRY_DELAY).await;
                 }
                 Err((error, _)) => {
+                    self.replace_client_after_fatal_error();
                     return Err(produce_error(&error, message_key.as_bytes(), payload));
                 }
             }
         }
     }
 
-    /// Checks that the topic exists and each partition has a leader.
+    /// Checks that the topic exists, that each partition has a leader, and that no fatal error
+    /// occurred recently.
     ///
     /// # Errors
     /// When messages cannot be produced to the topic. The error contains the reason.
     pub async fn check_topic(&self, topic: &str) -> Result<(), String> {
-        let (inner, topic) = (self.inner.clone(), topic.to_owned());
-        let check =
-            tokio::task::spawn_blocking(move || super::topics::check_topic(inner.client(), &topic));
+        self.check_fatal_error()?;
+        let (client, topic) = (self.client(), topic.to_owned());
+        let check = tokio::task::spawn_blocking(move || {
+            super::topics::check_topic(client.client(), &topic)
+        });
         check
             .await
             .unwrap_or_else(|_| Err("the health check failed to run".to_owned()))
@@ -152,9 +244,21 @@ impl DeliveryHandle {
     /// # Errors
     /// When the delivery failed.
     pub async fn wait_until_durable(self) -> Result<(), ProduceError> {
-        match self.0.await {
-            Ok(Ok(_)) => Ok(()),
+        match self.delivery.await {
+            // librdkafka reports a message as delivered, without an offset, if Kafka has accepted a
+            // later message of the partition. In a recreated topic, this is wrong: the new partition
+            // accepts any sequence number, so it may accept a message that was sent after a message
+            // that failed. The caller must send the message again.
+            Ok(Ok(delivery)) if delivery.offset < 0 => Err(ProduceError::Failed(
+                "Kafka did not confirm the message".to_owned(),
+            )),
+            Ok(Ok(_)) => {
+                let mut fatal_error = self.producer.inner.fatal_error.lock();
+                *fatal_error = None;
+                Ok(())
+            }
             Ok(Err((error, message))) => {
+                self.producer.replace_client_after_fatal_error();
                 let message_key = message.key().unwrap_or_default();
                 let payload = message.payload().unwrap_or_default();
                 Err(produce_error(&error, message_key, payload))

@@ -16,7 +16,8 @@ use super::client_config::{self, KafkaError, MAX_MESSAGE_BYTES};
 const HEALTH_CHECK_TIMEOUT: Duration = Duration::from_millis(800);
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 const CREATE_TOPICS_TIMEOUT: Duration = Duration::from_secs(15);
-const MISSING_TOPIC_HINT: &str = "create the topic with `cloud-connector migrate --topics`";
+pub(super) const MISSING_TOPIC_HINT: &str =
+    "create the topic with `cloud-connector migrate --topics`";
 const CREATE_FAILED_HINT: &str =
     "check kafka.brokers, kafka.security and kafka.replication, and whether Kafka is running";
 

@@ -18,6 +18,7 @@ pub type HealthResult = Result<(), String>;
 
 type HealthCheck = Arc<dyn Fn() -> BoxFuture<'static, HealthResult> + Send + Sync>;
 type ComponentDescriber = Arc<dyn Fn() -> String + Send + Sync>;
+type HealthyText = Arc<dyn Fn() -> &'static str + Send + Sync>;
 
 /// Maximum duration of a health check. A component whose check takes longer is unhealthy.
 const HEALTH_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
@@ -42,6 +43,7 @@ pub struct Health {
 struct HealthInner {
     checks: RwLock<BTreeMap<&'static str, HealthCheck>>,
     descriptions: RwLock<BTreeMap<&'static str, ComponentDescriber>>,
+    healthy_texts: RwLock<BTreeMap<&'static str, HealthyText>>,
     supervisor: Supervisor,
     is_shutting_down: AtomicBool,
     /// The latest results of the health checks. Locked while the checks run, so the checks run only
@@ -63,6 +65,7 @@ impl Health {
             inner: Arc::new(HealthInner {
                 checks: RwLock::default(),
                 descriptions: RwLock::default(),
+                healthy_texts: RwLock::default(),
                 supervisor: supervisor.clone(),
                 is_shutting_down: AtomicBool::new(false),
                 latest_results: Mutex::default(),
@@ -100,6 +103,24 @@ impl Health {
             }
             Entry::Occupied(_) => debug_assert!(false, "{component} was added twice"),
         }
+    }
+
+    /// Sets the text that the response of `/readiness` contains while a component is healthy, for
+    /// example `standby`. Without this call, the text is `ok`.
+    pub fn set_healthy_text(
+        &self,
+        component: &'static str,
+        text: impl Fn() -> &'static str + Send + Sync + 'static,
+    ) {
+        let mut healthy_texts = self.inner.healthy_texts.write();
+        healthy_texts.insert(component, Arc::new(text));
+    }
+
+    /// Returns the text for a component that is healthy.
+    #[must_use]
+    pub fn healthy_text(&self, component: &str) -> &'static str {
+        let healthy_texts = self.inner.healthy_texts.read();
+        healthy_texts.get(component).map_or("ok", |text| text())
     }
 
     /// Returns the current descriptions of the components that do not affect readiness.
@@ -226,6 +247,14 @@ mod tests {
         let (left, results) = tokio::join!(leaving_caller, health.run_checks());
         assert!(left.is_err());
         assert_eq!(results["store"], Ok(()));
+    }
+
+    #[test]
+    fn a_healthy_component_is_ok_unless_it_has_its_own_text() {
+        let health = Health::new(&Supervisor::new());
+        health.set_healthy_text("reader", || "standby");
+        assert_eq!(health.healthy_text("reader"), "standby");
+        assert_eq!(health.healthy_text("store"), "ok");
     }
 
     #[tokio::test]

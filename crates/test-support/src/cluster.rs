@@ -181,6 +181,18 @@ impl Cluster {
         roles: &[&str],
         clock_offset: ClockOffset,
     ) -> ConnectorProcess {
+        let process = self.spawn_process(roles, clock_offset).await;
+        process.wait_until_ready().await;
+        process
+    }
+
+    /// Starts a process with these roles, or with all roles if `roles` is empty. Waits only until
+    /// the process has printed the startup banner.
+    pub async fn start_without_waiting(&self, roles: &[&str]) -> ConnectorProcess {
+        self.spawn_process(roles, ClockOffset::NONE).await
+    }
+
+    async fn spawn_process(&self, roles: &[&str], clock_offset: ClockOffset) -> ConnectorProcess {
         let mut command = self.connector_command();
         clock_offset.apply_to(&mut command);
         command
@@ -224,13 +236,11 @@ impl Cluster {
             .unwrap_or_else(|| panic!("process {process_name} did not start"));
         // The test must read stdout. Otherwise the process blocks when the pipe is full.
         tokio::spawn(async move { while let Ok(Some(_)) = stdout_lines.next_line().await {} });
-        let process = ConnectorProcess {
+        ConnectorProcess {
             child,
             http_url,
             http_client: self.http_client.clone(),
-        };
-        process.wait_until_ready().await;
-        process
+        }
     }
 }
 

@@ -24,6 +24,15 @@ impl TopicReader {
     pub fn add_health_check(&self, health: &Health) {
         let health_check = self.health_check.clone();
         health.add_check(self.component, move || health_check.clone().run().boxed());
+        let health_check = self.health_check.clone();
+        // A member of the group that has no partitions takes over when another member stops.
+        health.set_healthy_text(self.component, move || {
+            if health_check.is_standby() {
+                "standby"
+            } else {
+                "ok"
+            }
+        });
     }
 }
 

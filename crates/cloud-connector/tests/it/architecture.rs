@@ -174,3 +174,31 @@ fn added_and_removed_dependencies_are_found() {
         ]
     );
 }
+
+/// Returns all Rust files in a directory and its subdirectories.
+fn rust_files(directory: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(rust_files(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    files
+}
+
+#[test]
+fn only_one_file_permits_unsafe_code() {
+    let crates = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    // The text is split, because this file is searched, too.
+    let lint_name = concat!("unsafe", "_code");
+    let mut files = rust_files(crates);
+    files.retain(|file| std::fs::read_to_string(file).unwrap().contains(lint_name));
+    assert_eq!(files.len(), 1, "{files:?}");
+    assert!(
+        files[0].ends_with("kafka/src/topic_identity.rs"),
+        "{files:?}"
+    );
+}

@@ -79,7 +79,8 @@ pub struct KafkaReader {
     chunks_in_flight: FuturesUnordered<BoxFuture<'static, ChunkOutcome>>,
     in_flight_messages: usize,
     in_flight_bytes: usize,
-    /// Partition and first offset of each chunk in flight.
+    /// Partition and first offset of each chunk in flight that was submitted with the partition's
+    /// current lease.
     chunk_starts: BTreeSet<(i32, i64)>,
     /// Time at which the reader stopped polling because of backpressure. `None` if no backpressure
     /// is active.
@@ -170,7 +171,7 @@ impl KafkaReader {
                 }
                 other => {
                     self.submit_or_keep_messages(std::mem::take(&mut messages_by_partition));
-                    self.on_rebalance_or_error(other);
+                    self.on_rebalance(other);
                 }
             }
             if messages < MAX_CHUNK_MESSAGES && payload_bytes < MAX_CHUNK_BYTES {
@@ -180,7 +181,7 @@ impl KafkaReader {
         self.submit_or_keep_messages(messages_by_partition);
     }
 
-    fn on_rebalance_or_error(&mut self, event: ConsumerEvent) {
+    fn on_rebalance(&mut self, event: ConsumerEvent) {
         match event {
             ConsumerEvent::Assigned(partitions) => {
                 tracing::info!(?partitions, "partitions assigned");
@@ -205,9 +206,6 @@ impl KafkaReader {
                 }
                 self.acquire_missing_leases();
             }
-            ConsumerEvent::Error(error) => {
-                tracing::debug!(error, "Kafka error");
-            }
             ConsumerEvent::Message(_) => {}
         }
     }
@@ -215,6 +213,9 @@ impl KafkaReader {
     fn discard_partition_state(&mut self, partitions: &[i32]) {
         self.messages_awaiting_lease
             .retain(|message| !partitions.contains(&message.partition));
+        // The chunks in flight keep their old lease, so their outcomes are ignored.
+        self.chunk_starts
+            .retain(|(partition, _)| !partitions.contains(partition));
         for partition in partitions {
             self.durable_offsets.remove(partition);
         }
@@ -380,8 +381,10 @@ impl KafkaReader {
             .next()
             .filter(|(chunk_partition, _)| *chunk_partition == partition)
             .map_or(first_offset, |(_, start)| first_offset.min(*start));
-        self.chunk_starts.remove(&(partition, first_offset));
         let has_lease = self.partition_leases.get(&partition) == Some(&Some(lease));
+        if has_lease {
+            self.chunk_starts.remove(&(partition, first_offset));
+        }
         if is_durable && has_lease {
             let durable_offset = self.durable_offsets.entry(partition).or_insert(last_offset);
             *durable_offset = last_offset.max(*durable_offset);
@@ -400,7 +403,7 @@ impl KafkaReader {
         tracing::warn!(partition, "partition epoch lost; reacquiring");
         self.discard_partition_state(&[partition]);
         self.partition_leases.insert(partition, None);
-        self.consumer.seek(partition, offset);
+        self.consumer.reread(partition, offset);
         self.acquire_missing_leases();
     }
 }

@@ -1,0 +1,160 @@
+//! The state of a consumer that its health check reports.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rdkafka::consumer::Consumer as _;
+use rdkafka::error::RDKafkaErrorCode;
+use tokio::time::Instant;
+
+use super::Client;
+use crate::topics::{MISSING_TOPIC_HINT, check_topic};
+
+/// A member that takes part in a rebalance is healthy for this time.
+const MAX_REBALANCE_TIME: Duration = Duration::from_secs(10);
+
+/// The state of a consumer. The consumer changes it, and the health check reads it.
+pub(super) struct ConsumerState {
+    pub topic: String,
+    pub group: String,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    /// The current client. `None` after the consumer was closed.
+    client: Option<Arc<Client>>,
+    membership: Membership,
+    /// The latest error of the consumer.
+    last_error: Option<String>,
+    /// Why the consumer makes no progress although messages are unread.
+    stall: Option<String>,
+}
+
+#[derive(Clone, Copy)]
+enum Membership {
+    /// The consumer has not joined its group yet.
+    NotJoined,
+    /// The consumer takes part in a rebalance, or rejoins its group.
+    Rebalancing { since: Instant },
+    /// The consumer is a member of its group.
+    Member { partitions: usize },
+}
+
+impl ConsumerState {
+    pub fn new(topic: &str, group: &str, client: Arc<Client>) -> Self {
+        Self {
+            topic: topic.to_owned(),
+            group: group.to_owned(),
+            inner: Mutex::new(Inner {
+                client: Some(client),
+                membership: Membership::NotJoined,
+                last_error: None,
+                stall: None,
+            }),
+        }
+    }
+
+    /// Replaces the client. The caller drops the previous client.
+    pub fn set_client(&self, client: Option<Arc<Client>>) {
+        self.inner.lock().client = client;
+    }
+
+    pub fn set_member(&self, partitions: usize) {
+        let mut inner = self.inner.lock();
+        inner.membership = Membership::Member { partitions };
+        inner.last_error = None;
+        inner.stall = None;
+    }
+
+    /// Notes that the consumer is not a member until its next assignment.
+    pub fn set_rebalancing(&self) {
+        let mut inner = self.inner.lock();
+        if matches!(inner.membership, Membership::Member { .. }) {
+            inner.membership = Membership::Rebalancing {
+                since: Instant::now(),
+            };
+        }
+        inner.stall = None;
+    }
+
+    pub fn set_last_error(&self, error: String) {
+        self.inner.lock().last_error = Some(error);
+    }
+
+    pub fn set_stall(&self, stall: Option<String>) {
+        self.inner.lock().stall = stall;
+    }
+
+    fn check_membership(&self) -> Result<(), String> {
+        let inner = self.inner.lock();
+        let has_joined = match inner.membership {
+            Membership::Member { .. } => true,
+            Membership::Rebalancing { since } => since.elapsed() < MAX_REBALANCE_TIME,
+            Membership::NotJoined => false,
+        };
+        if !has_joined {
+            let group = &self.group;
+            return Err(match &inner.last_error {
+                Some(error) => format!("cannot join the consumer group {group}: {error}"),
+                None => format!("has not joined the consumer group {group} yet"),
+            });
+        }
+        inner.stall.clone().map_or(Ok(()), Err)
+    }
+}
+
+/// Checks whether a consumer can read its topic.
+#[derive(Clone)]
+pub struct ConsumerHealthCheck {
+    pub(super) state: Arc<ConsumerState>,
+}
+
+impl ConsumerHealthCheck {
+    /// Checks that the topic exists, that each partition has a leader, that the consumer is a member
+    /// of its group, and that it makes progress if messages are unread.
+    ///
+    /// # Errors
+    /// When the consumer cannot read its topic. The error contains the reason.
+    pub async fn run(self) -> Result<(), String> {
+        let state = self.state;
+        let check = tokio::task::spawn_blocking(move || {
+            let client = state.inner.lock().client.clone();
+            let client = client.ok_or_else(|| "the consumer is closed".to_owned())?;
+            check_topic(client.client(), &state.topic)?;
+            state.check_membership()
+        });
+        check
+            .await
+            .unwrap_or_else(|_| Err("the health check failed to run".to_owned()))
+    }
+
+    /// Returns whether the consumer is a member of its group, but has no partitions.
+    #[must_use]
+    pub fn is_standby(&self) -> bool {
+        let membership = self.state.inner.lock().membership;
+        matches!(membership, Membership::Member { partitions: 0 })
+    }
+}
+
+/// Returns what the operator should check after an error of a consumer.
+pub(super) fn error_hint(code: Option<RDKafkaErrorCode>) -> &'static str {
+    match code {
+        Some(RDKafkaErrorCode::GroupAuthorizationFailed) => {
+            "allow the Kafka user to read the consumer group (kafka.group, kafka.answers_group)"
+        }
+        Some(RDKafkaErrorCode::TopicAuthorizationFailed) => {
+            "allow the Kafka user to read and describe the topic"
+        }
+        Some(RDKafkaErrorCode::InconsistentGroupProtocol) => {
+            "a member of the group uses another assignment strategy; stop that member, or set \
+             kafka.group and kafka.answers_group to unused names"
+        }
+        Some(
+            RDKafkaErrorCode::UnknownTopicOrPartition
+            | RDKafkaErrorCode::UnknownTopic
+            | RDKafkaErrorCode::UnknownPartition,
+        ) => MISSING_TOPIC_HINT,
+        _ => "check kafka.brokers, and whether Kafka is running",
+    }
+}
