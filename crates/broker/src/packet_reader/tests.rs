@@ -197,7 +197,7 @@ async fn packets_over_the_limit_of_their_type_are_rejected_before_their_body_arr
         .await;
     assert_eq!(error, "packet_too_large");
     let mut connection = Connection::connected(&limits).await;
-    let long_topic = [&[0xff, 0xff][..], &[b't'; 65_535], &[0, 7]].concat();
+    let long_topic = [&[0xff, 0xff][..], "t".repeat(65_535).as_bytes(), &[0, 7]].concat();
     let packet = encode_packet(FIRST_BYTE_PUBLISH_QOS_1, &long_topic);
     assert_eq!(
         connection.read_error_after(&packet).await,
