@@ -88,10 +88,9 @@ pub struct Consumer {
     /// The running check of the topic, and the positions at its start. `None` if no check runs.
     check: Option<RunningCheck>,
     next_check_at: Instant,
-    /// The id of the topic that the assigned partitions belong to.
+    /// The id of the topic that the client has read. `None` until the first assignment of the
+    /// client, or if the cluster does not support topic ids.
     topic_id: Option<TopicId>,
-    /// Whether the client has had an assignment. Its topic id is then `topic_id`.
-    has_topic_id: bool,
     progress: Progress,
     replaced_at: Option<Instant>,
     error_log_throttle: LogThrottle,
@@ -167,7 +166,6 @@ impl Consumer {
             check: None,
             next_check_at: Instant::now(),
             topic_id: None,
-            has_topic_id: false,
             progress: Progress::default(),
             replaced_at: None,
             error_log_throttle: LogThrottle::new(),
@@ -246,8 +244,8 @@ impl Consumer {
         match rebalance {
             RebalanceEvent::Assigned(partitions) => {
                 let (client, state) = (self.client.clone(), self.state.clone());
-                let expected_id = self.has_topic_id.then(|| self.topic_id.clone());
-                let assignment = assign_partitions(client, state, partitions, expected_id);
+                let topic_id = self.topic_id.clone();
+                let assignment = assign_partitions(client, state, partitions, topic_id);
                 self.operation = Some(assignment.map(OperationOutcome::Assigned).boxed());
                 None
             }
@@ -274,7 +272,6 @@ impl Consumer {
             OperationOutcome::Assigned(Ok(StartOffsets { topic_id, offsets })) => {
                 if !offsets.is_empty() {
                     self.topic_id = topic_id;
-                    self.has_topic_id = true;
                 }
                 self.progress.start(&offsets);
                 // The first check reports the lag.
@@ -282,16 +279,16 @@ impl Consumer {
                 self.state.set_member(offsets.len());
                 Some(ConsumerEvent::Assigned(offsets.into_keys().collect()))
             }
-            OperationOutcome::Assigned(Err(problem)) => self.replace_client(&problem),
             OperationOutcome::Unassigned | OperationOutcome::Sought(Ok(())) => None,
-            OperationOutcome::Sought(Err(problem)) => self.replace_client(&problem),
+            OperationOutcome::Assigned(Err(problem)) | OperationOutcome::Sought(Err(problem)) => {
+                self.replace_client(&problem)
+            }
             OperationOutcome::ClientCreated(client, rebalances) => {
                 self.state.set_client(Some(client.clone()));
                 let old_client = std::mem::replace(&mut self.client, client);
                 // The rebalances of the old client are discarded with its channel.
                 self.rebalances = rebalances;
                 self.topic_id = None;
-                self.has_topic_id = false;
                 tokio::task::spawn_blocking(move || leave_group(old_client));
                 None
             }
@@ -547,7 +544,7 @@ async fn assign_partitions(
     client: Arc<Client>,
     state: Arc<ConsumerState>,
     partitions: Vec<i32>,
-    expected_id: Option<Option<TopicId>>,
+    expected_id: Option<TopicId>,
 ) -> Result<StartOffsets, String> {
     static LOG_THROTTLE: LogThrottle = LogThrottle::new();
     let partitions: Arc<[i32]> = partitions.into();
@@ -566,7 +563,8 @@ async fn assign_partitions(
                     Err(error) => return Err(error),
                 }
             };
-            if !partitions.is_empty() && expected_id.is_some_and(|id| id != start.topic_id) {
+            let has_other_id = expected_id.is_some() && expected_id != start.topic_id;
+            if !partitions.is_empty() && has_other_id {
                 return Ok(Err("the topic was deleted and created again".to_owned()));
             }
             let assigned = offsets::assign(&client, &task_state.topic, &start.offsets);

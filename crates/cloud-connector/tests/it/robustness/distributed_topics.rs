@@ -13,7 +13,7 @@ use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use sqlx::PgConnection;
 
-use test_support::cluster::Cluster;
+use test_support::cluster::{Cluster, ConnectorProcess};
 use test_support::mqtt::{Connect, RawClient, control_out_topic, online_message};
 use test_support::{eventually, unique_id};
 
@@ -254,7 +254,7 @@ async fn messages_that_are_acknowledged_while_a_topic_is_missing_are_recorded() 
     delete_topics(&cluster).await;
     let new_clients = client_ids("new", 100);
     publish_online(&cluster, &new_clients[..50]).await;
-    let problems = [&ingest, &record].map(|process| process.wait_until_not_ready());
+    let problems = [&ingest, &record].map(ConnectorProcess::wait_until_not_ready);
     for problem in futures::future::join_all(problems).await {
         let text = problem.to_string();
         assert!(text.contains("migrate --topics"), "{text}");
