@@ -487,6 +487,10 @@ fn message_with_an_offset_up_to_the_stored_offset_is_ignored_as_redelivered() {
 }
 
 /// Returns the stamp of a message of the session 1. The position in the session is `position`.
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "every caller needs an optional stamp"
+)]
 fn stamp_at(epoch: i64, position: i64) -> Option<IngestStamp> {
     Some(IngestStamp {
         session: 1,
@@ -594,13 +598,9 @@ fn every_processing_order_has_the_result_of_the_true_order() {
             for order in interleavings(&presence, &heartbeats) {
                 let ordered: Vec<_> = order.iter().map(|index| signals[*index].clone()).collect();
                 let (change, _) = apply_to_state(Some(&stored_state), &ordered);
-                let is_connected_after = match change.offline_received_at {
-                    None => true,
-                    Some(_) => {
-                        let applied = change.upsert.and_then(|upsert| upsert.last_heartbeat_at);
-                        applied.or(change.heartbeat_received_at).is_some()
-                    }
-                };
+                let applied = change.upsert.and_then(|upsert| upsert.last_heartbeat_at);
+                let is_connected_after = change.offline_received_at.is_none()
+                    || applied.or(change.heartbeat_received_at).is_some();
                 assert_eq!(
                     is_connected_after, is_connected,
                     "{kinds:?} in the order {order:?}, second clock {second_clock}"
