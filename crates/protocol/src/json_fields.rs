@@ -6,7 +6,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
@@ -90,10 +91,43 @@ macro_rules! visit_other_values {
         }
 
         fn visit_seq<A: SeqAccess<$lifetime>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
-            while seq.next_element::<IgnoredAny>()?.is_some() {}
+            while seq.next_element::<Skipped>()?.is_some() {}
             Ok($result)
         }
     };
+}
+
+/// A value that is checked but not kept. `serde::de::IgnoredAny` would accept values that are
+/// invalid in a [`Value`]: numbers out of range, lone surrogates, and too many levels.
+struct Skipped;
+
+impl<'de> Deserialize<'de> for Skipped {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Self)
+    }
+}
+
+impl<'de> Visitor<'de> for Skipped {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any value")
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Self, E> {
+        Ok(Self)
+    }
+
+    fn visit_unit<E>(self) -> Result<Self, E> {
+        Ok(Self)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self, A::Error> {
+        while map.next_entry::<Self, Self>()?.is_some() {}
+        Ok(Self)
+    }
+
+    visit_other_values!('de, Self);
 }
 
 impl<'de> DeserializeSeed<'de> for TextFields<'_> {
@@ -117,7 +151,7 @@ impl<'de> Visitor<'de> for TextFields<'_> {
             if name == "type" || self.field_names.contains(&&*name) {
                 fields.insert(name.into_owned(), map.next_value_seed(TextOrNull)?);
             } else {
-                map.next_value::<IgnoredAny>()?;
+                map.next_value::<Skipped>()?;
             }
         }
         Ok(Some(fields))
@@ -158,7 +192,7 @@ impl<'de> Visitor<'de> for TextOrNull {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
-        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        while map.next_entry::<Skipped, Skipped>()?.is_some() {}
         Ok(Value::Bool(true))
     }
 

@@ -68,6 +68,17 @@ mod tests {
     }
 
     #[test]
+    fn deeply_nested_content_is_rejected() {
+        let nested = |depth: usize| {
+            let (open, close) = ("[".repeat(depth), "]".repeat(depth));
+            format!(r#"{{"type":"data","content":{open}{close}}}"#)
+        };
+        assert!(decode_data(nested(100).as_bytes()).is_ok());
+        let rejection = decode_data(nested(128).as_bytes()).unwrap_err();
+        assert_eq!(rejection.reason, InvalidJson);
+    }
+
+    #[test]
     fn invalid_messages_are_rejected_with_a_reason() {
         for (payload, reason) in [
             (&b"{"[..], InvalidJson),
@@ -82,6 +93,9 @@ mod tests {
             (b"null", InvalidSchema),
             (br#"{"type":"data","content":[}"#, InvalidJson),
             (br#"{"type":"data"} x"#, InvalidJson),
+            (br#"{"type":"data","content":1e400}"#, InvalidJson),
+            (br#"{"type":"data","content":"\ud800"}"#, InvalidJson),
+            (br#"{"type":"data","\ud800":1}"#, InvalidJson),
             (b"{\"type\":\"data\",\"content\":\"\xff\"}", InvalidJson),
             (
                 br#"{"type":"data","directive":"\u0000"}"#,
