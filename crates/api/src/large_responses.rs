@@ -28,21 +28,58 @@ const PART_BYTES: usize = 64 * 1024;
 /// Maximum duration of sending a large response.
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Maximum number of large responses that are read from the database at the same time. Other requests
+/// can use the remaining database connections. SQLite has four connections for reading.
+const MAX_CONCURRENT_READS: usize = 2;
+
 /// Limits the memory that large responses use.
 pub(super) struct LargeResponses {
-    permits: Arc<Semaphore>,
+    permits: Permits,
     max_bytes: usize,
     tasks: TaskGroup,
 }
 
-/// Permission to hold a large response in memory.
-pub(super) type LargeResponsePermit = OwnedSemaphorePermit;
+#[derive(Clone)]
+struct Permits {
+    responses: Arc<Semaphore>,
+    reads: Arc<Semaphore>,
+}
+
+impl Permits {
+    fn new(max_responses: usize) -> Self {
+        Self {
+            responses: Arc::new(Semaphore::new(max_responses)),
+            reads: Arc::new(Semaphore::new(MAX_CONCURRENT_READS)),
+        }
+    }
+
+    async fn acquire(&self) -> Option<LargeResponsePermit> {
+        // The semaphores are never closed, so `acquire_owned` does not fail.
+        let response = self.responses.clone().acquire_owned().await.ok()?;
+        let read = self.reads.clone().acquire_owned().await.ok()?;
+        Some(LargeResponsePermit { response, read })
+    }
+
+    fn try_acquire(&self) -> Option<LargeResponsePermit> {
+        let response = self.responses.clone().try_acquire_owned().ok()?;
+        let read = self.reads.clone().try_acquire_owned().ok()?;
+        Some(LargeResponsePermit { response, read })
+    }
+}
+
+/// Permission to read a large response and to hold it in memory.
+pub(super) struct LargeResponsePermit {
+    /// Held until the response is sent.
+    response: OwnedSemaphorePermit,
+    /// Held until the response is read from the database.
+    read: OwnedSemaphorePermit,
+}
 
 impl LargeResponses {
     /// Creates the limits. Large responses are sent by tasks of the group `tasks`.
     pub fn new(config: &ApiSettings, tasks: TaskGroup) -> Self {
         Self {
-            permits: Arc::new(Semaphore::new(config.max_large_responses)),
+            permits: Permits::new(config.max_large_responses),
             max_bytes: config.max_response_bytes,
             tasks,
         }
@@ -51,8 +88,7 @@ impl LargeResponses {
     /// Waits until there are few enough large responses. A caller that waits must hold neither a
     /// part of its response nor a database connection.
     pub async fn permit(&self) -> Option<LargeResponsePermit> {
-        // The semaphore is never closed, so `acquire_owned` does not fail.
-        self.permits.clone().acquire_owned().await.ok()
+        self.permits.acquire().await
     }
 
     /// Returns an empty list of elements. Without a permit, the list can become large only if no
@@ -122,7 +158,7 @@ impl LargeResponses {
     fn send_in_task<F>(
         &self,
         byte_count: Option<u64>,
-        permit: Option<LargeResponsePermit>,
+        permit: Option<OwnedSemaphorePermit>,
         send: impl FnOnce(PartSender) -> F,
     ) -> Response
     where
@@ -167,7 +203,7 @@ pub(super) struct Elements {
     element: Vec<u8>,
     byte_count: usize,
     max_bytes: usize,
-    permits: Arc<Semaphore>,
+    permits: Permits,
     permit: Option<LargeResponsePermit>,
 }
 
@@ -193,8 +229,8 @@ impl Elements {
             return Err(Rejected::Full);
         }
         if byte_count > MAX_SMALL_BYTES && self.permit.is_none() {
-            let permit = self.permits.clone().try_acquire_owned();
-            self.permit = Some(permit.map_err(|_| Rejected::PermitNeeded)?);
+            let permit = self.permits.try_acquire();
+            self.permit = Some(permit.ok_or(Rejected::PermitNeeded)?);
         }
         if !self.last_part.is_empty() && self.last_part.len() + element.len() > PART_BYTES {
             let part = std::mem::take(&mut self.last_part);
@@ -208,15 +244,19 @@ impl Elements {
         Ok(())
     }
 
-    /// Returns the parts of the response, and the permit if the response is large.
-    fn into_parts(self, head: Vec<u8>) -> (Vec<Bytes>, Option<LargeResponsePermit>) {
+    /// Returns the parts of the response, and a permit if the response is large.
+    fn into_parts(self, head: Vec<u8>) -> (Vec<Bytes>, Option<OwnedSemaphorePermit>) {
         let mut parts = vec![head.into()];
         parts.extend(self.parts);
         if !self.last_part.is_empty() {
             parts.push(self.last_part.into());
         }
         let permit = self.permit.filter(|_| self.byte_count > MAX_SMALL_BYTES);
-        (parts, permit)
+        let response_permit = permit.map(|LargeResponsePermit { response, read }| {
+            drop(read);
+            response
+        });
+        (parts, response_permit)
     }
 }
 
@@ -299,7 +339,7 @@ mod tests {
 
     fn large_responses(count: usize) -> LargeResponses {
         LargeResponses {
-            permits: Arc::new(Semaphore::new(count)),
+            permits: Permits::new(count),
             max_bytes: MAX_BYTES,
             tasks: TaskGroup::new(),
         }
@@ -351,7 +391,7 @@ mod tests {
         assert_eq!(fill(&mut elements), Rejected::Full);
         let unread = respond(&limits, elements);
         assert!(read(small).await.as_array().unwrap().len() > 200);
-        assert_eq!(limits.permits.available_permits(), 0);
+        assert_eq!(limits.permits.responses.available_permits(), 0);
         drop(unread);
         assert!(limits.permit().await.is_some());
     }
@@ -362,7 +402,7 @@ mod tests {
         let mut elements = limits.elements(limits.permit().await);
         elements.push(&1).unwrap();
         let _unread = respond(&limits, elements);
-        assert_eq!(limits.permits.available_permits(), 1);
+        assert_eq!(limits.permits.responses.available_permits(), 1);
     }
 
     #[tokio::test(start_paused = true)]

@@ -117,7 +117,7 @@ async fn lists_and_batches_that_are_not_read_use_a_bounded_amount_of_memory(
         let path = "/v2/connections/status";
         unread.push(send_without_reading(&deployment, "POST", path, &batch).await);
     }
-    // Some of the responses start, and a small list is not delayed by the large lists.
+    // Some of the responses start, and a small list does not wait until the large lists are read.
     let responses_start = async {
         eventually("four responses", || {
             let started = unread.iter().filter(|stream| has_data(stream)).count();
@@ -147,15 +147,22 @@ fn has_data(stream: &TcpStream) -> bool {
     matches!(stream.try_read(&mut byte), Ok(1))
 }
 
-/// Sends a GET request, which must succeed. `path` is the part after `/api/cloud-connector`.
+/// Sends a GET request, which must succeed. Retries the request while all database connections are in
+/// use. `path` is the part after `/api/cloud-connector`.
 async fn get_json(deployment: &Deployment, path: &str) -> Value {
-    let request = match deployment {
-        Deployment::Embedded(connector) => connector.request("GET", path),
-        Deployment::Distributed(distributed) => distributed.process.request("GET", path),
-    };
-    let response = request.send().await.unwrap();
-    assert_eq!(response.status(), 200, "{path}");
-    response.json().await.unwrap()
+    eventually("a response without status 503", || async {
+        let request = match deployment {
+            Deployment::Embedded(connector) => connector.request("GET", path),
+            Deployment::Distributed(distributed) => distributed.process.request("GET", path),
+        };
+        let response = request.send().await.unwrap();
+        match response.status().as_u16() {
+            200 => Some(response.json().await.unwrap()),
+            503 => None,
+            status => panic!("unexpected status {status} of {path}"),
+        }
+    })
+    .await
 }
 
 fn client_ids_of(page: &Value) -> Vec<String> {
