@@ -119,13 +119,10 @@ impl StalledConnector {
     }
 
     /// Reads the log in another thread, from now until the end of the process.
-    fn read_log(self) -> std::sync::mpsc::Receiver<String> {
+    fn read_log(&self) -> std::sync::mpsc::Receiver<String> {
         let (sender, lines) = std::sync::mpsc::channel();
-        let Self {
-            child, log_reader, ..
-        } = self;
+        let log_reader = self.log_reader.try_clone().unwrap();
         std::thread::spawn(move || {
-            let _child = child;
             for line in BufReader::new(log_reader).lines().map_while(Result::ok) {
                 if sender.send(line).is_err() {
                     return;
