@@ -190,7 +190,7 @@ fn rust_files(directory: &std::path::Path) -> Vec<std::path::PathBuf> {
 }
 
 #[test]
-fn only_one_file_permits_unsafe_code() {
+fn only_one_file_is_exempt_from_the_ban_on_unsafe() {
     let crates = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     // The text is split, because this file is searched, too.
     let lint_name = concat!("unsafe", "_code");
