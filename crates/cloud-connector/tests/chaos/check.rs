@@ -44,6 +44,8 @@ pub struct ObservedState {
     pub dead_letters: BTreeMap<String, BTreeSet<(String, String)>>,
     /// Items of the API's connection lists, by organization id and client id.
     pub listed_connections: BTreeMap<(String, String), Value>,
+    /// Maximum difference between the clocks of the client and the process that received a message.
+    pub max_clock_skew: SignedDuration,
 }
 
 /// A difference between the expected and the observed state of a client.
@@ -82,7 +84,10 @@ impl ObservedState {
                 .or_default()
                 .insert((topic, sha256));
         }
+        // Embedded mode has a single process, whose clock is not shifted.
+        let max_skew_seconds = deployment.cluster().map_or(0, |_| MAX_CLOCK_SKEW_SECONDS);
         Ok(Self {
+            max_clock_skew: SignedDuration::from_secs(max_skew_seconds),
             rows: rows.into_iter().collect(),
             dead_letters: dead_letters_by_client,
             listed_connections,
@@ -243,7 +248,10 @@ fn compare_client(
         (None, None) => {}
         (None, Some(_)) => descriptions.push("disconnected, but has a row".to_owned()),
         (Some(_), None) => descriptions.push("connected, but has no row".to_owned()),
-        (Some(online), Some(row)) => add_row_differences(&mut descriptions, profile, online, row),
+        (Some(online), Some(row)) => {
+            let skew = observed.max_clock_skew;
+            add_row_differences(&mut descriptions, profile, online, row, skew);
+        }
     }
     for tenant in [TenantKind::Default, TenantKind::Other] {
         let list_org_id = tenant.org_and_account().0;
@@ -284,6 +292,7 @@ fn add_row_differences(
     profile: &Profile,
     online: &Online,
     row: &ConnectionRow,
+    max_clock_skew: SignedDuration,
 ) {
     let (org_id, account) = profile.tenant.org_and_account();
     let dialect = if profile.uses_handshake {
@@ -303,14 +312,16 @@ fn add_row_differences(
     check_column("dispatchers", row.dispatchers == online.dispatchers);
     check_column("tags", row.tags == online.tags);
     check_column("message_id", row.message_id == online.message_id);
-    // The clock of the process that received the message may differ. A message whose `sent` is after
-    // its receive time is stored with its receive time.
-    let skew = SignedDuration::from_secs(MAX_CLOCK_SKEW_SECONDS);
+    // A message whose `sent` is after its receive time is stored with its receive time.
     let is_sent_correct = match online.earliest_receive_time {
         Some(earliest) => {
-            row.message_sent_at >= earliest - skew && row.message_sent_at <= Timestamp::now() + skew
+            row.message_sent_at >= earliest - max_clock_skew
+                && row.message_sent_at <= Timestamp::now() + max_clock_skew
         }
-        None => row.message_sent_at <= online.sent && row.message_sent_at >= online.sent - skew,
+        None => {
+            row.message_sent_at <= online.sent
+                && row.message_sent_at >= online.sent - max_clock_skew
+        }
     };
     check_column("message_sent", is_sent_correct);
 }

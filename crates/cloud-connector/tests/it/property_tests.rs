@@ -276,11 +276,14 @@ fn run_model(case: &Case) -> Vec<ModelClient> {
             } => {
                 let id_number = effective_id_number(id_number, is_handshake);
                 let host_time = case.received(received_at).at;
-                let sent_at = sent_offset_seconds
-                    .map_or(host_time, |offset| (received_at + offset).min(host_time));
+                let client_time = sent_offset_seconds
+                    .map(|offset| received_at + offset)
+                    .filter(|sent_at| *sent_at <= host_time);
+                let sent_at = client_time.unwrap_or(host_time);
                 let has_same_id = id_number != 0 && id_number == client.last_online.id_number;
                 let seconds_before_last = client.last_online.sent_at - sent_at;
-                let is_stale = (1..=STALE_ONLINE_WINDOW_SECONDS).contains(&seconds_before_last);
+                let is_stale = client_time.is_some()
+                    && (1..=STALE_ONLINE_WINDOW_SECONDS).contains(&seconds_before_last);
                 let is_applied = match client.offline_received_at {
                     Some(_) => !(is_retained && has_same_id),
                     None => !has_same_id && !is_stale,

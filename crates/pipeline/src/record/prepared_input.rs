@@ -92,6 +92,7 @@ mod tests {
             retained: false,
             is_operator_replay: false,
             received_at: Timestamp::UNIX_EPOCH,
+            ingest_stamp: None,
             truncated_from: None,
         };
         let topic = topics.parse(topic).unwrap();

@@ -37,6 +37,8 @@
 //! 7. If the last presence message is an online message, the next online message is ignored as
 //!    stale if its `sent` is earlier by at most the stale-online window. If its `sent` is earlier
 //!    by more than the window, the message is applied, because the client's clock was set back.
+//!    A message whose `sent` was replaced by its receive time (rule 4) is never stale, because the
+//!    clocks of ingest hosts differ.
 //! 8. An online message that an operator replays from the dead letters is ignored as stale if the
 //!    last presence message has an equal or later receive time.
 //!
@@ -279,11 +281,10 @@ impl PresenceState {
                     self.check_operator_replay(received_at)?;
                 }
                 let received_at = self.enforce_order(received_at);
-                let sent = online
-                    .sent
-                    .unwrap_or(received_at.time)
-                    .min(received_at.time);
-                self.check_online_message(&online, sent, received_at, replay_kind)?;
+                // `None` if the time of this host replaces the time of the client.
+                let client_time = online.sent.filter(|sent| *sent <= received_at.time);
+                self.check_online_message(&online, client_time, received_at, replay_kind)?;
+                let sent = client_time.unwrap_or(received_at.time);
                 self.last_online = Some(LastOnlineMessage {
                     message_id: online.message_id.clone(),
                     sent,
@@ -319,7 +320,7 @@ impl PresenceState {
     fn check_online_message(
         &self,
         online: &OnlineMessage,
-        sent: Timestamp,
+        client_time: Option<Timestamp>,
         received_at: ReceivedAt,
         replay_kind: ReplayKind,
     ) -> Result<(), IgnoreReason> {
@@ -339,10 +340,11 @@ impl PresenceState {
         if is_same_message {
             return Err(IgnoreReason::Duplicate);
         }
-        let sent_earlier_by = last_online.sent.duration_since(sent);
-        if sent_earlier_by.is_positive()
-            && sent_earlier_by.unsigned_abs() <= self.stale_online_window
-        {
+        let is_stale = client_time.is_some_and(|sent| {
+            let earlier_by = last_online.sent.duration_since(sent);
+            earlier_by.is_positive() && earlier_by.unsigned_abs() <= self.stale_online_window
+        });
+        if is_stale {
             return Err(IgnoreReason::Stale);
         }
         Ok(())

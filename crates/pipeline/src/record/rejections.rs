@@ -245,10 +245,7 @@ mod tests {
     fn rejected_part(client: &str, reason: &str) -> RejectedPart {
         let end = ConnectionEnd {
             client_id: ClientId::new(client).unwrap(),
-            received_at: ReceivedAt {
-                time: START,
-                position: None,
-            },
+            received_at: ReceivedAt::from_time(START),
         };
         RejectedPart {
             rows: PresenceBatch {

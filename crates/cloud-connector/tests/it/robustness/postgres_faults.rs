@@ -189,6 +189,7 @@ async fn a_stopped_server_blocks_neither_readiness_nor_shutdown() {
 
     signal_server(postgres, "STOP");
     let client_id = publish_online(&cluster, "during-stop").await;
+    process.wait_until_not_ready().await;
     // More probes than the pool has connections.
     for _ in 0..6 {
         let requested_at = Instant::now();

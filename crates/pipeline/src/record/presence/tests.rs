@@ -216,6 +216,16 @@ fn online_message_sent_over_ten_minutes_before_the_stored_message_is_applied() {
 }
 
 #[test]
+fn online_message_of_an_ingest_host_whose_clock_is_behind_is_not_stale() {
+    for sent_second in [Some(705), None] {
+        let online = with_kafka_offset(online_signal("a", sent_second, 675), 9);
+        let (change, ignore_reasons) = apply_to_state(Some(&connected_state("b", 700)), &[online]);
+        assert_eq!(ignore_reasons, []);
+        assert_eq!(connecting_message_id_and_sent(&change), ("a", time_at(675)));
+    }
+}
+
+#[test]
 fn sent_time_in_the_future_is_replaced_by_the_receive_time() {
     let (change, _) = apply_to_state(None, &[online_signal("a", Some(9_000_000), 10)]);
     assert_eq!(connecting_message_id_and_sent(&change), ("a", time_at(10)));
