@@ -207,7 +207,7 @@ impl Run {
                 .await?;
             tokio::time::sleep(scheduled.delay).await;
             if recreates_topics {
-                delete_drained_topics(&self.deployment, &self.tracked_clients, gate).await?;
+                delete_drained_topics(&self.deployment, gate).await?;
                 gate.raise_limit(limit + messages_ahead_of_fault);
             }
             self.totals.add(scheduled.fault.kind(), 1);
