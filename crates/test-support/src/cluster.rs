@@ -115,7 +115,7 @@ impl Cluster {
             .set("postgres.user", "cc")
             .set("postgres.password", "cc-secret")
             .set("postgres.tls", "require")
-            .set("postgres.acquire_timeout", "1s")
+            .set("postgres.acquire_timeout", "3s")
             .set("api.keys.tester", API_KEY)
             .set("http.listen", "127.0.0.1:0")
     }

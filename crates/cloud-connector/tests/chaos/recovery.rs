@@ -41,23 +41,26 @@ pub async fn measure_recovery(
     let message_id = format!("message-{number}");
     let online = dialect::online_content(&profile, 1, Some(message_id.clone()), Timestamp::now());
     let message = dialect::online_message(&profile, online);
-    let record_message = async {
+    let recovery = async {
         let (mut attempts, mut random) = (0, Random::new(number, &[5]));
         let address = &deployment.broker_address;
         loop {
             let mut connection =
                 Connection::open(address, &profile, &mut attempts, &mut random, &mut |_| {}).await;
-            let acknowledged = connection.publish(std::slice::from_ref(&message)).await;
-            if acknowledged == [true] {
-                break connection;
+            if connection.publish(std::slice::from_ref(&message)).await != [true] {
+                continue;
             }
-        }
-    };
-    let recovery = async {
-        // The client stays connected, because the row is deleted when it disconnects.
-        let _connection = record_message.await;
-        while !is_recorded(deployment, &profile.client_id, &message_id).await {
-            sleep(POLL_INTERVAL).await;
+            let recorded = async {
+                while !is_recorded(deployment, &profile.client_id, &message_id).await {
+                    sleep(POLL_INTERVAL).await;
+                }
+            };
+            tokio::select! {
+                () = recorded => return,
+                // Another fault closed the connection. The broker then publishes the last will, and
+                // the row is deleted.
+                () = connection.wait_for_close() => {}
+            }
         }
     };
     let result = timeout(
