@@ -51,6 +51,7 @@ async fn report_to_inventory(store: &TestStore) {
             tenant: tenant("1"),
             reported_to_inventory_at: Some(timestamp_at(5)),
             inventory_eligible: true,
+            report_failed: false,
         },
     };
     let saved = store
