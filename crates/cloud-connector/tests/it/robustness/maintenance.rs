@@ -277,7 +277,7 @@ async fn update_inventory_of_hosts_with_large_facts_uses_a_bounded_amount_of_mem
     // The job of a running connector could claim the hosts first.
     connector.send_signal("TERM");
     connector.wait_for_exit().await;
-    insert_due_hosts_with_large_facts(&deployment, 1000).await;
+    insert_due_hosts_with_large_facts(&deployment, 500).await;
     let Deployment::Embedded(connector) = &deployment else {
         unreachable!("the test starts an embedded deployment");
     };
@@ -301,7 +301,7 @@ async fn update_inventory_of_hosts_with_large_facts_uses_a_bounded_amount_of_mem
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{text}");
     assert!(
-        text.contains("1000 reported to inventory, 0 pending"),
+        text.contains("500 reported to inventory, 0 pending"),
         "{text}"
     );
     println!("{peak_mib} MiB were resident");
