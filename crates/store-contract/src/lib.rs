@@ -73,6 +73,7 @@ macro_rules! contract_tests {
                 hosts_with_a_failed_report_are_claimed_last,
                 lookup_result_for_a_changed_row_is_discarded,
                 missing_tenants_are_claimed_oldest_lookup_first,
+                details_of_a_claimed_client_have_the_version_of_the_claim,
                 only_hosts_with_an_old_report_are_claimed_for_the_inventory_refresh,
                 released_claims_end_and_claims_of_other_jobs_stay,
                 rows_with_a_failed_lookup_are_claimed_last,

@@ -47,8 +47,8 @@ pub use dead_letters::{
 pub use error::{Result, RowRejection, StoreError};
 pub use ingest_epochs::{IngestEpoch, IngestEpochRepository};
 pub use lookup_queue::{
-    ClaimedConnection, LookupOutcome, LookupQueueRepository, LookupReason, LookupResult,
-    TenantlessClient, TenantlessCounts,
+    ClaimedConnection, ClientDetails, ClientDetailsVisitor, LookupOutcome, LookupQueueRepository,
+    LookupReason, LookupResult, TenantlessClient, TenantlessCounts,
 };
 pub use maintenance::{MaintenanceRepository, OrgCount};
 pub use page::{ClientPage, ConnectionFilter, ConnectionPage, PageRequest, PageStart};

@@ -1,6 +1,8 @@
 //! The queue of rows that are due for a tenant lookup: claims, lookup results and tenantless
 //! clients.
 
+use std::ops::ControlFlow;
+
 use async_trait::async_trait;
 
 use domain::{ClientId, ClientInfo, ClientKind, DialectName, Tenant, Timestamp};
@@ -26,22 +28,41 @@ pub enum LookupReason {
 }
 
 /// A row that a job has claimed for a tenant lookup. Other jobs skip the row until the claim ends.
+///
+/// The facts of the client are not included, because the facts of all claimed rows can need gigabytes
+/// of memory. [`LookupQueueRepository::visit_client_details`] reads them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClaimedConnection {
     /// Client id.
     pub client_id: ClientId,
     /// The client's tenant. `None` for a tenantless client.
     pub tenant: Option<Tenant>,
+    /// Version of the row at the time of the claim. If the row changes after the claim, the lookup
+    /// result is discarded.
+    pub row_version: Timestamp,
+}
+
+/// The part of a client's row that a report to inventory needs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClientDetails {
+    /// Client id.
+    pub client_id: ClientId,
     /// Dialect of the latest online message.
     pub dialect: DialectName,
     /// Whether the client is a host or a proxy.
     pub kind: ClientKind,
     /// Facts, dispatchers, tags, name and version that the client sent.
     pub info: ClientInfo,
-    /// Version of the row at the time of the claim. If the row changes after the claim, the lookup
-    /// result is discarded.
+    /// Version of the row. It differs from [`ClaimedConnection::row_version`] if the row has changed
+    /// after the claim.
     pub row_version: Timestamp,
 }
+
+/// Receives the details of clients, one after the other. If it returns [`ControlFlow::Break`], the
+/// query ends and the following rows are not read.
+///
+/// A database connection is in use until the last call, so this function must not block.
+pub type ClientDetailsVisitor<'a> = &'a mut (dyn FnMut(ClientDetails) -> ControlFlow<()> + Send);
 
 /// Result of the tenant lookup for one row.
 #[derive(Debug, Clone, PartialEq)]
@@ -118,6 +139,14 @@ pub trait LookupQueueRepository: Send + Sync + 'static {
         claims_ended_before: Timestamp,
         claim_until: Timestamp,
     ) -> Result<Vec<ClaimedConnection>>;
+
+    /// Reads the details of these clients, and passes them to `visit` as soon as they are read. The
+    /// order of the clients is undefined. Skips clients without a row in `connections`.
+    async fn visit_client_details(
+        &self,
+        clients: &[ClientId],
+        visit: ClientDetailsVisitor<'_>,
+    ) -> Result<()>;
 
     /// Counts the rows that are due for a tenant lookup and not claimed at `now`.
     async fn count_due_rows(&self, reason: LookupReason, now: Timestamp) -> Result<u64>;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::message::{Host, ReportPolicy, build_message, is_inventory_eligible};
+use super::message::{Host, InventoryMessage, ReportPolicy, build_message, is_inventory_eligible};
 use super::sink::InventorySink;
 use crate::metrics;
 use domain::{ClientInfo, ClientKind, DialectName, Timestamp};
@@ -46,29 +46,47 @@ impl InventoryReporter {
         let mut sent_indexes = Vec::new();
         let mut messages = Vec::new();
         for (index, host) in hosts.iter().enumerate() {
-            match build_message(host, now, self.policy, Uuid::new_v4()) {
-                Ok(message) => {
-                    sent_indexes.push(index);
-                    messages.push(message);
-                }
-                Err(reason) if reason.would_be_rejected() => {
-                    metrics::count_ineligible_host(host.client_id, reason.as_str());
-                }
-                Err(_) => {}
+            if let Some(message) = self.build_message(host, now) {
+                sent_indexes.push(index);
+                messages.push(message);
             }
         }
+        let sent_outcomes = self.send(messages).await;
+        for (index, outcome) in sent_indexes.into_iter().zip(sent_outcomes) {
+            outcomes[index] = outcome;
+        }
+        outcomes
+    }
+
+    /// Builds the message of a host for [`Self::send`]. Returns `None` if the host is not eligible.
+    #[must_use]
+    pub fn build_message(&self, host: &Host<'_>, now: Timestamp) -> Option<InventoryMessage> {
+        match build_message(host, now, self.policy, Uuid::new_v4()) {
+            Ok(message) => Some(message),
+            Err(reason) => {
+                if reason.would_be_rejected() {
+                    metrics::count_ineligible_host(host.client_id, reason.as_str());
+                }
+                None
+            }
+        }
+    }
+
+    /// Sends messages. Returns [`ReportOutcome::Delivered`] or [`ReportOutcome::Pending`] for each
+    /// message, in the order of `messages`.
+    pub async fn send(&self, messages: Vec<InventoryMessage>) -> Vec<ReportOutcome> {
         if messages.is_empty() {
-            return outcomes;
+            return Vec::new();
         }
         let deadline = Instant::now() + self.delivery_timeout;
         let delivery_results = self.sink.send(messages, deadline).await;
-        for (index, is_delivered) in sent_indexes.into_iter().zip(delivery_results) {
-            outcomes[index] = if is_delivered {
+        let outcomes = delivery_results.into_iter().map(|is_delivered| {
+            if is_delivered {
                 ReportOutcome::Delivered
             } else {
                 ReportOutcome::Pending
-            };
-        }
-        outcomes
+            }
+        });
+        outcomes.collect()
     }
 }

@@ -1,8 +1,10 @@
 //! Claims of rows that are due for a tenant lookup, lookup results and tenantless clients.
 
+use std::ops::ControlFlow;
+
 use domain::{ClientId, Timestamp};
 use store::{
-    ClaimedConnection, ConnectionUpsert, LookupOutcome, LookupReason, LookupResult,
+    ClaimedConnection, ClientDetails, ConnectionUpsert, LookupOutcome, LookupReason, LookupResult,
     TenantlessCounts,
 };
 use store::{LookupReason::InventoryRefresh, TenantChange};
@@ -72,8 +74,41 @@ pub async fn missing_tenants_are_claimed_oldest_lookup_first(store: &TestStore) 
     let claimed = claim(store, missing_tenant(10), 30).await;
     assert_eq!(names(&claimed), ["pending", "b", "a", "c"]);
     assert_eq!(claimed[1].tenant, None);
-    assert_eq!(claimed[1].info, upserts[1].info);
-    assert_eq!(claimed[1].dialect, upserts[1].dialect);
+}
+
+pub async fn details_of_a_claimed_client_have_the_version_of_the_claim(store: &TestStore) {
+    let upserts = vec![tenantless("a", 1), tenantless("b", 1), tenantless("c", 1)];
+    record_online(store, upserts.clone()).await;
+    let claimed = claim(store, missing_tenant(10), 30).await;
+    let clients = ["a", "b", "missing"].map(client);
+    let mut details = Vec::new();
+    let mut visit = |client_details: ClientDetails| {
+        details.push(client_details);
+        ControlFlow::Continue(())
+    };
+    let visited = store
+        .lookup_queue
+        .visit_client_details(&clients, &mut visit);
+    visited.await.unwrap();
+    details.sort_by(|a, b| a.client_id.cmp(&b.client_id));
+    assert_eq!(details.len(), 2);
+    for ((details, upsert), claimed) in details.iter().zip(&upserts).zip(&claimed) {
+        assert_eq!(details.client_id, claimed.client_id);
+        assert_eq!(details.row_version, claimed.row_version);
+        assert_eq!(details.dialect, upsert.dialect);
+        assert_eq!(details.kind, upsert.kind);
+        assert_eq!(details.info, upsert.info);
+    }
+    let mut visited_rows = 0;
+    let mut visit = |_| {
+        visited_rows += 1;
+        ControlFlow::Break(())
+    };
+    let visited = store
+        .lookup_queue
+        .visit_client_details(&clients, &mut visit);
+    visited.await.unwrap();
+    assert_eq!(visited_rows, 1);
 }
 
 pub async fn claimed_row_is_not_claimed_again_until_its_claim_ends(store: &TestStore) {

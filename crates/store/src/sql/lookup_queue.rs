@@ -7,8 +7,8 @@ use domain::{ClientId, Timestamp};
 use super::{Access, ColumnReader, SqlDatabase, fetch_optional, row};
 use crate::error::Result;
 use crate::lookup_queue::{
-    ClaimedConnection, LookupOutcome, LookupQueueRepository, LookupReason, LookupResult,
-    TenantlessClient, TenantlessCounts,
+    ClaimedConnection, ClientDetailsVisitor, LookupOutcome, LookupQueueRepository, LookupReason,
+    LookupResult, TenantlessClient, TenantlessCounts,
 };
 
 #[async_trait]
@@ -55,6 +55,16 @@ impl<D: SqlDatabase> LookupQueueRepository for D {
             }
         }
         Ok(Vec::new())
+    }
+
+    async fn visit_client_details(
+        &self,
+        clients: &[ClientId],
+        visit: ClientDetailsVisitor<'_>,
+    ) -> Result<()> {
+        let query = self.statements().find_client_details.with([clients.into()]);
+        let mut visit_row = |row| Ok(visit(row::client_details(&row)?));
+        self.visit_rows(Access::Read, query, &mut visit_row).await
     }
 
     async fn count_due_rows(&self, reason: LookupReason, now: Timestamp) -> Result<u64> {

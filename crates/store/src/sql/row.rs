@@ -9,7 +9,7 @@ use domain::{IngestStamp, Timestamp};
 use crate::dead_letters::StoredDeadLetter;
 use crate::error::{Result, StoreError};
 use crate::ingest_epochs::IngestEpoch;
-use crate::lookup_queue::{ClaimedConnection, TenantlessClient, TenantlessCounts};
+use crate::lookup_queue::{ClaimedConnection, ClientDetails, TenantlessClient, TenantlessCounts};
 use crate::partitions::{PartitionLease, QueuePosition, QueueTopic, ReceivedAt};
 use crate::presence::{StoredConnection, StoredDisconnect, StoredState};
 
@@ -255,6 +255,13 @@ pub(super) fn claimed_connection(row: &impl ColumnReader) -> Result<ClaimedConne
     Ok(ClaimedConnection {
         client_id: client_id(row)?,
         tenant: optional_tenant(row)?,
+        row_version: row.timestamp("updated_at")?,
+    })
+}
+
+pub(super) fn client_details(row: &impl ColumnReader) -> Result<ClientDetails> {
+    Ok(ClientDetails {
+        client_id: client_id(row)?,
         dialect: dialect(row)?,
         kind: client_kind(row)?,
         info: client_info(row)?,

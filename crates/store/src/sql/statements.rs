@@ -33,7 +33,7 @@ pub const CONNECTION_COLUMNS: &str = concatcp!(
 );
 
 /// Columns of a connection that is claimed for a tenant lookup.
-const CLAIMED_COLUMNS: &str = concatcp!(CONNECTION_COLUMNS, ", updated_at");
+const CLAIMED_COLUMNS: &str = "client_id, org_id, COALESCE(account, '') AS account, updated_at";
 
 /// Columns of a dead letter except for the payload.
 pub(super) const DEAD_LETTER_COLUMNS: &str = "id, client_id, topic, size, sha256, reason, detail, \
@@ -185,6 +185,10 @@ shared_statements! {
                 WHERE {MISSING_TENANT_IS_DUE} AND {LOOKUP_HAS_FAILED}
                 ORDER BY lookup_failed_at LIMIT $4{skip_locked})
          RETURNING lookup_failed_at AS sort_key, {CLAIMED_COLUMNS}";
+
+    /// Parameters: clients.
+    find_client_details =
+        "SELECT {CONNECTION_COLUMNS}, updated_at FROM connections WHERE client_id {is_listed}";
 
     /// Parameters: clients, end of the claim, now. Locks the rows in the order of their client ids,
     /// like a batch.

@@ -239,3 +239,74 @@ async fn an_interrupted_update_tenantless_leaves_its_clients_due() {
     let (code, output) = deployment.run_command(&dry_run).await;
     assert_eq!((code, output.trim()), (Some(0), "1 due"));
 }
+
+/// Inserts hosts with 120 kB of facts each that are due for an inventory refresh. The facts consist of
+/// many small values, which use the most memory for their size.
+async fn insert_due_hosts_with_large_facts(deployment: &Deployment, count: usize) {
+    let sql = "WITH RECURSIVE numbers (i) AS (
+             SELECT 0 UNION ALL SELECT i + 1 FROM numbers WHERE i < {count} - 1)
+         INSERT INTO connections (client_id, org_id, account, dialect, kind, topic_prefix,
+                canonical_facts, dispatchers, tags, client_name, client_version, message_id,
+                message_sent, online_received_at, created_at, updated_at, inventory_eligible,
+                stale_timestamp)
+         SELECT printf('large-%04d', i), '10000', '111000', 'status', 'host', 'redhat/insights',
+                '{\"insights_id\":\"' || printf('00000000-0000-4000-8000-%012d', i)
+                    || '\",\"values\":{\"list\":[' || replace(hex(zeroblob(40000)), '00', '10,')
+                    || '10]}}',
+                '{\"rhc-worker-playbook\":{}}', '{}', '', '', 'm' || i, 1, 1, 1, 1, 1, 0
+           FROM numbers";
+    deployment
+        .execute(sql.replace("{count}", &count.to_string()).leak())
+        .await;
+}
+
+/// Returns the largest resident memory of a process so far. `None` if the process has exited.
+fn peak_memory_mib(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
+    let peak_kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(peak_kib / 1024)
+}
+
+#[tokio::test]
+async fn update_inventory_of_hosts_with_large_facts_uses_a_bounded_amount_of_memory() {
+    let mut deployment = Deployment::embedded(&[]).await;
+    let Deployment::Embedded(connector) = &mut deployment else {
+        unreachable!("the test starts an embedded deployment");
+    };
+    // The job of a running connector could claim the hosts first.
+    connector.send_signal("TERM");
+    connector.wait_for_exit().await;
+    insert_due_hosts_with_large_facts(&deployment, 500).await;
+    let Deployment::Embedded(connector) = &deployment else {
+        unreachable!("the test starts an embedded deployment");
+    };
+    let mut command = connector.connector_command();
+    command
+        .arg("update-inventory")
+        .stdout(std::process::Stdio::piped());
+    let child = command.spawn().unwrap();
+    let pid = child.id().unwrap();
+    let mut peak_mib = 0;
+    let read_peak_memory = async {
+        loop {
+            peak_mib = peak_memory_mib(pid).unwrap_or(peak_mib);
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    };
+    let output = tokio::select! {
+        output = child.wait_with_output() => output.unwrap(),
+        () = read_peak_memory => unreachable!("the loop does not end"),
+    };
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{text}");
+    assert!(
+        text.contains("500 reported to inventory, 0 pending"),
+        "{text}"
+    );
+    println!("{peak_mib} MiB were resident");
+    assert!(
+        (1..=200).contains(&peak_mib),
+        "{peak_mib} MiB were resident; at most 200 MiB are expected"
+    );
+}

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use parking_lot::Mutex;
+use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 use super::InventorySink;
@@ -41,6 +41,27 @@ impl FileSink {
                 max_rotated_files,
             })),
         }
+    }
+
+    /// Writes the messages. A write continues after its deadline, so the next write starts after its
+    /// end. Otherwise the lines of all these writes would be in memory while the disk does not respond.
+    async fn write(&self, messages: Vec<InventoryMessage>) -> std::io::Result<()> {
+        let mut file = self.file.clone().lock_owned().await;
+        let mut lines = Vec::new();
+        for message in messages {
+            lines.extend_from_slice(&message.json);
+            lines.push(b'\n');
+        }
+        let write = tokio::task::spawn_blocking(move || {
+            let result = file.append(&lines);
+            if result.is_err() {
+                // The next write opens the file again, because the file may have been moved or
+                // deleted.
+                file.handle = None;
+            }
+            result
+        });
+        write.await.map_err(std::io::Error::other)?
     }
 }
 
@@ -86,31 +107,16 @@ impl RotatedFile {
 #[async_trait]
 impl InventorySink for FileSink {
     async fn send(&self, messages: Vec<InventoryMessage>, deadline: Instant) -> Vec<bool> {
-        let mut lines = Vec::new();
-        for message in &messages {
-            lines.extend_from_slice(&message.json);
-            lines.push(b'\n');
-        }
-        let file = self.file.clone();
-        let write = tokio::task::spawn_blocking(move || {
-            let mut file = file.lock();
-            let result = file.append(&lines);
-            if result.is_err() {
-                // The next write opens the file again, because the file may have been moved or
-                // deleted.
-                file.handle = None;
-            }
-            result
-        });
-        let is_written = match timeout_at(deadline, write).await {
-            Ok(Ok(Ok(()))) => true,
-            Ok(Ok(Err(error))) => {
+        let message_count = messages.len();
+        let is_written = match timeout_at(deadline, self.write(messages)).await {
+            Ok(Ok(())) => true,
+            Ok(Err(error)) => {
                 tracing::warn!(%error, "failed to write the inventory file");
                 false
             }
-            Ok(Err(_)) | Err(_) => false,
+            Err(_) => false,
         };
-        let delivery_results = vec![is_written; messages.len()];
+        let delivery_results = vec![is_written; message_count];
         metrics::count_inventory_deliveries(&delivery_results);
         delivery_results
     }
@@ -145,6 +151,24 @@ mod tests {
         assert_eq!(read_file("inventory.ndjson.1"), "eeee\nffff\n");
         assert_eq!(read_file("inventory.ndjson.2"), "cccc\ndddd\n");
         assert!(!folder.path().join("inventory.ndjson.3").exists());
+    }
+
+    /// Opening a named pipe for writing blocks until the pipe has a reader.
+    #[tokio::test]
+    async fn messages_are_not_written_late_if_an_earlier_write_has_not_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pipe");
+        let mkfifo = std::process::Command::new("mkfifo").arg(&path).status();
+        assert!(mkfifo.unwrap().success());
+        let sink = FileSink::new(&path, 1000, 2);
+        for content in ["a", "b", "c"] {
+            let deadline = Instant::now() + std::time::Duration::from_millis(20);
+            assert_eq!(sink.send(single_message(content), deadline).await, [false]);
+        }
+        let read = tokio::task::spawn_blocking(move || std::fs::read_to_string(path));
+        assert_eq!(read.await.unwrap().unwrap(), "a\n");
+        let mut file = sink.file.lock().await;
+        assert!(file.handle.take().is_none(), "a pipe cannot be synced");
     }
 
     #[tokio::test]

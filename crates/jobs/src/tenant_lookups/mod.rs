@@ -5,6 +5,14 @@
 //! claims the next chunk and saves the previous chunk, so lookups do not wait for the database.
 //! Claims prevent two processes from working on the same row. A claim ends with the result of its
 //! row. A row that changed after its claim is not overwritten.
+//!
+//! `inventory_reports` reads the facts of the hosts after their lookups and reports the hosts.
+//! `stop_reason` decides after each chunk whether the run continues. `summary` contains the counts of
+//! a run.
+
+mod inventory_reports;
+mod stop_reason;
+mod summary;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,13 +22,17 @@ use tokio::time::Instant;
 
 use super::metrics;
 use super::open_claims::OpenClaims;
-use domain::{ClientId, Clock, LookupStatus, Timestamp, clock};
-use integrations::inventory::message::Host;
+use domain::{ClientId, Clock, Timestamp, clock};
 use integrations::inventory::reporter::{InventoryReporter, ReportOutcome};
 use store::{
     ClaimedConnection, LookupOutcome, LookupQueueRepository, LookupReason, LookupResult, StoreError,
 };
 use tenant::{self, FoundTenant, MassLossCounter, TenantLookup, TenantLookupOutcome};
+
+use inventory_reports::report_to_inventory;
+pub use stop_reason::StopReason;
+use stop_reason::stop_reason_after_chunk;
+pub use summary::RunSummary;
 
 /// Maximum number of rows per chunk.
 const MAX_CHUNK_ROWS: u32 = 2000;
@@ -86,91 +98,6 @@ pub struct RunOptions {
     pub max_rows: Option<u64>,
     /// Applies "not found" results even if these results clear the tenants of many clients.
     pub allow_mass_loss: bool,
-}
-
-/// Counts and stop reason of one run of a lookup job.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct RunSummary {
-    /// Number of clients that were looked up.
-    pub looked_up_clients: u64,
-    /// Number of clients whose lookup found an organization.
-    pub found_clients: u64,
-    /// Number of clients that definitely have no organization.
-    pub not_found_clients: u64,
-    /// Number of lookups for which the lookup service gave no usable response.
-    pub unavailable_lookups: u64,
-    /// Number of hosts whose report to inventory was delivered.
-    pub delivered_reports: u64,
-    /// Number of hosts whose report to inventory was not delivered.
-    pub pending_reports: u64,
-    /// Number of rows that changed after their claim. The results of these rows were discarded.
-    pub conflicting_rows: u64,
-    /// Why the run stopped.
-    pub stop_reason: StopReason,
-}
-
-/// Why a run of a lookup job stopped.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum StopReason {
-    /// No more rows are due, or the run has processed `RunOptions::max_rows` rows.
-    #[default]
-    Done,
-    /// At least half of the lookups of a chunk were unavailable.
-    LookupUnavailable,
-    /// The "not found" results would have cleared the tenants of too many clients.
-    MassLoss,
-}
-
-impl RunSummary {
-    /// Returns whether lookups were unavailable, reports to inventory were not delivered, or the run
-    /// stopped early.
-    #[must_use]
-    pub fn is_failure(&self) -> bool {
-        self.unavailable_lookups > 0
-            || self.pending_reports > 0
-            || self.stop_reason != StopReason::Done
-    }
-
-    fn count_lookup(&mut self, status: LookupStatus) {
-        match status {
-            LookupStatus::Found => self.found_clients += 1,
-            LookupStatus::NotFound => self.not_found_clients += 1,
-            LookupStatus::Unavailable => self.unavailable_lookups += 1,
-        }
-    }
-}
-
-impl std::fmt::Display for RunSummary {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self {
-            looked_up_clients,
-            found_clients,
-            not_found_clients,
-            unavailable_lookups,
-            delivered_reports,
-            pending_reports,
-            conflicting_rows,
-            stop_reason,
-        } = self;
-        write!(
-            f,
-            "{looked_up_clients} looked up: {found_clients} found, \
-             {not_found_clients} not found, {unavailable_lookups} unavailable; \
-             {delivered_reports} reported to inventory, {pending_reports} pending; \
-             {conflicting_rows} skipped (row changed)"
-        )?;
-        match stop_reason {
-            StopReason::Done => Ok(()),
-            StopReason::LookupUnavailable => f.write_str(
-                "; stopped early: the lookup service is unavailable (clients without a result \
-                 keep their tenant and number of attempts)",
-            ),
-            StopReason::MassLoss => f.write_str(
-                "; stopped early: mass tenant loss suppressed (clients keep their tenants; use \
-                 --force to apply)",
-            ),
-        }
-    }
 }
 
 /// State of a run that determines which rows the run claims next.
@@ -335,7 +262,12 @@ impl LookupJobRunner {
             return Ok(());
         }
         let now = self.clock.now();
-        let reports = self.report_to_inventory(&looked_up_rows, now).await;
+        let reports = match &self.inventory {
+            Some(inventory) => {
+                report_to_inventory(inventory, &*self.lookup_queue, &looked_up_rows, now).await?
+            }
+            None => vec![None; looked_up_rows.len()],
+        };
         let mut results = Vec::with_capacity(looked_up_rows.len());
         for ((row, outcome), report) in looked_up_rows.into_iter().zip(reports) {
             summary.count_lookup(outcome.status());
@@ -372,72 +304,4 @@ impl LookupJobRunner {
         let clients: Vec<ClientId> = results.into_iter().map(|result| result.client_id).collect();
         claims.release(&clients, &*self.lookup_queue, now).await
     }
-
-    /// Reports the hosts whose lookup found a tenant. Returns one entry per row of
-    /// `looked_up_rows`. The entry is `None` if the row was not reported.
-    async fn report_to_inventory(
-        &self,
-        looked_up_rows: &LookedUpRows,
-        now: Timestamp,
-    ) -> Vec<Option<ReportOutcome>> {
-        let mut reports = vec![None; looked_up_rows.len()];
-        let Some(inventory) = &self.inventory else {
-            return reports;
-        };
-        let mut reported_indexes = Vec::new();
-        let mut hosts = Vec::new();
-        for (index, (row, outcome)) in looked_up_rows.iter().enumerate() {
-            if let TenantLookupOutcome::Found(found) = outcome {
-                reported_indexes.push(index);
-                hosts.push(Host {
-                    client_id: &row.client_id,
-                    tenant: &found.tenant,
-                    identity: &found.identity,
-                    dialect: &row.dialect,
-                    kind: row.kind,
-                    info: &row.info,
-                });
-            }
-        }
-        let outcomes = inventory.report(&hosts, now).await;
-        for (index, outcome) in reported_indexes.into_iter().zip(outcomes) {
-            reports[index] = Some(outcome);
-        }
-        reports
-    }
-}
-
-/// Returns why the run must stop after a chunk. `Done` means that the run can continue.
-///
-/// If the counter detects a mass loss and `allow_mass_loss` is false, all clients must keep their
-/// tenants. The function then replaces the outcome `NotFound` of clients that have a tenant by
-/// `Unavailable`.
-fn stop_reason_after_chunk(
-    looked_up_rows: &mut LookedUpRows,
-    loss_counter: &mut MassLossCounter,
-    allow_mass_loss: bool,
-) -> StopReason {
-    for (row, outcome) in looked_up_rows.iter() {
-        if row.tenant.is_some() {
-            loss_counter.record_lookup(outcome);
-        }
-    }
-    if loss_counter.is_mass_loss() && !allow_mass_loss {
-        tenant::metrics::count_suppressed_mass_loss();
-        loss_counter.log_suppressed_mass_loss();
-        for (row, outcome) in looked_up_rows.iter_mut() {
-            if row.tenant.is_some() && *outcome == TenantLookupOutcome::NotFound {
-                *outcome = TenantLookupOutcome::Unavailable;
-            }
-        }
-        return StopReason::MassLoss;
-    }
-    let unavailable_lookups = looked_up_rows
-        .iter()
-        .filter(|(_, outcome)| *outcome == TenantLookupOutcome::Unavailable)
-        .count();
-    if unavailable_lookups * 2 >= looked_up_rows.len() {
-        return StopReason::LookupUnavailable;
-    }
-    StopReason::Done
 }
