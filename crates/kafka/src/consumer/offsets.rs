@@ -13,7 +13,8 @@ use rdkafka::consumer::{CommitMode, Consumer as _};
 use rdkafka::error::KafkaError as ClientError;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
-use super::Client;
+use super::client::Client;
+use super::commit_order::CommitOrder;
 use crate::topic_identity::{TopicId, fetch_topic_id};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -39,13 +40,18 @@ pub(super) struct StartOffsets {
     pub offsets: Offsets,
 }
 
-/// Determines the offsets from which to read the partitions.
+/// Determines the offsets from which to read the partitions. Returns `None` if an id is expected and
+/// the topic has another one.
 pub(super) fn fetch_start_offsets(
     client: &Client,
     topic: &str,
     partitions: &[i32],
-) -> Result<StartOffsets, String> {
+    expected_id: Option<&TopicId>,
+) -> Result<Option<StartOffsets>, String> {
     let topic_id = fetch_topic_id(client.client(), topic, REQUEST_TIMEOUT)?;
+    if expected_id.is_some() && expected_id != topic_id.as_ref() {
+        return Ok(None);
+    }
     let committed = client
         .committed_offsets(
             partition_list(topic, partitions, Offset::Invalid),
@@ -83,7 +89,7 @@ pub(super) fn fetch_start_offsets(
         };
         offsets.insert(*partition, offset);
     }
-    Ok(StartOffsets { topic_id, offsets })
+    Ok(Some(StartOffsets { topic_id, offsets }))
 }
 
 struct Committed {
@@ -147,10 +153,14 @@ pub(super) fn check_and_commit(
     topic_id: Option<&TopicId>,
     offsets_to_commit: &Offsets,
     assigned_partitions: &[i32],
+    commit_order: &CommitOrder,
 ) -> Result<CheckOutcome, String> {
-    if !commit_if_unchanged(client, topic, topic_id, offsets_to_commit)? {
+    if !has_topic_id(client, topic, topic_id)? {
         return Ok(CheckOutcome::Recreated);
     }
+    commit_order
+        .run(|| commit(client, topic, topic_id, offsets_to_commit))
+        .unwrap_or_else(|| Err("the partitions were revoked".to_owned()))?;
     let end_offsets = fetch_log_offsets(client, topic, assigned_partitions, Offset::End)?;
     Ok(CheckOutcome::Unchanged { end_offsets })
 }
@@ -163,15 +173,30 @@ pub(super) fn commit_if_unchanged(
     topic_id: Option<&TopicId>,
     offsets: &Offsets,
 ) -> Result<bool, String> {
-    if fetch_topic_id(client.client(), topic, REQUEST_TIMEOUT)?.as_ref() != topic_id {
-        return Ok(false);
+    let is_unchanged = has_topic_id(client, topic, topic_id)?;
+    if is_unchanged {
+        commit(client, topic, topic_id, offsets)?;
     }
-    if !offsets.is_empty() {
-        offset_list(topic, offsets, topic_id)
-            .and_then(|list| client.commit(&list, CommitMode::Sync))
-            .map_err(|error| error.to_string())?;
+    Ok(is_unchanged)
+}
+
+fn has_topic_id(client: &Client, topic: &str, topic_id: Option<&TopicId>) -> Result<bool, String> {
+    let found = fetch_topic_id(client.client(), topic, REQUEST_TIMEOUT)?;
+    Ok(found.as_ref() == topic_id)
+}
+
+fn commit(
+    client: &Client,
+    topic: &str,
+    topic_id: Option<&TopicId>,
+    offsets: &Offsets,
+) -> Result<(), String> {
+    if offsets.is_empty() {
+        return Ok(());
     }
-    Ok(true)
+    offset_list(topic, offsets, topic_id)
+        .and_then(|list| client.commit(&list, CommitMode::Sync))
+        .map_err(|error| error.to_string())
 }
 
 /// Requests the lowest offset or the end offset of each partition.

@@ -8,7 +8,7 @@ use rdkafka::consumer::Consumer as _;
 use rdkafka::error::RDKafkaErrorCode;
 use tokio::time::Instant;
 
-use super::Client;
+use super::client::Client;
 use crate::topics::{MISSING_TOPIC_HINT, check_topic};
 
 /// A member that takes part in a rebalance is healthy for this time.
