@@ -20,8 +20,6 @@ mod offsets;
 mod operations;
 mod progress;
 mod state;
-#[cfg(test)]
-mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -66,10 +66,13 @@ pub async fn measure_unfinished_connects() -> Result<Vec<Measurement>> {
     tokio::time::sleep(HOLD_TIME).await;
     let connect_seconds = good_client.await?.as_secs_f64();
     drop(sockets);
-    let mut measurements =
-        sampling::measure("10,000 unfinished CONNECTs", &measured_process(&connector)).await?;
+    let mut measurements = sampling::measure(
+        "10,000 unfinished CONNECT packets",
+        &measured_process(&connector),
+    )
+    .await?;
     measurements.push(Measurement {
-        name: "good client during the unfinished CONNECTs".to_owned(),
+        name: "good client during the unfinished CONNECT packets".to_owned(),
         details: format!("from the first attempt to the CONNACK; {open_sockets} sockets were open"),
         value: connect_seconds,
         unit: "s",

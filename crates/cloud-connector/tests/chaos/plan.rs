@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::random::Random;
+use crate::schedule::MAX_CLOCK_SKEW_SECONDS;
 
 pub const CLIENT_COUNT: usize = 2000;
 const MESSAGES_PER_CLIENT_AND_ROUND: u64 = 10;
@@ -213,6 +214,10 @@ pub fn client_steps(
         .collect()
 }
 
+/// Minimum age of a stale online message. If the clock of `ingest` is behind, the stored `sent` is
+/// earlier by up to this skew. The recorder cannot recognize a message of that age as stale.
+const MIN_STALE_SECONDS: u64 = MAX_CLOCK_SKEW_SECONDS.unsigned_abs() + 1;
+
 fn send_online_action(random: &mut Random, profile: &Profile) -> Action {
     Action::SendOnline {
         // A handshake requires a message id.
@@ -228,7 +233,7 @@ fn action_of_connected_client(random: &mut Random, profile: &Profile, max_messag
         // A resent message would then count as a new message.
         11..=18 if profile.clock != ClockKind::Fast => Action::Resend,
         19..=24 if has_correct_clock && !profile.uses_handshake => Action::SendStaleOnline {
-            seconds: random.between(1, 500),
+            seconds: random.between(MIN_STALE_SECONDS, 500),
         },
         25..=29 => Action::SendInvalid {
             kind: random.between(1, INVALID_MESSAGE_KIND_COUNT),

@@ -273,7 +273,7 @@ async fn unfinished_connect_packets_use_little_memory_and_do_not_lock_out_other_
     let (peak, connected) = peak_memory_during(
         &connector,
         Duration::from_secs(3),
-        timeout(Duration::from_secs(10), connect_all),
+        timeout(CONDITION_TIMEOUT, connect_all),
     )
     .await;
     for task in attack {

@@ -155,6 +155,8 @@ async fn get_json(deployment: &Deployment, path: &str) -> Value {
             Deployment::Embedded(connector) => connector.request("GET", path),
             Deployment::Distributed(distributed) => distributed.process.request("GET", path),
         };
+        // The test may need longer for a page than the server keeps an idle connection open.
+        let request = request.header("connection", "close");
         let response = request.send().await.unwrap();
         match response.status().as_u16() {
             200 => Some(response.json().await.unwrap()),
