@@ -154,7 +154,7 @@ impl LargeResponses {
     }
 
     /// Sends the parts of a response in a separate task. The task ends after [`SEND_TIMEOUT`], even
-    /// if the caller reads a few bytes now and then. The data and the permit are then released.
+    /// if the caller reads slowly. The data and the permit are then released.
     fn send_in_task<F>(
         &self,
         byte_count: Option<u64>,

@@ -2,7 +2,7 @@
 //! on dead letters, and connection counts.
 //!
 //! `schedule` contains the timer loop. `retention` deletes expired rows. `tenant_lookups` looks up
-//! tenants and refreshes inventory. `open_claims` knows which rows a lookup job has claimed.
+//! tenants and refreshes inventory. `open_claims` tracks the rows that a lookup job has claimed.
 
 pub mod metrics;
 mod open_claims;

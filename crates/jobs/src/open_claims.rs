@@ -27,10 +27,10 @@ impl OpenClaims {
     ) -> Result<(), StoreError> {
         let mut clients_by_end: BTreeMap<Timestamp, Vec<ClientId>> = BTreeMap::new();
         {
-            let mut open_claims = self.0.lock();
+            let open_claims = self.0.lock();
             for client in clients {
-                if let Some(claim_end) = open_claims.remove(client) {
-                    let clients = clients_by_end.entry(claim_end).or_default();
+                if let Some(claim_end) = open_claims.get(client) {
+                    let clients = clients_by_end.entry(*claim_end).or_default();
                     clients.push(client.clone());
                 }
             }
@@ -38,6 +38,11 @@ impl OpenClaims {
         for (claim_end, clients) in clients_by_end {
             let release = lookup_queue.release_claims(&clients, claim_end, now);
             release.await?;
+            // If the release fails, `release_all` tries again.
+            let mut open_claims = self.0.lock();
+            for client in &clients {
+                open_claims.remove(client);
+            }
         }
         Ok(())
     }

@@ -14,10 +14,10 @@ CREATE TABLE ingest_sessions (
     acquired_at timestamptz NOT NULL DEFAULT now()
 );
 
--- Waits for all writers, but does not block readers. A writer locks connections before
+-- Waits for all writers and row locks, but does not block readers. A writer locks connections before
 -- disconnected_clients, and the retention job uses the opposite order. With both locks, the
 -- ALTER TABLE statements cannot cause a deadlock with a writer.
-LOCK TABLE connections, disconnected_clients IN SHARE ROW EXCLUSIVE MODE;
+LOCK TABLE connections, disconnected_clients IN EXCLUSIVE MODE;
 
 ALTER TABLE connections
     ADD COLUMN presence_session bigint,

@@ -17,8 +17,8 @@ SET LOCAL maintenance_work_mem = '256MB';
 
 -- The order avoids deadlocks with running transactions: a writer locks connections before
 -- org_connection_deltas, and a list query locks org_connection_deltas before connections. The first
--- statement waits for all writers but does not block readers.
-LOCK TABLE connections IN SHARE ROW EXCLUSIVE MODE;
+-- statement waits for all writers and row locks but does not block readers.
+LOCK TABLE connections IN EXCLUSIVE MODE;
 LOCK TABLE org_connection_deltas, connections IN ACCESS EXCLUSIVE MODE;
 
 -- Counters. The column shard is null in rows that an older version of the program inserts. Several
@@ -37,8 +37,7 @@ ALTER TABLE org_connection_deltas SET (fillfactor = 50);
 CREATE UNIQUE INDEX org_connection_deltas_org_id_shard ON org_connection_deltas (org_id, shard);
 
 -- Returns the number of a shard that no other open transaction uses. The transaction owns the shard
--- until its end, so it never waits for a counter, and two transactions cannot deadlock. The number
--- is less than the number of open transactions that write connections.
+-- until its end, so it never waits for the counters of another transaction.
 CREATE FUNCTION acquire_count_shard() RETURNS integer
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -58,6 +58,7 @@ const MAX_BUSY_TIME: Duration = Duration::from_millis(1);
 ///
 /// After `Break`, the server still sends the following rows. If there are so many that they are not
 /// read within a short time, the caller must close the connection.
+///
 /// Only [`crate::guarded_pool`] calls this function.
 pub(crate) async fn visit_rows(
     connection: &mut PgConnection,
@@ -74,8 +75,14 @@ pub(crate) async fn visit_rows(
             }
             continue;
         }
-        let discard = async { while let Ok(Some(_)) = rows.try_next().await {} };
-        return Ok(timeout(DISCARD_TIMEOUT, discard).await.is_ok());
+        let discard = async {
+            while rows.try_next().await?.is_some() {}
+            Ok::<(), sqlx::Error>(())
+        };
+        return Ok(matches!(
+            timeout(DISCARD_TIMEOUT, discard).await,
+            Ok(Ok(()))
+        ));
     }
     Ok(true)
 }
@@ -92,7 +99,7 @@ pub(crate) async fn fetch_rows(connection: &mut PgConnection, query: PgQuery) ->
 }
 
 /// Runs a statement without a deadline, and returns the number of changed rows. Only
-/// [`crate::guarded_pool`] calls this function.
+/// [`crate::guarded_pool`] and the migration call this function.
 pub(crate) async fn count_changed_rows(
     connection: &mut PgConnection,
     query: PgQuery,

@@ -1,7 +1,7 @@
 //! Connections that do not wait forever for the server.
 //!
-//! A connection can die without a sign: a failed network path drops every packet, and a server can
-//! stop to respond. The operating system then reports an error only after about 15 minutes, or
+//! A connection can fail without an error: a failed network path drops every packet, and a server
+//! can stop responding. The operating system then reports an error only after about 15 minutes, or
 //! never. Therefore each statement has a deadline (`postgres.response_timeout`). A connection that
 //! exceeds its deadline is closed at once, without a message to the server. `statement_timeout` ends
 //! the statement on the server.
@@ -36,8 +36,10 @@ store::statements! {
 /// Error codes after which all open connections are replaced.
 const LOST_SERVER_CODES: [&str; 4] = [
     // read_only_sql_transaction: the server has become a standby.
-    "25006", // admin_shutdown, crash_shutdown and cannot_connect_now.
-    "57P01", "57P02", "57P03",
+    "25006", // admin_shutdown
+    "57P01", // crash_shutdown
+    "57P02", // cannot_connect_now
+    "57P03",
 ];
 
 /// Runs statements: a pool, or one of its connections.

@@ -1,9 +1,10 @@
-//! Lists the connections of one organization, with or without a filter, and the clients of all
-//! organizations.
+//! Lists the connections of one organization, with or without a filter, and the clients of one or
+//! all organizations.
 //!
 //! One statement reads a page, so the count and the rows belong to the same snapshot. Triggers
 //! maintain the counts and the search index
-//! (`crates/store-postgres/migrations/0004_connection_search.sql` and `0005_plain_names.sql`).
+//! (`crates/store-postgres/migrations/0004_connection_search.sql` and
+//! `0007_bounded_maintenance.sql`).
 
 use const_format::concatcp;
 

@@ -58,7 +58,7 @@ pub use presence::{
 };
 pub use settings::DeadLetterSettings;
 
-/// Maximum number of rows that one statement of a periodic job or operator command changes. A larger
+/// Maximum number of rows that one maintenance statement or operator command changes. A larger
 /// number of rows is processed by several calls, so no statement exceeds the statement timeout of the
 /// database, and other writers do not wait long.
 pub const MAINTENANCE_CHUNK_ROWS: u32 = 1000;

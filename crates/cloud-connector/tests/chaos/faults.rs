@@ -27,7 +27,7 @@ pub enum Fault {
     /// Pauses all processes of PostgreSQL with SIGSTOP for the duration. The kernel still accepts
     /// connections.
     FreezePostgres { duration: Duration },
-    /// Drops all packets from and to PostgreSQL for the duration. Nobody sends a RST.
+    /// Drops all packets from and to PostgreSQL for the duration. No RST is sent.
     DropPostgresPackets { duration: Duration },
     /// Deletes the Kafka topics after all their messages are recorded, and creates them again after
     /// the downtime with `cloud-connector migrate --topics`. The clients send messages again when

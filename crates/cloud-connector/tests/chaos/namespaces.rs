@@ -13,7 +13,8 @@ const FAULTS_IN_NAMESPACES: [FaultKind; 2] = [FaultKind::PostgresHalfOpen, Fault
 
 /// Replaces this process by a process in new namespaces that runs the same test. Returns only if
 /// this process is in the namespaces already, if no enabled fault needs the namespaces, or if it
-/// cannot create them. Removes impossible faults from the options, and prints which and why.
+/// cannot create them. Removes impossible faults from the options, and prints each of them with the
+/// reason.
 pub fn enter(options: &mut Options) {
     let needs_namespaces = FAULTS_IN_NAMESPACES
         .iter()

@@ -180,7 +180,8 @@ pub(super) async fn mark_disconnected(
     let query = statements.current_connection.with([client.into()]);
     let rows = transaction.fetch_all(query).await?;
     let current = rows.first().map(row::current_connection).transpose()?;
-    // The time is read after the row is locked, so no message is recorded between the two.
+    // The time is read after the row is locked, so no message of the client is recorded
+    // after this time and before the disconnect.
     let database_time = database_time(&mut transaction, statements).await?;
     let is_ended = match current {
         Some(current) if !current.is_same_as(connection) => return Ok(false),

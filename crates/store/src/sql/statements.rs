@@ -279,7 +279,7 @@ shared_statements! {
     /// Parameters: limit.
     delete_oldest_dead_letters =
         "DELETE FROM dead_letters WHERE id IN (
-             SELECT id FROM dead_letters ORDER BY last_received LIMIT $1)";
+             SELECT id FROM dead_letters ORDER BY last_received LIMIT $1{skip_locked})";
 
     /// Parameters: client before the first client, limit.
     list_client_ids =

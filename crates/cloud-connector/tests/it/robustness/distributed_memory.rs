@@ -20,7 +20,7 @@ const MAX_MIB_DURING_ATTACK: u64 = 300;
 /// Maximum resident memory of a process one minute after the attack.
 const MAX_MIB_AFTER_ATTACK: u64 = 150;
 
-/// The processes under attack, and the maximum resident memory of each process.
+/// The processes under attack.
 struct RoleProcesses {
     ingest: ConnectorProcess,
     record: ConnectorProcess,
@@ -52,7 +52,7 @@ fn resident_mib(pid: i32) -> u64 {
     kib.parse::<u64>().unwrap() / 1024
 }
 
-/// Samples the resident memory of processes until the value is dropped.
+/// Samples the resident memory of processes until [`stop`](Self::stop) is called.
 struct MemorySampler {
     peaks: Arc<[AtomicU64; 3]>,
     is_stopped: Arc<AtomicBool>,

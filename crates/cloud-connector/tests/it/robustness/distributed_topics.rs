@@ -193,7 +193,7 @@ async fn a_recreated_topic_is_read_from_its_beginning_even_if_it_is_longer_than_
     produce_online(&cluster, 1, &old_clients).await;
     wait_until_recorded(&cluster, &old_clients).await;
 
-    // The reader first sees the new topic when the topic is already longer than the old one.
+    // The reader reads the new topic only after the topic is already longer than the old one.
     record.send_signal("STOP");
     recreate_topics(&cluster).await;
     let new_clients = client_ids("new", 200);

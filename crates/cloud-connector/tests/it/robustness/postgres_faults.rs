@@ -15,7 +15,7 @@ use test_support::mqtt::{Connect, control_out_topic, online_message};
 use test_support::services::{Service, shared_services};
 use test_support::{RawClient, unique_id};
 
-/// A TCP proxy between the connector and PostgreSQL. It can stop to forward data without closing
+/// A TCP proxy between the connector and PostgreSQL. It can stop forwarding data without closing
 /// the connections, as after a failed network path.
 struct Proxy {
     port: u16,
