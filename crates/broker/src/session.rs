@@ -67,6 +67,9 @@ impl ClientSession {
     /// Unregisters the connection. If the client has no other connection, reports a disconnect
     /// to the sink. Repeated calls have no effect.
     pub fn close(&self) {
+        // `mqtt5` does not process the packet any more, but keeps this session until it has
+        // published a last will with a delay.
+        self.stream.discard_large_payload();
         let Some(client) = self.client.get() else {
             return;
         };
