@@ -203,12 +203,11 @@ impl ClientSession {
         payload: Bytes,
     ) -> Option<PendingWrite> {
         let state = &self.state;
-        let message = self.inbound_message(topic, payload);
+        // Prepared before the lock is acquired, because decoding a large message takes long.
+        let prepared_message = state.sink.prepare(self.inbound_message(topic, payload));
         state
             .live_connections
-            .run_unless_superseded(&client.id, client.generation, || {
-                state.sink.on_message_received(message)
-            })
+            .run_unless_superseded(&client.id, client.generation, || prepared_message.submit())
     }
 
     fn inbound_message(&self, topic: &str, payload: Bytes) -> InboundMessage {
@@ -332,3 +331,6 @@ impl BrokerEventHandler for ClientSession {
         Box::pin(self.on_publish(event))
     }
 }
+
+#[cfg(test)]
+mod tests;
