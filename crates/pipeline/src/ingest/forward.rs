@@ -30,6 +30,12 @@ pub enum ForwardDestination {
 }
 
 impl ForwardDestination {
+    /// Returns whether the destination reserves the memory of forwarded messages in the message
+    /// budget.
+    pub(super) fn reserves_memory(&self) -> bool {
+        matches!(self, Self::Recorder(_))
+    }
+
     /// Forwards a message. Messages are forwarded in the order of the calls. The returned write
     /// completes when Kafka or the recorder has stored the message.
     pub async fn forward(
