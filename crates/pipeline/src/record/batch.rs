@@ -399,3 +399,34 @@ fn stored_tenant(stored_state: &StoredState) -> Option<Tenant> {
         (None, None) => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::record::PreparedInput;
+    use crate::record::writer::Job;
+    use service::ByteBudget;
+
+    #[test]
+    fn only_signals_of_jobs_that_were_added_after_an_attempt_are_not_counted() {
+        let client = ClientId::new("a").unwrap();
+        let budget = ByteBudget::new(1_000_000);
+        let job = |first_index| {
+            let input = RecorderInput::ConnectionClosed {
+                client: client.clone(),
+            };
+            let inputs = vec![PreparedInput::new(input, &budget)];
+            let job = Job::new(inputs, None, oneshot::channel().0);
+            DecodedJob::new(job, first_index, Timestamp::UNIX_EPOCH)
+        };
+        let mut jobs = vec![job(0), job(1)];
+        let signals = &signals_by_client(&mut jobs, 0)[&client];
+        assert_eq!((signals.signals.len(), signals.counted), (2, 0));
+        let counted_inputs = jobs[1].next_index();
+        jobs.push(job(2));
+        let signals = &signals_by_client(&mut jobs, counted_inputs)[&client];
+        assert_eq!((signals.signals.len(), signals.counted), (3, 2));
+    }
+}
