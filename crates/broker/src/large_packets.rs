@@ -13,10 +13,11 @@ use service::{ByteBudget, ByteReservation};
 
 /// Maximum total size of the large packets that are not complete.
 const MAX_UNFINISHED_BYTES: usize = 64 * 1024 * 1024;
-/// Size that one permit of the semaphore stands for. A semaphore counts permits in 32 bits.
+/// Bytes per permit of the semaphore. A semaphore counts permits in 32 bits.
 const BYTES_PER_PERMIT: usize = 1024;
 
-/// Admits large packets, in the order in which their headers arrived.
+/// Admits large packets. Packets that wait until other packets are complete are admitted in the order
+/// of their requests. Packets that wait for the message budget are admitted in any order.
 #[derive(Debug)]
 pub(super) struct LargePackets {
     unfinished: Arc<Semaphore>,

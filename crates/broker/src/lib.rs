@@ -47,7 +47,7 @@ use service::{ByteBudget, TaskGroup};
 
 pub use accept::bind;
 pub use error::BindError;
-pub use message_sink::{MessageSink, PendingWrite};
+pub use message_sink::{MessageSink, PendingWrite, PreparedMessage};
 pub use publish::PublishError;
 pub use settings::{BrokerSettings, BrokerTlsSettings, ConnectLimit};
 pub use tls::read_tls;

@@ -12,12 +12,15 @@ use protocol::InboundMessage;
 
 /// Receives the messages and disconnects of the broker's clients.
 ///
-/// The broker calls these methods in the order in which it accepted the messages and disconnects.
-/// The broker holds a lock during each call, so the methods must not block. The write to durable
-/// storage continues in the returned [`PendingWrite`].
+/// The broker calls [`PreparedMessage::submit`] and [`MessageSink::on_client_disconnected`] in the
+/// order in which it accepted the messages and disconnects. The broker holds a lock of all
+/// connections during each of these calls, so they must be short and must not block. The write to
+/// durable storage continues in the returned [`PendingWrite`].
 pub trait MessageSink: Send + Sync + 'static {
-    /// Called for each message or last will that a client published to one of its own topics.
-    fn on_message_received(&self, message: InboundMessage) -> PendingWrite;
+    /// Called for each message or last will that a client published to one of its own topics,
+    /// before the broker has accepted the message. The broker holds no lock, so this method may
+    /// decode the message. It must have no effect until the broker submits the prepared message.
+    fn prepare(&self, message: InboundMessage) -> PreparedMessage;
 
     /// Called when a client has disconnected, that is, when none of its connections is open.
     fn on_client_disconnected(&self, client: ClientId) -> PendingWrite;
@@ -25,6 +28,23 @@ pub trait MessageSink: Send + Sync + 'static {
     /// Returns whether so many messages wait for storage that the broker should reject new
     /// connections.
     fn is_overloaded(&self) -> bool;
+}
+
+/// A message that the sink has prepared. Dropping the value discards the message.
+pub struct PreparedMessage(Box<dyn FnOnce() -> PendingWrite + Send>);
+
+impl PreparedMessage {
+    /// Creates a prepared message. `submit` passes the message on and returns its pending write.
+    #[must_use]
+    pub fn new(submit: impl FnOnce() -> PendingWrite + Send + 'static) -> Self {
+        Self(Box::new(submit))
+    }
+
+    /// Passes the message on.
+    #[must_use]
+    pub fn submit(self) -> PendingWrite {
+        (self.0)()
+    }
 }
 
 /// An accepted message or event whose write to durable storage may still be in progress.

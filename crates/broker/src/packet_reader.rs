@@ -6,7 +6,8 @@
 //! - The reader buffers a large PUBLISH packet itself, after [`LargePackets`] has admitted the
 //!   packet. `mqtt5` gets the packet without its payload, and the session gets the payload through
 //!   the [`StreamHandle`].
-//! - A large CONNECT packet counts against a budget of its own while the connection is open.
+//! - A large CONNECT packet counts against a budget of its own until the session is dropped. With
+//!   a will delay, this is after the end of the connection.
 //! - Other large packets are an error.
 //!
 //! The reader returns bytes of only one packet at a time. When `mqtt5` reads again, it has therefore
@@ -30,14 +31,14 @@ use super::packet_format::{CONNECT, FixedHeader, PUBLISH, encode_packet, publish
 use super::pending_connections::PendingSlot;
 use super::rejection::RejectionReason;
 use super::stream_handle::{LargePayload, StreamHandle};
-use service::{ByteBudget, ByteReservation};
+use service::ByteBudget;
 
 /// Maximum size of a packet that `mqtt5` may buffer. The read buffer of `mqtt5` has this size from
 /// the beginning.
 const MAX_SMALL_PACKET_BYTES: usize = 4096;
 const MAX_CONNECT_PACKET_BYTES: usize = 64 * 1024;
-/// Number of copies of a CONNECT packet that are in memory while the connection is open. `mqtt5`
-/// stores the last will in its read buffer, in the connection, and in the session.
+/// Maximum number of copies of a CONNECT packet that are in memory. `mqtt5` stores the last will in
+/// its read buffer, in the connection, and in the session, and the broker keeps an offline message.
 const CONNECT_PACKET_COPIES: usize = 4;
 /// If other packets wait for memory, a packet is aborted when its client has sent nothing for this
 /// time.
@@ -51,7 +52,8 @@ const READ_BYTES: usize = 4096;
 #[derive(Debug)]
 pub(super) struct PacketLimits {
     pub max_packet_size: usize,
-    /// Maximum time between the header and the last byte of a large packet.
+    /// Maximum time that a large packet waits for memory. Also the maximum time from then until the
+    /// last byte of the packet.
     pub packet_timeout: Duration,
     pub large_packets: Arc<LargePackets>,
     /// Budget for the CONNECT packets that are not small.
@@ -65,8 +67,6 @@ pub(super) struct PacketReader {
     handle: StreamHandle,
     /// Counts the connection as pending until its CONNECT packet is complete.
     pending_slot: Option<PendingSlot>,
-    /// Memory of the CONNECT packet. Reserved while the connection is open.
-    connect_reservation: Option<ByteReservation>,
     /// Bytes from the network that are not processed yet.
     input: Vec<u8>,
     state: State,
@@ -114,7 +114,6 @@ impl PacketReader {
             peer,
             handle,
             pending_slot: Some(pending_slot),
-            connect_reservation: None,
             input: Vec::new(),
             state: State::Header,
         }
@@ -232,10 +231,10 @@ impl PacketReader {
             }
             if !is_small {
                 let memory = packet_len * CONNECT_PACKET_COPIES;
-                self.connect_reservation = self.limits.connect_budget.try_reserve(memory);
-                if self.connect_reservation.is_none() {
+                let Some(reservation) = self.limits.connect_budget.try_reserve(memory) else {
                     return Err(self.reject(RejectionReason::TooManyLargeConnectPackets));
-                }
+                };
+                self.handle.set_connect_reservation(reservation);
             }
         } else if !is_small {
             if header.packet_type() != PUBLISH {

@@ -2,8 +2,7 @@
 //!
 //! A client needs a fraction of a second for the TLS handshake and the CONNECT packet. A peer that
 //! sends no CONNECT packet keeps its connection until the timeout. When the limit is reached, a new
-//! connection therefore replaces the oldest pending connection, so that such peers do not lock out
-//! clients. A pending connection is not replaced in its first moments. Otherwise a burst of new
+//! connection therefore replaces a pending connection, so that such peers do not lock out clients. A pending connection is not replaced in its first moments. Otherwise a burst of new
 //! connections would replace all connections before any of them could complete.
 
 use std::collections::{BTreeMap, HashMap};
@@ -60,8 +59,9 @@ impl PendingConnections {
     }
 
     /// Adds a connection. If the limit is reached, the connection replaces the oldest pending
-    /// connection from the address that has the most pending connections. Returns `None` if that
-    /// connection is too new to be replaced.
+    /// connection of the address with the most pending connections. If that connection is too new
+    /// to be replaced, the connection replaces the oldest pending connection of all addresses.
+    /// Returns `None` if that connection is too new, too.
     pub fn add(self: &Arc<Self>, address: IpAddr) -> Option<(PendingSlot, Replaced)> {
         let mut inner = self.inner.lock();
         if inner.by_id.len() >= self.max_count {
@@ -97,10 +97,15 @@ impl Inner {
             .counts_by_address
             .iter()
             .max_by_key(|(_, count)| **count)?;
-        self.by_id
+        let oldest_of_address = self
+            .by_id
             .iter()
-            .find(|(_, connection)| connection.address == *busiest_address)
-            .filter(|(_, connection)| connection.accepted_at.elapsed() >= MIN_CONNECT_TIME)
+            .find(|(_, connection)| connection.address == *busiest_address);
+        let oldest_of_all = self.by_id.first_key_value();
+        [oldest_of_address, oldest_of_all]
+            .into_iter()
+            .flatten()
+            .find(|(_, connection)| connection.accepted_at.elapsed() >= MIN_CONNECT_TIME)
             .map(|(id, _)| *id)
     }
 
@@ -155,5 +160,22 @@ mod tests {
         assert!(connections.add(ATTACKER).is_some());
         let inner = connections.inner.lock();
         assert!(inner.by_id.is_empty() && inner.counts_by_address.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn new_connection_replaces_the_oldest_of_all_if_the_busiest_address_has_only_new_ones() {
+        let connections = Arc::new(PendingConnections::new(3));
+        let (_client, mut client_replaced) = connections.add(CLIENT).unwrap();
+        tokio::time::advance(MIN_CONNECT_TIME).await;
+        let (_first, mut first_replaced) = connections.add(ATTACKER).unwrap();
+        let (_second, mut second_replaced) = connections.add(ATTACKER).unwrap();
+        let (_new, _) = connections.add(ATTACKER).unwrap();
+        assert_eq!(client_replaced.try_recv(), Ok(()));
+        assert!(first_replaced.try_recv().is_err());
+        assert!(second_replaced.try_recv().is_err());
+        assert!(
+            connections.add(CLIENT).is_none(),
+            "no connection is old enough"
+        );
     }
 }

@@ -67,6 +67,9 @@ impl ClientSession {
     /// Unregisters the connection. If the client has no other connection, reports a disconnect
     /// to the sink. Repeated calls have no effect.
     pub fn close(&self) {
+        // `mqtt5` does not process the packet any more, but keeps this session until it has
+        // published a last will with a delay.
+        self.stream.discard_large_payload();
         let Some(client) = self.client.get() else {
             return;
         };
@@ -200,12 +203,11 @@ impl ClientSession {
         payload: Bytes,
     ) -> Option<PendingWrite> {
         let state = &self.state;
-        let message = self.inbound_message(topic, payload);
+        // Prepared before the lock is acquired, because decoding a large message takes long.
+        let prepared_message = state.sink.prepare(self.inbound_message(topic, payload));
         state
             .live_connections
-            .run_unless_superseded(&client.id, client.generation, || {
-                state.sink.on_message_received(message)
-            })
+            .run_unless_superseded(&client.id, client.generation, || prepared_message.submit())
     }
 
     fn inbound_message(&self, topic: &str, payload: Bytes) -> InboundMessage {
@@ -329,3 +331,6 @@ impl BrokerEventHandler for ClientSession {
         Box::pin(self.on_publish(event))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,6 +18,10 @@ struct Inner {
     is_aborted: AtomicBool,
     uses_mqtt_v5: AtomicBool,
     large_payload: Mutex<Option<LargePayload>>,
+    /// Memory of a large CONNECT packet. The session also has this handle, and `mqtt5` drops the
+    /// session only after it has published or discarded the last will. Therefore the memory is
+    /// reserved as long as copies of the last will exist.
+    connect_reservation: Mutex<Option<ByteReservation>>,
 }
 
 /// The payload of a large PUBLISH packet, which does not pass through `mqtt5`.
@@ -51,6 +55,11 @@ impl StreamHandle {
 
     pub fn uses_mqtt_v5(&self) -> bool {
         self.0.uses_mqtt_v5.load(Ordering::Acquire)
+    }
+
+    /// Stores the reservation of a large CONNECT packet until all handles are dropped.
+    pub fn set_connect_reservation(&self, reservation: ByteReservation) {
+        *self.0.connect_reservation.lock() = Some(reservation);
     }
 
     /// Stores the payload of the packet that `mqtt5` processes next.

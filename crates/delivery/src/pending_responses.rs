@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use broker::{MessageSink, PendingWrite};
+use broker::{MessageSink, PendingWrite, PreparedMessage};
 use domain::ClientId;
 use protocol::{self, ClientMessage, ClientResponse, Direction, InboundMessage, TopicScheme};
 
@@ -28,8 +28,7 @@ type RequestKey = (ClientId, Uuid);
 #[derive(Default)]
 struct PendingRequests {
     senders: Mutex<HashMap<RequestKey, oneshot::Sender<ResponseKind>>>,
-    /// Number of pending requests. While this number is 0, `on_message` saves time because it does
-    /// not decode messages.
+    /// Number of pending requests. While this number is 0, no message is decoded, which saves time.
     request_count: AtomicUsize,
 }
 
@@ -41,6 +40,9 @@ pub(super) enum ResponseKind {
     /// The client responded with an error. Contains the error text.
     Error(String),
 }
+
+/// The response of a client, and the key of its request.
+type DecodedResponse = (RequestKey, ResponseKind);
 
 /// The response to one request, before the response has arrived. Dropping the value removes the
 /// request from [`PendingResponses`].
@@ -80,17 +82,23 @@ impl PendingResponses {
     /// Checks whether a message from a client is the response to a pending request. If the message
     /// is a response, completes the request.
     pub fn on_message(&self, message: &InboundMessage) {
-        if self.requests.request_count.load(Ordering::Acquire) == 0 || message.retained {
-            return;
+        if let Some(response) = self.decode_response(message) {
+            self.complete_request(response);
         }
-        let Some(topic) = self.topics.parse(&message.topic) else {
-            return;
-        };
+    }
+
+    /// Decodes a message from a client. Returns `None` if no request is pending or if the message is
+    /// not a response.
+    fn decode_response(&self, message: &InboundMessage) -> Option<DecodedResponse> {
+        if self.requests.request_count.load(Ordering::Acquire) == 0 || message.retained {
+            return None;
+        }
+        let topic = self.topics.parse(&message.topic)?;
         if topic.channel.direction() != Direction::FromClient {
-            return;
+            return None;
         }
         let Ok(ClientMessage::Response(response)) = protocol::decode(topic.channel, message) else {
-            return;
+            return None;
         };
         let (response_to, kind) = match response {
             ClientResponse::Pong { response_to } | ClientResponse::Data { response_to, .. } => {
@@ -101,10 +109,12 @@ impl PendingResponses {
                 details,
             } => (response_to, ResponseKind::Error(details)),
         };
-        let Some(request_id) = response_to.and_then(|id| Uuid::parse_str(id.as_str()).ok()) else {
-            return;
-        };
-        let request_key = (topic.client, request_id);
+        let request_id = response_to.and_then(|id| Uuid::parse_str(id.as_str()).ok())?;
+        Some(((topic.client, request_id), kind))
+    }
+
+    /// Completes the pending request of a response. Has no effect if no such request is pending.
+    fn complete_request(&self, (request_key, kind): DecodedResponse) {
         let sender = self.requests.senders.lock().remove(&request_key);
         if let Some(sender) = sender {
             // `send` fails if the caller has stopped waiting for the response. That is not an
@@ -156,9 +166,17 @@ impl<S> ResponseMatchingSink<S> {
 }
 
 impl<S: MessageSink> MessageSink for ResponseMatchingSink<S> {
-    fn on_message_received(&self, message: InboundMessage) -> PendingWrite {
-        self.pending_responses.on_message(&message);
-        self.inner.on_message_received(message)
+    fn prepare(&self, message: InboundMessage) -> PreparedMessage {
+        let response = self.pending_responses.decode_response(&message);
+        let message = self.inner.prepare(message);
+        let Some(response) = response else {
+            return message;
+        };
+        let pending_responses = self.pending_responses.clone();
+        PreparedMessage::new(move || {
+            pending_responses.complete_request(response);
+            message.submit()
+        })
     }
 
     fn on_client_disconnected(&self, client: ClientId) -> PendingWrite {

@@ -128,7 +128,7 @@ impl Fixture {
 
     /// Records a line of the client `c`, and returns the batch that contains the line.
     async fn record(&self, line: &'static str) -> PresenceBatch {
-        let write = self.sink.on_message_received(InboundMessage {
+        let message = self.sink.prepare(InboundMessage {
             topic: "p/c/line/out".to_owned(),
             payload: Bytes::from_static(line.as_bytes()),
             retained: false,
@@ -137,7 +137,7 @@ impl Fixture {
             ingest_stamp: None,
             truncated_from: None,
         });
-        assert!(write.wait_until_durable().await);
+        assert!(message.submit().wait_until_durable().await);
         self.repository.batches.lock().pop().unwrap()
     }
 }

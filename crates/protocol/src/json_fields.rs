@@ -36,11 +36,11 @@ pub(super) fn parse_envelope(payload: &[u8]) -> Result<(String, Fields), Rejecti
     }
 }
 
-/// Parses the payload of a response. Returns the message type and the text fields in `field_names`.
+/// Parses the payload of a response. Returns the message type and the string fields in `field_names`.
 /// Ignores all other fields.
 ///
 /// A response can be large. Its content is not kept, because a parsed JSON value can need almost a
-/// hundred times as much memory as its text. A field that is not a text becomes `true`, which the
+/// hundred times as much memory as its text. A field that is not a string becomes `true`, which the
 /// functions of this module reject.
 pub(super) fn parse_response_envelope(
     payload: &[u8],
@@ -68,10 +68,10 @@ struct TextFields<'a> {
     field_names: &'a [&'a str],
 }
 
-/// Deserializes a text. Any other value except null becomes `true`.
-struct TextOrNull;
+/// Deserializes a string. Any other value except null becomes `true`.
+struct StringOrNull;
 
-/// Implements the methods of [`Visitor`] for values without content.
+/// Implements the methods of [`Visitor`] for values whose content is ignored.
 macro_rules! visit_other_values {
     ($lifetime:lifetime, $result:expr) => {
         fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
@@ -149,7 +149,7 @@ impl<'de> Visitor<'de> for TextFields<'_> {
         let mut fields = Fields::new();
         while let Some(name) = map.next_key::<Cow<'de, str>>()? {
             if name == "type" || self.field_names.contains(&&*name) {
-                fields.insert(name.into_owned(), map.next_value_seed(TextOrNull)?);
+                fields.insert(name.into_owned(), map.next_value_seed(StringOrNull)?);
             } else {
                 map.next_value::<Skipped>()?;
             }
@@ -168,7 +168,7 @@ impl<'de> Visitor<'de> for TextFields<'_> {
     visit_other_values!('de, None);
 }
 
-impl<'de> DeserializeSeed<'de> for TextOrNull {
+impl<'de> DeserializeSeed<'de> for StringOrNull {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
@@ -176,11 +176,11 @@ impl<'de> DeserializeSeed<'de> for TextOrNull {
     }
 }
 
-impl<'de> Visitor<'de> for TextOrNull {
+impl<'de> Visitor<'de> for StringOrNull {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a text")
+        f.write_str("a string")
     }
 
     fn visit_str<E>(self, text: &str) -> Result<Value, E> {

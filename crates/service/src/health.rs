@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_caller_that_leaves_does_not_prevent_the_checks_of_others() {
+    async fn a_cancelled_caller_does_not_prevent_the_checks_of_others() {
         let health = Health::new(&Supervisor::new());
         health.add_check("store", || {
             async {
@@ -243,9 +243,9 @@ mod tests {
             }
             .boxed()
         });
-        let leaving_caller = tokio::time::timeout(Duration::from_millis(100), health.run_checks());
-        let (left, results) = tokio::join!(leaving_caller, health.run_checks());
-        assert!(left.is_err());
+        let cancelled_caller = tokio::time::timeout(Duration::from_millis(100), health.run_checks());
+        let (cancelled, results) = tokio::join!(cancelled_caller, health.run_checks());
+        assert!(cancelled.is_err());
         assert_eq!(results["store"], Ok(()));
     }
 

@@ -227,6 +227,22 @@ async fn large_connect_packets_use_bounded_memory() {
     assert_eq!(connection.read().await.unwrap(), header);
 }
 
+#[tokio::test]
+async fn memory_of_a_large_connect_packet_is_reserved_until_the_session_is_dropped() {
+    let limits = limits();
+    let mut connection = Connection::new(&limits);
+    // The packet announces a body of 60,000 bytes.
+    let header = [FIRST_BYTE_CONNECT, 0xe0, 0xd4, 0x03];
+    connection.client.write_all(&header).await.unwrap();
+    assert_eq!(connection.read().await.unwrap(), header);
+    let Connection { reader, handle, .. } = connection;
+    drop(reader);
+    // The session still has the handle, because a last will with a delay is not published yet.
+    assert!(limits.connect_budget.used() > 200_000);
+    drop(handle);
+    assert_eq!(limits.connect_budget.used(), 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn stalled_packet_is_aborted_if_another_packet_waits() {
     let limits = limits();

@@ -1,10 +1,12 @@
 //! Forwards messages of the embedded broker to the recorder, without Kafka. The broker acknowledges
 //! a message after the recorder has committed the message.
 
-use super::forward::{clears_retained_message, parse_topic_from_client, submit_to_recorder};
+use super::forward::{
+    clears_retained_message, parse_topic_from_client, prepare_for_recorder, submit_to_recorder,
+};
 use super::metrics;
 use crate::record::{Recorder, RecorderInput};
-use broker::{MessageSink, PendingWrite};
+use broker::{MessageSink, PendingWrite, PreparedMessage};
 use domain::ClientId;
 use protocol::{InboundMessage, TopicScheme};
 
@@ -24,17 +26,23 @@ impl RecorderSink {
 }
 
 impl MessageSink for RecorderSink {
-    fn on_message_received(&self, message: InboundMessage) -> PendingWrite {
+    fn prepare(&self, message: InboundMessage) -> PreparedMessage {
         // A client can publish only on its own topics, because the broker rejects all other topics.
         // So `parse_topic_from_client` never returns `None` here.
         let Some(topic) = parse_topic_from_client(&self.topics, &message.topic) else {
-            return PendingWrite::completed();
+            return PreparedMessage::new(PendingWrite::completed);
         };
-        metrics::count_received_message(topic.channel.name());
-        if clears_retained_message(topic.channel, &message) {
-            return PendingWrite::completed();
-        }
-        submit_to_recorder(&self.recorder, Some(topic), message)
+        let channel = topic.channel;
+        let prepared_input = (!clears_retained_message(channel, &message))
+            .then(|| prepare_for_recorder(&self.recorder, Some(topic), message));
+        let recorder = self.recorder.clone();
+        PreparedMessage::new(move || {
+            metrics::count_received_message(channel.name());
+            match prepared_input {
+                Some(input) => submit_to_recorder(&recorder, input),
+                None => PendingWrite::completed(),
+            }
+        })
     }
 
     fn is_overloaded(&self) -> bool {

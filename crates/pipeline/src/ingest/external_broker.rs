@@ -325,6 +325,10 @@ async fn forward_messages(
                     pending_write = forwarding => pending_write,
                     () = &mut cancelled => continue,
                 };
+                // The recorder has its own reservation.
+                if deps.forward_destination.reserves_memory() {
+                    release_reservations(&mut received_message.ack, &mut received_message.qos0_guard);
+                }
                 forwarded_messages.push_back(async move {
                     let is_durable = pending_write.wait_until_durable().await;
                     drop(received_message.qos0_guard);
@@ -342,6 +346,19 @@ async fn forward_messages(
                 }
             }
         }
+    }
+}
+
+/// Ends the reservations of a message in the message budget.
+fn release_reservations(
+    ack: &mut Option<(Ack, InFlightGuard)>,
+    qos0_guard: &mut Option<Qos0Guard>,
+) {
+    if let Some((_, guard)) = ack {
+        guard.release_reservation();
+    }
+    if let Some(guard) = qos0_guard {
+        guard.release_reservation();
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::metrics;
-use crate::record::{Recorder, RecorderInput};
+use crate::record::{PreparedInput, Recorder, RecorderInput};
 use broker::PendingWrite;
 use domain::ClientId;
 use kafka::{ProduceError, Producer, header};
@@ -30,6 +30,12 @@ pub enum ForwardDestination {
 }
 
 impl ForwardDestination {
+    /// Returns whether the destination reserves the memory of forwarded messages in the message
+    /// budget.
+    pub(super) fn reserves_memory(&self) -> bool {
+        matches!(self, Self::Recorder(_))
+    }
+
     /// Forwards a message. Messages are forwarded in the order of the calls. The returned write
     /// completes when Kafka or the recorder has stored the message.
     pub async fn forward(
@@ -50,7 +56,10 @@ impl ForwardDestination {
             return PendingWrite::completed();
         }
         match self {
-            Self::Recorder(recorder) => submit_to_recorder(recorder, topic, message),
+            Self::Recorder(recorder) => {
+                let input = prepare_for_recorder(recorder, topic, message);
+                submit_to_recorder(recorder, input)
+            }
             Self::Kafka {
                 producer,
                 ingress_topic,
@@ -88,13 +97,13 @@ pub(super) fn clears_retained_message(channel: Channel, message: &InboundMessage
     message.payload.is_empty() && !protocol::is_response_or_heartbeat(channel, &message.payload)
 }
 
-/// Submits a message to the recorder. Truncates a message that the recorder would reject because of
+/// Prepares a message for the recorder. Truncates a message that the recorder would reject because of
 /// its size. This saves memory while the message is queued.
-pub(super) fn submit_to_recorder(
+pub(super) fn prepare_for_recorder(
     recorder: &Recorder,
     topic: Option<ClientTopic>,
     message: InboundMessage,
-) -> PendingWrite {
+) -> PreparedInput {
     let input = match topic {
         Some(topic) => {
             let is_accepted = message.payload.len() <= protocol::MAX_PRESENCE_BYTES
@@ -110,7 +119,12 @@ pub(super) fn submit_to_recorder(
             message: message.with_truncated_payload(),
         },
     };
-    let receipt = recorder.submit(input);
+    recorder.prepare(input)
+}
+
+/// Submits a prepared message to the recorder.
+pub(super) fn submit_to_recorder(recorder: &Recorder, input: PreparedInput) -> PendingWrite {
+    let receipt = recorder.submit_prepared(input);
     PendingWrite::new(async move { receipt.wait_until_durable().await.is_ok() })
 }
 

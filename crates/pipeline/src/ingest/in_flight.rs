@@ -1,6 +1,7 @@
 //! Limits for the messages of an external broker that are in memory at the same time. The memory of
 //! the messages is reserved in the message budget of the process until the messages are durable. It
-//! is the same memory before and after a message is passed to the Kafka producer.
+//! is the same memory before and after a message is passed to the Kafka producer. The recorder has its
+//! own reservation, so the reservation of ingest ends when the recorder has the message.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -62,6 +63,7 @@ impl InFlightCounter {
             .fetch_add(reservation.bytes(), Ordering::Relaxed);
         InFlightGuard {
             counts: self.counts.clone(),
+            counted_bytes: reservation.bytes(),
             reservation,
         }
     }
@@ -95,16 +97,26 @@ impl InFlightCounter {
 /// Counts one message in [`InFlightCounter`] until the guard is dropped.
 pub(super) struct InFlightGuard {
     counts: Arc<InFlightCounts>,
+    counted_bytes: usize,
     reservation: ByteReservation,
+}
+
+impl InFlightGuard {
+    /// Ends the reservation of the message in the message budget, because its new owner has a
+    /// reservation of its own. The message still counts as in flight.
+    pub fn release_reservation(&mut self) {
+        self.reservation.shrink_to(0);
+    }
 }
 
 impl Drop for InFlightGuard {
     fn drop(&mut self) {
-        let bytes = self.reservation.bytes();
         // The memory is released before the waiting task is notified.
         self.reservation.shrink_to(0);
         self.counts.messages.fetch_sub(1, Ordering::Relaxed);
-        self.counts.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.counts
+            .bytes
+            .fetch_sub(self.counted_bytes, Ordering::Relaxed);
         self.counts.decrease_notifier.notify_one();
     }
 }
@@ -130,7 +142,7 @@ impl Qos0Budget {
         let bytes = payload_bytes + MESSAGE_OVERHEAD_BYTES;
         Some(Qos0Guard {
             _qos0_reservation: self.qos0_bytes.try_reserve(bytes)?,
-            _reservation: self.message_budget.try_reserve(bytes)?,
+            reservation: self.message_budget.try_reserve(bytes)?,
         })
     }
 }
@@ -138,7 +150,15 @@ impl Qos0Budget {
 /// Reserves memory in a [`Qos0Budget`] until the guard is dropped.
 pub(super) struct Qos0Guard {
     _qos0_reservation: ByteReservation,
-    _reservation: ByteReservation,
+    reservation: ByteReservation,
+}
+
+impl Qos0Guard {
+    /// Ends the reservation of the message in the message budget, because its new owner has a
+    /// reservation of its own.
+    pub fn release_reservation(&mut self) {
+        self.reservation.shrink_to(0);
+    }
 }
 
 #[cfg(test)]
@@ -177,6 +197,22 @@ mod tests {
         assert!(in_flight.wait_for_capacity().now_or_never().is_none());
         drop(guards);
         assert!(in_flight.wait_for_capacity().now_or_never().is_some());
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn message_of_the_recorder_counts_as_in_flight_without_a_reservation() {
+        let budget = ByteBudget::new(BUDGET_BYTES);
+        let in_flight = InFlightCounter::new(budget.clone());
+        let mut guard = in_flight.add_message(BUDGET_BYTES);
+        let reservation_of_recorder = budget.reserve(BUDGET_BYTES);
+        guard.release_reservation();
+        assert_eq!(budget.used(), BUDGET_BYTES);
+        assert!(in_flight.wait_for_capacity().now_or_never().is_none());
+        drop(reservation_of_recorder);
+        assert!(in_flight.wait_for_capacity().now_or_never().is_some());
+        drop(guard);
+        assert_eq!(in_flight.counts.bytes.load(Ordering::Relaxed), 0);
         assert_eq!(budget.used(), 0);
     }
 

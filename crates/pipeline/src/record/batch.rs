@@ -33,9 +33,10 @@ struct BatchToWrite {
 #[derive(Default)]
 pub(super) struct BatchProgress {
     reported_hosts: ReportedHosts,
-    /// Whether the ignored messages are counted. A later attempt could also ignore messages that
-    /// an earlier attempt has applied.
-    ignored_messages_counted: bool,
+    /// Number of inputs whose ignored messages are counted. A later attempt could also ignore
+    /// messages that an earlier attempt has applied. The inputs of jobs that were added after the
+    /// first attempt have higher indexes and are not counted yet.
+    counted_inputs: usize,
     write_progress: WriteProgress,
 }
 
@@ -45,14 +46,14 @@ pub(super) struct BatchProgress {
 pub(super) async fn write_jobs(
     deps: &RecorderDeps,
     monitor: &RejectionMonitor,
-    jobs: &[DecodedJob],
+    jobs: &mut [DecodedJob],
     progress: &mut BatchProgress,
 ) -> Result<WriteOutcome, WriteError> {
     let now = deps.clock.now();
     let mut leases: Vec<PartitionLease> = jobs.iter().filter_map(|job| job.lease).collect();
     leases.sort_unstable();
     leases.dedup();
-    let signals = signals_by_client(jobs);
+    let signals = signals_by_client(jobs, progress.counted_inputs);
     let clients: Vec<ClientId> = signals.keys().cloned().collect();
     let stored_states = if clients.is_empty() {
         HashMap::new()
@@ -64,6 +65,8 @@ pub(super) async fn write_jobs(
         upsert_input_indexes,
         mass_loss_verdict,
     } = build_batch(deps, &stored_states, signals, progress, now).await;
+    let next_index = jobs.iter().map(DecodedJob::next_index).max();
+    progress.counted_inputs = progress.counted_inputs.max(next_index.unwrap_or(0));
     rows.dead_letters = new_dead_letters(jobs, &progress.write_progress);
     rows.dead_letter_limits = deps.config.dead_letter_limits;
     let outcome = if rows.is_empty() {
@@ -97,16 +100,26 @@ pub(super) async fn write_jobs(
     Ok(outcome)
 }
 
-/// Returns each client's presence signals, in the order of the inputs. The signals are cloned,
-/// because a retry of the batch needs them again.
-fn signals_by_client(jobs: &[DecodedJob]) -> HashMap<ClientId, Vec<PresenceSignal>> {
-    let mut signals: HashMap<ClientId, Vec<PresenceSignal>> = HashMap::new();
-    for (client, signal) in jobs.iter().flat_map(|job| &job.signals) {
-        match signals.get_mut(client) {
-            Some(client_signals) => client_signals.push(signal.clone()),
-            None => {
-                signals.insert(client.clone(), vec![signal.clone()]);
-            }
+/// The presence signals of one client, in the order of the inputs.
+#[derive(Default)]
+struct ClientSignals {
+    signals: Vec<PresenceSignal>,
+    /// Number of signals whose inputs an earlier attempt has counted. These are the first signals.
+    counted: usize,
+}
+
+/// Returns each client's presence signals. An earlier attempt has counted the ignored messages of
+/// the first `counted_inputs` inputs.
+fn signals_by_client(
+    jobs: &mut [DecodedJob],
+    counted_inputs: usize,
+) -> HashMap<ClientId, ClientSignals> {
+    let mut signals: HashMap<ClientId, ClientSignals> = HashMap::new();
+    for indexed in jobs.iter_mut().flat_map(DecodedJob::next_signals) {
+        let client_signals = signals.entry(indexed.client).or_default();
+        client_signals.signals.push(indexed.signal);
+        if indexed.input_index < counted_inputs {
+            client_signals.counted += 1;
         }
     }
     signals
@@ -189,20 +202,19 @@ pub(super) fn to_presence_signal(
 async fn build_batch(
     deps: &RecorderDeps,
     stored_states: &HashMap<ClientId, StoredState>,
-    signals: HashMap<ClientId, Vec<PresenceSignal>>,
+    signals: HashMap<ClientId, ClientSignals>,
     progress: &mut BatchProgress,
     now: Timestamp,
 ) -> BatchToWrite {
     let reported_hosts = &mut progress.reported_hosts;
-    let count_ignored_messages = !std::mem::replace(&mut progress.ignored_messages_counted, true);
     let mut changes = Vec::with_capacity(signals.len());
-    for (client, signals) in signals {
+    for (client, ClientSignals { signals, counted }) in signals {
         let change = presence::apply_signals(
             stored_states.get(&client),
             signals,
             deps.config.stale_online_window,
-            |reason| {
-                if count_ignored_messages {
+            |signal_index, reason| {
+                if signal_index >= counted {
                     metrics::count_ignored_message(&client, reason.as_str());
                 }
             },
@@ -385,5 +397,36 @@ fn stored_tenant(stored_state: &StoredState) -> Option<Tenant> {
         (Some(connection), _) => connection.tenant.clone(),
         (None, Some(disconnect)) => disconnect.tenant.clone(),
         (None, None) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::record::PreparedInput;
+    use crate::record::writer::Job;
+    use service::ByteBudget;
+
+    #[test]
+    fn only_signals_of_jobs_that_were_added_after_an_attempt_are_not_counted() {
+        let client = ClientId::new("a").unwrap();
+        let budget = ByteBudget::new(1_000_000);
+        let job = |first_index| {
+            let input = RecorderInput::ConnectionClosed {
+                client: client.clone(),
+            };
+            let inputs = vec![PreparedInput::new(input, &budget)];
+            let job = Job::new(inputs, None, oneshot::channel().0);
+            DecodedJob::new(job, first_index, Timestamp::UNIX_EPOCH)
+        };
+        let mut jobs = vec![job(0), job(1)];
+        let signals = &signals_by_client(&mut jobs, 0)[&client];
+        assert_eq!((signals.signals.len(), signals.counted), (2, 0));
+        let counted_inputs = jobs[1].next_index();
+        jobs.push(job(2));
+        let signals = &signals_by_client(&mut jobs, counted_inputs)[&client];
+        assert_eq!((signals.signals.len(), signals.counted), (3, 2));
     }
 }

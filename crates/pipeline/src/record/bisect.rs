@@ -76,9 +76,9 @@ pub(super) async fn write_batch<'a>(
     find_online_message: impl Fn(&ClientId) -> Option<&'a InboundMessage>,
 ) -> Result<WriteOutcome, WriteError> {
     if let Some(outage) = monitor.outage() {
-        let is_over = probe(deps, monitor, &outage, &batch, leases, now, progress).await?;
-        if let Some(outcome) = is_over {
-            return Ok(outcome);
+        let fenced = probe(deps, monitor, &outage, &batch, leases, now, progress).await?;
+        if let Some(fenced) = fenced {
+            return Ok(fenced);
         }
     }
     let mut discarded_rows = Vec::new();
@@ -98,9 +98,14 @@ pub(super) async fn write_batch<'a>(
         for part in observer.finish()? {
             let error = part.rejection.to_string();
             match replace_rejected_upsert(part.rows, &error, &find_online_message) {
-                Some((batch, dead_letter)) => {
+                Some((mut batch, dead_letter)) => {
                     new_dead_letters.extend(dead_letter);
-                    batches_to_write.push(batch);
+                    batch
+                        .dead_letters
+                        .retain(|dead_letter| !progress.has_stored(dead_letter));
+                    if !batch.is_empty() {
+                        batches_to_write.push(batch);
+                    }
                 }
                 None => discarded_rows.push(error),
             }
@@ -116,8 +121,9 @@ pub(super) async fn write_batch<'a>(
     Ok(WriteOutcome::Committed)
 }
 
-/// Writes the rows of one client during an outage, to detect the end of the outage. Returns `None`
-/// if the batch contains no rows of the rejected kind.
+/// Writes the rows of one client during an outage, to detect the end of the outage. Returns the
+/// outcome if a lease of the batch is fenced. Returns `None` if the batch contains no rows of the
+/// rejected kind.
 async fn probe(
     deps: &RecorderDeps,
     monitor: &RejectionMonitor,

@@ -68,7 +68,7 @@ pub fn describe() {
     );
     describe_counter!(
         BATCH_RETRIES,
-        "Failed attempts to write a batch, each of which is followed by a retry"
+        "Failed attempts to write a batch. A retry follows, unless the process is shutting down"
     );
     describe_gauge!(
         REJECTION_OUTAGE,
@@ -146,7 +146,8 @@ pub fn observe_committed_batch(message_count: usize, duration: Duration) {
     histogram!(BATCH_DURATION).record(duration);
 }
 
-/// Reports that a batch write failed and will be retried. Writes a log line for the attempts 1, 2,
+/// Reports that an attempt to write a batch failed. The recorder retries the batch, unless the process
+/// is shutting down. Writes a log line for the attempts 1, 2,
 /// 4, 8, and so on.
 pub fn report_batch_retry(attempt: u32, message_count: usize, error: &dyn std::error::Error) {
     counter!(BATCH_RETRIES).increment(1);

@@ -231,13 +231,20 @@ impl Recorder {
     /// submitted.
     #[must_use]
     pub fn submit(&self, input: RecorderInput) -> Receipt {
-        let mut hasher = DefaultHasher::new();
-        input.client().hash(&mut hasher);
-        self.enqueue(hasher.finish(), vec![self.prepare(input)], None)
+        self.submit_prepared(self.prepare(input))
     }
 
-    /// Prepares an input for [`Recorder::submit_from_partition`]: reserves its memory, and frees the
-    /// payload of a large response.
+    /// Queues one prepared input. Inputs of one client are applied in the order in which they were
+    /// submitted.
+    #[must_use]
+    pub fn submit_prepared(&self, prepared: PreparedInput) -> Receipt {
+        let mut hasher = DefaultHasher::new();
+        prepared.input.client().hash(&mut hasher);
+        self.enqueue(hasher.finish(), vec![prepared], None)
+    }
+
+    /// Prepares an input for [`Recorder::submit_prepared`] or [`Recorder::submit_from_partition`]:
+    /// reserves its memory, and decodes a large response and frees its payload.
     #[must_use]
     pub fn prepare(&self, input: RecorderInput) -> PreparedInput {
         PreparedInput::new(input, &self.message_budget)

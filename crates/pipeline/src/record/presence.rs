@@ -173,17 +173,17 @@ impl IgnoreReason {
 }
 
 /// Applies a client's messages to its stored state and returns the database changes. Calls
-/// `on_ignored` with the reason for each ignored message.
+/// `on_ignored` with the index in `signals` and the reason for each ignored message.
 pub(super) fn apply_signals(
     stored_state: Option<&StoredState>,
     signals: Vec<PresenceSignal>,
     stale_online_window: Duration,
-    mut on_ignored: impl FnMut(IgnoreReason),
+    mut on_ignored: impl FnMut(usize, IgnoreReason),
 ) -> PresenceChange {
     let mut state = PresenceState::new(stored_state, stale_online_window);
-    for signal in signals {
+    for (index, signal) in signals.into_iter().enumerate() {
         if let Err(reason) = state.on_signal(signal) {
-            on_ignored(reason);
+            on_ignored(index, reason);
         }
     }
     state.into_change()

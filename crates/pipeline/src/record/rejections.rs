@@ -188,8 +188,8 @@ impl Window {
         self.rejected.drain(..excess_parts);
     }
 
-    /// Removes entries that are older than the window. Also removes entries in the future, which
-    /// exist if the clock was set back.
+    /// Removes entries that are older than the window. Also removes entries whose time is later than
+    /// `now` by the window or more. Such entries exist if the clock was set back.
     fn remove_expired(&mut self, now: Timestamp) {
         self.accepted.retain(|(time, _)| age(*time, now) < WINDOW);
         self.rejected.retain(|rows| age(rows.time, now) < WINDOW);

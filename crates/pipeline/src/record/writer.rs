@@ -249,7 +249,7 @@ impl Writer {
         while !batch.jobs.is_empty() {
             let monitor = &self.status.rejections;
             let result =
-                batch::write_jobs(&self.deps, monitor, &batch.jobs, &mut batch.progress).await;
+                batch::write_jobs(&self.deps, monitor, &mut batch.jobs, &mut batch.progress).await;
             match result {
                 Ok(WriteOutcome::Committed) => {
                     self.on_committed(batch, started_at);

@@ -137,7 +137,7 @@ fn apply_to_state(
         stored_state,
         signals.to_vec(),
         STALE_ONLINE_WINDOW,
-        |reason| {
+        |_, reason| {
             ignore_reasons.push(reason);
         },
     );
