@@ -243,7 +243,8 @@ mod tests {
             }
             .boxed()
         });
-        let cancelled_caller = tokio::time::timeout(Duration::from_millis(100), health.run_checks());
+        let cancelled_caller =
+            tokio::time::timeout(Duration::from_millis(100), health.run_checks());
         let (cancelled, results) = tokio::join!(cancelled_caller, health.run_checks());
         assert!(cancelled.is_err());
         assert_eq!(results["store"], Ok(()));

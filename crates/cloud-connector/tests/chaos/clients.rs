@@ -114,8 +114,8 @@ impl SimulatedClient {
             }
             Action::Resend => {
                 let latest = self.latest_online();
-                self.send(vec![dialect::resent_message(&self.profile, &latest)])
-                    .await;
+                let resent = dialect::resent_message(&self.profile, &latest);
+                self.send_outdated_message(resent).await;
             }
             Action::SendStaleOnline { seconds } => self.send_stale_online(seconds).await,
             Action::SendInvalid { kind, variant } => {
@@ -154,17 +154,22 @@ impl SimulatedClient {
         self.connection = None;
     }
 
-    /// Sends a stale online message. Usually the message has no effect. If the connection has
-    /// closed since the latest online message, the broker may have published the last will. The
-    /// stale message then has an effect. In this case the client sends a new online message, so the
-    /// expected state is unambiguous.
     async fn send_stale_online(&mut self, seconds: u64) {
         let latest = self.latest_online();
         let (revision, message_id) = (self.next_revision(), self.new_message_id());
         let stale = dialect::stale_message(&self.profile, &latest, seconds, revision, message_id);
+        self.send_outdated_message(stale).await;
+    }
+
+    /// Sends a stale or repeated online message. Usually the message has no effect. If the
+    /// connection has closed since the latest online message, the broker may have published the
+    /// last will, or the client has sent a newer online message first. The outdated message can then
+    /// have an effect. In this case the client sends a new online message, so the expected state is
+    /// unambiguous.
+    async fn send_outdated_message(&mut self, message: Message) {
         self.history.lock().expected.is_uncertain = true;
         let connection_number_before = self.connection_attempts;
-        self.send(vec![stale]).await;
+        self.send(vec![message]).await;
         if self.connection_attempts != connection_number_before
             || self.latest_online_connection_number != connection_number_before
         {
