@@ -138,7 +138,8 @@ mod distributed_outages {
     async fn all_endpoints_return_503_while_the_database_is_down_and_work_afterwards() {
         let mut fixture = ApiFixture::start_with_new_deployment(
             Deployment::distributed_with_private_postgres,
-            &[],
+            // Each request waits this long. Together they must not exceed the keep-alive of the client.
+            &[("postgres.acquire_timeout", "1s")],
         )
         .await;
         let postgres = cluster(&fixture).postgres.as_ref().unwrap();
