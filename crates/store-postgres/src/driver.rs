@@ -56,8 +56,8 @@ const MAX_BUSY_TIME: Duration = Duration::from_millis(1);
 /// Passes each row to `visit` as soon as it is read, until `visit` returns `Break`. Returns whether
 /// another query can use the connection.
 ///
-/// After `Break`, the server still sends the following rows. If there are so many that they are not
-/// read within a short time, the caller must close the connection.
+/// After `Break`, the server still sends the following rows. This function discards them for at most
+/// [`DISCARD_TIMEOUT`]. If it returns false, the caller must close the connection.
 ///
 /// Only [`crate::guarded_pool`] calls this function.
 pub(crate) async fn visit_rows(

@@ -212,6 +212,19 @@ impl Connector {
         child.kill().await.unwrap();
     }
 
+    /// Blocks all writes to the connector's database until the returned connection is closed.
+    pub async fn block_writes(&self) -> sqlx::SqliteConnection {
+        use sqlx::Connection as _;
+        let path = self.data_dir().join("cloud-connector.db");
+        let url = format!("sqlite://{}", path.display());
+        let mut blocker = sqlx::SqliteConnection::connect(&url).await.unwrap();
+        sqlx::query("BEGIN EXCLUSIVE")
+            .execute(&mut blocker)
+            .await
+            .unwrap();
+        blocker
+    }
+
     /// Returns a REST request of the API caller `local` for the default organization. `path` is the
     /// part after `/api/cloud-connector`.
     pub fn request(&self, method: &str, path: &str) -> reqwest::RequestBuilder {

@@ -211,12 +211,7 @@ impl Deployment {
             Self::Embedded(connector) => connector.pid(),
             Self::Distributed(distributed) => distributed.process.pid(),
         };
-        let process_status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-        let line = process_status
-            .lines()
-            .find(|line| line.starts_with("VmRSS:"));
-        let rss_kib = line.unwrap().split_whitespace().nth(1).unwrap();
-        rss_kib.parse::<u64>().unwrap() / 1024
+        crate::resident_memory_mib(pid)
     }
 
     /// Reads the client's row directly from the database.

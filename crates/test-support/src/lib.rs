@@ -62,6 +62,14 @@ pub fn http_client() -> reqwest::Client {
     reqwest::Client::new()
 }
 
+/// Returns the resident memory of a process, in MiB.
+pub fn resident_memory_mib(pid: i32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let kib = line.unwrap().split_whitespace().nth(1).unwrap();
+    kib.parse::<u64>().unwrap() / 1024
+}
+
 /// Returns `prefix` with a random suffix. Tests that share a database or a broker therefore use
 /// different ids.
 pub fn unique_id(prefix: &str) -> String {

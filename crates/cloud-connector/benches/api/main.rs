@@ -16,7 +16,7 @@ mod support;
 
 use std::process::ExitCode;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use support::report::{self, Measurement};
 use support::{Services, process, repository_root};
 
@@ -47,9 +47,7 @@ fn main() -> ExitCode {
 
 /// Runs the selected parts. Returns whether all performance goals are met.
 fn run_parts() -> Result<bool> {
-    // Ignore flags, because Cargo adds flags such as `--bench`.
-    let args = std::env::args().skip(1);
-    let mut parts: Vec<String> = args.filter(|arg| !arg.starts_with("--")).collect();
+    let args = support::args_without_flags();
     // `reqwest` needs a rustls provider even for plain HTTP.
     let _ = rustls::crypto::ring::default_provider().install_default();
     // The connector uses the same kind of runtime.
@@ -57,20 +55,11 @@ fn run_parts() -> Result<bool> {
         .enable_all()
         .build()?;
     let services = Services::from_env_file()?;
-    if parts.first().is_some_and(|part| part == SERVE_BASELINE_ARG) {
-        runtime.block_on(baseline::serve(&services, &parts[1]))?;
+    if args.first().is_some_and(|arg| arg == SERVE_BASELINE_ARG) {
+        runtime.block_on(baseline::serve(&services, &args[1]))?;
         return Ok(true);
     }
-    for part in &parts {
-        let is_valid = PART_NAMES.contains(&part.as_str());
-        ensure!(
-            is_valid,
-            "unknown part {part:?}; valid parts: {PART_NAMES:?}"
-        );
-    }
-    if parts.is_empty() {
-        parts = PART_NAMES.map(str::to_owned).to_vec();
-    }
+    let parts = support::select_parts(args, &PART_NAMES)?;
     let mut all_measurements = Vec::new();
     for part in parts {
         let measurements: Vec<Measurement> = runtime.block_on(async {

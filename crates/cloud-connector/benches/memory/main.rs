@@ -15,7 +15,7 @@ mod support;
 
 use std::process::ExitCode;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use support::report::{self, Measurement};
 use support::repository_root;
 
@@ -36,19 +36,7 @@ fn main() -> ExitCode {
 
 /// Runs the selected parts. Returns whether all limits are met.
 fn run_parts() -> Result<bool> {
-    // Ignore flags, because Cargo adds flags such as `--bench`.
-    let args = std::env::args().skip(1);
-    let mut parts: Vec<String> = args.filter(|arg| !arg.starts_with("--")).collect();
-    for part in &parts {
-        let is_valid = PART_NAMES.contains(&part.as_str());
-        ensure!(
-            is_valid,
-            "unknown part {part:?}; valid parts: {PART_NAMES:?}"
-        );
-    }
-    if parts.is_empty() {
-        parts = PART_NAMES.map(str::to_owned).to_vec();
-    }
+    let parts = support::select_parts(support::args_without_flags(), &PART_NAMES)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;

@@ -24,7 +24,7 @@ mod support;
 
 use std::process::ExitCode;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use support::process;
 use support::report::{self, Measurement};
 use support::{Services, repository_root};
@@ -56,19 +56,7 @@ fn main() -> ExitCode {
 
 /// Runs the selected parts. Returns whether all performance goals are met.
 fn run_parts() -> Result<bool> {
-    // Ignore flags, because Cargo adds flags such as `--bench`.
-    let args = std::env::args().skip(1);
-    let mut parts: Vec<String> = args.filter(|arg| !arg.starts_with("--")).collect();
-    for part in &parts {
-        let is_valid = PART_NAMES.contains(&part.as_str());
-        ensure!(
-            is_valid,
-            "unknown part {part:?}; valid parts: {PART_NAMES:?}"
-        );
-    }
-    if parts.is_empty() {
-        parts = PART_NAMES.map(str::to_owned).to_vec();
-    }
+    let parts = support::select_parts(support::args_without_flags(), &PART_NAMES)?;
     let services = Services::from_env_file()?;
     // `reqwest` needs a rustls provider even for plain HTTP.
     let _ = rustls::crypto::ring::default_provider().install_default();

@@ -11,7 +11,7 @@ pub mod report;
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use cloud_connector::config::{Config, Overrides, load_with_environment};
 use sqlx::{Connection as _, PgConnection};
 
@@ -108,6 +108,28 @@ pub fn env_vars(settings: &[(&str, &str)]) -> Vec<(String, String)> {
 
 pub fn load_config(env_vars: Vec<(String, String)>) -> Result<Config> {
     Ok(load_with_environment(&Overrides::default(), env_vars)?.config)
+}
+
+/// Returns the names of the selected parts of a benchmark, or all of `part_names` if `args` selects
+/// none.
+pub fn select_parts(args: Vec<String>, part_names: &[&str]) -> Result<Vec<String>> {
+    for part in &args {
+        let is_valid = part_names.contains(&part.as_str());
+        ensure!(
+            is_valid,
+            "unknown part {part:?}; valid parts: {part_names:?}"
+        );
+    }
+    if args.is_empty() {
+        return Ok(part_names.iter().map(|name| (*name).to_owned()).collect());
+    }
+    Ok(args)
+}
+
+/// Returns the command-line arguments without flags, because Cargo adds flags such as `--bench`.
+pub fn args_without_flags() -> Vec<String> {
+    let args = std::env::args().skip(1);
+    args.filter(|arg| !arg.starts_with("--")).collect()
 }
 
 pub fn repository_root() -> &'static Path {

@@ -29,7 +29,7 @@ pub enum Effect {
     Offline,
     DeadLetter,
     /// No effect, because the message is a duplicate, is stale, clears a retained message, or is a
-    /// response that nobody waits for.
+    /// response that no caller waits for.
     None,
 }
 
@@ -206,7 +206,7 @@ pub fn stale_message(
     message
 }
 
-/// Creates a response of about 1 MB to a request that nobody sent. The message must have no effect.
+/// Creates a response of about 1 MB to a request that no caller sent. The message must have no effect.
 pub fn large_response(profile: &Profile) -> Message {
     // All clients send the same bytes, so the logs of the clients need little memory.
     static PAYLOAD: LazyLock<Arc<[u8]>> = LazyLock::new(|| {

@@ -89,7 +89,7 @@ pub enum Action {
     /// Sends a message that can never be processed. `dialect::invalid_message` describes
     /// `kind` and `variant`.
     SendInvalid { kind: u64, variant: u64 },
-    /// Sends a response of about 1 MB that nobody waits for.
+    /// Sends a response of about 1 MB that no caller waits for.
     SendLargeResponse,
     /// Opens a second connection with the same client id, so the broker closes the first
     /// connection. Then sends an online message.

@@ -2,22 +2,10 @@
 //! database.
 
 use serde_json::json;
-use sqlx::{Connection as _, SqliteConnection};
+use sqlx::Connection as _;
 
 use test_support::mqtt::{Connect, control_out_topic, offline_message, online_message};
 use test_support::{Connector, RawClient, eventually, unique_id};
-
-/// Blocks all writes to the connector's database until the returned connection is closed.
-async fn block_writes(connector: &Connector) -> SqliteConnection {
-    let path = connector.data_dir().join("cloud-connector.db");
-    let url = format!("sqlite://{}", path.display());
-    let mut blocker = SqliteConnection::connect(&url).await.unwrap();
-    sqlx::query("BEGIN EXCLUSIVE")
-        .execute(&mut blocker)
-        .await
-        .unwrap();
-    blocker
-}
 
 #[tokio::test]
 async fn a_blocked_database_delays_pubacks_and_fails_the_readiness_probe() {
@@ -26,7 +14,7 @@ async fn a_blocked_database_delays_pubacks_and_fails_the_readiness_probe() {
     let mut client = RawClient::connect(&connector.mqtt_address, &Connect::new(&client_id)).await;
     assert_eq!(connector.readiness().await.0, 200);
 
-    let blocker = block_writes(&connector).await;
+    let blocker = connector.block_writes().await;
     let payload = online_message().to_string();
     let publish_task = tokio::spawn(async move {
         let puback = client
@@ -66,7 +54,7 @@ async fn the_broker_closes_the_connection_without_puback_after_the_ack_timeout()
         .await;
     let client_id = unique_id("ack-timeout");
     let mut client = RawClient::connect(&connector.mqtt_address, &Connect::new(&client_id)).await;
-    let blocker = block_writes(&connector).await;
+    let blocker = connector.block_writes().await;
     let payload = online_message().to_string();
     let puback = client
         .publish(&control_out_topic(&client_id), payload.as_bytes())

@@ -1,9 +1,11 @@
 //! Last wills, unfinished packets and overload of the embedded broker.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use sqlx::{Connection as _, SqliteConnection};
+use sqlx::Connection as _;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
@@ -13,9 +15,10 @@ use test_support::connector::DEFAULT_ORG_ID;
 use test_support::mqtt::{
     CLOSED_WITHOUT_REASON, Connect, control_out_topic, data_out_topic, online_message,
 };
-use test_support::{CONDITION_TIMEOUT, Connector, RawClient, eventually, unique_id};
+use test_support::{
+    CONDITION_TIMEOUT, Connector, RawClient, eventually, resident_memory_mib, unique_id,
+};
 
-const MIB: u64 = 1024 * 1024;
 /// Default value of `broker.max_packet_size`.
 const MAX_PACKET_BYTES: usize = 1024 * 1024;
 /// First byte of a CONNECT packet.
@@ -154,20 +157,6 @@ async fn a_last_will_never_connects_a_client() {
     assert_ne!(client.send_connect(&connect).await, 0);
 }
 
-/// Returns the resident memory of the connector, in MiB.
-fn resident_memory_mib(connector: &Connector) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", connector.pid())).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
-    let kib: u64 = line
-        .unwrap()
-        .split_whitespace()
-        .nth(1)
-        .unwrap()
-        .parse()
-        .unwrap();
-    kib * 1024 / MIB
-}
-
 /// Measures the highest resident memory of the connector in MiB while `attack` runs, and for
 /// `settle_time` after that.
 async fn peak_memory_during<T>(
@@ -175,19 +164,19 @@ async fn peak_memory_during<T>(
     settle_time: Duration,
     attack: impl Future<Output = T>,
 ) -> (u64, T) {
-    let mut peak = resident_memory_mib(connector);
+    let mut peak = resident_memory_mib(connector.pid());
     let mut attack = std::pin::pin!(attack);
     let result = loop {
         tokio::select! {
             result = &mut attack => break result,
             () = tokio::time::sleep(Duration::from_millis(50)) => {}
         }
-        peak = peak.max(resident_memory_mib(connector));
+        peak = peak.max(resident_memory_mib(connector.pid()));
     };
     let end = Instant::now() + settle_time;
     while Instant::now() < end {
         tokio::time::sleep(Duration::from_millis(50)).await;
-        peak = peak.max(resident_memory_mib(connector));
+        peak = peak.max(resident_memory_mib(connector.pid()));
     }
     (peak, result)
 }
@@ -207,14 +196,20 @@ fn fixed_header(first_byte: u8, mut remaining_length: usize) -> Vec<u8> {
 }
 
 /// Opens connections and sends `bytes` on each of them. A connection that the broker closes is
-/// opened again until the returned task is aborted.
-fn spawn_unfinished_connects(address: &str, count: usize, bytes: Vec<u8>) -> Vec<JoinHandle<()>> {
-    let bytes: std::sync::Arc<[u8]> = bytes.into();
+/// opened again until the returned task is aborted. Adds each opened connection to `opened`.
+fn spawn_unfinished_connects(
+    address: &str,
+    count: usize,
+    bytes: Vec<u8>,
+    opened: &Arc<AtomicUsize>,
+) -> Vec<JoinHandle<()>> {
+    let bytes: Arc<[u8]> = bytes.into();
     let spawn_one = |_| {
-        let (address, bytes) = (address.to_owned(), bytes.clone());
+        let (address, bytes, opened) = (address.to_owned(), bytes.clone(), opened.clone());
         tokio::spawn(async move {
             loop {
                 if let Ok(mut stream) = TcpStream::connect(&address).await {
+                    opened.fetch_add(1, Ordering::Relaxed);
                     let _ = stream.write_all(&bytes).await;
                     RawClient::from_tcp_stream(stream).wait_for_close().await;
                 }
@@ -243,7 +238,7 @@ async fn unfinished_connect_packets_use_little_memory_and_do_not_lock_out_other_
         .set("broker.connect_limit.burst", 1000)
         .start()
         .await;
-    let before = resident_memory_mib(&connector);
+    let before = resident_memory_mib(connector.pid());
     let mut unfinished_packet = fixed_header(CONNECT, MAX_PACKET_BYTES - 5);
     unfinished_packet.extend(b"\0\x04MQTT\x04\x02\0\x3c\0\x06");
     unfinished_packet.resize(256 * 1024, b'x');
@@ -253,16 +248,21 @@ async fn unfinished_connect_packets_use_little_memory_and_do_not_lock_out_other_
     small_unfinished_packet.resize(59_000, b'x');
 
     let address = &connector.mqtt_address;
-    let mut attack = spawn_unfinished_connects(address, 1000, unfinished_packet);
+    let opened = Arc::new(AtomicUsize::new(0));
+    let mut attack = spawn_unfinished_connects(address, 1000, unfinished_packet, &opened);
     attack.extend(spawn_unfinished_connects(
         address,
         1500,
         small_unfinished_packet,
+        &opened,
     ));
     let client_ids: Vec<String> = (0..5).map(|_| unique_id("good")).collect();
     let connect_all = async {
-        // Waits until the attack is in progress.
-        tokio::time::sleep(Duration::from_secs(2)).await;
+        eventually(
+            "an attack with more connections than may be pending",
+            || async { (opened.load(Ordering::Relaxed) > 1000).then_some(()) },
+        )
+        .await;
         for client_id in &client_ids {
             let mut client = connect_with_retries(&connector, &Connect::new(client_id)).await;
             client
@@ -285,18 +285,6 @@ async fn unfinished_connect_packets_use_little_memory_and_do_not_lock_out_other_
         "resident memory: {before} MiB before the attack, {peak} MiB during the attack"
     );
     connected.expect("the good clients could not connect during the attack");
-}
-
-/// Blocks all writes to the connector's database until the returned connection is closed.
-async fn block_writes(connector: &Connector) -> SqliteConnection {
-    let path = connector.data_dir().join("cloud-connector.db");
-    let url = format!("sqlite://{}", path.display());
-    let mut blocker = SqliteConnection::connect(&url).await.unwrap();
-    sqlx::query("BEGIN EXCLUSIVE")
-        .execute(&mut blocker)
-        .await
-        .unwrap();
-    blocker
 }
 
 async fn connect_clients(
@@ -327,10 +315,10 @@ fn large_response() -> Vec<u8> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_messages_use_bounded_memory_while_the_database_is_locked() {
     let connector = Connector::start().await;
-    let before = resident_memory_mib(&connector);
+    let before = resident_memory_mib(connector.pid());
     let mut clients = connect_clients(&connector, 200, 4).await;
     clients.extend(connect_clients(&connector, 200, 5).await);
-    let blocker = block_writes(&connector).await;
+    let blocker = connector.block_writes().await;
     let payload: std::sync::Arc<[u8]> = large_response().into();
     let tasks: Vec<JoinHandle<_>> = clients
         .into_iter()
@@ -356,11 +344,11 @@ async fn large_messages_use_bounded_memory_while_the_database_is_locked() {
         "resident memory: {before} MiB before the attack, {peak} MiB during the attack"
     );
     // The clients are still connected. Their connections do not keep the memory of their messages.
-    let mut after = resident_memory_mib(&connector);
+    let mut after = resident_memory_mib(connector.pid());
     let end = Instant::now() + CONDITION_TIMEOUT;
     while after >= 150 && Instant::now() < end {
         tokio::time::sleep(Duration::from_millis(50)).await;
-        after = resident_memory_mib(&connector);
+        after = resident_memory_mib(connector.pid());
     }
     eprintln!("resident memory after the attack: {after} MiB");
     assert!(
@@ -372,7 +360,7 @@ async fn large_messages_use_bounded_memory_while_the_database_is_locked() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unfinished_publish_packets_use_bounded_memory_and_do_not_block_other_clients() {
     let connector = Connector::start().await;
-    let before = resident_memory_mib(&connector);
+    let before = resident_memory_mib(connector.pid());
     let mut clients = connect_clients(&connector, 300, 4).await;
     for (client_id, client) in &mut clients {
         let topic = data_out_topic(client_id);

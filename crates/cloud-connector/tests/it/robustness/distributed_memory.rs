@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use test_support::cluster::{Cluster, ConnectorProcess};
-use test_support::eventually;
 use test_support::mqtt::{Connect, RawClient, control_out_topic, data_out_topic, online_message};
 use test_support::services::Service;
+use test_support::{eventually, resident_memory_mib};
 
 /// Number of clients that send responses at the same time.
 const ATTACKERS: usize = 4;
@@ -41,15 +41,8 @@ impl RoleProcesses {
     }
 
     fn resident_mib(&self) -> [u64; 3] {
-        self.pids().map(resident_mib)
+        self.pids().map(resident_memory_mib)
     }
-}
-
-fn resident_mib(pid: i32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
-    let kib = line.unwrap().split_whitespace().nth(1).unwrap();
-    kib.parse::<u64>().unwrap() / 1024
 }
 
 /// Samples the resident memory of processes until [`stop`](Self::stop) is called.
@@ -69,7 +62,7 @@ impl MemorySampler {
             move || {
                 while !is_stopped.load(Ordering::Relaxed) {
                     for (pid, peak) in pids.into_iter().zip(&*peaks) {
-                        peak.fetch_max(resident_mib(pid), Ordering::Relaxed);
+                        peak.fetch_max(resident_memory_mib(pid), Ordering::Relaxed);
                     }
                     std::thread::sleep(Duration::from_millis(20));
                 }

@@ -22,7 +22,7 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(15);
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connector whose standard output and standard error are one pipe, as in a container. The pipe
-/// is full from the start, and nobody reads it.
+/// is full from the start, and no process reads it.
 struct StalledConnector {
     child: Child,
     log_reader: PipeReader,
@@ -102,7 +102,7 @@ impl StalledConnector {
             .await;
         assert_eq!(
             unanswered, 0,
-            "the connector did not answer while nobody read its log"
+            "the connector did not answer while no process read its log"
         );
     }
 
@@ -114,7 +114,7 @@ impl StalledConnector {
 
     async fn wait_for_exit(&mut self) -> ExitStatus {
         let exit = timeout(EXIT_TIMEOUT, self.child.wait()).await;
-        exit.expect("the connector did not exit while nobody read its log")
+        exit.expect("the connector did not exit while no process read its log")
             .unwrap()
     }
 
@@ -134,8 +134,7 @@ impl StalledConnector {
 }
 
 #[tokio::test]
-async fn a_connector_records_while_nobody_reads_its_log_and_then_logs_how_many_lines_were_dropped()
-{
+async fn a_connector_records_while_its_log_is_not_read_and_then_logs_how_many_lines_were_dropped() {
     let connector = StalledConnector::start_and_wait_until_ready().await;
     connector.write_many_log_lines().await;
     let connect = Connect::new("logged").offline_will();
@@ -174,14 +173,14 @@ async fn a_connector_records_while_nobody_reads_its_log_and_then_logs_how_many_l
 }
 
 #[tokio::test]
-async fn sigterm_ends_a_connector_whose_log_nobody_reads() {
+async fn sigterm_ends_a_connector_whose_log_is_not_read() {
     let mut connector = StalledConnector::start_and_wait_until_ready().await;
     connector.write_many_log_lines().await;
     assert!(connector.terminate().await.success());
 }
 
 #[tokio::test]
-async fn a_startup_error_ends_a_connector_whose_log_nobody_reads() {
+async fn a_startup_error_ends_a_connector_whose_log_is_not_read() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let used_address = listener.local_addr().unwrap().to_string();
     let mut connector = StalledConnector::start(&used_address);
