@@ -133,7 +133,10 @@ impl Consumer {
                 received = self.client.recv() => match received {
                     // The next iterations return rebalances that happened in the meantime, and then
                     // this message.
-                    Ok(message) => self.buffered_message = Some(to_owned_message(&message)),
+                    Ok(message) => {
+                        self.buffered_message =
+                            Some(to_owned_message(&message, self.topic_id.as_ref()));
+                    },
                     Err(error) => if let Some(event) = self.on_error(&error) {
                         return event;
                     },

@@ -14,6 +14,8 @@ use std::fmt;
 use std::ptr;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rdkafka::ClientContext;
 use rdkafka::bindings as sys;
 use rdkafka::client::Client;
@@ -29,6 +31,16 @@ pub(crate) struct TopicId(String);
 impl fmt::Display for TopicId {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.0)
+    }
+}
+
+impl TopicId {
+    /// Returns the first 64 bits of the id. Kafka creates topic ids at random, so the bits identify
+    /// the topic. Returns `None` if the id does not have the expected format.
+    pub fn first_bits(&self) -> Option<i64> {
+        let bytes = URL_SAFE_NO_PAD.decode(&self.0).ok()?;
+        let first_bytes = bytes.first_chunk::<8>()?;
+        Some(i64::from_be_bytes(*first_bytes))
     }
 }
 

@@ -23,11 +23,11 @@ use store::{
 /// Receive time of the latest presence message of a connected client.
 const PRESENCE_TIME: &str = "COALESCE(c.offline_received_at, c.online_received_at)";
 
-/// The offline messages in the parameters `$1` to `$7`.
-const OFFLINE_MESSAGES: &str = "UNNEST($1::text[], $2::timestamptz[], $3::int[], $4::bigint[],
-               $5::bigint[], $6::bigint[], $7::bigint[])
-            AS offline (client_id, received_at, queue_partition, queue_offset, session, epoch,
-               sequence)";
+/// The offline messages in the parameters `$1` to `$8`.
+const OFFLINE_MESSAGES: &str = "UNNEST($1::text[], $2::timestamptz[], $3::bigint[], $4::int[],
+               $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[])
+            AS offline (client_id, received_at, queue_topic, queue_partition, queue_offset, session,
+               epoch, sequence)";
 
 store::statements! {
     /// Locks the rows of the partitions in share mode until the end of the transaction. A process
@@ -40,23 +40,23 @@ store::statements! {
 
     UPSERT_CONNECTIONS = concatcp!("
         INSERT INTO connections (client_id, org_id, account, tags, ", ONLINE_MESSAGE_COLUMNS, ",
-               tenant_lookup_timestamp, online_received_at, last_heartbeat_at, queue_partition,
-               queue_offset, inventory_eligible, ", PRESENCE_STAMP_COLUMNS, ",
+               tenant_lookup_timestamp, online_received_at, last_heartbeat_at, queue_topic,
+               queue_partition, queue_offset, inventory_eligible, ", PRESENCE_STAMP_COLUMNS, ",
                ", HEARTBEAT_STAMP_COLUMNS, ", stale_timestamp, created_at, updated_at)
         SELECT client_id, org_id, account, tags, ", ONLINE_MESSAGE_COLUMNS, ",
-               tenant_lookup_timestamp, online_received_at, last_heartbeat_at, queue_partition,
-               queue_offset, inventory_eligible, ", PRESENCE_STAMP_COLUMNS, ",
+               tenant_lookup_timestamp, online_received_at, last_heartbeat_at, queue_topic,
+               queue_partition, queue_offset, inventory_eligible, ", PRESENCE_STAMP_COLUMNS, ",
                ", HEARTBEAT_STAMP_COLUMNS, ", COALESCE(reported_to_inventory_at, 'epoch'),
-               $28, $28
+               $29, $29
           FROM UNNEST($1::text[], $2::text[], $3::text[], $4::text[]::jsonb[], $5::text[],
                $6::text[], $7::text[], $8::text[]::jsonb[], $9::text[]::jsonb[],
                $10::text[]::jsonb[], $11::text[], $12::text[], $13::text[], $14::timestamptz[],
-               $15::timestamptz[], $16::timestamptz[], $17::timestamptz[], $18::int[],
-               $19::bigint[], $20::bool[], $21::timestamptz[], $22::bigint[], $23::bigint[],
-               $24::bigint[], $25::bigint[], $26::bigint[], $27::bigint[])
+               $15::timestamptz[], $16::timestamptz[], $17::timestamptz[], $18::bigint[],
+               $19::int[], $20::bigint[], $21::bool[], $22::timestamptz[], $23::bigint[],
+               $24::bigint[], $25::bigint[], $26::bigint[], $27::bigint[], $28::bigint[])
             AS t (client_id, org_id, account, tags, ", ONLINE_MESSAGE_COLUMNS, ",
-               tenant_lookup_timestamp, online_received_at, last_heartbeat_at, queue_partition,
-               queue_offset, inventory_eligible, reported_to_inventory_at,
+               tenant_lookup_timestamp, online_received_at, last_heartbeat_at, queue_topic,
+               queue_partition, queue_offset, inventory_eligible, reported_to_inventory_at,
                ", PRESENCE_STAMP_COLUMNS, ", ", HEARTBEAT_STAMP_COLUMNS, ")
         ON CONFLICT (client_id) DO UPDATE SET ", REPLACE_ONLINE_MESSAGE, ",
                org_id = excluded.org_id, account = excluded.account,
@@ -65,6 +65,7 @@ store::statements! {
                    ELSE COALESCE(connections.tenant_lookup_failure_count, 0) END,
                ", KEEP_LATER_HEARTBEAT, ", ", REPLACE_PRESENCE_STAMP, ",
                offline_received_at = NULL,
+               queue_topic = excluded.queue_topic,
                queue_partition = excluded.queue_partition,
                queue_offset = excluded.queue_offset,
                inventory_eligible = excluded.inventory_eligible,
@@ -86,12 +87,12 @@ store::statements! {
 
     RESTORE_CONNECTIONS = concatcp!("
         INSERT INTO connections (client_id, org_id, account, tags, ", ONLINE_MESSAGE_COLUMNS, ",
-               queue_partition, queue_offset, tenant_lookup_timestamp,
+               queue_topic, queue_partition, queue_offset, tenant_lookup_timestamp,
                tenant_lookup_failure_count, online_received_at, last_heartbeat_at,
                offline_received_at, ", PRESENCE_STAMP_COLUMNS, ", ", HEARTBEAT_STAMP_COLUMNS, ",
                created_at, updated_at)
         SELECT d.client_id, COALESCE(h.org_id, d.org_id), COALESCE(h.account, d.account), tags, ",
-               ONLINE_MESSAGE_COLUMNS, ", queue_partition, queue_offset,
+               ONLINE_MESSAGE_COLUMNS, ", queue_topic, queue_partition, queue_offset,
                CASE WHEN h.org_id IS NULL THEN d.tenant_lookup_timestamp
                    ELSE h.tenant_lookup_timestamp END,
                CASE WHEN h.org_id <> '' THEN 0 ELSE d.tenant_lookup_failure_count END,
@@ -120,23 +121,26 @@ store::statements! {
             RETURNING c.client_id, org_id, COALESCE(account, ''), COALESCE(tags, 'null'), ",
                 ONLINE_MESSAGE_COLUMNS, ", tenant_lookup_timestamp,
                 COALESCE(tenant_lookup_failure_count, 0), offline.received_at,
+                COALESCE(offline.queue_topic, c.queue_topic),
                 COALESCE(offline.queue_partition, c.queue_partition),
                 COALESCE(offline.queue_offset, c.queue_offset), offline.session, offline.epoch,
                 offline.sequence)
         INSERT INTO disconnected_clients (client_id, org_id, account, tags, ",
                 ONLINE_MESSAGE_COLUMNS, ", tenant_lookup_timestamp, tenant_lookup_failure_count,
-                disconnected_at, queue_partition, queue_offset, ", PRESENCE_STAMP_COLUMNS, ")
+                disconnected_at, queue_topic, queue_partition, queue_offset, ", PRESENCE_STAMP_COLUMNS, ")
         SELECT * FROM ended ORDER BY client_id
         ON CONFLICT (client_id) DO UPDATE SET ", REPLACE_ONLINE_MESSAGE, ",
                 org_id = excluded.org_id, account = excluded.account,
                 tenant_lookup_timestamp = excluded.tenant_lookup_timestamp,
                 tenant_lookup_failure_count = excluded.tenant_lookup_failure_count,
                 disconnected_at = excluded.disconnected_at,
+                queue_topic = excluded.queue_topic,
                 queue_partition = excluded.queue_partition,
                 queue_offset = excluded.queue_offset, ", REPLACE_PRESENCE_STAMP);
 
     STORE_OVERRULED_OFFLINE_MESSAGES = concatcp!("
         UPDATE connections AS c SET offline_received_at = offline.received_at,
+               queue_topic = COALESCE(offline.queue_topic, c.queue_topic),
                queue_partition = COALESCE(offline.queue_partition, c.queue_partition),
                queue_offset = COALESCE(offline.queue_offset, c.queue_offset),
                presence_session = offline.session, presence_epoch = offline.epoch,
@@ -148,6 +152,7 @@ store::statements! {
 
     UPDATE_DISCONNECTED_CLIENTS = concatcp!("
         UPDATE disconnected_clients AS d SET disconnected_at = offline.received_at,
+               queue_topic = COALESCE(offline.queue_topic, d.queue_topic),
                queue_partition = COALESCE(offline.queue_partition, d.queue_partition),
                queue_offset = COALESCE(offline.queue_offset, d.queue_offset),
                presence_session = offline.session, presence_epoch = offline.epoch,
@@ -222,6 +227,7 @@ impl SqlTransaction for PostgresTransaction {
                 u.last_heartbeat_at
                     .map(|received_at| timestamptz(received_at.time))
             }))
+            .bind(column(rows, |u| u.received_at.topic()))
             .bind(column(rows, |u| u.received_at.partition()))
             .bind(column(rows, |u| u.received_at.offset()))
             .bind(column(rows, |u| u.inventory_eligible))
@@ -264,6 +270,7 @@ impl SqlTransaction for PostgresTransaction {
             let query = set_based(statement)
                 .bind(column(rows, |end| end.client_id.as_str()))
                 .bind(column(rows, |end| timestamptz(end.received_at.time)))
+                .bind(column(rows, |end| end.received_at.topic()))
                 .bind(column(rows, |end| end.received_at.partition()))
                 .bind(column(rows, |end| end.received_at.offset()));
             bind_stamps(query, rows, |end| Some(end.received_at))

@@ -39,6 +39,10 @@ const FILES: &[(&str, &str)] = &[
         "0007_bounded_maintenance",
         include_str!("../migrations/0007_bounded_maintenance.sql"),
     ),
+    (
+        "0008_queue_topic",
+        include_str!("../migrations/0008_queue_topic.sql"),
+    ),
 ];
 
 /// All migrations, in the order of their versions.

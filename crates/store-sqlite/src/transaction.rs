@@ -18,7 +18,7 @@ use store::{
 };
 
 /// Maximum number of connections per INSERT statement. SQLite accepts 32,766 parameters in a
-/// statement, and a connection has 29 parameters.
+/// statement, and a connection has 30 parameters.
 const MAX_CONNECTIONS_PER_INSERT: usize = 1000;
 
 /// Maximum number of dead letters per INSERT statement. This limits the size of the statement,
@@ -28,8 +28,9 @@ const MAX_DEAD_LETTERS_PER_INSERT: usize = 100;
 /// The offline messages in the parameter `$1`, a JSON array of arrays.
 const WITH_OFFLINE_MESSAGES: &str = "WITH offline AS (
     SELECT value ->> 0 AS client_id, value ->> 1 AS received_at,
-           value ->> 2 AS queue_partition, value ->> 3 AS queue_offset,
-           value ->> 4 AS session, value ->> 5 AS epoch, value ->> 6 AS sequence
+           value ->> 2 AS queue_topic, value ->> 3 AS queue_partition,
+           value ->> 4 AS queue_offset, value ->> 5 AS session, value ->> 6 AS epoch,
+           value ->> 7 AS sequence
       FROM json_each($1)) ";
 
 /// The heartbeat in the parameters `$2` to `$5`.
@@ -53,8 +54,8 @@ const STORE_OFFLINE_STAMP: &str = "presence_session = offline.session, \
 const CONNECTION_VALUES: &str = concatcp!(
     "client_id, org_id, account, tags, ",
     ONLINE_MESSAGE_COLUMNS,
-    ", tenant_lookup_timestamp, online_received_at, last_heartbeat_at, queue_partition, \
-     queue_offset, inventory_eligible, stale_timestamp, created_at, updated_at, ",
+    ", tenant_lookup_timestamp, online_received_at, last_heartbeat_at, queue_topic, \
+     queue_partition, queue_offset, inventory_eligible, stale_timestamp, created_at, updated_at, ",
     PRESENCE_STAMP_COLUMNS,
     ", ",
     HEARTBEAT_STAMP_COLUMNS
@@ -71,6 +72,7 @@ const UPDATE_CONNECTION: &str = concatcp!(
     ", ",
     REPLACE_PRESENCE_STAMP,
     ", offline_received_at = NULL, \
+     queue_topic = excluded.queue_topic, \
      queue_partition = excluded.queue_partition, queue_offset = excluded.queue_offset, \
      inventory_eligible = excluded.inventory_eligible, \
      stale_timestamp = CASE WHEN excluded.org_id <> '' THEN excluded.stale_timestamp \
@@ -105,7 +107,7 @@ store::statements! {
     RESTORE_CONNECTION = concatcp!(
         "INSERT INTO connections (client_id, org_id, account, tags, ",
         ONLINE_MESSAGE_COLUMNS,
-        ", queue_partition, queue_offset, tenant_lookup_timestamp, \
+        ", queue_topic, queue_partition, queue_offset, tenant_lookup_timestamp, \
          tenant_lookup_failure_count, online_received_at, last_heartbeat_at, \
          offline_received_at, created_at, updated_at, ",
         PRESENCE_STAMP_COLUMNS,
@@ -113,7 +115,7 @@ store::statements! {
         HEARTBEAT_STAMP_COLUMNS,
         ") SELECT client_id, coalesce($6, org_id), coalesce($7, account), tags, ",
         ONLINE_MESSAGE_COLUMNS,
-        ", queue_partition, queue_offset, \
+        ", queue_topic, queue_partition, queue_offset, \
          CASE WHEN $6 IS NULL THEN tenant_lookup_timestamp ELSE $8 END, \
          CASE WHEN $6 <> '' THEN 0 ELSE tenant_lookup_failure_count END, \
          h.received_at, h.received_at, disconnected_at, $9, $9, ",
@@ -132,12 +134,13 @@ store::statements! {
         "INSERT OR REPLACE INTO disconnected_clients (client_id, org_id, account, tags, ",
         ONLINE_MESSAGE_COLUMNS,
         ", tenant_lookup_timestamp, tenant_lookup_failure_count, disconnected_at, \
-         queue_partition, queue_offset, ",
+         queue_topic, queue_partition, queue_offset, ",
         PRESENCE_STAMP_COLUMNS,
         ") SELECT c.client_id, org_id, account, tags, ",
         ONLINE_MESSAGE_COLUMNS,
         ", tenant_lookup_timestamp, tenant_lookup_failure_count, \
-         offline.received_at, coalesce(offline.queue_partition, c.queue_partition), \
+         offline.received_at, coalesce(offline.queue_topic, c.queue_topic), \
+         coalesce(offline.queue_partition, c.queue_partition), \
          coalesce(offline.queue_offset, c.queue_offset), offline.session, offline.epoch, \
          offline.sequence FROM offline JOIN connections AS c USING (client_id) WHERE ",
         ENDS_CONNECTION
@@ -154,6 +157,7 @@ store::statements! {
     STORE_OVERRULED_OFFLINE_MESSAGES = concatcp!(
         WITH_OFFLINE_MESSAGES,
         "UPDATE connections AS c SET offline_received_at = offline.received_at, \
+         queue_topic = coalesce(offline.queue_topic, c.queue_topic), \
          queue_partition = coalesce(offline.queue_partition, c.queue_partition), \
          queue_offset = coalesce(offline.queue_offset, c.queue_offset), ",
         STORE_OFFLINE_STAMP,
@@ -164,6 +168,7 @@ store::statements! {
     UPDATE_DISCONNECTED_CLIENTS = concatcp!(
         WITH_OFFLINE_MESSAGES,
         "UPDATE disconnected_clients AS d SET disconnected_at = offline.received_at, \
+         queue_topic = coalesce(offline.queue_topic, d.queue_topic), \
          queue_partition = coalesce(offline.queue_partition, d.queue_partition), \
          queue_offset = coalesce(offline.queue_offset, d.queue_offset), ",
         STORE_OFFLINE_STAMP,
@@ -283,6 +288,7 @@ fn offline_message(end: &ConnectionEnd) -> serde_json::Value {
     json!([
         end.client_id.as_str(),
         end.received_at.time.as_microsecond(),
+        end.received_at.topic(),
         end.received_at.partition(),
         end.received_at.offset(),
         session,
@@ -346,6 +352,7 @@ fn bind_connection(query: SqliteQuery, upsert: &ConnectionUpsert, now: Timestamp
                 .last_heartbeat_at
                 .map(|received_at| micros(received_at.time)),
         )
+        .bind(upsert.received_at.topic())
         .bind(upsert.received_at.partition())
         .bind(upsert.received_at.offset())
         .bind(upsert.inventory_eligible)

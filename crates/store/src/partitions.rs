@@ -38,6 +38,13 @@ impl ReceivedAt {
         by_stamp.unwrap_or(self.time > other.time)
     }
 
+    /// Returns the topic of the message. `None` in deployments without Kafka, and if the cluster does
+    /// not support topic ids.
+    #[must_use]
+    pub fn topic(&self) -> Option<i64> {
+        self.position.and_then(|position| position.topic)
+    }
+
     /// Returns the partition of the message. `None` in deployments without Kafka.
     #[must_use]
     pub fn partition(&self) -> Option<i32> {
@@ -54,10 +61,22 @@ impl ReceivedAt {
 /// Position of a message in a Kafka topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueuePosition {
+    /// The first 64 bits of Kafka's topic id. A topic that is deleted and created again has another
+    /// id. `None` if the cluster does not support topic ids.
+    pub topic: Option<i64>,
     /// Partition number.
     pub partition: i32,
     /// Offset of the message in the partition.
     pub offset: i64,
+}
+
+impl QueuePosition {
+    /// Returns whether both positions belong to the same topic. Returns `None` if the topic of a
+    /// position is unknown.
+    #[must_use]
+    pub fn has_topic_of(&self, other: &Self) -> Option<bool> {
+        Some(self.topic? == other.topic?)
+    }
 }
 
 /// A Kafka topic that the recorder reads. The name of the topic in Kafka is configurable.

@@ -81,6 +81,7 @@ fn online_upsert(client_id: &str, revision: usize) -> ConnectionUpsert {
         received_at: ReceivedAt {
             time: now,
             position: Some(QueuePosition {
+                topic: Some(7_521_654_987),
                 partition: 0,
                 offset: 7,
             }),

@@ -433,6 +433,7 @@ impl CaseRunner {
                 truncated_from: None,
             },
             position: kafka_offset.map(|offset| QueuePosition {
+                topic: None,
                 partition: 0,
                 offset,
             }),

@@ -6,11 +6,14 @@ use bytes::Bytes;
 use rdkafka::Timestamp as KafkaTimestamp;
 use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
 
+use crate::topic_identity::TopicId;
 use domain::Timestamp;
 
 /// A message read from Kafka.
 #[derive(Debug, Clone)]
 pub struct KafkaMessage {
+    /// The first 64 bits of the topic id. `None` if the cluster does not support topic ids.
+    pub topic: Option<i64>,
     /// Partition number.
     pub partition: i32,
     /// Offset in the partition.
@@ -35,7 +38,10 @@ pub enum ConsumerEvent {
     Revoked(Vec<i32>),
 }
 
-pub(super) fn to_owned_message(message: &BorrowedMessage<'_>) -> KafkaMessage {
+pub(super) fn to_owned_message(
+    message: &BorrowedMessage<'_>,
+    topic_id: Option<&TopicId>,
+) -> KafkaMessage {
     let mut headers = HashMap::new();
     if let Some(borrowed_headers) = message.headers() {
         for header in borrowed_headers.iter() {
@@ -52,6 +58,7 @@ pub(super) fn to_owned_message(message: &BorrowedMessage<'_>) -> KafkaMessage {
         KafkaTimestamp::NotAvailable => None,
     };
     KafkaMessage {
+        topic: topic_id.and_then(TopicId::first_bits),
         partition: message.partition(),
         offset: message.offset(),
         payload: Bytes::copy_from_slice(message.payload().unwrap_or_default()),

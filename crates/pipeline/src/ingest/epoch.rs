@@ -16,11 +16,12 @@ use domain::IngestStamp;
 use store::{IngestEpoch, IngestEpochRepository};
 
 /// Maximum time that the first message of a connection waits for the epoch. The first messages need
-/// an epoch most: the broker queued them while another host may have been active. The limit is
-/// short, because messages must also be forwarded while the database is unavailable.
-const MAX_WAIT_FOR_EPOCH: Duration = Duration::from_secs(1);
-const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(500);
-const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(5);
+/// an epoch most: the broker queued them while another host may have been active. The limit covers
+/// a slow database and a restart of the database, in which no message could be recorded anyway.
+/// Messages must also be forwarded while the database is unavailable for longer.
+const MAX_WAIT_FOR_EPOCH: Duration = Duration::from_secs(15);
+const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(250);
+const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Issues the epochs of a session.
 #[derive(Clone)]

@@ -477,6 +477,7 @@ fn to_recorder_input(
             topic,
             message,
             position: Some(QueuePosition {
+                topic: kafka_message.topic,
                 partition: kafka_message.partition,
                 offset: kafka_message.offset,
             }),

@@ -15,15 +15,15 @@
 //! - A message is *received after* another message if its ingest stamp is higher. If one message has
 //!   no stamp, or if the stamps belong to different sessions, the receive times decide
 //!   (`ReceivedAt::is_after`).
-//! - The *queue position* is the message's partition and offset in the Kafka ingress topic. A
-//!   message that came directly from a broker has no queue position.
+//! - The *queue position* is the message's topic id, partition and offset in Kafka. A message that
+//!   came directly from a broker has no queue position.
 //!
 //! Rules for presence messages:
 //! 1. Presence messages are applied in the order in which the broker delivered them.
-//! 2. A message is ignored as redelivered if the last presence message has the same partition and
-//!    an equal or higher offset, and if the message was not received after the last presence
-//!    message. The offset alone is not enough, because offsets restart when a topic is recreated.
-//!    The receive time alone is not enough, because the clocks of ingest hosts differ.
+//! 2. A message is ignored as redelivered if the last presence message has the same topic id and
+//!    partition, and an equal or higher offset. Offsets restart when a topic is recreated, and the
+//!    new topic has another id. If a topic id is unknown, the message is redelivered only if it was
+//!    also not received after the last presence message.
 //! 3. An offline message ends the connection, unless the client sent a later heartbeat (rule 9).
 //!    The `sent` and `message_id` of an offline message are not compared, because clients build
 //!    their last will once, at process start.
@@ -369,7 +369,9 @@ impl PresenceState {
             (Some(position), Some(last_position))
                 if position.partition == last_position.partition
                     && position.offset <= last_position.offset
-                    && !received_at.is_after(&last) =>
+                    && position
+                        .has_topic_of(&last_position)
+                        .unwrap_or_else(|| !received_at.is_after(&last)) =>
             {
                 Err(IgnoreReason::Redelivered)
             }

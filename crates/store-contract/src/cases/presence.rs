@@ -150,6 +150,7 @@ pub async fn empty_batch_is_accepted(store: &TestStore) {
 pub async fn queue_positions_are_stored(store: &TestStore) {
     let position = |offset| {
         Some(QueuePosition {
+            topic: Some(-5),
             partition: 3,
             offset,
         })

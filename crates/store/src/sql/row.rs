@@ -341,11 +341,16 @@ pub(super) fn ingest_epoch(row: &impl ColumnReader) -> Result<IngestEpoch> {
 }
 
 fn queue_position(row: &impl ColumnReader) -> Result<Option<QueuePosition>> {
+    let topic = row.optional_integer("queue_topic")?;
     let partition = row.optional_integer("queue_partition")?;
     let offset = row.optional_integer("queue_offset")?;
     let position = partition.zip(offset).map(|(partition, offset)| {
         let partition = partition_number(partition)?;
-        Ok(QueuePosition { partition, offset })
+        Ok(QueuePosition {
+            topic,
+            partition,
+            offset,
+        })
     });
     position.transpose()
 }

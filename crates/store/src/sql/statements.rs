@@ -103,13 +103,13 @@ shared_statements! {
         "SELECT 1 AS connected, client_id, org_id, COALESCE(account, '') AS account,
                 message_id, message_sent,
                 COALESCE(offline_received_at, online_received_at) AS presence_received_at,
-                queue_partition, queue_offset, presence_session, presence_epoch,
+                queue_topic, queue_partition, queue_offset, presence_session, presence_epoch,
                 presence_sequence, last_heartbeat_at, heartbeat_session, heartbeat_epoch,
                 heartbeat_sequence, offline_received_at
            FROM connections WHERE client_id {is_listed}
           UNION ALL
          SELECT 0, client_id, org_id, account, message_id, message_sent,
-                disconnected_at, queue_partition, queue_offset, presence_session,
+                disconnected_at, queue_topic, queue_partition, queue_offset, presence_session,
                 presence_epoch, presence_sequence, NULL, NULL, NULL, NULL, NULL
            FROM disconnected_clients WHERE client_id {is_listed}";
 

@@ -4,6 +4,7 @@ use protocol::DialectSettings;
 
 fn kafka_message(headers: &[(&str, &str)]) -> KafkaMessage {
     KafkaMessage {
+        topic: None,
         partition: 0,
         offset: 0,
         payload: Bytes::from_static(b"{}"),

@@ -57,11 +57,20 @@ fn with_replay_kind(mut signal: PresenceSignal, kind: ReplayKind) -> PresenceSig
     signal
 }
 
-fn with_kafka_offset(mut signal: PresenceSignal, offset: i64) -> PresenceSignal {
+fn with_kafka_offset(signal: PresenceSignal, offset: i64) -> PresenceSignal {
+    with_queue_position(signal, None, offset)
+}
+
+fn with_queue_position(
+    mut signal: PresenceSignal,
+    topic: Option<i64>,
+    offset: i64,
+) -> PresenceSignal {
     if let PresenceSignal::Online { received_at, .. } | PresenceSignal::Offline { received_at } =
         &mut signal
     {
         received_at.position = Some(QueuePosition {
+            topic,
             partition: 0,
             offset,
         });
@@ -494,6 +503,24 @@ fn message_with_an_offset_up_to_the_stored_offset_is_ignored_as_redelivered() {
         &[with_kafka_offset(online_signal("d", Some(3000), 3000), 1)],
     );
     assert_eq!(connecting_message_id_and_sent(&change).0, "d");
+}
+
+#[test]
+fn topic_ids_decide_whether_a_message_with_a_lower_offset_is_redelivered() {
+    let old_topic = with_queue_position(online_signal("a", None, 100), Some(1), 50);
+    // The ingest host of the second message has a slow clock, and no message has a stamp.
+    let ignore_reasons = |topic| {
+        let second = with_queue_position(offline_signal(60), topic, 3);
+        let (_, ignore_reasons) = apply_to_state(None, &[old_topic.clone(), second]);
+        ignore_reasons
+    };
+    assert_eq!(ignore_reasons(Some(2)), []);
+    assert_eq!(ignore_reasons(Some(1)), [IgnoreReason::Redelivered]);
+    assert_eq!(ignore_reasons(None), [IgnoreReason::Redelivered]);
+    // In the same topic, a later receive time does not make a redelivered message new.
+    let later = with_queue_position(offline_signal(130), Some(1), 3);
+    let (_, ignore_reasons) = apply_to_state(None, &[old_topic, later]);
+    assert_eq!(ignore_reasons, [IgnoreReason::Redelivered]);
 }
 
 /// Returns the stamp of a message of the session 1. The position in the session is `position`.
