@@ -118,7 +118,8 @@ async fn serve_connection(
     let _ = stream.set_nodelay(true);
     let (stream, certificate_name) = match tls {
         None => (ClientStream::Plain(stream), None),
-        Some(tls) => match perform_tls_handshake(&state, stream, peer, &tls).await {
+        // The future of the handshake is boxed, because an open connection would keep its memory.
+        Some(tls) => match Box::pin(perform_tls_handshake(&state, stream, peer, &tls)).await {
             Some((stream, common_name)) => (stream, Some(common_name)),
             None => return,
         },
@@ -146,7 +147,8 @@ async fn serve_connection(
         state.resource_monitor.clone(),
         state.disconnect_all_signal.subscribe(),
     );
-    if let Err(error) = handler.run().await {
+    // Without the box, the handler would use memory twice: as a variable, and in its future.
+    if let Err(error) = Box::pin(handler.run()).await {
         tracing::debug!(%peer, %error, "MQTT connection closed");
     }
     session.close();
