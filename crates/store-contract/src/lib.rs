@@ -55,6 +55,7 @@ macro_rules! contract_tests {
             }
             epochs {
                 each_connection_of_a_session_gets_a_higher_epoch,
+                one_process_has_the_lease_of_a_session,
                 epochs_of_a_restored_database_are_higher_than_before,
             }
             heartbeats {

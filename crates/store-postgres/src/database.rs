@@ -40,6 +40,16 @@ store::statements! {
                epoch = GREATEST(ingest_sessions.epoch + 1, excluded.epoch), acquired_at = now()
         RETURNING session, epoch";
 
+    /// Parameters: session, holder, seconds.
+    HOLD_INGEST_SESSION = "
+        INSERT INTO ingest_sessions (name, epoch, holder, held_until)
+        VALUES ($1, 0, $2, now() + make_interval(secs => $3::bigint))
+        ON CONFLICT (name) DO UPDATE SET
+               holder = excluded.holder, held_until = excluded.held_until
+         WHERE ingest_sessions.holder = excluded.holder OR ingest_sessions.held_until IS NULL
+            OR ingest_sessions.held_until < now()
+        RETURNING name";
+
     /// Parameters: time, limit. Also deletes the client's row in `connection_search`, unless the
     /// client has reconnected.
     ///
@@ -107,6 +117,10 @@ impl SqlDatabase for PostgresStore {
 
     fn next_ingest_epoch_statement(&self) -> Statement {
         NEXT_INGEST_EPOCH
+    }
+
+    fn hold_ingest_session_statement(&self) -> Statement {
+        HOLD_INGEST_SESSION
     }
 
     async fn next_epochs(&self, queue: &str, partitions: &[i32], owner: &str) -> Result<Vec<Row>> {

@@ -45,6 +45,16 @@ store::statements! {
                 epoch = max(ingest_sessions.epoch + 1, excluded.epoch)
          RETURNING session, epoch";
 
+    /// Parameters: session, holder, seconds.
+    HOLD_INGEST_SESSION =
+        "INSERT INTO ingest_sessions (name, epoch, holder, held_until)
+         VALUES ($1, 0, $2, unixepoch() + $3)
+         ON CONFLICT (name) DO UPDATE SET
+                holder = excluded.holder, held_until = excluded.held_until
+          WHERE ingest_sessions.holder = excluded.holder OR ingest_sessions.held_until IS NULL
+             OR ingest_sessions.held_until < unixepoch()
+         RETURNING name";
+
     RESTORE_TENANT =
         "UPDATE connections SET org_id = $2, account = $3, tenant_lookup_timestamp = NULL,
                 updated_at = $4
@@ -192,6 +202,10 @@ impl SqlDatabase for SqliteStore {
 
     fn next_ingest_epoch_statement(&self) -> Statement {
         NEXT_INGEST_EPOCH
+    }
+
+    fn hold_ingest_session_statement(&self) -> Statement {
+        HOLD_INGEST_SESSION
     }
 
     async fn next_epochs(&self, queue: &str, partitions: &[i32], owner: &str) -> Result<Vec<Row>> {

@@ -43,6 +43,10 @@ const FILES: &[(&str, &str)] = &[
         "0008_queue_topic",
         include_str!("../migrations/0008_queue_topic.sql"),
     ),
+    (
+        "0009_ingest_leases",
+        include_str!("../migrations/0009_ingest_leases.sql"),
+    ),
 ];
 
 /// All migrations, in the order of their versions.

@@ -1,4 +1,7 @@
-//! Epochs of `ingest`, which order the connections of a session at an external broker.
+//! Sessions of `ingest` at an external broker: the epochs that order the connections of a session, and
+//! the lease of the process that may connect.
+
+use std::time::Duration;
 
 use async_trait::async_trait;
 
@@ -13,7 +16,7 @@ pub struct IngestEpoch {
     pub epoch: i64,
 }
 
-/// Issues epochs, for `ingest`.
+/// Issues epochs and leases, for `ingest`.
 #[async_trait]
 pub trait IngestEpochRepository: Send + Sync + 'static {
     /// Returns a new epoch for a connection of the session. It is higher than all earlier epochs of
@@ -22,4 +25,16 @@ pub trait IngestEpochRepository: Send + Sync + 'static {
     /// The epoch is at least the Unix time in seconds, so it is also higher than the epochs that
     /// were issued after a backup from which the database was restored.
     async fn next_ingest_epoch(&self, session_name: &str) -> Result<IngestEpoch>;
+
+    /// Acquires or renews the lease of the session for the process `holder`. Returns false if
+    /// another process has the lease. The clock of the database decides when a lease expires.
+    async fn hold_ingest_session(
+        &self,
+        session_name: &str,
+        holder: &str,
+        duration: Duration,
+    ) -> Result<bool>;
+
+    /// Ends the lease of the session, if the process `holder` has it.
+    async fn release_ingest_session(&self, session_name: &str, holder: &str) -> Result<()>;
 }

@@ -10,6 +10,7 @@ use mqtt::{ConnectOptions, SessionKind};
 use pipeline::ingest::ForwardDestination;
 use pipeline::ingest::epoch::EpochSource;
 use pipeline::ingest::external_broker::{ExternalIngest, IngestDeps};
+use pipeline::ingest::session_lease::SessionLease;
 use pipeline::record::Recorder;
 use service::Health;
 
@@ -40,6 +41,11 @@ impl MqttIngest {
             (destination, Some((producer, topic)))
         };
         let mqtt = &config.mqtt;
+        let epoch_source = epoch_source(context);
+        let session_lease = epoch_source.clone().map(|source| SessionLease {
+            source,
+            holder: process_name(config),
+        });
         let ingest = ExternalIngest::new(IngestDeps {
             connect_options: ConnectOptions::from_config(
                 mqtt,
@@ -49,7 +55,8 @@ impl MqttIngest {
             topics: context.topics.clone(),
             shared_subscription_group: mqtt.shared_subscription_group.clone(),
             forward_destination,
-            epoch_source: epoch_source(context),
+            epoch_source,
+            session_lease,
             clock: context.clock.clone(),
             last_received_at: parking_lot::Mutex::default(),
             message_budget: context.message_budget.clone(),
@@ -62,6 +69,10 @@ impl MqttIngest {
         health.add_check(MQTT_COMPONENT, move || {
             let ingest_health = ingest.health();
             async move { ingest_health }.boxed()
+        });
+        let ingest = self.ingest.clone();
+        health.set_healthy_text(MQTT_COMPONENT, move || {
+            if ingest.is_standby() { "standby" } else { "ok" }
         });
         if let Some((producer, topic)) = self.producer.clone() {
             health.add_check(PRODUCER_COMPONENT, move || {
@@ -83,6 +94,18 @@ fn epoch_source(context: &BuildContext<'_>) -> Option<EpochSource> {
         repository: context.repositories.ingest_epochs.clone(),
         session_name: session_name(&mqtt.client_id, url),
     })
+}
+
+/// Returns a name that a process keeps when it restarts, and that differs from the names of other
+/// processes: the name of the host and the HTTP address. If the operating system selects the port,
+/// the process id replaces it.
+fn process_name(config: &Config) -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let (host, address) = (host.trim(), config.http.listen);
+    match address.port() {
+        0 => format!("{host} process {}", std::process::id()),
+        _ => format!("{host} {address}"),
+    }
 }
 
 /// Returns the name of a session at a broker. Two brokers can have sessions with the same client

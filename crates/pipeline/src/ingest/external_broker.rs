@@ -6,6 +6,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::stream::FuturesOrdered;
@@ -16,6 +17,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::epoch::{ConnectionEpoch, EpochSource};
 use super::in_flight::{InFlightCounter, InFlightGuard, Qos0Budget, Qos0Guard};
+use super::session_lease::SessionLease;
 use super::{ForwardDestination, metrics};
 use domain::{Clock, Timestamp};
 use mqtt::{
@@ -46,6 +48,9 @@ pub struct IngestDeps {
     /// Issues an epoch for each connection. `None` if messages need no stamps: without Kafka, their
     /// order is known, and with a shared subscription, several sessions are active.
     pub epoch_source: Option<EpochSource>,
+    /// Lets one of several processes connect. `None` if the process always connects: without Kafka,
+    /// there is one process, and with a shared subscription, all processes are active.
+    pub session_lease: Option<SessionLease>,
     /// Source of the current time.
     pub clock: Arc<dyn Clock>,
     /// Receive time of the last received message.
@@ -59,6 +64,7 @@ pub struct IngestDeps {
 pub struct ExternalIngest {
     deps: Arc<IngestDeps>,
     health: Arc<RwLock<HealthResult>>,
+    is_standby: Arc<AtomicBool>,
 }
 
 /// A received message that is not forwarded yet.
@@ -83,39 +89,79 @@ impl ExternalIngest {
         Ok(Self {
             deps: Arc::new(deps),
             health: Arc::new(RwLock::new(Err("not connected yet".to_owned()))),
+            is_standby: Arc::default(),
         })
     }
 
     /// Receives and forwards messages until `tasks` is cancelled. Opens a new connection when the
     /// connection is lost. Call this method only once per ingest.
     pub async fn run(self, tasks: TaskGroup) {
-        let Self { deps, health } = self;
+        let Self { deps, health, .. } = &self;
         let mut backoff = Backoff::default();
         // The first connection subscribes even if the broker has a stored session. The session may
         // be from an earlier process that was configured with other topic prefixes.
         let mut has_subscribed = false;
         loop {
-            let reason =
-                run_connection(&deps, &health, &mut has_subscribed, &mut backoff, &tasks).await;
+            tokio::select! {
+                () = self.acquire_lease() => {}
+                () = tasks.cancelled() => break,
+            }
+            let reason = tokio::select! {
+                reason = run_connection(deps, health, &mut has_subscribed, &mut backoff, &tasks) => reason,
+                reason = lease_lost(deps.session_lease.as_ref()) => reason,
+            };
             if tasks.is_cancelled() {
-                *health.write() = Err("shutting down".to_owned());
-                return;
+                break;
             }
             tracing::warn!(reason, "MQTT connection lost; reconnecting");
             *health.write() = Err(reason);
             tokio::select! {
                 () = tokio::time::sleep(backoff.next_delay()) => {}
-                () = tasks.cancelled() => return,
+                () = tasks.cancelled() => break,
             }
         }
+        *health.write() = Err("shutting down".to_owned());
+        if let Some(lease) = &deps.session_lease {
+            lease.release().await;
+        }
+    }
+
+    /// Waits until this process may connect. Meanwhile, a process on standby is healthy.
+    async fn acquire_lease(&self) {
+        let Some(lease) = &self.deps.session_lease else {
+            return;
+        };
+        let on_standby = || {
+            self.is_standby.store(true, Ordering::Relaxed);
+            *self.health.write() = Ok(());
+        };
+        lease.acquire(on_standby).await;
+        if self.is_standby.swap(false, Ordering::Relaxed) {
+            *self.health.write() = Err("not connected yet".to_owned());
+        }
+    }
+
+    /// Returns whether another process has the session, so that this process does not connect.
+    #[must_use]
+    pub fn is_standby(&self) -> bool {
+        self.is_standby.load(Ordering::Relaxed)
     }
 
     /// Returns the health of the ingest for the readiness endpoint.
     ///
     /// # Errors
-    /// When the ingest is not subscribed to the broker. The error contains the reason.
+    /// When the ingest is neither subscribed to the broker nor on standby. The error contains the reason.
     pub fn health(&self) -> HealthResult {
         self.health.read().clone()
+    }
+}
+
+/// Waits until another process has acquired the lease, and returns the reason. Waits without end if
+/// there is no lease.
+async fn lease_lost(lease: Option<&SessionLease>) -> String {
+    match lease {
+        Some(lease) => lease.renew_until_lost().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -46,3 +46,36 @@ pub async fn epochs_of_a_restored_database_are_higher_than_before(store: &TestSt
     assert_eq!(next_epoch(store, "a").await.epoch, future + 1);
     assert_eq!(next_partition_epoch(store).await, future + 1);
 }
+
+pub async fn one_process_has_the_lease_of_a_session(store: &TestStore) {
+    let hold = async |holder: &str, seconds| {
+        let duration = std::time::Duration::from_secs(seconds);
+        let request = store
+            .ingest_epochs
+            .hold_ingest_session("a", holder, duration);
+        request.await.unwrap()
+    };
+    assert!(hold("one", 60).await);
+    assert!(!hold("two", 60).await);
+    // The holder renews its lease, and an epoch does not change the lease.
+    let epoch = next_epoch(store, "a").await;
+    assert!(hold("one", 60).await);
+    assert!(!hold("two", 60).await);
+    assert!(next_epoch(store, "a").await.epoch > epoch.epoch);
+    // Another process cannot end the lease.
+    let release = async |holder| {
+        store
+            .ingest_epochs
+            .release_ingest_session("a", holder)
+            .await
+    };
+    release("two").await.unwrap();
+    assert!(!hold("two", 60).await);
+    release("one").await.unwrap();
+    assert!(hold("two", 60).await);
+    // An expired lease can be acquired.
+    let expired = "UPDATE ingest_sessions SET held_until = NULL";
+    store.execute(expired).await;
+    assert!(hold("one", 60).await);
+    assert!(!hold("two", 60).await);
+}

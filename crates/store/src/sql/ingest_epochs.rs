@@ -1,5 +1,7 @@
 //! [`IngestEpochRepository`] of a SQL database.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 
 use super::{Access, SqlDatabase, row};
@@ -17,5 +19,26 @@ impl<D: SqlDatabase> IngestEpochRepository for D {
             StoreError::CorruptRow("ingest_sessions: the upsert returned no row".to_owned())
         })?;
         row::ingest_epoch(row)
+    }
+
+    async fn hold_ingest_session(
+        &self,
+        session_name: &str,
+        holder: &str,
+        duration: Duration,
+    ) -> Result<bool> {
+        let query = self.hold_ingest_session_statement().with([
+            session_name.into(),
+            holder.into(),
+            duration.as_secs().into(),
+        ]);
+        let rows = self.fetch_all(Access::Write, query).await?;
+        Ok(!rows.is_empty())
+    }
+
+    async fn release_ingest_session(&self, session_name: &str, holder: &str) -> Result<()> {
+        let release = self.statements().release_ingest_session;
+        let query = release.with([session_name.into(), holder.into()]);
+        self.fetch_all(Access::Write, query).await.map(drop)
     }
 }

@@ -104,6 +104,11 @@ pub trait SqlDatabase: Send + Sync + 'static {
     /// the name of the session. Its row has the columns `session` and `epoch`.
     fn next_ingest_epoch_statement(&self) -> Statement;
 
+    /// Returns the statement that acquires or renews the lease of a session. Its parameters are the
+    /// name of the session, the holder and the duration in seconds. It returns a row if the holder
+    /// has the lease.
+    fn hold_ingest_session_statement(&self) -> Statement;
+
     /// Issues a higher epoch for each partition. The epoch is at least the Unix time in seconds, so
     /// a database that was restored from a backup does not issue an epoch twice. Each returned row
     /// has the columns `partition` and `epoch`.

@@ -113,6 +113,11 @@ shared_statements! {
                 presence_epoch, presence_sequence, NULL, NULL, NULL, NULL, NULL
            FROM disconnected_clients WHERE client_id {is_listed}";
 
+    /// Parameters: session, holder.
+    release_ingest_session =
+        "UPDATE ingest_sessions SET held_until = NULL WHERE name = $1 AND holder = $2
+         RETURNING name";
+
     /// Parameters: clients. A client that is still tenantless keeps its number of failed lookups
     /// when it reconnects.
     keep_failed_lookups =

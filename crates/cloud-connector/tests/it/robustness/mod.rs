@@ -4,6 +4,7 @@
 mod broker_intake;
 mod distributed_clock_skew;
 mod distributed_memory;
+mod distributed_standby;
 mod distributed_topics;
 mod logs;
 mod maintenance;
