@@ -5,6 +5,7 @@
 //! functions also write a log line. Each metric label has a fixed set of values.
 
 mod byte_budget;
+mod client_budget;
 pub mod health;
 mod log_settings;
 mod log_throttle;
@@ -18,6 +19,7 @@ mod supervisor;
 mod task_group;
 
 pub use byte_budget::{ByteBudget, ByteReservation};
+pub use client_budget::{ClientBudgetSettings, ClientBudgets};
 pub use health::Health;
 pub use log_settings::{LogFormat, LogSettings};
 pub use log_throttle::LogThrottle;

@@ -18,8 +18,8 @@ use jobs::JobSettings;
 use kafka::KafkaSettings;
 use mqtt::MqttSettings;
 use pipeline::record::RecordSettings;
-use service::LogSettings;
 use service::settings::{HumanDuration, InvalidValue, require_nonzero_duration};
+use service::{ClientBudgetSettings, LogSettings};
 use store::DeadLetterSettings;
 use store_postgres::PostgresSettings;
 use tenant::TenantSettings;
@@ -36,6 +36,7 @@ pub struct Config {
     pub kafka: KafkaSettings,
     pub postgres: PostgresSettings,
     pub broker: BrokerSettings,
+    pub client_budget: ClientBudgetSettings,
     pub tenant: TenantSettings,
     pub record: RecordSettings,
     pub dead_letters: DeadLetterSettings,

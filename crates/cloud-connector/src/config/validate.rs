@@ -14,6 +14,7 @@ pub(super) fn validate(config: &Config) -> Result<(), InvalidValue> {
         config.broker.validate_for_embedded_broker()?;
     }
     config.broker.validate()?;
+    config.client_budget.validate()?;
     validate_kafka_requires_external_broker(config)?;
     config.kafka.validate()?;
     config.record.validate()?;
