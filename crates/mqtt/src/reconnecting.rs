@@ -15,6 +15,7 @@ use service::TaskGroup;
 
 /// Maximum time for opening a connection. It includes the wait for the broker's CONNACK.
 const CONNACK_TIMEOUT: Duration = Duration::from_secs(10);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// An MQTT client that reconnects automatically. All clones use the same connection.
 #[derive(Clone)]
@@ -232,23 +233,74 @@ impl ReconnectingClient {
     }
 }
 
-/// Checks that a connection can be opened. Connects and disconnects once. Used by `doctor`.
+/// Checks that a connection can be opened, and that the broker delivers a message of `payload_bytes`
+/// on `topic` to this client. Used by `doctor`.
 ///
 /// # Errors
-/// When the connection cannot be opened. The error contains the reason.
-pub async fn probe(options: &ConnectOptions) -> Result<(), String> {
-    let (handle, mut event_loop) = connect(options).map_err(|error| error.to_string())?;
+/// When one of the two is not possible.
+pub async fn probe(
+    options: &ConnectOptions,
+    topic: &str,
+    payload_bytes: usize,
+) -> Result<(), ProbeError> {
+    let (handle, mut event_loop) =
+        connect(options).map_err(|error| ProbeError::Connect(error.to_string()))?;
     match tokio::time::timeout(CONNACK_TIMEOUT, event_loop.next()).await {
-        Ok(MqttEvent::Connected { .. }) => {
-            let _ = handle.disconnect().await;
-            // The event loop is polled again, because only a poll sends the DISCONNECT packet.
-            let _ = tokio::time::timeout(CONNACK_TIMEOUT, event_loop.next()).await;
-            Ok(())
-        }
-        Ok(MqttEvent::Disconnected(reason)) => Err(reason),
-        Ok(_) => Err(unexpected_packet_error()),
-        Err(_) => Err(missing_connack_error()),
+        Ok(MqttEvent::Connected { .. }) => {}
+        Ok(MqttEvent::Disconnected(reason)) => return Err(ProbeError::Connect(reason)),
+        Ok(_) => return Err(ProbeError::Connect(unexpected_packet_error())),
+        Err(_) => return Err(ProbeError::Connect(missing_connack_error())),
     }
+    let publish = async {
+        // `rumqttc` may send a publish before an earlier subscription, so the SUBACK is awaited.
+        let _ = handle.subscribe_and_wait(topic.to_owned()).await;
+        let _ = handle
+            .publish(topic.to_owned(), vec![b' '; payload_bytes])
+            .await;
+        std::future::pending().await
+    };
+    let receive = async {
+        loop {
+            match event_loop.next().await {
+                MqttEvent::Message { payload, .. } if payload.len() == payload_bytes => {
+                    return Ok(());
+                }
+                MqttEvent::SubAck { is_granted: false } => {
+                    let reason = "the broker rejected a subscription";
+                    return Err(ProbeError::Deliver(reason.to_owned()));
+                }
+                MqttEvent::Disconnected(reason) => return Err(ProbeError::Deliver(reason)),
+                _ => {}
+            }
+        }
+    };
+    let delivery = async {
+        tokio::select! {
+            result = receive => result,
+            never = publish => never,
+        }
+    };
+    tokio::time::timeout(PROBE_TIMEOUT, delivery)
+        .await
+        .unwrap_or_else(|_| {
+            let reason = format!("the broker did not deliver it within {PROBE_TIMEOUT:?}");
+            Err(ProbeError::Deliver(reason))
+        })?;
+    let _ = handle.disconnect().await;
+    // The event loop is polled again, because only a poll sends the DISCONNECT packet.
+    let _ = tokio::time::timeout(CONNACK_TIMEOUT, event_loop.next()).await;
+    Ok(())
+}
+
+/// The failed part of [`probe`], with the reason.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    /// The connection could not be opened.
+    #[error("{0}")]
+    Connect(String),
+    /// The message was not delivered.
+    #[error("{0}")]
+    Deliver(String),
 }
 
 fn unexpected_packet_error() -> String {

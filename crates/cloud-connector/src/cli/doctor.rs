@@ -16,10 +16,13 @@ use api;
 use crate::config::Config;
 
 use crate::runtime::{DataDir, DataDirError, database_path};
-use mqtt::{ConnectOptions, SessionKind};
+use mqtt::{ConnectOptions, ProbeError, SessionKind};
 
 use network::tls_server::check_certificate_file;
 use tenant::TranslationOutcome;
+
+/// The broker must accept packets of at least this number of times `http.max_body_bytes`.
+const MIN_PACKET_SIZE_FACTOR: usize = 2;
 
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
@@ -116,13 +119,25 @@ async fn check_external_broker(config: &Config) -> CheckResult {
     // `ingest`.
     let client_id = format!("cloud-connector-doctor-{}", std::process::id());
     let options = ConnectOptions::from_config(&config.mqtt, &client_id, SessionKind::Clean);
-    mqtt::probe(&options).await.map_err(|error| {
-        format!(
+    // Nothing else subscribes to this topic: a message from the service to a client that does not exist.
+    let prefix = config.mqtt.prefixes.first().map_or("", String::as_str);
+    let topic = format!("{prefix}/{client_id}/data/in");
+    let payload_bytes = MIN_PACKET_SIZE_FACTOR * config.http.max_body_bytes;
+    match mqtt::probe(&options, &topic, payload_bytes).await {
+        Ok(()) => Ok(format!(
+            "connected to {url}; a message of {payload_bytes} bytes was delivered"
+        )),
+        Err(ProbeError::Connect(error)) => Err(format!(
             "mqtt.url: cannot connect to {url}: {error}; check the address, mqtt.ca, \
              mqtt.certificate, mqtt.username and mqtt.password"
-        )
-    })?;
-    Ok(format!("connected to {url}"))
+        )),
+        Err(ProbeError::Deliver(error)) => Err(format!(
+            "mqtt.url: connected to {url}, but a message of {payload_bytes} bytes (twice \
+             http.max_body_bytes) on {topic} was not delivered: {error}; a client that responds to a \
+             large message would be disconnected without end; raise the maximum packet size of the \
+             broker, then mqtt.max_packet_size, and let Cloud Connector read and write this topic"
+        )),
+    }
 }
 
 async fn check_kafka(config: &Config) -> CheckResult {

@@ -101,6 +101,18 @@ async fn doctor_reports_each_broker_and_kafka_problem_with_its_fix() {
     assert_eq!(code, Some(0), "{output}");
 }
 
+#[tokio::test]
+async fn doctor_reports_a_broker_that_does_not_deliver_large_messages() {
+    let cluster = Cluster::new().await;
+    // The packet limit of the broker in deploy/mosquitto is 4.5 MiB.
+    let cluster = cluster.set("http.max_body_bytes", 3 * 1024 * 1024);
+    let hints = ["6291456 bytes", "maximum packet size of the broker"];
+    assert_doctor_fails(&cluster, "broker", &hints).await;
+    let cluster = cluster.set("http.max_body_bytes", 1024 * 1024);
+    let cluster = cluster.set("mqtt.max_packet_size", 1024 * 1024);
+    assert_doctor_fails(&cluster, "broker", &["mqtt.max_packet_size"]).await;
+}
+
 /// Makes the database look as if the last migration had not been applied.
 async fn delete_last_migration_record(database_name: &str) {
     use sqlx::Connection as _;

@@ -4,6 +4,7 @@ mod acl;
 mod adoption;
 mod doctor;
 mod end_to_end;
+mod mosquitto_limits;
 mod rebalance;
 mod restarts;
 mod tls_and_sasl;
