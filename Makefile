@@ -21,7 +21,7 @@ PARTS ?=
 # Number of seconds for each fuzz target.
 FUZZ_SECONDS ?= 20
 
-.PHONY: help run build test check openapi chaos acceptance outage-tests fuzz dev dev-stop bench-startup bench-updaters bench-record bench-api bench-memory deny clean
+.PHONY: help run build test check openapi chaos acceptance outage-tests fuzz dev dev-stop bench-startup bench-updaters bench-record bench-api bench-memory bench-fairness deny clean
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -126,6 +126,12 @@ bench-memory: ## Measure memory under attacks with large messages and lists (PAR
 	@dev/prepare services
 	cargo bench --locked --bench memory --no-run
 	dev/with-services cargo bench --locked --bench memory -- $(PARTS)
+
+bench-fairness: ## Measure clients and callers while others misbehave (PARTS="embedded distributed" selects parts)
+	@dev/prepare build
+	@dev/prepare services
+	cargo bench --locked --bench fairness --no-run
+	dev/with-services cargo bench --locked --bench fairness -- $(PARTS)
 
 # Security advisories are not checked. The check would need a database from the network, and it would fail
 # without a change of the code when a new advisory is published.

@@ -104,7 +104,8 @@ impl Deployment {
         !matches!(self, Self::Embedded(_))
     }
 
-    fn request(&self, method: &str, path: &str) -> reqwest::RequestBuilder {
+    /// Returns a REST request of a caller. `path` is the part after `/api/cloud-connector`.
+    pub fn request(&self, method: &str, path: &str) -> reqwest::RequestBuilder {
         match self {
             Self::Embedded(connector) => connector.request(method, path),
             Self::Distributed(distributed) => distributed.process.request(method, path),

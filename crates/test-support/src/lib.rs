@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 pub use certs::Certs;
 pub use clock_offset::ClockOffset;
 pub use connector::{Connector, connector_command};
-pub use deployment::{Deployment, DeploymentMode};
+pub use deployment::{Deployment, DeploymentMode, Settings};
 pub use mqtt::RawClient;
 
 /// Maximum time that a test waits for an expected condition. The timeout is long, because the

@@ -231,8 +231,13 @@ impl RawClient {
     /// Sends `bytes` and ignores errors. If the broker closed the connection, the next read
     /// returns `None`.
     pub async fn write(&mut self, bytes: &[u8]) {
-        let _ = self.stream.write_all(bytes).await;
-        let _ = self.stream.flush().await;
+        let _ = self.try_write(bytes).await;
+    }
+
+    /// Sends `bytes`. Fails if the broker closed the connection.
+    pub async fn try_write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.stream.write_all(bytes).await?;
+        self.stream.flush().await
     }
 
     fn allocate_packet_id(&mut self) -> u16 {
@@ -439,6 +444,16 @@ impl RawClient {
 }
 
 /// Encodes a string in the MQTT format: a length of two bytes, followed by UTF-8.
+/// Encodes a PUBLISH packet of MQTT 3.1.1 with QoS 0 or 1. The packet identifier is 1.
+pub fn encode_publish(topic: &str, qos: u8, payload: &[u8]) -> Vec<u8> {
+    let mut body = encode_string(topic);
+    if qos > 0 {
+        body.extend([0, 1]);
+    }
+    body.extend(payload);
+    encode_packet(FIRST_BYTE_PUBLISH_QOS0 | (qos << 1), &body)
+}
+
 fn encode_string(string: &str) -> Vec<u8> {
     let mut bytes = u16::try_from(string.len()).unwrap().to_be_bytes().to_vec();
     bytes.extend(string.as_bytes());

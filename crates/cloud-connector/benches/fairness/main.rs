@@ -1,0 +1,162 @@
+//! Measures whether clients and callers that misbehave slow down others.
+//!
+//! Each attack runs twice: first against a socket that discards everything, then against the
+//! connector. The attack uses the same CPU time in both runs, so the ratio of the two latencies shows
+//! only what the connector does with the attack.
+//!
+//! Start this benchmark with `make bench-fairness`. It prints a table, writes
+//! target/bench/fairness.json, and exits with 1 if a limit is exceeded. Arguments select parts.
+
+mod attack;
+mod discard;
+mod victims;
+
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use support::report::{self, Goal, Measurement};
+use support::repository_root;
+use test_support::{Deployment, Settings};
+
+use attack::{Attack, AttackKind};
+use victims::{Latencies, Victims};
+
+const RESULT_FILE: &str = "target/bench/fairness.json";
+/// Names of the parts of the benchmark. Arguments select parts by name.
+const PART_NAMES: [&str; 2] = ["embedded", "distributed"];
+/// Maximum ratio of the latency during the attack to the latency during the discarded attack.
+const MAX_RATIO: f64 = 5.0;
+/// With an inventory that is not available, reports fail. There is no attack by clients.
+const MISSING_INVENTORY_TOPIC: Settings<'static> = &[("inventory.topic", "missing")];
+
+fn main() -> ExitCode {
+    match run_parts() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("bench-fairness: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs the selected parts. Returns whether all limits are met.
+fn run_parts() -> Result<bool> {
+    let parts = support::select_parts(support::args_without_flags(), &PART_NAMES)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    let mut all_measurements = Vec::new();
+    for part in parts {
+        let is_embedded = part == "embedded";
+        for kind in AttackKind::ALL {
+            let measurements = runtime.block_on(measure_attack(is_embedded, kind))?;
+            report::print_table(&measurements);
+            report::write_json(&measurements, &repository_root().join(RESULT_FILE))?;
+            all_measurements.extend(measurements);
+        }
+        let measurements = runtime.block_on(measure_inventory_outage(is_embedded))?;
+        report::print_table(&measurements);
+        report::write_json(&measurements, &repository_root().join(RESULT_FILE))?;
+        all_measurements.extend(measurements);
+    }
+    Ok(all_measurements.iter().all(Measurement::meets_goal))
+}
+
+async fn start(is_embedded: bool, settings: Settings<'_>) -> Deployment {
+    if is_embedded {
+        Deployment::embedded(settings).await
+    } else {
+        Deployment::distributed(settings).await
+    }
+}
+
+async fn measure_attack(is_embedded: bool, kind: AttackKind) -> Result<Vec<Measurement>> {
+    let deployment = start(is_embedded, &[]).await;
+    let victims = Victims::connect(&deployment).await?;
+    let discard_address = discard::listen().await?;
+
+    let attack = Attack::start(kind, &discard_address, None);
+    let expected = victims.measure(&deployment).await?;
+    attack.stop().await;
+
+    let attack = Attack::start(kind, &deployment.mqtt_address(), Some(&deployment));
+    let observed = victims.measure(&deployment).await?;
+    let connect_count = attack.stop().await;
+    let name = format!("{}, {}", mode_name(is_embedded), kind.name());
+    let mut measurements = ratios(&name, &expected, &observed);
+    measurements.push(Measurement {
+        name: format!("{name}: connections of the attackers"),
+        details: String::new(),
+        value: connect_count as f64,
+        unit: "",
+        goal: Goal::None,
+    });
+    Ok(measurements)
+}
+
+/// Compares a connector whose inventory reports fail with a connector whose reports are delivered.
+async fn measure_inventory_outage(is_embedded: bool) -> Result<Vec<Measurement>> {
+    let deployment = start(is_embedded, &[]).await;
+    let victims = Victims::connect(&deployment).await?;
+    let expected = victims.measure(&deployment).await?;
+    drop((victims, deployment));
+
+    let settings = if is_embedded {
+        &[]
+    } else {
+        MISSING_INVENTORY_TOPIC
+    };
+    let deployment = start(is_embedded, settings).await;
+    if let Deployment::Embedded(connector) = &deployment {
+        // Opening a named pipe for writing waits until a process reads the pipe.
+        let file = connector.data_dir().join("inventory.ndjson");
+        let _ = std::fs::remove_file(&file);
+        let status = std::process::Command::new("mkfifo").arg(&file).status()?;
+        anyhow::ensure!(status.success(), "mkfifo failed");
+    }
+    let victims = Victims::connect(&deployment).await?;
+    let observed = victims.measure(&deployment).await?;
+    let name = format!("{}, inventory outage", mode_name(is_embedded));
+    Ok(ratios(&name, &expected, &observed))
+}
+
+fn mode_name(is_embedded: bool) -> &'static str {
+    if is_embedded {
+        "embedded"
+    } else {
+        "distributed"
+    }
+}
+
+fn ratios(name: &str, expected: &Latencies, observed: &Latencies) -> Vec<Measurement> {
+    let ratio = |what: &str, expected_ms: f64, observed_ms: f64| Measurement {
+        name: format!("{name}: {what}, p99"),
+        details: format!("{observed_ms:.1} ms ÷ {expected_ms:.1} ms"),
+        value: observed_ms / expected_ms,
+        unit: "",
+        goal: Goal::AtMost(MAX_RATIO),
+    };
+    vec![
+        ratio(
+            "publish to visible",
+            expected.visible_p99_ms,
+            observed.visible_p99_ms,
+        ),
+        ratio(
+            "message of a caller",
+            expected.message_p99_ms,
+            observed.message_p99_ms,
+        ),
+        Measurement {
+            name: format!("{name}: failed messages of a caller"),
+            details: format!("{} of {}", observed.failed_messages, observed.messages),
+            value: observed.failed_messages as f64,
+            unit: "",
+            goal: Goal::AtMost(0.0),
+        },
+    ]
+}
