@@ -109,7 +109,10 @@ mod tests {
 
     #[test]
     fn payload_that_arrives_in_parts_is_truncated_like_a_complete_payload() {
-        let payload: Vec<u8> = (0..=255).cycle().take(TRUNCATED_PAYLOAD_BYTES * 2).collect();
+        let payload: Vec<u8> = (0..=255)
+            .cycle()
+            .take(TRUNCATED_PAYLOAD_BYTES * 2)
+            .collect();
         let mut truncator = PayloadTruncator::default();
         for part in payload.chunks(TRUNCATED_PAYLOAD_BYTES / 3) {
             truncator.append(part);

@@ -20,9 +20,7 @@ pub use channel::{Channel, Direction};
 pub use client_message::{ClientMessage, ClientResponse, HandshakeError, OnlineMessage};
 pub use dialect::{Dialect, EncodedMessage};
 pub use handshake::HandshakeTopicLevels;
-pub use inbound::{
-    InboundMessage, OriginalPayload, PayloadTruncator, TRUNCATED_PAYLOAD_BYTES,
-};
+pub use inbound::{InboundMessage, OriginalPayload, PayloadTruncator, TRUNCATED_PAYLOAD_BYTES};
 pub use registry::{DIALECTS, DialectSettings, find_dialect};
 pub use rejection::Rejection;
 pub use topics::{ChannelTopic, ClientTopic, TopicScheme};
