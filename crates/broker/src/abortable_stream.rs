@@ -1,4 +1,4 @@
-//! A client's network stream, plain or TLS, that another task can abort.
+//! A client's stream that another task can abort.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,29 +7,10 @@ use std::task::{Context, Poll};
 
 use mqtt5::broker::transport::WebSocketTransport;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
-use tokio_rustls::server::TlsStream;
 
+use super::client_stream::ClientStream;
 use super::packet_reader::PacketReader;
 use super::stream_handle::StreamHandle;
-
-pub(super) enum ClientStream {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
-}
-
-impl AsyncRead for ClientStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match &mut *self {
-            Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
-            Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
-        }
-    }
-}
 
 /// The stream through which `mqtt5` reads and writes packets.
 ///
@@ -38,8 +19,9 @@ impl AsyncRead for ClientStream {
 /// that `mqtt5` reads.
 ///
 /// The plain and TLS transports of `mqtt5` use concrete stream types that cannot be aborted. The
-/// WebSocket transport accepts any stream, so this type implements [`WebSocketTransport`]. The
-/// stream contains plain MQTT packets, without WebSocket frames.
+/// WebSocket transport accepts any stream, so this type implements [`WebSocketTransport`]. `mqtt5`
+/// reads and writes plain MQTT packets. If the client uses WebSocket, [`ClientStream`] adds and
+/// removes the frames.
 pub(super) struct AbortableStream {
     stream: ClientStream,
     peer: SocketAddr,
@@ -92,24 +74,15 @@ impl AsyncWrite for AbortableStream {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         self.handle.check_not_aborted()?;
-        match &mut self.stream {
-            ClientStream::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
-            ClientStream::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
-        }
+        Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.handle.check_not_aborted()?;
-        match &mut self.stream {
-            ClientStream::Plain(stream) => Pin::new(stream).poll_flush(context),
-            ClientStream::Tls(stream) => Pin::new(stream).poll_flush(context),
-        }
+        Pin::new(&mut self.stream).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.stream {
-            ClientStream::Plain(stream) => Pin::new(stream).poll_shutdown(context),
-            ClientStream::Tls(stream) => Pin::new(stream).poll_shutdown(context),
-        }
+        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }

@@ -1,5 +1,6 @@
-//! Accepts connections. Each connection has its own task, which also performs the TLS handshake.
-//! Therefore a peer that sends nothing does not delay other peers.
+//! Accepts connections, within the limits per process and per address. Each connection has its own
+//! task, which also performs the handshakes. Therefore a peer that sends nothing does not delay other
+//! peers.
 
 use std::collections::HashMap;
 use std::io;
@@ -7,20 +8,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mqtt5::broker::client_handler::ClientHandler;
-use mqtt5::broker::transport::BrokerTransport;
 use parking_lot::Mutex;
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpSocket};
 
-use super::abortable_stream::{AbortableStream, ClientStream};
-use super::packet_reader::PacketReader;
-use super::pending_connections::PendingSlot;
-use super::rejection::RejectionReason;
-use super::session::ClientSession;
-use super::stream_handle::StreamHandle;
-use super::tls::common_name;
-use super::{BindError, BrokerState, metrics};
-use domain::ClientId;
+use super::rejection::{RejectedPeer, RejectionReason};
+use super::serve_connection::serve_connection;
+use super::{BindError, BrokerState};
 use network::tls_server::ServerTls;
 use service::LogThrottle;
 use service::TaskGroup;
@@ -71,9 +64,12 @@ pub(super) async fn accept_connections(
         };
         match accepted {
             Ok((stream, peer)) => {
-                let reject = |reason: RejectionReason| {
-                    metrics::count_broker_rejection(reason.as_str(), &peer);
+                let rejected_peer = RejectedPeer {
+                    address: peer,
+                    certificate_name: None,
+                    client_id: None,
                 };
+                let reject = |reason| state.rejections.report(reason, rejected_peer);
                 let Some(slot) = ConnectionSlot::acquire(&state, peer.ip()) else {
                     reject(RejectionReason::TooManyConnections);
                     continue;
@@ -85,12 +81,13 @@ pub(super) async fn accept_connections(
                 };
                 let connection =
                     serve_connection(state.clone(), stream, peer, tls.clone(), pending_slot);
+                let rejections = state.rejections.clone();
                 tasks.spawn_item("mqtt_connection", async move {
                     tokio::select! {
                         () = connection => {}
                         Ok(()) = replaced => {
                             let reason = RejectionReason::PendingConnectionReplaced;
-                            metrics::count_broker_rejection(reason.as_str(), &peer);
+                            rejections.report(reason, rejected_peer);
                         }
                     }
                     drop(slot);
@@ -105,84 +102,6 @@ pub(super) async fn accept_connections(
             }
         }
     }
-}
-
-async fn serve_connection(
-    state: Arc<BrokerState>,
-    stream: TcpStream,
-    peer: SocketAddr,
-    tls: Option<Arc<ServerTls>>,
-    pending_slot: PendingSlot,
-) {
-    // Disables Nagle's algorithm, which would delay small packets.
-    let _ = stream.set_nodelay(true);
-    let (stream, certificate_name) = match tls {
-        None => (ClientStream::Plain(stream), None),
-        // The future of the handshake is boxed, because an open connection would keep its memory.
-        Some(tls) => match Box::pin(perform_tls_handshake(&state, stream, peer, &tls)).await {
-            Some((stream, common_name)) => (stream, Some(common_name)),
-            None => return,
-        },
-    };
-    let handle = StreamHandle::default();
-    let limits = state.packet_limits.clone();
-    let packet_reader = PacketReader::new(limits, peer, handle.clone(), pending_slot);
-    let stream = AbortableStream::new(stream, peer, handle.clone(), packet_reader);
-    let session = Arc::new(ClientSession::new(
-        state.clone(),
-        peer,
-        certificate_name,
-        handle,
-    ));
-    let mut config = state.connection_config.clone();
-    config.event_handler = Some(session.clone());
-    let handler = ClientHandler::new(
-        BrokerTransport::WebSocket(Box::new(stream)),
-        peer,
-        Arc::new(config),
-        state.router.clone(),
-        session.clone(),
-        Some(state.storage.clone()),
-        state.stats.clone(),
-        state.resource_monitor.clone(),
-        state.disconnect_all_signal.subscribe(),
-    );
-    // Without the box, the handler would use memory twice: as a variable, and in its future.
-    if let Err(error) = Box::pin(handler.run()).await {
-        tracing::debug!(%peer, %error, "MQTT connection closed");
-    }
-    session.close();
-}
-
-/// Performs the TLS handshake. Returns the encrypted stream and the common name of the client
-/// certificate. Returns `None` if the connection was rejected.
-async fn perform_tls_handshake(
-    state: &BrokerState,
-    stream: TcpStream,
-    peer: SocketAddr,
-    tls: &ServerTls,
-) -> Option<(ClientStream, ClientId)> {
-    let reject = |reason: RejectionReason| metrics::count_broker_rejection(reason.as_str(), &peer);
-    let timeout = state.settings.handshake_timeout.get();
-    let stream = match tokio::time::timeout(timeout, tls.acceptor().accept(stream)).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => {
-            tracing::debug!(%peer, %error, "TLS handshake failed");
-            reject(RejectionReason::TlsHandshakeFailed);
-            return None;
-        }
-        Err(_) => {
-            reject(RejectionReason::TlsHandshakeTimeout);
-            return None;
-        }
-    };
-    let client_certificates = stream.get_ref().1.peer_certificates();
-    let Some(common_name) = client_certificates.and_then(|chain| common_name(chain.first()?))
-    else {
-        reject(RejectionReason::NoCommonName);
-        return None;
-    };
-    Some((ClientStream::Tls(Box::new(stream)), common_name))
 }
 
 /// Limits the number of open connections, in total and per IP address.

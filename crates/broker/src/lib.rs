@@ -10,20 +10,28 @@
 
 mod abortable_stream;
 mod accept;
+mod budget_reports;
+mod client_stream;
+mod connack;
+mod connect_packet;
 mod error;
 mod large_packets;
 mod live_connections;
 mod message_sink;
 pub mod metrics;
+mod network_stream;
 mod packet_format;
 mod packet_reader;
 mod pending_connections;
 mod publish;
 mod rejection;
+mod serve_connection;
 mod session;
 mod settings;
 mod stream_handle;
+mod takeovers;
 mod tls;
+mod websocket;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -43,20 +51,23 @@ use domain::{ClientId, Clock};
 use network::tls_server::ServerTls;
 use protocol::TopicScheme;
 use service::rate_limit::RateLimiter;
-use service::{ByteBudget, TaskGroup};
+use service::{ByteBudget, ClientBudgetSettings, ClientBudgets, TaskGroup};
 
 pub use accept::bind;
 pub use error::BindError;
 pub use message_sink::{MessageSink, PendingWrite, PreparedMessage};
 pub use publish::PublishError;
-pub use settings::{BrokerSettings, BrokerTlsSettings, ConnectLimit};
+pub use settings::{BrokerSettings, BrokerTlsSettings, BrokerWebSocketSettings, ConnectLimit};
 pub use tls::read_tls;
 
 use accept::ConnectionLimits;
+use budget_reports::BudgetReports;
 use large_packets::LargePackets;
 use live_connections::LiveConnections;
 use packet_reader::PacketLimits;
 use pending_connections::PendingConnections;
+use rejection::Rejections;
+use takeovers::TakeoverDetector;
 
 /// Time for which `mqtt5` stores the session of a disconnected client in memory.
 const SESSION_EXPIRY: Duration = Duration::from_mins(5);
@@ -79,11 +90,25 @@ const RESERVED_FILE_DESCRIPTORS: u64 = 200;
 
 /// Bound sockets of the broker. Startup binds the sockets before it changes files. Therefore an
 /// error such as "port in use" does not leave changed files.
+///
+/// All listeners accept MQTT with and without WebSocket. The WebSocket listeners have another port.
 pub struct Listeners {
     /// Listener without TLS, on a loopback address.
     pub plain: Option<TcpListener>,
-    /// Listener with mutual TLS, and its certificates.
-    pub tls: Option<(TcpListener, Arc<ServerTls>)>,
+    /// WebSocket listener without TLS, on a loopback address.
+    pub websocket: Option<TcpListener>,
+    /// Listeners with mutual TLS.
+    pub tls: Option<TlsListeners>,
+}
+
+/// Bound sockets of the broker for connections with mutual TLS.
+pub struct TlsListeners {
+    /// Listener for MQTT.
+    pub mqtt: Option<TcpListener>,
+    /// Listener for MQTT over WebSocket.
+    pub websocket: Option<TcpListener>,
+    /// Certificates of both listeners.
+    pub certificates: Arc<ServerTls>,
 }
 
 /// The broker. It serves clients while [`Broker::accept_connections`] and
@@ -114,7 +139,11 @@ struct BrokerState {
     connect_rate_limiter: RateLimiter<ClientId>,
     connection_limits: ConnectionLimits,
     pending_connections: Arc<PendingConnections>,
+    /// Budget for the CONNECT packets that are not small.
+    connect_budget: ByteBudget,
     packet_limits: Arc<PacketLimits>,
+    rejections: Arc<Rejections>,
+    takeovers: TakeoverDetector,
     /// True after shutdown has begun. The broker then accepts no messages and discards last wills.
     /// Otherwise shutdown, which closes all connections, would mark all clients as disconnected.
     is_shutting_down: AtomicBool,
@@ -128,12 +157,13 @@ impl Broker {
     #[must_use]
     pub fn new(
         settings: BrokerSettings,
+        client_budget: ClientBudgetSettings,
         topics: TopicScheme,
         sink: Arc<dyn MessageSink>,
         clock: Arc<dyn Clock>,
         message_budget: ByteBudget,
     ) -> Self {
-        let state = BrokerState::new(settings, topics, sink, clock, message_budget);
+        let state = BrokerState::new(settings, client_budget, topics, sink, clock, message_budget);
         Self {
             state: Arc::new(state),
         }
@@ -150,8 +180,8 @@ impl Broker {
         accept::accept_connections(self.state, listener, tls, tasks).await;
     }
 
-    /// Periodically removes expired MQTT sessions and the token buckets that are full again. A full
-    /// bucket has the same effect as a new bucket. Returns when `tasks` is cancelled.
+    /// Periodically removes expired MQTT sessions, old takeovers, and the token buckets that are full
+    /// again. A full bucket has the same effect as a new bucket. Returns when `tasks` is cancelled.
     pub async fn run_housekeeping(self, tasks: TaskGroup) {
         let state = self.state;
         loop {
@@ -165,6 +195,8 @@ impl Broker {
             state.router.sweep_sessions().await;
             state.resource_monitor.cleanup_expired_windows().await;
             state.connect_rate_limiter.remove_full_buckets();
+            state.packet_limits.client_budgets.remove_full_budgets();
+            state.takeovers.remove_old();
         }
     }
 
@@ -218,11 +250,13 @@ impl Broker {
 impl BrokerState {
     fn new(
         settings: BrokerSettings,
+        client_budget: ClientBudgetSettings,
         topics: TopicScheme,
         sink: Arc<dyn MessageSink>,
         clock: Arc<dyn Clock>,
         message_budget: ByteBudget,
     ) -> Self {
+        let rejections = Arc::new(Rejections::new());
         let storage = Arc::new(DynamicStorage::Memory(MemoryBackend::with_queue_limits(
             SESSION_QUEUE_LIMITS,
         )));
@@ -251,12 +285,17 @@ impl BrokerState {
             pending_connections: Arc::new(PendingConnections::new(
                 settings.max_pending_connections,
             )),
+            connect_budget: ByteBudget::new(LARGE_CONNECT_PACKETS_BUDGET),
             packet_limits: Arc::new(PacketLimits {
                 max_packet_size: settings.max_packet_size,
                 packet_timeout: settings.packet_timeout.get(),
                 large_packets: Arc::new(LargePackets::new(message_budget)),
-                connect_budget: ByteBudget::new(LARGE_CONNECT_PACKETS_BUDGET),
+                client_budgets: Arc::new(ClientBudgets::new(client_budget)),
+                budget_reports: Arc::new(BudgetReports::new()),
+                rejections: rejections.clone(),
             }),
+            rejections,
+            takeovers: TakeoverDetector::new(),
             settings,
             is_shutting_down: AtomicBool::new(false),
             is_disconnecting_all: AtomicBool::new(false),
@@ -281,7 +320,9 @@ fn connection_config(settings: &BrokerSettings) -> BrokerConfig {
     config.max_subscriptions_per_client = 0;
     config.wildcard_subscription_available = false;
     config.shared_subscription_available = false;
-    config.topic_alias_maximum = 16;
+    // The packet reader may drop a QoS 0 packet before `mqtt5` gets it. If the packet defined a topic
+    // alias, later packets with this alias would be invalid.
+    config.topic_alias_maximum = 0;
     config.sys_topics_enabled = false;
     config
 }

@@ -11,10 +11,13 @@
 //! disconnects in the order in which this module accepted them.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::net::SocketAddr;
 
 use parking_lot::Mutex;
 
 use super::metrics;
+use super::stream_handle::StreamHandle;
 use domain::ClientId;
 
 /// Generation number of a connection. A later connection has a higher number.
@@ -28,24 +31,68 @@ pub(super) struct LiveConnections {
 #[derive(Default)]
 struct Inner {
     last_generation: Generation,
-    /// Generation numbers of the current connections of each client. A client has two connections
-    /// only while a new connection replaces the previous connection.
-    generations_by_client: HashMap<ClientId, Vec<Generation>>,
+    /// The current connections of each client. A client has two connections only while a new
+    /// connection replaces the previous connection.
+    connections_by_client: HashMap<ClientId, Vec<LiveConnection>>,
+}
+
+struct LiveConnection {
+    generation: Generation,
+    peer: SocketAddr,
+    stream: StreamHandle,
+}
+
+/// A registered connection.
+pub(super) struct Registration {
+    pub generation: Generation,
+    /// The connection that the registered connection replaces.
+    pub replaced: Option<ReplacedConnection>,
+}
+
+/// A connection whose client has opened another connection.
+pub(super) struct ReplacedConnection {
+    pub peer: SocketAddr,
+    /// Whether the client had received its CONNACK packet and then used the connection.
+    pub was_in_use: bool,
 }
 
 impl LiveConnections {
-    /// Adds an authenticated connection. Returns the generation number of the connection.
-    pub fn register(&self, client: &ClientId) -> Generation {
+    /// Adds an authenticated connection.
+    pub fn register(
+        &self,
+        client: &ClientId,
+        peer: SocketAddr,
+        stream: StreamHandle,
+    ) -> Registration {
         let mut inner = self.inner.lock();
         inner.last_generation += 1;
         let generation = inner.last_generation;
-        inner
-            .generations_by_client
-            .entry(client.clone())
-            .or_default()
-            .push(generation);
-        metrics::set_broker_connections(inner.generations_by_client.len());
-        generation
+        let connection = LiveConnection {
+            generation,
+            peer,
+            stream,
+        };
+        let replaced = match inner.connections_by_client.entry(client.clone()) {
+            Entry::Vacant(entry) => {
+                // Allocates memory for one connection. Most clients never have two.
+                entry.insert(vec![connection]);
+                None
+            }
+            Entry::Occupied(entry) => {
+                let connections = entry.into_mut();
+                let replaced = connections.last().map(|previous| ReplacedConnection {
+                    peer: previous.peer,
+                    was_in_use: previous.stream.has_packet_after_connect(),
+                });
+                connections.push(connection);
+                replaced
+            }
+        };
+        metrics::set_broker_connections(inner.connections_by_client.len());
+        Registration {
+            generation,
+            replaced,
+        }
     }
 
     /// Removes a connection. If the client has no other connection, calls `on_disconnected` and
@@ -57,14 +104,14 @@ impl LiveConnections {
         on_disconnected: impl FnOnce() -> T,
     ) -> Option<T> {
         let mut inner = self.inner.lock();
-        let generations = inner.generations_by_client.get_mut(client)?;
-        let count_before = generations.len();
-        generations.retain(|other| *other != generation);
-        if !generations.is_empty() || generations.len() == count_before {
+        let connections = inner.connections_by_client.get_mut(client)?;
+        let count_before = connections.len();
+        connections.retain(|other| other.generation != generation);
+        if !connections.is_empty() || connections.len() == count_before {
             return None;
         }
-        inner.generations_by_client.remove(client);
-        metrics::set_broker_connections(inner.generations_by_client.len());
+        inner.connections_by_client.remove(client);
+        metrics::set_broker_connections(inner.connections_by_client.len());
         Some(on_disconnected())
     }
 
@@ -78,10 +125,12 @@ impl LiveConnections {
         action: impl FnOnce() -> T,
     ) -> Option<T> {
         let inner = self.inner.lock();
-        let is_superseded = inner
-            .generations_by_client
-            .get(client)
-            .is_some_and(|generations| generations.iter().any(|other| *other > generation));
+        let connections = inner.connections_by_client.get(client);
+        let is_superseded = connections.is_some_and(|connections| {
+            connections
+                .iter()
+                .any(|other| other.generation > generation)
+        });
         (!is_superseded).then(action)
     }
 
@@ -92,11 +141,11 @@ impl LiveConnections {
         action: impl FnOnce() -> T,
     ) -> Option<T> {
         let inner = self.inner.lock();
-        (!inner.generations_by_client.contains_key(client)).then(action)
+        (!inner.connections_by_client.contains_key(client)).then(action)
     }
 
     pub fn is_connected(&self, client: &ClientId) -> bool {
-        self.inner.lock().generations_by_client.contains_key(client)
+        self.inner.lock().connections_by_client.contains_key(client)
     }
 }
 
@@ -108,11 +157,34 @@ mod tests {
         ClientId::new("c").unwrap()
     }
 
+    fn register(connections: &LiveConnections) -> Generation {
+        let peer = SocketAddr::from(([127, 0, 0, 1], 1));
+        let stream = StreamHandle::default();
+        let registration = connections.register(&test_client(), peer, stream);
+        registration.generation
+    }
+
+    #[test]
+    fn registration_reports_the_replaced_connection() {
+        let connections = LiveConnections::default();
+        let peers = [1, 2, 3].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        let stream = StreamHandle::default();
+        let register = |peer| {
+            let registration = connections.register(&test_client(), peer, stream.clone());
+            let replaced = registration.replaced;
+            replaced.map(|replaced| (replaced.peer, replaced.was_in_use))
+        };
+        assert_eq!(register(peers[0]), None);
+        assert_eq!(register(peers[1]), Some((peers[0], false)));
+        stream.set_has_packet_after_connect();
+        assert_eq!(register(peers[2]), Some((peers[1], true)));
+    }
+
     #[test]
     fn client_is_disconnected_when_its_last_connection_closes() {
         let connections = LiveConnections::default();
-        let old_generation = connections.register(&test_client());
-        let new_generation = connections.register(&test_client());
+        let old_generation = register(&connections);
+        let new_generation = register(&connections);
         assert_eq!(
             connections.unregister(&test_client(), old_generation, || ()),
             None
@@ -128,12 +200,12 @@ mod tests {
     #[test]
     fn messages_of_the_older_connection_are_ignored_while_a_newer_connection_exists() {
         let connections = LiveConnections::default();
-        let old_generation = connections.register(&test_client());
+        let old_generation = register(&connections);
         assert_eq!(
             connections.run_unless_superseded(&test_client(), old_generation, || ()),
             Some(())
         );
-        let new_generation = connections.register(&test_client());
+        let new_generation = register(&connections);
         assert_eq!(
             connections.run_unless_superseded(&test_client(), old_generation, || ()),
             None
@@ -147,8 +219,8 @@ mod tests {
     #[test]
     fn messages_of_the_older_connection_are_accepted_after_the_newer_connection_closes() {
         let connections = LiveConnections::default();
-        let old_generation = connections.register(&test_client());
-        let new_generation = connections.register(&test_client());
+        let old_generation = register(&connections);
+        let new_generation = register(&connections);
         assert_eq!(
             connections.unregister(&test_client(), new_generation, || ()),
             None
@@ -166,13 +238,13 @@ mod tests {
     #[test]
     fn last_will_of_a_closed_connection_is_accepted_unless_the_client_has_reconnected() {
         let connections = LiveConnections::default();
-        let old_generation = connections.register(&test_client());
+        let old_generation = register(&connections);
         connections.unregister(&test_client(), old_generation, || ());
         assert_eq!(
             connections.run_unless_superseded(&test_client(), old_generation, || ()),
             Some(())
         );
-        connections.register(&test_client());
+        register(&connections);
         assert_eq!(
             connections.run_unless_superseded(&test_client(), old_generation, || ()),
             None

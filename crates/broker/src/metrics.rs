@@ -1,6 +1,4 @@
-//! Metrics of the embedded broker. Some functions also write a log line.
-//!
-//! These log lines have level debug, because clients can cause the events at a high rate.
+//! Metrics of the embedded broker.
 
 use metrics::{counter, describe_counter, describe_gauge, gauge};
 
@@ -9,6 +7,8 @@ use domain::ClientId;
 const BROKER_CONNECTIONS: &str = "cloud_connector_broker_connections";
 const BROKER_REJECTIONS: &str = "cloud_connector_broker_rejections_total";
 const CONNECTIONS_ABORTED: &str = "cloud_connector_broker_connections_aborted_total";
+const REPEATED_TAKEOVERS: &str = "cloud_connector_broker_repeated_takeovers_total";
+const BUDGET_EXCEEDED: &str = "cloud_connector_client_budget_exceeded_total";
 
 /// Registers the help texts of these metrics. Call this function after the metrics recorder is
 /// installed, because earlier registrations are discarded.
@@ -25,6 +25,15 @@ pub fn describe() {
         CONNECTIONS_ABORTED,
         "MQTT connections closed because a message was not stored within broker.ack_timeout"
     );
+    describe_counter!(
+        REPEATED_TAKEOVERS,
+        "Sessions taken over by another connection with the same client id, if this happened at \
+         least three times within a minute"
+    );
+    describe_counter!(
+        BUDGET_EXCEEDED,
+        "Messages of clients that exceed client_budget, by action"
+    );
 }
 
 /// Sets the number of clients connected to the embedded broker.
@@ -32,14 +41,20 @@ pub fn set_broker_connections(count: usize) {
     gauge!(BROKER_CONNECTIONS).set(count as f64);
 }
 
-/// Counts a rejected MQTT connection, publish or subscription. `peer` is the client id. Before the
-/// client is authenticated, `peer` is the socket address.
-///
-/// The log line has level debug. Otherwise many clients that reconnect at once could fill the disk
-/// with log lines.
-pub fn count_broker_rejection(reason: &'static str, peer: &dyn std::fmt::Display) {
+/// Counts a rejected MQTT connection, publish or subscription.
+pub fn count_rejection(reason: &'static str) {
     counter!(BROKER_REJECTIONS, "reason" => reason).increment(1);
-    tracing::debug!(reason, %peer, "rejected by the broker");
+}
+
+/// Counts a takeover of a session that is one of several within a short time.
+pub fn count_repeated_takeover() {
+    counter!(REPEATED_TAKEOVERS).increment(1);
+}
+
+/// Counts a message of a client that is over its budget. `action` is what the broker did with the
+/// message.
+pub fn count_budget_exceeded(action: &'static str) {
+    counter!(BUDGET_EXCEEDED, "action" => action).increment(1);
 }
 
 /// Counts an aborted MQTT connection: the broker closed the connection, because a message was not

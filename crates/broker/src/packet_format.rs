@@ -6,6 +6,12 @@ use std::io;
 pub(super) const CONNECT: u8 = 1;
 /// Packet type of PUBLISH.
 pub(super) const PUBLISH: u8 = 3;
+/// Packet type of SUBSCRIBE.
+pub(super) const SUBSCRIBE: u8 = 8;
+/// Packet type of UNSUBSCRIBE.
+pub(super) const UNSUBSCRIBE: u8 = 10;
+/// Packet type of PINGREQ.
+pub(super) const PINGREQ: u8 = 12;
 
 /// Maximum length of the field that contains the length of a packet.
 const MAX_LENGTH_FIELD_BYTES: usize = 4;
@@ -43,6 +49,11 @@ impl FixedHeader {
         self.first_byte >> 4
     }
 
+    /// Returns the quality of service of a PUBLISH packet.
+    pub fn qos(&self) -> u8 {
+        publish_qos(self.first_byte)
+    }
+
     /// Returns the length of the complete packet in bytes.
     pub fn packet_len(&self) -> usize {
         self.header_len + self.body_len
@@ -61,8 +72,7 @@ pub(super) fn publish_payload_offset(
 ) -> io::Result<usize> {
     let topic_len = body.first_chunk::<2>().ok_or_else(malformed)?;
     let mut offset = 2 + usize::from(u16::from_be_bytes(*topic_len));
-    let qos = (first_byte >> 1) & 0b11;
-    if qos > 0 {
+    if publish_qos(first_byte) > 0 {
         // The packet identifier.
         offset += 2;
     }
@@ -76,6 +86,10 @@ pub(super) fn publish_payload_offset(
         return Err(malformed());
     }
     Ok(offset)
+}
+
+fn publish_qos(first_byte: u8) -> u8 {
+    (first_byte >> 1) & 0b11
 }
 
 /// Encodes a packet.

@@ -1,8 +1,24 @@
-//! Reasons for which the broker rejects a connection, a publish or a subscription.
+//! Reasons for which the broker rejects a connection, a publish or a subscription, and their reports to
+//! operators.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::metrics;
+use domain::ClientId;
+use service::LogLimiter;
+
+/// Minimum time between two log lines with the same reason.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
+/// Number of reasons for which there are log lines. Larger than the number of all reasons.
+const MAX_LOGGED_REASONS: usize = 100;
+/// Maximum number of characters of a client id in a log line. A rejected client id can be longer than
+/// a valid one.
+const MAX_LOGGED_ID_CHARS: usize = 255;
 
 /// Why the broker rejected a connection, a publish or a subscription. Used as the label `reason` of
 /// the metric `cloud_connector_broker_rejections_total`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum RejectionReason {
     /// `broker.max_connections` or `broker.max_connections_per_address` is reached.
     TooManyConnections,
@@ -16,6 +32,16 @@ pub(super) enum RejectionReason {
     TlsHandshakeTimeout,
     /// The client certificate does not have exactly one common name that is a valid client id.
     NoCommonName,
+    /// The request of a WebSocket client is not valid or not allowed.
+    WebSocketHandshakeFailed,
+    /// The CONNECT packet was not complete in time.
+    ConnectTimeout,
+    /// The first packet of the connection is not a CONNECT packet.
+    NoConnectPacket,
+    MalformedConnect,
+    UnsupportedProtocolVersion,
+    /// The client wants to authenticate with AUTH packets.
+    UnsupportedAuthentication,
     ShuttingDown,
     InvalidClientId,
     /// The client id differs from the common name of the client certificate.
@@ -29,18 +55,14 @@ pub(super) enum RejectionReason {
     /// The last will is not an offline message. The connection is accepted, but the broker will not
     /// publish the last will.
     WillNotOffline,
-    /// The first packet of the connection is not a CONNECT packet.
-    NoConnectPacket,
     /// The CONNECT packets of open connections use too much memory. Only CONNECT packets of more
     /// than 4 KiB are rejected for this reason.
     TooManyLargeConnectPackets,
     /// The packet exceeds `broker.max_packet_size`, or the lower limit of its packet type.
     PacketTooLarge,
-    /// The client did not complete a large packet within `broker.packet_timeout`, or sent nothing
-    /// for one second while other packets waited for memory.
+    /// The client did not complete a large packet in time, or sent nothing for one second while other
+    /// packets waited for memory.
     PacketTimeout,
-    /// The client sent a second CONNECT packet on the same connection.
-    RepeatedConnect,
     ForbiddenPublishTopic,
     ForbiddenSubscribeTopic,
 }
@@ -54,6 +76,12 @@ impl RejectionReason {
             Self::TlsHandshakeFailed => "tls_handshake_failed",
             Self::TlsHandshakeTimeout => "tls_handshake_timeout",
             Self::NoCommonName => "no_common_name",
+            Self::WebSocketHandshakeFailed => "websocket_handshake_failed",
+            Self::ConnectTimeout => "connect_timeout",
+            Self::NoConnectPacket => "no_connect_packet",
+            Self::MalformedConnect => "malformed_connect",
+            Self::UnsupportedProtocolVersion => "unsupported_protocol_version",
+            Self::UnsupportedAuthentication => "unsupported_authentication",
             Self::ShuttingDown => "shutting_down",
             Self::InvalidClientId => "invalid_client_id",
             Self::CnMismatch => "cn_mismatch",
@@ -61,13 +89,102 @@ impl RejectionReason {
             Self::Overloaded => "overloaded",
             Self::ForbiddenWillTopic => "forbidden_will_topic",
             Self::WillNotOffline => "will_not_offline",
-            Self::NoConnectPacket => "no_connect_packet",
             Self::TooManyLargeConnectPackets => "too_many_large_connect_packets",
             Self::PacketTooLarge => "packet_too_large",
             Self::PacketTimeout => "packet_timeout",
-            Self::RepeatedConnect => "repeated_connect",
             Self::ForbiddenPublishTopic => "forbidden_publish_topic",
             Self::ForbiddenSubscribeTopic => "forbidden_subscribe_topic",
         }
+    }
+
+    /// Returns the text for a client that is rejected at CONNECT. The text has less than 125 bytes.
+    pub fn explanation(self) -> Option<&'static str> {
+        match self {
+            Self::MalformedConnect => Some("the CONNECT packet is malformed"),
+            Self::UnsupportedAuthentication => Some("enhanced authentication is not supported"),
+            Self::ShuttingDown => Some("the broker is shutting down"),
+            Self::InvalidClientId => {
+                Some("the client id is empty, too long, or contains a forbidden character")
+            }
+            Self::CnMismatch => {
+                Some("the client id must be the common name of the client certificate")
+            }
+            Self::RateLimited => Some("this client id connects too often"),
+            Self::Overloaded | Self::TooManyLargeConnectPackets => Some("the broker is overloaded"),
+            Self::ForbiddenWillTopic => Some("the client may not publish to its will topic"),
+            Self::PacketTooLarge => Some("the CONNECT packet is too large"),
+            _ => None,
+        }
+    }
+}
+
+/// A peer whose connection, publish or subscription was rejected.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RejectedPeer<'a> {
+    pub address: SocketAddr,
+    /// The common name of the client certificate. `None` without TLS.
+    pub certificate_name: Option<&'a ClientId>,
+    /// The client id in the CONNECT packet, which may be invalid or the id of another client. `None`
+    /// before the CONNECT packet.
+    pub client_id: Option<&'a str>,
+}
+
+/// Counts and logs rejections.
+pub(super) struct Rejections {
+    log: LogLimiter<RejectionReason>,
+}
+
+impl Rejections {
+    pub fn new() -> Self {
+        Self {
+            log: LogLimiter::new(LOG_INTERVAL, MAX_LOGGED_REASONS),
+        }
+    }
+
+    /// Counts a rejection, and logs it if the last log line with this reason is old enough.
+    /// Otherwise clients that reconnect at once could fill the disk with log lines.
+    pub fn report(&self, reason: RejectionReason, peer: RejectedPeer<'_>) {
+        self.report_with_detail(reason, peer, None);
+    }
+
+    /// Like [`Rejections::report`], with a text for the log line.
+    pub fn report_with_detail(
+        &self,
+        reason: RejectionReason,
+        peer: RejectedPeer<'_>,
+        detail: Option<&str>,
+    ) {
+        metrics::count_rejection(reason.as_str());
+        let Some(suppressed_lines) = self.log.suppressed_if_due(&reason) else {
+            return;
+        };
+        // Strings are escaped in the log, so a client cannot forge log lines.
+        let client_id = peer.client_id.map(truncate_id);
+        tracing::info!(
+            reason = reason.as_str(),
+            client_id,
+            certificate_cn = peer.certificate_name.map(ClientId::as_str),
+            peer = %peer.address,
+            detail,
+            suppressed_lines,
+            "rejected by the broker"
+        );
+    }
+}
+
+fn truncate_id(id: &str) -> &str {
+    let end = id.char_indices().nth(MAX_LOGGED_ID_CHARS);
+    &id[..end.map_or(id.len(), |(index, _)| index)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logged_client_id_is_truncated_between_characters() {
+        assert_eq!(truncate_id("short"), "short");
+        let long_id = "ü".repeat(300);
+        assert_eq!(truncate_id(&long_id).chars().count(), MAX_LOGGED_ID_CHARS);
     }
 }

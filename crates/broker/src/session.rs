@@ -13,11 +13,14 @@ use mqtt5::packet::connect::ConnectPacket;
 use mqtt5::types::ReasonCode;
 
 use super::live_connections::Generation;
-use super::rejection::RejectionReason;
-use super::stream_handle::StreamHandle;
+use super::rejection::{RejectedPeer, RejectionReason};
+use super::stream_handle::{LargePayload, StreamHandle};
 use super::{BrokerState, PendingWrite, metrics};
 use domain::ClientId;
-use protocol::{ClientMessage, InboundMessage};
+use protocol::{ClientMessage, InboundMessage, OriginalPayload};
+
+/// Client ids with this prefix are reserved by `mqtt5`.
+const RESERVED_CLIENT_ID_PREFIX: &str = "cert:";
 
 /// The authorizer and event handler that `mqtt5` calls for one connection.
 pub(super) struct ClientSession {
@@ -86,65 +89,77 @@ impl ClientSession {
             });
     }
 
-    /// Counts the rejection of a CONNECT packet. Returns the result that makes `mqtt5` reject the
-    /// packet with `code`.
-    fn reject_connect(&self, reason: RejectionReason, code: ReasonCode) -> AuthResult {
-        metrics::count_broker_rejection(reason.as_str(), &self.peer);
-        AuthResult::fail(code)
-    }
-
-    /// Checks the CONNECT packet and registers the connection.
-    fn handle_connect(&self, connect: &ConnectPacket) -> AuthResult {
+    /// Checks the CONNECT packet. Returns the client id.
+    pub fn check_connect(&self, connect: &ConnectPacket) -> Result<ClientId, RejectionReason> {
         let state = &self.state;
         if state.is_shutting_down() {
-            return self.reject_connect(
-                RejectionReason::ShuttingDown,
-                ReasonCode::ServerShuttingDown,
-            );
+            return Err(RejectionReason::ShuttingDown);
         }
-        let Ok(client_id) = ClientId::new(&connect.client_id) else {
-            return self.reject_connect(
-                RejectionReason::InvalidClientId,
-                ReasonCode::ClientIdentifierNotValid,
-            );
-        };
+        if connect.properties.get_authentication_method().is_some() {
+            return Err(RejectionReason::UnsupportedAuthentication);
+        }
+        // MQTT allows an empty client id: the broker then assigns an id. This broker does not, because
+        // the id identifies the client's topics and its certificate.
+        let client_id =
+            ClientId::new(&connect.client_id).map_err(|_| RejectionReason::InvalidClientId)?;
+        if !mqtt5::is_path_safe_client_id(client_id.as_str())
+            || client_id.as_str().starts_with(RESERVED_CLIENT_ID_PREFIX)
+        {
+            return Err(RejectionReason::InvalidClientId);
+        }
         let certificate_name = self.certificate_name.as_ref();
         if certificate_name.is_some_and(|name| *name != client_id) {
-            return self.reject_connect(RejectionReason::CnMismatch, ReasonCode::NotAuthorized);
+            return Err(RejectionReason::CnMismatch);
         }
         if state.connect_rate_limiter.take_token(&client_id).is_err() {
-            return self.reject_connect(
-                RejectionReason::RateLimited,
-                ReasonCode::ConnectionRateExceeded,
-            );
+            return Err(RejectionReason::RateLimited);
         }
         if state.sink.is_overloaded() {
-            return self.reject_connect(RejectionReason::Overloaded, ReasonCode::ServerBusy);
+            return Err(RejectionReason::Overloaded);
         }
         if let Some(will) = &connect.will
             && !state.topics.may_publish(&client_id, &will.topic)
         {
-            return self.reject_connect(
-                RejectionReason::ForbiddenWillTopic,
-                ReasonCode::NotAuthorized,
-            );
+            return Err(RejectionReason::ForbiddenWillTopic);
         }
-        let uses_mqtt_v5 = connect.protocol_version >= 5;
-        self.stream.set_uses_mqtt_v5(uses_mqtt_v5);
-        let client = AuthenticatedClient {
-            generation: state.live_connections.register(&client_id),
-            uses_mqtt_v5,
-            offline_will: self.offline_will(connect),
-            id: client_id,
+        Ok(client_id)
+    }
+
+    /// Registers the connection, after [`ClientSession::check_connect`] has accepted the CONNECT
+    /// packet.
+    fn register(&self, connect: &ConnectPacket) -> AuthResult {
+        let state = &self.state;
+        let Ok(id) = ClientId::new(&connect.client_id) else {
+            return AuthResult::fail(ReasonCode::ClientIdentifierNotValid);
         };
-        let user_name = client.id.to_string();
+        let connections = &state.live_connections;
+        let registration = connections.register(&id, self.peer, self.stream.clone());
+        if let Some(replaced) = &registration.replaced {
+            state.takeovers.record(&id, self.peer, replaced);
+        }
+        let user_name = id.to_string();
+        let client = AuthenticatedClient {
+            generation: registration.generation,
+            uses_mqtt_v5: connect.protocol_version >= 5,
+            offline_will: self.offline_will(connect),
+            id,
+        };
         if self.client.set(client).is_err() {
             // A second CONNECT packet is not expected here, because `mqtt5` authenticates only one
             // CONNECT packet per connection.
-            return self
-                .reject_connect(RejectionReason::RepeatedConnect, ReasonCode::ProtocolError);
+            return AuthResult::fail(ReasonCode::ProtocolError);
         }
         AuthResult::success_with_user(user_name)
+    }
+
+    /// Reports that the broker rejected something that this connection requested.
+    fn report_rejection(&self, reason: RejectionReason, client_id: &str) {
+        let peer = RejectedPeer {
+            address: self.peer,
+            certificate_name: self.certificate_name.as_ref(),
+            client_id: Some(client_id),
+        };
+        self.state.rejections.report(reason, peer);
     }
 
     /// Returns the last will if it is an offline message.
@@ -155,11 +170,10 @@ impl ClientSession {
     fn offline_will(&self, connect: &ConnectPacket) -> Option<LastWill> {
         let will = connect.will.as_ref()?;
         let payload = Bytes::copy_from_slice(&will.payload);
-        let message = self.inbound_message(&will.topic, payload.clone());
+        let message = self.inbound_message(&will.topic, payload.clone(), None);
         let topic = self.state.topics.parse(&will.topic)?;
         if protocol::decode(topic.channel, &message) != Ok(ClientMessage::Offline) {
-            let reason = RejectionReason::WillNotOffline;
-            metrics::count_broker_rejection(reason.as_str(), &topic.client);
+            self.report_rejection(RejectionReason::WillNotOffline, &connect.client_id);
             return None;
         }
         Some(LastWill {
@@ -173,10 +187,7 @@ impl ClientSession {
         if self.state.topics.may_publish(&client.id, topic) {
             return true;
         }
-        metrics::count_broker_rejection(
-            RejectionReason::ForbiddenPublishTopic.as_str(),
-            &client.id,
-        );
+        self.report_rejection(RejectionReason::ForbiddenPublishTopic, client.id.as_str());
         // `mqtt5` rejects a publish with a PUBACK that contains a reason code. MQTT 3.1.1 clients
         // cannot parse this PUBACK. For these clients the publish continues, and `on_publish`
         // discards the message.
@@ -189,8 +200,9 @@ impl ClientSession {
         if let Some(last_will) = &client.offline_will
             && !self.state.is_shutting_down()
         {
+            let message = self.inbound_message(&last_will.topic, last_will.payload.clone(), None);
             // The write is not awaited, because no PUBACK depends on it.
-            drop(self.forward_message(client, &last_will.topic, last_will.payload.clone()));
+            drop(self.forward_message(client, message));
         }
     }
 
@@ -199,18 +211,22 @@ impl ClientSession {
     fn forward_message(
         &self,
         client: &AuthenticatedClient,
-        topic: &str,
-        payload: Bytes,
+        message: InboundMessage,
     ) -> Option<PendingWrite> {
         let state = &self.state;
         // Prepared before the lock is acquired, because decoding a large message takes long.
-        let prepared_message = state.sink.prepare(self.inbound_message(topic, payload));
+        let prepared_message = state.sink.prepare(message);
         state
             .live_connections
             .run_unless_superseded(&client.id, client.generation, || prepared_message.submit())
     }
 
-    fn inbound_message(&self, topic: &str, payload: Bytes) -> InboundMessage {
+    fn inbound_message(
+        &self,
+        topic: &str,
+        payload: Bytes,
+        truncated_from: Option<OriginalPayload>,
+    ) -> InboundMessage {
         InboundMessage {
             topic: topic.to_owned(),
             payload,
@@ -220,16 +236,20 @@ impl ClientSession {
             is_operator_replay: false,
             received_at: self.state.clock.now(),
             ingest_stamp: None,
-            truncated_from: None,
+            truncated_from,
         }
     }
 
     /// Forwards the message to the sink and waits until the message is durable. If the write fails
     /// or takes too long, aborts the connection. Otherwise `mqtt5` would acknowledge the message.
     async fn on_publish(&self, event: ClientPublishEvent) -> PublishAction {
-        let (payload, reservation) = match self.stream.take_large_payload() {
-            Some(large) => (large.payload, Some(large.reservation)),
-            None => (event.payload, None),
+        let (payload, truncated_from, reservation) = match self.stream.take_large_payload() {
+            Some(LargePayload {
+                payload,
+                truncated_from,
+                reservation,
+            }) => (payload, truncated_from, Some(reservation)),
+            None => (event.payload, None, None),
         };
         let Some(client) = self.client.get() else {
             return PublishAction::Handled;
@@ -241,7 +261,8 @@ impl ClientSession {
         let pending_write = if state.is_shutting_down() {
             None
         } else {
-            self.forward_message(client, &event.topic, payload)
+            let message = self.inbound_message(&event.topic, payload, truncated_from);
+            self.forward_message(client, message)
         };
         // The sink has its own reservation for the message.
         drop(reservation);
@@ -278,7 +299,7 @@ impl AuthProvider for ClientSession {
         connect: &'a ConnectPacket,
         _peer: SocketAddr,
     ) -> BoxFuture<'a, mqtt5::error::Result<AuthResult>> {
-        Box::pin(async { Ok(self.handle_connect(connect)) })
+        Box::pin(async { Ok(self.register(connect)) })
     }
 
     fn authorize_publish<'a>(
@@ -313,7 +334,7 @@ impl AuthProvider for ClientSession {
             let is_allowed = self.state.topics.may_subscribe(&client.id, filter);
             if !is_allowed {
                 let reason = RejectionReason::ForbiddenSubscribeTopic;
-                metrics::count_broker_rejection(reason.as_str(), &client.id);
+                self.report_rejection(reason, client.id.as_str());
             }
             is_allowed
         })

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use service::settings::deserialize::{optional_path, optional_socket_addr};
+use service::settings::deserialize::{optional_path, optional_socket_addr, optional_text};
 use service::settings::{
     HumanDuration, InvalidValue, require_nonzero_connection_limit, require_nonzero_duration,
 };
@@ -29,6 +29,7 @@ pub struct BrokerSettings {
     pub packet_timeout: HumanDuration,
     pub ack_timeout: HumanDuration,
     pub reconnect_grace: HumanDuration,
+    pub websocket: BrokerWebSocketSettings,
     pub tls: BrokerTlsSettings,
 }
 
@@ -58,27 +59,16 @@ impl BrokerSettings {
     /// # Errors
     /// When a value is not allowed. Only the first problem is reported.
     pub fn validate_for_embedded_broker(&self) -> Result<(), InvalidValue> {
-        match self.listen {
-            Some(address) if !address.ip().is_loopback() => {
-                return Err(InvalidValue::new(
-                    "broker.listen",
-                    format!(
-                        "{address} is reachable from other machines, and without TLS any machine \
-                         could impersonate any client"
-                    ),
-                    "use a loopback address, and set broker.tls.listen for other machines",
-                ));
-            }
-            None if self.tls.listen.is_none() => {
-                return Err(InvalidValue::new(
-                    "broker.listen",
-                    "neither broker.listen nor broker.tls.listen is set, so no client could \
-                     connect",
-                    "set at least one of the two settings",
-                ));
-            }
-            _ => {}
+        require_loopback("broker.listen", self.listen)?;
+        require_loopback("broker.websocket.listen", self.websocket.listen)?;
+        if self.listen.is_none() && self.websocket.listen.is_none() && !self.tls.is_enabled() {
+            return Err(InvalidValue::new(
+                "broker.listen",
+                "neither broker.listen nor broker.tls.listen is set, so no client could connect",
+                "set at least one of the two settings",
+            ));
         }
+        self.websocket.validate()?;
         let rate = self.connect_limit.per_second;
         if !(rate.is_finite() && rate > 0.0) {
             return Err(InvalidValue::new(
@@ -105,6 +95,46 @@ impl BrokerSettings {
     }
 }
 
+/// Checks that a listener without TLS is not reachable from other machines.
+fn require_loopback(
+    setting_name: &'static str,
+    address: Option<SocketAddr>,
+) -> Result<(), InvalidValue> {
+    match address {
+        Some(address) if !address.ip().is_loopback() => Err(InvalidValue::new(
+            setting_name,
+            format!(
+                "{address} is reachable from other machines, and without TLS any machine could \
+                 impersonate any client"
+            ),
+            "use a loopback address, and set broker.tls.listen for other machines",
+        )),
+        _ => Ok(()),
+    }
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BrokerWebSocketSettings {
+    #[serde(deserialize_with = "optional_socket_addr")]
+    pub listen: Option<SocketAddr>,
+    #[serde(deserialize_with = "optional_text")]
+    pub path: Option<String>,
+}
+
+impl BrokerWebSocketSettings {
+    fn validate(&self) -> Result<(), InvalidValue> {
+        match &self.path {
+            Some(path) if !path.starts_with('/') => Err(InvalidValue::new(
+                "broker.websocket.path",
+                format!("{path:?} does not begin with a slash"),
+                "set it to a path such as \"/mqtt\", or to \"\" to accept any path",
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Rate limit (token bucket) for the connection attempts of one client.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -118,6 +148,8 @@ pub struct ConnectLimit {
 pub struct BrokerTlsSettings {
     #[serde(deserialize_with = "optional_socket_addr")]
     pub listen: Option<SocketAddr>,
+    #[serde(deserialize_with = "optional_socket_addr")]
+    pub websocket_listen: Option<SocketAddr>,
     #[serde(deserialize_with = "optional_path")]
     pub certificate: Option<PathBuf>,
     #[serde(deserialize_with = "optional_path")]
@@ -130,8 +162,14 @@ pub struct BrokerTlsSettings {
 }
 
 impl BrokerTlsSettings {
+    /// Returns whether the broker has a listener with TLS.
+    #[must_use]
+    pub fn is_enabled(&self) -> bool {
+        self.listen.is_some() || self.websocket_listen.is_some()
+    }
+
     fn validate(&self) -> Result<(), InvalidValue> {
-        if self.listen.is_none() {
+        if !self.is_enabled() {
             return Ok(());
         }
         let required = [
@@ -143,7 +181,7 @@ impl BrokerTlsSettings {
             if path.is_none() {
                 return Err(InvalidValue::new(
                     setting_name,
-                    "it is required when broker.tls.listen is set",
+                    "it is required when broker.tls.listen or broker.tls.websocket_listen is set",
                     "set it to a PEM file; `cloud-connector certs init` creates all required files",
                 ));
             }

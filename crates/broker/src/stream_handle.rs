@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bytes::Bytes;
 use parking_lot::Mutex;
 
+use protocol::OriginalPayload;
 use service::ByteReservation;
 
 /// Connects the stream of one connection with its session. All clones refer to the same stream.
@@ -16,7 +17,7 @@ pub(super) struct StreamHandle(Arc<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     is_aborted: AtomicBool,
-    uses_mqtt_v5: AtomicBool,
+    has_packet_after_connect: AtomicBool,
     large_payload: Mutex<Option<LargePayload>>,
     /// Memory of a large CONNECT packet. The session also has this handle, and `mqtt5` drops the
     /// session only after it has published or discarded the last will. Therefore the memory is
@@ -27,7 +28,10 @@ struct Inner {
 /// The payload of a large PUBLISH packet, which does not pass through `mqtt5`.
 #[derive(Debug)]
 pub(super) struct LargePayload {
+    /// The payload, or its start.
     pub payload: Bytes,
+    /// Size and hash of the complete payload, if `payload` is only its start.
+    pub truncated_from: Option<OriginalPayload>,
     /// Memory of the payload in the message budget.
     pub reservation: ByteReservation,
 }
@@ -47,14 +51,17 @@ impl StreamHandle {
         Ok(())
     }
 
-    /// Sets the MQTT version of the connection. The session calls this function before it accepts
-    /// the CONNECT packet.
-    pub fn set_uses_mqtt_v5(&self, uses_mqtt_v5: bool) {
-        self.0.uses_mqtt_v5.store(uses_mqtt_v5, Ordering::Release);
+    /// Records that the client has sent a packet after its CONNECT packet.
+    pub fn set_has_packet_after_connect(&self) {
+        self.0
+            .has_packet_after_connect
+            .store(true, Ordering::Relaxed);
     }
 
-    pub fn uses_mqtt_v5(&self) -> bool {
-        self.0.uses_mqtt_v5.load(Ordering::Acquire)
+    /// Returns whether the client has sent a packet after its CONNECT packet. The client has then
+    /// received the CONNACK packet.
+    pub fn has_packet_after_connect(&self) -> bool {
+        self.0.has_packet_after_connect.load(Ordering::Relaxed)
     }
 
     /// Stores the reservation of a large CONNECT packet until all handles are dropped.

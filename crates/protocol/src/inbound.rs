@@ -74,9 +74,54 @@ impl InboundMessage {
     }
 }
 
+/// Truncates a payload that arrives in parts, so that the complete payload is never in memory.
+#[derive(Debug, Default)]
+pub struct PayloadTruncator {
+    start: Vec<u8>,
+    size_bytes: u64,
+    hasher: Sha256,
+}
+
+impl PayloadTruncator {
+    /// Adds the next bytes of the payload.
+    pub fn append(&mut self, bytes: &[u8]) {
+        let missing_len = TRUNCATED_PAYLOAD_BYTES - self.start.len();
+        self.start
+            .extend_from_slice(&bytes[..bytes.len().min(missing_len)]);
+        self.size_bytes += bytes.len() as u64;
+        self.hasher.update(bytes);
+    }
+
+    /// Returns the first [`TRUNCATED_PAYLOAD_BYTES`] bytes, and the size and hash of all bytes.
+    #[must_use]
+    pub fn finish(self) -> (Bytes, OriginalPayload) {
+        let original = OriginalPayload {
+            size_bytes: self.size_bytes,
+            sha256: format!("{:x}", self.hasher.finalize()),
+        };
+        (self.start.into(), original)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn payload_that_arrives_in_parts_is_truncated_like_a_complete_payload() {
+        let payload: Vec<u8> = (0..=255)
+            .cycle()
+            .take(TRUNCATED_PAYLOAD_BYTES * 2)
+            .collect();
+        let mut truncator = PayloadTruncator::default();
+        for part in payload.chunks(TRUNCATED_PAYLOAD_BYTES / 3) {
+            truncator.append(part);
+        }
+        let (start, original) = truncator.finish();
+        assert_eq!(start, payload[..TRUNCATED_PAYLOAD_BYTES]);
+        assert_eq!(original.size_bytes, payload.len() as u64);
+        assert_eq!(original.sha256, format!("{:x}", Sha256::digest(&payload)));
+    }
 
     #[test]
     fn truncated_message_keeps_the_size_and_hash_of_the_complete_payload() {

@@ -20,7 +20,7 @@ pub use channel::{Channel, Direction};
 pub use client_message::{ClientMessage, ClientResponse, HandshakeError, OnlineMessage};
 pub use dialect::{Dialect, EncodedMessage};
 pub use handshake::HandshakeTopicLevels;
-pub use inbound::{InboundMessage, OriginalPayload};
+pub use inbound::{InboundMessage, OriginalPayload, PayloadTruncator, TRUNCATED_PAYLOAD_BYTES};
 pub use registry::{DIALECTS, DialectSettings, find_dialect};
 pub use rejection::Rejection;
 pub use topics::{ChannelTopic, ClientTopic, TopicScheme};
@@ -30,9 +30,11 @@ use serde_json::Value;
 /// Maximum size of a presence message. Real presence messages have a few kilobytes. A higher limit
 /// would need more memory, because a decoded message is many times larger than its payload.
 pub const MAX_PRESENCE_BYTES: usize = 128 * 1024;
-/// Maximum size of a response. By default, neither the embedded broker nor the shipped Mosquitto
-/// configuration accepts a larger message.
-pub const MAX_RESPONSE_BYTES: usize = 1024 * 1024;
+/// Maximum size of a response. An application on a client may return the content of a message in its
+/// response. The content has up to 1 MiB by default (`http.max_body_bytes`). As the text of a JSON
+/// string, it has up to twice this size, because quotation marks are escaped. The other fields of the
+/// response need less than 64 KiB.
+pub const MAX_RESPONSE_BYTES: usize = 2 * 1024 * 1024 + 64 * 1024;
 
 /// Decodes a message that a client published on this channel.
 ///
@@ -43,7 +45,7 @@ pub fn decode(channel: Channel, message: &InboundMessage) -> Result<ClientMessag
     if let Some(original) = &message.truncated_from {
         return Err(Rejection::payload_too_large(
             original.size_bytes,
-            MAX_PRESENCE_BYTES,
+            max_payload_bytes(channel, payload),
         ));
     }
     if channel.direction() != Direction::FromClient {
@@ -58,16 +60,21 @@ fn check_payload_size(channel: Channel, payload: &[u8]) -> Result<(), Rejection>
     if payload.len() <= MAX_PRESENCE_BYTES {
         return Ok(());
     }
-    let max_bytes = if is_response_or_heartbeat(channel, payload) {
-        MAX_RESPONSE_BYTES
-    } else {
-        MAX_PRESENCE_BYTES
-    };
+    let max_bytes = max_payload_bytes(channel, payload);
     if payload.len() > max_bytes {
         let size_bytes = payload.len() as u64;
         return Err(Rejection::payload_too_large(size_bytes, max_bytes));
     }
     Ok(())
+}
+
+/// Returns the maximum size of a message. `payload` is the payload of the message, or its start.
+fn max_payload_bytes(channel: Channel, payload: &[u8]) -> usize {
+    if is_response_or_heartbeat(channel, payload) {
+        MAX_RESPONSE_BYTES
+    } else {
+        MAX_PRESENCE_BYTES
+    }
 }
 
 /// Returns whether a message is certainly a response or a heartbeat. Such a message never registers

@@ -119,11 +119,16 @@ impl ClientBudgets {
 
     /// Returns whether the client is within its budget.
     pub fn is_within<K: Hash + ?Sized>(&self, client: &K) -> bool {
+        self.time_until_within(client).is_zero()
+    }
+
+    /// Returns the time until the client is within its budget, if nothing is charged until then.
+    pub fn time_until_within<K: Hash + ?Sized>(&self, client: &K) -> Duration {
         let inner = self.inner.lock();
         let budget = inner.budgets.get(&self.hasher.hash_one(client));
-        budget.is_none_or(|budget| {
+        budget.map_or(Duration::ZERO, |budget| {
             let refilled = budget.refilled(&self.settings, Instant::now());
-            refilled.time_until_within(&self.settings).is_zero()
+            refilled.time_until_within(&self.settings)
         })
     }
 
@@ -234,6 +239,7 @@ mod tests {
         let waits = [(); 5].map(|()| budgets.charge("a", 0).as_millis());
         assert_eq!(waits, [0, 0, 0, 500, 1000]);
         assert!(!budgets.is_within("a"));
+        assert_eq!(budgets.time_until_within("a").as_millis(), 1000);
         assert!(budgets.is_within("b"));
         tokio::time::advance(Duration::from_secs(1)).await;
         assert!(budgets.is_within("a"));

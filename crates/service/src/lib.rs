@@ -7,6 +7,7 @@
 mod byte_budget;
 mod client_budget;
 pub mod health;
+mod log_limiter;
 mod log_settings;
 mod log_throttle;
 pub mod logs;
@@ -21,6 +22,7 @@ mod task_group;
 pub use byte_budget::{ByteBudget, ByteReservation};
 pub use client_budget::{ClientBudgetSettings, ClientBudgets};
 pub use health::Health;
+pub use log_limiter::LogLimiter;
 pub use log_settings::{LogFormat, LogSettings};
 pub use log_throttle::LogThrottle;
 pub use supervisor::{FailureCause, Supervisor, TaskFailure, TaskName};

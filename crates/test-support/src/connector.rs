@@ -82,6 +82,8 @@ impl ConnectorBuilder {
             http_url: String::new(),
             mqtt_address: String::new(),
             mqtts_address: None,
+            ws_address: None,
+            wss_address: None,
             api_key: String::new(),
             http_client: crate::http_client(),
             log_lines: Arc::default(),
@@ -100,6 +102,10 @@ pub struct Connector {
     pub mqtt_address: String,
     /// Address of the MQTT listener with TLS. `None` if no such listener is configured.
     pub mqtts_address: Option<String>,
+    /// Address of the WebSocket listener without TLS. `None` if no such listener is configured.
+    pub ws_address: Option<String>,
+    /// Address of the WebSocket listener with TLS. `None` if no such listener is configured.
+    pub wss_address: Option<String>,
     /// API key of the caller `local`.
     pub api_key: String,
     http_client: reqwest::Client,
@@ -170,6 +176,12 @@ impl Connector {
             .clone_into(&mut self.http_url);
         self.mqtt_address = banner_address("MQTT", "this machine only").unwrap();
         self.mqtts_address = banner_address("MQTT", "TLS, client");
+        let websocket_address = |scheme: &str| {
+            let url = banner_address("MQTT", scheme)?;
+            url.strip_prefix(scheme).map(str::to_owned)
+        };
+        self.ws_address = websocket_address("ws://");
+        self.wss_address = websocket_address("wss://");
         let api_key = std::fs::read_to_string(self.data_dir().join("local.key")).unwrap();
         api_key.trim().clone_into(&mut self.api_key);
         self.child = Some(child);

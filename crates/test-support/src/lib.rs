@@ -19,6 +19,7 @@ pub mod gateway;
 pub mod mqtt;
 pub mod services;
 pub mod stores;
+pub mod websocket;
 
 use std::future::Future;
 use std::time::{Duration, Instant};

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use uuid::Uuid;
 
-use super::CONDITION_TIMEOUT;
+use super::{CONDITION_TIMEOUT, websocket};
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
@@ -59,7 +59,7 @@ pub struct Connect {
     pub client_id: String,
     /// Topic and payload of the last will.
     pub will: Option<(String, Vec<u8>)>,
-    /// Protocol level of the MQTT version: 4 for MQTT 3.1.1, 5 for MQTT 5.
+    /// Protocol level of the MQTT version: 3 for MQTT 3.1, 4 for MQTT 3.1.1, 5 for MQTT 5.
     pub protocol_level: u8,
     /// Session expiry interval in seconds. MQTT 5 only.
     pub session_expiry_seconds: u32,
@@ -119,7 +119,8 @@ impl Connect {
         self.will(&topic, offline_message().to_string().as_bytes())
     }
 
-    fn encode(&self) -> Vec<u8> {
+    /// Returns the CONNECT packet.
+    pub fn encode(&self) -> Vec<u8> {
         const CLEAN_SESSION_FLAG: u8 = 0x02;
         const WILL_QOS_1_FLAGS: u8 = 0x04 | 0x08;
         const WILL_RETAIN_FLAG: u8 = 0x20;
@@ -127,7 +128,12 @@ impl Connect {
         // Length of the property list, and id of the only property in the list.
         const SESSION_EXPIRY_PROPERTY_HEADER: [u8; 2] = [5, 0x11];
         const WILL_DELAY_PROPERTY_HEADER: [u8; 2] = [5, 0x18];
-        let mut body = encode_string("MQTT");
+        let protocol_name = if self.protocol_level == 3 {
+            "MQIsdp"
+        } else {
+            "MQTT"
+        };
+        let mut body = encode_string(protocol_name);
         body.push(self.protocol_level);
         let mut flags = CLEAN_SESSION_FLAG;
         if self.will.is_some() {
@@ -187,6 +193,27 @@ impl RawClient {
         let stream = TlsConnector::from(config)
             .connect(server_name, stream)
             .await?;
+        Ok(Self::from_stream(Box::new(stream)))
+    }
+
+    /// Opens a WebSocket connection without TLS, and does not send CONNECT.
+    pub async fn connect_websocket(address: &str) -> Self {
+        let stream = TcpStream::connect(address).await.unwrap();
+        let stream = websocket::connect(stream).await.unwrap();
+        Self::from_stream(Box::new(stream))
+    }
+
+    /// Opens a WebSocket connection with TLS, and does not send CONNECT.
+    pub async fn connect_tls_websocket(
+        address: &str,
+        config: Arc<rustls::ClientConfig>,
+    ) -> std::io::Result<Self> {
+        let stream = TcpStream::connect(address).await?;
+        let server_name = "localhost".try_into().unwrap();
+        let stream = TlsConnector::from(config)
+            .connect(server_name, stream)
+            .await?;
+        let stream = websocket::connect(stream).await?;
         Ok(Self::from_stream(Box::new(stream)))
     }
 
@@ -304,8 +331,14 @@ impl RawClient {
     /// Publishes an empty payload with QoS 0, as real clients do after every connect. The connector
     /// treats the message as a heartbeat.
     pub async fn publish_heartbeat(&mut self, topic: &str) {
+        self.publish_qos0(topic, &[]).await;
+    }
+
+    /// Publishes with QoS 0, without a packet id and without an acknowledgement.
+    pub async fn publish_qos0(&mut self, topic: &str, payload: &[u8]) {
         let mut body = encode_string(topic);
         self.push_empty_properties(&mut body);
+        body.extend(payload);
         self.write(&encode_packet(FIRST_BYTE_PUBLISH_QOS0, &body))
             .await;
     }

@@ -1,14 +1,22 @@
 //! Tests of the packet reader with streams in memory.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+use tokio::time::Instant;
 
+use super::large_body::MAX_STALL_TIME;
 use super::*;
-use crate::pending_connections::PendingConnections;
+use crate::packet_format::encode_packet;
+use protocol::{MAX_RESPONSE_BYTES, TRUNCATED_PAYLOAD_BYTES};
+use service::{ByteBudget, ClientBudgetSettings};
+
+mod budgets;
 
 const MIB: usize = 1024 * 1024;
 const FIRST_BYTE_CONNECT: u8 = 0x10;
+const FIRST_BYTE_PUBLISH_QOS_0: u8 = 0x30;
 const FIRST_BYTE_PUBLISH_QOS_1: u8 = 0x32;
 const FIRST_BYTE_SUBSCRIBE: u8 = 0x82;
 const PING: [u8; 2] = [0xc0, 0];
@@ -21,8 +29,29 @@ struct Connection {
 }
 
 struct ReaderStream {
-    stream: DuplexStream,
+    stream: TestStream,
     reader: PacketReader,
+}
+
+struct TestStream {
+    stream: DuplexStream,
+    is_closed_by_peer: Arc<AtomicBool>,
+}
+
+impl PacketSource for TestStream {
+    fn is_closed_by_peer(&self) -> bool {
+        self.is_closed_by_peer.load(Ordering::Relaxed)
+    }
+}
+
+impl AsyncRead for TestStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
 }
 
 impl AsyncRead for ReaderStream {
@@ -37,30 +66,40 @@ impl AsyncRead for ReaderStream {
 }
 
 impl Connection {
-    fn new(limits: &Arc<PacketLimits>) -> Self {
-        let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        let pending_connections = Arc::new(PendingConnections::new(1));
-        let (pending_slot, _) = pending_connections.add(address).unwrap();
-        let handle = StreamHandle::default();
-        let peer = SocketAddr::new(address, 1);
-        let (client, stream) = tokio::io::duplex(2 * MIB);
-        Self {
-            client,
-            reader: ReaderStream {
-                stream,
-                reader: PacketReader::new(limits.clone(), peer, handle.clone(), pending_slot),
-            },
-            handle,
-        }
+    async fn new(limits: &Arc<PacketLimits>) -> Self {
+        Self::with_version(limits, false).await
     }
 
-    /// Creates a connection whose CONNECT packet is complete.
-    async fn connected(limits: &Arc<PacketLimits>) -> Self {
-        let mut connection = Self::new(limits);
-        let connect = encode_packet(FIRST_BYTE_CONNECT, &[0; 20]);
-        connection.client.write_all(&connect).await.unwrap();
-        assert_eq!(connection.read().await.unwrap(), connect);
-        assert!(connection.reader.reader.pending_slot.is_none());
+    /// Creates a connection that has passed on its CONNECT packet.
+    async fn with_version(limits: &Arc<PacketLimits>, uses_mqtt_v5: bool) -> Self {
+        let handle = StreamHandle::default();
+        let connected_client = ConnectedClient {
+            id: ClientId::new("c").unwrap(),
+            peer: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)),
+            certificate_name: None,
+            uses_mqtt_v5,
+        };
+        let (client, stream) = tokio::io::duplex(2 * MIB);
+        let connect = encode_packet(FIRST_BYTE_CONNECT, &[0; 5000]);
+        let reader = PacketReader::new(
+            limits.clone(),
+            connected_client,
+            handle.clone(),
+            connect.clone(),
+            Vec::new(),
+        );
+        let stream = TestStream {
+            stream,
+            is_closed_by_peer: Arc::default(),
+        };
+        let mut connection = Self {
+            client,
+            reader: ReaderStream { stream, reader },
+            handle,
+        };
+        let mut received = vec![0; connect.len()];
+        connection.reader.read_exact(&mut received).await.unwrap();
+        assert_eq!(received, connect);
         connection
     }
 
@@ -79,11 +118,27 @@ impl Connection {
 }
 
 fn limits() -> Arc<PacketLimits> {
+    limits_with(ByteBudget::new(128 * MIB), UNLIMITED_CLIENT)
+}
+
+const UNLIMITED_CLIENT: ClientBudgetSettings = ClientBudgetSettings {
+    messages_per_second: 1_000_000,
+    message_burst: 1_000_000,
+    bytes_per_second: u32::MAX,
+    byte_burst: u32::MAX,
+};
+
+fn limits_with(
+    message_budget: ByteBudget,
+    client_budget: ClientBudgetSettings,
+) -> Arc<PacketLimits> {
     Arc::new(PacketLimits {
         max_packet_size: 65 * MIB,
         packet_timeout: Duration::from_secs(20),
-        large_packets: Arc::new(LargePackets::new(ByteBudget::new(128 * MIB))),
-        connect_budget: ByteBudget::new(500_000),
+        large_packets: Arc::new(LargePackets::new(message_budget)),
+        client_budgets: Arc::new(ClientBudgets::new(client_budget)),
+        budget_reports: Arc::new(BudgetReports::new()),
+        rejections: Arc::new(Rejections::new()),
     })
 }
 
@@ -94,7 +149,7 @@ fn publish_body(payload: &[u8]) -> Vec<u8> {
 
 #[tokio::test]
 async fn small_packets_are_passed_on_one_at_a_time() {
-    let mut connection = Connection::connected(&limits()).await;
+    let mut connection = Connection::new(&limits()).await;
     let publish = encode_packet(FIRST_BYTE_PUBLISH_QOS_1, &publish_body(&[b'x'; 300]));
     let bytes = [&PING[..], &publish, &PING].concat();
     connection.client.write_all(&bytes).await.unwrap();
@@ -109,7 +164,7 @@ async fn small_packets_are_passed_on_one_at_a_time() {
 
 #[tokio::test]
 async fn packets_that_arrive_byte_by_byte_are_passed_on() {
-    let mut connection = Connection::connected(&limits()).await;
+    let mut connection = Connection::new(&limits()).await;
     let payload = [b'y'; 5000];
     let large = encode_packet(FIRST_BYTE_PUBLISH_QOS_1, &publish_body(&payload));
     let bytes = [&PING[..], &large, &PING].concat();
@@ -136,16 +191,10 @@ async fn packets_that_arrive_byte_by_byte_are_passed_on() {
 
 #[tokio::test]
 async fn payload_of_a_large_publish_packet_does_not_pass_through_mqtt5() {
-    let limits = limits();
     let budget = ByteBudget::new(MIB);
-    let limits = Arc::new(PacketLimits {
-        large_packets: Arc::new(LargePackets::new(budget.clone())),
-        connect_budget: limits.connect_budget.clone(),
-        ..*limits
-    });
+    let limits = limits_with(budget.clone(), UNLIMITED_CLIENT);
     for uses_mqtt_v5 in [false, true] {
-        let mut connection = Connection::connected(&limits).await;
-        connection.handle.set_uses_mqtt_v5(uses_mqtt_v5);
+        let mut connection = Connection::with_version(&limits, uses_mqtt_v5).await;
         let payload = vec![b'x'; 100_000];
         // An MQTT 5 packet contains the length of its properties. In MQTT 3.1.1, this byte is a part
         // of the payload.
@@ -176,27 +225,19 @@ async fn payload_of_a_large_publish_packet_does_not_pass_through_mqtt5() {
 #[tokio::test]
 async fn packets_over_the_limit_of_their_type_are_rejected_before_their_body_arrives() {
     let limits = limits();
-    // The first packet announces a body of 70,000 bytes.
-    let large_connect = [FIRST_BYTE_CONNECT, 0xf0, 0xa2, 0x04];
-    let error = Connection::new(&limits)
-        .read_error_after(&large_connect)
-        .await;
-    assert_eq!(error, "packet_too_large");
-    let error = Connection::new(&limits).read_error_after(&PING).await;
-    assert_eq!(error, "no_connect_packet");
-    let mut connection = Connection::connected(&limits).await;
+    let mut connection = Connection::new(&limits).await;
     // The packet announces a body of 5,000 bytes.
     let error = connection
         .read_error_after(&[FIRST_BYTE_SUBSCRIBE, 0x88, 0x27])
         .await;
     assert_eq!(error, "packet_too_large");
-    let mut connection = Connection::connected(&limits).await;
+    let mut connection = Connection::new(&limits).await;
     // The packet announces a body of 100 MiB.
     let error = connection
         .read_error_after(&[FIRST_BYTE_PUBLISH_QOS_1, 0x80, 0x80, 0x80, 0x32])
         .await;
     assert_eq!(error, "packet_too_large");
-    let mut connection = Connection::connected(&limits).await;
+    let mut connection = Connection::new(&limits).await;
     let long_topic = [&[0xff, 0xff][..], "t".repeat(65_535).as_bytes(), &[0, 7]].concat();
     let packet = encode_packet(FIRST_BYTE_PUBLISH_QOS_1, &long_topic);
     assert_eq!(
@@ -206,61 +247,99 @@ async fn packets_over_the_limit_of_their_type_are_rejected_before_their_body_arr
 }
 
 #[tokio::test]
-async fn large_connect_packets_use_bounded_memory() {
-    let limits = limits();
-    // The packet announces a body of 60,000 bytes.
-    let header = [FIRST_BYTE_CONNECT, 0xe0, 0xd4, 0x03];
-    let mut open = Vec::new();
-    for _ in 0..2 {
-        let mut connection = Connection::new(&limits);
-        connection.client.write_all(&header).await.unwrap();
-        assert_eq!(connection.read().await.unwrap(), header);
-        open.push(connection);
-    }
-    let error = Connection::new(&limits).read_error_after(&header).await;
-    assert_eq!(error, "too_many_large_connect_packets");
-    // A small CONNECT packet is still accepted.
-    Connection::connected(&limits).await;
-    open.pop();
-    let mut connection = Connection::new(&limits);
-    connection.client.write_all(&header).await.unwrap();
-    assert_eq!(connection.read().await.unwrap(), header);
-}
-
-#[tokio::test]
 async fn memory_of_a_large_connect_packet_is_reserved_until_the_session_is_dropped() {
-    let limits = limits();
-    let mut connection = Connection::new(&limits);
-    // The packet announces a body of 60,000 bytes.
-    let header = [FIRST_BYTE_CONNECT, 0xe0, 0xd4, 0x03];
-    connection.client.write_all(&header).await.unwrap();
-    assert_eq!(connection.read().await.unwrap(), header);
+    let budget = ByteBudget::new(MIB);
+    let connection = Connection::new(&limits()).await;
+    let reservation = budget.reserve(100_000);
+    connection.handle.set_connect_reservation(reservation);
     let Connection { reader, handle, .. } = connection;
     drop(reader);
     // The session still has the handle, because a last will with a delay is not published yet.
-    assert!(limits.connect_budget.used() > 200_000);
+    assert_eq!(budget.used(), 100_000);
     drop(handle);
-    assert_eq!(limits.connect_budget.used(), 0);
+    assert_eq!(budget.used(), 0);
+}
+
+#[tokio::test]
+async fn payload_that_is_too_large_for_any_message_is_truncated_while_it_is_received() {
+    let budget = ByteBudget::new(MIB);
+    let limits = limits_with(budget.clone(), UNLIMITED_CLIENT);
+    for uses_mqtt_v5 in [false, true] {
+        let mut connection = Connection::with_version(&limits, uses_mqtt_v5).await;
+        let payload: Vec<u8> = (0..=250).cycle().take(4 * MIB).collect();
+        let headers = if uses_mqtt_v5 {
+            &[0, 1, b't', 0, 7, 0][..]
+        } else {
+            &[0, 1, b't', 0, 7]
+        };
+        let packet = encode_packet(FIRST_BYTE_PUBLISH_QOS_1, &[headers, &payload].concat());
+        let write = connection.client.write_all(&packet);
+        let read = async {
+            let mut chunk = [0; 4096];
+            let count = connection.reader.read(&mut chunk).await.unwrap();
+            chunk[..count].to_vec()
+        };
+        let (written, received) = tokio::join!(write, read);
+        written.unwrap();
+        assert_eq!(received, encode_packet(FIRST_BYTE_PUBLISH_QOS_1, headers));
+        let large = connection.handle.take_large_payload().unwrap();
+        assert_eq!(large.payload, payload[..TRUNCATED_PAYLOAD_BYTES]);
+        let original = large.truncated_from.unwrap();
+        assert_eq!(original.size_bytes, payload.len() as u64);
+        let message = protocol::InboundMessage {
+            topic: "t".into(),
+            payload: payload.into(),
+            retained: false,
+            is_operator_replay: false,
+            received_at: domain::Timestamp::UNIX_EPOCH,
+            ingest_stamp: None,
+            truncated_from: None,
+        };
+        assert_eq!(original.sha256, message.payload_sha256());
+        assert!(large.reservation.bytes() < 70_000);
+        drop(large.reservation);
+        // The next packet is read from its beginning.
+        connection.client.write_all(&PING).await.unwrap();
+        assert_eq!(connection.read().await.unwrap(), PING);
+        assert_eq!(budget.used(), 0);
+    }
+}
+
+#[tokio::test]
+async fn largest_accepted_payload_is_not_truncated() {
+    let mut connection = Connection::new(&limits()).await;
+    let body = publish_body(&vec![b'x'; MAX_RESPONSE_BYTES]);
+    let packet = encode_packet(FIRST_BYTE_PUBLISH_QOS_1, &body);
+    let mut client = connection.client;
+    tokio::spawn(async move { client.write_all(&packet).await.unwrap() });
+    let mut first_byte = [0];
+    connection.reader.read_exact(&mut first_byte).await.unwrap();
+    let large = connection.handle.take_large_payload().unwrap();
+    assert_eq!(large.payload.len(), MAX_RESPONSE_BYTES);
+    assert_eq!(large.truncated_from, None);
 }
 
 #[tokio::test(start_paused = true)]
 async fn stalled_packet_is_aborted_if_another_packet_waits() {
     let limits = limits();
-    let mut stalled = Connection::connected(&limits).await;
-    // The packet announces a body of 64 MiB.
-    let header = [FIRST_BYTE_PUBLISH_QOS_1, 0x80, 0x80, 0x80, 0x20, 0, 1, b't'];
     let started_at = Instant::now();
-    stalled.client.write_all(&header).await.unwrap();
-    let stalled_task = tokio::spawn(async move {
-        let error = stalled.read().await.unwrap_err();
-        (error.to_string(), started_at.elapsed())
-    });
-    tokio::task::yield_now().await;
-    let mut other = Connection::connected(&limits).await;
+    // The packets announce bodies of 2 MiB, 64 MiB in total.
+    let header = [FIRST_BYTE_PUBLISH_QOS_1, 0x80, 0x80, 0x80, 0x01, 0, 1, b't'];
+    let mut stalled_tasks = Vec::new();
+    for _ in 0..32 {
+        let mut stalled = Connection::new(&limits).await;
+        stalled.client.write_all(&header).await.unwrap();
+        stalled_tasks.push(tokio::spawn(async move {
+            let error = stalled.read().await.unwrap_err();
+            (error.to_string(), started_at.elapsed())
+        }));
+        tokio::task::yield_now().await;
+    }
+    let mut other = Connection::new(&limits).await;
     let packet = encode_packet(FIRST_BYTE_PUBLISH_QOS_1, &publish_body(&[b'x'; 9000]));
     other.client.write_all(&packet).await.unwrap();
     other.read().await.unwrap();
-    let (error, duration) = stalled_task.await.unwrap();
+    let (error, duration) = stalled_tasks.remove(0).await.unwrap();
     assert_eq!(error, "packet_timeout");
     assert!(duration < MAX_STALL_TIME * 2, "{duration:?}");
     assert_eq!(
@@ -271,7 +350,7 @@ async fn stalled_packet_is_aborted_if_another_packet_waits() {
 
 #[tokio::test(start_paused = true)]
 async fn unfinished_packet_is_aborted_after_the_packet_timeout() {
-    let mut connection = Connection::connected(&limits()).await;
+    let mut connection = Connection::new(&limits()).await;
     let started_at = Instant::now();
     let packet = encode_packet(FIRST_BYTE_PUBLISH_QOS_1, &publish_body(&[b'x'; 9000]));
     let error = connection.read_error_after(&packet[..8000]).await;
@@ -280,15 +359,21 @@ async fn unfinished_packet_is_aborted_after_the_packet_timeout() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn packet_timeout_applies_to_each_mebibyte() {
+    let mut connection = Connection::new(&limits()).await;
+    let started_at = Instant::now();
+    // The packet announces a body of 3 MiB.
+    let header = [FIRST_BYTE_PUBLISH_QOS_1, 0x80, 0x80, 0xc0, 0x01];
+    assert_eq!(connection.read_error_after(&header).await, "packet_timeout");
+    assert_eq!(started_at.elapsed().as_secs(), 60);
+}
+
+#[tokio::test(start_paused = true)]
 async fn packet_is_aborted_if_there_is_no_memory_until_the_packet_timeout() {
     let budget = ByteBudget::new(MIB);
-    let limits = Arc::new(PacketLimits {
-        large_packets: Arc::new(LargePackets::new(budget.clone())),
-        connect_budget: ByteBudget::new(0),
-        ..*limits()
-    });
+    let limits = limits_with(budget.clone(), UNLIMITED_CLIENT);
     let _queued_messages = budget.reserve(MIB);
-    let mut connection = Connection::connected(&limits).await;
+    let mut connection = Connection::new(&limits).await;
     let packet = encode_packet(FIRST_BYTE_PUBLISH_QOS_1, &publish_body(&[b'x'; 9000]));
     let started_at = Instant::now();
     assert_eq!(connection.read_error_after(&packet).await, "overloaded");

@@ -6,12 +6,14 @@ use std::sync::{Weak, mpsc};
 use std::time::Duration;
 
 use super::*;
-use crate::stream_handle::LargePayload;
-use crate::{BrokerSettings, BrokerTlsSettings, ConnectLimit, MessageSink, PreparedMessage};
+use crate::{
+    BrokerSettings, BrokerTlsSettings, BrokerWebSocketSettings, ConnectLimit, MessageSink,
+    PreparedMessage,
+};
 use domain::SystemClock;
 use protocol::{DialectSettings, TopicScheme};
-use service::ByteBudget;
 use service::settings::HumanDuration;
+use service::{ByteBudget, ClientBudgetSettings};
 
 #[derive(Default)]
 struct TestSink {
@@ -55,6 +57,12 @@ fn broker_state(sink: impl MessageSink) -> Arc<BrokerState> {
     let topics = TopicScheme::new(vec!["p".to_owned()], &DialectSettings::default());
     Arc::new(BrokerState::new(
         settings(),
+        ClientBudgetSettings {
+            messages_per_second: 20,
+            message_burst: 200,
+            bytes_per_second: 1_000_000,
+            byte_burst: 1_000_000,
+        },
         topics,
         Arc::new(sink),
         Arc::new(SystemClock),
@@ -78,8 +86,13 @@ fn settings() -> BrokerSettings {
         packet_timeout: timeout,
         ack_timeout: timeout,
         reconnect_grace: timeout,
+        websocket: BrokerWebSocketSettings {
+            listen: None,
+            path: None,
+        },
         tls: BrokerTlsSettings {
             listen: None,
+            websocket_listen: None,
             certificate: None,
             key: None,
             client_ca: None,
@@ -101,6 +114,7 @@ fn closed_session_releases_a_payload_that_mqtt5_did_not_process() {
     let session = session(broker_state(TestSink::default()), stream.clone());
     stream.set_large_payload(LargePayload {
         payload: Bytes::from(vec![0; 100_000]),
+        truncated_from: None,
         reservation: budget.reserve(100_000),
     });
     session.close();
@@ -115,17 +129,19 @@ fn message_is_prepared_without_the_lock_and_submitted_unless_superseded() {
     state_of_sink.set(Arc::downgrade(&state)).unwrap();
     let session = session(state.clone(), StreamHandle::default());
     let id = ClientId::new("a").unwrap();
+    let register = || {
+        let connections = &state.live_connections;
+        connections.register(&id, session.peer, StreamHandle::default())
+    };
     let client = AuthenticatedClient {
-        generation: state.live_connections.register(&id),
+        generation: register().generation,
         id: id.clone(),
         uses_mqtt_v5: true,
         offline_will: None,
     };
-    let payload = Bytes::from_static(b"{}");
-    let write = session.forward_message(&client, "p/a/control/out", payload.clone());
-    assert!(write.is_some());
-    state.live_connections.register(&id);
-    let write = session.forward_message(&client, "p/a/control/out", payload);
-    assert!(write.is_none());
+    let message = || session.inbound_message("p/a/control/out", Bytes::from_static(b"{}"), None);
+    assert!(session.forward_message(&client, message()).is_some());
+    register();
+    assert!(session.forward_message(&client, message()).is_none());
     assert_eq!(submit_count.load(Ordering::Relaxed), 1);
 }

@@ -282,7 +282,7 @@ fn check_http_tls(config: &Config, certificate: &Path) -> CheckResult {
 
 fn check_broker_certificates(config: &Config) -> CheckResult {
     let tls = &config.broker.tls;
-    if tls.listen.is_none() {
+    if !tls.is_enabled() {
         return Ok("not needed: broker.tls.listen is not set".to_owned());
     }
     broker::read_tls(tls).map_err(|error| error.to_string())?;

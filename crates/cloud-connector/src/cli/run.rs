@@ -135,6 +135,16 @@ fn startup_banner(info: &AppInfo, base_path: &str, org_id: &str) -> String {
     if let Some(address) = info.mqtts_address {
         lines.push(format!("  MQTT  {address} (TLS, client certificates)"));
     }
+    if let Some(address) = info.ws_address {
+        lines.push(format!(
+            "  MQTT  ws://{address} (this machine only, no TLS)"
+        ));
+    }
+    if let Some(address) = info.wss_address {
+        lines.push(format!(
+            "  MQTT  wss://{address} (TLS, client certificates)"
+        ));
+    }
     if let Some(data_dir) = &info.data_dir {
         lines.push(format!("  data  {}", data_dir.display()));
     }

@@ -12,6 +12,7 @@ pub(super) fn validate(config: &Config) -> Result<(), InvalidValue> {
     config.mqtt.validate()?;
     if config.mqtt.url.is_none() {
         config.broker.validate_for_embedded_broker()?;
+        validate_packet_size(config)?;
     }
     config.broker.validate()?;
     config.client_budget.validate()?;
@@ -22,6 +23,24 @@ pub(super) fn validate(config: &Config) -> Result<(), InvalidValue> {
     config.tenant.validate()?;
     config.updaters.validate()?;
     config.shutdown.validate()
+}
+
+/// Checks that the broker accepts the responses to the largest messages. The broker closes the connection
+/// of a client that sends a larger packet, and the client then reconnects and sends it again.
+fn validate_packet_size(config: &Config) -> Result<(), InvalidValue> {
+    let min_size = config.http.max_body_bytes.saturating_mul(2);
+    if config.broker.max_packet_size < min_size {
+        return Err(InvalidValue::new(
+            "broker.max_packet_size",
+            format!(
+                "{} is less than twice http.max_body_bytes, so a client could not send the \
+                 response to a large message",
+                config.broker.max_packet_size
+            ),
+            format!("set it to at least {min_size} bytes, or lower http.max_body_bytes"),
+        ));
+    }
+    Ok(())
 }
 
 fn validate_kafka_requires_external_broker(config: &Config) -> Result<(), InvalidValue> {

@@ -48,6 +48,11 @@ pub struct AppInfo {
     pub mqtt_address: Option<SocketAddr>,
     /// Address of the embedded broker's listener with TLS, if the broker has this listener.
     pub mqtts_address: Option<SocketAddr>,
+    /// Address of the embedded broker's WebSocket listener without TLS, if the broker has this
+    /// listener.
+    pub ws_address: Option<SocketAddr>,
+    /// Address of the embedded broker's WebSocket listener with TLS, if the broker has this listener.
+    pub wss_address: Option<SocketAddr>,
     /// Path of the data folder. `None` if the database is PostgreSQL.
     pub data_dir: Option<PathBuf>,
     /// API key of the caller `local`. `None` if there is no data folder, or if `api.local_key` is

@@ -71,7 +71,15 @@ impl Components {
             .map(|(errors, publishing)| HandshakeErrors::new(context, errors, publishing));
         let has_jobs = context.has_role(Role::Updaters);
         let periodic_jobs = build_if(has_jobs, || periodic_jobs(context))?;
-        let http = HttpServers::new(context, listeners.http, publishing.as_ref(), keys, health)?;
+        let publishing_ref = publishing.as_ref();
+        let http = HttpServers::new(
+            context,
+            listeners.http,
+            publishing_ref,
+            broker,
+            keys,
+            health,
+        )?;
         Ok(Self {
             recording,
             embedded_broker,

@@ -32,6 +32,7 @@ impl EmbeddedBroker {
         let sink = ResponseMatchingSink::new(sink, context.responses.clone());
         let broker = Broker::new(
             settings.clone(),
+            context.config.client_budget,
             context.topics.clone(),
             Arc::new(sink),
             context.clock.clone(),

@@ -8,14 +8,17 @@ use tokio::net::TcpListener;
 
 use super::account_translator;
 use super::build_context::BuildContext;
+use super::live_status::LiveStatus;
 use super::publishing::Publishing;
 use super::roles::Role;
 use super::startup_resources::HttpListeners;
 use api::{ApiDeps, ApiState, Keys, ProbeState, Router};
+use broker::Broker;
 use delivery::Delivery;
 use network::tls_server::ServerTls;
 use service::Health;
 use service::metrics::prometheus_handle;
+use store::ConnectionRepository;
 
 /// The HTTP servers of the process, and the certificates that they use.
 pub(super) struct HttpServers {
@@ -41,6 +44,7 @@ impl HttpServers {
         context: &BuildContext<'_>,
         listeners: HttpListeners,
         publishing: Option<&Publishing>,
+        broker: Option<&Broker>,
         keys: Keys,
         health: &Health,
     ) -> Result<Self> {
@@ -51,7 +55,7 @@ impl HttpServers {
         };
         let router = match publishing {
             Some(publishing) if context.has_role(Role::Api) => api::router(
-                api_state(context, publishing, keys)?,
+                api_state(context, publishing, broker, keys)?,
                 probes.clone(),
                 settings,
             ),
@@ -77,7 +81,12 @@ impl HttpServers {
     }
 }
 
-fn api_state(context: &BuildContext<'_>, publishing: &Publishing, keys: Keys) -> Result<ApiState> {
+fn api_state(
+    context: &BuildContext<'_>,
+    publishing: &Publishing,
+    broker: Option<&Broker>,
+    keys: Keys,
+) -> Result<ApiState> {
     let delivery = Delivery::new(
         publishing.publisher.clone(),
         context.responses.clone(),
@@ -85,7 +94,7 @@ fn api_state(context: &BuildContext<'_>, publishing: &Publishing, keys: Keys) ->
         context.clock.clone(),
     );
     let deps = ApiDeps {
-        connections: context.repositories.connections.clone(),
+        connections: connections(context, broker),
         delivery,
         ack_timeout: context.config.mqtt.publish_timeout.get(),
         keys,
@@ -93,4 +102,20 @@ fn api_state(context: &BuildContext<'_>, publishing: &Publishing, keys: Keys) ->
         tasks: context.stages.http.clone(),
     };
     Ok(ApiState::new(deps, &context.config.api))
+}
+
+/// Returns the connections that the API shows. With the embedded broker, a client is connected only if
+/// the broker has its connection.
+fn connections(
+    context: &BuildContext<'_>,
+    broker: Option<&Broker>,
+) -> Arc<dyn ConnectionRepository> {
+    let connections = context.repositories.connections.clone();
+    match broker {
+        Some(broker) => Arc::new(LiveStatus {
+            connections,
+            broker: broker.clone(),
+        }),
+        None => connections,
+    }
 }

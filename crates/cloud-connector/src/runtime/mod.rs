@@ -25,6 +25,7 @@ mod embedded_broker;
 mod file_check;
 mod http;
 mod kafka_readers;
+mod live_status;
 pub mod metrics;
 mod mqtt_ingest;
 mod publishing;
@@ -79,6 +80,8 @@ pub async fn start(config: Config, roles: Roles, clock: Arc<dyn Clock>) -> Resul
         metrics_address: addresses.metrics,
         mqtt_address: addresses.mqtt,
         mqtts_address: addresses.mqtts,
+        ws_address: addresses.ws,
+        wss_address: addresses.wss,
         data_dir: database.data_dir_path(),
         local_key: api_keys.local_key,
         roles,

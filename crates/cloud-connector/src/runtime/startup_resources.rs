@@ -9,6 +9,7 @@ use tokio::net::TcpListener;
 
 use super::tenant_lookup;
 use crate::config::Config;
+use broker::{BrokerSettings, TlsListeners};
 use network::tls_server::ServerTls;
 use tenant::TenantLookup;
 
@@ -39,6 +40,10 @@ pub(super) struct BoundAddresses {
     pub metrics: Option<SocketAddr>,
     pub mqtt: Option<SocketAddr>,
     pub mqtts: Option<SocketAddr>,
+    /// WebSocket listener without TLS.
+    pub ws: Option<SocketAddr>,
+    /// WebSocket listener with TLS.
+    pub wss: Option<SocketAddr>,
 }
 
 impl StartupResources {
@@ -46,10 +51,10 @@ impl StartupResources {
     pub async fn acquire(config: &Config) -> Result<Self> {
         let tenant_lookup = tenant_lookup(config)?;
         let uses_embedded_broker = config.mqtt.url.is_none();
-        let mqtts_address = config.broker.tls.listen.filter(|_| uses_embedded_broker);
-        let mqtts = match mqtts_address {
-            Some(address) => Some((address, Arc::new(broker::read_tls(&config.broker.tls)?))),
-            None => None,
+        let mqtt_certificates = if uses_embedded_broker && config.broker.tls.is_enabled() {
+            Some(Arc::new(broker::read_tls(&config.broker.tls)?))
+        } else {
+            None
         };
         let main_tls = api::read_tls(&config.http.tls)?.map(Arc::new);
         let main = bind("http.listen", "--http", config.http.listen).await?;
@@ -59,13 +64,14 @@ impl StartupResources {
             }
             None => None,
         };
-        let plain = match config.broker.listen.filter(|_| uses_embedded_broker) {
-            Some(address) => Some(broker::bind("broker.listen", address)?),
-            None => None,
-        };
-        let tls = match mqtts {
-            Some((address, tls)) => Some((broker::bind("broker.tls.listen", address)?, tls)),
-            None => None,
+        let mqtt = if uses_embedded_broker {
+            bind_broker(&config.broker, mqtt_certificates)?
+        } else {
+            broker::Listeners {
+                plain: None,
+                websocket: None,
+                tls: None,
+            }
         };
         Ok(Self {
             tenant_lookup,
@@ -75,7 +81,7 @@ impl StartupResources {
                     main_tls,
                     metrics,
                 },
-                mqtt: broker::Listeners { plain, tls },
+                mqtt,
             },
         })
     }
@@ -87,14 +93,41 @@ impl Listeners {
     pub fn addresses(&self) -> std::io::Result<BoundAddresses> {
         let address =
             |listener: Option<&TcpListener>| listener.map(TcpListener::local_addr).transpose();
-        let mqtts_listener = self.mqtt.tls.as_ref();
+        let tls = self.mqtt.tls.as_ref();
         Ok(BoundAddresses {
             http: self.http.main.local_addr()?,
             metrics: address(self.http.metrics.as_ref())?,
             mqtt: address(self.mqtt.plain.as_ref())?,
-            mqtts: address(mqtts_listener.map(|(listener, _)| listener))?,
+            mqtts: address(tls.and_then(|tls| tls.mqtt.as_ref()))?,
+            ws: address(self.mqtt.websocket.as_ref())?,
+            wss: address(tls.and_then(|tls| tls.websocket.as_ref()))?,
         })
     }
+}
+
+/// Binds the listeners of the embedded broker.
+fn bind_broker(
+    settings: &BrokerSettings,
+    certificates: Option<Arc<ServerTls>>,
+) -> Result<broker::Listeners> {
+    let bind = |setting_name, address: Option<SocketAddr>| {
+        address
+            .map(|address| broker::bind(setting_name, address))
+            .transpose()
+    };
+    let tls = match certificates {
+        Some(certificates) => Some(TlsListeners {
+            mqtt: bind("broker.tls.listen", settings.tls.listen)?,
+            websocket: bind("broker.tls.websocket_listen", settings.tls.websocket_listen)?,
+            certificates,
+        }),
+        None => None,
+    };
+    Ok(broker::Listeners {
+        plain: bind("broker.listen", settings.listen)?,
+        websocket: bind("broker.websocket.listen", settings.websocket.listen)?,
+        tls,
+    })
 }
 
 /// Binds a listener to `address`, which is the value of the setting `setting_name`. The error

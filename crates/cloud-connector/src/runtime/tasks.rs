@@ -1,12 +1,15 @@
 //! Runs the components of a process. This module lists all essential tasks, with their names and
 //! their shutdown stages.
 
+use tokio::net::TcpListener;
+
 use super::background::run_metrics_upkeep;
 use super::composition::Components;
 use super::embedded_broker::EmbeddedBroker;
 use super::file_check::FileCheck;
 use super::recording::Recording;
 use super::shutdown_order::Stages;
+use broker::Listeners;
 use integrations::sources::process_registrations;
 use network::tls_server::reload_on_change;
 
@@ -85,22 +88,32 @@ fn spawn_recording(recording: Recording, stages: &Stages) {
 
 fn spawn_embedded_broker(embedded: EmbeddedBroker, stages: &Stages) {
     let Stages { broker, ingest, .. } = stages;
-    if let Some(listener) = embedded.listeners.plain {
-        let accepting = embedded
-            .broker
-            .clone()
-            .accept_connections(listener, None, broker.clone());
-        broker.spawn_essential("broker_listener", accepting);
-    }
-    if let Some((listener, tls)) = embedded.listeners.tls {
-        let reload = reload_on_change(tls.clone(), embedded.tls_reload_interval, broker.clone());
+    let accept_connections = |task_name, listener: Option<TcpListener>, certificates| {
+        if let Some(listener) = listener {
+            let accepting =
+                embedded
+                    .broker
+                    .clone()
+                    .accept_connections(listener, certificates, broker.clone());
+            broker.spawn_essential(task_name, accepting);
+        }
+    };
+    let Listeners {
+        plain,
+        websocket,
+        tls,
+    } = embedded.listeners;
+    accept_connections("broker_listener", plain, None);
+    accept_connections("broker_websocket_listener", websocket, None);
+    if let Some(tls) = tls {
+        let certificates = tls.certificates;
+        let interval = embedded.tls_reload_interval;
+        let reload = reload_on_change(certificates.clone(), interval, broker.clone());
         broker.spawn_essential("broker_tls_reload", reload);
-        let accepting =
-            embedded
-                .broker
-                .clone()
-                .accept_connections(listener, Some(tls), broker.clone());
-        broker.spawn_essential("broker_tls_listener", accepting);
+        let task_name = "broker_tls_listener";
+        accept_connections(task_name, tls.mqtt, Some(certificates.clone()));
+        let task_name = "broker_tls_websocket_listener";
+        accept_connections(task_name, tls.websocket, Some(certificates));
     }
     let housekeeping = embedded.broker.run_housekeeping(broker.clone());
     broker.spawn_essential("broker_housekeeping", housekeeping);

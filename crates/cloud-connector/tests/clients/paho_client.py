@@ -41,6 +41,8 @@ EXIT_REFUSED = 3
 EXIT_DISCONNECTED = 4
 EXIT_FAILED = 5
 
+PROTOCOLS = {"3.1": mqtt.MQTTv31, "3.1.1": mqtt.MQTTv311, "5": mqtt.MQTTv5}
+
 # The network thread and the main thread both print lines. Without the lock, the lines could be mixed.
 _output_lock = threading.Lock()
 
@@ -118,7 +120,8 @@ class TestClient:
             client_id=options.client_id,
             # For MQTT 5, the library expects this option as an argument of connect().
             clean_session=None if is_v5 else True,
-            protocol=mqtt.MQTTv5 if is_v5 else mqtt.MQTTv311,
+            protocol=PROTOCOLS[options.protocol],
+            transport=options.transport,
             # The client must not reconnect, because a test must observe a lost connection.
             reconnect_on_failure=False,
         )
@@ -241,7 +244,8 @@ def parse_options():
     parser.add_argument("--host", required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--client-id", required=True)
-    parser.add_argument("--protocol", choices=["3.1.1", "5"], required=True)
+    parser.add_argument("--protocol", choices=list(PROTOCOLS), required=True)
+    parser.add_argument("--transport", choices=["tcp", "websockets"], default="tcp")
     parser.add_argument("--prefix", default="redhat/insights")
     parser.add_argument("--cafile")
     parser.add_argument("--certfile")

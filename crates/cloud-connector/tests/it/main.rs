@@ -8,8 +8,12 @@
 mod acceptance;
 mod api;
 mod architecture;
+mod broker_budgets;
 mod broker_isolation;
+mod broker_large_messages;
 mod broker_lifecycle;
+mod broker_rejections;
+mod broker_websocket;
 mod cli;
 mod distributed;
 mod documentation;

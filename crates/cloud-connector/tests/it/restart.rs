@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use test_support::mqtt::{Connect, control_out_topic, online_message};
+use serde_json::{Value, json};
+
+use test_support::mqtt::{Connect, control_out_topic, data_in_topic, online_message};
 use test_support::{Connector, RawClient, eventually, unique_id};
 
 /// Connects a client with a last will, and publishes an online message of the client.
@@ -102,6 +104,64 @@ async fn after_a_crash_clients_that_do_not_reconnect_in_time_are_marked_disconne
     .await;
     connector.wait_until_disconnected(&absent_id).await;
     assert_eq!(connector.list_client_ids("10000").await, [reconnecting_id]);
+}
+
+/// Returns the status of the client according to each endpoint, and the HTTP status of a message to
+/// the client.
+async fn reported_statuses(connector: &Connector, client_id: &str) -> (Vec<String>, u16) {
+    let connection = format!("/v2/connections/{client_id}");
+    let node = json!({"account": "111000", "node_id": client_id});
+    let requests = [
+        connector.request("GET", &format!("{connection}/status")),
+        connector
+            .request("POST", "/v2/connections/status")
+            .json(&json!({"client_ids": [client_id]})),
+        connector.request("POST", &format!("{connection}/check?level=1")),
+        connector.request("POST", &format!("{connection}/check?level=2&timeout=1")),
+        connector
+            .request("POST", "/v1/connection_status")
+            .header("x-rh-cloud-connector-account", "111000")
+            .json(&node),
+    ];
+    let mut statuses = Vec::new();
+    for request in requests {
+        let response = request.send().await.unwrap();
+        let code = response.status();
+        let body: Value = response.json().await.unwrap();
+        assert_eq!(code, 200, "{body}");
+        let status = body.get("status").unwrap_or(&body["data"][0]["status"]);
+        statuses.push(status.as_str().unwrap().to_owned());
+    }
+    let body = json!({"directive": "x"});
+    let (message_status, _) = connector.send_message(client_id, body).await;
+    (statuses, message_status)
+}
+
+#[tokio::test]
+async fn status_check_and_message_agree_until_a_client_has_reconnected_after_a_restart() {
+    let mut connector = Connector::start().await;
+    let client_id = unique_id("reconnecting");
+    let client = connect_and_publish_online(&connector, &client_id).await;
+    connector.kill().await;
+    drop(client);
+    connector.start_process().await;
+    let (statuses, message_status) = reported_statuses(&connector, &client_id).await;
+    assert_eq!(statuses, ["disconnected"; 5]);
+    assert_eq!(message_status, 404);
+    // The list still contains the client, because the grace period has not ended.
+    assert_eq!(
+        connector.list_client_ids("10000").await,
+        [client_id.as_str()]
+    );
+    // The client reconnects without an online message.
+    let connect = Connect::new(&client_id).offline_will();
+    let mut client = RawClient::connect(&connector.mqtt_address, &connect).await;
+    assert_eq!(client.subscribe(&data_in_topic(&client_id)).await, 1);
+    let control_in = format!("redhat/insights/{client_id}/control/in");
+    assert_eq!(client.subscribe(&control_in).await, 1);
+    let (statuses, message_status) = reported_statuses(&connector, &client_id).await;
+    assert_eq!(statuses, ["connected"; 5]);
+    assert_eq!(message_status, 201);
 }
 
 #[tokio::test]

@@ -142,7 +142,9 @@ fn embedded_config(data_dir: &Path, certs: &Certs) -> Config {
     let settings = vec![
         ("data.dir", data_dir.display().to_string()),
         ("broker.listen", "127.0.0.1:0".to_owned()),
+        ("broker.websocket.listen", "127.0.0.1:0".to_owned()),
         ("broker.tls.listen", "127.0.0.1:0".to_owned()),
+        ("broker.tls.websocket_listen", "127.0.0.1:0".to_owned()),
         ("broker.tls.certificate", certificate_file("server.pem")),
         ("broker.tls.key", certificate_file("server.key")),
         ("broker.tls.client_ca", certificate_file("ca.pem")),
@@ -185,6 +187,8 @@ async fn failure_of_each_essential_task_shuts_down_an_embedded_connector() {
         "broker_listener",
         "broker_tls_listener",
         "broker_tls_reload",
+        "broker_tls_websocket_listener",
+        "broker_websocket_listener",
         "dead_letter_replay",
         "handshake_errors",
         "http_server",

@@ -21,8 +21,26 @@ struct PahoClient {
     stdout_lines: Lines<BufReader<ChildStdout>>,
 }
 
+/// How paho connects to the broker.
+#[derive(Clone, Copy)]
+struct PahoOptions<'a> {
+    address: &'a str,
+    /// MQTT version: "3.1", "3.1.1" or "5".
+    protocol: &'a str,
+    /// "tcp" or "websockets".
+    transport: &'a str,
+    /// Certificates for TLS. The client uses the certificate with its id.
+    certs: Option<&'a Certs>,
+}
+
 impl PahoClient {
-    fn start(address: &str, client_id: &str, protocol: &str, tls: Option<&Certs>) -> Self {
+    fn start(client_id: &str, options: PahoOptions<'_>) -> Self {
+        let PahoOptions {
+            address,
+            protocol,
+            transport,
+            certs: tls,
+        } = options;
         let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
         let (host, port) = address.rsplit_once(':').unwrap();
         let mut command = Command::new(root.join("target/venv/bin/python"));
@@ -36,6 +54,8 @@ impl PahoClient {
                 client_id,
                 "--protocol",
                 protocol,
+                "--transport",
+                transport,
             ])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -148,26 +168,83 @@ async fn run_paho_lifecycle(
     connector.wait_until_disconnected(client_id).await;
 }
 
-#[tokio::test]
-async fn paho_client_works_with_mqtt_3_1_1_and_mqtt_5() {
-    let connector = Connector::start().await;
-    for protocol in ["3.1.1", "5"] {
+/// Runs the lifecycle with each MQTT version, over TCP or WebSocket.
+async fn run_with_each_version(connector: &Connector, options: PahoOptions<'_>) {
+    for protocol in ["3.1", "3.1.1", "5"] {
         let client_id = unique_id("paho");
-        let paho = PahoClient::start(&connector.mqtt_address, &client_id, protocol, None);
-        run_paho_lifecycle(&connector, paho, &client_id, protocol == "5").await;
+        if let Some(certs) = options.certs {
+            certs.issue_client_certificate(&client_id).await;
+        }
+        let options = PahoOptions {
+            protocol,
+            ..options
+        };
+        let paho = PahoClient::start(&client_id, options);
+        run_paho_lifecycle(connector, paho, &client_id, protocol == "5").await;
     }
 }
 
 #[tokio::test]
-async fn paho_client_works_over_mtls() {
+async fn paho_client_works_over_tcp_and_websocket_with_each_mqtt_version() {
+    let connector = Connector::builder()
+        .set("broker.websocket.listen", "127.0.0.1:0")
+        .start()
+        .await;
+    let ws_address = connector.ws_address.clone().unwrap();
+    for (address, transport) in [
+        (&connector.mqtt_address, "tcp"),
+        (&connector.mqtt_address, "websockets"),
+        (&ws_address, "websockets"),
+    ] {
+        let options = PahoOptions {
+            address,
+            protocol: "",
+            transport,
+            certs: None,
+        };
+        run_with_each_version(&connector, options).await;
+    }
+}
+
+#[tokio::test]
+async fn paho_client_works_over_mtls_and_wss_with_each_mqtt_version() {
     let (certs, builder) = Certs::connector_builder().await;
-    let connector = builder.start().await;
-    let address = connector.mqtts_address.clone().unwrap();
-    for protocol in ["3.1.1", "5"] {
-        let client_id = unique_id("paho-tls");
-        certs.issue_client_certificate(&client_id).await;
-        let paho = PahoClient::start(&address, &client_id, protocol, Some(&certs));
-        run_paho_lifecycle(&connector, paho, &client_id, protocol == "5").await;
+    let connector = builder
+        .set("broker.tls.websocket_listen", "127.0.0.1:0")
+        .start()
+        .await;
+    let mqtts_address = connector.mqtts_address.clone().unwrap();
+    let wss_address = connector.wss_address.clone().unwrap();
+    for (address, transport) in [(&mqtts_address, "tcp"), (&wss_address, "websockets")] {
+        let options = PahoOptions {
+            address,
+            protocol: "",
+            transport,
+            certs: Some(&certs),
+        };
+        run_with_each_version(&connector, options).await;
+    }
+}
+
+#[tokio::test]
+async fn paho_client_learns_why_it_is_rejected() {
+    let connector = Connector::start().await;
+    for (protocol, expected_reason) in [
+        ("3.1", "Client identifier not valid"),
+        ("3.1.1", "Client identifier not valid"),
+        ("5", "Client identifier not valid"),
+    ] {
+        for transport in ["tcp", "websockets"] {
+            let options = PahoOptions {
+                address: &connector.mqtt_address,
+                protocol,
+                transport,
+                certs: None,
+            };
+            let mut paho = PahoClient::start("invalid+id", options);
+            let refused = paho.wait_for_event("refused").await;
+            assert_eq!(refused["reason"], expected_reason, "{protocol} {transport}");
+        }
     }
 }
 
@@ -192,9 +269,9 @@ fn mosquitto_command(program: &str, address: &str, client_id: &str, version: &st
 }
 
 #[tokio::test]
-async fn mosquitto_clients_work_with_mqtt_3_1_1_and_mqtt_5() {
+async fn mosquitto_clients_work_with_each_mqtt_version() {
     let connector = Connector::start().await;
-    for version in ["mqttv311", "mqttv5"] {
+    for version in ["mqttv31", "mqttv311", "mqttv5"] {
         // mosquitto_rr subscribes, publishes an online message, and prints the first message that
         // it receives.
         let client_id = unique_id("mosquitto");

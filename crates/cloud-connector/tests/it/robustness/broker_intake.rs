@@ -19,8 +19,8 @@ use test_support::{
     CONDITION_TIMEOUT, Connector, RawClient, eventually, resident_memory_mib, unique_id,
 };
 
-/// Default value of `broker.max_packet_size`.
-const MAX_PACKET_BYTES: usize = 1024 * 1024;
+/// Size of the unfinished packets. Below the default of `broker.max_packet_size`.
+const UNFINISHED_PACKET_BYTES: usize = 1024 * 1024;
 /// First byte of a CONNECT packet.
 const CONNECT: u8 = 0x10;
 /// First byte of a PUBLISH packet with QoS 1.
@@ -239,7 +239,7 @@ async fn unfinished_connect_packets_use_little_memory_and_do_not_lock_out_other_
         .start()
         .await;
     let before = resident_memory_mib(connector.pid());
-    let mut unfinished_packet = fixed_header(CONNECT, MAX_PACKET_BYTES - 5);
+    let mut unfinished_packet = fixed_header(CONNECT, UNFINISHED_PACKET_BYTES - 5);
     unfinished_packet.extend(b"\0\x04MQTT\x04\x02\0\x3c\0\x06");
     unfinished_packet.resize(256 * 1024, b'x');
     // A CONNECT packet that is not too large, but is also not complete.
@@ -364,12 +364,12 @@ async fn unfinished_publish_packets_use_bounded_memory_and_do_not_block_other_cl
     let mut clients = connect_clients(&connector, 300, 4).await;
     for (client_id, client) in &mut clients {
         let topic = data_out_topic(client_id);
-        let mut packet = fixed_header(PUBLISH_QOS_1, MAX_PACKET_BYTES - 5);
+        let mut packet = fixed_header(PUBLISH_QOS_1, UNFINISHED_PACKET_BYTES - 5);
         packet.extend(u16::try_from(topic.len()).unwrap().to_be_bytes());
         packet.extend(topic.as_bytes());
         packet.extend([0, 1]);
         // One byte is missing.
-        packet.resize(MAX_PACKET_BYTES - 2, b'x');
+        packet.resize(UNFINISHED_PACKET_BYTES - 2, b'x');
         // If the broker does not read, the write does not complete.
         let _ = timeout(Duration::from_millis(20), client.write(&packet)).await;
     }
