@@ -4,6 +4,7 @@
 //! module `metrics`, where each function reports one event: the function updates a metric, and some
 //! functions also write a log line. Each metric label has a fixed set of values.
 
+mod breaker;
 mod byte_budget;
 mod client_budget;
 pub mod health;
@@ -19,6 +20,7 @@ pub mod settings;
 mod supervisor;
 mod task_group;
 
+pub use breaker::{Admission, Breaker};
 pub use byte_budget::{ByteBudget, ByteReservation};
 pub use client_budget::{ClientBudgetSettings, ClientBudgets};
 pub use health::Health;
