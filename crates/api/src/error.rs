@@ -87,6 +87,23 @@ impl ApiError {
     /// Returns the 429 error for an exceeded rate limit. The next request is allowed after
     /// `wait_time`.
     pub fn rate_limited(wait_time: Duration) -> Self {
+        Self::too_many_requests(
+            wait_time,
+            "Rate limit exceeded for this key or organization; \
+             retry after the number of seconds in the Retry-After header",
+        )
+    }
+
+    /// Returns the 429 error for a failed authentication after too many failed authentications.
+    pub fn too_many_auth_failures(wait_time: Duration) -> Self {
+        Self::too_many_requests(
+            wait_time,
+            "Authentication failed too often from this address or for this caller; \
+             retry after the number of seconds in the Retry-After header",
+        )
+    }
+
+    fn too_many_requests(wait_time: Duration, detail: &str) -> Self {
         let seconds = wait_time.as_secs_f64().ceil().clamp(1.0, 3600.0);
         #[expect(
             clippy::cast_possible_truncation,
@@ -96,12 +113,7 @@ impl ApiError {
         let seconds = seconds as u16;
         Self {
             retry_after_seconds: Some(seconds),
-            ..Self::new(
-                StatusCode::TOO_MANY_REQUESTS,
-                "Too many requests",
-                "Rate limit exceeded for this key or organization; \
-                 retry after the number of seconds in the Retry-After header",
-            )
+            ..Self::new(StatusCode::TOO_MANY_REQUESTS, "Too many requests", detail)
         }
     }
 

@@ -32,7 +32,8 @@ async fn liveness() -> Response {
 }
 
 /// Reports the result of each health check. Responds 503 if a check fails. The results of the checks
-/// are up to one second old.
+/// are up to one second old. The response contains no error texts, because the caller is not
+/// authenticated: the log contains them.
 async fn readiness(State(probes): State<SharedProbeState>) -> Response {
     let check_results = probes.health.run_checks().await;
     let is_ready = check_results.values().all(Result::is_ok);
@@ -46,8 +47,8 @@ async fn readiness(State(probes): State<SharedProbeState>) -> Response {
         .into_iter()
         .map(|(component, result)| {
             let text = match result {
-                Ok(()) => probes.health.healthy_text(component).to_owned(),
-                Err(problem) => problem,
+                Ok(()) => probes.health.healthy_text(component).into(),
+                Err(cause) => cause,
             };
             (component.to_owned(), text.into())
         })

@@ -6,6 +6,7 @@
 
 mod audit;
 mod auth;
+mod client_address;
 mod connection_status;
 mod docs;
 mod error;
@@ -39,17 +40,19 @@ use service::{Health, TaskGroup};
 use store::ConnectionRepository;
 use tenant::AccountTranslator;
 
+use auth::AuthFailures;
 use large_responses::LargeResponses;
 use middleware::MiddlewareConfig;
 use openapi::DocumentedRouter;
 use rate_limits::RateLimits;
 
 pub use auth::Keys;
+pub use client_address::IpRange;
 pub use openapi::openapi_json;
 pub use serve::serve;
 pub use settings::{
-    ApiRateLimit, ApiSettings, CallerKey, DetailedKey, HttpSettings, HttpTlsSettings, LookupMode,
-    Scope,
+    ApiRateLimit, ApiSettings, AuthFailureLimit, CallerKey, DetailedKey, HttpSettings,
+    HttpTlsSettings, LookupMode, Scope,
 };
 pub use tls::read_tls;
 
@@ -75,6 +78,7 @@ pub struct ApiDeps {
 pub struct ApiState {
     deps: ApiDeps,
     rate_limits: RateLimits,
+    auth_failures: AuthFailures,
     large_responses: LargeResponses,
     /// Whether to accept the header `x-rh-identity`. Accepting the header is safe only behind a
     /// gateway that overwrites the header.
@@ -90,6 +94,7 @@ impl ApiState {
             deps,
             large_responses,
             rate_limits: RateLimits::new(&config.rate_limit),
+            auth_failures: AuthFailures::new(config.auth_failure_limit),
             trust_identity_header: config.trust_identity_header,
             lookup_mode: config.lookup_mode,
         }

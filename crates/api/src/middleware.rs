@@ -1,7 +1,7 @@
 //! Middleware that runs for every HTTP request: request id, body limits, timeout, panic handling,
 //! metrics and access log.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -15,15 +15,21 @@ use tokio::time::Instant;
 use tracing::field;
 use uuid::Uuid;
 
+use super::client_address::{ForwardedFor, IpRange};
 use super::error::ApiError;
 use super::{HttpSettings, health, metrics};
-use service::request_id;
+use service::{log_text, request_id};
 
 /// Log target of the access log.
 const ACCESS_LOG_TARGET: &str = "cloud_connector::access";
 
 const REQUEST_ID_HEADER: HeaderName = HeaderName::from_static("x-rh-insights-request-id");
 const MAX_REQUEST_ID_BYTES: usize = 128;
+
+/// Maximum number of characters in the fields of the access log. Callers choose these texts.
+const MAX_LOGGED_METHOD_CHARS: usize = 16;
+const MAX_LOGGED_PATH_CHARS: usize = 256;
+const MAX_LOGGED_CALLER_CHARS: usize = 64;
 
 /// Remote address of the TCP connection on which a request was received.
 #[derive(Debug, Clone, Copy)]
@@ -37,15 +43,18 @@ impl AccessLogContext {
     pub fn set_caller(&self, caller: &str, tenant: &str) {
         // `set` fails only if the caller is already set. A request is authenticated only once, so
         // the caller is not set yet.
-        let _ = self.0.set((caller.to_owned(), tenant.to_owned()));
+        let logged = |text| log_text(text, MAX_LOGGED_CALLER_CHARS);
+        let _ = self.0.set((logged(caller), logged(tenant)));
     }
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct MiddlewareConfig {
     pub max_body_bytes: usize,
     pub request_timeout: Duration,
     pub is_access_log_enabled: bool,
+    /// The proxies whose header `X-Forwarded-For` is used.
+    pub trusted_proxies: Arc<[IpRange]>,
 }
 
 impl MiddlewareConfig {
@@ -54,6 +63,7 @@ impl MiddlewareConfig {
             max_body_bytes: http.max_body_bytes,
             request_timeout: http.request_timeout.get(),
             is_access_log_enabled: http.access_log,
+            trusted_proxies: http.trusted_proxies.as_slice().into(),
         }
     }
 }
@@ -73,6 +83,9 @@ pub(super) async fn handle_request(
     // number of label values would be unbounded.
     let route = request.extensions().get::<MatchedPath>().cloned();
     let route = route.as_ref().map_or("none", |matched| matched.as_str());
+    if let Some(forwarded_for) = ForwardedFor::of(&request, &config.trusted_proxies) {
+        request.extensions_mut().insert(forwarded_for);
+    }
     let is_logged = config.is_access_log_enabled && !health::PROBE_PATHS.contains(&route);
     let log_entry = is_logged.then(|| AccessLogEntry::from_request(&request));
     if let Some(log_entry) = &log_entry {
@@ -108,18 +121,21 @@ async fn run_with_timeout_and_panic_handler(
 /// Request data for the access log. Omits the query and the headers, because the query and the
 /// headers may contain secrets.
 struct AccessLogEntry {
-    method: axum::http::Method,
+    method: String,
     path: String,
     peer: Option<SocketAddr>,
+    forwarded_for: Option<IpAddr>,
     context: AccessLogContext,
 }
 
 impl AccessLogEntry {
     fn from_request(request: &Request) -> Self {
+        let extensions = request.extensions();
         Self {
-            method: request.method().clone(),
-            path: request.uri().path().to_owned(),
-            peer: request.extensions().get().map(|Peer(peer)| *peer),
+            method: log_text(request.method().as_str(), MAX_LOGGED_METHOD_CHARS),
+            path: log_text(request.uri().path(), MAX_LOGGED_PATH_CHARS),
+            peer: extensions.get().map(|Peer(peer)| *peer),
+            forwarded_for: extensions.get().map(|ForwardedFor(address)| *address),
             context: AccessLogContext::default(),
         }
     }
@@ -129,13 +145,17 @@ impl AccessLogEntry {
             method,
             path,
             peer,
+            forwarded_for,
             context,
         } = self;
         let peer = peer.map(field::display);
-        let (caller, tenant) = context.0.get().cloned().unwrap_or_default();
+        let forwarded_for = forwarded_for.map(field::display);
+        let caller_and_tenant = context.0.get();
+        let caller = caller_and_tenant.map_or("", |(caller, _)| caller);
+        let tenant = caller_and_tenant.map_or("", |(_, tenant)| tenant);
         tracing::info!(
-            target: ACCESS_LOG_TARGET, request_id, caller, tenant, %method, path, status,
-            duration_ms, peer, "request completed"
+            target: ACCESS_LOG_TARGET, request_id, caller, tenant, method, path, status,
+            duration_ms, peer, forwarded_for, "request completed"
         );
     }
 }
@@ -178,6 +198,7 @@ mod tests {
             max_body_bytes: 1024,
             request_timeout: Duration::from_secs(3),
             is_access_log_enabled: false,
+            trusted_proxies: [].into(),
         };
         let router = router.layer(from_fn_with_state(config, handle_request));
         let request = Request::get(path)

@@ -308,7 +308,10 @@ fn common_responses() -> [(&'static str, Response); 7] {
         (
             "RateLimited",
             ResponseBuilder::new()
-                .description("The rate limit of the key or the organization is exceeded.")
+                .description(
+                    "The rate limit of the key or the organization is exceeded, or authentication \
+                     failed too often.",
+                )
                 .header("Retry-After", retry_after_header())
                 .content("application/json", error_content()),
         ),

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
+use crate::client_address::IpRange;
 use service::settings::deserialize::{optional_path, optional_socket_addr, socket_addr};
 use service::settings::{
     ExposeSecret as _, HumanDuration, InvalidValue, SecretString, require_nonzero_duration,
@@ -26,6 +27,7 @@ pub struct ApiSettings {
     pub max_response_bytes: usize,
     pub max_large_responses: usize,
     pub rate_limit: ApiRateLimit,
+    pub auth_failure_limit: AuthFailureLimit,
     pub keys: BTreeMap<String, CallerKey>,
 }
 
@@ -50,6 +52,7 @@ impl ApiSettings {
             ));
         }
         self.rate_limit.validate()?;
+        self.auth_failure_limit.validate()?;
         self.validate_keys()
     }
 
@@ -128,6 +131,34 @@ impl ApiRateLimit {
     }
 }
 
+/// Limit on the failed authentications from one address, and for one claimed caller name.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AuthFailureLimit {
+    pub burst: u32,
+    pub per_second: f64,
+}
+
+impl AuthFailureLimit {
+    fn validate(&self) -> Result<(), InvalidValue> {
+        if self.burst == 0 {
+            return Err(InvalidValue::new(
+                "api.auth_failure_limit.burst",
+                "0 would hide the reason of the first failure from callers",
+                "set it to 1 or more",
+            ));
+        }
+        if !(self.per_second.is_finite() && self.per_second > 0.0) {
+            return Err(InvalidValue::new(
+                "api.auth_failure_limit.per_second",
+                format!("{} is not a valid rate", self.per_second),
+                "set it to a number greater than 0, such as 1.0",
+            ));
+        }
+        Ok(())
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LookupMode {
@@ -197,6 +228,7 @@ pub struct HttpSettings {
     #[serde(deserialize_with = "optional_socket_addr")]
     pub metrics_listen: Option<SocketAddr>,
     pub access_log: bool,
+    pub trusted_proxies: Vec<IpRange>,
     pub tls: HttpTlsSettings,
 }
 

@@ -36,7 +36,7 @@ impl ClientPublisher for MqttPublisher {
             .await
             .map_err(|error| match error {
                 mqtt::RequestError::NotConnected(_) | mqtt::RequestError::SubscriptionRejected => {
-                    PublishError::Unavailable(error.to_string())
+                    unavailable(&error)
                 }
                 mqtt::RequestError::ConnectionLost => {
                     PublishError::Unavailable(format!("{error}; the message may still arrive"))
@@ -55,8 +55,17 @@ impl ClientPublisher for MqttPublisher {
         let subscription = self.connection.subscribe(topic, ack_timeout).await;
         // Every subscribe error becomes `Unavailable`. `TimedOut` would mean that the request may
         // still arrive, but the request was not published.
-        let subscription =
-            subscription.map_err(|error| PublishError::Unavailable(error.to_string()))?;
+        let subscription = subscription.map_err(|error| unavailable(&error))?;
         Ok(Box::new(subscription))
     }
+}
+
+/// Returns the error for the caller. The reason why there is no connection can contain addresses
+/// and errors of the operating system. The connection logs it.
+fn unavailable(error: &mqtt::RequestError) -> PublishError {
+    let text = match error {
+        mqtt::RequestError::NotConnected(_) => "not connected to the MQTT broker".to_owned(),
+        error => error.to_string(),
+    };
+    PublishError::Unavailable(text)
 }

@@ -1,5 +1,8 @@
 //! Health checks of the components of this process, for the endpoint `/readiness`.
 
+mod cause;
+
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
@@ -13,8 +16,14 @@ use tokio::time::Instant;
 
 use crate::Supervisor;
 
-/// The health of a component: `Ok`, or a description of the problem.
+pub use cause::HealthCause;
+
+/// The health of a component: `Ok`, or the error. The error is logged. The response of `/readiness`
+/// contains only its [`HealthCause`].
 pub type HealthResult = Result<(), String>;
+
+/// The health of a component in the response of `/readiness`: `Ok`, or the cause of the problem.
+pub type PublicHealthResult = Result<(), Cow<'static, str>>;
 
 type HealthCheck = Arc<dyn Fn() -> BoxFuture<'static, HealthResult> + Send + Sync>;
 type ComponentDescriber = Arc<dyn Fn() -> String + Send + Sync>;
@@ -26,6 +35,9 @@ const HEALTH_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the results of the health checks are reused. `/readiness` needs no authentication, so its
 /// callers must not cause a query of the database or of Kafka with each request.
 const RESULT_LIFETIME: Duration = Duration::from_secs(1);
+
+/// Minimum time between two log lines about the same problem of a component.
+const LOG_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The component that stands for the process itself. It is listed only if an essential task has
 /// failed, or while the process shuts down.
@@ -48,12 +60,19 @@ struct HealthInner {
     is_shutting_down: AtomicBool,
     /// The latest results of the health checks. Locked while the checks run, so the checks run only
     /// once for concurrent callers.
-    latest_results: Mutex<Option<LatestResults>>,
+    check_state: Mutex<CheckState>,
+}
+
+#[derive(Default)]
+struct CheckState {
+    latest_results: Option<LatestResults>,
+    /// The problem of each unhealthy component that was logged last, and when.
+    logged_problems: BTreeMap<&'static str, (HealthCause, Instant)>,
 }
 
 struct LatestResults {
     completed_at: Instant,
-    results: BTreeMap<&'static str, HealthResult>,
+    causes: BTreeMap<&'static str, Result<(), HealthCause>>,
 }
 
 impl Health {
@@ -68,7 +87,7 @@ impl Health {
                 healthy_texts: RwLock::default(),
                 supervisor: supervisor.clone(),
                 is_shutting_down: AtomicBool::new(false),
-                latest_results: Mutex::default(),
+                check_state: Mutex::default(),
             }),
         }
     }
@@ -142,29 +161,37 @@ impl Health {
     /// while the process shuts down, also returns an error for the process itself.
     ///
     /// Results of components are up to one second old. Concurrent calls run each check only once.
-    pub async fn run_checks(&self) -> BTreeMap<&'static str, HealthResult> {
-        let mut results = self.component_results().await;
+    pub async fn run_checks(&self) -> BTreeMap<&'static str, PublicHealthResult> {
+        let causes = self.component_causes().await;
+        let mut results: BTreeMap<_, PublicHealthResult> = causes
+            .into_iter()
+            .map(|(component, result)| (component, result.map_err(|cause| cause.as_str().into())))
+            .collect();
         if let Some(failure) = self.inner.supervisor.first_failure() {
-            results.insert(PROCESS, Err(failure.to_string()));
+            results.insert(PROCESS, Err(failure.public_text().into()));
         } else if self.inner.is_shutting_down.load(Ordering::Acquire) {
-            results.insert(PROCESS, Err("shutting down".to_owned()));
+            results.insert(PROCESS, Err(HealthCause::ShuttingDown.as_str().into()));
         }
         results
     }
 
-    async fn component_results(&self) -> BTreeMap<&'static str, HealthResult> {
-        let mut latest_results = self.inner.latest_results.lock().await;
-        if let Some(latest) = &*latest_results
+    async fn component_causes(&self) -> BTreeMap<&'static str, Result<(), HealthCause>> {
+        let mut state = self.inner.check_state.lock().await;
+        if let Some(latest) = &state.latest_results
             && latest.completed_at.elapsed() < RESULT_LIFETIME
         {
-            return latest.results.clone();
+            return latest.causes.clone();
         }
         let results = self.run_component_checks().await;
-        *latest_results = Some(LatestResults {
+        let causes: BTreeMap<_, _> = results
+            .into_iter()
+            .map(|(component, result)| (component, state.log_and_classify(component, result)))
+            .collect();
+        state.latest_results = Some(LatestResults {
             completed_at: Instant::now(),
-            results: results.clone(),
+            causes: causes.clone(),
         });
-        results
+        causes
     }
 
     /// Runs the health checks of all components concurrently.
@@ -190,6 +217,39 @@ impl Health {
     }
 }
 
+impl CheckState {
+    /// Returns the cause of the error. Logs the error if the cause is new or was not logged for a
+    /// minute, and logs the end of the problem.
+    fn log_and_classify(
+        &mut self,
+        component: &'static str,
+        result: HealthResult,
+    ) -> Result<(), HealthCause> {
+        let Err(error) = result else {
+            if self.logged_problems.remove(component).is_some() {
+                tracing::info!(component, "component is healthy again");
+            }
+            return Ok(());
+        };
+        let cause = HealthCause::of_error(&error);
+        let is_logged = self
+            .logged_problems
+            .get(component)
+            .is_some_and(|(logged, at)| *logged == cause && at.elapsed() < LOG_INTERVAL);
+        if !is_logged {
+            self.logged_problems
+                .insert(component, (cause, Instant::now()));
+            tracing::warn!(
+                component,
+                cause = cause.as_str(),
+                error,
+                "component is not healthy"
+            );
+        }
+        Err(cause)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -201,12 +261,13 @@ mod tests {
     async fn run_checks_reports_each_component_and_reports_a_timeout_as_an_error() {
         let health = Health::new(&Supervisor::new());
         health.add_check("store", || async { Ok(()) }.boxed());
-        health.add_check("recorder", || async { Err("disk full".to_owned()) }.boxed());
+        let error = "user secret: the disk is full";
+        health.add_check("recorder", || async { Err(error.to_owned()) }.boxed());
         health.add_check("broker", || std::future::pending().boxed());
         let results = health.run_checks().await;
         assert_eq!(results["store"], Ok(()));
-        assert_eq!(results["recorder"], Err("disk full".to_owned()));
-        assert!(results["broker"].is_err());
+        assert_eq!(results["recorder"], Err("disk full".into()));
+        assert_eq!(results["broker"], Err("timeout".into()));
         assert!(!results.contains_key(PROCESS));
     }
 
@@ -219,17 +280,20 @@ mod tests {
             let call = counter.fetch_add(1, Ordering::Relaxed);
             async move {
                 tokio::time::sleep(Duration::from_millis(500)).await;
-                Err(format!("call {call}"))
+                Err(["timeout", "connection refused"][call].to_owned())
             }
             .boxed()
         });
         let results = join_all((0..200).map(|_| health.run_checks())).await;
-        let expected = Err("call 0".to_owned());
+        let expected = Err("timeout".into());
         assert!(results.iter().all(|result| result["store"] == expected));
         tokio::time::sleep(Duration::from_millis(999)).await;
         assert_eq!(health.run_checks().await["store"], expected);
         tokio::time::sleep(Duration::from_millis(1)).await;
-        assert_eq!(health.run_checks().await["store"], Err("call 1".to_owned()));
+        assert_eq!(
+            health.run_checks().await["store"],
+            Err("connection refused".into())
+        );
         assert_eq!(calls.load(Ordering::Relaxed), 2);
     }
 
@@ -272,10 +336,45 @@ mod tests {
         let health = Health::new(&supervisor);
         TaskGroup::supervised_by(&supervisor).spawn_essential("writer", async {});
         supervisor.wait_for_failure().await;
-        let failure = Err("task writer ended before shutdown".to_owned());
+        let failure = Err("task writer ended before shutdown".into());
         assert_eq!(health.run_checks().await[PROCESS], failure);
         health.begin_shutdown();
         assert_eq!(health.run_checks().await[PROCESS], failure);
+    }
+
+    #[tokio::test]
+    async fn the_process_reports_a_failed_task_without_its_error() {
+        let supervisor = Supervisor::new();
+        let health = Health::new(&supervisor);
+        let task = async { Err("/secret/path was deleted".to_owned()) };
+        TaskGroup::supervised_by(&supervisor).spawn_fallible("file_check", task);
+        supervisor.wait_for_failure().await;
+        let results = health.run_checks().await;
+        assert_eq!(results[PROCESS], Err("task file_check failed".into()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_error_is_logged_if_its_cause_is_new_and_then_once_per_minute() {
+        static LOG: std::sync::Mutex<Vec<u8>> = std::sync::Mutex::new(Vec::new());
+        use tracing_subscriber::fmt::MakeWriter as _;
+        let subscriber = tracing_subscriber::fmt().with_writer(|| LOG.make_writer());
+        let _guard = tracing::subscriber::set_default(subscriber.finish());
+        let mut state = CheckState::default();
+        let mut check = |error: &str| {
+            let result = state.log_and_classify("store", Err(error.to_owned()));
+            assert!(result.is_err());
+            let log = String::from_utf8(std::mem::take(&mut *LOG.lock().unwrap())).unwrap();
+            log.contains("component is not healthy") && log.contains(error)
+        };
+        assert!(check("timeout of user a"));
+        assert!(!check("timeout of user b"));
+        assert!(check("connection refused by c"));
+        assert!(!check("connection refused by d"));
+        tokio::time::advance(LOG_INTERVAL).await;
+        assert!(check("connection refused by e"));
+        assert_eq!(state.log_and_classify("store", Ok(())), Ok(()));
+        let log = String::from_utf8(std::mem::take(&mut *LOG.lock().unwrap())).unwrap();
+        assert!(log.contains("component is healthy again"), "{log}");
     }
 
     #[test]

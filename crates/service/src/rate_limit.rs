@@ -71,6 +71,12 @@ impl<K: Hash + Eq> RateLimiter<K> {
         result
     }
 
+    /// Returns the number of buckets in memory.
+    #[must_use]
+    pub fn bucket_count(&self) -> usize {
+        self.buckets.lock().len()
+    }
+
     /// Removes full buckets, to save memory. Removing a full bucket changes no result, because a
     /// new bucket is also full.
     pub fn remove_full_buckets(&self) {
@@ -126,9 +132,9 @@ mod tests {
         let limiter = RateLimiter::<String>::new(2, 1.0);
         limiter.take_token("a").unwrap();
         limiter.remove_full_buckets();
-        assert_eq!(limiter.buckets.lock().len(), 1);
+        assert_eq!(limiter.bucket_count(), 1);
         tokio::time::advance(Duration::from_secs(1)).await;
         limiter.remove_full_buckets();
-        assert!(limiter.buckets.lock().is_empty());
+        assert_eq!(limiter.bucket_count(), 0);
     }
 }

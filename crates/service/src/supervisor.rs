@@ -77,6 +77,19 @@ impl fmt::Display for FailureCause {
     }
 }
 
+impl TaskFailure {
+    /// Returns the failure without the message of a panic and without the reason of a failed task,
+    /// which are for the log.
+    pub(crate) fn public_text(&self) -> String {
+        let cause = match &self.cause {
+            FailureCause::Panicked(_) => "panicked".to_owned(),
+            FailureCause::Failed(_) => "failed".to_owned(),
+            cause @ (FailureCause::Ended | FailureCause::Aborted) => cause.to_string(),
+        };
+        format!("task {} {cause}", self.task)
+    }
+}
+
 impl Supervisor {
     /// Creates a supervisor without tasks.
     #[must_use]

@@ -53,6 +53,12 @@ macro_rules! contract_tests {
                 total_limit_deletes_the_oldest_of_the_clients_with_the_most,
                 total_limit_is_enforced_for_many_clients_and_dead_letters,
             }
+            delivered_reports {
+                delivered_report_after_a_disconnect_is_ignored,
+                delivered_report_does_not_change_the_version_of_the_row,
+                delivered_report_of_a_changed_row_is_ignored,
+                delivered_report_sets_the_time_of_the_report,
+            }
             epochs {
                 each_connection_of_a_session_gets_a_higher_epoch,
                 one_process_has_the_lease_of_a_session,

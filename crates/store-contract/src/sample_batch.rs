@@ -4,12 +4,12 @@
 //! [`PresenceBatch`], they compile only when they contain the new kind of row. The cases in
 //! `cases::batches` then prove that both backends and the bisection handle it.
 
-use store::{DeadLetterFilter, DeadLetterLimits, HeartbeatUpdate, PresenceBatch};
+use store::{DeadLetterFilter, DeadLetterLimits, DeliveredReport, HeartbeatUpdate, PresenceBatch};
 use test_support::stores::TestStore;
 
 use crate::fixtures::{
     client, connection_end, dead_letter, find_for_org_1, load_client_state, received_at,
-    record_online, upsert_for_org,
+    record_online, timestamp_at, upsert_for_org,
 };
 
 /// A list of [`PresenceBatch`].
@@ -19,14 +19,16 @@ pub(crate) enum KindOfRow {
     Heartbeat,
     ConnectionEnd,
     DeadLetter,
+    DeliveredReport,
 }
 
 impl KindOfRow {
-    pub(crate) const ALL: [Self; 4] = [
+    pub(crate) const ALL: [Self; 5] = [
         Self::Upsert,
         Self::Heartbeat,
         Self::ConnectionEnd,
         Self::DeadLetter,
+        Self::DeliveredReport,
     ];
 }
 
@@ -44,12 +46,24 @@ pub(crate) fn sample_batch() -> PresenceBatch {
         dead_letter_limits: DeadLetterLimits {
             max_dead_letters_per_client: 10,
         },
+        delivered_reports: vec![delivered_report("reported", 5)],
     }
 }
 
-/// Inserts the connections that the heartbeat and the end of the connection change.
+/// Returns a delivered report of a connection that [`record_online`] has inserted.
+pub(crate) fn delivered_report(client_id: &str, reported_at: i64) -> DeliveredReport {
+    DeliveredReport {
+        client_id: client(client_id),
+        row_version: timestamp_at(1),
+        online_received_at: timestamp_at(0),
+        reported_at: timestamp_at(reported_at),
+    }
+}
+
+/// Inserts the connections that the heartbeat, the end of the connection and the delivered report
+/// change.
 pub(crate) async fn insert_required_rows(store: &TestStore) {
-    let required = ["heartbeat", "ended"].map(|name| upsert_for_org(name, "1"));
+    let required = ["heartbeat", "ended", "reported"].map(|name| upsert_for_org(name, "1"));
     record_online(store, required.to_vec()).await;
 }
 
@@ -61,6 +75,7 @@ pub(crate) async fn stored_kinds(store: &TestStore) -> Vec<KindOfRow> {
         connection_ends,
         dead_letters,
         dead_letter_limits: _,
+        delivered_reports,
     } = sample_batch();
     let upserted = find_for_org_1(store, upserts[0].client_id.as_str()).await;
     let heartbeat = &heartbeats[0];
@@ -74,11 +89,15 @@ pub(crate) async fn stored_kinds(store: &TestStore) -> Vec<KindOfRow> {
         ..DeadLetterFilter::default()
     };
     let stored_dead_letters = store.dead_letters.list_dead_letters(&filter, 10).await;
+    let delivered_report = &delivered_reports[0];
+    let reported_row = store.row(delivered_report.client_id.as_str()).await;
+    let reported_at = reported_row.map(|row| row.stale_timestamp);
     let is_stored = |kind: &KindOfRow| match kind {
         KindOfRow::Upsert => upserted.is_some(),
         KindOfRow::Heartbeat => stored_heartbeat == Some(heartbeat.received_at),
         KindOfRow::ConnectionEnd => end_state.disconnect.is_some(),
         KindOfRow::DeadLetter => !stored_dead_letters.as_ref().unwrap().is_empty(),
+        KindOfRow::DeliveredReport => reported_at == Some(delivered_report.reported_at.as_second()),
     };
     KindOfRow::ALL.into_iter().filter(is_stored).collect()
 }

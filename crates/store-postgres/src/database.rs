@@ -172,7 +172,8 @@ impl SqlDatabase for PostgresStore {
     async fn ping(&self) -> Result<()> {
         // Readiness probes have a shorter timeout than statements. While the server does not
         // respond, they must not use up the connections of the pool.
-        let mut connection = self.pool.acquire().await?.close_when_canceled();
+        let connection = self.pool.acquire_or_explain().await?;
+        let mut connection = connection.close_when_canceled();
         let versions = connect::applied_versions(&mut connection).await?;
         connect::check_all_migrations_applied(&versions).map_err(StoreError::Schema)
     }

@@ -33,6 +33,10 @@ store::statements! {
     ROLLBACK = "ROLLBACK";
 }
 
+/// Time after which [`GuardedPool::acquire_or_explain`] finds out why there is no connection.
+/// Shorter than the timeout of health checks.
+const EXPLAIN_AFTER: Duration = Duration::from_millis(400);
+
 /// Error codes after which all open connections are replaced.
 const LOST_SERVER_CODES: [&str; 4] = [
     // read_only_sql_transaction: the server has become a standby.
@@ -132,6 +136,30 @@ impl GuardedPool {
         let connection = connection.map_err(|error| self.guard.acquire_error(error))?;
         let holder = Holder::Pooled(PooledConnection(Some(connection)));
         Ok(GuardedConnection::new(holder, self.guard.clone()))
+    }
+
+    /// Like [`Self::acquire`], but reports at once why the server cannot be reached. The pool itself
+    /// retries a refused connection until the end of `acquire_timeout`, and then reports only the
+    /// timeout.
+    pub async fn acquire_or_explain(&self) -> Result<GuardedConnection> {
+        tokio::select! {
+            connection = self.acquire() => connection,
+            error = self.connect_error() => Err(error),
+        }
+    }
+
+    /// Waits for a short time, and then opens a connection outside of the pool. Returns only if this
+    /// fails.
+    async fn connect_error(&self) -> StoreError {
+        use sqlx::Connection as _;
+        tokio::time::sleep(EXPLAIN_AFTER).await;
+        match PgConnection::connect_with(&self.pool.connect_options()).await {
+            Err(error) => store_error(error),
+            Ok(connection) => {
+                let _ = connection.close().await;
+                std::future::pending().await
+            }
+        }
     }
 
     /// Takes a connection out of the pool. The pool can then open another connection.

@@ -16,8 +16,8 @@ use store::sql::{
     Statement, TenantColumns,
 };
 use store::{
-    ConnectionEnd, ConnectionUpsert, DeadLetter, HeartbeatUpdate, PartitionLease, ReceivedAt,
-    Result, received_after,
+    ConnectionEnd, ConnectionUpsert, DeadLetter, DeliveredReport, HeartbeatUpdate, PartitionLease,
+    ReceivedAt, Result, received_after,
 };
 
 /// Receive time of the latest presence message of a connected client.
@@ -172,6 +172,17 @@ store::statements! {
                reason = excluded.reason, detail = excluded.detail,
                occurrences = dead_letters.occurrences + 1,
                last_received = excluded.last_received, replay_requested_at = NULL";
+
+    STORE_DELIVERED_REPORTS = "
+        UPDATE connections AS c SET stale_timestamp = r.reported_at
+          FROM (SELECT c.client_id, d.reported_at
+                  FROM UNNEST($1::text[], $2::timestamptz[], $3::timestamptz[], $4::timestamptz[])
+                    AS d (client_id, row_version, online_received_at, reported_at)
+                  JOIN connections AS c
+                    ON c.client_id = d.client_id AND c.updated_at = d.row_version
+                   AND c.online_received_at = d.online_received_at
+                   FOR UPDATE OF c SKIP LOCKED) AS r
+         WHERE c.client_id = r.client_id";
 }
 
 /// An open transaction.
@@ -295,6 +306,15 @@ impl SqlTransaction for PostgresTransaction {
             .bind(column(rows, |d| d.reason.as_str()))
             .bind(column(rows, |d| d.detail.as_str()))
             .bind(received_times);
+        self.run(query).await.map(drop)
+    }
+
+    async fn write_delivered_reports(&mut self, rows: &[DeliveredReport]) -> Result<()> {
+        let query = set_based(STORE_DELIVERED_REPORTS)
+            .bind(column(rows, |r| r.client_id.as_str()))
+            .bind(column(rows, |r| timestamptz(r.row_version)))
+            .bind(column(rows, |r| timestamptz(r.online_received_at)))
+            .bind(column(rows, |r| timestamptz(r.reported_at)));
         self.run(query).await.map(drop)
     }
 

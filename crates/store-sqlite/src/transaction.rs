@@ -13,8 +13,8 @@ use store::sql::{
     Query, REPLACE_ONLINE_MESSAGE, REPLACE_PRESENCE_STAMP, SqlTransaction, TenantColumns,
 };
 use store::{
-    ConnectionEnd, ConnectionUpsert, DeadLetter, HeartbeatUpdate, PartitionLease, ReceivedAt,
-    Result, received_after,
+    ConnectionEnd, ConnectionUpsert, DeadLetter, DeliveredReport, HeartbeatUpdate, PartitionLease,
+    ReceivedAt, Result, received_after,
 };
 
 /// Maximum number of connections per INSERT statement. SQLite accepts 32,766 parameters in a
@@ -175,6 +175,14 @@ store::statements! {
         " FROM offline WHERE d.client_id = offline.client_id AND ",
         received_after!("offline.", "offline.received_at"; "d.presence_", "d.disconnected_at")
     );
+
+    STORE_DELIVERED_REPORTS = "WITH delivered AS (
+            SELECT value ->> 0 AS client_id, value ->> 1 AS row_version,
+                   value ->> 2 AS online_received_at, value ->> 3 AS reported_at
+              FROM json_each($1))
+        UPDATE connections AS c SET stale_timestamp = d.reported_at FROM delivered AS d
+         WHERE c.client_id = d.client_id AND c.updated_at = d.row_version
+           AND c.online_received_at = d.online_received_at";
 }
 
 /// An open transaction.
@@ -273,6 +281,22 @@ impl SqlTransaction for SqliteTransaction {
             self.connection.execute(insert).await?;
         }
         Ok(())
+    }
+
+    async fn write_delivered_reports(&mut self, rows: &[DeliveredReport]) -> Result<()> {
+        let micros = Timestamp::as_microsecond;
+        let delivered_report = |row: &DeliveredReport| {
+            json!([
+                row.client_id.as_str(),
+                micros(row.row_version),
+                micros(row.online_received_at),
+                micros(row.reported_at),
+            ])
+        };
+        let reports: Vec<_> = rows.iter().map(delivered_report).collect();
+        let reports = json!(reports).to_string();
+        let statement = STORE_DELIVERED_REPORTS.with([reports.as_str().into()]);
+        self.execute(statement).await.map(drop)
     }
 
     async fn commit(self) -> Result<()> {

@@ -68,6 +68,23 @@ pub struct ConnectionEnd {
     pub received_at: ReceivedAt,
 }
 
+/// A delivered report to inventory.
+///
+/// The store sets the time of the report in the client's row in `connections`. If the row has changed
+/// since the report was created, for example because of a newer online message, the store ignores the
+/// report: the newer content of the row is still to be reported.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeliveredReport {
+    /// Client id.
+    pub client_id: ClientId,
+    /// Time of the batch that wrote the reported content of the row.
+    pub row_version: Timestamp,
+    /// Receive time of the reported online message.
+    pub online_received_at: Timestamp,
+    /// Time of the report.
+    pub reported_at: Timestamp,
+}
+
 /// How the result of a tenant lookup changes a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TenantChange {
@@ -100,6 +117,9 @@ pub struct PresenceBatch {
     /// Limit on the number of stored dead letters per client. The store deletes the oldest dead
     /// letters of a client above this limit.
     pub dead_letter_limits: DeadLetterLimits,
+    /// Reports to inventory that were delivered after an earlier batch. A client can occur more than
+    /// once.
+    pub delivered_reports: Vec<DeliveredReport>,
 }
 
 /// The parts of a batch that the database rejected.
@@ -107,8 +127,8 @@ pub struct PresenceBatch {
 pub enum SplitBatch {
     /// Smaller batches. Together they contain all rows of the batch.
     Parts(Vec<PresenceBatch>),
-    /// The batch cannot be split: it contains either one dead letter, or the presence changes of
-    /// one client.
+    /// The batch cannot be split: it contains either one dead letter, the presence changes of one
+    /// client, or the delivered reports of one client.
     Indivisible(PresenceBatch),
 }
 
@@ -122,22 +142,26 @@ impl PresenceBatch {
             connection_ends,
             dead_letters,
             dead_letter_limits: _,
+            delivered_reports,
         } = self;
         upserts.is_empty()
             && heartbeats.is_empty()
             && connection_ends.is_empty()
             && dead_letters.is_empty()
+            && delivered_reports.is_empty()
     }
 
-    /// Returns the number of rows.
+    /// Returns the number of rows that messages of clients have caused. Delivered reports are not
+    /// counted.
     #[must_use]
-    pub fn row_count(&self) -> usize {
+    pub fn message_row_count(&self) -> usize {
         let Self {
             upserts,
             heartbeats,
             connection_ends,
             dead_letters,
             dead_letter_limits: _,
+            delivered_reports: _,
         } = self;
         upserts.len() + heartbeats.len() + connection_ends.len() + dead_letters.len()
     }
@@ -146,7 +170,8 @@ impl PresenceBatch {
     ///
     /// A batch of several clients is split into two batches with half of the clients each. All rows
     /// of one client are in the same batch. In a batch of one client, the dead letters are
-    /// separated from each other and from the other rows.
+    /// separated from each other and from the other rows, and the delivered reports are separated
+    /// from the other rows.
     #[must_use]
     pub fn split(self) -> SplitBatch {
         let clients = self.clients();
@@ -154,7 +179,7 @@ impl PresenceBatch {
             let first_half = clients.iter().take(clients.len() / 2).cloned().collect();
             return SplitBatch::Parts(self.split_by_client(&first_half).into());
         }
-        let parts = self.split_off_dead_letters();
+        let parts = self.split_by_kind();
         match <[Self; 1]>::try_from(parts) {
             Ok([batch]) => SplitBatch::Indivisible(batch),
             Err(parts) => SplitBatch::Parts(parts),
@@ -169,6 +194,7 @@ impl PresenceBatch {
             connection_ends,
             dead_letters,
             dead_letter_limits: _,
+            delivered_reports,
         } = self;
         let upsert_clients = upserts.iter().map(|row| Some(row.client_id.clone()));
         let heartbeat_clients = heartbeats.iter().map(|row| Some(row.client_id.clone()));
@@ -176,10 +202,14 @@ impl PresenceBatch {
             .iter()
             .map(|row| Some(row.client_id.clone()));
         let dead_letter_clients = dead_letters.iter().map(|row| row.client.clone());
+        let report_clients = delivered_reports
+            .iter()
+            .map(|row| Some(row.client_id.clone()));
         upsert_clients
             .chain(heartbeat_clients)
             .chain(end_clients)
             .chain(dead_letter_clients)
+            .chain(report_clients)
             .collect()
     }
 
@@ -191,12 +221,14 @@ impl PresenceBatch {
             connection_ends,
             dead_letters,
             dead_letter_limits,
+            delivered_reports,
         } = self;
         let is_first = |client: &ClientId| first_half.contains(&Some(client.clone()));
         let upserts = partition(upserts, |row| is_first(&row.client_id));
         let heartbeats = partition(heartbeats, |row| is_first(&row.client_id));
         let connection_ends = partition(connection_ends, |row| is_first(&row.client_id));
         let dead_letters = partition(dead_letters, |row| first_half.contains(&row.client));
+        let delivered_reports = partition(delivered_reports, |row| is_first(&row.client_id));
         [
             Self {
                 upserts: upserts.0,
@@ -204,6 +236,7 @@ impl PresenceBatch {
                 connection_ends: connection_ends.0,
                 dead_letters: dead_letters.0,
                 dead_letter_limits,
+                delivered_reports: delivered_reports.0,
             },
             Self {
                 upserts: upserts.1,
@@ -211,13 +244,16 @@ impl PresenceBatch {
                 connection_ends: connection_ends.1,
                 dead_letters: dead_letters.1,
                 dead_letter_limits,
+                delivered_reports: delivered_reports.1,
             },
         ]
     }
 
-    /// Splits the batch into one batch for each dead letter and one batch with the other rows.
-    fn split_off_dead_letters(mut self) -> Vec<Self> {
+    /// Splits the batch into one batch for each dead letter, one batch with the delivered reports, and
+    /// one batch with the other rows.
+    fn split_by_kind(mut self) -> Vec<Self> {
         let dead_letters = std::mem::take(&mut self.dead_letters);
+        let delivered_reports = std::mem::take(&mut self.delivered_reports);
         let mut parts: Vec<Self> = dead_letters
             .into_iter()
             .map(|dead_letter| Self {
@@ -226,6 +262,12 @@ impl PresenceBatch {
                 ..Self::default()
             })
             .collect();
+        if !delivered_reports.is_empty() {
+            parts.push(Self {
+                delivered_reports,
+                ..Self::default()
+            });
+        }
         if !self.is_empty() || parts.is_empty() {
             parts.push(self);
         }

@@ -7,8 +7,8 @@ use crate::error::{Result, RowRejection, StoreError};
 use crate::partitions::PartitionLease;
 use crate::presence::{PresenceRepository, WriteOutcome};
 
-/// A part of a batch that the database rejects and that cannot be split. The part contains either
-/// one dead letter, or the presence changes of one client.
+/// A part of a batch that the database rejects and that cannot be split, see
+/// [`SplitBatch::Indivisible`].
 #[derive(Debug)]
 pub struct RejectedPart {
     /// The rows of the part. None of them is written.

@@ -35,7 +35,8 @@ pub mod sql;
 use std::sync::Arc;
 
 pub use batch::{
-    ConnectionEnd, ConnectionUpsert, HeartbeatUpdate, PresenceBatch, SplitBatch, TenantChange,
+    ConnectionEnd, ConnectionUpsert, DeliveredReport, HeartbeatUpdate, PresenceBatch, SplitBatch,
+    TenantChange,
 };
 pub use bisect::{PartsObserver, RejectedPart, record_batch_in_parts};
 pub use connections::{ConnectionRepository, ConnectionVisitor};

@@ -5,12 +5,11 @@
 //!
 //! `static_file` reads tenants from a JSON file. `gateway` requests tenants from the certificate
 //! gateway over HTTP. `lookup_client` adds a cache, a concurrency limit and a circuit breaker
-//! (`breaker`) to the gateway. `mass_loss` detects gateway faults that would clear the tenants of
+//! to the gateway. `mass_loss` detects gateway faults that would clear the tenants of
 //! many clients. `account_translation` converts between account numbers and organizations for API
 //! callers.
 
 mod account_translation;
-mod breaker;
 mod gateway;
 mod lookup_client;
 mod mass_loss;

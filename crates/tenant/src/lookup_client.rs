@@ -16,10 +16,9 @@ use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::breaker::{Admission, Breaker};
 use super::{GatewayClient, TenantLookup, TenantLookupOutcome, metrics};
 use domain::ClientId;
-use service::spawn_detached_item;
+use service::{Admission, Breaker, spawn_detached_item};
 
 /// Maximum number of clients in the cache.
 const MAX_CACHED_CLIENTS: u64 = 200_000;
@@ -75,7 +74,7 @@ struct Inner {
     /// Requests in flight, by client id. Concurrent lookups of a client wait for the same request.
     inflight_requests: Mutex<HashMap<ClientId, OutcomeReceiver>>,
     request_permits: Semaphore,
-    breaker: Breaker,
+    breaker: Breaker<ClientId>,
 }
 
 struct CacheTtl {
@@ -118,7 +117,11 @@ impl LookupClient {
                 .build(),
             inflight_requests: Mutex::default(),
             request_permits: Semaphore::new(limits.max_concurrency),
-            breaker: Breaker::new(limits.breaker_probe_interval),
+            breaker: Breaker::new(
+                "tenant lookup",
+                limits.breaker_probe_interval,
+                metrics::set_tenant_breaker_open,
+            ),
             limits,
         }))
     }
@@ -171,7 +174,7 @@ impl Drop for InflightRequest {
 /// without a result, for example because of a panic, counts as failed. Otherwise the breaker would
 /// wait for that result, admit no other probe, and stay open.
 struct AdmittedRequest<'a> {
-    breaker: &'a Breaker,
+    breaker: &'a Breaker<ClientId>,
     client: &'a ClientId,
     admission: Admission,
     has_result: bool,

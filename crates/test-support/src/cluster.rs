@@ -2,8 +2,10 @@
 //! processes. Each process runs one or more roles.
 
 use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
@@ -210,10 +212,13 @@ impl Cluster {
         };
         let stderr = child.stderr.take().unwrap();
         let log_prefix = process_name.clone();
+        let log_lines = Arc::<Mutex<Vec<String>>>::default();
+        let collected_lines = log_lines.clone();
         tokio::spawn(async move {
             let mut stderr_lines = BufReader::new(stderr).lines();
             while let Ok(Some(line)) = stderr_lines.next_line().await {
                 eprintln!("{log_prefix}: {line}");
+                collected_lines.lock().push(line);
             }
         });
         let mut stdout_lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -240,6 +245,7 @@ impl Cluster {
             child,
             http_url,
             http_client: self.http_client.clone(),
+            log_lines,
         }
     }
 }
@@ -266,6 +272,8 @@ pub struct ConnectorProcess {
     /// Base URL of the HTTP listener, without a path.
     pub http_url: String,
     http_client: reqwest::Client,
+    /// Log lines that the process has written so far.
+    pub log_lines: Arc<Mutex<Vec<String>>>,
 }
 
 impl ConnectorProcess {

@@ -177,11 +177,40 @@ impl Deployment {
     }
 
     pub async fn is_ready(&self) -> bool {
-        let (status, _) = match self {
+        self.readiness().await.0 == 200
+    }
+
+    /// Requests `/readiness`. Returns the HTTP status and the body of the response.
+    pub async fn readiness(&self) -> (u16, Value) {
+        match self {
             Self::Embedded(connector) => connector.readiness().await,
             Self::Distributed(distributed) => distributed.process.readiness().await,
+        }
+    }
+
+    /// Returns the log lines that the connector has written so far.
+    pub fn log_lines(&self) -> Vec<String> {
+        let log_lines = match self {
+            Self::Embedded(connector) => &connector.log_lines,
+            Self::Distributed(distributed) => &distributed.process.log_lines,
         };
-        status == 200
+        log_lines.lock().clone()
+    }
+
+    /// Waits for a JSON log line that satisfies the condition. Returns the line.
+    pub async fn wait_for_log_line(
+        &self,
+        description: &str,
+        condition: impl Fn(&Value) -> bool,
+    ) -> Value {
+        eventually(description, || async {
+            let lines = self.log_lines();
+            let mut lines = lines
+                .iter()
+                .filter_map(|line| serde_json::from_str(line).ok());
+            lines.find(&condition)
+        })
+        .await
     }
 
     /// Sends a message to the client through the API. Returns the HTTP status and the body of the

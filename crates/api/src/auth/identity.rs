@@ -3,12 +3,15 @@
 use axum::http::HeaderValue;
 
 use super::AuthError;
+use super::failures::FailureReason;
 use domain::{Identity, IdentityError};
 
 /// Identity type of the operator's employees. Only identities of this type may use the management
 /// endpoints.
 const ASSOCIATE_TYPE: &str = "Associate";
 const X509_TYPE: &str = "X509";
+
+const MISSING_ORG_ID: &str = "x-rh-identity header has an invalid or missing org_id";
 
 /// Parses the value of the header `x-rh-identity`.
 ///
@@ -23,7 +26,7 @@ pub(super) fn parse(header: &HeaderValue) -> Result<Identity, AuthError> {
         IdentityError::InvalidOrgId(_)
         | IdentityError::InvalidAccount(_)
         | IdentityError::WrongType("identity") => missing_org_id_error(),
-        IdentityError::NotJson { .. } | IdentityError::WrongType(_) => AuthError::InvalidIdentity(
+        IdentityError::NotJson { .. } | IdentityError::WrongType(_) => invalid_identity_error(
             format!("x-rh-identity header does not contain valid JSON: {error}"),
         ),
     })?;
@@ -44,12 +47,31 @@ pub(super) fn is_associate(identity: &Identity) -> bool {
     identity.identity_type() == Some(ASSOCIATE_TYPE)
 }
 
-pub(super) fn missing_org_id_error() -> AuthError {
-    invalid_identity_error("x-rh-identity header has an invalid or missing org_id")
+/// Returns the error for a valid identity without an organization, if the endpoint requires one.
+pub(super) fn org_id_required_error() -> AuthError {
+    AuthError::InvalidIdentity {
+        reason: FailureReason::UnsuitableIdentity,
+        cause: MISSING_ORG_ID.to_owned(),
+    }
 }
 
-fn invalid_identity_error(cause: &str) -> AuthError {
-    AuthError::InvalidIdentity(cause.to_owned())
+/// Returns the error for a request with several identities.
+pub(super) fn duplicate_error() -> AuthError {
+    AuthError::InvalidIdentity {
+        reason: FailureReason::DuplicateHeader,
+        cause: "the request has more than one x-rh-identity header".to_owned(),
+    }
+}
+
+fn missing_org_id_error() -> AuthError {
+    invalid_identity_error(MISSING_ORG_ID)
+}
+
+fn invalid_identity_error(cause: impl Into<String>) -> AuthError {
+    AuthError::InvalidIdentity {
+        reason: FailureReason::InvalidIdentity,
+        cause: cause.into(),
+    }
 }
 
 #[cfg(test)]
@@ -64,7 +86,7 @@ mod tests {
     fn parse_json(identity: &str) -> Result<Identity, String> {
         let header = HeaderValue::from_str(&STANDARD.encode(identity)).unwrap();
         parse(&header).map_err(|error| match error {
-            AuthError::InvalidIdentity(cause) => cause,
+            AuthError::InvalidIdentity { cause, .. } => cause,
             other => format!("{other:?}"),
         })
     }
@@ -73,8 +95,10 @@ mod tests {
     fn error_for_an_invalid_identity_names_the_cause() {
         let not_base64 = parse(&HeaderValue::from_static("%%%")).unwrap_err();
         let expected = "unable to b64 decode x-rh-identity header";
-        assert!(matches!(not_base64, AuthError::InvalidIdentity(cause) if cause == expected));
-        let missing_org = "x-rh-identity header has an invalid or missing org_id";
+        assert!(
+            matches!(not_base64, AuthError::InvalidIdentity { cause, .. } if cause == expected)
+        );
+        let missing_org = MISSING_ORG_ID;
         for (identity, expected) in [
             ("{", "x-rh-identity header does not contain valid JSON: "),
             (

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use subtle::{Choice, ConstantTimeEq as _};
 
+use super::failures::FailureReason;
 use crate::Scope;
 use service::settings::{ExposeSecret as _, SecretString};
 
@@ -30,20 +31,29 @@ impl Keys {
         self.0.insert(key_name.into(), Key { secrets, scopes });
     }
 
-    /// Returns true if the secret is valid for the key, and the key has the scope.
+    /// Checks that the secret is valid for the key, and that the key has the scope.
     ///
     /// Compares `secret` with every secret of the key in constant time. Therefore the duration of
     /// the comparison does not reveal how many characters of the secret are correct.
-    pub(super) fn authorizes(&self, key_name: &str, secret: &str, scope: Scope) -> bool {
-        let Some(key) = self.0.get(key_name) else {
-            return false;
-        };
+    pub(super) fn check(
+        &self,
+        key_name: &str,
+        secret: &str,
+        scope: Scope,
+    ) -> Result<(), FailureReason> {
+        let key = self.0.get(key_name).ok_or(FailureReason::UnknownCaller)?;
         let mut is_valid_secret = Choice::from(0);
         for valid_secret in &key.secrets {
             let valid_secret = valid_secret.expose_secret().as_bytes();
             is_valid_secret |= valid_secret.ct_eq(secret.as_bytes());
         }
-        bool::from(is_valid_secret) && key.scopes.contains(&scope)
+        if !bool::from(is_valid_secret) {
+            return Err(FailureReason::WrongSecret);
+        }
+        if !key.scopes.contains(&scope) {
+            return Err(FailureReason::MissingScope);
+        }
+        Ok(())
     }
 }
 
@@ -58,17 +68,17 @@ mod tests {
         let secrets = vec![SecretString::from("new"), SecretString::from("old")];
         keys.add("a", secrets, scopes.clone());
         keys.add("b", vec![SecretString::from("other")], scopes);
-        assert!(keys.authorizes("a", "new", Scope::Tenant));
-        assert!(keys.authorizes("a", "old", Scope::Tenant));
-        for (name, secret) in [
-            ("a", "other"),
-            ("a", ""),
-            ("b", "new"),
-            ("c", "new"),
-            ("", ""),
+        assert_eq!(keys.check("a", "new", Scope::Tenant), Ok(()));
+        assert_eq!(keys.check("a", "old", Scope::Tenant), Ok(()));
+        for (name, secret, reason) in [
+            ("a", "other", FailureReason::WrongSecret),
+            ("a", "", FailureReason::WrongSecret),
+            ("b", "new", FailureReason::WrongSecret),
+            ("c", "new", FailureReason::UnknownCaller),
+            ("", "", FailureReason::UnknownCaller),
         ] {
-            let is_authorized = keys.authorizes(name, secret, Scope::Tenant);
-            assert!(!is_authorized, "{name} {secret}");
+            let result = keys.check(name, secret, Scope::Tenant);
+            assert_eq!(result, Err(reason), "{name} {secret}");
         }
     }
 
@@ -76,7 +86,10 @@ mod tests {
     fn a_key_authorizes_only_its_scopes() {
         let mut keys = Keys::default();
         keys.add("a", vec![SecretString::from("x")], vec![Scope::Management]);
-        assert!(keys.authorizes("a", "x", Scope::Management));
-        assert!(!keys.authorizes("a", "x", Scope::Tenant));
+        assert_eq!(keys.check("a", "x", Scope::Management), Ok(()));
+        let result = keys.check("a", "x", Scope::Tenant);
+        assert_eq!(result, Err(FailureReason::MissingScope));
+        let result = keys.check("a", "y", Scope::Tenant);
+        assert_eq!(result, Err(FailureReason::WrongSecret));
     }
 }

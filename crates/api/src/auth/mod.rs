@@ -2,8 +2,9 @@
 //!
 //! A request handler takes an argument of type [`OrgCaller`], [`AccountCaller`] or
 //! [`ManagementCaller`]. The handler runs only if the caller is authenticated and does not exceed
-//! its rate limits.
+//! its rate limits. `failures` counts, logs and throttles failed authentications.
 
+mod failures;
 mod identity;
 mod keys;
 
@@ -20,6 +21,7 @@ use super::rate_limits::RateLimitSubject;
 use super::{ApiState, Scope, SharedState};
 use domain::{Identity, OrgId, Tenant};
 
+pub(super) use failures::{AuthFailures, FailureReason};
 pub use keys::Keys;
 
 pub(super) const IDENTITY_HEADER: &str = "x-rh-identity";
@@ -29,6 +31,9 @@ pub(super) const CLIENT_ID_HEADER: &str = "x-rh-cloud-connector-client-id";
 pub(super) const PSK_HEADER: &str = "x-rh-cloud-connector-psk";
 pub(super) const ORG_ID_HEADER: &str = "x-rh-cloud-connector-org-id";
 pub(super) const ACCOUNT_HEADER: &str = "x-rh-cloud-connector-account";
+
+/// The headers that authenticate a caller by a pre-shared key.
+const KEY_HEADERS: [&str; 4] = [CLIENT_ID_HEADER, PSK_HEADER, ORG_ID_HEADER, ACCOUNT_HEADER];
 
 /// An authenticated v2 caller, and the organization that the caller acts for.
 #[derive(Debug, Clone)]
@@ -56,28 +61,52 @@ pub(super) struct ManagementCaller {
 /// The reason why a request was rejected before its handler ran.
 #[derive(Debug)]
 pub(super) enum AuthError {
-    /// Authentication failed. All causes have the same response, so the response does not reveal
+    /// Authentication failed. All reasons have the same response, so the response does not reveal
     /// which check failed.
-    Unauthenticated,
-    /// The gateway sent an invalid identity. The text is the cause.
-    InvalidIdentity(String),
+    Unauthenticated(FailureReason),
+    /// The gateway sent an invalid identity, or an identity that the endpoint does not accept.
+    InvalidIdentity {
+        reason: FailureReason,
+        /// The cause in the response.
+        cause: String,
+    },
+    /// Authentication failed, and too many authentications from the same address or for the same
+    /// name have failed before. Contains the time until the next failure gets its normal response.
+    TooManyFailures(Duration),
     /// A rate limit is exceeded. Contains the time until the next request is allowed.
     RateLimited(Duration),
+}
+
+impl AuthError {
+    /// Counts, logs and throttles a failed authentication.
+    fn report(self, request: &RequestParts, state: &ApiState) -> Self {
+        let reason = match &self {
+            Self::Unauthenticated(reason) | Self::InvalidIdentity { reason, .. } => *reason,
+            Self::TooManyFailures(_) | Self::RateLimited(_) => return self,
+        };
+        match state.auth_failures.on_failure(reason, request) {
+            Ok(()) => self,
+            Err(wait_time) => Self::TooManyFailures(wait_time),
+        }
+    }
 }
 
 impl IntoResponse for AuthError {
     fn into_response(self) -> Response {
         let content_type = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
         match self {
-            Self::Unauthenticated => (
+            Self::Unauthenticated(_) => (
                 StatusCode::UNAUTHORIZED,
                 content_type,
                 "Authentication failed",
             )
                 .into_response(),
-            Self::InvalidIdentity(cause) => {
+            Self::InvalidIdentity { cause, .. } => {
                 let text = format!("Bad Request: {cause}");
                 (StatusCode::BAD_REQUEST, content_type, text).into_response()
+            }
+            Self::TooManyFailures(wait_time) => {
+                ApiError::too_many_auth_failures(wait_time).into_response()
             }
             Self::RateLimited(wait_time) => ApiError::rate_limited(wait_time).into_response(),
         }
@@ -91,6 +120,12 @@ impl FromRequestParts<SharedState> for OrgCaller {
         request: &mut RequestParts,
         state: &SharedState,
     ) -> Result<Self, AuthError> {
+        Self::authenticate(request, state).map_err(|error| error.report(request, state))
+    }
+}
+
+impl OrgCaller {
+    fn authenticate(request: &RequestParts, state: &ApiState) -> Result<Self, AuthError> {
         let headers = &request.headers;
         if let Some((identity_type, tenant)) = trusted_tenant(headers, state)? {
             let org_id = tenant.org_id;
@@ -106,8 +141,8 @@ impl FromRequestParts<SharedState> for OrgCaller {
             });
         }
         let key_name = authenticate_key(headers, state, Scope::Tenant)?;
-        let org_id = OrgId::new(header_text(headers, ORG_ID_HEADER)?)
-            .map_err(|_| AuthError::Unauthenticated)?;
+        let org_id = header_text(headers, ORG_ID_HEADER).and_then(|org_id| OrgId::new(org_id).ok());
+        let org_id = org_id.ok_or(AuthError::Unauthenticated(FailureReason::InvalidTenant))?;
         check_rate_limits(
             request,
             state,
@@ -128,6 +163,12 @@ impl FromRequestParts<SharedState> for AccountCaller {
         request: &mut RequestParts,
         state: &SharedState,
     ) -> Result<Self, AuthError> {
+        Self::authenticate(request, state).map_err(|error| error.report(request, state))
+    }
+}
+
+impl AccountCaller {
+    fn authenticate(request: &RequestParts, state: &ApiState) -> Result<Self, AuthError> {
         let headers = &request.headers;
         if let Some((identity_type, Tenant { account, org_id })) = trusted_tenant(headers, state)? {
             check_rate_limits(
@@ -139,10 +180,8 @@ impl FromRequestParts<SharedState> for AccountCaller {
             return Ok(Self { account });
         }
         let key_name = authenticate_key(headers, state, Scope::Tenant)?;
-        let account = header_text(headers, ACCOUNT_HEADER)?;
-        if account.is_empty() {
-            return Err(AuthError::Unauthenticated);
-        }
+        let account = header_text(headers, ACCOUNT_HEADER).filter(|account| !account.is_empty());
+        let account = account.ok_or(AuthError::Unauthenticated(FailureReason::InvalidTenant))?;
         check_rate_limits(
             request,
             state,
@@ -161,13 +200,22 @@ impl FromRequestParts<SharedState> for ManagementCaller {
         request: &mut RequestParts,
         state: &SharedState,
     ) -> Result<Self, AuthError> {
+        Self::authenticate(request, state).map_err(|error| error.report(request, state))
+    }
+}
+
+impl ManagementCaller {
+    fn authenticate(request: &RequestParts, state: &ApiState) -> Result<Self, AuthError> {
         let headers = &request.headers;
         let (audit_name, credential) = match trusted_identity(headers, state)? {
             Some(identity) if identity::is_associate(&identity) => {
                 let email = identity.associate_email().unwrap_or("unknown associate");
                 (email.to_owned(), Credential::Identity)
             }
-            Some(_) => return Err(AuthError::Unauthenticated),
+            Some(_) => {
+                let reason = FailureReason::UnsuitableIdentity;
+                return Err(AuthError::Unauthenticated(reason));
+            }
             None => {
                 let key_name = authenticate_key(headers, state, Scope::Management)?;
                 (key_name.to_owned(), Credential::Key)
@@ -185,7 +233,18 @@ impl FromRequestParts<SharedState> for ManagementCaller {
 
 /// Returns the identity from the header `x-rh-identity`. Returns `None` if the header is missing,
 /// empty or not trusted.
+///
+/// Fails if one of the headers that authenticate a caller occurs more than once, because a proxy in
+/// front of this service could use another value than this service. An identity header that is not
+/// trusted is ignored, so it may occur more than once.
 fn trusted_identity(headers: &HeaderMap, state: &ApiState) -> Result<Option<Identity>, AuthError> {
+    let is_duplicate = |header_name: &str| headers.get_all(header_name).iter().nth(1).is_some();
+    if state.trust_identity_header && is_duplicate(IDENTITY_HEADER) {
+        return Err(identity::duplicate_error());
+    }
+    if KEY_HEADERS.into_iter().any(is_duplicate) {
+        return Err(AuthError::Unauthenticated(FailureReason::DuplicateHeader));
+    }
     if !state.trust_identity_header {
         return Ok(None);
     }
@@ -206,7 +265,7 @@ fn trusted_tenant(
     };
     let tenant = identity
         .tenant()
-        .ok_or_else(identity::missing_org_id_error)?;
+        .ok_or_else(identity::org_id_required_error)?;
     let identity_type = identity.identity_type().unwrap_or_default();
     Ok(Some((identity_type.to_owned(), tenant.clone())))
 }
@@ -217,13 +276,18 @@ fn authenticate_key<'a>(
     state: &ApiState,
     scope: Scope,
 ) -> Result<&'a str, AuthError> {
-    let key_name = header_text(headers, CLIENT_ID_HEADER)?;
-    let secret = header_text(headers, PSK_HEADER)?;
-    if state.keys.authorizes(key_name, secret, scope) {
-        Ok(key_name)
-    } else {
-        Err(AuthError::Unauthenticated)
+    let has_header = |header_name: &str| headers.contains_key(header_name);
+    if !has_header(CLIENT_ID_HEADER) && !has_header(PSK_HEADER) {
+        return Err(AuthError::Unauthenticated(FailureReason::NoCredentials));
     }
+    let key_name = header_text(headers, CLIENT_ID_HEADER);
+    let secret = header_text(headers, PSK_HEADER);
+    let (Some(key_name), Some(secret)) = (key_name, secret) else {
+        return Err(AuthError::Unauthenticated(FailureReason::MissingHeader));
+    };
+    let result = state.keys.check(key_name, secret, scope);
+    result.map_err(AuthError::Unauthenticated)?;
+    Ok(key_name)
 }
 
 /// The kind of credential with which a caller authenticated.
@@ -250,8 +314,7 @@ fn check_rate_limits(
         .map_err(AuthError::RateLimited)
 }
 
-/// Returns the text of a header. Fails if the header is missing or not printable text.
-fn header_text<'a>(headers: &'a HeaderMap, header_name: &str) -> Result<&'a str, AuthError> {
-    let value = headers.get(header_name).ok_or(AuthError::Unauthenticated)?;
-    value.to_str().map_err(|_| AuthError::Unauthenticated)
+/// Returns the text of a header. Returns `None` if the header is missing or not printable text.
+fn header_text<'a>(headers: &'a HeaderMap, header_name: &str) -> Option<&'a str> {
+    headers.get(header_name)?.to_str().ok()
 }

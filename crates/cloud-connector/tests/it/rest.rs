@@ -1,12 +1,15 @@
 //! Tests of the REST API in both deployment modes: authentication, endpoints, error responses,
 //! isolation of organizations, and behavior during outages.
 
+mod access_log;
 mod auth;
+mod auth_failures;
 mod docs;
 mod faults;
 mod isolation;
 mod list_and_search;
 mod ping_and_check;
+mod public_errors;
 mod response_shapes;
 mod schema;
 mod transport;

@@ -1,4 +1,4 @@
-//! Reports many hosts to inventory at once.
+//! Builds the messages of hosts and sends them to inventory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,24 +38,6 @@ impl InventoryReporter {
     #[must_use]
     pub fn is_eligible(&self, dialect: &DialectName, kind: ClientKind, info: &ClientInfo) -> bool {
         is_inventory_eligible(dialect, kind, info, self.policy.include_handshake_hosts)
-    }
-
-    /// Reports the hosts. Returns one outcome per host, in the order of `hosts`.
-    pub async fn report(&self, hosts: &[Host<'_>], now: Timestamp) -> Vec<ReportOutcome> {
-        let mut outcomes = vec![ReportOutcome::NotEligible; hosts.len()];
-        let mut sent_indexes = Vec::new();
-        let mut messages = Vec::new();
-        for (index, host) in hosts.iter().enumerate() {
-            if let Some(message) = self.build_message(host, now) {
-                sent_indexes.push(index);
-                messages.push(message);
-            }
-        }
-        let sent_outcomes = self.send(messages).await;
-        for (index, outcome) in sent_indexes.into_iter().zip(sent_outcomes) {
-            outcomes[index] = outcome;
-        }
-        outcomes
     }
 
     /// Builds the message of a host for [`Self::send`]. Returns `None` if the host is not eligible.

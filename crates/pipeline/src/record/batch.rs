@@ -1,6 +1,6 @@
 //! Processes one batch of decoded messages. The steps are: load the stored states, apply the
-//! presence rules, look up tenants, report hosts to inventory, and write all rows in one
-//! transaction.
+//! presence rules, look up tenants, write all rows in one transaction, and queue reports to inventory
+//! and to the sources service.
 
 use std::collections::HashMap;
 
@@ -9,15 +9,14 @@ use tokio::time::Instant;
 
 use super::bisect::{self, WriteError, WriteProgress};
 use super::decoded_job::DecodedJob;
-use super::host_reporting::{ConnectedHost, ReportedHosts};
 use super::presence::{self, AppliedOnlineMessage, PresenceChange, PresenceSignal, ReplayKind};
-use super::rejections::RejectionMonitor;
+use super::writer::WriterContext;
 use super::{RecorderDeps, RecorderInput, metrics};
-use domain::{ClientId, Tenant, Timestamp};
+use domain::{ClientId, Identity, Tenant, Timestamp};
 use protocol::{ClientMessage, ClientTopic, InboundMessage};
 use store::{
-    ConnectionEnd, ConnectionUpsert, DeadLetter, HeartbeatUpdate, PartitionLease, PresenceBatch,
-    ReceivedAt, StoredState, TenantChange, WriteOutcome,
+    ConnectionEnd, ConnectionUpsert, DeadLetter, DeliveredReport, HeartbeatUpdate, PartitionLease,
+    PresenceBatch, ReceivedAt, StoredState, TenantChange, WriteOutcome,
 };
 use tenant::{self, MassLossVerdict, TenantLookupOutcome};
 
@@ -26,13 +25,16 @@ struct BatchToWrite {
     rows: PresenceBatch,
     /// For each client in `rows.upserts`, the index of its online message in the batch's inputs.
     upsert_input_indexes: HashMap<ClientId, usize>,
+    /// The identities of the clients whose tenants were found.
+    identities: HashMap<ClientId, Identity>,
     mass_loss_verdict: MassLossVerdict,
 }
 
 /// What the earlier attempts to write a batch have done. A retry does not repeat it.
 #[derive(Default)]
 pub(super) struct BatchProgress {
-    reported_hosts: ReportedHosts,
+    /// Reports to inventory of earlier batches. They are stored with this batch.
+    pub delivered_reports: Vec<DeliveredReport>,
     /// Number of inputs whose ignored messages are counted. A later attempt could also ignore
     /// messages that an earlier attempt has applied. The inputs of jobs that were added after the
     /// first attempt have higher indexes and are not counted yet.
@@ -44,11 +46,11 @@ pub(super) struct BatchProgress {
 ///
 /// After an error, the caller retries with the same `progress`.
 pub(super) async fn write_jobs(
-    deps: &RecorderDeps,
-    monitor: &RejectionMonitor,
+    context: &WriterContext,
     jobs: &mut [DecodedJob],
     progress: &mut BatchProgress,
 ) -> Result<WriteOutcome, WriteError> {
+    let deps = &*context.deps;
     let now = deps.clock.now();
     let mut leases: Vec<PartitionLease> = jobs.iter().filter_map(|job| job.lease).collect();
     leases.sort_unstable();
@@ -63,12 +65,16 @@ pub(super) async fn write_jobs(
     let BatchToWrite {
         mut rows,
         upsert_input_indexes,
+        identities,
         mass_loss_verdict,
-    } = build_batch(deps, &stored_states, signals, progress, now).await;
+    } = build_batch(deps, &stored_states, signals, now).await;
     let next_index = jobs.iter().map(DecodedJob::next_index).max();
     progress.counted_inputs = progress.counted_inputs.max(next_index.unwrap_or(0));
     rows.dead_letters = new_dead_letters(jobs, &progress.write_progress);
     rows.dead_letter_limits = deps.config.dead_letter_limits;
+    rows.delivered_reports
+        .clone_from(&progress.delivered_reports);
+    progress.write_progress.identities = identities;
     let outcome = if rows.is_empty() {
         WriteOutcome::Committed
     } else {
@@ -78,8 +84,7 @@ pub(super) async fn write_jobs(
         };
         let write_progress = &mut progress.write_progress;
         bisect::write_batch(
-            deps,
-            monitor,
+            context,
             rows,
             &leases,
             now,
@@ -197,16 +202,13 @@ pub(super) fn to_presence_signal(
     }
 }
 
-/// Applies each client's messages, looks up tenants, reports hosts to inventory, and builds the
-/// rows to write.
+/// Applies each client's messages, looks up tenants, and builds the rows to write.
 async fn build_batch(
     deps: &RecorderDeps,
     stored_states: &HashMap<ClientId, StoredState>,
     signals: HashMap<ClientId, ClientSignals>,
-    progress: &mut BatchProgress,
     now: Timestamp,
 ) -> BatchToWrite {
-    let reported_hosts = &mut progress.reported_hosts;
     let mut changes = Vec::with_capacity(signals.len());
     for (client, ClientSignals { signals, counted }) in signals {
         let change = presence::apply_signals(
@@ -237,19 +239,20 @@ async fn build_batch(
             });
     let mass_loss_verdict = deps.mass_loss_detector.evaluate(clients_with_tenant);
     restore_tenants(deps, &mass_loss_verdict.tenants_to_restore, now).await;
-    report_hosts(deps, &changes, &lookup_outcomes, reported_hosts, now).await;
     let mut rows = PresenceBatch::default();
     let mut upsert_input_indexes = HashMap::new();
+    let mut identities = HashMap::new();
     for ((client, change), lookup_outcome) in changes.into_iter().zip(lookup_outcomes) {
+        if let Some(TenantLookupOutcome::Found(found)) = &lookup_outcome {
+            identities.insert(client.clone(), found.identity.clone());
+        }
         let tenant = lookup_outcome
             .map(|lookup_outcome| tenant_change(lookup_outcome, stored_states.get(&client), now));
         if let Some(applied_message) = change.upsert {
             upsert_input_indexes.insert(client.clone(), applied_message.input_index);
             let tenant = tenant
                 .unwrap_or_else(|| tenant_change_from_stored_state(stored_states.get(&client)));
-            let reported_at =
-                reported_hosts.inventory_delivery_time(&client, applied_message.input_index);
-            let upsert = connection_upsert(deps, &client, *applied_message, tenant, reported_at);
+            let upsert = connection_upsert(deps, &client, *applied_message, tenant);
             rows.upserts.push(upsert);
         } else if let Some(received_at) = change.heartbeat_received_at {
             rows.heartbeats.push(HeartbeatUpdate {
@@ -268,6 +271,7 @@ async fn build_batch(
     BatchToWrite {
         rows,
         upsert_input_indexes,
+        identities,
         mass_loss_verdict,
     }
 }
@@ -277,7 +281,6 @@ fn connection_upsert(
     client: &ClientId,
     applied_message: AppliedOnlineMessage,
     tenant: TenantChange,
-    reported_to_inventory_at: Option<Timestamp>,
 ) -> ConnectionUpsert {
     let online = applied_message.online;
     let inventory_eligible = deps.inventory_reporter.as_ref().is_some_and(|inventory| {
@@ -285,7 +288,8 @@ fn connection_upsert(
     });
     ConnectionUpsert {
         inventory_eligible,
-        reported_to_inventory_at,
+        // The report is sent after the commit.
+        reported_to_inventory_at: None,
         client_id: client.clone(),
         dialect: applied_message.dialect,
         kind: online.kind,
@@ -328,44 +332,6 @@ async fn restore_tenants(deps: &RecorderDeps, tenants: &[(ClientId, Tenant)], no
             clients,
             "failed to restore tenants after mass-loss detection"
         );
-    }
-}
-
-/// Reports hosts to inventory and to the sources service. The hosts are the clients that sent an
-/// online message in this batch and whose tenant was found.
-///
-/// A client that reconnected by a heartbeat is not reported here, because the batch does not
-/// contain its facts. The inventory refresh job reports such a client later.
-async fn report_hosts(
-    deps: &RecorderDeps,
-    changes: &[(ClientId, PresenceChange)],
-    lookup_outcomes: &[Option<TenantLookupOutcome>],
-    reported_hosts: &mut ReportedHosts,
-    now: Timestamp,
-) {
-    let hosts: Vec<ConnectedHost<'_>> = changes
-        .iter()
-        .zip(lookup_outcomes)
-        .filter_map(|((client, change), lookup_outcome)| {
-            let (Some(applied_message), Some(TenantLookupOutcome::Found(found_tenant))) =
-                (&change.upsert, lookup_outcome)
-            else {
-                return None;
-            };
-            Some(ConnectedHost {
-                client,
-                applied_message,
-                found_tenant,
-            })
-        })
-        .collect();
-    if let Some(registrar) = &deps.source_registrar {
-        reported_hosts.register_sources(registrar, &hosts);
-    }
-    if let Some(inventory) = &deps.inventory_reporter {
-        reported_hosts
-            .report_to_inventory(inventory, hosts, now)
-            .await;
     }
 }
 

@@ -8,11 +8,13 @@
 //! database rejects the rows of most clients, the batch is retried without dead letters, see
 //! [`RejectionMonitor`]. While such an outage lasts, an attempt writes the rows of only one client.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-use super::rejections::{BatchRows, RejectionMonitor, RejectionOutage, RowKind};
-use super::{RecorderDeps, metrics};
-use domain::{ClientId, RejectReason, Timestamp};
+use super::host_reporting::report_committed_hosts;
+use super::metrics;
+use super::rejections::{BatchRows, RejectionOutage, RowKind};
+use super::writer::WriterContext;
+use domain::{ClientId, Identity, RejectReason, Timestamp};
 use protocol::{InboundMessage, Rejection};
 use store::{
     DeadLetter, PartitionLease, PartsObserver, PresenceBatch, RejectedPart, SplitBatch, StoreError,
@@ -49,6 +51,8 @@ pub(super) struct WriteProgress {
     /// Fingerprints and clients of the dead letters that earlier attempts have stored. Storing a
     /// dead letter again would count another occurrence of the message.
     stored_dead_letters: HashSet<(Option<ClientId>, String)>,
+    /// The identities of the clients whose tenants the current attempt has found.
+    pub identities: HashMap<ClientId, Identity>,
 }
 
 impl WriteProgress {
@@ -66,16 +70,15 @@ impl WriteProgress {
 ///
 /// `find_online_message` returns the message that caused the upsert of a client.
 pub(super) async fn write_batch<'a>(
-    deps: &RecorderDeps,
-    monitor: &RejectionMonitor,
+    context: &WriterContext,
     batch: PresenceBatch,
     leases: &[PartitionLease],
     now: Timestamp,
     progress: &mut WriteProgress,
     find_online_message: impl Fn(&ClientId) -> Option<&'a InboundMessage>,
 ) -> Result<WriteOutcome, WriteError> {
-    if let Some(outage) = monitor.outage() {
-        let fenced = probe(deps, monitor, &outage, &batch, leases, now, progress).await?;
+    if let Some(outage) = context.monitor().outage() {
+        let fenced = probe(context, &outage, &batch, leases, now, progress).await?;
         if let Some(fenced) = fenced {
             return Ok(fenced);
         }
@@ -86,10 +89,10 @@ pub(super) async fn write_batch<'a>(
     let mut round = 0;
     while !batches_to_write.is_empty() {
         round += 1;
-        let mut observer = BatchObserver::new(monitor, now, progress, round);
+        let mut observer = BatchObserver::new(context, now, progress, round);
         for batch in std::mem::take(&mut batches_to_write) {
-            let outcome =
-                store::record_batch_in_parts(&*deps.presence, batch, leases, now, &mut observer);
+            let presence = &*context.deps.presence;
+            let outcome = store::record_batch_in_parts(presence, batch, leases, now, &mut observer);
             if let fenced @ WriteOutcome::Fenced(_) = outcome.await? {
                 return Ok(fenced);
             }
@@ -124,8 +127,7 @@ pub(super) async fn write_batch<'a>(
 /// outcome if a lease of the batch is fenced. Returns `None` if the batch contains no rows of the
 /// rejected kind.
 async fn probe(
-    deps: &RecorderDeps,
-    monitor: &RejectionMonitor,
+    context: &WriterContext,
     outage: &RejectionOutage,
     batch: &PresenceBatch,
     leases: &[PartitionLease],
@@ -136,10 +138,11 @@ async fn probe(
     let Some(rows) = random_part(batch.clone(), outage.row_kind) else {
         return Ok(None);
     };
-    match deps.presence.record_batch(&rows, leases, now).await {
+    let write = context.deps.presence.record_batch(&rows, leases, now);
+    match write.await {
         Ok(WriteOutcome::Committed) => {
-            count_committed_rows(&rows, progress);
-            monitor.end_outage();
+            on_committed(context, &rows, progress, now);
+            context.monitor().end_outage();
             Err(WriteError::RejectionOutageEnded)
         }
         Ok(fenced) => Ok(Some(fenced)),
@@ -163,8 +166,14 @@ fn random_part(batch: PresenceBatch, row_kind: RowKind) -> Option<PresenceBatch>
     }
 }
 
-/// Counts the rows of a transaction, and remembers its dead letters.
-fn count_committed_rows(part: &PresenceBatch, progress: &mut WriteProgress) {
+/// Counts the rows of a transaction, remembers its dead letters, and queues the reports of its hosts.
+fn on_committed(
+    context: &WriterContext,
+    part: &PresenceBatch,
+    progress: &mut WriteProgress,
+    now: Timestamp,
+) {
+    report_committed_hosts(context, part, &progress.identities, now);
     metrics::count_applied_messages("online", part.upserts.len());
     metrics::count_applied_messages("heartbeat", part.heartbeats.len());
     metrics::count_applied_messages("offline", part.connection_ends.len());
@@ -176,7 +185,7 @@ fn count_committed_rows(part: &PresenceBatch, progress: &mut WriteProgress) {
 
 /// Collects the rejected parts of a batch.
 struct BatchObserver<'a> {
-    monitor: &'a RejectionMonitor,
+    context: &'a WriterContext,
     now: Timestamp,
     progress: &'a mut WriteProgress,
     round: usize,
@@ -186,13 +195,13 @@ struct BatchObserver<'a> {
 
 impl<'a> BatchObserver<'a> {
     fn new(
-        monitor: &'a RejectionMonitor,
+        context: &'a WriterContext,
         now: Timestamp,
         progress: &'a mut WriteProgress,
         round: usize,
     ) -> Self {
         Self {
-            monitor,
+            context,
             now,
             progress,
             round,
@@ -210,7 +219,7 @@ impl<'a> BatchObserver<'a> {
             accepted: self.accepted_rows,
             rejected: &self.rejected_parts,
         };
-        if let Some(outage) = self.monitor.add(&rows, self.now) {
+        if let Some(outage) = self.context.monitor().add(&rows, self.now) {
             return Err(outage);
         }
         self.progress.counted_rounds = self.round;
@@ -226,11 +235,17 @@ impl<'a> BatchObserver<'a> {
 
 impl PartsObserver for BatchObserver<'_> {
     fn on_committed(&mut self, part: &PresenceBatch) {
-        self.accepted_rows += part.row_count();
-        count_committed_rows(part, self.progress);
+        self.accepted_rows += part.message_row_count();
+        on_committed(self.context, part, self.progress, self.now);
     }
 
     fn on_rejected(&mut self, part: RejectedPart) {
+        // Delivered reports that the database rejects must not delay messages. Their hosts stay
+        // pending.
+        if part.rows.message_row_count() == 0 {
+            metrics::count_discarded_row(&part.rejection.to_string());
+            return;
+        }
         self.rejected_parts.push(part);
     }
 }

@@ -6,7 +6,7 @@
 //! writer.
 //!
 //! `batch` contains the steps of a batch. `presence` contains the rules that decide whether a
-//! client is connected.
+//! client is connected. `inventory_reports` sends the reports of committed hosts.
 
 mod batch;
 mod bisect;
@@ -14,6 +14,7 @@ mod dead_letter_replay;
 mod decoded_job;
 mod handshake_errors;
 mod host_reporting;
+mod inventory_reports;
 pub mod metrics;
 mod prepared_input;
 mod presence;
@@ -46,6 +47,7 @@ pub use writer::Writer;
 
 pub use store::{DeadLetterLimits, PartitionLease, QueuePosition, QueueTopic};
 
+use inventory_reports::InventoryReporting;
 use writer::{Job, WriterStatus};
 
 /// A message or a broker event that the recorder processes.
@@ -196,6 +198,7 @@ impl Recorder {
     #[must_use]
     pub fn new(deps: RecorderDeps) -> (Self, Vec<Writer>) {
         let status = Arc::new(WriterStatus::default());
+        let inventory_reporting = deps.inventory_reporter.clone().map(InventoryReporting::new);
         let deps = Arc::new(deps);
         let (writer_queues, writers): (Vec<_>, Vec<_>) = (1..=deps.config.writers.max(1))
             .map(|number| {
@@ -203,7 +206,8 @@ impl Recorder {
                 // embedded broker submits a client's next message only after the previous message
                 // is durable. The other callers limit their total number of messages in flight.
                 let (sender, jobs) = mpsc::unbounded_channel();
-                let writer = Writer::new(number, deps.clone(), status.clone(), jobs);
+                let reporting = inventory_reporting.as_ref();
+                let writer = Writer::new(number, deps.clone(), status.clone(), reporting, jobs);
                 (sender, writer)
             })
             .unzip();

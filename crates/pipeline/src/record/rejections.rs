@@ -182,7 +182,7 @@ impl Window {
                 time: now,
                 client: client_of(&part.rows).cloned(),
                 reason: part.rejection.reason.clone(),
-                row_count: part.rows.row_count(),
+                row_count: part.rows.message_row_count(),
             }));
         let excess_parts = self.rejected.len().saturating_sub(MAX_REJECTED_PARTS);
         self.rejected.drain(..excess_parts);

@@ -13,12 +13,14 @@ use tokio::time::Instant;
 use super::batch::{self, BatchProgress};
 use super::bisect::WriteError;
 use super::decoded_job::DecodedJob;
+use super::inventory_reports::{DeliveredReports, InventoryReporting, ReportQueue, ReportTask};
 use super::prepared_input::PreparedInput;
 use super::rejections::RejectionMonitor;
 use super::{RecorderDeps, metrics};
+use service::LogThrottle;
 use service::TaskGroup;
 use service::health::HealthResult;
-use store::{PartitionLease, WriteOutcome};
+use store::{PartitionLease, PresenceBatch, StoreError, WriteOutcome};
 
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(50);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(2);
@@ -136,15 +138,40 @@ impl WriterStatus {
     }
 }
 
+/// What a writer needs to write a batch.
+pub(super) struct WriterContext {
+    pub deps: Arc<RecorderDeps>,
+    status: Arc<WriterStatus>,
+    /// The queue of reports to inventory. `None` if inventory is not configured, and while the
+    /// writer stops.
+    pub report_queue: Option<ReportQueue>,
+}
+
+impl WriterContext {
+    pub fn monitor(&self) -> &RejectionMonitor {
+        &self.status.rejections
+    }
+}
+
 /// Writes the inputs of some of the clients to the database.
 pub struct Writer {
     /// Number of the writer, starting at 1.
     number: usize,
-    deps: Arc<RecorderDeps>,
-    status: Arc<WriterStatus>,
+    context: WriterContext,
     jobs: mpsc::UnboundedReceiver<Job>,
     /// A received job that did not fit into the previous batch.
     leftover_job: Option<Job>,
+    /// Sends the reports in `context.report_queue`. `None` while the task runs.
+    report_task: Option<ReportTask>,
+    delivered_reports: DeliveredReports,
+}
+
+/// What a writer does next.
+enum Work {
+    /// Write a batch that starts with this job.
+    Batch(Job),
+    /// Store delivered reports, because there are no jobs.
+    DeliveredReports,
 }
 
 /// The jobs that are written in one transaction.
@@ -161,14 +188,27 @@ impl Writer {
         number: usize,
         deps: Arc<RecorderDeps>,
         status: Arc<WriterStatus>,
+        inventory_reporting: Option<&InventoryReporting>,
         jobs: mpsc::UnboundedReceiver<Job>,
     ) -> Self {
+        let (report_queue, report_task, delivered_reports) = match inventory_reporting {
+            Some(reporting) => {
+                let (queue, task, delivered) = reporting.for_writer();
+                (Some(queue), Some(task), delivered)
+            }
+            None => (None, None, DeliveredReports::none()),
+        };
         Self {
             number,
-            deps,
-            status,
+            context: WriterContext {
+                deps,
+                status,
+                report_queue,
+            },
             jobs,
             leftover_job: None,
+            report_task,
+            delivered_reports,
         }
     }
 
@@ -178,38 +218,82 @@ impl Writer {
         format!("recorder_writer_{}", self.number)
     }
 
-    /// Writes batches until `tasks` is cancelled and the queue is empty.
+    /// Writes batches until `tasks` is cancelled and the queue is empty. Spawns the task that sends
+    /// the reports to inventory.
     pub async fn run(mut self, tasks: TaskGroup) {
-        while let Some(first_job) = self.next_job(&tasks).await {
-            self.status.begin_batch();
-            let mut batch = Batch::default();
-            self.add_job(&mut batch, first_job);
-            self.add_queued_jobs(&mut batch);
-            self.write_with_retries(&mut batch, &tasks).await;
-            self.status.end_batch();
-            self.status
-                .subtract_from_queue_size(batch.message_count, batch.size_bytes);
-            for job in batch.jobs {
-                // `send` fails if the caller no longer waits for the receipt. The message is then
-                // not acknowledged and is delivered again, which is harmless.
-                let _ = job.receipt_sender.send(());
+        if let Some(report_task) = self.report_task.take() {
+            let task_name = format!("inventory_reports_{}", self.number);
+            tasks.spawn_essential(task_name, report_task.run(tasks.clone()));
+        }
+        while let Some(work) = self.next_work(&tasks).await {
+            match work {
+                Work::Batch(first_job) => self.write_batch(first_job, &tasks).await,
+                Work::DeliveredReports => self.store_delivered_reports().await,
             }
         }
         // There are no more jobs, because the writer is stopping or because all handles of the
-        // recorder were dropped.
+        // recorder were dropped. Closes the queue, so that the task sends the last reports and ends.
+        self.context.report_queue = None;
+        while self.delivered_reports.wait().await {
+            self.store_delivered_reports().await;
+        }
         tasks.cancelled().await;
     }
 
-    /// Waits for the next job. Returns `None` if there are no more jobs.
-    async fn next_job(&mut self, tasks: &TaskGroup) -> Option<Job> {
+    async fn write_batch(&mut self, first_job: Job, tasks: &TaskGroup) {
+        self.context.status.begin_batch();
+        let mut batch = Batch::default();
+        self.add_job(&mut batch, first_job);
+        self.add_queued_jobs(&mut batch);
+        self.write_with_retries(&mut batch, tasks).await;
+        self.context.status.end_batch();
+        self.context
+            .status
+            .subtract_from_queue_size(batch.message_count, batch.size_bytes);
+        for job in batch.jobs {
+            // `send` fails if the caller no longer waits for the receipt. The message is then
+            // not acknowledged and is delivered again, which is harmless.
+            let _ = job.receipt_sender.send(());
+        }
+    }
+
+    /// Waits for the next job, or for delivered reports if there is no job. Returns `None` if there
+    /// are no more jobs.
+    async fn next_work(&mut self, tasks: &TaskGroup) -> Option<Work> {
         if let Some(job) = self.leftover_job.take() {
-            return Some(job);
+            return Some(Work::Batch(job));
         }
         loop {
             tokio::select! {
-                job = self.jobs.recv() => return job,
+                biased;
                 // After `close`, `recv` still returns the queued jobs, then `None`.
                 () = tasks.cancelled(), if !self.jobs.is_closed() => self.jobs.close(),
+                job = self.jobs.recv() => return job.map(Work::Batch),
+                true = self.delivered_reports.wait() => return Some(Work::DeliveredReports),
+            }
+        }
+    }
+
+    /// Stores delivered reports in a transaction of their own. If this fails, the next batch stores
+    /// them.
+    async fn store_delivered_reports(&mut self) {
+        static LOG_THROTTLE: LogThrottle = LogThrottle::new();
+        let batch = PresenceBatch {
+            delivered_reports: self.delivered_reports.take(),
+            ..PresenceBatch::default()
+        };
+        let deps = &self.context.deps;
+        let write = deps.presence.record_batch(&batch, &[], deps.clock.now());
+        match write.await {
+            Ok(_) => {}
+            Err(StoreError::RowRejected(rejection)) => {
+                metrics::count_discarded_row(&rejection.to_string());
+            }
+            Err(error) => {
+                if LOG_THROTTLE.should_log() {
+                    tracing::warn!(%error, "failed to store delivered inventory reports");
+                }
+                self.delivered_reports.restore(batch.delivered_reports);
             }
         }
     }
@@ -222,7 +306,7 @@ impl Writer {
             .or_else(|| self.jobs.try_recv().ok())
         {
             let fits_into_batch = batch.message_count + job.inputs.len()
-                <= self.deps.config.max_batch_size
+                <= self.context.deps.config.max_batch_size
                 && batch.size_bytes + job.size_bytes <= MAX_BATCH_BYTES;
             if !fits_into_batch {
                 self.leftover_job = Some(job);
@@ -234,7 +318,7 @@ impl Writer {
 
     /// Decodes a job and adds it to the batch.
     fn add_job(&self, batch: &mut Batch, job: Job) {
-        let job = DecodedJob::new(job, batch.message_count, self.deps.clock.now());
+        let job = DecodedJob::new(job, batch.message_count, self.context.deps.clock.now());
         batch.message_count += job.input_count;
         batch.size_bytes += job.size_bytes;
         batch.jobs.push(job);
@@ -246,12 +330,13 @@ impl Writer {
         let started_at = Instant::now();
         let mut retry_delay = MIN_RETRY_DELAY;
         let mut attempt = 0;
+        batch.progress.delivered_reports = self.delivered_reports.take();
         while !batch.jobs.is_empty() {
-            let monitor = &self.status.rejections;
             let result =
-                batch::write_jobs(&self.deps, monitor, &mut batch.jobs, &mut batch.progress).await;
+                batch::write_jobs(&self.context, &mut batch.jobs, &mut batch.progress).await;
             match result {
                 Ok(WriteOutcome::Committed) => {
+                    batch.progress.delivered_reports.clear();
                     self.on_committed(batch, started_at);
                     break;
                 }
@@ -259,7 +344,7 @@ impl Writer {
                 Err(WriteError::RejectionOutageEnded) => {}
                 Err(error) => {
                     attempt += 1;
-                    self.status.set_last_error(&error);
+                    self.context.status.set_last_error(&error);
                     metrics::report_batch_retry(attempt, batch.message_count, &error);
                     if tasks.is_cancelled() {
                         metrics::report_batch_not_written(batch.message_count, &error);
@@ -280,6 +365,9 @@ impl Writer {
                 }
             }
         }
+        // Not empty if the batch was not committed.
+        let unstored_reports = std::mem::take(&mut batch.progress.delivered_reports);
+        self.delivered_reports.restore(unstored_reports);
         if attempt > 0 {
             metrics::report_batch_retry_ended();
         }
@@ -291,13 +379,14 @@ impl Writer {
     fn on_committed(&self, batch: &mut Batch, started_at: Instant) {
         let message_count = batch.jobs.iter().map(|job| job.input_count).sum();
         metrics::observe_committed_batch(message_count, started_at.elapsed());
-        let now = self.deps.clock.now();
+        let now = self.context.deps.clock.now();
         for job in &mut batch.jobs {
             for received_at in &job.receive_times {
                 metrics::observe_record_latency(now.duration_since(*received_at));
             }
             for handshake_error in job.handshake_errors.drain(..) {
-                self.deps.handshake_error_sender.send(handshake_error);
+                let sender = &self.context.deps.handshake_error_sender;
+                sender.send(handshake_error);
             }
         }
     }

@@ -3,6 +3,7 @@
 pub mod batches;
 pub mod connections;
 pub mod dead_letters;
+pub mod delivered_reports;
 pub mod epochs;
 pub mod heartbeats;
 pub mod lookup_queue;

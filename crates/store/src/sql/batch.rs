@@ -7,7 +7,9 @@ use domain::{ClientId, Connection, Timestamp};
 use super::query::Query;
 use super::row::{self, ColumnReader};
 use super::statements::SharedStatements;
-use crate::batch::{ConnectionEnd, ConnectionUpsert, HeartbeatUpdate, PresenceBatch, TenantChange};
+use crate::batch::{
+    ConnectionEnd, ConnectionUpsert, DeliveredReport, HeartbeatUpdate, PresenceBatch, TenantChange,
+};
 use crate::dead_letters::{DeadLetter, DeadLetterLimits};
 use crate::error::{Result, StoreError};
 use crate::partitions::{PartitionLease, ReceivedAt};
@@ -56,6 +58,13 @@ pub trait SqlTransaction: Send + Sized {
     /// `occurrences`.
     async fn write_dead_letters(&mut self, rows: &[DeadLetter]) -> Result<()>;
 
+    /// Stores the times of delivered reports to inventory in `stale_timestamp`. Skips rows that have
+    /// changed since the report was created.
+    ///
+    /// Also skips rows that another transaction has locked: such a row is just being changed. The
+    /// statement therefore never waits, and cannot deadlock with other batches and with jobs.
+    async fn write_delivered_reports(&mut self, rows: &[DeliveredReport]) -> Result<()>;
+
     /// Commits the transaction.
     async fn commit(self) -> Result<()>;
 }
@@ -74,6 +83,7 @@ pub(super) async fn record_batch(
         connection_ends,
         dead_letters,
         dead_letter_limits,
+        delivered_reports,
     } = batch;
     let lost_leases = find_lost_leases(&mut transaction, leases).await?;
     if !lost_leases.is_empty() {
@@ -93,6 +103,11 @@ pub(super) async fn record_batch(
         transaction.write_dead_letters(dead_letters).await?;
         let limits = *dead_letter_limits;
         enforce_limits(&mut transaction, statements, dead_letters, limits).await?;
+    }
+    if !delivered_reports.is_empty() {
+        transaction
+            .write_delivered_reports(delivered_reports)
+            .await?;
     }
     transaction.commit().await?;
     Ok(WriteOutcome::Committed)

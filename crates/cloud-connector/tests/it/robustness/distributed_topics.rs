@@ -290,9 +290,17 @@ async fn a_record_process_that_cannot_join_its_consumer_group_is_not_ready() {
     eventually("the reader to report that it cannot join", || async {
         let (status, body) = record.readiness().await;
         let text = body["components"]["kafka_ingress"].as_str()?;
-        let is_reported = text.contains("cannot join the consumer group")
-            && text.contains("InconsistentGroupProtocol");
-        (status == 503 && is_reported).then_some(())
+        (status == 503 && text == "consumer group not joined").then_some(())
+    })
+    .await;
+    eventually("the reason in the log", || async {
+        let is_reason = |line: &String| {
+            line.contains("cannot join the consumer group")
+                && line.contains("InconsistentGroupProtocol")
+        };
+        // Each request runs the health check, which logs its error.
+        record.readiness().await;
+        record.log_lines.lock().iter().any(is_reason).then_some(())
     })
     .await;
     eventually("the other reader to be ready", || async {
