@@ -40,6 +40,14 @@ struct LiveConnection {
     generation: Generation,
     peer: SocketAddr,
     stream: StreamHandle,
+    limits: ClientLimits,
+}
+
+/// Limits that a client has requested in its CONNECT packet.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct ClientLimits {
+    /// Maximum size of a packet to the client. `None` if there is no limit.
+    pub max_packet_size: Option<u32>,
 }
 
 /// A registered connection.
@@ -63,6 +71,7 @@ impl LiveConnections {
         client: &ClientId,
         peer: SocketAddr,
         stream: StreamHandle,
+        limits: ClientLimits,
     ) -> Registration {
         let mut inner = self.inner.lock();
         inner.last_generation += 1;
@@ -71,6 +80,7 @@ impl LiveConnections {
             generation,
             peer,
             stream,
+            limits,
         };
         let replaced = match inner.connections_by_client.entry(client.clone()) {
             Entry::Vacant(entry) => {
@@ -144,6 +154,14 @@ impl LiveConnections {
         (!inner.connections_by_client.contains_key(client)).then(action)
     }
 
+    /// Returns the limits of the client's latest connection. Returns `None` if the client has no
+    /// connection.
+    pub fn client_limits(&self, client: &ClientId) -> Option<ClientLimits> {
+        let inner = self.inner.lock();
+        let connections = inner.connections_by_client.get(client)?;
+        connections.last().map(|connection| connection.limits)
+    }
+
     pub fn is_connected(&self, client: &ClientId) -> bool {
         self.inner.lock().connections_by_client.contains_key(client)
     }
@@ -160,7 +178,8 @@ mod tests {
     fn register(connections: &LiveConnections) -> Generation {
         let peer = SocketAddr::from(([127, 0, 0, 1], 1));
         let stream = StreamHandle::default();
-        let registration = connections.register(&test_client(), peer, stream);
+        let limits = ClientLimits::default();
+        let registration = connections.register(&test_client(), peer, stream, limits);
         registration.generation
     }
 
@@ -170,7 +189,8 @@ mod tests {
         let peers = [1, 2, 3].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
         let stream = StreamHandle::default();
         let register = |peer| {
-            let registration = connections.register(&test_client(), peer, stream.clone());
+            let limits = ClientLimits::default();
+            let registration = connections.register(&test_client(), peer, stream.clone(), limits);
             let replaced = registration.replaced;
             replaced.map(|replaced| (replaced.peer, replaced.was_in_use))
         };

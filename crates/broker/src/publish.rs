@@ -10,6 +10,9 @@ use tokio::time::Instant;
 use super::Broker;
 use domain::ClientId;
 
+/// Maximum size of the parts of a PUBLISH packet except topic and payload.
+const PUBLISH_OVERHEAD_BYTES: usize = 16;
+
 /// The broker did not accept a message for a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError {
@@ -20,6 +23,9 @@ pub enum PublishError {
     /// client would not receive the message.
     #[error("the client has not subscribed to its topic")]
     NotSubscribed,
+    /// The message is larger than the client accepts. MQTT 5 clients can limit the packet size.
+    #[error("the message is larger than the client accepts ({0} bytes)")]
+    TooLarge(u32),
     /// Earlier messages to the client are still queued, because the client reads too slowly.
     #[error("earlier messages to the client are still queued")]
     Backlog,
@@ -49,8 +55,14 @@ impl Broker {
         if state.is_disconnecting_all.load(Ordering::Acquire) {
             return Err(PublishError::ShuttingDown);
         }
-        if !state.live_connections.is_connected(client) {
+        let Some(limits) = state.live_connections.client_limits(client) else {
             return Err(PublishError::NotConnected);
+        };
+        // `mqtt5` would silently discard the message.
+        if let Some(max_size) = limits.max_packet_size
+            && topic.len() + payload.len() + PUBLISH_OVERHEAD_BYTES > max_size as usize
+        {
+            return Err(PublishError::TooLarge(max_size));
         }
         if !state.router.has_subscription(client.as_str(), &topic).await {
             return Err(PublishError::NotSubscribed);

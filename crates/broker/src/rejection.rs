@@ -141,6 +141,11 @@ impl Rejections {
         }
     }
 
+    /// Counts a rejection without a log line.
+    pub fn count(reason: RejectionReason) {
+        metrics::count_rejection(reason.as_str());
+    }
+
     /// Counts a rejection, and logs it if the last log line with this reason is old enough.
     /// Otherwise clients that reconnect at once could fill the disk with log lines.
     pub fn report(&self, reason: RejectionReason, peer: RejectedPeer<'_>) {
@@ -154,7 +159,7 @@ impl Rejections {
         peer: RejectedPeer<'_>,
         detail: Option<&str>,
     ) {
-        metrics::count_rejection(reason.as_str());
+        Self::count(reason);
         let Some(suppressed_lines) = self.log.suppressed_if_due(&reason) else {
             return;
         };

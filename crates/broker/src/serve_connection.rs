@@ -1,6 +1,7 @@
 //! Serves one connection: performs the TLS and WebSocket handshakes, checks the CONNECT packet, and runs
 //! `mqtt5` until the connection ends.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use super::connect_packet::{ConnectError, MqttVersion, ReceivedConnect, read_con
 use super::network_stream::NetworkStream;
 use super::packet_reader::{ConnectedClient, PacketReader};
 use super::pending_connections::PendingSlot;
-use super::rejection::{RejectedPeer, RejectionReason};
+use super::rejection::{RejectedPeer, RejectionReason, Rejections};
 use super::session::ClientSession;
 use super::stream_handle::StreamHandle;
 use super::tls::common_name;
@@ -167,6 +168,11 @@ impl NewConnection {
         let timeout = self.state.settings.handshake_timeout.get();
         let stream = match tokio::time::timeout(timeout, tls.acceptor().accept(stream)).await {
             Ok(Ok(stream)) => stream,
+            Ok(Err(error)) if error.kind() == ErrorKind::UnexpectedEof => {
+                // Not logged: health checks of load balancers close the connection at once.
+                Rejections::count(RejectionReason::TlsHandshakeFailed);
+                return None;
+            }
             Ok(Err(error)) => {
                 let detail = error.to_string();
                 self.report(RejectionReason::TlsHandshakeFailed, None, Some(&detail));

@@ -12,7 +12,7 @@ use mqtt5::broker::{AuthProvider, AuthResult};
 use mqtt5::packet::connect::ConnectPacket;
 use mqtt5::types::ReasonCode;
 
-use super::live_connections::Generation;
+use super::live_connections::{ClientLimits, Generation};
 use super::rejection::{RejectedPeer, RejectionReason};
 use super::stream_handle::{LargePayload, StreamHandle};
 use super::{BrokerState, PendingWrite, metrics};
@@ -133,7 +133,10 @@ impl ClientSession {
             return AuthResult::fail(ReasonCode::ClientIdentifierNotValid);
         };
         let connections = &state.live_connections;
-        let registration = connections.register(&id, self.peer, self.stream.clone());
+        let limits = ClientLimits {
+            max_packet_size: connect.properties.get_maximum_packet_size(),
+        };
+        let registration = connections.register(&id, self.peer, self.stream.clone(), limits);
         if let Some(replaced) = &registration.replaced {
             state.takeovers.record(&id, self.peer, replaced);
         }

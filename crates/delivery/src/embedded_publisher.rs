@@ -36,6 +36,7 @@ impl ClientPublisher for EmbeddedPublisher {
             .map_err(|error| match error {
                 broker::PublishError::NotConnected => PublishError::NotConnected,
                 broker::PublishError::NotSubscribed
+                | broker::PublishError::TooLarge(_)
                 | broker::PublishError::Backlog
                 | broker::PublishError::ShuttingDown => {
                     PublishError::Unavailable(error.to_string())

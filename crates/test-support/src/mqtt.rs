@@ -244,8 +244,15 @@ impl RawClient {
 
     /// Sends CONNECT. Returns the reason code of the CONNACK, or [`CLOSED_WITHOUT_REASON`].
     pub async fn send_connect(&mut self, connect: &Connect) -> u8 {
-        self.protocol_level = connect.protocol_level;
-        self.write(&connect.encode()).await;
+        self.send_connect_packet(&connect.encode(), connect.protocol_level)
+            .await
+    }
+
+    /// Sends a CONNECT packet. Returns the reason code of the CONNACK, or
+    /// [`CLOSED_WITHOUT_REASON`].
+    pub async fn send_connect_packet(&mut self, packet: &[u8], protocol_level: u8) -> u8 {
+        self.protocol_level = protocol_level;
+        self.write(packet).await;
         match self.read_packet().await {
             Some(packet) if packet.packet_type() == CONNACK => packet.body[1],
             other => {

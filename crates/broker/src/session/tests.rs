@@ -131,7 +131,8 @@ fn message_is_prepared_without_the_lock_and_submitted_unless_superseded() {
     let id = ClientId::new("a").unwrap();
     let register = || {
         let connections = &state.live_connections;
-        connections.register(&id, session.peer, StreamHandle::default())
+        let limits = ClientLimits::default();
+        connections.register(&id, session.peer, StreamHandle::default(), limits)
     };
     let client = AuthenticatedClient {
         generation: register().generation,

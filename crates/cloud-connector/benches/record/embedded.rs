@@ -42,6 +42,11 @@ impl EmbeddedConnector {
             // would reject most of the clients.
             ("broker.connect_limit.burst", "100000"),
             ("broker.max_connections_per_address", "20000"),
+            // Each client publishes as fast as the connector acknowledges.
+            ("client_budget.messages_per_second", "1000000"),
+            ("client_budget.message_burst", "1000000"),
+            ("client_budget.bytes_per_second", "1000000000"),
+            ("client_budget.byte_burst", "1000000000"),
             ("data.dir", &data_dir.display().to_string()),
         ]);
         let args = ["--http", "127.0.0.1:0", "--mqtt", "127.0.0.1:0"];

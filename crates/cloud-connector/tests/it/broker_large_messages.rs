@@ -138,6 +138,33 @@ async fn echoed_content_of_the_largest_request_is_accepted() {
     assert_eq!(deployment.dead_letters().await, Vec::<Value>::new());
 }
 
+#[tokio::test]
+async fn message_that_is_larger_than_an_mqtt_5_client_accepts_is_not_reported_as_sent() {
+    let connector = Connector::start().await;
+    let client_id = unique_id("small");
+    let mut client = RawClient::connect_tcp(&connector.mqtt_address).await;
+    // The property with the id 0x27 is the maximum packet size.
+    let properties = [5, 0x27, 0, 0, 0x10, 0];
+    let mut body = b"\x00\x04MQTT\x05\x02\x00\x1e".to_vec();
+    body.extend(properties);
+    body.extend(u16::try_from(client_id.len()).unwrap().to_be_bytes());
+    body.extend(client_id.as_bytes());
+    let packet = [&[0x10, u8::try_from(body.len()).unwrap()], &body[..]].concat();
+    assert_eq!(client.send_connect_packet(&packet, 5).await, 0);
+    assert_eq!(client.subscribe(&data_in_topic(&client_id)).await, 1);
+    client
+        .must_publish(&control_out_topic(&client_id), &online_message())
+        .await;
+    let message = |len| json!({"directive": "x", "payload": "x".repeat(len)});
+    let (status, body) = connector.send_message(&client_id, message(4096)).await;
+    assert_eq!(status, 503, "{body}");
+    assert!(body.to_string().contains("4096"), "{body}");
+    let (status, _) = connector.send_message(&client_id, message(3000)).await;
+    assert_eq!(status, 201);
+    let (_, received) = client.next_message().await;
+    assert_eq!(received["content"].as_str().unwrap().len(), 3000);
+}
+
 /// Returns the resident memory of the connector in MiB.
 fn resident_memory(connector: &Connector) -> u64 {
     test_support::resident_memory_mib(connector.pid())

@@ -76,6 +76,45 @@ async fn invalid_configuration_value_is_reported_with_its_setting() {
 }
 
 #[tokio::test]
+async fn invalid_broker_settings_are_reported_with_their_fix() {
+    let folder = tempfile::tempdir().unwrap();
+    let data_dir = folder.path().join("data");
+    for (name, value, expected) in [
+        (
+            "CLOUD_CONNECTOR__BROKER__MAX_PACKET_SIZE",
+            "2097151",
+            ["broker.max_packet_size", "http.max_body_bytes", "2097152"],
+        ),
+        (
+            "CLOUD_CONNECTOR__HTTP__MAX_BODY_BYTES",
+            "2200000",
+            ["broker.max_packet_size", "http.max_body_bytes", "4400000"],
+        ),
+        (
+            "CLOUD_CONNECTOR__BROKER__WEBSOCKET__LISTEN",
+            "0.0.0.0:0",
+            ["broker.websocket.listen", "loopback", "broker.tls.listen"],
+        ),
+        (
+            "CLOUD_CONNECTOR__BROKER__WEBSOCKET__PATH",
+            "mqtt",
+            ["broker.websocket.path", "slash", "/mqtt"],
+        ),
+        (
+            "CLOUD_CONNECTOR__BROKER__TLS__WEBSOCKET_LISTEN",
+            "127.0.0.1:0",
+            ["broker.tls.certificate", "PEM", "certs init"],
+        ),
+    ] {
+        let error = startup_error(&data_dir, &[], &[(name, value)]).await;
+        for text in expected {
+            assert!(error.contains(text), "{name}={value}: {error}");
+        }
+    }
+    assert!(!data_dir.exists(), "the data folder was created");
+}
+
+#[tokio::test]
 async fn unwritable_data_folder_is_reported_at_startup() {
     let folder = tempfile::tempdir().unwrap();
     // The parent of the data folder is a file. Not even root can create a folder in a file.

@@ -9,7 +9,8 @@ use tokio::net::TcpStream;
 
 use test_support::cluster::API_KEY;
 use test_support::connector::DEFAULT_ORG_ID;
-use test_support::{Deployment, each_deployment, eventually};
+use test_support::mqtt::Connect;
+use test_support::{Deployment, RawClient, each_deployment, eventually};
 
 each_deployment!(
     lists_and_batches_that_are_not_read_use_a_bounded_amount_of_memory,
@@ -52,6 +53,19 @@ async fn insert_large_rows(deployment: &Deployment, count: usize) {
     };
     let sql = sql.replace("{count}", &count.to_string());
     deployment.execute(sql.leak()).await;
+}
+
+/// Connects the clients of inserted rows. In embedded mode, the status of a client is "connected" only
+/// if the broker has a connection of the client.
+async fn connect_clients(deployment: &Deployment, client_ids: &[String]) -> Vec<RawClient> {
+    let mut clients = Vec::new();
+    if !deployment.has_external_broker() {
+        for client_id in client_ids {
+            let connect = Connect::new(client_id).without_keep_alive();
+            clients.push(RawClient::connect(&deployment.mqtt_address(), &connect).await);
+        }
+    }
+    clients
 }
 
 /// Sends a request and does not read the response.
@@ -103,6 +117,7 @@ async fn lists_and_batches_that_are_not_read_use_a_bounded_amount_of_memory(
 ) {
     insert_large_rows(&deployment, 4000).await;
     let client_ids: Vec<String> = (0..1000).map(|i| format!("large-{i:04}")).collect();
+    let _clients = connect_clients(&deployment, &client_ids).await;
     let batch = json!({"client_ids": client_ids}).to_string();
     let mut unread = Vec::new();
     for path in [
@@ -227,6 +242,7 @@ async fn row_over_the_size_limit_is_a_page_of_its_own(deployment: Deployment) {
 async fn batch_status_over_the_size_limit_is_complete(deployment: Deployment) {
     insert_large_rows(&deployment, 150).await;
     let mut client_ids: Vec<String> = (0..150).rev().map(|i| format!("large-{i:04}")).collect();
+    let _clients = connect_clients(&deployment, &client_ids).await;
     client_ids.push("unknown".to_owned());
     client_ids.push("large-0007".to_owned());
     let path = "/v2/connections/status";
