@@ -255,6 +255,16 @@ impl Deployment {
         }
     }
 
+    /// Waits until the client's row contains the time of a delivered report to inventory.
+    pub async fn wait_until_reported_to_inventory(&self, client_id: &str) {
+        let description = format!("the delivered inventory report of {client_id}");
+        eventually(&description, || async {
+            let row = self.row(client_id).await?;
+            (row.stale_timestamp > 0).then_some(())
+        })
+        .await;
+    }
+
     /// Runs a `SELECT count(*)` query directly on the database. Returns the count.
     pub async fn count_rows(&self, sql: &'static str) -> i64 {
         match self {

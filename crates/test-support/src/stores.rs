@@ -79,6 +79,23 @@ impl TestStore {
         };
         self.execute(sql).await;
     }
+
+    /// Makes the database reject every later change of `stale_timestamp` in `connections` to a time
+    /// that is not in the distant past.
+    pub async fn reject_delivered_reports(&self) {
+        self.execute(match &self.database {
+            Database::Sqlite(_) => {
+                "CREATE TRIGGER reject_reports BEFORE UPDATE ON connections
+                   WHEN NEW.stale_timestamp > 0
+                  BEGIN SELECT RAISE(ABORT, 'rejected by the test'); END"
+            }
+            Database::Postgres(_) => {
+                "ALTER TABLE connections
+                   ADD CONSTRAINT reject_reports CHECK (stale_timestamp <= 'epoch')"
+            }
+        })
+        .await;
+    }
 }
 
 /// Creates a SQLite database.

@@ -16,6 +16,8 @@ each_deployment!(
     a_host_without_an_eligible_dispatcher_is_not_reported_to_inventory,
 );
 
+const MESSAGES_METRIC: &str = "cloud_connector_inventory_messages_total";
+
 /// Returns an online message of a host that is eligible for inventory.
 fn host_online_message() -> Value {
     let mut online = online_message();
@@ -44,6 +46,9 @@ async fn a_host_that_comes_online_is_reported_to_inventory(deployment: Deploymen
     })
     .await;
     assert_eq!(message["operation"], "add_host");
+    deployment
+        .wait_until_reported_to_inventory(&client_id)
+        .await;
     let data = &message["data"];
     assert_eq!(data["org_id"], "10000");
     assert_eq!(data["account"], "111000");
@@ -109,32 +114,62 @@ async fn a_host_without_an_eligible_dispatcher_is_not_reported_to_inventory(
 }
 
 /// The inventory file is a named pipe that no process reads. Opening the pipe for writing blocks
-/// forever, so the report of a host never completes.
+/// until the test opens the pipe for reading, so the reports of hosts do not complete.
 #[tokio::test]
-async fn a_blocked_inventory_file_does_not_block_the_recorder() {
-    let builder = Connector::builder().set("inventory.delivery_timeout", "100ms");
+async fn a_blocked_inventory_file_does_not_block_the_recorder_and_the_hosts_stay_pending() {
+    // The recorder would wait much longer than the test if it waited for the delivery.
+    let builder = Connector::builder().set("inventory.delivery_timeout", "1h");
     let data_dir = builder.temp_dir().join("data");
     std::fs::create_dir(&data_dir).unwrap();
     std::fs::set_permissions(&data_dir, std::fs::Permissions::from_mode(0o700)).unwrap();
     let pipe = data_dir.join("inventory.ndjson");
     let status = std::process::Command::new("mkfifo").arg(&pipe).status();
     assert!(status.unwrap().success());
-    let connector = builder.start().await;
-    let client_id = unique_id("blocked");
-    let mut client = RawClient::connect(&connector.mqtt_address, &Connect::new(&client_id)).await;
-    // The embedded broker sends the PUBACK after the recorder has committed the message.
+    let deployment = Deployment::Embedded(Box::new(builder.start().await));
+    let client_ids = ["blocked-1", "blocked-2", "blocked-3"].map(unique_id);
+    for client_id in &client_ids {
+        let connect = Connect::new(client_id);
+        let mut client = RawClient::connect(&deployment.mqtt_address(), &connect).await;
+        // The embedded broker sends the PUBACK after the recorder has committed the message.
+        client
+            .must_publish(&control_out_topic(client_id), &host_online_message())
+            .await;
+        let row = deployment.row(client_id).await.expect("a recorded row");
+        assert_eq!(row.stale_timestamp, 0, "the report is pending");
+    }
+    let delivered = deployment
+        .read_metric(MESSAGES_METRIC, r#""delivered""#)
+        .await;
+    assert!(delivered < 0.5, "{delivered}");
+}
+
+#[tokio::test]
+async fn hosts_are_reported_by_the_refresh_job_after_inventory_was_unavailable() {
+    let settings = [("inventory.delivery_timeout", "100ms")];
+    let deployment = Deployment::embedded(&settings).await;
+    let Deployment::Embedded(connector) = &deployment else {
+        unreachable!("the test starts an embedded deployment");
+    };
+    // The inventory file cannot be opened while a directory has its name.
+    let file = connector.data_dir().join("inventory.ndjson");
+    std::fs::create_dir(&file).unwrap();
+    let client_id = unique_id("pending");
+    let mut client =
+        RawClient::connect(&deployment.mqtt_address(), &Connect::new(&client_id)).await;
     client
         .must_publish(&control_out_topic(&client_id), &host_online_message())
         .await;
-    connector.wait_until_connected(&client_id).await;
-    let not_delivered = connector
-        .read_metric("cloud_connector_inventory_messages_total", "not_delivered")
+    wait_for_failed_delivery(&deployment).await;
+    let row = deployment.row(&client_id).await.unwrap();
+    assert_eq!(row.stale_timestamp, 0, "the report is pending");
+    std::fs::remove_dir(&file).unwrap();
+    // The connector runs the same job when it starts, so it can report the host first.
+    let (code, output) = deployment.run_command(&["update-inventory"]).await;
+    assert_eq!(code, Some(0), "{output}");
+    deployment
+        .wait_until_reported_to_inventory(&client_id)
         .await;
-    assert!(not_delivered > 0.5, "{not_delivered}");
-    let delivered = connector
-        .read_metric("cloud_connector_inventory_messages_total", r#""delivered""#)
-        .await;
-    assert!(delivered < 0.5, "{delivered}");
+    assert!(!deployment.inventory_messages().await.is_empty());
 }
 
 #[tokio::test]
@@ -157,10 +192,17 @@ async fn in_distributed_mode_a_missing_inventory_topic_does_not_block_the_record
     deployment.wait_until_connected(&client_id).await;
     let elapsed = published_at.elapsed();
     assert!(elapsed < PRODUCER_TIMEOUT, "recorded after {elapsed:?}");
-    let not_delivered = deployment
-        .read_metric("cloud_connector_inventory_messages_total", "not_delivered")
-        .await;
-    assert!(not_delivered > 0.5, "{not_delivered}");
+    wait_for_failed_delivery(&deployment).await;
+    let row = deployment.row(&client_id).await.unwrap();
+    assert_eq!(row.stale_timestamp, 0, "the report is pending");
+}
+
+async fn wait_for_failed_delivery(deployment: &Deployment) {
+    eventually("a failed delivery", || async {
+        let not_delivered = deployment.read_metric(MESSAGES_METRIC, "not_delivered");
+        (not_delivered.await > 0.5).then_some(())
+    })
+    .await;
 }
 
 async fn wait_for_recorded_online_messages(deployment: &Deployment, count: f64) {

@@ -20,6 +20,7 @@ mod documentation;
 mod end_to_end;
 mod hostile_messages;
 mod inventory;
+mod inventory_reports;
 mod lookup_outages;
 mod operator_commands;
 mod property_tests;

@@ -162,6 +162,9 @@ async fn update_inventory_that_would_remove_many_tenants_requires_force(mode: De
     let gateway = FakeGateway::start(GatewayReply::Found("10000")).await;
     let deployment = mode.start_with_gateway(&gateway, &[]).await;
     let (client_ids, _clients) = connect_clients(&deployment, 60).await;
+    for client_id in &client_ids {
+        deployment.wait_until_reported_to_inventory(client_id).await;
+    }
     let make_all_stale = if deployment.has_external_broker() {
         "UPDATE connections SET stale_timestamp = 'epoch'"
     } else {

@@ -7,6 +7,9 @@
 //! a failed delivery or a full queue, the inventory refresh job reports the host again. See
 //! docs/decisions/027-inventory-after-the-commit.md.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -244,14 +247,10 @@ impl DeliveredReports {
         std::mem::take(&mut self.unstored)
     }
 
-    /// Returns reports whose transaction failed, for the next transaction.
+    /// Adds reports whose transaction failed, for the next transaction. Drops reports above the
+    /// limit; their hosts stay pending.
     pub fn restore(&mut self, reports: Vec<DeliveredReport>) {
-        if self.unstored.is_empty() {
-            self.unstored = reports;
-        } else {
-            // There are few reports of a failed transaction, and the bound must hold.
-            let free = MAX_DELIVERED_PER_BATCH.saturating_sub(self.unstored.len());
-            self.unstored.extend(reports.into_iter().take(free));
-        }
+        self.unstored.extend(reports);
+        self.unstored.truncate(MAX_DELIVERED_PER_BATCH);
     }
 }

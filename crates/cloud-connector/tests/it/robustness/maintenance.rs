@@ -167,7 +167,7 @@ async fn update_inventory_fails_while_inventory_is_unavailable_and_then_delivers
         client
             .must_publish(&control_out_topic(&name), &online)
             .await;
-        deployment.wait_until_connected(&name).await;
+        deployment.wait_until_reported_to_inventory(&name).await;
         clients.push(client);
     }
     deployment
