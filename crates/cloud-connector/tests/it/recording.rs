@@ -22,12 +22,12 @@ async fn a_blocked_database_delays_pubacks_and_fails_the_readiness_probe() {
             .await;
         (client, puback)
     });
-    let body = eventually("the readiness probe to fail", || async {
+    // On a busy machine, the first report can be a timeout.
+    eventually("the readiness probe to fail", || async {
         let (status, body) = connector.readiness().await;
-        (status == 503).then_some(body)
+        (status == 503 && body["components"]["recorder"] == "database locked").then_some(())
     })
     .await;
-    assert_eq!(body["components"]["recorder"], "database locked", "{body}");
     assert!(
         !publish_task.is_finished(),
         "the broker acknowledged a message that is not stored"

@@ -24,15 +24,16 @@ fn assert_public(body: &Value) {
     }
 }
 
-/// Waits until `/readiness` reports a problem of a component. Returns the reported cause.
-async fn wait_for_cause(process: &ConnectorProcess, component: &str) -> String {
-    eventually(&format!("a problem of {component}"), || async {
+/// Waits until `/readiness` reports one of these causes for a component. On a busy machine, the first
+/// report can be a timeout.
+async fn wait_for_cause(process: &ConnectorProcess, component: &str, causes: &[&str]) {
+    eventually(&format!("{causes:?} of {component}"), || async {
         let (status, body) = process.readiness().await;
         assert_public(&body);
         let cause = body["components"][component].as_str()?;
-        (status == 503 && cause != "ok").then(|| cause.to_owned())
+        (status == 503 && causes.contains(&cause)).then_some(())
     })
-    .await
+    .await;
 }
 
 async fn assert_logged(process: &ConnectorProcess, texts: &[&str]) {
@@ -53,8 +54,7 @@ mod distributed {
     async fn readiness_reports_a_rejected_database_user_without_its_name() {
         let cluster = Cluster::new().await.set("postgres.user", "secret-user");
         let process = cluster.start_without_waiting(&["record"]).await;
-        let cause = wait_for_cause(&process, "store").await;
-        assert_eq!(cause, "authentication failed");
+        wait_for_cause(&process, "store", &["authentication failed"]).await;
         assert_logged(&process, &["\"store\"", "secret-user"]).await;
     }
 
@@ -79,8 +79,7 @@ mod distributed {
             let original = cluster.setting(setting).to_owned();
             cluster = cluster.set(setting, value);
             let process = cluster.start_without_waiting(&["api"]).await;
-            let cause = wait_for_cause(&process, "store").await;
-            assert_eq!(cause, expected_cause, "{setting} = {value}");
+            wait_for_cause(&process, "store", &[expected_cause]).await;
             assert_logged(&process, &["\"store\"", logged_text]).await;
             cluster = cluster.set(setting, original);
         }
@@ -92,7 +91,7 @@ mod distributed {
         let database = test_support::services::create_database(services.postgres_port).await;
         let cluster = Cluster::new().await.set("postgres.database", database);
         let process = cluster.start_without_waiting(&["record"]).await;
-        assert_eq!(wait_for_cause(&process, "store").await, "schema missing");
+        wait_for_cause(&process, "store", &["schema missing"]).await;
     }
 
     #[tokio::test]
@@ -124,11 +123,7 @@ mod distributed {
     async fn readiness_reports_the_cause_if_kafka_cannot_be_reached() {
         let cluster = Cluster::new().await.set("kafka.brokers", "127.0.0.1:1");
         let process = cluster.start_without_waiting(&["record"]).await;
-        let cause = wait_for_cause(&process, "kafka_ingress").await;
-        assert!(
-            ["not connected", "timeout"].contains(&cause.as_str()),
-            "{cause}"
-        );
+        wait_for_cause(&process, "kafka_ingress", &["not connected", "timeout"]).await;
     }
 
     #[tokio::test]

@@ -257,7 +257,7 @@ async fn messages_that_are_acknowledged_while_a_topic_is_missing_are_recorded() 
     let problems = [&ingest, &record].map(ConnectorProcess::wait_until_not_ready);
     for problem in futures::future::join_all(problems).await {
         let text = problem.to_string();
-        assert!(text.contains("migrate --topics"), "{text}");
+        assert!(text.contains("topic missing"), "{text}");
     }
     create_topics(&cluster).await;
     publish_online(&cluster, &new_clients[50..]).await;

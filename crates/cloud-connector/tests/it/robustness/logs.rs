@@ -89,10 +89,10 @@ impl StalledConnector {
     }
 
     /// Sends requests until the log of these requests is much larger than the pipe and the queue.
-    /// The access log contains the path of each request.
+    /// The access log contains the first part of the path of each request.
     async fn write_many_log_lines(&self) {
-        let path = format!("/api/cloud-connector/v2/{}", "long-path-".repeat(400));
-        let responses = futures::stream::iter(0..1000)
+        let path = format!("/api/cloud-connector/v2/{}", "long-path-".repeat(25));
+        let responses = futures::stream::iter(0..5000)
             .map(|_| self.get(&path))
             .buffer_unordered(8);
         let unanswered = responses
