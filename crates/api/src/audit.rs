@@ -3,11 +3,14 @@
 //! requests that were rejected because of invalid credentials, invalid input or a rate limit.
 
 use super::error::ApiError;
-use service::request_id;
+use service::{log_text, request_id};
 
 /// Log target of audit lines. Audit lines are written even if `log.level` is `warn` or `error`.
 /// Only a directive for this target in `log.level` can disable audit lines.
 const AUDIT_LOG_TARGET: &str = "cloud_connector::audit";
+
+/// Maximum number of characters of a text that the caller chose. Valid client ids are shorter.
+const MAX_LOGGED_CHARS: usize = 256;
 
 /// An action that is recorded in the audit log. Contains the fields of the audit line that do not
 /// depend on the result of the action.
@@ -59,10 +62,10 @@ impl AuditedAction<'_> {
         tracing::info!(
             target: AUDIT_LOG_TARGET,
             request_id = request_id::current(),
-            caller = self.caller,
+            caller = log_text(self.caller, MAX_LOGGED_CHARS),
             action = self.action,
-            tenant = self.tenant,
-            client_id = self.client_id,
+            tenant = log_text(self.tenant, MAX_LOGGED_CHARS),
+            client_id = log_text(self.client_id, MAX_LOGGED_CHARS),
             status,
             result,
             "management action"

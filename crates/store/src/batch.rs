@@ -37,7 +37,8 @@ pub struct ConnectionUpsert {
     pub tenant: TenantChange,
     /// Whether inventory accepts this host.
     pub inventory_eligible: bool,
-    /// Time at which the report to inventory was delivered. `None` if the report is still pending.
+    /// Time at which the report to inventory was delivered. `None` if the report is still pending, as
+    /// in every batch of the recorder. See [`DeliveredReport`].
     pub reported_to_inventory_at: Option<Timestamp>,
 }
 

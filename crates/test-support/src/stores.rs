@@ -64,6 +64,20 @@ impl TestStore {
         }
     }
 
+    /// Locks the client's row in `connections` until the returned connection is closed. Panics if
+    /// the database is SQLite, which has no row locks.
+    pub async fn lock_row(&self, client_id: &str) -> PgConnection {
+        let Database::Postgres(url) = &self.database else {
+            panic!("SQLite has no row locks");
+        };
+        let mut database = PgConnection::connect(url).await.unwrap();
+        sqlx::query("BEGIN").execute(&mut database).await.unwrap();
+        let lock = "SELECT client_id FROM connections WHERE client_id = $1 FOR UPDATE";
+        let lock = sqlx::query(lock).bind(client_id);
+        lock.fetch_one(&mut database).await.unwrap();
+        database
+    }
+
     /// Makes the database reject every later insert into `table` of a row with this value in the
     /// text column `column`.
     pub async fn reject_rows(&self, table: &str, column: &str, value: &str) {

@@ -254,7 +254,7 @@ mod tests {
     fn the_logged_name_is_truncated_and_escaped() {
         let name = claimed_name(&request("192.0.2.1", b"a\tb\xff").headers);
         assert_eq!(name.as_deref(), Some("a\\tb\u{fffd}"));
-        let name = claimed_name(&request("192.0.2.1", &[b'x'; 60_000]).headers);
+        let name = claimed_name(&request("192.0.2.1", &vec![b'x'; 60_000]).headers);
         assert!(name.unwrap().len() < 100);
     }
 

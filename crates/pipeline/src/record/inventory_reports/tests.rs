@@ -296,7 +296,7 @@ async fn reports_of_a_failed_transaction_are_returned_again_within_the_limit() {
         online_received_at: row_version(),
         reported_at: row_version(),
     };
-    for n in 0..MAX_DELIVERED_PER_BATCH + 1 {
+    for n in 0..=MAX_DELIVERED_PER_BATCH {
         sender.send(report(n)).await.unwrap();
     }
     let first = delivered.take();
