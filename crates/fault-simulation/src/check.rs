@@ -233,30 +233,7 @@ impl Expectation {
         let position = model.position();
         let position = position.map(|(partition, offset)| (i64::from(partition), offset));
         check(row.position == position, "wrong position of the latest presence message");
-        let tenant = self.tenants.get(client_id).copied();
-        let tenant = tenant.and_then(TenantTruth::final_tenant);
-        let stored_tenant = (row.org_id.as_str(), row.account.as_str());
-        let max_attempts = i64::from(MAX_LOOKUP_ATTEMPTS);
-        match &tenant {
-            Some(tenant) if row.is_connected => {
-                let expected = (tenant.org_id.as_str(), tenant.account.as_str());
-                check(stored_tenant == expected, "wrong tenant");
-                check(row.failed_lookups == 0, "failed lookups of a client with a tenant");
-            }
-            None if row.is_connected => {
-                check(stored_tenant == ("", ""), "the client must have no tenant");
-                check(row.failed_lookups == max_attempts, "wrong number of failed lookups");
-            }
-            // A client can disconnect before the job has looked up its tenant.
-            tenant => {
-                let expected = tenant
-                    .as_ref()
-                    .map(|tenant| (tenant.org_id.as_str(), tenant.account.as_str()));
-                let is_correct = stored_tenant == ("", "") || Some(stored_tenant) == expected;
-                check(is_correct, "wrong tenant");
-                check(row.failed_lookups <= max_attempts, "too many failed lookups");
-            }
-        }
+        problems.extend(check_tenant(self.tenants.get(client_id).copied(), row));
         problems
     }
 
@@ -296,4 +273,24 @@ impl Expectation {
             }
         }
     }
+}
+
+/// Compares the tenant and the number of failed lookups in a row with what the gateway knows.
+pub fn check_tenant(truth: Option<TenantTruth>, row: &ClientRow) -> Option<&'static str> {
+    let tenant = truth.and_then(TenantTruth::final_tenant);
+    let expected = tenant
+        .as_ref()
+        .map_or(("", ""), |tenant| (tenant.org_id.as_str(), tenant.account.as_str()));
+    let stored = (row.org_id.as_str(), row.account.as_str());
+    let max_attempts = i64::from(MAX_LOOKUP_ATTEMPTS);
+    if !row.is_connected {
+        // A client can disconnect before the job has looked up its tenant.
+        let is_correct = stored == ("", "") || stored == expected;
+        return (!is_correct || row.failed_lookups > max_attempts).then_some("wrong tenant");
+    }
+    if stored != expected {
+        return Some("wrong tenant");
+    }
+    let expected_attempts = if tenant.is_some() { 0 } else { max_attempts };
+    (row.failed_lookups != expected_attempts).then_some("wrong number of failed lookups")
 }

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 use crate::messages::{Online, Publication};
 use crate::plan::{Action, ClientPlan, OnlineKind};
 use crate::world::World;
-use domain::{Clock, Timestamp};
+use domain::Clock;
 
 /// A client that publishes messages.
 pub struct SimulatedClient {
@@ -45,7 +45,8 @@ impl SimulatedClient {
         }
     }
 
-    fn publications(&mut self, action: Action) -> Vec<Publication> {
+    /// Returns the messages of an action.
+    pub fn publications(&mut self, action: Action) -> Vec<Publication> {
         match action {
             Action::Online(kind) => vec![self.online(kind)],
             Action::Burst(count) => (0..count)
@@ -77,7 +78,7 @@ impl SimulatedClient {
         let message_id = format!("{}-{}", self.plan.factory.client_id, self.revision);
         let publication = self.plan.factory.online(Online {
             message_id: (kind != OnlineKind::WithoutMessageId).then_some(message_id),
-            sent: sent.map(|sent: Timestamp| sent),
+            sent,
             revision: self.revision,
         });
         self.latest_online = Some(publication.clone());

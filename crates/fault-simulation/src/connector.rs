@@ -35,8 +35,38 @@ pub struct ConnectorContext {
     pub plan: Plan,
     pub store: Arc<StoreContext>,
     pub gateway: Arc<GatewayState>,
+}
+
+/// What the role `record` uses in distributed mode.
+pub struct RecordContext {
+    pub connector: Arc<ConnectorContext>,
     pub cluster: Arc<KafkaCluster>,
     pub checker: Arc<CommitChecker>,
+}
+
+impl RecordContext {
+    /// Starts the role `record` in distributed mode.
+    pub fn start(&self, process: &Arc<Process>, group: &TaskGroup, tasks: &mut JoinSet<()>) {
+        let writers = self.connector.plan.writers;
+        let recorder = self.connector.start_recorder(process, group, tasks, writers);
+        for topic in [QueueTopic::Ingress, QueueTopic::Answers] {
+            let consumer = SimulatedConsumer::new(
+                topic,
+                self.cluster.clone(),
+                self.checker.clone(),
+                process.clone(),
+                self.connector.store.plant,
+            );
+            let reader = KafkaReader::new(
+                topic,
+                consumer,
+                recorder.clone(),
+                topic_scheme(),
+                process.name.clone(),
+            );
+            tasks.spawn(reader.run(group.clone()));
+        }
+    }
 }
 
 impl ConnectorContext {
@@ -76,6 +106,7 @@ impl ConnectorContext {
         process: &Arc<Process>,
         group: &TaskGroup,
         tasks: &mut JoinSet<()>,
+        writers: usize,
     ) -> Recorder {
         let (handshake_error_sender, mut handshake_errors) = HandshakeErrorSender::channel();
         let (recorder, writers) = Recorder::new(RecorderDeps {
@@ -91,7 +122,7 @@ impl ConnectorContext {
                 max_batch_size: self.plan.max_batch_size,
                 tenant_lookup_timeout: Duration::from_secs(1),
                 stale_online_window: STALE_ONLINE_WINDOW,
-                writers: self.plan.writers,
+                writers,
                 dead_letter_limits: DeadLetterLimits {
                     max_dead_letters_per_client: MAX_DEAD_LETTERS_PER_CLIENT,
                 },
@@ -107,34 +138,6 @@ impl ConnectorContext {
             group.cancelled().await;
         });
         recorder
-    }
-
-    /// Starts the role `record` in distributed mode.
-    pub fn start_record(
-        &self,
-        process: &Arc<Process>,
-        group: &TaskGroup,
-        tasks: &mut JoinSet<()>,
-    ) {
-        // As in the program, the readers stop before the writers.
-        let recorder = self.start_recorder(process, group, tasks);
-        for topic in [QueueTopic::Ingress, QueueTopic::Answers] {
-            let consumer = SimulatedConsumer::new(
-                topic,
-                self.cluster.clone(),
-                self.checker.clone(),
-                process.clone(),
-                self.store.plant,
-            );
-            let reader = KafkaReader::new(
-                topic,
-                consumer,
-                recorder.clone(),
-                topic_scheme(),
-                process.name.clone(),
-            );
-            tasks.spawn(reader.run(group.clone()));
-        }
     }
 
     /// Starts the role `updaters`.

@@ -3,7 +3,6 @@
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
 
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use sqlx::{Row as _, SqlitePool};
@@ -139,13 +138,13 @@ impl Database {
         rows.collect()
     }
 
-    fn block_on<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> T {
-        let (sender, receiver) = mpsc::sync_channel(1);
+    /// Polls the future in this thread, so that each statement needs only the thread of its SQLite
+    /// connection. Timers and tasks of the future belong to the runtime of the database, which has
+    /// the real time.
+    fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         let runtime = self.runtime.as_ref().expect("the database is open");
-        runtime.spawn(async move {
-            let _ = sender.send(future.await);
-        });
-        receiver.recv().expect("a database call panicked")
+        let _context = runtime.enter();
+        futures::executor::block_on(future)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -10,17 +11,17 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::check::{CommitChecker, Expectation};
 use crate::clients::SimulatedClient;
-use crate::connector::{ConnectorContext, RETENTION};
+use crate::connector::{ConnectorContext, RETENTION, RecordContext};
 use crate::database::Database;
-use crate::gateway::{GatewayState, TenantTruth};
-use crate::ingest::{self, IngestContext, queue_topic};
+use crate::gateway::GatewayState;
+use crate::ingest::{self, IngestContext, Isolation, queue_topic};
 use crate::kafka_cluster::{KafkaCluster, Record};
 use crate::messages::{Received, topic_scheme};
 use crate::mqtt_broker::MqttBroker;
 use crate::options::Plant;
 use crate::plan::{Fault, Plan, Target};
 use crate::process::{self, ProcessFault, ProcessHandle, ProcessPlan};
-use crate::store_faults::{DatabaseFaults, StoreContext};
+use crate::store_faults::{DatabaseFaults, KnownClients, StoreContext};
 use crate::world::World;
 use domain::Timestamp;
 use store::{DeadLetterRepository as _, QueueTopic};
@@ -31,6 +32,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_mins(5);
 const CLAIM_TIME: Duration = Duration::from_mins(16);
 /// Time in which the jobs look up every client as often as possible.
 const LOOKUP_TIME: Duration = Duration::from_mins(5);
+const INGEST_NAMES: [&str; 2] = ["ingest-1", "ingest-2"];
 /// Longer than a schedule.
 const FOREVER: Duration = Duration::from_hours(24);
 
@@ -39,6 +41,7 @@ struct Deployment {
     world: Arc<World>,
     database: Arc<Database>,
     connector: Arc<ConnectorContext>,
+    record: Arc<RecordContext>,
     ingest: Arc<IngestContext>,
     faults: Arc<DatabaseFaults>,
     ingest_processes: Vec<ProcessHandle>,
@@ -88,18 +91,15 @@ impl Deployment {
     ) -> Self {
         let faults = Arc::new(DatabaseFaults::default());
         faults.reject_clients(plan.rejected_clients.clone());
-        let tenants = plan.tenants();
-        let clients_with_tenant = tenants
-            .iter()
-            .filter(|(_, truth)| matches!(truth, TenantTruth::Org(_)))
-            .map(|(client, _)| client.clone());
         let store = Arc::new(StoreContext {
             world: world.clone(),
             database: database.clone(),
             faults: faults.clone(),
             plant,
-            clients_with_tenant: clients_with_tenant.collect(),
-            known_clients: Default::default(),
+            is_remote: true,
+            clients_with_tenant: plan.clients_with_tenant(),
+            known_clients: KnownClients::default(),
+            fenced_batches: AtomicU64::new(0),
         });
         let topics = [
             (QueueTopic::Ingress, plan.ingress_partitions),
@@ -112,18 +112,24 @@ impl Deployment {
             store: store.clone(),
             lease: Mutex::default(),
             forwards_without_epoch: plan.allows_messages_without_stamp,
+            isolations: Mutex::default(),
         });
+        let checker = CommitChecker::new(world, database, plan.rejected_clients.clone());
         let connector = Arc::new(ConnectorContext {
-            gateway: GatewayState::new(world, tenants),
-            checker: CommitChecker::new(world, database, plan.rejected_clients.clone()),
+            gateway: GatewayState::new(world, plan.tenants()),
             plan,
             store,
+        });
+        let record = Arc::new(RecordContext {
+            connector: connector.clone(),
             cluster,
+            checker,
         });
         let mut deployment = Self {
             world: world.clone(),
             database: database.clone(),
             connector,
+            record,
             ingest,
             faults,
             ingest_processes: Vec::new(),
@@ -138,17 +144,19 @@ impl Deployment {
         let (world, connector) = (&self.world, &self.connector);
         let plan = &connector.plan;
         let mut skews = plan.clock_skews.iter().copied();
-        let mut process_plan = || ProcessPlan {
+        let with_skew = |skew| ProcessPlan {
             crash_percent: plan.crash_percent,
             max_points_before_crash: plan.max_points_before_crash,
-            clock_skew_seconds: skews.next().unwrap_or(0),
+            clock_skews: vec![skew],
         };
-        for name in ["ingest-1", "ingest-2"].iter().take(plan.ingest_processes) {
+        let mut process_plan = || with_skew(skews.next().unwrap_or(0));
+        let ingest_processes = INGEST_NAMES.iter().zip(plan.ingest_clock_skews);
+        for (name, skew) in ingest_processes.take(plan.ingest_processes) {
             let ingest = self.ingest.clone();
             let process = process::spawn(
                 world,
                 name,
-                process_plan(),
+                with_skew(skew),
                 Arc::new(move |process, group, tasks| {
                     ingest::start(&ingest, process, group, tasks);
                 }),
@@ -157,14 +165,12 @@ impl Deployment {
         }
         let names = ["record-1", "record-2", "record-3"];
         for name in names.iter().take(plan.record_processes) {
-            let connector = connector.clone();
+            let record = self.record.clone();
             let process = process::spawn(
                 world,
                 name,
                 process_plan(),
-                Arc::new(move |process, group, tasks| {
-                    connector.start_record(process, group, tasks);
-                }),
+                Arc::new(move |process, group, tasks| record.start(process, group, tasks)),
             );
             self.record_processes.push(process);
         }
@@ -196,22 +202,30 @@ impl Deployment {
             Fault::Pause(target, index, duration) => {
                 process(target, index).inject(ProcessFault::Pause(duration));
             }
-            Fault::Rebalance { is_ingress } => self.connector.cluster.rebalance(if is_ingress {
+            Fault::Rebalance { is_ingress } => self.record.cluster.rebalance(if is_ingress {
                 QueueTopic::Ingress
             } else {
                 QueueTopic::Answers
             }),
-            Fault::CloseIngestConnection => self.ingest.broker.disconnect(),
-            Fault::StallKafka(duration) => self.connector.cluster.stall(duration),
+            Fault::CloseIngestConnection => self.ingest.broker.disconnect_current(),
+            Fault::IsolateIngest {
+                process,
+                kafka_only,
+                all,
+            } => {
+                let from_broker_since = Instant::now() + kafka_only;
+                let isolation = Isolation {
+                    from_broker_since,
+                    end: from_broker_since + all,
+                };
+                let name = INGEST_NAMES[process].to_owned();
+                self.ingest.isolations.lock().insert(name, isolation);
+                self.world.notify();
+            }
+            Fault::StallKafka(duration) => self.record.cluster.stall(duration),
             Fault::DatabaseOutage(kind, duration) => self.faults.start_outage(kind, duration),
             Fault::DatabaseErrors { percent, duration } => {
-                let (world, faults) = (self.world.clone(), self.faults.clone());
-                faults.set_error_percent(percent);
-                tokio::spawn(async move {
-                    sleep(duration).await;
-                    world.trace(None, "the errors of the database end");
-                    faults.set_error_percent(0);
-                });
+                self.faults.start_errors(&self.world, percent, duration);
             }
             Fault::GatewayOutage(outage, duration) => {
                 self.connector.gateway.start_outage(outage, duration);
@@ -223,7 +237,7 @@ impl Deployment {
         self.world.heal();
         self.faults.heal();
         self.connector.gateway.heal();
-        self.connector.cluster.heal();
+        self.record.cluster.heal();
     }
 
     /// Waits until all messages are recorded and all offsets are committed. Returns false if that
@@ -232,7 +246,7 @@ impl Deployment {
         let deadline = Instant::now() + DRAIN_TIMEOUT;
         loop {
             let mut changes = self.world.changes();
-            let (backlog, lag) = (self.ingest.broker.backlog(), self.connector.cluster.lag());
+            let (backlog, lag) = (self.ingest.broker.backlog(), self.record.cluster.lag());
             if backlog == 0 && lag == 0 {
                 self.world.trace(None, "all messages are recorded");
                 return true;
@@ -269,7 +283,7 @@ impl Deployment {
                 continue;
             };
             let topic = queue_topic(&topic_scheme(), &received);
-            self.connector.cluster.append(topic, Record::new(received));
+            self.record.cluster.append(topic, Record::new(received));
             let (id, occurrences) = (dead_letter.id, dead_letter.occurrences);
             let _ = self
                 .database
@@ -279,7 +293,7 @@ impl Deployment {
 
     /// Returns the message of a client as an operator replays it.
     fn original_message(&self, client_id: &str, received_at: Timestamp) -> Option<Received> {
-        let cluster = &self.connector.cluster;
+        let cluster = &self.record.cluster;
         (0..cluster.partition_count(QueueTopic::Ingress))
             .flat_map(|partition| cluster.log(QueueTopic::Ingress, partition))
             .map(|record| record.received)
@@ -304,7 +318,7 @@ impl Deployment {
     fn check(&self) {
         let plan = &self.connector.plan;
         let expectation = Expectation::from_cluster(
-            &self.connector.cluster,
+            &self.record.cluster,
             &self.connector.store.known_clients.since(),
             plan,
         );

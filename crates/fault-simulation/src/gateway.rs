@@ -80,6 +80,10 @@ impl GatewayState {
 
     async fn respond(&self, client: &ClientId) -> TenantLookupOutcome {
         sleep(self.world.network_delay()).await;
+        self.world.count("tenant lookups");
+        if self.outage().is_some() {
+            self.world.count("tenant lookups in an outage");
+        }
         match self.outage() {
             Some((GatewayOutage::Fails, _)) => return TenantLookupOutcome::Unavailable,
             Some((GatewayOutage::Hangs, end)) => sleep_until(end).await,

@@ -2,6 +2,7 @@
 //! cluster. It has the same promises as the real one: messages are forwarded in order, stamped with
 //! the epoch of the connection, and acknowledged in order after Kafka has stored them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,6 +41,15 @@ pub struct IngestContext {
     pub lease: Mutex<Option<(String, Instant)>>,
     /// Whether messages are forwarded without a stamp if the database does not respond.
     pub forwards_without_epoch: bool,
+    /// The processes that are isolated from other hosts, by name.
+    pub isolations: Mutex<BTreeMap<String, Isolation>>,
+}
+
+/// The process first cannot reach Kafka, then also not the broker and the database.
+#[derive(Debug, Clone, Copy)]
+pub struct Isolation {
+    pub from_broker_since: Instant,
+    pub end: Instant,
 }
 
 /// A message for Kafka.
@@ -78,6 +88,9 @@ async fn produce(
         sleep(process.world.network_delay()).await;
         if let Some(end) = context.cluster.stalled_until() {
             sleep_until(end).await;
+        }
+        if let Some(isolation) = context.isolation(process) {
+            sleep_until(isolation.end).await;
         }
         process.fault_point().await;
         let topic = queue_topic(&topics, &received);
@@ -127,6 +140,9 @@ async fn run_connections(
     let mut last_received_at = Timestamp::UNIX_EPOCH;
     loop {
         process.fault_point().await;
+        if let Some(isolation) = context.isolation(process) {
+            sleep_until(isolation.end).await;
+        }
         let holder = process_name(process);
         if !context.acquire_lease(holder) {
             sleep(Duration::from_millis(500)).await;
@@ -152,6 +168,9 @@ async fn run_connections(
         tokio::select! {
             () = running.run() => {}
             () = context.renew_lease(process, holder) => {}
+            () = context.wait_until_isolated_from_broker(process) => {
+                context.broker.disconnect(connection);
+            }
         }
         sleep(process.world.millis(50..=1000)).await;
     }
@@ -164,6 +183,23 @@ fn process_name(process: &Process) -> &str {
 }
 
 impl IngestContext {
+    fn isolation(&self, process: &Process) -> Option<Isolation> {
+        let isolation = self.isolations.lock().get(process_name(process)).copied();
+        isolation.filter(|isolation| Instant::now() < isolation.end && !self.store.world.is_healed())
+    }
+
+    async fn wait_until_isolated_from_broker(&self, process: &Process) {
+        loop {
+            let mut changes = self.store.world.changes();
+            match self.isolation(process) {
+                Some(isolation) => return sleep_until(isolation.from_broker_since).await,
+                None => {
+                    let _ = changes.changed().await;
+                }
+            }
+        }
+    }
+
     fn acquire_lease(&self, holder: &str) -> bool {
         let mut lease = self.lease.lock();
         let now = Instant::now();

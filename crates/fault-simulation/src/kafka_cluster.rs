@@ -140,6 +140,7 @@ impl KafkaCluster {
     pub fn append(&self, topic: QueueTopic, mut record: Record) {
         let fetch_delay = self.world.network_delay();
         record.appended_at = self.world.elapsed();
+        self.world.count("messages in Kafka");
         let received = &record.received;
         let client_id = received.publication.client_id.clone();
         let text = format!("Kafka {}: {}", topic.as_str(), received.describe());
@@ -358,6 +359,7 @@ impl KafkaCluster {
     async fn complete_rebalance(&self, topic: QueueTopic) {
         let world = &self.world;
         world.trace(None, format!("Kafka rebalances {}", topic.as_str()));
+        world.count("rebalances");
         self.with_topic(topic, |topic| {
             for member in topic.group.members.values_mut() {
                 if member.has_partitions {

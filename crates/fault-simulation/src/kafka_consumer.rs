@@ -284,6 +284,7 @@ impl QueueConsumer for SimulatedConsumer {
     }
 
     fn reread(&mut self, partition: i32, offset: i64) {
+        self.process.world.count("rereads after a lost epoch");
         let pending = self.pending_seeks.entry(partition).or_insert(offset);
         *pending = offset.min(*pending);
     }

@@ -39,10 +39,13 @@ impl ReceiveOrder {
         }
     }
 
-    /// Returns whether stamps prove that the broker delivered this message before `other`, or that
-    /// both are the same delivery.
+    /// Returns whether the broker certainly delivered this message before `other`: the stamps and
+    /// the receive times agree. Such a message reached Kafka late, and was redelivered.
     fn is_certainly_not_after(self, other: Self) -> bool {
-        self.stamp.is_some() && other.stamp.is_some() && !self.is_after(other)
+        self.stamp.is_some()
+            && other.stamp.is_some()
+            && !self.is_after(other)
+            && self.time <= other.time
     }
 }
 

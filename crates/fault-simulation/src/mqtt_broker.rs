@@ -127,8 +127,17 @@ impl MqttBroker {
         self.world.notify();
     }
 
+    /// Closes a connection.
+    pub fn disconnect(&self, connection: ConnectionId) {
+        let session = &mut self.state.lock().session;
+        if session.connection == Some(connection) {
+            close_connection(session);
+        }
+        self.world.notify();
+    }
+
     /// Closes the current connection.
-    pub fn disconnect(&self) {
+    pub fn disconnect_current(&self) {
         close_connection(&mut self.state.lock().session);
         self.world.notify();
     }

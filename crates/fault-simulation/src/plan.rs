@@ -74,6 +74,13 @@ pub enum Fault {
     Rebalance { is_ingress: bool },
     /// The broker closes the connection of `ingest`.
     CloseIngestConnection,
+    /// An `ingest` process first cannot reach Kafka, then also not the broker. Its messages reach
+    /// Kafka later.
+    IsolateIngest {
+        process: usize,
+        kafka_only: Duration,
+        all: Duration,
+    },
     StallKafka(Duration),
     DatabaseOutage(OutageKind, Duration),
     /// Calls to the database fail with this probability, in percent.
@@ -84,6 +91,8 @@ pub enum Fault {
 /// The plan of a schedule.
 #[derive(Debug, Clone)]
 pub struct Plan {
+    /// Whether the schedule simulates the embedded deployment instead of the distributed one.
+    pub is_embedded: bool,
     pub clients: Vec<ClientPlan>,
     /// Clients whose rows the database rejects until the faults end.
     pub rejected_clients: BTreeSet<String>,
@@ -100,11 +109,15 @@ pub struct Plan {
     pub caches_tenants: bool,
     pub crash_percent: u64,
     pub max_points_before_crash: u64,
-    /// Clock differences of the `ingest` and the other processes, in seconds.
+    /// Clock differences of the `ingest` processes, in seconds.
+    pub ingest_clock_skews: [i64; 2],
+    /// Clock differences of the other processes, in seconds.
     pub clock_skews: Vec<i64>,
-    /// Whether `ingest` forwards messages without a stamp if it gets no epoch. The clocks are then
-    /// equal and the processes are not paused, because receive times decide the order.
+    /// Whether `ingest` forwards messages without a stamp if it gets no epoch. Receive times then
+    /// decide the order.
     pub allows_messages_without_stamp: bool,
+    /// Whether an `ingest` process can write messages to Kafka after another process has taken over.
+    pub has_late_ingest: bool,
     /// Whether the schedule also checks that expired rows are deleted.
     pub checks_retention: bool,
     pub job_interval: Duration,
@@ -121,6 +134,12 @@ impl Plan {
         let mut clients: Vec<ClientPlan> = (0..client_count)
             .map(|number| client_plan(random, number, fault_duration))
             .collect();
+        let is_embedded = chance(random, 25);
+        if is_embedded {
+            for step in clients.iter_mut().flat_map(|client| &mut client.steps) {
+                step.action = action_for_embedded_deployment(step.action);
+            }
+        }
         let rejected_count = if chance(random, 30) { random.usize(1..=2) } else { 0 };
         let mut rejected_clients = BTreeSet::new();
         for client in clients.iter_mut().take(rejected_count) {
@@ -133,12 +152,17 @@ impl Plan {
             }];
             rejected_clients.insert(client.factory.client_id.clone());
         }
+        // Stamps, equal clocks, or the order in Kafka must determine the order of the messages.
         let allows_messages_without_stamp = chance(random, 15);
-        let has_skewed_clocks = !allows_messages_without_stamp && chance(random, 40);
-        let clock_skews = (0..8)
-            .map(|_| if has_skewed_clocks { random.i64(-30..=30) } else { 0 })
-            .collect();
+        let has_late_ingest = !allows_messages_without_stamp && chance(random, 60);
+        let has_skewed_ingest_clocks =
+            !allows_messages_without_stamp && !has_late_ingest && chance(random, 60);
+        let has_skewed_clocks = chance(random, 40);
+        let mut skew = |is_skewed: bool| if is_skewed { random.i64(-30..=30) } else { 0 };
+        let ingest_clock_skews = [(); 2].map(|()| skew(has_skewed_ingest_clocks));
+        let clock_skews = (0..8).map(|_| skew(has_skewed_clocks)).collect();
         let mut plan = Self {
+            is_embedded,
             clients,
             rejected_clients,
             faults: Vec::new(),
@@ -153,13 +177,24 @@ impl Plan {
             caches_tenants: random.bool(),
             crash_percent: random.choice([0, 30, 80]).unwrap_or(0),
             max_points_before_crash: random.choice([20, 100, 400]).unwrap_or(100),
+            ingest_clock_skews,
             clock_skews,
             allows_messages_without_stamp,
+            has_late_ingest,
             checks_retention: chance(random, 10),
             job_interval: Duration::from_secs(random.u64(10..=30)),
         };
         plan.faults = faults(random, &plan);
         plan
+    }
+
+    /// Returns the clients that the gateway finds at any time.
+    pub fn clients_with_tenant(&self) -> BTreeSet<String> {
+        let clients = self.clients.iter();
+        let with_tenant = clients.filter(|client| matches!(client.tenant, TenantTruth::Org(_)));
+        with_tenant
+            .map(|client| client.factory.client_id.clone())
+            .collect()
     }
 
     /// Returns the tenant of each client.
@@ -235,6 +270,18 @@ fn action(random: &mut Rng, uses_handshake: bool) -> Action {
     }
 }
 
+/// Returns an action whose effect does not depend on the send time. After a lost connection, the broker
+/// may or may not have received the last message and the last will, and both decide whether an
+/// earlier send time makes the repeated message stale.
+fn action_for_embedded_deployment(action: Action) -> Action {
+    match action {
+        Action::Online(
+            OnlineKind::SentEarlier(_) | OnlineKind::SentLater(_) | OnlineKind::WithoutSent,
+        ) => Action::Online(OnlineKind::Plain),
+        action => action,
+    }
+}
+
 fn faults(random: &mut Rng, plan: &Plan) -> Vec<(Duration, Fault)> {
     let fault_millis = u64::try_from(plan.fault_duration.as_millis()).unwrap_or(0);
     let count = random.usize(0..=10);
@@ -255,15 +302,20 @@ fn fault(random: &mut Rng, plan: &Plan) -> Fault {
     match random.u64(1..=100) {
         1..=16 => Fault::Crash(target, process),
         17..=26 => Fault::Restart(target, process),
-        27..=46 if plan.allows_messages_without_stamp && target == Target::Ingest => {
+        27..=46 if !plan.has_late_ingest && target == Target::Ingest => {
             Fault::CloseIngestConnection
         }
         27..=46 => Fault::Pause(target, process, millis(random, 500..=20_000)),
         47..=58 => Fault::Rebalance {
             is_ingress: chance(random, 70),
         },
-        59..=64 => Fault::CloseIngestConnection,
-        65..=69 => Fault::StallKafka(millis(random, 500..=10_000)),
+        59..=62 => Fault::CloseIngestConnection,
+        63..=66 if plan.has_late_ingest => Fault::IsolateIngest {
+            process: random.usize(0..plan.ingest_processes),
+            kafka_only: millis(random, 100..=5000),
+            all: millis(random, 1000..=20_000),
+        },
+        63..=69 => Fault::StallKafka(millis(random, 500..=10_000)),
         70..=78 => {
             let kind = if random.bool() { OutageKind::Refuses } else { OutageKind::Hangs };
             Fault::DatabaseOutage(kind, millis(random, 500..=30_000))

@@ -54,6 +54,7 @@ impl Process {
     pub async fn fault_point(&self) {
         if self.must_crash() {
             self.world.trace(None, format!("{} crashes", self.name));
+            self.world.count("crashes at a fault point");
             self.set_status(Status::Dead);
         }
         let mut status = self.status.subscribe();
@@ -87,7 +88,7 @@ impl Process {
         *self.status.borrow() == Status::Running
     }
 
-    async fn wait_until_dead(&self) {
+    pub async fn wait_until_dead(&self) {
         let mut status = self.status.subscribe();
         let _ = status.wait_for(|status| *status == Status::Dead).await;
     }
@@ -117,13 +118,14 @@ pub enum ProcessFault {
 }
 
 /// How a process behaves under faults.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct ProcessPlan {
     /// Probability, in percent, that a run crashes at a random fault point.
     pub crash_percent: u64,
     /// Maximum number of fault points before the crash.
     pub max_points_before_crash: u64,
-    pub clock_skew_seconds: i64,
+    /// Difference of the clock in each run, in seconds. After the last run, the list repeats.
+    pub clock_skews: Vec<i64>,
 }
 
 /// Starts the tasks of a process. The tasks must end after the group is cancelled.
@@ -161,10 +163,11 @@ async fn supervise(
     start_tasks: StartTasks,
     mut faults: mpsc::UnboundedReceiver<ProcessFault>,
 ) {
+    let mut clock_skews = plan.clock_skews.iter().cycle();
     for run in 1.. {
         let crash_after = (!world.is_healed() && world.chance(plan.crash_percent))
             .then(|| world.between(0..=plan.max_points_before_crash));
-        let clock = world.clock(plan.clock_skew_seconds);
+        let clock = world.clock(clock_skews.next().copied().unwrap_or(0));
         let process = Process::new(&world, format!("{name}#{run}"), clock, crash_after);
         let process = Arc::new(process);
         world.trace(None, format!("{} starts", process.name));
@@ -198,6 +201,7 @@ async fn run_until_stopped(
         match fault {
             Some(ProcessFault::Pause(duration)) => {
                 world.trace(None, format!("{} pauses for {duration:?}", process.name));
+                world.count("pauses");
                 process.set_status(Status::Paused);
                 sleep(duration).await;
                 world.trace(None, format!("{} resumes", process.name));
@@ -205,6 +209,7 @@ async fn run_until_stopped(
             }
             Some(ProcessFault::Restart) => {
                 world.trace(None, format!("{} shuts down", process.name));
+                world.count("restarts");
                 group.cancel();
                 let all_ended = async {
                     while let Some(result) = tasks.join_next().await {
@@ -224,6 +229,7 @@ async fn run_until_stopped(
             }
             Some(fault @ (ProcessFault::Crash | ProcessFault::Down(_))) => {
                 world.trace(None, format!("{} is killed", process.name));
+                world.count("crashes at a random time");
                 process.set_status(Status::Dead);
                 return match fault {
                     ProcessFault::Down(duration) => Some(duration),

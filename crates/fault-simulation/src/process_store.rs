@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -55,8 +56,11 @@ impl PresenceRepository for ProcessStore {
         self.call("record_batch", async move |store| {
             context.check_rows(&batch)?;
             let outcome = PresenceRepository::record_batch(&store, &batch, &leases, now).await?;
-            if outcome == WriteOutcome::Committed {
-                context.known_clients.add_committed(&batch);
+            match outcome {
+                WriteOutcome::Committed => context.known_clients.add_committed(&batch),
+                WriteOutcome::Fenced(_) => {
+                    context.fenced_batches.fetch_add(1, Ordering::Relaxed);
+                }
             }
             Ok(outcome)
         })

@@ -1,6 +1,6 @@
 //! Runs many schedules, each in its own process.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::process::{Command, ExitCode, Output, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,6 +8,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 
 use crate::options::Options;
+use crate::schedule::COUNT_PREFIX;
 
 /// Runs all schedules and prints the result. Stops at the first failure.
 pub fn run_schedules(options: &Options) -> ExitCode {
@@ -21,6 +22,7 @@ pub fn run_schedules(options: &Options) -> ExitCode {
     let seeds = Arc::new(Mutex::new(seeds));
     let failures = Arc::new(Mutex::new(Vec::new()));
     let finished = Arc::new(Mutex::new(0_u64));
+    let counts = Mutex::new(BTreeMap::new());
     std::thread::scope(|scope| {
         for _ in 0..options.jobs.max(1) {
             scope.spawn(|| {
@@ -29,7 +31,10 @@ pub fn run_schedules(options: &Options) -> ExitCode {
                         return;
                     };
                     match run_schedule(options, seed) {
-                        Ok(()) => *finished.lock() += 1,
+                        Ok(output) => {
+                            *finished.lock() += 1;
+                            add_counts(&mut counts.lock(), &output);
+                        }
                         Err(report) => failures.lock().push((seed, report)),
                     }
                 }
@@ -42,6 +47,9 @@ pub fn run_schedules(options: &Options) -> ExitCode {
     let mut failures = failures.lock();
     failures.sort_by_key(|(seed, _)| *seed);
     let Some((seed, report)) = failures.first() else {
+        for (event, count) in counts.lock().iter() {
+            println!("{count:>10} {event}");
+        }
         println!("fault-simulation: {finished} schedules passed in {seconds:.1} s ({rate:.1} per second)");
         return ExitCode::SUCCESS;
     };
@@ -54,8 +62,18 @@ pub fn run_schedules(options: &Options) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Runs one schedule in a process of its own. Returns its report if it fails.
-fn run_schedule(options: &Options, seed: u64) -> Result<(), String> {
+/// Adds the numbers of events in the output of a schedule.
+fn add_counts(counts: &mut BTreeMap<String, u64>, output: &str) {
+    for line in output.lines() {
+        let count = line.strip_prefix(COUNT_PREFIX);
+        if let Some((count, event)) = count.and_then(|count| count.split_once(' ')) {
+            *counts.entry(event.to_owned()).or_default() += count.parse().unwrap_or(0);
+        }
+    }
+}
+
+/// Runs one schedule in a process of its own and returns its output. Returns its report if it fails.
+fn run_schedule(options: &Options, seed: u64) -> Result<String, String> {
     let output = run_child(options, seed)?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     if !output.status.success() {
@@ -69,7 +87,7 @@ fn run_schedule(options: &Options, seed: u64) -> Result<(), String> {
             return Err(format!("two runs of the seed differ: {text}{repeated}"));
         }
     }
-    Ok(())
+    Ok(text)
 }
 
 fn run_child(options: &Options, seed: u64) -> Result<Output, String> {

@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::runtime::Builder;
 
@@ -10,26 +9,36 @@ use crate::database::Database;
 use crate::options::Options;
 use crate::plan::Plan;
 use crate::world::{TraceLine, World};
-use crate::{distributed, fixed_random};
+use crate::{distributed, embedded, fixed_random};
 
 /// Maximum number of violations in a report.
 const MAX_REPORTED_VIOLATIONS: usize = 10;
+
+/// Start of the lines that contain the number of an event.
+pub const COUNT_PREFIX: &str = "count ";
 
 /// Runs the schedule of the seed and prints the hash of its trace. Prints a report if the schedule
 /// fails.
 pub fn run_in_this_process(options: &Options) -> ExitCode {
     fixed_random::set_seed(options.seed);
     fastrand::seed(options.seed);
-    let database = Arc::new(Database::create());
+    // The first runtime of the process: tokio counts the runtimes, and the count is a part of the seed
+    // of their random numbers.
     let runtime = Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build()
         .expect("create the runtime of the simulation");
+    let database = Arc::new(Database::create());
     let plan = Plan::new(options.seed);
     let world = runtime.block_on(async {
         let world = World::new(options.seed);
-        distributed::run(&world, &database, plan.clone(), options.plant).await;
+        let plan = plan.clone();
+        if plan.is_embedded {
+            embedded::run(&world, &database, plan, options.plant).await;
+        } else {
+            distributed::run(&world, &database, plan, options.plant).await;
+        }
         world
     });
     let violations = world.violations();
@@ -40,6 +49,9 @@ pub fn run_in_this_process(options: &Options) -> ExitCode {
         }
     }
     println!("trace {:016x}", world.trace_hash());
+    for (event, count) in world.counts() {
+        println!("{COUNT_PREFIX}{count} {event}");
+    }
     if violations.is_empty() {
         return ExitCode::SUCCESS;
     }
@@ -81,6 +93,3 @@ fn print_report(world: &World, violations: &[String]) {
         print_line(line);
     }
 }
-
-/// Longest real time that a schedule may take.
-pub const MAX_REAL_TIME: Duration = Duration::from_secs(120);

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -49,8 +50,15 @@ impl DatabaseFaults {
         self.state.lock().outage = Some((kind, Instant::now() + duration));
     }
 
-    pub fn set_error_percent(&self, percent: u64) {
+    /// Lets calls fail with a probability of `percent` for this time.
+    pub fn start_errors(self: &Arc<Self>, world: &Arc<World>, percent: u64, duration: Duration) {
         self.state.lock().error_percent = percent;
+        let (world, faults) = (world.clone(), self.clone());
+        tokio::spawn(async move {
+            sleep(duration).await;
+            world.trace(None, "the errors of the database end");
+            faults.state.lock().error_percent = 0;
+        });
     }
 
     pub fn reject_clients(&self, clients: BTreeSet<String>) {
@@ -88,9 +96,13 @@ pub struct StoreContext {
     pub database: Arc<Database>,
     pub faults: Arc<DatabaseFaults>,
     pub plant: Option<Plant>,
+    /// Whether the database is another process, so that a request can outlive its process.
+    pub is_remote: bool,
     /// Clients that the gateway finds at any time.
     pub clients_with_tenant: BTreeSet<String>,
     pub known_clients: KnownClients,
+    /// Number of batches that were fenced in the running call.
+    pub fenced_batches: AtomicU64,
 }
 
 /// The time since which the database has a row of each client.
@@ -159,7 +171,7 @@ impl ProcessStore {
         let world = &context.world;
         let (request_delay, response_delay) = (world.network_delay(), world.network_delay());
         let late_delay = world.millis(500..=10_000);
-        let survives_crash = world.chance(50);
+        let survives_crash = world.chance(50) && context.is_remote;
         // The request is not part of the process, so that it can outlive the process.
         tokio::spawn(async move {
             sleep(request_delay).await;
@@ -170,6 +182,7 @@ impl ProcessStore {
             if process.is_dead() && !survives_crash {
                 return;
             }
+            context.count(&process, fault);
             let result = match fault {
                 CallFault::None => context.execute(&process, name, call),
                 CallFault::NotExecuted => Err(unavailable("the request was lost")),
@@ -211,7 +224,9 @@ impl ProcessStore {
     /// after the process has given it up. A transaction cannot: its rows are locked until it ends.
     pub fn draw_statement_fault(&self) -> CallFault {
         match self.draw_fault() {
-            CallFault::NotExecuted if self.context.world.chance(50) => CallFault::ExecutedLate,
+            CallFault::NotExecuted if self.context.is_remote && self.context.world.chance(50) => {
+                CallFault::ExecutedLate
+            }
             fault => fault,
         }
     }
@@ -246,12 +261,28 @@ impl StoreContext {
     {
         let result = self.database.call(call);
         self.known_clients.set_time(self.world.elapsed());
+        for _ in 0..self.fenced_batches.swap(0, Ordering::Relaxed) {
+            self.world.count("fenced batches");
+        }
         let outcome = match &result {
             Ok(_) => "ok".to_owned(),
             Err(error) => error.to_string(),
         };
         self.world.trace(None, format!("{} {name}: {outcome}", process.name));
         result
+    }
+
+    fn count(&self, process: &Process, fault: CallFault) {
+        self.world.count("database calls");
+        if process.is_dead() {
+            self.world.count("database calls of crashed processes");
+        }
+        match fault {
+            CallFault::None => {}
+            CallFault::NotExecuted => self.world.count("lost requests to the database"),
+            CallFault::ResponseLost => self.world.count("lost responses of the database"),
+            CallFault::ExecutedLate => self.world.count("late requests to the database"),
+        }
     }
 
     /// Reports a "not found" result for a client that the gateway finds at any time.

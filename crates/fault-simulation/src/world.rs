@@ -1,6 +1,7 @@
 //! What all parts of a schedule share: the random numbers, the virtual time, the trace and the
 //! violations.
 
+use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash as _, Hasher as _};
 use std::ops::RangeInclusive;
@@ -42,6 +43,7 @@ pub struct World {
     last_time: Mutex<Timestamp>,
     trace: Mutex<Trace>,
     violations: Mutex<Vec<String>>,
+    counts: Mutex<BTreeMap<&'static str, u64>>,
     is_healed: AtomicBool,
     /// Changes whenever a component may have something to do.
     changes: watch::Sender<u64>,
@@ -58,6 +60,7 @@ impl World {
             last_time: Mutex::new(start_time),
             trace: Mutex::default(),
             violations: Mutex::default(),
+            counts: Mutex::default(),
             is_healed: AtomicBool::new(false),
             changes: watch::Sender::new(0),
         })
@@ -136,6 +139,15 @@ impl World {
 
     pub fn violations(&self) -> Vec<String> {
         self.violations.lock().clone()
+    }
+
+    /// Counts an event, for the statistics of all schedules.
+    pub fn count(&self, event: &'static str) {
+        *self.counts.lock().entry(event).or_default() += 1;
+    }
+
+    pub fn counts(&self) -> BTreeMap<&'static str, u64> {
+        self.counts.lock().clone()
     }
 
     /// Wakes all components that wait for a change of another component.
