@@ -26,7 +26,7 @@ pub use account_translation::{
     AccountTranslator, HttpTranslator, StaticTranslator, TranslationOutcome, TranslatorError,
 };
 pub use gateway::{GatewayClient, GatewayError};
-pub use lookup_client::{LookupClient, LookupLimits};
+pub use lookup_client::{Gateway, LookupClient, LookupLimits};
 pub use mass_loss::{MassLossCounter, MassLossDetector, MassLossVerdict};
 pub use settings::TenantSettings;
 pub use static_file::{StaticTenants, StaticTenantsError};

@@ -48,11 +48,13 @@ pub struct LookupClient(Arc<Inner>);
 /// Receives the outcome of a request in flight. The value is `None` until the request has finished.
 type OutcomeReceiver = watch::Receiver<Option<TenantLookupOutcome>>;
 
-/// Sends one request to the certificate gateway. Tests implement a gateway that panics.
+/// Sends requests to the certificate gateway. Tests implement gateways with faults.
 #[async_trait]
-trait Gateway: Send + Sync + 'static {
+pub trait Gateway: Send + Sync + 'static {
+    /// Sends one request.
     async fn lookup(&self, client: &ClientId) -> TenantLookupOutcome;
 
+    /// Returns the URL of the gateway, for messages to the operator.
     fn url(&self) -> &str;
 }
 
@@ -104,7 +106,9 @@ impl LookupClient {
         Self::with_gateway(Box::new(gateway), limits)
     }
 
-    fn with_gateway(gateway: Box<dyn Gateway>, limits: LookupLimits) -> Self {
+    /// Like [`Self::new`], for another implementation of the gateway.
+    #[must_use]
+    pub fn with_gateway(gateway: Box<dyn Gateway>, limits: LookupLimits) -> Self {
         let ttl = CacheTtl {
             found_tenant_ttl: limits.cache_ttl,
             not_found_ttl: limits.negative_cache_ttl,

@@ -18,6 +18,7 @@ use futures::{FutureExt as _, StreamExt as _};
 use tokio::time::{Instant, sleep_until};
 
 use super::forward::parse_topic_from_client;
+use super::queue_consumer::QueueConsumer;
 use crate::record::{
     PartitionLease, PreparedInput, QueuePosition, QueueTopic, Recorder, RecorderInput,
 };
@@ -62,9 +63,9 @@ struct PreparedMessage {
 }
 
 /// Reads one Kafka topic for the recorder.
-pub struct KafkaReader {
+pub struct KafkaReader<C = Consumer> {
     queue_topic: QueueTopic,
-    consumer: Consumer,
+    consumer: C,
     recorder: Recorder,
     topic_scheme: TopicScheme,
     /// Name of this process in the database table of partition owners. Used only for diagnosis.
@@ -94,12 +95,12 @@ pub struct KafkaReader {
     _consumer_buffer: ByteReservation,
 }
 
-impl KafkaReader {
+impl<C: QueueConsumer> KafkaReader<C> {
     /// Creates a reader. `consumer` must be subscribed to `queue_topic`.
     #[must_use]
     pub fn new(
         queue_topic: QueueTopic,
-        consumer: Consumer,
+        consumer: C,
         recorder: Recorder,
         topic_scheme: TopicScheme,
         owner_name: String,
@@ -149,8 +150,7 @@ impl KafkaReader {
         while let Some(outcome) = self.chunks_in_flight.next().await {
             self.on_chunk_finished(outcome);
         }
-        let closing = tokio::task::spawn_blocking(move || self.consumer.close());
-        let _ = closing.await;
+        self.consumer.close().await;
     }
 
     /// Handles an event and all further events that are already available. Chunks are therefore

@@ -8,6 +8,7 @@ pub mod epoch;
 pub mod external_broker;
 pub mod kafka_reader;
 pub mod metrics;
+pub mod queue_consumer;
 pub mod session_lease;
 
 mod forward;

@@ -23,7 +23,10 @@
 //! 2. A message is ignored as redelivered if the last presence message has the same topic id and
 //!    partition, and an equal or higher offset. Offsets restart when a topic is recreated, and the
 //!    new topic has another id. If a topic id is unknown, the message is redelivered only if it was
-//!    also not received after the last presence message.
+//!    also not received after the last presence message. A message is also ignored as redelivered if
+//!    neither its ingest stamp nor its receive time is later than that of the last presence message:
+//!    an `ingest` process that lost its session to another process can write its messages to Kafka
+//!    late, and the broker has redelivered these messages to the other process.
 //! 3. An offline message ends the connection, unless the client sent a later heartbeat (rule 9).
 //!    The `sent` and `message_id` of an offline message are not compared, because clients build
 //!    their last will once, at process start.
@@ -141,7 +144,8 @@ pub(super) enum IgnoreReason {
     /// An online message that is older than the last presence message (rules 7 and 8 in the module
     /// documentation).
     Stale,
-    /// A presence message that Kafka delivered again (rule 2 in the module documentation).
+    /// A presence message that Kafka or the broker delivered again (rule 2 in the module
+    /// documentation).
     Redelivered,
     /// The message is an offline message and the client sent a later heartbeat, or the message is
     /// a heartbeat and the client sent a later presence message (rule 9 in the module
@@ -359,12 +363,21 @@ impl PresenceState {
         }
     }
 
-    /// Returns [`IgnoreReason::Redelivered`] if Kafka delivered the message again (rule 2 in the
-    /// module documentation).
+    /// Returns [`IgnoreReason::Redelivered`] if Kafka or the broker delivered the message again (rule
+    /// 2 in the module documentation).
     fn check_not_redelivered(&self, received_at: ReceivedAt) -> Result<(), IgnoreReason> {
         let Some(last) = self.last_presence_received_at else {
             return Ok(());
         };
+        let is_after_by_stamp = received_at
+            .stamp
+            .zip(last.stamp)
+            .and_then(|(stamp, last_stamp)| stamp.is_after(&last_stamp));
+        // Both must agree: an `ingest` process that acquires its epoch too late gives its messages
+        // higher stamps than the messages of its successor.
+        if is_after_by_stamp == Some(false) && received_at.time <= last.time {
+            return Err(IgnoreReason::Redelivered);
+        }
         match (received_at.position, last.position) {
             (Some(position), Some(last_position))
                 if position.partition == last_position.partition

@@ -601,6 +601,39 @@ fn redelivered_message_of_a_host_with_a_fast_clock_is_detected_by_its_stamp() {
     assert_eq!(ignore_reasons, [IgnoreReason::Redelivered]);
 }
 
+#[test]
+fn messages_that_a_replaced_ingest_process_writes_late_are_ignored() {
+    let signal_at = |signal, offset, stamp| with_stamp(with_kafka_offset(signal, offset), stamp);
+    // The first process received both messages at 10 and 11, and wrote them to Kafka after the second
+    // process, to which the broker redelivered them.
+    let signals = [
+        signal_at(online_signal("a", None, 20), 1, stamp_at(2, 1)),
+        signal_at(offline_signal(21), 2, stamp_at(2, 2)),
+        signal_at(online_signal("a", None, 10), 3, stamp_at(1, 8)),
+        signal_at(offline_signal(11), 4, stamp_at(1, 9)),
+    ];
+    let (change, ignore_reasons) = apply_to_state(None, &signals[..3]);
+    assert_eq!(ignore_reasons, [IgnoreReason::Redelivered]);
+    assert!(change.offline_received_at.is_some(), "the client stays disconnected");
+    let reconnected = signal_at(online_signal("b", None, 30), 5, stamp_at(2, 3));
+    let signals = [signals[0].clone(), reconnected, signals[3].clone()];
+    let (change, ignore_reasons) = apply_to_state(None, &signals);
+    assert_eq!(ignore_reasons, [IgnoreReason::Redelivered]);
+    assert_eq!(change.offline_received_at, None, "the client stays connected");
+}
+
+#[test]
+fn a_later_message_with_a_lower_stamp_is_applied() {
+    // The process with the higher epoch acquired the epoch only after it had lost its session.
+    let signals = [
+        with_stamp(with_kafka_offset(online_signal("a", None, 10), 1), stamp_at(2, 1)),
+        with_stamp(with_kafka_offset(offline_signal(20), 2), stamp_at(1, 1)),
+    ];
+    let (change, ignore_reasons) = apply_to_state(None, &signals);
+    assert_eq!(ignore_reasons, []);
+    assert!(change.offline_received_at.is_some());
+}
+
 /// The kind of a message in [`every_processing_order_has_the_result_of_the_true_order`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Kind {
