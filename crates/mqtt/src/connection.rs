@@ -166,14 +166,14 @@ impl MqttHandle {
         .await
     }
 
-    /// Subscribes to a topic with QoS 1 and waits for the SUBACK. Returns false if the broker
+    /// Subscribes to a topic with QoS 0 and waits for the SUBACK. Returns false if the broker
     /// rejected the subscription.
     ///
     /// # Errors
     /// When the connection closed before the SUBACK.
-    pub async fn subscribe_and_wait(&self, topic: String) -> Result<bool, ConnectionClosed> {
+    pub async fn subscribe_qos0_and_wait(&self, topic: String) -> Result<bool, ConnectionClosed> {
         self.wait_unless_closed(async {
-            let notice = self.client.subscribe_tracked(topic, QoS::AtLeastOnce).await;
+            let notice = self.client.subscribe_tracked(topic, QoS::AtMostOnce).await;
             let suback = notice.map_err(|_| ConnectionClosed)?.wait_async().await;
             let suback = suback.map_err(|_| ConnectionClosed)?;
             Ok(are_all_granted(&suback.return_codes))

@@ -138,8 +138,8 @@ impl WriterStatus {
 
 /// Writes the inputs of some of the clients to the database.
 pub struct Writer {
-    /// Number of the writer, starting at 1.
-    number: usize,
+    /// Name of the task that runs this writer.
+    task_name: String,
     deps: Arc<RecorderDeps>,
     status: Arc<WriterStatus>,
     jobs: mpsc::UnboundedReceiver<Job>,
@@ -158,13 +158,13 @@ struct Batch {
 
 impl Writer {
     pub(super) fn new(
-        number: usize,
+        task_name: String,
         deps: Arc<RecorderDeps>,
         status: Arc<WriterStatus>,
         jobs: mpsc::UnboundedReceiver<Job>,
     ) -> Self {
         Self {
-            number,
+            task_name,
             deps,
             status,
             jobs,
@@ -175,7 +175,7 @@ impl Writer {
     /// Returns the name of the task that runs this writer.
     #[must_use]
     pub fn task_name(&self) -> String {
-        format!("recorder_writer_{}", self.number)
+        self.task_name.clone()
     }
 
     /// Writes batches until `tasks` is cancelled and the queue is empty.
