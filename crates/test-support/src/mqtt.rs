@@ -299,8 +299,14 @@ impl RawClient {
     /// Publishes an empty payload with QoS 0, as real clients do after every connect. The connector
     /// treats the message as a heartbeat.
     pub async fn publish_heartbeat(&mut self, topic: &str) {
+        self.publish_qos0(topic, b"").await;
+    }
+
+    /// Publishes with QoS 0.
+    pub async fn publish_qos0(&mut self, topic: &str, payload: &[u8]) {
         let mut body = encode_string(topic);
         self.push_empty_properties(&mut body);
+        body.extend(payload);
         self.write(&encode_packet(FIRST_BYTE_PUBLISH_QOS0, &body))
             .await;
     }

@@ -14,7 +14,7 @@ use super::IngestDeps;
 use super::deferred_heartbeats::{DeferOutcome, DeferredHeartbeat, DeferredHeartbeats};
 use crate::ingest::forward::{message_key, parse_topic_from_client};
 use crate::ingest::in_flight::{InFlightCounter, InFlightGuard, Qos0Budget, Qos0Guard};
-use crate::ingest::metrics::{self, DropReason};
+use crate::ingest::metrics::{DropReason, ReceiveCounters};
 use mqtt::{Ack, EventLoop, MqttEvent};
 use protocol::{ClientTopic, InboundMessage};
 
@@ -35,6 +35,7 @@ pub(super) struct ReceivedMessage {
 /// Receives the messages of one connection.
 pub(super) struct Receiver {
     deps: Arc<IngestDeps>,
+    counters: ReceiveCounters,
     sender: mpsc::Sender<ReceivedMessage>,
     in_flight: InFlightCounter,
     qos0_budget: Qos0Budget,
@@ -48,6 +49,7 @@ impl Receiver {
     /// Creates a receiver that sends each message to `sender`.
     pub fn new(deps: Arc<IngestDeps>, sender: mpsc::Sender<ReceivedMessage>) -> Self {
         Self {
+            counters: ReceiveCounters::new(&deps.topics),
             in_flight: InFlightCounter::new(deps.message_budget.clone()),
             qos0_budget: Qos0Budget::new(deps.message_budget.clone()),
             deferred_heartbeats: DeferredHeartbeats::default(),
@@ -106,7 +108,10 @@ impl Receiver {
 
     /// Waits for the next event, and forwards the heartbeats whose window ends meanwhile.
     async fn next_event(&mut self, event_loop: &mut EventLoop) -> Result<MqttEvent, Closed> {
-        let mut next_event = pin!(event_loop.next());
+        let (deps, counters) = (self.deps.clone(), self.counters.clone());
+        let is_dropped =
+            |topic: &str, payload: &[u8]| is_over_budget(&deps, &counters, topic, payload);
+        let mut next_event = pin!(event_loop.next_unless(is_dropped));
         loop {
             let window_end = self.deferred_heartbeats.next_window_end();
             tokio::select! {
@@ -130,7 +135,7 @@ impl Receiver {
     ) -> Result<(), Closed> {
         let client_topic = parse_topic_from_client(&self.deps.topics, &topic);
         let channel = client_topic.as_ref().map(|topic| topic.channel);
-        metrics::count_received_message(channel.map_or("unknown", |channel| channel.name()));
+        self.counters.count_received(channel);
         let message = InboundMessage {
             topic,
             payload,
@@ -140,28 +145,25 @@ impl Receiver {
             ingest_stamp: None,
             truncated_from: None,
         };
+        let size_bytes = message.payload.len();
+        // A QoS 0 message with a payload was already charged.
+        let is_charged = ack.is_none() && size_bytes > 0;
         let key = message_key(client_topic.as_ref(), &message);
-        let is_over_budget = !self
-            .deps
-            .client_budgets
-            .try_charge(key, message.payload.len());
-        let qos0_guard = if ack.is_some() {
-            None
-        } else {
-            let guard = (!is_over_budget)
-                .then(|| self.qos0_budget.try_reserve(message.payload.len()))
-                .flatten();
-            if guard.is_none() {
-                let reason = if is_over_budget {
-                    DropReason::OverBudget
-                } else {
-                    DropReason::BufferFull
+        let is_over_budget = !is_charged && !self.deps.client_budgets.try_charge(key, size_bytes);
+        let mut qos0_guard = None;
+        if ack.is_none() {
+            if !is_over_budget {
+                qos0_guard = self.qos0_budget.try_reserve(size_bytes);
+            }
+            if qos0_guard.is_none() {
+                let reason = match is_over_budget {
+                    true => DropReason::OverBudget,
+                    false => DropReason::BufferFull,
                 };
                 self.drop_or_defer(client_topic, message, reason);
                 return Ok(());
             }
-            guard
-        };
+        }
         if let Some(topic) = &client_topic
             && let Some(heartbeat) = self.deferred_heartbeats.take(&topic.client)
         {
@@ -194,7 +196,7 @@ impl Receiver {
         });
         let Some(topic) = heartbeat_topic else {
             let key = message_key(topic.as_ref(), &message);
-            metrics::count_dropped_qos0_message(reason, key);
+            self.counters.count_dropped(reason, key);
             return;
         };
         let client = topic.client.as_str();
@@ -205,9 +207,10 @@ impl Receiver {
         match self.deferred_heartbeats.defer(heartbeat) {
             DeferOutcome::Deferred => {}
             DeferOutcome::ReplacedEarlier => {
-                metrics::count_dropped_qos0_message(DropReason::LaterHeartbeat, client);
+                self.counters
+                    .count_dropped(DropReason::LaterHeartbeat, client);
             }
-            DeferOutcome::Dropped => metrics::count_dropped_qos0_message(reason, client),
+            DeferOutcome::Dropped => self.counters.count_dropped(reason, client),
         }
     }
 
@@ -231,4 +234,29 @@ impl Receiver {
     async fn send(&self, message: ReceivedMessage) -> Result<(), Closed> {
         self.sender.send(message).await.map_err(|_| Closed)
     }
+}
+
+/// Charges a QoS 0 message to the budget of its client. Returns whether the message is over the budget.
+/// Heartbeats are charged later, because the latest one is kept.
+///
+/// This function runs for each message of a flood, before anything else is done with the message.
+fn is_over_budget(
+    deps: &IngestDeps,
+    counters: &ReceiveCounters,
+    topic: &str,
+    payload: &[u8],
+) -> bool {
+    if payload.is_empty() {
+        return false;
+    }
+    let (channel, key) = match deps.topics.split(topic) {
+        Some((_, channel, client)) => (Some(channel), client),
+        None => (None, topic),
+    };
+    if deps.client_budgets.try_charge(key, payload.len()) {
+        return false;
+    }
+    counters.count_received(channel);
+    counters.count_dropped(DropReason::OverBudget, key);
+    true
 }

@@ -13,6 +13,7 @@ use futures::future::BoxFuture;
 use tokio::time::sleep;
 
 use super::PreparedMessage;
+use crate::ingest::metrics;
 use kafka::{GroupProgress, PartitionProgress};
 use service::LogThrottle;
 
@@ -67,6 +68,7 @@ impl IngressBarrier {
         if !self.is_waiting() {
             self.cover_all_messages();
         }
+        metrics::set_waiting_for_ingress(self.kept_messages.len());
     }
 
     /// Discards the kept messages of these partitions.
@@ -105,6 +107,7 @@ impl IngressBarrier {
         } else {
             released_messages.append(&mut self.kept_messages);
         }
+        metrics::set_waiting_for_ingress(self.kept_messages.len());
         released_messages
     }
 
