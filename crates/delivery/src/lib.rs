@@ -2,7 +2,8 @@
 //! dialect and published with QoS 1.
 //!
 //! `embedded_publisher` publishes through the embedded broker, `mqtt_publisher` through an external
-//! broker. `request_response` and `pending_responses` wait for a client's response.
+//! broker. `request_response` and `pending_responses` wait for a client's response, and
+//! `response_receiver` limits what clients send meanwhile.
 //! `handshake_errors` publishes handshake errors. Authorization of callers belongs to `api`.
 
 mod embedded_publisher;
@@ -11,6 +12,7 @@ pub mod metrics;
 mod mqtt_publisher;
 mod pending_responses;
 mod request_response;
+mod response_receiver;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +29,7 @@ pub use handshake_errors::publish_handshake_errors;
 pub use mqtt_publisher::MqttPublisher;
 pub use pending_responses::{PendingResponses, ResponseMatchingSink};
 pub use request_response::{ClientRequest, ReceivedResponse, RequestOutcome};
+pub use response_receiver::ResponseReceiver;
 
 /// Publishes messages to clients through a broker.
 #[async_trait]

@@ -1,5 +1,6 @@
-//! Publishes messages to clients through an external broker. Uses one MQTT connection, which
-//! reconnects automatically.
+//! Publishes messages to clients through an external broker. Uses two MQTT connections, which reconnect
+//! automatically: one publishes, and the other receives responses. The broker's acknowledgements are
+//! never behind responses, which a client can send in any size and number.
 
 use std::time::Duration;
 
@@ -11,14 +12,20 @@ use mqtt::{self, ReconnectingClient};
 
 /// Publishes messages to clients through an external broker.
 pub struct MqttPublisher {
-    connection: ReconnectingClient,
+    publishing: ReconnectingClient,
+    /// Receives responses. `None` if the process sends no requests.
+    responses: Option<ReconnectingClient>,
 }
 
 impl MqttPublisher {
-    /// Creates a publisher that uses this connection.
+    /// Creates a publisher that uses these connections. `responses` must pass its messages to
+    /// [`ResponseReceiver::on_message`](crate::ResponseReceiver::on_message).
     #[must_use]
-    pub fn new(connection: ReconnectingClient) -> Self {
-        Self { connection }
+    pub fn new(publishing: ReconnectingClient, responses: Option<ReconnectingClient>) -> Self {
+        Self {
+            publishing,
+            responses,
+        }
     }
 }
 
@@ -31,7 +38,7 @@ impl ClientPublisher for MqttPublisher {
         payload: Vec<u8>,
         ack_timeout: Duration,
     ) -> Result<(), PublishError> {
-        self.connection
+        self.publishing
             .publish(topic, payload, ack_timeout)
             .await
             .map_err(|error| match error {
@@ -45,14 +52,18 @@ impl ClientPublisher for MqttPublisher {
             })
     }
 
-    /// Subscribes on the same connection that publishes the request. Therefore only the process
-    /// that sent the request receives the response.
+    /// Subscribes on a connection of the process that sends the request. Therefore only this process
+    /// receives the response.
     async fn subscribe(
         &self,
         topic: String,
         ack_timeout: Duration,
     ) -> Result<Subscription, PublishError> {
-        let subscription = self.connection.subscribe(topic, ack_timeout).await;
+        let Some(responses) = &self.responses else {
+            let problem = "this process has no connection for responses";
+            return Err(PublishError::Unavailable(problem.to_owned()));
+        };
+        let subscription = responses.subscribe(topic, ack_timeout).await;
         // Every subscribe error becomes `Unavailable`. `TimedOut` would mean that the request may
         // still arrive, but the request was not published.
         let subscription = subscription.map_err(|error| unavailable(&error))?;

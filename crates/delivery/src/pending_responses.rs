@@ -27,9 +27,11 @@ type RequestKey = (ClientId, Uuid);
 
 #[derive(Default)]
 struct PendingRequests {
-    senders: Mutex<HashMap<RequestKey, oneshot::Sender<ResponseKind>>>,
-    /// Number of pending requests. While this number is 0, no message is decoded, which saves time.
-    request_count: AtomicUsize,
+    /// The pending requests of each client. Only the messages of these clients are decoded.
+    by_client: Mutex<HashMap<ClientId, HashMap<Uuid, oneshot::Sender<ResponseKind>>>>,
+    /// Number of clients with pending requests. While this number is 0, no topic is parsed, which
+    /// saves time.
+    client_count: AtomicUsize,
 }
 
 /// The kind of a client's response: success or error.
@@ -66,12 +68,13 @@ impl PendingResponses {
     pub(super) fn add_request(&self, client: &ClientId, request_id: Uuid) -> PendingResponse {
         let (sender, receiver) = oneshot::channel();
         let request_key = (client.clone(), request_id);
-        let mut senders = self.requests.senders.lock();
-        senders.insert(request_key.clone(), sender);
+        let mut by_client = self.requests.by_client.lock();
+        let senders = by_client.entry(client.clone()).or_default();
+        senders.insert(request_id, sender);
         self.requests
-            .request_count
-            .store(senders.len(), Ordering::Release);
-        drop(senders);
+            .client_count
+            .store(by_client.len(), Ordering::Release);
+        drop(by_client);
         PendingResponse {
             requests: self.requests.clone(),
             request_key,
@@ -80,21 +83,24 @@ impl PendingResponses {
     }
 
     /// Checks whether a message from a client is the response to a pending request. If the message
-    /// is a response, completes the request.
-    pub fn on_message(&self, message: &InboundMessage) {
-        if let Some(response) = self.decode_response(message) {
-            self.complete_request(response);
+    /// is a response, completes the request and returns true.
+    pub fn on_message(&self, message: &InboundMessage) -> bool {
+        match self.decode_response(message) {
+            Some(response) => self.complete_request(response),
+            None => false,
         }
     }
 
-    /// Decodes a message from a client. Returns `None` if no request is pending or if the message is
-    /// not a response.
+    /// Decodes a message from a client. Returns `None` if no request of the client is pending or if the
+    /// message is not a response.
     fn decode_response(&self, message: &InboundMessage) -> Option<DecodedResponse> {
-        if self.requests.request_count.load(Ordering::Acquire) == 0 || message.retained {
+        if self.requests.client_count.load(Ordering::Acquire) == 0 || message.retained {
             return None;
         }
         let topic = self.topics.parse(&message.topic)?;
-        if topic.channel.direction() != Direction::FromClient {
+        if topic.channel.direction() != Direction::FromClient
+            || !self.requests.by_client.lock().contains_key(&topic.client)
+        {
             return None;
         }
         let Ok(ClientMessage::Response(response)) = protocol::decode(topic.channel, message) else {
@@ -113,14 +119,27 @@ impl PendingResponses {
         Some(((topic.client, request_id), kind))
     }
 
-    /// Completes the pending request of a response. Has no effect if no such request is pending.
-    fn complete_request(&self, (request_key, kind): DecodedResponse) {
-        let sender = self.requests.senders.lock().remove(&request_key);
-        if let Some(sender) = sender {
-            // `send` fails if the caller has stopped waiting for the response. That is not an
-            // error.
-            let _ = sender.send(kind);
+    /// Completes the pending request of a response. Returns false if no such request is pending.
+    fn complete_request(&self, (request_key, kind): DecodedResponse) -> bool {
+        let Some(sender) = self.requests.remove(&request_key) else {
+            return false;
+        };
+        // `send` fails if the caller has stopped waiting for the response. That is not an error.
+        let _ = sender.send(kind);
+        true
+    }
+}
+
+impl PendingRequests {
+    fn remove(&self, (client, request_id): &RequestKey) -> Option<oneshot::Sender<ResponseKind>> {
+        let mut by_client = self.by_client.lock();
+        let senders = by_client.get_mut(client)?;
+        let sender = senders.remove(request_id);
+        if senders.is_empty() {
+            by_client.remove(client);
+            self.client_count.store(by_client.len(), Ordering::Release);
         }
+        sender
     }
 }
 
@@ -139,11 +158,7 @@ impl PendingResponse {
 
 impl Drop for PendingResponse {
     fn drop(&mut self) {
-        let mut senders = self.requests.senders.lock();
-        senders.remove(&self.request_key);
-        self.requests
-            .request_count
-            .store(senders.len(), Ordering::Release);
+        self.requests.remove(&self.request_key);
     }
 }
 
@@ -228,19 +243,29 @@ mod tests {
             ("p/a/control/out", "pong".to_owned()),
             ("elsewhere", pong(request_id)),
         ] {
-            pending_responses.on_message(&message(topic, &payload));
+            assert!(!pending_responses.on_message(&message(topic, &payload)));
             assert_eq!(pending.wait().now_or_never(), None, "{topic} {payload}");
         }
-        pending_responses.on_message(&message("p/a/control/out", &pong(request_id)));
+        let response = message("p/a/control/out", &pong(request_id));
+        assert!(pending_responses.on_message(&response));
         assert_eq!(pending.wait().now_or_never(), Some(ResponseKind::Success));
+        assert!(!pending_responses.on_message(&response));
         drop(pending);
-        assert!(pending_responses.requests.senders.lock().is_empty());
-        assert_eq!(
-            pending_responses
-                .requests
-                .request_count
-                .load(Ordering::Acquire),
-            0
-        );
+        assert!(pending_responses.requests.by_client.lock().is_empty());
+        let client_count = &pending_responses.requests.client_count;
+        assert_eq!(client_count.load(Ordering::Acquire), 0);
+    }
+
+    #[test]
+    fn dropped_request_does_not_end_another_request_of_the_same_client() {
+        let topics = TopicScheme::new(vec!["p".to_owned()], &DialectSettings::default());
+        let pending_responses = PendingResponses::new(topics);
+        let client = ClientId::new("a").unwrap();
+        let request_id = Uuid::new_v4();
+        let mut pending = pending_responses.add_request(&client, request_id);
+        drop(pending_responses.add_request(&client, Uuid::new_v4()));
+        let pong = format!(r#"{{"type":"event","response_to":"{request_id}","content":"pong"}}"#);
+        assert!(pending_responses.on_message(&message("p/a/control/out", &pong)));
+        assert_eq!(pending.wait().now_or_never(), Some(ResponseKind::Success));
     }
 }

@@ -13,10 +13,10 @@
 
 mod callbacks;
 mod check;
-mod client;
+pub(crate) mod client;
 mod commit_order;
 mod message;
-mod offsets;
+pub(crate) mod offsets;
 mod operations;
 mod progress;
 mod state;
@@ -282,6 +282,12 @@ impl Consumer {
     /// consumer.
     pub fn store_offset(&mut self, partition: i32, offset: i64) {
         self.progress.on_processed(partition, offset);
+    }
+
+    /// Delays the report that no progress is made. Call this function while messages wait for another
+    /// topic.
+    pub fn reset_stall_timer(&mut self) {
+        self.progress.reset_stall_timer();
     }
 
     /// Reads a partition again from this offset. No message is returned before the new position is

@@ -2,6 +2,7 @@
 
 mod client_config;
 mod consumer;
+mod group_progress;
 pub mod metrics;
 mod producer;
 mod settings;
@@ -12,7 +13,8 @@ pub use client_config::KafkaError;
 pub use consumer::{
     CONSUMER_BUFFER_BYTES, Consumer, ConsumerEvent, ConsumerHealthCheck, KafkaMessage,
 };
-pub use producer::{DeliveryHandle, ProduceError, Producer};
+pub use group_progress::{GroupProgress, PartitionProgress, UnprocessedScan};
+pub use producer::{DeliveredAt, DeliveryHandle, ProduceError, Producer};
 pub use settings::{KafkaSecurity, KafkaSettings, SaslMechanism};
 pub use topics::{TopicCreation, create_topics, probe};
 
@@ -36,6 +38,10 @@ pub mod header {
     pub const TRUNCATED_FROM: &str = "truncated_from";
     /// SHA-256 of the complete payload, in hexadecimal. Present only if the payload was truncated.
     pub const TRUNCATED_SHA256: &str = "truncated_sha256";
+
+    /// `true` if the message must be recorded after all messages that are in the ingress topic when
+    /// the message is read. Present only in the slow topic.
+    pub const AFTER_INGRESS: &str = "after_ingress";
 
     /// Header names that older development versions wrote. Producers no longer write these headers.
     /// The consumer still accepts them, because topics may contain records of older versions.

@@ -13,8 +13,8 @@ pub fn describe() {
     );
 }
 
-/// Sets the consumer lag of a Kafka topic. `topic` is `ingress` or `answers`, not the configured
-/// topic name.
+/// Sets the consumer lag of a Kafka topic. `topic` is `ingress`, `answers` or `slow`, not the
+/// configured topic name.
 pub fn set_consumer_lag(topic: &'static str, message_count: i64) {
     gauge!(CONSUMER_LAG, "topic" => topic).set(message_count as f64);
 }

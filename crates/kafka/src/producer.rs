@@ -19,6 +19,8 @@ use super::client_config::{self, ErrorLogger, KafkaError, MAX_MESSAGE_BYTES};
 
 /// Delay before a retry when the local queue of librdkafka is full.
 const QUEUE_FULL_RETRY_DELAY: Duration = Duration::from_millis(10);
+/// Interval at which [`Producer::wait_until_idle`] checks whether messages are in flight.
+const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Maximum size of the messages in the local queue. The memory of these messages is part of the
 /// message budget, which ingest limits.
@@ -66,6 +68,15 @@ pub enum ProduceError {
     /// The message could not be produced for another reason. Contains the reason.
     #[error("{0}")]
     Failed(String),
+}
+
+/// The position of a delivered message in its topic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeliveredAt {
+    /// Partition number.
+    pub partition: i32,
+    /// Offset in the partition.
+    pub offset: i64,
 }
 
 /// Handle of a queued message. The caller uses it to wait for the delivery.
@@ -221,6 +232,13 @@ impl Producer {
         }
     }
 
+    /// Waits until no message is in flight: each queued message is delivered or has failed.
+    pub async fn wait_until_idle(&self) {
+        while self.client().in_flight_count() > 0 {
+            tokio::time::sleep(IDLE_CHECK_INTERVAL).await;
+        }
+    }
+
     /// Checks that the topic exists, that each partition has a leader, and that no fatal error
     /// occurred recently.
     ///
@@ -244,6 +262,14 @@ impl DeliveryHandle {
     /// # Errors
     /// When the delivery failed.
     pub async fn wait_until_durable(self) -> Result<(), ProduceError> {
+        self.wait_for_position().await.map(drop)
+    }
+
+    /// Waits until all in-sync replicas have stored the message, and returns its position.
+    ///
+    /// # Errors
+    /// When the delivery failed.
+    pub async fn wait_for_position(self) -> Result<DeliveredAt, ProduceError> {
         match self.delivery.await {
             // librdkafka reports a message as delivered, without an offset, if Kafka has accepted a
             // later message of the partition. In a recreated topic, this is wrong: the new partition
@@ -252,10 +278,13 @@ impl DeliveryHandle {
             Ok(Ok(delivery)) if delivery.offset < 0 => Err(ProduceError::Failed(
                 "Kafka did not confirm the message".to_owned(),
             )),
-            Ok(Ok(_)) => {
+            Ok(Ok(delivery)) => {
                 let mut fatal_error = self.producer.inner.fatal_error.lock();
                 *fatal_error = None;
-                Ok(())
+                Ok(DeliveredAt {
+                    partition: delivery.partition,
+                    offset: delivery.offset,
+                })
             }
             Ok(Err((error, message))) => {
                 self.producer.replace_client_after_fatal_error();

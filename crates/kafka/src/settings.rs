@@ -21,8 +21,10 @@ pub struct KafkaSettings {
     pub ca: Option<PemSource>,
     pub ingress_topic: String,
     pub answers_topic: String,
+    pub slow_topic: String,
     pub group: String,
     pub answers_group: String,
+    pub slow_group: String,
     pub session_timeout: HumanDuration,
     pub partitions: i32,
     pub replication: i32,
@@ -39,6 +41,15 @@ impl KafkaSettings {
                 "kafka.partitions",
                 "a topic needs at least one partition and one replica",
                 "set kafka.partitions and kafka.replication to 1 or more",
+            ));
+        }
+        // The messages of a client keep their order only if the topics differ.
+        if [&self.ingress_topic, &self.answers_topic].contains(&&self.slow_topic) {
+            return Err(InvalidValue::new(
+                "kafka.slow_topic",
+                format!("{:?} is also the name of another topic", self.slow_topic),
+                "use different names for kafka.ingress_topic, kafka.answers_topic and \
+                 kafka.slow_topic",
             ));
         }
         require_nonzero_duration("kafka.session_timeout", self.session_timeout)

@@ -104,7 +104,7 @@ pub(super) fn check_topic<C: ClientContext>(client: &Client<C>, topic: &str) -> 
 
 /// Returns the number of partitions of a topic. Fails if the topic does not exist or a partition
 /// has no leader.
-fn count_partitions<C: ClientContext>(
+pub(super) fn count_partitions<C: ClientContext>(
     client: &Client<C>,
     topic: &str,
     timeout: Duration,

@@ -166,14 +166,14 @@ impl MqttHandle {
         .await
     }
 
-    /// Subscribes to a topic with QoS 1 and waits for the SUBACK. Returns false if the broker
+    /// Subscribes to a topic with QoS 0 and waits for the SUBACK. Returns false if the broker
     /// rejected the subscription.
     ///
     /// # Errors
     /// When the connection closed before the SUBACK.
-    pub async fn subscribe_and_wait(&self, topic: String) -> Result<bool, ConnectionClosed> {
+    pub async fn subscribe_qos0_and_wait(&self, topic: String) -> Result<bool, ConnectionClosed> {
         self.wait_unless_closed(async {
-            let notice = self.client.subscribe_tracked(topic, QoS::AtLeastOnce).await;
+            let notice = self.client.subscribe_tracked(topic, QoS::AtMostOnce).await;
             let suback = notice.map_err(|_| ConnectionClosed)?.wait_async().await;
             let suback = suback.map_err(|_| ConnectionClosed)?;
             Ok(are_all_granted(&suback.return_codes))
@@ -222,6 +222,15 @@ impl MqttHandle {
 impl EventLoop {
     /// Waits for the next event. Packets are sent and received only while this future is polled.
     pub async fn next(&mut self) -> MqttEvent {
+        self.next_unless(|_, _| false).await
+    }
+
+    /// Like [`next`](Self::next), but drops the QoS 0 messages for which `is_dropped` returns true. The
+    /// parameters are the topic and the payload. Dropping a message here allocates no memory.
+    pub async fn next_unless(
+        &mut self,
+        mut is_dropped: impl FnMut(&str, &[u8]) -> bool,
+    ) -> MqttEvent {
         loop {
             match self.inner.poll().await {
                 Ok(Event::Incoming(Packet::ConnAck(connack))) => {
@@ -230,8 +239,12 @@ impl EventLoop {
                     };
                 }
                 Ok(Event::Incoming(Packet::Publish(publish))) => {
+                    let topic = String::from_utf8_lossy(&publish.topic);
+                    if publish.qos == QoS::AtMostOnce && is_dropped(&topic, &publish.payload) {
+                        continue;
+                    }
                     return MqttEvent::Message {
-                        topic: String::from_utf8_lossy(&publish.topic).into_owned(),
+                        topic: topic.into_owned(),
                         ack: self.client.prepare_ack(&publish).map(Ack),
                         retain: publish.retain,
                         packet_id: publish.pkid,

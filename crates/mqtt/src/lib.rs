@@ -19,8 +19,8 @@ pub use backoff::Backoff;
 pub use connection::{Ack, ConnectionClosed, EventLoop, MqttEvent, MqttHandle, connect};
 pub use options::{ConnectOptions, ConnectOptionsError, SessionKind, Will};
 pub use reconnecting::{
-    IncomingMessage, OnMessage, ProbeError, ReconnectingClient, RequestError, SubscriptionGuard,
-    probe,
+    IncomingMessage, MessageReaction, OnMessage, ProbeError, ReconnectingClient, RequestError,
+    SubscriptionGuard, probe,
 };
 pub use settings::MqttSettings;
 pub use tls::{ClientTls, TlsFileError};

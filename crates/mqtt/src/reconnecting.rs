@@ -23,8 +23,15 @@ pub struct ReconnectingClient {
     options: Arc<ConnectOptions>,
     on_message: OnMessage,
     state: Arc<RwLock<ConnectionState>>,
-    /// Number of [`SubscriptionGuard`]s per topic.
-    guard_counts: Arc<Mutex<HashMap<String, usize>>>,
+    /// The topics with a [`SubscriptionGuard`].
+    subscriptions: Arc<Mutex<HashMap<String, Subscription>>>,
+}
+
+struct Subscription {
+    /// Number of guards of the topic.
+    guard_count: usize,
+    /// Whether [`MessageReaction::Unsubscribe`] has ended the subscription. The guards remain.
+    has_ended: bool,
 }
 
 enum ConnectionState {
@@ -44,11 +51,22 @@ pub struct IncomingMessage {
     pub retain: bool,
 }
 
+/// What the client does after it has received a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MessageReaction {
+    /// The subscription stays active.
+    Continue,
+    /// The client unsubscribes from the topic of the message, until the next call of
+    /// [`ReconnectingClient::subscribe`] for this topic.
+    Unsubscribe,
+}
+
 /// Callback for each received message. The callback must not block.
-pub type OnMessage = Arc<dyn Fn(IncomingMessage) + Send + Sync>;
+pub type OnMessage = Arc<dyn Fn(IncomingMessage) -> MessageReaction + Send + Sync>;
 
 /// Keeps a subscription active. When the last guard of a topic is dropped, the client unsubscribes
-/// from the topic. The subscription also ends when the connection is lost.
+/// from the topic. The subscription also ends when the connection is lost, or after
+/// [`MessageReaction::Unsubscribe`].
 pub struct SubscriptionGuard {
     client: ReconnectingClient,
     topic: String,
@@ -58,16 +76,20 @@ impl Drop for SubscriptionGuard {
     fn drop(&mut self) {
         // The lock is held until the UNSUBSCRIBE is queued. Therefore a concurrent call of
         // `subscribe` queues its SUBSCRIBE after this UNSUBSCRIBE.
-        let mut guard_counts = self.client.guard_counts.lock();
-        let Some(count) = guard_counts.get_mut(&self.topic) else {
+        let mut subscriptions = self.client.subscriptions.lock();
+        let Some(subscription) = subscriptions.get_mut(&self.topic) else {
             return;
         };
-        *count -= 1;
-        if *count == 0 {
-            guard_counts.remove(&self.topic);
-            if let ConnectionState::Connected(handle) = &*self.client.state.read() {
-                handle.unsubscribe(self.topic.clone());
-            }
+        subscription.guard_count -= 1;
+        if subscription.guard_count > 0 {
+            return;
+        }
+        let is_active = !subscription.has_ended;
+        subscriptions.remove(&self.topic);
+        if let ConnectionState::Connected(handle) = &*self.client.state.read()
+            && is_active
+        {
+            handle.unsubscribe(self.topic.clone());
         }
     }
 }
@@ -107,7 +129,7 @@ impl ReconnectingClient {
             options: Arc::new(options),
             on_message,
             state: Arc::new(RwLock::new(state)),
-            guard_counts: Arc::default(),
+            subscriptions: Arc::default(),
         })
     }
 
@@ -147,7 +169,7 @@ impl ReconnectingClient {
             Ok(MqttEvent::Connected { .. }) => {
                 backoff.reset();
                 tracing::info!("connected to the MQTT broker");
-                *self.state.write() = ConnectionState::Connected(handle);
+                *self.state.write() = ConnectionState::Connected(handle.clone());
             }
             Ok(MqttEvent::Disconnected(reason)) => return reason,
             Ok(_) => return unexpected_packet_error(),
@@ -161,13 +183,30 @@ impl ReconnectingClient {
                     payload,
                     retain,
                     ..
-                } => (self.on_message)(IncomingMessage {
-                    topic,
-                    payload,
-                    retain,
-                }),
+                } => {
+                    let message = IncomingMessage {
+                        topic: topic.clone(),
+                        payload,
+                        retain,
+                    };
+                    if (self.on_message)(message) == MessageReaction::Unsubscribe {
+                        self.end_subscription(&handle, topic);
+                    }
+                }
                 MqttEvent::Connected { .. } | MqttEvent::SubAck { .. } => {}
             }
+        }
+    }
+
+    /// Unsubscribes from a topic although it has guards. Has no effect if the subscription has already
+    /// ended: the broker may send more messages before it processes the UNSUBSCRIBE.
+    fn end_subscription(&self, handle: &MqttHandle, topic: String) {
+        let mut subscriptions = self.subscriptions.lock();
+        if let Some(subscription) = subscriptions.get_mut(&topic)
+            && !subscription.has_ended
+        {
+            subscription.has_ended = true;
+            handle.unsubscribe(topic);
         }
     }
 
@@ -189,7 +228,7 @@ impl ReconnectingClient {
         }
     }
 
-    /// Subscribes to a topic and waits for the SUBACK.
+    /// Subscribes to a topic with QoS 0 and waits for the SUBACK.
     ///
     /// # Errors
     /// When there is no connection, or the broker did not grant the subscription within `timeout`.
@@ -199,16 +238,28 @@ impl ReconnectingClient {
         timeout: Duration,
     ) -> Result<SubscriptionGuard, RequestError> {
         let handle = self.current_handle()?;
-        *self.guard_counts.lock().entry(topic.clone()).or_default() += 1;
-        let guard = SubscriptionGuard {
-            client: self.clone(),
-            topic: topic.clone(),
-        };
-        match tokio::time::timeout(timeout, handle.subscribe_and_wait(topic)).await {
+        let guard = self.add_guard(&topic);
+        match tokio::time::timeout(timeout, handle.subscribe_qos0_and_wait(topic)).await {
             Ok(Ok(true)) => Ok(guard),
             Ok(Ok(false)) => Err(RequestError::SubscriptionRejected),
             Ok(Err(_)) => Err(RequestError::ConnectionLost),
             Err(_) => Err(RequestError::TimedOut(timeout)),
+        }
+    }
+
+    fn add_guard(&self, topic: &str) -> SubscriptionGuard {
+        let mut subscriptions = self.subscriptions.lock();
+        let subscription = subscriptions
+            .entry(topic.to_owned())
+            .or_insert(Subscription {
+                guard_count: 0,
+                has_ended: false,
+            });
+        subscription.guard_count += 1;
+        subscription.has_ended = false;
+        SubscriptionGuard {
+            client: self.clone(),
+            topic: topic.to_owned(),
         }
     }
 

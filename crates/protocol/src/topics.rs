@@ -74,12 +74,12 @@ impl ChannelTopic {
         format!("{prefix}/{before_client}{client}{after_client}")
     }
 
-    /// Returns the client id in a topic name without the prefix.
-    fn parse_client(&self, name_without_prefix: &str) -> Option<ClientId> {
+    /// Returns the topic level of the client id in a topic name without the prefix.
+    fn client_level<'a>(&self, name_without_prefix: &'a str) -> Option<&'a str> {
         let client = name_without_prefix
             .strip_prefix(&self.before_client)?
             .strip_suffix(&self.after_client)?;
-        ClientId::new(client).ok()
+        (!client.is_empty() && !client.contains('/')).then_some(client)
     }
 }
 
@@ -129,14 +129,23 @@ impl TopicScheme {
     /// and every other level must be a fixed text.
     #[must_use]
     pub fn parse(&self, topic: &str) -> Option<ClientTopic> {
+        let (prefix, channel, client) = self.split(topic)?;
+        Some(ClientTopic {
+            client: ClientId::new(client).ok()?,
+            prefix: prefix.to_owned(),
+            channel,
+        })
+    }
+
+    /// Splits the name of a client's topic into prefix, channel and client id. The client id is not
+    /// validated. Allocates no memory.
+    #[must_use]
+    pub fn split<'a>(&self, topic: &'a str) -> Option<(&str, Channel, &'a str)> {
         self.prefixes.iter().find_map(|prefix| {
             let name_without_prefix = topic.strip_prefix(prefix.as_str())?.strip_prefix('/')?;
             self.channel_topics.iter().find_map(|channel_topic| {
-                Some(ClientTopic {
-                    client: channel_topic.parse_client(name_without_prefix)?,
-                    prefix: prefix.clone(),
-                    channel: channel_topic.channel,
-                })
+                let client = channel_topic.client_level(name_without_prefix)?;
+                Some((prefix.as_str(), channel_topic.channel, client))
             })
         })
     }
@@ -155,15 +164,21 @@ impl TopicScheme {
     /// Returns the topic filters that the service subscribes to.
     #[must_use]
     pub fn subscription_filters(&self) -> Vec<String> {
-        let inbound_topics = || {
-            self.channel_topics
-                .iter()
-                .filter(|topic| topic.channel.direction() == Direction::FromClient)
-        };
-        self.prefixes
-            .iter()
-            .flat_map(|prefix| inbound_topics().map(|topic| topic.format(prefix, "+")))
+        let prefixes = self.prefixes.iter();
+        prefixes
+            .flat_map(|prefix| self.inbound_topics().map(|topic| topic.format(prefix, "+")))
             .collect()
+    }
+
+    /// Returns the channels on which clients send messages.
+    pub fn inbound_channels(&self) -> impl Iterator<Item = Channel> {
+        self.inbound_topics().map(ChannelTopic::channel)
+    }
+
+    fn inbound_topics(&self) -> impl Iterator<Item = &ChannelTopic> {
+        self.channel_topics
+            .iter()
+            .filter(|topic| topic.channel.direction() == Direction::FromClient)
     }
 
     /// Returns whether the client may publish to this topic. A client may publish only to its own
@@ -252,6 +267,19 @@ mod tests {
         ] {
             assert_eq!(topic_scheme().parse(topic), None, "{topic}");
         }
+    }
+
+    #[test]
+    fn invalid_client_id_is_split_but_not_parsed() {
+        let too_long = "x".repeat(300);
+        let topic = format!("redhat/insights/{too_long}/data/out");
+        let expected = (
+            "redhat/insights",
+            status::DATA_FROM_CLIENT,
+            too_long.as_str(),
+        );
+        assert_eq!(topic_scheme().split(&topic), Some(expected));
+        assert_eq!(topic_scheme().parse(&topic), None);
     }
 
     #[test]

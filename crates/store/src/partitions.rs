@@ -86,6 +86,8 @@ pub enum QueueTopic {
     Ingress,
     /// Topic of responses and heartbeats.
     Answers,
+    /// Topic of all messages of clients that are over their budget.
+    Slow,
 }
 
 impl QueueTopic {
@@ -95,6 +97,7 @@ impl QueueTopic {
         match self {
             Self::Ingress => "ingress",
             Self::Answers => "answers",
+            Self::Slow => "slow",
         }
     }
 }

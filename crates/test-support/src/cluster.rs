@@ -94,7 +94,8 @@ impl Cluster {
             mosquitto,
         };
         let mqtt_url = format!("mqtt://127.0.0.1:{}", cluster.mosquitto.port);
-        let [ingress_topic, answers_topic, inventory_topic] = topic_names(unique_suffix);
+        let [ingress_topic, answers_topic, slow_topic, inventory_topic] =
+            topic_names(unique_suffix);
         cluster
             .set("mqtt.url", mqtt_url)
             .set("mqtt.username", "cloud-connector")
@@ -102,12 +103,14 @@ impl Cluster {
             .set("kafka.brokers", format!("127.0.0.1:{kafka_port}"))
             .set("kafka.ingress_topic", ingress_topic)
             .set("kafka.answers_topic", answers_topic)
+            .set("kafka.slow_topic", slow_topic)
             .set("inventory.topic", inventory_topic)
             .set("kafka.group", format!("group-{unique_suffix}"))
             .set(
                 "kafka.answers_group",
                 format!("answers-group-{unique_suffix}"),
             )
+            .set("kafka.slow_group", format!("slow-group-{unique_suffix}"))
             .set("kafka.session_timeout", "6s")
             .set("kafka.partitions", PARTITIONS)
             .set("kafka.replication", 1)
@@ -250,9 +253,10 @@ impl Cluster {
     }
 }
 
-/// Returns the names of the ingress topic, the answers topic and the inventory topic of a cluster.
-fn topic_names(unique_suffix: &str) -> [String; 3] {
-    ["ingress", "answers", "inventory"].map(|kind| format!("{kind}-{unique_suffix}"))
+/// Returns the names of the ingress topic, the answers topic, the slow topic and the inventory topic of a
+/// cluster.
+fn topic_names(unique_suffix: &str) -> [String; 4] {
+    ["ingress", "answers", "slow", "inventory"].map(|kind| format!("{kind}-{unique_suffix}"))
 }
 
 /// Creates a database with the current schema and the topics of a cluster on the shared servers.

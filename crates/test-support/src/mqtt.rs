@@ -338,7 +338,7 @@ impl RawClient {
     /// Publishes an empty payload with QoS 0, as real clients do after every connect. The connector
     /// treats the message as a heartbeat.
     pub async fn publish_heartbeat(&mut self, topic: &str) {
-        self.publish_qos0(topic, &[]).await;
+        self.publish_qos0(topic, b"").await;
     }
 
     /// Publishes with QoS 0, without a packet id and without an acknowledgement.

@@ -48,9 +48,16 @@ pub fn distributed_env_vars(services: &Services, suffix: &str) -> Vec<(String, S
         ),
         ("kafka.ingress_topic", &format!("ingress-{suffix}")),
         ("kafka.answers_topic", &format!("answers-{suffix}")),
+        ("kafka.slow_topic", &format!("slow-{suffix}")),
+        ("kafka.slow_group", &format!("slow-{suffix}")),
         ("kafka.replication", "1"),
         ("inventory.topic", &format!("inventory-{suffix}")),
         ("http.listen", "127.0.0.1:0"),
+        // Few clients send all messages, so no budget may limit them.
+        ("client_budget.messages_per_second", "1000000000"),
+        ("client_budget.message_burst", "1000000000"),
+        ("client_budget.bytes_per_second", "1000000000"),
+        ("client_budget.byte_burst", "1000000000"),
     ])
 }
 

@@ -17,7 +17,7 @@ use crate::config::Config;
 use crate::runtime;
 use domain::{ClientId, Clock as _, RejectReason, SystemClock, clock};
 use kafka::Producer;
-use pipeline::ingest::ForwardDestination;
+use pipeline::ingest::{ForwardDestination, forward_replayed_message};
 use protocol::InboundMessage;
 use service::settings::HumanDuration;
 use store::{DeadLetterFilter, DeadLetterRepository, MAINTENANCE_CHUNK_ROWS, StoredDeadLetter};
@@ -313,12 +313,8 @@ async fn replay_through_kafka(
         truncated_from: None,
     };
     let topics = runtime::topic_scheme(config);
-    if !kafka
-        .forward(&topics, message, 0)
-        .await
-        .wait_until_durable()
-        .await
-    {
+    let pending_write = forward_replayed_message(&kafka, &topics, message).await;
+    if !pending_write.wait_until_durable().await {
         bail!("Kafka did not acknowledge the message; run `cloud-connector doctor`");
     }
     dead_letters

@@ -136,6 +136,7 @@ fn to_settings(layers: &Layers, clowder: ClowderFile) -> Vec<(&'static str, Stri
         for setting_name in [
             "kafka.ingress_topic",
             "kafka.answers_topic",
+            "kafka.slow_topic",
             "inventory.topic",
         ] {
             // The name that Clowder assigns to a topic may differ from the requested name.
@@ -200,7 +201,8 @@ mod tests {
                    "sasl": {"username": "u", "password": "hush-hush", "saslMechanism": "SCRAM-SHA-256"},
                    "securityProtocol": "SASL_SSL"},
                   {"hostname": "k2", "port": 9093}],
-                 "topics": [{"requestedName": "platform.cloud-connector.rhc-message-ingress", "name": "renamed"}]},
+                 "topics": [{"requestedName": "platform.cloud-connector.rhc-message-ingress", "name": "renamed"},
+                            {"requestedName": "platform.cloud-connector.rhc-message-slow", "name": "renamed-slow"}]},
                 "database": {"hostname": "db", "port": 5433, "name": "n", "username": "du", "password": "dp-dp-dp",
                    "sslMode": "verify-full", "rdsCa": "-----BEGIN CERTIFICATE-----\ny", "adminPassword": "ignored"},
                 "metricsPort": 9000, "privatePort": 10000, "logging": {"type": "null"}}"#,
@@ -213,6 +215,7 @@ mod tests {
         assert_eq!(config.kafka.username, "u");
         assert!(matches!(config.kafka.ca, Some(PemSource::Inline(_))));
         assert_eq!(config.kafka.ingress_topic, "renamed");
+        assert_eq!(config.kafka.slow_topic, "renamed-slow");
         assert_eq!(
             config.kafka.answers_topic,
             "platform.cloud-connector.rhc-message-answers"

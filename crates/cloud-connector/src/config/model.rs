@@ -53,6 +53,7 @@ impl Config {
         let mut topics = vec![
             self.kafka.ingress_topic.as_str(),
             self.kafka.answers_topic.as_str(),
+            self.kafka.slow_topic.as_str(),
         ];
         if self.inventory.enabled {
             topics.push(&self.inventory.topic);

@@ -114,7 +114,7 @@ impl Components {
             topic_reader.add_health_check(health);
         }
         if let Some(publishing) = &self.publishing {
-            publishing.add_health_check(health);
+            publishing.add_health_checks(health);
         }
     }
 }

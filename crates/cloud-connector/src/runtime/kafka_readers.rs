@@ -5,8 +5,8 @@ use futures::FutureExt as _;
 use uuid::Uuid;
 
 use super::build_context::BuildContext;
-use kafka::{Consumer, ConsumerHealthCheck};
-use pipeline::ingest::kafka_reader::KafkaReader;
+use kafka::{Consumer, ConsumerHealthCheck, GroupProgress};
+use pipeline::ingest::kafka_reader::{IngressBarrier, KafkaReader};
 use pipeline::record::{QueueTopic, Recorder};
 use service::Health;
 
@@ -36,7 +36,7 @@ impl TopicReader {
     }
 }
 
-/// Creates the readers of both topics.
+/// Creates the readers of all topics.
 pub(super) fn topic_readers(
     context: &BuildContext<'_>,
     recorder: &Recorder,
@@ -48,18 +48,25 @@ pub(super) fn topic_readers(
         let (task_name, component) = match queue {
             QueueTopic::Ingress => ("kafka_reader_ingress", "kafka_ingress"),
             QueueTopic::Answers => ("kafka_reader_answers", "kafka_answers"),
+            QueueTopic::Slow => ("kafka_reader_slow", "kafka_slow"),
         };
+        let health_check = consumer.health_check();
+        let mut reader = KafkaReader::new(
+            queue,
+            consumer,
+            recorder.clone(),
+            context.topics.clone(),
+            partition_owner.clone(),
+        );
+        if queue == QueueTopic::Slow {
+            let ingress = GroupProgress::new(kafka, &kafka.ingress_topic, &kafka.group)?;
+            reader = reader.with_ingress_barrier(IngressBarrier::new(ingress));
+        }
         Ok(TopicReader {
-            health_check: consumer.health_check(),
-            reader: KafkaReader::new(
-                queue,
-                consumer,
-                recorder.clone(),
-                context.topics.clone(),
-                partition_owner.clone(),
-            ),
+            reader,
             task_name,
             component,
+            health_check,
         })
     };
     Ok(vec![
@@ -74,6 +81,12 @@ pub(super) fn topic_readers(
             &kafka.answers_topic,
             &kafka.answers_group,
             |messages| kafka::metrics::set_consumer_lag(QueueTopic::Answers.as_str(), messages),
+        )?,
+        new_reader(
+            QueueTopic::Slow,
+            &kafka.slow_topic,
+            &kafka.slow_group,
+            |messages| kafka::metrics::set_consumer_lag(QueueTopic::Slow.as_str(), messages),
         )?,
     ])
 }

@@ -5,14 +5,14 @@ use futures::FutureExt as _;
 
 use super::build_context::BuildContext;
 use crate::config::Config;
-use kafka::Producer;
+use kafka::{GroupProgress, Producer};
 use mqtt::{ConnectOptions, SessionKind};
 use pipeline::ingest::ForwardDestination;
 use pipeline::ingest::epoch::EpochSource;
-use pipeline::ingest::external_broker::{ExternalIngest, IngestDeps};
+use pipeline::ingest::external_broker::{ExternalIngest, IngestDeps, SlowTopic};
 use pipeline::ingest::session_lease::SessionLease;
 use pipeline::record::Recorder;
-use service::Health;
+use service::{ClientBudgets, Health};
 
 /// Name of the connection to the external broker in the response of `/readiness`.
 const MQTT_COMPONENT: &str = "mqtt_ingest";
@@ -22,8 +22,8 @@ const PRODUCER_COMPONENT: &str = "kafka_producer";
 /// Ingest from an external broker, and its Kafka producer.
 pub(super) struct MqttIngest {
     pub ingest: ExternalIngest,
-    /// The producer and the topic for presence messages. `None` without Kafka.
-    producer: Option<(Producer, String)>,
+    /// The producer and the topics to which it writes. `None` without Kafka.
+    producer: Option<(Producer, Vec<String>)>,
 }
 
 impl MqttIngest {
@@ -32,15 +32,22 @@ impl MqttIngest {
         let config = context.config;
         let uses_kafka = config.kafka.brokers.is_some();
         let recorder = recorder.filter(|_| !uses_kafka);
-        let (forward_destination, producer) = if let Some(recorder) = recorder {
-            (ForwardDestination::Recorder(recorder.clone()), None)
+        let mqtt = &config.mqtt;
+        let (forward_destination, slow_topic, producer) = if let Some(recorder) = recorder {
+            let destination = ForwardDestination::Recorder(recorder.clone());
+            (destination, None, None)
         } else {
             let producer = Producer::new(&config.kafka)?;
-            let topic = config.kafka.ingress_topic.clone();
+            let mut topics = vec![config.kafka.ingress_topic.clone()];
+            let slow_topic = if mqtt.shared_subscription_group.is_none() {
+                topics.push(config.kafka.slow_topic.clone());
+                Some(slow_topic(config, producer.clone())?)
+            } else {
+                None
+            };
             let destination = kafka_destination(config, producer.clone());
-            (destination, Some((producer, topic)))
+            (destination, slow_topic, Some((producer, topics)))
         };
-        let mqtt = &config.mqtt;
         let epoch_source = epoch_source(context);
         let session_lease = epoch_source.clone().map(|source| SessionLease {
             source,
@@ -55,6 +62,8 @@ impl MqttIngest {
             topics: context.topics.clone(),
             shared_subscription_group: mqtt.shared_subscription_group.clone(),
             forward_destination,
+            slow_topic,
+            client_budgets: ClientBudgets::new(config.client_budget),
             epoch_source,
             session_lease,
             clock: context.clock.clone(),
@@ -74,10 +83,14 @@ impl MqttIngest {
         health.set_healthy_text(MQTT_COMPONENT, move || {
             if ingest.is_standby() { "standby" } else { "ok" }
         });
-        if let Some((producer, topic)) = self.producer.clone() {
+        if let Some((producer, topics)) = self.producer.clone() {
             health.add_check(PRODUCER_COMPONENT, move || {
-                let (producer, topic) = (producer.clone(), topic.clone());
-                async move { producer.check_topic(&topic).await }.boxed()
+                let (producer, topics) = (producer.clone(), topics.clone());
+                async move {
+                    let checks = topics.iter().map(|topic| producer.check_topic(topic));
+                    futures::future::try_join_all(checks).await.map(drop)
+                }
+                .boxed()
             });
         }
     }
@@ -128,6 +141,15 @@ fn kafka_destination(config: &Config, producer: Producer) -> ForwardDestination 
         ingress_topic: config.kafka.ingress_topic.as_str().into(),
         answers_topic: config.kafka.answers_topic.as_str().into(),
     }
+}
+
+fn slow_topic(config: &Config, producer: Producer) -> Result<SlowTopic> {
+    let kafka = &config.kafka;
+    Ok(SlowTopic {
+        producer,
+        name: kafka.slow_topic.as_str().into(),
+        progress: GroupProgress::new(kafka, &kafka.slow_topic, &kafka.slow_group)?,
+    })
 }
 
 #[cfg(test)]

@@ -10,80 +10,109 @@ use super::build_context::BuildContext;
 use super::roles::Role;
 use broker::Broker;
 use delivery::{
-    ClientPublisher, EmbeddedPublisher, MqttPublisher, PendingResponses, publish_handshake_errors,
+    ClientPublisher, EmbeddedPublisher, MqttPublisher, ResponseReceiver, publish_handshake_errors,
 };
 use domain::Clock;
-use mqtt::{ConnectOptions, IncomingMessage, OnMessage, ReconnectingClient, SessionKind};
+use mqtt::{ConnectOptions, MessageReaction, OnMessage, ReconnectingClient, SessionKind};
 use pipeline::record::HandshakeErrorReceiver;
-use protocol::{InboundMessage, TopicScheme};
+use protocol::TopicScheme;
 use service::{Health, TaskGroup};
 
-/// Name of the publisher's MQTT connection in the response of `/readiness`.
-const COMPONENT: &str = "mqtt_api";
+/// Name of the connection that publishes messages in the response of `/readiness`.
+const PUBLISHING_COMPONENT: &str = "mqtt_api";
+/// Name of the connection that receives responses in the response of `/readiness`.
+const RESPONSES_COMPONENT: &str = "mqtt_responses";
 
-/// The publisher and its connection.
+/// The publisher and its connections.
 pub(super) struct Publishing {
     pub publisher: Arc<dyn ClientPublisher>,
-    /// The connection to the external broker. `None` with the embedded broker.
-    pub connection: Option<ReconnectingClient>,
-    affects_readiness: bool,
+    /// The connections to the external broker. Empty with the embedded broker.
+    pub connections: Vec<PublisherConnection>,
+}
+
+/// A connection of the publisher to the external broker.
+pub(super) struct PublisherConnection {
+    pub client: ReconnectingClient,
+    /// Name of the task that runs the connection.
+    pub task_name: &'static str,
+    /// Name of the connection in the response of `/readiness`. `None` if the connection does not affect
+    /// readiness.
+    component: Option<&'static str>,
 }
 
 impl Publishing {
     /// Creates the publisher. It publishes through `broker`, or through the external broker if
     /// `broker` is `None`.
     pub fn new(context: &BuildContext<'_>, broker: Option<&Broker>) -> Result<Self> {
-        // Without the role `api`, this connection only publishes handshake errors, and recording
-        // continues even if it cannot publish them. So only the role `api` adds a health check.
-        let affects_readiness = context.has_role(Role::Api);
         if let Some(broker) = broker {
             return Ok(Self {
                 publisher: Arc::new(EmbeddedPublisher::new(broker.clone())),
-                connection: None,
-                affects_readiness,
+                connections: Vec::new(),
             });
         }
-        let connection = connect_to_external_broker(context)?;
+        // Without the role `api`, the process only publishes handshake errors, and recording continues
+        // even if it cannot publish them. So only the role `api` adds a health check, and only the role
+        // `api` sends requests.
+        let has_api = context.has_role(Role::Api);
+        let publishing = connect_to_external_broker(context, "out", ignore_messages())?;
+        let responses = has_api
+            .then(|| connect_to_external_broker(context, "responses", receive_responses(context)))
+            .transpose()?;
+        let mut connections = vec![PublisherConnection {
+            client: publishing.clone(),
+            task_name: "mqtt_publisher",
+            component: has_api.then_some(PUBLISHING_COMPONENT),
+        }];
+        connections.extend(responses.clone().map(|client| PublisherConnection {
+            client,
+            task_name: "mqtt_responses",
+            component: Some(RESPONSES_COMPONENT),
+        }));
         Ok(Self {
-            publisher: Arc::new(MqttPublisher::new(connection.clone())),
-            connection: Some(connection),
-            affects_readiness,
+            publisher: Arc::new(MqttPublisher::new(publishing, responses)),
+            connections,
         })
     }
 
-    pub fn add_health_check(&self, health: &Health) {
-        if let Some(connection) = self.connection.clone()
-            && self.affects_readiness
-        {
-            health.add_check(COMPONENT, move || {
-                let connection_health = connection.health();
-                async move { connection_health }.boxed()
-            });
+    pub fn add_health_checks(&self, health: &Health) {
+        for connection in &self.connections {
+            if let Some(component) = connection.component {
+                let client = connection.client.clone();
+                health.add_check(component, move || {
+                    let connection_health = client.health();
+                    async move { connection_health }.boxed()
+                });
+            }
         }
     }
 }
 
-/// Creates the MQTT client that publishes messages and receives responses.
-fn connect_to_external_broker(context: &BuildContext<'_>) -> Result<ReconnectingClient> {
-    let client_id = format!("cloud-connector-out-{}", uuid::Uuid::new_v4().simple());
+/// Creates an MQTT client. `purpose` is a part of its client id.
+fn connect_to_external_broker(
+    context: &BuildContext<'_>,
+    purpose: &str,
+    on_message: OnMessage,
+) -> Result<ReconnectingClient> {
+    let unique_id = uuid::Uuid::new_v4().simple();
+    let client_id = format!("cloud-connector-{purpose}-{unique_id}");
     let options = ConnectOptions::from_config(&context.config.mqtt, &client_id, SessionKind::Clean);
-    let on_message = match_responses(context.responses.clone(), context.clock.clone());
     Ok(ReconnectingClient::new(options, on_message)?)
 }
 
+/// Returns the callback of a connection without subscriptions.
+fn ignore_messages() -> OnMessage {
+    Arc::new(|_| MessageReaction::Continue)
+}
+
 /// Returns a callback that passes each received message to the requests that wait for a response.
-fn match_responses(responses: PendingResponses, clock: Arc<dyn Clock>) -> OnMessage {
-    Arc::new(move |message: IncomingMessage| {
-        responses.on_message(&InboundMessage {
-            topic: message.topic,
-            payload: message.payload,
-            retained: message.retain,
-            is_operator_replay: false,
-            received_at: clock.now(),
-            ingest_stamp: None,
-            truncated_from: None,
-        });
-    })
+fn receive_responses(context: &BuildContext<'_>) -> OnMessage {
+    let receiver = ResponseReceiver::new(
+        context.responses.clone(),
+        context.topics.clone(),
+        context.clock.clone(),
+        context.config.client_budget,
+    );
+    Arc::new(move |message| receiver.on_message(message))
 }
 
 /// Publishes the handshake errors of the recorder to the clients.

@@ -18,7 +18,8 @@ const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 pub(super) struct Stages {
     /// HTTP servers, their connections and requests.
     pub http: TaskGroup,
-    /// The MQTT connection that publishes messages to clients through an external broker.
+    /// The MQTT connections that publish messages to clients through an external broker and receive
+    /// their responses.
     pub publisher: TaskGroup,
     /// Tasks that submit messages to the recorder or produce them to Kafka.
     pub ingest: TaskGroup,

@@ -39,9 +39,13 @@ pub(super) fn spawn_all(components: Components, stages: &Stages) {
     if let Some(replay) = components.dead_letter_replay {
         ingest.spawn_essential("dead_letter_replay", replay.run(ingest.clone()));
     }
-    if let Some(connection) = components.publishing.and_then(|it| it.connection) {
-        let connection = connection.stay_connected(publisher.clone());
-        publisher.spawn_essential("mqtt_publisher", connection);
+    for connection in components
+        .publishing
+        .into_iter()
+        .flat_map(|it| it.connections)
+    {
+        let staying_connected = connection.client.stay_connected(publisher.clone());
+        publisher.spawn_essential(connection.task_name, staying_connected);
     }
     if let Some(handshake_errors) = components.handshake_errors {
         let publishing = handshake_errors.publish(background.clone());

@@ -14,9 +14,10 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const DELETION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Settings with the name of a topic, and settings with the consumer group that reads this topic.
-const TOPICS_AND_GROUPS: [(&str, &str); 2] = [
+const TOPICS_AND_GROUPS: [(&str, &str); 3] = [
     ("kafka.ingress_topic", "kafka.group"),
     ("kafka.answers_topic", "kafka.answers_group"),
+    ("kafka.slow_topic", "kafka.slow_group"),
 ];
 
 fn client_config(cluster: &Cluster) -> ClientConfig {

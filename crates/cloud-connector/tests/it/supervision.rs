@@ -229,6 +229,7 @@ mod distributed {
             ("mqtt.client_id", unique_id("ingest")),
             ("kafka.group", unique_id("group")),
             ("kafka.answers_group", unique_id("answers-group")),
+            ("kafka.slow_group", unique_id("slow-group")),
             ("postgres.max_connections", "5".to_owned()),
         ];
         load_config(cluster.env_vars().iter().cloned(), settings)
@@ -244,13 +245,16 @@ mod distributed {
             "http_server",
             "kafka_reader_answers",
             "kafka_reader_ingress",
+            "kafka_reader_slow",
             "metrics_server",
             "metrics_upkeep",
             "mqtt_ingest",
             "mqtt_publisher",
+            "mqtt_responses",
             "periodic_jobs",
             "recorder_writer_1",
             "recorder_writer_2",
+            "recorder_writer_slow",
             "source_registrations",
         ];
         assert_contains_all(&tasks, &expected_tasks);

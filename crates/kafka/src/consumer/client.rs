@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rdkafka::ClientConfig;
 use rdkafka::consumer::{Consumer as _, StreamConsumer};
 use tokio::sync::mpsc;
 
@@ -34,7 +35,9 @@ pub(super) fn create_client(
 ) -> Result<(Arc<Client>, mpsc::UnboundedReceiver<RebalanceEvent>), KafkaError> {
     let (sender, rebalances) = mpsc::unbounded_channel();
     let session_timeout = kafka.session_timeout.get();
-    let client: Client = client_config::common_config(kafka)?
+    let mut config = client_config::common_config(kafka)?;
+    limit_prefetched_messages(&mut config);
+    let client: Client = config
         .set("group.id", group)
         .set("statistics.interval.ms", STATISTICS_INTERVAL_MS)
         .set(
@@ -49,9 +52,20 @@ pub(super) fn create_client(
         // The consumer commits offsets itself, after it has checked the id of the topic.
         .set("enable.auto.commit", "false")
         .set("enable.auto.offset.store", "false")
-        // The next five settings limit the memory for prefetched messages. librdkafka requires
-        // `fetch.max.bytes` to be at least `message.max.bytes`, which has no other effect on a
-        // consumer. A consumer can also read messages that are larger than these settings.
+        .create_with_context(ConsumerCallbacks::new(sender))
+        .map_err(|error| client_config::rejected_settings_error(&error))?;
+    client
+        .subscribe(&[topic])
+        .map_err(|error| client_config::rejected_settings_error(&error))?;
+    Ok((Arc::new(client), rebalances))
+}
+
+/// Limits the memory for prefetched messages.
+pub(crate) fn limit_prefetched_messages(config: &mut ClientConfig) {
+    config
+        // librdkafka requires `fetch.max.bytes` to be at least `message.max.bytes`, which has no
+        // other effect on a consumer. A consumer can also read messages that are larger than these
+        // settings.
         .set("queued.min.messages", "2000")
         .set("queued.max.messages.kbytes", MAX_PREFETCHED_KBYTES)
         .set("message.max.bytes", MAX_FETCH_BYTES)
@@ -60,13 +74,7 @@ pub(super) fn create_client(
         // When the prefetch buffer of a partition is full, librdkafka waits this long before
         // the next fetch. With the default of one second, the buffer would often be empty
         // before the next fetch.
-        .set("fetch.queue.backoff.ms", "10")
-        .create_with_context(ConsumerCallbacks::new(sender))
-        .map_err(|error| client_config::rejected_settings_error(&error))?;
-    client
-        .subscribe(&[topic])
-        .map_err(|error| client_config::rejected_settings_error(&error))?;
-    Ok((Arc::new(client), rebalances))
+        .set("fetch.queue.backoff.ms", "10");
 }
 
 /// Leaves the consumer group and closes the client. Blocks the thread.

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rdkafka::consumer::{CommitMode, Consumer as _};
+use rdkafka::consumer::{CommitMode, Consumer as _, ConsumerContext};
 use rdkafka::error::KafkaError as ClientError;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
@@ -23,7 +23,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 const LABEL_PREFIX: &str = "topic_id=";
 
 /// Offsets by partition.
-pub(super) type Offsets = BTreeMap<i32, i64>;
+pub(crate) type Offsets = BTreeMap<i32, i64>;
 
 /// Result of [`check_and_commit`].
 pub(super) enum CheckOutcome {
@@ -48,10 +48,68 @@ pub(super) fn fetch_start_offsets(
     partitions: &[i32],
     expected_id: Option<&TopicId>,
 ) -> Result<Option<StartOffsets>, String> {
-    let topic_id = fetch_topic_id(client.client(), topic, REQUEST_TIMEOUT)?;
+    let GroupOffsets {
+        topic_id,
+        partitions,
+    } = fetch_group_offsets(client, topic, partitions)?;
     if expected_id.is_some() && expected_id != topic_id.as_ref() {
         return Ok(None);
     }
+    for (partition, offsets) in &partitions {
+        if let StartOffset::Beginning {
+            reason: Some(reason),
+        } = offsets.start
+        {
+            tracing::warn!(
+                topic,
+                partition,
+                reason,
+                "the committed offset is not valid in this topic; reading from the beginning"
+            );
+        }
+    }
+    let offsets = partitions
+        .iter()
+        .map(|(partition, offsets)| (*partition, offsets.next_offset()))
+        .collect();
+    Ok(Some(StartOffsets { topic_id, offsets }))
+}
+
+/// The progress of a consumer group in a topic.
+pub(crate) struct GroupOffsets {
+    topic_id: Option<TopicId>,
+    pub partitions: BTreeMap<i32, PartitionOffsets>,
+}
+
+/// The progress of a consumer group in a partition.
+pub(crate) struct PartitionOffsets {
+    start: StartOffset,
+    log: LogRange,
+}
+
+impl PartitionOffsets {
+    /// Returns the offset of the first message that the group has not processed.
+    pub fn next_offset(&self) -> i64 {
+        match self.start {
+            StartOffset::Committed(offset) => offset,
+            StartOffset::Beginning { .. } => self.log.lowest,
+        }
+    }
+
+    /// Returns the offset after the last message of the partition.
+    pub fn end(&self) -> i64 {
+        self.log.end
+    }
+}
+
+/// Requests the committed offsets of the client's consumer group, and the first and last offsets of
+/// the partitions.
+pub(crate) fn fetch_group_offsets<C: ConsumerContext>(
+    client: &impl rdkafka::consumer::Consumer<C>,
+    topic: &str,
+    partitions: &[i32],
+) -> Result<GroupOffsets, String> {
+    let topic_id = fetch_topic_id(client.client(), topic, REQUEST_TIMEOUT)?;
     let committed = client
         .committed_offsets(
             partition_list(topic, partitions, Offset::Invalid),
@@ -60,8 +118,7 @@ pub(super) fn fetch_start_offsets(
         .map_err(|error| error.to_string())?;
     let lowest = fetch_log_offsets(client, topic, partitions, Offset::Beginning)?;
     let end = fetch_log_offsets(client, topic, partitions, Offset::End)?;
-    let mut offsets = Offsets::new();
-    for partition in partitions {
+    let partitions = partitions.iter().map(|partition| {
         let committed = committed.find_partition(topic, *partition);
         let committed = committed.map(|element| Committed {
             offset: element.offset().to_raw().unwrap_or(-1),
@@ -72,24 +129,12 @@ pub(super) fn fetch_start_offsets(
             end: end.get(partition).copied().unwrap_or(0),
         };
         let start = start_offset(committed.as_ref(), topic_id.as_ref(), log);
-        if let StartOffset::Beginning {
-            reason: Some(reason),
-        } = &start
-        {
-            tracing::warn!(
-                topic,
-                partition,
-                reason,
-                "the committed offset is not valid in this topic; reading from the beginning"
-            );
-        }
-        let offset = match start {
-            StartOffset::Committed(offset) => offset,
-            StartOffset::Beginning { .. } => log.lowest,
-        };
-        offsets.insert(*partition, offset);
-    }
-    Ok(Some(StartOffsets { topic_id, offsets }))
+        (*partition, PartitionOffsets { start, log })
+    });
+    Ok(GroupOffsets {
+        partitions: partitions.collect(),
+        topic_id,
+    })
 }
 
 struct Committed {
@@ -200,8 +245,8 @@ fn commit(
 }
 
 /// Requests the lowest offset or the end offset of each partition.
-fn fetch_log_offsets(
-    client: &Client,
+fn fetch_log_offsets<C: ConsumerContext>(
+    client: &impl rdkafka::consumer::Consumer<C>,
     topic: &str,
     partitions: &[i32],
     position: Offset,
@@ -223,7 +268,7 @@ fn fetch_log_offsets(
 }
 
 /// Returns a list of partitions that all have the same offset.
-pub(super) fn partition_list(
+pub(crate) fn partition_list(
     topic: &str,
     partitions: &[i32],
     offset: Offset,
@@ -236,7 +281,7 @@ pub(super) fn partition_list(
     list
 }
 
-fn offset_list(
+pub(crate) fn offset_list(
     topic: &str,
     offsets: &Offsets,
     topic_id: Option<&TopicId>,

@@ -86,6 +86,13 @@ impl Progress {
         }
     }
 
+    /// Notes that the messages wait for another topic, so that no partition is stalled yet.
+    pub fn reset_stall_timer(&mut self) {
+        for progress in self.partitions.values_mut() {
+            progress.last_progress = Instant::now();
+        }
+    }
+
     /// Returns the positions that are not committed. This includes the start offsets of a new
     /// assignment, so that an offset without a label gets one.
     pub fn offsets_to_commit(&self) -> Offsets {

@@ -141,14 +141,15 @@ impl ConsumerHealthCheck {
 pub(super) fn error_hint(code: Option<RDKafkaErrorCode>) -> &'static str {
     match code {
         Some(RDKafkaErrorCode::GroupAuthorizationFailed) => {
-            "allow the Kafka user to read the consumer group (kafka.group, kafka.answers_group)"
+            "allow the Kafka user to read the consumer group (kafka.group, kafka.answers_group, \
+             kafka.slow_group)"
         }
         Some(RDKafkaErrorCode::TopicAuthorizationFailed) => {
             "allow the Kafka user to read and describe the topic"
         }
         Some(RDKafkaErrorCode::InconsistentGroupProtocol) => {
             "a member of the group uses another assignment strategy; stop that member, or set \
-             kafka.group and kafka.answers_group to unused names"
+             kafka.group, kafka.answers_group and kafka.slow_group to unused names"
         }
         Some(
             RDKafkaErrorCode::UnknownTopicOrPartition

@@ -4,37 +4,37 @@
 //! Kafka or the recorder has stored the message. After a crash, the broker redelivers all QoS 1
 //! messages that were not stored.
 
-use std::pin::pin;
+mod deferred_heartbeats;
+mod forwarding;
+mod receive;
+mod slow_clients;
+mod slow_lane;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures::stream::FuturesOrdered;
-use futures::{Stream, StreamExt as _};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
+use self::forwarding::Forwarder;
+use self::receive::{ReceivedMessage, Receiver};
+use self::slow_lane::SlowLane;
+pub use self::slow_lane::SlowTopic;
+use super::ForwardDestination;
 use super::epoch::{ConnectionEpoch, EpochSource};
-use super::in_flight::{InFlightCounter, InFlightGuard, Qos0Budget, Qos0Guard};
 use super::session_lease::SessionLease;
-use super::{ForwardDestination, metrics};
 use domain::{Clock, Timestamp};
-use mqtt::{
-    self, Ack, Backoff, ConnectOptions, ConnectOptionsError, EventLoop, MqttEvent, MqttHandle,
-};
-use protocol::{InboundMessage, TopicScheme};
+use mqtt::{self, Backoff, ConnectOptions, ConnectOptionsError, MqttEvent, MqttHandle};
+use protocol::TopicScheme;
 use service::health::HealthResult;
-use service::{ByteBudget, TaskGroup};
+use service::{ByteBudget, ClientBudgets, TaskGroup};
 
-/// Capacity of the channel between `poll_connection` and `forward_messages`. The capacity exceeds
-/// the limit of unacknowledged messages, so `poll_connection` does not wait for `forward_messages`.
+/// Capacity of the channel between [`Receiver`] and [`Forwarder`]. The capacity exceeds the limit of
+/// unacknowledged messages, so the receiver does not wait for the forwarder.
 /// The message budget limits the size of the messages in the channel.
 const MESSAGE_CHANNEL_CAPACITY: usize = 70_000;
-/// Maximum time that a shutdown waits until forwarded messages are stored. The broker redelivers
-/// messages that are not acknowledged within this time.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
-
 /// Dependencies of the ingest task.
 pub struct IngestDeps {
     /// Options of the broker connection.
@@ -45,6 +45,12 @@ pub struct IngestDeps {
     pub shared_subscription_group: Option<String>,
     /// The destination of the messages: Kafka or the recorder.
     pub forward_destination: ForwardDestination,
+    /// The topic for the messages of clients that are over their budget. `None` if these messages are
+    /// forwarded like all others: without Kafka, and with a shared subscription, because then the
+    /// process does not know all slow clients.
+    pub slow_topic: Option<SlowTopic>,
+    /// The budgets of the clients.
+    pub client_budgets: ClientBudgets,
     /// Issues an epoch for each connection. `None` if messages need no stamps: without Kafka, their
     /// order is known, and with a shared subscription, several sessions are active.
     pub epoch_source: Option<EpochSource>,
@@ -65,16 +71,6 @@ pub struct ExternalIngest {
     deps: Arc<IngestDeps>,
     health: Arc<RwLock<HealthResult>>,
     is_standby: Arc<AtomicBool>,
-}
-
-/// A received message that is not forwarded yet.
-struct ReceivedMessage {
-    message: InboundMessage,
-    packet_id: u16,
-    /// The acknowledgement to send after the message is stored. `None` for QoS 0.
-    ack: Option<(Ack, InFlightGuard)>,
-    /// Reserves memory for a QoS 0 message. `None` for QoS 1.
-    qos0_guard: Option<Qos0Guard>,
 }
 
 impl ExternalIngest {
@@ -150,7 +146,7 @@ impl ExternalIngest {
     /// Returns the health of the ingest for the readiness endpoint.
     ///
     /// # Errors
-    /// When the ingest is neither subscribed to the broker nor on standby. The error contains the reason.
+    /// When the ingest neither forwards messages of the broker nor is on standby. The error contains the reason.
     pub fn health(&self) -> HealthResult {
         self.health.read().clone()
     }
@@ -195,21 +191,31 @@ async fn run_connection(
     let epoch = ConnectionEpoch::acquire(deps.epoch_source.as_ref());
     let (sender, messages) = mpsc::channel(MESSAGE_CHANNEL_CAPACITY);
     let (subscribed_sender, subscribed) = oneshot::channel();
-    let polling = poll_connection(
+    let polling = Receiver::new(deps.clone(), sender).poll_connection(
         event_loop,
-        deps.clone(),
-        sender,
         pending_subacks,
         subscribed_sender,
     );
     // Polling has its own task, so that it runs in parallel with forwarding. Its end and its panic
     // are handled below.
     let polling = AbortOnDropHandle::new(tokio::spawn(polling));
+    let (started_sender, started) = oneshot::channel();
+    let forwarding = forward_messages(
+        deps,
+        health,
+        &handle,
+        epoch,
+        messages,
+        started_sender,
+        tasks,
+    );
     let set_healthy = async {
         if subscribed.await.is_ok() {
             *has_subscribed = true;
-            *health.write() = Ok(());
             tracing::info!("subscribed to broker");
+            if started.await.is_ok() {
+                *health.write() = Ok(());
+            }
         }
         std::future::pending::<String>().await
     };
@@ -222,9 +228,37 @@ async fn run_connection(
                 Err(error) => error.to_string(),
             },
         },
-        reason = forward_messages(deps, &handle, epoch, messages, tasks) => reason,
+        reason = forwarding => reason,
         reason = set_healthy => reason,
     }
+}
+
+/// Forwards the messages of a connection. Completes `started_sender` when the first message can be
+/// forwarded. Returns the reason for the end of the connection.
+async fn forward_messages(
+    deps: &IngestDeps,
+    health: &RwLock<HealthResult>,
+    handle: &MqttHandle,
+    mut epoch: ConnectionEpoch,
+    messages: mpsc::Receiver<ReceivedMessage>,
+    started_sender: oneshot::Sender<()>,
+    tasks: &TaskGroup,
+) -> String {
+    let load_slow_lane = async {
+        let slow_topic = deps.slow_topic.clone()?;
+        let on_error = |error| *health.write() = Err(error);
+        Some(SlowLane::load(slow_topic, on_error).await)
+    };
+    // Meanwhile, the connection is polled. If another host takes over the session, this function
+    // ends, and no message gets an epoch that is higher than the epoch of that host.
+    let slow_lane = tokio::select! {
+        (slow_lane, ()) = async { tokio::join!(load_slow_lane, epoch.wait()) } => slow_lane,
+        () = tasks.cancelled() => return "shutting down".to_owned(),
+    };
+    // `send` fails only if the connection is being closed. That is not an error.
+    let _ = started_sender.send(());
+    let forwarder = Forwarder::new(deps, handle, epoch, slow_lane);
+    forwarder.run(messages, tasks).await
 }
 
 /// Sends a SUBSCRIBE for each topic filter and returns the number of topic filters. Does not wait
@@ -246,78 +280,6 @@ async fn subscribe(
     Ok(subscriptions)
 }
 
-/// Polls the connection, sends each message to `sender`, and completes `subscribed_sender` after
-/// the last pending SUBACK. Returns the reason for the end of the connection.
-async fn poll_connection(
-    mut event_loop: EventLoop,
-    deps: Arc<IngestDeps>,
-    sender: mpsc::Sender<ReceivedMessage>,
-    mut pending_subacks: usize,
-    subscribed_sender: oneshot::Sender<()>,
-) -> String {
-    let mut subscribed_sender = Some(subscribed_sender);
-    let in_flight = InFlightCounter::new(deps.message_budget.clone());
-    let qos0_budget = Qos0Budget::new(deps.message_budget.clone());
-    loop {
-        if pending_subacks == 0
-            && let Some(subscribed_sender) = subscribed_sender.take()
-        {
-            // `send` fails only if the connection is being closed. That is not an error.
-            let _ = subscribed_sender.send(());
-        }
-        // While the loop waits for capacity, it sends no PINGREQ. If Kafka or the database is down
-        // for longer than the keep-alive timeout, the broker closes the connection. After the
-        // reconnect, the broker redelivers the messages.
-        in_flight.wait_for_capacity().await;
-        match event_loop.next().await {
-            MqttEvent::Message {
-                topic,
-                payload,
-                retain,
-                packet_id,
-                ack,
-            } => {
-                let ack = ack.map(|ack| (ack, in_flight.add_message(payload.len())));
-                let qos0_guard = if ack.is_none() {
-                    let guard = qos0_budget.try_reserve(payload.len());
-                    if guard.is_none() {
-                        metrics::count_dropped_qos0_message();
-                        continue;
-                    }
-                    guard
-                } else {
-                    None
-                };
-                let received_message = ReceivedMessage {
-                    message: InboundMessage {
-                        topic,
-                        payload,
-                        retained: retain,
-                        is_operator_replay: false,
-                        received_at: deps.next_receive_time(),
-                        ingest_stamp: None,
-                        truncated_from: None,
-                    },
-                    packet_id,
-                    ack,
-                    qos0_guard,
-                };
-                if sender.send(received_message).await.is_err() {
-                    return "shutting down".to_owned();
-                }
-            }
-            MqttEvent::SubAck { is_granted: true } => {
-                pending_subacks = pending_subacks.saturating_sub(1);
-            }
-            MqttEvent::SubAck { is_granted: false } => {
-                return "the broker rejected a subscription; check its access rules".to_owned();
-            }
-            MqttEvent::Disconnected(reason) => return reason,
-            MqttEvent::Connected { .. } => {}
-        }
-    }
-}
-
 impl IngestDeps {
     /// Returns the current time. If the current time is not after the previous receive time,
     /// returns the previous receive time plus one microsecond.
@@ -330,113 +292,5 @@ impl IngestDeps {
         let next_time = last_received_at.saturating_add(Duration::from_micros(1));
         *last_received_at = next_time.map_or(now, |next_time| next_time.max(now));
         *last_received_at
-    }
-}
-
-/// Forwards messages concurrently and acknowledges them in the order in which they were received.
-/// Runs until the connection ends or `tasks` is cancelled, and returns the reason for the end.
-async fn forward_messages(
-    deps: &IngestDeps,
-    handle: &MqttHandle,
-    mut epoch: ConnectionEpoch,
-    mut messages: mpsc::Receiver<ReceivedMessage>,
-    tasks: &TaskGroup,
-) -> String {
-    let mut forwarded_messages = FuturesOrdered::new();
-    let token = tasks.cancellation_token();
-    let mut cancelled = pin!(token.cancelled());
-    // Meanwhile, `poll_connection` continues. If another host takes over the session, this function
-    // ends, and no message gets an epoch that is higher than the epoch of that host.
-    tokio::select! {
-        () = epoch.wait() => {}
-        () = &mut cancelled => {}
-    }
-    loop {
-        tokio::select! {
-            () = &mut cancelled => {
-                let draining = drain_and_disconnect(handle, messages, forwarded_messages);
-                let _ = tokio::time::timeout(DRAIN_TIMEOUT, draining).await;
-                return "shutting down".to_owned();
-            }
-            received_message = messages.recv() => {
-                let Some(mut received_message) = received_message else {
-                    // `poll_connection` has ended. `run_connection` returns its reason.
-                    std::future::pending().await
-                };
-                received_message.message.ingest_stamp = epoch.next_stamp();
-                let forwarding = deps
-                    .forward_destination
-                    .forward(&deps.topics, received_message.message, received_message.packet_id);
-                let pending_write = tokio::select! {
-                    pending_write = forwarding => pending_write,
-                    () = &mut cancelled => continue,
-                };
-                // The recorder has its own reservation.
-                if deps.forward_destination.reserves_memory() {
-                    release_reservations(&mut received_message.ack, &mut received_message.qos0_guard);
-                }
-                forwarded_messages.push_back(async move {
-                    let is_durable = pending_write.wait_until_durable().await;
-                    drop(received_message.qos0_guard);
-                    (is_durable, received_message.ack)
-                });
-            }
-            Some((is_durable, ack)) = forwarded_messages.next(),
-                if !forwarded_messages.is_empty() =>
-            {
-                if !is_durable {
-                    return "failed to forward a message".to_owned();
-                }
-                if acknowledge(handle, ack).await.is_err() {
-                    return "connection closed".to_owned();
-                }
-            }
-        }
-    }
-}
-
-/// Ends the reservations of a message in the message budget.
-fn release_reservations(
-    ack: &mut Option<(Ack, InFlightGuard)>,
-    qos0_guard: &mut Option<Qos0Guard>,
-) {
-    if let Some((_, guard)) = ack {
-        guard.release_reservation();
-    }
-    if let Some(guard) = qos0_guard {
-        guard.release_reservation();
-    }
-}
-
-async fn acknowledge(
-    handle: &MqttHandle,
-    ack: Option<(Ack, InFlightGuard)>,
-) -> Result<(), mqtt::ConnectionClosed> {
-    match ack {
-        Some((ack, _in_flight_guard)) => handle.acknowledge(ack).await,
-        None => Ok(()),
-    }
-}
-
-/// Acknowledges the forwarded messages, then sends DISCONNECT and waits for the end of the
-/// connection. Received messages that were not forwarded are discarded without acknowledgement,
-/// so the broker redelivers these messages.
-async fn drain_and_disconnect(
-    handle: &MqttHandle,
-    mut messages: mpsc::Receiver<ReceivedMessage>,
-    mut forwarded_messages: impl Stream<Item = (bool, Option<(Ack, InFlightGuard)>)> + Unpin,
-) {
-    loop {
-        tokio::select! {
-            outcome = forwarded_messages.next() => match outcome {
-                Some((true, ack)) => if acknowledge(handle, ack).await.is_err() { return },
-                Some((false, _)) => return,
-                None => break,
-            },
-            message = messages.recv() => if message.is_none() { return },
-        }
-    }
-    if handle.disconnect().await.is_ok() {
-        while messages.recv().await.is_some() {}
     }
 }

@@ -5,12 +5,12 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 
-use super::metrics;
 use crate::record::{PreparedInput, Recorder, RecorderInput};
 use broker::PendingWrite;
-use domain::ClientId;
-use kafka::{ProduceError, Producer, header};
+use kafka::{DeliveredAt, ProduceError, Producer, header};
 use protocol::{self, Channel, ClientTopic, Direction, InboundMessage, TopicScheme};
 
 /// The destination to which ingest forwards messages.
@@ -37,24 +37,14 @@ impl ForwardDestination {
     }
 
     /// Forwards a message. Messages are forwarded in the order of the calls. The returned write
-    /// completes when Kafka or the recorder has stored the message.
+    /// completes when Kafka or the recorder has stored the message. `topic` is the parsed topic of the
+    /// message, or `None` if clients do not publish on this topic.
     pub async fn forward(
         &self,
-        topics: &TopicScheme,
+        topic: Option<ClientTopic>,
         message: InboundMessage,
         packet_id: u16,
     ) -> PendingWrite {
-        let topic = parse_topic_from_client(topics, &message.topic);
-        metrics::count_received_message(
-            topic
-                .as_ref()
-                .map_or("unknown", |topic| topic.channel.name()),
-        );
-        if let Some(topic) = &topic
-            && clears_retained_message(topic.channel, &message)
-        {
-            return PendingWrite::completed();
-        }
         match self {
             Self::Recorder(recorder) => {
                 let input = prepare_for_recorder(recorder, topic, message);
@@ -73,12 +63,51 @@ impl ForwardDestination {
                 } else {
                     ingress_topic
                 };
-                let client = topic.map(|topic| topic.client);
-                let client = client.as_ref().map(ClientId::as_str);
-                produce(producer, kafka_topic, client, message, packet_id).await
+                let key = message_key(topic.as_ref(), &message).to_owned();
+                let headers = OwnHeaders {
+                    packet_id,
+                    after_ingress: false,
+                };
+                let delivery = produce(producer, kafka_topic, &key, message, headers).await;
+                PendingWrite::new(async move { delivery.await.is_some() })
             }
         }
     }
+}
+
+/// Parses the topic of a message and forwards the message. The write completes when Kafka or the
+/// recorder has stored the message.
+pub async fn forward_replayed_message(
+    destination: &ForwardDestination,
+    topics: &TopicScheme,
+    message: InboundMessage,
+) -> PendingWrite {
+    let topic = parse_topic_from_client(topics, &message.topic);
+    if topic
+        .as_ref()
+        .is_some_and(|topic| clears_retained_message(topic.channel, &message))
+    {
+        return PendingWrite::completed();
+    }
+    destination.forward(topic, message, 0).await
+}
+
+/// The headers of a Kafka message that are not part of the [`InboundMessage`].
+#[derive(Clone, Copy)]
+pub(super) struct OwnHeaders {
+    /// Packet id of the MQTT message.
+    pub packet_id: u16,
+    /// Whether the message must be recorded after the messages of the ingress topic.
+    pub after_ingress: bool,
+}
+
+/// Returns the Kafka key of a message: the client id, so that all messages of a client are in one
+/// partition. If the message has no client, the key is the MQTT topic.
+pub(super) fn message_key<'a>(
+    topic: Option<&'a ClientTopic>,
+    message: &'a InboundMessage,
+) -> &'a str {
+    topic.map_or(message.topic.as_str(), |topic| topic.client.as_str())
 }
 
 /// Parses an MQTT topic. Returns `None` if clients do not publish on this topic.
@@ -128,17 +157,19 @@ pub(super) fn submit_to_recorder(recorder: &Recorder, input: PreparedInput) -> P
     PendingWrite::new(async move { receipt.wait_until_durable().await.is_ok() })
 }
 
-/// Produces a message to Kafka. The key is the client id, so that all messages of a client are in
-/// one partition. If the message has no client, the key is the MQTT topic.
-async fn produce(
+/// A message on the way to Kafka. The result is the position of the message, or `None` if Kafka did
+/// not store the message.
+pub(super) type Delivery = BoxFuture<'static, Option<DeliveredAt>>;
+
+/// Produces a message to Kafka. Waits while the producer's queue is full.
+pub(super) async fn produce(
     producer: &Producer,
     kafka_topic: &Arc<str>,
-    client: Option<&str>,
+    key: &str,
     mut message: InboundMessage,
-    packet_id: u16,
-) -> PendingWrite {
-    let key = client.unwrap_or(&message.topic);
-    let headers = kafka_headers(&message, packet_id);
+    own_headers: OwnHeaders,
+) -> Delivery {
+    let headers = kafka_headers(&message, own_headers);
     let delivery = producer
         .send(kafka_topic, key, &message.payload, &headers)
         .await;
@@ -146,9 +177,9 @@ async fn produce(
     // be in flight.
     message.payload = Bytes::new();
     let (producer, kafka_topic) = (producer.clone(), kafka_topic.clone());
-    PendingWrite::new(async move {
+    let delivery = async move {
         let result = match delivery {
-            Ok(delivery) => delivery.wait_until_durable().await,
+            Ok(delivery) => delivery.wait_for_position().await,
             Err(error) => Err(error),
         };
         let result = match result {
@@ -160,7 +191,7 @@ async fn produce(
                     payload,
                     ..message.clone()
                 };
-                produce_truncated(&producer, &kafka_topic, &message_key, message, packet_id).await
+                produce_truncated(&producer, &kafka_topic, &message_key, message, own_headers).await
             }
             result => result,
         };
@@ -168,8 +199,9 @@ async fn produce(
             let topic = message.topic;
             tracing::error!(topic, %error, "failed to produce to Kafka");
         }
-        result.is_ok()
-    })
+        result.ok()
+    };
+    delivery.boxed()
 }
 
 /// Produces a message whose payload is too large for Kafka. Writes only the first bytes of the
@@ -180,10 +212,10 @@ async fn produce_truncated(
     kafka_topic: &str,
     message_key: &str,
     message: InboundMessage,
-    packet_id: u16,
-) -> Result<(), ProduceError> {
+    own_headers: OwnHeaders,
+) -> Result<DeliveredAt, ProduceError> {
     let message = message.with_truncated_payload();
-    let mut headers = kafka_headers(&message, packet_id);
+    let mut headers = kafka_headers(&message, own_headers);
     if let Some(original) = &message.truncated_from {
         headers.push((
             header::TRUNCATED_FROM,
@@ -194,15 +226,18 @@ async fn produce_truncated(
     let delivery = producer
         .send(kafka_topic, message_key, &message.payload, &headers)
         .await?;
-    delivery.wait_until_durable().await
+    delivery.wait_for_position().await
 }
 
-fn kafka_headers(message: &InboundMessage, packet_id: u16) -> Vec<(&'static str, Cow<'_, str>)> {
-    // This function adds at most six headers, and `produce_truncated` adds two headers.
-    let mut headers = Vec::with_capacity(8);
+fn kafka_headers(
+    message: &InboundMessage,
+    own_headers: OwnHeaders,
+) -> Vec<(&'static str, Cow<'_, str>)> {
+    // This function adds at most seven headers, and `produce_truncated` adds two headers.
+    let mut headers = Vec::with_capacity(9);
     headers.extend([
         (header::TOPIC, message.topic.as_str().into()),
-        (header::PACKET_ID, packet_id.to_string().into()),
+        (header::PACKET_ID, own_headers.packet_id.to_string().into()),
         // The Go implementation writes and reads nine fractional digits.
         (
             header::RECEIVED_AT,
@@ -215,6 +250,9 @@ fn kafka_headers(message: &InboundMessage, packet_id: u16) -> Vec<(&'static str,
     }
     if message.is_operator_replay {
         headers.push((header::OPERATOR_REPLAY, bool_text(true)));
+    }
+    if own_headers.after_ingress {
+        headers.push((header::AFTER_INGRESS, bool_text(true)));
     }
     headers
 }

@@ -5,7 +5,13 @@
 //! for longer than `MAX_TIME_WITHOUT_POLL`, for example because the database is down, the reader
 //! pauses its partitions and polls again. Polling keeps the reader in the consumer group. The
 //! reader does not pause partitions earlier, because pausing discards prefetched messages.
+//!
+//! The reader of the slow topic has low limits, so that the clients that are over their budget have a
+//! small share of the database. It waits for the ingress topic where the order of a client's messages
+//! requires it (`ingress_barrier`).
 
+mod ingress_barrier;
+mod limits;
 #[cfg(test)]
 mod tests;
 
@@ -17,6 +23,8 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 use tokio::time::{Instant, sleep_until};
 
+pub use self::ingress_barrier::IngressBarrier;
+use self::limits::ReaderLimits;
 use super::forward::parse_topic_from_client;
 use super::queue_consumer::QueueConsumer;
 use crate::record::{
@@ -27,19 +35,6 @@ use kafka::{CONSUMER_BUFFER_BYTES, Consumer, ConsumerEvent, KafkaMessage};
 use protocol::{InboundMessage, OriginalPayload, TopicScheme};
 use service::{ByteReservation, TaskGroup};
 
-/// Maximum number of messages that the reader submits to the recorder in one chunk.
-const MAX_CHUNK_MESSAGES: usize = 500;
-/// Maximum size of the messages that the reader submits to the recorder in one chunk. Also the size
-/// of the payloads after which the reader lets other tasks run.
-const MAX_CHUNK_BYTES: usize = 1024 * 1024;
-/// The reader stops polling at this number of messages in flight.
-const MAX_IN_FLIGHT_MESSAGES: usize = 5_000;
-/// After the reader has stopped polling, it polls again when at most this number of messages is in
-/// flight.
-const RESUME_IN_FLIGHT_MESSAGES: usize = 2_500;
-/// The reader always continues polling while fewer bytes than this are in flight. Otherwise it would
-/// stop if other components of the process used the whole message budget.
-const MIN_IN_FLIGHT_BYTES: usize = 8 * 1024 * 1024;
 const LEASE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// If backpressure stops polling for this time, the reader pauses its partitions and polls again.
 const MAX_TIME_WITHOUT_POLL: Duration = Duration::from_secs(2);
@@ -60,11 +55,16 @@ struct PreparedMessage {
     partition: i32,
     offset: i64,
     input: PreparedInput,
+    /// Whether the message must be recorded after the messages of the ingress topic.
+    after_ingress: bool,
 }
 
 /// Reads one Kafka topic for the recorder.
 pub struct KafkaReader<C = Consumer> {
     queue_topic: QueueTopic,
+    limits: ReaderLimits,
+    /// `None` if the reader does not wait for the ingress topic.
+    ingress_barrier: Option<IngressBarrier>,
     consumer: C,
     recorder: Recorder,
     topic_scheme: TopicScheme,
@@ -107,6 +107,8 @@ impl<C: QueueConsumer> KafkaReader<C> {
     ) -> Self {
         Self {
             _consumer_buffer: recorder.message_budget().reserve(CONSUMER_BUFFER_BYTES),
+            limits: ReaderLimits::new(queue_topic),
+            ingress_barrier: None,
             queue_topic,
             consumer,
             recorder,
@@ -126,6 +128,13 @@ impl<C: QueueConsumer> KafkaReader<C> {
         }
     }
 
+    /// Makes the reader wait for the ingress topic where the order of messages requires it.
+    #[must_use]
+    pub fn with_ingress_barrier(mut self, ingress_barrier: IngressBarrier) -> Self {
+        self.ingress_barrier = Some(ingress_barrier);
+        self
+    }
+
     /// Reads until `tasks` is cancelled, then waits for the chunks in flight and commits offsets.
     pub async fn run(mut self, tasks: TaskGroup) {
         loop {
@@ -142,6 +151,9 @@ impl<C: QueueConsumer> KafkaReader<C> {
                 }
                 leases = wait_for_leases(&mut self.acquire_request) => {
                     self.on_leases_acquired(leases);
+                }
+                progress = ingress_barrier::next_check(&mut self.ingress_barrier) => {
+                    self.on_ingress_checked(progress);
                 }
                 () = tasks.cancelled() => break,
             }
@@ -170,15 +182,40 @@ impl<C: QueueConsumer> KafkaReader<C> {
                         .push(self.prepare(&message));
                 }
                 other => {
-                    self.submit_or_keep_messages(std::mem::take(&mut messages_by_partition));
+                    self.on_messages(std::mem::take(&mut messages_by_partition));
                     self.on_rebalance(other);
                 }
             }
-            if messages < MAX_CHUNK_MESSAGES && payload_bytes < MAX_CHUNK_BYTES {
+            if messages < self.limits.max_chunk_messages
+                && payload_bytes < self.limits.max_chunk_bytes
+            {
                 next_event = self.consumer.next().now_or_never();
             }
         }
-        self.submit_or_keep_messages(messages_by_partition);
+        self.on_messages(messages_by_partition);
+    }
+
+    /// Submits messages, or keeps them until the ingress topic is processed.
+    fn on_messages(&mut self, messages_by_partition: BTreeMap<i32, Vec<PreparedMessage>>) {
+        match &mut self.ingress_barrier {
+            Some(barrier) if barrier.must_keep(&messages_by_partition) => {
+                barrier.keep(messages_by_partition);
+                self.apply_backpressure();
+            }
+            _ => self.submit_or_keep_messages(messages_by_partition),
+        }
+    }
+
+    fn on_ingress_checked(&mut self, progress: ingress_barrier::CheckResult) {
+        let Some(barrier) = &mut self.ingress_barrier else {
+            return;
+        };
+        if progress.is_ok() {
+            // The messages wait for the ingress topic, whose own reader reports a problem.
+            self.consumer.reset_stall_timer();
+        }
+        let released_messages = barrier.on_checked(progress);
+        self.submit_or_keep_messages(group_by_partition(released_messages));
     }
 
     fn on_rebalance(&mut self, event: ConsumerEvent) {
@@ -213,6 +250,9 @@ impl<C: QueueConsumer> KafkaReader<C> {
     fn discard_partition_state(&mut self, partitions: &[i32]) {
         self.messages_awaiting_lease
             .retain(|message| !partitions.contains(&message.partition));
+        if let Some(barrier) = &mut self.ingress_barrier {
+            barrier.discard_messages(partitions);
+        }
         // The chunks in flight keep their old lease, so their outcomes are ignored.
         self.chunk_starts
             .retain(|(partition, _)| !partitions.contains(partition));
@@ -260,14 +300,8 @@ impl<C: QueueConsumer> KafkaReader<C> {
                 *assigned = Some(lease);
             }
         }
-        let mut messages_by_partition: BTreeMap<i32, Vec<PreparedMessage>> = BTreeMap::new();
-        for message in std::mem::take(&mut self.messages_awaiting_lease) {
-            messages_by_partition
-                .entry(message.partition)
-                .or_default()
-                .push(message);
-        }
-        self.submit_or_keep_messages(messages_by_partition);
+        let messages = std::mem::take(&mut self.messages_awaiting_lease);
+        self.submit_or_keep_messages(group_by_partition(messages));
     }
 
     /// Submits the messages of partitions that have a lease. Keeps the messages of other assigned
@@ -281,7 +315,8 @@ impl<C: QueueConsumer> KafkaReader<C> {
                 Some(Some(lease)) => {
                     let lease = *lease;
                     while !messages.is_empty() {
-                        let remaining_messages = messages.split_off(chunk_length(&messages));
+                        let length = chunk_length(&messages, &self.limits);
+                        let remaining_messages = messages.split_off(length);
                         self.submit_chunk(lease, messages);
                         messages = remaining_messages;
                     }
@@ -294,17 +329,19 @@ impl<C: QueueConsumer> KafkaReader<C> {
         self.apply_backpressure();
     }
 
-    /// Stops or resumes polling, depending on the messages that are in flight or wait for a lease.
+    /// Stops or resumes polling, depending on the messages that are in flight, wait for a lease, or
+    /// wait for the ingress topic.
     fn apply_backpressure(&mut self) {
         let messages = self.in_flight_messages + self.messages_awaiting_lease.len();
         let waiting_bytes = self.messages_awaiting_lease.iter().map(size_bytes);
         let bytes = self.in_flight_bytes + waiting_bytes.sum::<usize>();
+        let waits_for_ingress = self
+            .ingress_barrier
+            .as_ref()
+            .is_some_and(IngressBarrier::is_waiting);
         let budget = self.recorder.message_budget();
-        let (used, limit) = (budget.used(), budget.limit());
-        let is_full = messages >= MAX_IN_FLIGHT_MESSAGES
-            || (bytes >= MIN_IN_FLIGHT_BYTES && used >= limit / 8 * 3);
-        let has_capacity = messages <= RESUME_IN_FLIGHT_MESSAGES
-            && (bytes <= MIN_IN_FLIGHT_BYTES / 2 || used <= limit / 4);
+        let is_full = waits_for_ingress || self.limits.is_full(messages, bytes, budget);
+        let has_capacity = !waits_for_ingress && self.limits.has_capacity(messages, bytes, budget);
         if self.backpressure_since.is_none() && is_full {
             self.backpressure_since = Some(Instant::now());
         } else if self.backpressure_since.is_some() && has_capacity {
@@ -321,6 +358,10 @@ impl<C: QueueConsumer> KafkaReader<C> {
             partition: message.partition,
             offset: message.offset,
             input: self.recorder.prepare(input),
+            after_ingress: message
+                .headers
+                .get(header::AFTER_INGRESS)
+                .is_some_and(|value| value == "true"),
         }
     }
 
@@ -412,14 +453,25 @@ fn size_bytes(message: &PreparedMessage) -> usize {
     message.input.size_bytes()
 }
 
+fn group_by_partition(messages: Vec<PreparedMessage>) -> BTreeMap<i32, Vec<PreparedMessage>> {
+    let mut messages_by_partition: BTreeMap<i32, Vec<PreparedMessage>> = BTreeMap::new();
+    for message in messages {
+        messages_by_partition
+            .entry(message.partition)
+            .or_default()
+            .push(message);
+    }
+    messages_by_partition
+}
+
 /// Returns the number of messages in the next chunk: at least one message.
-fn chunk_length(messages: &[PreparedMessage]) -> usize {
+fn chunk_length(messages: &[PreparedMessage], limits: &ReaderLimits) -> usize {
     let mut bytes = 0;
     let fitting = messages.iter().take_while(|message| {
         bytes += size_bytes(message);
-        bytes <= MAX_CHUNK_BYTES
+        bytes <= limits.max_chunk_bytes
     });
-    fitting.count().clamp(1, MAX_CHUNK_MESSAGES)
+    fitting.count().clamp(1, limits.max_chunk_messages)
 }
 
 /// Waits for the running request for leases. Waits forever if no request is running.
@@ -472,22 +524,21 @@ fn to_recorder_input(
     let Some(topic) = parse_topic_from_client(topic_scheme, &message.topic) else {
         return RecorderInput::UnknownTopic { message };
     };
-    match queue_topic {
-        QueueTopic::Ingress => RecorderInput::Message {
-            topic,
-            message,
-            position: Some(QueuePosition {
-                topic: kafka_message.topic,
-                partition: kafka_message.partition,
-                offset: kafka_message.offset,
-            }),
-            from_answers_topic: false,
-        },
-        QueueTopic::Answers => RecorderInput::Message {
-            topic,
-            message,
-            position: None,
-            from_answers_topic: true,
-        },
+    // The slow topic has the messages of both other topics.
+    let from_answers_topic = match queue_topic {
+        QueueTopic::Ingress => false,
+        QueueTopic::Answers => true,
+        QueueTopic::Slow => protocol::is_response_or_heartbeat(topic.channel, &message.payload),
+    };
+    let position = QueuePosition {
+        topic: kafka_message.topic,
+        partition: kafka_message.partition,
+        offset: kafka_message.offset,
+    };
+    RecorderInput::Message {
+        topic,
+        message,
+        position: (!from_answers_topic).then_some(position),
+        from_answers_topic,
     }
 }

@@ -14,4 +14,4 @@ pub mod session_lease;
 mod forward;
 mod in_flight;
 
-pub use forward::ForwardDestination;
+pub use forward::{ForwardDestination, forward_replayed_message};

@@ -59,11 +59,12 @@ pub enum RecorderInput {
         topic: ClientTopic,
         /// The message that the client published.
         message: InboundMessage,
-        /// Position of the message in the Kafka ingress topic. `None` if the message was not read
-        /// from the ingress topic.
+        /// Position of the message in the Kafka ingress topic or slow topic. `None` if the message was
+        /// not read from one of these topics.
         position: Option<QueuePosition>,
-        /// Whether the message was read from the Kafka answers topic. Such a message may be out of
-        /// order with the client's messages in the ingress topic.
+        /// Whether the message was read from the Kafka answers topic, or is a response or a heartbeat
+        /// from the slow topic. Such a message may be out of order with the client's messages in the
+        /// ingress topic.
         from_answers_topic: bool,
     },
     /// A message on a topic that is not a client topic.
@@ -126,6 +127,9 @@ const MAX_QUEUED_MESSAGES: usize = 20_000;
 /// embedded broker rejects new connections.
 const MAX_QUEUED_BYTES: usize = 64 * 1024 * 1024;
 
+/// Name of the task that runs the writer for the slow topic.
+const SLOW_WRITER: &str = "recorder_writer_slow";
+
 /// Settings of the recorder.
 pub struct RecorderConfig {
     /// Maximum number of messages in one transaction.
@@ -135,7 +139,8 @@ pub struct RecorderConfig {
     /// An online message is ignored as stale if its `sent` is earlier than the stored `sent` by at
     /// most this duration.
     pub stale_online_window: Duration,
-    /// Number of concurrent writers.
+    /// Number of concurrent writers. With more than one, there is an additional writer for the slow
+    /// topic.
     pub writers: usize,
     /// Maximum number of stored dead letters.
     pub dead_letter_limits: DeadLetterLimits,
@@ -169,6 +174,8 @@ pub struct RecorderDeps {
 pub struct Recorder {
     presence: Arc<dyn PresenceRepository>,
     writer_queues: Arc<[mpsc::UnboundedSender<Job>]>,
+    /// Queue of the writer for the slow topic. `None` if the database allows only one writer.
+    slow_writer_queue: Option<mpsc::UnboundedSender<Job>>,
     status: Arc<WriterStatus>,
     message_budget: ByteBudget,
 }
@@ -200,20 +207,29 @@ impl Recorder {
         let status = Arc::new(WriterStatus::default());
         let inventory_reporting = deps.inventory_reporter.clone().map(InventoryReporting::new);
         let deps = Arc::new(deps);
-        let (writer_queues, writers): (Vec<_>, Vec<_>) = (1..=deps.config.writers.max(1))
-            .map(|number| {
-                // The channel needs no bound, because each caller limits its inputs in flight. The
-                // embedded broker submits a client's next message only after the previous message
-                // is durable. The other callers limit their total number of messages in flight.
-                let (sender, jobs) = mpsc::unbounded_channel();
-                let reporting = inventory_reporting.as_ref();
-                let writer = Writer::new(number, deps.clone(), status.clone(), reporting, jobs);
-                (sender, writer)
-            })
+        let new_writer = |task_name: String| {
+            // The channel needs no bound, because each caller limits its inputs in flight. The
+            // embedded broker submits a client's next message only after the previous message
+            // is durable. The other callers limit their total number of messages in flight.
+            let (sender, jobs) = mpsc::unbounded_channel();
+            let reporting = inventory_reporting.as_ref();
+            let writer = Writer::new(task_name, deps.clone(), status.clone(), reporting, jobs);
+            (sender, writer)
+        };
+        let (writer_queues, mut writers): (Vec<_>, Vec<_>) = (1..=deps.config.writers.max(1))
+            .map(|number| new_writer(format!("recorder_writer_{number}")))
             .unzip();
+        // Clients that are over their budget have a writer of their own, so that other clients do not
+        // wait for their large batches.
+        let slow_writer = (deps.config.writers > 1).then(|| new_writer(SLOW_WRITER.to_owned()));
+        let slow_writer_queue = slow_writer.map(|(queue, writer)| {
+            writers.push(writer);
+            queue
+        });
         let recorder = Self {
             presence: deps.presence.clone(),
             writer_queues: writer_queues.into(),
+            slow_writer_queue,
             status,
             message_budget: deps.message_budget.clone(),
         };
@@ -244,7 +260,7 @@ impl Recorder {
     pub fn submit_prepared(&self, prepared: PreparedInput) -> Receipt {
         let mut hasher = DefaultHasher::new();
         prepared.input.client().hash(&mut hasher);
-        self.enqueue(hasher.finish(), vec![prepared], None)
+        self.enqueue(self.writer_queue(hasher.finish()), vec![prepared], None)
     }
 
     /// Prepares an input for [`Recorder::submit_prepared`] or [`Recorder::submit_from_partition`]:
@@ -269,28 +285,33 @@ impl Recorder {
         lease: PartitionLease,
         inputs: Vec<PreparedInput>,
     ) -> Receipt {
-        self.enqueue(
-            u64::from(lease.partition.unsigned_abs()),
-            inputs,
-            Some(lease),
-        )
+        let queue = match &self.slow_writer_queue {
+            Some(queue) if lease.queue == QueueTopic::Slow => queue,
+            _ => self.writer_queue(u64::from(lease.partition.unsigned_abs())),
+        };
+        self.enqueue(queue, inputs, Some(lease))
     }
 
-    /// Queues inputs for one transaction. Inputs with the same `shard_key` go to the same writer.
+    /// Returns the queue of a writer. Inputs with the same `shard_key` go to the same writer.
+    fn writer_queue(&self, shard_key: u64) -> &mpsc::UnboundedSender<Job> {
+        let writer_index =
+            usize::try_from(shard_key % self.writer_queues.len() as u64).unwrap_or(0);
+        &self.writer_queues[writer_index]
+    }
+
+    /// Queues inputs for one transaction.
     fn enqueue(
         &self,
-        shard_key: u64,
+        queue: &mpsc::UnboundedSender<Job>,
         inputs: Vec<PreparedInput>,
         lease: Option<PartitionLease>,
     ) -> Receipt {
         let (receipt_sender, receipt) = oneshot::channel();
-        let writer_index =
-            usize::try_from(shard_key % self.writer_queues.len() as u64).unwrap_or(0);
         let job = Job::new(inputs, lease, receipt_sender);
         self.status.add_to_queue_size(&job);
         // If the writer has exited, the job and its `receipt_sender` are dropped. The caller's
         // receipt then fails.
-        let _ = self.writer_queues[writer_index].send(job);
+        let _ = queue.send(job);
         Receipt(receipt)
     }
 
@@ -325,6 +346,7 @@ impl Recorder {
         if self
             .writer_queues
             .iter()
+            .chain(&self.slow_writer_queue)
             .any(mpsc::UnboundedSender::is_closed)
         {
             return Err("a database writer has exited".to_owned());

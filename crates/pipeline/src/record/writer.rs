@@ -155,8 +155,8 @@ impl WriterContext {
 
 /// Writes the inputs of some of the clients to the database.
 pub struct Writer {
-    /// Number of the writer, starting at 1.
-    number: usize,
+    /// Name of the task that runs this writer.
+    task_name: String,
     context: WriterContext,
     jobs: mpsc::UnboundedReceiver<Job>,
     /// A received job that did not fit into the previous batch.
@@ -185,7 +185,7 @@ struct Batch {
 
 impl Writer {
     pub(super) fn new(
-        number: usize,
+        task_name: String,
         deps: Arc<RecorderDeps>,
         status: Arc<WriterStatus>,
         inventory_reporting: Option<&InventoryReporting>,
@@ -199,7 +199,7 @@ impl Writer {
             None => (None, None, DeliveredReports::none()),
         };
         Self {
-            number,
+            task_name,
             context: WriterContext {
                 deps,
                 status,
@@ -215,14 +215,14 @@ impl Writer {
     /// Returns the name of the task that runs this writer.
     #[must_use]
     pub fn task_name(&self) -> String {
-        format!("recorder_writer_{}", self.number)
+        self.task_name.clone()
     }
 
     /// Writes batches until `tasks` is cancelled and the queue is empty. Spawns the task that sends
     /// the reports to inventory.
     pub async fn run(mut self, tasks: TaskGroup) {
         if let Some(report_task) = self.report_task.take() {
-            let task_name = format!("inventory_reports_{}", self.number);
+            let task_name = format!("inventory_reports_of_{}", self.task_name);
             tasks.spawn_essential(task_name, report_task.run(tasks.clone()));
         }
         while let Some(work) = self.next_work(&tasks).await {

@@ -165,7 +165,11 @@ async fn memory_is_bounded_while_clients_send_large_responses() {
 #[tokio::test]
 async fn memory_is_bounded_while_clients_send_large_responses_and_the_database_is_down() {
     let (mosquitto, postgres) = tokio::join!(Service::start_mosquitto(), Service::start_postgres());
-    let cluster = Cluster::with_services(mosquitto, Some(postgres), None).await;
+    // Without budgets, so that all responses go to the topic with the higher limits.
+    let cluster = Cluster::with_services(mosquitto, Some(postgres), None)
+        .await
+        .set("client_budget.message_burst", 1_000_000_000)
+        .set("client_budget.byte_burst", 1_000_000_000);
     let roles = RoleProcesses::start(&cluster).await;
     let postgres = cluster.postgres.as_ref().unwrap();
     postgres.stop().await;

@@ -31,6 +31,7 @@ async fn delete_topics(cluster: &Cluster) {
     let topics = [
         cluster.setting("kafka.ingress_topic"),
         cluster.setting("kafka.answers_topic"),
+        cluster.setting("kafka.slow_topic"),
     ];
     let options = AdminOptions::new().operation_timeout(Some(REQUEST_TIMEOUT));
     for result in admin.delete_topics(&topics, &options).await.unwrap() {
@@ -329,14 +330,19 @@ async fn a_member_without_partitions_is_ready_and_reports_standby() {
             let (status, body) = process.readiness().await;
             states.push((status, body["components"].clone()));
         }
-        let is_complete = ["kafka_ingress", "kafka_answers"].iter().all(|component| {
-            let mut texts: Vec<_> = states
+        let is_complete =
+            ["kafka_ingress", "kafka_answers", "kafka_slow"]
                 .iter()
-                .map(|(status, components)| (*status, components[component].as_str().unwrap_or("")))
-                .collect();
-            texts.sort_unstable();
-            texts == [(200, "ok"), (200, "standby")]
-        });
+                .all(|component| {
+                    let mut texts: Vec<_> = states
+                        .iter()
+                        .map(|(status, components)| {
+                            (*status, components[component].as_str().unwrap_or(""))
+                        })
+                        .collect();
+                    texts.sort_unstable();
+                    texts == [(200, "ok"), (200, "standby")]
+                });
         is_complete.then_some(())
     })
     .await;
@@ -347,7 +353,11 @@ async fn ingest_continues_after_a_fatal_error_of_the_kafka_producer() {
     let mock_kafka = MockCluster::new(1).unwrap();
     let cluster = Cluster::new().await;
     let cluster = cluster.set("kafka.brokers", mock_kafka.bootstrap_servers());
-    for topic in ["kafka.ingress_topic", "kafka.answers_topic"] {
+    for topic in [
+        "kafka.ingress_topic",
+        "kafka.answers_topic",
+        "kafka.slow_topic",
+    ] {
         mock_kafka
             .create_topic(cluster.setting(topic), 4, 1)
             .unwrap();

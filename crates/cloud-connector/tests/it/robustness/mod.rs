@@ -3,7 +3,9 @@
 
 mod broker_intake;
 mod distributed_clock_skew;
+mod distributed_floods;
 mod distributed_memory;
+mod distributed_slow_topic;
 mod distributed_standby;
 mod distributed_topics;
 mod logs;
