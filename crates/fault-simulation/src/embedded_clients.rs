@@ -130,7 +130,11 @@ impl EmbeddedClient {
     fn disconnect(&self, connection: &mut Option<Connection>, with_will: bool) {
         self.state.lock().is_connected = false;
         if let Some(Connection { broker, generation }) = connection.take() {
-            self.trace(if with_will { "loses its connection" } else { "disconnects" });
+            self.trace(if with_will {
+                "loses its connection"
+            } else {
+                "disconnects"
+            });
             let factory = &self.plan.factory;
             let will = factory.offline();
             broker.disconnect(&factory.client_id, generation, with_will.then_some(&will));

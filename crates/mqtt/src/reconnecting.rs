@@ -304,7 +304,7 @@ pub async fn probe(
     }
     let publish = async {
         // `rumqttc` may send a publish before an earlier subscription, so the SUBACK is awaited.
-        let _ = handle.subscribe_and_wait(topic.to_owned()).await;
+        let _ = handle.subscribe_qos0_and_wait(topic.to_owned()).await;
         let _ = handle
             .publish(topic.to_owned(), vec![b' '; payload_bytes])
             .await;

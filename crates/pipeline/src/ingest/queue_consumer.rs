@@ -15,6 +15,9 @@ pub trait QueueConsumer: Send + 'static {
     /// offset later.
     fn store_offset(&mut self, partition: i32, offset: i64);
 
+    /// Delays the report that no progress is made, while messages wait for another topic.
+    fn reset_stall_timer(&mut self) {}
+
     /// Reads a partition again from this offset. No message is returned before the new position is
     /// set.
     fn reread(&mut self, partition: i32, offset: i64);
@@ -36,6 +39,10 @@ impl QueueConsumer for Consumer {
 
     fn store_offset(&mut self, partition: i32, offset: i64) {
         self.store_offset(partition, offset);
+    }
+
+    fn reset_stall_timer(&mut self) {
+        self.reset_stall_timer();
     }
 
     fn reread(&mut self, partition: i32, offset: i64) {

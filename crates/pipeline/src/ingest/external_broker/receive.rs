@@ -156,11 +156,12 @@ impl Receiver {
                 qos0_guard = self.qos0_budget.try_reserve(size_bytes);
             }
             if qos0_guard.is_none() {
-                let reason = match is_over_budget {
-                    true => DropReason::OverBudget,
-                    false => DropReason::BufferFull,
+                let reason = if is_over_budget {
+                    DropReason::OverBudget
+                } else {
+                    DropReason::BufferFull
                 };
-                self.drop_or_defer(client_topic, message, reason);
+                self.drop_or_defer(client_topic.as_ref(), message, reason);
                 return Ok(());
             }
         }
@@ -185,17 +186,17 @@ impl Receiver {
     /// Defers a heartbeat. Drops any other message.
     fn drop_or_defer(
         &mut self,
-        topic: Option<ClientTopic>,
+        topic: Option<&ClientTopic>,
         message: InboundMessage,
         reason: DropReason,
     ) {
-        let heartbeat_topic = topic.as_ref().filter(|topic| {
+        let heartbeat_topic = topic.filter(|topic| {
             message.payload.is_empty()
                 && !message.retained
                 && protocol::is_response_or_heartbeat(topic.channel, &message.payload)
         });
         let Some(topic) = heartbeat_topic else {
-            let key = message_key(topic.as_ref(), &message);
+            let key = message_key(topic, &message);
             self.counters.count_dropped(reason, key);
             return;
         };
