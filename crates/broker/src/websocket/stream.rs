@@ -71,9 +71,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketStream<S> {
         self.is_closing = true;
     }
 
-    /// Answers the latest ping, if the current frame is complete.
+    /// Answers the latest ping, if the current frame is complete. Waits until earlier output is
+    /// written, because a client that sends pings and does not read must not occupy memory.
     fn add_pong(&mut self) {
-        if self.missing_payload == 0
+        if self.output.is_empty()
+            && self.missing_payload == 0
             && !self.is_closing
             && let Some(payload) = self.unanswered_ping.take()
         {
@@ -181,6 +183,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for WebSocketStream<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
+        ready!(this.poll_write_output(context))?;
         this.add_pong();
         ready!(this.poll_write_output(context))?;
         Pin::new(&mut this.stream).poll_flush(context)
@@ -312,6 +315,24 @@ pub(super) mod tests {
         };
         let read = async { assert_eq!(read_exactly(&mut reader, 1).await, b"z") };
         tokio::join!(exchange, read, write);
+    }
+
+    #[tokio::test]
+    async fn pings_of_a_client_that_does_not_read_need_little_memory() {
+        let (mut client, mut server) = connection(1000);
+        let ping = client_frame(FINAL | PING, &[b'p'; 125]);
+        let write = async {
+            for _ in 0..1000 {
+                client.write_all(&ping).await.unwrap();
+            }
+            client
+                .write_all(&client_frame(FINAL | BINARY, b"x"))
+                .await
+                .unwrap();
+        };
+        let ((), byte) = tokio::join!(write, server.read_u8());
+        assert_eq!(byte.unwrap(), b'x');
+        assert!(server.output.len() < 200, "{} bytes", server.output.len());
     }
 
     #[tokio::test]
