@@ -21,7 +21,7 @@ PARTS ?=
 # Number of seconds for each fuzz target.
 FUZZ_SECONDS ?= 20
 
-.PHONY: help run build test check openapi chaos acceptance outage-tests fuzz dev dev-stop bench-startup bench-updaters bench-record bench-api bench-memory bench-fairness deny clean
+.PHONY: help run build test check openapi chaos simulate-faults acceptance outage-tests fuzz dev dev-stop bench-startup bench-updaters bench-record bench-api bench-memory bench-fairness deny clean
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -76,6 +76,11 @@ chaos: ## Inject faults into processes and services under load (ARGS="--seed 7 -
 	@dev/prepare test
 	cargo test --locked --test chaos --no-run
 	dev/with-services cargo test --locked --test chaos -- --minutes 20 $(ARGS)
+
+simulate-faults: ## Simulate the pipeline under seeded faults in virtual time (ARGS="--seed 7 --schedules 1000 --plant early-ack")
+	@dev/prepare build
+	cargo build --locked -p fault-simulation
+	$(BUILD_DIR)/debug/fault-simulation $(ARGS)
 
 acceptance: ## Run the acceptance tests of tenancy and print one line per test
 	@dev/prepare test
