@@ -35,6 +35,8 @@ use service::{ByteBudget, ClientBudgets, TaskGroup};
 /// unacknowledged messages, so the receiver does not wait for the forwarder.
 /// The message budget limits the size of the messages in the channel.
 const MESSAGE_CHANNEL_CAPACITY: usize = 70_000;
+const BUDGET_REMOVAL_INTERVAL: Duration = Duration::from_secs(60);
+
 /// Dependencies of the ingest task.
 pub struct IngestDeps {
     /// Options of the broker connection.
@@ -230,6 +232,15 @@ async fn run_connection(
         },
         reason = forwarding => reason,
         reason = set_healthy => reason,
+        reason = remove_full_budgets(deps) => reason,
+    }
+}
+
+/// Frees the memory of budgets that are full. Never returns.
+async fn remove_full_budgets(deps: &IngestDeps) -> String {
+    loop {
+        tokio::time::sleep(BUDGET_REMOVAL_INTERVAL).await;
+        deps.client_budgets.remove_full_budgets();
     }
 }
 

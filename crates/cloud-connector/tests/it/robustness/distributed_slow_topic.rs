@@ -300,8 +300,13 @@ async fn deferred_heartbeat_is_recorded_before_the_next_message_without_kafka() 
     }
     first.publish(&offline_message()).await;
     second.publish(&offline_message()).await;
+    process.wait_until_disconnected(&first.id).await;
     process.wait_until_disconnected(&second.id).await;
     let topic = data_out_topic(&second.id);
+    // The second client uses its budget up, so that its heartbeats are deferred, too.
+    for _ in 0..20 {
+        second.client.publish_qos0(&topic, b"garbage").await;
+    }
     for _ in 0..20 {
         second.client.publish_heartbeat(&topic).await;
     }

@@ -22,7 +22,7 @@ use service::LogThrottle;
 const SCAN_TIME_LIMIT: Duration = Duration::from_secs(30);
 /// Interval at which the progress in the slow topic is read while there are slow clients.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The Kafka topic for the messages of clients that are over their budget.
 #[derive(Clone)]

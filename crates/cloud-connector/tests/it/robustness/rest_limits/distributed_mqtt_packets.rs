@@ -1,4 +1,4 @@
-//! A packet on the MQTT connection of the API that is larger than any message.
+//! A packet on an MQTT connection of the API that is larger than any message.
 
 use std::time::Duration;
 
@@ -55,13 +55,18 @@ async fn packet_over_the_limit_is_not_read_and_the_api_reconnects() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("mqtt://{}", listener.local_addr().unwrap());
     let cluster = Cluster::new().await.set("mqtt.url", url);
-    let (api, mut stream) = tokio::join!(cluster.start(&["api"]), accept(&listener));
-    let sent = send_large_publish(&mut stream).await;
-    assert!(
-        sent <= MAX_SENT_BYTES,
-        "the API accepted {sent} bytes of a packet"
-    );
-    drop(stream);
-    let _stream = accept(&listener).await;
+    // The API has one connection that publishes and one that receives responses.
+    let accept_both = async { [accept(&listener).await, accept(&listener).await] };
+    let (api, streams) = tokio::join!(cluster.start(&["api"]), accept_both);
+    let mut new_streams = Vec::new();
+    for mut stream in streams {
+        let sent = send_large_publish(&mut stream).await;
+        assert!(
+            sent <= MAX_SENT_BYTES,
+            "the API accepted {sent} bytes of a packet"
+        );
+        drop(stream);
+        new_streams.push(accept(&listener).await);
+    }
     api.wait_until_ready().await;
 }
