@@ -121,13 +121,13 @@ mod tests {
     }
 
     /// Returns the client and the receive time in seconds.
-    fn summary(heartbeat: DeferredHeartbeat) -> (String, i64) {
+    fn summary(heartbeat: &DeferredHeartbeat) -> (String, i64) {
         let client = heartbeat.topic.client.as_str().to_owned();
         (client, heartbeat.message.received_at.as_second())
     }
 
     fn take_all_due(heartbeats: &mut DeferredHeartbeats) -> Vec<(String, i64)> {
-        iter::from_fn(|| heartbeats.take_due().map(summary)).collect()
+        iter::from_fn(|| heartbeats.take_due().map(|heartbeat| summary(&heartbeat))).collect()
     }
 
     #[tokio::test(start_paused = true)]
@@ -152,7 +152,9 @@ mod tests {
         let mut heartbeats = DeferredHeartbeats::default();
         heartbeats.defer(heartbeat("a", 1));
         let client = ClientId::new("a").unwrap();
-        let taken = heartbeats.take(&client).map(summary);
+        let taken = heartbeats
+            .take(&client)
+            .map(|heartbeat| summary(&heartbeat));
         assert_eq!(taken, Some(("a".to_owned(), 1)));
         assert!(heartbeats.take(&client).is_none());
         tokio::time::advance(WINDOW / 2).await;
@@ -173,7 +175,7 @@ mod tests {
         let replaced = heartbeats.defer(heartbeat("0", 2));
         assert_eq!(replaced, DeferOutcome::ReplacedEarlier);
         let zero = ClientId::new("0").unwrap();
-        let taken = heartbeats.take(&zero).map(summary);
+        let taken = heartbeats.take(&zero).map(|heartbeat| summary(&heartbeat));
         assert_eq!(taken, Some(("0".to_owned(), 2)));
     }
 }
