@@ -6,7 +6,7 @@
 //!
 //! All rejected rows of a batch are collected before the first dead letter is written. If the
 //! database rejects the rows of most clients, the batch is retried without dead letters, see
-//! [`RejectionMonitor`]. While such an outage lasts, an attempt writes the rows of only one client.
+//! [`RejectionMonitor`](super::rejections::RejectionMonitor). While such an outage lasts, an attempt writes the rows of only one client.
 
 use std::collections::{HashMap, HashSet};
 
