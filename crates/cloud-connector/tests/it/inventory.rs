@@ -81,8 +81,11 @@ async fn a_host_that_comes_online_is_reported_to_inventory(deployment: Deploymen
     })
     .await;
     let added_count = messages.len() - count_before;
+    // The inventory refresh job, which also runs at startup, can report a host whose report the
+    // recorder has just sent but not stored yet. If duplicates were reported, there would be four
+    // messages.
     assert!(
-        added_count <= 2,
+        added_count <= 3,
         "{added_count} inventory messages for 2 new online messages"
     );
 }

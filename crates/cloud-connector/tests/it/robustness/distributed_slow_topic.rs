@@ -325,7 +325,7 @@ async fn ingest_without_its_slow_topic_is_not_ready_until_the_topic_is_created()
     eventually("the missing topic in /readiness", || async {
         let (status, body) = ingest.readiness().await;
         let reason = body["components"]["mqtt_ingest"].as_str()?;
-        (status == 503 && reason.contains("migrate --topics")).then_some(())
+        (status == 503 && reason == "topic missing").then_some(())
     })
     .await;
     let mut client = TestClient::connect(&cluster, "waiting").await;
