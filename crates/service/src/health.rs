@@ -36,8 +36,11 @@ const HEALTH_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 /// callers must not cause a query of the database or of Kafka with each request.
 const RESULT_LIFETIME: Duration = Duration::from_secs(1);
 
-/// Minimum time between two log lines about the same problem of a component.
+/// Time after which an unchanged problem of a component is logged again.
 const LOG_INTERVAL: Duration = Duration::from_mins(1);
+/// Minimum time between two log lines about different errors with the same cause. An error can contain
+/// a number that changes with each check.
+const CHANGED_ERROR_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The component that stands for the process itself. It is listed only if an essential task has
 /// failed, or while the process shuts down.
@@ -66,8 +69,26 @@ struct HealthInner {
 #[derive(Default)]
 struct CheckState {
     latest_results: Option<LatestResults>,
-    /// The problem of each unhealthy component that was logged last, and when.
-    logged_problems: BTreeMap<&'static str, (HealthCause, Instant)>,
+    /// The latest log line about each unhealthy component.
+    logged_problems: BTreeMap<&'static str, LoggedProblem>,
+}
+
+struct LoggedProblem {
+    cause: HealthCause,
+    error: String,
+    logged_at: Instant,
+}
+
+impl LoggedProblem {
+    /// Returns whether a new log line would contain nothing new, or would follow too soon.
+    fn covers(&self, cause: HealthCause, error: &str) -> bool {
+        let interval = if self.error == error {
+            LOG_INTERVAL
+        } else {
+            CHANGED_ERROR_LOG_INTERVAL
+        };
+        self.cause == cause && self.logged_at.elapsed() < interval
+    }
 }
 
 struct LatestResults {
@@ -218,8 +239,8 @@ impl Health {
 }
 
 impl CheckState {
-    /// Returns the cause of the error. Logs the error if the cause is new or was not logged for a
-    /// minute, and logs the end of the problem.
+    /// Returns the cause of the error. Logs the error if it is new or was not logged for a minute, and
+    /// logs the end of the problem.
     fn log_and_classify(
         &mut self,
         component: &'static str,
@@ -232,19 +253,20 @@ impl CheckState {
             return Ok(());
         };
         let cause = HealthCause::of_error(&error);
-        let is_logged = self
-            .logged_problems
-            .get(component)
-            .is_some_and(|(logged, at)| *logged == cause && at.elapsed() < LOG_INTERVAL);
-        if !is_logged {
-            self.logged_problems
-                .insert(component, (cause, Instant::now()));
+        let latest = self.logged_problems.get(component);
+        if !latest.is_some_and(|logged| logged.covers(cause, &error)) {
             tracing::warn!(
                 component,
                 cause = cause.as_str(),
                 error,
                 "component is not healthy"
             );
+            let logged = LoggedProblem {
+                cause,
+                error,
+                logged_at: Instant::now(),
+            };
+            self.logged_problems.insert(component, logged);
         }
         Err(cause)
     }
@@ -354,7 +376,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_error_is_logged_if_its_cause_is_new_and_then_once_per_minute() {
+    async fn an_error_is_logged_if_it_is_new_and_then_once_per_minute() {
         static LOG: std::sync::Mutex<Vec<u8>> = std::sync::Mutex::new(Vec::new());
         use tracing_subscriber::fmt::MakeWriter as _;
         let subscriber = tracing_subscriber::fmt().with_writer(|| LOG.make_writer());
@@ -367,11 +389,14 @@ mod tests {
             log.contains("component is not healthy") && log.contains(error)
         };
         assert!(check("timeout of user a"));
-        assert!(!check("timeout of user b"));
-        assert!(check("connection refused by c"));
-        assert!(!check("connection refused by d"));
+        assert!(!check("timeout of user a"));
+        assert!(!check("timeout of user b"), "too soon");
+        assert!(check("connection refused by c"), "another cause");
+        tokio::time::advance(CHANGED_ERROR_LOG_INTERVAL).await;
+        assert!(!check("connection refused by c"));
+        assert!(check("connection refused by d"));
         tokio::time::advance(LOG_INTERVAL).await;
-        assert!(check("connection refused by e"));
+        assert!(check("connection refused by d"));
         assert_eq!(state.log_and_classify("store", Ok(())), Ok(()));
         let log = String::from_utf8(std::mem::take(&mut *LOG.lock().unwrap())).unwrap();
         assert!(log.contains("component is healthy again"), "{log}");

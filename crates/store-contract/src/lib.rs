@@ -28,6 +28,7 @@ macro_rules! contract_tests {
                 failed_batch_stores_no_kind_of_row,
                 fenced_batch_stores_no_kind_of_row,
                 operations_succeed_again_after_their_transactions_failed,
+                rejected_delivered_reports_do_not_split_the_other_rows,
                 rejected_row_and_unavailable_database_are_different_errors,
                 reason_of_a_rejected_row_contains_no_values,
             }

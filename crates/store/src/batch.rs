@@ -129,7 +129,7 @@ pub enum SplitBatch {
     /// Smaller batches. Together they contain all rows of the batch.
     Parts(Vec<PresenceBatch>),
     /// The batch cannot be split: it contains either one dead letter, the presence changes of one
-    /// client, or the delivered reports of one client.
+    /// client, or only delivered reports.
     Indivisible(PresenceBatch),
 }
 
@@ -169,25 +169,40 @@ impl PresenceBatch {
 
     /// Splits a batch into smaller batches, to find a row that the database rejects.
     ///
+    /// Delivered reports are separated from all other rows first, and are not split further: finding
+    /// a rejected one is not worth the transactions, because a host whose report is not stored is
+    /// reported again.
+    ///
     /// A batch of several clients is split into two batches with half of the clients each. All rows
     /// of one client are in the same batch. In a batch of one client, the dead letters are
-    /// separated from each other and from the other rows, and the delivered reports are separated
-    /// from the other rows.
+    /// separated from each other and from the other rows.
     #[must_use]
-    pub fn split(self) -> SplitBatch {
+    pub fn split(mut self) -> SplitBatch {
+        if !self.delivered_reports.is_empty() {
+            let reports = Self {
+                delivered_reports: std::mem::take(&mut self.delivered_reports),
+                ..Self::default()
+            };
+            return if self.is_empty() {
+                SplitBatch::Indivisible(reports)
+            } else {
+                SplitBatch::Parts(vec![reports, self])
+            };
+        }
         let clients = self.clients();
         if clients.len() > 1 {
             let first_half = clients.iter().take(clients.len() / 2).cloned().collect();
             return SplitBatch::Parts(self.split_by_client(&first_half).into());
         }
-        let parts = self.split_by_kind();
+        let parts = self.split_off_dead_letters();
         match <[Self; 1]>::try_from(parts) {
             Ok([batch]) => SplitBatch::Indivisible(batch),
             Err(parts) => SplitBatch::Parts(parts),
         }
     }
 
-    /// Returns the clients in the batch. `None` stands for dead letters without a client.
+    /// Returns the clients in a batch without delivered reports. `None` stands for dead letters without
+    /// a client.
     fn clients(&self) -> BTreeSet<Option<ClientId>> {
         let Self {
             upserts,
@@ -195,7 +210,7 @@ impl PresenceBatch {
             connection_ends,
             dead_letters,
             dead_letter_limits: _,
-            delivered_reports,
+            delivered_reports: _,
         } = self;
         let upsert_clients = upserts.iter().map(|row| Some(row.client_id.clone()));
         let heartbeat_clients = heartbeats.iter().map(|row| Some(row.client_id.clone()));
@@ -203,18 +218,15 @@ impl PresenceBatch {
             .iter()
             .map(|row| Some(row.client_id.clone()));
         let dead_letter_clients = dead_letters.iter().map(|row| row.client.clone());
-        let report_clients = delivered_reports
-            .iter()
-            .map(|row| Some(row.client_id.clone()));
         upsert_clients
             .chain(heartbeat_clients)
             .chain(end_clients)
             .chain(dead_letter_clients)
-            .chain(report_clients)
             .collect()
     }
 
-    /// Splits the batch into the rows of the clients in `first_half` and the other rows.
+    /// Splits a batch without delivered reports into the rows of the clients in `first_half` and the
+    /// other rows.
     fn split_by_client(self, first_half: &BTreeSet<Option<ClientId>>) -> [Self; 2] {
         let Self {
             upserts,
@@ -229,7 +241,6 @@ impl PresenceBatch {
         let heartbeats = partition(heartbeats, |row| is_first(&row.client_id));
         let connection_ends = partition(connection_ends, |row| is_first(&row.client_id));
         let dead_letters = partition(dead_letters, |row| first_half.contains(&row.client));
-        let delivered_reports = partition(delivered_reports, |row| is_first(&row.client_id));
         [
             Self {
                 upserts: upserts.0,
@@ -237,7 +248,7 @@ impl PresenceBatch {
                 connection_ends: connection_ends.0,
                 dead_letters: dead_letters.0,
                 dead_letter_limits,
-                delivered_reports: delivered_reports.0,
+                delivered_reports,
             },
             Self {
                 upserts: upserts.1,
@@ -245,16 +256,14 @@ impl PresenceBatch {
                 connection_ends: connection_ends.1,
                 dead_letters: dead_letters.1,
                 dead_letter_limits,
-                delivered_reports: delivered_reports.1,
+                delivered_reports: Vec::new(),
             },
         ]
     }
 
-    /// Splits the batch into one batch for each dead letter, one batch with the delivered reports, and
-    /// one batch with the other rows.
-    fn split_by_kind(mut self) -> Vec<Self> {
+    /// Splits the batch into one batch for each dead letter and one batch with the other rows.
+    fn split_off_dead_letters(mut self) -> Vec<Self> {
         let dead_letters = std::mem::take(&mut self.dead_letters);
-        let delivered_reports = std::mem::take(&mut self.delivered_reports);
         let mut parts: Vec<Self> = dead_letters
             .into_iter()
             .map(|dead_letter| Self {
@@ -263,12 +272,6 @@ impl PresenceBatch {
                 ..Self::default()
             })
             .collect();
-        if !delivered_reports.is_empty() {
-            parts.push(Self {
-                delivered_reports,
-                ..Self::default()
-            });
-        }
         if !self.is_empty() || parts.is_empty() {
             parts.push(self);
         }

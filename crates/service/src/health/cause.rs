@@ -109,13 +109,18 @@ const CAUSES_OF_TEXTS: &[(HealthCause, &[&str])] = &[
     ),
     (
         HealthCause::SchemaOutdated,
-        &["schema is older", "newer version"],
+        &[
+            "schema is older",
+            "newer version",
+            "column \"",
+            "no such column",
+        ],
     ),
     (HealthCause::DatabaseMissing, &["database \""]),
     (HealthCause::NoLeader, &["no leader", "leadernotavailable"]),
     (
         HealthCause::TopicMissing,
-        &["does not exist", "unknowntopic"],
+        &["create the topic", "unknowntopic"],
     ),
     (
         HealthCause::GroupNotJoined,
@@ -258,6 +263,10 @@ mod tests {
                  transport failure)); check kafka.brokers, kafka.security, kafka.ca, \
                  kafka.username and kafka.password, and whether Kafka is running",
                 HealthCause::NotConnected,
+            ),
+            (
+                "the database is unavailable: error returned from database: column \"x\" does not exist",
+                HealthCause::SchemaOutdated,
             ),
             ("topic a: partition 3 has no leader", HealthCause::NoLeader),
             (

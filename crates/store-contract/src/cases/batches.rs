@@ -3,7 +3,9 @@
 use store::{PartitionLease, PresenceBatch, QueueTopic, StoreError, WriteOutcome};
 use test_support::stores::TestStore;
 
-use crate::fixtures::{client, dead_letter, find_for_org_1, timestamp_at, upsert_for_org};
+use crate::fixtures::{
+    client, dead_letter, find_for_org_1, record_online, timestamp_at, upsert_for_org,
+};
 use crate::sample_batch::{self, KindOfRow};
 
 /// Client name and dead-letter topic that the database rejects after [`TestStore::reject_rows`].
@@ -139,11 +141,14 @@ pub async fn failed_batch_stores_no_kind_of_row(store: &TestStore) {
 #[derive(Default)]
 struct ObservedParts {
     rejected_upserts: Vec<Vec<store::ConnectionUpsert>>,
+    /// Number of upserts of each committed part.
+    committed_upserts: Vec<usize>,
     committed_dead_letters: usize,
 }
 
 impl store::PartsObserver for ObservedParts {
     fn on_committed(&mut self, part: &PresenceBatch) {
+        self.committed_upserts.push(part.upserts.len());
         self.committed_dead_letters += part.dead_letters.len();
     }
 
@@ -199,6 +204,32 @@ pub async fn every_kind_of_row_survives_the_bisection_of_a_rejected_batch(store:
     let filter = store::DeadLetterFilter::default();
     let dead_letters = store.dead_letters.list_dead_letters(&filter, 100).await;
     assert_eq!(dead_letters.unwrap().len(), expected_dead_letters);
+}
+
+/// The database rejects every delivered report. The other rows are still written in one transaction.
+pub async fn rejected_delivered_reports_do_not_split_the_other_rows(store: &TestStore) {
+    let rows = |prefix: &str| {
+        let names = (0..20).map(|n| format!("{prefix}-{n}"));
+        names
+            .map(|name| upsert_for_org(&name, "1"))
+            .collect::<Vec<_>>()
+    };
+    record_online(store, rows("old")).await;
+    store.reject_delivered_reports().await;
+    let batch = PresenceBatch {
+        upserts: rows("new"),
+        delivered_reports: (0..20)
+            .map(|n| sample_batch::delivered_report(&format!("old-{n}"), 5))
+            .collect(),
+        ..PresenceBatch::default()
+    };
+    let mut parts = ObservedParts::default();
+    let outcome =
+        store::record_batch_in_parts(&*store.presence, batch, &[], timestamp_at(9), &mut parts);
+    assert_eq!(outcome.await.unwrap(), WriteOutcome::Committed);
+    assert_eq!(parts.committed_upserts, [20]);
+    assert_eq!(parts.rejected_upserts, [vec![]], "only the reports");
+    assert!(find_for_org_1(store, "new-7").await.is_some());
 }
 
 pub async fn rejected_row_and_unavailable_database_are_different_errors(store: &TestStore) {
