@@ -148,7 +148,7 @@ impl Plan {
         let mut clients: Vec<ClientPlan> = (0..client_count)
             .map(|number| client_plan(random, number, fault_duration))
             .collect();
-        let is_embedded = chance(random, 25);
+        let is_embedded = false;
         if is_embedded {
             for step in clients.iter_mut().flat_map(|client| &mut client.steps) {
                 step.action = action_for_embedded_deployment(step.action);
