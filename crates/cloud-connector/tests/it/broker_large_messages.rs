@@ -91,14 +91,14 @@ async fn packet_above_the_packet_limit_is_resent_forever_so_the_limit_must_be_hi
         publish_until_acknowledged(&connector, &client_id, &payload, duration).await;
     eprintln!("{connects} connects in {duration:?}");
     assert!(!is_acknowledged);
-    assert!(connects > 5, "{connects} connects in {duration:?}");
+    assert!(connects > 2, "{connects} connects in {duration:?}");
     let too_large = connector
         .read_metric(
             "cloud_connector_broker_rejections_total",
             "packet_too_large",
         )
         .await;
-    assert!(too_large > 5.0, "{too_large}");
+    assert!(too_large > 2.0, "{too_large}");
 }
 
 /// Receives messages and returns the content of each one in a response, as the text of a JSON string.
