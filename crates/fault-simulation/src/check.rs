@@ -194,7 +194,8 @@ impl Expectation {
                 world.report_violation(Some(client_id), format!("missing dead letter {missing:?}"));
             }
             for other in stored.difference(&model.dead_letters) {
-                world.report_violation(Some(client_id), format!("unexpected dead letter {other:?}"));
+                world
+                    .report_violation(Some(client_id), format!("unexpected dead letter {other:?}"));
             }
         }
     }
@@ -232,7 +233,10 @@ impl Expectation {
         }
         let position = model.position();
         let position = position.map(|(partition, offset)| (i64::from(partition), offset));
-        check(row.position == position, "wrong position of the latest presence message");
+        check(
+            row.position == position,
+            "wrong position of the latest presence message",
+        );
         problems.extend(check_tenant(self.tenants.get(client_id).copied(), row));
         problems
     }
@@ -278,9 +282,9 @@ impl Expectation {
 /// Compares the tenant and the number of failed lookups in a row with what the gateway knows.
 pub fn check_tenant(truth: Option<TenantTruth>, row: &ClientRow) -> Option<&'static str> {
     let tenant = truth.and_then(TenantTruth::final_tenant);
-    let expected = tenant
-        .as_ref()
-        .map_or(("", ""), |tenant| (tenant.org_id.as_str(), tenant.account.as_str()));
+    let expected = tenant.as_ref().map_or(("", ""), |tenant| {
+        (tenant.org_id.as_str(), tenant.account.as_str())
+    });
     let stored = (row.org_id.as_str(), row.account.as_str());
     let max_attempts = i64::from(MAX_LOOKUP_ATTEMPTS);
     if !row.is_connected {

@@ -49,9 +49,7 @@ impl SimulatedClient {
     pub fn publications(&mut self, action: Action) -> Vec<Publication> {
         match action {
             Action::Online(kind) => vec![self.online(kind)],
-            Action::Burst(count) => (0..count)
-                .map(|_| self.online(OnlineKind::Plain))
-                .collect(),
+            Action::Burst(count) => (0..count).map(|_| self.online(OnlineKind::Plain)).collect(),
             Action::Resend => self.latest_online.iter().cloned().collect(),
             Action::Offline if self.plan.factory.uses_handshake => {
                 let factory = &self.plan.factory;

@@ -48,7 +48,9 @@ impl RecordContext {
     /// Starts the role `record` in distributed mode.
     pub fn start(&self, process: &Arc<Process>, group: &TaskGroup, tasks: &mut JoinSet<()>) {
         let writers = self.connector.plan.writers;
-        let recorder = self.connector.start_recorder(process, group, tasks, writers);
+        let recorder = self
+            .connector
+            .start_recorder(process, group, tasks, writers);
         for topic in [QueueTopic::Ingress, QueueTopic::Answers] {
             let consumer = SimulatedConsumer::new(
                 topic,

@@ -104,7 +104,8 @@ impl Database {
     /// Reads the rows of all clients, in the order of the client ids.
     pub fn clients(&self) -> Vec<ClientRow> {
         let reader = self.reader.clone();
-        let rows = self.block_on(async move { sqlx::query(SELECT_CLIENTS).fetch_all(&reader).await });
+        let rows =
+            self.block_on(async move { sqlx::query(SELECT_CLIENTS).fetch_all(&reader).await });
         let rows = rows.expect("read the clients");
         let rows = rows.iter().map(|row| {
             let partition: Option<i64> = row.get(8);

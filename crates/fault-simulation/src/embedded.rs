@@ -73,12 +73,7 @@ pub async fn run(world: &Arc<World>, database: &Arc<Database>, plan: Plan, plant
 }
 
 impl Deployment {
-    fn new(
-        world: &Arc<World>,
-        database: &Arc<Database>,
-        plan: Plan,
-        plant: Option<Plant>,
-    ) -> Self {
+    fn new(world: &Arc<World>, database: &Arc<Database>, plan: Plan, plant: Option<Plant>) -> Self {
         let faults = Arc::new(DatabaseFaults::default());
         faults.reject_clients(plan.rejected_clients.clone());
         let store = Arc::new(StoreContext {
@@ -114,10 +109,16 @@ impl Deployment {
             clock_skews: plan.clock_skews.clone(),
         };
         let (connector, broker) = (self.connector.clone(), self.broker.clone());
-        let start_tasks = move |process: &Arc<Process>, group: &TaskGroup, tasks: &mut JoinSet<()>| {
-            start_connector(&connector, &broker, process, group, tasks);
-        };
-        process::spawn(&self.world, "connector", process_plan, Arc::new(start_tasks))
+        let start_tasks =
+            move |process: &Arc<Process>, group: &TaskGroup, tasks: &mut JoinSet<()>| {
+                start_connector(&connector, &broker, process, group, tasks);
+            };
+        process::spawn(
+            &self.world,
+            "connector",
+            process_plan,
+            Arc::new(start_tasks),
+        )
     }
 
     fn start_clients(&mut self) -> JoinSet<()> {
@@ -219,7 +220,11 @@ impl Deployment {
             if let [row] = &client_rows[..] {
                 problems.extend(check_tenant(tenants.get(client_id).copied(), row));
             }
-            if state.dead_letters != dead_letters.remove(client_id).unwrap_or_default() {
+            let stored = dead_letters.remove(client_id).unwrap_or_default();
+            let mut unexpected = stored.difference(&state.dead_letters);
+            if !state.dead_letters.is_subset(&stored)
+                || unexpected.any(|stored| Some(stored) != state.pending_dead_letter.as_ref())
+            {
                 problems.push("wrong dead letters");
             }
             for problem in problems {
@@ -290,7 +295,9 @@ fn check_acknowledged(
     };
     let is_durable = match &publication.content {
         Content::Online(_) if is_rejected => has_dead_letter(),
-        Content::Online(online) => row.is_some_and(|row| row.is_connected && has_content(row, online)),
+        Content::Online(online) => {
+            row.is_some_and(|row| row.is_connected && has_content(row, online))
+        }
         Content::Offline => row.is_none_or(|row| !row.is_connected),
         Content::Heartbeat => {
             let is_known = state.latest_online.is_some() && !is_rejected;

@@ -104,9 +104,8 @@ async fn produce(
 /// Returns the topic to which `pipeline::ingest::forward` writes the message.
 pub fn queue_topic(topics: &TopicScheme, received: &Received) -> QueueTopic {
     let publication = &received.publication;
-    let is_response_or_heartbeat = channel(topics, &publication.topic).is_some_and(|channel| {
-        protocol::is_response_or_heartbeat(channel, &publication.payload)
-    });
+    let is_response_or_heartbeat = channel(topics, &publication.topic)
+        .is_some_and(|channel| protocol::is_response_or_heartbeat(channel, &publication.payload));
     if is_response_or_heartbeat {
         QueueTopic::Answers
     } else {
@@ -185,7 +184,8 @@ fn process_name(process: &Process) -> &str {
 impl IngestContext {
     fn isolation(&self, process: &Process) -> Option<Isolation> {
         let isolation = self.isolations.lock().get(process_name(process)).copied();
-        isolation.filter(|isolation| Instant::now() < isolation.end && !self.store.world.is_healed())
+        isolation
+            .filter(|isolation| Instant::now() < isolation.end && !self.store.world.is_healed())
     }
 
     async fn wait_until_isolated_from_broker(&self, process: &Process) {

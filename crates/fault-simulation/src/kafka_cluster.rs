@@ -181,7 +181,8 @@ impl KafkaCluster {
         let stalled_until = self.stalled_until();
         self.with_topic(topic, |topic| {
             let record = topic.partitions[index(partition)].get(index_of_offset(offset))?;
-            let visible_at = stalled_until.map_or(record.visible_at, |end| end.max(record.visible_at));
+            let visible_at =
+                stalled_until.map_or(record.visible_at, |end| end.max(record.visible_at));
             Some(if visible_at <= Instant::now() {
                 Ok(record.clone())
             } else {
@@ -390,7 +391,10 @@ impl KafkaCluster {
             let group = &mut topic_state.group;
             group.members.retain(|id, member| {
                 if !member.is_waiting {
-                    world.trace(None, format!("Kafka removes member {id} of {}", topic.as_str()));
+                    world.trace(
+                        None,
+                        format!("Kafka removes member {id} of {}", topic.as_str()),
+                    );
                 }
                 member.is_waiting
             });
@@ -408,7 +412,10 @@ impl KafkaCluster {
             for (id, partitions) in assignment {
                 world.trace(
                     None,
-                    format!("Kafka assigns {} {partitions:?} to member {id}", topic.as_str()),
+                    format!(
+                        "Kafka assigns {} {partitions:?} to member {id}",
+                        topic.as_str()
+                    ),
                 );
                 if let Some(member) = group.members.get_mut(&id) {
                     member.generation = group.generation;

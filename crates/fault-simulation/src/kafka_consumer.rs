@@ -33,8 +33,13 @@ struct Position {
 
 /// What must finish before the next message is returned.
 enum Operation {
-    Assign { generation: u64, partitions: Vec<i32> },
-    Unassign { offsets: BTreeMap<i32, i64> },
+    Assign {
+        generation: u64,
+        partitions: Vec<i32>,
+    },
+    Unassign {
+        offsets: BTreeMap<i32, i64>,
+    },
     Seek(BTreeMap<i32, i64>),
 }
 
@@ -209,7 +214,8 @@ impl SimulatedConsumer {
                     return Ok(message);
                 }
                 Some(Err(time)) => {
-                    available_at = Some(available_at.map_or(time, |earlier: Instant| earlier.min(time)));
+                    available_at =
+                        Some(available_at.map_or(time, |earlier: Instant| earlier.min(time)));
                 }
                 None => {}
             }

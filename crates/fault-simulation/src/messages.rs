@@ -185,8 +185,7 @@ impl MessageFactory {
     /// The empty payload that newer clients publish at each connect. The handshake dialect has no
     /// such message.
     pub fn heartbeat(&self) -> Publication {
-        let mut publication =
-            self.publication(self.data_topic(), Vec::new(), Content::Heartbeat);
+        let mut publication = self.publication(self.data_topic(), Vec::new(), Content::Heartbeat);
         publication.is_reliable = false;
         publication
     }
@@ -246,7 +245,10 @@ pub fn check_content(topics: &TopicScheme, publication: &Publication) -> Result<
         Content::Online(_) => matches!(decoded, Ok(ClientMessage::Online(_))),
         Content::Offline => matches!(decoded, Ok(ClientMessage::Offline)),
         Content::Heartbeat => {
-            matches!(decoded, Ok(ClientMessage::Heartbeat | ClientMessage::Response(_)))
+            matches!(
+                decoded,
+                Ok(ClientMessage::Heartbeat | ClientMessage::Response(_))
+            )
         }
         Content::Invalid => matches!(decoded, Err(_) | Ok(ClientMessage::InvalidHandshake(_))),
         Content::ClearsRetained => publication.payload.is_empty(),
@@ -254,6 +256,9 @@ pub fn check_content(topics: &TopicScheme, publication: &Publication) -> Result<
     if is_expected {
         Ok(())
     } else {
-        Err(format!("{} is decoded as {decoded:?}", publication.describe()))
+        Err(format!(
+            "{} is decoded as {decoded:?}",
+            publication.describe()
+        ))
     }
 }

@@ -187,7 +187,9 @@ impl MqttBroker {
 fn close_connection(session: &mut Session) {
     session.connection = None;
     // QoS 0 messages are not redelivered.
-    session.queue.retain(|delivery| delivery.publication.is_reliable);
+    session
+        .queue
+        .retain(|delivery| delivery.publication.is_reliable);
     for delivery in std::mem::take(&mut session.in_flight).into_iter().rev() {
         session.queue.push_front(delivery);
     }

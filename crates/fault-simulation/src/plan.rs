@@ -24,10 +24,15 @@ pub enum Action {
     /// Loses its connection: the broker publishes the last will.
     DropConnection,
     /// Loses its connection, reconnects after a while and sends only a heartbeat.
-    DropAndHeartbeat { reconnect_millis: u64 },
+    DropAndHeartbeat {
+        reconnect_millis: u64,
+    },
     Heartbeat,
     Response,
-    Invalid { kind: u64, variant: u64 },
+    Invalid {
+        kind: u64,
+        variant: u64,
+    },
 }
 
 /// What is special about an online message.
@@ -71,7 +76,9 @@ pub enum Fault {
     Restart(Target, usize),
     Pause(Target, usize, Duration),
     /// Partitions are reassigned although no process failed. True selects the ingress topic.
-    Rebalance { is_ingress: bool },
+    Rebalance {
+        is_ingress: bool,
+    },
     /// The broker closes the connection of `ingest`.
     CloseIngestConnection,
     /// An `ingest` process first cannot reach Kafka, then also not the broker. Its messages reach
@@ -84,7 +91,10 @@ pub enum Fault {
     StallKafka(Duration),
     DatabaseOutage(OutageKind, Duration),
     /// Calls to the database fail with this probability, in percent.
-    DatabaseErrors { percent: u64, duration: Duration },
+    DatabaseErrors {
+        percent: u64,
+        duration: Duration,
+    },
     GatewayOutage(GatewayOutage, Duration),
 }
 
@@ -140,7 +150,11 @@ impl Plan {
                 step.action = action_for_embedded_deployment(step.action);
             }
         }
-        let rejected_count = if chance(random, 30) { random.usize(1..=2) } else { 0 };
+        let rejected_count = if chance(random, 30) {
+            random.usize(1..=2)
+        } else {
+            0
+        };
         let mut rejected_clients = BTreeSet::new();
         for client in clients.iter_mut().take(rejected_count) {
             // Only one message, because it depends on the batches which of several online messages
@@ -317,7 +331,11 @@ fn fault(random: &mut Rng, plan: &Plan) -> Fault {
         },
         63..=69 => Fault::StallKafka(millis(random, 500..=10_000)),
         70..=78 => {
-            let kind = if random.bool() { OutageKind::Refuses } else { OutageKind::Hangs };
+            let kind = if random.bool() {
+                OutageKind::Refuses
+            } else {
+                OutageKind::Hangs
+            };
             Fault::DatabaseOutage(kind, millis(random, 500..=30_000))
         }
         79..=87 => Fault::DatabaseErrors {
@@ -325,7 +343,11 @@ fn fault(random: &mut Rng, plan: &Plan) -> Fault {
             duration: millis(random, 1000..=20_000),
         },
         _ => {
-            let outages = [GatewayOutage::Fails, GatewayOutage::Hangs, GatewayOutage::Flaky];
+            let outages = [
+                GatewayOutage::Fails,
+                GatewayOutage::Hangs,
+                GatewayOutage::Flaky,
+            ];
             let outage = *random.choice(&outages).unwrap_or(&GatewayOutage::Fails);
             Fault::GatewayOutage(outage, millis(random, 1000..=240_000))
         }

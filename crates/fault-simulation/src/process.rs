@@ -40,7 +40,12 @@ pub struct Process {
 }
 
 impl Process {
-    fn new(world: &Arc<World>, name: String, clock: Arc<dyn Clock>, crash_after: Option<u64>) -> Self {
+    fn new(
+        world: &Arc<World>,
+        name: String,
+        clock: Arc<dyn Clock>,
+        crash_after: Option<u64>,
+    ) -> Self {
         Self {
             name,
             clock,
@@ -215,7 +220,10 @@ async fn run_until_stopped(
                     while let Some(result) = tasks.join_next().await {
                         if let Err(error) = result {
                             let name = &process.name;
-                            world.report_violation(None, format!("a task of {name} failed: {error}"));
+                            world.report_violation(
+                                None,
+                                format!("a task of {name} failed: {error}"),
+                            );
                         }
                     }
                 };

@@ -329,8 +329,10 @@ impl DeadLetterRepository for ProcessStore {
 #[async_trait]
 impl MaintenanceRepository for ProcessStore {
     async fn ping(&self) -> Result<()> {
-        self.call("ping", async move |store| MaintenanceRepository::ping(&store).await)
-            .await
+        self.call("ping", async move |store| {
+            MaintenanceRepository::ping(&store).await
+        })
+        .await
     }
 
     async fn close(&self) {}
@@ -362,7 +364,9 @@ impl MaintenanceRepository for ProcessStore {
     }
 
     async fn count_by_org(&self, limit: u32) -> Result<(Vec<OrgCount>, u64)> {
-        self.call("count_by_org", async move |store| store.count_by_org(limit).await)
-            .await
+        self.call("count_by_org", async move |store| {
+            store.count_by_org(limit).await
+        })
+        .await
     }
 }

@@ -50,11 +50,15 @@ pub fn run_schedules(options: &Options) -> ExitCode {
         for (event, count) in counts.lock().iter() {
             println!("{count:>10} {event}");
         }
-        println!("fault-simulation: {finished} schedules passed in {seconds:.1} s ({rate:.1} per second)");
+        println!(
+            "fault-simulation: {finished} schedules passed in {seconds:.1} s ({rate:.1} per second)"
+        );
         return ExitCode::SUCCESS;
     };
     println!("{report}");
-    println!("fault-simulation: the schedule with the seed {seed} failed after {finished} schedules");
+    println!(
+        "fault-simulation: the schedule with the seed {seed} failed after {finished} schedules"
+    );
     println!(
         "fault-simulation: to repeat it: make simulate-faults ARGS=\"{} --trace\"",
         options.arguments_for(*seed).join(" ")

@@ -268,7 +268,8 @@ impl StoreContext {
             Ok(_) => "ok".to_owned(),
             Err(error) => error.to_string(),
         };
-        self.world.trace(None, format!("{} {name}: {outcome}", process.name));
+        self.world
+            .trace(None, format!("{} {name}: {outcome}", process.name));
         result
     }
 

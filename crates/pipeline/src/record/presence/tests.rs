@@ -614,19 +614,28 @@ fn messages_that_a_replaced_ingest_process_writes_late_are_ignored() {
     ];
     let (change, ignore_reasons) = apply_to_state(None, &signals[..3]);
     assert_eq!(ignore_reasons, [IgnoreReason::Redelivered]);
-    assert!(change.offline_received_at.is_some(), "the client stays disconnected");
+    assert!(
+        change.offline_received_at.is_some(),
+        "the client stays disconnected"
+    );
     let reconnected = signal_at(online_signal("b", None, 30), 5, stamp_at(2, 3));
     let signals = [signals[0].clone(), reconnected, signals[3].clone()];
     let (change, ignore_reasons) = apply_to_state(None, &signals);
     assert_eq!(ignore_reasons, [IgnoreReason::Redelivered]);
-    assert_eq!(change.offline_received_at, None, "the client stays connected");
+    assert_eq!(
+        change.offline_received_at, None,
+        "the client stays connected"
+    );
 }
 
 #[test]
 fn a_later_message_with_a_lower_stamp_is_applied() {
     // The process with the higher epoch acquired the epoch only after it had lost its session.
     let signals = [
-        with_stamp(with_kafka_offset(online_signal("a", None, 10), 1), stamp_at(2, 1)),
+        with_stamp(
+            with_kafka_offset(online_signal("a", None, 10), 1),
+            stamp_at(2, 1),
+        ),
         with_stamp(with_kafka_offset(offline_signal(20), 2), stamp_at(1, 1)),
     ];
     let (change, ignore_reasons) = apply_to_state(None, &signals);
