@@ -24,7 +24,7 @@ FUZZ_SECONDS ?= 20
 .PHONY: help run build test check openapi chaos simulate-faults acceptance outage-tests fuzz dev dev-stop bench-startup bench-updaters bench-record bench-api bench-memory deny clean
 
 help: ## List the targets
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
 # The flags turn off the optimization of librdkafka, which always selects -O2 otherwise. Its compilation is
 # the longest step of the build.
@@ -77,10 +77,10 @@ chaos: ## Inject faults into processes and services under load (ARGS="--seed 7 -
 	cargo test --locked --test chaos --no-run
 	dev/with-services cargo test --locked --test chaos -- --minutes 20 $(ARGS)
 
-# The development build is fast enough: the simulation mostly waits for SQLite.
-simulate-faults: ## Run 1,000 seeded fault schedules of the pipeline in virtual time (ARGS="--seed 7 --schedules 5000")
+simulate-faults: ## Simulate the pipeline under seeded faults in virtual time (ARGS="--seed 7 --schedules 1000 --plant early-ack")
 	@dev/prepare build
-	cargo run --locked -p fault-simulation -- $(ARGS)
+	cargo build --locked -p fault-simulation
+	$(BUILD_DIR)/debug/fault-simulation $(ARGS)
 
 acceptance: ## Run the acceptance tests of tenancy and print one line per test
 	@dev/prepare test

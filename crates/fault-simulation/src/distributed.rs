@@ -70,7 +70,7 @@ pub async fn run(world: &Arc<World>, database: &Arc<Database>, plan: Plan, plant
     if !deployment.drain().await {
         return;
     }
-    deployment.replay_rejected_messages().await;
+    deployment.replay_rejected_messages();
     if !deployment.drain().await {
         return;
     }
@@ -264,7 +264,7 @@ impl Deployment {
 
     /// Removes the constraint, and replays the dead letters that it caused, as the command
     /// `dead-letters replay` does.
-    async fn replay_rejected_messages(&self) {
+    fn replay_rejected_messages(&self) {
         self.faults.reject_clients(BTreeSet::new());
         for row in self.database.dead_letters() {
             if row.reason != "rejected_by_database" {

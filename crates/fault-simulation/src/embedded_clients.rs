@@ -178,7 +178,7 @@ impl EmbeddedClient {
                 _ => Some(self.plan.factory.heartbeat()),
             };
             if let Some(message) = first_message
-                && !self.try_send(&message, connection).await
+                && !self.try_send(&message, connection.as_ref()).await
             {
                 self.lose(connection).await?;
             }
@@ -194,7 +194,7 @@ impl EmbeddedClient {
     ) -> Result<(), StaysAway> {
         loop {
             self.connect(connection).await?;
-            if self.try_send(publication, connection).await {
+            if self.try_send(publication, connection.as_ref()).await {
                 return Ok(());
             }
             self.lose(connection).await?;
@@ -202,7 +202,7 @@ impl EmbeddedClient {
     }
 
     /// Sends a message once. Returns whether it was acknowledged.
-    async fn try_send(&self, publication: &Publication, connection: &Option<Connection>) -> bool {
+    async fn try_send(&self, publication: &Publication, connection: Option<&Connection>) -> bool {
         let Some(Connection { broker, generation }) = connection else {
             return false;
         };

@@ -98,7 +98,7 @@ async fn produce(
         sleep(process.world.network_delay()).await;
         let _ = stored.send(());
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 /// Returns the topic to which `pipeline::ingest::forward` writes the message.

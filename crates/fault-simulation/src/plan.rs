@@ -99,6 +99,10 @@ pub enum Fault {
 }
 
 /// The plan of a schedule.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "the flags are independent properties of a schedule"
+)]
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Whether the schedule simulates the embedded deployment instead of the distributed one.
