@@ -220,7 +220,11 @@ impl Deployment {
             if let [row] = &client_rows[..] {
                 problems.extend(check_tenant(tenants.get(client_id).copied(), row));
             }
-            if state.dead_letters != dead_letters.remove(client_id).unwrap_or_default() {
+            let stored = dead_letters.remove(client_id).unwrap_or_default();
+            let mut unexpected = stored.difference(&state.dead_letters);
+            if !state.dead_letters.is_subset(&stored)
+                || unexpected.any(|stored| Some(stored) != state.pending_dead_letter.as_ref())
+            {
                 problems.push("wrong dead letters");
             }
             for problem in problems {

@@ -118,8 +118,27 @@ impl EmbeddedBroker {
         (is_newest && self.is_open()).then(|| prepared.submit())
     }
 
-    /// Closes a connection. Publishes the last will of a client that did not disconnect cleanly.
-    pub fn disconnect(&self, client_id: &str, generation: Generation, will: Option<&Publication>) {
+    /// Closes a connection. Publishes the last will of a client that did not disconnect cleanly. A
+    /// paused process notices the end of the connection when it resumes.
+    pub fn disconnect(
+        self: &Arc<Self>,
+        client_id: String,
+        generation: Generation,
+        will: Option<Publication>,
+    ) {
+        let broker = self.clone();
+        tokio::spawn(async move {
+            broker.process.fault_point().await;
+            broker.handle_disconnect(&client_id, generation, will.as_ref());
+        });
+    }
+
+    fn handle_disconnect(
+        &self,
+        client_id: &str,
+        generation: Generation,
+        will: Option<&Publication>,
+    ) {
         if !self.is_open() {
             return;
         }

@@ -26,6 +26,8 @@ pub struct ClientState {
     pub pending_online: Option<Online>,
     /// Topic and SHA-256 of the acknowledged messages that can never be processed.
     pub dead_letters: BTreeSet<(String, String)>,
+    /// A message that can never be processed and was not acknowledged.
+    pub pending_dead_letter: Option<(String, String)>,
     /// Whether the client has a connection to the broker.
     pub is_connected: bool,
     /// Whether the client has no unacknowledged message and will not change its state.
@@ -66,9 +68,8 @@ impl EmbeddedClient {
         if result.is_err() {
             self.trace("stays away");
         }
-        let mut state = self.state.lock();
-        state.is_connected &= result.is_ok();
-        state.is_settled = true;
+        self.state.lock().is_connected &= result.is_ok();
+        self.settle(true);
     }
 
     async fn run_steps(&mut self) -> Result<(), StaysAway> {
@@ -136,8 +137,8 @@ impl EmbeddedClient {
                 "disconnects"
             });
             let factory = &self.plan.factory;
-            let will = factory.offline();
-            broker.disconnect(&factory.client_id, generation, with_will.then_some(&will));
+            let will = with_will.then(|| factory.offline());
+            broker.disconnect(factory.client_id.clone(), generation, will);
         }
     }
 
@@ -207,8 +208,11 @@ impl EmbeddedClient {
         };
         self.trace(&format!("sends {}", publication.describe()));
         self.world.count("messages to the embedded broker");
-        if let Content::Online(online) = &publication.content {
-            self.state.lock().pending_online = Some(online.clone());
+        let dead_letter = (publication.topic.clone(), publication.sha256());
+        match &publication.content {
+            Content::Online(online) => self.state.lock().pending_online = Some(online.clone()),
+            Content::Invalid => self.state.lock().pending_dead_letter = Some(dead_letter.clone()),
+            Content::Offline | Content::Heartbeat | Content::ClearsRetained => {}
         }
         let is_acknowledged = broker.publish(*generation, publication).await;
         if !is_acknowledged {
@@ -224,7 +228,7 @@ impl EmbeddedClient {
                 state.pending_online = None;
             }
             Content::Invalid => {
-                let dead_letter = (publication.topic.clone(), publication.sha256());
+                state.pending_dead_letter = None;
                 state.dead_letters.insert(dead_letter);
             }
             Content::Offline | Content::Heartbeat | Content::ClearsRetained => {}

@@ -120,6 +120,9 @@ impl Gateway for ProcessGateway {
     async fn lookup(&self, client: &ClientId) -> TenantLookupOutcome {
         self.process.fault_point().await;
         let outcome = self.gateway.respond(client).await;
+        let world = &self.process.world;
+        let text = format!("the gateway responds: {:?}", outcome.status());
+        world.trace(Some(client.as_str()), text);
         self.process.fault_point().await;
         match outcome {
             TenantLookupOutcome::Unavailable if self.plant == Some(Plant::OutageAsNotFound) => {
