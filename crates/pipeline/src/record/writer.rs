@@ -316,6 +316,16 @@ impl Writer {
         }
     }
 
+    /// Drops all queued jobs, because an earlier batch was not written before the shutdown.
+    ///
+    /// If a later job were written, the Kafka reader would store its offset, and the messages of the
+    /// earlier batch would be lost. The messages of a client must also be written in order.
+    fn drop_queued_jobs(&mut self) {
+        self.jobs.close();
+        self.leftover_job = None;
+        while self.jobs.try_recv().is_ok() {}
+    }
+
     /// Decodes a job and adds it to the batch.
     fn add_job(&self, batch: &mut Batch, job: Job) {
         let job = DecodedJob::new(job, batch.message_count, self.context.deps.clock.now());
@@ -325,7 +335,7 @@ impl Writer {
     }
 
     /// Writes a batch and retries until every job is committed or fenced. Removes fenced jobs. After
-    /// `tasks` is cancelled, tries only once more.
+    /// `tasks` is cancelled, tries only once more. If that fails, drops all jobs.
     async fn write_with_retries(&mut self, batch: &mut Batch, tasks: &TaskGroup) {
         let started_at = Instant::now();
         let mut retry_delay = MIN_RETRY_DELAY;
@@ -350,6 +360,7 @@ impl Writer {
                         metrics::report_batch_not_written(batch.message_count, &error);
                         // The receipts of dropped jobs fail, so the messages are not acknowledged.
                         batch.jobs.clear();
+                        self.drop_queued_jobs();
                         break;
                     }
                     tokio::select! {
