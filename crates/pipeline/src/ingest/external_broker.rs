@@ -36,7 +36,7 @@ use service::{ByteBudget, ClientBudgets, TaskGroup};
 /// unacknowledged messages, so the receiver does not wait for the forwarder.
 /// The message budget limits the size of the messages in the channel.
 const MESSAGE_CHANNEL_CAPACITY: usize = 70_000;
-const BUDGET_REMOVAL_INTERVAL: Duration = Duration::from_secs(60);
+const BUDGET_REMOVAL_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Dependencies of the ingest task.
 pub struct IngestDeps {

@@ -12,7 +12,6 @@
 
 mod ingress_barrier;
 mod limits;
-mod recorder_input;
 #[cfg(test)]
 mod tests;
 
@@ -26,10 +25,13 @@ use tokio::time::{Instant, sleep_until};
 
 pub use self::ingress_barrier::IngressBarrier;
 use self::limits::ReaderLimits;
-use self::recorder_input::to_recorder_input;
-use crate::record::{PartitionLease, PreparedInput, QueueTopic, Recorder};
-use kafka::{CONSUMER_BUFFER_BYTES, Consumer, ConsumerEvent, KafkaMessage, header};
-use protocol::TopicScheme;
+use super::forward::parse_topic_from_client;
+use crate::record::{
+    PartitionLease, PreparedInput, QueuePosition, QueueTopic, Recorder, RecorderInput,
+};
+use kafka::header::{self, deprecated};
+use kafka::{CONSUMER_BUFFER_BYTES, Consumer, ConsumerEvent, KafkaMessage};
+use protocol::{InboundMessage, OriginalPayload, TopicScheme};
 use service::{ByteReservation, TaskGroup};
 
 const LEASE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -384,6 +386,7 @@ impl KafkaReader {
         self.in_flight_messages += message_count;
         self.in_flight_bytes += byte_count;
         self.chunk_starts.insert((lease.partition, first_offset));
+        let pauses = self.limits.pauses_after_chunks;
         let outcome = async move {
             ChunkOutcome {
                 lease,
@@ -391,7 +394,9 @@ impl KafkaReader {
                 last_offset,
                 message_count,
                 byte_count,
-                is_durable: receipt.wait_until_durable().await.is_ok(),
+                is_durable: limits::run_with_pause(pauses, receipt.wait_until_durable())
+                    .await
+                    .is_ok(),
             }
         };
         self.chunks_in_flight.push(outcome.boxed());
@@ -479,5 +484,64 @@ async fn wait_for_leases(
     match acquire_request {
         Some(request) => request.await,
         None => std::future::pending().await,
+    }
+}
+
+fn to_recorder_input(
+    queue_topic: QueueTopic,
+    topic_scheme: &TopicScheme,
+    kafka_message: &KafkaMessage,
+) -> RecorderInput {
+    let header_value = |name| kafka_message.headers.get(name).map_or("", String::as_str);
+    let header_value_or_deprecated = |name, deprecated_name| match header_value(name) {
+        "" => header_value(deprecated_name),
+        value => value,
+    };
+    let received_at = header_value(header::RECEIVED_AT)
+        .parse()
+        .ok()
+        .or(kafka_message.timestamp)
+        .map(domain::clock::truncate_to_micros)
+        .unwrap_or_default();
+    let original_size = header_value_or_deprecated(header::TRUNCATED_FROM, deprecated::CUT_FROM);
+    let original_sha256 =
+        header_value_or_deprecated(header::TRUNCATED_SHA256, deprecated::CUT_SHA256);
+    let truncated_from = original_size
+        .parse()
+        .ok()
+        .map(|size_bytes| OriginalPayload {
+            size_bytes,
+            sha256: original_sha256.to_owned(),
+        });
+    let operator_replay_header =
+        header_value_or_deprecated(header::OPERATOR_REPLAY, deprecated::AGAIN);
+    let message = InboundMessage {
+        topic: header_value(header::TOPIC).to_owned(),
+        payload: kafka_message.payload.clone(),
+        retained: header_value(header::RETAIN) == "true",
+        is_operator_replay: operator_replay_header == "true",
+        received_at,
+        ingest_stamp: header_value(header::INGEST_STAMP).parse().ok(),
+        truncated_from,
+    };
+    let Some(topic) = parse_topic_from_client(topic_scheme, &message.topic) else {
+        return RecorderInput::UnknownTopic { message };
+    };
+    // The slow topic has the messages of both other topics.
+    let from_answers_topic = match queue_topic {
+        QueueTopic::Ingress => false,
+        QueueTopic::Answers => true,
+        QueueTopic::Slow => protocol::is_response_or_heartbeat(topic.channel, &message.payload),
+    };
+    let position = QueuePosition {
+        topic: kafka_message.topic,
+        partition: kafka_message.partition,
+        offset: kafka_message.offset,
+    };
+    RecorderInput::Message {
+        topic,
+        message,
+        position: (!from_answers_topic).then_some(position),
+        from_answers_topic,
     }
 }

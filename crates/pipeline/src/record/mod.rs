@@ -216,10 +216,10 @@ impl Recorder {
             .map(|number| new_writer(format!("recorder_writer_{number}")))
             .unzip();
         // Clients that are over their budget have a writer of their own, so that other clients do not
-        // wait for their large batches. It pauses, so that it uses a part of the capacity only.
+        // wait for their large batches.
         let slow_writer = (deps.config.writers > 1).then(|| new_writer(SLOW_WRITER.to_owned()));
         let slow_writer_queue = slow_writer.map(|(queue, writer)| {
-            writers.push(writer.with_pauses());
+            writers.push(writer);
             queue
         });
         let recorder = Self {

@@ -22,9 +22,6 @@ use store::{PartitionLease, WriteOutcome};
 
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(50);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(2);
-/// Maximum pause of a writer after a batch. A batch that had to be retried is not followed by a long
-/// pause.
-const MAX_PAUSE: Duration = Duration::from_millis(500);
 /// Maximum total size of the messages in a batch. The limit is low, because a decoded message can
 /// need almost a hundred times as much memory as its payload.
 const MAX_BATCH_BYTES: usize = 2 * 1024 * 1024;
@@ -148,8 +145,6 @@ pub struct Writer {
     jobs: mpsc::UnboundedReceiver<Job>,
     /// A received job that did not fit into the previous batch.
     leftover_job: Option<Job>,
-    /// Whether the writer pauses after each batch for as long as the batch took.
-    pauses_after_batches: bool,
 }
 
 /// The jobs that are written in one transaction.
@@ -174,14 +169,7 @@ impl Writer {
             status,
             jobs,
             leftover_job: None,
-            pauses_after_batches: false,
         }
-    }
-
-    /// Makes the writer use at most half of the time, so that it leaves capacity to other writers.
-    pub(super) fn with_pauses(mut self) -> Self {
-        self.pauses_after_batches = true;
-        self
     }
 
     /// Returns the name of the task that runs this writer.
@@ -193,7 +181,6 @@ impl Writer {
     /// Writes batches until `tasks` is cancelled and the queue is empty.
     pub async fn run(mut self, tasks: TaskGroup) {
         while let Some(first_job) = self.next_job(&tasks).await {
-            let started_at = Instant::now();
             self.status.begin_batch();
             let mut batch = Batch::default();
             self.add_job(&mut batch, first_job);
@@ -206,13 +193,6 @@ impl Writer {
                 // `send` fails if the caller no longer waits for the receipt. The message is then
                 // not acknowledged and is delivered again, which is harmless.
                 let _ = job.receipt_sender.send(());
-            }
-            if self.pauses_after_batches {
-                let pause = started_at.elapsed().min(MAX_PAUSE);
-                tokio::select! {
-                    () = tokio::time::sleep(pause) => {}
-                    () = tasks.cancelled() => {}
-                }
             }
         }
         // There are no more jobs, because the writer is stopping or because all handles of the

@@ -132,13 +132,13 @@ mod tests {
     }
 
     /// Returns the client and the receive time in seconds.
-    fn summary(heartbeat: DeferredHeartbeat) -> (String, i64) {
+    fn summary(heartbeat: &DeferredHeartbeat) -> (String, i64) {
         let client = heartbeat.topic.client.as_str().to_owned();
         (client, heartbeat.message.received_at.as_second())
     }
 
     fn take_all_due(heartbeats: &mut DeferredHeartbeats) -> Vec<(String, i64)> {
-        iter::from_fn(|| heartbeats.take_due().map(summary)).collect()
+        iter::from_fn(|| heartbeats.take_due().map(|heartbeat| summary(&heartbeat))).collect()
     }
 
     #[tokio::test(start_paused = true)]
@@ -164,7 +164,7 @@ mod tests {
     async fn a_heartbeat_that_was_taken_before_the_end_of_its_window_is_not_forwarded_again() {
         let mut heartbeats = DeferredHeartbeats::default();
         heartbeats.defer(heartbeat("a", 1));
-        let taken = heartbeats.take("a").map(summary);
+        let taken = heartbeats.take("a").map(|heartbeat| summary(&heartbeat));
         assert_eq!(taken, Some(("a".to_owned(), 1)));
         assert!(heartbeats.take("a").is_none());
         tokio::time::advance(WINDOW / 2).await;
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(heartbeats.defer(heartbeat("x", 1)), DeferOutcome::Dropped);
         let replaced = heartbeats.defer(heartbeat("0", 2));
         assert_eq!(replaced, DeferOutcome::ReplacedEarlier);
-        let taken = heartbeats.take("0").map(summary);
+        let taken = heartbeats.take("0").map(|heartbeat| summary(&heartbeat));
         assert_eq!(taken, Some(("0".to_owned(), 2)));
     }
 }

@@ -216,10 +216,13 @@ impl<'a> Forwarder<'a> {
 impl PendingForward {
     async fn wait(self) -> ForwardOutcome {
         match self {
-            Self::Normal(pending_write) => match pending_write.wait_until_durable().await {
-                true => ForwardOutcome::Stored,
-                false => ForwardOutcome::NotStored,
-            },
+            Self::Normal(pending_write) => {
+                if pending_write.wait_until_durable().await {
+                    ForwardOutcome::Stored
+                } else {
+                    ForwardOutcome::NotStored
+                }
+            }
             Self::Slow(client, pending) => match pending.wait().await {
                 Some(position) => ForwardOutcome::StoredInSlowTopic(client, position),
                 None => ForwardOutcome::NotStored,

@@ -1,7 +1,5 @@
 use super::*;
-use crate::record::RecorderInput;
 use bytes::Bytes;
-use kafka::header::deprecated;
 use protocol::DialectSettings;
 
 fn kafka_message(headers: &[(&str, &str)]) -> KafkaMessage {
