@@ -51,7 +51,8 @@ impl ResponseReceiver {
         };
         let client = topic.client.as_str();
         let size_bytes = message.payload.len();
-        let may_decode = size_bytes <= MAX_SMALL_MESSAGE_BYTES || self.budgets.is_within(client);
+        let is_within_budget = self.budgets.is_within(client);
+        let may_decode = size_bytes <= MAX_SMALL_MESSAGE_BYTES || is_within_budget;
         let is_response = may_decode
             && self.pending_responses.on_message(&InboundMessage {
                 topic: message.topic,
@@ -65,7 +66,9 @@ impl ResponseReceiver {
         if is_response {
             return MessageReaction::Continue;
         }
-        if self.budgets.charge(client, size_bytes).is_zero() {
+        // Once the client is over its budget, further messages are not charged. Otherwise the client would
+        // be over its budget for a long time after a flood.
+        if is_within_budget && self.budgets.charge(client, size_bytes).is_zero() {
             metrics::count_unexpected_response("ignored", client);
             MessageReaction::Continue
         } else {
@@ -77,6 +80,8 @@ impl ResponseReceiver {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use bytes::Bytes;
     use futures::FutureExt as _;
     use uuid::Uuid;
@@ -118,17 +123,20 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn client_over_its_budget_is_unsubscribed_and_other_clients_are_not() {
         let (receiver, _pending) = receiver();
-        let reactions = [(); 5].map(|()| receiver.on_message(message("a", "garbage")));
-        let expected = [
-            MessageReaction::Continue,
-            MessageReaction::Continue,
-            MessageReaction::Continue,
-            MessageReaction::Unsubscribe,
-            MessageReaction::Unsubscribe,
-        ];
-        assert_eq!(reactions, expected);
+        for number in 0..100 {
+            let expected = match number {
+                0..3 => MessageReaction::Continue,
+                _ => MessageReaction::Unsubscribe,
+            };
+            let reaction = receiver.on_message(message("a", "garbage"));
+            assert_eq!(reaction, expected, "message {number}");
+        }
         let other = receiver.on_message(message("b", "garbage"));
         assert_eq!(other, MessageReaction::Continue);
+        // The client is within its budget again soon after the flood.
+        tokio::time::advance(Duration::from_secs(2)).await;
+        let later = receiver.on_message(message("a", "garbage"));
+        assert_eq!(later, MessageReaction::Continue);
     }
 
     #[tokio::test(start_paused = true)]

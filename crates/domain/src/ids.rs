@@ -1,5 +1,6 @@
 //! Validated ids of clients, organizations and messages.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -55,6 +56,13 @@ impl ClientId {
     /// Returns the id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A map with client ids as keys can be searched by text. Both types have the same hash.
+impl Borrow<str> for ClientId {
+    fn borrow(&self) -> &str {
         &self.0
     }
 }

@@ -16,7 +16,8 @@ use super::consumer::offsets::{self, Offsets};
 use super::producer::DeliveredAt;
 use super::topics::count_partitions;
 
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Timeout of a request. It is short, because a shutdown waits for a running request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum time of one poll while messages are scanned.
 const POLL_TIMEOUT: Duration = Duration::from_millis(100);
 
@@ -62,6 +63,7 @@ impl GroupProgress {
         limit_prefetched_messages(&mut config);
         config
             .set("group.id", group)
+            .set("auto.offset.reset", "earliest")
             .set("enable.auto.commit", "false")
             .set("enable.partition.eof", "true");
         let client = create_client(&config)
@@ -82,8 +84,8 @@ impl GroupProgress {
         run_blocking(move || read_progress(&client, &topic)).await
     }
 
-    /// Reads all messages that the group has not processed, and passes the key and the position of each
-    /// message to `collect`. Messages that are produced during the scan are not read. Ends after
+    /// Reads the messages that the group has not processed, and passes the key and the position of each
+    /// message to `collect`. Ends at the messages that were the last ones when the scan started, after
     /// `time_limit`, and when the future is dropped.
     ///
     /// # Errors
@@ -120,27 +122,21 @@ impl GroupProgress {
             offsets::offset_list(&self.topic, &unread, None)
                 .and_then(|list| client.assign(&list))
                 .map_err(|error| error.to_string())?;
-            let may_continue = || Instant::now() < deadline && caller.strong_count() > 0;
-            while !unread.is_empty() && may_continue() {
-                match client.poll(POLL_TIMEOUT) {
-                    Some(Ok(message)) => {
-                        let position = DeliveredAt {
-                            partition: message.partition(),
-                            offset: message.offset(),
-                        };
-                        collect(&mut collected, message.key().unwrap_or_default(), position);
-                        let end = progress
-                            .get(&position.partition)
-                            .map_or(0, |partition| partition.end_offset);
-                        if position.offset + 1 >= end {
-                            unread.remove(&position.partition);
-                        }
+            while !unread.is_empty() && Instant::now() < deadline && caller.strong_count() > 0 {
+                let Some(event) = next_scan_event(&client)? else {
+                    continue;
+                };
+                let (partition, is_end) = match event {
+                    ScanEvent::Message(key, position) => {
+                        collect(&mut collected, &key, position);
+                        let end = progress.get(&position.partition).map(|it| it.end_offset);
+                        let is_end = end.is_none_or(|end| position.offset + 1 >= end);
+                        (position.partition, is_end)
                     }
-                    Some(Err(ClientError::PartitionEOF(partition))) => {
-                        unread.remove(&partition);
-                    }
-                    Some(Err(error)) => return Err(error.to_string()),
-                    None => {}
+                    ScanEvent::EndOfPartition(partition) => (partition, true),
+                };
+                if is_end {
+                    unread.remove(&partition);
                 }
             }
         }
@@ -152,6 +148,32 @@ impl GroupProgress {
     }
 }
 
+enum ScanEvent {
+    /// Key and position of a message.
+    Message(Vec<u8>, DeliveredAt),
+    /// All messages of this partition were read.
+    EndOfPartition(i32),
+}
+
+/// Waits for the next event. Returns `None` after [`POLL_TIMEOUT`].
+fn next_scan_event(client: &Client) -> Result<Option<ScanEvent>, String> {
+    match client.poll(POLL_TIMEOUT) {
+        Some(Ok(message)) => {
+            let position = DeliveredAt {
+                partition: message.partition(),
+                offset: message.offset(),
+            };
+            let key = message.key().unwrap_or_default().to_vec();
+            Ok(Some(ScanEvent::Message(key, position)))
+        }
+        Some(Err(ClientError::PartitionEOF(partition))) => {
+            Ok(Some(ScanEvent::EndOfPartition(partition)))
+        }
+        Some(Err(error)) => Err(error.to_string()),
+        None => Ok(None),
+    }
+}
+
 fn create_client(config: &ClientConfig) -> Result<Client, ClientError> {
     config.create_with_context(ErrorLogger)
 }
@@ -159,7 +181,7 @@ fn create_client(config: &ClientConfig) -> Result<Client, ClientError> {
 fn read_progress(client: &Client, topic: &str) -> Result<BTreeMap<i32, PartitionProgress>, String> {
     let count = count_partitions(client.client(), topic, REQUEST_TIMEOUT)?;
     let partitions: Vec<i32> = (0..).take(count).collect();
-    let group = offsets::fetch_group_offsets(client, topic, &partitions)?;
+    let group = offsets::fetch_group_offsets(client, topic, &partitions, REQUEST_TIMEOUT)?;
     let progress = group.partitions.iter().map(|(partition, offsets)| {
         let progress = PartitionProgress {
             next_offset: offsets.next_offset(),

@@ -51,7 +51,7 @@ pub(super) fn fetch_start_offsets(
     let GroupOffsets {
         topic_id,
         partitions,
-    } = fetch_group_offsets(client, topic, partitions)?;
+    } = fetch_group_offsets(client, topic, partitions, REQUEST_TIMEOUT)?;
     if expected_id.is_some() && expected_id != topic_id.as_ref() {
         return Ok(None);
     }
@@ -103,21 +103,19 @@ impl PartitionOffsets {
 }
 
 /// Requests the committed offsets of the client's consumer group, and the first and last offsets of
-/// the partitions.
+/// the partitions. Each of the requests takes at most `timeout`.
 pub(crate) fn fetch_group_offsets<C: ConsumerContext>(
     client: &impl rdkafka::consumer::Consumer<C>,
     topic: &str,
     partitions: &[i32],
+    timeout: Duration,
 ) -> Result<GroupOffsets, String> {
-    let topic_id = fetch_topic_id(client.client(), topic, REQUEST_TIMEOUT)?;
+    let topic_id = fetch_topic_id(client.client(), topic, timeout)?;
     let committed = client
-        .committed_offsets(
-            partition_list(topic, partitions, Offset::Invalid),
-            REQUEST_TIMEOUT,
-        )
+        .committed_offsets(partition_list(topic, partitions, Offset::Invalid), timeout)
         .map_err(|error| error.to_string())?;
-    let lowest = fetch_log_offsets(client, topic, partitions, Offset::Beginning)?;
-    let end = fetch_log_offsets(client, topic, partitions, Offset::End)?;
+    let lowest = fetch_log_offsets(client, topic, partitions, Offset::Beginning, timeout)?;
+    let end = fetch_log_offsets(client, topic, partitions, Offset::End, timeout)?;
     let partitions = partitions.iter().map(|partition| {
         let committed = committed.find_partition(topic, *partition);
         let committed = committed.map(|element| Committed {
@@ -206,7 +204,13 @@ pub(super) fn check_and_commit(
     commit_order
         .run(|| commit(client, topic, topic_id, offsets_to_commit))
         .unwrap_or_else(|| Err("the partitions were revoked".to_owned()))?;
-    let end_offsets = fetch_log_offsets(client, topic, assigned_partitions, Offset::End)?;
+    let end_offsets = fetch_log_offsets(
+        client,
+        topic,
+        assigned_partitions,
+        Offset::End,
+        REQUEST_TIMEOUT,
+    )?;
     Ok(CheckOutcome::Unchanged { end_offsets })
 }
 
@@ -250,10 +254,11 @@ fn fetch_log_offsets<C: ConsumerContext>(
     topic: &str,
     partitions: &[i32],
     position: Offset,
+    timeout: Duration,
 ) -> Result<Offsets, String> {
     // Kafka uses the numbers of the logical offsets also as special timestamps.
     let found = client
-        .offsets_for_times(partition_list(topic, partitions, position), REQUEST_TIMEOUT)
+        .offsets_for_times(partition_list(topic, partitions, position), timeout)
         .map_err(|error| error.to_string())?;
     let mut offsets = Offsets::new();
     for element in found.elements() {

@@ -6,6 +6,7 @@
 
 mod deferred_heartbeats;
 mod forwarding;
+mod qos0_filter;
 mod receive;
 mod slow_clients;
 mod slow_lane;

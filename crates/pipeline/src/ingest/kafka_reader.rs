@@ -386,6 +386,7 @@ impl<C: QueueConsumer> KafkaReader<C> {
         self.in_flight_messages += message_count;
         self.in_flight_bytes += byte_count;
         self.chunk_starts.insert((lease.partition, first_offset));
+        let pauses = self.limits.pauses_after_chunks;
         let outcome = async move {
             ChunkOutcome {
                 lease,
@@ -393,7 +394,9 @@ impl<C: QueueConsumer> KafkaReader<C> {
                 last_offset,
                 message_count,
                 byte_count,
-                is_durable: receipt.wait_until_durable().await.is_ok(),
+                is_durable: limits::run_with_pause(pauses, receipt.wait_until_durable())
+                    .await
+                    .is_ok(),
             }
         };
         self.chunks_in_flight.push(outcome.boxed());

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use domain::ClientId;
+use domain::{ClientId, Timestamp};
 use protocol::{ClientTopic, InboundMessage};
 
 /// Time from the first deferred heartbeat of a client until its latest heartbeat is forwarded.
@@ -58,8 +58,20 @@ impl DeferredHeartbeats {
         DeferOutcome::Deferred
     }
 
+    /// Replaces the stored heartbeat of a client by a later one. Returns false if none is stored. Unlike
+    /// [`defer`](Self::defer), this function allocates no memory.
+    pub fn replace(&mut self, client: &str, received_at: impl FnOnce() -> Timestamp) -> bool {
+        match self.by_client.get_mut(client) {
+            Some((_, heartbeat)) => {
+                heartbeat.message.received_at = received_at();
+                true
+            }
+            None => false,
+        }
+    }
+
     /// Removes the heartbeat of a client whose next message is forwarded.
-    pub fn take(&mut self, client: &ClientId) -> Option<DeferredHeartbeat> {
+    pub fn take(&mut self, client: &str) -> Option<DeferredHeartbeat> {
         if self.by_client.is_empty() {
             return None;
         }
@@ -99,7 +111,6 @@ mod tests {
 
     use super::*;
     use bytes::Bytes;
-    use domain::Timestamp;
 
     fn heartbeat(client: &str, second: i64) -> DeferredHeartbeat {
         DeferredHeartbeat {
@@ -136,8 +147,10 @@ mod tests {
         assert_eq!(heartbeats.defer(heartbeat("a", 1)), DeferOutcome::Deferred);
         tokio::time::advance(WINDOW / 2).await;
         heartbeats.defer(heartbeat("b", 2));
-        let replaced = heartbeats.defer(heartbeat("a", 3));
+        let replaced = heartbeats.defer(heartbeat("a", 2));
         assert_eq!(replaced, DeferOutcome::ReplacedEarlier);
+        assert!(heartbeats.replace("a", || Timestamp::from_second(3).unwrap()));
+        assert!(!heartbeats.replace("c", || Timestamp::from_second(3).unwrap()));
         assert_eq!(take_all_due(&mut heartbeats), []);
         tokio::time::advance(WINDOW / 2).await;
         // A later heartbeat does not extend the window, so a client cannot delay its own heartbeat.
@@ -151,12 +164,9 @@ mod tests {
     async fn a_heartbeat_that_was_taken_before_the_end_of_its_window_is_not_forwarded_again() {
         let mut heartbeats = DeferredHeartbeats::default();
         heartbeats.defer(heartbeat("a", 1));
-        let client = ClientId::new("a").unwrap();
-        let taken = heartbeats
-            .take(&client)
-            .map(|heartbeat| summary(&heartbeat));
+        let taken = heartbeats.take("a").map(|heartbeat| summary(&heartbeat));
         assert_eq!(taken, Some(("a".to_owned(), 1)));
-        assert!(heartbeats.take(&client).is_none());
+        assert!(heartbeats.take("a").is_none());
         tokio::time::advance(WINDOW / 2).await;
         heartbeats.defer(heartbeat("a", 2));
         tokio::time::advance(WINDOW / 2).await;
@@ -174,8 +184,7 @@ mod tests {
         assert_eq!(heartbeats.defer(heartbeat("x", 1)), DeferOutcome::Dropped);
         let replaced = heartbeats.defer(heartbeat("0", 2));
         assert_eq!(replaced, DeferOutcome::ReplacedEarlier);
-        let zero = ClientId::new("0").unwrap();
-        let taken = heartbeats.take(&zero).map(|heartbeat| summary(&heartbeat));
+        let taken = heartbeats.take("0").map(|heartbeat| summary(&heartbeat));
         assert_eq!(taken, Some(("0".to_owned(), 2)));
     }
 }

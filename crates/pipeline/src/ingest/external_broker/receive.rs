@@ -1,7 +1,8 @@
 //! Receives the messages of one connection, and applies the budgets of the clients.
 //!
 //! The budget of a client is charged before its message is parsed. QoS 1 messages over the budget are
-//! received and marked. QoS 0 messages over the budget are dropped, except the latest heartbeat.
+//! received and marked. QoS 0 messages over the budget are dropped, except the latest heartbeat
+//! (`qos0_filter`).
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -11,10 +12,11 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
 use super::IngestDeps;
-use super::deferred_heartbeats::{DeferOutcome, DeferredHeartbeat, DeferredHeartbeats};
+use super::deferred_heartbeats::DeferredHeartbeat;
+use super::qos0_filter::Qos0Filter;
 use crate::ingest::forward::{message_key, parse_topic_from_client};
 use crate::ingest::in_flight::{InFlightCounter, InFlightGuard, Qos0Budget, Qos0Guard};
-use crate::ingest::metrics::{DropReason, ReceiveCounters};
+use crate::ingest::metrics::DropReason;
 use mqtt::{Ack, EventLoop, MqttEvent};
 use protocol::{ClientTopic, InboundMessage};
 
@@ -35,11 +37,10 @@ pub(super) struct ReceivedMessage {
 /// Receives the messages of one connection.
 pub(super) struct Receiver {
     deps: Arc<IngestDeps>,
-    counters: ReceiveCounters,
     sender: mpsc::Sender<ReceivedMessage>,
     in_flight: InFlightCounter,
     qos0_budget: Qos0Budget,
-    deferred_heartbeats: DeferredHeartbeats,
+    qos0_filter: Arc<Qos0Filter>,
 }
 
 /// The receiver of the messages was dropped, because the connection ends.
@@ -49,10 +50,9 @@ impl Receiver {
     /// Creates a receiver that sends each message to `sender`.
     pub fn new(deps: Arc<IngestDeps>, sender: mpsc::Sender<ReceivedMessage>) -> Self {
         Self {
-            counters: ReceiveCounters::new(&deps.topics),
             in_flight: InFlightCounter::new(deps.message_budget.clone()),
             qos0_budget: Qos0Budget::new(deps.message_budget.clone()),
-            deferred_heartbeats: DeferredHeartbeats::default(),
+            qos0_filter: Arc::new(Qos0Filter::new(deps.clone())),
             deps,
             sender,
         }
@@ -108,19 +108,26 @@ impl Receiver {
 
     /// Waits for the next event, and forwards the heartbeats whose window ends meanwhile.
     async fn next_event(&mut self, event_loop: &mut EventLoop) -> Result<MqttEvent, Closed> {
-        let (deps, counters) = (self.deps.clone(), self.counters.clone());
-        let is_dropped =
-            |topic: &str, payload: &[u8]| is_over_budget(&deps, &counters, topic, payload);
+        let filter = self.qos0_filter.clone();
+        let is_dropped = |topic: &str, payload: &[u8]| filter.is_dropped(topic, payload);
         let mut next_event = pin!(event_loop.next_unless(is_dropped));
         loop {
-            let window_end = self.deferred_heartbeats.next_window_end();
+            let window_end = filter.deferred_heartbeats.lock().next_window_end();
             tokio::select! {
                 event = &mut next_event => return Ok(event),
                 () = sleep_until(window_end.unwrap_or_else(Instant::now)), if window_end.is_some() => {
-                    while let Some(heartbeat) = self.deferred_heartbeats.take_due() {
-                        self.send_heartbeat(heartbeat).await?;
-                    }
+                    self.send_due_heartbeats().await?;
                 }
+            }
+        }
+    }
+
+    async fn send_due_heartbeats(&self) -> Result<(), Closed> {
+        loop {
+            let heartbeat = self.qos0_filter.deferred_heartbeats.lock().take_due();
+            match heartbeat {
+                Some(heartbeat) => self.send_heartbeat(heartbeat).await?,
+                None => return Ok(()),
             }
         }
     }
@@ -135,7 +142,7 @@ impl Receiver {
     ) -> Result<(), Closed> {
         let client_topic = parse_topic_from_client(&self.deps.topics, &topic);
         let channel = client_topic.as_ref().map(|topic| topic.channel);
-        self.counters.count_received(channel);
+        self.qos0_filter.counters.count_received(channel);
         let message = InboundMessage {
             topic,
             payload,
@@ -146,10 +153,12 @@ impl Receiver {
             truncated_from: None,
         };
         let size_bytes = message.payload.len();
-        // A QoS 0 message with a payload was already charged.
-        let is_charged = ack.is_none() && size_bytes > 0;
-        let key = message_key(client_topic.as_ref(), &message);
-        let is_over_budget = !is_charged && !self.deps.client_budgets.try_charge(key, size_bytes);
+        let is_over_budget = if ack.is_some() {
+            let key = message_key(client_topic.as_ref(), &message);
+            !self.deps.client_budgets.try_charge(key, size_bytes)
+        } else {
+            self.qos0_filter.take_is_over_budget()
+        };
         let mut qos0_guard = None;
         if ack.is_none() {
             if !is_over_budget {
@@ -161,15 +170,18 @@ impl Receiver {
                 } else {
                     DropReason::BufferFull
                 };
-                self.drop_or_defer(client_topic.as_ref(), message, reason);
+                self.qos0_filter
+                    .drop_or_defer(client_topic, message, reason);
                 return Ok(());
             }
         }
-        if let Some(topic) = &client_topic
-            && let Some(heartbeat) = self.deferred_heartbeats.take(&topic.client)
-        {
+        if let Some(topic) = &client_topic {
             // The heartbeat was received before this message, so it is forwarded first.
-            self.send_heartbeat(heartbeat).await?;
+            let client = topic.client.as_str();
+            let heartbeat = self.qos0_filter.deferred_heartbeats.lock().take(client);
+            if let Some(heartbeat) = heartbeat {
+                self.send_heartbeat(heartbeat).await?;
+            }
         }
         let ack = ack.map(|ack| (ack, self.in_flight.add_message(message.payload.len())));
         self.send(ReceivedMessage {
@@ -183,50 +195,15 @@ impl Receiver {
         .await
     }
 
-    /// Defers a heartbeat. Drops any other message.
-    fn drop_or_defer(
-        &mut self,
-        topic: Option<&ClientTopic>,
-        message: InboundMessage,
-        reason: DropReason,
-    ) {
-        let heartbeat_topic = topic.filter(|topic| {
-            message.payload.is_empty()
-                && !message.retained
-                && protocol::is_response_or_heartbeat(topic.channel, &message.payload)
-        });
-        let Some(topic) = heartbeat_topic else {
-            let key = message_key(topic, &message);
-            self.counters.count_dropped(reason, key);
-            return;
-        };
-        let client = topic.client.as_str();
-        let heartbeat = DeferredHeartbeat {
-            topic: topic.clone(),
-            message,
-        };
-        match self.deferred_heartbeats.defer(heartbeat) {
-            DeferOutcome::Deferred => {}
-            DeferOutcome::ReplacedEarlier => {
-                self.counters
-                    .count_dropped(DropReason::LaterHeartbeat, client);
-            }
-            DeferOutcome::Dropped => self.counters.count_dropped(reason, client),
-        }
-    }
-
-    /// Sends a heartbeat, or defers it again if there is no memory for it.
-    async fn send_heartbeat(&mut self, heartbeat: DeferredHeartbeat) -> Result<(), Closed> {
-        let Some(qos0_guard) = self.qos0_budget.try_reserve(0) else {
-            self.deferred_heartbeats.defer(heartbeat);
-            return Ok(());
-        };
+    /// Sends a deferred heartbeat. If the memory for QoS 0 messages is used up, the heartbeat is sent
+    /// without a reservation: it is small, and a client has at most one.
+    async fn send_heartbeat(&self, heartbeat: DeferredHeartbeat) -> Result<(), Closed> {
         self.send(ReceivedMessage {
             message: heartbeat.message,
             topic: Some(heartbeat.topic),
             packet_id: 0,
             ack: None,
-            qos0_guard: Some(qos0_guard),
+            qos0_guard: self.qos0_budget.try_reserve(0),
             is_over_budget: false,
         })
         .await
@@ -235,29 +212,4 @@ impl Receiver {
     async fn send(&self, message: ReceivedMessage) -> Result<(), Closed> {
         self.sender.send(message).await.map_err(|_| Closed)
     }
-}
-
-/// Charges a QoS 0 message to the budget of its client. Returns whether the message is over the budget.
-/// Heartbeats are charged later, because the latest one is kept.
-///
-/// This function runs for each message of a flood, before anything else is done with the message.
-fn is_over_budget(
-    deps: &IngestDeps,
-    counters: &ReceiveCounters,
-    topic: &str,
-    payload: &[u8],
-) -> bool {
-    if payload.is_empty() {
-        return false;
-    }
-    let (channel, key) = match deps.topics.split(topic) {
-        Some((_, channel, client)) => (Some(channel), client),
-        None => (None, topic),
-    };
-    if deps.client_budgets.try_charge(key, payload.len()) {
-        return false;
-    }
-    counters.count_received(channel);
-    counters.count_dropped(DropReason::OverBudget, key);
-    true
 }

@@ -1,7 +1,14 @@
 //! Limits of a reader: the size of a chunk, and the messages in flight.
 
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
 use crate::record::QueueTopic;
 use service::ByteBudget;
+
+/// Maximum pause after a chunk. A chunk that had to wait for the database is not followed by a long pause.
+const MAX_PAUSE: Duration = Duration::from_millis(500);
 
 /// Limits of the reader of one topic.
 pub(super) struct ReaderLimits {
@@ -19,6 +26,9 @@ pub(super) struct ReaderLimits {
     /// Whether more bytes than `min_in_flight_bytes` may be in flight while the message budget has
     /// space.
     uses_message_budget: bool,
+    /// Whether a chunk counts as in flight for twice the time that the recorder needs for it. The reader
+    /// then uses at most half of the capacity of its writer.
+    pub pauses_after_chunks: bool,
 }
 
 impl ReaderLimits {
@@ -30,6 +40,7 @@ impl ReaderLimits {
                 max_in_flight_messages: 5_000,
                 min_in_flight_bytes: 8 * 1024 * 1024,
                 uses_message_budget: true,
+                pauses_after_chunks: false,
             },
             QueueTopic::Slow => Self {
                 max_chunk_messages: 200,
@@ -37,6 +48,7 @@ impl ReaderLimits {
                 max_in_flight_messages: 400,
                 min_in_flight_bytes: 512 * 1024,
                 uses_message_budget: false,
+                pauses_after_chunks: true,
             },
         }
     }
@@ -54,6 +66,17 @@ impl ReaderLimits {
         messages <= self.max_in_flight_messages / 2
             && (bytes <= self.min_in_flight_bytes / 2 || budget_has_space)
     }
+}
+
+/// Waits for `work`. If `pauses` is true, then waits for the same time again, but not longer than
+/// [`MAX_PAUSE`].
+pub(super) async fn run_with_pause<T>(pauses: bool, work: impl Future<Output = T>) -> T {
+    let started_at = Instant::now();
+    let result = work.await;
+    if pauses {
+        sleep(started_at.elapsed().min(MAX_PAUSE)).await;
+    }
+    result
 }
 
 #[cfg(test)]
@@ -81,5 +104,14 @@ mod tests {
         let slow = ReaderLimits::new(QueueTopic::Slow);
         assert!(!slow.is_full(10, MIB / 4, &budget));
         assert!(slow.has_capacity(10, MIB / 4, &budget));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pause_is_as_long_as_the_work_but_limited() {
+        for (work, pauses, expected) in [(100, true, 200), (100, false, 100), (5000, true, 5500)] {
+            let started_at = Instant::now();
+            run_with_pause(pauses, sleep(Duration::from_millis(work))).await;
+            assert_eq!(started_at.elapsed().as_millis(), expected);
+        }
     }
 }

@@ -118,3 +118,21 @@ fn operator_replay_header_is_read_by_its_current_and_deprecated_name() {
     }
     assert!(!is_operator_replay(&[TOPIC_HEADER]));
 }
+
+#[test]
+fn slow_topic_has_presence_messages_with_a_position_and_heartbeats_without_one() {
+    let data_topic = ("topic", "redhat/insights/me/data/out");
+    for (header, is_heartbeat) in [(TOPIC_HEADER, false), (data_topic, true)] {
+        let input = recorder_input(QueueTopic::Slow, &[header]);
+        let RecorderInput::Message {
+            position,
+            from_answers_topic,
+            ..
+        } = input
+        else {
+            panic!("{input:?}");
+        };
+        assert_eq!(from_answers_topic, is_heartbeat, "{header:?}");
+        assert_eq!(position.is_none(), is_heartbeat, "{header:?}");
+    }
+}
