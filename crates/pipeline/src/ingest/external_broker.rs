@@ -9,7 +9,7 @@ mod forwarding;
 mod qos0_filter;
 mod receive;
 mod slow_clients;
-mod slow_lane;
+mod slow_forwarder;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,8 +21,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use self::forwarding::Forwarder;
 use self::receive::{ReceivedMessage, Receiver};
-use self::slow_lane::SlowLane;
-pub use self::slow_lane::SlowTopic;
+use self::slow_forwarder::SlowForwarder;
+pub use self::slow_forwarder::SlowTopic;
 use super::ForwardDestination;
 use super::epoch::{ConnectionEpoch, EpochSource};
 use super::session_lease::SessionLease;
@@ -256,20 +256,20 @@ async fn forward_messages(
     started_sender: oneshot::Sender<()>,
     tasks: &TaskGroup,
 ) -> String {
-    let load_slow_lane = async {
+    let load_slow_forwarder = async {
         let slow_topic = deps.slow_topic.clone()?;
         let on_error = |error| *health.write() = Err(error);
-        Some(SlowLane::load(slow_topic, on_error).await)
+        Some(SlowForwarder::load(slow_topic, on_error).await)
     };
     // Meanwhile, the connection is polled. If another host takes over the session, this function
     // ends, and no message gets an epoch that is higher than the epoch of that host.
-    let slow_lane = tokio::select! {
-        (slow_lane, ()) = async { tokio::join!(load_slow_lane, epoch.wait()) } => slow_lane,
+    let slow_forwarder = tokio::select! {
+        (slow_forwarder, ()) = async { tokio::join!(load_slow_forwarder, epoch.wait()) } => slow_forwarder,
         () = tasks.cancelled() => return "shutting down".to_owned(),
     };
     // `send` fails only if the connection is being closed. That is not an error.
     let _ = started_sender.send(());
-    let forwarder = Forwarder::new(deps, handle, epoch, slow_lane);
+    let forwarder = Forwarder::new(deps, handle, epoch, slow_forwarder);
     forwarder.run(messages, tasks).await
 }
 

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use super::IngestDeps;
 use super::receive::ReceivedMessage;
 use super::slow_clients::{MessageCounts, SlowKey};
-use super::slow_lane::{PendingSlowMessage, Routed, SlowLane};
+use super::slow_forwarder::{PendingSlowMessage, Routed, SlowForwarder};
 use crate::ingest::epoch::ConnectionEpoch;
 use crate::ingest::forward::clears_retained_message;
 use crate::ingest::in_flight::{InFlightGuard, Qos0Guard};
@@ -30,7 +30,7 @@ pub(super) struct Forwarder<'a> {
     handle: &'a MqttHandle,
     epoch: ConnectionEpoch,
     /// `None` if all messages go to the normal topics or to the recorder.
-    slow_lane: Option<SlowLane>,
+    slow_forwarder: Option<SlowForwarder>,
     /// The messages in flight, in the order in which they were received.
     in_flight: FuturesOrdered<BoxFuture<'static, ForwardedMessage>>,
     counts: MessageCounts,
@@ -62,13 +62,13 @@ impl<'a> Forwarder<'a> {
         deps: &'a IngestDeps,
         handle: &'a MqttHandle,
         epoch: ConnectionEpoch,
-        slow_lane: Option<SlowLane>,
+        slow_forwarder: Option<SlowForwarder>,
     ) -> Self {
         Self {
             deps,
             handle,
             epoch,
-            slow_lane,
+            slow_forwarder,
             in_flight: FuturesOrdered::new(),
             counts: MessageCounts::default(),
         }
@@ -102,9 +102,9 @@ impl<'a> Forwarder<'a> {
                         () = &mut cancelled => break,
                     }
                 }
-                progress = next_check(&mut self.slow_lane) => {
-                    if let Some(slow_lane) = &mut self.slow_lane {
-                        slow_lane.on_checked(progress);
+                progress = next_check(&mut self.slow_forwarder) => {
+                    if let Some(slow_forwarder) = &mut self.slow_forwarder {
+                        slow_forwarder.on_checked(progress);
                     }
                     Ok(())
                 }
@@ -134,11 +134,11 @@ impl<'a> Forwarder<'a> {
         let pending_forward = if is_needless {
             PendingForward::Normal(PendingWrite::completed())
         } else {
-            let routed = match &mut self.slow_lane {
-                Some(slow_lane) => {
+            let routed = match &mut self.slow_forwarder {
+                Some(slow_forwarder) => {
                     let counts = self.counts;
                     let topic = topic.as_ref();
-                    slow_lane
+                    slow_forwarder
                         .route(topic, message, packet_id, is_over_budget, counts)
                         .await
                 }
@@ -171,8 +171,8 @@ impl<'a> Forwarder<'a> {
             ForwardOutcome::NotStored => return Err(ConnectionEnd("failed to forward a message")),
             ForwardOutcome::Stored => {}
             ForwardOutcome::StoredInSlowTopic(client, position) => {
-                if let Some(slow_lane) = &mut self.slow_lane {
-                    slow_lane.on_delivered(client, position);
+                if let Some(slow_forwarder) = &mut self.slow_forwarder {
+                    slow_forwarder.on_delivered(client, position);
                 }
             }
         }
@@ -180,8 +180,10 @@ impl<'a> Forwarder<'a> {
         if acknowledge(self.handle, forwarded.ack).await.is_err() {
             return Err(ConnectionEnd("connection closed"));
         }
-        if let Some(slow_lane) = &mut self.slow_lane {
-            slow_lane.release_held_messages(self.counts.durable).await;
+        if let Some(slow_forwarder) = &mut self.slow_forwarder {
+            slow_forwarder
+                .release_held_messages(self.counts.durable)
+                .await;
         }
         Ok(())
     }
@@ -190,8 +192,8 @@ impl<'a> Forwarder<'a> {
     /// connection. Received messages that were not forwarded are discarded without acknowledgement,
     /// so the broker redelivers these messages.
     async fn drain_and_disconnect(mut self, mut messages: mpsc::Receiver<ReceivedMessage>) {
-        if let Some(slow_lane) = &mut self.slow_lane {
-            slow_lane.discard_held_messages();
+        if let Some(slow_forwarder) = &mut self.slow_forwarder {
+            slow_forwarder.discard_held_messages();
         }
         loop {
             tokio::select! {
@@ -231,12 +233,12 @@ impl PendingForward {
     }
 }
 
-/// Waits for the next progress in the slow topic. Waits forever without a slow lane.
+/// Waits for the next progress in the slow topic. Waits forever without a slow topic.
 async fn next_check(
-    slow_lane: &mut Option<SlowLane>,
+    slow_forwarder: &mut Option<SlowForwarder>,
 ) -> Result<std::collections::BTreeMap<i32, kafka::PartitionProgress>, String> {
-    match slow_lane {
-        Some(slow_lane) => slow_lane.next_check().await,
+    match slow_forwarder {
+        Some(slow_forwarder) => slow_forwarder.next_check().await,
         None => std::future::pending().await,
     }
 }

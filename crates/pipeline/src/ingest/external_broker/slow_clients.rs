@@ -1,8 +1,8 @@
 //! The clients whose messages go through the slow topic.
 //!
 //! A client becomes slow when a message exceeds its budget. It then stays slow until everything that it
-//! has in the slow topic is recorded. So its messages are never in both lanes at the same time, and keep
-//! their order (docs/decisions/025-slow-topic.md):
+//! has in the slow topic is recorded. So its messages are never in the slow topic and in a normal topic
+//! at the same time, and keep their order (docs/decisions/025-slow-topic.md):
 //!
 //! - Before the first message of a client goes to the slow topic, all earlier messages of the connection
 //!   must be in Kafka. Until then, the messages of the client are held.
@@ -25,9 +25,9 @@ pub(super) const MAX_SLOW_CLIENTS: usize = 262_144;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct SlowKey(u64);
 
-/// The lane of a message.
+/// The route of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Lane {
+pub(super) enum Route {
     /// The ingress topic or the answers topic.
     Normal,
     /// The slow topic.
@@ -46,7 +46,7 @@ pub(super) enum Lane {
 /// Counts the messages of a connection.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct MessageCounts {
-    /// Number of messages that were passed on, in either lane.
+    /// Number of messages that were passed on, to any topic.
     pub forwarded: u64,
     /// Number of first messages that are all in Kafka.
     pub durable: u64,
@@ -154,21 +154,21 @@ impl SlowClients {
         self.clients.is_empty() && self.unknown_before.is_none()
     }
 
-    /// Selects the lane of the next message of the connection. Returns whether the client became slow,
+    /// Selects the route of the next message of the connection. Returns whether the client became slow,
     /// too.
-    pub fn select_lane(
+    pub fn select_route(
         &mut self,
         client: SlowKey,
         is_over_budget: bool,
         counts: MessageCounts,
-    ) -> (Lane, bool) {
+    ) -> (Route, bool) {
         if let Some(slow_client) = self.clients.get_mut(&client) {
-            return (slow_client.next_lane(), false);
+            return (slow_client.next_route(), false);
         }
         let is_unknown = self.unknown_before.is_some();
         let has_space = is_unknown || self.clients.len() < MAX_SLOW_CLIENTS;
         if !(is_unknown || is_over_budget) || !has_space {
-            return (Lane::Normal, false);
+            return (Route::Normal, false);
         }
         let must_hold = counts.durable < counts.forwarded;
         let slow_client = self.clients.entry(client).or_insert(SlowClient {
@@ -181,7 +181,7 @@ impl SlowClients {
             delivered_at_check: 0,
             is_next_first: true,
         });
-        (slow_client.next_lane(), true)
+        (slow_client.next_route(), true)
     }
 
     /// Notes that a held message is passed to the producer.
@@ -230,18 +230,18 @@ impl SlowClients {
 }
 
 impl SlowClient {
-    fn next_lane(&mut self) -> Lane {
+    fn next_route(&mut self) -> Route {
         self.pending_count += 1;
         let after_ingress = std::mem::take(&mut self.is_next_first);
         match &mut self.held {
             Some(held) => {
                 held.count += 1;
-                Lane::Held {
+                Route::Held {
                     durable_before: held.durable_before,
                     after_ingress,
                 }
             }
-            None => Lane::Slow { after_ingress },
+            None => Route::Slow { after_ingress },
         }
     }
 }

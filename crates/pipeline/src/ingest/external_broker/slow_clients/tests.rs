@@ -24,12 +24,12 @@ fn check(clients: &mut SlowClients, progress: &BTreeMap<i32, PartitionProgress>)
     clients.remove_recorded(progress);
 }
 
-fn slow(after_ingress: bool) -> Lane {
-    Lane::Slow { after_ingress }
+fn slow(after_ingress: bool) -> Route {
+    Route::Slow { after_ingress }
 }
 
-fn held(durable_before: u64, after_ingress: bool) -> Lane {
-    Lane::Held {
+fn held(durable_before: u64, after_ingress: bool) -> Route {
+    Route::Held {
         durable_before,
         after_ingress,
     }
@@ -39,34 +39,34 @@ fn held(durable_before: u64, after_ingress: bool) -> Lane {
 fn only_a_client_over_its_budget_becomes_slow_and_it_stays_slow_within_its_budget() {
     let mut clients = SlowClients::default();
     let idle = counts(5, 5);
-    assert_eq!(clients.select_lane(A, false, idle), (Lane::Normal, false));
-    assert_eq!(clients.select_lane(A, true, idle), (slow(true), true));
-    assert_eq!(clients.select_lane(A, false, idle), (slow(false), false));
-    assert_eq!(clients.select_lane(B, false, idle), (Lane::Normal, false));
+    assert_eq!(clients.select_route(A, false, idle), (Route::Normal, false));
+    assert_eq!(clients.select_route(A, true, idle), (slow(true), true));
+    assert_eq!(clients.select_route(A, false, idle), (slow(false), false));
+    assert_eq!(clients.select_route(B, false, idle), (Route::Normal, false));
 }
 
 #[test]
 fn first_messages_are_held_until_all_earlier_messages_are_in_kafka() {
     let mut clients = SlowClients::default();
-    let (lane, _) = clients.select_lane(A, true, counts(7, 4));
-    assert_eq!(lane, held(7, true));
+    let (route, _) = clients.select_route(A, true, counts(7, 4));
+    assert_eq!(route, held(7, true));
     // The later messages follow the first one, also if the earlier messages are durable meanwhile.
-    let (lane, _) = clients.select_lane(A, true, counts(9, 9));
-    assert_eq!(lane, held(7, false));
+    let (route, _) = clients.select_route(A, true, counts(9, 9));
+    assert_eq!(route, held(7, false));
     clients.on_released(A);
-    let (lane, _) = clients.select_lane(A, true, counts(10, 9));
-    assert_eq!(lane, held(7, false));
+    let (route, _) = clients.select_route(A, true, counts(10, 9));
+    assert_eq!(route, held(7, false));
     clients.on_released(A);
     clients.on_released(A);
-    let (lane, _) = clients.select_lane(A, true, counts(11, 9));
-    assert_eq!(lane, slow(false));
+    let (route, _) = clients.select_route(A, true, counts(11, 9));
+    assert_eq!(route, slow(false));
 }
 
 #[test]
 fn client_returns_when_its_last_message_is_recorded() {
     let mut clients = SlowClients::default();
-    clients.select_lane(A, true, counts(0, 0));
-    clients.select_lane(A, true, counts(1, 0));
+    clients.select_route(A, true, counts(0, 0));
+    clients.select_route(A, true, counts(1, 0));
     clients.on_delivered(A, at(3, 10));
     // The second message is not in Kafka yet.
     check(&mut clients, &progress(3, 11, 11));
@@ -77,14 +77,14 @@ fn client_returns_when_its_last_message_is_recorded() {
     check(&mut clients, &progress(3, 12, 12));
     assert!(clients.is_empty());
     // After its return, the client starts again with a marked message.
-    let (lane, _) = clients.select_lane(A, true, counts(2, 2));
-    assert_eq!(lane, slow(true));
+    let (route, _) = clients.select_route(A, true, counts(2, 2));
+    assert_eq!(route, slow(true));
 }
 
 #[test]
 fn messages_of_a_deleted_topic_do_not_keep_a_client_slow() {
     let mut clients = SlowClients::default();
-    clients.select_lane(A, true, counts(0, 0));
+    clients.select_route(A, true, counts(0, 0));
     clients.on_delivered(A, at(3, 500));
     check(&mut clients, &progress(3, 2, 2));
     assert!(clients.is_empty());
@@ -93,7 +93,7 @@ fn messages_of_a_deleted_topic_do_not_keep_a_client_slow() {
 #[test]
 fn check_that_started_before_a_delivery_does_not_let_the_client_return() {
     let mut clients = SlowClients::default();
-    clients.select_lane(A, true, counts(0, 0));
+    clients.select_route(A, true, counts(0, 0));
     clients.on_check_started();
     clients.on_delivered(A, at(3, 10));
     // The partition was empty when the check read its end.
@@ -113,9 +113,12 @@ fn new_connection_continues_with_the_clients_that_have_unrecorded_messages() {
         progress: progress(0, 4, 6),
         is_incomplete: false,
     });
-    assert_eq!(clients.select_lane(B, false, counts(3, 0)).0, Lane::Normal);
-    // No message of this connection is in another lane, so the message is not held.
-    assert_eq!(clients.select_lane(A, false, counts(3, 0)).0, slow(true));
+    assert_eq!(
+        clients.select_route(B, false, counts(3, 0)).0,
+        Route::Normal
+    );
+    // No message of this connection is in another topic, so the message is not held.
+    assert_eq!(clients.select_route(A, false, counts(3, 0)).0, slow(true));
     clients.on_delivered(A, at(0, 6));
     check(&mut clients, &progress(0, 6, 7));
     assert_eq!(clients.len(), 1);
@@ -131,24 +134,27 @@ fn after_an_incomplete_scan_all_clients_are_slow_until_the_old_messages_are_reco
         is_incomplete: true,
     });
     assert!(!clients.is_empty());
-    assert_eq!(clients.select_lane(B, false, counts(0, 0)).0, slow(true));
+    assert_eq!(clients.select_route(B, false, counts(0, 0)).0, slow(true));
     clients.on_delivered(B, at(0, 6));
     check(&mut clients, &progress(0, 6, 7));
-    assert_eq!(clients.select_lane(A, false, counts(1, 1)).0, Lane::Normal);
+    assert_eq!(
+        clients.select_route(A, false, counts(1, 1)).0,
+        Route::Normal
+    );
     // Client B has a message in the slow topic that is not recorded.
-    assert_eq!(clients.select_lane(B, false, counts(2, 2)).0, slow(false));
+    assert_eq!(clients.select_route(B, false, counts(2, 2)).0, slow(false));
 }
 
 #[test]
 fn number_of_slow_clients_is_limited() {
     let mut clients = SlowClients::default();
     for number in 0..MAX_SLOW_CLIENTS as u64 {
-        clients.select_lane(SlowKey(number), true, counts(0, 0));
+        clients.select_route(SlowKey(number), true, counts(0, 0));
     }
-    let (lane, _) = clients.select_lane(SlowKey(u64::MAX), true, counts(0, 0));
-    assert_eq!(lane, Lane::Normal);
-    let (lane, _) = clients.select_lane(SlowKey(0), false, counts(0, 0));
-    assert_eq!(lane, slow(false));
+    let (route, _) = clients.select_route(SlowKey(u64::MAX), true, counts(0, 0));
+    assert_eq!(route, Route::Normal);
+    let (route, _) = clients.select_route(SlowKey(0), false, counts(0, 0));
+    assert_eq!(route, slow(false));
 }
 
 #[test]
@@ -163,5 +169,8 @@ fn too_many_keys_in_the_slow_topic_make_all_clients_slow() {
         is_incomplete: false,
     });
     let last = SlowKey(MAX_SLOW_CLIENTS as u64);
-    assert_eq!(clients.select_lane(last, false, counts(0, 0)).0, slow(true));
+    assert_eq!(
+        clients.select_route(last, false, counts(0, 0)).0,
+        slow(true)
+    );
 }

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
 use super::slow_clients::{
-    Lane, MessageCounts, ScannedClients, SlowClients, SlowKey, SlowKeyHasher,
+    MessageCounts, Route, ScannedClients, SlowClients, SlowKey, SlowKeyHasher,
 };
 use crate::ingest::forward::{Delivery, OwnHeaders, message_key, produce};
 use crate::ingest::metrics;
@@ -37,8 +37,8 @@ pub struct SlowTopic {
 
 type CheckResult = Result<BTreeMap<i32, PartitionProgress>, String>;
 
-/// The slow lane of one connection.
-pub(super) struct SlowLane {
+/// Forwards the messages of the slow clients of one connection.
+pub(super) struct SlowForwarder {
     topic: SlowTopic,
     hasher: SlowKeyHasher,
     clients: SlowClients,
@@ -63,7 +63,7 @@ struct SlowMessage {
     own_headers: OwnHeaders,
 }
 
-/// A message in the slow lane.
+/// A message for the slow topic.
 pub(super) enum PendingSlowMessage {
     Produced(Delivery),
     Held(oneshot::Receiver<Delivery>),
@@ -73,11 +73,11 @@ pub(super) enum PendingSlowMessage {
 pub(super) enum Routed {
     /// The message goes to the normal topics.
     Normal(InboundMessage),
-    /// The message is in the slow lane.
+    /// The message goes to the slow topic.
     Slow(SlowKey, PendingSlowMessage),
 }
 
-impl SlowLane {
+impl SlowForwarder {
     /// Reads which clients have unrecorded messages in the slow topic. Retries until it succeeds. Calls
     /// `on_error` after each failure.
     pub async fn load(topic: SlowTopic, mut on_error: impl FnMut(String)) -> Self {
@@ -126,7 +126,7 @@ impl SlowLane {
         }
     }
 
-    /// Selects the lane of a message, and produces or holds a message in the slow lane.
+    /// Selects the route of a message, and produces or holds a message for the slow topic.
     pub async fn route(
         &mut self,
         topic: Option<&ClientTopic>,
@@ -137,15 +137,15 @@ impl SlowLane {
     ) -> Routed {
         let key = message_key(topic, &message);
         let client = self.hasher.key(key.as_bytes());
-        let (lane, became_slow) = self.clients.select_lane(client, is_over_budget, counts);
+        let (route, became_slow) = self.clients.select_route(client, is_over_budget, counts);
         if became_slow {
             metrics::set_slow_clients(self.clients.len());
             metrics::log_slow_client(key);
         }
-        let (after_ingress, durable_before) = match lane {
-            Lane::Normal => return Routed::Normal(message),
-            Lane::Slow { after_ingress } => (after_ingress, None),
-            Lane::Held {
+        let (after_ingress, durable_before) = match route {
+            Route::Normal => return Routed::Normal(message),
+            Route::Slow { after_ingress } => (after_ingress, None),
+            Route::Held {
                 after_ingress,
                 durable_before,
             } => (after_ingress, Some(durable_before)),
