@@ -41,6 +41,17 @@ pub struct Service {
     env_vars: Vec<(String, String)>,
 }
 
+/// The ports of Mosquitto that require client certificates.
+#[derive(Clone, Copy)]
+pub struct MosquittoTlsPorts {
+    /// MQTT over TLS, for clients.
+    pub clients: u16,
+    /// MQTT over TLS, for the connector.
+    pub connector: u16,
+    /// MQTT over WebSocket with TLS (`wss`), for clients.
+    pub websocket_clients: u16,
+}
+
 impl Service {
     pub async fn start_postgres() -> Self {
         Self::start("postgres", vec![], vec![]).await
@@ -76,17 +87,22 @@ impl Service {
         Self::start("mosquitto", vec![], vec![]).await
     }
 
-    /// Starts Mosquitto with two listeners that require client certificates. Returns the server,
-    /// the port for clients, and the port for the connector.
-    pub async fn start_mosquitto_with_tls(certs_dir: &Path) -> (Self, u16, u16) {
-        let (client_port, connector_port) = (free_port(), free_port());
+    /// Starts Mosquitto with three further listeners that require client certificates. Returns the
+    /// server and the ports.
+    pub async fn start_mosquitto_with_tls(certs_dir: &Path) -> (Self, MosquittoTlsPorts) {
+        let ports = MosquittoTlsPorts {
+            clients: free_port(),
+            connector: free_port(),
+            websocket_clients: free_port(),
+        };
         let extra_args = vec![
-            client_port.to_string(),
+            ports.clients.to_string(),
             certs_dir.display().to_string(),
-            connector_port.to_string(),
+            ports.connector.to_string(),
+            ports.websocket_clients.to_string(),
         ];
         let service = Self::start("mosquitto", extra_args, vec![]).await;
-        (service, client_port, connector_port)
+        (service, ports)
     }
 
     async fn start(

@@ -23,6 +23,7 @@ mod inventory;
 mod inventory_reports;
 mod lookup_outages;
 mod operator_commands;
+mod paho;
 mod property_tests;
 mod recording;
 mod rest;

@@ -1,113 +1,16 @@
 //! Tests of third-party MQTT clients with the embedded broker: paho from PyPI and the Mosquitto
 //! clients from Debian. `dev/prepare test` installs these clients.
 
-use std::path::Path;
 use std::process::Stdio;
 
-use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use serde_json::json;
+use tokio::process::Command;
 use tokio::time::timeout;
 
+use crate::paho::{PahoClient, PahoOptions};
 use test_support::connector::DEFAULT_ORG_ID;
 use test_support::mqtt::{control_out_topic, data_in_topic, offline_message, online_message};
 use test_support::{CONDITION_TIMEOUT, Certs, Connector, unique_id};
-
-/// A process that runs `paho_client.py` in `tests/clients`. It reads commands from stdin and writes
-/// events to stdout.
-struct PahoClient {
-    child: Child,
-    stdin: Option<ChildStdin>,
-    stdout_lines: Lines<BufReader<ChildStdout>>,
-}
-
-/// How paho connects to the broker.
-#[derive(Clone, Copy)]
-struct PahoOptions<'a> {
-    address: &'a str,
-    /// MQTT version: "3.1", "3.1.1" or "5".
-    protocol: &'a str,
-    /// "tcp" or "websockets".
-    transport: &'a str,
-    /// Certificates for TLS. The client uses the certificate with its id.
-    certs: Option<&'a Certs>,
-}
-
-impl PahoClient {
-    fn start(client_id: &str, options: PahoOptions<'_>) -> Self {
-        let PahoOptions {
-            address,
-            protocol,
-            transport,
-            certs: tls,
-        } = options;
-        let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
-        let (host, port) = address.rsplit_once(':').unwrap();
-        let mut command = Command::new(root.join("target/venv/bin/python"));
-        command
-            .arg(root.join("crates/cloud-connector/tests/clients/paho_client.py"))
-            .args(["--host", if tls.is_some() { "localhost" } else { host }])
-            .args([
-                "--port",
-                port,
-                "--client-id",
-                client_id,
-                "--protocol",
-                protocol,
-                "--transport",
-                transport,
-            ])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true);
-        if let Some(certs) = tls {
-            command.arg("--cafile").arg(certs.file_path("ca.pem"));
-            command
-                .arg("--certfile")
-                .arg(certs.file_path(&format!("{client_id}.pem")));
-            command
-                .arg("--keyfile")
-                .arg(certs.file_path(&format!("{client_id}.key")));
-        }
-        let mut child = command
-            .spawn()
-            .expect("target/venv is missing; run `dev/prepare test`");
-        Self {
-            stdin: child.stdin.take(),
-            stdout_lines: BufReader::new(child.stdout.take().unwrap()).lines(),
-            child,
-        }
-    }
-
-    /// Reads events until an event has this name. Returns the event.
-    async fn wait_for_event(&mut self, event_name: &str) -> Value {
-        let read_events = async {
-            loop {
-                let line = self.stdout_lines.next_line().await.unwrap();
-                let line =
-                    line.unwrap_or_else(|| panic!("paho exited before the event {event_name}"));
-                let event: Value = serde_json::from_str(&line).unwrap();
-                if event["event"] == event_name {
-                    return event;
-                }
-                assert!(event["event"] != "failed", "{event}");
-            }
-        };
-        timeout(CONDITION_TIMEOUT, read_events)
-            .await
-            .unwrap_or_else(|_| panic!("timed out waiting for the event {event_name}"))
-    }
-
-    async fn send_command(&mut self, command: Value) {
-        let line = format!("{command}\n");
-        self.stdin
-            .as_mut()
-            .unwrap()
-            .write_all(line.as_bytes())
-            .await
-            .unwrap();
-    }
-}
 
 /// Sends a message to the client, checks that forbidden actions are rejected, and lets the client
 /// exit without DISCONNECT.
@@ -163,8 +66,7 @@ async fn run_paho_lifecycle(
     assert_eq!(paho.wait_for_event("published").await["reason_code"], 0);
 
     // The process exits without DISCONNECT, so the broker publishes the last will.
-    drop(paho.stdin.take());
-    paho.child.wait().await.unwrap();
+    paho.exit_without_disconnect().await;
     connector.wait_until_disconnected(client_id).await;
 }
 

@@ -106,10 +106,10 @@ async fn a_client_can_use_only_the_topics_of_the_common_name_of_its_certificate(
     let certs = Certs::init(folder.path()).await;
     let (client_id, other_id) = (unique_id("certified"), unique_id("other"));
     certs.issue_client_certificate(&client_id).await;
-    let (mosquitto, client_port, _) = Service::start_mosquitto_with_tls(&certs.file_path("")).await;
+    let (mosquitto, ports) = Service::start_mosquitto_with_tls(&certs.file_path("")).await;
     let cluster = Cluster::with_services(mosquitto, None, None).await;
     let process = cluster.start(&[]).await;
-    let address = format!("127.0.0.1:{client_port}");
+    let address = format!("127.0.0.1:{}", ports.clients);
     // The client connects with a client id that differs from the common name of its certificate.
     // The client may use only the topics of the common name.
     let config = certs.client_tls_config(Some(&client_id));

@@ -79,8 +79,7 @@ async fn doctor_reports_each_broker_and_kafka_problem_with_its_fix() {
     let folder = tempfile::tempdir().unwrap();
     let certs = Certs::init(folder.path()).await;
     certs.issue_client_certificate("cloud-connector").await;
-    let (_mosquitto, _, service_port) =
-        Service::start_mosquitto_with_tls(&certs.file_path("")).await;
+    let (_mosquitto, ports) = Service::start_mosquitto_with_tls(&certs.file_path("")).await;
     let other_dir = tempfile::tempdir().unwrap();
     let other_certs = Certs::init(other_dir.path()).await;
     let cluster = cluster
@@ -88,7 +87,7 @@ async fn doctor_reports_each_broker_and_kafka_problem_with_its_fix() {
             "kafka.brokers",
             format!("127.0.0.1:{}", services::shared_services().await.kafka_port),
         )
-        .set("mqtt.url", format!("mqtts://localhost:{service_port}"))
+        .set("mqtt.url", format!("mqtts://localhost:{}", ports.connector))
         .set("mqtt.ca", other_certs.file_path("ca.pem").display())
         .set(
             "mqtt.certificate",

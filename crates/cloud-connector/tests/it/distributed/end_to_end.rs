@@ -85,11 +85,10 @@ async fn client_connects_receives_a_message_and_disconnects_over_mtls() {
     let client_id = unique_id("dist-tls");
     certs.issue_client_certificate(&client_id).await;
     certs.issue_client_certificate("cloud-connector").await;
-    let (mosquitto, client_port, service_port) =
-        Service::start_mosquitto_with_tls(&certs.file_path("")).await;
+    let (mosquitto, ports) = Service::start_mosquitto_with_tls(&certs.file_path("")).await;
     let cluster = Cluster::with_services(mosquitto, None, None)
         .await
-        .set("mqtt.url", format!("mqtts://localhost:{service_port}"))
+        .set("mqtt.url", format!("mqtts://localhost:{}", ports.connector))
         .set("mqtt.username", "")
         .set("mqtt.password", "")
         .set("mqtt.ca", certs.file_path("ca.pem").display())
@@ -106,7 +105,7 @@ async fn client_connects_receives_a_message_and_disconnects_over_mtls() {
         .args([
             "simulate",
             "--mqtt",
-            &format!("localhost:{client_port}"),
+            &format!("localhost:{}", ports.clients),
             "--id",
             &client_id,
             "--ca",

@@ -5,6 +5,7 @@ mod adoption;
 mod doctor;
 mod end_to_end;
 mod mosquitto_limits;
+mod paho_behind_mosquitto;
 mod rebalance;
 mod restarts;
 mod tls_and_sasl;

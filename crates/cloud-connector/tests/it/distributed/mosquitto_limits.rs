@@ -25,7 +25,7 @@ async fn a_client_that_publishes_to_forbidden_topics_stays_connected() {
     let certs = Certs::init(folder.path()).await;
     let client_id = unique_id("forbidden");
     certs.issue_client_certificate(&client_id).await;
-    let (mosquitto, tls_port, _) = Service::start_mosquitto_with_tls(&certs.file_path("")).await;
+    let (mosquitto, ports) = Service::start_mosquitto_with_tls(&certs.file_path("")).await;
 
     let address = format!("127.0.0.1:{}", mosquitto.port);
     for connect in [
@@ -36,7 +36,7 @@ async fn a_client_that_publishes_to_forbidden_topics_stays_connected() {
         publish_to_forbidden_topics(&mut client, &client_id).await;
     }
     let config = certs.client_tls_config(Some(&client_id));
-    let address = format!("127.0.0.1:{tls_port}");
+    let address = format!("127.0.0.1:{}", ports.clients);
     let mut client = RawClient::connect_tls(&address, config).await.unwrap();
     assert_eq!(client.send_connect(&Connect::new(&client_id)).await, 0);
     publish_to_forbidden_topics(&mut client, &client_id).await;
