@@ -144,19 +144,30 @@ impl Deployment {
         let (world, connector) = (&self.world, &self.connector);
         let plan = &connector.plan;
         let mut skews = plan.clock_skews.iter().copied();
-        let with_skew = |skew| ProcessPlan {
+        let mut process_plan = || ProcessPlan {
             crash_percent: plan.crash_percent,
-            max_points_before_crash: plan.max_points_before_crash,
-            clock_skews: vec![skew],
+            pause_percent: plan.pause_percent,
+            max_points_before_fault: plan.max_points_before_fault,
+            clock_skews: vec![skews.next().unwrap_or(0)],
         };
-        let mut process_plan = || with_skew(skews.next().unwrap_or(0));
         let ingest_processes = INGEST_NAMES.iter().zip(plan.ingest_clock_skews);
         for (name, skew) in ingest_processes.take(plan.ingest_processes) {
             let ingest = self.ingest.clone();
+            let ingest_plan = ProcessPlan {
+                crash_percent: plan.crash_percent,
+                // A paused process can write its messages late.
+                pause_percent: if plan.has_late_ingest {
+                    plan.pause_percent
+                } else {
+                    0
+                },
+                max_points_before_fault: plan.max_points_before_fault,
+                clock_skews: vec![skew],
+            };
             let process = process::spawn(
                 world,
                 name,
-                with_skew(skew),
+                ingest_plan,
                 Arc::new(move |process, group, tasks| {
                     ingest::start(&ingest, process, group, tasks);
                 }),

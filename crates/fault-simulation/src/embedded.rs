@@ -104,7 +104,8 @@ impl Deployment {
         let plan = &self.connector.plan;
         let process_plan = ProcessPlan {
             crash_percent: plan.crash_percent,
-            max_points_before_crash: plan.max_points_before_crash,
+            pause_percent: plan.pause_percent,
+            max_points_before_fault: plan.max_points_before_fault,
             // The clock of the host is set to another time while the process is down.
             clock_skews: plan.clock_skews.clone(),
         };

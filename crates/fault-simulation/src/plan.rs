@@ -122,7 +122,8 @@ pub struct Plan {
     pub writers: usize,
     pub caches_tenants: bool,
     pub crash_percent: u64,
-    pub max_points_before_crash: u64,
+    pub pause_percent: u64,
+    pub max_points_before_fault: u64,
     /// Clock differences of the `ingest` processes, in seconds.
     pub ingest_clock_skews: [i64; 2],
     /// Clock differences of the other processes, in seconds.
@@ -148,7 +149,7 @@ impl Plan {
         let mut clients: Vec<ClientPlan> = (0..client_count)
             .map(|number| client_plan(random, number, fault_duration))
             .collect();
-        let is_embedded = false;
+        let is_embedded = chance(random, 25);
         if is_embedded {
             for step in clients.iter_mut().flat_map(|client| &mut client.steps) {
                 step.action = action_for_embedded_deployment(step.action);
@@ -194,7 +195,8 @@ impl Plan {
             writers: random.usize(1..=2),
             caches_tenants: random.bool(),
             crash_percent: random.choice([0, 30, 80]).unwrap_or(0),
-            max_points_before_crash: random.choice([20, 100, 400]).unwrap_or(100),
+            pause_percent: random.choice([0, 20, 60]).unwrap_or(0),
+            max_points_before_fault: random.choice([20, 100, 400]).unwrap_or(100),
             ingest_clock_skews,
             clock_skews,
             allows_messages_without_stamp,

@@ -37,40 +37,64 @@ pub struct Process {
     /// Number of fault points until the process crashes. `None` if it does not crash at a fault
     /// point.
     points_until_crash: Mutex<Option<u64>>,
+    /// Number of fault points until the process pauses. `None` if it does not pause at a fault point.
+    points_until_pause: Mutex<Option<u64>>,
 }
 
 impl Process {
-    fn new(
-        world: &Arc<World>,
-        name: String,
-        clock: Arc<dyn Clock>,
-        crash_after: Option<u64>,
-    ) -> Self {
+    fn new(world: &Arc<World>, name: String, clock: Arc<dyn Clock>, plan: &ProcessPlan) -> Self {
+        let random_point = |percent| {
+            let is_selected = !world.is_healed() && world.chance(percent);
+            is_selected.then(|| world.between(0..=plan.max_points_before_fault))
+        };
         Self {
             name,
             clock,
             world: world.clone(),
             status: watch::Sender::new(Status::Running),
-            points_until_crash: Mutex::new(crash_after),
+            points_until_crash: Mutex::new(random_point(plan.crash_percent)),
+            points_until_pause: Mutex::new(random_point(plan.pause_percent)),
         }
     }
 
     /// A point at which the process can crash or pause. A dead process waits forever.
     pub async fn fault_point(&self) {
-        if self.must_crash() {
+        if self.is_reached(&self.points_until_crash) {
             self.world.trace(None, format!("{} crashes", self.name));
             self.world.count("crashes at a fault point");
             self.set_status(Status::Dead);
+        }
+        if self.is_reached(&self.points_until_pause) {
+            // A pause at a random time would rarely hit a process that has just prepared a request.
+            let duration = self.world.millis(1000..=20_000);
+            self.world.count("pauses at a fault point");
+            // The caller may drop this future during the pause.
+            tokio::spawn(self.begin_pause(duration));
         }
         let mut status = self.status.subscribe();
         let _ = status.wait_for(|status| *status == Status::Running).await;
     }
 
-    fn must_crash(&self) -> bool {
+    /// Stops all tasks of the process, as after SIGSTOP. The returned future waits for this time, and
+    /// then resumes the process.
+    fn begin_pause(&self, duration: Duration) -> impl Future<Output = ()> + use<> {
+        let (name, world) = (self.name.clone(), self.world.clone());
+        let status = self.status.clone();
+        world.trace(None, format!("{name} pauses for {duration:?}"));
+        set_status(&status, &world, Status::Paused);
+        async move {
+            sleep(duration).await;
+            world.trace(None, format!("{name} resumes"));
+            set_status(&status, &world, Status::Running);
+        }
+    }
+
+    /// Counts down to a fault. Returns whether the fault must happen now.
+    fn is_reached(&self, points: &Mutex<Option<u64>>) -> bool {
         if self.world.is_healed() || *self.status.borrow() != Status::Running {
             return false;
         }
-        let mut points = self.points_until_crash.lock();
+        let mut points = points.lock();
         match &mut *points {
             Some(0) => {
                 *points = None;
@@ -99,15 +123,20 @@ impl Process {
     }
 
     fn set_status(&self, new_status: Status) {
-        self.status.send_if_modified(|status| {
-            let may_change = *status != Status::Dead && *status != new_status;
-            if may_change {
-                *status = new_status;
-            }
-            may_change
-        });
-        self.world.notify();
+        set_status(&self.status, &self.world, new_status);
     }
+}
+
+/// Changes the status of a process that is not dead.
+fn set_status(status: &watch::Sender<Status>, world: &World, new_status: Status) {
+    status.send_if_modified(|status| {
+        let may_change = *status != Status::Dead && *status != new_status;
+        if may_change {
+            *status = new_status;
+        }
+        may_change
+    });
+    world.notify();
 }
 
 /// A fault of a process.
@@ -127,8 +156,10 @@ pub enum ProcessFault {
 pub struct ProcessPlan {
     /// Probability, in percent, that a run crashes at a random fault point.
     pub crash_percent: u64,
-    /// Maximum number of fault points before the crash.
-    pub max_points_before_crash: u64,
+    /// Probability, in percent, that a run pauses at a random fault point.
+    pub pause_percent: u64,
+    /// Maximum number of fault points before the crash, and before the pause.
+    pub max_points_before_fault: u64,
     /// Difference of the clock in each run, in seconds. After the last run, the list repeats.
     pub clock_skews: Vec<i64>,
 }
@@ -170,10 +201,8 @@ async fn supervise(
 ) {
     let mut clock_skews = plan.clock_skews.iter().cycle();
     for run in 1.. {
-        let crash_after = (!world.is_healed() && world.chance(plan.crash_percent))
-            .then(|| world.between(0..=plan.max_points_before_crash));
         let clock = world.clock(clock_skews.next().copied().unwrap_or(0));
-        let process = Process::new(&world, format!("{name}#{run}"), clock, crash_after);
+        let process = Process::new(&world, format!("{name}#{run}"), clock, &plan);
         let process = Arc::new(process);
         world.trace(None, format!("{} starts", process.name));
         let down_time = run_until_stopped(&world, &process, &start_tasks, &mut faults).await;
@@ -205,12 +234,8 @@ async fn run_until_stopped(
         };
         match fault {
             Some(ProcessFault::Pause(duration)) => {
-                world.trace(None, format!("{} pauses for {duration:?}", process.name));
-                world.count("pauses");
-                process.set_status(Status::Paused);
-                sleep(duration).await;
-                world.trace(None, format!("{} resumes", process.name));
-                process.set_status(Status::Running);
+                world.count("pauses at a random time");
+                process.begin_pause(duration).await;
             }
             Some(ProcessFault::Restart) => {
                 world.trace(None, format!("{} shuts down", process.name));
