@@ -132,7 +132,7 @@ bench-memory: ## Measure memory under attacks with large messages and lists (PAR
 	cargo bench --locked --bench memory --no-run
 	dev/with-services cargo bench --locked --bench memory -- $(PARTS)
 
-bench-fairness: ## Measure clients and callers while others misbehave (PARTS="embedded distributed" selects parts)
+bench-fairness: ## Measure clients and callers while others misbehave (PARTS="embedded online" selects modes and attacks)
 	@dev/prepare build
 	@dev/prepare services
 	cargo bench --locked --bench fairness --no-run

@@ -36,6 +36,17 @@ impl AttackKind {
         Self::ResponsesDuringPings,
     ];
 
+    /// Returns the name that selects this attack on the command line.
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::OversizedResponses => "oversized",
+            Self::ForbiddenTopic => "forbidden",
+            Self::Garbage => "garbage",
+            Self::LargeOnlineMessages => "online",
+            Self::ResponsesDuringPings => "pings",
+        }
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Self::OversizedResponses => "4 clients with responses of 1.5 MB",

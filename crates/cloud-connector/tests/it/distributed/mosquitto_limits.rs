@@ -69,3 +69,26 @@ async fn a_message_that_is_too_large_is_acknowledged_and_becomes_a_dead_letter()
     assert_eq!(rows[0].get::<i64, _>("size"), 4 * 1024 * 1024);
     process.wait_until_connected(&client_id).await;
 }
+
+#[tokio::test]
+async fn packet_filter_limits_the_bytes_of_a_connection_of_the_fleet() {
+    let root = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let script = "ip link set lo up && nft -f deploy/mosquitto/rate-limits.nft && exec python3 \
+                  crates/cloud-connector/tests/clients/flood.py 8883 443 8884";
+    // A network namespace, so that the rules affect no other test.
+    let output = tokio::process::Command::new("unshare")
+        .args(["--map-root-user", "--net", "sh", "-c", script])
+        .current_dir(root)
+        .output()
+        .await
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let received: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let [clients, websocket_clients, connector] =
+        ["8883", "443", "8884"].map(|port| received[port].as_u64().unwrap());
+    // The burst is 8 MB. In 2 seconds, 256 KiB per second are added.
+    for limited in [clients, websocket_clients] {
+        assert!((4_000_000..12_000_000).contains(&limited), "{received}");
+    }
+    assert!(connector > 2 * clients, "{received}");
+}
