@@ -19,7 +19,11 @@ impl RateLimits {
     pub fn apply(port: &str) -> Result<Self> {
         let file = repository_root().join("deploy/mosquitto/rate-limits.nft");
         let rules = std::fs::read_to_string(&file)?;
-        ensure!(rules.contains(FLEET_PORTS), "{file:?} has other ports");
+        ensure!(
+            rules.contains(FLEET_PORTS),
+            "{} has other ports",
+            file.display()
+        );
         let table = format!("{TABLE}_{port}");
         let rules = rules.replace(FLEET_PORTS, port).replace(TABLE, &table);
         run_nft(&rules).context("cannot set rate limits; nftables and root are needed")?;
