@@ -112,7 +112,7 @@ impl SqlDatabase for PostgresStore {
     }
 
     async fn begin(&self) -> Result<PostgresTransaction> {
-        Ok(PostgresTransaction(self.pool.begin().await?))
+        Ok(PostgresTransaction(self.pool.begin_recording().await?))
     }
 
     fn next_ingest_epoch_statement(&self) -> Statement {

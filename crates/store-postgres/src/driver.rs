@@ -108,6 +108,18 @@ pub(crate) async fn count_changed_rows(
     Ok(result.rows_affected())
 }
 
+/// Runs several statements without parameters in one round trip. Only [`crate::guarded_pool`] calls this
+/// function.
+pub(crate) async fn execute_all(
+    connection: &mut PgConnection,
+    statements: &[Statement],
+) -> Result<()> {
+    let texts: Vec<&str> = statements.iter().map(|statement| statement.sql()).collect();
+    let script = sqlx::raw_sql(AssertSqlSafe(texts.join("; ")));
+    script.execute(connection).await.map_err(store_error)?;
+    Ok(())
+}
+
 /// Converts a timestamp to the type of a SQL parameter. [`OffsetDateTime`] supports the years 0 to
 /// 9999, which include all timestamps of the program.
 pub(crate) fn timestamptz(time: Timestamp) -> OffsetDateTime {

@@ -28,6 +28,12 @@ use store::{Result, StoreError};
 store::statements! {
     BEGIN = "BEGIN";
 
+    /// Plans are cached. A sequential scan is the best plan only while a table is small.
+    DISABLE_SEQUENTIAL_SCANS = "SET LOCAL enable_seqscan = off";
+
+    /// The triggers do not write the search index, because the recorder writes it.
+    DISABLE_SEARCH_TRIGGERS = "SET LOCAL cc.recorder = 'on'";
+
     COMMIT = "COMMIT";
 
     ROLLBACK = "ROLLBACK";
@@ -172,11 +178,15 @@ impl GuardedPool {
         ))
     }
 
-    /// Starts a transaction.
-    pub async fn begin(&self) -> Result<GuardedConnection> {
+    /// Starts a transaction of the recorder.
+    pub async fn begin_recording(&self) -> Result<GuardedConnection> {
         let mut connection = self.acquire().await?;
         connection.is_in_transaction = true;
-        connection.execute(pg_query(&BEGIN.with([]))).await?;
+        let begin = async |connection: &mut PgConnection| {
+            let statements = [BEGIN, DISABLE_SEQUENTIAL_SCANS, DISABLE_SEARCH_TRIGGERS];
+            driver::execute_all(connection, &statements).await
+        };
+        connection.run(begin).await?;
         Ok(connection)
     }
 

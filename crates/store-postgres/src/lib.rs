@@ -13,7 +13,9 @@ mod lookup_results;
 mod migrations;
 mod reserved_connections;
 mod search;
+mod search_entry;
 mod settings;
+mod text_hash;
 mod transaction;
 
 pub use connect::{ConnectPostgresError, check_connection_and_schema, migrate};

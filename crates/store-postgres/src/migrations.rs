@@ -47,6 +47,10 @@ const FILES: &[(&str, &str)] = &[
         "0009_ingest_leases",
         include_str!("../migrations/0009_ingest_leases.sql"),
     ),
+    (
+        "0010_search_by_recorder",
+        include_str!("../migrations/0010_search_by_recorder.sql"),
+    ),
 ];
 
 /// All migrations, in the order of their versions.

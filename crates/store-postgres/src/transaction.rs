@@ -9,6 +9,7 @@ use time::OffsetDateTime;
 
 use crate::driver::{self, PgQuery, Row, pg_query, set_based, timestamptz};
 use crate::guarded_pool::GuardedConnection;
+use crate::search_entry::SearchColumns;
 use domain::{MessageId, Timestamp};
 use store::sql::{
     ColumnReader as _, HEARTBEAT_STAMP_COLUMNS, KEEP_LATER_HEARTBEAT, ONLINE_MESSAGE_COLUMNS,
@@ -38,7 +39,10 @@ store::statements! {
          WHERE (queue, partition) IN (SELECT * FROM UNNEST($1::text[], $2::int[]))
          ORDER BY queue, partition FOR SHARE";
 
+    /// Also writes the rows of the search index that change. The count of the upserted rows makes
+    /// PostgreSQL lock the connections first, as the triggers of other writers do.
     UPSERT_CONNECTIONS = concatcp!("
+        WITH upserted AS (
         INSERT INTO connections (client_id, org_id, account, tags, ", ONLINE_MESSAGE_COLUMNS, ",
                tenant_lookup_timestamp, online_received_at, last_heartbeat_at, queue_topic,
                queue_partition, queue_offset, inventory_eligible, ", PRESENCE_STAMP_COLUMNS, ",
@@ -71,7 +75,18 @@ store::statements! {
                inventory_eligible = excluded.inventory_eligible,
                stale_timestamp = CASE WHEN excluded.org_id <> '' THEN excluded.stale_timestamp
                    ELSE connections.stale_timestamp END,
-               online_received_at = excluded.online_received_at, updated_at = excluded.updated_at");
+               online_received_at = excluded.online_received_at, updated_at = excluded.updated_at
+        RETURNING 1)
+        INSERT INTO connection_search (client_id, org_id, content_hash, fqdn, term_hashes)
+        SELECT client_id, org_id, content_hash, fqdn, ($34::bigint[])[first_term:last_term]
+          FROM UNNEST($1::text[], $2::text[], $30::bigint[], $31::text[], $32::int[], $33::int[])
+            AS t (client_id, org_id, content_hash, fqdn, first_term, last_term),
+               (SELECT count(*) FROM upserted) AS upserted
+         WHERE org_id <> '' AND content_hash IS DISTINCT FROM (
+               SELECT s.content_hash FROM connection_search AS s WHERE s.client_id = t.client_id)
+        ON CONFLICT (client_id) DO UPDATE SET org_id = excluded.org_id,
+               content_hash = excluded.content_hash, fqdn = excluded.fqdn,
+               term_hashes = excluded.term_hashes");
 
     UPDATE_HEARTBEATS = concatcp!("
         UPDATE connections AS c
@@ -85,6 +100,7 @@ store::statements! {
                OR ", received_after!("h.", "h.received_at";
                    "c.heartbeat_", "c.last_heartbeat_at"), ")");
 
+    /// The batch does not contain the facts of these clients, so the trigger writes the search index.
     RESTORE_CONNECTIONS = concatcp!("
         INSERT INTO connections (client_id, org_id, account, tags, ", ONLINE_MESSAGE_COLUMNS, ",
                queue_topic, queue_partition, queue_offset, tenant_lookup_timestamp,
@@ -104,6 +120,7 @@ store::statements! {
             AS h (client_id, received_at, session, epoch, sequence, org_id, account,
                tenant_lookup_timestamp)
             ON d.client_id = h.client_id
+         CROSS JOIN set_config('cc.recorder', 'off', true)
          WHERE ", received_after!("h.", "h.received_at"; "d.presence_", "d.disconnected_at"), "
          ORDER BY d.client_id
         ON CONFLICT (client_id) DO NOTHING
@@ -247,6 +264,16 @@ impl SqlTransaction for PostgresTransaction {
             }));
         let query = bind_stamps(query, rows, |u| Some(u.received_at));
         let query = bind_stamps(query, rows, |u| u.last_heartbeat_at).bind(timestamptz(now));
+        let mut search = SearchColumns::default();
+        for (upsert, tenant) in rows.iter().zip(&tenants) {
+            search.add(tenant.org_id, &upsert.info);
+        }
+        let query = query
+            .bind(search.content_hashes)
+            .bind(search.fqdns)
+            .bind(search.first_terms)
+            .bind(search.last_terms)
+            .bind(search.term_hashes);
         self.run(query).await.map(drop)
     }
 

@@ -1,0 +1,241 @@
+//! The recorder and the triggers write the same search index.
+
+use domain::{ClientId, ClientInfo, ClientKind, MessageId, OrgId, Tenant, Timestamp};
+use proptest::prelude::*;
+use proptest::strategy::ValueTree as _;
+use proptest::test_runner::TestRunner;
+use serde_json::{Value, json};
+use sqlx::{Connection as _, PgConnection, Row as _};
+use store::{
+    ConnectionUpsert, PresenceBatch, PresenceRepository as _, ReceivedAt, TenantChange,
+    WriteOutcome,
+};
+use store_postgres::PostgresStore;
+use test_support::services;
+
+/// Number of generated clients.
+const GENERATED_CLIENTS: usize = 400;
+
+fn upsert(client_id: &str, info: ClientInfo) -> ConnectionUpsert {
+    ConnectionUpsert {
+        client_id: ClientId::new(client_id).unwrap(),
+        dialect: protocol::status::NAME,
+        kind: ClientKind::Host,
+        topic_prefix: "redhat/insights".into(),
+        info,
+        message_id: Some(MessageId::new("m1").unwrap()),
+        message_sent_at: Timestamp::UNIX_EPOCH,
+        received_at: ReceivedAt::from_time(Timestamp::UNIX_EPOCH),
+        last_heartbeat_at: None,
+        tenant: TenantChange::Found(Tenant {
+            org_id: OrgId::new("10001").unwrap(),
+            account: "42".into(),
+        }),
+        inventory_eligible: true,
+        reported_to_inventory_at: None,
+    }
+}
+
+fn info(canonical_facts: Value, dispatchers: Value, tags: Value) -> ClientInfo {
+    ClientInfo {
+        canonical_facts,
+        dispatchers,
+        tags,
+        ..ClientInfo::default()
+    }
+}
+
+/// Facts with types, texts and numbers that are easy to convert in a different way.
+fn unusual_clients() -> Vec<ClientInfo> {
+    let uuid = "CABB61B6-E61D-4D70-B475-01F5C009E93C";
+    let many: Value = (0..300).map(|n| (format!("key-{n}"), json!(n))).collect();
+    vec![
+        info(json!({}), json!(null), json!(null)),
+        info(
+            json!({"fqdn": "Host-1.EXAMPLE"}),
+            json!({"a_b": {}, "c-d": null}),
+            json!({}),
+        ),
+        info(
+            json!({"insights_id": uuid, "other": uuid.replace('-', "")}),
+            json!([]),
+            json!([1]),
+        ),
+        info(
+            json!({"fqdn": ["a", "B"], "mac": ["0A:1b", null, 7, {"b": 1, "aa": [1.5]}]}),
+            json!("text"),
+            json!({"k": ["V", true, null], "K": {"nested": 1}}),
+        ),
+        info(
+            json!({"fqdn": 12.50, "n": 1e21, "small": 1.5e-9, "neg": -0.0, "big": u64::MAX,
+            "min": i64::MIN, "float": 1e300, "bool": false, "null": null}),
+            json!({"": {}}),
+            json!({"": "", "number": -1.25e-3}),
+        ),
+        info(
+            json!({"fqdn": "Ä€😀".repeat(120), "umlaut": "ÄÖÜ", "control": "a\u{1}\u{1f}\"\\\n\u{7f}",
+            "list": ["\u{8}\u{c}\u{1f}", ["\"\\\n\u{1}\u{7f}é"]]}),
+            json!({"ß_ß": {}}),
+            json!({"tab\t": "line\r\n"}),
+        ),
+        info(many.clone(), many.clone(), many),
+        info(
+            json!({"list": (0..300).collect::<Vec<_>>(), "zzz": "omitted"}),
+            json!({"echo": {}}),
+            json!({"tag": "value"}),
+        ),
+        info(
+            json!({"bb": 1, "a": 2, "ccc": 3, "B": 4, "é": 5, "aa": 6}),
+            json!(true),
+            json!(3),
+        ),
+    ]
+}
+
+/// The content of the hostile messages that are JSON. PostgreSQL does not accept the character NUL; the
+/// recorder rejects such a message before.
+fn hostile_clients() -> Vec<ClientInfo> {
+    let cases = include_str!("../../cloud-connector/tests/corpus/hostile.json");
+    let cases: Vec<Value> = serde_json::from_str(cases).unwrap();
+    let payloads = cases.iter().filter_map(|case| case["payload"].as_str());
+    let contents = payloads
+        .filter_map(|payload| serde_json::from_str::<Value>(payload).ok())
+        .map(|message| message["content"].clone())
+        .filter(|content| content.is_object() && !content.to_string().contains("\\u0000"));
+    let part = |content: &Value, key: &str| content.get(key).cloned().unwrap_or(json!(null));
+    let clients = contents.map(|content| {
+        info(
+            part(&content, "canonical_facts"),
+            part(&content, "dispatchers"),
+            part(&content, "tags"),
+        )
+    });
+    clients.collect()
+}
+
+/// JSON without the character NUL, which PostgreSQL does not accept.
+fn any_json() -> impl Strategy<Value = Value> {
+    let text = "[^\\x00]{0,12}";
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        text.prop_map(Value::from),
+        "[0-9a-fA-F]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(3, 24, 6, move |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
+            prop::collection::btree_map(text, inner, 0..6)
+                .prop_map(|members| members.into_iter().collect()),
+        ]
+    })
+}
+
+fn any_object() -> impl Strategy<Value = Value> {
+    let key = prop_oneof![
+        Just("fqdn".to_owned()),
+        "[^\\x00]{0,8}".prop_map(String::from)
+    ];
+    let members = prop::collection::btree_map(key, any_json(), 0..8);
+    prop_oneof![
+        9 => members.prop_map(|members| members.into_iter().collect()),
+        1 => any_json(),
+    ]
+}
+
+fn generated_clients() -> Vec<ClientInfo> {
+    let clients = (any_object(), any_object(), any_object())
+        .prop_map(|(facts, dispatchers, tags)| info(facts, dispatchers, tags));
+    let mut runner = TestRunner::deterministic();
+    let next = || clients.new_tree(&mut runner).unwrap().current();
+    std::iter::repeat_with(next)
+        .take(GENERATED_CLIENTS)
+        .collect()
+}
+
+/// A database with a store, and a connection of another writer.
+struct Fixture {
+    store: PostgresStore,
+    other_writer: PgConnection,
+}
+
+impl Fixture {
+    async fn new() -> Self {
+        let port = services::shared_services().await.postgres_port;
+        let database = services::create_database(port).await;
+        let settings = services::postgres_config(port, &database);
+        store_postgres::migrate(&settings).await.unwrap();
+        let url = format!("postgres://cc:cc-secret@127.0.0.1:{port}/{database}?sslmode=disable");
+        Self {
+            store: PostgresStore::new(&settings),
+            other_writer: PgConnection::connect(&url).await.unwrap(),
+        }
+    }
+
+    async fn record(&self, upserts: Vec<ConnectionUpsert>) {
+        let batch = PresenceBatch {
+            upserts,
+            ..PresenceBatch::default()
+        };
+        let outcome = self.store.record_batch(&batch, &[], Timestamp::now()).await;
+        assert_eq!(outcome.unwrap(), WriteOutcome::Committed);
+    }
+
+    async fn fetch_texts(&mut self, sql: &'static str) -> Vec<String> {
+        let rows = sqlx::query(sql).fetch_all(&mut self.other_writer).await;
+        rows.unwrap().iter().map(|row| row.get(0)).collect()
+    }
+}
+
+#[tokio::test]
+async fn recorder_and_triggers_compute_the_same_search_rows() {
+    let mut fixture = Fixture::new().await;
+    let hostile = hostile_clients();
+    assert!(hostile.len() > 100, "{}", hostile.len());
+    let clients = [unusual_clients(), hostile, generated_clients()].concat();
+    let numbered = clients.iter().cloned().enumerate();
+    let upserts: Vec<_> = numbered
+        .map(|(number, info)| upsert(&format!("recorder-{number}"), info))
+        .collect();
+    fixture.record(upserts).await;
+    let copy = "INSERT INTO connections (client_id, org_id, account, dialect, kind, topic_prefix,
+                       canonical_facts, catalog_service_facts, dispatchers, tags, client_name, client_version,
+                       message_sent, online_received_at)
+                SELECT replace(client_id, 'recorder', 'trigger'), org_id, account, dialect, kind,
+                       topic_prefix, canonical_facts, catalog_service_facts, dispatchers, tags, client_name,
+                       client_version, message_sent, online_received_at FROM connections";
+    let copied = sqlx::query(copy).execute(&mut fixture.other_writer).await;
+    assert_eq!(copied.unwrap().rows_affected(), clients.len() as u64);
+    let different = "
+        SELECT r.client_id || ': ' || r::text || ' ' || t::text || ' ' || c.canonical_facts::text
+          FROM connection_search AS r
+          JOIN connection_search AS t ON t.client_id = replace(r.client_id, 'recorder', 'trigger')
+          JOIN connections AS c ON c.client_id = r.client_id
+         WHERE r.client_id LIKE 'recorder-%'
+           AND (r.org_id, r.content_hash, r.fqdn, r.term_hashes)
+            IS DISTINCT FROM (t.org_id, t.content_hash, t.fqdn, t.term_hashes)";
+    let differences = fixture.fetch_texts(different).await;
+    assert!(differences.is_empty(), "{differences:#?}");
+    let count = "SELECT count(*)::text FROM connection_search";
+    let expected = (2 * clients.len()).to_string();
+    assert_eq!(fixture.fetch_texts(count).await, [expected]);
+}
+
+#[tokio::test]
+async fn recorder_writes_a_search_row_only_if_a_term_changes() {
+    let mut fixture = Fixture::new().await;
+    let facts = json!({"fqdn": "a.example", "details": {"not": "searchable"}});
+    let mut client = upsert("a", info(facts, json!({"echo": {}}), json!(null)));
+    let version = "SELECT xmin::text FROM connection_search";
+    fixture.record(vec![client.clone()]).await;
+    let first = fixture.fetch_texts(version).await;
+    client.info.canonical_facts["details"] = json!({"not": "searched"});
+    client.info.client_version = "2".into();
+    fixture.record(vec![client.clone()]).await;
+    assert_eq!(fixture.fetch_texts(version).await, first);
+    client.info.tags = json!({"region": "east"});
+    fixture.record(vec![client]).await;
+    assert_ne!(fixture.fetch_texts(version).await, first);
+}
