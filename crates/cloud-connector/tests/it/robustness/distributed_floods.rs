@@ -278,6 +278,9 @@ async fn requests_succeed_while_pinged_clients_flood_large_responses() {
         async move {
             let data = format!(r#"{{"type":"data","response_to":"","content":"{content}"}}"#);
             let event = format!(r#"{{"type":"event","response_to":"","content":"{content}"}}"#);
+            // Without a limit in front of Mosquitto, its queue would grow, and requests would wait for
+            // the broker (docs/decisions/029-packet-filter-for-mosquitto.md).
+            tokio::time::sleep(Duration::from_millis(50)).await;
             let client = publish_several(client, &data_out_topic(&id), &[data]).await;
             publish_several(client, &control_out_topic(&id), &[event]).await
         }
