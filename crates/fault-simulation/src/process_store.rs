@@ -344,6 +344,13 @@ impl MaintenanceRepository for ProcessStore {
         .await
     }
 
+    async fn flush_search_index(&self) -> Result<()> {
+        self.call("flush_search_index", async move |store| {
+            store.flush_search_index().await
+        })
+        .await
+    }
+
     async fn list_client_ids(
         &self,
         after_client: Option<&ClientId>,

@@ -101,6 +101,10 @@ const SERVER_KEEPALIVES: [(&str, &str); 3] = [
     ("tcp_keepalives_count", "3"),
 ];
 
+/// All queries of the program read few rows. Compiling a query, or starting processes for it, takes longer
+/// than the query: at 4 million rows, a filter by one fact takes 22 ms instead of 0.3 ms.
+const SHORT_QUERIES: [(&str, &str); 2] = [("jit", "off"), ("max_parallel_workers_per_gather", "0")];
+
 fn connect_options(settings: &PostgresSettings) -> PgConnectOptions {
     let response_timeout = settings.response_timeout.get().as_millis().to_string();
     let mut options = PgConnectOptions::new_without_pgpass()
@@ -124,6 +128,7 @@ fn connect_options(settings: &PostgresSettings) -> PgConnectOptions {
             ("idle_in_transaction_session_timeout", response_timeout),
         ])
         .options(SERVER_KEEPALIVES)
+        .options(SHORT_QUERIES)
         .log_slow_statements(log::LevelFilter::Debug, Duration::from_secs(5));
     if !settings.password.expose_secret().is_empty() {
         options = options.password(settings.password.expose_secret());

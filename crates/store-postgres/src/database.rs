@@ -50,6 +50,8 @@ store::statements! {
             OR ingest_sessions.held_until < now()
         RETURNING name";
 
+    FLUSH_SEARCH_INDEX = "SELECT gin_clean_pending_list('connection_search_term_hashes')";
+
     /// Parameters: time, limit. Also deletes the client's row in `connection_search`, unless the
     /// client has reconnected.
     ///
@@ -121,6 +123,10 @@ impl SqlDatabase for PostgresStore {
 
     fn hold_ingest_session_statement(&self) -> Statement {
         HOLD_INGEST_SESSION
+    }
+
+    fn flush_search_index_statement(&self) -> Option<Statement> {
+        Some(FLUSH_SEARCH_INDEX)
     }
 
     async fn next_epochs(&self, queue: &str, partitions: &[i32], owner: &str) -> Result<Vec<Row>> {

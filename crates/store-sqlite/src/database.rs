@@ -208,6 +208,10 @@ impl SqlDatabase for SqliteStore {
         HOLD_INGEST_SESSION
     }
 
+    fn flush_search_index_statement(&self) -> Option<Statement> {
+        None
+    }
+
     async fn next_epochs(&self, queue: &str, partitions: &[i32], owner: &str) -> Result<Vec<Row>> {
         let mut transaction = self.begin().await?;
         let mut epochs = Vec::with_capacity(partitions.len());

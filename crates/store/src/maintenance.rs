@@ -24,6 +24,10 @@ pub trait MaintenanceRepository: Send + Sync + 'static {
     /// for clients that another transaction changes at this moment.
     async fn delete_clients_disconnected_before(&self, time: Timestamp, limit: u32) -> Result<u64>;
 
+    /// Moves new entries of the search index to the part of the index that is quick to search. Without
+    /// this call, writers and searches take longer. Does nothing if the database has no such index.
+    async fn flush_search_index(&self) -> Result<()>;
+
     /// Lists the ids of connected clients in ascending order, including tenantless clients. Starts
     /// after the id `after_client`.
     async fn list_client_ids(

@@ -32,6 +32,7 @@ mod publishing;
 mod recording;
 mod roles;
 mod run;
+mod search_index;
 mod shutdown_order;
 mod startup_resources;
 mod tasks;

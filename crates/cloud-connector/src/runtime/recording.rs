@@ -13,6 +13,7 @@ use pipeline::record::{
     RecorderDeps, Writer,
 };
 use service::Health;
+use store::MaintenanceRepository;
 use tenant::{MassLossDetector, TenantLookup};
 
 /// Name of the recorder in the response of `/readiness`.
@@ -30,6 +31,8 @@ const SQLITE_WRITERS: usize = 1;
 pub(super) struct Recording {
     pub recorder: Recorder,
     pub writers: Vec<Writer>,
+    /// The database whose search index is flushed periodically. `None` if it has no search index.
+    pub search_index: Option<Arc<dyn MaintenanceRepository>>,
     /// `None` if the sources service is not configured.
     pub source_registrations: Option<SourceRegistrations>,
     tenant_lookup: Arc<dyn TenantLookup>,
@@ -75,6 +78,7 @@ impl Recording {
         let recording = Self {
             recorder,
             writers,
+            search_index: (!uses_sqlite).then(|| context.repositories.maintenance.clone()),
             source_registrations,
             tenant_lookup: context.tenant_lookup.clone(),
         };

@@ -8,6 +8,7 @@ use super::composition::Components;
 use super::embedded_broker::EmbeddedBroker;
 use super::file_check::FileCheck;
 use super::recording::Recording;
+use super::search_index::run_search_index_flushes;
 use super::shutdown_order::Stages;
 use broker::Listeners;
 use integrations::sources::process_registrations;
@@ -79,6 +80,10 @@ fn spawn_recording(recording: Recording, stages: &Stages) {
     } = stages;
     for writer in recording.writers {
         recorder.spawn_essential(writer.task_name(), writer.run(recorder.clone()));
+    }
+    if let Some(database) = recording.search_index {
+        let flushing = run_search_index_flushes(database, background.clone());
+        background.spawn_essential("search_index_flushes", flushing);
     }
     if let Some(registrations) = recording.source_registrations {
         let processing = process_registrations(

@@ -22,6 +22,13 @@ impl<D: SqlDatabase> MaintenanceRepository for D {
         SqlDatabase::delete_clients_disconnected_before(self, time, limit).await
     }
 
+    async fn flush_search_index(&self) -> Result<()> {
+        if let Some(statement) = self.flush_search_index_statement() {
+            self.fetch_all(Access::Write, statement.with([])).await?;
+        }
+        Ok(())
+    }
+
     async fn list_client_ids(
         &self,
         after_client: Option<&ClientId>,

@@ -109,6 +109,10 @@ pub trait SqlDatabase: Send + Sync + 'static {
     /// has the lease.
     fn hold_ingest_session_statement(&self) -> Statement;
 
+    /// Returns the statement that moves new entries of the search index to the index. Returns `None` if
+    /// the database has no such index.
+    fn flush_search_index_statement(&self) -> Option<Statement>;
+
     /// Issues a higher epoch for each partition. The epoch is at least the Unix time in seconds, so
     /// a database that was restored from a backup does not issue an epoch twice. Each returned row
     /// has the columns `partition` and `epoch`.
