@@ -71,6 +71,11 @@ struct Meta {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     count: Option<u64>,
+    /// True if more entries match the filters than `count`. Otherwise absent. Matches are counted up to
+    /// 10,000. The link `last` is then absent, too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    count_is_capped: Option<bool>,
     /// Cursor of the next page. Absent on the last page, and if the page was requested with an
     /// offset.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -125,10 +130,23 @@ impl PageHead {
         Self {
             meta: Meta {
                 count: Some(count),
+                count_is_capped: None,
                 cursor: None,
             },
             links,
         }
+    }
+
+    /// Like [`Self::offset_page`], but more than `count` entries match the filters. `next_offset` is
+    /// `None` if no entries follow the page.
+    pub fn capped_page(uri: &Uri, page: PageParams, count: u64, next_offset: Option<u64>) -> Self {
+        let mut head = Self::offset_page(uri, page, count, next_offset);
+        head.meta.count_is_capped = Some(true);
+        head.links.last = None;
+        if next_offset.is_none() {
+            head.links.next = None;
+        }
+        head
     }
 
     /// Creates the head of a page that was requested with a cursor. `next_cursor` is `None` on the
@@ -146,6 +164,7 @@ impl PageHead {
             },
             meta: Meta {
                 count: None,
+                count_is_capped: None,
                 cursor: next_cursor,
             },
         }
@@ -301,6 +320,22 @@ mod tests {
         assert_eq!(head.links.prev, Some(expected_link(0, 10)));
         let complete = PageHead::offset_page(&uri(""), page, 6, None);
         assert_eq!(complete.links.next, None);
+    }
+
+    #[test]
+    fn page_with_a_capped_count_says_so_and_has_no_last_page() {
+        let page = PageParams {
+            offset: 4,
+            limit: 2,
+        };
+        let head = PageHead::capped_page(&uri(""), page, 5, Some(6));
+        let json = serde_json::to_value(&head).unwrap();
+        let meta = serde_json::json!({"count": 5, "count_is_capped": true});
+        assert_eq!(json["meta"], meta);
+        assert_eq!(head.links.next, Some(expected_link(6, 2)));
+        assert_eq!(head.links.last, None);
+        let last = PageHead::capped_page(&uri(""), PageParams { offset: 0, ..page }, 5, None);
+        assert_eq!(last.links.next, None);
     }
 
     #[test]

@@ -114,6 +114,7 @@ macro_rules! contract_tests {
                 tenantless_client_is_stored_but_not_found_for_any_organization,
             }
             search {
+                matches_of_a_filter_are_counted_up_to_a_limit,
                 connection_counts_are_correct_after_every_change,
                 filters_match_dispatchers_tags_and_facts,
                 page_starts_after_the_given_client_id,

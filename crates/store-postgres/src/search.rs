@@ -14,7 +14,7 @@ use domain::OrgId;
 use store::sql::{
     Access, CONNECTION_COLUMNS, ColumnReader as _, Query, RowPage, RowVisitor, SqlDatabase as _,
 };
-use store::{ConnectionFilter, PageRequest, PageStart, Result};
+use store::{ConnectionFilter, MAX_FILTERED_COUNT, PageRequest, PageStart, Result};
 
 /// Number of matches that are read without a count query. Few, because all of them are in memory at
 /// the same time.
@@ -157,7 +157,7 @@ async fn visit_page_without_count(
     Ok(0)
 }
 
-/// Selects the rows that match the filter, and counts all matches.
+/// Selects the rows that match the filter, and counts the matches up to [`MAX_FILTERED_COUNT`] and one.
 ///
 /// The plan of a filtered query is not cached. The best plan depends on the number of matches,
 /// which depends on the search terms.
@@ -167,10 +167,12 @@ fn filtered_page_at_offset<'a>(
     offset: u64,
     limit: u64,
 ) -> Query<'a> {
-    let mut query = Query::dynamic("SELECT total.count, page.* FROM (SELECT count(*) AS count");
+    let mut query =
+        Query::dynamic("SELECT total.count, page.* FROM (SELECT count(*) AS count FROM (SELECT");
     push_from_and_where(&mut query, org, filter);
+    query.push_with(" LIMIT ", MAX_FILTERED_COUNT + 1);
     query.push(concatcp!(
-        ") AS total LEFT JOIN (SELECT ",
+        ") AS matches) AS total LEFT JOIN (SELECT ",
         CONNECTION_COLUMNS
     ));
     push_from_and_where(&mut query, org, filter);

@@ -8,15 +8,21 @@ use const_format::concatcp;
 
 use domain::OrgId;
 use store::sql::{CONNECTION_COLUMNS, Query};
-use store::{ConnectionFilter, PageRequest, PageStart};
+use store::{ConnectionFilter, MAX_FILTERED_COUNT, PageRequest, PageStart};
 
 /// SQL expression that converts the JSON value `element` to text.
 const ELEMENT_TEXT: &str = "CASE element.type WHEN 'true' THEN 'true' WHEN 'false' THEN 'false' \
      ELSE CAST(element.value AS TEXT) END";
 
 pub(crate) fn count_query<'a>(org: &'a OrgId, filter: &'a ConnectionFilter) -> Query<'a> {
-    let mut count = Query::dynamic("SELECT count(*) AS count");
+    if filter.is_empty() {
+        let mut count = Query::dynamic("SELECT count(*) AS count");
+        push_from_and_where(&mut count, org, filter);
+        return count;
+    }
+    let mut count = Query::dynamic("SELECT count(*) AS count FROM (SELECT 1");
     push_from_and_where(&mut count, org, filter);
+    count.push_with(" LIMIT ", MAX_FILTERED_COUNT + 1).push(")");
     count
 }
 

@@ -52,7 +52,9 @@ pub use lookup_queue::{
     LookupReason, LookupResult, TenantlessClient, TenantlessCounts,
 };
 pub use maintenance::{MaintenanceRepository, OrgCount};
-pub use page::{ClientPage, ConnectionFilter, ConnectionPage, PageRequest, PageStart};
+pub use page::{
+    ClientPage, ConnectionFilter, ConnectionPage, MAX_FILTERED_COUNT, PageRequest, PageStart,
+};
 pub use partitions::{PartitionLease, QueuePosition, QueueTopic, ReceivedAt};
 pub use presence::{
     PresenceRepository, StoredConnection, StoredDisconnect, StoredState, WriteOutcome,

@@ -69,6 +69,10 @@ impl ConnectionFilter {
     }
 }
 
+/// Maximum number of matches of a filter that are counted. Counting more would take longer than reading the
+/// page.
+pub const MAX_FILTERED_COUNT: u64 = 10_000;
+
 /// Start of a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PageStart {
@@ -105,8 +109,9 @@ impl PageRequest {
 /// A page of an organization's connections.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ConnectionPage {
-    /// Number of connections that match the filter, on all pages. 0 if the request has
-    /// [`PageStart::After`].
+    /// Number of connections that match the filter, on all pages. With a filter, a number above
+    /// [`MAX_FILTERED_COUNT`] means that there are more than [`MAX_FILTERED_COUNT`] matches. 0 if the
+    /// request has [`PageStart::After`].
     pub total_count: u64,
     /// Connections on this page, ordered by client id.
     pub connections: Vec<Connection>,

@@ -15,7 +15,7 @@ use crate::error::ApiError;
 use crate::large_responses::{Elements, Rejected};
 use crate::pagination::{PageHead, PageParams, Paginated, last_param_value, query_params};
 use crate::{ApiState, SharedState};
-use store::{PageRequest, PageStart};
+use store::{MAX_FILTERED_COUNT, PageRequest, PageStart};
 
 /// OpenAPI description of the query parameter `cursor`.
 #[derive(IntoParams)]
@@ -65,6 +65,13 @@ pub(super) async fn list_connections(
         is_full,
     } = read_page(&state, &caller.org_id, request.clone()).await?;
     let head = match request.start {
+        PageStart::Offset(offset)
+            if !request.filter.is_empty() && total_count > MAX_FILTERED_COUNT =>
+        {
+            let has_next = is_full || (page.limit > 0 && connection_count == page.limit);
+            let next_offset = has_next.then_some(offset.saturating_add(connection_count));
+            PageHead::capped_page(&uri, page, MAX_FILTERED_COUNT, next_offset)
+        }
         PageStart::Offset(offset) => {
             let next_offset = is_full.then_some(offset.saturating_add(connection_count));
             PageHead::offset_page(&uri, page, total_count, next_offset)

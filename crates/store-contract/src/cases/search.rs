@@ -3,8 +3,8 @@
 use domain::Connection;
 use serde_json::{Value, json};
 use store::{
-    ConnectionFilter, ConnectionUpsert, LookupOutcome, LookupReason, LookupResult, PageRequest,
-    PageStart, TenantChange,
+    ConnectionFilter, ConnectionUpsert, LookupOutcome, LookupReason, LookupResult,
+    MAX_FILTERED_COUNT, PageRequest, PageStart, TenantChange,
 };
 use test_support::stores::TestStore;
 
@@ -218,6 +218,28 @@ pub async fn page_starts_after_the_given_client_id(store: &TestStore) {
     assert_eq!(page_after("b").await, ["c", "d"]);
     assert_eq!(page_after("bb").await, ["c", "d"]);
     assert_eq!(page_after("d").await, [""; 0]);
+}
+
+pub async fn matches_of_a_filter_are_counted_up_to_a_limit(store: &TestStore) {
+    let client_count = MAX_FILTERED_COUNT + 50;
+    let upserts: Vec<_> = (0..client_count)
+        .map(|number| upsert_for_org(&format!("client-{number}"), "1"))
+        .collect();
+    for chunk in upserts.chunks(1000) {
+        record_online(store, chunk.to_vec()).await;
+    }
+    let mut request = PageRequest::at_offset(MAX_FILTERED_COUNT + 40, 100);
+    let list = async |request: &PageRequest| {
+        let page = store
+            .connections
+            .list_connections_for_org(&org("1"), request)
+            .await
+            .unwrap();
+        (page.total_count, page.connections.len())
+    };
+    assert_eq!(list(&request).await, (client_count, 10));
+    request.filter.require_dispatcher("echo");
+    assert_eq!(list(&request).await, (MAX_FILTERED_COUNT + 1, 10));
 }
 
 pub async fn connection_counts_are_correct_after_every_change(store: &TestStore) {
