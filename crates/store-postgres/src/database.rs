@@ -21,6 +21,9 @@ pub(crate) static SHARED_STATEMENTS: LazyLock<SharedStatements> = LazyLock::new(
         connection_count: "COALESCE(sum(delta), 0)::bigint AS count FROM org_connection_deltas",
         for_update: " FOR UPDATE",
         skip_locked: " FOR UPDATE SKIP LOCKED",
+        reported_connections: "inventory_reports JOIN connections USING (client_id)",
+        reported_at: "reported_at",
+        skip_locked_connections: " FOR UPDATE OF connections SKIP LOCKED",
         current_time: "clock_timestamp()",
     })
 });

@@ -51,6 +51,10 @@ const FILES: &[(&str, &str)] = &[
         "0010_search_by_recorder",
         include_str!("../migrations/0010_search_by_recorder.sql"),
     ),
+    (
+        "0011_inventory_reports",
+        include_str!("../migrations/0011_inventory_reports.sql"),
+    ),
 ];
 
 /// All migrations, in the order of their versions.

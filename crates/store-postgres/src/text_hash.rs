@@ -7,8 +7,8 @@
 /// Returns the result of `hashtextextended(text, 0)` in PostgreSQL, for a collation in which equal texts
 /// have equal bytes, on a server with little-endian byte order.
 pub fn hash_text(text: &[u8]) -> i64 {
-    // The length is 32 bits wide in PostgreSQL, too.
-    let length = text.len() as u32;
+    // The texts of PostgreSQL are shorter than 1 GiB.
+    let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
     let start = 0x9e37_79b9_u32.wrapping_add(length).wrapping_add(3_923_095);
     let (mut a, mut b, mut c) = (start, start, start);
     let mut blocks = text.chunks_exact(12);

@@ -25,6 +25,9 @@ const SYNTAX: SqlSyntax = SqlSyntax {
     connection_count: "count(*) AS count FROM connections WHERE org_id <> ''",
     for_update: "",
     skip_locked: "",
+    reported_connections: "connections",
+    reported_at: "stale_timestamp",
+    skip_locked_connections: "",
     current_time: "CAST(unixepoch('subsec') * 1000000 AS INTEGER)",
 };
 

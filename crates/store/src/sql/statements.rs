@@ -21,6 +21,12 @@ pub struct SqlSyntax {
     pub for_update: &'static str,
     /// End of a query that locks its rows, and skips rows that another transaction has locked.
     pub skip_locked: &'static str,
+    /// Tables with the columns of `connections` and an index for the inventory refresh.
+    pub reported_connections: &'static str,
+    /// Column of `reported_connections` with the time of the latest delivered report.
+    pub reported_at: &'static str,
+    /// Like `skip_locked`, for rows of `connections` in `reported_connections`.
+    pub skip_locked_connections: &'static str,
     /// Current time of the database, even if the transaction started earlier.
     pub current_time: &'static str,
 }
@@ -41,8 +47,7 @@ pub(super) const DEAD_LETTER_COLUMNS: &str = "id, client_id, topic, size, sha256
 
 const FAILED_LOOKUPS: &str = "COALESCE(tenant_lookup_failure_count, 0)";
 
-/// Condition on rows that are due for an inventory refresh. The partial index has the first two
-/// conditions and [`LOOKUP_HAS_NOT_FAILED`].
+/// Condition on rows that are due for an inventory refresh.
 const INVENTORY_REFRESH_IS_DUE: &str = "org_id <> '' AND inventory_eligible \
      AND stale_timestamp < $1 AND (lookup_claimed_until IS NULL OR lookup_claimed_until < $2)";
 
@@ -96,7 +101,8 @@ macro_rules! shared_statements {
 }
 
 shared_statements! {
-    is_listed, connection_count, for_update, skip_locked, current_time;
+    is_listed, connection_count, for_update, skip_locked, reported_connections, reported_at,
+    skip_locked_connections, current_time;
 
     /// Parameters: clients.
     load_client_states =
@@ -162,9 +168,9 @@ shared_statements! {
     /// database would sort all due rows for each claim.
     claim_for_inventory_refresh =
         "UPDATE connections SET lookup_claimed_until = $4
-          WHERE client_id IN (SELECT client_id FROM connections
-                WHERE {INVENTORY_REFRESH_IS_DUE} AND {LOOKUP_HAS_NOT_FAILED}
-                ORDER BY stale_timestamp LIMIT $3{skip_locked})
+          WHERE client_id IN (SELECT client_id FROM {reported_connections}
+                WHERE {reported_at} < $1 AND {INVENTORY_REFRESH_IS_DUE} AND {LOOKUP_HAS_NOT_FAILED}
+                ORDER BY {reported_at} LIMIT $3{skip_locked_connections})
          RETURNING stale_timestamp AS sort_key, {CLAIMED_COLUMNS}";
 
     /// Parameters: reported before, claims ended before, limit, claim until.
@@ -205,7 +211,8 @@ shared_statements! {
 
     /// Parameters: reported before, now.
     count_due_inventory_refreshes =
-        "SELECT count(*) AS count FROM connections WHERE {INVENTORY_REFRESH_IS_DUE}";
+        "SELECT count(*) AS count FROM {reported_connections}
+          WHERE {reported_at} < $1 AND {INVENTORY_REFRESH_IS_DUE}";
 
     /// Parameters: looked up before, now, maximum attempts.
     count_due_missing_tenants =
