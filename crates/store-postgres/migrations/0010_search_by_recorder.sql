@@ -73,10 +73,10 @@ SET enable_seqscan = off AS $$
 BEGIN
     -- Most updates change none of these columns, for example the claims of the jobs.
     IF TG_OP = 'UPDATE' THEN
+        -- EXCEPT, because PostgreSQL joins transition tables with a nested loop.
         IF NOT EXISTS (
-            SELECT FROM new_rows AS n JOIN old_rows AS o USING (client_id)
-             WHERE (n.org_id, n.canonical_facts, n.dispatchers, n.tags)
-                IS DISTINCT FROM (o.org_id, o.canonical_facts, o.dispatchers, o.tags)) THEN
+            SELECT client_id, org_id, canonical_facts, dispatchers, tags FROM new_rows EXCEPT
+            SELECT client_id, org_id, canonical_facts, dispatchers, tags FROM old_rows) THEN
             RETURN NULL;
         END IF;
     END IF;

@@ -41,20 +41,22 @@ BEGIN
     IF TG_OP = 'TRUNCATE' THEN
         TRUNCATE inventory_reports;
     ELSIF TG_OP = 'DELETE' THEN
-        DELETE FROM inventory_reports AS r USING old_rows AS o WHERE r.client_id = o.client_id;
+        DELETE FROM inventory_reports
+         WHERE client_id = ANY (ARRAY(SELECT client_id FROM old_rows));
     ELSIF TG_OP = 'INSERT' THEN
         INSERT INTO inventory_reports (client_id, reported_at)
         SELECT client_id, stale_timestamp FROM new_rows WHERE org_id <> '' AND inventory_eligible
         ON CONFLICT (client_id) DO UPDATE SET reported_at = excluded.reported_at;
     ELSE
+        -- EXCEPT, because PostgreSQL joins transition tables with a nested loop.
         INSERT INTO inventory_reports (client_id, reported_at)
-        SELECT n.client_id, n.stale_timestamp FROM new_rows AS n JOIN old_rows AS o USING (client_id)
-         WHERE n.org_id <> '' AND n.inventory_eligible
-           AND (n.stale_timestamp <> o.stale_timestamp OR o.org_id = '' OR NOT o.inventory_eligible)
+        SELECT client_id, stale_timestamp FROM new_rows WHERE org_id <> '' AND inventory_eligible
+        EXCEPT
+        SELECT client_id, stale_timestamp FROM old_rows WHERE org_id <> '' AND inventory_eligible
         ON CONFLICT (client_id) DO UPDATE SET reported_at = excluded.reported_at;
-        DELETE FROM inventory_reports AS r USING new_rows AS n JOIN old_rows AS o USING (client_id)
-         WHERE r.client_id = n.client_id AND o.org_id <> '' AND o.inventory_eligible
-           AND (n.org_id = '' OR NOT n.inventory_eligible);
+        DELETE FROM inventory_reports WHERE client_id = ANY (ARRAY(
+            SELECT client_id FROM old_rows WHERE org_id <> '' AND inventory_eligible EXCEPT
+            SELECT client_id FROM new_rows WHERE org_id <> '' AND inventory_eligible));
     END IF;
     RETURN NULL;
 END
