@@ -2,7 +2,7 @@
 -- them than for the connections. The triggers compute these rows only for other writers: the Go
 -- implementation, earlier versions of the recorder, jobs and operators.
 --
--- A process of an earlier version continues to run. All clients stay findable, because the search terms
+-- A process of an earlier version continues to run. Searches find all clients, because the search terms
 -- and their hashes do not change. content_hash is computed from the search terms now, so the search row
 -- of each client is written once more with the next online message.
 
