@@ -1,23 +1,20 @@
 //! The recorder at shutdown while the database is unavailable.
 
-use std::collections::HashMap;
+mod support;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use tokio::time::Instant;
 
-use domain::{ClientId, SystemClock, Tenant, Timestamp};
-use pipeline::record::{
-    DeadLetterLimits, HandshakeErrorSender, NotRecorded, PartitionLease, QueueTopic, Recorder,
-    RecorderConfig, RecorderDeps, RecorderInput,
-};
+use domain::Timestamp;
+use pipeline::record::{NotRecorded, PartitionLease, QueueTopic, Recorder, RecorderInput};
 use protocol::{DialectSettings, InboundMessage, TopicScheme};
-use service::{ByteBudget, TaskGroup};
-use store::{PresenceBatch, PresenceRepository, StoreError, StoredState, WriteOutcome};
-use tenant::{MassLossDetector, TenantLookup, TenantLookupOutcome};
+use service::TaskGroup;
+use store::StoreError;
+use support::{FakeDatabase, recorder_deps};
 
 /// A database that is unavailable until the recorder has given up the first batch at shutdown.
 struct RecoveringDatabase {
@@ -26,55 +23,13 @@ struct RecoveringDatabase {
 }
 
 #[async_trait]
-impl PresenceRepository for RecoveringDatabase {
-    async fn load_client_states(
-        &self,
-        _clients: &[ClientId],
-    ) -> Result<HashMap<ClientId, StoredState>, StoreError> {
+impl FakeDatabase for RecoveringDatabase {
+    async fn on_load(&self) -> Result<(), StoreError> {
         let is_shutting_down = self.is_shutting_down.load(Ordering::Relaxed);
         if is_shutting_down && self.calls_during_shutdown.fetch_add(1, Ordering::Relaxed) > 0 {
-            return Ok(HashMap::new());
+            return Ok(());
         }
         Err(StoreError::Unavailable("no connection".into()))
-    }
-
-    async fn record_batch(
-        &self,
-        _batch: &PresenceBatch,
-        _leases: &[PartitionLease],
-        _now: Timestamp,
-    ) -> Result<WriteOutcome, StoreError> {
-        Ok(WriteOutcome::Committed)
-    }
-
-    async fn acquire_partitions(
-        &self,
-        _queue: QueueTopic,
-        _partitions: &[i32],
-        _new_owner: &str,
-    ) -> Result<Vec<PartitionLease>, StoreError> {
-        Ok(Vec::new())
-    }
-
-    async fn restore_tenants(
-        &self,
-        _clients: &[(ClientId, Tenant)],
-        _now: Timestamp,
-    ) -> Result<u64, StoreError> {
-        Ok(0)
-    }
-}
-
-struct UnavailableTenantLookup;
-
-#[async_trait]
-impl TenantLookup for UnavailableTenantLookup {
-    async fn lookup(&self, _client: &ClientId, _deadline: Instant) -> TenantLookupOutcome {
-        TenantLookupOutcome::Unavailable
-    }
-
-    async fn check_availability(&self) -> Result<String, String> {
-        Err("unavailable".to_owned())
     }
 }
 
@@ -101,25 +56,8 @@ async fn no_later_message_is_recorded_after_a_batch_that_was_given_up() {
         is_shutting_down: AtomicBool::new(false),
         calls_during_shutdown: AtomicUsize::new(0),
     });
-    let deps = RecorderDeps {
-        presence: database.clone(),
-        tenant_lookup: Arc::new(UnavailableTenantLookup),
-        mass_loss_detector: MassLossDetector::default(),
-        inventory_reporter: None,
-        source_registrar: None,
-        handshake_error_sender: HandshakeErrorSender::channel().0,
-        clock: Arc::new(SystemClock),
-        message_budget: ByteBudget::new(128 * 1024 * 1024),
-        config: RecorderConfig {
-            max_batch_size: 1,
-            tenant_lookup_timeout: Duration::from_secs(1),
-            stale_online_window: Duration::from_mins(10),
-            writers: 1,
-            dead_letter_limits: DeadLetterLimits {
-                max_dead_letters_per_client: 20,
-            },
-        },
-    };
+    let mut deps = recorder_deps(database.clone());
+    deps.config.max_batch_size = 1;
     let tasks = TaskGroup::new();
     let recorder = Recorder::start(deps, &tasks);
     let lease = PartitionLease {

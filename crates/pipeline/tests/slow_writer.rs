@@ -1,6 +1,7 @@
 //! The writer for the slow topic does not delay other clients.
 
-use std::collections::HashMap;
+mod support;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,94 +9,36 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::time::{Instant, sleep};
 
-use domain::{ClientId, SystemClock, Tenant, Timestamp};
-use pipeline::record::{
-    DeadLetterLimits, HandshakeErrorSender, PartitionLease, QueueTopic, Receipt, Recorder,
-    RecorderConfig, RecorderDeps, RecorderInput,
-};
+use domain::Timestamp;
+use pipeline::record::{PartitionLease, QueueTopic, Receipt, Recorder, RecorderInput};
 use protocol::InboundMessage;
-use service::{ByteBudget, TaskGroup};
-use store::{PresenceBatch, PresenceRepository, StoreError, StoredState, WriteOutcome};
-use tenant::{MassLossDetector, TenantLookup, TenantLookupOutcome};
+use service::TaskGroup;
+use store::{PresenceBatch, StoreError};
+use support::{FakeDatabase, recorder_deps};
 
 /// Time that the database needs for a batch of the slow topic.
 const SLOW_BATCH_TIME: Duration = Duration::from_millis(100);
 
 /// A database that writes batches of the slow topic slowly.
-struct SlowRepository;
+struct SlowDatabase;
 
 #[async_trait]
-impl PresenceRepository for SlowRepository {
-    async fn load_client_states(
-        &self,
-        _clients: &[ClientId],
-    ) -> Result<HashMap<ClientId, StoredState>, StoreError> {
-        Ok(HashMap::new())
-    }
-
-    async fn record_batch(
+impl FakeDatabase for SlowDatabase {
+    async fn on_write(
         &self,
         _batch: &PresenceBatch,
         leases: &[PartitionLease],
-        _now: Timestamp,
-    ) -> Result<WriteOutcome, StoreError> {
+    ) -> Result<(), StoreError> {
         if leases.iter().any(|lease| lease.queue == QueueTopic::Slow) {
             sleep(SLOW_BATCH_TIME).await;
         }
-        Ok(WriteOutcome::Committed)
-    }
-
-    async fn acquire_partitions(
-        &self,
-        _queue: QueueTopic,
-        _partitions: &[i32],
-        _new_owner: &str,
-    ) -> Result<Vec<PartitionLease>, StoreError> {
-        Ok(Vec::new())
-    }
-
-    async fn restore_tenants(
-        &self,
-        _clients: &[(ClientId, Tenant)],
-        _now: Timestamp,
-    ) -> Result<u64, StoreError> {
-        Ok(0)
-    }
-}
-
-struct UnavailableTenantLookup;
-
-#[async_trait]
-impl TenantLookup for UnavailableTenantLookup {
-    async fn lookup(&self, _client: &ClientId, _deadline: Instant) -> TenantLookupOutcome {
-        TenantLookupOutcome::Unavailable
-    }
-
-    async fn check_availability(&self) -> Result<String, String> {
-        Err("unavailable".to_owned())
+        Ok(())
     }
 }
 
 fn start_recorder(tasks: &TaskGroup) -> Recorder {
-    let deps = RecorderDeps {
-        presence: Arc::new(SlowRepository),
-        tenant_lookup: Arc::new(UnavailableTenantLookup),
-        mass_loss_detector: MassLossDetector::default(),
-        inventory_reporter: None,
-        source_registrar: None,
-        handshake_error_sender: HandshakeErrorSender::channel().0,
-        clock: Arc::new(SystemClock),
-        message_budget: ByteBudget::new(1024 * 1024),
-        config: RecorderConfig {
-            max_batch_size: 100,
-            tenant_lookup_timeout: Duration::from_secs(1),
-            stale_online_window: Duration::from_mins(10),
-            writers: 2,
-            dead_letter_limits: DeadLetterLimits {
-                max_dead_letters_per_client: 20,
-            },
-        },
-    };
+    let mut deps = recorder_deps(Arc::new(SlowDatabase));
+    deps.config.writers = 2;
     Recorder::start(deps, tasks)
 }
 

@@ -3,117 +3,61 @@
 
 #[path = "../../protocol/tests/line/mod.rs"]
 mod line;
+mod support;
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use serde_json::json;
-use tokio::time::Instant;
 
 use broker::MessageSink as _;
-use domain::{ClientId, SystemClock, Tenant, Timestamp};
+use domain::Timestamp;
 use line::LineDialect;
 use pipeline::ingest::embedded_broker::RecorderSink;
 use pipeline::record::{
-    DeadLetterLimits, HandshakeErrorReceiver, HandshakeErrorSender, PartitionLease, QueueTopic,
-    Recorder, RecorderConfig, RecorderDeps,
+    HandshakeErrorReceiver, HandshakeErrorSender, PartitionLease, Recorder, RecorderDeps,
 };
 use protocol::{Dialect, DialectSettings, InboundMessage, TopicScheme};
-use service::{ByteBudget, TaskGroup};
-use store::{PresenceBatch, PresenceRepository, StoreError, StoredState, WriteOutcome};
-use tenant::{MassLossDetector, TenantLookup, TenantLookupOutcome};
+use service::TaskGroup;
+use store::{PresenceBatch, StoreError};
+use support::{FakeDatabase, recorder_deps};
 
 const DIALECTS: &[&dyn Dialect] = &[&LineDialect];
 
 /// Stores the batches that the recorder writes.
 #[derive(Default)]
-struct FakePresenceRepository {
+struct StoredBatches {
     batches: Mutex<Vec<PresenceBatch>>,
 }
 
 #[async_trait]
-impl PresenceRepository for FakePresenceRepository {
-    async fn load_client_states(
-        &self,
-        _clients: &[ClientId],
-    ) -> Result<HashMap<ClientId, StoredState>, StoreError> {
-        Ok(HashMap::new())
-    }
-
-    async fn record_batch(
+impl FakeDatabase for StoredBatches {
+    async fn on_write(
         &self,
         batch: &PresenceBatch,
         _leases: &[PartitionLease],
-        _now: Timestamp,
-    ) -> Result<WriteOutcome, StoreError> {
+    ) -> Result<(), StoreError> {
         self.batches.lock().push(batch.clone());
-        Ok(WriteOutcome::Committed)
-    }
-
-    async fn acquire_partitions(
-        &self,
-        _queue: QueueTopic,
-        _partitions: &[i32],
-        _new_owner: &str,
-    ) -> Result<Vec<PartitionLease>, StoreError> {
-        Ok(Vec::new())
-    }
-
-    async fn restore_tenants(
-        &self,
-        _clients: &[(ClientId, Tenant)],
-        _now: Timestamp,
-    ) -> Result<u64, StoreError> {
-        Ok(0)
-    }
-}
-
-struct UnavailableTenantLookup;
-
-#[async_trait]
-impl TenantLookup for UnavailableTenantLookup {
-    async fn lookup(&self, _client: &ClientId, _deadline: Instant) -> TenantLookupOutcome {
-        TenantLookupOutcome::Unavailable
-    }
-
-    async fn check_availability(&self) -> Result<String, String> {
-        Err("unavailable".to_owned())
+        Ok(())
     }
 }
 
 struct Fixture {
     sink: RecorderSink,
-    repository: Arc<FakePresenceRepository>,
+    repository: Arc<StoredBatches>,
     handshake_errors: HandshakeErrorReceiver,
     tasks: TaskGroup,
 }
 
 impl Fixture {
     fn new() -> Self {
-        let repository = Arc::new(FakePresenceRepository::default());
+        let repository = Arc::new(StoredBatches::default());
         let (handshake_error_sender, handshake_errors) = HandshakeErrorSender::channel();
         let deps = RecorderDeps {
-            presence: repository.clone(),
-            tenant_lookup: Arc::new(UnavailableTenantLookup),
-            mass_loss_detector: MassLossDetector::default(),
-            inventory_reporter: None,
-            source_registrar: None,
             handshake_error_sender,
-            clock: Arc::new(SystemClock),
-            message_budget: ByteBudget::new(128 * 1024 * 1024),
-            config: RecorderConfig {
-                max_batch_size: 100,
-                tenant_lookup_timeout: Duration::from_secs(1),
-                stale_online_window: Duration::from_mins(10),
-                writers: 1,
-                dead_letter_limits: DeadLetterLimits {
-                    max_dead_letters_per_client: 20,
-                },
-            },
+            ..recorder_deps(repository.clone())
         };
         let tasks = TaskGroup::new();
         let topics =
