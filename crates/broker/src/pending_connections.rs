@@ -2,8 +2,9 @@
 //!
 //! A client needs a fraction of a second for the TLS handshake and the CONNECT packet. A peer that
 //! sends no CONNECT packet keeps its connection until the timeout. When the limit is reached, a new
-//! connection therefore replaces a pending connection, so that such peers do not lock out clients. A pending connection is not replaced in its first moments. Otherwise a burst of new
-//! connections would replace all connections before any of them could complete.
+//! connection therefore replaces a pending connection, so that such peers do not lock out clients. A
+//! pending connection is not replaced in its first moments. Otherwise a burst of new connections would
+//! replace all connections before any of them could complete.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -121,6 +122,15 @@ impl Inner {
     }
 }
 
+impl PendingSlot {
+    /// Ends the pending state after a complete CONNECT packet. Returns false if a new connection has
+    /// already replaced this one.
+    #[must_use]
+    pub fn complete(self) -> bool {
+        self.connections.inner.lock().remove(self.id).is_some()
+    }
+}
+
 impl Drop for PendingSlot {
     fn drop(&mut self) {
         self.connections.inner.lock().remove(self.id);
@@ -177,5 +187,18 @@ mod tests {
             connections.add(CLIENT).is_none(),
             "no connection is old enough"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn replaced_connection_cannot_complete() {
+        let connections = Arc::new(PendingConnections::new(1));
+        let (first, mut first_replaced) = connections.add(CLIENT).unwrap();
+        tokio::time::advance(MIN_CONNECT_TIME).await;
+        let (second, mut second_replaced) = connections.add(CLIENT).unwrap();
+        assert!(!first.complete());
+        assert_eq!(first_replaced.try_recv(), Ok(()));
+        assert!(second.complete());
+        assert!(connections.add(CLIENT).is_some());
+        assert!(second_replaced.try_recv().is_err());
     }
 }

@@ -66,10 +66,14 @@ pub(super) async fn serve_connection(
     };
     // The future is boxed, because an open connection would keep its memory.
     let accepted = Box::pin(connection.accept(stream, tls)).await;
-    drop(pending_slot);
     let Some(AcceptedConnection { stream, session }) = accepted else {
         return;
     };
+    if !pending_slot.complete() {
+        // A new connection has just replaced this one. The caller closes it. If the client got a CONNACK
+        // before, it would lose a connection that it considers open.
+        return std::future::pending().await;
+    }
     let mut config = state.connection_config.clone();
     config.event_handler = Some(session.clone());
     let handler = ClientHandler::new(
