@@ -1,4 +1,5 @@
-//! The recorder and the triggers write the same search index.
+//! The search index and the table of the reports to inventory: the recorder and the triggers write the
+//! same rows.
 
 use domain::{ClientId, ClientInfo, ClientKind, MessageId, OrgId, Tenant, Timestamp};
 use proptest::prelude::*;
@@ -7,8 +8,8 @@ use proptest::test_runner::TestRunner;
 use serde_json::{Value, json};
 use sqlx::{Connection as _, PgConnection, Row as _};
 use store::{
-    ConnectionUpsert, PresenceBatch, PresenceRepository as _, ReceivedAt, TenantChange,
-    WriteOutcome,
+    ConnectionEnd, ConnectionUpsert, HeartbeatUpdate, MaintenanceRepository as _, PresenceBatch,
+    PresenceRepository as _, ReceivedAt, TenantChange, WriteOutcome,
 };
 use store_postgres::PostgresStore;
 use test_support::services;
@@ -179,6 +180,10 @@ impl Fixture {
             upserts,
             ..PresenceBatch::default()
         };
+        self.write(batch).await;
+    }
+
+    async fn write(&self, batch: PresenceBatch) {
         let outcome = self.store.record_batch(&batch, &[], Timestamp::now()).await;
         assert_eq!(outcome.unwrap(), WriteOutcome::Committed);
     }
@@ -221,6 +226,89 @@ async fn recorder_and_triggers_compute_the_same_search_rows() {
     let count = "SELECT count(*)::text FROM connection_search";
     let expected = (2 * clients.len()).to_string();
     assert_eq!(fixture.fetch_texts(count).await, [expected]);
+}
+
+#[tokio::test]
+async fn client_that_a_heartbeat_restores_in_another_organization_is_found_there() {
+    let mut fixture = Fixture::new().await;
+    let client = upsert(
+        "a",
+        info(json!({"fqdn": "a.example"}), json!({}), json!({})),
+    );
+    let at = |second| ReceivedAt::from_time(Timestamp::from_second(second).unwrap());
+    let client_id = client.client_id.clone();
+    fixture.record(vec![client]).await;
+    let offline = PresenceBatch {
+        connection_ends: vec![ConnectionEnd {
+            client_id: client_id.clone(),
+            received_at: at(10),
+        }],
+        ..PresenceBatch::default()
+    };
+    fixture.write(offline).await;
+    let heartbeat = PresenceBatch {
+        heartbeats: vec![HeartbeatUpdate {
+            client_id,
+            received_at: at(20),
+            tenant: Some(TenantChange::Found(Tenant {
+                org_id: OrgId::new("10002").unwrap(),
+                account: "43".into(),
+            })),
+        }],
+        ..PresenceBatch::default()
+    };
+    fixture.write(heartbeat).await;
+    let org_ids = "SELECT org_id FROM connection_search";
+    assert_eq!(fixture.fetch_texts(org_ids).await, ["10002"]);
+    let is_indexed = "SELECT (term_hashes = ARRAY[hashtextextended(
+        '10002' || chr(31) || 'fact:fqdn' || chr(31) || 'a.example', 0)])::text
+          FROM connection_search";
+    assert_eq!(fixture.fetch_texts(is_indexed).await, ["true"]);
+}
+
+#[tokio::test]
+async fn flush_empties_the_pending_list_of_the_search_index() {
+    let mut fixture = Fixture::new().await;
+    sqlx::query("CREATE EXTENSION pgstattuple")
+        .execute(&mut fixture.other_writer)
+        .await
+        .unwrap();
+    let pending = "SELECT (pending_tuples > 0)::text
+                     FROM pgstatginindex('connection_search_term_hashes')";
+    let client = upsert(
+        "a",
+        info(json!({"fqdn": "a.example"}), json!({}), json!({})),
+    );
+    fixture.record(vec![client]).await;
+    assert_eq!(fixture.fetch_texts(pending).await, ["true"]);
+    fixture.store.flush_search_index().await.unwrap();
+    assert_eq!(fixture.fetch_texts(pending).await, ["false"]);
+}
+
+#[tokio::test]
+async fn inventory_reports_follow_the_connections() {
+    let mut fixture = Fixture::new().await;
+    let clients = (0..6).map(|number| upsert(&format!("client-{number}"), ClientInfo::default()));
+    fixture.record(clients.collect()).await;
+    for change in [
+        "UPDATE connections SET stale_timestamp = now() WHERE client_id = 'client-0'",
+        "UPDATE connections SET org_id = '' WHERE client_id = 'client-1'",
+        "UPDATE connections SET inventory_eligible = false WHERE client_id IN ('client-2', 'client-3')",
+        "UPDATE connections SET inventory_eligible = true, stale_timestamp = now()
+          WHERE client_id = 'client-3'",
+        "DELETE FROM connections WHERE client_id = 'client-4'",
+        "UPDATE connections SET account = '7'",
+        "TRUNCATE connections",
+    ] {
+        let changed = sqlx::query(change).execute(&mut fixture.other_writer).await;
+        changed.unwrap();
+        let different = "
+            SELECT COALESCE(c.client_id, r.client_id)
+              FROM (SELECT * FROM connections WHERE org_id <> '' AND inventory_eligible) AS c
+              FULL JOIN inventory_reports AS r USING (client_id)
+             WHERE c.stale_timestamp IS DISTINCT FROM r.reported_at";
+        assert_eq!(fixture.fetch_texts(different).await, [""; 0], "{change}");
+    }
 }
 
 #[tokio::test]

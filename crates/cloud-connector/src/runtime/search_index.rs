@@ -28,8 +28,9 @@ pub(super) async fn run_search_index_flushes(
             let error: &dyn std::error::Error = &error;
             tracing::warn!(
                 error,
-                "cannot flush the search index, so recording is slower; the database user must own \
-                 the table connection_search"
+                "cannot flush the search index; recording is slower until a flush succeeds; if a \
+                 privilege is missing, make the database user the owner of the table \
+                 connection_search"
             );
         }
     }
